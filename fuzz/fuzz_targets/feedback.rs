@@ -8,7 +8,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
-use tollgate_core::feedback::{COUNT_MAX, Dialects, Feedback, HORIZON, Response, Verdict, read};
+use tollgate_core::feedback::{COUNT_MAX, Dialects, Feedback, HORIZON, LimitVerdict, Response, read};
 use tollgate_core::time::Wall;
 
 const NOW: Wall = Wall(1_794_744_000_000_000);
@@ -39,12 +39,12 @@ fn split<'a>(bytes: &'a [u8], mark: &[u8]) -> (&'a [u8], &'a [u8]) {
     }
 }
 
-fn check(told: &Feedback) {
-    assert!(told.wait.is_none_or(|wait| wait <= HORIZON));
-    assert!(told.reset_at.is_none_or(|at| at >= NOW && at <= NOW + HORIZON));
-    assert!(told.remaining.is_none_or(|count| count <= COUNT_MAX));
-    assert!(told.limit.is_none_or(|count| count <= COUNT_MAX));
-    assert!(told.windows.iter().all(|window| window.reset.is_none_or(|reset| reset <= HORIZON)));
-    assert!(told.scope.as_ref().is_none_or(|scope| scope.len() <= 128));
-    assert!(told.verdict != Verdict::Passed || told.wait.is_none() || told.remaining == Some(0));
+fn check(feedback: &Feedback) {
+    assert!(feedback.wait.is_none_or(|wait| wait <= HORIZON));
+    assert!(feedback.reset_at.is_none_or(|at| at >= NOW && at <= NOW + HORIZON));
+    assert!(feedback.remaining.is_none_or(|count| count <= COUNT_MAX));
+    assert!(feedback.limit.is_none_or(|count| count <= COUNT_MAX));
+    assert!(feedback.windows.iter().all(|window| window.reset.is_none_or(|reset| reset <= HORIZON)));
+    assert!(feedback.scope.as_ref().is_none_or(|scope| scope.len() <= 128));
+    assert!(feedback.verdict != LimitVerdict::Passed || feedback.wait.is_none() || feedback.remaining == Some(0));
 }

@@ -38,14 +38,14 @@ pub(crate) struct AdminClient {
 /// Nobody listens there.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "no daemon answers on {0}; start one with `tollgate serve`, or name its address with --admin"
+    "no daemon responds on {0}; start one with `tollgate serve`, or give its address with --admin"
 )]
 pub(crate) struct NoDaemon(SocketAddr);
 
 /// Somebody else listens there.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "something that is no admin address of tollgate answers on {0}; name the daemon's with --admin"
+    "{0} is not an admin address of tollgate; give the daemon's address with --admin"
 )]
 struct NotTollgate(SocketAddr);
 
@@ -96,7 +96,7 @@ impl AdminClient {
             async { tokio::time::timeout(TIMEOUT, self.exchange(method, path, body)).await };
         match runtime.block_on(asked) {
             Ok(answer) => answer,
-            Err(_) => bail!("the daemon on {} does not answer", self.address),
+            Err(_) => bail!("the daemon on {} does not respond within 40 s; is it overloaded?", self.address),
         }
     }
 
@@ -129,7 +129,7 @@ impl AdminClient {
             if error.is_parse() {
                 return anyhow::Error::new(NotTollgate(self.address));
             }
-            anyhow::Error::new(error).context(format!("{} broke off", self.address))
+            anyhow::Error::new(error).context(format!("{} closed the connection", self.address))
         })?;
         let status = answer.status();
         let whole = Limited::new(answer.into_body(), RESPONSE_MAX)
@@ -137,7 +137,7 @@ impl AdminClient {
             .await;
         carried.abort();
         let Ok(whole) = whole else {
-            bail!("the answer of {} broke off", self.address);
+            bail!("the response of {} was cut off or is larger than 16 MiB", self.address);
         };
         let value: Value =
             serde_json::from_slice(&whole.to_bytes()).map_err(|_| NotTollgate(self.address))?;

@@ -30,7 +30,7 @@ Examples:
   tollgate cache purge tmdb
   tollgate cache purge sportmonks --entity odds";
 
-/// Show what answers are kept, or forget them
+/// Show or purge the cached responses
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Cache {
@@ -40,13 +40,13 @@ pub(crate) struct Cache {
 
 #[derive(Debug, Subcommand)]
 enum CacheCommand {
-    /// How many answers of each provider and entity are kept, their size, and what that has saved
+    /// Count and size of the cached responses by provider and entity, and the calls they saved
     #[command(after_help = "Example:\n  tollgate cache stats --store sqlite:/var/lib/tollgate")]
     Stats {
         #[command(flatten)]
         options: Options,
     },
-    /// Forget all answers, or those of a provider or entity
+    /// Purge all cached responses, or those of a provider or entity
     #[command(after_help = "Example:\n  tollgate cache purge tmdb --entity movie")]
     Purge {
         /// The provider; without it, all of them
@@ -70,7 +70,7 @@ impl Cache {
                     saved(&mut out, &told)?;
                 } else {
                     let folder = configured_dir(&options)?;
-                    let rows = kept::usage(&folder).context("the kept answers cannot be read")?;
+                    let rows = kept::usage(&folder).context("the cached responses cannot be read")?;
                     show(&mut out, &folder.display().to_string(), &rows)?;
                 }
             }
@@ -90,8 +90,8 @@ impl Cache {
                     Some(told) => told["forgotten"].as_u64().unwrap_or(0),
                     None => purge(&options, provider, of_it)?,
                 };
-                let word = if gone == 1 { "answer" } else { "answers" };
-                writeln!(out, "{gone} {word} forgotten")?;
+                let word = if gone == 1 { "response" } else { "responses" };
+                writeln!(out, "{gone} {word} purged")?;
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -155,12 +155,12 @@ fn saved(out: &mut impl Write, told: &Value) -> io::Result<()> {
 
 fn show(out: &mut impl Write, place: &str, rows: &[CacheUsage]) -> io::Result<()> {
     if rows.is_empty() {
-        return writeln!(out, "nothing is kept in {place}");
+        return writeln!(out, "nothing is cached in {place}");
     }
     writeln!(
         out,
         "{:<20} {:<20} {:>9} {:>10}",
-        "provider", "entity", "answers", "size"
+        "provider", "entity", "responses", "size"
     )?;
     let line = |out: &mut dyn Write, provider: &str, entity: &str, answers: u64, bytes: u64| {
         // Whole KiB, so that columns can be compared.
@@ -185,12 +185,12 @@ fn purge(options: &Options, provider: Option<&str>, entity: Option<&str>) -> any
     let loaded = load(options)?;
     let folder = dir_of(&loaded)?;
     if let Some(name) = provider.filter(|name| loaded.provider(name).is_none()) {
-        let rows = kept::usage(&folder).context("the kept answers cannot be read")?;
+        let rows = kept::usage(&folder).context("the cached responses cannot be read")?;
         if !rows.iter().any(|row| row.provider == name) {
             return Err(crate::provider::unknown_provider(name, &loaded));
         }
     }
-    kept::purge(&folder, provider, entity).context("the kept answers cannot be purged")
+    kept::purge(&folder, provider, entity).context("the cached responses cannot be purged")
 }
 
 fn load(options: &Options) -> anyhow::Result<Loaded> {
@@ -208,7 +208,7 @@ fn configured_dir(options: &Options) -> anyhow::Result<PathBuf> {
 fn dir_of(loaded: &Loaded) -> anyhow::Result<PathBuf> {
     match cache_dir(&loaded.config) {
         Some(folder) => Ok(folder),
-        None => bail!("answers are kept in memory only, and no daemon answers that could be asked"),
+        None => bail!("responses are cached in memory only, and no daemon responds; start one with `tollgate serve`"),
     }
 }
 

@@ -32,7 +32,7 @@ Examples:
 
 /// Check configuration: every problem with file, line, column and a remedy; what each limit promises
 ///
-/// Names provider files, tollgate.yaml, or folders of them; without a name, what the options and
+/// Takes provider files, tollgate.yaml, or folders of them; without any, what the options and
 /// ./tollgate.yaml name. Errors end with exit code 1, warnings and notes do not.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]

@@ -21,9 +21,10 @@ Examples:
   tollgate set tmdb sleep_max=60 p_throttle=0.3
   tollgate set tmdb limits='[20/1s]'";
 
-/// Change settings of the running daemon, until it ends
+/// Change settings of the running daemon, until it stops
 ///
-/// All of them or none. They win over flags, environment and files. `KEY=` takes one back.
+/// All of them apply, or none. They take precedence over flags, environment and files. `KEY=`
+/// resets one.
 #[derive(Debug, Args)]
 #[command(after_help = SET_EXAMPLES, after_long_help = SET_EXAMPLES)]
 pub(crate) struct SetCommand {
@@ -69,9 +70,9 @@ Examples:
   tollgate reload
   tollgate check providers/ && tollgate reload";
 
-/// Let the running daemon look at its files again
+/// Reload the files of the running daemon
 ///
-/// What is invalid is refused and its old version stays; that is told, and exits with 1.
+/// An invalid file is rejected and its old version stays; the command says so and exits with 1.
 #[derive(Debug, Args)]
 #[command(after_help = RELOAD_EXAMPLES, after_long_help = RELOAD_EXAMPLES)]
 pub(crate) struct Reload {
@@ -102,7 +103,7 @@ pub(crate) struct ControlCommand {
     #[arg(value_name = "PROVIDER")]
     name: String,
 
-    /// One entity of it; for `resume` and `reset`
+    /// Only this entity; for `resume` and `reset`
     #[arg(long, value_name = "E")]
     entity: Option<String>,
 
@@ -125,7 +126,7 @@ pub(crate) struct TimedControlCommand {
 fn duration(text: &str) -> Result<String, String> {
     match amount::span(text) {
         Some(_) => Ok(text.to_owned()),
-        None => Err("write such as `30m`, `2h` or `1d`".to_owned()),
+        None => Err("write a duration such as `30m`, `2h` or `1d`".to_owned()),
     }
 }
 
@@ -192,7 +193,7 @@ fn report_changes(told: &Value) -> anyhow::Result<ExitCode> {
     let list = |name: &str| told[name].as_array().cloned().unwrap_or_default();
     let changed = list("changed");
     if changed.is_empty() {
-        writeln!(out, "nothing is different")?;
+        writeln!(out, "nothing has changed")?;
     }
     for change in &changed {
         writeln!(out, "{}", change_text(change))?;
@@ -208,7 +209,7 @@ fn report_changes(told: &Value) -> anyhow::Result<ExitCode> {
     if refused.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    bail!("a part was refused, and its old version stays; mend it and reload")
+    bail!("a part was rejected, and its old version stays; fix it and reload")
 }
 
 fn change_text(change: &Value) -> String {

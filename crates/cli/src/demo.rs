@@ -60,7 +60,7 @@ pub(crate) struct Demo {
     #[arg(long, value_parser = clap::value_parser!(u64).range(SECONDS_MIN..=SECONDS_MAX))]
     seconds: Option<u64>,
 
-    /// Keep the last table as a picture, for both themes
+    /// Write the last table as an SVG picture, for light and dark themes
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }

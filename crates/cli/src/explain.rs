@@ -34,10 +34,10 @@ Examples:
   tollgate explain --status 429 --header 'RateLimit: \"burst\";r=0;t=30'
   tollgate explain --jsonl < responses.jsonl";
 
-/// Show what Tollgate reads from a response: limited or not, what is left, how long to wait
+/// Show what Tollgate reads from a response: limited or not, what remains, how long to wait
 ///
 /// Prints JSON. `wait_seconds` is null if the response gives no instruction (Tollgate then backs
-/// off by itself) and 0 for "at once". `scope` is what must rest, in the provider's words.
+/// off by itself) and 0 for "at once". `scope` is the part that must wait, as the provider names it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Explain {

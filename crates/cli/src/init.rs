@@ -34,7 +34,7 @@ pub(crate) struct Init {
     #[arg(value_name = "PRESET", value_parser = known_preset)]
     presets: Vec<String>,
 
-    /// Overwrite ./tollgate.yaml if it is there
+    /// Overwrite ./tollgate.yaml if it exists
     #[arg(long)]
     force: bool,
 }
@@ -180,7 +180,7 @@ fn wildcard_host(preset: &Preset) -> Option<String> {
 }
 
 fn already_exists() -> anyhow::Error {
-    anyhow::anyhow!("{FILE} is there already; use --force to overwrite it")
+    anyhow::anyhow!("{FILE} already exists; use --force to overwrite it")
 }
 
 fn write(text: &str, force: bool) -> anyhow::Result<()> {
@@ -234,9 +234,9 @@ fn summary(preset: &Preset, key: &KeySource) -> String {
     };
     match key {
         KeySource::Variable(name) => text.push_str(&format!("  key: found in ${name}\n")),
-        KeySource::File(path) => text.push_str(&format!("  key: kept in {path}\n")),
+        KeySource::File(path) => text.push_str(&format!("  key: stored in {path}\n")),
         KeySource::Missing(name) => text.push_str(&format!(
-            "  key: none found; calls must bring their own, or export {name} and take the # away\n"
+            "  key: none found; calls must bring their own, or export {name} and remove the #\n"
         )),
         KeySource::NotNeeded => {}
     }

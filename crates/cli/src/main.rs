@@ -49,14 +49,14 @@ enum Command {
     Status(status::StatusCommand),
     Set(control::SetCommand),
     Reload(control::Reload),
-    /// Send a provider no calls until it is resumed
+    /// Send no calls to a provider until it is resumed
     #[command(visible_alias = "offline")]
     Pause(control::ControlCommand),
-    /// Answer for a provider from the cache only
+    /// Serve a provider from the cache only
     CacheOnly(control::TimedControlCommand),
-    /// End whatever holds a provider's calls back; one that was failing is probed first
+    /// Let calls to a provider flow again; one that was failing is probed first
     Resume(control::ControlCommand),
-    /// Forget a provider's failures, cool-downs and degrade modes
+    /// Clear a provider's failures, cool-downs and degrade modes
     Reset(control::ControlCommand),
     Cache(cache::Cache),
     Explain(explain::Explain),

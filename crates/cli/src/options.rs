@@ -35,15 +35,15 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<Token>,
 
-    /// How much of answers is kept in memory, such as 64MiB
+    /// Size of the response cache in memory, such as 64MiB
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache_memory: Option<String>,
 
-    /// How much of answers is kept on disk, such as 1GiB
+    /// Size of the response cache on disk, such as 1GiB
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache_disk: Option<String>,
 
-    /// A file of variables, KEY=VALUE; they win over those of the environment
+    /// A file of variables, KEY=VALUE; they take precedence over the environment
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Option<String>,
 

@@ -29,7 +29,7 @@ pub(crate) struct Provider {
 
 #[derive(Debug, Subcommand)]
 enum ProviderCommand {
-    /// Every provider of the configuration, then every one that is built in
+    /// Every configured provider, then every built-in one
     #[command(
         after_help = "Example:\n  tollgate provider list --provider-dir /etc/tollgate/providers"
     )]
@@ -37,12 +37,12 @@ enum ProviderCommand {
         #[command(flatten)]
         options: Options,
     },
-    /// One provider: what is obeyed, and who set it
+    /// One provider: its settings in effect, and who set them
     #[command(after_help = "Example:\n  tollgate provider show tvdb")]
     Show {
         /// Its name
         name: String,
-        /// Also settings that nobody set
+        /// Also settings that have their default
         #[arg(long)]
         all: bool,
         #[command(flatten)]
@@ -111,7 +111,7 @@ fn describe_loaded(one: &LoadedProvider) -> String {
 fn settings(one: &LoadedProvider, all: bool) -> String {
     let name = &one.provider.name;
     let mut text = format!(
-        "settings of files, flags and variables (what a running daemon was told since: tollgate status {name}):\n"
+        "settings of files, flags and variables (changes made to a running daemon: tollgate status {name}):\n"
     );
     for value in &one.values {
         if all || value.origin != Origin::Default {

@@ -24,7 +24,7 @@ Example:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Schema {
-    /// Of which kind of file
+    /// The kind of file
     #[arg(value_enum, default_value_t = Kind::Provider)]
     kind: Kind,
 }
@@ -36,7 +36,7 @@ enum Kind {
     Provider,
     /// tollgate.yaml
     Config,
-    /// A built-in provider file, with what only those have
+    /// A built-in provider file, with the fields that only presets have
     Preset,
 }
 

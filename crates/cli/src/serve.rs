@@ -49,8 +49,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Run the gateway: applications call it in place of the provider
 ///
-/// They never see a 429 that could have been avoided: calls wait for their turn, pauses are kept, and
-/// outages are slept through.
+/// They never see an avoidable 429: calls wait for a permit, cool-downs are honoured, and outages are
+/// waited out.
 #[derive(Debug, Args)]
 #[command(visible_alias = "start", after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Serve {
@@ -62,7 +62,7 @@ pub(crate) struct Serve {
     #[arg(long)]
     offline: bool,
 
-    /// A provider that is served from the cache only tries to recover this often (bare number = minutes)
+    /// How often a cache-only provider tries to recover (bare number = minutes)
     #[arg(long, value_name = "15m", value_parser = minutes)]
     auto_recover: Option<String>,
 
@@ -141,7 +141,7 @@ impl Serve {
 fn load(sources: &Sources) -> anyhow::Result<Loaded> {
     Config::load(sources, &disk::environment()).or_else(|problems| {
         print_problems(&problems)?;
-        bail!("the configuration has errors; mend them and start again")
+        bail!("the configuration has errors; fix them and start again")
     })
 }
 
@@ -227,7 +227,7 @@ async fn serve(
     };
     tokio::select! {
         () = drained => Ok(ExitCode::SUCCESS),
-        () = orders.wait_for_stop() => bail!("ended at once by a second signal; calls under way were dropped"),
+        () = orders.wait_for_stop() => bail!("stopped at once by a second signal; calls in flight were dropped"),
     }
 }
 
@@ -275,7 +275,7 @@ async fn admin(
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && !is_named => {
             writeln!(
                 crate::out::err(),
-                "warning: {wanted} is in use, by another daemon perhaps, so this one has no admin \
+                "warning: {wanted} is in use, perhaps by another daemon, so this one has no admin \
                  address; choose one with --admin"
             )?;
             return Ok(None);
@@ -297,7 +297,7 @@ async fn admin(
                 let token = kept.token.expose();
                 writeln!(
                     out,
-                    "the admin token, told this once and kept in {path}: {token}"
+                    "the admin token, shown only once and stored in {path}: {token}"
                 )?;
             } else {
                 writeln!(out, "the admin token is in {path}")?;
@@ -320,7 +320,7 @@ fn cache(config: &Config) -> Cache {
     };
     let Some(folder) = crate::cache::cache_dir(config) else {
         if let Some(Store::Redis(_) | Store::Postgres(_)) = config.cache_store {
-            let why = "answers can be kept in sqlite:DIR or memory: only in this version";
+            let why = "this version caches responses in sqlite:DIR or memory: only";
             LogEvent::CacheOnlyInMemory { why }.emit();
         }
         return Cache::memory_within(sizes);
@@ -335,7 +335,7 @@ pub(crate) fn open_ledger(store: &Store) -> anyhow::Result<Ledger> {
     if let Some(why) = why {
         let mut out = crate::out::err();
         writeln!(out, "error: {why}")?;
-        writeln!(out, "  calls follow on_store_loss until it is mended")?;
+        writeln!(out, "  calls follow on_store_loss until the store is fixed")?;
     }
     Ok(ledger)
 }

@@ -188,7 +188,7 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
     }
     writeln!(
         out,
-        "  answers: {} well, {} × 429, {} × 5xx, {} network errors",
+        "  responses: {} ok, {} × 429, {} × 5xx, {} network errors",
         health["count_2xx"], health["count_429"], health["count_5xx"], health["net_errors"]
     )?;
     let queue = &status["queue"];
@@ -200,7 +200,7 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
     let saved = &status["saved"];
     writeln!(
         out,
-        "  permits saved: {} kept, {} kept and old, {} shared, {} merged",
+        "  permits saved: {} cached, {} stale, {} shared, {} merged",
         saved["hits"], saved["stale"], saved["shared"], saved["merged"]
     )?;
     let mut limits = status["limits"].as_array().cloned().unwrap_or_default();
@@ -209,7 +209,7 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
     }
     for limit in limits {
         let used = match limit["used"].as_u64() {
-            Some(used) => format!("{used} used, {} left", limit["remaining"]),
+            Some(used) => format!("{used} used, {} remaining", limit["remaining"]),
             None => format!("counted per {}", word(&limit["per"])),
         };
         writeln!(out, "  {:<16} {used}", word(&limit["name"]))?;
@@ -224,7 +224,7 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
 /// Who holds it back, and until when.
 fn hold_text(name: &str, health: &Value) -> String {
     let by = if health["ordered"] == true {
-        ", ordered by an operator"
+        ", set by an operator"
     } else {
         ""
     };

@@ -1,9 +1,9 @@
 //! Amounts as people write them: lengths of time, shares, plain numbers, lifetimes.
 //!
 //! Promises: exact. `1.5s` is 1 500 000 µs and `0.2` is 200 000 millionths; nothing passes through
-//! a float. Too large is refused, never wrapped.
+//! a float. A number that is too large is rejected, never wrapped.
 //!
-//! Never: guesses a unit. `period: 10` is refused.
+//! Never: guesses a unit. `period: 10` is rejected.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ impl fmt::Display for Millionths {
     }
 }
 
-/// How long an answer is kept.
+/// How long a response is cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lifetime {
     /// Not at all.
@@ -74,7 +74,7 @@ impl fmt::Display for Lifetime {
 /// A part of a limit: a number, or a share of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// So many.
+    /// This many.
     Number(u64),
     /// This share.
     Share(Millionths),
@@ -121,7 +121,7 @@ pub fn size(text: &str) -> Option<Size> {
     number(digits.trim_end())?.checked_mul(unit).map(Size)
 }
 
-/// A whole number: digits, `_` between them if it helps the eye.
+/// A whole number: digits, with optional `_` between them.
 #[must_use]
 pub fn number(text: &str) -> Option<u64> {
     let digits = text.replace('_', "");

@@ -302,7 +302,7 @@ fn warn_if_unattached(fields: &Fields<'_>, auth: &Auth, problems: &mut Problems)
     {
         problems.push(at.problem(
             Level::Warning,
-            "the key is not attached to calls, because it is not known how",
+            "the key is not attached to calls, because no way to attach it is known",
             "add `auth: {query: NAME}`, `auth: {header: NAME}` or `auth: {bearer: true}`",
         ));
     }
@@ -398,18 +398,18 @@ fn warn_if_unlimited(
     }
     let (what, remedy) = match (learn, preset) {
         (true, Some(preset)) => (
-            "there is no limit: the provider tells it in answers, which are not learned from yet, so calls are only slowed down when it refuses",
+            "there is no limit: the provider reports it in responses, which is not used yet, so calls slow down only after a 429",
             format!(
-                "add `limits:` with those of your plan; `tollgate provider show {}` says how",
+                "add the `limits:` of your plan; `tollgate provider show {}` shows how",
                 preset.name
             ),
         ),
         (true, None) => (
-            "there is no limit: `learn` is not used yet, so calls are only slowed down when the provider refuses",
-            "add `limits:` with those of your plan".to_owned(),
+            "there is no limit: `learn` is not used yet, so calls slow down only after a 429",
+            "add the `limits:` of your plan".to_owned(),
         ),
         (false, _) => (
-            "there is no limit, so calls are only slowed down when the provider refuses",
+            "there is no limit, so calls slow down only after a 429",
             "add `limit:` and `period:`".to_owned(),
         ),
     };

@@ -1,9 +1,9 @@
-//! The whole configuration as it is obeyed: tollgate.yaml, flags, environment and every provider.
+//! The whole checked configuration: tollgate.yaml, flags, environment and every provider.
 //!
 //! Promises: everything here is checked. What a file leaves out has the default of the
 //! documentation.
 //!
-//! Never: knows how it was written. [`crate::load`] does, and says who set what.
+//! Never: knows how it was written. [`crate::load`] does, and reports who set which value.
 
 pub(crate) mod check;
 pub(crate) mod guard;
@@ -29,7 +29,7 @@ use crate::provider::{Provider, Upstream};
 use crate::secret::{Environment, Secret};
 use crate::setting::{block, words};
 
-/// The configuration as it is obeyed.
+/// The checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where the gateway and the proxy listen.
@@ -42,9 +42,9 @@ pub struct Config {
     pub store: Store,
     /// How Postgres is used.
     pub postgres: Postgres,
-    /// Where answers are kept; `None` = beside the ledger.
+    /// Where responses are cached; `None` = beside the ledger.
     pub cache_store: Option<Store>,
-    /// How much is kept.
+    /// Size of the response cache.
     pub cache_size: CacheSize,
     /// Where guards count.
     pub guard_store: Store,
@@ -60,21 +60,21 @@ pub struct Config {
     pub intercept: Intercept,
     /// Callers that are known by name.
     pub callers: Vec<Caller>,
-    /// What variables of thresholds begin with.
+    /// Prefix of the variables that set thresholds.
     pub env_prefix: String,
-    /// What happens to calls to hosts that no provider claims.
+    /// What happens to calls to hosts of no provider.
     pub unknown_domain: UnknownDomain,
-    /// Whether guards refuse.
+    /// Whether guards reject.
     pub limiting: Limiting,
     /// Limits on callers.
     pub guards: Vec<Guard>,
-    /// Paths that no guard looks at, by prefix.
+    /// Path prefixes that guards do not check.
     pub exempt_paths: Vec<String>,
-    /// Proxies whose `X-Forwarded-For` is believed.
+    /// Proxies whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: Vec<Network>,
-    /// Collecting sources.
+    /// Scheduled fetches of sources.
     pub scheduler: Scheduler,
-    /// Who is told of alerts.
+    /// Where alerts are sent.
     pub webhooks: Vec<Webhook>,
     /// The log.
     pub log: Log,
@@ -88,8 +88,8 @@ impl Config {
         crate::load::load(sources, world)
     }
 
-    /// What tollgate.yaml, variables and flags say, as far as it can be understood, with no provider: for
-    /// whoever must find a daemon although a file of it is broken.
+    /// The valid settings of tollgate.yaml, variables and flags, with no provider. A client finds the
+    /// daemon by it although one of the daemon's files is broken.
     #[must_use]
     pub fn without_providers(sources: &Sources, world: &Environment<'_>) -> Config {
         crate::load::without_providers(sources, world)
@@ -127,14 +127,14 @@ impl Config {
 pub struct Admin {
     /// Where it listens.
     pub listen: SocketAddr,
-    /// What callers must show; `None` = loopback only.
+    /// The token that callers must send; `None` = loopback only.
     pub token: Option<Secret>,
 }
 
 block! {
-    /// How much is kept of answers, in all.
+    /// Size of the response cache.
     CacheSize {
-        /// in memory, as far as it is held ready; at least 1MiB
+        /// in memory; at least 1MiB
         memory: Size = Size(64 << 20),
         /// on disk, in `cache.db`; at least 1MiB
         disk: Size = Size(1 << 30),
@@ -142,7 +142,7 @@ block! {
 }
 
 impl CacheSize {
-    /// Less would hold next to nothing, and is a slip.
+    /// A smaller cache would hold next to nothing, so it is surely a mistake.
     pub const MIN: Size = Size(1 << 20);
 }
 
@@ -151,7 +151,7 @@ words! {
     PostgresMode {
         /// Every permit is committed: nothing is lost.
         Strict = "strict",
-        /// Counts are written now and then.
+        /// Counts are written periodically.
         Snapshot = "snapshot",
     }
 }
@@ -159,7 +159,7 @@ words! {
 block! {
     /// How Postgres is used.
     Postgres {
-        /// `strict` loses nothing; `snapshot` writes now and then
+        /// `strict` commits every permit; `snapshot` writes counts periodically
         mode: PostgresMode = PostgresMode::Strict,
         /// how often a snapshot is written
         every: Span = Span::from_secs(10),
@@ -179,7 +179,7 @@ words! {
 words! {
     /// What is done with `CONNECT`.
     Intercept {
-        /// Configured domains are opened with the local CA, others tunnelled or refused.
+        /// Configured domains are opened with the local CA, others are tunnelled or rejected.
         Configured = "configured",
         /// Nothing is opened.
         Off = "off",
@@ -187,23 +187,23 @@ words! {
 }
 
 words! {
-    /// What happens to calls to hosts that no provider claims.
+    /// What happens to calls to hosts of no provider.
     UnknownDomain {
         /// They go on without limits.
         Allow = "allow",
-        /// They are refused.
+        /// They are rejected.
         Refuse = "refuse",
     }
 }
 
 words! {
-    /// Whether guards refuse.
+    /// Whether guards reject.
     Limiting {
         /// They do.
         On = "on",
-        /// They are not even asked.
+        /// They are not checked.
         Off = "off",
-        /// They count and report, but refuse nothing.
+        /// They count and report, but reject nothing.
         Shadow = "shadow",
     }
 }
@@ -215,13 +215,13 @@ words! { for Priority { High = "high", Normal = "normal", Low = "low", } }
 pub struct Caller {
     /// Its name.
     pub name: String,
-    /// The highest urgency it may claim, and what it has if it claims none.
+    /// The highest priority it may use, and its priority if a call names none.
     pub priority: Priority,
-    /// The share that it always gets if it wants it.
+    /// The share that is guaranteed to it.
     pub at_least: Option<Ppm>,
     /// The share that it never exceeds.
     pub at_most: Option<Ppm>,
-    /// What proves that it is this caller.
+    /// The token that authenticates this caller.
     pub token: Option<Secret>,
 }
 
@@ -230,12 +230,12 @@ pub struct Caller {
 pub struct Network {
     /// Any address of it.
     pub address: IpAddr,
-    /// How many leading bits are the network's.
+    /// The length of the network prefix in bits.
     pub bits: u8,
 }
 
 impl Network {
-    /// Whether an address lies in it. An IPv4 address written as IPv6 is the same address.
+    /// Whether it contains an address. An IPv4 address written as IPv6 is the same address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let bits = |address: IpAddr| match address.to_canonical() {
@@ -261,26 +261,26 @@ impl Network {
 }
 
 block! {
-    /// Collecting sources.
+    /// Scheduled fetches of sources.
     Scheduler {
-        /// how often it looks for sources that are due
+        /// how often it checks for sources that are due
         cycle: Span = Span::from_secs(1),
-        /// sources that are fetched at a time
+        /// sources that are fetched concurrently
         workers: u32 = 4,
     }
 }
 
-/// Who is told of alerts.
+/// A receiver of alerts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Webhook {
-    /// Where it is posted.
+    /// Where alerts are posted.
     pub url: Upstream,
-    /// What signs it.
+    /// The key of the HMAC signature.
     pub secret: Option<Secret>,
 }
 
 words! {
-    /// How log lines look.
+    /// The format of log lines.
     LogFormat {
         /// `key=value`.
         Logfmt = "logfmt",
@@ -294,13 +294,13 @@ words! {
 block! {
     /// The log.
     Log {
-        /// how lines look
+        /// format of the lines
         format: LogFormat = LogFormat::Logfmt,
-        /// where lines go instead of standard error
+        /// the file that lines go to instead of standard error
         file: Option<String> = None,
-        /// how large the file may become before a new one begins
+        /// size at which the file is rotated
         max_size: Size = Size(50 << 20),
-        /// old files that are kept
+        /// rotated files to keep
         keep: u32 = 5,
     }
 }
@@ -308,13 +308,13 @@ block! {
 /// Metrics.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metrics {
-    /// What names begin with.
+    /// Prefix of metric names.
     pub prefix: String,
     /// Where NDJSON goes: a path, or `-` for standard output.
     pub ndjson: Option<String>,
-    /// How often.
+    /// How often NDJSON is written.
     pub every: Span,
-    /// What readers must show; `None` = open.
+    /// The token that readers must send; `None` = open.
     pub token: Option<Secret>,
 }
 

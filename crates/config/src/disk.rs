@@ -1,8 +1,8 @@
-//! The edge: files and variables of this machine, as a [`Environment`].
+//! The files and variables of this machine, as an [`Environment`].
 //!
-//! Promises: reads no more of a file than it may have; tells whether others can read it.
+//! Promises: reads no more of a file than the size limit; reports whether other users can read it.
 //!
-//! Never: writes anything. Only programs use this; everything else is given a world.
+//! Never: writes anything. Only programs use this; all other code is given an [`Environment`].
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use crate::raw::FILE_MAX;
 use crate::secret::{Environment, FileContent, PathKind};
 
-/// The world as this process sees it.
+/// The environment of this process.
 #[must_use]
 pub fn environment() -> Environment<'static> {
     Environment {
@@ -51,7 +51,7 @@ fn path_kind(path: &str) -> Result<PathKind, String> {
     }
     let mut names = Vec::new();
     for entry in fs::read_dir(path).map_err(reason)? {
-        // A name that is no text is no name of a provider file.
+        // A name that is not UTF-8 is not the name of a provider file.
         if let Ok(name) = entry.map_err(reason)?.file_name().into_string() {
             names.push(name);
         }

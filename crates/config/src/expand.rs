@@ -1,15 +1,15 @@
-//! Variables in files: `${NAME}` and `${NAME:-otherwise}` in any value that is no key.
+//! Expands variables in files: `${NAME}` and `${NAME:-default}` in any value that is not a key.
 //!
-//! Promises: a variable that is not set and has no other value is a problem with its place.
+//! Promises: a variable that is not set and has no default is a problem with its place.
 //!
-//! Never: touches fields that hold keys. Those are looked up where they become a `Secret`.
+//! Never: touches fields that hold keys. Those are resolved where they become a `Secret`.
 
 use crate::problem::{Level, Problem, Problems};
 use crate::raw::{Node, Value};
 use crate::secret::{Environment, expand};
 use crate::shape::{Field, Shape};
 
-/// Fills a tree whose fields are those of the table.
+/// Expands the variables of a tree whose fields are those of the table.
 pub(crate) fn expand_variables(
     tree: &mut Node,
     table: &'static [Field],
@@ -48,7 +48,7 @@ fn expand_as(
                     what: format!("the environment variable `{name}` is not set"),
                     remedy: "export it, or write `${NAME:-otherwise}`".to_owned(),
                 });
-                // Said once; nobody should be told that it is no number either.
+                // One problem is enough: a later check must not also report a wrong type.
                 node.value = Value::Null;
             }
         },

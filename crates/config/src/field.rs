@@ -1,7 +1,7 @@
-//! Fields: how a value of the tree becomes a value of ours, and how a problem finds its place.
+//! Fields: typed access to the values of a tree, and the place of each problem.
 //!
-//! Promises: a name that is not known is a problem with the nearest one that is; a value that
-//! cannot be read is a problem and everything around it is still read.
+//! Promises: an unknown name is a problem that suggests the nearest known one; a value that cannot
+//! be read is a problem, and everything around it is still read.
 //!
 //! Never: repeats a value in a problem.
 
@@ -9,7 +9,7 @@ use crate::problem::{Level, Place, Problem, Problems, nearest};
 use crate::raw::{Node, Value};
 use crate::setting::Setting;
 
-/// A value and the way to it from the top of the file.
+/// A value and its path from the top of the file.
 #[derive(Clone, Debug)]
 pub(crate) struct At<'a> {
     pub(crate) node: &'a Node,
@@ -31,14 +31,14 @@ impl<'a> At<'a> {
         self.problem(Level::Error, what, remedy)
     }
 
-    /// A problem in the words of an error of `core`, which name the remedy after a `;`.
+    /// A problem from an error of `core`, whose text has the remedy after a `;`.
     pub(crate) fn error_from(&self, error: &impl std::error::Error) -> Problem {
         let text = error.to_string();
         let (what, remedy) = text.split_once("; ").unwrap_or((&text, "change it"));
         self.error(what, remedy)
     }
 
-    /// Problems that a check of `core` found in this block, each at the field it is about.
+    /// Adds the problems that a check of `core` found in this block, each at its field.
     pub(crate) fn add_core_problems(
         &self,
         found: &[tollgate_core::problem::Problem],
@@ -88,7 +88,7 @@ impl<'a> At<'a> {
         At { node, path }
     }
 
-    /// The names and values of a map whose names are free.
+    /// The names and values of a map whose names the user chooses.
     pub(crate) fn entries(&self, problems: &mut Problems) -> Vec<(&'a str, Place, At<'a>)> {
         let Some(entries) = self.node.entries() else {
             problems.push(self.error("must be a block", "write `name: value` lines below it"));
@@ -108,7 +108,7 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Opens a block; names that are not known are problems.
+    /// Opens a block; unknown names are problems.
     pub(crate) fn open(at: &At<'a>, names: &[&str], problems: &mut Problems) -> Option<Fields<'a>> {
         if at.node.entries().is_none() {
             let list = names
@@ -131,7 +131,7 @@ impl<'a> Fields<'a> {
         Some(Fields { at: at.clone() })
     }
 
-    /// The value of a field, if something is written there.
+    /// The value of a field, if it is set.
     pub(crate) fn get(&self, name: &str) -> Option<At<'a>> {
         let node = self.at.node.get(name)?;
         (node.value != Value::Null).then(|| self.at.below(name, node))
@@ -144,7 +144,7 @@ impl<'a> Fields<'a> {
 }
 
 fn unknown(name: &str) -> String {
-    // A name of this shape cannot be a key that slipped to the left of the colon by much.
+    // A name of this form is unlikely to be a key that was pasted to the left of the colon.
     let telling = name.len() <= 32
         && name
             .chars()

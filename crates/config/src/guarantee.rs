@@ -1,7 +1,7 @@
-//! Promises: what a limit keeps at the provider, in words, by the table of docs/exactness.md.
+//! Guarantees: what a limit ensures at the provider, in words, by the table of docs/exactness.md.
 //!
-//! Promises: says less rather than more. "Exact" means that no call arrives above the limit, whatever
-//! the delays are.
+//! Promises: never overstates. "Exact" means that no call arrives above the limit, whatever the
+//! delays are.
 //!
 //! Never: depends on how a limit was written.
 
@@ -9,7 +9,7 @@ use tollgate_core::limit::{Algorithm, Rule};
 
 use crate::amount::HumanSpan;
 
-/// What a rule keeps at the provider.
+/// What a rule ensures at the provider.
 #[must_use]
 pub fn guarantee(rule: &Rule) -> String {
     match rule.algorithm() {

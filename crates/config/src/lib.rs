@@ -1,11 +1,11 @@
-//! Configuration: provider files and presets, as written and as obeyed.
+//! Configuration: provider files and presets, as written and as checked.
 //!
-//! Promises: every problem of a file is reported at once, with its place and a remedy; what comes
-//! out is sane and needs no further check. Keys are [`Secret`] from the moment they are read, and
-//! no message repeats a value of a file, so no message can show a key.
+//! Promises: every problem of a file is reported at once, with its place and a remedy. A checked
+//! configuration is valid and needs no further check. Keys are [`Secret`] from the moment they are
+//! read, and no message repeats a value of a file, so no message can show a key.
 //!
-//! Never: reads the environment or a file by itself. Both come in through [`Environment`]; only the edges,
-//! [`disk`] and `watch`, touch the machine.
+//! Never: reads the environment or a file by itself. Both come in through [`Environment`]; only
+//! [`disk`] and `watch` access the operating system.
 
 pub mod problem;
 pub mod raw;

@@ -382,7 +382,7 @@ pub(crate) fn warn_unused(overlay: &Overlay, problems: &mut Problems) {
         level: Level::Warning,
         place: overlay.place().clone(),
         path: overlay.path.clone(),
-        what: "changes nothing, because the provider has no token bucket".to_owned(),
+        what: "has no effect, because the provider has no token bucket".to_owned(),
         remedy: "set `limits` in its file".to_owned(),
     });
 }

@@ -1,7 +1,7 @@
-//! A provider as it is obeyed.
+//! A checked provider.
 //!
 //! Promises: everything here is checked. Limits are rules of `core`, names have one spelling,
-//! secrets are out of sight.
+//! secrets are never shown.
 //!
 //! Never: knows how it was written.
 
@@ -23,26 +23,26 @@ use crate::secret::Secret;
 use crate::setting::words;
 use crate::settings::{Cache, Confined, Dedup, Merge, OnStoreLoss, Queue, Timeouts};
 
-/// A provider as it is obeyed.
+/// A checked provider.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Provider {
     /// Its name in addresses, messages and metrics.
     pub name: String,
     /// The preset it started from.
     pub preset: Option<&'static str>,
-    /// The dialect in which it speaks of limits; `generic` if nothing is known.
+    /// The dialect in which it reports limits; `generic` if nothing is known.
     pub dialect: String,
     /// The hosts that belong to it.
     pub domains: Vec<Domain>,
-    /// Those of them that its own file names, and no preset: they may be private addresses.
+    /// The domains that its own file names, not its preset: they may be private addresses.
     pub own_domains: Vec<Domain>,
-    /// An address of the gateway that is this provider only.
+    /// An address of the gateway for this provider only.
     pub listen: Option<SocketAddr>,
     /// Where calls go, if not to the host they name.
     pub upstream: Option<Upstream>,
     /// Off: no limiting for this provider.
     pub enabled: bool,
-    /// Its limits are read from its answers, because nobody publishes them.
+    /// Its limits are not published, only reported in its responses.
     pub learn: bool,
     /// Its keys; several are a pool.
     pub keys: Vec<Secret>,
@@ -58,54 +58,54 @@ pub struct Provider {
     pub concurrency: Option<Concurrency>,
     /// Connections to the upstream.
     pub connections: u64,
-    /// How long a call given up may still arrive, at least.
+    /// How long an abandoned call may still arrive, at least.
     pub late_arrival: Span,
-    /// Answers that the provider does not count.
+    /// Statuses that the provider does not count.
     pub free_status: Vec<u16>,
     /// How the entity of a call is found.
     pub entities: Entities,
     /// Lifetimes of entities.
     pub entity_ttl: Vec<(Entity, Lifetime)>,
-    /// Sharing by entity.
+    /// `dedup` by entity.
     pub entity_dedup: Vec<(Entity, Dedup)>,
-    /// Keeping answers.
+    /// Caching of responses.
     pub cache: Cache,
-    /// Sharing calls in flight.
+    /// Whether identical calls in flight share one upstream call.
     pub dedup: Dedup,
-    /// Joining calls that wait.
+    /// Merging of waiting calls.
     pub merge: Merge,
     /// Waiting for a permit.
     pub queue: Queue,
     /// When background work may run.
     pub off_peak: Option<OffPeak>,
-    /// Trying again.
+    /// Retries of failed calls.
     pub retry: RetrySettings,
-    /// Resting after a refusal.
+    /// Cool-down after a 429.
     pub cooldown: CooldownSettings,
-    /// Serving from cache only when little is left.
+    /// Serving from cache only when few calls remain.
     pub degrade: Option<DegradeSettings>,
     /// When to raise an alert.
     pub alerts: AlertSettings,
     /// How long each stage of a call may take.
     pub timeouts: Timeouts,
-    /// Links in answers come back through the gateway.
+    /// Links in responses lead back through the gateway.
     pub rewrite_links: bool,
     /// Guards on callers, when the upstream is the user's own service.
     pub guards: Vec<String>,
     /// What happens while the ledger cannot be reached.
     pub on_store_loss: OnStoreLoss,
-    /// The health machine.
+    /// The health state machine.
     pub health: HealthSettings,
 }
 
 impl Provider {
-    /// Has whoever wrote the file named this host?
+    /// Whether the provider's own file names this host.
     #[must_use]
     pub fn names_host(&self, host: &Host) -> bool {
         self.own_domains.iter().any(|domain| domain.matches(host))
     }
 
-    /// The domain of many hosts that is all it has: `*.example.org`, and no address of its own.
+    /// The wildcard domain (`*.example.org`) of a provider with no exact domain and no upstream.
     #[must_use]
     pub fn wildcard_only_domain(&self) -> Option<&Domain> {
         let is_somewhere =
@@ -113,7 +113,8 @@ impl Provider {
         self.domains.first().filter(|_| !is_somewhere)
     }
 
-    /// May its key go to this host? Not to all hosts of `*.example.org`: others have theirs there.
+    /// Whether its key may be sent to this host. A host that only `*.example.org` matches may belong
+    /// to somebody else.
     #[must_use]
     pub fn may_receive_key(&self, host: &Host) -> bool {
         let mut domains = self.domains.iter();
@@ -122,15 +123,15 @@ impl Provider {
 }
 
 impl Upstream {
-    /// What of a URL's path stands below the base; `None` if it is not there. A URL on the upstream's
-    /// own host has the base in it already.
+    /// The part of a URL's path below the base; `None` if the path is not below it. A URL on the
+    /// upstream's own host already contains the base.
     #[must_use]
     pub fn path_below_base<'a>(&self, host: &Host, path: &'a str) -> Option<&'a str> {
         let rest = path.strip_prefix(&self.base)?;
         (self.host == *host && rest.starts_with('/')).then_some(rest)
     }
 
-    /// Where an address of the provider's domains is reached by way of this upstream.
+    /// Rewrites an address of the provider's domains to this upstream.
     #[must_use]
     pub fn rewrite(&self, to: &Upstream) -> Upstream {
         let below = self.path_below_base(&to.host, &to.base).unwrap_or(&to.base);
@@ -142,9 +143,9 @@ impl Upstream {
 }
 
 words! {
-    /// For whom a limit is counted apart.
+    /// What a limit is counted per.
     Per {
-        /// Everybody together.
+        /// All calls together.
         Provider = "provider",
         /// Each key.
         ApiKey = "api_key",
@@ -166,9 +167,9 @@ pub struct Limit {
     pub name: String,
     /// How it counts.
     pub rule: Rule,
-    /// For whom it is counted apart.
+    /// What it is counted per.
     pub per: Per,
-    /// The part that only urgent calls may use.
+    /// The part that only high-priority calls may use.
     pub reserve: u64,
     /// What it counts, in the provider's word: `calls`, `input_tokens`, `points`.
     pub unit: String,
@@ -179,11 +180,11 @@ pub struct Limit {
 pub struct Cost {
     /// The unit: `tokens`.
     pub unit: String,
-    /// Fields of the request that tell the cost beforehand; the first that is there counts.
+    /// Request fields that hold the expected cost; the first that is present counts.
     pub before: Vec<String>,
-    /// What is held if none is.
+    /// The cost that is held if none is present.
     pub otherwise: u64,
-    /// The field of the answer that tells the true cost.
+    /// The response field that holds the actual cost.
     pub after: Option<String>,
 }
 
@@ -216,18 +217,18 @@ pub struct OffPeak {
     pub from_minute: u16,
     /// To this one; before `from_minute` if it runs over midnight.
     pub to_minute: u16,
-    /// Of this zone.
+    /// The time zone of both.
     pub zone: TimeZone,
-    /// Whom it confines: this urgency and below.
+    /// The calls it applies to: this priority and below.
     pub applies_to: Confined,
 }
 
 /// How a key is attached to a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Auth {
-    /// The way.
+    /// How the key is attached.
     pub style: AuthStyle,
-    /// Ours replaces the client's; otherwise the client's own wins.
+    /// Tollgate's key replaces the client's; otherwise the client's own wins.
     pub replace: bool,
     /// Further keys, sent the same way under their own names.
     pub also: Vec<(String, Secret)>,
@@ -236,10 +237,10 @@ pub struct Auth {
 /// A way to attach a key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum AuthStyle {
-    /// Not at all: it is not known how, or the client signs its calls.
+    /// Not at all: no way is known, or the client signs its calls.
     #[default]
     None,
-    /// As a parameter of the query.
+    /// As a query parameter.
     Query {
         /// Its name.
         name: String,
@@ -248,40 +249,40 @@ pub enum AuthStyle {
     Header {
         /// Its name.
         name: String,
-        /// What stands before the key, such as `Bot `.
+        /// Text before the key, such as `Bot `.
         prefix: String,
     },
     /// As `Authorization: Bearer`.
     Bearer,
     /// As `Authorization: Basic`; the key is `user:password`.
     Basic,
-    /// By a token of OAuth 2.
+    /// By an OAuth 2 token.
     OAuth2(OAuth2),
-    /// By a token of the provider's own login.
+    /// By a token from the provider's own login.
     Login(Login),
 }
 
 /// OAuth 2: a token for an id and a secret.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OAuth2 {
-    /// Where tokens are given.
+    /// The token endpoint.
     pub token_url: Upstream,
-    /// Who asks.
+    /// The client id.
     pub client_id: Secret,
-    /// The password of that.
+    /// The client secret.
     pub client_secret: Secret,
-    /// For what.
+    /// The scope to request.
     pub scope: Option<String>,
-    /// The token that gives new tokens.
+    /// The refresh token.
     pub refresh_token: Option<Secret>,
-    /// How id and secret are shown.
+    /// How id and secret are sent.
     pub client_auth: ClientAuth,
 }
 
 words! {
-    /// How the id and the secret of OAuth 2 are shown (RFC 6749, 2.3.1).
+    /// How the id and the secret of OAuth 2 are sent (RFC 6749, 2.3.1).
     ClientAuth {
-        /// As `basic`; where that is refused, as `body`, and so from then on.
+        /// As `basic`; where that is rejected, as `body` from then on.
         Auto = "auto",
         /// As `Authorization: Basic`.
         Basic = "basic",
@@ -293,14 +294,14 @@ words! {
 /// A login of the provider's own: a body is posted, a token comes back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Login {
-    /// Where.
+    /// The login endpoint.
     pub url: Upstream,
     /// The JSON or form that is posted; `{api_key}` stands for the key in use.
     pub body: Secret,
-    /// The field of the answer that holds the token.
+    /// The response field that holds the token.
     pub token: String,
-    /// How long a token lives.
+    /// How long a token is valid.
     pub lifetime: Span,
-    /// How long before its end a new one is fetched.
+    /// How long before it expires a new token is fetched.
     pub refresh_before: Span,
 }

@@ -1,4 +1,4 @@
-//! Settings: how one value of a file becomes a value of ours, and how it is written.
+//! Settings: how one value of a file is read into a typed value, and how it is written.
 //!
 //! Promises: what [`Setting::read`] reads, [`Setting::written`] writes, so defaults and effective
 //! values are shown in the words that a user would write.
@@ -18,12 +18,12 @@ use crate::shape::Shape;
 
 /// Something that can be read from one value.
 pub(crate) trait Setting: Sized {
-    /// What it looks like.
+    /// The form of its value.
     const SHAPE: Shape;
 
     fn read(at: &At<'_>, problems: &mut Problems) -> Option<Self>;
 
-    /// As a user would write it; empty for blocks, whose fields speak for themselves.
+    /// As a user would write it; empty for blocks, whose fields are written one by one.
     fn written(&self) -> String {
         String::new()
     }
@@ -66,7 +66,7 @@ scalar!(
     Shape::Duration,
     amount::span,
     |span| HumanSpan(*span).to_string(),
-    "is not a length of time or has no unit",
+    "is not a duration or has no unit",
     "write `10s`, `5m`, `6h`, `1d` or `1m30s`"
 );
 scalar!(
@@ -129,7 +129,7 @@ scalar!(
         other => other.to_string(),
     },
     "is not a lifetime",
-    "write `24h`, `5m..10m` (least first), `forever`, or `0s` for none"
+    "write `24h`, `5m..10m` (shortest first), `forever`, or `0s` for none"
 );
 scalar!(
     Size,
@@ -144,7 +144,7 @@ scalar!(
     Shape::Boolean,
     parse_bool,
     ToString::to_string,
-    "is not a switch",
+    "is not a boolean",
     "write `true` or `false`"
 );
 scalar!(
@@ -241,7 +241,7 @@ impl Setting for OffOrMinutes {
             at,
             problems,
             read,
-            "is not a length of time",
+            "is not a duration",
             "write `15m`, a number of minutes, or `off`",
         )
     }
@@ -276,7 +276,7 @@ pub(crate) fn not_a_word(at: &At<'_>, other: &str, words: &[&str]) -> Problem {
     at.error(&format!("is none of {list}"), &remedy)
 }
 
-/// Opens a block whose fields are known by their table.
+/// Opens a block with the fields of a table.
 pub(crate) fn open<'a>(
     at: &At<'a>,
     fields: &'static [crate::shape::Field],
@@ -328,9 +328,9 @@ macro_rules! words {
 }
 pub(crate) use words;
 
-/// A block of settings: names, meanings, types and defaults stand together, once. The first form
-/// also makes the struct; the second, with `for`, fills a struct of `core`, whose defaults hold;
-/// `base(backoff.base)` is a field that lies deeper there.
+/// A block of settings: names, meanings, types and defaults in one place. The first form also makes
+/// the struct; the second, with `for`, fills a struct of `core` and uses its defaults;
+/// `base(backoff.base)` is a nested field of that struct.
 macro_rules! block {
     ($(#[$doc:meta])* $name:ident { $( #[doc = $field_doc:literal] $field:ident: $kind:ty = $default:expr, )* }) => {
         $(#[$doc])*

@@ -1,8 +1,8 @@
 //! The blocks of a provider file that only set values: names, types and defaults in one place.
 //!
-//! Promises: what a file leaves out has the default that stands here, and here is the reason.
+//! Promises: a field that a file leaves out has the default that is set here, with its reason.
 //!
-//! Never: decides anything. The machines that obey these settings live in `core`.
+//! Never: decides anything. The state machines that use these settings are in `core`.
 
 mod health;
 pub(crate) use health::Health;
@@ -38,9 +38,9 @@ words! {
 }
 
 words! {
-    /// When a slot starts to come back.
+    /// When a slot starts to become free again.
     Hold {
-        /// When the answer proves that the call arrived.
+        /// When the response proves that the call arrived.
         Response = "response",
         /// When the call is sent.
         Send = "send",
@@ -50,11 +50,11 @@ words! {
 words! {
     /// What happens while the ledger cannot be reached.
     OnStoreLoss {
-        /// Calls are refused: exactness before availability.
+        /// Calls are rejected: exactness before availability.
         Closed = "closed",
-        /// Each node goes on with its share of the limit.
+        /// Each node continues with its share of the limit.
         LocalShare = "local-share",
-        /// Calls go on uncounted, and each is reported.
+        /// Calls continue uncounted, and each is reported.
         Open = "open",
     }
 }
@@ -62,7 +62,7 @@ words! {
 words! {
     /// Whether identical calls in flight share one upstream call.
     Dedup {
-        /// If the answer may be cached.
+        /// If the response may be cached.
         Cacheable = "cacheable",
         /// Always.
         On = "true",
@@ -72,7 +72,7 @@ words! {
 }
 
 words! {
-    /// Joining waiting calls into one.
+    /// Merging waiting calls into one.
     Merge {
         /// No.
         Off = "off",
@@ -84,9 +84,9 @@ words! {
 }
 
 words! {
-    /// Who goes first among those that wait.
+    /// Which waiting call goes first.
     Order {
-        /// The most urgent, then the oldest.
+        /// The highest priority, then the oldest.
         Priority = "priority",
         /// The oldest: for providers that allow no overtaking.
         Fifo = "fifo",
@@ -94,11 +94,11 @@ words! {
 }
 
 words! {
-    /// By what rules an answer is kept.
+    /// The rules by which a response is cached.
     CacheMode {
         /// By the configured lifetimes.
         Ttl = "ttl",
-        /// By the answer's own headers.
+        /// By the response's own headers.
         Rfc9111 = "rfc9111",
     }
 }
@@ -106,25 +106,25 @@ words! {
 words! { for JitterOn { Backoff = "backoff", All = "all", } }
 
 words! {
-    /// How urgent a call must be at most to be confined.
+    /// The highest priority that off-peak hours apply to.
     Confined {
         /// Background calls.
         Low = "low",
-        /// Everything but urgent calls.
+        /// All but high-priority calls.
         Normal = "normal",
         /// Everything.
         High = "high",
     }
 }
 
-/// How much chance is mixed into a delay.
+/// How a delay is randomised.
 impl Setting for Jitter {
     const SHAPE: Shape = Shape::Either(&[
         Shape::Words(&["none", "full"]),
         Shape::Decimal,
         Shape::Block(&[Field::new(
             "additive",
-            "up to this share on top",
+            "adds up to this share",
             Shape::Decimal,
             no_default,
         )]),
@@ -160,9 +160,9 @@ impl Setting for Jitter {
 
 block! {
     for Retries {
-        /// a person waits: better a quick error
+        /// a person waits: fail quickly
         high(high): u32,
-        /// everything that says nothing
+        /// calls without a priority
         normal(normal): u32,
         /// background work has time
         low(low): u32,
@@ -171,9 +171,9 @@ block! {
 
 block! {
     for BudgetSettings {
-        /// one more retry for so many calls
+        /// retries as a share of calls
         ratio(ratio): Ppm,
-        /// and this many a second in any case
+        /// retries a second that are always allowed
         min_per_second(min_per_second): u32,
     }
 }
@@ -184,33 +184,33 @@ block! {
         base(backoff.base): Span,
         /// how much longer each further delay is
         factor(backoff.factor): Ppm,
-        /// the longest delay that we compute; the provider's own is not capped
+        /// the longest computed delay; one that the provider asks for is not capped
         max(backoff.max): Span,
         /// how delays are spread, so that clients that failed together do not come back together
         jitter(backoff.jitter): Jitter,
-        /// tries after the first, by priority
+        /// retries after the first attempt, by priority
         retries(retries): Retries,
-        /// how many of all calls may be retries
+        /// how many calls may be retries
         budget(budget): BudgetSettings,
     }
 }
 
 block! {
     for CooldownSettings {
-        /// the first rest
+        /// the first cool-down
         base(backoff.base): Span,
-        /// how much longer each further rest is
+        /// how much longer each further cool-down is
         factor(backoff.factor): Ppm,
-        /// the longest rest that we compute
+        /// the longest computed cool-down
         max(backoff.max): Span,
-        /// what is added by chance
+        /// random time that is added
         jitter(backoff.jitter): Jitter,
-        /// jitter only where the provider told no time of its own, or always
+        /// jitter only where the provider sent no time, or always
         on(on): JitterOn,
     }
 }
 
-/// Serving from cache only because little is left. `recover` has no fixed default: it is twice
+/// Serving from cache only because few calls remain. `recover` has no fixed default: it is twice
 /// `below`, within the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Degrade {
@@ -222,13 +222,13 @@ impl Setting for Degrade {
     const SHAPE: Shape = Shape::Block(&[
         Field::new(
             "below",
-            "it begins below this many",
+            "degrade begins below this many remaining calls",
             Shape::Integer,
             no_default,
         ),
         Field::new(
             "recover",
-            "it ends at this many; without it, twice as much",
+            "degrade ends at this many; without it, twice `below`",
             Shape::Integer,
             no_default,
         ),
@@ -248,7 +248,7 @@ impl Setting for Degrade {
 }
 
 impl Degrade {
-    /// With its end: twice as much, but never more than there can be.
+    /// Sets `recover`: twice `below`, but never above the smallest limit.
     pub(crate) fn settings(self, smallest: Option<u64>) -> DegradeSettings {
         let twice = self.below.saturating_mul(2);
         let within = smallest.map_or(twice, |most| twice.min(most.max(self.below)));
@@ -261,13 +261,13 @@ impl Degrade {
 
 block! {
     for AlertSettings {
-        /// below this many left; off, because what is little depends on the limit
+        /// below this many remaining; off, because the right number depends on the limit
         critical(critical): Option<u64>,
-        /// below this many left
+        /// below this many remaining
         warning(warning): Option<u64>,
-        /// above this many refusals a minute
+        /// above this many 429s a minute
         rate_429_per_minute(rate_429_per_minute): Option<u64>,
-        /// below this share of answers from cache
+        /// below this share of cache hits
         cache_hit_rate(cache_hit_rate): Option<Ppm>,
     }
 }
@@ -279,41 +279,41 @@ block! {
         max: u64 = 1_000,
         /// how long a call may wait, if it names no deadline
         timeout: Span = Span::from_secs(60),
-        /// who goes first
+        /// which call goes first
         order: Order = Order::Priority,
     }
 }
 
 block! {
-    /// Keeping answers.
+    /// Caching of responses.
     Cache {
-        /// by the configured lifetimes, or by the answer's own headers
+        /// by the configured lifetimes, or by the response's own headers
         mode: CacheMode = CacheMode::Ttl,
-        /// how long answers are kept; off, because a provider's data is not ours to call old
+        /// how long responses are cached; off, because only you know how old the data may be
         ttl: Lifetime = Lifetime::Off,
-        /// how long an old answer is kept for degrade mode and outages
+        /// how long an expired response is stored for degrade mode and outages
         stale: Span = Span::from_secs(7 * 86_400),
-        /// lifetimes follow what changes
+        /// lifetimes adapt to how often responses change
         adaptive: bool = false,
-        /// request headers that make another answer
+        /// request headers that select another response
         vary: Vec<String> = Vec::new(),
-        /// how long "there is no such thing" (404, 410) is kept in ttl mode; off, because it may come any moment
+        /// how long a 404 or 410 is cached in ttl mode; off, because the item may appear at any moment
         negative: Span = Span::ZERO,
-        /// what does not keep an answer from being kept; the credential is part of every key all the same
+        /// conditions that do not prevent caching; the credential is part of every cache key all the same
         ignore: Vec<CacheIgnore> = Vec::new(),
-        /// the largest body that is kept; at most 8MiB
+        /// the largest body that is cached; at most 8MiB
         max_object: Size = Size(8 << 20),
     }
 }
 
 words! {
-    /// What keeps an answer from being kept, unless it is passed over.
+    /// A condition that prevents caching of a response, unless it is ignored.
     CacheIgnore {
         /// `Cache-Control: private`.
         Private = "private",
         /// `Cache-Control: no-store`.
         NoStore = "no-store",
-        /// `Set-Cookie`; the cookie itself is never kept.
+        /// `Set-Cookie`; the cookie itself is never cached.
         SetCookie = "set-cookie",
         /// The caller's own `Authorization`.
         Authorization = "authorization",
@@ -325,9 +325,9 @@ block! {
     Timeouts {
         /// to connect
         connect: Span = Span::from_secs(5),
-        /// until the head of the answer; also the life of an unreported permit
+        /// until the response head; also the life of an unreported permit
         first_byte: Span = Span::from_secs(30),
-        /// between two pieces of the body
+        /// between two chunks of the body
         idle: Span = Span::from_secs(60),
     }
 }

@@ -1,9 +1,9 @@
-//! Alerts (S10): what is worth waking somebody for, and when it is over.
+//! Alerts (S10): which conditions need an operator, and when they end.
 //!
-//! Promises: [`AlertSettings::judge`] is a pure picture of now, in the document's words;
-//! [`AlertTracker`] turns pictures into notices, each told once when it begins and once when it is
-//! over. A value that trembles around its threshold does not ring twice: an alert is over only
-//! after it has been quiet for a minute.
+//! Promises: [`AlertSettings::evaluate`] is pure and returns the current alerts, with the
+//! document's messages; [`AlertTracker`] turns them into notices, one when an alert begins and one
+//! when it ends. A value that fluctuates around its threshold does not alert twice: an alert ends
+//! only after its condition has been gone for a minute.
 //!
 //! Never: sends anything.
 
@@ -18,18 +18,18 @@ use crate::problem::{Problem, Problems};
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
 
-/// Fewer look-ups than this say nothing about a hit rate.
+/// The fewest lookups that give a hit rate.
 pub const LOOKUPS_MIN: u64 = 20;
 
-/// How far back refusals are counted.
+/// How far back 429s are counted.
 pub const MINUTE: Span = Span::from_secs(60);
 
-/// When to ring. `None` = never.
+/// When to alert. `None` = never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlertSettings {
-    /// Critical below this many left; off unless configured, since quotas differ.
+    /// Critical below this many remaining; off unless configured, since quotas differ.
     pub critical: Option<u64>,
-    /// Warning below this many left; off unless configured.
+    /// Warning below this many remaining; off unless configured.
     pub warning: Option<u64>,
     /// Warning above this many 429s in a minute: 10.
     pub rate_429_per_minute: Option<u64>,
@@ -37,51 +37,51 @@ pub struct AlertSettings {
     pub cache_hit_rate: Option<Ppm>,
 }
 
-/// How bad it is.
+/// The severity of an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// Somebody should look.
+    /// An operator should look at it.
     Warning,
-    /// Somebody must look now.
+    /// An operator must look at it now.
     Critical,
 }
 
-/// What it is about.
+/// The condition that an alert is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AlertKind {
-    /// Little is left of a limit.
+    /// Little remains of a limit.
     Remaining,
-    /// Many refusals.
+    /// Many 429s.
     Rate429,
-    /// The cache does not help.
+    /// Few cache hits.
     CacheHitRate,
 }
 
-/// What is known of one entity, or of a provider without entities.
+/// The measurements of one entity, or of a provider without entities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AlertInput {
-    /// The smaller of ours and the provider's; `None` = no limit.
+    /// The smaller of our count and the provider's; `None` = no limit.
     pub remaining: Option<u64>,
     /// 429s in the last minute.
     pub limited_last_minute: u64,
-    /// Look-ups that found something.
+    /// Lookups that found a response.
     pub cache_hits: u64,
-    /// Look-ups that did not.
+    /// Lookups that did not.
     pub cache_misses: u64,
 }
 
 /// One alert. Its `Display` is the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alert {
-    /// How bad.
+    /// The severity.
     pub level: Level,
-    /// About what.
+    /// The condition.
     pub kind: AlertKind,
     /// The entity, `provider/entity`, or the provider.
     pub name: String,
-    /// What was measured; a hit rate in parts per million.
+    /// The measured value; a hit rate in parts per million.
     pub value: u64,
-    /// What it should not have passed, in the same unit.
+    /// The threshold that it passed, in the same unit.
     pub threshold: u64,
 }
 
@@ -116,9 +116,9 @@ impl AlertSettings {
         }
     }
 
-    /// What is wrong now. Below `critical` only the critical alert speaks.
+    /// The current alerts. Below `critical` there is only the critical alert, not the warning.
     #[must_use]
-    pub fn evaluate(&self, name: &str, facts: &AlertInput) -> Vec<Alert> {
+    pub fn evaluate(&self, name: &str, input: &AlertInput) -> Vec<Alert> {
         let alert = |level, kind, value, threshold| Alert {
             level,
             kind,
@@ -127,18 +127,19 @@ impl AlertSettings {
             threshold,
         };
         let low = |level, threshold: Option<u64>| {
-            let (left, threshold) = facts.remaining.zip(threshold)?;
-            (left < threshold).then(|| alert(level, AlertKind::Remaining, left, threshold))
+            let (remaining, threshold) = input.remaining.zip(threshold)?;
+            (remaining < threshold)
+                .then(|| alert(level, AlertKind::Remaining, remaining, threshold))
         };
-        let refused = self.rate_429_per_minute.and_then(|threshold| {
-            let value = facts.limited_last_minute;
+        let limited = self.rate_429_per_minute.and_then(|threshold| {
+            let value = input.limited_last_minute;
             (value > threshold).then(|| alert(Level::Warning, AlertKind::Rate429, value, threshold))
         });
-        let lookups = facts.cache_hits.saturating_add(facts.cache_misses);
+        let lookups = input.cache_hits.saturating_add(input.cache_misses);
         let cache = self.cache_hit_rate.and_then(|threshold| {
             let is_low =
-                lookups >= LOOKUPS_MIN && !threshold.is_reached_by(facts.cache_hits, lookups);
-            let rate = Ppm::of(facts.cache_hits, lookups);
+                lookups >= LOOKUPS_MIN && !threshold.is_reached_by(input.cache_hits, lookups);
+            let rate = Ppm::of(input.cache_hits, lookups);
             is_low.then(|| {
                 let (rate, threshold) = (u64::from(rate.0), u64::from(threshold.0));
                 alert(Level::Warning, AlertKind::CacheHitRate, rate, threshold)
@@ -147,7 +148,7 @@ impl AlertSettings {
         low(Level::Critical, self.critical)
             .or_else(|| low(Level::Warning, self.warning))
             .into_iter()
-            .chain(refused)
+            .chain(limited)
             .chain(cache)
             .collect()
     }
@@ -227,14 +228,14 @@ impl Default for Recent429s {
 }
 
 impl Recent429s {
-    /// One more 429.
+    /// Counts one 429.
     pub fn record(&mut self, now: Micros) {
         self.roll(now);
         let slot = Recent429s::slot(self.last);
         self.seconds[slot] = self.seconds[slot].saturating_add(1);
     }
 
-    /// How many in the last minute.
+    /// The number of 429s in the last minute.
     #[must_use]
     pub fn count(&self, now: Micros) -> u64 {
         let mut then = self.clone();
@@ -246,7 +247,7 @@ impl Recent429s {
         usize::try_from(second % SECONDS as u64).unwrap_or(0)
     }
 
-    /// Empties the seconds that have passed; at most all of them.
+    /// Clears the buckets of the seconds that have passed; at most all of them.
     fn roll(&mut self, now: Micros) {
         let second = now.0 / Span::from_secs(1).0;
         let passed = second.saturating_sub(self.last).min(SECONDS as u64);

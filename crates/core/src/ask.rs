@@ -1,7 +1,7 @@
-//! The nouns of the decision: what is asked, what is answered, what is settled afterwards.
+//! The types of the decision: the ask, its verdict, and how a permit is settled afterwards.
 //!
-//! Promises: plain data. Ages and delays cross this boundary, never instants, because the clocks of
-//! a process, a host and a store differ.
+//! Promises: plain data. Only ages and delays cross this boundary, never instants, because the
+//! clocks of a process, a host and a store differ.
 //!
 //! Never: decides anything. `turn` does.
 
@@ -27,8 +27,8 @@ pub struct PermitId {
 
 /// The state of one limit for one key.
 ///
-/// The identity is made of names (provider, per, period, algorithm, ordinal, key), never of the
-/// limit's number: 35 → 40 keeps the cell and so forgets nothing.
+/// The id is a hash of names (provider, per, period, algorithm, ordinal, key), never of the limit's
+/// number. So a change from 35 to 40 uses the same cell and keeps its counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CellId(pub u128);
 
@@ -41,10 +41,10 @@ pub struct ScopeId(pub u128);
 pub enum Priority {
     /// Background work.
     Low,
-    /// Everything that says nothing.
+    /// The default.
     #[default]
     Normal,
-    /// A person waits for it.
+    /// A person is waiting for the response.
     High,
 }
 
@@ -65,19 +65,20 @@ pub enum CostUnit {
 /// One limit that an ask must pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Term {
-    /// Where it is counted.
+    /// The cell that counts it.
     pub cell: CellId,
-    /// By which rule.
+    /// The rule that applies.
     pub rule: Arc<Rule>,
-    /// How much this ask takes, in the limit's unit.
+    /// How much this ask costs, in the limit's unit.
     pub cost: u64,
-    /// The part of the limit that only high priority may touch (`reserve`). It follows the ask's
-    /// priority, so one that has become urgent may use it and one that may not be urgent cannot.
+    /// The part of the limit that only high priority may use (`reserve`). The ask's current
+    /// priority decides: a call raised to high may use it, and a caller that may not send high
+    /// cannot.
     pub reserve: u64,
 }
 
 impl Term {
-    /// What an ask of this priority must leave.
+    /// How much of the limit an ask of this priority may not use.
     #[must_use]
     pub fn reserve_for(&self, priority: Priority) -> u64 {
         match priority {
@@ -93,18 +94,19 @@ pub type Terms = SmallVec<[Term; 4]>;
 /// The scopes of one ask: provider, entity, key.
 pub type Scopes = SmallVec<[ScopeId; 3]>;
 
-/// What the ledger will hear of a permit after it was granted.
+/// What the ledger learns about a permit after the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// The owner settles the permit. If it does not, the call may still arrive until
-    /// `by + late` after the grant.
+    /// The owner settles the permit. If it does not, the call may still arrive until `timeout +
+    /// late` after the grant.
     Report {
-        /// When the owner itself gives up on an answer.
+        /// The owner stops waiting for a response after this time.
         timeout: Span,
-        /// How long a call that was given up may still be on its way.
+        /// How long an abandoned call may still take to arrive.
         late: Span,
     },
-    /// Nobody reports. Exact if the call has reached the provider within `use_within`.
+    /// Nobody settles the permit. The count is exact if the call reaches the provider within
+    /// `use_within`.
     None {
         /// The longest time between the grant and the arrival.
         use_within: Span,
@@ -122,10 +124,10 @@ impl Evidence {
     }
 }
 
-/// One attempt that wants to go: all of its terms, or none.
+/// One attempt that needs a permit: all of its terms are granted, or none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
-    /// Its name, and the permit's name if it is granted.
+    /// The id of this ask, and of the permit if it is granted.
     pub id: PermitId,
     /// Every limit that must agree.
     pub terms: Terms,
@@ -133,30 +135,30 @@ pub struct Ask {
     pub scopes: Scopes,
     /// How urgent it is.
     pub priority: Priority,
-    /// What will be heard of it.
+    /// How its outcome becomes known.
     pub evidence: Evidence,
-    /// How long it waits if it is refused. It grants nothing: where processes share a ledger, others
-    /// leave something only to those who wait. A gate fills it in.
+    /// How long it waits if it is not granted now. It does not affect this grant. Processes that
+    /// share a ledger reserve capacity only for asks that wait. The gate fills it in.
     pub max_wait: Span,
 }
 
-/// What the ledger answers to one ask.
+/// The ledger's decision about one ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Granted and counted.
     Go {
-        /// Per term: the counts at the grant. Handed back in a [`Reading`], they make the provider's
-        /// "remaining" exact among many processes.
+        /// The counts at the grant, one per term. A [`LimitReading`] returns them; they make the
+        /// provider's "remaining" exact when many processes share the limit.
         marks: Marks,
     },
     /// Not now. Nothing was counted.
     Wait {
-        /// With [`WakeOn::Time`]: it cannot be granted before this long from now. With [`WakeOn::Event`]:
-        /// the time at which it frees by itself if no event comes earlier.
+        /// With [`WakeOn::Time`]: it cannot be granted earlier than this from now. With
+        /// [`WakeOn::Event`]: it is free after this time even if no event comes.
         after: Span,
         /// What ends the wait.
         on: WakeOn,
-        /// Who refused.
+        /// Which term or scope blocks it.
         by: BlockedBy,
     },
     /// Not now and not later. Nothing was counted.
@@ -171,11 +173,11 @@ pub type Marks = SmallVec<[Mark; 4]>;
 pub struct Mark {
     /// Everything ever granted in this cell.
     pub granted: u64,
-    /// The part of it that had been settled.
+    /// The settled part of `granted`.
     pub settled: u64,
     /// What was in use.
     pub used: u64,
-    /// What was left: the smaller of ours and the provider's.
+    /// What was remaining: the smaller of our count and the provider's.
     pub remaining: u64,
 }
 
@@ -184,11 +186,11 @@ pub struct Mark {
 pub enum WakeOn {
     /// A known time: one timer is enough.
     Time,
-    /// A settle of another permit, or a scope that opens: the ledger tells.
+    /// A settle of another permit, or a scope that opens: the ledger reports it.
     Event,
 }
 
-/// Which part of an ask was refused.
+/// Which part of an ask blocks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockedBy {
     /// The limit with this index in `terms`.
@@ -200,16 +202,16 @@ pub enum BlockedBy {
 /// Why waiting cannot help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeverReason {
-    /// The cost is above what the limit with this index ever has for this priority.
+    /// The cost is above the most that this limit ever grants at this priority.
     TooCostly {
         /// Index in `terms`.
         term: usize,
-        /// What the limit has at most for this ask.
+        /// The most that the limit grants to this ask.
         max_cost: u64,
     },
 }
 
-/// What became of a permit, or of a scope.
+/// What happened to a permit or to a scope.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(
     clippy::large_enum_variant,
@@ -220,121 +222,121 @@ pub enum Settle {
     Permit {
         /// Which one.
         id: PermitId,
-        /// The terms it was granted under. For [`Outcome::Finished`] and [`Outcome::Whole`] their
-        /// `cost` is the true cost.
+        /// The terms it was granted under. For [`Outcome::Finished`] and [`Outcome::Complete`]
+        /// their `cost` is the actual cost.
         terms: Terms,
-        /// The scopes it was granted under: a probe that never left gives its place back.
+        /// The scopes it was granted under: a probe that was not sent returns its place.
         scopes: Scopes,
         /// What happened.
         outcome: Outcome,
     },
-    /// A scope rests: cool-down, sleep, degrade, or by hand.
+    /// A scope closes: cool-down, sleep, degrade, or an operator's command.
     Close {
         /// Which one.
         scope: ScopeId,
-        /// How long ago that was found out.
+        /// How long ago the reason was seen.
         age: Span,
-        /// How long from then; `None` = until opened.
+        /// For how long from then; `None` = until it is opened.
         closed_for: Option<Span>,
-        /// What follows the rest.
+        /// How it reopens.
         reopen: Reopen,
     },
-    /// A limit was configured anew in a way that gives it another cell: what the former one has
-    /// counted counts in the new one too. Said again, only what came since is added.
+    /// A changed limit has a new cell: usage counted in the old cell counts in the new one too.
+    /// When it is repeated, only usage since the last time is added.
     Inherit {
-        /// Where it was counted.
+        /// The old cell.
         from: CellId,
-        /// By which limit.
+        /// The old limit.
         old_rule: Arc<Rule>,
-        /// Where it is counted from now on.
+        /// The new cell.
         to: CellId,
-        /// By which limit.
+        /// The new limit.
         rule: Arc<Rule>,
     },
-    /// A scope is open for everybody again.
+    /// A scope opens for every call.
     Open {
         /// Which one.
         scope: ScopeId,
     },
-    /// An attempt failed while the scope was open. The owners of a ledger count such failures in one
-    /// row: whoever's makes it long enough closes the scope for everybody.
+    /// An attempt failed while the scope was open. All owners of a ledger count such failures
+    /// together: the failure that completes a run of `in_a_row` closes the scope for every owner.
     Failed {
         /// Which one.
         scope: ScopeId,
-        /// How long ago that was found out.
+        /// How long ago the failure was seen.
         age: Span,
-        /// So many in a row close it.
+        /// This many consecutive failures close it.
         in_a_row: u32,
-        /// For how long from then; a probe follows.
+        /// For how long from then. A probe follows.
         closed_for: Span,
     },
-    /// An attempt went well: a row of failures ends. Permits that arrived say so by themselves; this
-    /// is for an answer that the provider does not count.
+    /// An attempt succeeded: it ends a run of failures. A permit that arrived already implies this;
+    /// use it for a response that the provider does not count.
     Succeeded {
         /// Which one.
         scope: ScopeId,
     },
 }
 
-/// What follows the rest of a scope.
+/// How a closed scope opens again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reopen {
-    /// Everybody may go.
+    /// It opens for every call.
     All,
-    /// One call at a time tries; the scope opens or closes again by what it finds.
+    /// One probe at a time; its result opens or closes the scope.
     Probe,
-    /// Somebody's word; until then answers come from the cache only. A rest is the end that whoever
-    /// ordered it has named: if nobody is there to give the word then, one call tries.
+    /// An operator opens it. Until then responses come from the cache only. If the operator named
+    /// an end and nobody opens it by then, one call probes.
     ByOperator,
 }
 
-/// What became of a permit.
+/// What happened to a permit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The head of the answer is here, so the call has reached the provider. Windows and buckets
-    /// start to count down.
+    /// The response head arrived, so the call has reached the provider. Windows and buckets start
+    /// to count down.
     Arrived {
-        /// How long ago the head came.
+        /// How long ago the head arrived.
         age: Span,
-        /// The provider refused it for a limit (429 and its dialects).
+        /// The provider limited it (429 or an equivalent).
         limited: bool,
-        /// What the answer said about limits.
+        /// What the response said about limits.
         readings: Readings,
     },
-    /// The head of an answer is here that does not prove that the call was counted, such as a 5xx.
-    /// It counts as if it had been, but a window of the provider's may not have opened with it.
+    /// The head of a response arrived that does not prove that the provider counted the call, such
+    /// as a 5xx. It is counted here, but it may not have opened a window at the provider.
     Failed {
-        /// How long ago the head came.
+        /// How long ago the head arrived.
         age: Span,
     },
-    /// The end of the body is here: concurrency is free, and costs known only now are true.
+    /// The body ended: the concurrency slot is free, and costs that are only known now are exact.
     Finished {
-        /// How long ago the end came.
+        /// How long ago the body ended.
         age: Span,
     },
-    /// All of an answer is here at once, and its head has nothing to say: as if it had arrived, and
-    /// then finished.
+    /// The complete response arrived at once, and its head says nothing about limits: the same as
+    /// `Arrived` and then `Finished`.
     Complete {
-        /// How long ago it came.
+        /// How long ago it arrived.
         age: Span,
     },
-    /// No byte of it left this host: as if it had never been granted.
+    /// No byte was sent: as if the permit had never been granted.
     Unsent,
-    /// Given up without an answer: it may have arrived or may still arrive.
+    /// Abandoned without a response: it may have arrived or may still arrive.
     Unknown {
-        /// How long ago it was given up.
+        /// How long ago it was abandoned.
         age: Span,
         /// How long after that it may still arrive.
         late: Span,
     },
-    /// Still streaming: concurrency is held for `by` more.
+    /// Still streaming: hold the concurrency slot longer.
     Alive {
-        /// From now.
+        /// For how long from now.
         extend_by: Span,
     },
 }
 
-/// What the provider said about limits in one answer.
+/// What the provider said about limits in one response.
 pub type Readings = Vec<LimitReading>;
 
 /// What the provider said about one limit.
@@ -342,15 +344,15 @@ pub type Readings = Vec<LimitReading>;
 pub struct LimitReading {
     /// Index in `terms`.
     pub term: usize,
-    /// The mark that the grant gave for this term.
+    /// The mark of the grant for this term.
     pub mark: Mark,
-    /// How much is left, in the limit's unit.
+    /// How much is remaining, in the limit's unit.
     pub remaining: Option<u64>,
     /// The limit that the provider enforces now.
     pub limit: Option<u64>,
-    /// How long until the provider's count starts anew.
+    /// How long until the provider's count resets.
     pub reset_after: Option<Span>,
-    /// The provider's own clock (`Date`), which decides about a wall clock that was set.
+    /// The provider's own clock (`Date`). It confirms a local wall clock that was changed.
     pub date: Option<Wall>,
 }
 
@@ -370,8 +372,9 @@ impl ScopeId {
     }
 }
 
-/// Collision-resistant, because entity names and keys come from callers: nobody may choose a name
-/// that counts in somebody else's cell. Lengths are hashed so that `a|bc` differs from `ab|c`.
+/// A collision-resistant hash, because entity names and keys come from callers: no caller may
+/// choose a name that counts in another caller's cell. Lengths are hashed, so `a|bc` differs from
+/// `ab|c`.
 fn fingerprint(kind: &str, parts: &[&str]) -> u128 {
     let mut hasher = blake3::Hasher::new();
     for part in std::iter::once(&kind).chain(parts) {

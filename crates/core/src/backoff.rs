@@ -1,8 +1,8 @@
-//! How long to wait before the next try, and what a `Retry-After` is worth.
+//! How long to wait before the next try, and how a `Retry-After` is bounded.
 //!
-//! Promises: one formula, `base × factorⁿ ≤ max` with n = 0 first, and three ways to spread it. The
-//! dice are an argument, so a seed repeats a run. A hostile `Retry-After` (0, the past, a century)
-//! is floored or counts as absent.
+//! Promises: one formula, `base × factorⁿ ≤ max` with n = 0 first, and three kinds of jitter. The
+//! random number is an argument, so a seed repeats a run. A hostile `Retry-After` (0, the past, a
+//! century) is raised to a floor or counts as absent.
 //!
 //! Never: decides whether to try again. `retry` does for one call, `cooldown` for a whole scope.
 
@@ -13,49 +13,49 @@ use crate::problem::Problems;
 use crate::ratio::Ppm;
 use crate::time::Span;
 
-/// The longest `Retry-After` that is honoured (A9). Quotas are monthly at most, so anything longer
-/// is a mistake or an attack, and counts as absent.
+/// The longest `Retry-After` that is honoured (A9). Quotas are monthly at most, so a longer one is
+/// a mistake or an attack, and counts as absent.
 pub const RETRY_AFTER_MAX: Span = Span::from_secs(31 * 86_400);
 
-/// What a `Retry-After` of 0, or one that has passed by our clock, is taken for (A9): both come
-/// from clock skew, and trying at once would only be refused again.
+/// The wait for a `Retry-After` of 0, or one in the past by our clock (A9): both come from clock
+/// skew, and a retry at once would only be limited again.
 pub const RETRY_AFTER_FLOOR: Span = Span::from_secs(1);
 
 /// The largest exponent that is computed. 2⁶⁴ µs are half a million years: every useful backoff
-/// has met its maximum long before, so the loop is short whatever a counter says.
+/// reaches its maximum long before, so the loop is short whatever the counter.
 const EXPONENT_MAX: u32 = 64;
 
-/// One throw: uniform over all of `u64`. The edge throws it, the rules only read it.
+/// One random number, uniform over all of `u64`. The caller draws it; `core` only uses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dice(pub u64);
 
-/// How a computed wait is spread, so that callers refused together do not return together.
+/// The jitter of a computed wait, so that callers limited together do not return together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Jitter {
     /// Exactly as computed.
     None,
-    /// As computed, and up to this share of it on top.
+    /// The computed wait plus up to this fraction of it.
     Additive(Ppm),
-    /// Anything between nothing and what was computed.
+    /// Anything between zero and the computed wait.
     #[default]
     Full,
 }
 
-/// `base × factorⁿ`, at most `max`, spread by `jitter`.
+/// `base × factorⁿ`, at most `max`, with `jitter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// The first wait.
     pub base: Span,
-    /// By how much each further one is longer.
+    /// The factor from one wait to the next.
     pub factor: Ppm,
-    /// The longest one, before additive jitter.
+    /// The longest wait, before additive jitter.
     pub max: Span,
-    /// How it is spread.
+    /// The jitter.
     pub jitter: Jitter,
 }
 
 impl Dice {
-    /// A length between nothing and `most`, both included, uniform.
+    /// A uniform length between zero and `most`, both included.
     #[must_use]
     pub fn within(self, most: Span) -> Span {
         let scaled = (u128::from(self.0) * (u128::from(most.0) + 1)) >> 64;
@@ -64,7 +64,7 @@ impl Dice {
 }
 
 impl Jitter {
-    /// Spreads a wait.
+    /// Applies the jitter to a wait.
     #[must_use]
     pub fn spread(self, wait: Span, dice: Dice) -> Span {
         match self {
@@ -88,19 +88,19 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The wait before it is spread; `n` = 0 first.
+    /// The wait before jitter; `n` = 0 first.
     #[must_use]
     pub fn ceiling(&self, n: u32) -> Span {
         exponential(self.base, self.factor, n, self.max)
     }
 
-    /// The wait, spread.
+    /// The wait with jitter.
     #[must_use]
     pub fn wait(&self, n: u32, dice: Dice) -> Span {
         self.jitter.spread(self.ceiling(n), dice)
     }
 
-    /// Every problem of a `retry` or `cooldown` block, named as the user wrote it.
+    /// Every problem of a `retry` or `cooldown` block, with the user's setting names.
     pub(crate) fn check(&self, names: &BackoffNames, problems: &mut Problems) {
         problems.unless(
             self.base > Span::ZERO && self.base <= self.max,
@@ -129,10 +129,10 @@ impl Backoff {
     }
 }
 
-/// The largest factor that makes sense: a second step of a hundred first ones.
+/// The largest useful factor: the second wait is a hundred times the first.
 pub(crate) const FACTOR_MAX: Ppm = Ppm(100_000_000);
 
-/// What the parts of a backoff are called in the block they stand in.
+/// The setting names of a backoff in its block.
 #[derive(Debug)]
 pub(crate) struct BackoffNames {
     base: &'static str,
@@ -156,12 +156,12 @@ impl BackoffNames {
     };
 }
 
-/// What a `Retry-After` is worth (A9): at least `floor`, absent if above 31 days.
+/// The wait that a `Retry-After` causes (A9): at least `floor`, absent if above 31 days.
 #[must_use]
 pub fn effective_retry_after(retry_after: Option<Span>, floor: Span) -> Option<Span> {
     retry_after
-        .filter(|&told| told <= RETRY_AFTER_MAX)
-        .map(|told| told.max(floor))
+        .filter(|&wait| wait <= RETRY_AFTER_MAX)
+        .map(|wait| wait.max(floor))
 }
 
 /// `base × factorⁿ`, at most `max`.

@@ -1,11 +1,11 @@
-//! A cool-down: after a 429 the scope it is about rests for everybody (S5).
+//! Cool-down: after a 429 all processes pause the scope that it is about (S5).
 //!
-//! Promises: as long as the provider said (`Retry-After`, else its reset), otherwise 1 s × 2ⁿ up to
-//! 300 s with 0–30 % on top. Refusals that were on their way together are one refusal: they do
-//! not make the next rest longer. Other scopes go on.
+//! Promises: it lasts as long as the provider states (`Retry-After`, else its reset), otherwise
+//! 1 s × 2ⁿ up to 300 s plus 0–30 %. Concurrent 429s count as one: they do not make the next
+//! cool-down longer. Other scopes continue.
 //!
-//! Never: touches the scope of the health machine; a cool-down ends with everybody going, not
-//! with a probe.
+//! Never: touches the scope of the health state machine; after a cool-down all calls may go,
+//! without a probe.
 
 #[cfg(test)]
 mod tests;
@@ -19,42 +19,42 @@ use crate::ratio::Ppm;
 use crate::scope::ScopeView;
 use crate::time::{Micros, Span};
 
-/// Which rests are spread.
+/// Which cool-downs get jitter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JitterOn {
-    /// Only those we compute: what the provider says is taken at its word.
+    /// Only the computed ones: the provider's wait is used as stated.
     #[default]
     Backoff,
     /// All of them, `Retry-After` and reset included.
     All,
 }
 
-/// How long a scope rests after a 429.
+/// How long a scope cools down after a 429.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CooldownSettings {
-    /// The rest when the provider names none.
+    /// The cool-down if the provider states none.
     pub backoff: Backoff,
-    /// Which rests are spread.
+    /// Which cool-downs get jitter.
     pub on: JitterOn,
-    /// What a `Retry-After` of 0 or of the past is taken for.
+    /// The wait for a `Retry-After` of 0 or in the past.
     pub retry_after_floor: Span,
 }
 
-/// What the provider said about when to return.
+/// How long the provider asks us to wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProviderWait {
     /// `Retry-After`, in any of its forms.
     pub retry_after: Option<Span>,
-    /// How long until its count starts anew.
+    /// How long until its count resets.
     pub reset_after: Option<Span>,
 }
 
 /// The cool-downs of one scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cooldown {
-    /// Refusals in a row, as far as they count.
+    /// 429s in a row; concurrent ones count once.
     limited_count: u32,
-    /// When the last rest began: calls granted before are old news.
+    /// When the last cool-down began: calls granted before it are outdated.
     began: Micros,
     /// When it ends.
     until: Option<Micros>,
@@ -76,18 +76,19 @@ impl Default for CooldownSettings {
 }
 
 impl CooldownSettings {
-    /// The rest that the provider named, if it named one.
+    /// The cool-down that the provider states, if any.
     #[must_use]
-    pub fn provider_wait(&self, told: ProviderWait, dice: Dice) -> Option<Span> {
-        // A reset that has passed, and still a refusal: the provider's clock is no help.
-        let reset = told
+    pub fn provider_wait(&self, stated: ProviderWait, dice: Dice) -> Option<Span> {
+        // A 429 after the reset has passed: the provider's clock is of no use.
+        let reset = stated
             .reset_after
             .filter(|reset| (Span(1)..=RETRY_AFTER_MAX).contains(reset));
-        let rest = effective_retry_after(told.retry_after, self.retry_after_floor).or(reset)?;
+        let duration =
+            effective_retry_after(stated.retry_after, self.retry_after_floor).or(reset)?;
         Some(match self.on {
-            JitterOn::Backoff => rest,
-            // Full jitter may shorten what we compute, never what the provider asked for.
-            JitterOn::All => rest.max(self.backoff.jitter.spread(rest, dice)),
+            JitterOn::Backoff => duration,
+            // Full jitter may shorten a computed wait, never the provider's.
+            JitterOn::All => duration.max(self.backoff.jitter.spread(duration, dice)),
         })
     }
 
@@ -101,85 +102,86 @@ impl CooldownSettings {
 }
 
 impl Cooldown {
-    /// A call of this scope, granted at `granted`, was refused. Returns the rest that begins now,
-    /// or `None` if the scope rests longer already.
+    /// The provider limited a call of this scope that was granted at `granted`. Returns the
+    /// cool-down that begins now, or `None` if the current one lasts longer.
     pub fn on_limited(
         &mut self,
         settings: &CooldownSettings,
         granted: Micros,
-        told: ProviderWait,
+        stated: ProviderWait,
         dice: Dice,
         now: Micros,
     ) -> Option<Span> {
-        let named = settings.provider_wait(told, dice);
-        let rest = if granted >= self.began {
+        let from_provider = settings.provider_wait(stated, dice);
+        let duration = if granted >= self.began {
             let n = self.limited_count;
             self.limited_count = n.saturating_add(1);
             self.began = now;
-            named.unwrap_or_else(|| settings.backoff.wait(n, dice))
+            from_provider.unwrap_or_else(|| settings.backoff.wait(n, dice))
         } else {
-            named?
+            from_provider?
         };
-        let until = Some(now + rest);
+        let until = Some(now + duration);
         if until <= self.until {
             return None;
         }
         self.until = until;
-        Some(rest)
+        Some(duration)
     }
 
-    /// Was a call granted at `granted` on its way when the scope closed? Asked before
-    /// [`Cooldown::refused`] hears of it: what such a call finds says nothing new (A4).
+    /// Was a call granted at `granted` in flight when the scope closed? Call this before
+    /// [`Cooldown::on_limited`]. The result of such a call says nothing new (A4).
     #[must_use]
     pub fn is_outdated(&self, granted: Micros) -> bool {
         granted < self.began
     }
 
-    /// A call of this scope, granted at `granted`, went well: the next rest is a first one again.
+    /// A call of this scope, granted at `granted`, succeeded: the next cool-down is a first one
+    /// again.
     pub fn on_success(&mut self, granted: Micros) {
         if granted >= self.began {
             self.limited_count = 0;
         }
     }
 
-    /// What the scope looks like in the ledger: at the start, and when another process has
+    /// Applies the view of the scope in the ledger: at the start, and when another process has
     /// changed it.
     pub fn on_scope_view(&mut self, view: ScopeView, now: Micros) {
         match view {
             ScopeView::Open | ScopeView::Probing => self.until = None,
             ScopeView::Closed {
-                remaining: Some(left),
-            } => self.until = Some(now + left),
+                remaining: Some(remaining),
+            } => self.until = Some(now + remaining),
             ScopeView::Closed { remaining: None } | ScopeView::CacheOnly { .. } => {}
         }
     }
 
-    /// An operator ends it: the next refusal is a first one again. What the ledger is told; `None` =
-    /// the scope does not rest.
+    /// An operator ends it: the next 429 is a first one again. Returns the settle for the ledger;
+    /// `None` = the scope is not cooling down.
     pub fn reset(&mut self, scope: ScopeId, now: Micros) -> Option<Settle> {
-        let is_resting = self.remaining(now).is_some();
+        let is_active = self.remaining(now).is_some();
         *self = Cooldown {
             began: self.began,
             ..Cooldown::default()
         };
-        is_resting.then_some(Settle::Open { scope })
+        is_active.then_some(Settle::Open { scope })
     }
 
-    /// How long the scope still rests.
+    /// The remaining time of the cool-down.
     #[must_use]
     pub fn remaining(&self, now: Micros) -> Option<Span> {
-        let left = self.until?.since(now);
-        (left > Span::ZERO).then_some(left)
+        let remaining = self.until?.since(now);
+        (remaining > Span::ZERO).then_some(remaining)
     }
 }
 
-/// What the ledger is told: everybody waits, then everybody goes.
+/// The settle for the ledger: all calls wait, then all may go.
 #[must_use]
-pub fn settle(scope: ScopeId, rest: Span) -> Settle {
+pub fn settle(scope: ScopeId, duration: Span) -> Settle {
     Settle::Close {
         scope,
         age: Span::ZERO,
-        closed_for: Some(rest),
+        closed_for: Some(duration),
         reopen: Reopen::All,
     }
 }

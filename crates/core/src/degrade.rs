@@ -1,11 +1,12 @@
-//! Degrade mode: when little is left, a scope is served from the cache only (S6).
+//! Degrade mode: when little quota remains, a scope is served from the cache only (S6).
 //!
-//! Promises: it begins below `below` and ends at `recover` or more, judged by the smaller of our
-//! count and the provider's while its reset lies ahead. It cannot stick: the scope in the ledger is
-//! closed for a known time only, the provider's word expires with its reset (or after one period
-//! if it named none), our own count refills, and an operator can end it.
+//! Promises: it begins below `below` and ends at `recover` or more. The smaller of our count and
+//! the provider's decides, as long as the provider's reset lies ahead. It cannot get stuck: the
+//! scope in the ledger is closed for a known time only, the provider's count expires with its reset
+//! (or after one period if it states none), our own count refills, and an operator can end it.
 //!
-//! Never: reads a count itself. What is left comes in, when to look again goes out.
+//! Never: reads a count itself. The remaining counts are arguments; the time of the next evaluation
+//! is returned.
 
 #[cfg(test)]
 mod tests;
@@ -16,11 +17,11 @@ use crate::problem::{Problem, Problems};
 use crate::scope::ScopeView;
 use crate::time::{Micros, Span};
 
-/// The shortest time between two looks at a count that refills by itself: finer steps would be
-/// polling, and a second is little beside the hour such quotas have.
+/// The shortest time between two evaluations of a count that refills by itself: shorter steps would
+/// be polling, and a second is short compared with the hour of such quotas.
 const RECHECK_MIN: Span = Span::from_secs(1);
 
-/// When to save what is left.
+/// When degrade mode begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DegradeSettings {
     /// It begins below this many: 200.
@@ -29,45 +30,45 @@ pub struct DegradeSettings {
     pub recover: u64,
 }
 
-/// What we count ourselves.
+/// The quota as we count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalQuota {
-    /// What is left of the scope's tightest limit.
+    /// What remains of the scope's tightest limit.
     pub remaining: u64,
-    /// All of it.
+    /// The limit.
     pub limit: u64,
-    /// When all of it will be back, if that is known.
+    /// How long until it is full again, if known.
     pub full_after: Option<Span>,
-    /// The limit's period: nothing takes longer.
+    /// The limit's period: a refill takes no longer.
     pub period: Span,
 }
 
-/// What the provider said is left.
+/// The quota as the provider reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProviderQuota {
-    /// How much.
+    /// The remaining count.
     pub remaining: u64,
-    /// Until when that holds.
+    /// How long until it resets.
     pub reset_after: Option<Span>,
 }
 
 /// The degrade mode of one scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Degrade {
-    /// The provider's last word, and when it expires.
+    /// The provider's last count, and when it expires.
     provider: Option<(u64, Micros)>,
     /// Degraded until then, if nothing ends it earlier.
     until: Option<Micros>,
-    /// The provider's reset has passed since it began: then `below` is enough to end it.
+    /// The provider's reset has passed since degrade began: then `below` is enough to end it.
     reset_passed: bool,
 }
 
-/// What follows from a look.
+/// The result of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DegradeChange {
     /// Nothing.
     None,
-    /// Cache only for this long; then look again.
+    /// Cache only for this long; then evaluate again.
     Degraded {
         /// At most.
         closed_for: Span,
@@ -110,38 +111,38 @@ impl DegradeSettings {
 }
 
 impl Degrade {
-    /// The provider said something about what is left.
-    pub fn on_provider_quota(&mut self, theirs: ProviderQuota, period: Span, now: Micros) {
-        // A reset beyond all quotas is a mistake: then, as without one, a period is all we believe.
-        let holds = theirs
+    /// The provider reported its remaining count.
+    pub fn on_provider_quota(&mut self, provider: ProviderQuota, period: Span, now: Micros) {
+        // A reset later than any quota is a mistake: then, as without one, one period applies.
+        let holds = provider
             .reset_after
             .filter(|reset| *reset <= RETRY_AFTER_MAX)
             .unwrap_or(period);
-        self.provider = Some((theirs.remaining, now + holds));
+        self.provider = Some((provider.remaining, now + holds));
     }
 
-    /// Looks at what is left now: after every answer, and when [`Degrade::next_tick`] says so.
+    /// Evaluates the remaining counts: after every response, and at [`Degrade::next_tick`].
     pub fn evaluate(
         &mut self,
         settings: &DegradeSettings,
-        ours: LocalQuota,
+        local: LocalQuota,
         now: Micros,
     ) -> DegradeChange {
         if self.provider.is_some_and(|(_, until)| now >= until) {
             self.provider = None;
             self.reset_passed = self.until.is_some();
         }
-        let remaining = self.remaining(ours, now);
+        let remaining = self.remaining(local, now);
         match self.until {
-            None if remaining < settings.below => self.close(settings, ours, now),
+            None if remaining < settings.below => self.close(settings, local, now),
             None => DegradeChange::None,
             Some(_) if remaining >= self.ends_at(settings) => self.end(),
             Some(until) if now < until => DegradeChange::None,
-            Some(_) => self.close(settings, ours, now),
+            Some(_) => self.close(settings, local, now),
         }
     }
 
-    /// An operator ends it. The provider's last word is forgotten too, or it would begin again.
+    /// An operator ends it. The provider's last count is cleared too, or degrade would begin again.
     pub fn reset(&mut self) -> DegradeChange {
         self.provider = None;
         if self.until.is_some() {
@@ -151,7 +152,7 @@ impl Degrade {
         }
     }
 
-    /// What the scope looks like in the ledger: at the start, and when another process has
+    /// Applies the view of the scope in the ledger: at the start, and when another process has
     /// changed it.
     pub fn on_scope_view(&mut self, view: ScopeView, now: Micros) {
         match view {
@@ -160,18 +161,18 @@ impl Degrade {
                 self.reset_passed = false;
             }
             ScopeView::Closed {
-                remaining: Some(left),
-            } => self.until = Some(now + left),
+                remaining: Some(remaining),
+            } => self.until = Some(now + remaining),
             ScopeView::Closed { remaining: None } | ScopeView::CacheOnly { .. } => {}
         }
     }
 
-    /// The smaller of ours and the provider's, while its reset lies ahead.
+    /// The smaller of our count and the provider's, while its reset lies ahead.
     #[must_use]
-    pub fn remaining(&self, ours: LocalQuota, now: Micros) -> u64 {
+    pub fn remaining(&self, local: LocalQuota, now: Micros) -> u64 {
         match self.provider {
-            Some((theirs, until)) if now < until => ours.remaining.min(theirs),
-            Some(_) | None => ours.remaining,
+            Some((provider, until)) if now < until => local.remaining.min(provider),
+            Some(_) | None => local.remaining,
         }
     }
 
@@ -181,7 +182,7 @@ impl Degrade {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// When to look again; `None` = not before the next answer.
+    /// When to evaluate again; `None` = not before the next response.
     #[must_use]
     pub fn next_tick(&self) -> Option<Micros> {
         self.until
@@ -195,25 +196,25 @@ impl Degrade {
         }
     }
 
-    /// Closes until the later of: the provider's word expires, our own count may have recovered.
+    /// Closes until the later of: the provider's count expires, our own count may have recovered.
     fn close(
         &mut self,
         settings: &DegradeSettings,
-        ours: LocalQuota,
+        local: LocalQuota,
         now: Micros,
     ) -> DegradeChange {
-        let theirs = self
+        let provider = self
             .provider
             .filter(|(remaining, _)| *remaining < self.ends_at(settings))
             .map_or(Span::ZERO, |(_, until)| until.since(now));
-        let ours = if ours.remaining < self.ends_at(settings) {
-            refill_time(ours, self.ends_at(settings))
+        let local = if local.remaining < self.ends_at(settings) {
+            refill_time(local, self.ends_at(settings))
         } else {
             Span::ZERO
         };
-        let rest = theirs.max(ours).max(RECHECK_MIN);
-        self.until = Some(now + rest);
-        DegradeChange::Degraded { closed_for: rest }
+        let closed_for = provider.max(local).max(RECHECK_MIN);
+        self.until = Some(now + closed_for);
+        DegradeChange::Degraded { closed_for }
     }
 
     fn end(&mut self) -> DegradeChange {
@@ -223,12 +224,16 @@ impl Degrade {
     }
 }
 
-/// When our own count may have reached `wanted`, as if it refilled evenly. A window that frees in
-/// lumps is looked at again then, each time nearer to the truth.
-fn refill_time(ours: LocalQuota, wanted: u64) -> Span {
-    let full = ours.full_after.unwrap_or(ours.period).0.min(ours.period.0);
-    let missing = wanted.saturating_sub(ours.remaining);
-    let used = ours.limit.saturating_sub(ours.remaining);
+/// When our own count may reach `wanted`, if it refills evenly. A window that frees several slots
+/// at once is evaluated again at that time, each time closer to the exact one.
+fn refill_time(local: LocalQuota, wanted: u64) -> Span {
+    let full = local
+        .full_after
+        .unwrap_or(local.period)
+        .0
+        .min(local.period.0);
+    let missing = wanted.saturating_sub(local.remaining);
+    let used = local.limit.saturating_sub(local.remaining);
     if missing >= used {
         return Span(full);
     }
@@ -236,15 +241,15 @@ fn refill_time(ours: LocalQuota, wanted: u64) -> Span {
 }
 
 impl DegradeChange {
-    /// What the ledger is told.
+    /// The settle for the ledger.
     #[must_use]
     pub fn settle(self, scope: ScopeId) -> Option<Settle> {
         match self {
             DegradeChange::None => None,
-            DegradeChange::Degraded { closed_for: rest } => Some(Settle::Close {
+            DegradeChange::Degraded { closed_for } => Some(Settle::Close {
                 scope,
                 age: Span::ZERO,
-                closed_for: Some(rest),
+                closed_for: Some(closed_for),
                 reopen: Reopen::All,
             }),
             DegradeChange::Recovered => Some(Settle::Open { scope }),

@@ -2,7 +2,7 @@
 //!
 //! Promises: one host has one spelling here (case, trailing dot and port do not matter), a domain
 //! matches itself and its subdomains at label boundaries, and the most specific one wins. A name
-//! that two programs could read as two hosts is refused, never guessed.
+//! that two programs could read as two hosts is rejected, never guessed.
 //!
 //! Never: resolves a name. Whether an address may be called is decided after resolution.
 
@@ -21,10 +21,10 @@ pub const LABEL_MAX: usize = 63;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Host(Arc<str>);
 
-/// Why a host is refused.
+/// Why a host is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
-    /// Nothing is left once the port is gone.
+    /// The host is empty without the port.
     #[error("the host is empty; write a name such as `api.example.org`")]
     Empty,
     /// `user@host`: programs disagree about which part is the host.
@@ -49,7 +49,7 @@ pub enum HostError {
     /// `127.1`, `0x7f000001`: an address to some programs and a name to others.
     #[error("the host looks like a number; write an address with four parts, such as `192.0.2.1`")]
     Number,
-    /// The port is no number below 65536.
+    /// The port is not a number from 1 to 65535.
     #[error("the port is not a number between 1 and 65535")]
     Port,
     /// A pattern that would cover a whole top-level domain.
@@ -216,7 +216,7 @@ impl fmt::Display for Domain {
     }
 }
 
-/// Domains and whom they belong to; the most specific one wins.
+/// Domains and their owners; the most specific domain wins.
 #[derive(Clone, Debug)]
 pub struct DomainTable<T> {
     entries: BTreeMap<(String, bool), T>,
@@ -231,7 +231,7 @@ impl<T> Default for DomainTable<T> {
 }
 
 impl<T> DomainTable<T> {
-    /// Adds a domain. If it has an owner already, that one stays and is handed back.
+    /// Adds a domain. If it has an owner already, that owner stays and is returned.
     pub fn insert(&mut self, domain: &Domain, owner: T) -> Result<(), &T> {
         let key = (domain.host.0.to_string(), domain.subdomains_only);
         if self.entries.contains_key(&key) {
@@ -241,7 +241,7 @@ impl<T> DomainTable<T> {
         Ok(())
     }
 
-    /// Whom the host belongs to.
+    /// The owner of the host.
     #[must_use]
     pub fn find(&self, host: &Host) -> Option<&T> {
         let whole = host.as_str();
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(host("[2001:DB8:0:0::1]"), host("[2001:db8::1]:8080"));
     }
 
-    /// H4: names that two programs read as two hosts are refused (R-E3).
+    /// H4: names that two programs read as two hosts are rejected (R-E3).
     #[test]
     fn ambiguous_hosts_are_rejected() {
         for (text, error) in [

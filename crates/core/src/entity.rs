@@ -1,12 +1,12 @@
 //! Which entity a call is about, and the path that is sent.
 //!
-//! Promises: what is matched is what is sent. The entity is a function of exactly the bytes that
-//! leave, and it is the same for every way in which a provider may read them (`%2e`, `//`, case,
-//! `;x`, `%2f`, trailing dots); where two readings disagree the call is refused with the reason.
-//! So no spelling dodges a limit.
+//! Promises: the path that is matched is the path that is sent. The entity depends on exactly the
+//! bytes that are sent, and it is the same for every way in which a provider may read them (`%2e`,
+//! `//`, case, `;x`, `%2f`, trailing dots); if two readings disagree, the call is rejected with the
+//! reason. So no spelling bypasses a limit.
 //!
-//! Never: guesses. Never changes the meaning of a path: only dot segments are resolved and needless
-//! percent-encoding is undone, as RFC 3986 allows.
+//! Never: guesses. Never changes the meaning of a path: only dot segments are resolved and
+//! unnecessary percent-encoding is decoded, as RFC 3986 allows.
 
 mod path;
 pub use path::{PATH_MAX, SEGMENTS_MAX};
@@ -24,8 +24,8 @@ use std::fmt;
 use crate::domain::Host;
 use path::{PathReading, Segment};
 
-/// The longest name of an entity. Real ones have some twenty letters; what is longer is an id and
-/// shares the place of calls without an entity.
+/// The longest name of an entity. Real ones have some twenty letters; a longer one is an id, and
+/// the call counts as one without an entity.
 pub const ENTITY_MAX: usize = 128;
 
 /// The name of an entity: lower case, never empty.
@@ -56,7 +56,7 @@ impl fmt::Display for Entity {
     }
 }
 
-/// Where a provider's entities are read from.
+/// Where to read a provider's entities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum EntitySource {
     /// The first segment of the path that is no version.
@@ -72,54 +72,54 @@ pub enum EntitySource {
     Body(Vec<String>),
 }
 
-/// What becomes of a call whose entity can be read in two ways.
+/// What to do with a call whose entity is ambiguous.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnAmbiguity {
-    /// It is refused: something depends on the entity.
+    /// Reject it: a limit or TTL depends on the entity.
     #[default]
     Reject,
-    /// It has no entity: nothing depends on it.
+    /// Treat it as a call without an entity: nothing depends on it.
     NoEntity,
 }
 
-/// How the entities of one provider are found.
+/// How to find the entities of one provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entities {
-    /// Where they are read from.
+    /// Where to read them.
     pub source: EntitySource,
-    /// What becomes of doubt.
+    /// What to do if the entity is ambiguous.
     pub on_ambiguity: OnAmbiguity,
     strip: Vec<Segment>,
     rules: Vec<(Glob, Entity)>,
 }
 
-/// What of a call can name its entity. Absent parts are empty.
+/// The parts of a call that can name its entity. Absent parts are empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EntityRequest<'a> {
-    /// The name that the caller gave itself; it wins.
+    /// The name that the caller gave explicitly; it takes precedence.
     pub named: Option<&'a str>,
-    /// The host that is called.
+    /// The host of the call.
     pub host: Option<&'a Host>,
-    /// The path as it came, without the query.
+    /// The path as received, without the query.
     pub path: &'a str,
-    /// The query as it came, without `?`.
+    /// The query as received, without `?`.
     pub query: &'a str,
     /// The request's headers.
     pub headers: &'a [(&'a str, &'a str)],
-    /// The request's body, as far as it was read.
+    /// The part of the request's body that was read.
     pub body: &'a [u8],
 }
 
-/// Which entity a call is about, and the path to send.
+/// The entity of a call, and the path to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntityRoute {
-    /// The entity; calls without one share one place.
+    /// The entity; calls without one are counted together.
     pub entity: Option<Entity>,
-    /// The path to send, in place of the one that came.
+    /// The path to send, in place of the received one.
     pub path: String,
 }
 
-/// Why a call is refused: somebody could read it differently than we do.
+/// Why a call is rejected: a server could read it differently than we do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntityError {
     /// The path does not begin with `/`.
@@ -141,27 +141,27 @@ pub enum EntityError {
     /// `%00`, `%0a` and the like.
     #[error("the path has an encoded control character; remove it")]
     Control,
-    /// Bytes that only a broken decoder accepts.
+    /// Overlong UTF-8, which only a faulty decoder accepts.
     #[error(
         "the path has a UTF-8 sequence longer than it needs to be; encode the character plainly"
     )]
     Overlong,
     /// `.` or `..` behind an encoded slash, a `;` or a second encoding.
     #[error(
-        "the path hides a `.` or `..` segment (behind `%2f`, `%5c`, `;` or a second encoding); write the path that is meant"
+        "the path hides a `.` or `..` segment (behind `%2f`, `%5c`, `;` or a second encoding); write the resolved path"
     )]
     HiddenDots,
     /// Two readings of the path give two entities.
     #[error(
-        "the path names one entity or another, depending on who decodes it; write it without `%2f`, `%5c` and double encoding"
+        "the entity of the path depends on how a server decodes it; write it without `%2f`, `%5c` and double encoding"
     )]
     Path,
-    /// A segment that decides has letters outside ASCII.
+    /// A segment that decides the entity has letters outside ASCII.
     #[error(
-        "the part of the call that names the entity has letters outside ASCII, which servers fold differently; name the entity with X-Tollgate-Entity"
+        "the part of the call that names the entity has letters outside ASCII, which servers compare differently; name the entity with X-Tollgate-Entity"
     )]
     NotAscii,
-    /// The parameter occurs with two values, or in a form that some servers read as another.
+    /// The parameter occurs with two values, or in a form that servers read differently.
     #[error(
         "the query names the entity twice or in a form that servers read differently; give the parameter once"
     )]
@@ -169,13 +169,15 @@ pub enum EntityError {
     /// The header occurs with two values.
     #[error("the header that names the entity has two values; send it once")]
     Header,
-    /// The body has the field twice, is too large, or is no JSON.
+    /// The body has the field twice, is too large, or is not JSON.
     #[error(
         "the body names the entity twice, is over 1 MiB, or is not JSON; send the field once or name the entity with X-Tollgate-Entity"
     )]
     Body,
     /// The explicit name is empty, too long, or not printable ASCII.
-    #[error("the name of the entity is empty, over 128 characters, or not printable ASCII")]
+    #[error(
+        "the name of the entity is empty, over 128 characters, or not printable ASCII; send a shorter plain name"
+    )]
     Name,
 }
 
@@ -198,7 +200,7 @@ impl Entities {
         self
     }
 
-    /// Does a header name the entity? If not, nobody needs to hand headers in.
+    /// Does a header name the entity? If not, callers need not pass headers.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
         match self.source {
@@ -210,7 +212,7 @@ impl Entities {
         }
     }
 
-    /// Does the body name the entity? If so, it must be there before anything is decided.
+    /// Does the body name the entity? If so, it must be read before the decision.
     #[must_use]
     pub fn reads_body(&self) -> bool {
         match self.source {
@@ -223,42 +225,46 @@ impl Entities {
     }
 
     /// The entity of a call and the path to send.
-    pub fn route(&self, asked: &EntityRequest<'_>) -> Result<EntityRoute, EntityError> {
-        let clean = path::normalize(asked.path)?;
-        let found = match asked.named {
+    pub fn route(&self, request: &EntityRequest<'_>) -> Result<EntityRoute, EntityError> {
+        let normalized = path::normalize(request.path)?;
+        let found = match request.named {
             Some(name) => {
                 return Ok(EntityRoute {
                     entity: Some(Entity::named(name)?),
-                    path: clean,
+                    path: normalized,
                 });
             }
-            None => self.find(asked, &clean),
+            None => self.find(request, &normalized),
         };
         let entity = match (found, self.on_ambiguity) {
             (Ok(entity), OnAmbiguity::Reject | OnAmbiguity::NoEntity) => entity,
-            (Err(refusal), OnAmbiguity::Reject) => return Err(refusal),
+            (Err(error), OnAmbiguity::Reject) => return Err(error),
             (Err(_), OnAmbiguity::NoEntity) => None,
         };
         Ok(EntityRoute {
             entity,
-            path: clean,
+            path: normalized,
         })
     }
 
-    fn find(&self, asked: &EntityRequest<'_>, clean: &str) -> Result<Option<Entity>, EntityError> {
+    fn find(
+        &self,
+        request: &EntityRequest<'_>,
+        normalized: &str,
+    ) -> Result<Option<Entity>, EntityError> {
         let value = match &self.source {
-            EntitySource::Path => return self.by_path(clean),
-            EntitySource::Host => asked.host.map(|host| host.as_str().to_owned()),
-            EntitySource::Query(name) => field::in_query(asked.query, name)?,
-            EntitySource::Header(name) => field::in_headers(asked.headers, name)?,
-            EntitySource::Body(name) => field::in_body(asked.body, name)?,
+            EntitySource::Path => return self.by_path(normalized),
+            EntitySource::Host => request.host.map(|host| host.as_str().to_owned()),
+            EntitySource::Query(name) => field::in_query(request.query, name)?,
+            EntitySource::Header(name) => field::in_headers(request.headers, name)?,
+            EntitySource::Body(name) => field::in_body(request.body, name)?,
         };
         Ok(value.filter(|value| is_name(value)).map(Entity))
     }
 
     /// Every reading of the path must name the same entity.
-    fn by_path(&self, clean: &str) -> Result<Option<Entity>, EntityError> {
-        let mut readings = path::readings(clean).into_iter();
+    fn by_path(&self, normalized: &str) -> Result<Option<Entity>, EntityError> {
+        let mut readings = path::readings(normalized).into_iter();
         let first = match readings.next() {
             Some(reading) => self.by_reading(&reading)?,
             None => None,

@@ -1,13 +1,13 @@
-//! May an answer that was kept be used again, and may a new one be kept?
+//! Decides whether a response may be stored, and whether a stored one may be used.
 //!
-//! Two modes: `ttl`, where the configured lifetimes decide, and `rfc9111`, where the answer's own
-//! headers do, as for every shared cache on the web.
+//! Two modes: `ttl`, where the configured lifetimes decide, and `rfc9111`, where the response's own
+//! headers decide, as for every shared cache on the web.
 //!
-//! Promises: everything that a later look needs is worked out once, when the answer is kept
-//! ([`Freshness`]): a look only compares times. Old answers are not thrown away because they are old:
-//! whether they may stand in for a provider that cannot be asked is part of the decision.
+//! Promises: everything that a lookup needs is computed once, when the response is stored
+//! ([`Freshness`]): a lookup only compares times. A stale response is not evicted because it is
+//! stale: the decision says whether it may be served while the provider is unavailable.
 //!
-//! Never: reads a clock, or knows where answers are kept.
+//! Never: reads a clock, or knows where responses are stored.
 
 mod adapt;
 mod control;
@@ -27,38 +27,38 @@ pub use vary::{Varies, variant_text, varies};
 
 use crate::time::{Span, Wall};
 
-/// As late as any time here: 285 years after 1970, and small enough for every store.
+/// The latest time used here: 285 years after 1970, and small enough for every store.
 pub const FOREVER: Wall = Wall((1 << 53) - 1);
 
-/// Who says how long an answer is good.
+/// What decides how long a response is fresh.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FreshnessMode {
     /// The configuration.
     #[default]
     Ttl,
-    /// The answer's own headers (RFC 9111).
+    /// The response's own headers (RFC 9111).
     Rfc9111,
 }
 
-/// How answers of one provider, or one entity of it, are kept.
+/// How responses of one provider, or of one of its entities, are cached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FreshnessRule {
-    /// Who says how long.
+    /// What decides how long.
     pub mode: FreshnessMode,
     /// How long, in `ttl` mode.
     pub lifetime: Lifetime,
-    /// How long after that an answer may stand in for a provider that cannot be asked.
+    /// How long after that a response may be served while the provider is unavailable.
     pub stale: Span,
-    /// How long "there is no such thing" is kept, in `ttl` mode; zero = not at all.
+    /// How long a 404 or 410 is stored, in `ttl` mode; zero = not at all.
     pub negative: Span,
-    /// Request headers that make another answer, whatever the answer says. In lower case.
+    /// Request headers that select a variant, in addition to the response's `Vary`. In lower case.
     pub vary: Vec<String>,
-    /// What keeps other answers from being kept, but not these.
+    /// Reasons not to store a response that this rule ignores.
     pub ignore: Ignore,
 }
 
 impl FreshnessRule {
-    /// Is anything kept at all?
+    /// Is anything stored at all?
     #[must_use]
     pub fn is_on(&self) -> bool {
         match (self.mode, self.lifetime) {
@@ -72,87 +72,87 @@ impl FreshnessRule {
 }
 
 impl FreshnessRule {
-    /// What was kept under an earlier rule, as far as this one lets it last.
+    /// The freshness of a response stored under an earlier rule, capped to what this rule allows.
     #[must_use]
-    pub fn limit_lifetime(&self, kept: Freshness, status: u16, stored: Wall) -> Freshness {
+    pub fn limit_lifetime(&self, freshness: Freshness, status: u16, stored: Wall) -> Freshness {
         let most = match self.mode {
-            FreshnessMode::Rfc9111 => return kept,
+            FreshnessMode::Rfc9111 => return freshness,
             FreshnessMode::Ttl if storable::is_not_found(status) => self.negative,
             FreshnessMode::Ttl => match self.lifetime {
                 Lifetime::Off => Span::ZERO,
                 Lifetime::For(most) | Lifetime::Between(_, most) => most,
-                Lifetime::Forever => return kept,
+                Lifetime::Forever => return freshness,
             },
         };
-        if kept.lifetime <= most {
-            return kept;
+        if freshness.lifetime <= most {
+            return freshness;
         }
         let stale = if storable::is_not_found(status) {
             Span::ZERO
         } else {
             self.stale
         };
-        kept.with_lifetime(stored, most, stale)
+        freshness.with_lifetime(stored, most, stale)
     }
 }
 
-/// What is known about an answer that was kept. All times are on the calendar, because they
-/// outlive the process and are shared by others.
+/// The freshness of a stored response. All times are wall-clock times, because they outlive the
+/// process and other processes read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freshness {
     /// When its age was zero.
     pub generated_at: Wall,
-    /// Until when it is as good as a new one.
+    /// Until when it is fresh.
     pub fresh_until: Wall,
-    /// Until when it may be used while a new one is fetched beside it.
+    /// Until when it may be served while a refresh runs in the background.
     pub revalidate_until: Wall,
-    /// Until when it may stand in for a provider that cannot be asked.
+    /// Until when it may be served while the provider is unavailable.
     pub stale_until: Wall,
-    /// The provider must be asked before each use.
+    /// It must be revalidated before each use.
     pub always_revalidate: bool,
-    /// It must not be used when it is old, whatever happens.
+    /// It must never be served stale.
     pub must_revalidate: bool,
-    /// The lifetime that was chosen for it, which adapts.
+    /// Its chosen lifetime, which adapts.
     pub lifetime: Span,
 }
 
-/// What a request says about answers that are not new.
+/// What a request demands of cached responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// Ask the provider first.
+    /// Revalidate first.
     pub no_cache: bool,
-    /// Keep nothing of it.
+    /// Do not store the response.
     pub no_store: bool,
-    /// Do not ask the provider at all.
+    /// Do not call the provider.
     pub only_if_cached: bool,
     /// No older than this.
     pub max_age: Option<Span>,
-    /// Good for at least so much longer.
+    /// Fresh for at least this much longer.
     pub min_fresh: Option<Span>,
-    /// Old by at most this.
+    /// Stale by at most this.
     pub max_stale: Option<Span>,
 }
 
-/// What to do with an answer that was kept.
+/// What to do with a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FreshnessDecision {
-    /// Use it.
+    /// Serve it.
     Fresh,
-    /// Use it and say that it is old.
+    /// Serve it and mark it as stale.
     Stale {
-        /// Fetch a new one beside it.
+        /// Refresh it in the background.
         refresh: bool,
     },
-    /// Ask the provider first.
+    /// Call the provider first.
     Fetch {
-        /// If the provider cannot be asked now, or fails, it may be used.
+        /// If the provider is unavailable or fails, the stored response may be served.
         fallback: bool,
     },
 }
 
 impl Demand {
-    /// What a request's headers say. In `ttl` mode only that nothing may be kept: clients send
-    /// `no-cache` by habit, and a call that must not be answered from the cache has a switch.
+    /// What a request's headers demand. In `ttl` mode only `no-store` counts: clients send
+    /// `no-cache` by habit, and a call that must bypass the cache has its own option.
     #[must_use]
     pub fn read(mode: FreshnessMode, headers: &impl Headers) -> Demand {
         let control = CacheControl::read("cache-control", headers);
@@ -185,24 +185,24 @@ impl Freshness {
     #[must_use]
     pub fn decide(&self, demand: &Demand, now: Wall) -> FreshnessDecision {
         let fallback = !self.must_revalidate && !self.always_revalidate && now < self.stale_until;
-        let ask = FreshnessDecision::Fetch { fallback };
+        let fetch = FreshnessDecision::Fetch { fallback };
         if demand.no_cache {
             return FreshnessDecision::Fetch { fallback: false };
         }
         if self.always_revalidate {
-            return ask;
+            return fetch;
         }
-        let left = self.fresh_until.since(now);
+        let remaining = self.fresh_until.since(now);
         let is_too_old = demand.max_age.is_some_and(|most| self.age(now) > most);
-        if is_too_old || demand.min_fresh.is_some_and(|least| left < least) {
-            // Whoever asks for a newer one would rather wait.
+        if is_too_old || demand.min_fresh.is_some_and(|least| remaining < least) {
+            // A client that demands a newer response prefers to wait.
             return FreshnessDecision::Fetch { fallback: false };
         }
         if now < self.fresh_until {
             return FreshnessDecision::Fresh;
         }
         if self.must_revalidate {
-            return ask;
+            return fetch;
         }
         let old_by = now.since(self.fresh_until);
         if demand.max_stale.is_some_and(|most| old_by <= most) {
@@ -211,13 +211,13 @@ impl Freshness {
         if now < self.revalidate_until {
             return FreshnessDecision::Stale { refresh: true };
         }
-        ask
+        fetch
     }
 
-    /// The same answer with another lifetime, from when it came.
+    /// The same response with another lifetime, counted from when it was received.
     #[must_use]
-    pub fn with_lifetime(self, got: Wall, lifetime: Span, stale: Span) -> Freshness {
-        let fresh_until = (got + lifetime).min(FOREVER);
+    pub fn with_lifetime(self, received: Wall, lifetime: Span, stale: Span) -> Freshness {
+        let fresh_until = (received + lifetime).min(FOREVER);
         Freshness {
             fresh_until,
             revalidate_until: fresh_until,
@@ -227,7 +227,7 @@ impl Freshness {
         }
     }
 
-    /// May it stand in for a provider that cannot be asked?
+    /// May it be served while the provider is unavailable?
     #[must_use]
     pub fn may_serve_stale(&self, now: Wall) -> bool {
         !self.must_revalidate

@@ -1,13 +1,14 @@
-//! Who waits, and who goes next. Sans-IO: what to do goes out as [`Effects`].
+//! Who waits, and who goes next. Sans-IO: the actions are returned as [`Effects`].
 //!
-//! One gate per provider. A waiter that was refused stands in the line of the cell or scope that
-//! refused it; while that place is closed, nobody who is not more urgent is even offered, so order
-//! holds and a refusal costs one ask, not one per waiter. Places that did not refuse go on.
+//! One gate per provider. A rejected waiter is queued under the cell or scope that blocks it. While
+//! that blocker is closed, only more urgent waiters are offered, so order holds and a rejection
+//! costs one ask, not one per waiter. Other cells and scopes are not affected.
 //!
-//! Promises: priority first, arrival order inside it, fair between callers, and what a caller was
-//! promised (`at_least`) even under a flood of urgent calls. A call that cannot make its deadline
-//! is refused at once. A waiter that leaves is unlinked at once, and a permit granted to one that
-//! has left comes back unsent. One timer, never one per waiter, and never polling. Bounded.
+//! Promises: priority first, arrival order within it, fairness between callers, and each caller's
+//! guaranteed share (`at_least`) even under a flood of urgent calls. A call that cannot meet its
+//! deadline is rejected at once. A waiter that leaves is removed at once, and a permit granted to a
+//! waiter that has left is returned unsent. One timer, never one per waiter, and never polling.
+//! Bounded.
 //!
 //! Never: counts permits, reads a clock, or wakes anybody itself.
 
@@ -53,8 +54,8 @@ use recall::RecalledWaiters;
 /// 12 µs measured on SQLite), and larger ones would hold the lock against other processes.
 pub const BATCH_MAX: usize = 64;
 
-/// How many a line offers when it opens. Two, because the second one's refusal says when to come
-/// back; it doubles while all are granted.
+/// How many asks a queue offers when it opens. Two, because a rejection of the second says when to
+/// retry; the number doubles while all are granted.
 const BATCH_FIRST: usize = 2;
 
 /// The calls that wait for one provider.
@@ -64,11 +65,11 @@ pub struct Gate {
     waiting: BTreeMap<PermitId, Entry>,
     ready: WaitQueue,
     blocks: BTreeMap<Blocker, Block>,
-    /// The batch that the ledger has now, whether or not those who asked still wait.
+    /// The batch that the ledger is deciding, including asks whose waiters have left.
     offered: BTreeMap<PermitId, Offered>,
-    /// How many of the batch each place has to decide.
+    /// How many asks of the batch each blocker has to decide.
     offered_to_blocker: BTreeMap<Blocker, usize>,
-    /// What changed while the ledger had the batch: its verdicts may be older than that.
+    /// Changes while the ledger had the batch: its verdicts may be older.
     missed: MissedEvents,
     deadlines: BTreeSet<(Micros, PermitId)>,
     wakes: BTreeSet<(Micros, Blocker)>,
@@ -85,19 +86,19 @@ struct Entry {
     deadline: Micros,
     arrival: u64,
     position: Position,
-    /// It has had a chance.
+    /// It has been offered to the ledger before.
     was_offered: bool,
 }
 
-/// Events that came between an offer and its verdicts.
+/// Events between an offer and its verdicts.
 #[derive(Debug, Default)]
 struct MissedEvents {
     everything: bool,
-    /// Only places that the batch asks, so no more than a batch has.
+    /// Only blockers of the batch, so no more than the batch has.
     blockers: BTreeSet<Blocker>,
 }
 
-/// Where a waiter stands.
+/// Where a waiter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Position {
     Ready,
@@ -108,7 +109,7 @@ enum Position {
 impl Position {
     fn blocker(self) -> Option<Blocker> {
         match self {
-            Position::Queued(place) => Some(place),
+            Position::Queued(blocker) => Some(blocker),
             Position::Ready | Position::Offered => None,
         }
     }
@@ -135,32 +136,32 @@ impl Gate {
         }
     }
 
-    /// Changes how it works from now on. Those who wait keep their seniority and are asked for
-    /// anew, because what kept them may not be there any more.
+    /// Applies new settings. Waiters keep their seniority and are offered again, because what
+    /// blocked them may be gone.
     pub fn configure(&mut self, settings: GateSettings) {
-        let seated: Vec<(PermitId, Position)> = self
+        let queued: Vec<(PermitId, Position)> = self
             .waiting
             .iter()
             .map(|(id, entry)| (*id, entry.position))
-            .filter(|(_, seat)| *seat != Position::Offered)
+            .filter(|(_, position)| *position != Position::Offered)
             .collect();
-        for &(id, seat) in &seated {
-            self.unlink(id, seat);
+        for &(id, position) in &queued {
+            self.unlink(id, position);
         }
         self.settings = settings;
         self.blocks.clear();
         self.wakes.clear();
-        for &(id, _) in &seated {
+        for &(id, _) in &queued {
             self.link(id, Position::Ready);
         }
     }
 
-    /// What a caller is promised and allowed.
+    /// Sets a caller's share and highest priority.
     pub fn set_share(&mut self, caller: CallerId, share: CallerShare) {
         self.callers.set(caller, share);
     }
 
-    /// How many wait, at this priority.
+    /// The number of waiters at this priority.
     #[must_use]
     pub fn waiting(&self, priority: Priority) -> usize {
         self.waiting
@@ -169,7 +170,7 @@ impl Gate {
             .count()
     }
 
-    /// Nobody waits, nothing is asked, nothing is remembered of either.
+    /// No waiters, no offer, and no state about either.
     #[cfg(test)]
     fn is_idle(&self) -> bool {
         let nobody = self.waiting.is_empty() && self.offered.is_empty() && self.ready.is_empty();
@@ -200,7 +201,7 @@ impl Gate {
             return;
         }
         let id = ask.id;
-        // The same id twice is an owner's mistake; the newer one stands.
+        // The same id twice is an owner's error; the newer one replaces the older.
         self.remove(id);
         let entry = Entry {
             ask,
@@ -216,8 +217,8 @@ impl Gate {
         self.enqueue(id, now);
     }
 
-    /// Nobody waits and nothing is known to be closed: a call of this priority may be asked for at
-    /// once, without standing in line. Whoever goes so is told to [`Gate::went_past`].
+    /// Nobody waits and nothing is closed: a call of this priority may ask the ledger at once
+    /// without queueing. Report such a call to [`Gate::record_bypass`].
     #[must_use]
     pub fn is_clear(&self, priority: Priority) -> bool {
         let nobody = self.waiting.is_empty()
@@ -228,27 +229,27 @@ impl Gate {
         nobody && hours.is_none_or(|hours| priority > hours.max_priority())
     }
 
-    /// The priority that this caller's calls have at most.
+    /// The highest priority that this caller's calls may have.
     #[must_use]
     pub fn max_priority(&self, caller: CallerId) -> Priority {
         self.callers.max_priority(caller)
     }
 
-    /// A call of this caller got its permit without standing in line.
+    /// A call of this caller got its permit without queueing.
     pub fn record_bypass(&mut self, caller: CallerId, terms: &Terms) {
         self.callers.arrived(caller);
         self.callers.served(caller, terms);
         self.callers.departed(caller);
     }
 
-    /// The call is no longer wanted. If the ledger has it, its permit comes back unsent.
+    /// The call is cancelled. If the ledger has its ask, the permit is returned unsent.
     pub fn cancel(&mut self, id: PermitId) {
         if let Some(entry) = self.remove(id) {
             self.on_left(&entry);
         }
     }
 
-    /// The ledger says that these cells have come free earlier than their time.
+    /// The ledger reports that these cells became free earlier than expected.
     pub fn freed(&mut self, cells: &[CellId]) {
         for &cell in cells {
             self.on_change(Blocker::Cell(cell));
@@ -256,7 +257,7 @@ impl Gate {
         self.on_change(Blocker::Front);
     }
 
-    /// The ledger says that these scopes have changed.
+    /// The ledger reports that these scopes have changed.
     pub fn scopes_changed(&mut self, scopes: &[ScopeId]) {
         for &scope in scopes {
             self.on_change(Blocker::Scope(scope));
@@ -264,26 +265,27 @@ impl Gate {
         self.on_change(Blocker::Front);
     }
 
-    /// Everything may have changed: the ledger was away, or its events were too many to follow.
+    /// Everything may have changed: the ledger was unreachable, or it reported too many events to
+    /// follow.
     pub fn anything_changed(&mut self) {
         self.missed.everything = !self.offered.is_empty();
         self.open_all();
     }
 
-    fn on_change(&mut self, place: Blocker) {
-        self.open(place);
-        if self.is_offered_to(place) {
-            self.missed.blockers.insert(place);
+    fn on_change(&mut self, blocker: Blocker) {
+        self.open(blocker);
+        if self.is_offered_to(blocker) {
+            self.missed.blockers.insert(blocker);
         }
     }
 
-    /// Time has passed or something was said: what is to be done now?
+    /// Time has passed or an event arrived: returns what to do now.
     pub fn tick(&mut self, now: Now) -> Effects {
-        while let Some(&(at, place)) = self.wakes.first() {
+        while let Some(&(at, blocker)) = self.wakes.first() {
             if at > now.at {
                 break;
             }
-            self.open(place);
+            self.open(blocker);
         }
         self.expire(now.at);
         self.recalled.refresh(now.at);
@@ -300,13 +302,13 @@ impl Gate {
         std::mem::take(&mut self.effects)
     }
 
-    /// What is decided already, for those who must not wait until the next offer is made up.
+    /// Returns resolutions that are already decided, before the next offer is built.
     pub fn resolved(&mut self) -> Vec<Resolved> {
         std::mem::take(&mut self.effects.resolve)
     }
 
-    /// Resolves those whose time ran out. One whose place is open goes on to be asked if that can
-    /// still be in time, or if it never was asked: that is its one chance.
+    /// Resolves waiters whose deadline has passed. A waiter whose blocker is open is still offered
+    /// if that can be in time, or if it was never offered.
     fn expire(&mut self, now: Micros) {
         while let Some(&(deadline, id)) = self.deadlines.first() {
             if deadline > now {
@@ -319,16 +321,16 @@ impl Gate {
             if entry.position == Position::Offered {
                 continue;
             }
-            let place = entry.position.blocker();
+            let blocker = entry.position.blocker();
             let too_late = deadline < now || !self.offered.is_empty();
             if self.is_blocked(entry) || (entry.was_offered && too_late) {
-                self.time_out(id, place);
+                self.time_out(id, blocker);
             }
         }
     }
 
-    fn time_out(&mut self, id: PermitId, place: Option<Blocker>) {
-        if let Some(entry) = self.resolve(id, Resolution::TimedOut { blocker: place }) {
+    fn time_out(&mut self, id: PermitId, blocker: Option<Blocker>) {
+        if let Some(entry) = self.resolve(id, Resolution::TimedOut { blocker }) {
             self.on_left(&entry);
         }
     }

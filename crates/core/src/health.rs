@@ -1,23 +1,23 @@
-//! The health of one provider: Normal, Throttle, Sleep, HalfOpen, CacheOnly (A1–A8, A15), and the
-//! circuit breaker (M9) as the same machine without Throttle.
+//! The health state machine of one provider: Normal, Throttle, Sleep, HalfOpen, CacheOnly (A1–A8,
+//! A15), and the circuit breaker (M9), which is the same machine without Throttle.
 //!
 //! ```text
 //!   Normal ──(ratio ≥ 20 %, 3 × 429)──► Throttle ──(10 successes, ratio < 10 %)──► HalfOpen
 //!     ▲ │                                  │ (5 × 429, 60 % for 5 min)         │        │
-//!     │ └──(5 failures in a row)──► Sleep ◄┘ ◄──(a probe failed, rest doubled)─┘        │
-//!     │                              └──(rest over)──► HalfOpen        (5 probes went well)
+//!     │ └──(5 failures in a row)──► Sleep ◄┘ ◄──(a probe failed, sleep doubled)┘        │
+//!     │                              └──(sleep over)─► HalfOpen        (5 probes succeeded)
 //!     └─────────────────────────────────────────────────────────────────────────────────┘
-//!   CacheOnly: by an operator, or by policy after long trouble; back through Sleep and HalfOpen.
+//!   CacheOnly: by an operator, or by policy after a long outage; ends by Sleep and HalfOpen.
 //! ```
 //!
-//! Promises: total (every event has an answer in every state), deterministic, and in bounded
-//! memory. It does not flap: ratio conditions must hold twice. It does not stick: every state but
-//! those an operator asked for ends by a timer or by successes. It never polls: [`Health::next_tick`]
-//! says when it wants to be asked again.
+//! Promises: total (every state handles every event), deterministic, and in bounded memory. It does
+//! not flap: ratio conditions must hold twice. It does not get stuck: a timer or successes end
+//! every state that no operator set. It never polls: [`Health::next_tick`] says when the next timer
+//! is due.
 //!
-//! Never: blocks a call itself. It closes and opens a scope of the ledger (one that belongs to
-//! health alone), so that all processes rest together and probe once; Throttle and the ramp are a
-//! [`Pace`] of this process.
+//! Never: blocks a call itself. It closes and opens a scope of the ledger (one that only health
+//! uses), so that all processes sleep together and probe once; Throttle and the ramp are a [`Pace`]
+//! of this process.
 
 mod class;
 pub use class::{Class, Fault};
@@ -71,123 +71,122 @@ use window::ResultWindow;
 /// The five states, spelt as the documents spell them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HealthState {
-    /// All is well.
+    /// Calls go at the full rate.
     Normal,
-    /// Slower, because some calls fail.
+    /// Calls go at a reduced rate, because some fail.
     Throttle,
     /// No calls until a known time (or, offline, until resumed).
     Sleep,
-    /// A few calls try whether the provider has recovered.
+    /// A few calls test whether the provider has recovered.
     HalfOpen,
-    /// No calls; answers come from the cache only.
+    /// No calls; responses come from the cache only.
     CacheOnly,
 }
 
 /// Why the state changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// Too large a part of the last results were failures.
+    /// The error ratio of the last results is too high.
     ErrRatio,
     /// Too many 429s in a row.
     Consec429,
     /// Too many failures of any kind in a row.
     Failures,
-    /// Enough successes, and few failures beside them.
+    /// Enough successes, and a low error ratio.
     SuccessWindowOk,
-    /// Enough probes went well.
+    /// Enough probes succeeded.
     ProbeOk,
     /// A probe failed.
     ProbeFailed,
-    /// The rest is over.
+    /// The sleep has ended.
     SleepOver,
-    /// Somebody said so.
+    /// An operator's command.
     Operator,
     /// CacheOnly tries to recover by itself.
     AutoRecover,
-    /// Configuration says so, or another process of the same ledger found out.
+    /// The configuration requires it, or another process of the same ledger changed its state.
     Policy,
 }
 
-/// What happens to the machine.
+/// The input of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthEvent {
-    /// An attempt has come to its end, one way or another.
+    /// An attempt has ended.
     Completed(AttemptResult),
     /// The same for an attempt that was granted before a cool-down closed its scope
-    /// ([`Cooldown::is_old_news`](crate::cooldown::Cooldown::is_old_news)): it counts in the ratio
+    /// ([`Cooldown::is_outdated`](crate::cooldown::Cooldown::is_outdated)): it counts in the ratio
     /// and advances nothing else (A4).
     CompletedLate(AttemptResult),
     /// An attempt got its permit.
     Granted,
-    /// An attempt ended and nothing was learned: its caller went away.
+    /// An attempt ended without a result: its caller disconnected.
     Dropped {
         /// When it got its permit.
         granted: Micros,
     },
-    /// The time has come that [`Health::next_tick`] named.
+    /// The time that [`Health::next_tick`] returned has come.
     Tick,
-    /// An operator wants something.
+    /// An operator's command.
     Operator(Command),
-    /// What the health scope looks like in the ledger: at the start, and after every change.
+    /// The current view of the health scope in the ledger: at the start, and after every change.
     ScopeChanged(ScopeView),
 }
 
-/// The end of one attempt.
+/// The result of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttemptResult {
-    /// What it says about the provider.
+    /// The class of the result.
     pub class: Class,
     /// When the attempt got its permit, on the clock of `now`. Attempts granted before the scope
-    /// closed are old news: they count in the ratio and advance nothing else (A4).
+    /// closed are outdated: they count in the ratio and advance nothing else (A4).
     pub granted: Micros,
-    /// What the provider said about when to return, as it was read.
+    /// The provider's `Retry-After` as read, without floor or maximum.
     pub retry_after: Option<Span>,
 }
 
-/// What an operator can want.
+/// An operator's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// No calls until resumed.
     Offline,
-    /// Answers from the cache only; `lasts` = for so long, then as if resumed.
+    /// Responses from the cache only; `lasts` = for this long, then as if resumed.
     CacheOnly {
         /// `--for 30m`.
         lasts: Option<Span>,
     },
-    /// End whatever holds calls back: a hold of a healthy provider at once, everything else by
-    /// probing now.
+    /// End every block: the hold of a healthy provider at once, everything else by probing now.
     Resume,
-    /// Forget all results and start in Normal. A provider that is offline stays offline.
+    /// Clear all results and start in Normal. A provider that is offline stays offline.
     Reset,
 }
 
-/// What the machine wants done.
+/// What the caller must do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Close the health scope.
     Close {
-        /// How long ago the rest began.
+        /// How long ago the closing began.
         age: Span,
         /// How long from then; `None` = until opened.
         closed_for: Option<Span>,
-        /// What follows the rest.
+        /// How the scope reopens.
         reopen: Reopen,
     },
-    /// Open the health scope for everybody.
+    /// Open the health scope for all processes.
     Open,
     /// An attempt failed: the ledger counts it together with those of other processes, and closes
-    /// the health scope if that makes so many in a row.
+    /// the health scope when the count reaches `in_a_row`.
     Failed {
-        /// So many close it.
+        /// This many failures close it.
         in_a_row: u32,
         /// For how long.
         closed_for: Span,
     },
-    /// An attempt went well after one of ours had failed.
+    /// An attempt succeeded after an earlier one of this process failed.
     Succeeded,
-    /// From now on this extra local pace holds, in place of the last one.
+    /// From now on this extra local pace applies, in place of the last one.
     Pace(Pace),
-    /// To be told: log line, metric, event stream.
+    /// To be reported: log line, metric, event stream.
     Transition {
         /// The state before.
         from: HealthState,
@@ -198,10 +197,11 @@ pub enum Action {
     },
 }
 
-/// What one event leads to, in order. Four cover every step but a failed trial out of CacheOnly.
+/// The actions of one event, in order. Four are enough for every step but a failed recovery from
+/// CacheOnly.
 pub type Actions = SmallVec<[Action; 4]>;
 
-/// The machine of one provider in one process.
+/// The state machine of one provider in one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     settings: HealthSettings,
@@ -211,26 +211,26 @@ pub struct Health {
     since: Micros,
     window: ResultWindow,
     consecutive: ConsecutiveCounts,
-    /// HalfOpens that have failed since Normal: each makes the next Sleep longer.
+    /// HalfOpen phases that failed since Normal: each makes the next Sleep longer.
     failed_probes: u32,
-    /// Attempts granted before this are old news.
+    /// Attempts granted before this are outdated.
     valid_from: Micros,
-    /// The latest time that a `Retry-After` named since the last success.
+    /// The latest end of a `Retry-After` since the last success.
     retry_after_until: Option<Micros>,
-    /// Since when there was nothing but Sleep and HalfOpen.
+    /// Since when the state has been Sleep or HalfOpen.
     trouble_since: Option<Micros>,
-    /// A 429 was part of the present trouble.
+    /// A 429 was part of the current outage.
     saw_429: bool,
-    /// This Sleep or HalfOpen is CacheOnly's try to recover.
+    /// This Sleep or HalfOpen is an automatic recovery from CacheOnly.
     auto_recovering: bool,
-    /// The ledger has shown the scope closed since we closed it: from then on, open means that
-    /// another process opened it.
+    /// The ledger has shown the scope closed since we closed it: from then on, an open scope means
+    /// that another process opened it.
     seen_closed: bool,
     pace: Pace,
 }
 
 impl Health {
-    /// A machine in Normal. `Err`: every setting that cannot be obeyed.
+    /// A state machine in Normal. `Err`: every invalid setting.
     pub fn new(
         settings: HealthSettings,
         base: BasePace,
@@ -258,18 +258,18 @@ impl Health {
         })
     }
 
-    /// The whole machine: what happens, when, and what follows from it.
+    /// The whole state machine: takes an event and its time, returns the actions.
     #[must_use]
     pub fn on(&mut self, event: HealthEvent, now: Micros) -> Actions {
         let mut actions = Actions::new();
-        // Before our timers: what they would end may have another end by now, or be over.
+        // Before our timers: the state that they would end may have ended or got a new end time.
         if let HealthEvent::ScopeChanged(view) = event {
             self.on_scope_view(view, now, &mut actions);
         }
         self.run_timers(now, &mut actions);
         match event {
-            HealthEvent::Completed(answer) => self.on_result(answer, true, now, &mut actions),
-            HealthEvent::CompletedLate(answer) => self.on_result(answer, false, now, &mut actions),
+            HealthEvent::Completed(result) => self.on_result(result, true, now, &mut actions),
+            HealthEvent::CompletedLate(result) => self.on_result(result, false, now, &mut actions),
             HealthEvent::Granted => self.on_granted(now, &mut actions),
             HealthEvent::Dropped { granted } => self.on_dropped(granted, now, &mut actions),
             HealthEvent::Tick | HealthEvent::ScopeChanged(_) => {}
@@ -279,7 +279,8 @@ impl Health {
         actions
     }
 
-    /// Other settings from now on: no count is lost. A state that the new mode does not have ends.
+    /// Applies other settings from now on; no count is lost. A state that the new mode does not
+    /// have ends.
     pub fn configure(
         &mut self,
         settings: HealthSettings,
@@ -315,7 +316,7 @@ impl Health {
         Ok(actions)
     }
 
-    /// When the machine wants [`HealthEvent::Tick`]; `None` = not before something else happens.
+    /// When the caller must send [`HealthEvent::Tick`]; `None` = not before another event.
     #[must_use]
     pub fn next_tick(&self) -> Option<Micros> {
         match &self.phase {
@@ -326,7 +327,7 @@ impl Health {
             HealthPhase::Sleep { until, .. } => {
                 Some(self.cache_only_at().map_or(*until, |at| at.min(*until)))
             }
-            // The end that an operator named holds, whatever recovers by itself.
+            // An operator's end time takes precedence over automatic recovery.
             HealthPhase::CacheOnly { ends, .. } => {
                 let tries = || self.settings.auto_recover.map(|every| self.since + every);
                 ends.or_else(tries)
@@ -340,9 +341,9 @@ impl Health {
         self.phase.state()
     }
 
-    /// Lets every timer fire that is due, so that a tick that comes late, or never, changes
-    /// nothing. Ends because each step leaves a state whose next timer lies ahead, and a ramp
-    /// climbs by at least 1 % a step.
+    /// Fires every timer that is due, so that a late or missing tick changes nothing. The loop ends
+    /// because each step leaves a state whose next timer lies ahead, and a ramp rises by at least
+    /// 1 % a step.
     fn run_timers(&mut self, now: Micros, actions: &mut Actions) {
         while self.next_tick().is_some_and(|due| due <= now) {
             self.fire_timer(now, actions);
@@ -359,29 +360,29 @@ impl Health {
 }
 
 impl Action {
-    /// What the ledger is told; `None` for what concerns this process alone.
+    /// The settle for the ledger; `None` for an action that concerns this process alone.
     #[must_use]
     pub fn settle(self, scope: ScopeId) -> Option<Settle> {
         match self {
             Action::Close {
                 age,
-                closed_for: rest,
-                reopen: then,
+                closed_for,
+                reopen,
             } => Some(Settle::Close {
                 scope,
                 age,
-                closed_for: rest,
-                reopen: then,
+                closed_for,
+                reopen,
             }),
             Action::Open => Some(Settle::Open { scope }),
             Action::Failed {
                 in_a_row,
-                closed_for: rest,
+                closed_for,
             } => Some(Settle::Failed {
                 scope,
                 age: Span::ZERO,
                 in_a_row,
-                closed_for: rest,
+                closed_for,
             }),
             Action::Succeeded => Some(Settle::Succeeded { scope }),
             Action::Pace(_) | Action::Transition { .. } => None,
@@ -416,7 +417,7 @@ impl HealthState {
 }
 
 impl fmt::Display for Reason {
-    /// The word in logs and events.
+    /// The name in logs and events.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Reason::ErrRatio => "err_ratio",

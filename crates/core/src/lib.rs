@@ -1,8 +1,8 @@
-//! The decisions of Tollgate, and nothing but the decisions.
+//! All decisions of Tollgate, and nothing else.
 //!
-//! Promises: every function here is pure. Time, state and chance come in as values; what to do
-//! goes out as a value. So the same code serves the gateway, the library, the simulator and the
-//! property tests.
+//! Promises: every function here is pure. Time, state and random numbers are arguments; the
+//! decision is the return value. So the gateway, the library, the simulator and the property tests
+//! run the same code.
 //!
 //! Never: a clock, a socket, a file, a lock, a log line, a random source of its own, a float in
 //! anything that counts permits.

@@ -1,12 +1,12 @@
-//! Limits: one rule, one cell of state, and what a cell answers.
+//! Limits: one rule, one cell of state, and what a cell decides.
 //!
-//! `rule` is what is configured, `cell` is what has happened, and each algorithm has a file.
+//! `rule` is the configuration, `cell` is the history, and each algorithm has a file.
 //!
 //! Promises: a cell stores facts (when calls were granted and settled, what the provider said) and
-//! never levels, so a limit that changes while running is only another comparison: no reset, no
-//! burst.
+//! never levels. So a limit that changes at run time is only compared with another number: no
+//! reset, no burst.
 //!
-//! Never: charges more than one cell. Several limits as one decision are `turn`'s.
+//! Never: charges more than one cell. `turn` decides several limits together.
 
 mod algorithm;
 pub use algorithm::{Algorithm, HoldUntil, RuleError, SettleAt};

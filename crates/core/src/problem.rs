@@ -1,13 +1,13 @@
-//! What is wrong with a setting, and what to write instead.
+//! A setting that is wrong, and what to write instead.
 //!
 //! Promises: a check returns every problem at once, each with the setting's own name, so that a
-//! user mends a file in one go.
+//! user fixes a file in one pass.
 //!
 //! Never: a value that may be a key. Settings checked here are numbers and words.
 
 use std::fmt;
 
-/// One setting that cannot be obeyed.
+/// One setting that cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The setting as users write it: `health.p_throttle`.
@@ -27,7 +27,7 @@ impl fmt::Display for Problem {
 pub(crate) struct Problems(Vec<Problem>);
 
 impl Problems {
-    /// Notes a problem unless the setting is `fine`.
+    /// Adds a problem unless the setting is `fine`.
     pub(crate) fn unless(&mut self, fine: bool, setting: &'static str, remedy: &'static str) {
         if !fine {
             self.0.push(Problem { setting, remedy });

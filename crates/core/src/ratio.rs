@@ -1,7 +1,7 @@
 //! Shares and factors in whole parts per million.
 //!
-//! Promises: comparisons are exact (cross-multiplied, never divided), arithmetic saturates and
-//! never panics. So `0.20` of 50 results is reached by 10 of them on every machine.
+//! Promises: comparisons are exact (cross-multiplied, never divided); arithmetic saturates and
+//! never panics. So 10 of 50 results reach `0.20` on every machine.
 //!
 //! Never: a float. A threshold that decides about calls must not depend on rounding.
 
@@ -23,7 +23,7 @@ impl Ppm {
         Ppm(percent.saturating_mul(10_000))
     }
 
-    /// What part of `whole` is `part`? Rounded down, for people to read. Nothing of nothing is 0.
+    /// `part / whole`, rounded down, for display. With `whole` = 0 it is 0.
     #[must_use]
     pub fn of(part: u64, whole: u64) -> Ppm {
         let scaled = u128::from(part) * u128::from(Ppm::ONE.0);
@@ -31,7 +31,7 @@ impl Ppm {
         Ppm(u32::try_from(share).unwrap_or(u32::MAX))
     }
 
-    /// Is `part / whole` at least this share? Exact; nothing of nothing is a share of 0.
+    /// Is `part / whole` at least this share? Exact; with `whole` = 0 the share is 0.
     #[must_use]
     pub fn is_reached_by(self, part: u64, whole: u64) -> bool {
         let part = if whole == 0 { 0 } else { part };
@@ -70,7 +70,7 @@ mod tests {
         assert!(fifth.is_reached_by(10, 50));
         assert!(!fifth.is_reached_by(9, 50));
         assert!(!fifth.is_reached_by(u64::MAX / 6, u64::MAX));
-        assert!(!fifth.is_reached_by(3, 0), "nothing of nothing is 0");
+        assert!(!fifth.is_reached_by(3, 0), "a share of zero results is 0");
         assert!(Ppm::ZERO.is_reached_by(0, 0));
     }
 

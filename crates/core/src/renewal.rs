@@ -1,10 +1,10 @@
-//! When a token is used, renewed, waited for, or not asked for at all.
+//! When a call uses a token, renews it, waits for it, or backs off.
 //!
-//! Promises: one renewal at a time, whoever asks. A token that is still good serves while its
-//! successor is fetched. After a failure nobody asks again before a rest that grows. A provider that
-//! answers 401 to everything costs a bounded number of renewals, not one for each call.
+//! Promises: one renewal at a time, whichever call starts it. A valid token stays in use while its
+//! successor is fetched. After a failure renewals back off, longer each time. A provider that
+//! responds 401 to everything costs a bounded number of renewals, not one for each call.
 //!
-//! Never: holds a token. It knows ages and numbers only.
+//! Never: holds a token. It stores times and counts only.
 
 #[cfg(test)]
 mod tests;
@@ -13,22 +13,22 @@ use crate::backoff::{Backoff, Dice, Jitter};
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
 
-/// The shortest life that is believed. Below it every call would fetch a token of its own; one that
-/// really dies earlier is found out by its first 401.
+/// The shortest lifetime accepted. With a shorter one every call would fetch its own token; the
+/// first 401 shows that a token has really expired earlier.
 pub const LIFE_MIN: Span = Span::from_secs(10);
 
-/// The longest life that is believed; the longest ones seen are a year.
+/// The longest lifetime accepted; the longest ones known are a year.
 pub const LIFE_MAX: Span = Span::from_secs(366 * 86_400);
 
-/// Rests after failures that pass: the network, a 5xx, an answer without a token. Additive jitter,
-/// because a rest must never be nothing.
+/// Back-off after transient failures: the network, a 5xx, a response without a token. Additive
+/// jitter, because a back-off must never be zero.
 const TRANSIENT_BACKOFF: Backoff = backoff(1, 60);
 
-/// Rests after refused credentials: they do not mend by themselves, and accounts are locked after a
-/// handful of wrong passwords. Five minutes at most, so that a repaired account is noticed.
+/// Back-off after rejected credentials: they do not fix themselves, and providers lock accounts
+/// after a few wrong passwords. Five minutes at most, so that a fixed account is noticed.
 const PERMANENT_BACKOFF: Backoff = backoff(10, 300);
 
-/// Rests between renewals that a 401 asked for and that changed nothing.
+/// Back-off between renewals after a 401 that did not help.
 const USELESS_BACKOFF: Backoff = backoff(1, 60);
 
 const fn backoff(base_secs: u64, max_secs: u64) -> Backoff {
@@ -43,19 +43,19 @@ const fn backoff(base_secs: u64, max_secs: u64) -> Backoff {
 /// What a call that needs a token does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenAction {
-    /// Use the one there is.
+    /// Use the current token.
     Use,
-    /// Use the one there is, and fetch its successor meanwhile: nobody is at it.
+    /// Use the current token, and fetch its successor meanwhile: no renewal is running.
     UseAndRenew,
-    /// Fetch one and wait for it: nobody is at it.
+    /// Fetch a token and wait for it: no renewal is running.
     Renew,
-    /// Wait for the one that is being fetched.
+    /// Wait for the token that is being fetched.
     Wait,
-    /// The last try failed; nobody asks for this long.
+    /// The last renewal failed; no call starts one for this long.
     BackOff {
-        /// How long still.
+        /// The remaining back-off.
         remaining: Span,
-        /// Waiting does not mend it: the credentials were refused.
+        /// Waiting does not help: the provider rejected the credentials.
         permanent: bool,
     },
 }
@@ -63,29 +63,29 @@ pub enum TokenAction {
 /// Why there is no new token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewalError {
-    /// It may go better next time, at the earliest after this long.
+    /// The next renewal may succeed, at the earliest after `retry_after`.
     Transient {
-        /// What the provider asked for.
+        /// The provider's `Retry-After`.
         retry_after: Option<Span>,
     },
-    /// The credentials were refused.
+    /// The provider rejected the credentials.
     Permanent,
 }
 
-/// The life of the tokens of one credential.
+/// The renewal state of one credential's tokens.
 #[derive(Clone, Debug, Default)]
 pub struct Renewal {
     life: Option<TokenLife>,
-    /// Tokens fetched so far.
+    /// The number of tokens fetched.
     generation: u64,
     is_renewing: bool,
     pause: Option<RenewalPause>,
     failures: u32,
-    /// Renewals in a row that a 401 asked for and that changed nothing.
+    /// Renewals in a row after a 401 that did not help.
     useless_renewals: u32,
-    /// The last token of which that is known.
+    /// The last token whose retry result is known.
     judged_generation: u64,
-    /// No 401 asks for a renewal before this.
+    /// No 401 starts a renewal before this.
     next_401_renewal: Micros,
 }
 
@@ -104,12 +104,12 @@ struct RenewalPause {
 }
 
 impl Renewal {
-    /// What does a call do? Whoever is told to renew must report what came of it.
+    /// What a call does now. A caller that gets a renewal must report its result.
     pub fn next_action(&mut self, now: Micros) -> TokenAction {
-        let rest = self.pause.filter(|rest| now < rest.until);
+        let pause = self.pause.filter(|pause| now < pause.until);
         if let Some(life) = self.life.as_mut().filter(|life| life.is_valid(now)) {
             life.is_used = true;
-            if now < life.renew_at || self.is_renewing || rest.is_some() {
+            if now < life.renew_at || self.is_renewing || pause.is_some() {
                 return TokenAction::Use;
             }
             self.is_renewing = true;
@@ -118,37 +118,33 @@ impl Renewal {
         if self.is_renewing {
             return TokenAction::Wait;
         }
-        if let Some(RenewalPause {
-            until,
-            permanent: lasting,
-        }) = rest
-        {
-            let left = until.since(now);
+        if let Some(RenewalPause { until, permanent }) = pause {
+            let remaining = until.since(now);
             return TokenAction::BackOff {
-                remaining: left,
-                permanent: lasting,
+                remaining,
+                permanent,
             };
         }
         self.is_renewing = true;
         TokenAction::Renew
     }
 
-    /// Is it time to renew although nobody calls right now? Only a token that was used is worth it.
+    /// Is a renewal due although no call needs it now? Only a token that was used is renewed.
     pub fn is_due(&mut self, now: Micros) -> bool {
-        let is_resting = self.pause.is_some_and(|rest| now < rest.until);
+        let is_paused = self.pause.is_some_and(|pause| now < pause.until);
         let is_old = |life: TokenLife| life.is_used && !life.is_rejected && now >= life.renew_at;
-        if self.is_renewing || is_resting || !self.life.is_some_and(is_old) {
+        if self.is_renewing || is_paused || !self.life.is_some_and(is_old) {
             return false;
         }
         self.is_renewing = true;
         true
     }
 
-    /// There is a new token that lives this long and is renewed so long before its end. Returns its
-    /// number.
+    /// A new token was fetched. It is valid for `life` and renewed `renew_before` its end. Returns
+    /// its generation.
     pub fn on_token(&mut self, now: Micros, life: Span, renew_before: Span) -> u64 {
         let life = Span(life.0.clamp(LIFE_MIN.0, LIFE_MAX.0));
-        // One that lives shorter than it is renewed early would be renewed at once, for ever.
+        // A token with a lifetime below `renew_before` would be renewed at once, without end.
         let before = renew_before.min(Span(life.0 / 2));
         self.generation += 1;
         self.life = Some(TokenLife {
@@ -163,9 +159,9 @@ impl Renewal {
         self.generation
     }
 
-    /// There is none.
-    pub fn on_failure(&mut self, now: Micros, trouble: RenewalError, dice: Dice) {
-        let (backoff, floor, lasting) = match trouble {
+    /// The renewal failed.
+    pub fn on_failure(&mut self, now: Micros, error: RenewalError, dice: Dice) {
+        let (backoff, floor, permanent) = match error {
             RenewalError::Transient { retry_after } => {
                 (TRANSIENT_BACKOFF, retry_after.unwrap_or_default(), false)
             }
@@ -175,14 +171,11 @@ impl Renewal {
         self.failures = self.failures.saturating_add(1);
         self.is_renewing = false;
         let until = now + pause;
-        self.pause = Some(RenewalPause {
-            until,
-            permanent: lasting,
-        });
+        self.pause = Some(RenewalPause { until, permanent });
     }
 
-    /// The provider answered 401 to this token. `true`: a new one is there or worth fetching, so the
-    /// call is made again.
+    /// The provider responded 401 to this token. `true`: a new token exists or may be fetched, so
+    /// the call is retried.
     pub fn on_unauthorized(&mut self, generation: u64, now: Micros) -> bool {
         if generation != self.generation {
             return true;
@@ -200,13 +193,13 @@ impl Renewal {
         true
     }
 
-    /// A call that was made again with this token has its answer: was it 401 once more?
-    pub fn on_retry_result(&mut self, generation: u64, is_refused: bool, now: Micros, dice: Dice) {
+    /// A call that was retried with this token got its response: was it 401 again?
+    pub fn on_retry_result(&mut self, generation: u64, is_rejected: bool, now: Micros, dice: Dice) {
         if generation <= self.judged_generation {
             return;
         }
         self.judged_generation = generation;
-        if is_refused {
+        if is_rejected {
             self.next_401_renewal = now + USELESS_BACKOFF.wait(self.useless_renewals, dice);
             self.useless_renewals = self.useless_renewals.saturating_add(1);
         } else {
@@ -221,7 +214,7 @@ impl Renewal {
         self.life.map(|life| life.renew_at)
     }
 
-    /// How many tokens were fetched.
+    /// The number of tokens fetched.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation

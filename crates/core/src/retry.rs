@@ -1,11 +1,11 @@
-//! May this call be tried again, and when?
+//! May this call be retried, and when?
 //!
-//! Promises: a call is repeated only when repeating cannot do something twice, only as often as
-//! its priority allows (M7), never before the provider's `Retry-After` (M8), and only while the
-//! budget has tokens, so that retries cannot turn an outage into a storm.
+//! Promises: a call is retried only if the retry cannot act twice, only as often as its priority
+//! allows (M7), never before the provider's `Retry-After` (M8), and only while the budget has
+//! tokens, so that retries cannot turn an outage into a retry storm.
 //!
-//! Never: waits. It answers with a length; the permit stage makes the call queue again, behind
-//! whatever cool-down or sleep is in force.
+//! Never: waits. It returns a length; the permit stage queues the call again, behind the current
+//! cool-down or sleep.
 
 mod budget;
 pub use budget::{Budget, BudgetSettings};
@@ -18,44 +18,44 @@ use crate::health::Class;
 use crate::problem::{Problem, Problems};
 use crate::time::{Micros, Span};
 
-/// The most retries that may be configured: with the default backoff the hundredth would come
-/// after 50 minutes, longer than any deadline we accept.
+/// The most retries that may be configured: with the default backoff the hundredth comes after 50
+/// minutes, longer than any accepted deadline.
 pub const RETRIES_MAX: u32 = 100;
 
-/// Tries after the first, by priority; 0 = none.
+/// Retries after the first attempt, by priority; 0 = none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// Calls that a person waits for: 2, because the third wait is longer than patience (M7).
+    /// Calls that a person waits for: 2, because a third wait would be too long (M7).
     pub high: u32,
-    /// Everything that says nothing: 3, between both.
+    /// Calls without a stated priority: 3, between both.
     pub normal: u32,
     /// Background work: 5, because it has time (M7).
     pub low: u32,
 }
 
-/// When and how often a failed call is tried again.
+/// When and how often a failed call is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetrySettings {
-    /// How long to wait when the provider does not say.
+    /// How long to wait if the provider states no time.
     pub backoff: Backoff,
     /// How often.
     pub retries: Retries,
     /// How many of all calls may be retries.
     pub budget: BudgetSettings,
-    /// What a `Retry-After` of 0 or of the past is taken for.
+    /// The wait for a `Retry-After` of 0 or in the past.
     pub retry_after_floor: Span,
 }
 
-/// What makes a repetition harmless, or not.
+/// Whether a retry is safe, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Safety {
-    /// The method promises that twice is the same as once.
+    /// The method is idempotent.
     Idempotent,
-    /// The caller's `Idempotency-Key` makes the provider recognise the repetition.
+    /// The caller's `Idempotency-Key` lets the provider recognise the retry.
     Keyed,
-    /// No byte of the request left this host.
+    /// No byte of the request was sent.
     Unsent,
-    /// The provider may have acted on it: repeating may act twice.
+    /// The provider may have acted on the request: a retry may act twice.
     MayHaveActed,
 }
 
@@ -66,16 +66,16 @@ pub struct FailedAttempt {
     pub priority: Priority,
     /// How many of its retries the call has used up.
     pub used: u32,
-    /// What came back.
+    /// The class of its result.
     pub class: Class,
-    /// What the provider said about when to return.
+    /// The provider's `Retry-After`.
     pub retry_after: Option<Span>,
-    /// May it be repeated?
+    /// Whether a retry is safe.
     pub safety: Safety,
-    /// It was the probe of a provider that was thought to be down. A failed probe uses up
-    /// neither the call's retries nor the budget: the call was lent to all the others.
+    /// It was a probe of a provider that may be down. A failed probe uses up neither the call's
+    /// retries nor the budget, because it ran on behalf of all waiting calls.
     pub probe: bool,
-    /// What is left until the caller's deadline; `None` = no deadline.
+    /// The time until the caller's deadline; `None` = no deadline.
     pub time_remaining: Option<Span>,
 }
 
@@ -89,20 +89,20 @@ pub enum Decision {
         /// Whether this uses up one of the call's retries.
         counts: bool,
     },
-    /// Hand the failure to the caller.
+    /// Return the failure to the caller.
     Stop(StopReason),
 }
 
-/// Why a call is not tried again.
+/// Why a call is not retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// It was no failure, or one that trying again cannot mend (A11: other 4xx).
+    /// It was no failure, or one that a retry cannot fix (A11: other 4xx).
     Final,
-    /// Repeating may act twice.
+    /// A retry may act twice.
     Unsafe,
     /// The priority's retries are used up.
     Spent,
-    /// The next try would come after the caller's deadline.
+    /// The retry would come after the caller's deadline.
     Deadline,
     /// Too many of all calls are retries already.
     Budget,
@@ -119,7 +119,7 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// How many this priority has.
+    /// The number of retries of this priority.
     #[must_use]
     pub fn of(self, priority: Priority) -> u32 {
         match priority {
@@ -142,7 +142,8 @@ impl Default for RetrySettings {
 }
 
 impl Safety {
-    /// What is known of a request that has failed. `sent` = at least one byte of it may have left.
+    /// The safety of retrying a failed request. `sent` = at least one byte of it may have been
+    /// sent.
     #[must_use]
     pub fn of(method: &str, has_idempotency_key: bool, sent: bool) -> Safety {
         if !sent {
@@ -156,7 +157,7 @@ impl Safety {
         }
     }
 
-    /// Cannot do something twice.
+    /// A retry cannot act twice.
     #[must_use]
     pub fn is_safe(self) -> bool {
         match self {
@@ -167,7 +168,7 @@ impl Safety {
 }
 
 impl RetrySettings {
-    /// Decides about one failed attempt. Takes a token from the budget only if it is tried again.
+    /// Decides about one failed attempt. Takes a token from the budget only for a retry.
     pub fn decide(
         &self,
         failed: &FailedAttempt,
@@ -186,7 +187,10 @@ impl RetrySettings {
         }
         let after = effective_retry_after(failed.retry_after, self.retry_after_floor)
             .unwrap_or_else(|| self.backoff.wait(failed.used, dice));
-        if failed.time_remaining.is_some_and(|left| after >= left) {
+        if failed
+            .time_remaining
+            .is_some_and(|remaining| after >= remaining)
+        {
             return Decision::Stop(StopReason::Deadline);
         }
         if !failed.probe && !budget.try_take(&self.budget, now) {
@@ -219,7 +223,7 @@ impl RetrySettings {
     }
 }
 
-/// RFC 9110, 9.2.2. Methods are case-sensitive; one that we do not know promises nothing.
+/// RFC 9110, 9.2.2. Methods are case-sensitive; an unknown one is not idempotent.
 #[must_use]
 pub fn is_idempotent(method: &str) -> bool {
     ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"].contains(&method)

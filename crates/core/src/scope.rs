@@ -1,12 +1,12 @@
-//! A scope: the part of a provider that a cool-down, a sleep or a degrade closes for everybody.
+//! A scope: the part of a provider that a cool-down, a sleep or a degrade closes for every call.
 //!
-//! Promises: a scope that rests for a known time opens by itself; after a rest that asks for a
-//! probe exactly one call goes at a time, however many processes wait, and a probe that is never
-//! heard of gives its place back. Failures that owners tell of are counted in one row, and the one
-//! that makes it long enough closes the scope before anybody else goes.
+//! Promises: a scope that is closed for a known time opens by itself. If a probe must follow,
+//! exactly one call at a time goes, however many processes wait; a probe without an outcome returns
+//! its place. Failures reported by all owners form one run, and the failure that completes the run
+//! closes the scope before any other call goes.
 //!
-//! Never: decides when to close. Health does, and says so by a settle: at once, or by how many
-//! failures in a row.
+//! Never: decides when to close. Health does, and reports it with a settle: at once, or after a
+//! number of failures in a row.
 
 mod codec;
 
@@ -21,19 +21,19 @@ pub struct Scope {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ScopeState {
-    /// Everybody goes. So many attempts have failed in a row, whoever made them.
+    /// Every call may go. This many attempts have failed in a row, in any process.
     Open { failures: u32 },
-    /// Nobody goes until then; `None` = until somebody opens it.
+    /// No call goes until then; `None` = until it is opened.
     Closed {
         until: Option<Micros>,
         reopen: Reopen,
     },
-    /// One call tries; if nothing is heard of it until then, another one may.
+    /// One call probes. If no outcome is reported until then, another call may probe.
     Probe { permit: PermitId, until: Micros },
 }
 
 impl ScopeState {
-    /// Open, and nothing is known against it.
+    /// Open, without failures.
     const HEALTHY: ScopeState = ScopeState::Open { failures: 0 };
 }
 
@@ -43,27 +43,27 @@ impl Default for ScopeState {
     }
 }
 
-/// What a scope looks like from outside.
+/// The visible state of a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScopeView {
-    /// Everybody may go.
+    /// Every call may go.
     Open,
-    /// Nobody goes for this long; `None` = until opened by hand.
+    /// No call goes for this long; `None` = until an operator opens it.
     Closed {
-        /// The rest of the rest.
+        /// The remaining time.
         remaining: Option<Span>,
     },
-    /// Nobody goes; answers come from the cache only.
+    /// No call goes; responses come from the cache only.
     CacheOnly {
-        /// The rest of it; `None` = until opened by hand.
+        /// The remaining time; `None` = until an operator opens it.
         remaining: Option<Span>,
     },
-    /// One call at a time tries.
+    /// One call at a time probes.
     Probing,
 }
 
 impl Scope {
-    /// May this ask go? `Err` says how long not.
+    /// May this ask go? `Err` says how long to wait.
     pub(crate) fn check(&self, id: PermitId, now: Micros) -> Result<(), (Span, WakeOn)> {
         match self.state {
             ScopeState::Open { .. } => Ok(()),
@@ -74,15 +74,12 @@ impl Scope {
                 until: Some(until), ..
             } => Err((until.since(now), WakeOn::Time)),
             ScopeState::Closed { until: None, .. } => Err((Span(u64::MAX), WakeOn::Event)),
-            ScopeState::Probe {
-                permit: holder,
-                until,
-            } if holder == id || now >= until => Ok(()),
+            ScopeState::Probe { permit, until } if permit == id || now >= until => Ok(()),
             ScopeState::Probe { until, .. } => Err((until.since(now), WakeOn::Event)),
         }
     }
 
-    /// The ask goes. After a rest that asks for a probe, it is the probe.
+    /// The ask goes. If a probe must follow the closed time, this ask is the probe.
     pub(crate) fn take(&mut self, id: PermitId, arrives_by: Micros) {
         self.state = match self.state {
             ScopeState::Open { .. } => self.state,
@@ -101,13 +98,13 @@ impl Scope {
         };
     }
 
-    /// Closes it. An earlier end never shortens a rest that is already longer, except that a probe
-    /// which failed starts a rest of its own. A probe that is owed stays owed: a cool-down in the
-    /// middle of a sleep must not let everybody through at its end.
-    pub(crate) fn close(&mut self, until: Option<Micros>, then: Reopen) {
-        let then = match (self.state, then) {
+    /// Closes the scope. An earlier end never shortens a longer closed time; a failed probe starts
+    /// a new one. A required probe stays required: a cool-down during a sleep must not let every
+    /// call through at its end.
+    pub(crate) fn close(&mut self, until: Option<Micros>, reopen: Reopen) {
+        let reopen = match (self.state, reopen) {
             (_, Reopen::ByOperator) => Reopen::ByOperator,
-            // A rest that ends does not change what a hold is; another hold does.
+            // A cool-down does not change a close by an operator; another operator command does.
             (
                 ScopeState::Closed {
                     reopen: Reopen::ByOperator,
@@ -143,58 +140,56 @@ impl Scope {
             ) => Some(old.max(new)),
             (ScopeState::Open { .. } | ScopeState::Probe { .. }, Some(new)) => Some(new),
         };
-        self.state = ScopeState::Closed {
-            until,
-            reopen: then,
-        };
+        self.state = ScopeState::Closed { until, reopen };
     }
 
-    /// Opens it for everybody.
+    /// Opens the scope for every call.
     pub(crate) fn open(&mut self) {
         self.state = ScopeState::HEALTHY;
     }
 
-    /// An attempt failed. `true` if that closed it: it was one of `in_a_row` with nothing but
-    /// failures between them. What failed while it was closed is old news.
+    /// An attempt failed. Returns `true` if that closed the scope: it completed `in_a_row` failures
+    /// without a success between them. Failures of attempts made while the scope was closed do not
+    /// count.
     pub(crate) fn record_failure(&mut self, in_a_row: u32, until: Micros, now: Micros) -> bool {
         let before = match self.state {
-            ScopeState::Open { failures: failed } => failed,
+            ScopeState::Open { failures } => failures,
             ScopeState::Closed {
                 until: Some(until),
                 reopen: Reopen::All,
             } if now >= until => 0,
             ScopeState::Closed { .. } | ScopeState::Probe { .. } => return false,
         };
-        let failed = before.saturating_add(1);
-        self.state = ScopeState::Open { failures: failed };
-        let is_enough = failed >= in_a_row;
+        let failures = before.saturating_add(1);
+        self.state = ScopeState::Open { failures };
+        let is_enough = failures >= in_a_row;
         if is_enough {
             self.close(Some(until), Reopen::Probe);
         }
         is_enough
     }
 
-    /// An attempt went well: what failed before it is no row any more.
+    /// An attempt succeeded: the run of failures ends.
     pub(crate) fn record_success(&mut self) {
-        if let ScopeState::Open { failures: failed } = &mut self.state {
-            *failed = 0;
+        if let ScopeState::Open { failures } = &mut self.state {
+            *failures = 0;
         }
     }
 
-    /// Nothing is lost if it is forgotten: a scope that is missing is open.
+    /// It can be removed without loss: a missing scope is open.
     pub(crate) fn is_idle(&self, now: Micros) -> bool {
         match self.state {
-            ScopeState::Open { failures: failed } => failed == 0,
+            ScopeState::Open { failures } => failures == 0,
             ScopeState::Closed { .. } | ScopeState::Probe { .. } => {
                 self.peek(now) == ScopeView::Open
             }
         }
     }
 
-    /// The probe never left: the next one may try. `true` if this permit held the place.
+    /// The probe was not sent: the next call may probe. `true` if this permit was the probe.
     pub(crate) fn return_probe(&mut self, id: PermitId, now: Micros) -> bool {
         match self.state {
-            ScopeState::Probe { permit: holder, .. } if holder == id => {
+            ScopeState::Probe { permit, .. } if permit == id => {
                 self.state = ScopeState::Closed {
                     until: Some(now),
                     reopen: Reopen::Probe,
@@ -205,7 +200,7 @@ impl Scope {
         }
     }
 
-    /// What it looks like at `now`.
+    /// The visible state at `now`.
     #[must_use]
     pub fn peek(&self, now: Micros) -> ScopeView {
         match self.state {

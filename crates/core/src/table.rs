@@ -1,9 +1,9 @@
 //! Cells and scopes in memory.
 //!
-//! Promises: idle cells are swept a few at a time, so that a provider with millions of entities
-//! costs no pause; sweeping changes no answer. A snapshot can be read back on another clock.
+//! Promises: idle cells are swept a few at a time, so a provider with millions of entities causes
+//! no pause; sweeping changes no decision. A snapshot can be restored on another clock.
 //!
-//! Never: locks. Whoever shares a table brings the lock.
+//! Never: locks. The owner of a shared table brings the lock.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -33,13 +33,13 @@ impl CellStore for Table {
 }
 
 impl Table {
-    /// The cell as it stands, if it was ever used.
+    /// The cell, if it was ever used.
     #[must_use]
     pub fn get(&self, id: CellId) -> Option<&Cell> {
         self.cells.get(&id)
     }
 
-    /// What a limit looks like; one that was never used has everything left.
+    /// The visible state of a limit; an unused one has everything remaining.
     #[must_use]
     pub fn peek(&self, id: CellId, rule: &Rule, now: Now) -> CellView {
         self.cells.get(&id).map_or_else(
@@ -48,26 +48,26 @@ impl Table {
         )
     }
 
-    /// The scope as it stands; one that was never closed is open.
+    /// The visible state of a scope; one that was never closed is open.
     #[must_use]
     pub fn peek_scope(&self, id: ScopeId, now: Micros) -> ScopeView {
         self.scopes.get(&id).copied().unwrap_or_default().peek(now)
     }
 
-    /// How many cells are kept.
+    /// The number of stored cells.
     #[must_use]
     pub fn len(&self) -> usize {
         self.cells.len()
     }
 
-    /// No cell is kept.
+    /// No cell is stored.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.cells.is_empty()
     }
 
-    /// Looks at up to `at_most` cells, where it stopped the last time, and forgets the idle ones.
-    /// Open scopes go too: a scope that is missing is open.
+    /// Checks up to `at_most` cells, from where the last sweep stopped, and removes the idle ones.
+    /// Open scopes are removed too: a missing scope is open.
     pub fn sweep(&mut self, now: Micros, at_most: usize) {
         let from = self.swept_to.map_or(Bound::Unbounded, Bound::Excluded);
         let looked_at: Vec<(CellId, bool)> = self
@@ -97,8 +97,8 @@ impl Table {
             .collect()
     }
 
-    /// Reads a snapshot back, `elapsed` after it was taken. Returns the cells that are damaged;
-    /// they are not restored, and the caller decides how to close them.
+    /// Restores a snapshot, `elapsed` after it was taken. Returns the damaged cells; they are not
+    /// restored, and the caller decides how to close them.
     pub fn restore(
         &mut self,
         snapshot: &[(CellId, Vec<u8>)],

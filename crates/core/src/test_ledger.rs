@@ -1,6 +1,6 @@
 //! For tests: one table, one clock, and asks in one line each.
 //!
-//! Promises: what a test does not name is ordinary (one term, cost 1, normal priority, reported).
+//! Promises: defaults are ordinary (one term, cost 1, normal priority, settled by its owner).
 //!
 //! Never: in the product.
 
@@ -36,7 +36,7 @@ pub(crate) struct TestLedger {
     seq: u64,
 }
 
-/// A granted permit with what is needed to settle it.
+/// A granted permit with the data to settle it.
 #[derive(Clone, Debug)]
 pub(crate) struct Permit {
     pub(crate) id: PermitId,
@@ -46,7 +46,7 @@ pub(crate) struct Permit {
 
 impl TestLedger {
     pub(crate) fn new() -> TestLedger {
-        // Not zero: nothing may depend on a clock that starts with the process.
+        // Not zero: no code may depend on a clock that starts with the process.
         TestLedger {
             table: Table::default(),
             now: Now {
@@ -123,17 +123,17 @@ impl TestLedger {
         self.try_terms(smallvec![TestLedger::term("x", rule)], Priority::Normal)
     }
 
-    /// Takes as many as there are now.
+    /// Takes all permits that are free now.
     pub(crate) fn take_all(&mut self, rule: &Rule) -> Vec<Permit> {
         let mut permits = Vec::new();
         while let Ok(permit) = self.try_one(rule) {
             permits.push(permit);
-            assert!(permits.len() < 100_000, "the rule never refuses");
+            assert!(permits.len() < 100_000, "the rule never rejects");
         }
         permits
     }
 
-    /// How long the next one under this rule has to wait.
+    /// How long the next ask under this rule has to wait.
     pub(crate) fn wait(&mut self, rule: &Rule) -> (Span, WakeOn) {
         match self.try_one(rule) {
             Err(Verdict::Wait { after, on, .. }) => (after, on),
@@ -164,11 +164,11 @@ impl TestLedger {
         }
     }
 
-    /// An answer that says something about the first term.
+    /// A response with a reading for the first term.
     pub(crate) fn arrive_with_reading(
         &mut self,
         permit: &Permit,
-        refused: bool,
+        limited: bool,
         reading: LimitReading,
     ) -> Turn {
         let reading = LimitReading {
@@ -179,7 +179,7 @@ impl TestLedger {
             permit,
             Outcome::Arrived {
                 age: Span::ZERO,
-                limited: refused,
+                limited,
                 readings: vec![reading],
             },
         )

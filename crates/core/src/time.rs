@@ -139,11 +139,11 @@ impl From<Span> for Duration {
 }
 
 impl Span {
-    /// For people: `350 ms`, `12 s`, `1 min 30 s`, `23 h 58 min`, `3 d 4 h`. Rounded up, so that who
-    /// comes back after it is never too early.
+    /// For people: `350 ms`, `12 s`, `1 min 30 s`, `23 h 58 min`, `3 d 4 h`. Rounded up, so a
+    /// client that returns after it is never too early.
     #[must_use]
     pub fn in_words(self) -> String {
-        /// A unit, its name, the next smaller one in it and that one's name; by microseconds.
+        /// A unit in microseconds, its name, the next smaller unit and its name.
         const UNITS: [(u64, &str, u64, &str); 3] = [
             (86_400_000_000, "d", 3_600_000_000, "h"),
             (3_600_000_000, "h", 60_000_000, "min"),

@@ -1,14 +1,14 @@
-//! The one decision: what became of earlier permits, then who may go now.
+//! The one decision: first apply settles of earlier permits, then decide the asks.
 //!
-//! This is all the semantics a ledger has. Every backend, memory and SQLite today, calls it inside its
-//! lock or transaction.
+//! This is all the semantics of a ledger. Every backend (memory and SQLite today) calls it inside
+//! its lock or transaction.
 //!
-//! Promises: all terms and scopes of an ask, or none: nothing is counted until every one of them
-//! agrees. An ask that is refused by a cell keeps that cell from later asks of the batch that are
-//! not more urgent, so order holds and a large cost is not starved by small ones; other cells are
-//! not touched. `Never` only where waiting cannot help.
+//! Promises: an ask gets all of its terms and scopes, or none: nothing is counted until every one
+//! of them agrees. When a cell rejects an ask, it also rejects later asks of the batch that are not
+//! more urgent. So order holds, and small costs do not starve a large one; other cells are not
+//! affected. `Never` only where waiting cannot help.
 //!
-//! Never: reads a clock. `now` was read after the lock was held.
+//! Never: reads a clock. The caller reads `now` after it holds the lock.
 
 use smallvec::SmallVec;
 
@@ -20,7 +20,7 @@ use crate::limit::{Cell, Rule, SettleAt, Settled};
 use crate::scope::Scope;
 use crate::time::{Now, Span};
 
-/// Where cells and scopes are kept. Both are empty when they are first asked for.
+/// Stores cells and scopes. Both start empty.
 pub trait CellStore {
     /// The state of one limit for one key.
     fn cell(&mut self, id: CellId) -> &mut Cell;
@@ -31,9 +31,9 @@ pub trait CellStore {
 /// What one turn decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// One per ask, in their order.
+    /// One per ask, in the same order.
     pub verdicts: Vec<Verdict>,
-    /// Cells in which somebody who was refused earlier may be lucky now.
+    /// Cells in which an ask that was rejected earlier may now succeed.
     pub freed: Vec<CellId>,
     /// Scopes that have changed.
     pub changed_scopes: Vec<ScopeId>,
@@ -56,14 +56,14 @@ pub fn turn(cells: &mut impl CellStore, now: Now, settles: &[Settle], asks: &[As
     turn
 }
 
-/// What earlier asks of the same turn mean for later ones.
+/// How earlier asks of this turn affect later ones.
 #[derive(Debug, Default)]
 struct Batch {
     rejected: SmallVec<[Rejection; 4]>,
     granted: SmallVec<[(CellId, u64); 4]>,
 }
 
-/// A cell or scope that has refused an ask of this turn.
+/// A cell or scope that has rejected an ask of this turn.
 #[derive(Debug)]
 struct Rejection {
     target: CellOrScope,
@@ -84,12 +84,12 @@ fn decide(cells: &mut impl CellStore, now: Now, ask: &Ask, batch: &mut Batch) ->
     }
     match longest_wait(cells, now, ask, batch) {
         Some((by, after, on)) => {
-            let place = match by {
+            let target = match by {
                 BlockedBy::Term(index) => CellOrScope::Cell(ask.terms[index].cell),
                 BlockedBy::Scope(index) => CellOrScope::Scope(ask.scopes[index]),
             };
             batch.rejected.push(Rejection {
-                target: place,
+                target,
                 priority: ask.priority,
                 after,
                 on,
@@ -102,19 +102,19 @@ fn decide(cells: &mut impl CellStore, now: Now, ask: &Ask, batch: &mut Batch) ->
     }
 }
 
-/// What an ask takes in all from this cell. One that is named twice is asked for the sum and
-/// charged once; otherwise either name alone would fit where both together do not.
+/// The total cost of an ask in this cell. If two terms name the cell, their sum is checked and
+/// charged once. Checking each alone could pass where the sum does not fit.
 fn cost_in_cell(terms: &Terms, cell: CellId) -> u64 {
     let same = terms.iter().filter(|term| term.cell == cell);
     same.fold(0, |sum, term| sum.saturating_add(term.cost))
 }
 
-/// Where this cell is named first.
+/// The index of the first term that names this cell.
 fn first_term_of(terms: &Terms, cell: CellId) -> Option<usize> {
     terms.iter().position(|term| term.cell == cell)
 }
 
-/// A cost above what the limit ever has for this ask can never be granted.
+/// A cost above the most that the limit ever grants to this ask can never be granted.
 #[must_use]
 pub fn too_costly(terms: &Terms, priority: Priority) -> Option<NeverReason> {
     terms.iter().enumerate().find_map(|(index, term)| {
@@ -130,8 +130,8 @@ pub fn too_costly(terms: &Terms, priority: Priority) -> Option<NeverReason> {
     })
 }
 
-/// Asks every scope and every cell, and keeps the answer that takes longest: waiting for anything
-/// less would only be refused again.
+/// Checks every scope and every cell and returns the longest wait: an ask repeated after a shorter
+/// one would be rejected again.
 fn longest_wait(
     cells: &mut impl CellStore,
     now: Now,
@@ -139,7 +139,7 @@ fn longest_wait(
     batch: &Batch,
 ) -> Option<(BlockedBy, Span, WakeOn)> {
     let mut longest: Option<(BlockedBy, Span, WakeOn)> = None;
-    let mut keep = |by: BlockedBy, after: Span, on: WakeOn| {
+    let mut consider = |by: BlockedBy, after: Span, on: WakeOn| {
         if longest.is_none_or(|(_, so_far, _)| after > so_far) {
             longest = Some((by, after, on));
         }
@@ -147,10 +147,10 @@ fn longest_wait(
     for (index, &id) in ask.scopes.iter().enumerate() {
         let scope = cells.scope(id);
         if let Err((after, on)) = scope.check(ask.id, now.at) {
-            keep(BlockedBy::Scope(index), after, on);
+            consider(BlockedBy::Scope(index), after, on);
         } else if let Some((after, on)) = batch.rejection_for(CellOrScope::Scope(id), ask.priority)
         {
-            keep(BlockedBy::Scope(index), after, on);
+            consider(BlockedBy::Scope(index), after, on);
         }
     }
     for (index, term) in ask.terms.iter().enumerate() {
@@ -164,13 +164,13 @@ fn longest_wait(
             continue;
         }
         if let Err((after, on)) = room {
-            keep(BlockedBy::Term(index), after, on);
+            consider(BlockedBy::Term(index), after, on);
         } else if let Some((after, on)) =
             batch.rejection_for(CellOrScope::Cell(term.cell), ask.priority)
         {
-            keep(BlockedBy::Term(index), after, on);
+            consider(BlockedBy::Term(index), after, on);
         } else if batch.is_full(term, cost) {
-            keep(BlockedBy::Term(index), Span::ZERO, WakeOn::Time);
+            consider(BlockedBy::Term(index), Span::ZERO, WakeOn::Time);
         }
     }
     longest
@@ -196,17 +196,17 @@ fn grant(cells: &mut impl CellStore, now: Now, ask: &Ask, batch: &mut Batch) -> 
 }
 
 impl Batch {
-    /// Was this place refused to somebody at least as urgent?
-    fn rejection_for(&self, place: CellOrScope, priority: Priority) -> Option<(Span, WakeOn)> {
-        let refused = self
+    /// Has this cell or scope rejected an ask of this turn that is at least as urgent?
+    fn rejection_for(&self, target: CellOrScope, priority: Priority) -> Option<(Span, WakeOn)> {
+        let rejection = self
             .rejected
             .iter()
-            .find(|refused| refused.target == place && priority <= refused.priority)?;
-        Some((refused.after, refused.on))
+            .find(|rejection| rejection.target == target && priority <= rejection.priority)?;
+        Some((rejection.after, rejection.on))
     }
 
-    /// A crash between commit and send wastes what one transaction granted, so long limits grant
-    /// little at once; the rest goes with the next transaction.
+    /// A crash between commit and send wastes the grants of one transaction, so long limits grant
+    /// few at once; the next transaction grants the rest.
     fn is_full(&self, term: &Term, cost: u64) -> bool {
         let granted = self
             .granted
@@ -249,19 +249,19 @@ fn apply(cells: &mut impl CellStore, now: Now, settle: &Settle, turn: &mut Turn)
         Settle::Close {
             scope,
             age,
-            closed_for: rest,
-            reopen: then,
+            closed_for,
+            reopen,
         } => {
-            let until = rest.map(|rest| (now.at - *age) + rest);
-            cells.scope(*scope).close(until, *then);
+            let until = closed_for.map(|span| (now.at - *age) + span);
+            cells.scope(*scope).close(until, *reopen);
             turn.changed_scopes.push(*scope);
         }
         Settle::Inherit {
             from,
-            old_rule: former,
+            old_rule,
             to,
             rule,
-        } => inherit(cells, now, (*from, former), (*to, rule)),
+        } => inherit(cells, now, (*from, old_rule), (*to, rule)),
         Settle::Open { scope } => {
             cells.scope(*scope).open();
             turn.changed_scopes.push(*scope);
@@ -270,9 +270,9 @@ fn apply(cells: &mut impl CellStore, now: Now, settle: &Settle, turn: &mut Turn)
             scope,
             age,
             in_a_row,
-            closed_for: rest,
+            closed_for,
         } => {
-            let until = (now.at - *age) + *rest;
+            let until = (now.at - *age) + *closed_for;
             if cells.scope(*scope).record_failure(*in_a_row, until, now.at) {
                 turn.changed_scopes.push(*scope);
             }
@@ -281,23 +281,23 @@ fn apply(cells: &mut impl CellStore, now: Now, settle: &Settle, turn: &mut Turn)
     }
 }
 
-/// What one cell has counted counts in another too.
+/// Counts the usage of one cell in another cell too.
 fn inherit(
     cells: &mut impl CellStore,
     now: Now,
-    (from, former): (CellId, &Rule),
+    (from, old_rule): (CellId, &Rule),
     (to, rule): (CellId, &Rule),
 ) {
-    let giver = cells.cell(from);
-    giver.refresh(former, now);
-    let giver = giver.clone();
-    let heir = cells.cell(to);
-    heir.refresh(rule, now);
-    let passed = heir.inherit((to, rule), &giver, (from, former), now);
-    cells.cell(from).set_hand_over(passed);
+    let old = cells.cell(from);
+    old.refresh(old_rule, now);
+    let old = old.clone();
+    let new = cells.cell(to);
+    new.refresh(rule, now);
+    let hand_over = new.inherit((to, rule), &old, (from, old_rule), now);
+    cells.cell(from).set_hand_over(hand_over);
 }
 
-/// What the scopes of a permit hear of it.
+/// Applies the outcome of a permit to its scopes.
 fn settle_scopes(
     cells: &mut impl CellStore,
     now: Now,
@@ -313,10 +313,10 @@ fn settle_scopes(
                 .for_each(|id| cells.scope(*id).record_success());
         }
         Outcome::Unsent => {
-            let given_back = scopes
+            let returned = scopes
                 .iter()
                 .filter(|scope| cells.scope(**scope).return_probe(id, now.at));
-            turn.changed_scopes.extend(given_back);
+            turn.changed_scopes.extend(returned);
         }
         Outcome::Arrived { .. }
         | Outcome::Failed { .. }
@@ -326,7 +326,7 @@ fn settle_scopes(
     }
 }
 
-/// `true` if somebody who was refused may be lucky now.
+/// `true` if an ask that was rejected earlier may now succeed.
 fn settle_term(
     cell: &mut Cell,
     now: Now,
@@ -337,19 +337,19 @@ fn settle_term(
     outcome: &Outcome,
 ) -> bool {
     let rule = &*term.rule;
-    let settled = |age: Span, proved: bool| Settled {
+    let settled = |age: Span, proven: bool| Settled {
         id,
         cost,
         at: now.at - age,
-        proven: proved,
+        proven,
     };
     match outcome {
         Outcome::Arrived {
             age,
-            limited: refused,
+            limited,
             readings,
         } => {
-            let settled = settled(*age, !refused);
+            let settled = settled(*age, !limited);
             let granted = cell
                 .pending_call(id)
                 .map_or(settled.at, |(_, granted)| granted);
@@ -358,9 +358,9 @@ fn settle_term(
                 SettleAt::End => false,
             };
             for reading in readings.iter().filter(|reading| reading.term == index) {
-                freed |= cell.apply_reading(rule, reading, cost, granted, *refused, now);
+                freed |= cell.apply_reading(rule, reading, cost, granted, *limited, now);
             }
-            if *refused && !readings.iter().any(|reading| reading.term == index) {
+            if *limited && !readings.iter().any(|reading| reading.term == index) {
                 cell.limited_without_reading(rule, granted, now.at);
             }
             freed
@@ -374,8 +374,8 @@ fn settle_term(
         }
         Outcome::Unsent => cell.undo(rule, id).freed,
         Outcome::Unknown { age, late } => cell.give_up(rule, id, (now.at - *age) + *late).freed,
-        Outcome::Alive { extend_by: by } => {
-            cell.extend(rule, id, now.at + *by);
+        Outcome::Alive { extend_by } => {
+            cell.extend(rule, id, now.at + *extend_by);
             false
         }
     }

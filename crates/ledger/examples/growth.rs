@@ -1,12 +1,12 @@
-//! How the SQLite ledger grows with processes, and the line of a gate with those who wait in it.
+//! How the cost of the SQLite ledger grows with processes, and that of a gate's queue with waiters.
 //!
 //! `cargo run --release -p tollgate-ledger --example growth -- [--out docs/benchmarks.md]`
 //!
-//! Promises: CPU is that of all processes together, as the kernel counted it; every permit is asked
-//! for and settled. With `--out` the tables take the place of those between the marks in that file.
+//! Promises: CPU is the kernel's count for all processes together; every permit is asked for and
+//! settled. With `--out` the tables replace those between the marks in that file.
 //! Never: decides whether a test passes.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
-#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
+#![expect(clippy::unwrap_used, reason = "a benchmark that cannot continue stops")]
 #![expect(clippy::disallowed_methods, reason = "it lets real time pass")]
 #![expect(clippy::cast_precision_loss, reason = "figures to read")]
 
@@ -31,7 +31,7 @@ const PROCESSES: [u64; 5] = [1, 2, 4, 8, 16];
 const WAITERS: [u64; 5] = [10, 100, 1_000, 10_000, 100_000];
 
 /// Calls a second of all processes together in the paced rows: a tenth of what one process can do,
-/// so that what is seen is the ledger and not the want of processors.
+/// so that the rows measure the ledger and not a lack of processors.
 const PACE: u64 = 2_000;
 
 /// How long each row is measured.
@@ -73,21 +73,21 @@ fn tables() -> String {
         .unwrap();
     }
     text.push_str(
-        "\n| waiting in one line | CPU to join | CPU to go, in order | CPU to leave | memory of each |\n|---|---|---|---|---|\n",
+        "\n| waiting in one queue | CPU to join | CPU to go, in order | CPU to leave | memory of each |\n|---|---|---|---|---|\n",
     );
     for waiters in WAITERS {
-        let line = queue_cost(waiters);
+        let cost = queue_cost(waiters);
         writeln!(
             text,
             "| {waiters} | {:.2} µs | {:.2} µs | {:.2} µs | {} |",
-            line.join, line.go, line.leave, line.memory
+            cost.join, cost.go, cost.leave, cost.memory
         )
         .unwrap();
     }
     text
 }
 
-/// Puts the tables between the marks.
+/// Writes the tables between the marks.
 fn write_tables(file: &str, tables: &str) {
     let text = std::fs::read_to_string(file).unwrap();
     let (before, rest) = text.split_once(BEGIN).unwrap();
@@ -95,7 +95,7 @@ fn write_tables(file: &str, tables: &str) {
     std::fs::write(file, format!("{before}{BEGIN}\n\n{tables}\n{END}{after}")).unwrap();
 }
 
-/// What so many processes did in one row.
+/// The figures of one row.
 struct Row {
     rate: f64,
     cpu: f64,
@@ -116,8 +116,8 @@ fn run_processes(processes: u64, gap: Span) -> Row {
     let children: Vec<_> = (0..processes).map(start).collect();
     let (mut waits, mut cpu, mut each) = (Vec::new(), 0.0, Vec::new());
     for child in children {
-        let said = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
-        let mut numbers = said
+        let output = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+        let mut numbers = output
             .split_whitespace()
             .map(|word| word.parse::<f64>().unwrap());
         cpu += numbers.next().unwrap();
@@ -137,8 +137,8 @@ fn run_processes(processes: u64, gap: Span) -> Row {
     }
 }
 
-/// One process: one call at a time, each so long after the one before, or at once. Says its CPU
-/// time and how long each call waited.
+/// One process: one call at a time, with this gap or without one. Prints its CPU time and how long
+/// each call waited.
 fn child(folder: &str, gap: Span) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -175,7 +175,7 @@ fn child(folder: &str, gap: Span) {
     println!("{used} {}", waits.join(" "));
 }
 
-/// What a line of so many costs each of them.
+/// The cost of a queue per waiter.
 struct QueueCost {
     join: f64,
     go: f64,
@@ -183,10 +183,10 @@ struct QueueCost {
     memory: String,
 }
 
-/// So many calls wait behind a bucket that lets one go each millisecond, in virtual time: how much it
-/// costs each to join, to go, and (others of as many) to leave.
+/// These calls wait for a bucket that grants one call each millisecond, in virtual time. Measures
+/// what it costs each call to join, to be granted, and (in a second queue) to leave.
 fn queue_cost(waiters: u64) -> QueueCost {
-    // Small lines are made several times, so that there is something to measure.
+    // Small queues are repeated, so that there is enough to measure.
     let rounds = (20_000 / waiters).max(1);
     let rule = Arc::new(Rule::bucket(1_000, Span::from_secs(1), 1).unwrap());
     let (mut join, mut go, mut leave, mut memory) = (0.0, 0.0, 0.0, 0);
@@ -211,7 +211,7 @@ fn queue_cost(waiters: u64) -> QueueCost {
         go: each(go),
         leave: each(leave),
         memory: match waiters {
-            // Less than that is lost in pages.
+            // Smaller queues disappear in the page size.
             ..10_000 => "–".to_owned(),
             _ => format!("{} B", memory / waiters),
         },
@@ -241,7 +241,7 @@ fn filled_gate(waiters: u64, rule: &Arc<Rule>) -> (Gate, Now, f64) {
     (gate, now, spent)
 }
 
-/// Time passes from timer to timer until all have gone, in the order in which they came.
+/// Advances the clock from timer to timer until all calls are granted, in order of arrival.
 fn serve_all(gate: &mut Gate, now: &mut Now, waiters: u64) {
     let mut table = Table::default();
     let mut went = 0;
@@ -304,7 +304,7 @@ fn arrived(ask: Ask) -> Settle {
     }
 }
 
-/// Processor time of this process so far, in microseconds.
+/// Processor time that this process has used, in microseconds.
 fn cpu() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3

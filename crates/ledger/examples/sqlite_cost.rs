@@ -1,11 +1,11 @@
-//! What a permit costs on the SQLite ledger, beside the memory ledger in the same run.
+//! The cost of a permit on the SQLite ledger, compared with the memory ledger in the same run.
 //!
 //! `cargo run --release -p tollgate-ledger --example sqlite_cost`
 //!
 //! Promises: figures are medians of interleaved rounds, CPU is that of the whole process, and every
 //! row is also a ratio to the memory ledger. Never: decides whether a test passes.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
-#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
+#![expect(clippy::unwrap_used, reason = "a benchmark that cannot continue stops")]
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use tollgate_ledger::{Clock, Ledger};
 const ROUNDS: usize = 5;
 /// Transactions per round.
 const TURNS: usize = 1_000;
-/// With a sync in each, fewer will do.
+/// Fewer for transactions with a sync.
 const LONG_TURNS: usize = 100;
 
 struct Row {
@@ -128,7 +128,7 @@ impl Row {
     }
 }
 
-/// 64 callers, each with one ask at a time: what group commit makes of them.
+/// 64 callers with one ask each at a time: the effect of group commit.
 async fn callers(name: &str, cell: CellId, ledger: &Ledger, rule: &Arc<Rule>) {
     let local = tokio::task::LocalSet::new();
     let started = cpu();
@@ -167,7 +167,7 @@ async fn callers(name: &str, cell: CellId, ledger: &Ledger, rule: &Arc<Rule>) {
     );
 }
 
-/// How processes on one folder share: each makes transactions of one permit for two seconds.
+/// How processes share one folder: each runs transactions of one permit for two seconds.
 fn run_processes(folder: &std::path::Path, processes: usize) {
     let start = |_| {
         Command::new(std::env::current_exe().unwrap())
@@ -180,9 +180,10 @@ fn run_processes(folder: &std::path::Path, processes: usize) {
     let figures: Vec<Vec<f64>> = children
         .into_iter()
         .map(|child| {
-            let said = child.wait_with_output().unwrap().stdout;
-            let said = String::from_utf8(said).unwrap();
-            said.split_whitespace()
+            let output = child.wait_with_output().unwrap().stdout;
+            let output = String::from_utf8(output).unwrap();
+            output
+                .split_whitespace()
                 .map(|word| word.parse().unwrap())
                 .collect()
         })
@@ -267,7 +268,7 @@ fn micros(span: Span) -> f64 {
     span.0 as f64
 }
 
-/// Processor time of this process so far, in microseconds.
+/// Processor time that this process has used, in microseconds.
 #[expect(clippy::cast_precision_loss, reason = "a figure to read")]
 fn cpu() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);

@@ -1,9 +1,9 @@
-//! A listening socket: accepts until it is told to end, then waits for its connections.
+//! The accept loop of one listening socket: accepts until shutdown, then waits for its connections.
 //!
-//! Promises: nothing is accepted after the order; connections under way have the grace and are dropped
-//! after it. A lack of descriptors is no busy loop.
+//! Promises: accepts nothing after the shutdown signal. Open connections get the grace period and
+//! are dropped after it. A lack of descriptors does not cause a busy loop.
 //!
-//! Never: knows what a connection is for. Its host does.
+//! Never: knows what a connection is for. Its [`ConnectionHandler`] does.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,15 +13,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Rest after a failed accept, so that a lack of descriptors is not a busy loop.
+/// Pause after a failed accept, so that a lack of descriptors does not cause a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// Who receives the connections of a socket.
+/// Handles the connections of a listening socket.
 pub(crate) trait ConnectionHandler: Send + Sync + 'static {
-    /// May another one be accepted while so many are here? `false` leaves it to the kernel.
+    /// May the loop accept one more while `inside` are open? `false` leaves it in the kernel's
+    /// backlog.
     fn has_capacity(&self, inside: usize) -> bool;
 
-    /// A connection has come. `None`: it was turned away.
+    /// Serves a new connection. `None`: the handler rejected it.
     fn handle(
         &self,
         stream: TcpStream,
@@ -29,7 +30,7 @@ pub(crate) trait ConnectionHandler: Send + Sync + 'static {
         ending: watch::Receiver<bool>,
     ) -> Option<impl Future<Output = ()> + Send + 'static>;
 
-    /// None could be accepted.
+    /// An accept failed.
     fn on_accept_error(
         &self,
         listener: &TcpListener,
@@ -40,7 +41,7 @@ pub(crate) trait ConnectionHandler: Send + Sync + 'static {
     }
 }
 
-/// Accepts until the order to end, then waits for its connections.
+/// Accepts until shutdown, then waits for the connections.
 pub(crate) async fn run(
     listener: TcpListener,
     host: impl ConnectionHandler,
@@ -60,7 +61,7 @@ pub(crate) async fn run(
                         connections.spawn(visit);
                     }
                 }
-                // The client is gone already, or there is no descriptor for it.
+                // The client has disconnected already, or there is no free descriptor.
                 Err(error) => {
                     host.on_accept_error(&listener, &error).await;
                     pause(ACCEPT_PAUSE).await;
@@ -75,12 +76,12 @@ pub(crate) async fn run(
     }
 }
 
-/// Waits for the order to end; whoever would give it and is gone has given it.
+/// Waits for the shutdown signal. A dropped sender counts as the signal.
 pub(crate) async fn shutdown_requested(ending: &mut watch::Receiver<bool>) {
     let _order = ending.wait_for(|ends| *ends).await;
 }
 
-#[expect(clippy::disallowed_methods, reason = "a rest after a failed accept")]
+#[expect(clippy::disallowed_methods, reason = "a pause after a failed accept")]
 async fn pause(span: Duration) {
     tokio::time::sleep(span).await;
 }

@@ -1,10 +1,10 @@
-//! The admin address: status, settings, orders; later decisions, metrics and the dashboard.
+//! The admin address: status, settings, commands; later decisions, metrics and the dashboard.
 //!
-//! Promises: without a token it serves loopback alone. At most so many connections; heads, bodies
-//! and answers have their time and their size. On the order to end, requests under way are
-//! finished within the grace.
+//! Promises: without a token it listens on loopback only. Connections, heads, bodies and responses
+//! are bounded in number, size and time. On shutdown, running requests are finished within the
+//! grace period.
 //!
-//! Never: carries calls to providers; the gateway does.
+//! Never: forwards calls to providers; the gateway does.
 
 mod response;
 mod cache;
@@ -33,22 +33,22 @@ use crate::accept_loop::{self, ConnectionHandler, shutdown_requested};
 use crate::daemon::Daemon;
 use access::AccessPolicy;
 
-/// Connections at a time: commands, probes and a few open dashboards. One is a task and some
-/// 20 KiB, so this many are 5 MiB.
+/// The maximum number of connections: commands, probes and a few open dashboards. One is a task of
+/// some 20 KiB, so all are 5 MiB.
 const CONNECTIONS_MAX: usize = 256;
 
-/// The largest head of a request: no browser sends more to a local address.
+/// The largest request head: no browser sends more to a local address.
 const HEAD_MAX: usize = 32 * 1024;
 
-/// How long a head may take to come, and how long a connection may lie idle between two.
+/// How long a head may take to arrive, and how long a connection may be idle between two.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How the admin address works.
+/// Settings of the admin address.
 #[derive(Clone, Debug)]
 pub struct AdminOptions {
-    /// What callers must show; `None` = loopback only.
+    /// The token that clients must send; `None` = loopback only.
     pub token: Option<Secret>,
-    /// How long requests under way may take after the order to end.
+    /// How long running requests may take after the shutdown signal.
     pub grace: Span,
 }
 
@@ -61,18 +61,18 @@ impl Default for AdminOptions {
     }
 }
 
-/// Why the admin address cannot be served.
+/// Why the admin address cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// Open to other hosts, and nothing to tell friend from foe.
-    #[error("{0} is open to other hosts; give the admin address a token, or 127.0.0.1")]
+    /// Other hosts can reach it, and there is no token to authenticate them.
+    #[error("{0} is reachable from other hosts; set admin.token, or listen on 127.0.0.1")]
     NoToken(SocketAddr),
-    /// The socket.
-    #[error("the admin socket cannot be used")]
+    /// The socket failed.
+    #[error("the admin socket failed")]
     Socket(#[from] io::Error),
 }
 
-/// The admin address. It serves until it is drained or dropped.
+/// The admin address. It serves until [`Admin::drain`] or drop.
 #[derive(Debug)]
 pub struct Admin {
     address: SocketAddr,
@@ -81,7 +81,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Serves this socket from now on. Must be called inside a tokio runtime.
+    /// Starts to serve this socket. Must be called inside a tokio runtime.
     pub fn serve(
         daemon: &Daemon,
         listener: TcpListener,
@@ -107,20 +107,20 @@ impl Admin {
         })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Ends in good order: accepts nothing more, finishes what is under way, drops the rest.
+    /// Shuts down gracefully: accepts nothing more, finishes running requests, drops the rest.
     pub async fn drain(mut self) {
         self.shutdown.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
     }
 }
 
-/// Whoever comes to the admin address.
+/// Serves the connections of the admin address.
 struct AdminHandler(axum::Router);
 
 impl ConnectionHandler for AdminHandler {
@@ -152,7 +152,7 @@ async fn serve_connection(
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
     );
     tokio::select! {
-        // What goes wrong on a client's connection is the client's affair.
+        // An error on a client's connection concerns the client only.
         _ended = connection.as_mut() => return,
         () = shutdown_requested(&mut ending) => connection.as_mut().graceful_shutdown(),
     }

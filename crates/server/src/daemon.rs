@@ -1,11 +1,11 @@
-//! The configuration in force, and how another one takes its place while calls go on.
+//! The current configuration, and how a new one replaces it while calls continue.
 //!
-//! Promises: all at once or not at all, piece by piece: what is invalid is refused, logged and shown
-//! until it is mended, and its old version stays. What was counted and learned stays. What is set
-//! while running wins over flag, environment and file until the process ends.
+//! Promises: each file or provider changes as a whole or not at all. An invalid version is
+//! rejected, logged and shown until it is fixed, and the old one stays. Usage and learned state
+//! stay. A setting made at run time wins over flag, environment and file until the process ends.
 //!
-//! Never: serves a socket, or knows who asks. Addresses of providers are opened and closed by the
-//! gateway's doors, within the same change.
+//! Never: serves a socket, or knows who sent a request. The gateway's listeners open and close the
+//! addresses of providers within the same change.
 
 mod warnings;
 mod view;
@@ -29,11 +29,11 @@ use tollgate_core::health::Command;
 
 use crate::gateway::{ListenError, Listeners};
 
-/// The most settings that one request changes, and that are kept per process: there are some sixty
-/// per provider, and nobody tunes a thousand by hand.
+/// The most settings per request and per process: a provider has some sixty, and nobody tunes a
+/// thousand by hand.
 pub const SETTINGS_MAX: usize = 1_000;
 
-/// The configuration in force. Clones share it.
+/// The current configuration. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Daemon {
     shared: Arc<Shared>,
@@ -44,11 +44,11 @@ struct Shared {
     registry: ProviderRegistry,
     /// Files and variables of this machine.
     world: fn() -> Environment<'static>,
-    /// One change at a time. Held while files are read, so only where waiting is allowed.
+    /// Serialises changes. Held while files are read, so only lock it where blocking is allowed.
     changing: Mutex<()>,
-    /// Held for a moment.
+    /// Held briefly.
     state: Mutex<DaemonState>,
-    /// The gateway's doors, once there are any.
+    /// The gateway's listeners, once set.
     listeners: OnceLock<Listeners>,
 }
 
@@ -56,39 +56,39 @@ struct Shared {
 struct DaemonState {
     sources: Sources,
     loaded: Arc<Loaded>,
-    /// Why the last configuration that was valid in itself could not be obeyed.
+    /// Why the last valid configuration could not be built.
     build_error: Option<String>,
-    /// Addresses of providers that could not be had.
+    /// Addresses of providers that could not be opened.
     listen_errors: Vec<ListenError>,
 }
 
-/// What came of a change.
+/// The result of a change.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What is different.
+    /// What changed.
     pub changed: Vec<Change>,
-    /// What was refused; the old version of it stays.
+    /// What was rejected; its old version stays.
     pub rejected: Vec<String>,
-    /// Warnings of what was taken.
+    /// Warnings about what was applied.
     pub warnings: Vec<String>,
 }
 
-/// Why a setting was not changed; nothing was.
+/// Why no setting was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SetError {
     /// No such provider.
     #[error(transparent)]
     Provider(#[from] Error),
-    /// The settings cannot be obeyed.
+    /// The settings are invalid.
     #[error("nothing was changed")]
     Rejected(Vec<String>),
-    /// More than anybody tunes by hand.
+    /// More than [`SETTINGS_MAX`].
     #[error("more than {SETTINGS_MAX} settings; nothing was changed")]
     TooMany,
 }
 
 impl Daemon {
-    /// The configuration that this shop was built from.
+    /// The configuration that this registry was built from.
     #[must_use]
     pub fn new(
         shop: ProviderRegistry,
@@ -113,7 +113,7 @@ impl Daemon {
         }
     }
 
-    /// From now on the addresses of providers (`listen`) follow the configuration through these doors.
+    /// From now on these listeners follow the `listen` addresses of the providers.
     pub fn set_listeners(&self, doors: Listeners) {
         // A daemon has one gateway; the first one stays.
         let _known = self.shared.listeners.set(doors);
@@ -125,19 +125,19 @@ impl Daemon {
         &self.shared.registry
     }
 
-    /// The configuration in force.
+    /// The current configuration.
     #[must_use]
     pub fn config(&self) -> Config {
         self.shared.state.lock().loaded.config.clone()
     }
 
-    /// Files and folders whose change is a reason to look again.
+    /// Files and folders whose change should cause a reload.
     #[must_use]
     pub fn watched(&self) -> Vec<String> {
         self.shared.state.lock().loaded.watched.clone()
     }
 
-    /// Looks again at every file and variable. Reads files, so not for a task that must not wait.
+    /// Reads every file and variable again. Blocks on files, so do not call it from an async task.
     #[must_use]
     pub fn reload(&self) -> Outcome {
         let _one_at_a_time = self.shared.changing.lock();
@@ -148,7 +148,7 @@ impl Daemon {
         outcome
     }
 
-    /// Changes settings of one provider: all of them or none. `None` takes a setting back.
+    /// Changes settings of one provider: all of them or none. `None` removes a setting.
     pub fn set(
         &self,
         provider: &str,
@@ -199,7 +199,7 @@ impl Daemon {
         Ok(outcome)
     }
 
-    /// Why a provider cannot have the address that was set for it now.
+    /// Why the newly set address of a provider cannot be opened.
     fn listen_problems(&self, provider: &str, state: &DaemonState, config: &Config) -> Vec<String> {
         let listen = |config: &Config| config.provider(provider).and_then(|one| one.listen);
         let doors = self.shared.listeners.get();
@@ -211,8 +211,8 @@ impl Daemon {
             .collect()
     }
 
-    /// Before an order: what the ledger remembers of the provider must be known, or the order would be
-    /// about a provider that looks new.
+    /// Before a command: waits until the provider's state is loaded from the ledger, otherwise the
+    /// command would apply to a provider that looks new.
     pub async fn catch_up(&self, provider: &str) -> Result<(), Error> {
         self.shared
             .registry
@@ -222,7 +222,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// An operator wants something of a provider; `reset` and `resume` also of one entity.
+    /// Runs an operator command on a provider; `reset` and `resume` also on one entity.
     pub fn command(
         &self,
         provider: &str,
@@ -248,12 +248,12 @@ impl Daemon {
         Ok(live)
     }
 
-    /// What is in force now. Whoever changes it holds `changing` until it has put the new state back.
+    /// A copy of the current state. A change holds `changing` until it has stored the new state.
     fn snapshot(&self) -> DaemonState {
         self.shared.state.lock().clone()
     }
 
-    /// Obeys what was loaded, as far as it can be obeyed.
+    /// Applies a loaded configuration as far as possible.
     fn apply(&self, state: &mut DaemonState, reloaded: Reloaded) -> Outcome {
         let Reloaded {
             mut loaded,
@@ -261,7 +261,7 @@ impl Daemon {
             rejected: refused,
         } = reloaded;
         let mut refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
-        // Also where nothing has changed: an address that could not be had the last time may be free.
+        // Also if nothing has changed: an address that was in use the last time may be free now.
         let doors = self.shared.listeners.get();
         let ready = doors.map(|doors| (doors, doors.prepare(addresses(&loaded.config))));
         let follow = || -> Vec<ListenError> {
@@ -319,7 +319,7 @@ impl Daemon {
     }
 }
 
-/// The addresses that providers have for themselves, the built-in ones too.
+/// The providers' own addresses, those of built-in providers included.
 fn addresses(config: &Config) -> Vec<(SocketAddr, String)> {
     config
         .all_providers()
@@ -327,8 +327,8 @@ fn addresses(config: &Config) -> Vec<(SocketAddr, String)> {
         .collect()
 }
 
-/// What is wrong with the change from one to the other: what was set and is refused or changes
-/// nothing, and what it makes of its provider.
+/// The problems that a change introduces: settings that are rejected or have no effect, and errors
+/// of the provider.
 fn new_problems(provider: &str, before: &Reloaded, after: &Reloaded) -> Vec<String> {
     let is_set = |problem: &&Problem| {
         let level = problem.level != Level::Note;
@@ -355,14 +355,14 @@ fn new_problems(provider: &str, before: &Reloaded, after: &Reloaded) -> Vec<Stri
             guilty.push(problem);
         }
     }
-    // A file that is broken already would swallow the setting.
+    // An invalid file would hide the setting.
     let is_broken = |reloaded: &Reloaded| {
         let governed = reloaded.loaded.provider(provider);
         governed.is_some_and(|governed| governed.problems.has_errors())
     };
     if guilty.is_empty() && is_broken(after) {
         guilty.push(format!(
-            "{}: the file of `{provider}` was refused, so nothing can be laid over it; mend it first",
+            "{}: the file of `{provider}` is invalid, so settings cannot be applied to it; fix the file first",
             Place::whole("set")
         ));
     }

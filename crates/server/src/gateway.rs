@@ -1,9 +1,8 @@
-//! The gateway: listens, accepts, serves, and ends in good order.
+//! The gateway: listens, accepts, serves, and shuts down gracefully.
 //!
-//! Promises: at most so many connections at a time, and so many from one address; whoever finds no
-//! room is told so at once. On the order to end, no new connection is accepted, calls under way are
-//! finished, and those and the tunnels that are still there after the grace are dropped, which gives
-//! their permits back.
+//! Promises: bounds the number of connections, in total and per client address, and rejects further
+//! ones at once. On shutdown it accepts no new connection and finishes running calls. After the
+//! grace period it drops the remaining calls and tunnels, which releases their permits.
 //!
 //! Never: knows what a call is about.
 
@@ -39,22 +38,23 @@ use tollgate_core::time::Span;
 use connection_cap::ConnectionCap;
 use overload::Overload;
 
-/// How a gateway works.
+/// Settings of a gateway.
 #[derive(Clone, Debug)]
 pub struct GatewayOptions {
-    /// Connections of callers at a time; more are refused. One is a task and some 20 KiB, so this
-    /// many are 80 MiB. Fewer where the descriptors of the process do not carry so many.
+    /// The maximum number of client connections; the gateway rejects further ones. A connection is
+    /// a task of some 20 KiB, so the default is 80 MiB. Fewer if the process has too few
+    /// descriptors.
     pub connections_max: usize,
-    /// Connections from one address, or one /64 of IPv6, at a time. A quarter of all, so that no
-    /// single host keeps the others out, and enough for a proxy in front. This host itself is not
+    /// The maximum number of connections from one address, or one /64 of IPv6. A quarter of the
+    /// total: no single host locks out the others, and a proxy in front has enough. Loopback is not
     /// counted by address.
     pub connections_per_address_max: usize,
-    /// Count this host by its address too. Its programs share one address, so they are not unless no
-    /// proxy on this host speaks for others.
+    /// Count loopback by address too. Local programs share one address, so enable this only if no
+    /// local proxy forwards for other clients.
     pub counts_this_host: bool,
-    /// How long calls under way may take after the order to end.
+    /// How long running calls may take after the shutdown signal.
     pub grace: Span,
-    /// How long callers may take.
+    /// The timeouts of client connections.
     pub timeouts: ClientTimeouts,
 }
 
@@ -70,27 +70,27 @@ impl Default for GatewayOptions {
     }
 }
 
-/// What an address of the gateway is for.
+/// What a listener of the gateway serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenerKind {
     /// Every provider.
     All,
-    /// This provider only: its paths stand for themselves.
+    /// This provider only: request paths are paths of the provider.
     Provider(String),
 }
 
-/// A gateway. It serves until it is drained or dropped.
+/// A gateway. It serves until [`Gateway::drain`] or drop.
 #[derive(Debug)]
 pub struct Gateway {
     listeners: Listeners,
 }
 
-/// An address that is being served.
+/// An address that the gateway serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
-    /// Where.
+    /// The bound address.
     pub address: SocketAddr,
-    /// For what.
+    /// What it serves.
     pub kind: ListenerKind,
 }
 
@@ -98,17 +98,17 @@ pub struct ListenAddress {
 struct GatewayState {
     registry: ProviderRegistry,
     options: GatewayOptions,
-    /// It ends: no door is opened any more.
+    /// The gateway shuts down and opens no more listeners.
     is_draining: AtomicBool,
     connection_cap: Arc<ConnectionCap>,
     overload: Overload,
-    /// What tells the ids of two runs apart.
+    /// Distinguishes the ids of two runs.
     run_id: String,
     calls: AtomicU64,
 }
 
 impl Gateway {
-    /// A gateway to these providers that does not listen yet.
+    /// A gateway for these providers that does not listen yet.
     #[must_use]
     pub fn new(shop: ProviderRegistry, options: GatewayOptions) -> Gateway {
         let state = GatewayState::new(shop, options);
@@ -117,7 +117,7 @@ impl Gateway {
         }
     }
 
-    /// Serves an address from now on. Port 0 = a free one.
+    /// Starts to serve an address. Port 0 = a free port.
     pub async fn listen(
         &mut self,
         address: SocketAddr,
@@ -127,7 +127,7 @@ impl Gateway {
         self.listeners.open(listener, door, Some(address))
     }
 
-    /// Serves a socket that is open already, such as one that the service manager holds.
+    /// Starts to serve a socket that is open already, such as one from systemd.
     pub fn listen_on(
         &mut self,
         listener: TcpListener,
@@ -136,13 +136,13 @@ impl Gateway {
         self.listeners.open(listener, door, None)
     }
 
-    /// Its doors, for whoever opens and closes those of providers while it serves.
+    /// The listeners, to open and close those of providers at run time.
     #[must_use]
     pub fn listeners(&self) -> Listeners {
         self.listeners.clone()
     }
 
-    /// Ends in good order: accepts nothing more, finishes what is under way, drops the rest.
+    /// Shuts down gracefully: accepts nothing more, finishes running calls, drops the rest.
     pub async fn drain(self) {
         LogEvent::Draining.emit();
         self.listeners.drain().await;
@@ -155,7 +155,7 @@ impl Drop for Gateway {
     }
 }
 
-/// An id for an answer to what never became a call: no head was read, or there was no room for it.
+/// An id for a response without a call: no head was parsed, or the connection was rejected.
 fn id_without_call() -> String {
     static STRAYS: AtomicU64 = AtomicU64::new(0);
     let number = STRAYS.fetch_add(1, Ordering::Relaxed);

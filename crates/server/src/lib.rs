@@ -1,9 +1,9 @@
-//! The gateway: an address that applications call in place of the provider's; and the admin address
-//! beside it, for those who run it.
+//! The gateway: applications call its address instead of the provider's. Operators use the admin
+//! address.
 //!
-//! Promises: every call takes the path of `tollgate::path`; here are only the doors to it, the
-//! headers around it, and the one place that turns errors into statuses. A new configuration takes
-//! the place of the old one while calls go on.
+//! Promises: every call takes the path of `tollgate::path`. This crate adds the listeners, the
+//! headers and the one place that maps errors to statuses. A new configuration replaces the old one
+//! while calls continue.
 //!
 //! Never: decides about a permit.
 

@@ -1,7 +1,7 @@
-//! Refusals: the one place that turns errors into statuses, JSON and headers.
+//! Rejections: the one place that maps errors to statuses, JSON and headers.
 //!
-//! Promises: a refusal names the thing, the number and the next step; times are in milliseconds,
-//! `Retry-After` is there wherever a time is known, and is never too early.
+//! Promises: a rejection names the problem, the number and the next step. Times are in
+//! milliseconds. `Retry-After` is set whenever a time is known, and is never too early.
 //!
 //! Never: shows a key, a query or a header of the call.
 
@@ -17,11 +17,10 @@ use tollgate::error::Reason;
 use tollgate_core::health::HealthStatus;
 use tollgate_core::time::Span;
 
-/// A wait that no client should sit out inside a retry loop.
+/// A wait above this is too long for a client's retry loop.
 const LONG_WAIT: Span = Span::from_secs(60);
 
-/// The JSON of most refusals. Fields that say nothing are left out, except where a client may look
-/// for them.
+/// The JSON of most rejections. Empty fields are left out, except where clients expect them.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Rejection<'a> {
@@ -41,7 +40,7 @@ struct Rejection<'a> {
     retry_in: Option<u64>,
 }
 
-/// M10: the JSON of a provider that rests, field for field.
+/// M10: the JSON of an unavailable provider, field for field.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Unavailable<'a> {
@@ -52,12 +51,12 @@ struct Unavailable<'a> {
     failure_count: u32,
     reset_in: u64,
     health: &'static str,
-    /// Only where an operator ordered it: the provider has not failed, and waiting does not help.
+    /// Only if an operator set the state: the provider has not failed, and waiting does not help.
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
 }
 
-/// What a caller gets in place of an answer.
+/// The response to a caller whose call failed.
 pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
     if let Error::Asleep { provider, status } = error {
         return provider_unavailable(provider, status);
@@ -119,7 +118,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
     json(status, &refusal, wait)
 }
 
-/// A status of ours with a JSON body.
+/// An own response with a JSON body.
 pub(crate) fn json(
     status: StatusCode,
     body: &impl Serialize,
@@ -140,7 +139,7 @@ pub(crate) fn json(
 fn provider_unavailable(provider: &str, status: &HealthStatus) -> Response<ReplyBody> {
     let mut message = status.breaker.message(provider);
     if status.by_operator {
-        message.push_str(": an operator has paused it");
+        message.push_str(": paused by an operator");
     }
     let body = Unavailable {
         error: "ProviderUnavailableError",
@@ -158,7 +157,7 @@ fn provider_unavailable(provider: &str, status: &HealthStatus) -> Response<Reply
     json(StatusCode::SERVICE_UNAVAILABLE, &body, wait)
 }
 
-/// When to come back: whole seconds for most clients, milliseconds for those that read them.
+/// When to retry: whole seconds for most clients, milliseconds for those that read them.
 fn add_retry_after(headers: &mut HeaderMap, wait: Span) {
     headers.insert(RETRY_AFTER, HeaderValue::from(wait.0.div_ceil(1_000_000)));
     headers.insert("retry-after-ms", HeaderValue::from(millis(wait)));
@@ -205,7 +204,7 @@ fn status_and_code(error: &Error) -> (StatusCode, &'static str) {
     }
 }
 
-/// When to come back, where that is known.
+/// When to retry, if known.
 fn retry_in(error: &Error) -> Option<Span> {
     let (Error::NoPermit { retry_in, .. }
     | Error::NotInCache { retry_in, .. }
@@ -216,12 +215,12 @@ fn retry_in(error: &Error) -> Option<Span> {
     *retry_in
 }
 
-/// Rounded up: early is refused again.
+/// Rounded up: a retry that is too early would be rejected again.
 fn millis(span: Span) -> u64 {
     span.0.div_ceil(1_000)
 }
 
-/// A message begins with a capital letter.
+/// Messages begin with a capital letter.
 fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
     match letters.next() {
@@ -250,7 +249,7 @@ mod tests {
         (status, serde_json::from_slice(&body).unwrap())
     }
 
-    /// Reasons of our own keep to the words of the contract, and say what really helps.
+    /// Reasons inside Tollgate use the codes of the contract, with hints of their own.
     #[tokio::test]
     async fn rejections_caused_by_tollgate_have_their_own_hints() {
         for (reason, status, error, word, helps) in [
@@ -266,7 +265,7 @@ mod tests {
                 503,
                 "QueueFull",
                 "queue_full",
-                "started anew",
+                "has restarted",
             ),
             (
                 Reason::NoShare,
@@ -280,7 +279,7 @@ mod tests {
                 503,
                 "QueueFull",
                 "queue_full",
-                "`tollgate status x` says how many of each priority",
+                "`tollgate status x` shows how many of each priority",
             ),
         ] {
             let (told, json) = rejection_for(reason).await;

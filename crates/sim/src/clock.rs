@@ -1,7 +1,7 @@
-//! The clocks of a node, as far from true time as real ones are: drift, steps, suspend.
+//! The clocks of a node, as inaccurate as real ones: drift, steps, suspend.
 //!
-//! Promises: a node's ledger clock never goes back, whatever its drift; the wall clock steps when
-//! it is told to and by as much; readings are functions of true time.
+//! Promises: a node's ledger clock never goes back, whatever its drift; the wall clock steps only
+//! at the configured times and by the configured amounts; readings are functions of true time.
 //!
 //! Never: reads a real clock.
 
@@ -18,10 +18,10 @@ pub struct NodeClock {
     pub drift_ppm: i32,
     /// Steps of the wall clock: true time and signed microseconds, in order of time.
     pub wall_steps: Vec<(Micros, i64)>,
-    /// True times `[from, to)` in which the node stands still, in order, not overlapping.
+    /// True times `[from, to)` in which the node is suspended, in order, not overlapping.
     pub suspends: Vec<(Micros, Micros)>,
-    /// Whether the ledger clock stands still too while suspended (CLOCK_MONOTONIC does,
-    /// CLOCK_BOOTTIME does not). The wall clock never does.
+    /// Whether the ledger clock also stops while the node is suspended (CLOCK_MONOTONIC does,
+    /// CLOCK_BOOTTIME does not). The wall clock never stops.
     pub stops_in_suspend: bool,
 }
 
@@ -60,7 +60,7 @@ impl NodeClock {
         Micros(low)
     }
 
-    /// When the node runs again, if it stands still at `truth`.
+    /// When the node resumes, if it is suspended at `truth`.
     #[must_use]
     pub fn resumes_at(&self, truth: Micros) -> Option<Micros> {
         let asleep = self

@@ -1,5 +1,5 @@
-//! The commands of `tollgate-sim`, one file each, and what they share: the runtime, the end of a run,
-//! and lines on stdout.
+//! The commands of `tollgate-sim`, one file each, and the code they share: the runtime, the signals
+//! that end a run, and lines on stdout.
 //!
 //! Promises: a closed stdout is not a failure (`tollgate-sim serve | head -1`).
 //!
@@ -15,7 +15,7 @@ pub(crate) mod serve;
 pub(crate) mod proxy;
 pub(crate) mod exactness;
 
-/// What a command ends with.
+/// The result of a command.
 pub(crate) type CommandResult = Result<(), Box<dyn Error>>;
 
 /// Runs a command's future on one thread: the provider is the slow side on purpose.
@@ -26,7 +26,7 @@ fn block_on(command: impl Future<Output = CommandResult>) -> CommandResult {
         .block_on(command)
 }
 
-/// The two ways in which a run is ended from outside.
+/// The two signals that end a run.
 #[derive(Debug)]
 struct ShutdownSignals {
     terminate: tokio::signal::unix::Signal,
@@ -34,7 +34,7 @@ struct ShutdownSignals {
 }
 
 impl ShutdownSignals {
-    /// Listens from now on; a signal before that still kills.
+    /// Handles both signals from now on; a signal before that still kills.
     fn listen() -> io::Result<ShutdownSignals> {
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;
@@ -44,7 +44,7 @@ impl ShutdownSignals {
         })
     }
 
-    /// Returns when SIGTERM or SIGINT has come.
+    /// Returns when SIGTERM or SIGINT has arrived.
     async fn wait(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -53,7 +53,7 @@ impl ShutdownSignals {
     }
 }
 
-/// One line on stdout, at once.
+/// Prints one line on stdout and flushes it.
 fn print_line(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match writeln!(out, "{line}").and_then(|()| out.flush()) {

@@ -1,10 +1,10 @@
-//! The table of client rules against ways of counting: how much of the quota each uses, and how
-//! often the provider refuses.
+//! The table of client rules against ways of counting: how much of the quota each rule uses, and
+//! how often the provider limits it.
 //!
 //! Promises: demand saturates; seeds, lengths and delays are stated here; the same call gives the
 //! same table. Rows are data: the caller adds its own.
 //!
-//! Never: judges by anything but the provider's log.
+//! Never: uses anything but the provider's log.
 
 use std::fmt::{self, Write};
 
@@ -30,22 +30,22 @@ pub const SEEDS: [u64; 3] = [1, 2, 3];
 /// One provider and network.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// What the head of the table says.
+    /// Its name in the head of the table.
     pub name: String,
     /// How the provider counts.
     pub rule: RuleSpec,
-    /// How far away it is.
+    /// The network and the provider's work.
     pub latency: Latency,
     /// How long a run lasts.
     pub length: Span,
 }
 
-/// Makes a fresh client for a column; `None` where the rule is not meant for it.
+/// Makes a new client for a column; `None` where the rule does not apply.
 pub type Factory = Box<dyn Fn(&Column) -> Option<Box<dyn Client>>>;
 
 /// One client rule.
 pub struct Row {
-    /// What the line of the table begins with.
+    /// The first cell of its line in the table.
     pub name: String,
     /// How many nodes its client runs.
     pub nodes: usize,
@@ -56,9 +56,9 @@ pub struct Row {
 /// One cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
-    /// Use of the quota in percent, [`crate::judge::Judge::use_of`].
+    /// Use of the quota in percent, [`crate::judge::Judge::quota_used`].
     pub used: f64,
-    /// Refusals per 1000 requests that arrived.
+    /// 429s per 1000 requests that arrived.
     pub limited: f64,
 }
 
@@ -113,9 +113,9 @@ impl Row {
 }
 
 /// The eight columns: two sliding windows near and far, a bucket and a fixed window. Windows of
-/// 10 s are run for 600 s, those of 1 s for 300 s. The edges of the fixed window lie half a window
-/// after the start of the run: no client knows them, and one that began on an edge by luck would
-/// look better than it is. So the run touches 301 of its windows.
+/// 10 s run for 600 s, windows of 1 s for 300 s. The edges of the fixed window lie half a window
+/// after the start of the run: no client knows them, and a client that started on an edge by luck
+/// would look better than it is. So the run touches 301 of its windows.
 #[must_use]
 pub fn columns() -> Vec<Column> {
     let slow = Counting::Sliding {
@@ -153,7 +153,7 @@ pub fn columns() -> Vec<Column> {
     ]
 }
 
-/// Every way of counting at 50 per second, in a LAN: which rule is exact for which.
+/// Every way of counting at 50 per second, in a LAN: which rule is exact for which counting.
 #[must_use]
 pub fn all_countings() -> Vec<Column> {
     let (limit, window, phase) = (50, Span::from_secs(1), Span::from_millis(500));
@@ -197,7 +197,7 @@ pub fn all_countings() -> Vec<Column> {
     countings.into_iter().map(column).collect()
 }
 
-/// The rules in use elsewhere, and the references.
+/// The rules that other libraries use, and the references.
 #[must_use]
 pub fn rows() -> Vec<Row> {
     let millis = Span::from_millis;
@@ -262,8 +262,8 @@ pub fn cell(row: &Row, column: &Column, seeds: &[u64]) -> Result<Option<Cell>, R
     }))
 }
 
-/// Clocks as they are found: one perfect one, or several that started at different times and run
-/// 100 to 500 ppm fast or slow in turn, which is what slewing does.
+/// Realistic clocks: one perfect clock, or several that started at different times and run 100 to
+/// 500 ppm fast or slow in turn, as slewing does.
 fn clocks(nodes: usize) -> Vec<NodeClock> {
     if nodes == 1 {
         return vec![NodeClock::default()];
@@ -306,7 +306,7 @@ pub fn table(rows: &[Row], columns: &[Column], seeds: &[u64]) -> Result<String, 
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1} / ", self.used)?;
-        // A single refusal must never look like none.
+        // A single 429 must never look like none.
         if self.limited == 0.0 {
             f.write_char('0')
         } else {

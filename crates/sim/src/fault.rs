@@ -1,10 +1,10 @@
-//! What goes wrong at the provider, and when: a plan of faults and the question "what strikes now?".
+//! Planned faults of the provider: a plan, and which faults affect a request now.
 //!
 //! Promises: pure. Time is an argument (microseconds since the provider started), the same plan and
-//! the same requests give the same strikes, and a plan never holds more than [`FAULTS_MAX`] entries.
+//! the same requests give the same faults, and a plan never holds more than [`FAULTS_MAX`] entries.
 //! The text form (`outage 8s..11s 503`) is in [`text`].
 //!
-//! Never: sleeps, answers, counts a permit. The HTTP provider acts on what is decided here.
+//! Never: sleeps, responds, counts a permit. The HTTP provider applies the decisions made here.
 
 use tollgate_core::time::{Micros, Span};
 
@@ -14,78 +14,78 @@ mod words;
 pub use words::{FaultParseError, parse_span};
 
 /// Faults in one plan. A scenario with more than 64 is a program, not a scenario; and every request
-/// walks the list, so it stays short.
+/// scans the list, so it stays short.
 pub const FAULTS_MAX: usize = 64;
 
-/// One thing that goes wrong.
+/// One fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Counted, then answered with this status and nothing useful.
+    /// The request is counted, then gets this status and nothing useful.
     Outage {
-        /// The status of the answer.
+        /// The status of the response.
         status: u16,
     },
-    /// The connection is reset while the request lies unread: it was never counted.
+    /// The connection is reset while the request is unread: it is never counted.
     ResetBefore,
-    /// The request is read and counted, then the connection is reset without an answer.
+    /// The request is read and counted, then the connection is reset without a response.
     ResetAfter,
-    /// The request is read and counted, then never answered.
+    /// The request is read and counted, then never gets a response.
     Hang,
-    /// The body comes one byte at a time.
+    /// The body arrives one byte at a time.
     Drip {
         /// Time between two bytes.
         gap: Span,
     },
     /// The body never ends.
     Endless,
-    /// 64 KiB of headers come with the answer.
+    /// The response has 64 KiB of headers.
     HugeHeaders,
-    /// The body breaks off in the middle of its announced length.
+    /// The body ends in the middle of its announced length.
     Truncate,
-    /// The `Date` header, and every absolute time told, is wrong by this much.
+    /// The `Date` header, and every absolute time in the response, is wrong by this much.
     Skew {
-        /// Seconds ahead of the truth; negative means behind.
+        /// Seconds ahead of true time; negative means behind.
         secs: i64,
     },
-    /// The provider enforces another number than before.
+    /// The provider enforces a different number than before.
     Limit {
         /// Which rule, counted from 0 in the order of the settings.
         rule: usize,
         /// The number it enforces.
         to: Amount,
     },
-    /// The headers tell another number than the one that is enforced.
+    /// The headers advertise a different number than the enforced one.
     Tell {
         /// Which rule, counted from 0 in the order of the settings.
         rule: usize,
-        /// The number that is told.
+        /// The advertised number.
         to: Amount,
     },
 }
 
-/// A number of permits, absolute or as a part of what the settings say.
+/// A number of permits, absolute or relative to the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// This many.
     Exactly(u64),
-    /// Half of what the settings say, rounded down.
+    /// Half of the number in the settings, rounded down.
     Half,
 }
 
-/// When a fault strikes. Times are measured from the start of the provider.
+/// When a fault is active. Times are measured from the start of the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// From the moment it is planned until it is cleared.
     Now,
-    /// Between two times; without an end, for ever.
+    /// Between two times; without an end, forever.
     Between {
-        /// First moment at which it strikes.
+        /// The first instant at which it is active.
         from: Span,
-        /// First moment at which it no longer does.
+        /// The first instant at which it is no longer active.
         to: Option<Span>,
     },
-    /// The next so many requests, whenever they come. This is what tests use: no waiting for time.
-    /// For `Limit` and `Tell`, which no request uses up, the same as for ever.
+    /// The next `requests` requests, whenever they arrive. Tests use this form: they need not wait
+    /// for time. For `Limit` and `Tell`, which no request uses up, the same as forever.
     Next {
         /// Requests still to be struck.
         requests: u32,
@@ -95,9 +95,9 @@ pub enum When {
 /// A fault with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedFault {
-    /// What goes wrong.
+    /// The fault.
     pub fault: Fault,
-    /// When it does.
+    /// When it is active.
     pub when: When,
 }
 
@@ -106,7 +106,7 @@ pub struct PlannedFault {
 #[error("the plan already holds {FAULTS_MAX} faults that are not over; clear it first (`clear`)")]
 pub struct PlanFull;
 
-/// The faults of one provider, past ones dropped.
+/// The faults of one provider; past ones are dropped.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
     entries: Vec<Entry>,
@@ -116,40 +116,40 @@ pub struct FaultPlan {
 struct Entry {
     fault: Fault,
     from: Micros,
-    /// Exclusive; `None` is for ever.
+    /// Exclusive; `None` is forever.
     until: Option<Micros>,
     /// Requests still to be struck; `None` is all.
     remaining: Option<u32>,
 }
 
-/// All that goes wrong with one request.
+/// All faults that affect one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AppliedFaults {
     /// What becomes of the request after it was counted.
     pub response_fault: ResponseFault,
-    /// What becomes of the body of the answer.
+    /// The fault of the response body.
     pub body: BodyFault,
-    /// Whether the head of the answer is huge.
+    /// Whether the head of the response is huge.
     pub huge_headers: bool,
-    /// Seconds by which told times are wrong.
+    /// Seconds by which times in the response are wrong.
     pub skew_secs: i64,
 }
 
 /// What becomes of a request after it was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResponseFault {
-    /// It is answered.
+    /// It gets its response.
     #[default]
     Unaffected,
-    /// It is answered with this status instead.
+    /// It gets this status instead.
     Outage(u16),
     /// Its connection is reset.
     Reset,
-    /// It is never answered.
+    /// It never gets a response.
     Hang,
 }
 
-/// What becomes of the body of an answer.
+/// The fault of a response body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyFault {
     /// It arrives.
@@ -159,7 +159,7 @@ pub enum BodyFault {
     Drip(Span),
     /// It never ends.
     Endless,
-    /// It breaks off in the middle.
+    /// It ends in the middle.
     Truncated,
 }
 
@@ -174,7 +174,7 @@ impl FaultPlan {
             return Err(PlanFull);
         }
         let start = Micros(0);
-        let (from, until, left) = match planned.when {
+        let (from, until, remaining) = match planned.when {
             When::Now => (now, None, None),
             When::Between { from, to } => (start + from, to.map(|to| start + to), None),
             When::Next { requests } => (start, None, Some(requests)),
@@ -183,17 +183,17 @@ impl FaultPlan {
             fault: planned.fault,
             from,
             until,
-            remaining: left,
+            remaining,
         });
         Ok(())
     }
 
-    /// Forgets every fault.
+    /// Removes every fault.
     pub fn clear(&mut self) {
         self.entries.clear();
     }
 
-    /// Whether bytes that arrive now would be met with a reset; uses nothing up.
+    /// Whether bytes that arrive now could cause a reset; uses nothing up.
     #[must_use]
     pub fn may_reset_unread(&self, now: Micros) -> bool {
         self.entries
@@ -201,7 +201,7 @@ impl FaultPlan {
             .any(|entry| entry.fault == Fault::ResetBefore && entry.is_on(now))
     }
 
-    /// Whether bytes that arrive now are met with a reset instead of being read.
+    /// Whether bytes that arrive now cause a reset instead of being read.
     pub fn resets_unread(&mut self, now: Micros) -> bool {
         let unread = |entry: &&mut Entry| entry.fault == Fault::ResetBefore && entry.is_on(now);
         match self.entries.iter_mut().find(unread) {
@@ -213,20 +213,20 @@ impl FaultPlan {
         }
     }
 
-    /// What strikes a request that is counted now. Each fault planned for the next n requests is used
-    /// up by one. Where two faults speak about the same thing, the one planned first wins.
+    /// The faults of a request that is counted now. Each fault planned for the next n requests is
+    /// used up by one. Where two faults concern the same thing, the one planned first wins.
     pub fn apply_to_request(&mut self, now: Micros) -> AppliedFaults {
-        let mut strike = AppliedFaults::default();
+        let mut faults = AppliedFaults::default();
         for entry in self.entries.iter_mut().filter(|entry| entry.is_on(now)) {
-            if strike.apply(entry.fault) {
+            if faults.apply(entry.fault) {
                 entry.use_one();
             }
         }
-        strike
+        faults
     }
 
-    /// The number that `rule` enforces now; `base` is what the settings say. The change planned last
-    /// wins.
+    /// The number that `rule` enforces now; `base` is the number in the settings. The change
+    /// planned last wins.
     #[must_use]
     pub fn limit(&self, rule: usize, base: u64, now: Micros) -> u64 {
         self.amount(base, now, |fault| match fault {
@@ -251,7 +251,7 @@ impl FaultPlan {
         edges
     }
 
-    /// The number that the headers tell for `rule` now, if it is not the enforced one.
+    /// The number that the headers advertise for `rule` now, if it is not the enforced one.
     #[must_use]
     pub fn advertised(&self, rule: usize, base: u64, now: Micros) -> Option<u64> {
         self.amount(base, now, |fault| match fault {
@@ -269,7 +269,7 @@ impl FaultPlan {
 }
 
 impl Amount {
-    /// The number itself; `base` is what the settings say.
+    /// The number itself; `base` is the number in the settings.
     #[must_use]
     pub fn of(self, base: u64) -> u64 {
         match self {
@@ -289,12 +289,12 @@ impl Entry {
     }
 
     fn use_one(&mut self) {
-        self.remaining = self.remaining.map(|left| left.saturating_sub(1));
+        self.remaining = self.remaining.map(|remaining| remaining.saturating_sub(1));
     }
 }
 
 impl AppliedFaults {
-    /// Takes up a fault; tells whether this request is struck by it.
+    /// Adds a fault; returns whether it affects this request.
     fn apply(&mut self, fault: Fault) -> bool {
         match fault {
             Fault::Outage { status } => self.set_response_fault(ResponseFault::Outage(status)),
@@ -311,15 +311,16 @@ impl AppliedFaults {
                 self.skew_secs = secs;
                 true
             }
-            // It strikes bytes, before there is a request; and numbers hold by time, not by request.
+            // `ResetBefore` affects bytes, before there is a request; numbers change by time, not
+            // by request.
             Fault::ResetBefore | Fault::Limit { .. } | Fault::Tell { .. } => false,
         }
     }
 
-    fn set_response_fault(&mut self, fate: ResponseFault) -> bool {
+    fn set_response_fault(&mut self, fault: ResponseFault) -> bool {
         let open = self.response_fault == ResponseFault::Unaffected;
         if open {
-            self.response_fault = fate;
+            self.response_fault = fault;
         }
         open
     }

@@ -1,10 +1,11 @@
-//! A TCP relay that spoils connections on demand: delay, jitter, cut, half-close, stall, drop, refuse.
+//! A TCP relay that injects faults on demand: delay, jitter, cut, half-close, stall, drop, refuse.
 //!
-//! Promises: works below any protocol; each direction has its own [`LinkFaults`]; a switch takes effect at
-//! once on open connections too; bytes that are let through keep their order and are never changed;
-//! delay is latency, not a lower bandwidth (up to [`QUEUE_CHUNKS`] chunks are under way at a time).
+//! Promises: works below any protocol; each direction has its own [`LinkFaults`]; an update takes
+//! effect at once on open connections too; forwarded bytes keep their order and are never changed;
+//! delay is latency, not a lower bandwidth (up to [`QUEUE_CHUNKS`] chunks are in transit at a
+//! time).
 //!
-//! Never: looks into the bytes, outlives its handle (dropping [`FaultProxy`] ends every task).
+//! Never: inspects the bytes, outlives its handle (dropping [`FaultProxy`] ends every task).
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,52 +24,52 @@ pub mod text;
 /// more than any test opens.
 pub const CONNECTIONS_MAX: usize = 1_024;
 
-/// Chunks under way per direction: 64 × 16 KiB = 1 MiB, enough for 80 Mbit/s at 100 ms of delay.
+/// Chunks in transit per direction: 64 × 16 KiB = 1 MiB, enough for 80 Mbit/s at 100 ms of delay.
 pub const QUEUE_CHUNKS: usize = 64;
 
-/// Rest after a failed accept, so that a lack of descriptors is not a busy loop.
+/// Pause after a failed accept, so that a lack of descriptors does not cause a busy loop.
 const ACCEPT_PAUSE: Span = Span::from_millis(10);
 
 /// Kernel queue of connections not yet accepted.
 const BACKLOG: u32 = 1_024;
 
-/// What happens to the bytes of one direction.
+/// The faults of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkFaults {
-    /// Added to the way of every byte.
+    /// Added to the latency of every byte.
     pub delay: Span,
-    /// Up to this much more, drawn anew for each chunk; order is kept.
+    /// Up to this much more, drawn for each chunk; order is kept.
     pub jitter: Span,
-    /// Both sides are reset after so many bytes of this direction, counted per connection since the
-    /// last switch. A reset may overtake bytes that the receiver has not read yet.
+    /// Both sides are reset after this many bytes of this direction, counted per connection since
+    /// the last update. A reset may overtake bytes that the receiver has not read yet.
     pub cut_after: Option<u64>,
-    /// What else happens to them.
+    /// Whether bytes pass.
     pub flow: Flow,
 }
 
-/// What happens to bytes apart from time.
+/// Whether bytes pass, wait or are discarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Flow {
     /// They pass.
     #[default]
     Pass,
-    /// They are held until the lane is switched to something else; senders meet a full window.
+    /// They are held until the flow changes; senders see a full window.
     Stall,
-    /// They are read and thrown away, as if the network had eaten the replies.
+    /// They are read and discarded, as if the network had lost them.
     Drop,
-    /// The receiver sees the end of the stream at once; later bytes are thrown away. The other direction
-    /// stays open.
+    /// The receiver sees the end of the stream at once; later bytes are discarded. The other
+    /// direction stays open.
     HalfClose,
 }
 
-/// The state of the whole relay.
+/// The faults of the whole relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProxyFaults {
     /// From client to server.
     pub up: LinkFaults,
     /// From server to client.
     pub down: LinkFaults,
-    /// New connections are refused by the kernel; open ones go on.
+    /// The kernel refuses new connections; open ones continue.
     pub refuse: bool,
     /// Connections opened before the last change of this number are reset.
     generation: u64,
@@ -83,7 +84,7 @@ pub struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// Listens on a free loopback port and relays to `upstream`. `seed` feeds the dice of jitter.
+    /// Listens on a free loopback port and relays to `upstream`. `seed` seeds the jitter.
     ///
     /// # Errors
     /// When the port cannot be opened.
@@ -102,12 +103,12 @@ impl FaultProxy {
     ) -> io::Result<FaultProxy> {
         let listener = reserve(listen)?.listen(BACKLOG)?;
         let address = listener.local_addr()?;
-        let (weather, watched) = watch::channel(ProxyFaults::default());
+        let (faults, watched) = watch::channel(ProxyFaults::default());
         let mut tasks = JoinSet::new();
         tasks.spawn(relay(listener, address, upstream, seed, watched));
         Ok(FaultProxy {
             address,
-            faults: weather,
+            faults,
             tasks,
         })
     }
@@ -118,13 +119,13 @@ impl FaultProxy {
         self.address
     }
 
-    /// The state now.
+    /// The current faults.
     #[must_use]
     pub fn faults(&self) -> ProxyFaults {
         *self.faults.borrow()
     }
 
-    /// Changes the state, for open connections and new ones.
+    /// Changes the faults, for open connections and new ones.
     pub fn update(&self, change: impl FnOnce(&mut ProxyFaults)) {
         self.faults.send_modify(change);
     }
@@ -151,7 +152,7 @@ impl ProxyFaults {
         self.generation += 1;
     }
 
-    /// Back to a sunny day.
+    /// Removes every fault.
     pub fn clear(&mut self) {
         *self = ProxyFaults {
             generation: self.generation,
@@ -172,27 +173,27 @@ fn reserve(address: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Accepts while connections are welcome; its connections end with it.
+/// Accepts unless new connections are refused; its connections end with it.
 async fn relay(
     listener: TcpListener,
     address: SocketAddr,
     upstream: SocketAddr,
     seed: u64,
-    mut weather: watch::Receiver<ProxyFaults>,
+    mut faults: watch::Receiver<ProxyFaults>,
 ) {
     let mut connections = JoinSet::new();
     let mut port = Port::Open(listener);
     let mut opened: u64 = 0;
     loop {
-        let refuse = weather.borrow_and_update().refuse;
+        let refuse = faults.borrow_and_update().refuse;
         port = port.set_refusing(address, refuse);
         tokio::select! {
-            changed = weather.changed() => if changed.is_err() { return },
+            changed = faults.changed() => if changed.is_err() { return },
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             client = port.accept(), if connections.len() < CONNECTIONS_MAX => {
                 opened += 1;
                 let dice = fastrand::Rng::with_seed(seed.wrapping_add(opened));
-                connections.spawn(connection(client, upstream, dice, weather.clone()));
+                connections.spawn(connection(client, upstream, dice, faults.clone()));
             }
         }
     }
@@ -201,12 +202,14 @@ async fn relay(
 /// The port of the relay.
 enum Port {
     Open(TcpListener),
-    /// Kept from others while nobody is welcome; without a socket if somebody took it all the same.
+    /// Reserved while new connections are refused; without a socket if another process took the
+    /// port.
     Shut(Option<TcpSocket>),
 }
 
 impl Port {
-    /// Opens or shuts it. If it cannot be opened it stays shut until the next switch tries again.
+    /// Opens or shuts the port. If it cannot be opened, it stays shut until the next update tries
+    /// again.
     fn set_refusing(self, address: SocketAddr, refuse: bool) -> Port {
         match (self, refuse) {
             (Port::Open(listener), true) => {
@@ -223,13 +226,14 @@ impl Port {
         }
     }
 
-    /// The next client; waits for ever while nobody is welcome.
+    /// The next client; waits forever while new connections are refused.
     async fn accept(&self) -> TcpStream {
         let Port::Open(listener) = self else {
             return std::future::pending().await;
         };
         loop {
-            // A failed accept (client gone already, no descriptors left) concerns that client alone.
+            // A failed accept (client already gone, no free descriptors) concerns that client
+            // alone.
             match listener.accept().await {
                 Ok((stream, _)) => return stream,
                 Err(_) => real_time::sleep(ACCEPT_PAUSE).await,
@@ -243,15 +247,15 @@ async fn connection(
     mut client: TcpStream,
     upstream: SocketAddr,
     mut dice: fastrand::Rng,
-    mut weather: watch::Receiver<ProxyFaults>,
+    mut faults: watch::Receiver<ProxyFaults>,
 ) {
-    let generation = weather.borrow().generation;
+    let generation = faults.borrow().generation;
     let mut server = match TcpStream::connect(upstream).await {
         Ok(server) => server,
         Err(_) => return reset(&[&client]),
     };
-    // Small writes must leave at once: the delays are ours to choose, not Nagle's. A socket that
-    // refuses the option works all the same.
+    // Small writes must be sent at once: the proxy chooses the delays, not Nagle. A socket that
+    // rejects the option still works.
     client.set_nodelay(true).ok();
     server.set_nodelay(true).ok();
     let ended = {
@@ -262,19 +266,19 @@ async fn connection(
             to_server,
             |w| w.up,
             dice.fork(),
-            weather.clone(),
+            faults.clone(),
         );
         let down = pump::pump(
             from_server,
             to_client,
             |w| w.down,
             dice.fork(),
-            weather.clone(),
+            faults.clone(),
         );
         let both = async { tokio::try_join!(up, down) };
         tokio::select! {
             ended = both => ended.map(|_| ()),
-            _ = weather.wait_for(|weather| weather.generation != generation) => Err(pump::Cut),
+            _ = faults.wait_for(|faults| faults.generation != generation) => Err(pump::Cut),
         }
     };
     if ended.is_err() {

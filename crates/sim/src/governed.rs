@@ -1,12 +1,12 @@
-//! The real thing in a virtual world: the core's gate and turn, on any number of nodes that share
-//! one ledger.
+//! Tollgate's decisions in a virtual world: the core's gate and turn, on any number of nodes that
+//! share one ledger.
 //!
-//! Promises: decides nothing itself. Every permit comes from `tollgate_core`; this file only carries
-//! effects between the gate, the ledger and the network, with delays and cancellations where a real
-//! process has them.
+//! Promises: decides nothing itself. Every permit comes from `tollgate_core`; this file only passes
+//! effects between the gate, the ledger and the network, with the delays and cancellations of a
+//! real process.
 //!
 //! Never: lets a node see the provider, or the ledger see a node's clock: the ledger runs on the
-//! clock of node 0, and only ages and delays cross.
+//! clock of node 0, and nodes exchange only ages and delays.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use tollgate_core::limit::{Rule, Strictness};
 use tollgate_core::time::{Micros, Now, Span};
 use tollgate_core::turn::turn;
 
-use crate::judge::Priority as Urgency;
-use crate::rule::{CallId, LimitStatus, Unit as Counted};
+use crate::judge::Priority as JudgePriority;
+use crate::rule::{CallId, LimitStatus, Unit as SimUnit};
 use crate::world::{Call, Client, Effects, NodeId, Outcome};
 
 mod plan;
@@ -40,7 +40,7 @@ pub struct Governed {
     nodes: Vec<Node>,
     calls: u64,
     dice: Rng,
-    /// What became of calls that never went.
+    /// Calls that were never sent, and why.
     rejected: Vec<(CallId, Resolution)>,
     cancelled: u64,
     limited: Vec<(CallId, usize)>,
@@ -52,11 +52,11 @@ struct Node {
     seq: u64,
     waiting: BTreeMap<PermitId, Call>,
     in_flight: BTreeMap<CallId, Permit>,
-    /// Head back, body still coming.
+    /// The head of the response has arrived, the body has not.
     streaming: BTreeMap<CallId, Vec<Permit>>,
-    /// What the ledger has decided but this node has not heard yet.
+    /// Verdicts of the ledger that have not reached this node yet.
     verdicts: Option<(Micros, Vec<(PermitId, Verdict)>)>,
-    /// Limits that were configured anew.
+    /// Limits that were reconfigured.
     rules: BTreeMap<usize, Arc<Rule>>,
 }
 
@@ -69,7 +69,7 @@ struct Permit {
 }
 
 impl Governed {
-    /// Nodes with this plan, and a ledger that has seen nothing.
+    /// Nodes with this plan, and an empty ledger.
     #[must_use]
     pub fn new(plan: GovernedPlan) -> Governed {
         let cells = plan.limits.iter().enumerate().map(|(index, limit)| {
@@ -91,25 +91,25 @@ impl Governed {
         }
     }
 
-    /// Calls that never went, and why.
+    /// Calls that Tollgate rejected, and why.
     #[must_use]
     pub fn rejected(&self) -> &[(CallId, Resolution)] {
         &self.rejected
     }
 
-    /// Calls that left while they waited.
+    /// Calls that were cancelled while they waited.
     #[must_use]
     pub fn cancelled(&self) -> u64 {
         self.cancelled
     }
 
-    /// What the provider refused, and by which of its rules.
+    /// Calls that the provider limited, and the rule that did.
     #[must_use]
     pub fn limited(&self) -> &[(CallId, usize)] {
         &self.limited
     }
 
-    /// How strict the provider has shown itself, by its first rule.
+    /// How strict the provider has proved to be, by its first rule.
     #[must_use]
     pub fn rung(&self, now: Now) -> Option<Strictness> {
         let (id, rule) = self.cells.first()?;
@@ -136,7 +136,7 @@ impl Governed {
         &mut self.nodes[node.0]
     }
 
-    /// What a caller is promised, on every node.
+    /// Sets a caller's share on every node.
     #[must_use]
     pub fn with_share(mut self, nodes: usize, caller: u32, share: CallerShare) -> Governed {
         for node in 0..nodes {
@@ -192,7 +192,7 @@ impl Governed {
             let cost = cost(call, rule.cost_unit())
                 .saturating_mul(limit.estimate_percent)
                 .div_ceil(100);
-            let leave = if call.priority == Urgency::High {
+            let leave = if call.priority == JudgePriority::High {
                 0
             } else {
                 limit.reserve
@@ -207,7 +207,7 @@ impl Governed {
         terms.collect()
     }
 
-    /// Carries effects to and fro until nothing is left to do at this instant.
+    /// Applies effects until nothing is left to do at this instant.
     fn run(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
         self.reconfigure(node, now);
         self.fill_backlog(node, now);
@@ -219,8 +219,8 @@ impl Governed {
             }
             self.apply(node, &out.settle, effects);
             if out.offer.is_empty() && out.settle.is_empty() {
-                let heard = self.node(node).verdicts.as_ref().map(|(at, _)| *at);
-                let others = heard.into_iter().chain(self.next_change(node));
+                let delivered = self.node(node).verdicts.as_ref().map(|(at, _)| *at);
+                let others = delivered.into_iter().chain(self.next_change(node));
                 return match out.wake_at.into_iter().chain(others).min() {
                     Some(at) => effects.wake_at(at),
                     None => effects.clear_timer(),
@@ -292,7 +292,7 @@ impl Governed {
         self.fill_backlog(node, now);
     }
 
-    /// Obeys what was configured anew; those who wait ask again under the new rules.
+    /// Applies reconfigured limits; waiting calls are queued again under the new rules.
     fn reconfigure(&mut self, node: NodeId, now: Now) {
         let due = |change: &RuleChange| change.node == node && change.at <= now.at;
         let due: Vec<RuleChange> = self.plan.changes.extract_if(.., |c| due(c)).collect();
@@ -310,7 +310,7 @@ impl Governed {
         }
     }
 
-    /// When something is configured anew next.
+    /// When the next reconfiguration is due.
     fn next_change(&self, node: NodeId) -> Option<Micros> {
         let changes = self.plan.changes.iter();
         let own = changes.filter(|change| change.node == node);
@@ -324,13 +324,13 @@ impl Governed {
             let call = Call {
                 id,
                 cost: self.plan.backlog_cost,
-                priority: Urgency::Normal,
+                priority: JudgePriority::Normal,
             };
             self.push(node, call, None, now);
         }
     }
 
-    /// Somebody who waits may leave.
+    /// A waiting call may be cancelled.
     fn maybe_cancel(&mut self, node: NodeId, effects: &mut Effects<'_>) {
         if self.plan.cancel_ppm == 0 || self.dice.u32(0..1_000_000) >= self.plan.cancel_ppm {
             return;
@@ -366,17 +366,17 @@ impl Governed {
         );
     }
 
-    fn readings(&self, permit: &Permit, standings: &[LimitStatus]) -> Vec<LimitReading> {
+    fn readings(&self, permit: &Permit, statuses: &[LimitStatus]) -> Vec<LimitReading> {
         if !self.plan.use_headers {
             return Vec::new();
         }
-        let each = standings.iter().zip(&permit.marks).enumerate();
-        each.map(|(term, (standing, mark))| LimitReading {
+        let each = statuses.iter().zip(&permit.marks).enumerate();
+        each.map(|(term, (status, mark))| LimitReading {
             term,
             mark: *mark,
-            remaining: Some(standing.remaining),
-            limit: Some(standing.limit),
-            reset_after: Some(standing.reset_after),
+            remaining: Some(status.remaining),
+            limit: Some(status.limit),
+            reset_after: Some(status.reset_after),
             date: None,
         })
         .collect()
@@ -404,22 +404,18 @@ impl Client for Governed {
         let Some(permit) = self.node(node).in_flight.remove(&call.id) else {
             return;
         };
-        let arrived = |refused, readings| Settled::Arrived {
+        let arrived = |limited, readings| Settled::Arrived {
             age: Span::ZERO,
-            limited: refused,
+            limited,
             readings,
         };
         let (settled, again) = match outcome {
-            Outcome::Accepted {
-                statuses: standings,
-            } => (arrived(false, self.readings(&permit, standings)), false),
-            Outcome::Limited {
-                rule,
-                statuses: standings,
-                ..
-            } => {
+            Outcome::Accepted { statuses } => {
+                (arrived(false, self.readings(&permit, statuses)), false)
+            }
+            Outcome::Limited { rule, statuses, .. } => {
                 self.limited.push((call.id, *rule));
-                (arrived(true, self.readings(&permit, standings)), true)
+                (arrived(true, self.readings(&permit, statuses)), true)
             }
             Outcome::Unavailable => (Settled::Failed { age: Span::ZERO }, true),
             Outcome::NoResponse => (
@@ -465,19 +461,19 @@ impl Client for Governed {
     }
 }
 
-fn priority(urgency: Urgency) -> Priority {
-    match urgency {
-        Urgency::High => Priority::High,
-        Urgency::Normal => Priority::Normal,
-        Urgency::Low => Priority::Low,
+fn priority(priority: JudgePriority) -> Priority {
+    match priority {
+        JudgePriority::High => Priority::High,
+        JudgePriority::Normal => Priority::Normal,
+        JudgePriority::Low => Priority::Low,
     }
 }
 
 fn cost(call: &Call, unit: CostUnit) -> u64 {
     call.cost.of(match unit {
-        CostUnit::Calls => Counted::Calls,
-        CostUnit::Tokens => Counted::Tokens,
-        CostUnit::Points => Counted::Points,
-        CostUnit::Bytes => Counted::Bytes,
+        CostUnit::Calls => SimUnit::Calls,
+        CostUnit::Tokens => SimUnit::Tokens,
+        CostUnit::Points => SimUnit::Points,
+        CostUnit::Bytes => SimUnit::Bytes,
     })
 }

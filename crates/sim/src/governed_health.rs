@@ -1,12 +1,12 @@
-//! The governed side with everything that it learns from answers: the core's health machine,
-//! cool-down, retries and their budget, on nodes that share one ledger.
+//! A governed client that also learns from responses: the core's health machine, cool-down, retries
+//! and their budget, on nodes that share one ledger.
 //!
 //! Promises: decides nothing itself. Every wait, probe and retry comes from `tollgate_core`; this
-//! file carries its wishes to the ledger, and shows each change of a scope to every node, late if
-//! the plan says so.
+//! file applies its actions to the ledger, and delivers each change of a scope to every node, late
+//! if the plan says so.
 //!
 //! Never: lets a node see the provider, or the ledger see a node's clock: the ledger runs on the
-//! clock of node 0, and only ages and delays cross.
+//! clock of node 0, and nodes exchange only ages and delays.
 
 use std::sync::Arc;
 
@@ -36,10 +36,10 @@ pub use plan::{GiveUpReason, HealthPlan, HealthTransition};
 /// The scope of the health machine.
 const HEALTH: ScopeId = ScopeId(1);
 
-/// The scope of the cool-down. A scope of its own: its rests end with everybody going.
+/// The scope of the cool-down. A separate scope: after a cool-down every call may go at once.
 const COOLDOWN: ScopeId = ScopeId(2);
 
-/// Nodes that share one ledger and learn from answers.
+/// Nodes that share one ledger and learn from responses.
 #[derive(Debug)]
 pub struct GovernedWithHealth {
     plan: HealthPlan,
@@ -54,7 +54,7 @@ pub struct GovernedWithHealth {
 }
 
 impl GovernedWithHealth {
-    /// Nodes with this plan, and a ledger that has seen nothing.
+    /// Nodes with this plan, and an empty ledger.
     #[must_use]
     pub fn new(plan: HealthPlan) -> GovernedWithHealth {
         let limits = plan.limits.iter().enumerate().map(|(index, rule)| {
@@ -80,19 +80,19 @@ impl GovernedWithHealth {
         &self.transitions
     }
 
-    /// Calls whose callers got no answer of the provider, and why.
+    /// Calls whose callers got no response from the provider, and why.
     #[must_use]
     pub fn given_up(&self) -> &[(CallId, GiveUpReason)] {
         &self.given_up
     }
 
-    /// The state of every node that has done something.
+    /// The health state of every node that has acted.
     #[must_use]
     pub fn states(&self) -> Vec<HealthState> {
         self.nodes.iter().map(|node| node.health.state()).collect()
     }
 
-    /// How many attempts went as probes, and how many of them at most at the same time.
+    /// The number of attempts sent as probes, and the most of them in flight at the same time.
     #[must_use]
     pub fn probes(&self) -> (u64, usize) {
         (self.probes, self.concurrent_probes_max)
@@ -140,7 +140,7 @@ impl GovernedWithHealth {
         out.verdicts
     }
 
-    /// Tells the machine what happened, and does what it wants.
+    /// Passes an event to the health machine, and applies its actions.
     fn handle_event(
         &mut self,
         node: NodeId,
@@ -177,16 +177,16 @@ impl GovernedWithHealth {
         }
     }
 
-    /// Those who wait asked under the old pace.
+    /// Waiting calls were queued under the old pace; queues them again.
     fn requeue_waiting(&mut self, node: NodeId, now: Now) {
         let waiting = std::mem::take(&mut self.node(node, now).waiting);
-        for (id, wanted) in waiting {
+        for (id, pending) in waiting {
             self.node(node, now).gate.cancel(id);
-            self.push(node, wanted, now);
+            self.push(node, pending, now);
         }
     }
 
-    fn push(&mut self, node: NodeId, wanted: PendingCall, now: Now) {
+    fn push(&mut self, node: NodeId, pending: PendingCall, now: Now) {
         let shared = self.limits.iter().map(|(cell, rule)| Term {
             cell: *cell,
             rule: rule.clone(),
@@ -197,15 +197,15 @@ impl GovernedWithHealth {
         let scopes: Scopes = [HEALTH, COOLDOWN].into_iter().collect();
         let give_up = self.plan.give_up;
         self.node(node, now)
-            .push(node, wanted, terms, scopes, give_up, now);
+            .push(node, pending, terms, scopes, give_up, now);
     }
 
-    /// Carries wishes to and fro until nothing is left to do at this instant.
+    /// Applies actions until nothing is left to do at this instant.
     fn run(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
         self.deliver_scope_updates(node, now, effects);
         self.handle_event(node, HealthEvent::Tick, now, effects);
-        for wanted in self.node(node, now).due_retries(now.at) {
-            self.push(node, wanted, now);
+        for pending in self.node(node, now).due_retries(now.at) {
+            self.push(node, pending, now);
         }
         loop {
             let out = self.node(node, now).gate.tick(now);
@@ -230,7 +230,7 @@ impl GovernedWithHealth {
         }
     }
 
-    /// Looks at the scopes of which this node has heard that they have changed.
+    /// Reads the changed scopes whose updates have reached this node.
     fn deliver_scope_updates(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
         while self
             .node(node, now)
@@ -251,10 +251,10 @@ impl GovernedWithHealth {
     }
 
     fn resolved(&mut self, node: NodeId, resolved: Resolved, now: Now, effects: &mut Effects<'_>) {
-        let Some(wanted) = self.node(node, now).waiting.remove(&resolved.ask.id) else {
+        let Some(pending) = self.node(node, now).waiting.remove(&resolved.ask.id) else {
             return;
         };
-        let call = wanted.call;
+        let call = pending.call;
         if !matches!(resolved.resolution, Resolution::Go { .. }) {
             return self.give_up(call, GiveUpReason::NoPermit(resolved.resolution), effects);
         }
@@ -262,7 +262,7 @@ impl GovernedWithHealth {
         let state = self.node(node, now);
         let probe = state.health.state() == HealthState::HalfOpen;
         let flight = Flight {
-            pending: wanted,
+            pending,
             permit: resolved.ask.id,
             terms: resolved.ask.terms,
             granted: now.at,
@@ -300,7 +300,7 @@ impl GovernedWithHealth {
         self.turn(node, &[settle], &[], now, effects);
     }
 
-    /// After a 429 everybody rests.
+    /// After a 429 all calls cool down.
     fn cool_down(
         &mut self,
         node: NodeId,
@@ -309,19 +309,19 @@ impl GovernedWithHealth {
         now: Now,
         effects: &mut Effects<'_>,
     ) {
-        let told = ProviderWait {
+        let provider_wait = ProviderWait {
             retry_after,
             reset_after: None,
         };
         let (settings, dice) = (self.plan.cooldown, Dice(self.dice.u64(..)));
         let cooldown = &mut self.node(node, now).cooldown;
-        if let Some(rest) = cooldown.on_limited(&settings, granted, told, dice, now.at) {
-            let settle = cooldown::settle(COOLDOWN, rest);
+        if let Some(pause) = cooldown.on_limited(&settings, granted, provider_wait, dice, now.at) {
+            let settle = cooldown::settle(COOLDOWN, pause);
             self.turn(node, &[settle], &[], now, effects);
         }
     }
 
-    /// A failed attempt is made again, or its caller hears of it.
+    /// Retries a failed attempt, or reports the failure to the caller.
     fn retry_or_fail(
         &mut self,
         node: NodeId,
@@ -330,24 +330,24 @@ impl GovernedWithHealth {
         now: Now,
         effects: &mut Effects<'_>,
     ) {
-        let mut wanted = flight.pending;
+        let mut pending = flight.pending;
         let failed = FailedAttempt {
-            priority: node::priority(wanted.call.priority),
-            used: wanted.retries_used,
+            priority: node::priority(pending.call.priority),
+            used: pending.retries_used,
             class,
             retry_after,
             safety: Safety::Idempotent,
             probe: flight.probe,
-            time_remaining: Some(wanted.deadline.since(now.at)),
+            time_remaining: Some(pending.deadline.since(now.at)),
         };
         let (settings, dice) = (self.plan.retry, Dice(self.dice.u64(..)));
         let budget = &mut self.node(node, now).budget;
         match settings.decide(&failed, budget, dice, now.at) {
             Decision::Again { after, counts } => {
-                wanted.retries_used += u32::from(counts);
-                self.node(node, now).schedule_retry(wanted, now.at + after);
+                pending.retries_used += u32::from(counts);
+                self.node(node, now).schedule_retry(pending, now.at + after);
             }
-            Decision::Stop(stop) => self.give_up(wanted.call, GiveUpReason::Failed(stop), effects),
+            Decision::Stop(stop) => self.give_up(pending.call, GiveUpReason::Failed(stop), effects),
         }
     }
 }
@@ -359,9 +359,9 @@ impl Client for GovernedWithHealth {
 
     fn on_submit(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
         let (deadline, budget) = (now.at + self.plan.patience, self.plan.retry.budget);
-        let wanted = self.node(node, now).new_pending(call, deadline);
+        let pending = self.node(node, now).new_pending(call, deadline);
         self.node(node, now).budget.on_call(&budget, now.at);
-        self.push(node, wanted, now);
+        self.push(node, pending, now);
         self.run(node, now, effects);
     }
 
@@ -376,9 +376,9 @@ impl Client for GovernedWithHealth {
         let Some(flight) = self.node(node, now).in_flight.remove(&call.id) else {
             return;
         };
-        let arrived = |refused| Settled::Arrived {
+        let arrived = |limited| Settled::Arrived {
             age: Span::ZERO,
-            limited: refused,
+            limited,
             readings: Vec::new(),
         };
         let (class, settled, retry_after) = match outcome {
@@ -395,15 +395,15 @@ impl Client for GovernedWithHealth {
         };
         self.settle(node, &flight, settled, now, effects);
         let granted = flight.granted;
-        let answer = AttemptResult {
+        let result = AttemptResult {
             class,
             granted,
             retry_after,
         };
         let event = if self.node(node, now).cooldown.is_outdated(granted) {
-            HealthEvent::CompletedLate(answer)
+            HealthEvent::CompletedLate(result)
         } else {
-            HealthEvent::Completed(answer)
+            HealthEvent::Completed(result)
         };
         self.handle_event(node, event, now, effects);
         match class {

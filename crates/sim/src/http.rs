@@ -1,4 +1,5 @@
-//! A provider over real sockets that enforces its limits, fails on schedule, and judges what it saw.
+//! A provider over real sockets that enforces its limits, fails on schedule, and reports
+//! violations.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,10 +15,11 @@
 //! # }
 //! ```
 //!
-//! Promises: loopback unless told otherwise; a request is counted at the moment it has arrived, after its
-//! way up; the log is the provider's own; stopping leaves no task behind, and so does dropping.
+//! Promises: loopback unless configured otherwise; a request is counted when it has arrived, after
+//! its uplink delay; the log is the provider's own; stopping leaves no task behind, and neither
+//! does dropping.
 //!
-//! Never: shares counting code with what it judges, prints a caller's key.
+//! Never: shares counting code with the code under test, prints a caller's key.
 
 use std::io;
 use std::net::SocketAddr;
@@ -61,13 +63,13 @@ pub enum StartError {
     /// An address could not be opened.
     #[error("could not listen on {address}; choose another one, or port 0 for a free one")]
     Listen {
-        /// The address asked for.
+        /// The requested address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// The settings plan too many faults, or one about a rule that is not there.
+    /// The settings plan too many faults, or one for a rule that does not exist.
     #[error(transparent)]
     Faults(#[from] FaultError),
 }
@@ -94,17 +96,17 @@ impl SimProvider {
             None => None,
         };
         let (stop, stopping) = watch::channel(false);
-        let desk = Arc::new(ServerContext::open(settings, stopping)?);
+        let context = Arc::new(ServerContext::open(settings, stopping)?);
         let mut tasks = JoinSet::new();
         tasks.spawn(serve::accept(
             listener,
-            Arc::clone(&desk),
+            Arc::clone(&context),
             PortRole::Clients,
         ));
         let control = control.map(|(listener, address)| {
             tasks.spawn(serve::accept(
                 listener,
-                Arc::clone(&desk),
+                Arc::clone(&context),
                 PortRole::Control,
             ));
             address
@@ -112,7 +114,7 @@ impl SimProvider {
         Ok(SimProvider {
             address,
             control,
-            context: desk,
+            context,
             stop,
             tasks,
         })
@@ -124,7 +126,7 @@ impl SimProvider {
         self.address
     }
 
-    /// Where the control plane is served alone, if it is.
+    /// The address of the separate control plane, if there is one.
     #[must_use]
     pub fn control_address(&self) -> Option<SocketAddr> {
         self.control
@@ -139,41 +141,41 @@ impl SimProvider {
     /// Plans a fault, written as `outage now 503`.
     ///
     /// # Errors
-    /// If it cannot be read, names a rule that is not there, or the plan is full.
+    /// If it cannot be parsed, names a rule that does not exist, or the plan is full.
     pub fn fault(&self, line: &str) -> Result<(), FaultError> {
         let planned = line.parse()?;
         self.context
-            .with_state(|book, now| book.plan(&[planned], now))
+            .with_state(|state, now| state.plan(&[planned], now))
     }
 
-    /// Forgets every fault.
+    /// Removes every fault.
     pub fn clear_faults(&self) {
-        let cleared = self.context.with_state(|book, now| book.replan(&[], now));
+        let cleared = self.context.with_state(|state, now| state.replan(&[], now));
         cleared.expect("a list without faults always has room");
     }
 
-    /// Forgets what was counted and logged; faults stay.
+    /// Clears counters and log; faults stay.
     pub fn reset(&self) {
-        self.context.with_state(|book, now| book.reset(now));
+        self.context.with_state(|state, now| state.reset(now));
     }
 
-    /// The judgement so far.
+    /// The current report.
     #[must_use]
     pub fn report(&self) -> Report {
         self.context.report()
     }
 
-    /// A copy of the judge of every scope, by name, for questions that the report does not answer.
+    /// A copy of the judge of every scope, by name, for figures that the report does not have.
     #[must_use]
     pub fn judges(&self) -> Vec<(String, Judge)> {
-        let judged = self.context.with_state(|book, _| book.scope_records());
-        judged
+        let records = self.context.with_state(|state, _| state.scope_records());
+        records
             .into_iter()
-            .map(|judged| (judged.name, judged.judge))
+            .map(|record| (record.name, record.judge))
             .collect()
     }
 
-    /// Stops accepting, lets answers under way finish for [`GRACE`], and returns the last report.
+    /// Stops accepting, gives running responses [`GRACE`] to finish, and returns the last report.
     pub async fn stop(mut self) -> Report {
         self.stop.send_replace(true);
         while self.tasks.join_next().await.is_some() {}

@@ -1,10 +1,10 @@
-//! The independent checker: it keeps its own log of what reached the provider and judges a run
-//! from that log alone.
+//! The independent checker: it writes its own log of the requests that reached the provider and
+//! judges a run from that log alone.
 //!
-//! Promises: nothing is inferred from anyone's counters, neither the sender's nor the rules'; each
-//! figure has one definition, written at its function; windows are recounted by brute force.
+//! Promises: nothing is inferred from counters, neither the sender's nor the rules'; each figure
+//! has one definition, stated at its function; windows are recounted by brute force.
 //!
-//! Never: shares code with what it judges. It is as slow as it is plain; a log is a test's length.
+//! Never: shares code with the code under test. It is simple and slow; a log is as long as a test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,9 +21,9 @@ pub use quota::{QuotaUse, allowance};
 /// How urgent a call is; orders from most to least urgent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// A person waits for it.
+    /// A person waits for the response.
     High,
-    /// What says nothing else.
+    /// The default.
     #[default]
     Normal,
     /// Background.
@@ -35,9 +35,9 @@ pub enum Priority {
 pub struct Arrival {
     /// Whose attempt it is.
     pub id: CallId,
-    /// When it met the limiter.
+    /// When it reached the limiter.
     pub at: Micros,
-    /// What it cost.
+    /// Its cost.
     pub cost: Cost,
     /// How urgent it was.
     pub priority: Priority,
@@ -45,21 +45,21 @@ pub struct Arrival {
     pub accepted: bool,
 }
 
-/// Which arrivals are meant.
+/// Which arrivals to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrivalFilter {
-    /// All that reached the provider, refused or not.
+    /// All that reached the provider, limited or not.
     Arrived,
     /// Those it accepted.
     Accepted,
 }
 
-/// By which sequence order is judged.
+/// The sequence by which order is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrderBy {
-    /// As the sender let them go.
+    /// The order of sending.
     Sent,
-    /// As they met the limiter; the network may have reordered them.
+    /// The order of arrival at the limiter; the network may have reordered them.
     Arrived,
 }
 
@@ -85,7 +85,7 @@ struct Submitted {
     answered: bool,
 }
 
-/// The log of a run and the questions to it.
+/// The log of a run and the figures computed from it.
 #[derive(Clone, Debug, Default)]
 pub struct Judge {
     arrivals: Vec<Arrival>,
@@ -100,7 +100,7 @@ impl Judge {
         Judge::default()
     }
 
-    /// A caller has asked for a call. Submissions are told in their order; the second of an id is
+    /// A caller has submitted a call. Submissions are recorded in order; the second one of an id is
     /// ignored, since it is the same call.
     pub fn record_submit(&mut self, id: CallId, at: Micros, priority: Priority) {
         let seq = self.submitted.len();
@@ -112,30 +112,30 @@ impl Judge {
         });
     }
 
-    /// The sender has let an attempt go. Told in order; needed only to judge order by it.
+    /// The sender has sent an attempt. Recorded in order; only [`OrderBy::Sent`] needs it.
     pub fn record_send(&mut self, id: CallId) {
         self.sent.push(id);
     }
 
-    /// A request has met the limiter.
+    /// A request has reached the limiter.
     pub fn record_arrival(&mut self, arrival: Arrival) {
         self.arrivals.push(arrival);
     }
 
-    /// The caller has its answer, whatever it says.
+    /// The caller has its response, whatever its status.
     pub fn record_response(&mut self, id: CallId) {
         if let Some(call) = self.submitted.get_mut(&id) {
             call.answered = true;
         }
     }
 
-    /// The log, as it was told.
+    /// The log, in recording order.
     #[must_use]
     pub fn arrivals(&self) -> &[Arrival] {
         &self.arrivals
     }
 
-    /// Requests the provider refused: each is one violation.
+    /// Requests the provider limited: each is one violation.
     #[must_use]
     pub fn violations(&self) -> usize {
         self.arrivals
@@ -160,8 +160,8 @@ impl Judge {
         1000.0 * self.violations() as f64 / self.arrivals.len().max(1) as f64
     }
 
-    /// The most units in any window `[t, t + window)`. Some window that starts with an arrival
-    /// holds the most, so those are tried, one by one.
+    /// The most units in any window `[t, t + window)`. One of the windows that start with an
+    /// arrival holds the most, so the function tries those.
     #[must_use]
     pub fn max_in_any_window(&self, window: Span, unit: Unit, which: ArrivalFilter) -> u64 {
         let mut log: Vec<&Arrival> = self.filtered(which).collect();
@@ -198,8 +198,8 @@ impl Judge {
         })
     }
 
-    /// Calls that were accepted more than once, in order of id. A refused attempt made again is
-    /// no duplicate.
+    /// Calls that were accepted more than once, in order of id. A retry of a limited attempt is no
+    /// duplicate.
     #[must_use]
     pub fn duplicates(&self) -> Vec<CallId> {
         let mut seen = BTreeSet::new();
@@ -211,7 +211,7 @@ impl Judge {
         twice.into_iter().collect()
     }
 
-    /// Calls that were submitted and never answered, in order of id.
+    /// Calls that were submitted and never got a response, in order of id.
     #[must_use]
     pub fn lost(&self) -> Vec<CallId> {
         let lost = self.submitted.iter().filter(|(_, call)| !call.answered);
@@ -219,7 +219,7 @@ impl Judge {
     }
 
     /// Calls that a later submitted call of the same priority has overtaken, judged by the first
-    /// time each was seen. Calls never seen are not judged.
+    /// occurrence of each. Calls that never occur are not judged.
     #[must_use]
     pub fn overtaken(&self, seen: OrderBy) -> Vec<CallId> {
         let order: Vec<CallId> = match seen {

@@ -1,16 +1,16 @@
 //! Delays between a node and the provider: up (before the provider counts), work, body, and down.
 //!
-//! Promises: a delay is a function of its parameters and the dice; models that differ only in
-//! scale put the same dice in the same order, so runs stay comparable.
+//! Promises: a delay is a function of its parameters and the random stream; models that differ only
+//! in scale draw the same numbers in the same order, so runs stay comparable.
 //!
-//! Never: counts permits. This is the one place of the simulator with floats in its arithmetic;
-//! what leaves it is whole microseconds.
+//! Never: counts permits. This is the one module of the simulator with floats in its arithmetic;
+//! its results are whole microseconds.
 
 use fastrand::Rng;
 use tollgate_core::time::Span;
 
-/// The longest delay drawn. An hour is far beyond every give-up time; it keeps a wild tail from
-/// reaching the ends of the clock.
+/// The longest delay drawn. An hour is far beyond every give-up time; the bound keeps a heavy tail
+/// from reaching the ends of the clock.
 pub const DELAY_MAX: Span = Span::from_secs(3_600);
 
 /// How long one leg takes.
@@ -39,9 +39,9 @@ pub enum Delay {
 pub struct Latency {
     /// From the node to the limiter.
     pub up: Delay,
-    /// From the limiter's decision to the head of the answer; a refusal does not wait for it.
+    /// From the limiter's decision to the head of the response; a 429 does not wait for it.
     pub work: Delay,
-    /// From the head of the answer to its end; a refusal has none.
+    /// From the head of the response to its end; a 429 has none.
     pub body: Delay,
     /// From the provider back to the node.
     pub down: Delay,
@@ -67,7 +67,7 @@ impl Latency {
     /// A language model behind the same network: 2 s of work.
     pub const LLM: Latency = Latency::lognormal(30, 0.8, 2_000, 0.8);
 
-    /// The same network up and down, medians in milliseconds, answers that end with their head.
+    /// The same network up and down, medians in milliseconds, responses that end with their head.
     #[must_use]
     pub const fn lognormal(net_ms: u64, net_sigma: f64, work_ms: u64, work_sigma: f64) -> Latency {
         let net = Delay::Lognormal {
@@ -86,7 +86,7 @@ impl Latency {
         }
     }
 
-    /// The same delays for every request, answers that end with their head.
+    /// The same delays for every request, responses that end with their head.
     #[must_use]
     pub const fn constant(up: Span, work: Span, down: Span) -> Latency {
         Latency {
@@ -108,7 +108,7 @@ fn scaled(span: Span, factor: f64) -> Span {
     Span((span.0 as f64 * factor).round() as u64)
 }
 
-/// A normal variate (Box and Muller), always from two throws so that streams stay aligned.
+/// A normal variate (Box and Muller), always from two draws so that streams stay aligned.
 fn normal(dice: &mut Rng) -> f64 {
     // 1 − u is in (0, 1], where the logarithm is finite.
     let radius = (-2.0 * (1.0 - dice.f64()).ln()).sqrt();

@@ -1,8 +1,8 @@
-//! The provider that judges us: it enforces limits by its own rules, keeps its own log, and can be
-//! run over HTTP and in virtual time.
+//! A simulated provider that checks Tollgate: it enforces limits by its own rules, writes its own
+//! log, and runs over HTTP and in virtual time.
 //!
 //! Promises: nothing in here shares counting code with `tollgate-core`; an oracle that copies the
-//! defendant's arithmetic proves nothing. A run in virtual time is a function of its seed.
+//! arithmetic under test proves nothing. A run in virtual time is a function of its seed.
 //!
 //! Never: used by anything but tests, benches and the demo and simulate commands.
 

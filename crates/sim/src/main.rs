@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand};
 
 mod cmd;
 
-/// A provider that enforces its limits and judges its callers.
+/// A provider that enforces its limits and reports every violation.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate-sim", version, max_term_width = 100)]
 struct Args {
@@ -51,6 +51,6 @@ fn print_error(error: &dyn Error) {
         line.push_str(&format!(": {error}"));
         cause = error.source();
     }
-    // If stderr is closed, nobody is there to be told.
+    // If stderr is closed, nobody reads the error.
     writeln!(std::io::stderr(), "{line}").ok();
 }

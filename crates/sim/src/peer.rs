@@ -1,10 +1,10 @@
-//! Client rules in use elsewhere, by algorithm and not by library, under saturating demand; and
-//! tiny versions of our own rules A and B to compare the real ones with.
+//! Client rules of other libraries, by algorithm and not by library, under saturating demand; and
+//! minimal versions of our own rules A and B to compare the real ones with.
 //!
 //! Promises: each rule is written from its description, shares nothing with `tollgate-core`, and
-//! never learns from a refusal: the table shows what the rule itself sends.
+//! never learns from a 429: the table shows what the rule itself sends.
 //!
-//! Never: an example to follow. Only [`ReferenceA`] and [`ReferenceB`] keep the promise.
+//! Never: an example to follow. Only [`ReferenceA`] and [`ReferenceB`] stay within their limits.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,29 +20,29 @@ mod tests;
 
 pub use reference::{ReferenceA, ReferenceB};
 
-/// Calls a node sends in one callback; the rest follow in another at the same instant. So a rule
-/// that never says stop is called off by the world before it fills the memory.
+/// Calls a node sends in one callback; the rest follow in another at the same instant. So the world
+/// stops a rule that never stops sending before it fills the memory.
 const SENDS_PER_WAKE_MAX: usize = 1_000;
 
-/// When a rule lets the next call go.
+/// When a rule allows the next call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Now.
     Go,
     /// Not before this.
     At(Micros),
-    /// Not before some call is answered.
+    /// Not before some call gets its response.
     OnResponse,
 }
 
-/// A rule that paces one node: asked, told of each send, told of each answer. Time is the node's
-/// own ledger clock.
+/// A rule that paces one node. It decides about each send and learns of each send and each
+/// response. Time is the node's own ledger clock.
 pub trait Pace {
-    /// May a call go?
+    /// Whether a call may be sent.
     fn next(&mut self, now: Micros) -> Next;
-    /// A call went.
+    /// A call was sent.
     fn on_sent(&mut self, id: CallId, now: Micros);
-    /// Its answer is back.
+    /// Its response has arrived.
     fn on_response(&mut self, _id: CallId, _now: Micros) {}
 }
 
@@ -84,7 +84,7 @@ pub struct SendBucket {
     full_at: Micros,
 }
 
-/// A log of sends with a guard, or of answers if they come earlier: a slot is free at
+/// A log of sends with a guard, or of responses if they arrive earlier: a slot is free at
 /// min(s + G, r) + W.
 #[derive(Debug)]
 pub struct GuardedLog {
@@ -95,8 +95,8 @@ pub struct GuardedLog {
     free_at: Vec<Micros>,
 }
 
-/// A log of answers that takes 0.9 of the shortest round trip it has seen for granted. The shortest
-/// seen is no bound on the next, so nothing is proved by it.
+/// A log of responses that subtracts 0.9 of the shortest round trip seen. The shortest seen is no
+/// bound on the next, so this rule proves nothing.
 #[derive(Debug)]
 pub struct RttAdjustedLog {
     limit: usize,
@@ -126,8 +126,7 @@ impl<P: Pace> Saturating<P> {
                         priority: Priority::Normal,
                     });
                 }
-                // Clocks differ between nodes, so a delay crosses from one to the other, never
-                // an instant.
+                // Clocks differ between nodes, so nodes exchange delays, never instants.
                 Next::At(at) => return effects.wake_at(now + at.since(ledger)),
                 Next::OnResponse => return effects.clear_timer(),
             }
@@ -228,7 +227,7 @@ impl SendBucket {
 
 impl Pace for SendBucket {
     fn next(&mut self, now: Micros) -> Next {
-        // A unit is there once the debt is at most depth − 1.
+        // A unit is available once the debt is at most depth − 1.
         let due = self.full_at - Span(self.step.0.saturating_mul(self.depth - 1));
         if due <= now { Next::Go } else { Next::At(due) }
     }
@@ -239,7 +238,7 @@ impl Pace for SendBucket {
 }
 
 impl GuardedLog {
-    /// At most `limit`, each held W from `guard` after its send or from its answer.
+    /// At most `limit`, each held W from `guard` after its send or from its response.
     #[must_use]
     pub fn new(limit: u64, window: Span, guard: Span) -> GuardedLog {
         let (in_flight, free_at) = (BTreeMap::new(), Vec::new());
@@ -292,7 +291,7 @@ impl RttAdjustedLog {
         }
     }
 
-    /// How long after its answer a slot stays taken.
+    /// How long after its response a slot stays taken.
     fn hold(&self) -> Span {
         self.window - Span(self.shortest.0 / 10 * 9)
     }

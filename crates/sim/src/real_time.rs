@@ -1,8 +1,8 @@
-//! The edge to real time: the one module of this crate that reads a clock or arms a timer.
+//! Access to real time: the one module of this crate that reads a clock or arms a timer.
 //!
-//! Promises: follows tokio's paused time in tests, the calendar excepted.
+//! Promises: follows tokio's paused time in tests, except for the wall clock.
 //!
-//! Never: used by the pure half of the crate, which gets time as a value.
+//! Never: used by the pure half of the crate, which receives time as a value.
 #![expect(
     clippy::disallowed_methods,
     reason = "a provider and a relay on real sockets have real delays; they are made here"
@@ -13,12 +13,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, Sleep};
 use tollgate_core::time::{Span, Wall};
 
-/// Steady time.
+/// Monotonic time.
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// The host's calendar; a clock before 1970 reads as 1970.
+/// The host's wall clock; a clock before 1970 reads as 1970.
 pub(crate) fn wall_now() -> Wall {
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)

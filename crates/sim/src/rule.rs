@@ -1,11 +1,11 @@
-//! The provider's own ways of counting, each of them enforcing.
+//! The provider's own ways of counting and enforcing limits.
 //!
-//! Promises: whole microseconds and whole units only, no rounding in the caller's favour or
-//! against it; a request is charged to every rule or to none; the same arrivals give the same
-//! answers. A window of length W is half-open: a request counted at `a` has left at `a + W`.
+//! Promises: whole microseconds and whole units only, no rounding for or against the caller; a
+//! request is charged to every rule or to none; the same arrivals give the same decisions. A window
+//! of length W is half-open: a request counted at `a` no longer counts at `a + W`.
 //!
 //! Never: shares counting code with `tollgate-core`, reads a clock, goes back in time (an instant
-//! earlier than the last one is taken as the last one).
+//! earlier than the last one counts as the last one).
 
 use std::fmt;
 
@@ -26,12 +26,12 @@ pub use provider::Provider;
 pub use spec::SpecError;
 pub(crate) use spec::{Length, parse_length};
 
-/// One request as the caller names it. An attempt that is made again keeps its id, so that the
-/// judge can see what was sent twice.
+/// One request as the caller names it. A retry keeps its id, so that the judge can detect what was
+/// sent twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
-/// What a rule counts.
+/// The unit that a rule counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// Requests; the unit of a rule that names none.
@@ -45,7 +45,7 @@ pub enum Unit {
     Bytes,
 }
 
-/// What one request costs, in every unit at once.
+/// The cost of one request, in every unit at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
     calls: u64,
@@ -54,17 +54,17 @@ pub struct Cost {
     bytes: u64,
 }
 
-/// How a provider counts one limit. Plain data; [`RuleSpec`] adds what all of them share.
+/// How a provider counts one limit. Plain data; [`RuleSpec`] adds the common part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
-    /// At most `limit` in any window: every request is remembered until `window` has passed.
+    /// At most `limit` in any window: every request is logged until `window` has passed.
     Sliding {
         /// Units per window.
         limit: u64,
         /// Length of the window.
         window: Span,
     },
-    /// The count of this aligned window plus the share of the last one that still overlaps
+    /// The count of this aligned window plus the fraction of the previous one that still overlaps
     /// (the Cloudflare type).
     TwoCounter {
         /// Units per window.
@@ -74,8 +74,8 @@ pub enum Counting {
         /// Where the edges lie on the provider's clock.
         phase: Span,
     },
-    /// A sliding window that remembers only the bin of a request: all of a bin counts until
-    /// all of it has left the window.
+    /// A sliding window that logs only the bin of a request: all of a bin counts until all of it
+    /// has left the window.
     Binned {
         /// Units per window.
         limit: u64,
@@ -84,8 +84,8 @@ pub enum Counting {
         /// Bins per window.
         bins: u64,
     },
-    /// A counter that starts again at every edge. With wall time for a clock and no phase, the
-    /// edges are those of UTC.
+    /// A counter that restarts at every edge. With a wall clock and no phase, the edges are those
+    /// of UTC.
     Fixed {
         /// Units per window.
         limit: u64,
@@ -94,7 +94,7 @@ pub enum Counting {
         /// Where the edges lie on the provider's clock.
         phase: Span,
     },
-    /// A counter whose window opens with the first request after the last window.
+    /// A counter whose window starts with the first request after the previous window.
     FirstUse {
         /// Units per window.
         limit: u64,
@@ -112,11 +112,11 @@ pub enum Counting {
         /// Refilled only at multiples of this; `None` refills continuously.
         tick: Option<Span>,
     },
-    /// At most `limit` at a time; freed `lag` after the answer was sent.
+    /// At most `limit` at a time; freed `lag` after the response was sent.
     InFlight {
         /// Units at a time.
         limit: u64,
-        /// How long after the answer the slot stays taken.
+        /// How long after the response the slot stays taken.
         lag: Span,
     },
 }
@@ -128,41 +128,41 @@ pub struct RuleSpec {
     pub counting: Counting,
     /// What it counts.
     pub unit: Unit,
-    /// Whether a refused request is charged too (a bucket is emptied by it, never overdrawn; a
-    /// slot in flight is never taken by it).
+    /// Whether a limited request is charged too (it may empty a bucket, never overdraw it; it never
+    /// takes an in-flight slot).
     pub counts_refused: bool,
 }
 
-/// What the provider says to a request.
+/// The provider's decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Decision {
-    /// Every rule allows it; it is counted. [`Provider::standing`] has what the headers need.
+    /// Every rule allows it; it is counted. [`Provider::status`] has the content of the headers.
     Accepted,
     /// A rule does not allow it.
     Limited {
-        /// The rule that makes it wait longest (a wait that is not known counts as longest).
+        /// The rule with the longest wait (an unknown wait counts as longest).
         rule: usize,
-        /// When that rule would accept the same request if nothing else came; `None` if it
-        /// cannot tell: the cost is above the limit, or a slot in flight frees when it frees.
+        /// When that rule would accept the same request if no other arrived; `None` if it is
+        /// unknown: the cost is above the limit, or an in-flight slot has no known end.
         retry_after: Option<Span>,
-        /// How that rule stands.
+        /// The status of that rule.
         status: LimitStatus,
     },
 }
 
-/// How one rule stands: what rate-limit headers are written from.
+/// The status of one rule: the content of rate-limit headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitStatus {
     /// Units the rule allows.
     pub limit: u64,
     /// Whole units it would accept now.
     pub remaining: u64,
-    /// Time until it stands as if unused; for a fixed window, until the next edge.
+    /// Time until its status is that of an unused rule; for a fixed window, until the next edge.
     pub reset_after: Span,
 }
 
-/// When a rule would accept a cost if nothing else came.
+/// When a rule would accept a cost if no other request arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Availability {
     Now,
@@ -174,7 +174,7 @@ enum Availability {
 trait Counter: fmt::Debug + Send {
     fn availability(&mut self, cost: u64, now: Micros) -> Availability;
     fn charge(&mut self, id: CallId, cost: u64, now: Micros);
-    /// Charges a request that was refused.
+    /// Charges a request that was limited.
     fn charge_limited(&mut self, id: CallId, cost: u64, now: Micros) {
         self.charge(id, cost, now);
     }
@@ -241,7 +241,7 @@ impl Counting {
         }
     }
 
-    /// The period of the limit; none for what is in flight.
+    /// The period of the limit; `None` for in-flight limits.
     #[must_use]
     pub const fn window(&self) -> Option<Span> {
         match *self {

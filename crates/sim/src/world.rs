@@ -1,8 +1,8 @@
 //! Virtual time: nodes, a network and one provider, driven by events in order of (time, sequence).
 //!
 //! Promises: a run is a function of its [`Setup`] and its [`Client`]; the same seed gives the same
-//! log. Legs of the network draw from dice of their own, so a fault on the way down changes nothing
-//! on the way up. Everything that meets the limiter is told to a [`Judge`].
+//! log. Each network direction has its own random stream, so a fault on responses changes nothing
+//! for requests. Every request that reaches the limiter is recorded by a [`Judge`].
 //!
 //! Never: reads a clock, sleeps, or lets a node see true time (it sees its own [`NodeClock`]).
 
@@ -34,29 +34,29 @@ pub use effects::Effects;
 use event::{Attempt, Event, EventKind};
 pub use faults::{Faults, LimitChange, TimeRange};
 
-/// Events that may be queued, and events handled at one instant, before a run is called off:
-/// hundreds of times what the largest table needs, and well under a second of work. A client that
-/// wakes itself for ever at one instant ends here instead of hanging the test.
+/// Events that may be queued, and events handled at one instant, before a run stops with an error:
+/// hundreds of times the need of the largest table, and well under a second of work. A client that
+/// wakes itself forever at one instant ends here instead of hanging the test.
 pub const EVENTS_MAX: usize = 1_000_000;
 
-/// Everything that a run depends on beside its client.
+/// Everything that a run depends on besides its client.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Decides all dice.
+    /// Seeds every random stream.
     pub seed: u64,
-    /// What the provider enforces.
+    /// The rules that the provider enforces.
     pub rules: Vec<RuleSpec>,
     /// The network and the provider's work.
     pub latency: Latency,
-    /// What goes wrong.
+    /// The faults.
     pub faults: Faults,
     /// One clock per node.
     pub clocks: Vec<NodeClock>,
-    /// How long after sending a node stops listening for the answer; `None` listens for ever.
+    /// How long after sending a node stops waiting for the response; `None` waits forever.
     pub give_up: Option<Span>,
 }
 
-/// A client went on without time passing, or queued without bound.
+/// A client acted without letting time pass, or queued without bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("more than {EVENTS_MAX} events at {at:?}; does the client wake itself without waiting?")]
 pub struct Runaway {
@@ -81,7 +81,7 @@ pub struct World<C> {
     dice: Dice,
 }
 
-/// One stream per purpose.
+/// One random stream per purpose.
 #[derive(Debug)]
 struct Dice {
     up: Rng,
@@ -116,7 +116,7 @@ impl Setup {
 }
 
 impl<C: Client> World<C> {
-    /// A world at true time zero, nothing sent yet.
+    /// A world at true time zero; nothing has been sent.
     #[must_use]
     pub fn new(setup: Setup, client: C) -> World<C> {
         let dice = Dice::new(setup.seed);
@@ -149,8 +149,8 @@ impl<C: Client> World<C> {
         world
     }
 
-    /// Schedules a caller's demand at true time `at`; earlier than now is now. Calls for a node
-    /// that does not exist are dropped, and the judge never hears of them.
+    /// Schedules a caller's call at true time `at`; earlier than now means now. Calls for a node
+    /// that does not exist are dropped without a record.
     pub fn submit(&mut self, at: Micros, node: NodeId, call: Call) {
         if node.0 < self.timers.len() {
             self.push(at.max(self.now), EventKind::Submit { node, call });
@@ -179,7 +179,7 @@ impl<C: Client> World<C> {
         Ok(())
     }
 
-    /// What the judge has seen.
+    /// The judge and its log.
     #[must_use]
     pub fn judge(&self) -> &Judge {
         &self.judge
@@ -196,7 +196,7 @@ impl<C: Client> World<C> {
         &mut self.provider
     }
 
-    /// Requests answered 503 during an outage.
+    /// Requests that got a 503 during an outage.
     #[must_use]
     pub fn outage_responses(&self) -> u64 {
         self.outage_responses
@@ -238,10 +238,7 @@ impl<C: Client> World<C> {
             }
             EventKind::Send { node, call } => self.send(node, call),
             EventKind::Arrive(attempt) => self.arrive(attempt),
-            EventKind::Head {
-                attempt,
-                statuses: standings,
-            } => self.head(attempt, standings),
+            EventKind::Head { attempt, statuses } => self.head(attempt, statuses),
             EventKind::Finish(attempt) => self.provider.finish(attempt.call.id, self.now),
             EventKind::Reply {
                 attempt,
@@ -257,7 +254,7 @@ impl<C: Client> World<C> {
         }
     }
 
-    /// Lets the client act for a node, then carries out its wishes.
+    /// Lets the client act for a node, then applies its effects.
     fn notify_client(&mut self, node: NodeId, act: impl FnOnce(&mut C, Now, &mut Effects<'_>)) {
         let mut effects = Effects::new(&self.setup.clocks, self.now);
         let now = self.setup.clocks[node.0].read(self.now);

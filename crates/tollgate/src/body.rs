@@ -1,9 +1,9 @@
-//! Bodies on their way: the request's to the upstream here, the answer's to the caller in `reply`,
-//! and to many callers in `shared`.
+//! Bodies: the request's body to the upstream here, the response's to the caller in `reply`, and to
+//! many callers in `shared`.
 //!
-//! Promises: a request body of at most 256 KiB (1 MiB where something is decided by it) is whole before
-//! the permit is asked for, so that a dribbling client cannot hold quota. A larger one is sent as it
-//! comes, once.
+//! Promises: a request body of at most 256 KiB (1 MiB where the body decides something) is read
+//! completely before the permit is requested, so that a slow client cannot hold quota. A larger one
+//! is streamed, once.
 //!
 //! Never: changes a byte.
 
@@ -11,7 +11,7 @@ mod reply;
 mod shared;
 mod cost_reader;
 mod tunnel;
-pub(crate) use cost_reader::{BodyFormat as Written, CostReader, Decoder};
+pub(crate) use cost_reader::{BodyFormat, CostReader, Decoder};
 pub(crate) use reply::UpstreamBody;
 pub use reply::{IdleTimeout, ReplyBody};
 pub use shared::{Broken, SlowReader};
@@ -36,26 +36,27 @@ use crate::timer::within;
 /// Any error of a body.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The largest request body that is read before the permit is asked for. 1 000 waiting calls with
+/// The largest request body that is read before the permit is requested. 1 000 waiting calls with
 /// such bodies are 256 MiB, which a host has; nearly all API calls are below 64 KiB.
 pub const WHOLE_MAX: usize = 256 * 1024;
 
-/// The same where the body tells the entity or the cost: as far as the entity is looked for. 1 000
-/// waiting calls with such bodies would be 1 GiB, but only those above 256 KiB take more than others.
+/// The same where the body determines the entity or the cost: the bound of the entity search. 1 000
+/// waiting calls with such bodies would be 1 GiB, but only those above 256 KiB take more than
+/// others.
 pub(crate) const READ_MAX: usize = tollgate_core::entity::BODY_MAX;
 
-/// How long the body of a request may stand still before the permit: what proxies wait for a slow
-/// client. One that flows is not cut, however slow.
+/// How long a request body may stall before the permit: what proxies usually grant a slow client. A
+/// body that makes progress is not cut, however slow.
 const IDLE_MAX: Span = Span::from_secs(60);
 
-/// What a caller sends.
+/// The request body of a caller.
 #[derive(Debug)]
 pub(crate) enum Payload {
     /// All of it: it can be sent again.
     Whole(Bytes),
-    /// All of it, and the trailers behind it.
+    /// All of it, and its trailers.
     Trailed(Bytes, Box<HeaderMap>),
-    /// The rest is still coming: it can be sent once.
+    /// The rest is still to come: it can be sent once.
     Stream(Option<BoxBody<Bytes, BodyError>>),
 }
 
@@ -63,31 +64,31 @@ pub(crate) enum Payload {
 #[derive(Debug)]
 pub struct Outgoing {
     kind: OutgoingKind,
-    /// Of a stream: how it goes.
+    /// The progress of a stream.
     upload: Option<Arc<Upload>>,
 }
 
-/// How an upload goes, for whoever waits for its answer.
+/// The progress of an upload, for the call that waits for the response.
 #[derive(Debug, Default)]
 pub(crate) struct Upload {
     pieces: AtomicU64,
-    /// The connection has taken all that came and waits for the caller.
+    /// The connection has taken everything so far and waits for the caller.
     awaits_caller: AtomicBool,
     has_failed: AtomicBool,
 }
 
 impl Upload {
-    /// How many pieces have left: an upload that flows is not cut.
+    /// How many pieces have left: an upload that makes progress is not cut.
     pub(crate) fn pieces(&self) -> u64 {
         self.pieces.load(Ordering::Relaxed)
     }
 
-    /// The next piece is the caller's to send.
+    /// The caller must send the next piece.
     pub(crate) fn awaits_caller(&self) -> bool {
         self.awaits_caller.load(Ordering::Relaxed)
     }
 
-    /// The caller broke off.
+    /// The caller aborted.
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
     }
@@ -113,7 +114,7 @@ enum OutgoingKind {
 }
 
 impl Payload {
-    /// Reads a body of at most so many bytes whole; a larger one is left to be sent as it comes.
+    /// Reads a body of at most `most` bytes completely; a larger one is left to be streamed.
     pub(crate) async fn gather<B>(mut body: B, most: usize) -> Result<Payload, Error>
     where
         B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
@@ -157,7 +158,7 @@ impl Payload {
         }
     }
 
-    /// What has been read so far, for what is decided by the body.
+    /// The bytes read so far, for decisions that need the body.
     pub(crate) fn buffered(&self) -> &[u8] {
         match self {
             Payload::Whole(bytes) | Payload::Trailed(bytes, _) => bytes,
@@ -165,17 +166,17 @@ impl Payload {
         }
     }
 
-    /// It is larger than what was to be read of it.
+    /// It is larger than the bound for reading.
     pub(crate) fn is_stream(&self) -> bool {
         matches!(self, Payload::Stream(_))
     }
 
-    /// There is none.
+    /// There is no body.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self, Payload::Whole(bytes) if bytes.is_empty())
     }
 
-    /// Can it be sent once more?
+    /// Can it be sent (again)?
     pub(crate) fn is_resendable(&self) -> bool {
         match self {
             Payload::Whole(_) | Payload::Trailed(..) | Payload::Stream(Some(_)) => true,
@@ -183,7 +184,7 @@ impl Payload {
         }
     }
 
-    /// The body comes back: not a byte of it has left.
+    /// Takes the body back: no byte of it has left.
     pub(crate) fn restore(&mut self, outgoing: Outgoing) {
         if let (Payload::Stream(gone @ None), OutgoingKind::Stream(stream)) = (self, outgoing.kind)
         {
@@ -212,7 +213,7 @@ impl Payload {
 }
 
 impl Outgoing {
-    /// How it goes, if it is a stream.
+    /// Its progress, if it is a stream.
     pub(crate) fn upload(&self) -> Option<Arc<Upload>> {
         self.upload.clone()
     }
@@ -259,14 +260,14 @@ impl Body for Outgoing {
             OutgoingKind::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64))
             }
-            // Trailers go behind chunks only, so the length stays unsaid.
+            // Trailers need chunked encoding, so there is no length.
             OutgoingKind::Trailed(..) => SizeHint::default(),
             OutgoingKind::Stream(stream) => stream.size_hint(),
         }
     }
 }
 
-/// What was read already, then the rest.
+/// The bytes read so far, then the rest.
 struct Chained<B> {
     first: Option<Bytes>,
     rest: B,
@@ -304,7 +305,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Chained<B> {
 mod tests {
     use super::*;
 
-    /// So many bytes, one after the other, each after this long.
+    /// So many bytes, each after this delay.
     struct Slow {
         remaining: usize,
         every: Span,

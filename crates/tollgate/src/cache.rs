@@ -1,12 +1,12 @@
-//! Answers that are kept: in memory, and in `cache.db` where they outlive the process.
+//! The response cache: in memory, and in `cache.db`, which outlives the process.
 //!
-//! Promises: only whole answers are kept, and they are bounded in bytes, one by one and together.
-//! A hit in memory neither waits nor copies a body. A `cache.db` that is damaged, newer or out of
-//! reach is never an error for a call: answers are then kept in memory only, and that is told.
-//! Processes share one `cache.db`; what one of them keeps the others have, and what one of them purges
-//! the others forget, within a second. What nobody has kept costs no look at the disk.
+//! Promises: only whole responses are cached, bounded in bytes, each and together. A hit in memory
+//! neither waits nor copies a body. A `cache.db` that is damaged, newer or out of reach is never an
+//! error for a call: the cache then uses memory only and reports it. Processes share one
+//! `cache.db`; a response that one process stores or purges is stored or purged for the others
+//! within a second. A key that nobody has stored costs no disk read.
 //!
-//! Never: decides whether an answer may be used (`core::fresh` does), or holds a credential: keys
+//! Never: decides whether a response may be used (`core::fresh` does), or holds a credential: keys
 //! are hashes with a secret salt.
 
 mod database;
@@ -42,23 +42,24 @@ use memory::MemoryTier;
 /// The database file in a state folder.
 pub const DATABASE: &str = "cache.db";
 
-/// The largest body that is kept: one answer cannot push out thousands of others, and reading it
-/// back takes milliseconds. API answers above this are exports and media, asked for once.
+/// The largest cached body: one response cannot evict thousands of others, and reading it back
+/// takes milliseconds. Larger API responses are exports and media, requested once.
 pub const OBJECT_MAX: usize = 8 * 1024 * 1024;
 
-/// How much is kept, in bytes.
+/// The size of the cache, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// In memory, at most. Large bodies that are sent often are there a second time, as files in
-    /// memory, up to a quarter of it.
+    /// At most this much in memory. Large bodies that are sent often have a second copy as memfds,
+    /// up to a quarter of it.
     pub memory: u64,
-    /// On disk, at most. Pages that are not full and the tables themselves come on top, up to half.
+    /// At most this much on disk. Pages that are not full and the tables themselves come on top, up
+    /// to half.
     pub disk: u64,
 }
 
 impl Default for Sizes {
-    /// In memory the hot part of some hundred thousand answers, and small beside what a host has. On
-    /// disk weeks of answers for a busy set-up, and small beside a disk.
+    /// Memory: the hot part of some hundred thousand responses, and little of a host's memory.
+    /// Disk: weeks of responses for a busy installation, and little of a disk.
     fn default() -> Sizes {
         Sizes {
             memory: 64 * 1024 * 1024,
@@ -67,11 +68,11 @@ impl Default for Sizes {
     }
 }
 
-/// New answers that are fetched beside old ones, at a time. They wait in line with low priority, so
-/// more of them would only wait longer.
+/// Concurrent background refreshes. They queue with low priority, so more of them would only wait
+/// longer.
 const REFRESHING_MAX: usize = 256;
 
-/// Kept answers. Clones share them.
+/// The response cache. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Cache {
     shared: Arc<CacheState>,
@@ -85,7 +86,7 @@ struct CacheState {
     refreshes: Mutex<HashMap<(CacheKey, Variant), Arc<BackgroundRefresh>>>,
 }
 
-/// The right to fetch a new answer beside an old one. Others may when it is dropped.
+/// The right to refresh a response in the background. Dropping it frees the right for others.
 #[derive(Debug)]
 pub(crate) struct RefreshGuard {
     cache: Cache,
@@ -93,7 +94,7 @@ pub(crate) struct RefreshGuard {
     refresh: Arc<BackgroundRefresh>,
 }
 
-/// A new answer that is fetched beside an old one.
+/// A response that is being refreshed in the background.
 #[derive(Debug, Default)]
 pub(crate) struct BackgroundRefresh {
     superseded: Notify,
@@ -101,20 +102,20 @@ pub(crate) struct BackgroundRefresh {
 }
 
 impl BackgroundRefresh {
-    /// Its bytes leave now.
+    /// Its request is being sent now.
     pub(crate) fn mark_sent(&self) {
         self.is_sent.store(true, Ordering::Release);
     }
 }
 
 impl RefreshGuard {
-    /// What is fetched, for whoever sends it.
+    /// The refresh, for the stage that sends it.
     pub(crate) fn refresh(&self) -> Arc<BackgroundRefresh> {
         self.refresh.clone()
     }
 
-    /// Waits until somebody else has kept a newer answer to the same request headers. What has left
-    /// already is paid for, and is never needless.
+    /// Waits until another call has stored a newer response to the same request headers. A request
+    /// that has been sent has used its permit, so it is never superseded.
     pub(crate) async fn until_superseded(&self) {
         self.refresh.superseded.notified().await;
         if self.refresh.is_sent.load(Ordering::Acquire) {
@@ -136,13 +137,13 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// Answers are kept until the process ends.
+    /// A cache that lasts until the process ends.
     #[must_use]
     pub fn memory() -> Cache {
         Cache::memory_within(Sizes::default())
     }
 
-    /// The same, within so many bytes.
+    /// The same, within these sizes.
     #[must_use]
     pub fn memory_within(sizes: Sizes) -> Cache {
         memfd::set_memory_bytes(sizes.memory);
@@ -153,13 +154,14 @@ impl Cache {
         )
     }
 
-    /// Answers are kept in this folder. If that cannot be, in memory, and the log says why.
+    /// A cache in this folder. If the folder cannot be used, the cache is in memory only, and the
+    /// log says why.
     #[must_use]
     pub fn open(folder: &Path) -> Cache {
         Cache::open_within(folder, Sizes::default())
     }
 
-    /// The same, within so many bytes.
+    /// The same, within these sizes.
     #[must_use]
     pub fn open_within(folder: &Path, sizes: Sizes) -> Cache {
         memfd::set_memory_bytes(sizes.memory);
@@ -189,10 +191,10 @@ impl Cache {
         &self.shared.salt
     }
 
-    /// What is in memory, without waiting.
+    /// The responses in memory, without waiting.
     pub(crate) fn get_from_memory(&self, key: &CacheKey, now: Wall) -> Option<Arc<VariantSet>> {
         let shelf = self.shared.memory.get(key)?;
-        // What is hot in memory must not be the first to go on disk.
+        // A response that is hot in memory must not be evicted first on disk.
         if let Some(disk) = &self.shared.disk
             && shelf.is_use_due(now, disk::TOUCH_STEP)
         {
@@ -201,7 +203,7 @@ impl Cache {
         Some(shelf)
     }
 
-    /// What was kept under this key, in memory or on disk.
+    /// The responses under this key, in memory or on disk.
     pub(crate) async fn find(&self, key: &CacheKey, now: Wall) -> Option<Arc<VariantSet>> {
         match self.get_from_memory(key, now) {
             Some(shelf) => Some(shelf),
@@ -209,7 +211,7 @@ impl Cache {
         }
     }
 
-    /// What is on disk, where a shelf in memory may not be all, but those that were seen there.
+    /// The variants on disk except those already seen, where the set in memory may be incomplete.
     pub(crate) async fn find_other_variants(
         &self,
         key: &CacheKey,
@@ -219,9 +221,9 @@ impl Cache {
         self.shared.disk.as_ref()?.find(*key, seen, now).await
     }
 
-    /// Keeps an answer, in place of the one for the same request headers; unless that is newer, its
-    /// URL has changed since it was asked for, or something was purged since there were so many
-    /// purges. Says whether it is kept.
+    /// Stores a response in place of the one for the same request headers; unless that one is
+    /// newer, the URL has changed since the request, or the purge count is no longer `purges`.
+    /// Returns whether it is stored.
     pub(crate) fn store(
         &self,
         key: CacheKey,
@@ -230,7 +232,7 @@ impl Cache {
         purges: u64,
     ) -> bool {
         let (memory, disk) = (&self.shared.memory, &self.shared.disk);
-        // Under one lock, so that the disk hears of both in the same order.
+        // Under one lock, so that the disk receives both in the same order.
         let is_kept = memory.put(key, object, now, purges, || {
             let put = |disk: &Disk| disk.put(key, object, now);
             disk.as_ref().is_some_and(put)
@@ -242,13 +244,14 @@ impl Cache {
         is_kept
     }
 
-    /// Keeps an answer that was asked for just now.
+    /// Stores a response that was requested just now.
     #[cfg(test)]
     pub(crate) fn store_now(&self, key: CacheKey, object: &Arc<CachedResponse>, now: Wall) {
         self.store(key, object, now, self.purge_count());
     }
 
-    /// A URL has changed: forgets what was kept under this key, and whatever others were told.
+    /// A URL has changed: removes the responses under this key and invalidates those of other
+    /// callers.
     pub(crate) fn invalidate(&self, key: Option<&CacheKey>, url: UrlHash, now: Wall) {
         self.shared.memory.invalidate(key, url, now);
         if let Some(disk) = &self.shared.disk {
@@ -256,7 +259,7 @@ impl Cache {
         }
     }
 
-    /// Forgets one answer, if it was asked for by then. Others to the same URL stay.
+    /// Removes one response if it was requested by then. Others to the same URL stay.
     pub(crate) fn remove(&self, key: &CacheKey, object: &CachedResponse, at: Wall) {
         self.shared.memory.remove(key, object.variant, at);
         if let Some(disk) = &self.shared.disk {
@@ -264,12 +267,12 @@ impl Cache {
         }
     }
 
-    /// Was it kept before its URL changed, or it was forgotten?
+    /// Was it stored before its URL changed or before it was removed?
     pub(crate) fn is_invalid(&self, key: &CacheKey, object: &CachedResponse, now: Wall) -> bool {
         self.shared.memory.is_invalid(key, object, now)
     }
 
-    /// The right to fetch a new answer beside an old one: one at a time for each.
+    /// The right to refresh a response in the background: one refresh at a time for each response.
     pub(crate) fn refresh(&self, key: CacheKey, old: &CachedResponse) -> Option<RefreshGuard> {
         let of = (key, old.variant);
         let mut under_way = self.shared.refreshes.lock();
@@ -287,25 +290,25 @@ impl Cache {
         })
     }
 
-    /// How often something was purged: an answer asked for before a purge is not kept after it.
+    /// The number of purges: a response requested before a purge is not stored after it.
     pub(crate) fn purge_count(&self) -> u64 {
         self.shared.memory.purge_count()
     }
 
-    /// Forgets the answers of a provider, of one of its entities, or all. Says how many were on
-    /// disk, or in memory if that is all there is.
+    /// Purges the responses of a provider, of one of its entities, or all. Returns how many were on
+    /// disk, or in memory if there is no disk tier.
     pub async fn purge(&self, provider: Option<&str>, entity: Option<&str>) -> u64 {
         let in_memory = self.shared.memory.purge(provider, entity);
         let Some(disk) = &self.shared.disk else {
             return in_memory;
         };
         let on_disk = disk.purge(provider, entity).await;
-        // What was read from the disk before it was forgotten there.
+        // Removes responses that were read from the disk before they were purged there.
         self.shared.memory.purge(provider, entity);
         on_disk.unwrap_or(in_memory)
     }
 
-    /// What is kept, by provider and entity: on disk, or in memory if that is all there is.
+    /// The cached responses by provider and entity: on disk, or in memory if there is no disk tier.
     pub async fn usage(&self) -> Vec<CacheUsage> {
         let on_disk = match &self.shared.disk {
             Some(disk) => disk.usage().await,
@@ -314,15 +317,15 @@ impl Cache {
         on_disk.unwrap_or_else(|| self.shared.memory.usage())
     }
 
-    /// Waits until what was kept so far is on disk.
+    /// Waits until all responses stored before are on disk.
     pub async fn flush(&self) {
         if let Some(disk) = &self.shared.disk {
             disk.flush().await;
         }
     }
 
-    /// The end: waits until what was kept so far is on disk and what must be forgotten is, though not
-    /// for ever if somebody else holds the file.
+    /// Shuts down: waits until stores and removals are on disk, but not forever if another process
+    /// holds the file.
     pub async fn close(&self) {
         if let Some(disk) = &self.shared.disk {
             disk.close().await;

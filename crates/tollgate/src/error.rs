@@ -1,9 +1,9 @@
-//! Why a call has no answer of its provider: whose fault it is, and when to come back.
+//! Why a call has no response from its provider: whose fault it is, and when to come back.
 //!
-//! Promises: every way in which the path can end without an answer is one variant here, with what a
-//! caller needs to act on it. Nothing in it is a key, a header value or a query.
+//! Promises: each way in which the path can end without a response is one variant, with everything
+//! a caller needs to act on it. No variant contains a key, a header value or a query.
 //!
-//! Never: becomes a status here. The gateway has the one place that does that.
+//! Never: maps an error to a status. Only the gateway does.
 
 use tollgate_core::domain::HostError;
 use tollgate_core::entity::EntityError;
@@ -33,36 +33,37 @@ impl Blame {
     }
 }
 
-/// What holds a call back. The words are those of `reason` in every refusal.
+/// What blocks a call. `as_str` gives the values of `reason` in every rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// A limit is used up.
     Limit,
     /// The provider asked for a pause.
     Cooldown,
-    /// Little is left, so only the cache is used.
+    /// A limit is nearly used up, so only the cache is used.
     Degraded,
-    /// By order only the cache is used.
+    /// Only the cache is used, by an operator.
     CacheOnly,
     /// The call itself asked for the cache only.
     CacheRequested,
-    /// As many calls as allowed are on their way.
+    /// The concurrency limit is reached.
     Concurrency,
-    /// Background calls go in off-peak hours only.
+    /// Background calls run in off-peak hours only.
     OffPeak,
-    /// Too many wait already.
+    /// The queue is full.
     QueueFull,
-    /// This process has no descriptor left for another connection.
+    /// This process has no file descriptor left for another connection.
     NoDescriptors,
-    /// This process ends.
+    /// This process is shutting down.
     ShuttingDown,
     /// The caller's time is up.
     Deadline,
     /// The ledger cannot be reached.
     StoreLost,
-    /// The call costs more than its limit ever has.
+    /// The call costs more than its limit can ever grant.
     TooCostly,
-    /// The limit is smaller than the number of nodes that share it, so this one has no part of it.
+    /// The limit is smaller than the number of nodes that share it, so this node has no share of
+    /// it.
     NoShare,
 }
 
@@ -85,7 +86,7 @@ impl Reason {
     }
 }
 
-/// Why a call has no answer of its provider.
+/// Why a call has no response from its provider.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// No permit in time.
@@ -95,22 +96,22 @@ pub enum Error {
         provider: String,
         /// Of which part.
         entity: Option<String>,
-        /// The limit that has nothing left, by name.
+        /// The name of the exhausted limit.
         limit: Option<String>,
-        /// What holds the call back.
+        /// What blocks the call.
         reason: Reason,
         /// When to come back; `None` where waiting does not help or nobody knows.
         retry_in: Option<Span>,
     },
-    /// The provider rests, because too many calls failed.
+    /// The provider is asleep, because too many calls failed.
     #[error("{}", .status.breaker.message(.provider))]
     Asleep {
         /// Whose.
         provider: String,
-        /// What its health looks like.
+        /// Its health.
         status: Box<HealthStatus>,
     },
-    /// Only the cache may answer, and it has nothing.
+    /// Only the cache may serve the call, and it has no response.
     #[error("{}", not_in_cache(.provider, *.reason))]
     NotInCache {
         /// Whose.
@@ -130,38 +131,38 @@ pub enum Error {
         /// Where.
         at: Stage,
     },
-    /// There was no answer.
-    #[error("no answer from `{provider}`: {}", words(*.fault))]
+    /// There was no response.
+    #[error("no response from `{provider}`: {}", words(*.fault))]
     NoResponse {
         /// Whose.
         provider: String,
         /// Why.
         fault: Fault,
     },
-    /// A token is needed that cannot be had.
+    /// The call needs a token, and there is none.
     #[error("no token for `{provider}`: {}", .why.words())]
     NoCredential {
         /// Whose.
         provider: String,
         /// Why not.
         why: NoToken,
-        /// When the next one is asked for.
+        /// When the next login is made.
         retry_in: Option<Span>,
     },
     /// There is no such provider.
     #[error("{}", unknown(.name))]
     UnknownProvider {
-        /// As it was called.
+        /// The name as requested.
         name: String,
         /// The nearest name that exists.
         nearest: Option<String>,
     },
-    /// A provider without a place to send calls to.
+    /// A provider without an upstream.
     #[error("{}", nowhere(.provider, .tenants.as_deref()))]
     NoUpstream {
         /// Which.
         provider: String,
-        /// The domain of many hosts that is all it has: `*.example.org`.
+        /// Its only domain, a wildcard: `*.example.org`.
         tenants: Option<String>,
     },
     /// The host may not be called.
@@ -172,50 +173,50 @@ pub enum Error {
         /// Why not.
         why: NotAllowed,
     },
-    /// A page of another site has made a browser of this machine call.
+    /// A page of another site made a browser on this machine call.
     #[error("a page of another site may not call this gateway")]
     CrossSite,
-    /// The caller did not show the token that proves its name.
-    #[error("the caller `{caller}` is known by its token, and this call does not show it")]
+    /// The caller did not send the token that proves its name.
+    #[error("the caller `{caller}` needs its token, and this call did not send it")]
     WrongCallerToken {
-        /// As it calls itself.
+        /// The name that it claims.
         caller: String,
     },
-    /// The call would come back to us, or has.
-    #[error("calls to `{provider}` come back to this gateway")]
+    /// The call would loop back to this gateway, or has.
+    #[error("calls to `{provider}` loop back to this gateway")]
     Loop {
         /// Whose.
         provider: String,
     },
-    /// The path can be read in two ways.
+    /// The path is ambiguous.
     #[error(transparent)]
     Path(#[from] EntityError),
-    /// The host is no host.
+    /// The host is invalid.
     #[error(transparent)]
     Host(#[from] HostError),
     /// The call is malformed in another way.
     #[error("{0}")]
     Malformed(&'static str),
-    /// The body of the request did not come.
-    #[error("the body of the request broke off or did not come in time")]
+    /// The body of the request did not arrive.
+    #[error("the request body broke off or did not arrive in time")]
     NoBody,
 }
 
 /// Why there is no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoToken {
-    /// The login refused the credentials, with this status.
+    /// The login rejected the credentials, with this status.
     Rejected(u16),
     /// The login failed, with this status.
     Failed(u16),
-    /// The login answered, but no token stood where the file says.
+    /// The login responded, but without a token where the provider file says.
     Missing,
-    /// The login did not answer.
+    /// The login did not respond.
     NoResponse(Fault),
 }
 
 impl NoToken {
-    /// Waiting does not mend it.
+    /// Waiting does not fix it.
     #[must_use]
     pub fn is_permanent(self) -> bool {
         match self {
@@ -227,11 +228,11 @@ impl NoToken {
     fn words(self) -> String {
         match self {
             NoToken::Rejected(status) => {
-                format!("its login refused the credentials (status {status})")
+                format!("its login rejected the credentials (status {status})")
             }
             NoToken::Failed(status) => format!("its login failed (status {status})"),
-            NoToken::Missing => "its login answered without one".to_owned(),
-            NoToken::NoResponse(fault) => format!("its login gave no answer, {}", words(fault)),
+            NoToken::Missing => "its login responded without a token".to_owned(),
+            NoToken::NoResponse(fault) => format!("its login did not respond: {}", words(fault)),
         }
     }
 }
@@ -248,11 +249,11 @@ pub enum Stage {
 /// Why a host may not be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAllowed {
-    /// No provider has this domain, and unknown domains are refused.
+    /// No provider has this domain, and unknown domains are rejected.
     Unknown,
     /// It resolves to a private address that no provider file names.
     Private,
-    /// The address that was called is another provider's alone.
+    /// The address that was called belongs to another provider.
     OtherProvider,
 }
 
@@ -260,7 +261,7 @@ impl Stage {
     fn words(self) -> &'static str {
         match self {
             Stage::Waiting => "while it waited for a permit",
-            Stage::Upstream => "before the provider had answered",
+            Stage::Upstream => "before the provider responded",
         }
     }
 }
@@ -305,10 +306,12 @@ impl Error {
 fn not_in_cache(provider: &str, reason: Reason) -> String {
     if reason == Reason::CacheRequested {
         return format!(
-            "the call asked for the cache only, and there is no answer of `{provider}` in it"
+            "the call asked for the cache only, and `{provider}` has no cached response for it"
         );
     }
-    format!("`{provider}` is served from the cache only, and there is no answer in it")
+    format!(
+        "`{provider}` is served from the cache only, and it has no cached response for this call"
+    )
 }
 
 fn no_permit(
@@ -329,21 +332,21 @@ fn no_permit(
             return format!("this process has no file descriptor left to call `{provider}`");
         }
         Reason::ShuttingDown => {
-            return format!("tollgate is ending and no longer calls `{provider}`");
+            return format!("tollgate is shutting down and no longer calls `{provider}`");
         }
         Reason::NoShare => {
             return format!(
-                "{limit} of `{provider}` is smaller than the number of nodes, so this one has no part of it"
+                "{limit} of `{provider}` is smaller than the number of nodes, so this node has no share of it"
             );
         }
         Reason::TooCostly => {
-            return format!("the call to `{provider}` costs more than {limit} ever has");
+            return format!("the call to `{provider}` costs more than {limit} can ever grant");
         }
-        Reason::QueueFull => return format!("too many calls wait for `{provider}` already"),
+        Reason::QueueFull => return format!("too many calls already wait for `{provider}`"),
         Reason::Limit => format!("{limit} is used up"),
-        Reason::Concurrency => format!("{limit} of calls at a time is reached"),
+        Reason::Concurrency => format!("{limit} on concurrent calls is reached"),
         Reason::Cooldown => "the provider asked for a pause".to_owned(),
-        Reason::OffPeak => "background calls go in off-peak hours only".to_owned(),
+        Reason::OffPeak => "background calls run in off-peak hours only".to_owned(),
         Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested => {
             "only the cache is used".to_owned()
         }
@@ -352,7 +355,7 @@ fn no_permit(
     match retry_in {
         Some(retry_in) => {
             let wait = retry_in.in_words();
-            format!("no permit for `{provider}` in time: {why}; it may go on in {wait}")
+            format!("no permit for `{provider}` in time: {why}; retry in {wait}")
         }
         None => format!("no permit for `{provider}` in time: {why}"),
     }
@@ -372,7 +375,7 @@ fn nowhere(provider: &str, tenants: Option<&str>) -> String {
         ),
         Some(tenants) => {
             format!(
-                "`{provider}` is at `{tenants}`, and nobody has said which of these hosts is meant"
+                "`{provider}` has only the wildcard domain `{tenants}`; set its upstream to one of these hosts"
             )
         }
     }
@@ -380,10 +383,10 @@ fn nowhere(provider: &str, tenants: Option<&str>) -> String {
 
 fn words(fault: Fault) -> &'static str {
     match fault {
-        Fault::Timeout => "it did not answer in time",
-        Fault::Dns => "its name has no address",
-        Fault::Connect => "no connection",
-        Fault::Reset => "the connection broke before the answer was whole",
+        Fault::Timeout => "it did not respond in time",
+        Fault::Dns => "DNS has no address for its name",
+        Fault::Connect => "the connection failed",
+        Fault::Reset => "the connection broke before the response was complete",
     }
 }
 
@@ -404,9 +407,9 @@ mod tests {
 
     #[test]
     fn a_rejection_names_reason_limit_and_time() {
-        let refused = text(Reason::Limit, Some("1000/1d"), Some(Span::from_secs(90)));
-        assert!(refused.contains("`tmdb`") && refused.contains("the limit `1000/1d` is used up"));
-        assert!(refused.ends_with("it may go on in 1 min 30 s"), "{refused}");
+        let rejected = text(Reason::Limit, Some("1000/1d"), Some(Span::from_secs(90)));
+        assert!(rejected.contains("`tmdb`") && rejected.contains("the limit `1000/1d` is used up"));
+        assert!(rejected.ends_with("retry in 1 min 30 s"), "{rejected}");
         assert!(text(Reason::Cooldown, None, None).contains("asked for a pause"));
         assert!(text(Reason::NoShare, Some("3/1s"), None).contains("number of nodes"));
     }

@@ -1,9 +1,10 @@
-//! Facts, each told once: the log line comes from one value, and metrics will come from the same.
+//! Log events, each emitted once: the log line is made from one value, and metrics will use the
+//! same.
 //!
-//! Promises: every fact names its provider and numbers; nothing of a fact is a key, a query, a
-//! header or a body.
+//! Promises: every event names its provider and numbers. No event contains a key, a query, a header
+//! or a body.
 //!
-//! Never: decides. Nothing waits for a fact to be told.
+//! Never: decides. Nothing waits for an event to be emitted.
 
 use std::fmt;
 
@@ -11,7 +12,7 @@ use tollgate_core::ask::Priority;
 use tollgate_core::health::{Fault, HealthState, HealthStatus, Rate, Reason};
 use tollgate_core::time::Span;
 
-/// What is not known is `none`.
+/// An unknown value is written as `none`.
 struct OrNone<T>(Option<T>);
 
 impl<T: fmt::Display> fmt::Display for OrNone<T> {
@@ -45,10 +46,10 @@ pub enum LogEvent<'a> {
         to: HealthState,
         /// Why.
         reason: Reason,
-        /// How it stands now.
+        /// Its current status.
         status: &'a HealthStatus,
     },
-    /// A provider refused a call: its scope rests.
+    /// A provider limited a call: its scope cools down.
     Cooldown {
         /// Whose.
         provider: &'a str,
@@ -58,16 +59,16 @@ pub enum LogEvent<'a> {
         duration: Span,
         /// What the provider asked for, as it was read.
         retry_after: Option<Span>,
-        /// How the provider stands now.
+        /// The provider's current status.
         status: &'a HealthStatus,
     },
-    /// A call came to an answer.
+    /// A call got a response.
     Completed {
         /// The call.
         id: &'a str,
         /// Whose.
         provider: &'a str,
-        /// What it said.
+        /// The status of the response.
         status: u16,
         /// Attempts made.
         attempts: u32,
@@ -76,28 +77,28 @@ pub enum LogEvent<'a> {
         /// How urgent it was.
         priority: Priority,
     },
-    /// A call ended without one.
+    /// A call ended without a response.
     Rejected {
         /// The call.
         id: &'a str,
         /// Why, in words.
         error: &'a crate::Error,
     },
-    /// An attempt found no answer.
+    /// An attempt got no response.
     AttemptFailed {
         /// Whose.
         provider: &'a str,
         /// Why.
         fault: Fault,
     },
-    /// An upstream could not prove who it is, or broke off in the middle of it.
+    /// The TLS handshake with an upstream failed: a bad certificate, or the connection broke.
     TlsFailed {
         /// Which.
         host: &'a str,
         /// Why, in words.
         why: &'a str,
     },
-    /// A permit was too old when the bytes should have left, and went back.
+    /// A permit was too old when the bytes should have left, and was returned.
     StalePermit {
         /// Whose.
         provider: &'a str,
@@ -109,14 +110,14 @@ pub enum LogEvent<'a> {
         /// Why, in words.
         why: &'a str,
     },
-    /// The ledger's store is there again.
+    /// The ledger's store is reachable again.
     StoreBack {
-        /// How long it was away.
+        /// How long it was unreachable.
         away: Span,
-        /// How many calls have gone on uncounted since the start.
+        /// How many uncounted calls were made since the start.
         uncounted: u64,
     },
-    /// An answer came from what was kept.
+    /// A cached response was served.
     FromCache {
         /// The call.
         id: &'a str,
@@ -126,10 +127,10 @@ pub enum LogEvent<'a> {
         source: &'static str,
         /// How old it is.
         age: Span,
-        /// Why it may be old; `fresh` if it is not.
+        /// Why it may be stale; `fresh` if it is not.
         why: &'static str,
     },
-    /// An answer is not kept.
+    /// A response is not stored.
     NotStored {
         /// The call.
         id: &'a str,
@@ -138,48 +139,48 @@ pub enum LogEvent<'a> {
         /// Why not.
         why: &'static str,
     },
-    /// Answers are kept in memory only.
+    /// Responses are cached in memory only.
     CacheOnlyInMemory {
         /// Why.
         why: &'a str,
     },
-    /// The file of kept answers was damaged, and a new one was begun.
+    /// The cache file was damaged, and a new one was created.
     CacheRecreated {
         /// Where the old one is.
         file: &'a str,
     },
-    /// A login gave a new token.
+    /// A login returned a new token.
     TokenRenewed {
         /// Whose.
         provider: &'a str,
-        /// How long it lives.
+        /// The token's lifetime.
         lives: Span,
     },
-    /// A login gave none.
+    /// A login returned no token.
     TokenNotRenewed {
         /// Whose.
         provider: &'a str,
         /// Why.
         error: &'a crate::Error,
     },
-    /// A key was refused and is not used for a while.
+    /// A key was rejected and is suspended for a while.
     KeySuspended {
         /// Whose.
         provider: &'a str,
-        /// What the provider said.
+        /// The status of the response.
         status: u16,
     },
-    /// Other providers are in force.
+    /// A reload has replaced the providers.
     Reloaded {
         /// How many.
         providers: usize,
     },
-    /// A part of the configuration was refused; its old version stays.
+    /// A part of the configuration was rejected; its old version stays.
     ReloadRejected {
-        /// Place, fault and remedy, in one line.
+        /// Place, error and remedy, in one line.
         problem: &'a str,
     },
-    /// An operator wants something of a provider.
+    /// An operator has sent a command for a provider.
     OperatorCommand {
         /// Whose.
         provider: &'a str,
@@ -191,19 +192,19 @@ pub enum LogEvent<'a> {
         /// Where.
         address: std::net::SocketAddr,
     },
-    /// How many descriptors this process may have: the soft limit as it was, and as it is.
+    /// The file descriptor limit of this process: the soft limit at the start, and now.
     Descriptors {
-        /// When it started.
+        /// At the start.
         before: u64,
         /// Now, raised to the hard limit if that was allowed.
         now: u64,
     },
-    /// The gateway ends: calls under way are finished first.
+    /// The gateway is shutting down: it finishes running calls first.
     Draining,
 }
 
 impl LogEvent<'_> {
-    /// Tells it.
+    /// Emits the log line.
     pub fn emit(&self) {
         match self {
             LogEvent::Transition { .. } | LogEvent::Cooldown { .. } => self.emit_health(),
@@ -253,7 +254,7 @@ impl LogEvent<'_> {
         }
     }
 
-    /// What the rate limiter did, with the keys of its standard (A16).
+    /// Events of the rate limiter, with the standard's keys (A16).
     fn emit_health(&self) {
         match self {
             LogEvent::Transition {
@@ -282,12 +283,12 @@ impl LogEvent<'_> {
                 sem = %OrNone(status.sem), retry_after = %OrNone(*retry_after),
                 provider, entity = entity.unwrap_or("none")
             ),
-            // Told by whoever called this.
+            // The caller handles all other events.
             _ => {}
         }
     }
 
-    /// The one that every call tells: cheap unless somebody listens.
+    /// The event of every call: cheap unless the level is enabled.
     fn emit_completed(&self) {
         if let LogEvent::Completed {
             id,
@@ -305,7 +306,7 @@ impl LogEvent<'_> {
         }
     }
 
-    /// What the cache did.
+    /// Events of the cache.
     fn emit_cache(&self) {
         match self {
             LogEvent::FromCache {
@@ -324,7 +325,7 @@ impl LogEvent<'_> {
                 tracing::warn!(event = "cache_only_in_memory", why);
             }
             LogEvent::CacheRecreated { file } => tracing::warn!(event = "cache_begun_anew", file),
-            // Told by whoever called this.
+            // The caller handles all other events.
             _ => {}
         }
     }

@@ -1,11 +1,11 @@
 //! Govern calls to APIs from inside a program.
 //!
-//! A [`ProviderRegistry`] of providers over a ledger, and [`path::call`]: that is all of it. The daemon adds
+//! A [`ProviderRegistry`] over a ledger, and [`path::call`]: that is all of it. The daemon adds
 //! addresses and files.
 //!
-//! Promises: needs no daemon, and no clock but its ledger's (guards have one of their own).
+//! Promises: needs no daemon, and no clock except its ledger's (guards have their own).
 //!
-//! Never: reads a file of configuration; providers come in checked.
+//! Never: reads a configuration file; providers come in checked.
 
 pub mod body;
 pub mod cache;

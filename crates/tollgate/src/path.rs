@@ -1,47 +1,48 @@
 //! The path of a call, stage by stage.
 //!
 //! ```text
-//! caller ─► route ─► cache ─► flight ─► retry( credential ─► connect ─► permit ─► send ─► learn ) ─► keep ─► answer
+//! caller ─► route ─► cache ─► flight ─► retry( credential ─► connect ─► permit ─► send ─► learn ) ─► store ─► response
 //!                     │hit      │join              └────────── once per ATTEMPT ──────────┘
 //! ```
 //!
-//! Promises: a call is not an attempt. Every attempt, retries included, passes `permit` again. A
-//! call that is dropped at any await gives its permit back, or counts it as sent, whichever is true.
+//! Promises: a call is not an attempt. Every attempt, including each retry, passes `permit` again.
+//! A call that is dropped at any await returns its permit if no byte has left, and otherwise counts
+//! it as sent.
 //!
 //! Never: a hidden attempt below this path.
 
 mod route; // which provider, entity, caller, priority, cost and deadline?
-mod destination; //   whose call it is, and where it goes
-mod query; //   where a key stands in a query, and when two ask the same
-mod ignored_headers; //   headers that make no other question
-mod cache; // is there an answer already?
-mod hit; //   the first two stages in one step, for the plainest calls
-mod serve; //   how a kept answer goes to the caller, and how it is renewed
-mod flight; // is somebody asking the same right now?
-mod flight_table; //   everything that is on its way
-mod sharing; //   what is the same question, and who may share its answer
+mod destination; //   the provider and origin of a call
+mod query; //   query parameters: keys, and comparing two queries
+mod ignored_headers; //   request headers that do not change the response
+mod cache; // is there a cached response?
+mod hit; //   route and cache in one step, for simple GET requests
+mod serve; //   builds responses from the cache, and refreshes them
+mod flight; // is the same request already in flight?
+mod flight_table; //   all flights of this process
+mod sharing; //   which requests are identical, and which responses may be shared
 mod flight_end; //   how a flight ends
-mod writes; //   what was changed since it was asked for
-mod demand; //   as urgent and patient as all who wait for it
-mod merge; // can it be a part of a larger question?
-mod recipe; //   how parts are asked for together, and taken apart
-mod retry; // once more? Everything below happens once per attempt
-mod credential; // with which key
+mod writes; //   when each path was last written to
+mod demand; //   priority and deadline of all callers of a flight
+mod merge; // can the call be part of a larger one?
+mod recipe; //   how parts are requested together and split again
+mod retry; // try again? Everything below happens once per attempt
+mod credential; // with which key or token?
 mod account; //   the credentials that tokens are fetched for
-mod token; //   the token in use, and who waits for the next
-mod login; //   the call that fetches one
+mod token; //   the current token, and the calls that wait for the next
+mod login; //   the call that fetches a token
 mod connect; // is there a connection?
-mod acquire; // what to ask the gate for, and what its answer means
-mod attempt_guard; //   an attempt that health waits to hear of
-pub mod permit; //   who waits and who goes
-mod denied; //   why there is none
+mod acquire; // permit: what to request from the gate, and what its verdict means
+mod attempt_guard; //   reports the end of an attempt to health
+pub mod permit; //   the permit queue of a provider
+mod denied; //   why there is no permit
 mod send; // the bytes leave
-mod learn; // what did the answer say?
-mod decode; //   a compressed body, opened beside what is passed on
-mod store; // is the answer kept for later?
-mod scrub; //   what of it is not: keys, and what is of one moment
-mod link_target; //   which kept answers its links concern
-mod rates; // what the headers of an answer say of limits
+mod learn; // what does the response say about limits and health?
+mod decode; //   decompresses a copy of a body
+mod store; // may the response be cached?
+mod scrub; //   removes keys and short-lived headers before storing
+mod link_target; //   which cached responses a link refers to
+mod rates; // the rate limits reported in response headers
 pub(crate) use account::Account;
 pub use cache::UseCache;
 pub(crate) use credential::{SuspendedKeys, fingerprints};
@@ -75,37 +76,37 @@ use learn::UpstreamResponse;
 use retry::{AttemptError, NextStep, RetryState};
 use route::Route;
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Reply {
-    /// Status and headers, as they came.
+    /// Status and headers, as received.
     pub head: Parts,
-    /// The body, as it comes.
+    /// The body, as it arrives.
     pub body: ReplyBody,
-    /// Where it came from.
+    /// Where the response came from.
     pub source: Source,
-    /// Little is left of a limit, so only the cache is used.
+    /// A limit is nearly used up, so Tollgate serves this entity from the cache only.
     pub degraded: bool,
 }
 
-/// Where an answer came from. The words are those of `X-Tollgate-Source`.
+/// Where a response came from. `as_str` gives the values of `X-Tollgate-Source`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The provider, for this call.
     #[default]
     Upstream,
-    /// What was kept of an earlier answer.
+    /// A cached response.
     Cache,
-    /// The same, past its time.
+    /// A cached response past its lifetime.
     Stale,
-    /// The provider, for somebody who asked the same at the same time.
+    /// The provider, for an identical call at the same time.
     Shared,
-    /// The provider, as a part of a larger answer.
+    /// The provider, as a part of a larger response.
     Merged,
 }
 
 impl Source {
-    /// As in `X-Tollgate-Source`.
+    /// The value of `X-Tollgate-Source`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -118,7 +119,7 @@ impl Source {
     }
 }
 
-/// What happened to a call, whatever came of it.
+/// What happened to a call, whether it succeeded or not.
 #[derive(Clone, Debug, Default)]
 pub struct CallTrace {
     /// The provider, once it is known.
@@ -129,26 +130,26 @@ pub struct CallTrace {
     pub attempts: u32,
     /// Time spent waiting for permits.
     pub waited: Span,
-    /// What the limits had left when it was decided.
+    /// What remained of each limit at the decision.
     pub rates: Rates,
 }
 
-/// What came of a call that went out.
+/// The result of a call that went to the provider.
 #[derive(Debug)]
 struct CallOutcome {
     result: Result<Reply, Error>,
-    /// The answer, or the lack of one, is a failure of the provider.
+    /// The response, or the missing one, is a failure of the provider.
     is_failure: bool,
     /// Attempts whose bytes may have left.
     attempts: u32,
     /// Time spent waiting for permits.
     waited: Span,
-    /// What the limits had left when it was decided.
+    /// What remained of each limit at the decision.
     rates: Rates,
 }
 
 impl CallOutcome {
-    /// An answer for which this call did nothing.
+    /// A response that cost this call no attempt.
     fn from_reply(reply: Reply) -> CallOutcome {
         CallOutcome {
             result: Ok(reply),
@@ -159,7 +160,7 @@ impl CallOutcome {
         }
     }
 
-    /// No answer.
+    /// No response.
     fn from_error(error: Error) -> CallOutcome {
         CallOutcome {
             result: Err(error),
@@ -171,122 +172,121 @@ impl CallOutcome {
     }
 }
 
-/// Makes a call: the whole path, outermost first. The trail is filled on the way.
+/// Makes a call: the whole path, outermost stage first. Fills the trace on the way.
 pub async fn call<B>(
-    shop: &ProviderRegistry,
+    registry: &ProviderRegistry,
     call: Call<B>,
-    trail: &mut CallTrace,
+    trace: &mut CallTrace,
 ) -> Result<Reply, Error>
 where
     B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
-    let mut route = route::route(shop, call).await?; // which provider, which limits, how urgent
-    trail.provider = Some(route.provider.clone());
-    trail.origin = Some(route.origin.clone());
-    let question = match cache::lookup(shop, &mut route).await? {
-        CacheResult::Hit(reply) => return Ok(*reply), // an answer that we already have costs nothing
-        CacheResult::Miss(question) => question,
+    let mut route = route::route(registry, call).await?; // which provider, which limits, how urgent
+    trace.provider = Some(route.provider.clone());
+    trace.origin = Some(route.origin.clone());
+    let pending = match cache::lookup(registry, &mut route).await? {
+        CacheResult::Hit(reply) => return Ok(*reply), // a cached response costs nothing
+        CacheResult::Miss(pending) => pending,
     };
     loop {
-        let place = if send::is_upgrade(&route.headers) {
-            FlightRole::Alone // a tunnel is nobody else's
+        let role = if send::is_upgrade(&route.headers) {
+            FlightRole::Alone // a tunnel cannot be shared
         } else {
-            flight::join(shop.flights(), &mut route) // the same question asked twice is one call
+            flight::join(registry.flights(), &mut route) // identical calls become one
         };
-        let outcome = match place {
-            // On the heap in either case: a future of this size would be copied at every level above.
-            FlightRole::Alone => match recheck_cache(&route, &question) {
+        let outcome = match role {
+            // On the heap in either case: every caller's future would otherwise grow by its size.
+            FlightRole::Alone => match recheck_cache(&route, &pending) {
                 Some(reply) => CallOutcome::from_reply(reply),
-                None => Box::pin(execute(route, question)).await,
+                None => Box::pin(execute(route, pending)).await,
             },
-            FlightRole::Unshared(mark) => {
-                let outcome = Box::pin(execute(route, question)).await;
-                mark.on_outcome(&outcome); // perhaps the next ones can be one call
+            FlightRole::Unshared(entry) => {
+                let outcome = Box::pin(execute(route, pending)).await;
+                entry.on_outcome(&outcome); // perhaps the next calls can share one response
                 outcome
             }
-            FlightRole::Leader(flight) => match cache::recheck(&route, &question) {
-                Some(reply) => flight.finish_with(reply), // another flight has just brought it
-                None => flight.lead(Box::pin(execute(route, question))).await,
+            FlightRole::Leader(flight) => match cache::recheck(&route, &pending) {
+                Some(reply) => flight.finish_with(reply), // another flight has just stored it
+                None => flight.lead(Box::pin(execute(route, pending))).await,
             },
             FlightRole::Follower(flight) => match flight.follow(&mut route).await {
                 Some(outcome) => outcome,
-                None => continue, // whoever went ahead failed or may not share: our turn
+                None => continue, // the leader failed or may not share: our turn
             },
         };
-        (trail.attempts, trail.waited) = (outcome.attempts, outcome.waited);
-        trail.rates = outcome.rates;
+        (trace.attempts, trace.waited) = (outcome.attempts, outcome.waited);
+        trace.rates = outcome.rates;
         return outcome.result;
     }
 }
 
-/// Whoever comes out of a flight whose answer it could not have looks for what others have kept
+/// A call that could not use the response of a flight checks whether another call has stored one
 /// meanwhile.
-fn recheck_cache(route: &Route, question: &PendingStore) -> Option<Reply> {
+fn recheck_cache(route: &Route, pending: &PendingStore) -> Option<Reply> {
     let has_waited = route.sharing.is_alone;
-    has_waited
-        .then(|| cache::recheck(route, question))
-        .flatten()
+    has_waited.then(|| cache::recheck(route, pending)).flatten()
 }
 
-/// The way out, for a call or a whole flight: attempts until one is the answer, which is then kept.
-async fn execute(mut route: Route, mut question: PendingStore) -> CallOutcome {
-    let mut tries = RetryState::default();
+/// Sends a call, or a whole flight, upstream: attempts until one succeeds, then stores the
+/// response.
+async fn execute(mut route: Route, mut pending: PendingStore) -> CallOutcome {
+    let mut retries = RetryState::default();
     let done = loop {
         if !send::is_upgrade(&route.headers)
-            && let Some(ride) = merge::join(&mut route)
+            && let Some(follower) = merge::join(&mut route)
         {
-            match ride.wait_part(&mut route).await {
-                Some(part) => break part, // calls for one item that wait together are one
+            match follower.wait_part(&mut route).await {
+                Some(part) => break part, // calls for one item that wait together become one
                 None => continue,
             }
         }
-        let done = attempts(&mut route, &mut tries).await;
+        let done = attempts(&mut route, &mut retries).await;
         if let Some(done) = merge::split(&mut route, done).await
-            && !store::retries_unconditionally(&mut route, &mut question, &done)
+            && !store::retries_unconditionally(&mut route, &mut pending, &done)
         {
             break done; // each caller gets its own part
         }
     };
     let has_failed = match &done {
-        Ok(answered) => answered.class.is_failure(),
+        Ok(response) => response.class.is_failure(),
         Err(_) => true,
     };
-    emit_completed(&route, &tries, &done);
-    if let Ok(answered) = &done
+    emit_completed(&route, &retries, &done);
+    if let Ok(response) = &done
         && !route.method.is_safe()
     {
-        let (status, now) = (answered.head.status, route.provider.ledger.at());
+        let (status, now) = (response.head.status, route.provider.ledger.at());
         route.provider.writes.record(&route.path, status, now);
     }
-    let mut answer = store::store(&route, question, done); // may it be used again?
-    if let Ok(reply) = &mut answer
+    let mut result = store::store(&route, pending, done); // may it be stored?
+    if let Ok(reply) = &mut result
         && route.merging.is_part
     {
         reply.source = Source::Merged;
     }
     let has_another = |reply: &Reply| matches!(reply.source, Source::Cache | Source::Stale);
     CallOutcome {
-        // What was kept has taken its place.
-        is_failure: has_failed && !answer.as_ref().is_ok_and(has_another),
-        result: answer,
-        attempts: tries.made,
-        waited: tries.waited,
-        rates: tries.rates,
+        // A cached response has replaced the failure.
+        is_failure: has_failed && !result.as_ref().is_ok_and(has_another),
+        result,
+        attempts: retries.made,
+        waited: retries.waited,
+        rates: retries.rates,
     }
 }
 
-/// Attempts until one is the answer, or no other is allowed.
-async fn attempts(route: &mut Route, tries: &mut RetryState) -> Result<UpstreamResponse, Error> {
+/// Makes attempts until one succeeds or no further one is allowed.
+async fn attempts(route: &mut Route, retries: &mut RetryState) -> Result<UpstreamResponse, Error> {
     route
         .provider
         .health
         .on_call(&route.provider.policy().retry.budget);
     loop {
-        let plan = route.provider.policy();
-        let attempt = attempt(route, &plan, tries).await; // everything once per attempt
-        match tries.next(route, &plan, attempt) {
-            // Retry-After, backoff and budget said when.
+        let policy = route.provider.policy();
+        let attempt = attempt(route, &policy, retries).await; // everything once per attempt
+        match retries.next(route, &policy, attempt) {
+            // Retry-After, backoff and budget determine the delay.
             NextStep::Again(after, unwanted) => retry::wait_and_discard(after, unwanted).await,
             NextStep::Done(done) => return done,
         }
@@ -296,25 +296,25 @@ async fn attempts(route: &mut Route, tries: &mut RetryState) -> Result<UpstreamR
 /// One attempt: each line is a stage.
 async fn attempt(
     route: &mut Route,
-    plan: &Arc<CompiledPolicy>,
-    tries: &mut RetryState,
+    policy: &Arc<CompiledPolicy>,
+    retries: &mut RetryState,
 ) -> Result<UpstreamResponse, AttemptError> {
-    let key = credential::choose(route, plan).await?; // whose key or token, and where it is counted
-    let expected = connect::connect(route, plan).await?; // before the permit: failing costs nothing
-    let granted = acquire::permit(route, &key, tries).await?; // turn, health and every limit at once
-    let sent = send::send(route, plan, &key, granted, expected, tries).await?; // the bytes leave
-    let answered = learn::learn(route, plan, &key, sent).await; // what did the answer say?
-    credential::on_response(route, plan, &key, tries, answered).await // a refused key is not used again
+    let key = credential::choose(route, policy).await?; // which key or token
+    let expected = connect::connect(route, policy).await?; // before the permit: failing is free
+    let granted = acquire::permit(route, &key, retries).await?; // health and all limits at once
+    let sent = send::send(route, policy, &key, granted, expected, retries).await?; // bytes leave
+    let response = learn::learn(route, policy, &key, sent).await; // what does the response say?
+    credential::on_response(route, policy, &key, retries, response).await // suspends a rejected key
 }
 
-fn emit_completed(route: &Route, tries: &RetryState, done: &Result<UpstreamResponse, Error>) {
-    if let Ok(answered) = done {
+fn emit_completed(route: &Route, retries: &RetryState, done: &Result<UpstreamResponse, Error>) {
+    if let Ok(response) = done {
         LogEvent::Completed {
             id: &route.options.id,
             provider: &route.provider.name,
-            status: answered.head.status.as_u16(),
-            attempts: tries.made,
-            waited: tries.waited,
+            status: response.head.status.as_u16(),
+            attempts: retries.made,
+            waited: retries.waited,
             priority: route.options.priority,
         }
         .emit();

@@ -1,9 +1,9 @@
-//! A permit: the right to make one attempt, and the duty to say what became of it.
+//! A permit: the right to make one attempt, and the duty to report its result.
 //!
-//! Promises: whatever happens to it, the ledger hears of it once. Dropped before a byte left, it is
-//! given back; dropped after that, the call counts as sent and may still arrive.
+//! Promises: the ledger learns of its end exactly once. Dropped before a byte left, it is returned;
+//! dropped after that, the call counts as sent and may still arrive.
 //!
-//! Never: clones.
+//! Never: is cloned.
 
 use tollgate_core::ask::{
     Ask, Evidence, LimitReading, Marks, Outcome, Readings, Settle, Term, Terms,
@@ -15,9 +15,10 @@ use crate::failpoint;
 
 /// The right to make one attempt.
 #[derive(Debug)]
-#[must_use = "a permit that is dropped unused goes back"]
+#[must_use = "a permit that is dropped unused is returned"]
 pub struct Permit {
-    /// On the heap: it is handed from stage to stage, and half a kilobyte would be copied each time.
+    /// On the heap: it is passed from stage to stage, and half a kilobyte would be copied each
+    /// time.
     inner: Box<PermitInner>,
 }
 
@@ -29,13 +30,13 @@ struct PermitInner {
     granted: Micros,
     waited: Span,
     state: PermitState,
-    /// So many of the first terms are limits of the provider.
+    /// The number of leading terms that are limits of the provider.
     limits: usize,
-    /// So many of the last terms are this process's own affair: they end with the attempt.
+    /// The number of trailing terms that are local to this process: they end with the attempt.
     local: usize,
 }
 
-/// How far the attempt has come.
+/// The progress of the attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PermitState {
     Unsent,
@@ -44,12 +45,12 @@ enum PermitState {
     Settled,
 }
 
-/// What one answer said about the limits of a permit, one entry per term that it spoke of.
+/// What a response reports about the limits of a permit, one entry per reported term.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitReport {
-    /// The provider refused the call for a limit.
+    /// The provider limited the call.
     pub limited: bool,
-    /// What it said, by the index of the term. The marks are filled in.
+    /// The reported values, by the index of the term. `arrived` fills in the marks.
     pub readings: Readings,
 }
 
@@ -74,9 +75,9 @@ impl Permit {
         }
     }
 
-    /// Marks the first terms as limits of the provider, of which its answers speak, and the last as
-    /// this process's own: its connections, its pace. Those are free as soon as the attempt is over
-    /// here, whatever may still happen at the provider.
+    /// Marks the leading terms as limits of the provider, about which responses report, and the
+    /// trailing ones as local to this process: its connections and throttle. Local ones are free as
+    /// soon as the attempt ends here, whatever may still happen at the provider.
     pub(crate) fn with_parts(mut self, limits: usize, local: usize) -> Permit {
         self.inner.limits = limits.min(self.inner.ask.terms.len());
         self.inner.local = local.min(self.inner.ask.terms.len());
@@ -110,14 +111,14 @@ impl Permit {
         self.inner.ledger.at()
     }
 
-    /// How long ago it was handed out. A sender checks this right before the write: a process that
-    /// was stopped in between must not send late.
+    /// How long ago it was granted. A sender checks this right before the write: a process that was
+    /// stopped in between must not send late.
     #[must_use]
     pub fn age(&self) -> Span {
         self.inner.ledger.at().since(self.inner.granted)
     }
 
-    /// How long after its grant it is held if the ledger never hears of it.
+    /// How long after its grant it is held if the ledger never learns of its end.
     #[must_use]
     pub fn held_for(&self) -> Span {
         self.inner.ask.evidence.latest_arrival()
@@ -138,25 +139,25 @@ impl Permit {
         self.inner.state = PermitState::Unsent;
     }
 
-    /// The provider does not count this answer: as if it had never been asked for.
+    /// The provider does not count this response: as if the permit had never been requested.
     pub fn refund(mut self) {
         self.settle(Outcome::Unsent);
         self.inner.state = PermitState::Settled;
     }
 
-    /// The head of an answer is here that does not prove that the call was counted, such as a 5xx
-    /// of a proxy in front of the limiter. It counts as if it had been.
+    /// The head of a response has arrived that does not prove that the call was counted, such as a
+    /// 5xx of a proxy in front of the limiter. It is treated as counted.
     pub fn failed(&mut self) {
         self.settle(Outcome::Failed { age: Span::ZERO });
         self.inner.state = PermitState::Arrived;
     }
 
-    /// The head of the answer is here.
-    pub fn arrived(&mut self, answer: LimitReport) {
+    /// The head of the response has arrived.
+    pub fn arrived(&mut self, report: LimitReport) {
         let LimitReport {
             limited: refused,
             mut readings,
-        } = answer;
+        } = report;
         readings.retain(|reading| reading.term < self.inner.marks.len());
         for LimitReading { term, mark, .. } in &mut readings {
             *mark = self.inner.marks[*term];
@@ -169,18 +170,18 @@ impl Permit {
         self.inner.state = PermitState::Arrived;
     }
 
-    /// The answer says nothing of whether the provider is well: no scope hears of it.
+    /// The response says nothing about the provider's health: no scope is updated.
     pub(crate) fn skip_health(&mut self) {
         self.inner.ask.scopes.clear();
     }
 
-    /// The body still flows: keep its place for this much longer.
+    /// The body is still arriving: extends the hold by this much.
     pub fn keep_alive(&mut self, by: Span) {
         self.settle(Outcome::Alive { extend_by: by });
     }
 
-    /// The end of the body is here. `true_cost` corrects the cost of a term, by its index, where it
-    /// was only estimated before.
+    /// The end of the body has arrived. `true_cost` corrects the cost of a term, by its index,
+    /// where it was estimated before.
     pub fn finished(mut self, true_cost: impl Fn(usize) -> Option<u64>) {
         for (index, term) in self.inner.ask.terms.iter_mut().enumerate() {
             term.cost = true_cost(index).unwrap_or(term.cost);
@@ -193,8 +194,8 @@ impl Permit {
         self.inner.state = PermitState::Settled;
     }
 
-    /// Tells the ledger of all terms. They are lent to the settle and taken back: most ledgers only
-    /// look at them.
+    /// Reports all terms to the ledger. They are moved into the settle and back: most ledgers only
+    /// read them.
     fn settle(&mut self, outcome: Outcome) {
         let PermitInner { ledger, ask, .. } = &mut *self.inner;
         let Ask {
@@ -232,7 +233,7 @@ impl Drop for Permit {
                     late,
                 }
             }
-            // Nobody reports: it comes back at the time that was agreed.
+            // No report will follow: it comes back at the agreed time.
             (PermitState::Sent | PermitState::Arrived, Evidence::None { .. }) => return,
         };
         if self.inner.state != PermitState::Unsent && self.inner.local > 0 {

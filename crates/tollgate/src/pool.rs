@@ -1,13 +1,13 @@
 //! Connections to upstreams: opened before the permit, taken after it, used by one call at a time.
 //!
-//! Checkout and send are two steps, because a permit must not lie around while a handshake runs.
-//! Those who wait hold no connection: they only make sure that one will be ready (`ExpectedCall`).
-//! So a thousand background calls that wait cannot keep an urgent one from a connection.
+//! Checkout and send are two steps, because a permit must not wait for a handshake. Waiting calls
+//! hold no connection: they only make sure that one will be ready (`ExpectedCall`). So a thousand
+//! waiting background calls cannot keep an urgent one from a connection.
 //!
-//! Promises: at most so many connections of a provider as the permit stage lets calls through; one
-//! that was closed by the other side is not handed out; nothing is ever sent twice from here.
+//! Promises: a provider has at most as many connections as the permit stage admits calls; a
+//! connection that the peer has closed is not handed out; the pool never sends anything twice.
 //!
-//! Never: sends a request by itself, or keeps one to send again.
+//! Never: sends a request by itself, or stores one to send it again.
 
 mod address;
 mod dial;
@@ -35,23 +35,23 @@ use crate::timer::within;
 /// older it is, the likelier the next request meets a connection that is just being closed.
 const IDLE_MAX: Span = Span::from_secs(30);
 
-/// How long a connection that was just given back may need to be ready. A turn of the scheduler is
-/// enough; one that takes longer is still busy with an upload whose answer came early, and the permit
-/// must not wait for that.
+/// How long a connection that was just released may need to be ready. One turn of the scheduler is
+/// enough; one that takes longer is still busy with an upload whose response came early, and the
+/// permit must not wait for that.
 const READY_WAIT: Span = Span::from_millis(10);
 
-/// Among how many of the youngest connections one is looked for that is ready at once. Those that are
-/// not have just been given back; more than this many in one turn of the scheduler are rare.
+/// How many of the youngest connections are searched for one that is ready at once. The others have
+/// just been released; more than this many in one turn of the scheduler are rare.
 const READY_AMONG: usize = 8;
 
-/// How often all idle connections are looked at. Looking at each of them for every call would cost
-/// more the more there are; those that die in between are found when they are taken.
+/// How often all idle connections are checked. A check for every call would cost more the more
+/// there are; connections that die in between are found when they are taken.
 const PRUNE_EVERY: Span = Span::from_millis(100);
 
 /// Upstreams of one provider that are remembered. A provider has a handful; calls to unknown
-/// domains share one pool. With each new one those that nobody wants and whose connections are too old
-/// are forgotten, and past this many also those whose connections could still be used: what is left
-/// has a call each, which the gateway bounds.
+/// domains share one pool. Each new upstream drops those that are unused and whose connections are
+/// too old, and past this many also those whose connections are still usable: each remaining one
+/// has a call, and the gateway bounds calls.
 const UPSTREAMS_MAX: usize = 1_024;
 
 /// The connections of one provider; clones share them.
@@ -67,17 +67,18 @@ struct PoolState {
     upstreams: Mutex<HashMap<Origin, Arc<UpstreamPool>>>,
 }
 
-/// The connections to one upstream. A call finds it once and keeps it.
+/// The connections to one upstream. A call looks it up once.
 #[derive(Debug)]
 struct UpstreamPool {
     origin: Origin,
-    /// As in the `Host` header; `None` if it cannot be one.
+    /// The `Host` header; `None` if the origin is not a valid header value.
     host: Option<HeaderValue>,
     state: Mutex<UpstreamState>,
-    /// Connections that calls have, or are about to take. Counted without the lock; whoever adds to it
-    /// looks at the rest under the lock afterwards, and so does whoever opens one.
+    /// Connections that calls have, or are about to take. Counted without the lock; a call that
+    /// adds to it checks the rest under the lock afterwards, and so does a call that opens a
+    /// connection.
     busy: AtomicUsize,
-    /// One that was being opened is there, or has failed.
+    /// A connection has been opened, or has failed to open.
     opened: Notify,
 }
 
@@ -86,9 +87,9 @@ struct UpstreamState {
     /// Oldest first.
     idle: Vec<Idle>,
     opening: usize,
-    /// Calls that will want one soon.
+    /// Calls that will need a connection soon.
     expected: usize,
-    /// When the dead were taken out last.
+    /// When dead connections were last removed.
     pruned: Micros,
 }
 
@@ -98,11 +99,11 @@ struct Idle {
     since: Micros,
 }
 
-/// A connection that belongs to one call. Dropped, it is closed.
+/// A connection that belongs to one call. Dropping it closes it.
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) wire: Wire,
-    /// The other protocol that it speaks from now on, if its call was upgraded.
+    /// The upgraded protocol, if its call was upgraded.
     pub(crate) upgraded: Option<OnUpgrade>,
     busy: BusyGuard,
     shared: Arc<PoolState>,
@@ -129,7 +130,7 @@ impl Drop for BusyGuard {
     }
 }
 
-/// A call that will want a connection soon.
+/// A call that will need a connection soon.
 #[derive(Debug)]
 pub(crate) struct ExpectedCall {
     upstream: Arc<UpstreamPool>,
@@ -169,7 +170,7 @@ impl Pool {
                 lane
             }
         };
-        // Under the lock of all lanes: one that is expected is not forgotten.
+        // Under the lock of all upstreams: one with an expected call is not dropped.
         lane.state.lock().expected += 1;
         drop(lanes);
         ExpectedCall {
@@ -180,27 +181,29 @@ impl Pool {
 }
 
 impl ExpectedCall {
-    /// Opens a connection if there are fewer than calls that will want one, up to `most`. A failure
-    /// here has cost no permit.
+    /// Opens a connection if there are fewer than expected calls, up to `most`. A failure here has
+    /// cost no permit.
     pub(crate) async fn warm(&self, most: usize, connect: Span) -> Result<(), ConnectError> {
         let Some(opening) = self.begin_opening(most) else {
             return Ok(());
         };
         let dialer = &self.shared.dialer;
         let wire = dialer.dial(&self.upstream.origin, connect).await?;
-        // Never in neither count: whoever waits for it would open another.
+        // Counted as idle before it stops counting as opening: otherwise a waiting call would open
+        // another.
         self.upstream.add_idle(wire, self.shared.ledger.at());
         drop(opening);
         Ok(())
     }
 
-    /// A connection that is ready. Usually it is there; if the idle ones have died meanwhile, a new
-    /// one is opened, unless as many as there may be are being opened by others.
+    /// A connection that is ready. Usually one is idle; if the idle ones have died meanwhile, this
+    /// opens a new one, unless other calls are already opening the maximum.
     pub(crate) async fn take(self, most: usize, connect: Span) -> Result<Conn, ConnectError> {
         let busy = BusyGuard::new(&self.upstream);
         loop {
             while let Some(mut wire) = self.pop_idle() {
-                // The one that has just been given back may still be busy with the end of its answer.
+                // A connection that has just been released may still be busy with the end of its
+                // response.
                 if wire.sender.is_ready()
                     || matches!(
                         within(Some(READY_WAIT), wire.sender.ready()).await,
@@ -212,12 +215,12 @@ impl ExpectedCall {
             }
             let opened = self.upstream.opened.notified();
             tokio::pin!(opened);
-            // Heard of from now on, so that none is missed between the look and the wait.
+            // Subscribes now, so that no notification is missed between the check and the wait.
             opened.as_mut().enable();
             match self.when_none_idle(most) {
                 NoIdleAction::TryAgain => {}
                 NoIdleAction::Dial => break,
-                // Ends: whoever opens one has a limit of time, and at this number nobody begins.
+                // Ends: every opening has a timeout, and at this number no new one begins.
                 NoIdleAction::Wait => opened.await,
             }
         }
@@ -226,7 +229,7 @@ impl ExpectedCall {
         Ok(self.conn(wire, busy))
     }
 
-    /// What is to be done where none is ready. Our own is counted as busy already.
+    /// What to do if no connection is ready. Our own already counts as busy.
     fn when_none_idle(&self, most: usize) -> NoIdleAction {
         let state = self.upstream.state.lock();
         let all = self.upstream.busy.load(Ordering::SeqCst) + state.opening;
@@ -253,8 +256,8 @@ impl ExpectedCall {
         })
     }
 
-    /// The youngest idle connection: the least likely to be closed by the other side. One that is
-    /// ready goes before one that has just been given back and must be waited for.
+    /// The youngest idle connection: the least likely to be closed by the peer. A ready one goes
+    /// before one that has just been released and must be waited for.
     fn pop_idle(&self) -> Option<Wire> {
         let mut state = self.upstream.state.lock();
         let now = self.shared.ledger.at();
@@ -293,13 +296,13 @@ impl Drop for ExpectedCall {
     }
 }
 
-/// What a call does that has a permit and finds no connection.
+/// What a call with a permit does if it finds no connection.
 enum NoIdleAction {
-    /// One was given back meanwhile.
+    /// A connection was released meanwhile.
     TryAgain,
-    /// As many as there may be are used or being opened: one of those will do.
+    /// The maximum number is in use or being opened: wait for one of those.
     Wait,
-    /// There is room for another.
+    /// Another connection may be opened.
     Dial,
 }
 
@@ -323,7 +326,7 @@ impl Conn {
         self.busy.upstream.host.as_ref()
     }
 
-    /// The answer is whole: the next call may use it.
+    /// The response is complete: the next call may use the connection.
     pub(crate) fn release(self) {
         let now = self.shared.ledger.at();
         self.busy.upstream.add_idle(self.wire, now);
@@ -340,19 +343,19 @@ impl UpstreamPool {
         state.idle.push(Idle { wire, since: now });
     }
 
-    /// Closes what is too old to be used. Nothing is left and nobody wants it?
+    /// Closes connections that are too old. Returns whether the upstream is unused.
     fn prune_if_unused(&self, now: Micros) -> bool {
         let mut state = self.state.lock();
         state.prune(now);
         state.idle.is_empty() && !state.is_busy() && !self.is_used()
     }
 
-    /// Somebody has one, or wants one now.
+    /// A call has a connection, or wants one now.
     fn is_busy(&self) -> bool {
         self.is_used() || self.state.lock().is_busy()
     }
 
-    /// Calls have connections of it: whoever forgot it would count them no longer.
+    /// Calls have its connections: dropping it would lose their count.
     fn is_used(&self) -> bool {
         self.busy.load(Ordering::SeqCst) > 0
     }
@@ -363,8 +366,8 @@ impl UpstreamState {
         self.opening > 0 || self.expected > 0
     }
 
-    /// Takes out the dead: now and then, and at once when the youngest has died, because then the
-    /// other side has probably closed them all.
+    /// Removes dead connections: periodically, and at once when the youngest has died, because then
+    /// the peer has probably closed them all.
     fn prune(&mut self, now: Micros) {
         let is_due = now.since(self.pruned) >= PRUNE_EVERY;
         if is_due || self.idle.last().is_some_and(|idle| !idle.is_usable(now)) {
@@ -390,7 +393,7 @@ mod tests {
 
     use super::*;
 
-    /// An upstream, and the connection that was opened to it.
+    /// An upstream, and the connection that the pool opened to it.
     async fn warmed(pool: &Pool) -> (Origin, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = Origin {
@@ -404,7 +407,7 @@ mod tests {
         (origin, listener.accept().await.unwrap().0)
     }
 
-    /// A host that is never called again does not keep its connection.
+    /// The pool closes the connection to a host that is never called again.
     #[tokio::test]
     async fn old_connections_are_closed_when_another_upstream_is_called() {
         let clock = ManualClock::new(Now::default());

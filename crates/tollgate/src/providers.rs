@@ -1,9 +1,9 @@
-//! The providers at run time: who they are, whose domain it is, and how they are replaced.
+//! The providers at run time: lookup by name and by domain, and replacement on a reload.
 //!
 //! Promises: a reload replaces all providers at once; a call sees either the old or the new ones.
-//! What was counted and learned stays with the provider of that name.
+//! Counts and learned state stay with the provider of that name.
 //!
-//! Never: reads a file. Providers come in checked.
+//! Never: reads a file. Providers arrive checked.
 
 mod callers;
 mod limit_inheritance;
@@ -64,36 +64,36 @@ use crate::path::Flights;
 use crate::pool::{Dialer, Roots};
 use lazy_provider::{LazyProvider, ProviderDeps};
 
-/// The provider of every domain that no file names: no limits, no key, no memory.
+/// The provider of every domain that no file names: no limits, no key, no cache.
 pub const UNKNOWN: &str = "unknown";
 
-/// What becomes of calls to domains that no provider has.
+/// How Tollgate treats calls to domains that no provider has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unknown {
     /// They run without limits.
     #[default]
     Allow,
-    /// They are refused.
+    /// Tollgate rejects them.
     Refuse,
 }
 
-/// How a shop works.
+/// How a registry works.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What becomes of calls to domains that no provider has.
+    /// How Tollgate treats calls to domains that no provider has.
     pub unknown: Unknown,
     /// URLs may lead to private addresses even where no file names them.
     pub private: bool,
-    /// Whose certificates are believed.
+    /// The trusted root certificates.
     pub roots: Roots,
-    /// How many share the limits. Each has this part of them if its ledger is its own, and under
-    /// `on_store_loss: local-share`.
+    /// The number of nodes that share the limits. Each node gets this fraction of every limit if it
+    /// has its own ledger, and under `on_store_loss: local-share`.
     pub nodes: u32,
-    /// Within this time all of them have noticed that the store is lost, or is back.
+    /// Within this time all nodes have noticed that the store is lost or back.
     pub node_lease: Span,
-    /// Every provider begins asleep, until somebody says `resume` (A5).
+    /// Every provider starts asleep, until an operator says `resume` (A5).
     pub offline: bool,
-    /// Where answers are kept.
+    /// The response cache.
     pub cache: Cache,
 }
 
@@ -111,7 +111,7 @@ impl Default for Options {
     }
 }
 
-/// Why providers cannot be obeyed.
+/// Why the registry cannot use these providers.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// Two providers have one name.
@@ -122,17 +122,17 @@ pub enum BuildError {
     DuplicateDomain {
         /// The domain.
         domain: String,
-        /// Who has it.
+        /// The provider that has it.
         first: String,
-        /// Who wants it too.
+        /// The provider that claims it too.
         second: String,
     },
-    /// Settings that the machines refuse.
+    /// Settings that the health rules reject.
     #[error("`{provider}`: {}", list(.problems))]
     InvalidSettings {
-        /// Whose.
+        /// The provider with these settings.
         provider: String,
-        /// All of them.
+        /// All problems.
         problems: Vec<Problem>,
     },
     /// TLS cannot be set up.
@@ -150,13 +150,13 @@ pub struct ProviderRegistry {
 struct RegistryState {
     deps: ProviderDeps,
     private: bool,
-    /// Calls to domains that no provider has are refused.
+    /// Tollgate rejects calls to domains that no provider has.
     rejects_unknown: AtomicBool,
     catalog: ArcSwap<Catalog>,
-    /// One reload at a time; calls do not wait for it.
+    /// Allows one reload at a time; calls do not wait for it.
     reload_lock: Mutex<()>,
     unknown: Arc<ActiveProvider>,
-    /// When the store was lost, if that was told and is still so.
+    /// When the store was lost, if the loss was reported and the store is still lost.
     lost_at: Mutex<Option<Micros>>,
     flights: Flights,
     cache: Cache,
@@ -170,7 +170,7 @@ struct Catalog {
 }
 
 impl Catalog {
-    /// The nearest name that exists, if one is near.
+    /// The existing name nearest to a wrong one, if any is near.
     fn nearest(&self, wrong: &str) -> Option<String> {
         let mut names: Vec<&str> = self.names.keys().map(String::as_str).collect();
         names.sort_unstable();
@@ -179,7 +179,7 @@ impl Catalog {
 }
 
 impl ProviderRegistry {
-    /// Opens a shop with these providers. Must be called inside a tokio runtime.
+    /// Creates a registry with these providers. Must be called inside a tokio runtime.
     pub fn build(
         providers: Vec<Provider>,
         ledger: Ledger,
@@ -239,7 +239,7 @@ impl ProviderRegistry {
         Ok(shop)
     }
 
-    /// Other providers from now on, all at once. On an error nothing changes.
+    /// Replaces all providers at once. On an error nothing changes.
     pub fn replace(&self, providers: Vec<Provider>) -> Result<(), BuildError> {
         let RegistryState {
             deps: means,
@@ -290,7 +290,7 @@ impl ProviderRegistry {
         Ok(())
     }
 
-    /// Other callers from now on: what they are promised and allowed at every provider.
+    /// Replaces the callers: their guaranteed and maximum shares at every provider.
     pub fn set_callers(&self, callers: &[Caller]) {
         let new = Arc::new(Callers::new(callers));
         let former = self.shared.deps.callers.swap(new.clone());
@@ -303,7 +303,7 @@ impl ProviderRegistry {
         self.shared.deps.callers.load_full()
     }
 
-    /// What becomes of calls to domains that no provider has, from now on.
+    /// Sets how Tollgate treats calls to domains that no provider has.
     pub fn set_unknown(&self, unknown: Unknown) {
         let refuses = unknown == Unknown::Refuse;
         self.shared
@@ -311,12 +311,12 @@ impl ProviderRegistry {
             .store(refuses, Ordering::Relaxed);
     }
 
-    /// An address of ours: a call to it would come back to us for ever.
+    /// Adds an address of this process: a call to it would loop forever.
     pub fn add_own_address(&self, address: SocketAddr) {
         self.shared.deps.dialer.add_own_address(address);
     }
 
-    /// An address that was ours once: somebody else may have it now.
+    /// Removes an address that this process no longer listens on.
     pub fn remove_own_address(&self, address: SocketAddr) {
         self.shared.deps.dialer.remove_own_address(address);
     }
@@ -334,8 +334,8 @@ impl ProviderRegistry {
         Ok(slot.get_or_start(&self.shared.deps))
     }
 
-    /// The provider that an order is for. All domains that no provider has are `unknown` together, if
-    /// no provider has that name.
+    /// The provider that an operator's command names. `unknown` means all domains that no provider
+    /// has, unless a provider has that name.
     pub fn named_or_unknown(&self, name: &str) -> Result<Arc<ActiveProvider>, Error> {
         match self.named(name) {
             Err(_) if name == UNKNOWN => Ok(self.unknown()),
@@ -343,8 +343,8 @@ impl ProviderRegistry {
         }
     }
 
-    /// Why calls are refused although nothing is wrong with them: the ledger's store is lost, and some
-    /// provider with limits must not go on without it (`on_store_loss: closed`).
+    /// Why Tollgate rejects valid calls: the ledger's store is lost, and some provider with limits
+    /// must not run without it (`on_store_loss: closed`).
     #[must_use]
     pub fn closed_reason(&self) -> Option<String> {
         let ledger = self.ledger();
@@ -354,7 +354,7 @@ impl ProviderRegistry {
         closed.then(|| ledger.loss_reason().unwrap_or_default())
     }
 
-    /// The provider of this host; `None` = unknown, and that is allowed.
+    /// The provider of this host; `None` if the host is unknown and unknown hosts are allowed.
     pub(crate) fn find_by_host(&self, host: &Host) -> Result<Option<Arc<ActiveProvider>>, Error> {
         if let Some(slot) = self.shared.catalog.load().domains.find(host) {
             return Ok(Some(slot.get_or_start(&self.shared.deps)));
@@ -376,8 +376,7 @@ impl ProviderRegistry {
         Ok(found.is_some_and(|slot| slot.name == name))
     }
 
-    /// Every provider that has been called or asked for, by name. The others are known and not yet
-    /// started.
+    /// Every provider that has been called or looked up, by name. The others are not started yet.
     #[must_use]
     pub fn started(&self) -> Vec<Arc<ActiveProvider>> {
         let shelf = self.shared.catalog.load();
@@ -396,19 +395,19 @@ impl ProviderRegistry {
         &self.shared.deps.ledger
     }
 
-    /// How many calls went on uncounted because the ledger's store was lost, all providers together.
+    /// The number of calls of all providers that ran uncounted because the ledger's store was lost.
     #[must_use]
     pub fn uncounted(&self) -> u64 {
         self.shared.uncounted()
     }
 
-    /// The answers that are kept.
+    /// The response cache.
     #[must_use]
     pub fn cache(&self) -> &Cache {
         &self.shared.cache
     }
 
-    /// What is on its way, of all providers.
+    /// The flights of all providers.
     pub(crate) fn flights(&self) -> &Flights {
         &self.shared.flights
     }
@@ -422,7 +421,7 @@ impl ProviderRegistry {
     }
 }
 
-/// Tells the health machines what the ledger says of their scopes. `false`: the shop is closed.
+/// Passes scope changes from the ledger to each provider's health. `false`: the registry is gone.
 fn on_ledger_event(shared: &Weak<RegistryState>, event: &Event) -> bool {
     let Some(shared) = shared.upgrade() else {
         return false;
@@ -446,7 +445,7 @@ fn on_ledger_event(shared: &Weak<RegistryState>, event: &Event) -> bool {
 }
 
 impl RegistryState {
-    /// Tells once that the store is lost or back, and moves those who wait.
+    /// Reports once that the store is lost or back, and moves waiting calls accordingly.
     fn check_store(&self) {
         let mut lost_at = self.lost_at.lock();
         let ledger = &self.deps.ledger;
@@ -472,7 +471,7 @@ impl RegistryState {
         }
     }
 
-    /// Those who have been called.
+    /// The started providers, and the one for unknown domains.
     fn all_started(&self) -> Vec<Arc<ActiveProvider>> {
         let shelf = self.catalog.load();
         let started = shelf.names.values().filter_map(|slot| slot.started());
@@ -484,7 +483,7 @@ impl RegistryState {
     }
 }
 
-/// Neither limits nor retries: what nobody described is passed on as it is.
+/// Neither limits nor retries: calls to a domain without a file pass unchanged.
 fn unknown_provider() -> Provider {
     const FILE: &str = "name: unknown\nacquire_only: true\nhealth: off\nconnections: 256\n\
                         retry: {retries: {high: 0, normal: 0, low: 0}}\n";

@@ -1,4 +1,4 @@
-//! Timers that a stage of the path has asked for.
+//! Timers for the stages of the path.
 //!
 //! Promises: time passes by tokio's clock, so that tests can pause it.
 //!
@@ -8,15 +8,12 @@ use std::future::Future;
 
 use tollgate_core::time::Span;
 
-/// The call's time, or a stage's, was up.
+/// The time of the call, or of a stage, was up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elapsed;
 
-/// Rests for this long; `None` = for ever.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a timer that a stage has asked for"
-)]
+/// Sleeps for this long; `None` = for ever.
+#[expect(clippy::disallowed_methods, reason = "a timer of a stage")]
 pub(crate) async fn sleep(pause: Option<Span>) {
     match pause {
         Some(pause) => tokio::time::sleep(pause.into()).await,
@@ -24,7 +21,7 @@ pub(crate) async fn sleep(pause: Option<Span>) {
     }
 }
 
-/// Waits for something, but no longer than this; `None` = as long as it takes.
+/// Waits for a future, but no longer than this; `None` = as long as it takes.
 pub(crate) async fn within<T>(
     most: Option<Span>,
     what: impl Future<Output = T>,

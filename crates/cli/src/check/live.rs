@@ -84,7 +84,7 @@ fn port((address, what): (SocketAddr, String)) -> Finding {
     match TcpListener::bind(address) {
         Ok(_) => Finding::ok(format!("port: {address} is free ({what})")),
         Err(_) if is_tollgate(address) => {
-            Finding::ok(format!("port: tollgate answers on {address} ({what})"))
+            Finding::ok(format!("port: tollgate listens on {address} ({what})"))
         }
         Err(error) => Finding::failed(format!(
             "port: {what}, {address}, cannot be opened: {error}; is tollgate running already? else choose another"
@@ -149,7 +149,7 @@ async fn call_provider(shop: &ProviderRegistry, provider: &Provider) -> Vec<Find
         HealthState::Normal | HealthState::Throttle => {}
         resting @ (HealthState::Sleep | HealthState::HalfOpen | HealthState::CacheOnly) => {
             return vec![Finding::failed(format!(
-                "{name}: its state is {}, so it was not asked; nothing is known about its key",
+                "{name}: its state is {}, so it was not called; its key was not checked",
                 resting.as_str()
             ))];
         }
@@ -184,12 +184,12 @@ async fn call_provider(shop: &ProviderRegistry, provider: &Provider) -> Vec<Find
             };
             let key = match status {
                 401 | 403 if has_key => Finding::failed(format!(
-                    "{name}: the key is refused ({status}); is it complete, and of this provider?"
+                    "{name}: the key is rejected ({status}); check that it is complete and of this provider"
                 )),
                 401 | 403 => Finding::ok(format!(
-                    "{name}: answers ({status}); there is no key, so calls must bring their own"
+                    "{name}: responds ({status}); there is no key, so calls must bring their own"
                 )),
-                _ => Finding::ok(format!("{name}: answers ({status})")),
+                _ => Finding::ok(format!("{name}: responds ({status})")),
             };
             let date = reply.head.headers.get(DATE);
             let date = date.and_then(|value| parse_date(value.to_str().ok()?));
@@ -200,7 +200,7 @@ async fn call_provider(shop: &ProviderRegistry, provider: &Provider) -> Vec<Find
 }
 
 fn error_text(error: &Error) -> String {
-    format!("{error}; nothing is known about its key")
+    format!("{error}; its key was not checked")
 }
 
 fn parse_date(date: &str) -> Option<Wall> {

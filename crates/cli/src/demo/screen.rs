@@ -89,7 +89,7 @@ impl Screen {
         let [direct, ours] = sides;
         let (from, to) = now.outage;
         let limit = if now.halved {
-            format!("{LIMIT} calls in any 1 s, then half, told by header only")
+            format!("{LIMIT} calls in any 1 s, then half, announced by header only")
         } else {
             format!("{LIMIT} calls in any 1 s")
         };
@@ -119,7 +119,7 @@ impl Screen {
                 &self.bar(direct.most),
                 &self.bar(ours.most),
             ),
-            self.row("refused by provider", &refused(direct), &refused(ours)),
+            self.row("429s from provider", &refused(direct), &refused(ours)),
             self.row("quota used", &percent(direct.used), &percent(ours.used)),
             self.row("user click, p99", &p99(direct), &waits),
             self.row(
@@ -167,7 +167,7 @@ impl Screen {
         format!(
             "{} {} in {seconds} s   {quota}   {} {} lost{waiting}      next: tollgate init tmdb\n",
             mark(ours.violations == 0),
-            plural(ours.violations, "refusal"),
+            plural(ours.violations, "violation"),
             mark(ours.lost == 0),
             plural(ours.lost, "call"),
         )
@@ -226,7 +226,7 @@ pub(super) fn line(sides: &[Side; 2], now: &GovernedStatus, second: u64) -> Stri
     let [direct, ours] = sides;
     let state = now.states.last().map_or("", |state| state_label(*state).1);
     format!(
-        "{second:>3} s   direct: {:>4} answered, {:>4} refused by the provider   through Tollgate: {:>4} answered, {:>2} refused, {:>4} waiting, {state}\n",
+        "{second:>3} s   direct: {:>4} answered, {:>4} × 429   through Tollgate: {:>4} answered, {:>2} × 429, {:>4} waiting, {state}\n",
         direct.answered, direct.violations, ours.answered, ours.violations, now.waiting,
     )
 }
@@ -246,7 +246,7 @@ fn state_label(state: HealthState) -> (&'static str, &'static str) {
     match state {
         HealthState::Normal => (OK, "● Flowing"),
         HealthState::Throttle => (WAIT, "◐ Slowed"),
-        HealthState::Sleep => (STOP, "■ Paused"),
+        HealthState::Sleep => (STOP, "■ Sleeping"),
         HealthState::HalfOpen => (WAIT, "◌ Testing"),
         HealthState::CacheOnly => (WAIT, "▤ Cache only"),
     }

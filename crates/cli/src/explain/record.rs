@@ -25,7 +25,7 @@ impl Record {
     pub(crate) fn parse(line: &[u8]) -> Result<Record, String> {
         let line: Value = serde_json::from_slice(line).map_err(|error| {
             format!(
-                "is no JSON from column {} on; write one object per line",
+                "is not JSON from column {} on; write one object per line",
                 error.column()
             )
         })?;
@@ -87,7 +87,7 @@ pub(crate) fn instant(text: &str) -> Result<Wall, String> {
     let stamp = text.parse::<jiff::Timestamp>().ok().or_else(seconds);
     let micros = stamp.and_then(|stamp| u64::try_from(stamp.as_microsecond()).ok());
     micros.map(Wall).ok_or_else(|| {
-        "is no time; write RFC 3339 (2026-11-15T12:00:00Z) or seconds since 1970".to_owned()
+        "is not a time; write RFC 3339 (2026-11-15T12:00:00Z) or seconds since 1970".to_owned()
     })
 }
 

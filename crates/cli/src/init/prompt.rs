@@ -61,7 +61,7 @@ pub(super) fn save_key(
     }
     let mut file = options.open(&path).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => anyhow::anyhow!(
-            "{} is there already; use --force to overwrite it, or write `api_key: file:{}`",
+            "{} already exists; use --force to overwrite it, or write `api_key: file:{}`",
             path.display(),
             path.display()
         ),

@@ -81,8 +81,8 @@ impl Sockets {
             } else {
                 writeln!(
                     io::stderr(),
-                    "warning: the service manager's socket `{name}` is nobody's and is closed; call it \
-                     `gateway`, `admin` or as a provider (FileDescriptorName=)"
+                    "warning: the service manager's socket `{name}` matches no provider and is closed; name it \
+                     `gateway`, `admin` or like a provider (FileDescriptorName=)"
                 )?;
             }
         }

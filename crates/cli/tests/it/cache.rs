@@ -2,34 +2,43 @@
 
 use crate::folder::Folder;
 
-/// M11: what a gateway keeps is there for the next one and can be looked at and forgotten.
+/// M11: the next gateway finds the cached responses of the last one, and commands can list and
+/// purge them.
 #[test]
 fn stats_and_purge_of_an_empty_folder_succeed() {
     let folder = Folder::new("cache-empty");
     let store = format!("sqlite:{}", folder.path().display());
-    let said = folder.run(&["cache", "stats", "--store", &store]);
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    assert!(said.out.starts_with("nothing is kept in "), "{}", said.out);
-    let said = folder.run(&["cache", "purge", "--store", &store]);
-    assert_eq!(said.out, "0 answers forgotten\n");
+    let output = folder.run(&["cache", "stats", "--store", &store]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert!(
+        output.out.starts_with("nothing is cached in "),
+        "{}",
+        output.out
+    );
+    let output = folder.run(&["cache", "purge", "--store", &store]);
+    assert_eq!(output.out, "0 responses purged\n");
 }
 
 #[test]
 fn an_entity_needs_its_provider_and_memory_cannot_be_purged_from_outside() {
     let folder = Folder::new("cache-usage");
-    let said = folder.run(&["cache", "purge", "--entity", "odds"]);
-    assert_eq!(said.code, Some(2), "{}", said.err);
-    let said = folder.run(&["cache", "purge", "--store", "memory:"]);
-    assert_eq!(said.code, Some(1));
-    assert!(said.err.contains("no daemon answers"), "{}", said.err);
+    let output = folder.run(&["cache", "purge", "--entity", "odds"]);
+    assert_eq!(output.code, Some(2), "{}", output.err);
+    let output = folder.run(&["cache", "purge", "--store", "memory:"]);
+    assert_eq!(output.code, Some(1));
+    assert!(output.err.contains("no daemon responds"), "{}", output.err);
 }
 
-/// A Redis that somebody else's settings name does not take the answers off the disk.
+/// A Redis named by another program's settings does not turn the disk cache off.
 #[test]
 fn redis_host_does_not_turn_the_disk_cache_off() {
     let folder = Folder::new("cache-redis").env("REDIS_HOST", "localhost");
     let store = format!("sqlite:{}", folder.path().display());
-    let said = folder.run(&["cache", "stats", "--store", &store]);
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    assert!(said.out.starts_with("nothing is kept in "), "{}", said.out);
+    let output = folder.run(&["cache", "stats", "--store", &store]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert!(
+        output.out.starts_with("nothing is cached in "),
+        "{}",
+        output.out
+    );
 }

@@ -1,8 +1,8 @@
-//! H3: a key never comes out, whatever is asked for and whatever is wrong.
+//! H3: no output ever shows a key, whatever the command and the error.
 
 use crate::folder::Folder;
 
-/// Files in which a key stands in every place where one may, and in some where none belongs.
+/// Files with a key in every field that takes one, and in some that do not.
 fn files_with_keys() -> Vec<String> {
     let files = [
         "preset: tmdb\napi_key: CANARY\n",
@@ -53,10 +53,10 @@ fn h3_no_command_shows_a_key() {
             &["provider", "show", "a", "--all"],
             &["init", "tmdb", "--force"],
         ] {
-            let said = folder.run(args).to_snapshot();
-            // The name of a variable may be told; here it is `CANARY` too.
-            let said = said.replace("environment variable `CANARY`", "");
-            assert!(!said.contains("CANARY"), "{args:?}\n{text}\n{said}");
+            let output = folder.run(args).to_snapshot();
+            // Output may name a variable; here its name is `CANARY` too.
+            let output = output.replace("environment variable `CANARY`", "");
+            assert!(!output.contains("CANARY"), "{args:?}\n{text}\n{output}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `tollgate check`: places, remedies, promises, exit codes.
+//! `tollgate check`: positions, fixes, guarantees, exit codes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 
 use crate::folder::Folder;
 
-/// H1: the pipeline document's files are right, and the promise of each limit is said.
+/// H1: the pipeline document's files are valid, and `check` prints the guarantee of each limit.
 #[test]
 fn h1_check_accepts_the_documents_files_and_prints_each_limits_promise() {
     let folder = Folder::new("h1")
@@ -16,7 +16,7 @@ fn h1_check_accepts_the_documents_files_and_prints_each_limits_promise() {
     assert_snapshot!(folder.run(&["check", "dir"]).to_snapshot());
 }
 
-/// Every problem at once; errors end with exit code 1.
+/// All problems at once; errors end with exit code 1.
 #[test]
 fn check_prints_every_problem_with_place_and_fix_and_fails_on_errors() {
     let folder = Folder::new("problems")
@@ -33,7 +33,7 @@ fn check_prints_every_problem_with_place_and_fix_and_fails_on_errors() {
     );
 }
 
-/// A tollgate.yaml is known by its name or its fields; its providers are checked with it.
+/// A tollgate.yaml is recognised by its name or its fields; its providers are checked with it.
 #[test]
 fn check_reads_a_whole_configuration_and_reports_clashes() {
     let folder = Folder::new("whole")
@@ -52,7 +52,7 @@ fn check_reads_a_whole_configuration_and_reports_clashes() {
     assert_snapshot!(folder.run(&["check", "etc/main.yaml"]).to_snapshot());
 }
 
-/// Warnings and notes do not fail; without a name it is what `serve` would load here.
+/// Warnings and notes do not fail; without a name it checks what `serve` would load here.
 #[test]
 fn check_without_a_name_checks_what_serve_would_load() {
     let folder = Folder::new("here")
@@ -68,69 +68,73 @@ fn check_without_a_name_checks_what_serve_would_load() {
     assert_eq!(folder.run(&["check", "--nonsense"]).code, Some(2));
 }
 
-/// A provider that answers every request alike, once for each answer.
-fn provider(answers: Vec<String>) -> SocketAddr {
+/// A provider that serves one connection per response.
+fn provider(responses: Vec<String>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
-        for answer in answers {
+        for response in responses {
             let (mut stream, _) = listener.accept().unwrap();
             let mut read = [0; 4096];
             let got = stream.read(&mut read).unwrap();
-            assert!(read[..got].starts_with(b"HEAD / "), "one cheap question");
-            stream.write_all(answer.as_bytes()).unwrap();
+            assert!(read[..got].starts_with(b"HEAD / "), "one cheap request");
+            stream.write_all(response.as_bytes()).unwrap();
         }
     });
     address
 }
 
-/// Ports, store, clock and keys are tried, each told with a remedy; nothing shows the key.
+/// Ports, store, clock and keys are tested, each reported with a fix; no output shows the key.
 #[test]
 fn check_live_tries_ports_store_clock_and_keys() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let old = "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
     let close = "Content-Length: 0\r\nConnection: close\r\n";
-    let refusing = provider(vec![format!("HTTP/1.1 401 No\r\n{old}{close}\r\n")]);
+    let rejecting = provider(vec![format!("HTTP/1.1 401 No\r\n{old}{close}\r\n")]);
     let fine = provider(vec![format!("HTTP/1.1 204 Fine\r\n{close}\r\n")]);
     let folder = Folder::new("live").file(
         "tollgate.yaml",
         &format!(
-            "listen: {}\nadmin: {{listen: '127.0.0.1:0'}}\nstore: 'sqlite:state'\nproviders:\n  shut: {{upstream: 'http://{refusing}', limits: [1/1s], api_key: CANARY, auth: {{header: X-Key}}}}\n  open: {{upstream: 'http://{fine}', limits: [1/1s]}}\n  gone: {{upstream: 'http://127.0.0.1:1', limits: [1/1s], retry: {{retries: {{high: 0, normal: 0, low: 0}}}}}}\n",
+            "listen: {}\nadmin: {{listen: '127.0.0.1:0'}}\nstore: 'sqlite:state'\nproviders:\n  shut: {{upstream: 'http://{rejecting}', limits: [1/1s], api_key: CANARY, auth: {{header: X-Key}}}}\n  open: {{upstream: 'http://{fine}', limits: [1/1s]}}\n  gone: {{upstream: 'http://127.0.0.1:1', limits: [1/1s], retry: {{retries: {{high: 0, normal: 0, low: 0}}}}}}\n",
             taken.local_addr().unwrap()
         ),
     );
-    let said = folder.run(&["check", "--live"]);
-    assert_eq!(said.code, Some(1), "{}", said.to_snapshot());
+    let output = folder.run(&["check", "--live"]);
+    assert_eq!(output.code, Some(1), "{}", output.to_snapshot());
     for line in [
         "port: the gateway's address",
-        "shut: the key is refused (401)",
+        "shut: the key is rejected (401)",
         "clock: this machine is",
         "gone: no answer",
     ] {
         assert!(
-            said.err.contains(&format!("error: {line}")),
+            output.err.contains(&format!("error: {line}")),
             "{line}: {}",
-            said.to_snapshot()
+            output.to_snapshot()
         );
     }
     for line in [
         "store: opens",
-        "open: answers (204)",
+        "open: responds (204)",
         "3 providers, 4 errors",
     ] {
-        assert!(said.out.contains(line), "{line}: {}", said.to_snapshot());
+        assert!(
+            output.out.contains(line),
+            "{line}: {}",
+            output.to_snapshot()
+        );
     }
-    assert!(!said.to_snapshot().contains("CANARY"));
+    assert!(!output.to_snapshot().contains("CANARY"));
     let still = folder.run(&["check"]);
     assert_eq!(
         still.code,
         Some(0),
-        "without --live nothing is tried: {}",
+        "without --live nothing is tested: {}",
         still.to_snapshot()
     );
 }
 
-/// A store that cannot be opened is no store that "opens, and can be written".
+/// A store that cannot be opened is not reported as "opens, and can be written".
 #[test]
 fn check_live_reports_why_a_store_cannot_be_opened() {
     let garbage = "no database, but long enough".repeat(99);
@@ -140,20 +144,20 @@ fn check_live_reports_why_a_store_cannot_be_opened() {
             "tollgate.yaml",
             "listen: '127.0.0.1:0'\nadmin: {listen: '127.0.0.1:0'}\nstore: 'sqlite:state'\n",
         );
-    let said = folder.run(&["check", "--live"]);
-    assert_eq!(said.code, Some(1), "{}", said.to_snapshot());
-    let told = said
+    let output = folder.run(&["check", "--live"]);
+    assert_eq!(output.code, Some(1), "{}", output.to_snapshot());
+    let line = output
         .err
         .lines()
         .find(|line| line.contains("error: store: "));
     assert!(
-        told.is_some_and(|line| line.contains("damaged")),
+        line.is_some_and(|line| line.contains("damaged")),
         "{}",
-        said.to_snapshot()
+        output.to_snapshot()
     );
     assert!(
-        !said.to_snapshot().contains("can be written"),
+        !output.to_snapshot().contains("can be written"),
         "{}",
-        said.to_snapshot()
+        output.to_snapshot()
     );
 }

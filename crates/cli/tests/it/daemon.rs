@@ -12,111 +12,111 @@ fn folder(name: &str) -> Folder {
     Folder::new(name).file("x.yaml", X)
 }
 
-fn limit(served: &RunningDaemon) -> Value {
-    let said = served.tollgate(&["status", "x", "--json"]);
-    let status: Value = serde_json::from_str(&said.out).expect(&said.err);
+fn limit(daemon: &RunningDaemon) -> Value {
+    let output = daemon.tollgate(&["status", "x", "--json"]);
+    let status: Value = serde_json::from_str(&output.out).expect(&output.err);
     status["limits"][0]["limit"].clone()
 }
 
 #[test]
 fn a14_a_setting_is_changed_shown_and_reverted() {
-    let served = RunningDaemon::start(folder("set"), &[]);
-    let said = served.tollgate(&["set", "x", "limits=[9/1s]", "sleep_max=60"]);
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    let daemon = RunningDaemon::start(folder("set"), &[]);
+    let output = daemon.tollgate(&["set", "x", "limits=[9/1s]", "sleep_max=60"]);
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""));
     assert!(
-        said.out.starts_with("x: ") && said.out.contains("health.sleep_max"),
+        output.out.starts_with("x: ") && output.out.contains("health.sleep_max"),
         "{}",
-        said.out
+        output.out
     );
-    assert_eq!(limit(&served), 9);
-    let said = served.tollgate(&["set", "x", "sleep_mx=60"]);
-    assert_eq!(said.code, Some(1));
+    assert_eq!(limit(&daemon), 9);
+    let output = daemon.tollgate(&["set", "x", "sleep_mx=60"]);
+    assert_eq!(output.code, Some(1));
     assert!(
-        said.err.contains("did you mean `sleep_max`?"),
+        output.err.contains("did you mean `sleep_max`?"),
         "{}",
-        said.err
+        output.err
     );
-    let said = served.tollgate(&["set", "y", "sleep_max=60"]);
-    assert_eq!(said.code, Some(1));
-    let said = served.tollgate(&["set", "x", "limits="]);
-    assert_eq!((said.code, limit(&served)), (Some(0), 5.into()));
+    let output = daemon.tollgate(&["set", "y", "sleep_max=60"]);
+    assert_eq!(output.code, Some(1));
+    let output = daemon.tollgate(&["set", "x", "limits="]);
+    assert_eq!((output.code, limit(&daemon)), (Some(0), 5.into()));
     for usage in [
         vec!["set", "x"],
         vec!["set", "x", "sleep_max"],
         vec!["cache-only", "x", "--for", "soon"],
         vec!["serve", "--auto-recover", "soon"],
     ] {
-        assert_eq!(served.tollgate(&usage).code, Some(2), "{usage:?}");
+        assert_eq!(daemon.tollgate(&usage).code, Some(2), "{usage:?}");
     }
 }
 
 #[test]
 fn a_daemon_reloads_by_command_by_signal_and_by_file_watch() {
-    let served = RunningDaemon::start(folder("reload"), &[]);
+    let daemon = RunningDaemon::start(folder("reload"), &[]);
     let rewrite = |limit: &str| {
-        served.folder.rewrite("x.yaml", &X.replace("5/1s", limit));
+        daemon.folder.rewrite("x.yaml", &X.replace("5/1s", limit));
     };
     rewrite("6/1s");
-    served.wait_for_log("event=reloaded");
-    assert_eq!(limit(&served), 6, "by itself");
+    daemon.wait_for_log("event=reloaded");
+    assert_eq!(limit(&daemon), 6, "by itself");
     rewrite("many/1s");
-    served.wait_for_log("reload_refused");
-    let said = served.tollgate(&["reload"]);
-    assert_eq!(said.code, Some(1));
+    daemon.wait_for_log("reload_refused");
+    let output = daemon.tollgate(&["reload"]);
+    assert_eq!(output.code, Some(1));
     assert!(
-        said.err.contains("x.yaml:3") && said.err.contains("old version stays"),
+        output.err.contains("x.yaml:3") && output.err.contains("old version stays"),
         "{}",
-        said.err
+        output.err
     );
-    assert_eq!(limit(&served), 6, "the old one stays");
-    let status = served.tollgate(&["status", "x"]);
+    assert_eq!(limit(&daemon), 6, "the old one stays");
+    let status = daemon.tollgate(&["status", "x"]);
     assert!(status.out.contains("x.yaml:3"), "{}", status.out);
-    served.signal("-HUP");
-    served.wait_for_log("reload_refused");
+    daemon.signal("-HUP");
+    daemon.wait_for_log("reload_refused");
     rewrite("7/1s");
-    served.wait_for_log("event=reloaded");
-    let said = served.tollgate(&["reload"]);
+    daemon.wait_for_log("event=reloaded");
+    let output = daemon.tollgate(&["reload"]);
     assert_eq!(
-        (said.code, said.out.as_str()),
-        (Some(0), "nothing is different\n")
+        (output.code, output.out.as_str()),
+        (Some(0), "nothing has changed\n")
     );
-    assert_eq!(limit(&served), 7);
+    assert_eq!(limit(&daemon), 7);
 }
 
-/// A14: a file of variables is watched like the others.
+/// A14: the daemon watches an env file like the other files.
 #[test]
 fn a14_a_running_daemon_applies_a_changed_env_file() {
     let folder = folder("envfile").file("v.env", "TOLLGATE_X_QUEUE_MAX=3\n");
-    let served = RunningDaemon::start(folder, &["--env-file", "v.env"]);
-    served.folder.rewrite("v.env", "TOLLGATE_X_QUEUE_MAX=4\n");
-    served.wait_for_log("event=reloaded");
-    let said = served.tollgate(&["status", "x", "--json"]);
-    let status: Value = serde_json::from_str(&said.out).expect(&said.err);
+    let daemon = RunningDaemon::start(folder, &["--env-file", "v.env"]);
+    daemon.folder.rewrite("v.env", "TOLLGATE_X_QUEUE_MAX=4\n");
+    daemon.wait_for_log("event=reloaded");
+    let output = daemon.tollgate(&["status", "x", "--json"]);
+    let status: Value = serde_json::from_str(&output.out).expect(&output.err);
     let settings = status["settings"].as_array().expect("a list").clone();
     let found = settings.iter().find(|one| one["key"] == "queue.max");
     assert_eq!(found.expect("queue.max")["value"], "4");
 }
 
-/// A key in a file of its own, in a folder where nothing else lies: a new key is used at once.
+/// A key in its own file, in a folder without any other file: a new key is used at once.
 #[test]
 fn a_running_daemon_applies_a_changed_key_file() {
     let text = format!("{X}api_key: \"file:keys/x\"\nauth: {{header: x-key}}\n");
     let folder = Folder::new("keyfile")
         .file("x.yaml", &text)
         .file("keys/x", "old-key");
-    let served = RunningDaemon::start(folder, &[]);
-    served.folder.rewrite("keys/x", "new-key");
-    served.wait_for_log("event=reloaded");
+    let daemon = RunningDaemon::start(folder, &[]);
+    daemon.folder.rewrite("keys/x", "new-key");
+    daemon.wait_for_log("event=reloaded");
 }
 
-/// A5, A7: `--offline` sleeps until `resume`; orders work in every state.
+/// A5, A7: `--offline` sleeps until `resume`; operator commands work in every state.
 #[test]
 fn a5_a_daemon_that_starts_offline_is_resumed_by_command() {
-    let served = RunningDaemon::start(folder("offline"), &["--offline", "--auto-recover", "15"]);
-    assert!(served.get("/x/a").starts_with("HTTP/1.1 503"));
-    let said = served.tollgate(&["resume", "x"]);
+    let daemon = RunningDaemon::start(folder("offline"), &["--offline", "--auto-recover", "15"]);
+    assert!(daemon.get("/x/a").starts_with("HTTP/1.1 503"));
+    let output = daemon.tollgate(&["resume", "x"]);
     assert_eq!(
-        (said.code, said.out.as_str()),
+        (output.code, output.out.as_str()),
         (Some(0), "x: resume; its state is normal\n")
     );
     for (args, state) in [
@@ -126,23 +126,23 @@ fn a5_a_daemon_that_starts_offline_is_resumed_by_command() {
         (vec!["cache-only", "x"], "cache_only"),
         (vec!["reset", "x"], "normal"),
     ] {
-        let said = served.tollgate(&args);
+        let output = daemon.tollgate(&args);
         assert!(
-            said.out.ends_with(&format!("its state is {state}\n")),
+            output.out.ends_with(&format!("its state is {state}\n")),
             "{args:?}: {}",
-            said.out
+            output.out
         );
     }
     assert_eq!(
-        served.tollgate(&["reset", "x", "--entity", "odds"]).code,
+        daemon.tollgate(&["reset", "x", "--entity", "odds"]).code,
         Some(0)
     );
     assert_eq!(
-        served.tollgate(&["pause", "x", "--entity", "odds"]).code,
+        daemon.tollgate(&["pause", "x", "--entity", "odds"]).code,
         Some(1)
     );
-    let said = served.tollgate(&["status", "x", "--json"]);
-    let status: Value = serde_json::from_str(&said.out).expect(&said.err);
+    let output = daemon.tollgate(&["status", "x", "--json"]);
+    let status: Value = serde_json::from_str(&output.out).expect(&output.err);
     let settings = status["settings"].as_array().expect("a list").clone();
     let found = settings
         .iter()
@@ -168,16 +168,16 @@ fn commands_without_a_daemon_print_the_next_step() {
     ] {
         let mut all = args.clone();
         all.extend(["--admin", &address]);
-        let said = folder.run(&all);
-        assert_eq!(said.code, Some(1), "{args:?}");
+        let output = folder.run(&all);
+        assert_eq!(output.code, Some(1), "{args:?}");
         assert!(
-            said.err.contains("tollgate serve") && said.err.contains("--admin"),
+            output.err.contains("tollgate serve") && output.err.contains("--admin"),
             "{}",
-            said.err
+            output.err
         );
     }
-    // A store that is named is looked at directly.
-    let said = folder.run(&[
+    // A store given with `--store` is read directly.
+    let output = folder.run(&[
         "status",
         "x",
         "--store",
@@ -186,57 +186,57 @@ fn commands_without_a_daemon_print_the_next_step() {
         "x.yaml",
         "--json",
     ]);
-    let status: Value = serde_json::from_str(&said.out).expect(&said.err);
+    let status: Value = serde_json::from_str(&output.out).expect(&output.err);
     assert_eq!(status["limits"][0]["remaining"], 5);
 }
 
-/// The token of an address that others reach is made, told once, kept from others, and used by
-/// commands.
+/// The admin token for an address that other hosts reach is generated, printed once, stored with
+/// mode 0600, and used by commands.
 #[test]
 fn beyond_loopback_a_token_is_generated_stored_and_printed_once() {
     let folder = folder("token").env("TOLLGATE_STATE_DIR", "state");
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--store", "memory:"]);
     command.args(["--admin", "0.0.0.0:0", "--provider", "x.yaml"]);
-    let served = RunningDaemon::run(folder, command);
-    let token = served.folder.read("state/admin.token");
+    let daemon = RunningDaemon::run(folder, command);
+    let token = daemon.folder.read("state/admin.token");
     assert_eq!(token.trim().len(), 64);
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        let about = std::fs::metadata(served.folder.path().join("state/admin.token"));
+        let about = std::fs::metadata(daemon.folder.path().join("state/admin.token"));
         assert_eq!(about.expect("a file").permissions().mode() & 0o777, 0o600);
     }
-    let own = served.admin.replace("0.0.0.0", "127.0.0.1");
+    let own = daemon.admin.replace("0.0.0.0", "127.0.0.1");
     let mut bare = std::net::TcpStream::connect(&own).expect("a listener");
     let request = format!("GET /v1/providers HTTP/1.1\r\nHost: {own}\r\nConnection: close\r\n\r\n");
     bare.write_all(request.as_bytes()).expect("a connection");
-    let mut answer = String::new();
-    bare.read_to_string(&mut answer).expect("an answer");
-    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
-    let said = served.folder.run(&["status", "--admin", &own]);
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    assert!(!format!("{}{}", said.out, said.err).contains(token.trim()));
+    let mut response = String::new();
+    bare.read_to_string(&mut response).expect("a response");
+    assert!(response.starts_with("HTTP/1.1 401"), "{response}");
+    let output = daemon.folder.run(&["status", "--admin", &own]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert!(!format!("{}{}", output.out, output.err).contains(token.trim()));
 }
 
-/// `cache` asks the daemon that runs: what is kept in memory is seen and forgotten too.
+/// `cache` asks the running daemon: it lists and purges responses cached in memory too.
 #[test]
 fn cache_stats_of_a_daemon_show_cached_responses_and_saved_calls() {
-    let served = RunningDaemon::start(folder("cache-daemon"), &[]);
-    served.get("/x/a");
-    let said = served.tollgate(&["cache", "stats"]);
-    assert_eq!(said.code, Some(0), "{}", said.err);
+    let daemon = RunningDaemon::start(folder("cache-daemon"), &[]);
+    daemon.get("/x/a");
+    let output = daemon.tollgate(&["cache", "stats"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
     assert!(
-        said.out.starts_with("nothing is kept in memory"),
+        output.out.starts_with("nothing is cached in memory"),
         "{}",
-        said.out
+        output.out
     );
-    let spared = said.out.lines().last().unwrap_or_default();
+    let saved = output.out.lines().last().unwrap_or_default();
     assert!(
-        said.out.contains("revalidated") && spared.starts_with("x "),
+        output.out.contains("revalidated") && saved.starts_with("x "),
         "{}",
-        said.out
+        output.out
     );
-    let said = served.tollgate(&["cache", "purge", "x", "--entity", "a"]);
-    assert_eq!(said.out, "0 answers forgotten\n", "{}", said.err);
+    let output = daemon.tollgate(&["cache", "purge", "x", "--entity", "a"]);
+    assert_eq!(output.out, "0 responses purged\n", "{}", output.err);
 }

@@ -10,7 +10,7 @@ fn s4_a9_jsonl_output_matches_every_vector() {
     let output = tollgate(&["explain", "--jsonl"], VECTORS);
     assert_eq!(text(&output.stderr), "");
     assert_eq!(output.status.code(), Some(0));
-    let answers: Vec<Value> = text(&output.stdout)
+    let results: Vec<Value> = text(&output.stdout)
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
@@ -23,7 +23,7 @@ fn s4_a9_jsonl_output_matches_every_vector() {
             expect
         })
         .collect();
-    assert_eq!(answers, expected);
+    assert_eq!(results, expected);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_bad_line_is_reported_with_its_fix_and_the_others_are_still_printed() {
         errors,
         [
             "error: line 2: `status` is missing or no HTTP status; write a number like 429",
-            "error: line 3: is no JSON from column 2 on; write one object per line",
+            "error: line 3: is not JSON from column 2 on; write one object per line",
             r#"error: line 4: is not an object; write {"status": 429, "headers": []}"#,
             r#"error: line 5: `headers` is not a list of pairs; write [["Retry-After", "30"]]"#,
         ]
@@ -64,9 +64,9 @@ fn a_bad_line_is_reported_with_its_fix_and_the_others_are_still_printed() {
 fn jsonl_reads_a_provider_without_a_dialect_by_the_standard_rules() {
     let line = r#"{"id":1,"provider":"nobody","status":429,"headers":[["Retry-After","3"]]}"#;
     let output = tollgate(&["explain", "--jsonl"], line);
-    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
-        (&answer["limited"], &answer["wait_seconds"]),
+        (&result["limited"], &result["wait_seconds"]),
         (&json!(true), &json!(3))
     );
 }
@@ -90,13 +90,13 @@ fn one_response_from_options_shows_its_windows() {
     ];
     let body = r#"{"rate_limit":{"remaining":0,"resets_in_seconds":60,"requested_entity":"Odds"}}"#;
     let output = tollgate(&args, body);
-    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(answer["provider"], "sportmonks");
-    assert_eq!(answer["wait_seconds"], 60);
-    assert_eq!(answer["reset_at"], "2026-11-15T12:01:00Z");
-    assert_eq!(answer["scope"], "Odds");
-    assert_eq!(answer["verdict"], "passed");
-    assert_eq!(answer["windows"].as_array().map(Vec::len), Some(2));
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(result["provider"], "sportmonks");
+    assert_eq!(result["wait_seconds"], 60);
+    assert_eq!(result["reset_at"], "2026-11-15T12:01:00Z");
+    assert_eq!(result["scope"], "Odds");
+    assert_eq!(result["verdict"], "passed");
+    assert_eq!(result["windows"].as_array().map(Vec::len), Some(2));
 }
 
 #[test]
@@ -141,10 +141,10 @@ fn wrong_usage_exits_with_2_and_a_missing_body_with_1() {
 #[test]
 fn a_response_without_a_time_counts_as_received_now() {
     let output = tollgate(&["explain", "--status", "429", "-H", "Retry-After: 30"], "");
-    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(answer["wait_seconds"], 30);
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(result["wait_seconds"], 30);
     assert!(
-        answer["reset_at"]
+        result["reset_at"]
             .as_str()
             .is_some_and(|at| at > "2026-01-01")
     );

@@ -1,5 +1,5 @@
-//! What somebody meets who tries the program for the first time: what is wrong is said where they look,
-//! looking makes nothing and harms nobody, and messages have a subject and a next step.
+//! The first run of the program: problems are reported where users look, read-only commands create
+//! nothing and affect nobody, and messages have a subject and a next step.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -13,9 +13,9 @@ use crate::running_daemon::{RunningDaemon, X};
 
 const DAMAGED: &str = "no database, but long enough to be one. ";
 
-/// A folder whose configuration names an admin address that nobody has.
+/// A folder whose configuration names an admin address without a daemon.
 fn without_daemon(name: &str) -> Folder {
-    // A port that no test is given by the system.
+    // A port that the system gives to no test.
     let config = "listen: 127.0.0.1:0\nadmin: {listen: '127.0.0.1:1'}\nstore: 'sqlite:state'\n\
                   providers: [x.yaml]\n";
     let folder = Folder::new(name).file("x.yaml", X);
@@ -30,13 +30,13 @@ fn status_reports_that_the_store_is_lost() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     command.args(["--store", "sqlite:state", "--provider", "x.yaml"]);
-    let served = RunningDaemon::run(folder, command);
-    let all = served.tollgate(&["status"]).out;
+    let daemon = RunningDaemon::run(folder, command);
+    let all = daemon.tollgate(&["status"]).out;
     assert!(!all.contains("normal"), "{all}");
     assert!(all.contains("error: the store is lost: "), "{all}");
-    let one = served.tollgate(&["status", "x"]).out;
+    let one = daemon.tollgate(&["status", "x"]).out;
     assert!(one.contains("error: the store is lost: "), "{one}");
-    let json = served.tollgate(&["status", "--json"]).out;
+    let json = daemon.tollgate(&["status", "--json"]).out;
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["providers"][0]["store"], "lost");
     let problem = json["problems"][0].as_str().unwrap_or_default();
@@ -46,31 +46,39 @@ fn status_reports_that_the_store_is_lost() {
 #[test]
 fn status_without_a_daemon_says_so_and_creates_nothing() {
     let folder = without_daemon("look-alone");
-    let said = folder.run(&["status"]);
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    assert!(said.err.contains("no daemon answers"), "{}", said.err);
-    assert!(said.err.contains("there is no ledger in"), "{}", said.err);
+    let output = folder.run(&["status"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert!(output.err.contains("no daemon responds"), "{}", output.err);
+    assert!(
+        output.err.contains("there is no ledger in"),
+        "{}",
+        output.err
+    );
     assert!(!folder.path().join("state").exists());
 }
 
 #[test]
 fn status_of_a_missing_or_damaged_store_is_an_error() {
     let folder = without_daemon("look-nowhere").file("bad/ledger.db", &DAMAGED.repeat(99));
-    let said = folder.run(&["status", "--store", "sqlite:nothere"]);
-    assert_eq!(said.code, Some(1), "{}", said.to_snapshot());
-    assert!(said.err.contains("no ledger in nothere"), "{}", said.err);
+    let output = folder.run(&["status", "--store", "sqlite:nothere"]);
+    assert_eq!(output.code, Some(1), "{}", output.to_snapshot());
+    assert!(
+        output.err.contains("no ledger in nothere"),
+        "{}",
+        output.err
+    );
     assert!(!folder.path().join("nothere").exists());
-    let said = folder.run(&["status", "--store", "sqlite:bad"]);
-    assert_eq!(said.code, Some(1), "{}", said.to_snapshot());
-    assert!(said.err.contains("damaged"), "{}", said.err);
+    let output = folder.run(&["status", "--store", "sqlite:bad"]);
+    assert_eq!(output.code, Some(1), "{}", output.to_snapshot());
+    assert!(output.err.contains("damaged"), "{}", output.err);
 }
 
-/// An upstream that knows no HEAD, and how often it was asked.
+/// An upstream that does not support HEAD, and the number of its requests.
 fn upstream_without_head() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = asked.clone();
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = requests.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
@@ -78,36 +86,36 @@ fn upstream_without_head() -> (SocketAddr, Arc<AtomicUsize>) {
             if stream.read(&mut read).is_ok_and(|length| length > 0) {
                 counted.fetch_add(1, Ordering::SeqCst);
             }
-            let answer = b"HTTP/1.1 501 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-            stream.write_all(answer).ok();
+            let response = b"HTTP/1.1 501 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            stream.write_all(response).ok();
         }
     });
-    (address, asked)
+    (address, requests)
 }
 
 #[test]
 fn a_live_check_sends_one_request_and_does_not_affect_health() {
-    let (address, asked) = upstream_without_head();
+    let (address, requests) = upstream_without_head();
     let x = X.replace("127.0.0.1:9", &address.to_string());
     let folder = without_daemon("look-live").file("x.yaml", &x.replace("5/1s", "50/1s"));
     for times in 1..=6 {
-        let said = folder.run(&["check", "--live"]);
+        let output = folder.run(&["check", "--live"]);
         assert!(
-            said.out.contains("x: answers (501)"),
+            output.out.contains("x: responds (501)"),
             "{}",
-            said.to_snapshot()
+            output.to_snapshot()
         );
-        assert_eq!(asked.load(Ordering::SeqCst), times);
+        assert_eq!(requests.load(Ordering::SeqCst), times);
     }
-    let said = folder.run(&["status", "x", "--store", "sqlite:state"]);
+    let output = folder.run(&["status", "x", "--store", "sqlite:state"]);
     assert!(
-        said.out.starts_with("x: normal\n"),
+        output.out.starts_with("x: normal\n"),
         "{}",
-        said.to_snapshot()
+        output.to_snapshot()
     );
 }
 
-/// H3: the same warning wherever the key stands.
+/// H3: the same warning wherever the key is written.
 #[test]
 #[cfg(unix)]
 fn h3_check_warns_of_a_key_in_a_readable_tollgate_yaml() {
@@ -118,30 +126,31 @@ fn h3_check_warns_of_a_key_in_a_readable_tollgate_yaml() {
     assert!(!quiet.err.contains("written out"), "{}", quiet.err);
     let open = std::fs::Permissions::from_mode(0o644);
     std::fs::set_permissions(folder.path().join("tollgate.yaml"), open).expect("a mode");
-    let said = folder.run(&["check"]);
+    let output = folder.run(&["check"]);
     assert!(
-        said.err
+        output
+            .err
             .contains("providers.x.api_key: a key is written out here"),
         "{}",
-        said.err
+        output.err
     );
-    assert!(!said.err.contains("literal-key"), "{}", said.err);
+    assert!(!output.err.contains("literal-key"), "{}", output.err);
 }
 
 #[test]
 fn check_warns_of_a_preset_without_limits() {
     let folder = Folder::new("look-openai");
     assert_eq!(folder.run(&["init", "openai"]).code, Some(0));
-    let said = folder.run(&["check"]);
+    let output = folder.run(&["check"]);
     assert!(
-        said.err.contains("there is no limit"),
+        output.err.contains("there is no limit"),
         "{}",
-        said.to_snapshot()
+        output.to_snapshot()
     );
     assert!(
-        said.err.contains("tollgate provider show openai"),
+        output.err.contains("tollgate provider show openai"),
         "{}",
-        said.err
+        output.err
     );
 }
 
@@ -149,11 +158,11 @@ fn check_warns_of_a_preset_without_limits() {
 fn check_warns_of_keys_behind_an_address_that_other_hosts_reach() {
     let config = "listen: '0.0.0.0:4290'\nproviders: {x: {upstream: 'http://127.0.0.1:9', limits: [5/1s], auth: {bearer: true}, api_key: k}}\n";
     let folder = Folder::new("look-open").file("tollgate.yaml", config);
-    let said = folder.run(&["check"]);
+    let output = folder.run(&["check"]);
     assert!(
-        said.err.contains("other hosts reach 0.0.0.0:4290"),
+        output.err.contains("other hosts reach 0.0.0.0:4290"),
         "{}",
-        said.to_snapshot()
+        output.to_snapshot()
     );
     let shut =
         Folder::new("look-shut").file("tollgate.yaml", &config.replace("0.0.0.0", "127.0.0.1"));
@@ -162,31 +171,31 @@ fn check_warns_of_keys_behind_an_address_that_other_hosts_reach() {
 
 #[test]
 fn a_demo_too_short_to_measure_is_rejected() {
-    let said = Folder::new("look-demo").run(&["demo", "--seconds", "5"]);
-    assert_eq!(said.code, Some(2), "{}", said.to_snapshot());
-    assert!(said.err.contains("10..=600"), "{}", said.err);
+    let output = Folder::new("look-demo").run(&["demo", "--seconds", "5"]);
+    assert_eq!(output.code, Some(2), "{}", output.to_snapshot());
+    assert!(output.err.contains("10..=600"), "{}", output.err);
 }
 
 #[test]
 fn a_pause_by_an_operator_is_reported_as_such() {
-    let served = RunningDaemon::start(Folder::new("look-pause").file("x.yaml", X), &[]);
-    served.tollgate(&["pause", "x"]);
-    let refused = served.get("/x/a");
+    let daemon = RunningDaemon::start(Folder::new("look-pause").file("x.yaml", X), &[]);
+    daemon.tollgate(&["pause", "x"]);
+    let rejected = daemon.get("/x/a");
     assert!(
-        refused.contains("Circuit breaker is open for x: an operator has paused it"),
-        "{refused}"
+        rejected.contains("Circuit breaker is open for x: paused by an operator"),
+        "{rejected}"
     );
-    assert!(refused.contains("`tollgate resume x`"), "{refused}");
-    let status = served.tollgate(&["status", "x"]).out;
+    assert!(rejected.contains("`tollgate resume x`"), "{rejected}");
+    let status = daemon.tollgate(&["status", "x"]).out;
     assert!(
-        status.starts_with("x: sleep, ordered by an operator, until `tollgate resume x`\n"),
+        status.starts_with("x: sleep, set by an operator, until `tollgate resume x`\n"),
         "{status}"
     );
-    served.tollgate(&["cache-only", "x", "--for", "30m"]);
-    let status = served.tollgate(&["status", "x"]).out;
+    daemon.tollgate(&["cache-only", "x", "--for", "30m"]);
+    let status = daemon.tollgate(&["status", "x"]).out;
     let first = status.lines().next().unwrap_or_default();
     assert!(
-        first.starts_with("x: cache_only, ordered by an operator, for another ")
+        first.starts_with("x: cache_only, set by an operator, for another ")
             && first.contains("min"),
         "{status}"
     );
@@ -194,52 +203,59 @@ fn a_pause_by_an_operator_is_reported_as_such() {
 
 #[test]
 fn purging_an_unknown_provider_is_an_error() {
-    let served = RunningDaemon::start(Folder::new("look-purge").file("x.yaml", X), &[]);
+    let daemon = RunningDaemon::start(Folder::new("look-purge").file("x.yaml", X), &[]);
     let folder = without_daemon("look-purge-alone");
     let outcomes = [
-        served.tollgate(&["cache", "purge", "tmbd"]),
+        daemon.tollgate(&["cache", "purge", "tmbd"]),
         folder.run(&["cache", "purge", "tmbd"]),
     ];
-    for said in outcomes {
-        assert_eq!(said.code, Some(1), "{}", said.to_snapshot());
-        assert!(said.err.contains("no provider `tmbd`"), "{}", said.err);
-        assert!(said.err.contains("did you mean `tmdb`?"), "{}", said.err);
+    for output in outcomes {
+        assert_eq!(output.code, Some(1), "{}", output.to_snapshot());
+        assert!(output.err.contains("no provider `tmbd`"), "{}", output.err);
+        assert!(
+            output.err.contains("did you mean `tmdb`?"),
+            "{}",
+            output.err
+        );
     }
-    assert_eq!(served.tollgate(&["cache", "purge", "x"]).code, Some(0));
+    assert_eq!(daemon.tollgate(&["cache", "purge", "x"]).code, Some(0));
     assert_eq!(folder.run(&["cache", "purge", "x"]).code, Some(0));
 }
 
 #[test]
 fn errors_about_addresses_show_what_an_address_looks_like() {
-    let served = RunningDaemon::start(Folder::new("look-address").file("x.yaml", X), &[]);
-    let root = served.get("/");
+    let daemon = RunningDaemon::start(Folder::new("look-address").file("x.yaml", X), &[]);
+    let root = daemon.get("/");
     assert!(root.contains("The path names no provider"), "{root}");
     assert!(root.contains("/tmdb/3/movie/550"), "{root}");
-    let nobody = served.get("/nobody-at-all/a");
-    assert!(nobody.contains("`providers:` of tollgate.yaml"), "{nobody}");
+    let unknown = daemon.get("/nobody-at-all/a");
+    assert!(
+        unknown.contains("`providers:` of tollgate.yaml"),
+        "{unknown}"
+    );
 }
 
 #[test]
 fn another_program_on_the_admin_address_is_recognised() {
     let other = upstream(200).to_string();
-    let said = Folder::new("look-other").run(&["status", "--admin", &other]);
-    assert_eq!(said.code, Some(1), "{}", said.to_snapshot());
+    let output = Folder::new("look-other").run(&["status", "--admin", &other]);
+    assert_eq!(output.code, Some(1), "{}", output.to_snapshot());
     assert!(
-        said.err.contains("no admin address of tollgate"),
+        output.err.contains("is not an admin address of tollgate"),
         "{}",
-        said.err
+        output.err
     );
-    assert!(!said.err.contains("line 1"), "{}", said.err);
+    assert!(!output.err.contains("line 1"), "{}", output.err);
 }
 
 #[test]
 fn check_names_an_invalid_provider_name() {
     let folder = Folder::new("look-name").file("bad.yaml", &X.replace("name: x", "name: sleep"));
-    let said = folder.run(&["check", "bad.yaml"]);
+    let output = folder.run(&["check", "bad.yaml"]);
     assert!(
-        said.err.contains("the name `sleep` is the first word"),
+        output.err.contains("the name `sleep` is the first word"),
         "{}",
-        said.err
+        output.err
     );
 }
 
@@ -247,14 +263,14 @@ fn check_names_an_invalid_provider_name() {
 fn a_calendar_day_is_advertised_as_a_day() {
     let x = X.replace("127.0.0.1:9", &upstream(200).to_string());
     let x = x.replace("[5/1s]", "[{limit: 9, period: 1d, algorithm: calendar}]");
-    let served = RunningDaemon::start(Folder::new("look-day").file("x.yaml", &x), &[]);
-    let answer = served.get("/x/a");
-    assert!(answer.contains(";q=9;w=86400"), "{answer}");
+    let daemon = RunningDaemon::start(Folder::new("look-day").file("x.yaml", &x), &[]);
+    let response = daemon.get("/x/a");
+    assert!(response.contains(";q=9;w=86400"), "{response}");
 }
 
 #[test]
 fn provider_show_points_to_the_daemons_own_settings() {
     let folder = Folder::new("look-show").file("x.yaml", X);
-    let said = folder.run(&["provider", "show", "x", "--provider", "x.yaml"]);
-    assert!(said.out.contains("tollgate status x"), "{}", said.out);
+    let output = folder.run(&["provider", "show", "x", "--provider", "x.yaml"]);
+    assert!(output.out.contains("tollgate status x"), "{}", output.out);
 }

@@ -1,16 +1,16 @@
-//! A folder of its own for one test, in which the program is run.
+//! A separate folder for one test, in which the program runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Gone when the test is over.
+/// Removed when the test ends.
 pub(crate) struct Folder {
     path: PathBuf,
     env: Vec<(String, String)>,
 }
 
-/// What the program said.
+/// Output and exit code of the program.
 pub(crate) struct CommandOutput {
     pub(crate) out: String,
     pub(crate) err: String,
@@ -18,7 +18,7 @@ pub(crate) struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// Everything in one text, for a snapshot.
+    /// Everything as one text, for a snapshot.
     pub(crate) fn to_snapshot(&self) -> String {
         let code = self.code.map_or("none".to_owned(), |code| code.to_string());
         format!(
@@ -44,7 +44,7 @@ impl Folder {
             fs::create_dir_all(folder).expect("a folder that can be made");
         }
         fs::write(&path, text).expect("a file that can be written");
-        // Whatever the machine's habit is, these files are their owner's.
+        // Whatever the machine's umask, only the owner may read these files.
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
@@ -54,14 +54,14 @@ impl Folder {
         self
     }
 
-    /// Writes a file anew, as an editor does: beside it, and then in its place.
+    /// Replaces a file as an editor does: writes a temporary file and renames it.
     pub(crate) fn rewrite(&self, name: &str, text: &str) {
         let (new, old) = (self.path.join("new.tmp"), self.path.join(name));
         fs::write(&new, text).expect("a file that can be written");
         fs::rename(new, old).expect("a file that can be replaced");
     }
 
-    /// A command that runs here, with no environment but what was set and what it brings along.
+    /// Makes a command run here, with only its own environment and the one set here.
     pub(crate) fn prepare<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let own: Vec<_> = command
             .get_envs()
@@ -88,7 +88,7 @@ impl Folder {
         fs::read_to_string(self.path.join(name)).expect("a file that can be read")
     }
 
-    /// Runs the program here, with no environment but what was set.
+    /// Runs the program here, with only the environment set here.
     pub(crate) fn run(&self, args: &[&str]) -> CommandOutput {
         let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .args(args)

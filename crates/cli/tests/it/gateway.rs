@@ -1,4 +1,4 @@
-//! `tollgate serve` as processes: several on one folder, and one with hardly any descriptors.
+//! `tollgate serve` as processes: several on one folder, and one with few descriptors.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,16 +10,16 @@ use tollgate_core::time::Span;
 use tollgate_sim::http::{Settings, SimProvider};
 use tollgate_sim::latency::Latency;
 
-/// A gateway of its own; ended when it is dropped.
+/// A gateway process; killed when it is dropped.
 struct Process {
     child: Child,
     address: String,
-    /// Kept open: a program whose reader is gone ends.
+    /// Held open: a program whose reader is closed ends.
     _lines: BufReader<ChildStdout>,
 }
 
 impl Process {
-    /// Starts it behind `before`, a shell command, and waits until it says where it listens.
+    /// Starts it after `before`, a shell command, and waits until it prints its address.
     fn start(before: &str, folder: &str, provider: &str) -> Process {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
         std::fs::create_dir_all(&folder).unwrap();
@@ -55,11 +55,11 @@ impl Process {
 
     fn get(&self, path: &str) -> String {
         let mut stream = self.connect();
-        let ask = format!("GET {path} HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n");
-        stream.write_all(ask.as_bytes()).ok();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).ok();
-        String::from_utf8_lossy(&answer).into_owned()
+        let request = format!("GET {path} HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).ok();
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).ok();
+        String::from_utf8_lossy(&response).into_owned()
     }
 }
 
@@ -81,7 +81,7 @@ async fn sim(rules: &str) -> SimProvider {
     SimProvider::start(settings).await.unwrap()
 }
 
-/// M13: one call a second, by two gateways on one folder: never two inside a second, by the
+/// M13: one call a second, by two gateways on one folder: never two within a second, by the
 /// provider's own log, and none is lost.
 #[test]
 fn m13_two_gateways_on_one_folder_never_send_two_calls_inside_a_second() {
@@ -96,8 +96,8 @@ fn m13_two_gateways_on_one_folder_never_send_two_calls_inside_a_second() {
         for number in 0..4 {
             let gateway = &gateways[number % 2];
             scope.spawn(move || {
-                let answer = gateway.get("/x/a");
-                assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+                let response = gateway.get("/x/a");
+                assert!(response.starts_with("HTTP/1.1 200"), "{response}");
             });
         }
     });
@@ -106,8 +106,8 @@ fn m13_two_gateways_on_one_folder_never_send_two_calls_inside_a_second() {
     assert_eq!(seen, (0, 4, 0), "{report:?}");
 }
 
-/// R-C10: with 64 descriptors and three times as many callers the gateway lives, tells them that it
-/// is full, and serves again when they are gone.
+/// R-C10: with 64 descriptors and three times as many callers the gateway keeps running, rejects
+/// the excess with `QueueFull`, and serves again when they disconnect.
 #[test]
 fn a_gateway_without_free_descriptors_says_so_and_recovers() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -115,22 +115,22 @@ fn a_gateway_without_free_descriptors_says_so_and_recovers() {
     let yaml = file(provider.address(), "limits: [1000/1s]");
     let gateway = Process::start("ulimit -n 64;", "gateway_descriptors", &yaml);
     assert!(gateway.get("/x/a").starts_with("HTTP/1.1 200"));
-    // Sixteen callers are carried; the other descriptors are for upstreams and the store.
+    // Sixteen callers are served; the other descriptors are for upstreams and the store.
     let mut idle: Vec<TcpStream> = (0..17).map(|_| gateway.connect()).collect();
-    let told = gateway.get("/x/a");
-    assert!(told.contains("\"QueueFull\""), "{told}");
+    let rejected = gateway.get("/x/a");
+    assert!(rejected.contains("\"QueueFull\""), "{rejected}");
     idle.extend((0..200).map(|_| gateway.connect()));
     drop(idle);
     let is_served = (0..200).any(|_| {
         std::thread::yield_now();
         gateway.get("/x/a").starts_with("HTTP/1.1 200")
     });
-    assert!(is_served, "it lives");
+    assert!(is_served, "it serves again");
     runtime.block_on(provider.stop());
 }
 
-/// R-C10: the soft limit of descriptors is for programs that use `select`; the gateway raises its own
-/// to the hard one, so that more callers find room than a shell would allow.
+/// R-C10: the soft limit of descriptors is for programs that use `select`; the gateway raises its
+/// own to the hard limit, so that more callers fit than the shell's default allows.
 #[test]
 fn a_low_soft_limit_of_descriptors_is_raised() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -139,8 +139,8 @@ fn a_low_soft_limit_of_descriptors_is_raised() {
     let gateway = Process::start("ulimit -Sn 64;", "gateway_soft", &yaml);
     let mut callers: Vec<TcpStream> = (0..150).map(|_| gateway.connect()).collect();
     for caller in &mut callers {
-        let ask = b"GET /health HTTP/1.1\r\nHost: g\r\n\r\n";
-        caller.write_all(ask).unwrap();
+        let request = b"GET /health HTTP/1.1\r\nHost: g\r\n\r\n";
+        caller.write_all(request).unwrap();
         let mut begin = [0; 12];
         caller.read_exact(&mut begin).unwrap();
         assert_eq!(&begin, b"HTTP/1.1 200");

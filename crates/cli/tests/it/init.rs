@@ -1,29 +1,29 @@
-//! `tollgate init`: what is written, what is found, what is never overwritten.
+//! `tollgate init`: which file it writes, which keys it finds, and that it never overwrites.
 
 use insta::assert_snapshot;
 
 use crate::folder::Folder;
 
-/// Keys are found by their usual names; their names are written, never their values (H3).
+/// Keys are found by their usual variable names; `init` writes the names, never the values (H3).
 #[test]
 fn h3_init_writes_names_of_variables_and_no_keys() {
     let folder = Folder::new("init")
         .env("TMDB_API_KEY", "CANARY")
         .env("GITHUB_TOKEN", "CANARY");
-    let said = folder.run(&["init", "tmdb", "omdb", "github", "musicbrainz", "tmdb"]);
+    let output = folder.run(&["init", "tmdb", "omdb", "github", "musicbrainz", "tmdb"]);
     assert_snapshot!(format!(
         "{}\n--- tollgate.yaml\n{}",
-        said.to_snapshot(),
+        output.to_snapshot(),
         folder.read("tollgate.yaml")
     ));
     assert_eq!(
         folder.run(&["check"]).code,
         Some(0),
-        "what init writes is right"
+        "the file that init writes is valid"
     );
 }
 
-/// Without a name: those whose keys are there, or none.
+/// Without a name: the presets whose keys are set, or none.
 #[test]
 fn init_without_a_name_uses_presets_whose_keys_are_set() {
     let found = Folder::new("found").env("OPENAI_API_KEY", "x");
@@ -41,12 +41,12 @@ fn init_without_a_name_uses_presets_whose_keys_are_set() {
 #[test]
 fn init_overwrites_only_with_force() {
     let folder = Folder::new("force").file("tollgate.yaml", "mine\n");
-    let said = folder.run(&["init", "tmdb"]);
+    let output = folder.run(&["init", "tmdb"]);
     assert_eq!(
-        (said.code, said.err.as_str()),
+        (output.code, output.err.as_str()),
         (
             Some(1),
-            "error: tollgate.yaml is there already; use --force to overwrite it\n"
+            "error: tollgate.yaml already exists; use --force to overwrite it\n"
         )
     );
     assert_eq!(folder.read("tollgate.yaml"), "mine\n");

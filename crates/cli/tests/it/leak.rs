@@ -1,8 +1,8 @@
-//! H3, R-F1: a running gateway keeps every secret to itself, whatever goes wrong around it.
+//! H3, R-F1: a running gateway never shows a secret, whatever fails around it.
 //!
-//! Every secret contains the word that is searched for. The provider is careless: it repeats what it
-//! was sent wherever it can. Operators are careless too: they reload broken files with keys in them,
-//! set keys by hand, and mistype them where they do not belong.
+//! Every secret contains the word that the test searches for. The provider echoes every request
+//! wherever it can. The operator makes mistakes: reloads broken files with keys in them, sets keys
+//! by hand, and types keys into other fields.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::folder::Folder;
 
 const WORD: &str = "CANARY";
 
-/// The id and the secret of OAuth 2 as `Basic` writes them: `me:CANARY`.
+/// The id and the secret of OAuth 2 as encoded in `Basic`: `me:CANARY`.
 const CODED: &str = "bWU6Q0FOQVJZ";
 
 /// Every secret by its variable; the value is `CANARY-` and the name.
@@ -24,21 +24,21 @@ const SECRETS: [&str; 9] = [
     "QUERY", "SECOND", "EXTRA", "PASSWORD", "CLIENT", "REFRESH", "POOL1", "POOL2", "CALLER",
 ];
 
-/// Serves until the test ends; tells what it was sent.
+/// Serves until the test ends; reports every request.
 fn echoing_provider() -> (SocketAddr, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (told, heard) = sync_channel(1_000);
+    let (sender, requests) = sync_channel(1_000);
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            serve(stream, &told);
+            serve(stream, &sender);
         }
     });
-    (address, heard)
+    (address, requests)
 }
 
 /// One request on one connection.
-fn serve(mut stream: TcpStream, told: &SyncSender<String>) -> Option<()> {
+fn serve(mut stream: TcpStream, sender: &SyncSender<String>) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let (mut head, mut length) = (String::new(), 0);
     loop {
@@ -56,7 +56,7 @@ fn serve(mut stream: TcpStream, told: &SyncSender<String>) -> Option<()> {
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     let sent = format!("{head}{}", String::from_utf8_lossy(&body));
-    told.try_send(sent.clone()).ok();
+    sender.try_send(sent.clone()).ok();
     let target = head.split(' ').nth(1).unwrap_or_default().to_owned();
     let (status, more, body) = match target.split('?').next().unwrap_or_default() {
         "/v4/login" => (
@@ -75,7 +75,7 @@ fn serve(mut stream: TcpStream, told: &SyncSender<String>) -> Option<()> {
             stream.write_all(sent.as_bytes()).ok()?;
             return None;
         }
-        // What a caller writes itself comes back to it.
+        // A caller's own input comes back to it.
         _ if target.contains("MINE") => (200, String::new(), "fine".to_owned()),
         _ => {
             let link = format!("Link: <{target}>; rel=\"next\"\r\n");
@@ -83,10 +83,10 @@ fn serve(mut stream: TcpStream, told: &SyncSender<String>) -> Option<()> {
         }
     };
     let length = body.len();
-    let answer = format!(
+    let response = format!(
         "HTTP/1.1 {status} X\r\n{more}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
     );
-    stream.write_all(answer.as_bytes()).ok()
+    stream.write_all(response.as_bytes()).ok()
 }
 
 /// Every way in which a secret can be configured.
@@ -153,7 +153,7 @@ fn start(folder: &Path) -> Running {
     }
 }
 
-/// Head and body of one answer.
+/// Head and body of one response.
 fn call(address: &str, method: &str, path: &str, headers: &str) -> (String, String) {
     call_with(address, method, path, headers, "")
 }
@@ -174,14 +174,14 @@ fn call_with(
         "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nX-Tollgate-Timeout: 2s\r\n{length}{headers}\r\n{body}"
     );
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).unwrap();
+    let response = String::from_utf8_lossy(&response).into_owned();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap_or((&response, ""));
     (head.to_owned(), body.to_owned())
 }
 
-/// Everything that lies in a folder, whatever it is.
+/// Every file of a folder.
 fn every_file(folder: &Path, found: &mut Vec<(String, Vec<u8>)>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -193,7 +193,7 @@ fn every_file(folder: &Path, found: &mut Vec<(String, Vec<u8>)>) {
     }
 }
 
-/// Makes every kind of call; returns what callers saw that the provider did not say.
+/// Makes every kind of call; returns the output that callers saw and the provider did not write.
 fn exercise(address: &str) -> String {
     let mut seen = String::new();
     let own = "Authorization: Bearer CANARY-OWN\r\n";
@@ -217,7 +217,7 @@ fn exercise(address: &str) -> String {
                 let (head, body) = call(address, method, &format!("/{provider}/{path}"), headers);
                 seen.push_str(&head);
                 seen.push('\n');
-                // What a provider says is its own affair; what we say is ours.
+                // The provider's text is not ours; only Tollgate's own text counts.
                 if head
                     .to_ascii_lowercase()
                     .contains("x-tollgate-source: tollgate")
@@ -230,15 +230,15 @@ fn exercise(address: &str) -> String {
     seen
 }
 
-/// What an operator does while it runs: looks, reloads files that are right and wrong, sets keys and
-/// mistypes them. Returns every answer.
+/// The operator's actions while it runs: reads status, reloads valid and invalid files, sets keys
+/// and mistypes them. Returns every response.
 fn operate(running: &Running, folder: &Folder, upstream: SocketAddr) -> String {
     let token = "Authorization: Bearer CANARY-ADMIN\r\n";
-    let ask = |method: &str, path: &str, headers: &str, body: &str| {
+    let admin_call = |method: &str, path: &str, headers: &str, body: &str| {
         let (head, body) = call_with(&running.admin, method, path, headers, body);
         format!("{head}\n{body}\n")
     };
-    let mut seen = ask(
+    let mut seen = admin_call(
         "GET",
         "/v1/providers",
         "Authorization: Bearer CANARY-NOBODY\r\n",
@@ -246,7 +246,7 @@ fn operate(running: &Running, folder: &Folder, upstream: SocketAddr) -> String {
     );
     assert!(seen.contains(" 401 "), "{seen}");
     seen.push_str(&reload(folder, upstream, &|method, path| {
-        ask(method, path, token, "")
+        admin_call(method, path, token, "")
     }));
     for settings in [
         "{\"api_key\": \"CANARY-SET\"}",
@@ -258,17 +258,26 @@ fn operate(running: &Running, folder: &Folder, upstream: SocketAddr) -> String {
         "CANARY-NO-JSON",
     ] {
         let path = "/v1/providers/query/settings";
-        seen.push_str(&ask("PATCH", path, token, settings));
+        seen.push_str(&admin_call("PATCH", path, token, settings));
     }
-    seen.push_str(&ask("GET", "/v1/providers?key=CANARY-Q", token, ""));
+    seen.push_str(&admin_call("GET", "/v1/providers?key=CANARY-Q", token, ""));
     for name in ["query", "tvdb", "oauth", "pool", "dead"] {
-        seen.push_str(&ask("GET", &format!("/v1/providers/{name}"), token, ""));
+        seen.push_str(&admin_call(
+            "GET",
+            &format!("/v1/providers/{name}"),
+            token,
+            "",
+        ));
     }
     seen + &commands(running, folder)
 }
 
-/// Files with keys in them, wrong in every way and then right with other keys.
-fn reload(folder: &Folder, upstream: SocketAddr, ask: &dyn Fn(&str, &str) -> String) -> String {
+/// Files with keys in them, invalid in every way and then valid with other keys.
+fn reload(
+    folder: &Folder,
+    upstream: SocketAddr,
+    admin_call: &dyn Fn(&str, &str) -> String,
+) -> String {
     let mut seen = String::new();
     let good = config(upstream);
     let broken = [
@@ -281,20 +290,20 @@ fn reload(folder: &Folder, upstream: SocketAddr, ask: &dyn Fn(&str, &str) -> Str
     ];
     for text in &broken {
         folder.rewrite("tollgate.yaml", text);
-        let answer = ask("POST", "/v1/reload");
-        assert!(answer.contains(" 422 "), "{text}\n{answer}");
-        seen.push_str(&answer);
-        seen.push_str(&ask("GET", "/v1/providers"));
+        let response = admin_call("POST", "/v1/reload");
+        assert!(response.contains(" 422 "), "{text}\n{response}");
+        seen.push_str(&response);
+        seen.push_str(&admin_call("GET", "/v1/providers"));
     }
     folder.rewrite("tollgate.yaml", &good);
     folder.rewrite("my.env", &variables("-NEW"));
-    let answer = ask("POST", "/v1/reload");
-    assert!(answer.contains(" 200 "), "{answer}");
-    seen.push_str(&answer);
+    let response = admin_call("POST", "/v1/reload");
+    assert!(response.contains(" 200 "), "{response}");
+    seen.push_str(&response);
     seen
 }
 
-/// Commands against it, with keys where they belong and where they do not.
+/// Commands against it, with keys in the right and in the wrong fields.
 fn commands(running: &Running, folder: &Folder) -> String {
     let mut seen = String::new();
     for args in [
@@ -308,14 +317,14 @@ fn commands(running: &Running, folder: &Folder) -> String {
         let mut all = args.to_vec();
         all.extend(["--admin", &running.admin, "--env-file", "my.env"]);
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        let said = command
+        let output = command
             .args(&all)
             .current_dir(folder.path())
             .env("TOLLGATE_ADMIN_TOKEN", "CANARY-ADMIN")
             .env("TOLLGATE_STATE_DIR", folder.path().join("desk"))
             .output()
             .unwrap();
-        for text in [said.stdout, said.stderr] {
+        for text in [output.stdout, output.stderr] {
             seen.push_str(&String::from_utf8_lossy(&text));
         }
     }
@@ -332,7 +341,7 @@ fn variables(more: &str) -> String {
 /// H3, R-F1, R-F2: secrets of nine kinds, and none of them in any output, file or argument.
 #[test]
 fn h3_a_running_gateway_never_shows_a_secret() {
-    let (upstream, heard) = echoing_provider();
+    let (upstream, requests) = echoing_provider();
     let folder = Folder::new("leak")
         .file("my.env", &variables(""))
         .file("tollgate.yaml", &config(upstream));
@@ -349,7 +358,7 @@ fn h3_a_running_gateway_never_shows_a_secret() {
     running.out.read_to_string(&mut out).unwrap();
     let log = running.err.join().unwrap();
 
-    let sent: BTreeSet<String> = heard.try_iter().collect();
+    let sent: BTreeSet<String> = requests.try_iter().collect();
     for name in SECRETS.iter().filter(|name| **name != "CALLER") {
         let secret = format!("{WORD}-{name}");
         let is_used = sent.iter().any(|sent| sent.contains(&secret));
@@ -364,15 +373,15 @@ fn h3_a_running_gateway_never_shows_a_secret() {
     }
     assert!(
         !sent.iter().any(|sent| sent.contains("CANARY-CALLER")),
-        "not the provider's"
+        "the caller's token does not reach the provider"
     );
     assert!(
         log.contains("token_renewed") && log.contains("token_not_renewed"),
         "{log}"
     );
-    assert!(seen.contains("CallerNotAllowed") && seen.contains("refused the credentials"));
+    assert!(seen.contains("CallerNotAllowed") && seen.contains("rejected the credentials"));
     for (what, text) in [
-        ("an answer", &seen),
+        ("a response", &seen),
         ("the output", &out),
         ("the log", &log),
     ] {
@@ -392,7 +401,7 @@ fn assert_no_secret_stored(folder: &Path, arguments: Vec<u8>) {
     let is_kept = files
         .iter()
         .any(|(name, bytes)| name.contains("cache.db") && contains(bytes, b"for-good"));
-    assert!(is_kept, "links are kept, without keys");
+    assert!(is_kept, "links are cached, without keys");
     for (name, bytes) in files {
         assert!(!contains(&bytes, WORD.as_bytes()), "{name}");
     }

@@ -1,4 +1,4 @@
-//! The log as a user sets it: its form, its file, and its bound.
+//! The log as a user configures it: its format, its file, and its bound.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::folder::Folder;
 use crate::running_daemon::{RunningDaemon, X};
 
-/// Nobody answers at its upstream, so the first call sends it to sleep.
+/// Its upstream does not respond, so the first call puts it to sleep.
 fn failing_provider(rest: &str) -> String {
     format!(
         "{X}retry: {{retries: {{high: 0, normal: 0, low: 0}}}}\nhealth: {{failure_threshold: 1, when_blocked: reject}}\n{rest}"
@@ -18,9 +18,9 @@ fn failing_provider(rest: &str) -> String {
 #[test]
 fn a16_a_transition_is_a_line_of_logfmt_with_every_key() {
     let folder = Folder::new("logfmt").file("x.yaml", &failing_provider(""));
-    let served = RunningDaemon::start(folder, &[]);
-    served.get("/x/a");
-    let line = served.wait_for_log("state_transition");
+    let daemon = RunningDaemon::start(folder, &[]);
+    daemon.get("/x/a");
+    let line = daemon.wait_for_log("state_transition");
     let keys: Vec<&str> = line
         .split(' ')
         .filter_map(|word| word.split('=').next())
@@ -36,7 +36,8 @@ fn a16_a_transition_is_a_line_of_logfmt_with_every_key() {
     }
 }
 
-/// A file in place of standard error, as JSON, within its bound whatever is told; H3: with no key.
+/// A file instead of standard error, as JSON, within its bound for any number of events; H3:
+/// without a key.
 #[test]
 fn h3_a_log_file_is_bounded_and_has_no_key() {
     let config = "log: {format: json, file: own.log, max_size: 2KiB, keep: 2}\n";
@@ -44,13 +45,13 @@ fn h3_a_log_file_is_bounded_and_has_no_key() {
     let folder = Folder::new("logfile")
         .file("tollgate.yaml", config)
         .file("x.yaml", &failing_provider(key));
-    let served = RunningDaemon::start_with_own_log(folder, &[]);
+    let daemon = RunningDaemon::start_with_own_log(folder, &[]);
     for n in 0..80 {
-        served.get(&format!("/x/{n}?key=s3cr3t-canary"));
+        daemon.get(&format!("/x/{n}?key=s3cr3t-canary"));
     }
     let mut lines = 0;
     for name in ["own.log", "own.log.1", "own.log.2"] {
-        let text = served.folder.read(name);
+        let text = daemon.folder.read(name);
         assert!(text.len() <= 2 << 10, "{name}: {}", text.len());
         assert!(!text.contains("s3cr3t-canary"), "{text}");
         for line in text.lines() {
@@ -63,22 +64,22 @@ fn h3_a_log_file_is_bounded_and_has_no_key() {
         }
     }
     assert!(lines > 10, "{lines}");
-    assert!(!fs::exists(served.folder.path().join("own.log.3")).unwrap());
-    served.signal("-TERM");
-    assert_eq!(served.stderr_text(), "", "nothing is told twice");
+    assert!(!fs::exists(daemon.folder.path().join("own.log.3")).unwrap());
+    daemon.signal("-TERM");
+    assert_eq!(daemon.stderr_text(), "", "nothing is logged twice");
 }
 
-/// A place that cannot be written is told before anything listens.
+/// A path that cannot be written is reported before anything listens.
 #[test]
 fn a_log_file_that_cannot_be_opened_is_reported() {
     let folder = Folder::new("nolog")
         .file("tollgate.yaml", "log: {file: nowhere/own.log}\n")
         .file("x.yaml", X);
-    let said = folder.run(&["serve", "--provider", "x.yaml", "--store", "memory:"]);
-    assert_eq!((said.code, said.out.as_str()), (Some(1), ""));
+    let output = folder.run(&["serve", "--provider", "x.yaml", "--store", "memory:"]);
+    assert_eq!((output.code, output.out.as_str()), (Some(1), ""));
     assert!(
-        said.err.contains("nowhere/own.log") && said.err.contains("log.file"),
+        output.err.contains("nowhere/own.log") && output.err.contains("log.file"),
         "{}",
-        said.err
+        output.err
     );
 }

@@ -41,10 +41,10 @@ fn tollgate(args: &[&str], input: &str) -> Output {
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_owned();
-    // Written beside the reading: a pipe holds less than a file of vectors and its answers.
+    // Written by a separate thread: a pipe holds less than a file of vectors and its output.
     let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().unwrap();
-    // A program that refuses its arguments does not read; the pipe is broken then.
+    // A program that rejects its arguments does not read; the pipe is broken then.
     drop(writer.join().unwrap());
     output
 }

@@ -1,6 +1,6 @@
-//! Several programs on one folder, killed and started again, judged by the provider's own log.
+//! Several programs on one folder, killed and restarted, judged by the provider's own log.
 //!
-//! Only safety is asserted: what a busy machine can slow down is measured elsewhere.
+//! These tests assert only safety; other tests measure what a busy machine can slow down.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -15,11 +15,11 @@ use tollgate_sim::http::{Settings, SimProvider};
 
 use crate::folder::Folder;
 
-/// A running `tollgate serve`, killed when the test is over.
+/// A running `tollgate serve`, killed when the test ends.
 pub(crate) struct Program {
     child: Child,
     pub(crate) address: String,
-    /// Held open, so that it can go on printing.
+    /// Held open, so that it can continue to print.
     lines: Option<BufReader<ChildStdout>>,
 }
 
@@ -30,7 +30,7 @@ impl Program {
         Program::start_with(command, folder, args, Stdio::null())
     }
 
-    /// Runs a command that ends with the program's name; what it logs goes there.
+    /// Runs a command that ends with the program's name; its log goes to `log`.
     pub(crate) fn start_with(
         mut command: Command,
         folder: &Folder,
@@ -56,7 +56,7 @@ impl Program {
         }
     }
 
-    /// Its output is closed.
+    /// Closes its standard output.
     fn close_stdout(mut self) -> Program {
         self.lines = None;
         self
@@ -76,12 +76,12 @@ impl Drop for Program {
     }
 }
 
-/// The status of one call; `None` where the program is gone.
+/// The status of one call; `None` where the program has ended.
 fn call(address: &str, number: usize) -> Option<u16> {
     Some(get(address, number)?.0)
 }
 
-/// Status and text of one call; `None` where the program is gone.
+/// Status and text of one call; `None` where the program has ended.
 pub(crate) fn get(address: &str, number: usize) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream
@@ -91,13 +91,13 @@ pub(crate) fn get(address: &str, number: usize) -> Option<(u16, String)> {
         "GET /strict/items/{number} HTTP/1.1\r\nHost: g\r\nX-Call-Id: {number}\r\nX-Tollgate-Timeout: 20s\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let status = answer.get(9..12)?.parse().ok()?;
-    Some((status, answer))
+    let mut response = String::new();
+    stream.read_to_string(&mut response).ok()?;
+    let status = response.get(9..12)?.parse().ok()?;
+    Some((status, response))
 }
 
-/// Clients that call one after the other until they are told to stop.
+/// Clients that send one call after the other until they are stopped.
 struct Flood {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -120,7 +120,7 @@ impl Flood {
                     while !stop.load(Ordering::Relaxed) {
                         match call(&address, next.fetch_add(1, Ordering::Relaxed)) {
                             Some(200) => answered.fetch_add(1, Ordering::Relaxed),
-                            Some(_) => return, // refused: the quota is used up
+                            Some(_) => return, // rejected: the quota is used up
                             None => return,    // killed
                         };
                     }
@@ -134,7 +134,7 @@ impl Flood {
         }
     }
 
-    /// Waits until so many calls were answered, or every client has given up.
+    /// Waits until `calls` calls got a 200, or every client has ended.
     fn until(&self, calls: usize) {
         while self.answered.load(Ordering::Relaxed) < calls
             && self.threads.iter().any(|thread| !thread.is_finished())
@@ -152,7 +152,7 @@ impl Flood {
     }
 }
 
-/// A provider that judges, with a runtime of its own.
+/// A provider that judges its requests, with its own runtime.
 pub(crate) struct JudgedProvider {
     runtime: tokio::runtime::Runtime,
     provider: SimProvider,
@@ -174,7 +174,7 @@ impl JudgedProvider {
         format!("name: strict\nupstream: {}\n{rest}\n", self.provider.url())
     }
 
-    /// Requests that arrived, and how many of them were too many.
+    /// The number of requests that arrived, and the number of violations.
     pub(crate) fn verdict(self) -> (usize, usize) {
         let arrived = self
             .provider
@@ -201,9 +201,9 @@ pub(crate) fn as_args(args: &[String]) -> Vec<&str> {
     args.iter().map(String::as_str).collect()
 }
 
-/// A13, A18 scenario 6: three programs share one bucket of 35/s and 3 calls at a time with no daemon, at
-/// a provider that takes 4; one is killed on the way. The provider refuses nothing. That they use all
-/// of it is for the next test, and for a machine that keeps up (`docs/benchmarks.md`).
+/// A13, A18 scenario 6: three programs share one bucket of 35/s and 3 concurrent calls without a
+/// daemon, at a provider that allows 4; one is killed during the run. The provider limits nothing.
+/// The next test, and a machine that keeps up (`docs/benchmarks.md`), show that they use all of it.
 #[test]
 fn a13_a18_6_three_programs_share_one_bucket_and_one_is_killed() {
     let judge = JudgedProvider::start("bucket 35/1s burst 35, in-flight 4");
@@ -229,7 +229,7 @@ fn a13_a18_6_three_programs_share_one_bucket_and_one_is_killed() {
     );
 }
 
-/// A13: together they use it fully. A quota is used up to the last call, however slow the machine.
+/// A13: together they use the whole quota, to the last call, however slow the machine.
 #[test]
 fn a13_three_programs_together_use_all_of_one_quota() {
     const QUOTA: usize = 60;
@@ -246,8 +246,8 @@ fn a13_three_programs_together_use_all_of_one_quota() {
     assert_eq!((flood.end(), judge.verdict()), (QUOTA, (QUOTA, 0)));
 }
 
-/// M14, H9: a daily quota of 200 through three kills under load: never above it, and at the end it is
-/// used but for what was on its way when the program died.
+/// M14, H9: a daily quota of 200 survives three kills under load: never exceeded, and at the end
+/// used except for the calls in flight at each kill.
 #[test]
 fn m14_h9_a_daily_quota_survives_kills_under_load() {
     const QUOTA: usize = 200;
@@ -264,17 +264,17 @@ fn m14_h9_a_daily_quota_survives_kills_under_load() {
     }
     let program = Program::start(&folder, &as_args(&args));
     Flood::start(&[&program.address], CLIENTS).until(usize::MAX);
-    let refused = call(&program.address, 9_999);
+    let rejected = call(&program.address, 9_999);
     let (arrived, violations) = judge.verdict();
-    assert_eq!((violations, refused), (0, Some(429)));
-    // A permit in hand at the kill counts as used, whether its bytes left or not.
+    assert_eq!((violations, rejected), (0, Some(429)));
+    // A permit held at the kill counts as used, whether its bytes were sent or not.
     assert!(
         arrived <= QUOTA && arrived + 3 * CLIENTS >= QUOTA,
         "{arrived} of {QUOTA}"
     );
 }
 
-/// Whoever reads what it prints may stop reading: it goes on.
+/// The reader of its output may stop reading: the program continues.
 #[test]
 fn a_program_with_closed_output_keeps_running() {
     let judge = JudgedProvider::start("sliding 9/1s");

@@ -7,8 +7,8 @@ use crate::folder::Folder;
 /// M5: the list prints the document's presets with their batching advice.
 #[test]
 fn m5_the_list_prints_presets_with_their_advice() {
-    let said = Folder::new("list").run(&["provider", "list"]);
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    let output = Folder::new("list").run(&["provider", "list"]);
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""));
     for line in [
         "tmdb              TMDB: 35/1s token-bucket burst 35, 4 at a time\n",
         "fewer calls: append_to_response: up to 20 sub-requests in one call\n",
@@ -21,10 +21,11 @@ fn m5_the_list_prints_presets_with_their_advice() {
         "omdb-paid         OMDb, paid plan: 100000/1d calendar per api_key\n",
         "local             Local work under a limit: 10000/1s reserve 9000\n",
     ] {
-        assert!(said.out.contains(line), "{}\nwanted {line}", said.out);
+        assert!(output.out.contains(line), "{}\nwanted {line}", output.out);
     }
     assert_eq!(
-        said.out
+        output
+            .out
             .lines()
             .filter(|line| !line.starts_with(' '))
             .count(),
@@ -42,7 +43,7 @@ fn m5_show_prints_a_preset() {
     );
 }
 
-/// A14, H3: a provider of a file with every value that somebody set, by whom, and no key.
+/// A14, H3: a provider file with every setting, the source of each, and no key.
 #[test]
 fn a14_show_prints_each_setting_with_its_source_and_no_key() {
     let folder = Folder::new("who")
@@ -81,9 +82,9 @@ fn a14_show_prints_each_setting_with_its_source_and_no_key() {
 
 #[test]
 fn an_unknown_provider_is_reported_with_the_nearest_name() {
-    let said = Folder::new("unknown").run(&["provider", "show", "tmbd"]);
+    let output = Folder::new("unknown").run(&["provider", "show", "tmbd"]);
     assert_eq!(
-        (said.code, said.err.as_str()),
+        (output.code, output.err.as_str()),
         (
             Some(1),
             "error: there is no provider `tmbd`; did you mean `tmdb`?\n"

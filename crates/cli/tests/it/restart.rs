@@ -1,4 +1,4 @@
-//! What a store on disk keeps over the end and the restart of the real gateway.
+//! The state that a store on disk preserves across a restart of the real gateway.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use crate::folder::Folder;
 use crate::running_daemon::RunningDaemon;
 
-/// An upstream that answers by the path it is asked for; `/held` when it is told to.
+/// An upstream that responds by path; `/held` only when released.
 struct Upstream {
     address: String,
     reached: Receiver<()>,
@@ -18,21 +18,21 @@ impl Upstream {
     fn start() -> Upstream {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let (tell, reached) = sync_channel(9);
-        let (go_on, order) = sync_channel(9);
+        let (notify, reached) = sync_channel(9);
+        let (release, released) = sync_channel(9);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                serve(stream, &tell, &order);
+                serve(stream, &notify, &released);
             }
         });
         Upstream {
             address,
             reached,
-            release: go_on,
+            release,
         }
     }
 
-    /// The gateway in front of it, on this state.
+    /// A gateway in front of it, on this state.
     fn gateway(&self, name: &str, state: &Folder, rest: &str) -> RunningDaemon {
         let file = format!("name: x\nupstream: http://{}\n{rest}", self.address);
         let folder = Folder::new(name).file("x.yaml", &file);
@@ -44,8 +44,8 @@ impl Upstream {
     }
 }
 
-/// One connection, one answer.
-fn serve(mut stream: TcpStream, tell: &SyncSender<()>, order: &Receiver<()>) {
+/// One connection, one response.
+fn serve(mut stream: TcpStream, notify: &SyncSender<()>, released: &Receiver<()>) {
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
     let first = lines
         .by_ref()
@@ -60,55 +60,55 @@ fn serve(mut stream: TcpStream, tell: &SyncSender<()>, order: &Receiver<()>) {
         }
         "/broken" => "500 No",
         "/held" => {
-            tell.send(()).unwrap();
-            order.recv().unwrap();
+            notify.send(()).unwrap();
+            released.recv().unwrap();
             "404 No"
         }
         _ => "200 OK",
     };
-    let answer = format!("HTTP/1.1 {head}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    // Whoever hung up does not read it.
-    stream.write_all(answer.as_bytes()).ok();
+    let response = format!("HTTP/1.1 {head}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    // A client that has disconnected does not read it.
+    stream.write_all(response.as_bytes()).ok();
 }
 
-fn call(served: &RunningDaemon, path: &str) -> String {
-    let mut stream = TcpStream::connect(&served.gateway).unwrap();
+fn call(daemon: &RunningDaemon, path: &str) -> String {
+    let mut stream = TcpStream::connect(&daemon.gateway).unwrap();
     let request = format!(
         "GET /x/{path} HTTP/1.1\r\nHost: g\r\nX-Tollgate-Timeout: 2s\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    response
 }
 
-fn end(served: RunningDaemon) {
-    served.signal("-TERM");
-    assert_eq!(served.wait(), Some(0));
+fn end(daemon: RunningDaemon) {
+    daemon.signal("-TERM");
+    assert_eq!(daemon.wait(), Some(0));
 }
 
-/// The pause that is left, as callers are told it.
-fn retry_after(answer: &str) -> u64 {
-    let mut lines = answer.lines().map(str::to_ascii_lowercase);
+/// The remaining pause, as callers see it.
+fn retry_after(response: &str) -> u64 {
+    let mut lines = response.lines().map(str::to_ascii_lowercase);
     let found = lines.find_map(|line| line.strip_prefix("retry-after:")?.trim().parse().ok());
-    found.unwrap_or_else(|| panic!("no pause in {answer}"))
+    found.unwrap_or_else(|| panic!("no Retry-After in {response}"))
 }
 
-/// What one call brings about holds for the next gateway, for what is left of it.
+/// The effect of one call holds for the next gateway, for the remaining time.
 fn assert_survives_restart(name: &str, rest: &str, first: &str, then: &str) {
     let upstream = Upstream::start();
     let state = Folder::new(&format!("{name}-state"));
-    let left = |gateway: &RunningDaemon| {
-        let answer = call(gateway, "next");
-        assert!(answer.contains(then), "{answer}");
-        retry_after(&answer)
+    let remaining = |gateway: &RunningDaemon| {
+        let response = call(gateway, "next");
+        assert!(response.contains(then), "{response}");
+        retry_after(&response)
     };
     let gateway = upstream.gateway(name, &state, rest);
     call(&gateway, first);
-    let before = left(&gateway);
+    let before = remaining(&gateway);
     end(gateway);
-    let after = left(&upstream.gateway(name, &state, rest));
-    // A minute is far more than a restart takes, and far less than what is left.
+    let after = remaining(&upstream.gateway(name, &state, rest));
+    // A minute is far more than a restart takes, and far less than the remaining time.
     assert!(
         before >= 250 && (before - 60..=before).contains(&after),
         "{before} {after}"
@@ -139,9 +139,9 @@ fn m14_degrade_mode_survives_a_restart() {
     assert_survives_restart("restart-little", &rest, "little", "\"reason\":\"degraded\"");
 }
 
-/// M14, H9: a quota of three with one call under way and one in line when the order to end comes. The
-/// call under way is answered by something that is not counted: it comes back, and so it is there after
-/// the restart.
+/// M14, H9: a quota of three with one call in flight and one in the queue when the stop signal
+/// arrives. The call in flight gets a status that is not counted: its permit is returned, and so it
+/// is available after the restart.
 #[test]
 fn m14_a_permit_returned_at_shutdown_is_available_after_restart() {
     let upstream = Upstream::start();
@@ -151,21 +151,21 @@ fn m14_a_permit_returned_at_shutdown_is_available_after_restart() {
     assert!(call(&gateway, "one").starts_with("HTTP/1.1 200"));
     let mut held = gateway.send("/x/held");
     upstream.reached.recv().unwrap();
-    let in_line = gateway.send("/x/held");
+    let queued = gateway.send("/x/held");
     gateway.signal("-TERM");
     gateway.wait_for_log("event=draining");
-    drop(in_line);
+    drop(queued);
     upstream.release.send(()).unwrap();
-    let mut answer = String::new();
-    held.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    let mut response = String::new();
+    held.read_to_string(&mut response).unwrap();
+    assert!(response.starts_with("HTTP/1.1 404"), "{response}");
     assert_eq!(gateway.wait(), Some(0));
 
     let gateway = upstream.gateway("restart-quota", &state, &rest);
     for path in ["two", "three"] {
-        let answer = call(&gateway, path);
-        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+        let response = call(&gateway, path);
+        assert!(response.starts_with("HTTP/1.1 200"), "{path}: {response}");
     }
-    let answer = call(&gateway, "four");
-    assert!(answer.contains("\"limit\":\"3/1d\""), "{answer}");
+    let response = call(&gateway, "four");
+    assert!(response.contains("\"limit\":\"3/1d\""), "{response}");
 }

@@ -1,4 +1,4 @@
-//! A running daemon, and the ways in which tests reach it.
+//! A running daemon, and the ways in which tests use it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use crate::folder::{CommandOutput, Folder};
 
-/// Far beyond what a busy machine needs: turns a test that would hang into one that fails.
+/// Far beyond the need of a busy machine: turns a test that would hang into one that fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A provider file that nobody answers for.
+/// A provider file whose upstream does not respond.
 pub(crate) const X: &str = "name: x\nupstream: http://127.0.0.1:9\nlimits: [5/1s]\n";
 
-/// `tollgate serve` on free ports. Killed when the test is over, if it still runs.
+/// `tollgate serve` on free ports. Killed when the test ends, if it still runs.
 pub(crate) struct RunningDaemon {
     child: Child,
     pub(crate) folder: Folder,
@@ -26,13 +26,13 @@ pub(crate) struct RunningDaemon {
 impl RunningDaemon {
     /// Starts it in a folder that holds `x.yaml`.
     pub(crate) fn start(folder: Folder, args: &[&str]) -> RunningDaemon {
-        let served = RunningDaemon::start_with_own_log(folder, args);
-        // The first configuration is told like every other.
-        served.wait_for_log("event=reloaded");
-        served
+        let daemon = RunningDaemon::start_with_own_log(folder, args);
+        // The first configuration is logged like every other.
+        daemon.wait_for_log("event=reloaded");
+        daemon
     }
 
-    /// The same for one that logs elsewhere.
+    /// The same for a daemon that logs elsewhere.
     pub(crate) fn start_with_own_log(folder: Folder, args: &[&str]) -> RunningDaemon {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--store", "memory:"]);
@@ -41,11 +41,11 @@ impl RunningDaemon {
         RunningDaemon::spawn(folder, command)
     }
 
-    /// Runs what ends up as `tollgate serve`, and reads where it listens.
+    /// Runs a command that becomes `tollgate serve`, and reads its addresses.
     pub(crate) fn run(folder: Folder, command: Command) -> RunningDaemon {
-        let served = RunningDaemon::spawn(folder, command);
-        served.wait_for_log("event=reloaded");
-        served
+        let daemon = RunningDaemon::spawn(folder, command);
+        daemon.wait_for_log("event=reloaded");
+        daemon
     }
 
     pub(crate) fn spawn(folder: Folder, mut command: Command) -> RunningDaemon {
@@ -55,14 +55,14 @@ impl RunningDaemon {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program runs");
-        let (tell, log) = sync_channel(10_000);
+        let (sender, log) = sync_channel(10_000);
         let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
         std::thread::spawn(move || {
-            // Ends with the program; whoever does not listen any more is no error.
+            // Ends with the program; a test that no longer listens is no error.
             stderr
                 .lines()
                 .map_while(Result::ok)
-                .all(|line| tell.send(line).is_ok())
+                .all(|line| sender.send(line).is_ok())
         });
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let mut address = |what: &str| {
@@ -105,13 +105,13 @@ impl RunningDaemon {
         panic!("no line with {what} in:\n{seen}")
     }
 
-    /// What it has said on standard error, up to its end.
+    /// Its standard error up to its end.
     pub(crate) fn stderr_text(&self) -> String {
-        let mut said = String::new();
+        let mut text = String::new();
         while let Ok(line) = self.log.recv_timeout(PATIENCE) {
-            said.push_str(&line);
+            text.push_str(&line);
         }
-        said
+        text
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -129,7 +129,7 @@ impl RunningDaemon {
         self.child.wait().expect("a child").code()
     }
 
-    /// A connection on which a request was sent and no answer was read.
+    /// A connection on which a request was sent and no response was read.
     pub(crate) fn send(&self, path: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.gateway).expect("a listener");
         let request = format!("GET {path} HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n");
@@ -138,10 +138,10 @@ impl RunningDaemon {
     }
 
     pub(crate) fn get(&self, path: &str) -> String {
-        let mut answer = String::new();
+        let mut response = String::new();
         let mut stream = self.send(path);
-        stream.read_to_string(&mut answer).expect("an answer");
-        answer
+        stream.read_to_string(&mut response).expect("a response");
+        response
     }
 }
 

@@ -1,4 +1,4 @@
-//! `tollgate schema` accepts what is built in and refuses unknown fields; completions come from the
+//! `tollgate schema` accepts the presets and rejects unknown fields; completions come from the
 //! commands.
 
 use serde_json::{Map, Value, json};
@@ -8,9 +8,9 @@ use tollgate_config::raw::{Node, Value as Written};
 use crate::folder::Folder;
 
 fn schema(kind: &str) -> Value {
-    let said = Folder::new(&format!("schema-{kind}")).run(&["schema", kind]);
-    assert_eq!(said.code, Some(0));
-    serde_json::from_str(&said.out).expect("the schema is JSON")
+    let output = Folder::new(&format!("schema-{kind}")).run(&["schema", kind]);
+    assert_eq!(output.code, Some(0));
+    serde_json::from_str(&output.out).expect("the schema is JSON")
 }
 
 /// A file as an editor sees it.
@@ -28,7 +28,7 @@ fn as_json(node: &Node) -> Value {
     }
 }
 
-/// The part of JSON Schema that ours uses; patterns are the editor's.
+/// The part of JSON Schema that ours uses; editors check the patterns.
 fn accepts(schema: &Value, value: &Value) -> bool {
     let any = schema["anyOf"]
         .as_array()
@@ -63,7 +63,7 @@ fn is(kind: &str, schema: &Value, value: &Value) -> bool {
     }
 }
 
-/// Every preset is a provider file, with a few fields more.
+/// Every preset is a provider file with a few additional fields.
 #[test]
 fn the_schema_accepts_every_preset() {
     let (presets, providers) = (schema("preset"), schema("provider"));
@@ -101,7 +101,7 @@ fn the_schema_accepts_every_field() {
     }
 }
 
-/// Unknown fields and words are refused, at every depth.
+/// Unknown fields and values are rejected, at every depth.
 #[test]
 fn the_schema_rejects_unknown_fields() {
     let provider = schema("provider");
@@ -129,9 +129,9 @@ fn the_schema_rejects_unknown_fields() {
 #[test]
 fn completions_are_printed_for_every_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
-        let said = Folder::new("completions").run(&["completions", shell]);
+        let output = Folder::new("completions").run(&["completions", shell]);
         assert!(
-            said.code == Some(0) && said.out.contains("provider"),
+            output.code == Some(0) && output.out.contains("provider"),
             "{shell}"
         );
     }
@@ -159,9 +159,9 @@ fn every_command_has_help_with_an_example() {
     ] {
         let mut args = command.to_vec();
         args.push("--help");
-        let said = folder.run(&args);
+        let output = folder.run(&args);
         assert!(
-            said.code == Some(0) && said.out.contains("Example"),
+            output.code == Some(0) && output.out.contains("Example"),
             "{command:?}"
         );
     }

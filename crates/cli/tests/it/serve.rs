@@ -1,4 +1,4 @@
-//! `tollgate serve`: what it prints, what it refuses, and how it ends.
+//! `tollgate serve`: what it prints, what it rejects, and how it ends.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::{text, tollgate};
 
-/// A provider file of its own folder.
+/// A provider file in its own folder.
 fn file(name: &str, yaml: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&folder).unwrap();
@@ -17,7 +17,7 @@ fn file(name: &str, yaml: &str) -> PathBuf {
     path
 }
 
-/// Starts the program and waits until it says where it listens.
+/// Starts the program and waits until it prints its address.
 fn start(args: &[&str]) -> (Child, String, BufReader<std::process::ChildStdout>) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(args)
@@ -36,12 +36,12 @@ fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    response
 }
 
-/// H2: files and folders mixed; `start` is `serve`; SIGTERM ends it in good order.
+/// H2: files and folders mixed; `start` is `serve`; SIGTERM ends it gracefully.
 #[test]
 fn h2_serve_prints_its_addresses_responds_and_ends_on_sigterm() {
     let one = file(
@@ -91,11 +91,11 @@ fn every_problem_is_reported_before_anything_listens() {
         "name: x\nlimit: many\nperiod: 1s\nqueu: {max: 1}\n",
     );
     let output = tollgate(&["serve", "--provider", wrong.to_str().unwrap()], "");
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
     assert!(
-        told.contains("x.yaml:2") && told.contains("x.yaml:4"),
-        "{told}"
+        printed.contains("x.yaml:2") && printed.contains("x.yaml:4"),
+        "{printed}"
     );
     assert_eq!(text(&output.stdout), "");
 }
@@ -124,16 +124,16 @@ fn an_unsupported_store_is_rejected_with_the_supported_ones() {
     );
 }
 
-/// The demonstration ends well only if nothing in its verdict is bad. How much of the quota is used is
-/// a matter of the machine; that the provider counted no violation is not.
+/// The demo succeeds only if no part of its verdict failed. How much of the quota is used depends
+/// on the machine; that the provider counted no violation does not.
 #[test]
 fn demo_ends_with_no_429_behind_tollgate() {
     let output = tollgate(&["demo", "--seconds", "10"], "");
-    let told = text(&output.stdout);
-    let verdict = told.lines().last().unwrap_or_default();
-    assert_eq!(output.status.success(), !verdict.contains('✗'), "{told}");
+    let printed = text(&output.stdout);
+    let verdict = printed.lines().last().unwrap_or_default();
+    assert_eq!(output.status.success(), !verdict.contains('✗'), "{printed}");
     assert!(
-        told.contains("✓ 0 refusals") && told.contains("✓ 0 calls lost"),
-        "{told}"
+        printed.contains("✓ 0 violations") && printed.contains("✓ 0 calls lost"),
+        "{printed}"
     );
 }

@@ -1,4 +1,4 @@
-//! A18: a gateway under load for a while: neither memory nor handles nor the log grow with the calls.
+//! A18: a gateway under load for a while: memory, file handles and log do not grow with the calls.
 //!
 //! Twenty seconds by default; `TOLLGATE_SOAK_SECONDS=10800` is the document's three hours.
 
@@ -18,14 +18,13 @@ use crate::folder::Folder;
 /// Clients at a time: more than there are cores, so that the gateway is never idle.
 const CLIENTS: usize = 8;
 
-/// A client connects anew after so many calls.
+/// A client reconnects after this many calls.
 const CALLS_PER_CONNECTION: usize = 50;
 
-/// What the log may have said in all: what happens at an outage and at the start, and nothing per
-/// call.
+/// The bound of the log: events of an outage and of the start, and nothing per call.
 const LOG_MAX: usize = 64 * 1024;
 
-/// What a sample costs beside the calls: allocators keep pages, and timers come and go.
+/// The variation of a sample: allocators keep pages, and timers come and go.
 const KIB_SLACK: u64 = 8 * 1024;
 const HANDLES_SLACK: usize = 8;
 
@@ -39,12 +38,12 @@ fn sample(pid: u32) -> (u64, usize) {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
     let number = line.and_then(|line| line.split_whitespace().nth(1));
-    // Its memory and handles are nobody's business (H3): only root sees how many handles it has.
+    // Other processes may not read its handles (H3): only root sees how many there are.
     let handles = fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
     (number.unwrap().parse().unwrap(), handles)
 }
 
-/// One call on a connection that stays open; the status.
+/// One call on a connection that stays open; returns the status.
 fn call(stream: &mut BufReader<TcpStream>, path: &str) -> Option<u16> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: g\r\n\r\n");
     stream.get_mut().write_all(request.as_bytes()).ok()?;
@@ -68,8 +67,8 @@ fn call(stream: &mut BufReader<TcpStream>, path: &str) -> Option<u16> {
     status
 }
 
-/// Calls until it is told to stop; counts what was answered well and what was not.
-fn client(gateway: &str, number: usize, stop: &AtomicBool, answered: &[AtomicUsize; 2]) {
+/// Calls until it is stopped; counts successes and failures.
+fn client(gateway: &str, number: usize, stop: &AtomicBool, results: &[AtomicUsize; 2]) {
     let mut made = 0;
     while !stop.load(Ordering::Relaxed) {
         let Ok(stream) = TcpStream::connect(gateway) else {
@@ -81,10 +80,10 @@ fn client(gateway: &str, number: usize, stop: &AtomicBool, answered: &[AtomicUsi
                 return;
             }
             made += 1;
-            // Paths of their own: the same call at once would be one call.
-            let well = call(&mut stream, &format!("/x/{number}/{made}")) == Some(200);
-            answered[usize::from(!well)].fetch_add(1, Ordering::Relaxed);
-            if !well {
+            // Separate paths: equal concurrent calls would be coalesced.
+            let succeeded = call(&mut stream, &format!("/x/{number}/{made}")) == Some(200);
+            results[usize::from(!succeeded)].fetch_add(1, Ordering::Relaxed);
+            if !succeeded {
                 break;
             }
         }
@@ -102,7 +101,7 @@ fn sleep_second() {
     std::thread::sleep(Duration::from_secs(1));
 }
 
-/// The gateway, where it listens, and what it logs until its end.
+/// The gateway, its address, and its log up to its end.
 fn start(folder: &Folder) -> (Child, String, JoinHandle<String>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
@@ -126,8 +125,8 @@ fn start(folder: &Folder) -> (Child, String, JoinHandle<String>) {
     (child, gateway, log)
 }
 
-/// A18: load, an outage on the way, callers that come and go: in the last quarter the gateway has no
-/// more memory and no more handles than in the second, and its log has not grown with the calls.
+/// A18: load, an outage, callers that come and go: in the last quarter the gateway has no more
+/// memory and no more handles than in the second, and its log has not grown with the calls.
 #[test]
 fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -143,12 +142,12 @@ fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
     let folder = Folder::new("soak").file("x.yaml", &file);
     let (mut child, gateway, log) = start(&folder);
     let stop = Arc::new(AtomicBool::new(false));
-    let answered: Arc<[AtomicUsize; 2]> = Arc::default();
+    let results: Arc<[AtomicUsize; 2]> = Arc::default();
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
-            let (stop, answered) = (stop.clone(), answered.clone());
+            let (stop, results) = (stop.clone(), results.clone());
             let gateway = gateway.clone();
-            std::thread::spawn(move || client(&gateway, number, &stop, &answered))
+            std::thread::spawn(move || client(&gateway, number, &stop, &results))
         })
         .collect();
     let mut samples = Vec::new();
@@ -174,9 +173,12 @@ fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
     let most = handles(early) + HANDLES_SLACK;
     assert!(handles(late) <= most, "handles: {samples:?}");
     assert!(log.len() <= LOG_MAX, "{} bytes of log: {log}", log.len());
-    let [well, badly] = answered
+    let [succeeded, failed] = results
         .each_ref()
         .map(|count| count.load(Ordering::Relaxed));
-    assert!(well > 1_000 && badly == 0, "{well} well, {badly} badly");
+    assert!(
+        succeeded > 1_000 && failed == 0,
+        "{succeeded} succeeded, {failed} failed"
+    );
     assert_eq!(report.violations, 0, "{report:?}");
 }

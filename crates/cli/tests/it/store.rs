@@ -1,5 +1,5 @@
-//! `tollgate serve` with a state folder that cannot be used: the reason is told, calls follow
-//! `on_store_loss`, and it goes on by itself once the folder is mended.
+//! `tollgate serve` with a state folder that cannot be used: it reports the reason, calls follow
+//! `on_store_loss`, and it recovers by itself once the folder is fixed.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::JoinHandle;
 
-/// An upstream that says "hello" to everybody.
+/// An upstream that returns "hello" to everybody.
 fn upstream() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -25,8 +25,8 @@ fn greet(mut stream: TcpStream) {
     let mut line = String::new();
     while lines.read_line(&mut line).is_ok_and(|length| length > 0) {
         if line == "\r\n" {
-            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
-            if stream.write_all(answer).is_err() {
+            let response = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+            if stream.write_all(response).is_err() {
                 return;
             }
         }
@@ -34,13 +34,13 @@ fn greet(mut stream: TcpStream) {
     }
 }
 
-/// A gateway of its own with two providers: `shut` is closed without the store, `wide` is open.
+/// A gateway process with two providers: `shut` is closed without the store, `wide` is open.
 struct Gateway {
     child: Child,
     address: String,
-    /// Kept open: it goes on to say where its providers are.
+    /// Held open: it continues to print where its providers are.
     _stdout: BufReader<ChildStdout>,
-    /// Read to its end beside the test: a full pipe would stop the gateway.
+    /// Read to its end by a separate thread: a full pipe would stop the gateway.
     stderr: JoinHandle<String>,
 }
 
@@ -67,16 +67,16 @@ impl Gateway {
         lines.read_line(&mut first).unwrap();
         let address = first.trim().rsplit("http://").next().unwrap().to_owned();
         let mut stderr = child.stderr.take().unwrap();
-        let told = std::thread::spawn(move || {
-            let mut told = String::new();
-            stderr.read_to_string(&mut told).unwrap();
-            told
+        let log = std::thread::spawn(move || {
+            let mut log = String::new();
+            stderr.read_to_string(&mut log).unwrap();
+            log
         });
         Gateway {
             child,
             address,
             _stdout: lines,
-            stderr: told,
+            stderr: log,
         }
     }
 
@@ -84,12 +84,12 @@ impl Gateway {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response
     }
 
-    /// Ends it and returns what it had to say.
+    /// Kills it and returns its log.
     fn end(mut self) -> String {
         drop(self.child.kill());
         drop(self.child.wait());
@@ -97,7 +97,7 @@ impl Gateway {
     }
 }
 
-/// Starts on this folder; what is told must contain `why`.
+/// Starts on this folder; the log must contain `why`.
 fn assert_starts_without_store(name: &str, state: &Path, why: &str) {
     let gateway = Gateway::start(name, state);
     let shut = gateway.get("/shut/a");
@@ -105,9 +105,9 @@ fn assert_starts_without_store(name: &str, state: &Path, why: &str) {
     assert!(shut.contains("\"error\":\"StoreLost\"") && shut.contains("\"store_lost\""));
     let wide = gateway.get("/wide/a");
     assert!(wide.starts_with("HTTP/1.1 200"), "{wide}");
-    let told = gateway.end();
-    assert!(told.contains(why), "{told}");
-    assert!(told.contains("store_lost"), "{told}");
+    let log = gateway.end();
+    assert!(log.contains(why), "{log}");
+    assert!(log.contains("store_lost"), "{log}");
 }
 
 fn state(name: &str) -> PathBuf {
@@ -126,22 +126,22 @@ fn a_damaged_state_folder_is_reported_and_can_be_fixed_while_running() {
     let gateway = Gateway::start("store_damaged", &state);
     assert!(gateway.get("/shut/a").starts_with("HTTP/1.1 503"));
     fs::remove_file(&database).unwrap();
-    // It looks once a second; each refusal takes about a millisecond.
-    let mut answer = String::new();
+    // It checks once a second; each rejected call takes about a millisecond.
+    let mut response = String::new();
     for _ in 0..60_000 {
-        answer = gateway.get("/shut/a");
-        if answer.starts_with("HTTP/1.1 200") {
+        response = gateway.get("/shut/a");
+        if response.starts_with("HTTP/1.1 200") {
             break;
         }
     }
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    let told = gateway.end();
-    assert_eq!(told.matches("store_back").count(), 1, "{told}");
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    let log = gateway.end();
+    assert_eq!(log.matches("store_back").count(), 1, "{log}");
 }
 
 #[test]
 fn a_read_only_state_folder_is_reported() {
-    // The kernel's own tree: nobody makes folders there, not even root.
+    // The kernel's own tree: nobody creates folders there, not even root.
     let state = PathBuf::from("/sys/kernel/tollgate");
     assert_starts_without_store("store_read_only", &state, "is read-only");
 }

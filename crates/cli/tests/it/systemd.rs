@@ -1,4 +1,4 @@
-//! The service manager's protocols, and ends in good and in bad order.
+//! The service manager's protocols, and graceful and immediate shutdown.
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::folder::Folder;
 use crate::running_daemon::{RunningDaemon, X};
 
-/// What a service manager hears.
+/// The notification socket of a service manager.
 struct Manager(UnixDatagram);
 
 impl Manager {
@@ -41,18 +41,18 @@ fn the_service_manager_is_notified_of_start_reload_and_stop() {
     let folder = Folder::new("notify").file("x.yaml", X);
     let manager = Manager::listen(&folder);
     let command = program(&folder);
-    let served = RunningDaemon::run(folder, command);
+    let daemon = RunningDaemon::run(folder, command);
     assert!(manager.recv().starts_with("READY=1"));
-    served.signal("-HUP");
+    daemon.signal("-HUP");
     let reloading = manager.recv();
     assert!(
         reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="),
         "{reloading}"
     );
     assert!(manager.recv().starts_with("READY=1"));
-    served.signal("-TERM");
+    daemon.signal("-TERM");
     assert_eq!(manager.recv(), "STOPPING=1");
-    assert_eq!(served.wait(), Some(0));
+    assert_eq!(daemon.wait(), Some(0));
 }
 
 #[test]
@@ -69,8 +69,8 @@ fn watchdog_messages_are_sent_when_requested() {
     );
 }
 
-/// What the service manager would run: the shell moves the socket from 0 to 3, where the protocol wants
-/// it, and its process becomes ours.
+/// The service manager's command: the shell moves the socket from 0 to 3, where the protocol
+/// expects it, and its process becomes ours.
 fn activated(listener: TcpListener) -> Command {
     let mut command = Command::new("sh");
     let script = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=gateway; \
@@ -86,13 +86,13 @@ fn activated(listener: TcpListener) -> Command {
 fn a_public_socket_of_the_service_manager_rejects_unknown_domains() {
     let folder = Folder::new("wide").file("x.yaml", X);
     let listener = TcpListener::bind("0.0.0.0:0").expect("a port");
-    let mut served = RunningDaemon::run(folder, activated(listener));
-    served.gateway = served.gateway.replace("0.0.0.0", "127.0.0.1");
-    let answer = served.get("/http://unknown.example/");
-    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    let mut daemon = RunningDaemon::run(folder, activated(listener));
+    daemon.gateway = daemon.gateway.replace("0.0.0.0", "127.0.0.1");
+    let response = daemon.get("/http://unknown.example/");
+    assert!(response.starts_with("HTTP/1.1 403"), "{response}");
 }
 
-/// A socket that the manager holds: connections made before the start are answered after it.
+/// A socket that the manager holds: connections made before the start get their response after it.
 #[test]
 fn a_socket_of_the_service_manager_is_served() {
     let folder = Folder::new("socket").file("x.yaml", X);
@@ -104,59 +104,60 @@ fn a_socket_of_the_service_manager_is_served() {
         b"GET /health HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n",
     )
     .expect("a connection");
-    let served = RunningDaemon::run(folder, activated(listener));
-    assert_eq!(served.gateway, address.to_string());
-    let mut answer = String::new();
-    early.read_to_string(&mut answer).expect("an answer");
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let daemon = RunningDaemon::run(folder, activated(listener));
+    assert_eq!(daemon.gateway, address.to_string());
+    let mut response = String::new();
+    early.read_to_string(&mut response).expect("a response");
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
 }
 
-/// A socket with the name of a provider is that provider's own address; one that is nobody's is told.
+/// A socket with the name of a provider is that provider's own address; an unknown name is
+/// reported.
 #[test]
 fn a_socket_named_as_a_provider_is_its_own_address() {
     let folder = Folder::new("named").file("x.yaml", X);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     let mut command = Command::new("sh");
-    // The same socket twice: one of them is nobody's.
+    // The same socket twice: one of them has an unknown name.
     let script = "export LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=x:typo; \
                   exec \"$0\" serve --listen 127.0.0.1:0 --store memory: --admin 127.0.0.1:0 \
                   --provider x.yaml 3<&0 4<&0 </dev/null";
     command.args(["-c", script, env!("CARGO_BIN_EXE_tollgate")]);
     command.stdin(Stdio::from(OwnedFd::from(listener)));
-    let served = RunningDaemon::spawn(folder, command);
-    served.wait_for_log("socket `typo` is nobody's");
-    assert_ne!(served.gateway, address.to_string());
+    let daemon = RunningDaemon::spawn(folder, command);
+    daemon.wait_for_log("socket `typo` is nobody's");
+    assert_ne!(daemon.gateway, address.to_string());
     let mut call = TcpStream::connect(address).expect("a listener");
     let request = b"GET /a HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n";
     std::io::Write::write_all(&mut call, request).expect("a connection");
-    let mut answer = String::new();
-    call.read_to_string(&mut answer).expect("an answer");
-    assert!(answer.contains("\"provider\":\"x\""), "{answer}");
+    let mut response = String::new();
+    call.read_to_string(&mut response).expect("a response");
+    assert!(response.contains("\"provider\":\"x\""), "{response}");
 }
 
-/// H3: a crash leaves no core dump, and the memory of the gateway is not for other processes.
+/// H3: a crash leaves no core dump, and other processes cannot read the gateway's memory.
 #[test]
 fn h3_a_crash_of_the_gateway_leaves_no_core_dump() {
     let folder = Folder::new("sealed").file("x.yaml", X);
     let mut command = Command::new("sh");
-    // As large as is allowed, so that the program has something to take away.
+    // As large as allowed, so that the program has a limit to lower.
     let script = "ulimit -S -c $(ulimit -H -c); exec \"$0\" serve --listen 127.0.0.1:0 \
                   --store memory: --admin 127.0.0.1:0 --provider x.yaml";
     command.args(["-c", script, env!("CARGO_BIN_EXE_tollgate")]);
-    let served = RunningDaemon::run(folder, command);
-    let limits = std::fs::read_to_string(format!("/proc/{}/limits", served.pid())).expect("limits");
+    let daemon = RunningDaemon::run(folder, command);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).expect("limits");
     let core = limits
         .lines()
         .find(|line| line.starts_with("Max core file size"));
     let words: Vec<&str> = core.unwrap_or_default().split_whitespace().collect();
     assert_eq!(words[4..6], ["0", "0"], "{limits}");
-    // What is not dumpable belongs to root, whoever runs it.
-    let about = std::fs::metadata(format!("/proc/{}/environ", served.pid())).expect("a process");
+    // A process that is not dumpable belongs to root, whoever runs it.
+    let about = std::fs::metadata(format!("/proc/{}/environ", daemon.pid())).expect("a process");
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&about), 0);
 }
 
-/// The first signal lets calls under way finish; the second does not.
+/// The first signal lets running calls finish; the second does not.
 #[test]
 fn a_second_signal_ends_it_at_once() {
     let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -165,16 +166,16 @@ fn a_second_signal_ends_it_at_once() {
     let folder = Folder::new("twice").file("x.yaml", &text);
     let manager = Manager::listen(&folder);
     let command = program(&folder);
-    let served = RunningDaemon::run(folder, command);
+    let daemon = RunningDaemon::run(folder, command);
     assert!(manager.recv().starts_with("READY=1"));
-    let mut call = served.send("/x/a");
-    // It has reached its upstream, which never answers.
+    let mut call = daemon.send("/x/a");
+    // It has reached its upstream, which never responds.
     let (_reached, _) = upstream.accept().expect("a connection");
-    served.signal("-TERM");
+    daemon.signal("-TERM");
     assert_eq!(manager.recv(), "STOPPING=1");
-    served.signal("-TERM");
-    assert_eq!(served.wait(), Some(1));
-    let mut answer = String::new();
-    let ended = call.read_to_string(&mut answer);
-    assert!(ended.is_err() || answer.is_empty(), "{answer}");
+    daemon.signal("-TERM");
+    assert_eq!(daemon.wait(), Some(1));
+    let mut response = String::new();
+    let ended = call.read_to_string(&mut response);
+    assert!(ended.is_err() || response.is_empty(), "{response}");
 }

@@ -85,8 +85,8 @@ fn style(
     if let Some(at) = block.get("prefix") {
         problems.push(at.problem(
             Level::Warning,
-            "changes nothing: it stands before the key of `header` only",
-            "take it away, or write `header: Authorization` in place of `bearer`",
+            "has no effect: it applies to the key of `header` only",
+            "remove it, or write `header: Authorization` in place of `bearer`",
         ));
     }
     if block.read("bearer", problems) == Some(true) {
@@ -155,7 +155,7 @@ fn credential_url(block: &Fields<'_>, name: &str, problems: &mut Problems) -> Op
     if !url.tls && !stays {
         problems.push(at.problem(
             Level::Warning,
-            "the credentials travel in the clear",
+            "the credentials are sent without TLS",
             "write `https://`",
         ));
     }

@@ -35,18 +35,18 @@ pub(super) fn cache(
         }
     };
     if cache.max_object.0 > OBJECT_MAX {
-        warn("max_object", "no body above 8MiB is kept", "write `8MiB`");
+        warn("max_object", "no body above 8MiB is cached", "write `8MiB`");
     }
     let by_headers = cache.mode == CacheMode::Rfc9111;
     if cache.adaptive && by_headers {
-        let what = "changes nothing in mode rfc9111, where each answer says how long it is good";
+        let what = "has no effect in mode rfc9111, where each response sets its own lifetime";
         warn("adaptive", what, "remove it, or write `mode: ttl`");
     } else if cache.adaptive && !has_range {
-        let what = "changes nothing without a range to adapt in";
+        let what = "has no effect without a range to adapt in";
         warn("adaptive", what, "write `ttl: 5m..1h`, or remove it");
     }
     if by_headers {
-        let what = "is not used in mode rfc9111, where each answer says how long it is good";
+        let what = "is not used in mode rfc9111, where each response sets its own lifetime";
         let remedy = "remove it, or write `mode: ttl`";
         if cache.negative > tollgate_core::time::Span::ZERO {
             warn("negative", what, remedy);

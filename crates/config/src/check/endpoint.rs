@@ -41,7 +41,7 @@ pub(crate) fn name(fields: &Fields<'_>, stem: &str, problems: &mut Problems) -> 
         let what = if written.is_some() {
             "is not a name"
         } else {
-            "the file's name does not serve as the provider's"
+            "the file's name is not a valid provider name"
         };
         problems.push(at.error(what, remedy));
         return None;
@@ -77,7 +77,7 @@ pub(crate) fn domains(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Domai
             };
             match Domain::parse(text.trim()) {
                 Ok(domain) if domains.contains(&domain) => {
-                    problems.push(item.error("this domain stands twice", "remove one"));
+                    problems.push(item.error("this domain is listed twice", "remove one"));
                 }
                 Ok(domain) => domains.push(domain),
                 Err(error) => problems.push(item.error_from(&error)),

@@ -32,7 +32,7 @@ pub(super) fn limits(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Limit>
         .find_map(|name| fields.get(name));
     match (short, fields.get("limits")) {
         (Some(at), Some(_)) => problems.push(at.error(
-            "`limit` and `limits` are two ways to say one thing",
+            "`limit` and `limits` are two forms of one setting",
             "keep one of them",
         )),
         (Some(_), None) => limits.extend(limit_block(&fields.at, fields, &shared, problems)),
@@ -200,7 +200,7 @@ fn finish(fields: &Fields<'_>, rule: Rule, name: String, problems: &mut Problems
         reserve = Part::read(&at, problems)?.of(whole);
         if reserve >= rule.max_cost() {
             problems.push(at.error(
-                "takes the whole limit, so only urgent calls would ever go",
+                "takes the whole limit, so only high-priority calls would ever go",
                 "leave at least 1 to others",
             ));
         }

@@ -43,7 +43,7 @@ impl Setting for Period {
             at,
             problems,
             Period::parse,
-            "is not a length of time or has no unit",
+            "is not a duration or has no unit",
             "write `10s`, `1m`, `1h`, `1d`, or `month` for the calendar's",
         )
     }

@@ -31,7 +31,7 @@ pub(crate) fn keys(
     let (one, many) = (fields.get("api_key"), fields.get("api_keys"));
     if let (Some(at), Some(_)) = (&one, &many) {
         problems.push(at.error(
-            "`api_key` and `api_keys` are two ways to say one thing",
+            "`api_key` and `api_keys` are two forms of one setting",
             "keep one of them",
         ));
     }

@@ -1,6 +1,6 @@
-//! tollgate.yaml from written to obeyed, without the providers.
+//! Checks tollgate.yaml without the providers.
 //!
-//! Promises: all problems at once, with place and remedy. The providers' own files are [`crate::load`]'s.
+//! Promises: all problems at once, with place and remedy. [`crate::load`] checks provider files.
 //!
 //! Never: shows a value in a problem.
 
@@ -19,10 +19,10 @@ use crate::problem::{Level, Problems};
 use crate::secret::{Environment, Secret};
 use crate::setting::{Setting, open, read_text};
 
-/// What callers must not be called: names of the gateway's own.
+/// The most callers that a file may list.
 const CALLERS_MAX: usize = 1_000;
 
-/// What tollgate.yaml says beside the providers themselves.
+/// The settings of tollgate.yaml, without the providers.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) config: Config,
@@ -60,7 +60,7 @@ pub(crate) fn settings(
         intercept: or_default(fields, "intercept", problems),
         callers: callers(fields, world, problems),
         env_prefix: env_prefix(fields, problems),
-        // By default it depends on every address, and those of providers are not known yet.
+        // The default depends on every listen address, and those of providers are not known yet.
         unknown_domain: unknown_domain.unwrap_or(UnknownDomain::Refuse),
         limiting: or_default(fields, "limiting", problems),
         guards: guards(fields, problems),
@@ -77,8 +77,8 @@ pub(crate) fn settings(
     }
 }
 
-/// The folder for everything that survives a restart: where the environment says, else where
-/// programs keep such things.
+/// The folder for everything that survives a restart: the one that the environment names, else the
+/// usual state folder.
 fn state_dir(world: &Environment<'_>) -> String {
     let env = |name: &str| (world.env)(name).filter(|value| !value.is_empty());
     let in_state = || env("XDG_STATE_HOME").map(|folder| format!("{folder}/tollgate"));
@@ -96,10 +96,10 @@ fn cache_size(fields: &Fields<'_>, problems: &mut Problems) -> CacheSize {
         if size < least
             && let Some(at) = fields.get("cache_size")
         {
-            let what = format!("`{name}` is less than {least}, which would keep next to nothing");
+            let what = format!("`{name}` is less than {least}, which would cache next to nothing");
             problems.push(at.error(
                 &what,
-                "write more, such as 64MiB; `cache: {ttl: 0s}` keeps nothing",
+                "write more, such as 64MiB; `cache: {ttl: 0s}` caches nothing",
             ));
         }
     }
@@ -122,7 +122,7 @@ fn admin(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems) 
         let at = block.map_or_else(|| fields.at.clone(), |block| block.at);
         problems.push(at.problem(
             Level::Note,
-            "the admin address is open to other hosts and has no token, so one will be generated, kept with mode 0600 and printed once",
+            "the admin address is open to other hosts and has no token, so one will be generated, stored with mode 0600 and printed once",
             "set `token: ${TOLLGATE_ADMIN_TOKEN}`",
         ));
     }
@@ -166,7 +166,7 @@ fn redis_from_env(world: &Environment<'_>) -> Option<Store> {
     Some(Store::Redis(Secret::new(url)))
 }
 
-/// A password as it may stand in an address.
+/// A password with the escapes that a URL needs.
 fn url_encode(text: &str) -> String {
     let mut whole = String::new();
     for byte in text.bytes() {
@@ -182,7 +182,7 @@ fn url_encode(text: &str) -> String {
 fn nodes(fields: &Fields<'_>, problems: &mut Problems) -> u32 {
     let nodes: u32 = fields.read("nodes", problems).unwrap_or(1);
     if let (0, Some(at)) = (nodes, fields.get("nodes")) {
-        problems.push(at.error("must be 1 or more", "write how many share the limits"));
+        problems.push(at.error("must be 1 or more", "write the number of nodes that share the limits"));
     }
     nodes.max(1)
 }
@@ -196,7 +196,7 @@ fn env_prefix(fields: &Fields<'_>, problems: &mut Problems) -> String {
         let fits = text.len() > 1 && text.len() <= 64 && text.ends_with('_');
         (fits && text.bytes().all(plain)).then(|| text.to_owned())
     };
-    let what = "is not a beginning of variables";
+    let what = "is not a prefix of variables";
     let remedy = "write capital letters with `_` at the end, such as `MYAPP_`";
     read_text(&at, problems, read, what, remedy).unwrap_or_default()
 }
@@ -336,7 +336,7 @@ fn metrics(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems
             (begins && text.bytes().all(plain)).then(|| text.to_owned())
         };
         let remedy = "write lower-case letters, digits and `_`, such as `tollgate_`";
-        let what = "is not a beginning of metric names";
+        let what = "is not a prefix of metric names";
         metrics.prefix = read_text(&at, problems, read, what, remedy).unwrap_or_default();
     }
     metrics.ndjson = block.read::<Option<String>>("ndjson", problems).flatten();

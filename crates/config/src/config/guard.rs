@@ -1,8 +1,8 @@
-//! Guards: limits on the callers of the user's own service, as they are obeyed.
+//! Guards: checked limits on the callers of the user's own service.
 //!
 //! Promises: every guard that comes out has a limit, a period and a burst of at least one.
 //!
-//! Never: counts. That is the guard table's.
+//! Never: counts. The guard table does.
 
 use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
@@ -21,32 +21,32 @@ const PERIOD_MAX: Span = Span::from_secs(86_400);
 pub struct Guard {
     /// Its name: `ip`.
     pub name: String,
-    /// So many …
+    /// At most this many …
     pub limit: u32,
     /// … per this length of time.
     pub period: Span,
     /// How many at once.
     pub burst: u32,
-    /// Whom it tells apart.
+    /// What it counts by.
     pub by: GuardKey,
-    /// What keys in Redis begin with: `ratelimit:ip:`.
+    /// Prefix of its keys in Redis: `ratelimit:ip:`.
     pub key_prefix: String,
-    /// Counts and reports, but refuses nothing.
+    /// Counts and reports, but rejects nothing.
     pub shadow: bool,
     /// What happens while Redis cannot be reached.
     pub on_store_loss: OnStoreLoss,
-    /// Which calls it looks at.
+    /// Which calls it applies to.
     pub matches: Match,
     /// What it means for tasks.
     pub task: Task,
 }
 
-/// Whom a guard tells apart.
+/// What a guard counts by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuardKey {
     /// Addresses.
     Ip,
-    /// Nobody: all together.
+    /// All calls together.
     Global,
     /// Names of queues.
     Name,
@@ -54,23 +54,23 @@ pub enum GuardKey {
     Header(String),
 }
 
-/// Which calls a guard looks at; empty = all.
+/// Which calls a guard applies to; empty = all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
-    /// Those whose path begins so.
+    /// Calls whose path has this prefix.
     pub path: Option<String>,
-    /// Those with these descriptors.
+    /// Calls with these descriptors.
     pub descriptor: Vec<(String, String)>,
 }
 
 /// What a guard means for tasks (C5, C6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Tasks that may wait before more are refused; `None` = any number.
+    /// Tasks that may wait before more are rejected; `None` = any number.
     pub max_pending: Option<u32>,
-    /// When a task that was put back comes again.
+    /// How long until a requeued task is tried again.
     pub retry_delay: Span,
-    /// How long a task waits for its turn.
+    /// How long a task may wait.
     pub wait: Span,
     /// Tries after a failure.
     pub retries: u32,
@@ -153,7 +153,7 @@ fn by(at: &At<'_>, problems: &mut Problems) -> Option<GuardKey> {
         at,
         problems,
         read,
-        "does not say whom to tell apart",
+        "is not something to count by",
         "write `ip`, `global`, `name` or `header:NAME`",
     )
 }

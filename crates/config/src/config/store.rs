@@ -1,6 +1,6 @@
-//! Where permits, answers and guards are counted and kept.
+//! Stores: where permits and guards are counted and responses are cached.
 //!
-//! Promises: an address with a password is a secret; [`Store::shown`] is what may be printed.
+//! Promises: an address with a password is a secret; print [`Store::redacted`] instead.
 //!
 //! Never: opens anything.
 
@@ -13,7 +13,7 @@ use crate::secret::Secret;
 pub enum Store {
     /// A folder that holds `ledger.db`, `cache.db`, `desk.db` and `ledger.lock`.
     Sqlite(String),
-    /// Gone with the process.
+    /// In memory: lost when the process ends.
     Memory,
     /// A Postgres server.
     Postgres(Secret),
@@ -21,7 +21,7 @@ pub enum Store {
     Redis(Secret),
 }
 
-/// Why a text is no store.
+/// Why a text is not a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StoreError {
     #[error("is not supported yet; use `redis://`, `rediss://` or `postgres://`")]
@@ -51,7 +51,7 @@ impl Store {
         }
     }
 
-    /// What may be printed: no user, no password, no parameters.
+    /// The address without user, password and parameters, safe to print.
     #[must_use]
     pub fn redacted(&self) -> String {
         match self {

@@ -162,9 +162,9 @@ fn warn_if_exposed(config: &Config, tree: &Node, said: &mut Problems) {
             place: written.map_or_else(|| Place::whole("--listen"), |node| node.place.clone()),
             path,
             what: format!(
-                "other hosts reach {address}, and may call with the keys that are kept here"
+                "other hosts can reach {address} and call with the keys configured here"
             ),
-            remedy: "listen on 127.0.0.1, or keep strangers out by a firewall or a proxy in front"
+            remedy: "listen on 127.0.0.1, or restrict access by a firewall or a proxy"
                 .to_owned(),
         });
     }

@@ -88,10 +88,10 @@ fn reject_if_vanished(
         None => Ok(found),
         Some(old) => {
             let place = Place::whole(&old.tree.place.file);
-            let remedy = "write it again; to take everything away, start anew";
+            let remedy = "restore it; to remove all settings, restart";
             Err(gather::problem(
                 &place,
-                "the file is gone or says nothing, so the old settings stay",
+                "the file is missing or empty, so the old settings stay",
                 remedy,
             )
             .into())
@@ -108,8 +108,8 @@ fn keep_until_restart(new: &mut Config, old: &Config, file: &str, said: &mut Pro
                 level: Level::Warning,
                 place: Place::whole(file),
                 path: stringify!($field).to_owned(),
-                what: "has changed, but takes effect only at the next start".to_owned(),
-                remedy: "start again when it suits".to_owned(),
+                what: "has changed, but takes effect only after a restart".to_owned(),
+                remedy: "restart when it suits you".to_owned(),
             });
         } )* };
     }

@@ -211,7 +211,7 @@ fn read(
         let place = Place::whole(path);
         return Err(problem(
             &place,
-            "the file says nothing",
+            "the file has no fields",
             "write `domain:`, `limit:` and `period:`, or `preset:`",
         )
         .into());

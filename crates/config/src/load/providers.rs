@@ -61,7 +61,7 @@ fn require_nodes(checked: Checked, config: &Config) -> Checked {
     if alone && checked.provider.as_ref().is_some_and(shares) {
         let place = checked.places.on_store_loss.clone();
         let place = place.unwrap_or_else(|| Place::whole("tollgate.yaml"));
-        let what = "`local-share` needs to know how many share the limits";
+        let what = "`local-share` needs the number of nodes that share the limits";
         let mut problem = problem(&place, what, "add `nodes: 4` to tollgate.yaml");
         "on_store_loss".clone_into(&mut problem.path);
         checked.problems.push(problem);
@@ -207,8 +207,8 @@ fn learn_only_warning(one: &LoadedProvider) -> Option<Problem> {
         level: Level::Warning,
         place: Place::whole(&one.source),
         path: provider.name.clone(),
-        what: "there is no limit: the provider tells it in answers, which are not learned from yet, so calls are only slowed down when it refuses".to_owned(),
-        remedy: format!("add `limits:` with those of your plan; `tollgate provider show {preset}` says how"),
+        what: "there is no limit: the provider reports it in responses, which is not used yet, so calls slow down only after a 429".to_owned(),
+        remedy: format!("add the `limits:` of your plan; `tollgate provider show {preset}` shows how"),
     })
 }
 
@@ -223,9 +223,9 @@ fn wildcard_warnings(one: &LoadedProvider) -> Problems {
             place: Place::whole(&one.source),
             path: one.provider.name.clone(),
             what: format!(
-                "`{domain}` is many hosts, so calls by name go nowhere and a key goes to none"
+                "`{domain}` matches many hosts, so calls by provider name fail and the key is sent to none"
             ),
-            remedy: format!("write your own, such as `upstream: https://YOURS.{host}`"),
+            remedy: format!("write your own host, such as `upstream: https://YOURS.{host}`"),
         });
     }
     problems

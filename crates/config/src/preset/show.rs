@@ -112,7 +112,7 @@ pub fn describe(provider: &Provider) -> String {
     row(&mut text, "auth", &auth(provider));
     if provider.limits.is_empty() {
         let what = if provider.learn {
-            "none built in; what its answers tell is not used yet, only refusals are heeded"
+            "none built in; limits reported in responses are not used yet, only 429s are"
         } else {
             "none"
         };
@@ -184,7 +184,7 @@ pub fn limits_in_short(provider: &Provider) -> String {
         parts.push(format!("{} at a time", concurrency.rule.limit()));
     }
     if provider.learn {
-        parts.push("told in answers (not used yet)".to_owned());
+        parts.push("reported in responses (not used yet)".to_owned());
     }
     parts.join(", ")
 }

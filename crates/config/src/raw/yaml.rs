@@ -105,7 +105,7 @@ fn explain(error: &serde_saphyr::Error) -> (&'static str, &'static str) {
     use serde_saphyr::Error;
     match error.without_snippet() {
         Error::DuplicateMappingKey { .. } => (
-            "the same name stands twice in one block",
+            "the same name is used twice in one block",
             "keep one of the two lines",
         ),
         Error::MultipleDocuments { .. } => (

@@ -1,9 +1,9 @@
-//! The health block: the names of the documentation for the settings of `core`'s machine.
+//! The health block: the documented names for the settings of `core`'s state machine.
 //!
 //! Promises: `health: adaptive`, `breaker` or `off` is the whole block with its defaults. Defaults
 //! and checks are `core`'s own; here are only the names.
 //!
-//! Never: is the machine, or a second opinion about its thresholds.
+//! Never: is the state machine, or a second set of its thresholds.
 
 use tollgate_core::health::{
     HealthMode, HealthSettings, RampAfter, RampSettings, Rate, WhenBlocked,
@@ -26,18 +26,18 @@ block! {
         factor(factor): Ppm,
         /// how long a step takes
         every(every): Span,
-        /// after refusals, or after any outage
+        /// after 429s, or after any outage
         after(after): RampAfter,
     }
 }
 
 block! {
     for HealthSettings {
-        /// which machine: by error ratio, by consecutive failures only, or none
+        /// which state machine: by error ratio, by consecutive failures only, or none
         mode(mode): HealthMode,
         /// results older than this do not count in the error ratio
         window(window): Span,
-        /// nor do results before the last so many
+        /// only this many of the latest results count
         window_results(window_results): u32,
         /// with fewer results the ratio is 0
         min_results(min_results): u32,
@@ -45,19 +45,19 @@ block! {
         confirm(confirm): u32,
         /// ratio at which calls are throttled
         p_throttle(p_throttle): Ppm,
-        /// refusals in a row at which calls are throttled
+        /// 429s in a row at which calls are throttled
         n_throttle(n_throttle): u32,
-        /// what is left of rate and concurrency then
+        /// factor on rate and concurrency while throttled
         throttle_factor(throttle_factor): Ppm,
-        /// but not fewer calls a second than this
+        /// lowest rate while throttled, in calls a second
         throttle_min_rate(throttle_min_rate): Rate,
-        /// nor fewer at a time
+        /// lowest concurrency while throttled
         throttle_min_concurrency(throttle_min_concurrency): u32,
         /// ratio below which a recovery counts
         p_recover(p_recover): Ppm,
         /// successes until a recovery is tried
         s_recover(s_recover): u32,
-        /// refusals in a row at which the provider sleeps (the name is historical)
+        /// 429s in a row at which the provider sleeps (the name is historical)
         n_cacheonly(n_cacheonly): u32,
         /// ratio at which the provider sleeps
         p_sleep(p_sleep): Ppm,
@@ -65,7 +65,7 @@ block! {
         p_sleep_for(p_sleep_for): Span,
         /// the shortest sleep
         sleep_min(sleep_min): Span,
-        /// the longest sleep that we compute; a `Retry-After` is not capped
+        /// the longest computed sleep; a `Retry-After` is not capped
         sleep_max(sleep_max): Span,
         /// how much longer each further sleep is
         cooldown_factor(cooldown_factor): Ppm,
@@ -73,7 +73,7 @@ block! {
         sleep_first(sleep_first): Span,
         /// what a `Retry-After` of 0 means
         retry_after_floor(retry_after_floor): Span,
-        /// successful probes until all is well
+        /// successful probes until the state is normal
         probe_success(probe_success): u32,
         /// probes a second
         probe_rate(probe_rate): Rate,
@@ -85,9 +85,9 @@ block! {
         ramp(ramp): RampSettings,
         /// when cache-only tries to recover by itself
         auto_recover(auto_recover): OffOrMinutes,
-        /// after how much unbroken trouble only the cache is used
+        /// how long failures must last until only the cache is used
         cache_only_after(cache_only_after): OffOrMinutes,
-        /// what calls meet while the provider sleeps; a breaker rejects unless told otherwise
+        /// what happens to calls while the provider sleeps; a breaker rejects by default
         when_blocked(when_blocked): WhenBlocked,
         /// failures of any kind in a row that lead to sleep or open the breaker
         failure_threshold(failure_threshold): Option<u32>,
@@ -98,7 +98,7 @@ block! {
     }
 }
 
-/// The health block: a word or every threshold.
+/// The health block: a mode or every threshold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Health(pub(crate) HealthSettings);
 
@@ -116,7 +116,7 @@ impl Setting for Health {
         };
         let fields = Fields { at: at.clone() };
         let said = at.node.text().is_none() && fields.get("when_blocked").is_some();
-        // The breaker refuses at once unless the file says otherwise (M9).
+        // The breaker rejects at once unless the file sets `when_blocked` (M9).
         if settings.mode == HealthMode::Breaker && !said {
             settings.when_blocked = WhenBlocked::Reject;
         }

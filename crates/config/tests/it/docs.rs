@@ -56,7 +56,7 @@ const CONFIGURATION: &str = include_str!("../../../../docs/configuration.md");
 /// A table of fields in Markdown, with everything below them.
 fn table(fields: &[Field]) -> String {
     let mut text =
-        "| field | default | what may stand there | meaning |\n|---|---|---|---|\n".to_owned();
+        "| field | default | type | meaning |\n|---|---|---|---|\n".to_owned();
     rows(fields, "", &mut text);
     text
 }

@@ -249,7 +249,7 @@ fn a14_invalid_values_name_their_variable_or_flag() {
     ];
     let told = machine.load_errors(&sources);
     for line in [
-        "environment TOLLGATE_TMDB_SLEEP_MAX: health.sleep_max: is not a length of time",
+        "environment TOLLGATE_TMDB_SLEEP_MAX: health.sleep_max: is not a duration",
         "environment TOLLGATE_P_THROTTLE: health.p_throttle: must be above 0 and not above 1",
         "--set: is not a setting; write PROVIDER.KEY=VALUE, such as tmdb.sleep_max=60",
         "--set: there is no setting of this name; did you mean `sleep_max`?",
@@ -291,7 +291,7 @@ fn a_rate_override_without_a_token_bucket_is_reported() {
         .loaded(&files(&["a.yaml"]))
         .problems
         .to_string();
-    assert!(told.contains("environment TOLLGATE_A_RATE_BASE: warning: limits: changes nothing, because the provider has no token bucket"), "{told}");
+    assert!(told.contains("environment TOLLGATE_A_RATE_BASE: warning: limits: has no effect, because the provider has no token bucket"), "{told}");
     let short = TestHost::new().file(
         "a.yaml",
         "domain: a.example.org\nlimit: 5\nperiod: 1s\nalgorithm: token-bucket\n",

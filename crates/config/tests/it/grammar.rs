@@ -378,7 +378,7 @@ fn a14_an_override_wins_over_the_file() {
     draft.set("health.sleep_max", "soon", "--set").unwrap();
     let problems = draft.check(&Environment::empty()).problems.to_string();
     assert!(
-        problems.starts_with("--set: health.sleep_max: is not a length of time"),
+        problems.starts_with("--set: health.sleep_max: is not a duration"),
         "{problems}"
     );
 }

@@ -126,7 +126,7 @@ fn problems_of_all_files_are_reported_at_once() {
         "tollgate.yaml:3:8: store: is not supported yet; use `redis://`, `rediss://` or `postgres://`",
         "a.yaml:1:8: limit: is not a whole number",
         "b.yaml:1:1: `limt` is not a field; did you mean `limit`?",
-        "c.yaml: the file says nothing; write `domain:`",
+        "c.yaml: the file has no fields; write `domain:`",
         "d.yaml: the file cannot be read (no such file)",
     ] {
         assert!(told.contains(line), "{told}\nwanted {line}");

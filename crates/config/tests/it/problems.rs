@@ -23,7 +23,7 @@ upstream: ftp://x
     let expected = [
         "test.yaml:1:7: name: `api` is a name that the gateway uses itself (health, ready, metrics, v1, api); choose another with `name:`",
         "test.yaml:2:1: `domian` is not a field; did you mean `domain`?",
-        "test.yaml:3:8: limit: `limit` and `limits` are two ways to say one thing; keep one of them",
+        "test.yaml:3:8: limit: `limit` and `limits` are two forms of one setting; keep one of them",
         "test.yaml:5:11: health: `p_throtle` is not a field; did you mean `p_throttle`?",
         "test.yaml:5:36: health.confirm: is not a whole number; write digits, such as `40`",
         "test.yaml:8:17: queue.order: is none of `priority`, `fifo`; did you mean `fifo`?",
@@ -44,7 +44,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "limit: 5\nperiod: 10",
-        "test.yaml:2:9: period: is not a length of time or has no unit; write `10s`, `1m`, `1h`, `1d`, or `month` for the calendar's",
+        "test.yaml:2:9: period: is not a duration or has no unit; write `10s`, `1m`, `1h`, `1d`, or `month` for the calendar's",
     ),
     (
         "limit: 5\nperiod: 500d",
@@ -76,7 +76,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "limits: [{limit: 5, period: 1s, reserve: 5}]",
-        "test.yaml:1:42: limits[0].reserve: takes the whole limit, so only urgent calls would ever go; leave at least 1 to others",
+        "test.yaml:1:42: limits[0].reserve: takes the whole limit, so only high-priority calls would ever go; leave at least 1 to others",
     ),
     (
         "limits: [{limit: 5, period: 1s, headroom: 100%}]",
@@ -109,7 +109,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "domains: [a.example.org, A.example.org.]",
-        "test.yaml:1:26: domains[1]: this domain stands twice; remove one",
+        "test.yaml:1:26: domains[1]: this domain is listed twice; remove one",
     ),
     (
         "preset: tmbd",
@@ -165,7 +165,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "cache: {ttl: 10m..5m}",
-        "test.yaml:1:14: cache.ttl: is not a lifetime; write `24h`, `5m..10m` (least first), `forever`, or `0s` for none",
+        "test.yaml:1:14: cache.ttl: is not a lifetime; write `24h`, `5m..10m` (shortest first), `forever`, or `0s` for none",
     ),
     (
         "free_status: [304, 9]",
@@ -183,7 +183,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "api_key: a\napi_keys: [b]",
-        "test.yaml:1:10: api_key: `api_key` and `api_keys` are two ways to say one thing; keep one of them",
+        "test.yaml:1:10: api_key: `api_key` and `api_keys` are two forms of one setting; keep one of them",
     ),
     (
         "queue: 5",
@@ -207,7 +207,7 @@ fn broken_yaml_is_reported_with_its_place() {
     for (text, answer) in [
         (
             "limit: 5\nlimit: 6\n",
-            "test.yaml:2:1: the same name stands twice in one block; keep one of the two lines",
+            "test.yaml:2:1: the same name is used twice in one block; keep one of the two lines",
         ),
         (
             "a: [1\nb: 2\n",
@@ -271,7 +271,7 @@ fn a_prefix_that_changes_nothing_is_warned_of() {
     };
     let home = "domain: a.example.org\napi_key: k";
     let said = says(&format!("{home}\nauth: {{bearer: true, prefix: 'Token '}}"));
-    assert!(said.contains("auth.prefix: changes nothing"), "{said}");
+    assert!(said.contains("auth.prefix: has no effect"), "{said}");
     assert_eq!(
         says(&format!("{home}\nauth: {{header: x, prefix: 'Token '}}")),
         ""

@@ -74,7 +74,7 @@ fn an_invalid_file_is_rejected_and_its_old_version_stays() {
     assert!(
         new.rejected
             .to_string()
-            .starts_with("dir/a.yaml:3:9: period: is not a length of time")
+            .starts_with("dir/a.yaml:3:9: period: is not a duration")
     );
     assert!(new.loaded.problems.has_errors());
     assert!(new.loaded.provider("a").unwrap().problems.has_errors());
@@ -283,7 +283,7 @@ fn settings_that_need_a_restart_stay_until_then() {
     );
     let told = new.problems.to_string();
     assert!(
-        told.contains("listen: has changed, but takes effect only at the next start"),
+        told.contains("listen: has changed, but takes effect only after a restart"),
         "{told}"
     );
 }

@@ -327,7 +327,7 @@ fn a_local_share_needs_the_number_of_nodes() {
     let machine = |text: &str| TestHost::new().file("tollgate.yaml", text);
     assert_eq!(
         machine(text).load_errors(&Sources::default()),
-        "tollgate.yaml:2:48: on_store_loss: `local-share` needs to know how many share the limits; add `nodes: 4` to tollgate.yaml"
+        "tollgate.yaml:2:48: on_store_loss: `local-share` needs the number of nodes that share the limits; add `nodes: 4` to tollgate.yaml"
     );
     let told = machine(&format!("{text}nodes: 4\n")).loaded(&Sources::default());
     assert_eq!(told.config.nodes, 4);
@@ -366,7 +366,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("nodes: 0", "nodes: must be 1 or more"),
     (
         "env_prefix: my",
-        "env_prefix: is not a beginning of variables; write capital letters with `_` at the end",
+        "env_prefix: is not a prefix of variables; write capital letters with `_` at the end",
     ),
     (
         "callers: { web: { at_least: 60% }, api: { at_least: 50% } }",
@@ -394,7 +394,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "guards: { ip: { limit: 1, period: 1m, by: cookie } }",
-        "guards.ip.by: does not say whom to tell apart",
+        "guards.ip.by: is not something to count by",
     ),
     (
         "exempt_paths: [health]",
@@ -414,7 +414,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "metrics: { prefix: 9x }",
-        "metrics.prefix: is not a beginning of metric names",
+        "metrics.prefix: is not a prefix of metric names",
     ),
     (
         "providers: [[a]]",

@@ -1,4 +1,4 @@
-//! S10: what rings, in which words, once.
+//! S10: which conditions alert, with which message, and only once.
 
 use super::{
     ALERTS_MAX, Alert, AlertInput, AlertKind, AlertSettings, AlertStage, AlertTracker, Level,
@@ -18,35 +18,35 @@ fn healthy() -> AlertInput {
     }
 }
 
-fn evaluate(facts: &AlertInput) -> Vec<Alert> {
-    AlertSettings::documented().evaluate("fixtures", facts)
+fn evaluate(input: &AlertInput) -> Vec<Alert> {
+    AlertSettings::documented().evaluate("fixtures", input)
 }
 
-fn messages(facts: &AlertInput) -> Vec<String> {
-    evaluate(facts).iter().map(Alert::to_string).collect()
+fn messages(input: &AlertInput) -> Vec<String> {
+    evaluate(input).iter().map(Alert::to_string).collect()
 }
 
-/// S9, S10: the document's words; below 200 only the critical alert.
+/// S9, S10: the document's messages; below 200 only the critical alert.
 #[test]
 fn alerts_use_the_documented_messages() {
-    let left = |remaining| {
+    let remaining = |remaining| {
         messages(&AlertInput {
             remaining,
             ..healthy()
         })
     };
-    assert_eq!(left(Some(500)), [""; 0]);
-    assert_eq!(left(None), [""; 0]);
+    assert_eq!(remaining(Some(500)), [""; 0]);
+    assert_eq!(remaining(None), [""; 0]);
     assert_eq!(
-        left(Some(250)),
+        remaining(Some(250)),
         ["Warning: fixtures has 250 requests remaining"]
     );
     assert_eq!(
-        left(Some(200)),
+        remaining(Some(200)),
         ["Warning: fixtures has 200 requests remaining"]
     );
     assert_eq!(
-        left(Some(199)),
+        remaining(Some(199)),
         ["Critical: fixtures has 199 requests remaining"]
     );
     let all = AlertInput {
@@ -72,26 +72,26 @@ fn alerts_use_the_documented_messages() {
 /// S10: more than ten 429s in a minute, not ten.
 #[test]
 fn ten_429s_in_a_minute_do_not_exceed_ten() {
-    let refused = |refused_last_minute| {
-        let facts = AlertInput {
-            limited_last_minute: refused_last_minute,
+    let limited = |limited_last_minute| {
+        let input = AlertInput {
+            limited_last_minute,
             ..healthy()
         };
-        messages(&facts).len()
+        messages(&input).len()
     };
-    assert_eq!((refused(10), refused(11)), (0, 1));
+    assert_eq!((limited(10), limited(11)), (0, 1));
 }
 
-/// S10: a hit rate under 50 %, from twenty look-ups on.
+/// S10: a hit rate under 50 %, from twenty lookups on.
 #[test]
 fn a_hit_rate_needs_twenty_lookups() {
     let alerts = |cache_hits, cache_misses| {
-        let facts = AlertInput {
+        let input = AlertInput {
             cache_hits,
             cache_misses,
             ..healthy()
         };
-        messages(&facts)
+        messages(&input)
     };
     assert_eq!(alerts(0, 19), [""; 0]);
     assert_eq!(alerts(0, 20), ["Warning: fixtures cache hit rate is 0%"]);
@@ -102,7 +102,7 @@ fn a_hit_rate_needs_twenty_lookups() {
     );
 }
 
-/// S10: thresholds are configurable; on what is left they are off unless configured.
+/// S10: thresholds are configurable; those on the remaining count are off unless configured.
 #[test]
 fn thresholds_are_configurable() {
     let low = AlertInput {
@@ -143,42 +143,45 @@ fn describe(notices: &[Notice]) -> Vec<String> {
     notices.iter().map(line).collect()
 }
 
-fn with_remaining(board: &mut AlertTracker, remaining: u64, secs: u64) -> Vec<String> {
-    let facts = AlertInput {
+fn with_remaining(tracker: &mut AlertTracker, remaining: u64, secs: u64) -> Vec<String> {
+    let input = AlertInput {
         remaining: Some(remaining),
         ..healthy()
     };
-    describe(&board.update("fixtures", evaluate(&facts), NOW + Span::from_secs(secs)))
+    describe(&tracker.update("fixtures", evaluate(&input), NOW + Span::from_secs(secs)))
 }
 
-/// S10: told once when it begins, once when it gets worse or better, once when it is over.
+/// S10: reported once when it begins, once when its level changes, once when it ends.
 #[test]
 fn an_alert_is_reported_once() {
-    let mut board = AlertTracker::default();
-    assert_eq!(with_remaining(&mut board, 450, 0), ["Firing Warning"]);
-    assert_eq!(with_remaining(&mut board, 449, 1), [""; 0]);
-    assert_eq!(with_remaining(&mut board, 150, 2), ["Firing Critical"]);
-    assert_eq!(with_remaining(&mut board, 10, 3), [""; 0]);
-    assert_eq!(board.firing().count(), 1);
+    let mut tracker = AlertTracker::default();
+    assert_eq!(with_remaining(&mut tracker, 450, 0), ["Firing Warning"]);
+    assert_eq!(with_remaining(&mut tracker, 449, 1), [""; 0]);
+    assert_eq!(with_remaining(&mut tracker, 150, 2), ["Firing Critical"]);
+    assert_eq!(with_remaining(&mut tracker, 10, 3), [""; 0]);
+    assert_eq!(tracker.firing().count(), 1);
     assert_eq!(
-        with_remaining(&mut board, 3_000, 10),
+        with_remaining(&mut tracker, 3_000, 10),
         [""; 0],
         "quiet, not over"
     );
-    assert_eq!(board.next_tick(), Some(NOW + Span::from_secs(70)));
-    assert_eq!(with_remaining(&mut board, 3_000, 69), [""; 0]);
-    assert_eq!(with_remaining(&mut board, 3_000, 70), ["Resolved Critical"]);
-    assert_eq!((board.firing().count(), board.next_tick()), (0, None));
+    assert_eq!(tracker.next_tick(), Some(NOW + Span::from_secs(70)));
+    assert_eq!(with_remaining(&mut tracker, 3_000, 69), [""; 0]);
+    assert_eq!(
+        with_remaining(&mut tracker, 3_000, 70),
+        ["Resolved Critical"]
+    );
+    assert_eq!((tracker.firing().count(), tracker.next_tick()), (0, None));
 }
 
-/// S10: a value that trembles around its threshold rings once.
+/// S10: a value that fluctuates around its threshold alerts once.
 #[test]
 fn a_fluctuating_value_alerts_once() {
-    let mut board = AlertTracker::default();
+    let mut tracker = AlertTracker::default();
     let mut notices = Vec::new();
     for secs in 0..600 {
         let remaining = if secs % 30 < 15 { 499 } else { 501 };
-        notices.extend(with_remaining(&mut board, remaining, secs));
+        notices.extend(with_remaining(&mut tracker, remaining, secs));
     }
     assert_eq!(notices, ["Firing Warning"]);
 }
@@ -186,7 +189,7 @@ fn a_fluctuating_value_alerts_once() {
 /// S10: names that callers invent cannot fill the memory.
 #[test]
 fn the_tracker_is_bounded() {
-    let mut board = AlertTracker::default();
+    let mut tracker = AlertTracker::default();
     let alert = |name: String| Alert {
         level: Level::Warning,
         kind: AlertKind::Rate429,
@@ -194,18 +197,21 @@ fn the_tracker_is_bounded() {
         value: 11,
         threshold: 10,
     };
-    let mut told = 0;
+    let mut reported = 0;
     for n in 0..ALERTS_MAX + 50 {
         let name = format!("entity-{n}");
-        told += board.update(&name, vec![alert(name.clone())], NOW).len();
+        reported += tracker.update(&name, vec![alert(name.clone())], NOW).len();
     }
-    assert_eq!((told, board.firing().count()), (ALERTS_MAX, ALERTS_MAX));
-    board.update("entity-0", vec![], NOW);
-    let notices = board.update("entity-0", vec![], NOW + QUIET_FOR);
+    assert_eq!(
+        (reported, tracker.firing().count()),
+        (ALERTS_MAX, ALERTS_MAX)
+    );
+    tracker.update("entity-0", vec![], NOW);
+    let notices = tracker.update("entity-0", vec![], NOW + QUIET_FOR);
     assert_eq!(notices[0].stage, AlertStage::Resolved);
 }
 
-/// S9: `recent_429_rate` counts the last 60 s and forgets what is older.
+/// S9: `recent_429_rate` counts the last 60 s and drops older 429s.
 #[test]
 fn the_429_count_covers_exactly_sixty_seconds() {
     let mut recent = Recent429s::default();

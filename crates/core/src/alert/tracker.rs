@@ -1,41 +1,41 @@
-//! Which alerts have been told, so that each is told once.
+//! Tracks active alerts, so that each is reported once.
 //!
-//! Promises: one notice when an alert begins, one when its level changes, one when it is over;
-//! none in between. What is over was quiet for [`QUIET_FOR`].
+//! Promises: one notice when an alert begins, one when its level changes, one when it ends; none in
+//! between. An alert ends after its condition has been gone for [`QUIET_FOR`].
 //!
-//! Never: grows beyond [`BOARD_MAX`], whatever names callers invent.
+//! Never: grows beyond [`ALERTS_MAX`], whatever names callers invent.
 
 use std::collections::BTreeMap;
 
 use super::{Alert, AlertKind};
 use crate::time::{Micros, Span};
 
-/// How long a condition must be gone before its alert is over.
+/// How long a condition must be gone before its alert ends.
 pub const QUIET_FOR: Span = Span::from_secs(60);
 
-/// The most alerts that are kept: three kinds for some 300 entities, at about 150 bytes each. Names
-/// beyond that come from callers, not from a provider, and are not told.
+/// The most active alerts: three kinds for some 300 entities, at about 150 bytes each. Further
+/// names come from callers, not from a provider, and are not reported.
 pub const ALERTS_MAX: usize = 1_000;
 
-/// Begun or over.
+/// Whether an alert begins or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlertStage {
     /// It has begun, or its level has changed.
     Firing,
-    /// It is over.
+    /// It has ended.
     Resolved,
 }
 
-/// Something to be told.
+/// A change of an alert, to be reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Begun or over.
+    /// Whether it begins or ends.
     pub stage: AlertStage,
-    /// What it is about, as it was seen last.
+    /// The alert with its last values.
     pub alert: Alert,
 }
 
-/// The alerts that have been told and are not over.
+/// The active alerts: reported and not ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AlertTracker {
     active: BTreeMap<(String, AlertKind), Entry>,
@@ -48,7 +48,7 @@ struct Entry {
 }
 
 impl AlertTracker {
-    /// Compares the picture of `name` with what has been told about it.
+    /// Compares the current alerts of `name` with its active ones.
     pub fn update(&mut self, name: &str, alerts: Vec<Alert>, now: Micros) -> Vec<Notice> {
         let mut notices = self.resolve_quiet(name, &alerts, now);
         for alert in alerts {
@@ -73,19 +73,20 @@ impl AlertTracker {
         notices
     }
 
-    /// When an alert may be over: update every name then. `None` = nothing is quiet.
+    /// When an alert may end: update every name then. `None` = every condition still holds.
     #[must_use]
     pub fn next_tick(&self) -> Option<Micros> {
         let quiet = self.active.values().filter_map(|entry| entry.quiet_since);
         quiet.min().map(|since| since + QUIET_FOR)
     }
 
-    /// What has been told and is not over.
+    /// The active alerts.
     pub fn firing(&self) -> impl Iterator<Item = &Alert> {
         self.active.values().map(|entry| &entry.alert)
     }
 
-    /// Starts the quiet of what is not seen any more, and ends what was quiet for long enough.
+    /// Notes since when a condition is gone, and ends the alerts whose condition has been gone long
+    /// enough.
     fn resolve_quiet(&mut self, name: &str, seen: &[Alert], now: Micros) -> Vec<Notice> {
         let mut over = Vec::new();
         for kind in [

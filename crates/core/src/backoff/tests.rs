@@ -98,13 +98,19 @@ fn additive_jitter_only_adds() {
 #[test]
 fn retry_after_has_a_floor_and_a_maximum() {
     let day = |days: u64| Some(Span::from_secs(days * 86_400));
-    let heed = |told| effective_retry_after(told, RETRY_AFTER_FLOOR);
-    assert_eq!(heed(Some(Span::ZERO)), Some(Span::from_secs(1)));
-    assert_eq!(heed(Some(Span::from_millis(400))), Some(Span::from_secs(1)));
-    assert_eq!(heed(Some(Span::from_secs(2))), Some(Span::from_secs(2)));
-    assert_eq!(heed(day(31)), day(31));
-    assert_eq!(heed(day(32)), None);
-    assert_eq!(heed(None), None);
+    let effective = |wait| effective_retry_after(wait, RETRY_AFTER_FLOOR);
+    assert_eq!(effective(Some(Span::ZERO)), Some(Span::from_secs(1)));
+    assert_eq!(
+        effective(Some(Span::from_millis(400))),
+        Some(Span::from_secs(1))
+    );
+    assert_eq!(
+        effective(Some(Span::from_secs(2))),
+        Some(Span::from_secs(2))
+    );
+    assert_eq!(effective(day(31)), day(31));
+    assert_eq!(effective(day(32)), None);
+    assert_eq!(effective(None), None);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! S5: how long a scope rests after a 429, and who rests.
+//! S5: how long a scope cools down after a 429, and which scopes do.
 
 use smallvec::smallvec;
 
@@ -21,9 +21,9 @@ fn provider_wait(retry_after: Option<u64>, reset_after: Option<u64>) -> Provider
     }
 }
 
-fn cooldown_for(settings: &CooldownSettings, told: ProviderWait, dice: Dice) -> Span {
+fn cooldown_for(settings: &CooldownSettings, stated: ProviderWait, dice: Dice) -> Span {
     Cooldown::default()
-        .on_limited(settings, NOW, told, dice, NOW)
+        .on_limited(settings, NOW, stated, dice, NOW)
         .unwrap()
 }
 
@@ -31,44 +31,44 @@ fn cooldown_for(settings: &CooldownSettings, told: ProviderWait, dice: Dice) -> 
 #[test]
 fn the_providers_wait_comes_first() {
     let settings = CooldownSettings::default();
-    let rest = |told| cooldown_for(&settings, told, NONE).0 / 1_000_000;
-    assert_eq!(rest(provider_wait(Some(7), Some(90))), 7);
-    assert_eq!(rest(provider_wait(None, Some(90))), 90);
-    assert_eq!(rest(provider_wait(None, None)), 1);
-    assert_eq!(rest(provider_wait(Some(0), Some(90))), 1, "the floor");
+    let length = |stated| cooldown_for(&settings, stated, NONE).0 / 1_000_000;
+    assert_eq!(length(provider_wait(Some(7), Some(90))), 7);
+    assert_eq!(length(provider_wait(None, Some(90))), 90);
+    assert_eq!(length(provider_wait(None, None)), 1);
+    assert_eq!(length(provider_wait(Some(0), Some(90))), 1, "the floor");
     assert_eq!(
-        rest(provider_wait(Some(32 * 86_400), Some(90))),
+        length(provider_wait(Some(32 * 86_400), Some(90))),
         90,
         "absent"
     );
     assert_eq!(
-        rest(provider_wait(None, Some(0))),
+        length(provider_wait(None, Some(0))),
         1,
-        "a reset that has passed is no help"
+        "a reset in the past is of no use"
     );
 }
 
-/// S5: 1 s × 2ⁿ, n = 0 first, at most 300 s, with 0–30 % on top; a success begins anew.
+/// S5: 1 s × 2ⁿ, n = 0 first, at most 300 s, plus 0–30 %; a success resets n.
 #[test]
 fn consecutive_429s_cool_down_longer() {
     let settings = CooldownSettings::default();
     let mut cooldown = Cooldown::default();
     let mut now = NOW;
     for secs in [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] {
-        let rest = cooldown.on_limited(&settings, now, ProviderWait::default(), NONE, now);
-        assert_eq!(rest, Some(Span::from_secs(secs)));
+        let length = cooldown.on_limited(&settings, now, ProviderWait::default(), NONE, now);
+        assert_eq!(length, Some(Span::from_secs(secs)));
         now += Span::from_secs(secs);
         assert_eq!(cooldown.remaining(now), None);
     }
-    let rest = cooldown.on_limited(&settings, now, ProviderWait::default(), MOST, now);
-    assert_eq!(rest, Some(Span::from_secs(390)));
+    let length = cooldown.on_limited(&settings, now, ProviderWait::default(), MOST, now);
+    assert_eq!(length, Some(Span::from_secs(390)));
     now += Span::from_secs(390);
     cooldown.on_success(now);
-    let rest = cooldown.on_limited(&settings, now, ProviderWait::default(), NONE, now);
-    assert_eq!(rest, Some(Span::from_secs(1)));
+    let length = cooldown.on_limited(&settings, now, ProviderWait::default(), NONE, now);
+    assert_eq!(length, Some(Span::from_secs(1)));
 }
 
-/// S5: by default only computed rests are spread; profile S spreads all three.
+/// S5: by default only computed cool-downs get jitter; in profile S all three do.
 #[test]
 fn jitter_is_on_backoff_or_on_all() {
     let mut settings = CooldownSettings::default();
@@ -99,34 +99,40 @@ fn jitter_is_on_backoff_or_on_all() {
     );
 }
 
-/// S5: refusals that were on their way together are one refusal; a longer word of theirs holds.
+/// S5: concurrent 429s count as one; a longer Retry-After among them applies.
 #[test]
 fn concurrent_429s_count_as_one() {
     let settings = CooldownSettings::default();
     let mut cooldown = Cooldown::default();
     let granted = NOW - Span::from_millis(50);
-    let mut refused = |told, at: Micros| cooldown.on_limited(&settings, granted, told, NONE, at);
+    let mut limited =
+        |stated, at: Micros| cooldown.on_limited(&settings, granted, stated, NONE, at);
     assert_eq!(
-        refused(ProviderWait::default(), NOW),
+        limited(ProviderWait::default(), NOW),
         Some(Span::from_secs(1))
     );
     let later = NOW + Span::from_millis(20);
-    assert_eq!(refused(ProviderWait::default(), later), None);
+    assert_eq!(limited(ProviderWait::default(), later), None);
     assert_eq!(
-        refused(provider_wait(Some(1), None), NOW),
+        limited(provider_wait(Some(1), None), NOW),
         None,
-        "no longer than the present one"
+        "no longer than the current one"
     );
     assert_eq!(
-        refused(provider_wait(Some(30), None), later),
+        limited(provider_wait(Some(30), None), later),
         Some(Span::from_secs(30))
     );
     let next = later + Span::from_secs(30);
-    let rest = cooldown.on_limited(&settings, next, ProviderWait::default(), NONE, next);
-    assert_eq!(rest, Some(Span::from_secs(2)), "the second, not the fifth");
+    let length = cooldown.on_limited(&settings, next, ProviderWait::default(), NONE, next);
+    assert_eq!(
+        length,
+        Some(Span::from_secs(2)),
+        "the second, not the fifth"
+    );
 }
 
-/// S5: every call of the entity waits until the rest is over, then all go; other entities go on.
+/// S5: every call of the entity waits until the cool-down is over, then all go; other entities
+/// continue.
 #[test]
 fn one_entity_cools_down_and_the_others_continue() {
     let fixtures = ScopeId::named(&["sports", "cooldown", "fixtures"]);
@@ -150,16 +156,16 @@ fn one_entity_cools_down_and_the_others_continue() {
         wall: Wall(0),
     };
     let asks = [ask(1, fixtures), ask(2, odds), ask(3, fixtures)];
-    let rest = settle(fixtures, Span::from_secs(9));
-    let verdicts = turn(&mut ledger, at(0), &[rest], &asks).verdicts;
-    let is_told = |verdict: &Verdict| matches!(verdict, Verdict::Wait { after, .. } if *after == Span::from_secs(9));
-    assert!(is_told(&verdicts[0]) && is_told(&verdicts[2]));
+    let close = settle(fixtures, Span::from_secs(9));
+    let verdicts = turn(&mut ledger, at(0), &[close], &asks).verdicts;
+    let has_wait = |verdict: &Verdict| matches!(verdict, Verdict::Wait { after, .. } if *after == Span::from_secs(9));
+    assert!(has_wait(&verdicts[0]) && has_wait(&verdicts[2]));
     assert!(matches!(verdicts[1], Verdict::Go { .. }));
     let verdicts = turn(&mut ledger, at(9), &[], &asks).verdicts;
     assert!(verdicts.iter().all(|v| matches!(v, Verdict::Go { .. })));
 }
 
-/// S5, M8: spreading never shortens what the provider asked for.
+/// S5, M8: jitter never shortens the provider's wait.
 #[test]
 fn jitter_never_shortens_the_providers_wait() {
     let mut settings = CooldownSettings {
@@ -175,7 +181,7 @@ fn jitter_never_shortens_the_providers_wait() {
     }
 }
 
-/// A4, S5: what was on its way when the scope closed is old news, what was granted later is not.
+/// A4, S5: calls in flight when the scope closed are outdated, calls granted later are not.
 #[test]
 fn calls_in_flight_when_the_scope_closed_are_outdated() {
     let mut cooldown = Cooldown::default();
@@ -192,26 +198,27 @@ fn calls_in_flight_when_the_scope_closed_are_outdated() {
     assert!(!cooldown.is_outdated(NOW + Span::from_secs(1)));
 }
 
-/// S5: a restart finds the rest it left, another process's end is followed, an operator ends it.
+/// S5: a restarted process resumes the cool-down, follows its end by another process, and an
+/// operator ends it.
 #[test]
 fn a_cooldown_is_restored_followed_and_ended() {
     let mut cooldown = Cooldown::default();
-    let left = Some(Span::from_secs(9));
-    cooldown.on_scope_view(ScopeView::Closed { remaining: left }, NOW);
-    assert_eq!(cooldown.remaining(NOW), left);
+    let remaining = Some(Span::from_secs(9));
+    cooldown.on_scope_view(ScopeView::Closed { remaining }, NOW);
+    assert_eq!(cooldown.remaining(NOW), remaining);
     cooldown.on_scope_view(ScopeView::Open, NOW);
     assert_eq!(cooldown.remaining(NOW), None);
     let scope = ScopeId(4);
     assert_eq!(cooldown.reset(scope, NOW), None);
     let settings = CooldownSettings::default();
-    let mut refused = |at| cooldown.on_limited(&settings, at, ProviderWait::default(), NONE, at);
-    refused(NOW);
-    refused(NOW + Span::from_secs(1));
+    let mut limited = |at| cooldown.on_limited(&settings, at, ProviderWait::default(), NONE, at);
+    limited(NOW);
+    limited(NOW + Span::from_secs(1));
     let now = NOW + Span::from_secs(2);
     assert_eq!(cooldown.reset(scope, now), Some(Settle::Open { scope }));
     assert_eq!(cooldown.remaining(now), None);
-    let rest = cooldown.on_limited(&settings, now, ProviderWait::default(), NONE, now);
-    assert_eq!(rest, Some(Span::from_secs(1)), "a first one again");
+    let length = cooldown.on_limited(&settings, now, ProviderWait::default(), NONE, now);
+    assert_eq!(length, Some(Span::from_secs(1)), "a first one again");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! S6: when a scope is served from the cache only, and that it never stays so for ever. S2: the two
-//! counts of an entity.
+//! S6: when a scope is served from the cache only, and that this always ends. S2: the two counts of
+//! an entity.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ fn degrade_begins_below_200_and_ends_at_400() {
     assert_eq!(evaluate(&mut degrade, 399, NOW), DegradeChange::None);
 }
 
-/// S6: the smaller of ours and the provider's, while its reset lies ahead.
+/// S6: the smaller of our count and the provider's, while its reset lies ahead.
 #[test]
 fn the_smaller_of_both_counts_decides() {
     let mut degrade = Degrade::default();
@@ -82,7 +82,7 @@ fn the_smaller_of_both_counts_decides() {
     );
 }
 
-/// S6: passing the provider's reset ends it, though nobody calls.
+/// S6: the provider's reset ends it, even without calls.
 #[test]
 fn the_providers_reset_ends_degrade() {
     let mut degrade = Degrade::default();
@@ -100,7 +100,7 @@ fn the_providers_reset_ends_degrade() {
     );
 }
 
-/// S6: a provider that names no reset, or one in the year 9999, is believed for one period.
+/// S6: a provider count without a reset, or with one in the year 9999, is valid for one period.
 #[test]
 fn a_provider_quota_without_reset_expires() {
     for reset in [None, Some(u64::MAX / 1_000_000), Some(40 * 86_400)] {
@@ -118,7 +118,7 @@ fn a_provider_quota_without_reset_expires() {
     }
 }
 
-/// S6: local refill past the threshold ends it, at the time that was named, with few looks.
+/// S6: a local refill past the threshold ends it, at the announced time, with few evaluations.
 #[test]
 fn a_local_refill_ends_degrade() {
     let mut degrade = Degrade::default();
@@ -144,7 +144,8 @@ fn a_local_refill_ends_degrade() {
     );
 }
 
-/// S6: never stuck, whatever was said: the rest in the ledger is finite, and the operator ends it.
+/// S6: never stuck, whatever the provider reports: the close in the ledger is finite, and an
+/// operator ends it.
 #[test]
 fn an_operator_ends_degrade() {
     let mut degrade = Degrade::default();
@@ -167,26 +168,27 @@ fn an_operator_ends_degrade() {
     assert_eq!(
         evaluate(&mut degrade, 3_000, NOW),
         DegradeChange::None,
-        "its word is forgotten"
+        "its count is cleared"
     );
 }
 
-/// S15: a restart finds it, and the end that another process saw is followed.
+/// S15: a restarted process is still degraded, and follows the end in another process.
 #[test]
 fn a_restarted_process_is_still_degraded() {
     let mut degrade = Degrade::default();
-    let left = Some(Span::from_secs(100));
-    degrade.on_scope_view(ScopeView::Closed { remaining: left }, NOW);
+    let remaining = Some(Span::from_secs(100));
+    degrade.on_scope_view(ScopeView::Closed { remaining }, NOW);
     assert!(degrade.is_on(NOW + Span::from_secs(99)));
     assert!(
         !degrade.is_on(NOW + Span::from_secs(100)),
-        "and cannot stick"
+        "and cannot get stuck"
     );
     degrade.on_scope_view(ScopeView::Open, NOW);
     assert!(!degrade.is_on(NOW));
 }
 
-/// S6: an end that another process saw begins anew: what passed before does not shorten the next one.
+/// S6: the end in another process clears the state: a reset that passed before does not shorten
+/// the next degrade.
 #[test]
 fn ending_in_another_process_clears_the_passed_reset() {
     let mut degrade = Degrade::default();
@@ -201,7 +203,7 @@ fn ending_in_another_process_clears_the_passed_reset() {
     assert_eq!(evaluate(&mut degrade, 400, reset), DegradeChange::Recovered);
 }
 
-/// `check` refuses `below` ≥ the smallest limit it applies to.
+/// `check` rejects `below` ≥ the smallest limit it applies to.
 #[test]
 fn every_invalid_threshold_is_reported() {
     assert_eq!(DegradeSettings::default().check(3_000), []);
@@ -268,7 +270,7 @@ impl EntityLedger {
         verdict
     }
 
-    /// What is left in the bucket, and what was used in the window.
+    /// The remaining count of the bucket and the used count of the window.
     fn counts(&self, entity: &str, secs: u64) -> (u64, u64) {
         let now = Now {
             at: NOW + Span::from_secs(secs),
@@ -280,8 +282,8 @@ impl EntityLedger {
     }
 }
 
-/// S2: the bucket refills in proportion to time, the window counts what was really made beside it;
-/// both must allow, and a refusal by one takes nothing from the other.
+/// S2: the bucket refills in proportion to time, the window counts the calls actually made; both
+/// must allow a call, and a rejection by one takes nothing from the other.
 #[test]
 fn both_counts_of_an_entity_must_allow() {
     let mut ledger = EntityLedger::default();
@@ -304,7 +306,7 @@ fn both_counts_of_an_entity_must_allow() {
     assert_eq!(
         (after, by),
         (Span::from_secs(2_400), BlockedBy::Term(1)),
-        "the window refuses"
+        "the window rejects it"
     );
     assert_eq!(
         ledger.counts("fixtures", 1_200),

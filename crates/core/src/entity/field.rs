@@ -1,7 +1,7 @@
 //! Entities named by a query parameter, a header or a field of the body.
 //!
-//! Promises: a value that occurs twice with two meanings is refused, and so is a form that some
-//! servers take for another (`a[]=`, `;` between parameters, keys that differ in case).
+//! Promises: a field with two different values is rejected, and so is a form that servers read
+//! differently (`a[]=`, `;` between parameters, keys that differ in case).
 //!
 //! Never: reads more than [`BODY_MAX`] bytes of a body.
 
@@ -12,17 +12,17 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use super::EntityError;
 use super::path::decode;
 
-/// The longest body in which a field is looked for: 1 MiB holds a prompt of 200 000 tokens.
+/// The longest body that is searched for a field: 1 MiB holds a prompt of 200 000 tokens.
 pub const BODY_MAX: usize = 1 << 20;
 
-/// The value of a query parameter, folded.
+/// The value of a query parameter, trimmed and in lower case.
 pub(super) fn in_query(query: &str, name: &str) -> Result<Option<String>, EntityError> {
     if query.contains('#') {
         return Err(EntityError::Query);
     }
     let wanted = folded_name(name.as_bytes());
     let strict = parameters(query, &['&'], &wanted)?;
-    // Older servers also split at `;`. Both must come to the same.
+    // Older servers also split at `;`. Both ways must give the same value.
     if query.contains(';') && parameters(query, &['&', ';'], &wanted)? != strict {
         return Err(EntityError::Query);
     }
@@ -54,7 +54,7 @@ fn parameters(query: &str, between: &[char], wanted: &str) -> Result<Option<Stri
     Ok(found)
 }
 
-/// The value of a header, folded.
+/// The value of a header, trimmed and in lower case.
 pub(super) fn in_headers(
     headers: &[(&str, &str)],
     name: &str,
@@ -75,7 +75,7 @@ pub(super) fn in_headers(
     Ok(found)
 }
 
-/// The value of a field of a JSON body, folded. No body names no entity.
+/// The value of a field of a JSON body, trimmed and in lower case. An empty body names no entity.
 pub(super) fn in_body(body: &[u8], name: &[String]) -> Result<Option<String>, EntityError> {
     if body.is_empty() {
         return Ok(None);
@@ -106,8 +106,7 @@ pub(super) fn in_body(body: &[u8], name: &[String]) -> Result<Option<String>, En
     Ok(found)
 }
 
-/// Names of parameters as the most forgiving server compares them: PHP turns `.` and blanks
-/// into `_`.
+/// Names of parameters as the most lenient server compares them: PHP turns `.` and blanks into `_`.
 fn folded_name(name: &[u8]) -> String {
     let lower = String::from_utf8_lossy(name).trim().to_ascii_lowercase();
     lower.replace(['.', ' '], "_")
@@ -121,8 +120,8 @@ fn folded(value: &[u8]) -> Result<String, EntityError> {
     Ok(String::from_utf8_lossy(value).trim().to_ascii_lowercase())
 }
 
-/// Collects every value of a field, also where a key is repeated: which of them counts is the
-/// server's choice. Go compares keys without case, so do we.
+/// Collects every value of a field, also if a key is repeated, because servers choose different
+/// ones. Keys compare case-insensitively, as in Go.
 struct Search<'a> {
     name: &'a [String],
     values: &'a mut Vec<String>,

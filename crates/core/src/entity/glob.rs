@@ -2,12 +2,12 @@
 //!
 //! Promises: matching costs at most segments × pattern steps, whatever the path.
 //!
-//! Never: matches a segment that servers read differently; the caller hears of it instead.
+//! Never: matches a segment that servers read differently; the caller gets an error instead.
 
 use super::path::Segment;
 use super::{EntityError, SEGMENTS_MAX};
 
-/// The most steps of a pattern: one more than the deepest API that we know has segments.
+/// The most steps of a pattern: one more than the segments of the deepest known API.
 const STEPS_MAX: usize = 16;
 
 /// A pattern over the segments of a path.
@@ -29,13 +29,13 @@ enum Step {
     },
 }
 
-/// Why a pattern is refused.
+/// Why a pattern is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GlobError {
     /// Nothing in it, or too much.
     #[error("the pattern is empty or has more than 16 segments; write something like `odds/**`")]
     Length,
-    /// A character that the folded path never has.
+    /// A character that a normalized path never has.
     #[error(
         "the pattern has a blank, `%`, `;` or a letter outside ASCII; write the plain path, such as `odds/**`"
     )]
@@ -65,7 +65,7 @@ impl Glob {
 
     /// Does the whole path match?
     pub(super) fn matches(&self, segments: &[Segment]) -> Result<bool, EntityError> {
-        // `open[i]`: the steps seen so far can end right before segment i.
+        // `open[i]`: the steps up to here can end right before segment i.
         let mut open = vec![false; segments.len() + 1];
         debug_assert!(open.len() <= 4 * SEGMENTS_MAX, "paths are bounded");
         open[0] = true;

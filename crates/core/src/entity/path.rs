@@ -1,9 +1,9 @@
 //! Paths: the bytes that are sent, and every way in which a provider may read them.
 //!
-//! Promises: `clean` is idempotent and its result has no dot segments, in the open or hidden;
-//! `readings` lists every grouping of the same bytes into segments that servers are known to use.
+//! Promises: `normalize` is idempotent and its result has no dot segments, plain or encoded;
+//! `readings` lists every way in which servers are known to split the same bytes into segments.
 //!
-//! Never: decodes what a provider may tell apart. An encoded slash stays encoded.
+//! Never: decodes characters that a provider may distinguish. An encoded slash stays encoded.
 
 use std::borrow::Cow;
 
@@ -12,22 +12,22 @@ use super::EntityError;
 /// The longest path: what common servers accept in a request line.
 pub const PATH_MAX: usize = 8_192;
 
-/// The most segments: deeper than any API, and a bound for everything that walks them.
+/// The most segments: deeper than any API, and a bound for every loop over them.
 pub const SEGMENTS_MAX: usize = 256;
 
-/// How often a value may be percent-encoded over itself before nobody means it.
+/// How often a value may be percent-encoded repeatedly; more is an attack.
 const ENCODINGS_MAX: usize = 4;
 
-/// Endings that frameworks take for a choice of format, not for a part of the name.
+/// Suffixes that frameworks read as a format, not as part of the name.
 const FORMATS: [&str; 8] = [
     ".json", ".xml", ".csv", ".yaml", ".html", ".rss", ".atom", ".txt",
 ];
 
-/// One segment as the most forgiving server would compare it.
+/// One segment as the most lenient server compares it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Segment {
     text: String,
-    /// It has letters outside ASCII, which servers fold in different ways.
+    /// It has letters outside ASCII, which servers compare differently.
     non_ascii: bool,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Segment {
 pub(super) type PathReading = Vec<Segment>;
 
 impl Segment {
-    /// The text, if all servers agree about it.
+    /// The text, if all servers read it the same way.
     pub(super) fn ascii_text(&self) -> Result<&str, EntityError> {
         if self.non_ascii {
             Err(EntityError::NotAscii)
@@ -51,7 +51,7 @@ impl Segment {
     }
 }
 
-/// The path to send: needless encoding undone, dot segments resolved.
+/// The path to send: unreserved characters decoded, dot segments resolved.
 pub(super) fn normalize(path: &str) -> Result<String, EntityError> {
     if !path.starts_with('/') {
         return Err(EntityError::NoSlash);
@@ -73,7 +73,7 @@ pub(super) fn normalize(path: &str) -> Result<String, EntityError> {
     Ok(resolved)
 }
 
-/// Nothing but letters, digits, `-_~` and dots inside of names: everybody reads it as it stands.
+/// Only letters, digits, `-_~` and dots inside names: every server reads it as written.
 fn is_plain(path: &str) -> bool {
     let mut before = b'/';
     path.bytes().all(|byte| {
@@ -98,17 +98,18 @@ pub(super) fn single_reading(path: &str) -> Result<Vec<Segment>, EntityError> {
     Ok(first)
 }
 
-/// Every way to read a clean path: what is a slash depends on how often and what a server decodes.
-pub(super) fn readings(clean: &str) -> Vec<PathReading> {
-    let bytes = clean.as_bytes();
-    if !clean.contains('%') {
+/// Every way to read a normalized path: servers differ in what they decode, how often, and when
+/// they split at slashes.
+pub(super) fn readings(normalized: &str) -> Vec<PathReading> {
+    let bytes = normalized.as_bytes();
+    if !normalized.contains('%') {
         return vec![segments(bytes, b"/")];
     }
     let once = decode(bytes);
     let fully = decode_fully(bytes);
     // The first reading splits before it decodes; the others decode first.
     let mut readings = vec![
-        clean
+        normalized
             .split('/')
             .filter_map(|part| segment(&decode(part.as_bytes())))
             .collect(),
@@ -127,13 +128,13 @@ fn segments(bytes: &[u8], slashes: &[u8]) -> PathReading {
         .collect()
 }
 
-/// Folds one decoded segment; one that some server takes for empty is none.
+/// Normalizes one decoded segment; `None` if some server reads it as empty.
 fn segment(decoded: &[u8]) -> Option<Segment> {
     let cut = decoded
         .split(|&byte| byte == b';')
         .next()
         .unwrap_or_default();
-    let foreign = !cut.is_ascii();
+    let non_ascii = !cut.is_ascii();
     let whole = String::from_utf8_lossy(cut);
     let mut text = trimmed(&whole);
     let formats = FORMATS.iter().filter(|_| text.contains('.'));
@@ -145,23 +146,24 @@ fn segment(decoded: &[u8]) -> Option<Segment> {
     }
     (!text.is_empty()).then(|| Segment {
         text: text.to_ascii_lowercase(),
-        non_ascii: foreign,
+        non_ascii,
     })
 }
 
-/// Without this ending, in whatever case.
+/// The text without this suffix, in any case.
 fn strip_suffix_ignore_case<'a>(text: &'a str, ending: &str) -> Option<&'a str> {
     let at = text.len().checked_sub(ending.len())?;
     let (name, last) = text.split_at_checked(at)?;
     last.eq_ignore_ascii_case(ending).then_some(name)
 }
 
-/// Without the blanks around and the dots behind that some file systems ignore.
+/// The text without surrounding blanks and trailing dots, which some file systems ignore.
 fn trimmed(text: &str) -> &str {
     text.trim_start_matches(' ').trim_end_matches(['.', ' '])
 }
 
-/// Decodes what need not be encoded and writes the rest in capitals (RFC 3986 section 6.2.2).
+/// Decodes unreserved characters and writes the other encodings in upper case (RFC 3986 section
+/// 6.2.2).
 fn decode_unreserved(path: &str) -> Result<Cow<'_, str>, EntityError> {
     if !path.contains('%') {
         return Ok(Cow::Borrowed(path));
@@ -186,7 +188,7 @@ fn decode_unreserved(path: &str) -> Result<Cow<'_, str>, EntityError> {
     Ok(Cow::Owned(plain))
 }
 
-/// RFC 3986 section 5.2.4; a path cannot climb above its root.
+/// RFC 3986 section 5.2.4; `..` at the root is dropped.
 fn resolve_dots(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     let mut ends_open = false;
@@ -210,8 +212,8 @@ fn resolve_dots(path: &str) -> String {
 }
 
 /// No control characters and no overlong UTF-8, however often they are encoded.
-fn check_bytes(clean: &[u8]) -> Result<(), EntityError> {
-    let mut bytes = Cow::Borrowed(clean);
+fn check_bytes(normalized: &[u8]) -> Result<(), EntityError> {
+    let mut bytes = Cow::Borrowed(normalized);
     for _ in 0..ENCODINGS_MAX {
         if bytes.iter().any(u8::is_ascii_control) {
             return Err(EntityError::Control);
@@ -225,7 +227,7 @@ fn check_bytes(clean: &[u8]) -> Result<(), EntityError> {
         if bytes.windows(2).any(overlong) || matches!(bytes.last(), Some(0xc0 | 0xc1)) {
             return Err(EntityError::Overlong);
         }
-        // Most paths have nothing to undo, and cost no copy.
+        // Most paths have no encoding left and need no copy.
         if !bytes.contains(&b'%') {
             return Ok(());
         }
@@ -235,18 +237,18 @@ fn check_bytes(clean: &[u8]) -> Result<(), EntityError> {
         }
         bytes = Cow::Owned(next);
     }
-    // Still not plain after four rounds: nobody encodes five times in good faith.
+    // Still encoded after four rounds: no honest client encodes five times.
     Err(EntityError::HiddenDots)
 }
 
-/// No segment that some server takes for `.` or `..`.
-fn check_dots(clean: &str) -> Result<(), EntityError> {
+/// No segment that some server reads as `.` or `..`.
+fn check_dots(normalized: &str) -> Result<(), EntityError> {
     let hides = |bytes: &[u8]| {
         bytes
             .split(|byte| matches!(byte, b'/' | b'\\'))
             .any(is_dots)
     };
-    let mut bytes = Cow::Borrowed(clean.as_bytes());
+    let mut bytes = Cow::Borrowed(normalized.as_bytes());
     for _ in 0..=ENCODINGS_MAX {
         if hides(&bytes) {
             return Err(EntityError::HiddenDots);
@@ -266,7 +268,7 @@ fn is_dots(part: &[u8]) -> bool {
     name.peek().is_some() && name.all(|byte| *byte == b'.')
 }
 
-/// Undoes one percent-encoding. What is no encoding stays as it is.
+/// Decodes one level of percent-encoding. Invalid encodings stay unchanged.
 pub(super) fn decode(bytes: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -282,7 +284,7 @@ pub(super) fn decode(bytes: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Undoes every percent-encoding, up to the bound that `check_bytes` enforces.
+/// Decodes every level of percent-encoding, up to the bound that `check_bytes` enforces.
 fn decode_fully(bytes: &[u8]) -> Vec<u8> {
     let mut plain = bytes.to_vec();
     for _ in 0..ENCODINGS_MAX {

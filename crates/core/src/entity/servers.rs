@@ -1,5 +1,5 @@
-//! Servers that read paths in their own ways, against random spellings: whatever a server makes of
-//! the path that was sent, it is the entity that was counted.
+//! Models of servers that read paths differently, tested with random spellings: however a server
+//! reads the sent path, it serves the entity that was counted.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -7,7 +7,7 @@ use proptest::test_runner::RngSeed;
 use super::tests::{by_path, sports};
 use super::*;
 
-/// How one make of server reads a path.
+/// How one kind of server reads a path.
 #[derive(Clone, Copy, Debug)]
 struct Server {
     split_first: bool,
@@ -180,7 +180,7 @@ fn config(seed: u64) -> ProptestConfig {
 proptest! {
     #![proptest_config(config(31))]
 
-    /// S1, R-E3: whatever a server makes of the sent path, it is the entity that was counted.
+    /// S1, R-E3: however a server reads the sent path, it serves the entity that was counted.
     #[test]
     fn s1_no_spelling_reaches_an_entity_that_was_not_counted(paths in prop::collection::vec(spelling(), 8)) {
         for path in paths {
@@ -194,7 +194,7 @@ proptest! {
         }
     }
 
-    /// What is sent is read again as the same, so a second gateway changes nothing.
+    /// Routing the sent path again gives the same path, so a second gateway changes nothing.
     #[test]
     fn routing_the_sent_path_changes_nothing(path in spelling()) {
         if let Ok(routed) = by_path(&sports(), &path) {
@@ -208,8 +208,8 @@ proptest! {
         for source in [EntitySource::Path, EntitySource::Query("a".into()), EntitySource::Body(vec!["a".into()])] {
             let entities = Entities { source: source, ..Entities::default() };
             let slashed = format!("/{path}");
-            let asked = EntityRequest { path: &slashed, query: &query, body: &body, ..EntityRequest::default() };
-            drop(entities.route(&asked));
+            let request = EntityRequest { path: &slashed, query: &query, body: &body, ..EntityRequest::default() };
+            drop(entities.route(&request));
         }
         drop(Glob::parse(&path));
         drop(crate::domain::Domain::parse(&path));

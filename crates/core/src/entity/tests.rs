@@ -1,4 +1,4 @@
-//! Entities: the document's examples, and every dodge by name.
+//! Entities: the document's examples, and every known way to bypass a limit.
 
 use super::*;
 
@@ -72,19 +72,19 @@ fn s1_rules_come_before_the_first_segment() {
 /// S1: a caller can name the entity.
 #[test]
 fn s1_the_callers_name_wins() {
-    let asked = EntityRequest {
+    let request = EntityRequest {
         named: Some("Odds"),
         path: "/v3/football/teams",
         ..EntityRequest::default()
     };
-    let routed = sports().route(&asked).unwrap();
+    let routed = sports().route(&request).unwrap();
     assert_eq!(routed.entity, Some(Entity::named("odds").unwrap()));
     for bad in ["", " ", "a b", "ödds", &"x".repeat(ENTITY_MAX + 1)] {
-        let asked = EntityRequest {
+        let request = EntityRequest {
             named: Some(bad),
-            ..asked
+            ..request
         };
-        assert_eq!(sports().route(&asked), Err(EntityError::Name), "{bad}");
+        assert_eq!(sports().route(&request), Err(EntityError::Name), "{bad}");
     }
 }
 
@@ -112,7 +112,7 @@ fn s1_other_spellings_are_the_same_entity() {
     }
 }
 
-/// S1, R-E3: what can be read in two ways is refused, with the reason.
+/// S1, R-E3: an ambiguous path is rejected, with the reason.
 #[test]
 fn s1_ambiguous_paths_are_rejected() {
     let sports = sports();
@@ -180,16 +180,16 @@ fn a_segment_too_long_for_a_name_has_no_entity() {
     assert_eq!(name(&Entities::default(), &path), None);
 }
 
-fn from(from: EntitySource, asked: EntityRequest<'_>) -> Result<Option<String>, EntityError> {
+fn from(from: EntitySource, request: EntityRequest<'_>) -> Result<Option<String>, EntityError> {
     let entities = Entities {
         source: from,
         ..Entities::default()
     };
-    let asked = EntityRequest {
+    let request = EntityRequest {
         path: "/query",
-        ..asked
+        ..request
     };
-    let routed = entities.route(&asked)?;
+    let routed = entities.route(&request)?;
     Ok(routed.entity.map(|entity| entity.to_string()))
 }
 
@@ -234,12 +234,12 @@ fn s1_the_entity_is_taken_from_a_header_or_the_host() {
     );
     assert_eq!(by(&[]), Ok(None));
     let host = Host::parse("Shop-1.MyShopify.com:443").unwrap();
-    let asked = EntityRequest {
+    let request = EntityRequest {
         host: Some(&host),
         ..EntityRequest::default()
     };
     assert_eq!(
-        from(EntitySource::Host, asked),
+        from(EntitySource::Host, request),
         Ok(some("shop-1.myshopify.com"))
     );
 }
@@ -270,11 +270,11 @@ fn s1_the_entity_is_taken_from_the_body() {
     assert_eq!(by(&"[".repeat(10_000)), Err(EntityError::Body));
     assert_eq!(by(&" ".repeat(BODY_MAX + 1)), Err(EntityError::Body));
     let deep = EntitySource::Body(vec!["a".to_owned(), "b".to_owned()]);
-    let asked = EntityRequest {
+    let request = EntityRequest {
         body: br#"{"a":{"b":7},"b":8}"#,
         ..EntityRequest::default()
     };
-    assert_eq!(from(deep, asked), Ok(some("7")));
+    assert_eq!(from(deep, request), Ok(some("7")));
 }
 
 #[test]

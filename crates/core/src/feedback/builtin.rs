@@ -1,9 +1,9 @@
-//! The dialects that Tollgate knows by heart.
+//! The built-in dialects.
 //!
-//! Promises: every provider that has a preset has a dialect here, even where it only follows the
-//! standard rows, so that a name is either known or a mistake.
+//! Promises: every provider that has a preset has a dialect here, even if it only follows the
+//! standard rows. So an unknown name is a mistake.
 //!
-//! Never: limits. How much a provider allows is a matter of its preset, not of its dialect.
+//! Never: limits. How much a provider allows is in its preset, not in its dialect.
 
 use super::dialect::{Dialect, Rows};
 use super::{builtin_ai, builtin_data, builtin_web, standard};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The name of the dialect with nothing but the standard rows.
 const GENERIC: &str = "generic";
 
-/// Known providers whose every word is standard.
+/// Known providers that send standard fields only.
 const STANDARD_ONLY: &[&str] = &[
     "anthropic",
     "arxiv",
@@ -39,7 +39,7 @@ const STANDARD_ONLY: &[&str] = &[
     "zendesk",
 ];
 
-/// All built-in dialects, by name. Built once and kept by whoever reads responses.
+/// All built-in dialects, by name. Built once and owned by the code that reads responses.
 #[derive(Clone, Debug)]
 pub struct Dialects {
     generic: Dialect,
@@ -48,7 +48,7 @@ pub struct Dialects {
 }
 
 impl Dialects {
-    /// Every dialect that Tollgate knows by heart.
+    /// Every built-in dialect.
     #[must_use]
     pub fn built_in() -> Dialects {
         let standard = Arc::new(standard::rows());
@@ -68,13 +68,13 @@ impl Dialects {
         }
     }
 
-    /// The standard rows alone: for a provider that nobody described.
+    /// The standard rows alone, for a provider without a dialect.
     #[must_use]
     pub fn generic(&self) -> &Dialect {
         &self.generic
     }
 
-    /// The dialect of a provider. `-` and `_` are the same, and so are cases.
+    /// The dialect of a provider. `-` equals `_`, and case does not matter.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Dialect> {
         let name = name.to_ascii_lowercase().replace('-', "_");
@@ -93,7 +93,7 @@ impl Dialects {
         std::iter::once(GENERIC).chain(self.named.iter().map(Dialect::name))
     }
 
-    /// The rows that hold for everybody, for a dialect that a provider file adds.
+    /// The rows that apply to every provider, for a dialect that a provider file adds.
     #[must_use]
     pub fn standard(&self) -> Arc<Rows> {
         self.generic.standard()

@@ -1,6 +1,6 @@
 //! Dialects of language-model providers and of the clouds that host them.
 //!
-//! Promises: what is not in a table is standard. Never: a limit.
+//! Promises: a field that is not in a table is standard. Never: a limit.
 
 use super::builtin::Tables;
 use super::dialect::{BodyFields, FieldPlace, Rows, WindowRule};
@@ -34,7 +34,7 @@ pub(super) fn add(tables: &mut Tables) {
     tables.push(("azure_arm", azure_arm()));
 }
 
-/// A spent balance answers 429, sometimes with a `Retry-After` that cannot help.
+/// An empty balance causes a 429, sometimes with a `Retry-After` that cannot help.
 fn openai() -> Rows {
     let quota = &["insufficient_quota", "billing_hard_limit_reached"];
     Rows::default()
@@ -75,7 +75,7 @@ fn aws() -> Rows {
 }
 
 /// One 429 is a lock held by another operation. Like Stripe's it is neither a limit nor overload:
-/// its `Retry-After` is about one object, so nothing else has to rest for it.
+/// its `Retry-After` is about one object, so no other call has to wait for it.
 fn azure_arm() -> Rows {
     let lock = body("error.code").is(&["RetryableErrorDueToAnotherOperation"]);
     Rows::default().passed(when(lock))

@@ -1,7 +1,7 @@
 //! Dialects of data providers: markets, media, science, maps.
 //!
-//! Promises: what is not in a table is standard. Never: a limit, with one exception: Binance
-//! sends what was used and documents what is allowed.
+//! Promises: a field that is not in a table is standard. Never: a limit, with one exception:
+//! Binance sends the used count and only documents the limit.
 
 use super::builtin::Tables;
 use super::dialect::{BodyFields, FieldPlace, Fields, Rows, WindowRule};
@@ -26,7 +26,7 @@ fn markets() -> Tables {
     ]
 }
 
-/// Refusals are successes with a note. The day's limit is told without a time.
+/// A limited call gets a 200 with a note. The note about the daily limit states no time.
 fn alphavantage() -> Rows {
     let mut rows = Rows::default();
     for place in [body("Note"), body("Information")] {
@@ -42,7 +42,7 @@ fn alphavantage() -> Rows {
         .default_wait_for("second", 1)
 }
 
-/// 418 is a ban whose end may only stand in the text; the weight limit is never sent.
+/// 418 is a ban whose end may be in the text only; the weight limit is never sent.
 fn binance() -> Rows {
     Rows::default()
         .limited(on(&[418]).scope("ip-ban"))
@@ -58,7 +58,7 @@ fn binance() -> Rows {
         }))
 }
 
-/// A used-up bandwidth quota lasts up to 30 days; no wait cures it in time.
+/// A used-up bandwidth quota lasts up to 30 days; waiting does not help in time.
 fn fmp() -> Rows {
     Rows::default()
         .spent(when(body("Error Message").has(&["bandwidth limit reach"])).scope("bandwidth"))
@@ -81,7 +81,7 @@ fn kraken() -> Rows {
     rows
 }
 
-/// The refusal is the whole body, and may stand where a crumb was asked for.
+/// The whole body is the error text; it may also come in place of a requested crumb.
 fn yahoo() -> Rows {
     let text = &[
         "Too Many Requests",
@@ -105,12 +105,12 @@ fn media() -> Tables {
         ("musicbrainz", musicbrainz()),
         ("omdb", omdb()),
         ("sportmonks", sportmonks()),
-        // 420 is the size of the account's lists, which no waiting changes.
+        // 420 is about the size of the account's lists; waiting does not change it.
         ("trakt", Rows::default().passed(on(&[420]))),
     ]
 }
 
-/// Under 200 a plot may hold any words, so only the field counts there.
+/// Under 200 a film's plot may contain any text, so only the field counts there.
 fn omdb() -> Rows {
     let text = &["limit reached"];
     Rows::default()
@@ -118,7 +118,7 @@ fn omdb() -> Rows {
         .limited(on(&[401]).and(FieldPlace::Text.has(text)).scope("daily"))
 }
 
-/// A busy server sheds load with 503 and the numbers of a zone that everybody shares.
+/// A busy server sheds load with 503 and sends the numbers of a zone that all clients share.
 fn musicbrainz() -> Rows {
     let text = &["exceeding the allowable rate limit"];
     let mut rows = Rows::default()
@@ -129,7 +129,7 @@ fn musicbrainz() -> Rows {
     rows
 }
 
-/// The quota of the entity stands beside the data; both documented spellings are read.
+/// The body carries the entity's quota beside the data; both documented spellings are read.
 fn sportmonks() -> Rows {
     let fields = BodyFields::at("rate_limit")
         .name_at("requested_entity")
@@ -158,7 +158,7 @@ fn knowledge() -> Tables {
     ]
 }
 
-/// Numbers are texts here, and `api-key` echoes the caller: nothing but the numbers is read.
+/// Numbers are strings here, and `api-key` echoes the caller's key: only the numbers are read.
 fn pubmed() -> Rows {
     let fields = BodyFields::at("")
         .limit("limit")
@@ -169,7 +169,7 @@ fn pubmed() -> Rows {
         .window(WindowRule::Body(fields))
 }
 
-/// `maxlag` is the lag of the databases, not our budget.
+/// `maxlag` is replication lag of the databases, not a limit of ours.
 fn wikipedia() -> Rows {
     let mut rows = Rows::default();
     for place in [

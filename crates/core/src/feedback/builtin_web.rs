@@ -1,6 +1,6 @@
 //! Dialects of services for teams, shops and developers.
 //!
-//! Promises: what is not in a table is standard. Never: a limit.
+//! Promises: a field that is not in a table is standard. Never: a limit.
 
 use super::builtin::Tables;
 use super::dialect::{BodyFields, FieldPlace, Rows, WindowRule};
@@ -32,7 +32,7 @@ pub(super) fn add(tables: &mut Tables) {
                 .scope_in(body("additional_data.rate_limit_reason"))
                 .scope_in(body("rate_limit_reason")),
         ),
-        // Zero left of zero marks the limit on concurrent calls.
+        // 0 remaining of 0 marks the limit on concurrent calls.
         (
             "okta",
             Rows {
@@ -59,12 +59,12 @@ pub(super) fn add(tables: &mut Tables) {
     ]);
 }
 
-/// A GraphQL refusal: 200 or 400 with a code among the errors.
+/// A limited GraphQL call: 200 or 400 with a code among the errors.
 fn throttled(code: &str) -> super::table_builder::SignatureBuilder {
     when(body("errors[].extensions.code").is(&[code]))
 }
 
-/// The body's fraction is finer than the header; global and shared limits are not a bucket's.
+/// The body's fraction is finer than the header; global and shared limits belong to no bucket.
 fn discord() -> Rows {
     Rows::default()
         .wait_in(body("retry_after"), FractionalSeconds)
@@ -86,13 +86,13 @@ fn github() -> Rows {
         .remaining("remaining")
         .used("used")
         .reset("resetAt", BySize);
-    let refused = || on(&[403, 429]).scope("secondary");
-    // The edge answers in HTML; in JSON the words count in the message alone.
+    let limited = || on(&[403, 429]).scope("secondary");
+    // The edge responds in HTML; in JSON only the message counts.
     let no_message = body("message").absent();
     Rows::default()
-        .limited(refused().and(body("message").has(secondary)))
+        .limited(limited().and(body("message").has(secondary)))
         .limited(
-            refused()
+            limited()
                 .and(no_message)
                 .and(FieldPlace::Text.has(secondary)),
         )
@@ -112,15 +112,15 @@ fn hubspot() -> Rows {
         .default_wait_for("secondly", 1)
 }
 
-/// One code for two limits; the message tells them apart.
+/// One code for two limits; the message distinguishes them.
 fn salesforce() -> Rows {
     let mut rows = Rows::default();
     for (code, message) in [("[].errorCode", "[].message"), ("errorCode", "message")] {
-        let refused = || when(body(code).is(&["REQUEST_LIMIT_EXCEEDED"]));
+        let limited = || when(body(code).is(&["REQUEST_LIMIT_EXCEEDED"]));
         let concurrent = body(message).has(&["concurrent"]);
         rows = rows
-            .limited(refused().and(concurrent).scope("concurrent"))
-            .limited(refused().scope("daily"));
+            .limited(limited().and(concurrent).scope("concurrent"))
+            .limited(limited().scope("daily"));
     }
     rows
 }

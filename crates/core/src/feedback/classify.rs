@@ -1,34 +1,34 @@
-//! What a response is: refused by a limit, refused for good, overloaded, or neither.
+//! Classifies a response: limited, out of quota for good, overloaded, or none of these.
 //!
 //! Promises: the dialect's own signatures decide first, then the standard ones; within a table
-//! the first that fits. Free words in the body of an unknown provider are never matched.
+//! the first match decides. Free text in the body of an unknown provider is never matched.
 //!
-//! Never: looks at how much is left or how long to wait.
+//! Never: reads how much remains or how long to wait.
 
 use super::dialect::{Condition, Dialect, FieldPlace, ScopeNaming, ScopeRule, Signature, Test};
 use super::headers::HeaderLines;
 use super::json::{Json, TEXT_MAX};
 use super::number::Decimal;
 
-/// The longest scope kept. The longest known name, a Google quota id, has about 60 characters;
-/// scopes become labels and keys of the ledger.
+/// The longest scope name accepted. The longest known one, a Google quota id, has about 60
+/// characters; scopes become labels and keys of the ledger.
 const SCOPE_MAX: usize = 128;
 
 /// What a response says about this call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LimitVerdict {
-    /// Nothing about limits, whatever else it says.
+    /// Not limited, whatever else the response says.
     #[default]
     Passed,
-    /// Refused because of a limit; waiting helps.
+    /// Rejected because of a limit; waiting helps.
     Limited,
-    /// Refused because of a limit that waiting does not cure: a bill to pay, bytes used up.
+    /// Rejected because of a limit that waiting does not fix: an unpaid bill, a used-up data plan.
     Spent,
-    /// The provider is in trouble; our budget is not the reason.
+    /// The provider is overloaded; our quota is not the reason.
     Overloaded,
 }
 
-/// One response, opened: everything that the tables can look at.
+/// One parsed response: everything that the tables can read.
 #[derive(Debug)]
 pub(super) struct ParsedResponse<'a> {
     pub(super) status: u16,
@@ -38,7 +38,7 @@ pub(super) struct ParsedResponse<'a> {
 }
 
 impl ParsedResponse<'_> {
-    /// Nothing in it tells of windows, waits or scopes: no body, and no header that a row names.
+    /// The response has no body and no header that a row reads windows, waits or scopes from.
     pub(super) fn has_no_limit_fields(&self, dialect: &Dialect) -> bool {
         self.body.is_empty()
             && !self
@@ -46,7 +46,7 @@ impl ParsedResponse<'_> {
                 .any(|name| dialect.limit_fields.has_header(name))
     }
 
-    /// The first signature that fits, if any.
+    /// The first signature that matches, if any.
     pub(super) fn signature<'d>(&self, dialect: &'d Dialect) -> Option<&'d Signature> {
         dialect.signatures().find(|signature| {
             let status_fits =
@@ -62,7 +62,7 @@ impl ParsedResponse<'_> {
             .all(|condition| self.passes(&condition.place, &condition.test))
     }
 
-    /// The scope that the signature or a field names outright.
+    /// The scope that the signature or a field names explicitly.
     pub(super) fn scope(&self, dialect: &Dialect, signature: Option<&Signature>) -> Option<String> {
         let known = signature.and_then(|signature| signature.scope.clone());
         let written = || {
@@ -74,7 +74,7 @@ impl ParsedResponse<'_> {
             .or_else(|| dialect.scopes().find_map(|rule| self.scope_by_rule(rule)))
     }
 
-    /// What the dialect's header for names of windows says.
+    /// The value of the header that names the window in this dialect.
     pub(super) fn window_name(&self, dialect: &Dialect) -> Option<String> {
         let header = dialect.own.window_name.as_ref()?;
         self.headers.first(header).and_then(printable)
@@ -128,7 +128,7 @@ impl ParsedResponse<'_> {
         }
     }
 
-    /// Every text at a place.
+    /// Every text at this place.
     pub(super) fn values(&self, place: &FieldPlace) -> Vec<String> {
         match place {
             FieldPlace::Header(name) => self.headers.all(name).map(str::to_owned).collect(),
@@ -169,7 +169,7 @@ impl ParsedResponse<'_> {
     }
 }
 
-/// What the first opening tag of `element` has after its name, and what follows the tag.
+/// The attributes of the first opening tag of `element`, and the text after the tag.
 fn opening_tag<'t>(text: &'t str, element: &str) -> Option<(&'t str, &'t str)> {
     let start = format!("<{element}");
     text.match_indices(&start).find_map(|(at, _)| {
@@ -179,7 +179,7 @@ fn opening_tag<'t>(text: &'t str, element: &str) -> Option<(&'t str, &'t str)> {
     })
 }
 
-/// The name if it can stand in a log line and a label.
+/// The name, if it is fit for a log line and a label.
 pub(super) fn printable(name: &str) -> Option<String> {
     let name = name.trim();
     let fits = !name.is_empty() && name.len() <= SCOPE_MAX;

@@ -10,7 +10,7 @@ use jiff::ToSpan;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-/// The longest date text looked at: JavaScript's form with a long zone name has about 70 bytes.
+/// The longest date text accepted: JavaScript's form with a long zone name has about 70 bytes.
 const TEXT_MAX: usize = 128;
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
@@ -57,7 +57,7 @@ fn http_date(rest: &str, now: Wall) -> Option<Instant> {
     }
     let year = latest_year(number(year, 2, 2)?, now)?;
     let later = instant(year, month, day, clock);
-    // The last day of the fifty years may lie on either side of the hour.
+    // In the last year of the fifty the date may still be too late; then it is a century earlier.
     later
         .filter(|later| *later <= fifty_years_after(now))
         .or_else(|| instant(year - 100, month, day, clock))
@@ -215,7 +215,7 @@ fn is_utc(zone: &str) -> bool {
     zone.eq_ignore_ascii_case("GMT") || zone.eq_ignore_ascii_case("UTC")
 }
 
-/// Any word of letters: the weekday says nothing that the date does not.
+/// Any word of letters, for the weekday, which is redundant.
 fn word(text: &str) -> Option<()> {
     (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphabetic())).then_some(())
 }

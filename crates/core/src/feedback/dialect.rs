@@ -1,10 +1,10 @@
-//! A dialect: how one provider talks about its limits, as plain data.
+//! A dialect: how one provider reports its limits, as plain data.
 //!
 //! Promises: everything that differs between providers is a row in one of these tables; the code
-//! that reads a response knows families, never providers. A provider file can build the same
-//! rows. The standard rows follow a dialect's own, so a dialect only says what is different.
+//! that reads a response knows families of fields, never providers. A provider file can build the
+//! same rows. The standard rows follow a dialect's own, so a dialect lists only differences.
 //!
-//! Never: a closure, a compiled pattern or anything else that could not be written in a file.
+//! Never: a closure, a compiled pattern or anything else that a file could not contain.
 
 use super::Response;
 use super::classify::LimitVerdict;
@@ -14,51 +14,51 @@ use super::window::WindowUnit;
 use crate::time::Span;
 use std::sync::Arc;
 
-/// How one provider talks about its limits.
+/// How one provider reports its limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dialect {
     name: String,
     /// The rows of this provider.
     pub(super) own: Rows,
-    /// The rows that hold for everybody, read after the provider's own.
+    /// The rows that apply to every provider, read after the provider's own.
     standard: Arc<Rows>,
-    /// What some row looks at; everything else of a response is passed over.
+    /// The fields that some row reads; the rest of a response is skipped.
     pub(super) read_fields: FieldFilter,
-    /// The part of it that tells of windows, waits and scopes.
+    /// The fields that some row reads windows, waits and scopes from.
     pub(super) limit_fields: FieldFilter,
-    /// The headers that some row names.
+    /// The headers of rows that can match a response without a body.
     header_fields: FieldFilter,
-    /// Some row takes a success without a word for something.
+    /// Some row matches a success that has none of the fields it reads.
     matches_empty_success: bool,
 }
 
-/// The tables of a dialect. Order matters within a table: the first row that fits decides.
+/// The tables of a dialect. Order matters within a table: the first row that matches decides.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rows {
-    /// What a response is: refused, overloaded, or neither.
+    /// How to classify a response: limited, overloaded, or neither.
     pub signatures: Vec<Signature>,
-    /// Where an explicit wait is written.
+    /// Where to read an explicit wait.
     pub waits: Vec<WaitRule>,
-    /// Where a window (limit, remaining, reset) is written.
+    /// Where to read a window (limit, remaining, reset).
     pub windows: Vec<WindowRule>,
-    /// Where the scope is named outright.
+    /// Where to read an explicit scope.
     pub scopes: Vec<ScopeRule>,
-    /// What to wait if refused without a word about time.
+    /// How long to wait if a limited response states no time.
     pub default_waits: Vec<DefaultWait>,
-    /// What a bare number in a reset field means; size decides otherwise.
+    /// What a bare number in a reset field means; by default its size decides.
     pub reset_unit: TimeUnit,
     /// The header that names the window of the plain limit/remaining/reset fields, and the scope
     /// where these are missing or dropped.
     pub window_name: Option<String>,
-    /// The scope that a limit of 0 with 0 left stands for.
+    /// The scope that a limit of 0 with 0 remaining stands for.
     pub zero_of_zero: Option<String>,
-    /// When these hold, the numbers belong to a pool shared with strangers and are dropped.
+    /// When these hold, the numbers belong to a pool shared with other customers and are dropped.
     pub shared_if: Vec<Condition>,
-    /// Repeated plain fields are one list with an entry per window, not one value said twice.
+    /// Repeated plain fields are one list with an entry per window, not one value sent twice.
     pub parallel_lists: bool,
 }
 
-/// Where in a response to look.
+/// A place in a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FieldPlace {
     /// A header, by name.
@@ -72,20 +72,20 @@ pub enum FieldPlace {
     Text,
 }
 
-/// What must be true of a place. Texts compare without regard to case.
+/// What must be true of a place. Texts compare case-insensitively.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Test {
-    /// Nothing is there.
+    /// The place is empty.
     Absent,
-    /// A count of zero is there.
+    /// The value is a count of zero.
     Zero,
-    /// One of these is there, exactly.
+    /// The value equals one of these.
     Is(Vec<String>),
-    /// One of these is part of what is there.
+    /// The value contains one of these.
     Has(Vec<String>),
-    /// What is there begins with one of these.
+    /// The value begins with one of these.
     Starts(Vec<String>),
-    /// One of these is there once what follows a `:` and a namespace before `#` are dropped.
+    /// The value equals one of these, without the text after a `:` and a namespace before `#`.
     Code(Vec<String>),
 }
 
@@ -98,23 +98,23 @@ pub struct Condition {
     pub test: Test,
 }
 
-/// What a response is, if it has one of these statuses and every condition holds.
+/// Classifies a response that has one of these statuses and meets every condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// The statuses it applies to; none means every status.
+    /// The statuses it applies to; an empty list means every status.
     pub status: Vec<u16>,
     /// All of them must hold.
     pub conditions: Vec<Condition>,
-    /// What the response then is.
+    /// The verdict on such a response.
     pub verdict: LimitVerdict,
-    /// The scope it is about, if the signature tells.
+    /// The scope of the limit, if the signature implies it.
     pub scope: Option<String>,
-    /// Where the scope it is about is written.
+    /// Where the response names the scope of the limit.
     pub scope_at: Option<FieldPlace>,
 }
 
 impl Signature {
-    /// Does it look for something in the body? Then it fits none that has no body.
+    /// Does it read the body? Then it matches no response without one.
     pub(super) fn needs_body(&self) -> bool {
         let is_in_body = |condition: &Condition| {
             condition.test != Test::Absent && !matches!(condition.place, FieldPlace::Header(_))
@@ -122,7 +122,7 @@ impl Signature {
         self.conditions.iter().any(is_in_body)
     }
 
-    /// Could it fit a success that has nothing which it looks at?
+    /// Can it match a success that has none of the fields it reads?
     fn matches_empty_success(&self) -> bool {
         let is_absence = |condition: &Condition| condition.test == Test::Absent;
         let fits_success = self.status.is_empty() || self.status.iter().any(|status| *status < 400);
@@ -130,10 +130,10 @@ impl Signature {
     }
 }
 
-/// Where an explicit wait is written.
+/// Where to read an explicit wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitRule {
-    /// A time in a place of its own.
+    /// A time in a field of its own.
     Field {
         /// Where it is; a header name may contain one `*`.
         place: FieldPlace,
@@ -147,18 +147,18 @@ pub enum WaitRule {
         /// The words before the time.
         words: String,
     },
-    /// Points that refill: wait until there are enough for what the call costs.
+    /// Points that refill: wait until there are enough for the cost of the call.
     Refill {
-        /// Body path: what the call costs.
+        /// Body path of the cost of the call.
         cost: String,
-        /// Body path: what is there now.
+        /// Body path of the points available now.
         available: String,
-        /// Body path: what comes back per second.
+        /// Body path of the points restored per second.
         per_second: String,
     },
 }
 
-/// Where a window is written.
+/// Where to read a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WindowRule {
     /// One header per number.
@@ -167,7 +167,7 @@ pub enum WindowRule {
     Body(BodyFields),
     /// IETF `RateLimit` and `RateLimit-Policy`, as structured lists or the draft-07 dictionary.
     Structured {
-        /// The header with what is left.
+        /// The header with the remaining counts.
         rate: String,
         /// The header with the policies.
         policy: String,
@@ -186,12 +186,12 @@ pub enum WindowRule {
         /// The window's name.
         name: String,
     },
-    /// `name;left,name;left`.
+    /// `name;remaining,name;remaining`.
     NamedCounts {
         /// The header.
         header: String,
     },
-    /// `total=100; remaining=99; resets=41`, the `*` of the header being the name.
+    /// `total=100; remaining=99; resets=41`; the `*` of the header matches the name.
     Pairs {
         /// The header, with a `*`.
         header: String,
@@ -204,69 +204,69 @@ pub enum WindowRule {
 }
 
 /// A window with one header per number. Each column lists the headers to try in order. If the
-/// names contain a `*` (all of them, or none), there is a window for each text that it stands for,
-/// and that text is its name.
+/// names contain a `*` (all of them, or none), there is a window for each text that it matches,
+/// and that text is the window's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     /// The window's name, if the headers do not give one.
     pub name: Option<String>,
-    /// What is counted; none means that the name tells.
+    /// The unit; `None` derives it from the name.
     pub unit: Option<WindowUnit>,
-    /// What is allowed.
+    /// The limit.
     pub limit: Vec<String>,
-    /// What is left.
+    /// The remaining count.
     pub remaining: Vec<String>,
-    /// What was used; tells a missing limit or remaining count.
+    /// The used count; completes a missing limit or remaining count.
     pub used: Vec<String>,
     /// When it resets.
     pub reset: Vec<String>,
-    /// In how long it resets; beats `reset`.
+    /// The time until it resets; takes precedence over `reset`.
     pub reset_after: Vec<String>,
     /// How long the window is.
     pub period: Vec<(String, TimeUnit)>,
-    /// The limit, where the provider documents it and never sends it.
+    /// The limit, if the provider documents it and never sends it.
     pub known_limit: Option<u64>,
-    /// Texts that the `*` must not stand for.
+    /// Texts that the `*` must not match.
     pub except: Vec<String>,
 }
 
 /// A window with one JSON member per number; paths start at `root`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BodyFields {
-    /// Body path of the object; through `[]` there is a window for each.
+    /// Body path of the object; with `[]` there is a window for each element.
     pub root: String,
     /// The window's name.
     pub name: Option<String>,
-    /// Where its name is written.
+    /// Body path of its name.
     pub name_at: Option<String>,
-    /// What is counted.
+    /// The unit.
     pub unit: Option<WindowUnit>,
-    /// What is allowed.
+    /// Body path of the limit.
     pub limit: Option<String>,
-    /// What is left.
+    /// Body path of the remaining count.
     pub remaining: Option<String>,
-    /// What was used.
+    /// Body path of the used count.
     pub used: Option<String>,
     /// When it resets.
     pub reset: Vec<(String, TimeUnit)>,
-    /// The object exists only because the window is used up.
+    /// The object exists only if the window is exhausted.
     pub is_exhausted: bool,
-    /// The object means something only in a refusal.
+    /// The object counts only in a limited response.
     pub only_when_limited: bool,
 }
 
-/// Where the scope is named outright.
+/// Where to read an explicit scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScopeRule {
     /// Where to look.
     pub place: FieldPlace,
-    /// What must be true there; none means that anything will do.
+    /// What must be true there; `None` accepts anything.
     pub test: Option<Test>,
     /// How to name the scope.
     pub naming: ScopeNaming,
 }
 
-/// How a scope is named after what was found.
+/// How to name a scope after the value found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScopeNaming {
     /// As written.
@@ -275,14 +275,14 @@ pub enum ScopeNaming {
     Lower,
     /// As written, after this prefix.
     Prefixed(String),
-    /// Always this.
+    /// Always this name.
     Fixed(String),
 }
 
-/// What to wait if a refusal says nothing about time.
+/// How long to wait if a limited response states no time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefaultWait {
-    /// The scope it holds for; none means every scope.
+    /// The scope it applies to; `None` means every scope.
     pub scope: Option<String>,
     /// How long.
     pub wait: Span,
@@ -292,24 +292,24 @@ impl Dialect {
     /// A dialect of its own rows, followed by the standard ones.
     #[must_use]
     pub fn new(name: &str, own: Rows, standard: Arc<Rows>) -> Dialect {
-        let interest = FieldFilter::of(&[&own, &*standard]);
-        let told = FieldFilter::limits_only(&[&own, &*standard]);
-        let named = FieldFilter::without_body(&[&own, &*standard]);
+        let read_fields = FieldFilter::of(&[&own, &*standard]);
+        let limit_fields = FieldFilter::limits_only(&[&own, &*standard]);
+        let header_fields = FieldFilter::without_body(&[&own, &*standard]);
         let mut signatures = own.signatures.iter().chain(&standard.signatures);
-        let silence_speaks = signatures.any(Signature::matches_empty_success);
+        let matches_empty_success = signatures.any(Signature::matches_empty_success);
         Dialect {
             name: name.to_owned(),
             own,
             standard,
-            read_fields: interest,
-            limit_fields: told,
-            header_fields: named,
-            matches_empty_success: silence_speaks,
+            read_fields,
+            limit_fields,
+            header_fields,
+            matches_empty_success,
         }
     }
 
-    /// A success without a body to read and without any header that a row names: most answers are
-    /// such, and every row would look in vain.
+    /// A success without a body and without any header that a row names. Most responses are like
+    /// this, and no row can match them.
     pub(super) fn can_skip(&self, response: &Response<'_>) -> bool {
         let is_quiet =
             response.status < 400 && response.body.is_empty() && !self.matches_empty_success;
@@ -320,7 +320,7 @@ impl Dialect {
                 .any(|line| self.header_fields.has_header(line.0))
     }
 
-    /// Is a header of this name about limits, and so about one moment?
+    /// Does a header of this name report limits? Then it is valid only at the time it was sent.
     #[must_use]
     pub fn is_limit_header(&self, name: &str) -> bool {
         self.limit_fields.has_header(name)
@@ -338,14 +338,14 @@ impl Dialect {
         &self.own
     }
 
-    /// The rows that hold for everybody.
+    /// The rows that apply to every provider.
     #[must_use]
     pub fn standard(&self) -> Arc<Rows> {
         Arc::clone(&self.standard)
     }
 
-    /// Whether a success of this provider can carry news in its body. If not, the caller need not
-    /// hold the body back to have it read.
+    /// Whether a success of this provider can report limits in its body. If not, the caller need
+    /// not buffer the body to have it read.
     #[must_use]
     pub fn reads_success_bodies(&self) -> bool {
         let in_success = |signature: &Signature| {
@@ -385,7 +385,7 @@ impl Dialect {
         self.own.scopes.iter().chain(&self.standard.scopes)
     }
 
-    /// The wait for a refusal about `scope` that says nothing about time.
+    /// The wait for a limited response about `scope` that states no time.
     pub(super) fn default_wait(&self, scope: Option<&str>) -> Option<Span> {
         let fits = |row: &&DefaultWait| row.scope.is_none() || row.scope.as_deref() == scope;
         self.own.default_waits.iter().find(fits).map(|row| row.wait)

@@ -1,9 +1,9 @@
-//! What a dialect looks at, so that everything else of a response can be passed over.
+//! The fields that a dialect reads, so that the rest of a response can be skipped.
 //!
-//! Promises: a header or JSON member that some row names is never passed over. Most lines of a
-//! response are about other things; leaving them out first makes reading it cheap.
+//! Promises: a header or JSON member that some row names is never skipped. Most lines of a response
+//! are unrelated to limits; skipping them first makes reading cheap.
 //!
-//! Never: decides what anything means; a line too many only costs a comparison.
+//! Never: interprets a field; an unneeded line only costs a comparison.
 
 use super::dialect::{BodyFields, FieldPlace, Fields, Rows, Signature, WaitRule, WindowRule};
 
@@ -17,36 +17,34 @@ pub(super) struct FieldFilter {
     pub(super) members: Vec<String>,
     /// Hashes of header names, sorted.
     headers: Vec<u64>,
-    /// What stands before the `*` of header names that have one.
+    /// The text before the `*` of header names that have one.
     prefixes: Vec<String>,
 }
 
 impl FieldFilter {
     pub(super) fn of(tables: &[&Rows]) -> FieldFilter {
-        let mut interest = FieldFilter::default();
+        let mut filter = FieldFilter::default();
         tables
             .iter()
-            .for_each(|rows| interest.add_rows(rows, |_| true));
-        ALWAYS.iter().for_each(|name| interest.add_header(name));
-        interest.sorted()
+            .for_each(|rows| filter.add_rows(rows, |_| true));
+        ALWAYS.iter().for_each(|name| filter.add_header(name));
+        filter.sorted()
     }
 
-    /// What those rows name that can say something of a response without a body, and nothing else.
+    /// The fields of the rows that can match a response without a body.
     pub(super) fn without_body(tables: &[&Rows]) -> FieldFilter {
-        let mut interest = FieldFilter::default();
+        let mut filter = FieldFilter::default();
         let bare = |signature: &Signature| !signature.needs_body();
-        tables.iter().for_each(|rows| interest.add_rows(rows, bare));
-        interest.sorted()
+        tables.iter().for_each(|rows| filter.add_rows(rows, bare));
+        filter.sorted()
     }
 
-    /// What the rows name that tell of windows, waits and scopes. A response that fits no signature
-    /// and has none of these says nothing.
+    /// The fields that the rows read windows, waits and scopes from. A response that matches no
+    /// signature and has none of these says nothing about limits.
     pub(super) fn limits_only(tables: &[&Rows]) -> FieldFilter {
-        let mut interest = FieldFilter::default();
-        tables
-            .iter()
-            .for_each(|rows| interest.add_limit_fields(rows));
-        interest.sorted()
+        let mut filter = FieldFilter::default();
+        tables.iter().for_each(|rows| filter.add_limit_fields(rows));
+        filter.sorted()
     }
 
     fn sorted(mut self) -> FieldFilter {
@@ -59,7 +57,7 @@ impl FieldFilter {
         self
     }
 
-    /// Whether a header of this name, in any case, may matter.
+    /// Whether a row may read a header of this name, in any case.
     pub(super) fn has_header(&self, name: &str) -> bool {
         let starts = |prefix: &String| {
             let start = name.as_bytes().get(..prefix.len());
@@ -178,8 +176,8 @@ impl FieldFilter {
     }
 }
 
-/// FNV-1a of the name in lower case. Names are chosen by the provider, but a collision only lets
-/// a line through to be compared in full.
+/// FNV-1a of the name in lower case. The provider chooses the names, but a collision only lets a
+/// line through to the full comparison.
 fn hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0000_01b3)
@@ -199,11 +197,11 @@ mod tests {
             .window(WindowRule::Pairs {
                 header: "vendor-*".to_owned(),
             });
-        let interest = FieldFilter::of(&[&rows]);
-        assert_eq!(interest.members, ["code", "errors", "extensions"]);
+        let filter = FieldFilter::of(&[&rows]);
+        assert_eq!(filter.members, ["code", "errors", "extensions"]);
         for name in ["x-reason", "X-REASON", "Date", "AGE", "Vendor-Anything"] {
-            assert!(interest.has_header(name), "{name}");
+            assert!(filter.has_header(name), "{name}");
         }
-        assert!(!interest.has_header("etag") && !interest.has_header(""));
+        assert!(!filter.has_header("etag") && !filter.has_header(""));
     }
 }

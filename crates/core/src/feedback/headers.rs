@@ -1,19 +1,19 @@
 //! The header lines of one response, by name.
 //!
-//! Promises: names match without regard to case, values come trimmed, lines of one name keep
-//! their order. A value that is not text, or longer than any rate-limit field, is absent.
+//! Promises: names match case-insensitively, values are trimmed, lines with the same name stay in
+//! order. A value that is not text, or longer than any rate-limit field, counts as absent.
 //!
 //! Never: decides what a header means.
 
 use super::field_filter::FieldFilter;
 
-/// The most lines kept of those that a dialect reads; lines about other things do not count. More
-/// cannot arrive: HTTP stacks accept heads of 16 KiB, and HTTP/2 counts 32 bytes for a line on top
-/// of its text; under HTTP/1 they stop at about 100.
+/// The most lines stored of those that a dialect reads; other lines do not count. More cannot
+/// arrive: HTTP stacks accept heads of 16 KiB, and HTTP/2 counts 32 bytes for a line on top of its
+/// text; under HTTP/1 they stop at about 100.
 pub const LINES_MAX: usize = 512;
 
-/// The longest value looked at. The longest known field, a structured list of a dozen policies,
-/// stays below 1 KiB; common servers refuse whole heads beyond 8 KiB.
+/// The longest value that is read. The longest known field, a structured list of a dozen policies,
+/// stays below 1 KiB; common servers reject heads above 8 KiB.
 pub const VALUE_MAX: usize = 4 * 1024;
 
 /// The most items read from one list. No provider is known to send more than ten windows.
@@ -26,11 +26,11 @@ pub(super) struct HeaderLines<'a> {
 }
 
 impl<'a> HeaderLines<'a> {
-    /// The lines that `interest` knows.
-    pub(super) fn new(lines: &[(&'a str, &'a [u8])], interest: &FieldFilter) -> HeaderLines<'a> {
+    /// The lines that pass the filter.
+    pub(super) fn new(lines: &[(&'a str, &'a [u8])], filter: &FieldFilter) -> HeaderLines<'a> {
         let known = lines
             .iter()
-            .filter(|(name, _)| interest.has_header(name))
+            .filter(|(name, _)| filter.has_header(name))
             .take(LINES_MAX);
         let lines = known.filter_map(|(name, value)| {
             let value = std::str::from_utf8(value)
@@ -43,7 +43,7 @@ impl<'a> HeaderLines<'a> {
         }
     }
 
-    /// Is there a line whose name is such?
+    /// Is there a line whose name satisfies `is`?
     pub(super) fn any(&self, is: impl Fn(&str) -> bool) -> bool {
         self.lines.iter().any(|line| is(line.0))
     }
@@ -61,13 +61,13 @@ impl<'a> HeaderLines<'a> {
         self.all(name).next()
     }
 
-    /// The values of a list field as one list, whichever way it was split over lines.
+    /// The values of a list field as one list, however they were split over lines.
     pub(super) fn joined(&self, name: &str) -> Option<String> {
         let lines: Vec<&str> = self.all(name).take(ITEMS_MAX).collect();
         (!lines.is_empty()).then(|| lines.join(", "))
     }
 
-    /// What stands for the `*` in the names that match `pattern`, in lower case, sorted, once each.
+    /// What the `*` matches in the names that fit `pattern`: lower case, sorted, no duplicates.
     pub(super) fn wildcard_values(&self, pattern: &str) -> Vec<String> {
         let matches = self
             .lines
@@ -81,7 +81,7 @@ impl<'a> HeaderLines<'a> {
     }
 }
 
-/// The part of `name` that the one `*` of `pattern` covers; never empty.
+/// The part of `name` that the one `*` of `pattern` matches; never empty.
 fn wildcard_match<'n>(name: &'n str, pattern: &str) -> Option<&'n str> {
     let (before, after) = pattern.split_once('*')?;
     let end = name.len().checked_sub(after.len())?;
@@ -94,7 +94,7 @@ fn wildcard_match<'n>(name: &'n str, pattern: &str) -> Option<&'n str> {
 }
 
 /// The items of a comma list, trimmed. A number with thousands separators (`1,000`) is one
-/// malformed item: reading it as 1 and 0 would turn a thousand into nothing left.
+/// malformed item: reading it as 1 and 0 would turn a thousand into zero remaining.
 pub(super) fn items(value: &str) -> impl Iterator<Item = &str> {
     let separator = if is_grouped_number(value) { '\n' } else { ',' };
     value
@@ -127,8 +127,8 @@ mod tests {
     use crate::feedback::dialect::Rows;
     use crate::feedback::table_builder::header;
 
-    /// Interest in every name that the tests use.
-    fn interest() -> FieldFilter {
+    /// A filter that passes every name that the tests use.
+    fn filter() -> FieldFilter {
         let rows = Rows::default()
             .scope_in(header("x-a"))
             .scope_in(header("x-b"));
@@ -139,7 +139,7 @@ mod tests {
     fn names_match_without_case_and_values_are_trimmed() {
         let headers = HeaderLines::new(
             &[("X-A", b" 1\t"), ("x-a", b"2"), ("X-B", b"\xff")],
-            &interest(),
+            &filter(),
         );
         assert_eq!(headers.all("x-A").collect::<Vec<_>>(), ["1", "2"]);
         assert_eq!(headers.joined("X-a").as_deref(), Some("1, 2"));
@@ -151,10 +151,10 @@ mod tests {
         let mut lines: Vec<(&str, &[u8])> = vec![("etag", b"x"); 4 * LINES_MAX];
         lines.extend([("x-a", b"1".as_slice()); LINES_MAX]);
         lines.push(("x-b", b"2"));
-        let headers = HeaderLines::new(&lines[1..], &interest());
+        let headers = HeaderLines::new(&lines[1..], &filter());
         assert_eq!(headers.all("x-a").count(), LINES_MAX);
         assert_eq!(headers.first("x-b"), None, "beyond the bound");
-        let headers = HeaderLines::new(&lines[4 * LINES_MAX + 1..], &interest());
+        let headers = HeaderLines::new(&lines[4 * LINES_MAX + 1..], &filter());
         assert_eq!(headers.first("x-b"), Some("2"));
     }
 
@@ -166,7 +166,7 @@ mod tests {
             ("a--limit", b"3"),
             ("a-limit", b"4"),
         ];
-        let headers = HeaderLines::new(&lines, &interest());
+        let headers = HeaderLines::new(&lines, &filter());
         assert_eq!(headers.wildcard_values("a-*-limit"), ["input-tokens"]);
     }
 

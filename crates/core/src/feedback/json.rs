@@ -1,35 +1,35 @@
 //! Bodies: the few JSON fields that a dialect names, and nothing else.
 //!
 //! Promises: memory and time are bounded by the body's size, whatever is in it. Fields that the
-//! dialect does not name are skipped without being kept, so megabytes of data around a
-//! `rate_limit` object cost a scan and not a tree.
+//! dialect does not name are skipped and not stored, so megabytes of data around a `rate_limit`
+//! object cost a scan and not a tree.
 //!
-//! Never: keeps a body, or reads one larger than [`BODY_MAX`].
+//! Never: stores a body, or reads one larger than [`BODY_MAX`].
 
 use super::number::Decimal;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::cell::Cell;
 use std::fmt;
 
-/// The largest body read. Refusals are below 64 KiB; the exception is data with a quota beside it
-/// (SportMonks pages of 50 fixtures with includes are 200-900 KiB, nested includes make them a few
-/// times larger). Whoever reads it had to hold it back until its end; beyond this that costs more
-/// than the news are worth, and the headers have to do.
+/// The largest body read. Limited responses are below 64 KiB; the exception is data with a quota
+/// beside it (SportMonks pages of 50 fixtures with includes are 200-900 KiB, nested includes make
+/// them a few times larger). The reader must buffer a body to its end; above this bound that costs
+/// more than the quota is worth, and only the headers count.
 pub const BODY_MAX: usize = 4 * 1024 * 1024;
 
-/// How much of a body is searched for a text that stands anywhere in it: refusals are short pages.
+/// How much of a body is searched for free text: limited responses are short pages.
 pub const TEXT_MAX: usize = 4 * 1024;
 
-/// The most elements kept of one array: the violations, errors or details of one refusal.
+/// The most elements stored of one array: the violations, errors or details of one response.
 const ELEMENTS_MAX: usize = 32;
 
-/// The most values kept of one document: thirty times what the richest refusal has.
+/// The most values stored of one document: thirty times what the largest limited response has.
 const VALUES_MAX: usize = 4_096;
 
 /// The part of a JSON document that a dialect asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Json {
-    /// `null`, and whatever was not asked for.
+    /// `null`, and every value that was not asked for.
     Nothing,
     Bool(bool),
     /// Absent if negative or too large to be a count or a time.
@@ -40,7 +40,7 @@ pub(super) enum Json {
 }
 
 impl Json {
-    /// Reads `body`, keeping only object members whose name is in `wanted` (sorted).
+    /// Reads `body` and stores only object members whose name is in `wanted` (sorted).
     pub(super) fn read(body: &[u8], wanted: &[String]) -> Option<Json> {
         let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
         let first = body.iter().find(|byte| !byte.is_ascii_whitespace())?;
@@ -86,7 +86,7 @@ impl Json {
 
     fn member(&self, name: &str) -> Option<&Json> {
         match self {
-            // The last of two members with one name, as every common parser has it.
+            // The last of two members with one name, as in every common parser.
             Json::Object(members) => members
                 .iter()
                 .rev()
@@ -105,7 +105,7 @@ impl Json {
         }
     }
 
-    /// The number here, written as a number or as a text.
+    /// The number, written as a JSON number or as a string.
     pub(super) fn number(&self) -> Option<Decimal> {
         match self {
             Json::Number(number) => *number,
@@ -114,7 +114,7 @@ impl Json {
         }
     }
 
-    /// The text here; numbers and truth values as they are written, so that a code can be either.
+    /// The text; numbers and booleans as written, because a code can be any of them.
     pub(super) fn text(&self) -> Option<String> {
         match self {
             Json::Text(text) => Some(text.clone()),
@@ -134,7 +134,7 @@ pub(super) fn names(path: &str) -> impl Iterator<Item = &str> {
         .filter(|s| !s.is_empty())
 }
 
-/// Reads a value and skips every member that nobody asked for.
+/// Reads a value and skips every member that was not asked for.
 #[derive(Clone, Copy)]
 struct Pruned<'w> {
     wanted: &'w [String],
@@ -142,11 +142,11 @@ struct Pruned<'w> {
 }
 
 impl Pruned<'_> {
-    /// Takes room for one more value; none left means the rest is skipped.
+    /// Reserves room for one more value; without room the remaining values are skipped.
     fn has_room(self) -> bool {
-        let left = self.room.get();
-        self.room.set(left.saturating_sub(1));
-        left > 0
+        let room = self.room.get();
+        self.room.set(room.saturating_sub(1));
+        room > 0
     }
 }
 
@@ -178,7 +178,7 @@ impl<'de> Visitor<'de> for Pruned<'_> {
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<Json, E> {
-        // Only negative numbers come here: never a count or a time, but codes can be negative.
+        // Serde calls this for negative numbers only: never a count or a time, but maybe a code.
         Ok(Json::Text(number.to_string()))
     }
 
@@ -213,7 +213,7 @@ impl<'de> Visitor<'de> for Pruned<'_> {
                 continue;
             }
             let value = access.next_value_seed(self)?;
-            // A repeated name replaces what it repeats, so that repeating cannot fill memory.
+            // A repeated name replaces the earlier value, so repeating cannot fill memory.
             members.retain(|member| member.0 != name);
             members.push((name, value));
         }
@@ -242,7 +242,7 @@ mod tests {
             .collect();
         assert_eq!(found, ["1", "2"]);
         assert!(json.at("a.c").is_empty());
-        assert!(json.at("z").is_empty(), "not wanted, so not kept");
+        assert!(json.at("z").is_empty(), "not wanted, so not stored");
         let list = read(r#"[{"c":true}]"#, &["c"]).unwrap();
         assert_eq!(list.at("[].c"), [&Json::Bool(true)]);
     }
@@ -280,7 +280,7 @@ mod tests {
         let rows = vec!["[1,1,1,1,1,1,1,1]"; 32].join(",");
         let rows = vec![format!("[{rows}]"); 32].join(",");
         let json = read(&format!("{{\"a\":[{rows}],\"b\":1}}"), &["a", "b"]).unwrap();
-        assert!(json.at("b").is_empty(), "no room was left for it");
+        assert!(json.at("b").is_empty(), "there was no room for it");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Windows packed into one header: the vendors' own little languages.
+//! Windows packed into one header, each in a vendor's own format.
 //!
-//! Promises: an entry that does not follow its grammar is dropped and its neighbours stay.
+//! Promises: an entry that does not follow its grammar is dropped; the other entries stay.
 //!
 //! Never: reads more than [`ITEMS_MAX`] entries of one header.
 
@@ -13,8 +13,8 @@ use super::window::{Window, WindowUnit, count, wait_of};
 use crate::time::Span;
 
 /// Shopify's `32/40`, Salesforce's `api-usage=25/15000;per-app-api-usage=17/250(appName=x)`.
-pub(super) fn used_of_limit(header: &str, opened: &ParsedResponse<'_>, found: &mut Vec<Window>) {
-    let lines = opened.headers.all(header).take(ITEMS_MAX);
+pub(super) fn used_of_limit(header: &str, parsed: &ParsedResponse<'_>, found: &mut Vec<Window>) {
+    let lines = parsed.headers.all(header).take(ITEMS_MAX);
     for entry in lines
         .flat_map(|line| line.split([';', ',']))
         .take(ITEMS_MAX)
@@ -44,11 +44,11 @@ pub(super) fn used_of_limit(header: &str, opened: &ParsedResponse<'_>, found: &m
 pub(super) fn per_period(
     headers: (&str, &str),
     name: &str,
-    opened: &ParsedResponse<'_>,
+    parsed: &ParsedResponse<'_>,
     found: &mut Vec<Window>,
 ) {
     let pairs = |header: &str| -> Vec<(u64, Span)> {
-        let list = opened.headers.joined(header).unwrap_or_default();
+        let list = parsed.headers.joined(header).unwrap_or_default();
         let pair = |item: &str| {
             let (number, seconds) = item.split_once(':')?;
             let period = Decimal::parse(seconds.trim())?.seconds()?;
@@ -75,13 +75,13 @@ pub(super) fn per_period(
 }
 
 /// Azure's `Microsoft.Compute/HighCostGet3Min;119,Microsoft.Compute/HighCostGet30Min;839`.
-pub(super) fn named_counts(header: &str, opened: &ParsedResponse<'_>, found: &mut Vec<Window>) {
-    let list = opened.headers.joined(header).unwrap_or_default();
-    for (name, left) in items(&list).filter_map(|item| item.rsplit_once(';')) {
+pub(super) fn named_counts(header: &str, parsed: &ParsedResponse<'_>, found: &mut Vec<Window>) {
+    let list = parsed.headers.joined(header).unwrap_or_default();
+    for (name, remaining) in items(&list).filter_map(|item| item.rsplit_once(';')) {
         let name = printable(name);
         let window = Window {
             name,
-            remaining: count(left.trim()),
+            remaining: count(remaining.trim()),
             ..Window::default()
         };
         found.extend(window.complete(None));
@@ -91,13 +91,13 @@ pub(super) fn named_counts(header: &str, opened: &ParsedResponse<'_>, found: &mu
 /// Zendesk's `zendesk-ratelimit-tickets-index: total=100; remaining=99; resets=41`.
 pub(super) fn pairs(
     header: &str,
-    opened: &ParsedResponse<'_>,
+    parsed: &ParsedResponse<'_>,
     clocks: Clocks,
     found: &mut Vec<Window>,
 ) {
-    for star in opened.headers.wildcard_values(header) {
+    for star in parsed.headers.wildcard_values(header) {
         let name = header.replacen('*', &star, 1);
-        for line in opened.headers.all(&name).take(ITEMS_MAX) {
+        for line in parsed.headers.all(&name).take(ITEMS_MAX) {
             let mut window = Window {
                 name: printable(&star),
                 ..Window::default()
@@ -122,12 +122,12 @@ pub(super) fn pairs(
 /// Trakt's `{"name":…,"period":300,"limit":500,"remaining":321,"until":"2026-11-15T12:04:00Z"}`.
 pub(super) fn json_header(
     header: &str,
-    opened: &ParsedResponse<'_>,
+    parsed: &ParsedResponse<'_>,
     clocks: Clocks,
     found: &mut Vec<Window>,
 ) {
     let wanted = ["limit", "name", "period", "remaining", "until"].map(str::to_owned);
-    for line in opened.headers.all(header).take(ITEMS_MAX) {
+    for line in parsed.headers.all(header).take(ITEMS_MAX) {
         let Some(json) = Json::read(line.as_bytes(), &wanted) else {
             continue;
         };

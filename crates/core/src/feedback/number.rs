@@ -1,24 +1,24 @@
 //! Numbers as providers write them.
 //!
 //! Promises: only ASCII `digits[.digits]` is a number. Signs, exponents, hex, separators, `NaN`,
-//! `Infinity` and digits of other scripts are malformed, and malformed means absent. Nothing
-//! here is a float by the time it leaves, and nothing rounds a wait down.
+//! `Infinity` and digits of other scripts are malformed, and malformed means absent. No float
+//! leaves this module, and no wait is rounded down.
 //!
-//! Never: guesses what a malformed number might have meant.
+//! Never: guesses what a malformed number might mean.
 
 use crate::time::Span;
 
-/// The longest number believed. Nineteen digits hold every epoch in nanoseconds and fit a `u64`;
-/// whatever is longer is an overflow or an attack.
+/// The longest number accepted. Nineteen digits hold every epoch in nanoseconds and fit a `u64`;
+/// a longer number is an overflow or an attack.
 const DIGITS_MAX: usize = 19;
 
-/// The largest count believed: what survives a trip through a JSON double, and what the shared
-/// ledgers can store.
+/// The largest count accepted: a JSON double represents it exactly, and the shared ledgers can
+/// store it.
 pub const COUNT_MAX: u64 = 1 << 53;
 
 const MICROS_PER_UNIT: u32 = 1_000_000;
 
-/// A non-negative decimal number, kept to a millionth (further digits round up).
+/// A non-negative decimal number, precise to a millionth (further digits round up).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Decimal {
     whole: u64,
@@ -32,7 +32,7 @@ impl Decimal {
         millionths: 0,
     };
 
-    /// Reads `digits[.digits]`; blanks around it are the caller's business.
+    /// Reads `digits[.digits]`; the caller trims blanks.
     pub(super) fn parse(text: &str) -> Option<Decimal> {
         let (whole, fraction) = match text.split_once('.') {
             Some((whole, fraction)) => (whole, Some(fraction)),
@@ -49,7 +49,8 @@ impl Decimal {
         })
     }
 
-    /// Reads a JSON number. A JSON float is the shortest text that means it, so it is read as text.
+    /// Reads a JSON number. A float prints as the shortest text that reads back the same, so it is
+    /// read as text.
     pub(super) fn from_json(number: &serde_json::Number) -> Option<Decimal> {
         if let Some(whole) = number.as_u64() {
             return Some(Decimal {
@@ -61,7 +62,7 @@ impl Decimal {
             .as_f64()
             .filter(|float| float.is_finite() && *float >= 0.0)?;
         // Rust prints floats without exponents and with the fewest digits that read back the
-        // same. A tiny fraction still has a long tail of digits; cut it where it stops mattering.
+        // same. A tiny fraction still has many digits; cut those that no longer matter.
         let text = float.to_string();
         let (whole, fraction) = text.split_once('.').unwrap_or((text.as_str(), ""));
         let fraction: String = fraction.chars().take(DIGITS_MAX).collect();
@@ -110,7 +111,7 @@ pub(super) fn digits(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Up to six fraction digits as millionths; what lies beyond them rounds up.
+/// Up to six fraction digits as millionths; further digits round up.
 fn millionths(fraction: &str) -> u32 {
     let mut value = 0;
     let mut rest = 0;

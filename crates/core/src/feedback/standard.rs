@@ -1,7 +1,7 @@
-//! The rows that hold for every provider: standards, de facto families, and vendor headers whose
-//! names cannot be mistaken.
+//! The rows that apply to every provider: standards, de facto families, and vendor headers whose
+//! names are unambiguous.
 //!
-//! Promises: nothing here matches free words of a body. Bodies count only where they are typed:
+//! Promises: nothing here matches free text in a body. Bodies count only where they are typed:
 //! `application/problem+json` and `google.rpc.Status`.
 //!
 //! Never: a default wait; only a provider's own documentation can give one.
@@ -53,7 +53,7 @@ fn bodies(rows: Rows) -> Rows {
         .overloaded(on(&[503, 529]))
 }
 
-/// Fields that exist to say which limit refused, whoever sends them.
+/// Fields that name the limit that rejected the call, whichever provider sends them.
 fn scopes(rows: Rows) -> Rows {
     rows.scope_in(header("x-rate-limit-type"))
         .scope_in(header("ratelimit-reason"))
@@ -141,8 +141,8 @@ fn structured(prefix: &str) -> WindowRule {
     }
 }
 
-/// `<family>-Limit`, `-Remaining`, `-Reset` and what some add to them. Zendesk's older limit field
-/// has the bare name of its family.
+/// `<family>-Limit`, `-Remaining`, `-Reset` and the fields that some providers add. Zendesk's older
+/// limit field has the bare name of its family.
 fn plain(family: &str, limit: &[&str], used: &[&str]) -> WindowRule {
     let name = |field: &str| format!("{family}{field}");
     WindowRule::Fields(Fields {
@@ -157,7 +157,7 @@ fn plain(family: &str, limit: &[&str], used: &[&str]) -> WindowRule {
     })
 }
 
-/// A window for each text that the `*` stands for.
+/// A window for each text that the `*` matches.
 fn wildcard(limit: &str, remaining: &str, reset: &str) -> WindowRule {
     WindowRule::Fields(Fields {
         limit: texts(&[limit]),
@@ -180,7 +180,7 @@ fn triple(name: &str, family: &str) -> WindowRule {
     })
 }
 
-/// A window without a reset; the name tells the unit.
+/// A window without a reset; its name gives the unit.
 fn counted(name: &str, limit: &str, remaining: &str) -> WindowRule {
     WindowRule::Fields(Fields {
         name: Some(name.to_owned()),

@@ -1,11 +1,11 @@
 //! The IETF's `RateLimit` and `RateLimit-Policy` fields.
 //!
-//! Promises: both grammars that are in use are read: the structured list of draft-08 and later
+//! Promises: both grammars in use are read: the structured list of draft-08 and later
 //! (`"burst";r=50;t=30`) and the dictionary of draft-07 (`limit=100, remaining=50, reset=30`). A
-//! field that is no structured field is ignored whole, an item that breaks the rules is ignored
-//! alone.
+//! field that is no structured field is ignored completely; of a valid field only the items that
+//! break the rules are ignored.
 //!
-//! Never: makes a window of a policy alone; it says nothing about what is left.
+//! Never: makes a window of a policy alone; a policy does not say how much remains.
 
 use super::classify::{ParsedResponse, printable};
 use super::headers::ITEMS_MAX;
@@ -14,7 +14,7 @@ use super::window::{Window, WindowUnit};
 use crate::time::Span;
 use sfv::{BareItem, Dictionary, Item, List, ListEntry, Parser};
 
-/// What a policy adds to the item of the same name.
+/// A policy, which completes the item of the same name.
 struct Policy {
     name: String,
     unit: WindowUnit,
@@ -26,10 +26,10 @@ struct Policy {
 pub(super) fn windows(
     rate: &str,
     policy: &str,
-    opened: &ParsedResponse<'_>,
+    parsed: &ParsedResponse<'_>,
     found: &mut Vec<Window>,
 ) {
-    let Some(field) = opened.headers.joined(rate) else {
+    let Some(field) = parsed.headers.joined(rate) else {
         return;
     };
     let list: Option<List> = Parser::new(&field).parse().ok();
@@ -37,12 +37,12 @@ pub(super) fn windows(
         found.extend(dictionary(&field));
         return;
     };
-    let policies = policies(policy, opened);
+    let policies = policies(policy, parsed);
     for item in list.iter().take(ITEMS_MAX).filter_map(entry_item) {
         let Some(name) = identifier(&item.bare_item) else {
             continue;
         };
-        let (Some(Some(left)), Ok(reset)) =
+        let (Some(Some(remaining)), Ok(reset)) =
             (integer_param(item, "r").ok(), integer_param(item, "t"))
         else {
             continue;
@@ -52,15 +52,15 @@ pub(super) fn windows(
             name: printable(&name),
             unit: policy.map(|policy| policy.unit).unwrap_or_default(),
             limit: policy.map(|policy| policy.quota),
-            remaining: Some(left),
+            remaining: Some(remaining),
             reset: reset.and_then(|seconds| within_horizon(Span::from_secs(seconds))),
             period: policy.and_then(|policy| policy.window),
         });
     }
 }
 
-fn policies(header: &str, opened: &ParsedResponse<'_>) -> Vec<Policy> {
-    let field = opened.headers.joined(header).unwrap_or_default();
+fn policies(header: &str, parsed: &ParsedResponse<'_>) -> Vec<Policy> {
+    let field = parsed.headers.joined(header).unwrap_or_default();
     let list: List = Parser::new(&field).parse().unwrap_or_default();
     let policy = |item: &Item| {
         let unit = match item.params.get("qu").map(identifier) {
@@ -119,7 +119,7 @@ fn identifier(item: &BareItem) -> Option<String> {
         .or_else(token)
 }
 
-/// A parameter that must be a non-negative integer if it is there at all.
+/// A parameter that, if present, must be a non-negative integer.
 fn integer_param(item: &Item, name: &str) -> Result<Option<u64>, Malformed> {
     let Some(value) = item.params.get(name) else {
         return Ok(None);
@@ -131,5 +131,5 @@ fn integer_param(item: &Item, name: &str) -> Result<Option<u64>, Malformed> {
         .ok_or(Malformed)
 }
 
-/// A parameter that breaks the draft's rules; its item is to be ignored.
+/// A parameter that breaks the draft's rules; its item is ignored.
 struct Malformed;

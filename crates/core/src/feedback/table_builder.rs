@@ -1,6 +1,6 @@
-//! Words to write the tables of dialects with.
+//! Builder functions for the tables of the built-in dialects.
 //!
-//! Promises: each word adds one row; a table reads from top to bottom as the reader tries it.
+//! Promises: each call adds one row; rows are tried in the order they are written.
 //!
 //! Never: used outside the built-in tables; a provider file fills [`Rows`] itself.
 
@@ -69,7 +69,7 @@ impl FieldPlace {
     }
 }
 
-/// What a signature looks for: statuses (none = all), conditions, and the scope it tells.
+/// A signature under construction: statuses (none = all), conditions, and the scope.
 #[derive(Default)]
 pub(super) struct SignatureBuilder {
     status: Vec<u16>,

@@ -1,9 +1,9 @@
-//! Explicit waits: where a provider says outright how long to stay away.
+//! Explicit waits: fields in which a provider states how long to wait.
 //!
-//! Promises: of several instructions the longest counts; but where another source gives the same
-//! instruction in finer units (65 seconds beside 64.57), the finer one does.
+//! Promises: of several instructions the longest counts. If another source gives the same
+//! instruction in finer units (65 seconds beside 64.57), the finer one counts.
 //!
-//! Never: derives a wait from what is left; that is the windows' business.
+//! Never: derives a wait from a remaining count; `window` does that.
 
 use super::classify::ParsedResponse;
 use super::dialect::{Dialect, FieldPlace, WaitRule};
@@ -13,76 +13,76 @@ use super::number::Decimal;
 use super::wait_time::{Clocks, TimeUnit, within_horizon};
 use crate::time::Span;
 
-/// How far below the longest instruction a finer one may lie and still be the same: whole seconds
-/// are rounded up from it. Further apart is a contradiction, and the longer counts.
+/// How far below the longest instruction a finer one may lie and still be the same: providers round
+/// it up to whole seconds. A larger difference is a contradiction, and the longer one counts.
 const ROUNDING: Span = Span::from_secs(1);
 
-/// What one source says. Of what it says several times, the longest counts, and is the greatest.
+/// The wait that one source states. If it states several, the longest counts; it sorts greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct StatedWait {
     wait: Span,
-    /// Written in a unit that can tell parts of a second.
+    /// The unit can express fractions of a second.
     fine: bool,
 }
 
 /// The explicit wait of a response, if it has one.
 pub(super) fn explicit(
     dialect: &Dialect,
-    opened: &ParsedResponse<'_>,
+    parsed: &ParsedResponse<'_>,
     clocks: Clocks,
 ) -> Option<Span> {
     let source = |rule: &WaitRule| match rule {
-        WaitRule::Field { place, unit } => wait_at(place, *unit, opened, clocks),
+        WaitRule::Field { place, unit } => wait_at(place, *unit, parsed, clocks),
         WaitRule::AfterWords { place, words } => {
-            let sentences = opened.values(place);
-            let told = sentences
+            let sentences = parsed.values(place);
+            let stated = sentences
                 .iter()
                 .filter_map(|text| wait_after_words(text, words, clocks));
-            told.max()
+            stated.max()
         }
         WaitRule::Refill {
             cost,
             available,
             per_second,
         } => {
-            let wait = refill_wait(opened.json.as_ref(), [cost, available, per_second]);
+            let wait = refill_wait(parsed.json.as_ref(), [cost, available, per_second]);
             wait.map(|wait| StatedWait { wait, fine: true })
         }
     };
     choose_wait(&dialect.waits().filter_map(source).collect::<Vec<_>>())
 }
 
-fn choose_wait(told: &[StatedWait]) -> Option<Span> {
-    let longest = told.iter().map(|told| told.wait).max()?;
-    let finer = told
+fn choose_wait(stated: &[StatedWait]) -> Option<Span> {
+    let longest = stated.iter().map(|stated| stated.wait).max()?;
+    let finer = stated
         .iter()
-        .filter(|told| told.fine && told.wait + ROUNDING >= longest);
-    Some(finer.map(|told| told.wait).max().unwrap_or(longest))
+        .filter(|stated| stated.fine && stated.wait + ROUNDING >= longest);
+    Some(finer.map(|stated| stated.wait).max().unwrap_or(longest))
 }
 
 fn wait_at(
     place: &FieldPlace,
     unit: TimeUnit,
-    opened: &ParsedResponse<'_>,
+    parsed: &ParsedResponse<'_>,
     clocks: Clocks,
 ) -> Option<StatedWait> {
     match place {
         FieldPlace::Header(name) if name.contains('*') => {
-            let stars = opened.headers.wildcard_values(name).into_iter();
+            let stars = parsed.headers.wildcard_values(name).into_iter();
             let names = stars.map(|star| FieldPlace::Header(name.replacen('*', &star, 1)));
             names
-                .filter_map(|name| wait_at(&name, unit, opened, clocks))
+                .filter_map(|name| wait_at(&name, unit, parsed, clocks))
                 .max()
         }
         FieldPlace::Header(name) => {
-            let lines = opened.headers.all(name).take(ITEMS_MAX);
+            let lines = parsed.headers.all(name).take(ITEMS_MAX);
             let texts = lines.flat_map(split_instructions).take(ITEMS_MAX);
             texts
                 .filter_map(|text| parse_wait(&text, unit, clocks))
                 .max()
         }
         FieldPlace::Body(path) => {
-            let found = opened.json.iter().flat_map(|json| json.at(path));
+            let found = parsed.json.iter().flat_map(|json| json.at(path));
             found
                 .filter_map(|json| match json {
                     Json::Number(number) => Some(StatedWait {
@@ -95,17 +95,17 @@ fn wait_at(
                 .max()
         }
         FieldPlace::Tag(_) | FieldPlace::Text => {
-            let texts = opened.values(place);
-            let told = texts
+            let texts = parsed.values(place);
+            let stated = texts
                 .iter()
                 .filter_map(|text| parse_wait(text, unit, clocks));
-            told.max()
+            stated.max()
         }
     }
 }
 
-/// The wait that a text asks for. It is fine if its unit is, or if it is written to more than the
-/// second: a fraction, milliseconds, or an epoch in milliseconds (twelve digits and more).
+/// The wait that a text states. It is fine if its unit is, or if it is more precise than a second:
+/// a fraction, milliseconds, or an epoch in milliseconds (twelve digits and more).
 fn parse_wait(text: &str, unit: TimeUnit, clocks: Clocks) -> Option<StatedWait> {
     let epoch = is_digits(text) && text.len() >= 12;
     Some(StatedWait {
@@ -140,9 +140,9 @@ fn is_word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphabetic())
 }
 
-/// The time that follows `words` in a sentence: the next word, without the sentence's own marks.
+/// The time that follows `words` in a sentence: the next word, without punctuation.
 fn wait_after_words(sentence: &str, words: &str, clocks: Clocks) -> Option<StatedWait> {
-    // Lower-casing ASCII keeps every byte where it is.
+    // Lower-casing ASCII moves no byte.
     let at = sentence
         .to_ascii_lowercase()
         .find(&words.to_ascii_lowercase())?

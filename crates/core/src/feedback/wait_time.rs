@@ -1,8 +1,8 @@
-//! How long until then: every unit of time that providers use, turned into a wait from now.
+//! Converts every unit of time that providers use into a wait from now.
 //!
-//! Promises: a point in time is measured on the server's own clock where its `Date` can be
-//! believed, so a clock that runs ahead does not lengthen or shorten a wait. The past is zero.
-//! More than [`HORIZON`] ahead is malformed, and malformed means absent.
+//! Promises: a point in time is measured on the server's own clock where its `Date` is plausible,
+//! so clock skew does not lengthen or shorten a wait. A time in the past is a wait of zero. A time
+//! more than [`HORIZON`] ahead is malformed, and malformed means absent.
 //!
 //! Never: returns a wait longer than the horizon, or adds a floor or jitter; the governor does.
 
@@ -10,11 +10,11 @@ use super::date;
 use super::number::Decimal;
 use crate::time::{Span, Wall};
 
-/// The longest wait believed: a monthly quota is the longest limit there is.
+/// The longest wait accepted: a monthly quota is the longest limit there is.
 pub const HORIZON: Span = Span::from_secs(31 * 24 * 3_600);
 
-/// How far the server's `Date` may lie from our clock and still be used to measure with. Beyond a
-/// day it is a stuck clock or a cached header, not skew.
+/// How far the server's `Date` may differ from our clock and still be used. A difference of more
+/// than a day is a stuck clock or a cached header, not skew.
 const SKEW_MAX: Span = Span::from_secs(24 * 3_600);
 
 /// The most parts a duration may have: `1h2m3s4ms5us6ns` uses every unit once.
@@ -44,7 +44,7 @@ pub enum TimeUnit {
 }
 
 impl TimeUnit {
-    /// Whether every number in this unit can tell parts of a second.
+    /// Whether every number in this unit can express fractions of a second.
     pub(super) fn has_subseconds(self) -> bool {
         match self {
             TimeUnit::FractionalSeconds | TimeUnit::Millis | TimeUnit::EpochMillis => true,
@@ -53,7 +53,7 @@ impl TimeUnit {
     }
 }
 
-/// Our clock, and the server's where it told us a believable one.
+/// Our clock, and the server's if its `Date` is plausible.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clocks {
     now: Wall,
@@ -63,18 +63,18 @@ pub(super) struct Clocks {
 impl Clocks {
     /// `date` is the response's `Date`.
     pub(super) fn new(now: Wall, date: Option<&str>) -> Clocks {
-        let told = date.and_then(|text| date::parse(text, now));
-        let told = told
+        let stated = date.and_then(|text| date::parse(text, now));
+        let stated = stated
             .and_then(|instant| u64::try_from(instant).ok())
             .map(Wall);
-        let server = told.filter(|told| told.since(now).max(now.since(*told)) <= SKEW_MAX);
+        let server = stated.filter(|stated| stated.since(now).max(now.since(*stated)) <= SKEW_MAX);
         Clocks {
             now,
             server: server.unwrap_or(now),
         }
     }
 
-    /// The wait that `text` asks for: a number in `unit`, a duration, or a date.
+    /// The wait that `text` states: a number in `unit`, a duration, or a date.
     pub(super) fn wait(self, text: &str, unit: TimeUnit) -> Option<Span> {
         let text = text.trim_matches([' ', '\t']);
         if let Some(number) = Decimal::parse(text) {
@@ -86,7 +86,7 @@ impl Clocks {
         date::parse(text, self.now).and_then(|instant| self.until(instant.into()))
     }
 
-    /// The wait that a bare number asks for.
+    /// The wait that a bare number states.
     pub(super) fn wait_number(self, number: Decimal, unit: TimeUnit) -> Option<Span> {
         match unit {
             TimeUnit::Seconds | TimeUnit::FractionalSeconds => within_horizon(number.seconds()?),
@@ -110,14 +110,14 @@ impl Clocks {
         self.until(i128::try_from(scaled.div_ceil(1_000_000)).ok()?)
     }
 
-    /// From the server's now to `instant`; the past is no wait.
+    /// From the server's current time to `instant`; an instant in the past is a wait of zero.
     fn until(self, instant: i128) -> Option<Span> {
         let ahead = (instant - i128::from(self.server.0)).max(0);
         within_horizon(Span(u64::try_from(ahead).ok()?))
     }
 }
 
-/// The wait unless it lies beyond the horizon.
+/// The wait, unless it exceeds the horizon.
 pub(super) fn within_horizon(wait: Span) -> Option<Span> {
     (wait <= HORIZON).then_some(wait)
 }

@@ -1,10 +1,10 @@
-//! Windows: how much of which limit is left, and until when.
+//! Windows: how much of each limit remains, and until when.
 //!
-//! Promises: every window that a response describes is collected, whichever family it is written
-//! in; a field said twice counts at its worst (fewest left, lowest limit, latest reset). Which of
-//! them binds does not depend on the order in which headers of different names came.
+//! Promises: every window that a response describes is collected, whichever family of fields it
+//! uses; a repeated field counts at its worst (fewest remaining, lowest limit, latest reset). The
+//! order of headers with different names does not decide which window binds.
 //!
-//! Never: lets a malformed number stand for zero, or for anything but absence.
+//! Never: takes a malformed number for zero, or for anything but absent.
 
 use super::classify::{ParsedResponse, printable};
 use super::dialect::{BodyFields, Dialect, Fields};
@@ -33,7 +33,7 @@ pub enum WindowUnit {
 }
 
 impl WindowUnit {
-    /// The unit that a window's name speaks of; most speak of none and count requests.
+    /// The unit that a window's name mentions; most mention none and count requests.
     pub(super) fn from_name(name: &str) -> WindowUnit {
         let has = |word: &str| name.contains(word);
         if has("token") {
@@ -48,16 +48,16 @@ impl WindowUnit {
     }
 }
 
-/// One limit as the provider describes it. What it does not say is `None`.
+/// One limit as the provider describes it. A value that it does not send is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     /// The provider's name for it.
     pub name: Option<String>,
     /// What it counts.
     pub unit: WindowUnit,
-    /// What is allowed.
+    /// The limit.
     pub limit: Option<u64>,
-    /// What is left.
+    /// The remaining count.
     pub remaining: Option<u64>,
     /// How long until it resets, from now.
     pub reset: Option<Span>,
@@ -66,18 +66,19 @@ pub struct Window {
 }
 
 impl Window {
-    /// Whether nothing is left.
+    /// Whether nothing remains.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         self.remaining == Some(0)
     }
 
-    /// Completes the window from what was used, and drops it if it says nothing.
+    /// Completes the window from the used count, and drops it if it has no value.
     pub(super) fn complete(mut self, used: Option<u64>) -> Option<Window> {
         match (self.limit, self.remaining, used) {
             (Some(limit), None, Some(used)) => self.remaining = Some(limit.saturating_sub(used)),
-            (None, Some(left), Some(used)) => {
-                self.limit = Some(left.saturating_add(used)).filter(|limit| *limit <= COUNT_MAX);
+            (None, Some(remaining), Some(used)) => {
+                self.limit =
+                    Some(remaining.saturating_add(used)).filter(|limit| *limit <= COUNT_MAX);
             }
             (None, None, _) | (Some(_), Some(_), _) | (_, _, None) => {}
         }
@@ -90,13 +91,13 @@ impl Window {
 /// Reads the windows of one header per number.
 pub(super) fn from_headers(
     fields: &Fields,
-    opened: &ParsedResponse<'_>,
+    parsed: &ParsedResponse<'_>,
     dialect: &Dialect,
     clocks: Clocks,
     found: &mut Vec<Window>,
 ) {
-    for star in wildcard_values(fields, opened) {
-        let lines = Lines::read(fields, &star, opened, dialect.own.reset_unit, clocks);
+    for star in wildcard_values(fields, parsed) {
+        let lines = Lines::read(fields, &star, parsed, dialect.own.reset_unit, clocks);
         let name = printable(&star).or_else(|| fields.name.clone());
         let unit = fields
             .unit
@@ -104,7 +105,7 @@ pub(super) fn from_headers(
         let period = fields
             .period
             .iter()
-            .find_map(|(header, unit)| clocks.wait(opened.headers.first(header)?, *unit));
+            .find_map(|(header, unit)| clocks.wait(parsed.headers.first(header)?, *unit));
         let frame = Window {
             name,
             unit,
@@ -115,13 +116,13 @@ pub(super) fn from_headers(
     }
 }
 
-/// What the `*` of the names stands for in this response; one empty text if there is no `*`, and
-/// nothing if none of the headers is there.
-fn wildcard_values(fields: &Fields, opened: &ParsedResponse<'_>) -> Vec<String> {
+/// What the `*` of the names matches in this response; one empty text if there is no `*`, and
+/// nothing if none of the headers was sent.
+fn wildcard_values(fields: &Fields, parsed: &ParsedResponse<'_>) -> Vec<String> {
     let mut names = fields.names();
-    // The names of one window have a `*` all or none, so the first tells.
+    // Either all names of one window have a `*` or none has, so the first one decides.
     if !names.clone().next().is_some_and(|name| name.contains('*')) {
-        let sent = names.any(|name| opened.headers.first(name).is_some());
+        let sent = names.any(|name| parsed.headers.first(name).is_some());
         return if sent {
             vec![String::new()]
         } else {
@@ -129,7 +130,7 @@ fn wildcard_values(fields: &Fields, opened: &ParsedResponse<'_>) -> Vec<String> 
         };
     }
     let mut stars: Vec<String> = names
-        .flat_map(|name| opened.headers.wildcard_values(name))
+        .flat_map(|name| parsed.headers.wildcard_values(name))
         .collect();
     stars.sort_unstable();
     stars.dedup();
@@ -138,7 +139,7 @@ fn wildcard_values(fields: &Fields, opened: &ParsedResponse<'_>) -> Vec<String> 
     stars
 }
 
-/// The name with `star` in the place of its `*`.
+/// The name with `star` in place of its `*`.
 fn fill_wildcard<'n>(name: &'n str, star: &str) -> Cow<'n, str> {
     if star.is_empty() {
         Cow::Borrowed(name)
@@ -160,15 +161,15 @@ impl<'a> Lines<'a> {
     fn read(
         fields: &Fields,
         star: &str,
-        opened: &ParsedResponse<'a>,
+        parsed: &ParsedResponse<'a>,
         unit: TimeUnit,
         clocks: Clocks,
     ) -> Lines<'a> {
-        // The first header of a column that can be read; the others are other names for it.
+        // The first readable header of a column counts; the others are aliases.
         let column = |names: &[String], readable: &dyn Fn(&str) -> bool| {
             let mut lines = names.iter().map(|name| {
                 let name = fill_wildcard(name, star);
-                opened
+                parsed
                     .headers
                     .all(&name)
                     .take(ITEMS_MAX)
@@ -215,15 +216,15 @@ impl<'a> Lines<'a> {
             ..frame.clone()
         };
         let used = self.used.iter().filter_map(|line| count(line)).max();
-        // A limit we know by heart says nothing about a response without a count.
+        // A documented limit alone makes no window: the response must send a count.
         let known_only = limit.is_none() && window.remaining.is_none() && used.is_none();
         if !(known_only && window.reset.is_none()) {
             found.extend(window.complete(used));
         }
     }
 
-    /// One entry per window in each column. A column with a single entry holds for all of them:
-    /// then it was one window, said twice, and a proxy joined the lines.
+    /// One entry per window in each column. A column with a single entry applies to all of them:
+    /// then it was one window, sent twice, and a proxy joined the lines.
     fn parallel(&self, frame: &Window, unit: TimeUnit, clocks: Clocks, found: &mut Vec<Window>) {
         let split = |lines: &[&'a str]| -> Vec<&'a str> {
             lines
@@ -292,7 +293,7 @@ pub(super) fn from_body(fields: &BodyFields, json: &Json, clocks: Clocks, found:
     }
 }
 
-/// The wait that a JSON value asks for.
+/// The wait that a JSON value states.
 pub(super) fn wait_of(json: &Json, unit: TimeUnit, clocks: Clocks) -> Option<Span> {
     match json {
         Json::Number(number) => clocks.wait_number((*number)?, unit),
@@ -313,31 +314,48 @@ fn first_count(text: &str) -> Option<u64> {
     count(item.split(';').next()?.trim_end_matches([' ', '\t']))
 }
 
-/// The window that binds: an exhausted one with the latest reset; else the fewest requests left;
-/// else the smallest share of another unit; of equals the first. What it does not say may stand in
-/// its twin.
+/// The window that binds: an exhausted one with the latest reset; else the fewest requests
+/// remaining; else the smallest remaining ratio of another unit; of equals the first. A value that
+/// it lacks may come from a duplicate: the same window in another family of fields.
 pub(super) fn binding(windows: &[Window]) -> Option<Window> {
     let mut window = windows.iter().min_by(|a, b| order(a, b))?.clone();
     if window.remaining.is_none() {
         return Some(window);
     }
-    let twins = windows.iter().filter(|twin| {
-        let same_name = twin.name == window.name || twin.name.is_none() || window.name.is_none();
-        same_name && twin.unit == window.unit && twin.remaining == window.remaining
+    let duplicates = windows.iter().filter(|duplicate| {
+        let same_name =
+            duplicate.name == window.name || duplicate.name.is_none() || window.name.is_none();
+        same_name && duplicate.unit == window.unit && duplicate.remaining == window.remaining
     });
-    let twins: Vec<&Window> = twins.collect();
-    let limit = || twins.iter().filter_map(|twin| twin.limit).min();
-    let reset = || twins.iter().filter_map(|twin| twin.reset).max();
+    let duplicates: Vec<&Window> = duplicates.collect();
+    let limit = || {
+        duplicates
+            .iter()
+            .filter_map(|duplicate| duplicate.limit)
+            .min()
+    };
+    let reset = || {
+        duplicates
+            .iter()
+            .filter_map(|duplicate| duplicate.reset)
+            .max()
+    };
     window.limit = window.limit.or_else(limit);
     window.reset = window.reset.or_else(reset);
-    // A name is more than a number: only a twin that agrees in all of them is the same window.
-    let same = |twin: &&&Window| (twin.limit, twin.reset) == (window.limit, window.reset);
-    let name = || twins.iter().filter(same).find_map(|twin| twin.name.clone());
+    // Only a duplicate that agrees in all numbers may lend its name.
+    let same =
+        |duplicate: &&&Window| (duplicate.limit, duplicate.reset) == (window.limit, window.reset);
+    let name = || {
+        duplicates
+            .iter()
+            .filter(same)
+            .find_map(|duplicate| duplicate.name.clone())
+    };
     window.name = window.name.clone().or_else(name);
     Some(window)
 }
 
-/// The window that binds sorts first. Equals keep the order of the tables, and in a list its own.
+/// The window that binds sorts first. Equal windows stay in the order of the tables and lists.
 fn order(a: &Window, b: &Window) -> Ordering {
     let class = |window: &Window| match (window.remaining, window.unit) {
         (Some(0), _) => 0,
@@ -360,8 +378,8 @@ fn order(a: &Window, b: &Window) -> Ordering {
 fn by_remaining_ratio(a: &Window, b: &Window) -> Ordering {
     match (a.limit, b.limit) {
         (Some(limit_a), Some(limit_b)) => {
-            let left = |window: &Window| u128::from(window.remaining.unwrap_or(0));
-            (left(a) * u128::from(limit_b)).cmp(&(left(b) * u128::from(limit_a)))
+            let remaining = |window: &Window| u128::from(window.remaining.unwrap_or(0));
+            (remaining(a) * u128::from(limit_b)).cmp(&(remaining(b) * u128::from(limit_a)))
         }
         (Some(_), None) => Ordering::Less,
         (None, Some(_)) => Ordering::Greater,

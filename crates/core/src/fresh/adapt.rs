@@ -1,21 +1,21 @@
-//! Lifetimes that follow what changes (S13).
+//! Lifetimes that adapt to how often a response changes (S13).
 //!
 //! Promises: always within MIN and MAX; whole microseconds.
 //!
-//! Never: looks at an answer. Whoever compared them says what it saw.
+//! Never: compares responses. The caller does and passes the result.
 
 use crate::time::Span;
 
-/// What asking again has shown.
+/// The result of a refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentChange {
-    /// The same answer.
+    /// The content is the same.
     Unchanged,
-    /// Another one.
+    /// The content is different.
     Changed,
 }
 
-/// The lifetime after an answer was asked for again: ×1.5 if it was the same, ×0.5 if not.
+/// The lifetime after a refresh: ×1.5 if the content is the same, ×0.5 if not.
 #[must_use]
 pub fn adapted(lifetime: Span, change: ContentChange, (least, most): (Span, Span)) -> Span {
     let next = match change {
@@ -25,13 +25,13 @@ pub fn adapted(lifetime: Span, change: ContentChange, (least, most): (Span, Span
     within(next, least, most)
 }
 
-/// The lifetime while the quota is short: ×2.
+/// The lifetime while the quota is low: ×2.
 #[must_use]
 pub fn lengthened(lifetime: Span, (least, most): (Span, Span)) -> Span {
     within(lifetime.scale_up(2, 1), least, most)
 }
 
-/// A lifetime between MIN and MAX, by dice: what was fetched together does not all grow old
+/// A random lifetime between MIN and MAX, so that responses fetched together do not all expire
 /// together.
 #[must_use]
 pub fn spread((least, most): (Span, Span), dice: u64) -> Span {

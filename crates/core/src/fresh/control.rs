@@ -1,54 +1,54 @@
-//! `Cache-Control`: the directives of requests and answers.
+//! `Cache-Control`: the directives of requests and responses.
 //!
-//! Promises: quoted strings are read as such, so that a directive inside one is none; names have no
-//! case; a number that cannot be read is zero, because an answer with invalid freshness is best
-//! taken for old (RFC 9111, 4.2.1); of two values the smaller counts.
+//! Promises: a directive inside a quoted string is ignored; names are case-insensitive; an invalid
+//! number is zero, because a response with invalid freshness should count as stale (RFC 9111,
+//! 4.2.1); of two values the smaller counts.
 //!
-//! Never: fails. What is not understood is passed over.
+//! Never: fails. Unknown directives are ignored.
 
 use super::fields::Headers;
 use crate::time::Span;
 
-/// The largest number of seconds that is told apart (RFC 9111, 1.2.2): 68 years.
+/// The largest number of seconds; greater ones count as this (RFC 9111, 1.2.2): 68 years.
 const SECONDS_MAX: u64 = 1 << 31;
 
-/// Header names that one directive may list. More than any answer has, and small enough to search.
+/// Header names that one directive may list. More than any response has, and few enough to search.
 const LISTED_MAX: usize = 32;
 
-/// The directives that mean something to a shared cache.
+/// The directives that apply to a shared cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheControl {
-    /// There was such a header at all.
+    /// The message has the header.
     pub is_present: bool,
-    /// How long it is good.
+    /// How long it is fresh.
     pub max_age: Option<Span>,
-    /// How long it is good in shared caches.
+    /// How long it is fresh in shared caches.
     pub s_maxage: Option<Span>,
-    /// Ask before each use.
+    /// Revalidate before each use.
     pub no_cache: bool,
-    /// Do not keep it.
+    /// Do not store it.
     pub no_store: bool,
     /// Not for shared caches.
     pub private: bool,
     /// For every cache.
     pub public: bool,
-    /// Not to be used when it is old.
+    /// Never serve it stale.
     pub must_revalidate: bool,
     /// The same for shared caches.
     pub proxy_revalidate: bool,
     /// Only for caches that know the status.
     pub must_understand: bool,
-    /// So much longer while a new one is fetched.
+    /// How long it may be served stale during a refresh.
     pub stale_while_revalidate: Option<Span>,
-    /// So much longer if the provider fails.
+    /// How long it may be served stale if the provider fails.
     pub stale_if_error: Option<Span>,
-    /// How old by.
+    /// How stale the client accepts it.
     pub max_stale: Option<Span>,
-    /// Good for how much longer.
+    /// How much longer it must stay fresh.
     pub min_fresh: Option<Span>,
-    /// Do not ask the provider.
+    /// Do not call the provider.
     pub only_if_cached: bool,
-    /// Headers that must not be kept, in lower case.
+    /// Headers that must not be stored, in lower case.
     pub omit: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ impl CacheControl {
             b"stale-while-revalidate" => least(&mut self.stale_while_revalidate, seconds()),
             b"stale-if-error" => least(&mut self.stale_if_error, seconds()),
             b"min-fresh" => self.min_fresh = Some(seconds()),
-            // Without a number any age will do.
+            // Without a number any age is accepted.
             b"max-stale" => {
                 let any = directive.value.is_none();
                 self.max_stale = Some(if any { Span(u64::MAX) } else { seconds() });
@@ -93,8 +93,8 @@ impl CacheControl {
         }
     }
 
-    /// A directive that is about the headers it lists, or, without a list, about everything. A list
-    /// that cannot be read is about everything.
+    /// A directive that applies to the headers it lists, or, without a valid list, to the whole
+    /// response.
     fn listed(&mut self, directive: &Directive<'_>, all: impl Fn(&mut CacheControl)) {
         let text = directive.value.as_deref().and_then(|value| {
             let text = std::str::from_utf8(value).ok()?;
@@ -126,7 +126,7 @@ impl Directive<'_> {
     }
 }
 
-/// Whole seconds; more than can be told apart is the most that can.
+/// Whole seconds, at most `SECONDS_MAX`.
 pub(super) fn seconds(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -142,7 +142,7 @@ fn least(slot: &mut Option<Span>, value: Span) {
     *slot = Some(slot.map_or(value, |old| old.min(value)));
 }
 
-/// Takes the next directive off a line: `name`, `name=value` or `name="value"`.
+/// Reads the next directive of a line: `name`, `name=value` or `name="value"`.
 fn next_directive<'a>(rest: &mut &'a [u8]) -> Option<Directive<'a>> {
     let is_gap = |byte: &u8| matches!(byte, b' ' | b'\t' | b',');
     let start = rest.iter().position(|byte| !is_gap(byte))?;
@@ -151,12 +151,12 @@ fn next_directive<'a>(rest: &mut &'a [u8]) -> Option<Directive<'a>> {
     let (name, mut after) = line.split_at(end.unwrap_or(line.len()));
     let mut value = None;
     if let Some((b'=', written)) = after.split_first() {
-        let (read, left) = value_of(written);
+        let (read, tail) = value_of(written);
         value = Some(read);
-        after = left;
+        after = tail;
     }
     *rest = after;
-    // A name with a space before its `=` is none; as a value it can only be invalid.
+    // A space before the `=` is not allowed, so the value is invalid.
     let trimmed = name.trim_ascii_end();
     if trimmed.len() != name.len() && value.is_some() {
         value = Some(b"?".to_vec());

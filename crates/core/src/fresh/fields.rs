@@ -1,17 +1,16 @@
 //! Header fields as a cache reads them.
 //!
-//! Promises: a list may stand on one line or on many; dates are read in the three forms that HTTP
-//! has.
+//! Promises: a list may be on one line or on several; dates are read in the three forms of HTTP.
 //!
-//! Never: keeps a header; it only looks.
+//! Never: stores a header.
 
 use super::control::seconds;
 use crate::feedback::date;
 use crate::time::{Span, Wall};
 
-/// The headers of a message. Names are asked for in lower case.
+/// The headers of a message. Callers pass names in lower case.
 pub trait Headers {
-    /// Shows every value of a header, in order.
+    /// Visits every value of a header, in order.
     fn each(&self, name: &str, visit: &mut dyn FnMut(&[u8]));
 }
 
@@ -25,8 +24,8 @@ impl Headers for &[(&str, &[u8])] {
     }
 }
 
-/// Headers between two neighbours, never passed on (RFC 9110, 7.6.1), and those that only a proxy is
-/// meant to read or to send (11.7). In lower case.
+/// Hop-by-hop headers, which are never forwarded (RFC 9110, 7.6.1), and headers that only a proxy
+/// reads or sends (11.7). In lower case.
 #[must_use]
 pub fn is_hop_by_hop(name: &str) -> bool {
     matches!(
@@ -43,8 +42,8 @@ pub fn is_hop_by_hop(name: &str) -> bool {
     )
 }
 
-/// What is not kept of an answer (RFC 9111, 3.1): what is between two neighbours, and the names of
-/// trailers, because those are not kept either.
+/// Headers of a response that are not stored (RFC 9111, 3.1): hop-by-hop headers, and `Trailer`,
+/// because trailers are not stored either.
 #[must_use]
 pub fn is_connection_only(name: &str) -> bool {
     name == "trailer" || is_hop_by_hop(name)
@@ -69,7 +68,7 @@ pub(super) fn has(headers: &impl Headers, name: &str) -> bool {
     found
 }
 
-/// The only value of a header; `None` if there is none, or several.
+/// The single value of a header; `None` if there is none, or several.
 pub(super) fn single_value(headers: &impl Headers, name: &str) -> Option<Vec<u8>> {
     let mut values = Vec::new();
     headers.each(name, &mut |value| {
@@ -80,12 +79,12 @@ pub(super) fn single_value(headers: &impl Headers, name: &str) -> Option<Vec<u8>
     values.pop().filter(|_| values.is_empty())
 }
 
-/// A date that stands once.
+/// The date in a header that is sent once.
 pub(super) fn date_of(headers: &impl Headers, name: &str, now: Wall) -> Option<Wall> {
     http_date(&single_value(headers, name)?, now)
 }
 
-/// Has a list this word?
+/// Does a list contain this token?
 pub(super) fn has_token(headers: &impl Headers, name: &str, token: &str) -> bool {
     let mut found = false;
     headers.each(name, &mut |line| {
@@ -95,9 +94,9 @@ pub(super) fn has_token(headers: &impl Headers, name: &str, token: &str) -> bool
     found
 }
 
-/// What caches before us say of the answer's age: of a list its first member, and several lines are
-/// one list (RFC 9111, 5.1; RFC 9110, 5.3). What cannot be read is as old as can be: an answer of
-/// unknown age had better be asked for again.
+/// The age that upstream caches report: the first member of a list; several lines are one list
+/// (RFC 9111, 5.1; RFC 9110, 5.3). An invalid value counts as the maximum age: a response of
+/// unknown age should be fetched again.
 pub(super) fn age(headers: &impl Headers) -> Span {
     let mut first: Option<Option<u64>> = None;
     headers.each("age", &mut |line| {
@@ -106,8 +105,8 @@ pub(super) fn age(headers: &impl Headers) -> Span {
             seconds(member.trim_ascii())
         });
     });
-    let told = first.map_or(0, |read| read.unwrap_or(u64::from(u32::MAX)));
-    Span::from_secs(told)
+    let reported = first.map_or(0, |read| read.unwrap_or(u64::from(u32::MAX)));
+    Span::from_secs(reported)
 }
 
 #[cfg(test)]
@@ -116,21 +115,21 @@ mod tests {
 
     #[test]
     fn the_first_of_several_age_values_counts() {
-        let told = |lines: &[&str]| {
+        let reported = |lines: &[&str]| {
             let lines: Vec<(&str, &[u8])> =
                 lines.iter().map(|line| ("age", line.as_bytes())).collect();
             age(&lines.as_slice())
         };
         let old = Span::from_secs(u64::from(u32::MAX));
-        assert_eq!(told(&[]), Span::ZERO);
-        assert_eq!(told(&["7"]), Span::from_secs(7));
-        assert_eq!(told(&["0,7200"]), Span::ZERO);
-        assert_eq!(told(&["7200, 0"]), Span::from_secs(7_200));
+        assert_eq!(reported(&[]), Span::ZERO);
+        assert_eq!(reported(&["7"]), Span::from_secs(7));
+        assert_eq!(reported(&["0,7200"]), Span::ZERO);
+        assert_eq!(reported(&["7200, 0"]), Span::from_secs(7_200));
         for odd in ["", "-1", "1.5", "x, 0", ",0"] {
-            assert_eq!(told(&[odd]), old, "{odd}");
+            assert_eq!(reported(&[odd]), old, "{odd}");
         }
-        assert_eq!(told(&["0", "7200"]), Span::ZERO);
-        assert_eq!(told(&["7200", "0"]), Span::from_secs(7_200));
-        assert_eq!(told(&["x", "0"]), old);
+        assert_eq!(reported(&["0", "7200"]), Span::ZERO);
+        assert_eq!(reported(&["7200", "0"]), Span::from_secs(7_200));
+        assert_eq!(reported(&["x", "0"]), old);
     }
 }

@@ -1,36 +1,36 @@
-//! A part of an answer that was kept whole: which bytes does a request ask for?
+//! Range requests on a stored response: which bytes does a request want?
 //!
-//! Promises: only one range is ever answered, and only of the very answer that the request means
-//! (`If-Range`); whatever else it says, the whole answer is right too (RFC 9110, 14.2).
+//! Promises: only a single range is served, and only of the response that `If-Range` names. In
+//! every other case the whole response is correct too (RFC 9110, 14.2).
 //!
-//! Never: guesses. A range that cannot be read is none.
+//! Never: guesses. A range that cannot be parsed is ignored.
 
 use super::fields::{Headers, has, http_date, single_value};
 use crate::time::Wall;
 
-/// What of an answer a request asks for.
+/// The part of a response that a request wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteRange {
     /// All of it.
     Whole,
     /// From the first byte to the one after the last; never empty, never past the end.
     Bytes(u64, u64),
-    /// Something that it does not have.
+    /// A range outside the response.
     Unsatisfiable,
 }
 
-/// What of an answer of this length a request asks for.
+/// The part that a request wants of a response of this length.
 #[must_use]
 pub fn requested_range(
     request: &impl Headers,
-    kept: &impl Headers,
+    stored: &impl Headers,
     length: u64,
     now: Wall,
 ) -> ByteRange {
     let Some(line) = single_value(request, "range") else {
         return ByteRange::Whole;
     };
-    if length == 0 || !if_range_matches(request, kept, now) {
+    if length == 0 || !if_range_matches(request, stored, now) {
         return ByteRange::Whole;
     }
     match read(&line) {
@@ -45,14 +45,15 @@ pub fn requested_range(
     }
 }
 
-/// A range as it is written.
+/// A range as written in the header.
 enum RangeSpec {
     From(u64, Option<u64>),
-    /// So many bytes at the end.
+    /// This many bytes at the end.
     Last(u64),
 }
 
-/// `bytes=0-99`, `bytes=100-`, `bytes=-100`. Several ranges, other units and nonsense are `None`.
+/// `bytes=0-99`, `bytes=100-`, `bytes=-100`. Several ranges, other units and invalid text are
+/// `None`.
 fn read(line: &[u8]) -> Option<RangeSpec> {
     let text = std::str::from_utf8(line).ok()?.trim();
     let (unit, set) = text.split_once('=')?;
@@ -68,7 +69,7 @@ fn read(line: &[u8]) -> Option<RangeSpec> {
     }
 }
 
-/// A number, or nothing; `None` = neither. More than can be counted is past every end.
+/// A number, or nothing; `None` = neither. A number that overflows is past every end.
 fn number(digits: &str) -> Option<Option<u64>> {
     if digits.is_empty() {
         return Some(None);
@@ -77,9 +78,9 @@ fn number(digits: &str) -> Option<Option<u64>> {
     is_number.then(|| Some(digits.parse().unwrap_or(u64::MAX)))
 }
 
-/// Is what we have the answer that `If-Range` names? Tags are compared strongly and dates exactly
-/// (RFC 9110, 13.1.5); without the header every answer is meant.
-fn if_range_matches(request: &impl Headers, kept: &impl Headers, now: Wall) -> bool {
+/// Is the stored response the one that `If-Range` names? Tags are compared strongly and dates
+/// exactly (RFC 9110, 13.1.5); without the header every response matches.
+fn if_range_matches(request: &impl Headers, stored: &impl Headers, now: Wall) -> bool {
     if !has(request, "if-range") {
         return true;
     }
@@ -88,9 +89,9 @@ fn if_range_matches(request: &impl Headers, kept: &impl Headers, now: Wall) -> b
     };
     let named = named.trim_ascii();
     if named.starts_with(b"\"") {
-        return single_value(kept, "etag").is_some_and(|tag| tag.trim_ascii() == named);
+        return single_value(stored, "etag").is_some_and(|tag| tag.trim_ascii() == named);
     }
-    let changed = single_value(kept, "last-modified");
+    let changed = single_value(stored, "last-modified");
     let same = |changed: &Vec<u8>| {
         let date = http_date(named, now);
         date.is_some() && date == http_date(changed, now)
@@ -107,10 +108,10 @@ mod tests {
 
     fn requested(request: &[(&str, &str)], length: u64) -> ByteRange {
         let bytes = |lines: &[(&'static str, &'static str)]| lines.to_vec();
-        let kept = bytes(&[("etag", "\"a\""), ("last-modified", DATE)]);
-        let kept: Vec<(&str, &[u8])> = kept.iter().map(|(n, v)| (*n, v.as_bytes())).collect();
+        let stored = bytes(&[("etag", "\"a\""), ("last-modified", DATE)]);
+        let stored: Vec<(&str, &[u8])> = stored.iter().map(|(n, v)| (*n, v.as_bytes())).collect();
         let request: Vec<(&str, &[u8])> = request.iter().map(|(n, v)| (*n, v.as_bytes())).collect();
-        requested_range(&request.as_slice(), &kept.as_slice(), length, NOW)
+        requested_range(&request.as_slice(), &stored.as_slice(), length, NOW)
     }
 
     #[test]
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn if_range_must_match_the_stored_response() {
-        for (named, is_meant) in [
+        for (named, matches) in [
             ("\"a\"", true),
             ("\"b\"", false),
             ("W/\"a\"", false),
@@ -171,7 +172,7 @@ mod tests {
             ("", false),
         ] {
             let request = [("range", "bytes=1-2"), ("if-range", named)];
-            let expected = if is_meant {
+            let expected = if matches {
                 ByteRange::Bytes(1, 3)
             } else {
                 ByteRange::Whole

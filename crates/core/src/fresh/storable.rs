@@ -1,10 +1,10 @@
-//! May an answer be kept, and how long is it good?
+//! May a response be stored, and how long is it fresh?
 //!
-//! Promises: an answer that is somebody's own (`private`, `Set-Cookie`, asked for with the client's
-//! `Authorization`) or not to be kept (`no-store`) is not kept unless the configuration says so;
-//! whatever is not kept has its reason. Ages are computed as RFC 9111, 4.2.3 has it.
+//! Promises: a response for one user (`private`, `Set-Cookie`, requested with the client's
+//! `Authorization`) or with `no-store` is not stored unless the configuration says so. Every
+//! response that is not stored has a reason. Ages are computed as in RFC 9111, 4.2.3.
 //!
-//! Never: keeps a part for the whole (206).
+//! Never: stores a partial response (206) as a complete one.
 
 use super::control::CacheControl;
 use super::fields::{self, Headers};
@@ -12,13 +12,13 @@ use super::vary::{Varies, varies};
 use super::{FOREVER, Freshness, FreshnessMode, FreshnessRule};
 use crate::time::{Span, Wall};
 
-/// Of the time since an answer last changed, so much it is taken to stay as it is (RFC 9111, 4.2.2).
+/// The heuristic lifetime is the time since the last change, divided by this (RFC 9111, 4.2.2).
 const HEURISTIC_DIVISOR: u64 = 10;
 
-/// A guess is good for a day at most: beyond that providers say what they mean.
+/// The longest heuristic lifetime is a day: for longer ones providers send explicit headers.
 const HEURISTIC_MAX: Span = Span::from_secs(86_400);
 
-/// How long answers are good where the configuration says so.
+/// The configured lifetime of responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lifetime {
     /// Not at all.
@@ -43,8 +43,8 @@ impl Lifetime {
     }
 }
 
-/// What keeps an answer from being kept, and which of it the configuration passes over. The
-/// credential is part of every key, so what is passed over still reaches nobody else.
+/// Reasons not to store a response that the configuration ignores. The credential is part of every
+/// key, so such a response still reaches no other caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -55,13 +55,13 @@ pub struct Ignore {
     pub private: bool,
     /// `Cache-Control: no-store`.
     pub no_store: bool,
-    /// `Set-Cookie`; the cookie itself is never kept.
+    /// `Set-Cookie`; the cookie itself is never stored.
     pub set_cookie: bool,
     /// The client's own `Authorization`.
     pub authorization: bool,
 }
 
-/// An answer, and how it was asked for.
+/// A response that may be stored, and facts about its request.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreCandidate<'a, H> {
     /// Its status.
@@ -74,47 +74,47 @@ pub struct StoreCandidate<'a, H> {
     pub no_store: bool,
 }
 
-/// When it was asked for.
+/// When a response was requested and received.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseTimes {
-    /// When the request left.
+    /// When the request was sent.
     pub requested: Wall,
-    /// When the answer came.
+    /// When the response was received.
     pub received: Wall,
-    /// The lifetime for this answer, where the configuration leaves a choice.
+    /// The lifetime of this response, if the configuration gives a range.
     pub chosen_lifetime: Span,
 }
 
-/// Why an answer is not kept.
+/// Why a response is not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NotStored {
-    /// Its kind of status is not kept.
+    /// Responses with this status are not stored.
     Status,
-    /// It is a part.
+    /// It is partial.
     Partial,
-    /// It said `no-store`.
+    /// It has `no-store`.
     NoStore,
-    /// The request said `no-store`.
+    /// The request has `no-store`.
     RequestNoStore,
-    /// It said `private`.
+    /// It has `private`.
     Private,
     /// It sets a cookie.
     SetCookie,
-    /// It was asked for with the client's own `Authorization`.
+    /// It was requested with the client's own `Authorization`.
     Authorization,
     /// It varies on anything.
     VariesOnAnything,
-    /// It is good for no time, and there is nothing to ask again with.
+    /// It has no lifetime and no validator.
     NoLifetime,
-    /// It is larger than what may be kept.
+    /// It is larger than the limit for stored responses.
     TooLarge,
-    /// It did not come whole.
+    /// Its body is incomplete.
     Incomplete,
-    /// It repeats a key of ours.
+    /// It contains one of our API keys.
     ContainsKey,
-    /// It is compressed in a way in which keys of ours could not be looked for.
+    /// Its compression does not allow a search for our API keys.
     Unreadable,
-    /// It refuses the call, whatever its status says.
+    /// The provider limited the call, whatever the status says.
     Limited,
 }
 
@@ -141,39 +141,39 @@ impl NotStored {
     }
 }
 
-/// May this answer to a GET be kept, and until when is it good?
+/// May this response to a GET be stored, and until when is it fresh?
 pub fn check_storable<H: Headers>(
     rule: &FreshnessRule,
-    answered: &StoreCandidate<'_, H>,
+    candidate: &StoreCandidate<'_, H>,
     times: ResponseTimes,
 ) -> Result<Freshness, NotStored> {
-    let control = CacheControl::read("cache-control", answered.headers);
-    check_forbidden(rule, answered, &control)?;
-    let age = initial_age(answered.headers, times);
+    let control = CacheControl::read("cache-control", candidate.headers);
+    check_forbidden(rule, candidate, &control)?;
+    let age = initial_age(candidate.headers, times);
     match rule.mode {
-        FreshnessMode::Ttl => by_ttl(rule, answered.status, age, times),
-        FreshnessMode::Rfc9111 => by_headers(rule, answered, &control, age, times),
+        FreshnessMode::Ttl => by_ttl(rule, candidate.status, age, times),
+        FreshnessMode::Rfc9111 => by_headers(rule, candidate, &control, age, times),
     }
 }
 
 fn check_forbidden<H: Headers>(
     rule: &FreshnessRule,
-    answered: &StoreCandidate<'_, H>,
+    candidate: &StoreCandidate<'_, H>,
     control: &CacheControl,
 ) -> Result<(), NotStored> {
     let ignore = rule.ignore;
-    if matches!(answered.status, 206 | 304) || answered.status < 200 {
+    if matches!(candidate.status, 206 | 304) || candidate.status < 200 {
         return Err(NotStored::Partial);
     }
-    // About this one request, whatever they say of themselves (RFC 6585).
-    if matches!(answered.status, 428 | 429 | 431 | 511) {
+    // These statuses are about one request, whatever their headers say (RFC 6585).
+    if matches!(candidate.status, 428 | 429 | 431 | 511) {
         return Err(NotStored::Status);
     }
-    if answered.no_store {
+    if candidate.no_store {
         return Err(NotStored::RequestNoStore);
     }
     // A cache that knows the status obeys `must-understand` in place of `no-store` (5.2.2.3).
-    let is_understood = is_known(answered.status);
+    let is_understood = is_known(candidate.status);
     if control.must_understand && !is_understood {
         return Err(NotStored::Status);
     }
@@ -184,23 +184,23 @@ fn check_forbidden<H: Headers>(
         return Err(NotStored::Private);
     }
     let omits = |name: &str| control.omit.iter().any(|omitted| omitted == name);
-    let sets = |name: &str| fields::has(answered.headers, name) && !omits(name);
+    let sets = |name: &str| fields::has(candidate.headers, name) && !omits(name);
     if (sets("set-cookie") || sets("set-cookie2")) && !ignore.set_cookie {
         return Err(NotStored::SetCookie);
     }
-    if answered.authorization && !ignore.authorization {
+    if candidate.authorization && !ignore.authorization {
         let is_allowed = control.public || control.must_revalidate || control.s_maxage.is_some();
         if rule.mode == FreshnessMode::Ttl || !is_allowed {
             return Err(NotStored::Authorization);
         }
     }
-    match varies(answered.headers, &rule.vary) {
+    match varies(candidate.headers, &rule.vary) {
         Varies::On(_) => Ok(()),
         Varies::OnAnything => Err(NotStored::VariesOnAnything),
     }
 }
 
-/// `ttl`: what went well is good for the configured time, from now on.
+/// `ttl`: a success is fresh for the configured time, from its receipt.
 fn by_ttl(
     rule: &FreshnessRule,
     status: u16,
@@ -214,11 +214,11 @@ fn by_ttl(
             Lifetime::Between(..) => times.chosen_lifetime,
             Lifetime::Forever => Span(FOREVER.0),
         },
-        absence if is_not_found(absence) && rule.negative > Span::ZERO => rule.negative,
+        missing if is_not_found(missing) && rule.negative > Span::ZERO => rule.negative,
         _ => return Err(NotStored::Status),
     };
     let fresh_until = cap_at_forever(times.received + lifetime);
-    // What was not there yesterday may be there today.
+    // A missing resource may have been created since, so a 404 is never served stale.
     let stale = if is_not_found(status) {
         Span::ZERO
     } else {
@@ -235,15 +235,15 @@ fn by_ttl(
     })
 }
 
-/// `rfc9111`: what the answer says.
+/// `rfc9111`: the response's headers decide.
 fn by_headers<H: Headers>(
     rule: &FreshnessRule,
-    answered: &StoreCandidate<'_, H>,
+    candidate: &StoreCandidate<'_, H>,
     control: &CacheControl,
     age: Span,
     times: ResponseTimes,
 ) -> Result<Freshness, NotStored> {
-    let headers = answered.headers;
+    let headers = candidate.headers;
     let is_old_style = !control.is_present && fields::has_token(headers, "pragma", "no-cache");
     let explicit = control
         .s_maxage
@@ -251,7 +251,7 @@ fn by_headers<H: Headers>(
         .or_else(|| expires(headers, times.received));
     let lifetime = match explicit {
         Some(lifetime) => lifetime,
-        None if is_heuristic(answered.status) || control.public => {
+        None if is_heuristic(candidate.status) || control.public => {
             heuristic_lifetime(headers, times.received)
         }
         None => return Err(NotStored::Status),
@@ -264,7 +264,7 @@ fn by_headers<H: Headers>(
     let fresh_until = cap_at_forever(born + lifetime);
     let longer = |span: Option<Span>| cap_at_forever(fresh_until + span.unwrap_or(Span::ZERO));
     let stale = match control.stale_if_error.unwrap_or(Span::ZERO) {
-        said if is_not_found(answered.status) => said,
+        said if is_not_found(candidate.status) => said,
         said => said.max(rule.stale),
     };
     Ok(Freshness {
@@ -280,43 +280,43 @@ fn by_headers<H: Headers>(
     })
 }
 
-/// How old the answer was when it came (RFC 9111, 4.2.3).
+/// The age of the response at its receipt (RFC 9111, 4.2.3).
 fn initial_age<H: Headers>(headers: &H, times: ResponseTimes) -> Span {
     let apparent = fields::date_of(headers, "date", times.received)
         .map_or(Span::ZERO, |date| times.received.since(date));
-    // `Date` has whole seconds, so a part of one is no age.
+    // `Date` has whole seconds, so a fraction of a second is no age.
     let apparent = Span(apparent.0 - apparent.0 % 1_000_000);
     let delay = times.received.since(times.requested);
-    let told = fields::age(headers);
-    apparent.max(told + delay)
+    let reported = fields::age(headers);
+    apparent.max(reported + delay)
 }
 
-/// What `Expires` says; a date that cannot be read is in the past.
-fn expires<H: Headers>(headers: &H, got: Wall) -> Option<Span> {
+/// The lifetime that `Expires` gives; a date that cannot be parsed is in the past.
+fn expires<H: Headers>(headers: &H, received: Wall) -> Option<Span> {
     if !fields::has(headers, "expires") {
         return None;
     }
-    let date = fields::date_of(headers, "date", got).unwrap_or(got);
-    let expires = fields::date_of(headers, "expires", got);
+    let date = fields::date_of(headers, "date", received).unwrap_or(received);
+    let expires = fields::date_of(headers, "expires", received);
     Some(expires.map_or(Span::ZERO, |expires| expires.since(date)))
 }
 
-/// A tenth of the time that the answer has not changed for.
-fn heuristic_lifetime<H: Headers>(headers: &H, got: Wall) -> Span {
-    let Some(changed) = fields::date_of(headers, "last-modified", got) else {
+/// A tenth of the time since the response last changed.
+fn heuristic_lifetime<H: Headers>(headers: &H, received: Wall) -> Span {
+    let Some(changed) = fields::date_of(headers, "last-modified", received) else {
         return Span::ZERO;
     };
-    let date = fields::date_of(headers, "date", got).unwrap_or(got);
+    let date = fields::date_of(headers, "date", received).unwrap_or(received);
     let part = Span(date.since(changed).0 / HEURISTIC_DIVISOR);
     part.min(HEURISTIC_MAX)
 }
 
-/// The answer says that there is no such thing.
+/// The resource does not exist.
 pub(super) fn is_not_found(status: u16) -> bool {
     matches!(status, 404 | 410)
 }
 
-/// Statuses that may be kept without a word about it (RFC 9110, 15.1).
+/// Statuses that may be stored without explicit freshness (RFC 9110, 15.1).
 fn is_heuristic(status: u16) -> bool {
     matches!(
         status,

@@ -1,4 +1,4 @@
-//! Every rule of RFC 9111 that a shared cache must keep, and the `ttl` mode.
+//! Every rule of RFC 9111 for a shared cache, and the `ttl` mode.
 
 use super::*;
 
@@ -50,7 +50,7 @@ impl Case<'_> {
     }
 
     fn check(&self) -> Result<Freshness, NotStored> {
-        let answered = StoreCandidate {
+        let candidate = StoreCandidate {
             status: self.status,
             headers: &self.lines.as_slice(),
             authorization: self.authorization,
@@ -61,7 +61,7 @@ impl Case<'_> {
             received: NOW,
             chosen_lifetime: secs(7),
         };
-        check_storable(&self.rule, &answered, times)
+        check_storable(&self.rule, &candidate, times)
     }
 }
 
@@ -74,8 +74,8 @@ fn demand(value: &str) -> Demand {
     Demand::read(FreshnessMode::Rfc9111, &lines.as_slice())
 }
 
-fn decide(kept: &Freshness, demand: &Demand, later: u64) -> FreshnessDecision {
-    kept.decide(demand, NOW + secs(later))
+fn decide(freshness: &Freshness, demand: &Demand, later: u64) -> FreshnessDecision {
+    freshness.decide(demand, NOW + secs(later))
 }
 
 const NOTHING: Demand = Demand {
@@ -87,53 +87,53 @@ const NOTHING: Demand = Demand {
     max_stale: None,
 };
 
-/// S8: configured lifetimes count, whatever the answer says of its own.
+/// S8: configured lifetimes count, whatever the response's headers say.
 #[test]
 fn s8_in_ttl_mode_the_configured_lifetime_counts() {
-    let kept = response(
+    let freshness = response(
         ttl(Lifetime::For(secs(60))),
         &[("cache-control", "no-cache, max-age=0"), ("age", "1000")],
     );
-    let kept = kept.check().unwrap();
-    assert_eq!(decide(&kept, &NOTHING, 59), FreshnessDecision::Fresh);
+    let freshness = freshness.check().unwrap();
+    assert_eq!(decide(&freshness, &NOTHING, 59), FreshnessDecision::Fresh);
     assert_eq!(
-        decide(&kept, &NOTHING, 60),
+        decide(&freshness, &NOTHING, 60),
         FreshnessDecision::Fetch { fallback: true }
     );
     assert_eq!(
-        decide(&kept, &NOTHING, 160),
+        decide(&freshness, &NOTHING, 160),
         FreshnessDecision::Fetch { fallback: false }
     );
-    assert_eq!(kept.age(NOW), secs(1000));
+    assert_eq!(freshness.age(NOW), secs(1000));
 }
 
-/// M11: for ever is for ever.
+/// M11: a lifetime of `forever` does not end.
 #[test]
 fn m11_forever_does_not_end() {
-    let kept = response(ttl(Lifetime::Forever), &[]).check().unwrap();
+    let freshness = response(ttl(Lifetime::Forever), &[]).check().unwrap();
     let in_a_century = NOW + secs(100 * 366 * 86_400);
     assert_eq!(
-        kept.decide(&NOTHING, in_a_century),
+        freshness.decide(&NOTHING, in_a_century),
         FreshnessDecision::Fresh
     );
 }
 
 #[test]
 fn a_lifetime_range_uses_the_chosen_lifetime() {
-    let kept = response(ttl(Lifetime::Between(secs(5), secs(10))), &[]);
-    assert_eq!(kept.check().unwrap().fresh_until, NOW + secs(7));
+    let freshness = response(ttl(Lifetime::Between(secs(5), secs(10))), &[]);
+    assert_eq!(freshness.check().unwrap().fresh_until, NOW + secs(7));
 }
 
 #[test]
 fn in_ttl_mode_only_successes_are_stored_and_404s_by_setting() {
     let rule = ttl(Lifetime::For(secs(60)));
     for status in [200, 203, 204, 301, 308] {
-        let kept = response(rule.clone(), &[]).status(status).check();
-        assert!(kept.is_ok(), "{status}");
+        let freshness = response(rule.clone(), &[]).status(status).check();
+        assert!(freshness.is_ok(), "{status}");
     }
     for status in [201, 302, 400, 401, 404, 410, 429, 500, 503] {
-        let kept = response(rule.clone(), &[]).status(status).check();
-        assert_eq!(kept, Err(NotStored::Status), "{status}");
+        let freshness = response(rule.clone(), &[]).status(status).check();
+        assert_eq!(freshness, Err(NotStored::Status), "{status}");
     }
     let negative = FreshnessRule {
         negative: secs(10),
@@ -143,8 +143,8 @@ fn in_ttl_mode_only_successes_are_stored_and_404s_by_setting() {
     assert_eq!(gone.fresh_until, NOW + secs(10));
 }
 
-/// What was not there yesterday may be there today: an absence stands in for nothing, unless it says
-/// so itself.
+/// A missing resource may have been created since: a 404 is never served stale, unless its headers
+/// allow it.
 #[test]
 fn a_stored_404_is_never_served_stale() {
     for (mode, lines, stale) in [
@@ -167,18 +167,18 @@ fn a_stored_404_is_never_served_stale() {
             ..ttl(Lifetime::For(secs(10)))
         };
         for status in [404, 410] {
-            let kept = response(rule.clone(), lines)
+            let freshness = response(rule.clone(), lines)
                 .status(status)
                 .check()
                 .unwrap();
-            assert_eq!(kept.stale_until, NOW + secs(10 + stale), "{status}");
+            assert_eq!(freshness.stale_until, NOW + secs(10 + stale), "{status}");
         }
-        let kept = response(rule, lines).check().unwrap();
-        assert_eq!(kept.stale_until, NOW + secs(1_010));
+        let freshness = response(rule, lines).check().unwrap();
+        assert_eq!(freshness.stale_until, NOW + secs(1_010));
     }
 }
 
-/// A lifetime that was made shorter holds for what is kept; one that was made longer does not.
+/// A shortened lifetime applies to stored responses; a lengthened one does not.
 #[test]
 fn a_stored_response_lives_no_longer_than_the_current_rule_allows() {
     let stored = |lifetime| {
@@ -186,17 +186,17 @@ fn a_stored_response_lives_no_longer_than_the_current_rule_allows() {
             negative: secs(500),
             ..ttl(lifetime)
         };
-        let kept = response(rule.clone(), &[]).check().unwrap();
+        let freshness = response(rule.clone(), &[]).check().unwrap();
         let gone = response(rule, &[]).status(404).check().unwrap();
-        (kept, gone)
+        (freshness, gone)
     };
     let now = FreshnessRule {
         stale: secs(5),
         ..ttl(Lifetime::For(secs(60)))
     };
     for before in [Lifetime::Forever, Lifetime::For(secs(3_600))] {
-        let (kept, gone) = stored(before);
-        let bound = now.limit_lifetime(kept, 200, NOW);
+        let (freshness, gone) = stored(before);
+        let bound = now.limit_lifetime(freshness, 200, NOW);
         assert_eq!(bound.fresh_until, NOW + secs(60));
         assert_eq!(bound.stale_until, NOW + secs(65));
         assert_eq!(
@@ -205,19 +205,22 @@ fn a_stored_response_lives_no_longer_than_the_current_rule_allows() {
             "off now"
         );
     }
-    let (kept, _) = stored(Lifetime::For(secs(30)));
-    assert_eq!(now.limit_lifetime(kept, 200, NOW), kept);
-    assert_eq!(ttl(Lifetime::Forever).limit_lifetime(kept, 200, NOW), kept);
-    let (kept, _) = stored(Lifetime::Between(secs(1), secs(9)));
+    let (freshness, _) = stored(Lifetime::For(secs(30)));
+    assert_eq!(now.limit_lifetime(freshness, 200, NOW), freshness);
+    assert_eq!(
+        ttl(Lifetime::Forever).limit_lifetime(freshness, 200, NOW),
+        freshness
+    );
+    let (freshness, _) = stored(Lifetime::Between(secs(1), secs(9)));
     let range = ttl(Lifetime::Between(secs(1), secs(7)));
     assert_eq!(
-        range.limit_lifetime(kept, 200, NOW),
-        kept,
+        range.limit_lifetime(freshness, 200, NOW),
+        freshness,
         "seven were chosen"
     );
 }
 
-/// R-D6: what is somebody's own is not kept, in either mode, and the reason is told.
+/// R-D6: a private response is not stored, in either mode, and the reason is reported.
 #[test]
 fn private_responses_are_not_stored() {
     for rule in [rfc(), ttl(Lifetime::Forever)] {
@@ -229,8 +232,8 @@ fn private_responses_are_not_stored() {
             ("no-store, must-understand, max-age=60", NotStored::Status),
         ] {
             let status = if why == NotStored::Status { 599 } else { 200 };
-            let kept = response(rule.clone(), &fresh(value)).status(status).check();
-            assert_eq!(kept, Err(why), "{value}");
+            let freshness = response(rule.clone(), &fresh(value)).status(status).check();
+            assert_eq!(freshness, Err(why), "{value}");
         }
         let cookie = [("cache-control", "max-age=60"), ("set-cookie", "a=b")];
         let cookie = response(rule.clone(), &cookie).check();
@@ -269,7 +272,7 @@ fn the_configuration_may_ignore_each_reason_not_to_store() {
 
 #[test]
 fn an_authorized_response_is_stored_only_if_its_headers_allow_it() {
-    for (value, is_kept) in [
+    for (value, is_stored) in [
         ("max-age=60", false),
         ("max-age=60, public", true),
         ("max-age=60, must-revalidate", true),
@@ -278,7 +281,7 @@ fn an_authorized_response_is_stored_only_if_its_headers_allow_it() {
     ] {
         let mut case = response(rfc(), &[("cache-control", value)]);
         case.authorization = true;
-        assert_eq!(case.check().is_ok(), is_kept, "{value}");
+        assert_eq!(case.check().is_ok(), is_stored, "{value}");
     }
 }
 
@@ -287,8 +290,11 @@ fn freshness_is_s_maxage_then_max_age_then_expires_then_a_heuristic() {
     let ahead = ("expires", "Sun, 15 Nov 2026 00:01:40 GMT");
     let date = ("date", TODAY);
     let modified = ("last-modified", "Sat, 14 Nov 2026 23:43:20 GMT");
-    let lifetime =
-        |lines: &[(&str, &str)]| response(rfc(), lines).check().map(|kept| kept.lifetime);
+    let lifetime = |lines: &[(&str, &str)]| {
+        response(rfc(), lines)
+            .check()
+            .map(|freshness| freshness.lifetime)
+    };
     let cc = |value| ("cache-control", value);
     assert_eq!(
         lifetime(&[cc("s-maxage=9, max-age=50"), ahead, date]),
@@ -311,7 +317,7 @@ fn freshness_is_s_maxage_then_max_age_then_expires_then_a_heuristic() {
 #[test]
 fn without_explicit_freshness_the_status_decides_storability() {
     let modified = [("last-modified", "Sat, 14 Nov 2026 00:00:00 GMT")];
-    for (status, is_kept) in [
+    for (status, is_stored) in [
         (200, true),
         (204, true),
         (404, true),
@@ -323,22 +329,22 @@ fn without_explicit_freshness_the_status_decides_storability() {
         (503, false),
         (599, false),
     ] {
-        let kept = response(rfc(), &modified).status(status).check();
-        assert_eq!(kept.is_ok(), is_kept, "{status}");
+        let freshness = response(rfc(), &modified).status(status).check();
+        assert_eq!(freshness.is_ok(), is_stored, "{status}");
         let explicit = [("cache-control", "max-age=5")];
-        let kept = response(rfc(), &explicit).status(status).check();
-        assert!(kept.is_ok(), "{status}");
+        let freshness = response(rfc(), &explicit).status(status).check();
+        assert!(freshness.is_ok(), "{status}");
     }
 }
 
-/// RFC 6585: answers about this one request are for nobody else, however long they claim to be good.
+/// RFC 6585: responses about one request are for no other, whatever lifetime they state.
 #[test]
 fn statuses_about_one_request_are_never_stored() {
     let lines = [("cache-control", "public, max-age=60"), ("etag", "\"a\"")];
     for rule in [rfc(), ttl(Lifetime::Forever)] {
         for status in [428, 429, 431, 511] {
-            let kept = response(rule.clone(), &lines).status(status).check();
-            assert_eq!(kept, Err(NotStored::Status), "{status}");
+            let freshness = response(rule.clone(), &lines).status(status).check();
+            assert_eq!(freshness, Err(NotStored::Status), "{status}");
         }
     }
 }
@@ -348,8 +354,8 @@ fn age_headers_count_and_unreadable_ones_mean_stale() {
     let aged = |lines: &[(&str, &str)]| {
         let mut all = vec![("cache-control", "max-age=3600"), ("etag", "\"a\"")];
         all.extend_from_slice(lines);
-        let kept = response(rfc(), &all).check().unwrap();
-        decide(&kept, &NOTHING, 0) == FreshnessDecision::Fresh
+        let freshness = response(rfc(), &all).check().unwrap();
+        decide(&freshness, &NOTHING, 0) == FreshnessDecision::Fresh
     };
     assert!(aged(&[("age", "3599")]));
     assert!(!aged(&[("age", "3600")]));
@@ -365,7 +371,7 @@ fn age_headers_count_and_unreadable_ones_mean_stale() {
 #[test]
 fn the_request_delay_counts_as_age() {
     let lines = [("cache-control", &b"max-age=10"[..]), ("age", b"3")];
-    let answered = StoreCandidate {
+    let candidate = StoreCandidate {
         status: 200,
         headers: &lines.as_slice(),
         authorization: false,
@@ -376,9 +382,9 @@ fn the_request_delay_counts_as_age() {
         received: NOW,
         chosen_lifetime: Span::ZERO,
     };
-    let kept = check_storable(&rfc(), &answered, times).unwrap();
-    assert_eq!(kept.age(NOW), secs(7));
-    assert_eq!(kept.fresh_until, NOW + secs(3));
+    let freshness = check_storable(&rfc(), &candidate, times).unwrap();
+    assert_eq!(freshness.age(NOW), secs(7));
+    assert_eq!(freshness.fresh_until, NOW + secs(3));
 }
 
 #[test]
@@ -392,18 +398,22 @@ fn must_revalidate_responses_are_never_a_fallback() {
         ("s-maxage=10", false),
         ("max-age=10, no-cache", false),
     ] {
-        let kept = response(rule.clone(), &[("cache-control", value)]).check();
-        let kept = kept.unwrap();
+        let freshness = response(rule.clone(), &[("cache-control", value)]).check();
+        let freshness = freshness.unwrap();
         assert_eq!(
-            decide(&kept, &NOTHING, 20),
+            decide(&freshness, &NOTHING, 20),
             FreshnessDecision::Fetch { fallback },
             "{value}"
         );
-        assert_eq!(kept.may_serve_stale(NOW + secs(20)), fallback, "{value}");
-        // A request cannot allow what the answer forbids.
+        assert_eq!(
+            freshness.may_serve_stale(NOW + secs(20)),
+            fallback,
+            "{value}"
+        );
+        // A request cannot allow what the response forbids.
         let allowed = FreshnessDecision::Stale { refresh: false };
         assert_eq!(
-            decide(&kept, &demand("max-stale"), 20) == allowed,
+            decide(&freshness, &demand("max-stale"), 20) == allowed,
             fallback,
             "{value}"
         );
@@ -412,9 +422,9 @@ fn must_revalidate_responses_are_never_a_fallback() {
 
 #[test]
 fn no_cache_revalidates_before_each_use_even_when_fresh() {
-    let kept = control("no-cache, max-age=60").unwrap();
+    let freshness = control("no-cache, max-age=60").unwrap();
     assert_eq!(
-        decide(&kept, &NOTHING, 0),
+        decide(&freshness, &NOTHING, 0),
         FreshnessDecision::Fetch { fallback: false }
     );
     let listed = control("no-cache=\"x-a\", max-age=60").unwrap();
@@ -423,41 +433,41 @@ fn no_cache_revalidates_before_each_use_even_when_fresh() {
 
 #[test]
 fn stale_responses_serve_during_refresh_and_provider_failure() {
-    let kept = control("max-age=10, stale-while-revalidate=5, stale-if-error=20").unwrap();
+    let freshness = control("max-age=10, stale-while-revalidate=5, stale-if-error=20").unwrap();
     assert_eq!(
-        decide(&kept, &NOTHING, 10),
+        decide(&freshness, &NOTHING, 10),
         FreshnessDecision::Stale { refresh: true }
     );
     assert_eq!(
-        decide(&kept, &NOTHING, 15),
+        decide(&freshness, &NOTHING, 15),
         FreshnessDecision::Fetch { fallback: true }
     );
     assert_eq!(
-        decide(&kept, &NOTHING, 30),
+        decide(&freshness, &NOTHING, 30),
         FreshnessDecision::Fetch { fallback: false }
     );
 }
 
 #[test]
 fn request_directives_tighten_or_relax_freshness() {
-    let kept = control("max-age=60").unwrap();
-    let refused = FreshnessDecision::Fetch { fallback: false };
-    assert_eq!(decide(&kept, &demand("no-cache"), 1), refused);
-    // Whoever asks for a newer one would rather wait.
-    assert_eq!(decide(&kept, &demand("max-age=0"), 1), refused);
-    assert_eq!(decide(&kept, &demand("max-age=5"), 6), refused);
+    let freshness = control("max-age=60").unwrap();
+    let fetch = FreshnessDecision::Fetch { fallback: false };
+    assert_eq!(decide(&freshness, &demand("no-cache"), 1), fetch);
+    // A client that demands a newer response prefers to wait.
+    assert_eq!(decide(&freshness, &demand("max-age=0"), 1), fetch);
+    assert_eq!(decide(&freshness, &demand("max-age=5"), 6), fetch);
     assert_eq!(
-        decide(&kept, &demand("max-age=5"), 5),
+        decide(&freshness, &demand("max-age=5"), 5),
         FreshnessDecision::Fresh
     );
-    assert_eq!(decide(&kept, &demand("min-fresh=30"), 31), refused);
+    assert_eq!(decide(&freshness, &demand("min-fresh=30"), 31), fetch);
     assert_eq!(
-        decide(&kept, &demand("min-fresh=30"), 30),
+        decide(&freshness, &demand("min-fresh=30"), 30),
         FreshnessDecision::Fresh
     );
     let stale = FreshnessDecision::Stale { refresh: false };
-    assert_eq!(decide(&kept, &demand("max-stale=5"), 65), stale);
-    assert_eq!(decide(&kept, &demand("max-stale=5"), 66), refused);
+    assert_eq!(decide(&freshness, &demand("max-stale=5"), 65), stale);
+    assert_eq!(decide(&freshness, &demand("max-stale=5"), 66), fetch);
     assert!(demand("only-if-cached").only_if_cached);
 }
 
@@ -490,7 +500,10 @@ fn in_ttl_mode_a_request_can_only_forbid_storing() {
 
 #[test]
 fn a_clock_that_goes_back_makes_nothing_older_or_negative() {
-    let kept = control("max-age=60").unwrap();
-    assert_eq!(kept.age(NOW - secs(1_000)), Span::ZERO);
-    assert_eq!(kept.decide(&NOTHING, Wall(0)), FreshnessDecision::Fresh);
+    let freshness = control("max-age=60").unwrap();
+    assert_eq!(freshness.age(NOW - secs(1_000)), Span::ZERO);
+    assert_eq!(
+        freshness.decide(&NOTHING, Wall(0)),
+        FreshnessDecision::Fresh
+    );
 }

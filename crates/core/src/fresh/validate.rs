@@ -1,23 +1,23 @@
-//! Validators: is what a client has still what we have, and what does a 304 change?
+//! Validators: is the client's copy still current, and what does a 304 change?
 //!
 //! Promises: `If-None-Match` wins over `If-Modified-Since` (RFC 9110, 13.2.2); tags are compared
 //! weakly, as for every GET.
 //!
-//! Never: asks anybody.
+//! Never: calls the provider.
 
 use super::fields::{Headers, date_of, has, is_connection_only, single_value};
 use crate::time::Wall;
 
-/// Has the client what we have? Then a 304 is all it needs.
+/// Does the client's copy equal the stored response? Then a 304 is enough.
 #[must_use]
 pub fn is_not_modified(
     request: &impl Headers,
-    kept: &impl Headers,
-    kept_date: Wall,
+    stored: &impl Headers,
+    stored_date: Wall,
     now: Wall,
 ) -> bool {
     if has(request, "if-none-match") {
-        let Some(ours) = single_value(kept, "etag") else {
+        let Some(ours) = single_value(stored, "etag") else {
             return false;
         };
         let ours = opaque(&ours);
@@ -30,9 +30,9 @@ pub fn is_not_modified(
     let Some(since) = date_of(request, "if-modified-since", now) else {
         return false;
     };
-    let changed = date_of(kept, "last-modified", now)
-        .or_else(|| date_of(kept, "date", now))
-        .unwrap_or(kept_date);
+    let changed = date_of(stored, "last-modified", now)
+        .or_else(|| date_of(stored, "date", now))
+        .unwrap_or(stored_date);
     changed <= since
 }
 
@@ -46,26 +46,26 @@ fn tags(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     .map(<[u8]>::trim_ascii)
 }
 
-/// A tag without its mark of weakness.
+/// A tag without its `W/` prefix.
 fn opaque(tag: &[u8]) -> &[u8] {
     let tag = tag.trim_ascii();
     tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
-/// Is a 304 about another answer than the one that was kept? Two strong tags that differ say so
+/// Is a 304 about another representation than the stored one? Two different strong tags say so
 /// (RFC 9111, 4.3.4).
 #[must_use]
-pub fn is_other_representation(kept: &impl Headers, answer: &impl Headers) -> bool {
+pub fn is_other_representation(stored: &impl Headers, response: &impl Headers) -> bool {
     let strong = |tag: Option<Vec<u8>>| tag.filter(|tag| !tag.trim_ascii().starts_with(b"W/"));
     let tags = (
-        strong(single_value(kept, "etag")),
-        strong(single_value(answer, "etag")),
+        strong(single_value(stored, "etag")),
+        strong(single_value(response, "etag")),
     );
     matches!(tags, (Some(ours), Some(theirs)) if ours.trim_ascii() != theirs.trim_ascii())
 }
 
-/// Does this header of a 304 take the place of the one that was kept? Not those that describe the
-/// body that was kept (RFC 9111, 3.2).
+/// Does this header of a 304 replace the stored one? Headers that describe the stored body stay
+/// (RFC 9111, 3.2).
 #[must_use]
 pub fn is_replaced_by_304(name: &str) -> bool {
     !is_connection_only(name)
@@ -81,23 +81,23 @@ mod tests {
 
     const NOW: Wall = Wall(1_794_700_000_000_000);
 
-    fn same(request: &[(&str, &str)], kept: &[(&str, &str)]) -> bool {
+    fn same(request: &[(&str, &str)], stored: &[(&str, &str)]) -> bool {
         fn bytes<'a>(lines: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a [u8])> {
             let line = |(name, value): &(&'a str, &'a str)| (*name, value.as_bytes());
             lines.iter().map(line).collect()
         }
-        let (request, kept) = (bytes(request), bytes(kept));
-        is_not_modified(&request.as_slice(), &kept.as_slice(), NOW, NOW)
+        let (request, stored) = (bytes(request), bytes(stored));
+        is_not_modified(&request.as_slice(), &stored.as_slice(), NOW, NOW)
     }
 
     #[test]
     fn tags_are_compared_weakly_and_anywhere_in_a_list() {
-        let kept = [("etag", "\"a,b\"")];
+        let stored = [("etag", "\"a,b\"")];
         for list in ["\"a,b\"", "W/\"a,b\"", "\"x\", \"a,b\" , \"y\"", "*"] {
-            assert!(same(&[("if-none-match", list)], &kept), "{list}");
+            assert!(same(&[("if-none-match", list)], &stored), "{list}");
         }
         for list in ["\"a\"", "\"a,b", "", "a,b"] {
-            assert!(!same(&[("if-none-match", list)], &kept), "{list}");
+            assert!(!same(&[("if-none-match", list)], &stored), "{list}");
         }
         assert!(same(&[("if-none-match", "\"x\"")], &[("etag", "W/\"x\"")]));
         assert!(!same(&[("if-none-match", "\"x\"")], &[]));
@@ -105,18 +105,18 @@ mod tests {
 
     #[test]
     fn a_tag_wins_over_a_date() {
-        let kept = [
+        let stored = [
             ("etag", "\"a\""),
             ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT"),
         ];
         let since = ("if-modified-since", "Sun, 06 Nov 1994 08:49:37 GMT");
-        assert!(same(&[since], &kept));
-        assert!(!same(&[since, ("if-none-match", "\"b\"")], &kept));
+        assert!(same(&[since], &stored));
+        assert!(!same(&[since, ("if-none-match", "\"b\"")], &stored));
     }
 
     #[test]
     fn dates_are_read_in_three_forms() {
-        let kept = [("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT")];
+        let stored = [("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT")];
         for (date, is_same) in [
             ("Sunday, 06-Nov-94 08:49:37 GMT", true),
             ("Sun Nov  6 08:49:37 1994", true),
@@ -125,7 +125,7 @@ mod tests {
             ("yesterday", false),
         ] {
             assert_eq!(
-                same(&[("if-modified-since", date)], &kept),
+                same(&[("if-modified-since", date)], &stored),
                 is_same,
                 "{date}"
             );
@@ -134,17 +134,17 @@ mod tests {
 
     #[test]
     fn different_strong_tags_mean_different_responses() {
-        let differ = |kept: &str, answer: &str| {
-            let [kept, answer] = [kept, answer].map(|tag| vec![("etag", tag.as_bytes())]);
-            is_other_representation(&kept.as_slice(), &answer.as_slice())
+        let differ = |stored: &str, response: &str| {
+            let [stored, response] = [stored, response].map(|tag| vec![("etag", tag.as_bytes())]);
+            is_other_representation(&stored.as_slice(), &response.as_slice())
         };
         assert!(differ("\"a\"", "\"b\""));
-        for (kept, answer) in [
+        for (stored, response) in [
             ("\"a\"", "\"a\""),
             ("\"a\"", "W/\"b\""),
             ("W/\"a\"", "\"b\""),
         ] {
-            assert!(!differ(kept, answer), "{kept} {answer}");
+            assert!(!differ(stored, response), "{stored} {response}");
         }
         let none: &[(&str, &[u8])] = &[];
         assert!(!is_other_representation(&none, &none));

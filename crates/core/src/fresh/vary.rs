@@ -1,16 +1,16 @@
-//! Which headers of a request make another answer.
+//! Which request headers select the variant of a response.
 //!
-//! Promises: what the answer says (`Vary`), what the configuration says, and what is known to go
-//! wrong when an answer forgets to say it. Two spellings of one value are one value.
+//! Promises: covers the response's `Vary`, the configured headers, and headers that responses
+//! often forget to list. Equivalent spellings of a value give one variant.
 //!
-//! Never: sees whose answer it is. The credential is part of every key anyway.
+//! Never: reads the credential. It is part of every key anyway.
 
 use super::fields::{Headers, has, single_value};
 
-/// Header names that one answer may vary on. More is a mistake or an attack, and not kept.
+/// Header names that one response may vary on. With more, a mistake or an attack, it is not stored.
 const VARY_MAX: usize = 32;
 
-/// What an answer varies on.
+/// What a response varies on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Varies {
     /// On these headers of the request: sorted, in lower case, none twice.
@@ -19,12 +19,12 @@ pub enum Varies {
     OnAnything,
 }
 
-/// What an answer varies on, with those that the configuration adds.
+/// What a response varies on, including the configured headers.
 #[must_use]
-pub fn varies(answer: &impl Headers, configured: &[String]) -> Varies {
+pub fn varies(response: &impl Headers, configured: &[String]) -> Varies {
     let mut names: Vec<String> = configured.to_vec();
     let mut is_star = false;
-    answer.each("vary", &mut |line| {
+    response.each("vary", &mut |line| {
         for name in line.split(|byte| *byte == b',') {
             let name = name.trim_ascii().to_ascii_lowercase();
             is_star |= name == b"*";
@@ -33,12 +33,12 @@ pub fn varies(answer: &impl Headers, configured: &[String]) -> Varies {
             }
         }
     });
-    // An encoded body is only for those who can read it, whether the answer says so or not.
-    if has(answer, "content-encoding") {
+    // An encoded body is only for clients that can decode it, even without `Vary`.
+    if has(response, "content-encoding") {
         names.push("accept-encoding".to_owned());
     }
-    // A browser takes an answer for one origin only.
-    let for_origin = single_value(answer, "access-control-allow-origin");
+    // A browser accepts the response for this origin only.
+    let for_origin = single_value(response, "access-control-allow-origin");
     if for_origin.is_some_and(|origin| origin.trim_ascii() != b"*") {
         names.push("origin".to_owned());
     }
@@ -51,9 +51,9 @@ pub fn varies(answer: &impl Headers, configured: &[String]) -> Varies {
     }
 }
 
-/// A header of a request as it is compared: lines joined, spaces around commas gone. Lists whose
-/// order means nothing, since every entry has its weight, are in one order and case. Absent is not
-/// the same as empty.
+/// A request header in its normalized form: lines joined, no spaces around commas. Lists whose
+/// order has no meaning, because each entry has a weight, are sorted and in lower case. Absent is
+/// not the same as empty.
 pub fn variant_text(name: &str, request: &impl Headers, into: &mut Vec<u8>) {
     if !has(request, name) {
         into.push(0);

@@ -1,8 +1,8 @@
-//! A cell or scope that refused somebody, and the line of those who wait for it.
+//! A cell or scope that rejected an ask, and the queue of its waiters.
 //!
-//! Promises: closed for everybody who is not more urgent than the most urgent one that was refused
-//! and waits; after one that was refused and left, only for those who need as much as it did.
-//! Opened by its time or by an event, whichever is first.
+//! Promises: closed for every waiter that is not more urgent than the most urgent rejected waiter
+//! in the queue. If the rejected waiter has left, closed only for asks that need at least as much.
+//! Opens at its time or by an event, whichever is first.
 //!
 //! Never: holds a waiter whose deadline is known to pass before it opens.
 
@@ -14,29 +14,29 @@ use crate::gate::callers::CallerAccounts;
 use crate::gate::queue::{QueueKey, Rank, WaitQueue};
 use crate::time::Micros;
 
-/// One place and its line.
+/// One blocker and its queue.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) queue: WaitQueue,
-    /// How many the next offer may ask this place for.
+    /// How many asks of the next offer this blocker may get.
     pub(super) batch: usize,
     deadlines: BTreeSet<(Micros, PermitId)>,
-    /// Refused to somebody who stands in line: nobody passes.
+    /// A rejection of a waiter in the queue: nobody passes.
     held: Option<Closed>,
-    /// Refused to somebody who left.
+    /// A rejection of a waiter that has left.
     departed: Option<Closed>,
 }
 
-/// A refusal and for whom else it stands.
+/// A rejection, and which other asks it applies to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Closed {
     /// Opens by itself then.
     pub(super) until: Micros,
     /// No event can open it earlier than `until`.
     pub(super) known: bool,
-    /// It stands for nobody who is more urgent.
+    /// It does not apply to more urgent asks.
     pub(super) level: Priority,
-    /// It stands for nobody who needs less.
+    /// It does not apply to asks that need less.
     pub(super) need: u64,
 }
 
@@ -54,7 +54,7 @@ impl Closed {
         priority <= self.level && need >= self.need
     }
 
-    /// Whoever it stands for and whose deadline is before this has no hope.
+    /// An ask to which it applies is rejected if its deadline is before this.
     pub(super) fn reject_before(&self, now: Micros) -> Micros {
         if self.known {
             self.until
@@ -89,21 +89,21 @@ impl Block {
         self.held.is_none() && self.departed.is_none()
     }
 
-    /// Nobody stands here and nothing is known.
+    /// No waiters, and not closed.
     pub(super) fn is_idle(&self) -> bool {
         self.is_open() && self.queue.is_empty()
     }
 
-    /// The refusal that stands for this one, the one that ends last if there are two.
+    /// The rejection that applies to this ask; of two, the one that ends last.
     pub(super) fn closed_for(&self, priority: Priority, need: u64) -> Option<Closed> {
-        let refusals = [self.held, self.departed].into_iter().flatten();
-        refusals
+        let rejections = [self.held, self.departed].into_iter().flatten();
+        rejections
             .filter(|closed| closed.blocks(priority, need))
             .max_by_key(|closed| (closed.known, closed.until))
     }
 
-    /// Refused to one who waits. If it was refused to others before, the earliest end counts and
-    /// the most urgent level.
+    /// Records a rejection of a waiter that stays. With earlier rejections, the earliest end and
+    /// the highest priority count.
     pub(super) fn hold(&mut self, closed: Closed) {
         let held = self.held.get_or_insert(closed);
         held.until = held.until.min(closed.until);
@@ -112,7 +112,7 @@ impl Block {
         held.need = 0;
     }
 
-    /// Somebody may have left the line: it is held for those who stand in it, and no others.
+    /// A waiter may have left: the queue stays closed only for the waiters in it.
     pub(super) fn relax(&mut self, order: Order) {
         match (self.queue.most_urgent(), &mut self.held) {
             (None, held) => *held = None,
@@ -123,7 +123,7 @@ impl Block {
         }
     }
 
-    /// Refused to one who left. The newest such refusal counts.
+    /// Records a rejection of a waiter that left. The newest one counts.
     pub(super) fn note_departed(&mut self, closed: Closed) {
         self.departed = Some(closed);
     }
@@ -133,25 +133,25 @@ impl Block {
         self.departed = None;
     }
 
-    /// When it opens by itself; never if that is beyond all time.
+    /// When it opens by itself; `None` if never.
     pub(super) fn wake(&self) -> Option<Micros> {
-        let refusals = [self.held, self.departed].into_iter().flatten();
-        let until = refusals.map(|closed| closed.until).min();
+        let rejections = [self.held, self.departed].into_iter().flatten();
+        let until = rejections.map(|closed| closed.until).min();
         until.filter(|&until| until < Micros(u64::MAX))
     }
 
-    /// While closed: nobody in line goes who is not more urgent than this.
+    /// While closed: only waiters more urgent than this may go.
     pub(super) fn level(&self) -> Option<Priority> {
-        let refusals = [self.held, self.departed].into_iter().flatten();
-        refusals.map(|closed| closed.level).max()
+        let rejections = [self.held, self.departed].into_iter().flatten();
+        rejections.map(|closed| closed.level).max()
     }
 
-    /// The next one who may go: while closed, only somebody more urgent.
-    pub(super) fn best(&self, shares: &CallerAccounts) -> Option<(QueueKey, Rank)> {
-        self.queue.best(shares, self.level())
+    /// The next waiter that may go: while closed, only a more urgent one.
+    pub(super) fn best(&self, callers: &CallerAccounts) -> Option<(QueueKey, Rank)> {
+        self.queue.best(callers, self.level())
     }
 
-    /// Those in line whose deadline is before `bound`.
+    /// Queued waiters whose deadline is before `bound`.
     pub(super) fn due_before(&self, bound: Micros) -> Vec<PermitId> {
         let before = (bound, PermitId::default());
         self.deadlines.range(..before).map(|(_, id)| *id).collect()

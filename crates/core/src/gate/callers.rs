@@ -1,27 +1,27 @@
-//! Callers and what they are promised: a fair part of the permits, at least a share of them, and a
-//! highest priority.
+//! Callers and their shares: a fair part of the permits, a guaranteed minimum, and a highest
+//! priority.
 //!
-//! Fair means by the largest part of any limit that a call takes (its dominant share), so that one
-//! caller's few large calls weigh as much as another's many small ones.
+//! Fair means by the largest part of any limit that a call takes (its dominant share), so a few
+//! large calls of one caller weigh as much as many small ones of another.
 //!
-//! Promises: a caller that waits gets its `at_least` even under a flood of urgent calls; a caller
-//! that comes back from a pause gets no arrears. Integers only.
+//! Promises: a waiting caller gets its `at_least` even under a flood of urgent calls. A caller that
+//! returns from a pause gets no arrears. Integers only.
 //!
-//! Never: caps anybody. `at_most` is a limit like any other ([`crate::limit::Rule::share`]), so
-//! that it holds among many processes.
+//! Never: caps a caller. `at_most` is a limit like any other ([`crate::limit::Rule::fraction`]), so
+//! it holds across processes.
 
 use std::collections::BTreeMap;
 
 use crate::ask::{Priority, Terms};
 
-/// Who calls. Numbers are given out by whoever knows the names.
+/// A caller. Whoever knows the names assigns the numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallerId(pub u32);
 
-/// What a caller is promised and allowed.
+/// A caller's guaranteed share and highest priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallerShare {
-    /// The part of the permits it gets while it waits, in thousandths; 0 = only its fair part.
+    /// The guaranteed part of the permits while it waits, in thousandths; 0 = only its fair part.
     pub at_least_permille: u16,
     /// The highest priority its calls may have.
     pub max_priority: Priority,
@@ -36,21 +36,21 @@ impl Default for CallerShare {
     }
 }
 
-/// Callers whose account is kept beside those with a configured share. The account of one that is
-/// not waiting says nothing, so the table is swept past this; 1 024 are 64 KiB.
+/// How many accounts are stored beside those with a configured share. The account of a caller that
+/// is not waiting has no effect, so the table is swept past this; 1 024 are 64 KiB.
 pub const CALLERS_MAX: usize = 1_024;
 
 /// A whole limit, in the unit of accounts.
 const WHOLE: u64 = 1 << 20;
 
-/// No caller is owed more than one whole limit (in thousandths, as credit is).
+/// A caller's credit is at most one whole limit (in thousandths, as credit is).
 const CREDIT_MAX: i64 = 1_000 << 20;
 
 /// The accounts of all callers.
 #[derive(Debug, Default)]
 pub(super) struct CallerAccounts {
     accounts: BTreeMap<CallerId, Account>,
-    /// What the caller served last had been served: those who come back start from here.
+    /// The `served` value of the caller served last: callers that return start from here.
     level: u64,
 }
 
@@ -59,10 +59,10 @@ struct Account {
     share: CallerShare,
     waiting: usize,
     served: u64,
-    /// What the ledger has been asked for and has not answered yet: counts as served, so that one
-    /// caller does not fill a whole batch.
+    /// Offered to the ledger and not decided yet. It counts as served, so one caller does not fill
+    /// a whole batch.
     offered: u64,
-    /// Promised but not got, in thousandths of the unit of `served`.
+    /// Guaranteed but not received, in thousandths of the unit of `served`.
     credit: i64,
 }
 
@@ -97,22 +97,22 @@ impl CallerAccounts {
         }
     }
 
-    /// The ledger is asked for a call of this caller.
+    /// A call of this caller is offered to the ledger.
     pub(super) fn offered(&mut self, caller: CallerId, terms: &Terms) {
         if let Some(account) = self.accounts.get_mut(&caller) {
             account.offered = account.offered.saturating_add(dominant_share(terms));
         }
     }
 
-    /// The ledger has answered; if the call goes, [`CallerAccounts::served`] follows.
+    /// The ledger has decided the call; if it goes, [`CallerAccounts::served`] follows.
     pub(super) fn offer_decided(&mut self, caller: CallerId, terms: &Terms) {
         if let Some(account) = self.accounts.get_mut(&caller) {
             account.offered = account.offered.saturating_sub(dominant_share(terms));
         }
     }
 
-    /// A call of this caller goes. It owes no more than that call afterwards: what it got beside
-    /// while nobody else wanted it is no debt.
+    /// A call of this caller goes. Its debt is at most that call afterwards: permits it got while
+    /// nobody else waited are no debt.
     pub(super) fn served(&mut self, caller: CallerId, terms: &Terms) {
         let part = dominant_share(terms);
         let signed = signed(part);
@@ -137,7 +137,7 @@ impl CallerAccounts {
             .map_or(0, |account| account.served.saturating_add(account.offered))
     }
 
-    /// Has this caller got less than it was promised?
+    /// Is this caller below its guaranteed share?
     pub(super) fn is_owed(&self, caller: CallerId) -> bool {
         self.accounts
             .get(&caller)

@@ -1,7 +1,8 @@
-//! Random lives of a gate: arrivals, departures, asks made anew, slow verdicts, answers, events.
+//! Random histories of a gate: arrivals, cancellations, repeated asks, slow verdicts, responses,
+//! events.
 //!
-//! Whatever happens, each waiter is resolved once or leaves, nobody who left is asked for, nobody
-//! sleeps with nothing to wake it, order holds, and nothing is left in the end.
+//! In every history each waiter is resolved once or leaves, no waiter that left is offered, each
+//! waiter has something to wake it, order holds, and the gate is empty in the end.
 
 use std::collections::BTreeMap;
 
@@ -23,18 +24,18 @@ enum Step {
         cost: u64,
         caller: u32,
         priority: Priority,
-        patience: Span,
+        max_wait: Span,
     },
-    /// The n-th of those who wait, counted round.
+    /// The n-th waiter, modulo their number.
     Cancel(usize),
     AskAgain(usize, Priority, Span),
-    /// The ledger answers the offer it has.
+    /// The ledger decides its offer.
     Decide,
-    /// The n-th of those who went is answered and has ended, or never left.
+    /// The n-th granted call gets its response and ends, or was never sent.
     Settle(usize, bool),
     Pass(Span),
     AnythingChanged,
-    /// Limits have changed; nobody asks again.
+    /// Limits have changed; no waiter asks again.
     Recall,
 }
 
@@ -46,7 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
             Just(Priority::High)
         ]
     };
-    let patience = || {
+    let max_wait = || {
         prop_oneof![
             Just(Span::ZERO),
             (1_u64..5_000).prop_map(ms),
@@ -54,14 +55,14 @@ fn step() -> impl Strategy<Value = Step> {
         ]
     };
     prop_oneof![
-        8 => (0_u64..4, 1_u64..=3, 0_u32..3, priority(), patience()).prop_map(
-            |(kind, cost, caller, priority, patience)| Step::Push {
-                kind, cost, caller, priority, patience,
+        8 => (0_u64..4, 1_u64..=3, 0_u32..3, priority(), max_wait()).prop_map(
+            |(kind, cost, caller, priority, max_wait)| Step::Push {
+                kind, cost, caller, priority, max_wait,
             }
         ),
         1 => any::<usize>().prop_map(Step::Cancel),
-        1 => (any::<usize>(), priority(), patience())
-            .prop_map(|(who, priority, patience)| Step::AskAgain(who, priority, patience)),
+        1 => (any::<usize>(), priority(), max_wait())
+            .prop_map(|(who, priority, max_wait)| Step::AskAgain(who, priority, max_wait)),
         6 => Just(Step::Decide),
         3 => (any::<usize>(), any::<bool>()).prop_map(|(who, sent)| Step::Settle(who, sent)),
         3 => (1_u64..3_000).prop_map(|millis| Step::Pass(ms(millis))),
@@ -70,7 +71,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Four kinds of calls over three limits, so that lines cross.
+/// Four kinds of calls over three limits, so that queues overlap.
 fn want(kind: u64, cost: u64) -> TestCall {
     let window = Rule::sliding(4, s(2)).expect("sane");
     let at_a_time = Rule::in_flight(3).expect("sane");
@@ -83,22 +84,22 @@ fn want(kind: u64, cost: u64) -> TestCall {
     }
 }
 
-/// What matters for order: who may expect to go before whom.
+/// The attributes that decide the order of calls.
 type CallKind = (u64, u64, u32, Priority);
 
-/// A stage whose ledger takes its time, and what the test knows of it.
+/// A gate with a slow ledger, and what the test knows of it.
 struct Model {
-    stage: TestGate,
-    /// Every call that has not been told anything and has not left.
+    test: TestGate,
+    /// Every call without a resolution that has not left.
     waiting: BTreeMap<u64, CallKind>,
-    /// Calls that went and are not settled.
+    /// Granted calls that are not settled.
     in_flight: Vec<u64>,
-    /// The offer the ledger has, with the verdicts it gave when it was asked.
+    /// The pending offer, with the verdicts that the ledger gave.
     pending: Option<Vec<(PermitId, Verdict)>>,
-    /// The last one of each kind that went.
+    /// The last granted call of each kind.
     last: BTreeMap<CallKind, u64>,
     seen: usize,
-    /// The ledger answers at once.
+    /// The ledger decides at once.
     prompt: bool,
 }
 
@@ -110,7 +111,7 @@ impl Model {
             ..GateSettings::default()
         };
         Model {
-            stage: TestGate::with(settings),
+            test: TestGate::with(settings),
             waiting: BTreeMap::new(),
             in_flight: Vec::new(),
             pending: None,
@@ -127,27 +128,27 @@ impl Model {
                 cost,
                 caller,
                 priority,
-                patience,
+                max_wait,
             } => {
                 let want = want(kind, cost).from_caller(caller).priority(priority);
-                let seq = self.stage.push(want.max_wait(patience));
+                let seq = self.test.push(want.max_wait(max_wait));
                 self.waiting.insert(seq, (kind, cost, caller, priority));
             }
             Step::Cancel(who) => {
                 if let Some(seq) = self.waiter(who) {
-                    self.stage.gate.cancel(TestGate::id(seq));
+                    self.test.gate.cancel(TestGate::id(seq));
                     self.waiting.remove(&seq);
                 }
             }
-            Step::AskAgain(who, priority, patience) => {
+            Step::AskAgain(who, priority, max_wait) => {
                 if let Some(seq) = self.waiter(who)
                     && let Some((kind, cost, caller, _)) = self.waiting.remove(&seq)
                 {
                     let want = want(kind, cost.max(1))
                         .from_caller(caller)
                         .priority(priority);
-                    let seq = self.stage.ask_again(seq, want.max_wait(patience));
-                    // It has a history now that no other one has.
+                    let seq = self.test.ask_again(seq, want.max_wait(max_wait));
+                    // No other call has the same history, so it is a kind of its own.
                     self.waiting.insert(seq, (seq + 10, 0, 0, priority));
                 }
             }
@@ -159,8 +160,8 @@ impl Model {
                 }
             }
             Step::Pass(span) => self.advance(span),
-            Step::AnythingChanged => self.stage.gate.anything_changed(),
-            Step::Recall => self.stage.gate.recall(),
+            Step::AnythingChanged => self.test.gate.anything_changed(),
+            Step::Recall => self.test.gate.recall(),
         }
         self.tick();
     }
@@ -172,92 +173,93 @@ impl Model {
 
     fn settle(&mut self, seq: u64, sent: bool) {
         if sent {
-            self.stage.settle(seq, crate::test_ledger::arrived());
-            self.stage
-                .settle(seq, Outcome::Finished { age: Span::ZERO });
+            self.test.settle(seq, crate::test_ledger::arrived());
+            self.test.settle(seq, Outcome::Finished { age: Span::ZERO });
         } else {
-            self.stage.settle(seq, Outcome::Unsent);
+            self.test.settle(seq, Outcome::Unsent);
         }
     }
 
     fn deliver_verdicts(&mut self) {
         if let Some(verdicts) = self.pending.take() {
-            self.stage.gate.verdicts(verdicts, self.stage.now);
+            self.test.gate.verdicts(verdicts, self.test.now);
         }
     }
 
-    /// Timers fire at their instants, whether or not the ledger has answered.
+    /// Timers fire at their instants, whether or not the ledger has decided.
     fn advance(&mut self, span: Span) {
-        let end = self.stage.now.at + span;
-        while let Some(arm) = self.stage.wake_at.filter(|&arm| arm <= end) {
-            self.go_to(arm);
+        let end = self.test.now.at + span;
+        while let Some(wake_at) = self.test.wake_at.filter(|&wake_at| wake_at <= end) {
+            self.go_to(wake_at);
             self.tick();
         }
         self.go_to(end);
     }
 
     fn go_to(&mut self, at: Micros) {
-        let span = at.since(self.stage.now.at);
-        self.stage.now.at += span;
-        self.stage.now.wall = self.stage.now.wall + span;
+        let span = at.since(self.test.now.at);
+        self.test.now.at += span;
+        self.test.now.wall = self.test.now.wall + span;
     }
 
     fn tick(&mut self) {
         for _ in 0..100 {
-            let offer = self.stage.tick();
+            let offer = self.test.tick();
             self.check_tick(&offer);
             if !offer.is_empty() {
-                self.pending = Some(self.stage.decide(&offer));
+                self.pending = Some(self.test.decide(&offer));
             }
             if self.prompt && self.pending.is_some() {
                 self.deliver_verdicts();
-            } else if self.stage.is_quiet() {
+            } else if self.test.is_quiet() {
                 return self.every_waiter_can_wake();
             }
         }
-        panic!("the timer stands still");
+        panic!("the timer does not advance");
     }
 
-    /// Checks what one tick has said.
+    /// Checks the output of one tick.
     fn check_tick(&mut self, offer: &[Ask]) {
         for ask in offer {
             assert!(
                 self.waiting.contains_key(&ask.id.seq),
-                "{} left and is asked for",
+                "{} left and is offered",
                 ask.id.seq
             );
         }
         assert!(offer.is_empty() || self.pending.is_none(), "two offers");
-        let went: Vec<u64> = self.stage.granted[self.seen..].to_vec();
-        self.seen = self.stage.granted.len();
+        let went: Vec<u64> = self.test.granted[self.seen..].to_vec();
+        self.seen = self.test.granted.len();
         for seq in went {
             let kind = self.waiting[&seq];
             let before = self.last.insert(kind, seq).unwrap_or(0);
             assert!(before < seq, "{before} of {kind:?} went before {seq}");
             self.in_flight.push(seq);
         }
-        let told = &self.stage.resolutions;
-        self.waiting.retain(|seq, _| !told.contains_key(seq));
+        let resolved = &self.test.resolutions;
+        self.waiting.retain(|seq, _| !resolved.contains_key(seq));
     }
 
-    /// Somebody waits: then the ledger has an offer, a timer is armed, or the place waits for an
-    /// event that is still to come.
+    /// For each waiter the ledger has an offer, a timer is armed, or its blocker waits for an
+    /// event.
     fn every_waiter_can_wake(&self) {
-        let gate = &self.stage.gate;
+        let gate = &self.test.gate;
         assert_eq!(gate.waiting.len(), self.waiting.len());
         let busy = self.pending.is_some() || !gate.offered.is_empty();
         for entry in gate.waiting.values() {
             let wake = match entry.position {
                 Position::Ready | Position::Offered => None,
-                Position::Queued(place) => gate.blocks.get(&place).and_then(|block| block.wake()),
+                Position::Queued(blocker) => {
+                    gate.blocks.get(&blocker).and_then(|block| block.wake())
+                }
             };
-            // Whoever was called back is waited for, but not for ever.
+            // Recalled waiters are waited for, but not forever.
             let wake = wake.or(gate.recalled.until());
-            assert!(busy || wake.is_some(), "{entry:?} sleeps for ever");
+            assert!(busy || wake.is_some(), "nothing wakes {entry:?}");
         }
     }
 
-    /// Nobody new comes; the ledger answers, all calls end, and time passes.
+    /// No new calls: the ledger decides, all calls end, and time passes.
     fn end(&mut self) {
         for _ in 0..400 {
             self.deliver_verdicts();
@@ -287,41 +289,41 @@ proptest! {
         steps in prop::collection::vec(step(), 1..150),
         fifo in any::<bool>(),
     ) {
-        let mut life = Model::new(if fifo { Order::Fifo } else { Order::Priority });
+        let mut model = Model::new(if fifo { Order::Fifo } else { Order::Priority });
         for step in steps {
-            life.step(&step);
+            model.step(&step);
         }
-        life.end();
-        prop_assert_eq!(life.waiting.len(), 0, "still waiting");
-        life.stage.gate.anything_changed();
-        prop_assert!(life.stage.gate.is_idle(), "{:?}", life.stage.gate);
+        model.end();
+        prop_assert_eq!(model.waiting.len(), 0, "still waiting");
+        model.test.gate.anything_changed();
+        prop_assert!(model.test.gate.is_idle(), "{:?}", model.test.gate);
     }
 
-    /// M4: what the ledger frees goes to somebody within the same instant, if anybody can use it.
+    /// M4: a freed permit goes to a waiter that can use it within the same instant.
     #[test]
     fn no_permit_is_free_while_a_waiter_could_use_it(
         steps in prop::collection::vec(step(), 1..100),
     ) {
-        let mut life = Model::new(Order::Priority);
-        life.prompt = true;
+        let mut model = Model::new(Order::Priority);
+        model.prompt = true;
         for step in steps {
-            life.step(&step);
-            let mut ledger = life.stage.table.clone();
-            for entry in life.stage.gate.waiting.values() {
+            model.step(&step);
+            let mut ledger = model.test.table.clone();
+            for entry in model.test.gate.waiting.values() {
                 let alone = crate::turn::turn(
                     &mut ledger,
-                    life.stage.now,
+                    model.test.now,
                     &[],
                     std::slice::from_ref(&entry.ask),
                 );
                 let idle = matches!(alone.verdicts[0], Verdict::Go { .. });
-                let ahead = life.stage.gate.waiting.values().any(|other| {
+                let ahead = model.test.gate.waiting.values().any(|other| {
                     other.ask.priority >= entry.ask.priority && other.ask.id != entry.ask.id
                 });
-                let ahead = ahead || life.stage.gate.recalled.until().is_some();
+                let ahead = ahead || model.test.gate.recalled.until().is_some();
                 prop_assert!(!idle || ahead, "{:?} could go", entry);
                 if idle {
-                    ledger = life.stage.table.clone();
+                    ledger = model.test.table.clone();
                 }
             }
         }
@@ -331,12 +333,12 @@ proptest! {
 /// A wait that ends by an event says so; the model above relies on it.
 #[test]
 fn a_slot_in_flight_ends_by_an_event() {
-    let mut stage = TestGate::new();
+    let mut test = TestGate::new();
     let rule = Rule::in_flight(1).expect("sane");
-    stage.call(TestCall::new(&rule));
-    stage.push(TestCall::new(&rule));
-    let offer = stage.tick();
-    let verdicts = stage.decide(&offer);
+    test.call(TestCall::new(&rule));
+    test.push(TestCall::new(&rule));
+    let offer = test.tick();
+    let verdicts = test.decide(&offer);
     assert!(matches!(
         verdicts[0].1,
         Verdict::Wait {
@@ -344,5 +346,5 @@ fn a_slot_in_flight_ends_by_an_event() {
             ..
         }
     ));
-    assert!(matches!(stage.resolution(1), Some(Resolution::Go { .. })));
+    assert!(matches!(test.resolution(1), Some(Resolution::Go { .. })));
 }

@@ -1,6 +1,6 @@
-//! Off-peak hours: when calls that can wait may go at all.
+//! Off-peak hours: when deferrable calls may go.
 //!
-//! Promises: hours are those of the zone, over midnight and over clock changes.
+//! Promises: hours follow the time zone, across midnight and clock changes.
 //!
 //! Never: reads a clock or the time zone database; the zone is a value.
 
@@ -24,10 +24,10 @@ pub struct OffPeak {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OffPeakError {
     /// A time of day that does not exist.
-    #[error("`{0}` minutes is no time of day; write 00:00 to 23:59")]
+    #[error("`{0}` minutes is not a time of day; write 00:00 to 23:59")]
     Minute(u16),
     /// The window has no length.
-    #[error("the off-peak window begins when it ends; write two different times")]
+    #[error("the off-peak hours start and end at the same time; write two different times")]
     Empty,
 }
 
@@ -45,21 +45,21 @@ impl OffPeak {
         })
     }
 
-    /// Confines calls of this priority and below, in place of background calls only.
+    /// Applies to calls of this priority and below. The default is background calls only.
     #[must_use]
     pub fn applies_up_to(mut self, priority: Priority) -> OffPeak {
         self.max_priority = priority;
         self
     }
 
-    /// The highest priority that may go in these hours only.
+    /// The highest priority that is restricted to these hours.
     #[must_use]
     pub fn max_priority(&self) -> Priority {
         self.max_priority
     }
 
-    /// How long until they may go; `None` = they may now. Outside the years that the calendar
-    /// library knows they may always.
+    /// How long until restricted calls may go; `None` = now. Outside the years that the calendar
+    /// library supports they may always go.
     #[must_use]
     pub fn opens_after(&self, wall: Wall) -> Option<Span> {
         let local = Timestamp::from_microsecond(i64::try_from(wall.0).ok()?).ok()?;
@@ -83,8 +83,8 @@ impl OffPeak {
         Some(Wall(opens).since(wall).max(Span(1)))
     }
 
-    /// The next instant at which the zone's clocks show `from` or, where a clock change skips it,
-    /// the first one after it.
+    /// The next instant at which the zone's clocks show `from`. If a clock change skips that time,
+    /// the first instant after the change.
     fn next_start(&self, from: DateTime, now: Timestamp) -> Option<Timestamp> {
         let ambiguous = self.zone.to_ambiguous_zoned(from);
         let first = ambiguous.clone().earlier().ok()?.timestamp();
@@ -92,7 +92,7 @@ impl OffPeak {
             let mut changes = self.zone.following(first);
             return changes.next().map(|change| change.timestamp());
         }
-        // An hour that a clock change repeats has two beginnings.
+        // An hour that a clock change repeats begins twice.
         if first > now {
             Some(first)
         } else {

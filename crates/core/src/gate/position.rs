@@ -1,7 +1,6 @@
-//! Where each waiter stands: among the ready, in the line of a place, or with the ledger.
+//! Where each waiter is: ready, in the queue of a blocker, or offered to the ledger.
 //!
-//! Promises: a waiter stands in exactly one place, and its deadline and its caller's account go
-//! with it.
+//! Promises: a waiter is in exactly one of these; its deadline and its caller's account follow it.
 //!
 //! Never: decides who goes. `offer` does.
 
@@ -14,30 +13,32 @@ use crate::gate::{BATCH_FIRST, Blocker, Entry, Gate, Order, Position, Resolution
 use crate::time::{Micros, Now};
 
 impl Gate {
-    /// Puts a waiter where it must wait, or among the ready.
+    /// Puts a waiter into the queue of its blocker, or among the ready.
     pub(super) fn enqueue(&mut self, id: PermitId, now: Now) {
         match self.closed_for(id, now) {
-            Some(place) => self.park(id, place, now.at),
+            Some(blocker) => self.park(id, blocker, now.at),
             None => {
-                let line = self.queue_for(id);
-                self.link(id, line);
+                let queue = self.queue_for(id);
+                self.link(id, queue);
             }
         }
     }
 
-    /// Arrivals join the line of a place they would pass through, so that they stand behind those
-    /// who were there before.
+    /// A new waiter joins the queue of a blocker it needs, behind those that were there before.
     fn queue_for(&self, id: PermitId) -> Position {
         let Some(entry) = self.waiting.get(&id) else {
             return Position::Ready;
         };
-        let mut places = blockers(self.settings.order, &entry.ask);
-        let place =
-            places.find(|place| self.blocks.get(place).is_some_and(|block| block.is_open()));
-        place.map_or(Position::Ready, Position::Queued)
+        let mut blockers = blockers(self.settings.order, &entry.ask);
+        let blocker = blockers.find(|blocker| {
+            self.blocks
+                .get(blocker)
+                .is_some_and(|block| block.is_open())
+        });
+        blocker.map_or(Position::Ready, Position::Queued)
     }
 
-    /// The place that keeps this waiter from being offered, if any.
+    /// The blocker that keeps this waiter from being offered, if any.
     pub(super) fn closed_for(&mut self, id: PermitId, now: Now) -> Option<Blocker> {
         let entry = self.waiting.get(&id)?;
         if let Some(hours) = &self.settings.off_peak
@@ -48,219 +49,221 @@ impl Gate {
             self.close(Blocker::OffPeak, closed, true, now.at);
             return Some(Blocker::OffPeak);
         }
-        blockers(self.settings.order, &entry.ask).find(|&place| self.is_closed_for(entry, place))
+        blockers(self.settings.order, &entry.ask)
+            .find(|&blocker| self.is_closed_for(entry, blocker))
     }
 
-    fn is_closed_for(&self, entry: &Entry, place: Blocker) -> bool {
-        self.rejection(entry, place).is_some()
+    fn is_closed_for(&self, entry: &Entry, blocker: Blocker) -> bool {
+        self.rejection(entry, blocker).is_some()
     }
 
-    /// Does it stand in a line that is closed for it?
+    /// Is it in a queue that is closed for it?
     pub(super) fn is_blocked(&self, entry: &Entry) -> bool {
-        let Position::Queued(place) = entry.position else {
+        let Position::Queued(blocker) = entry.position else {
             return false;
         };
-        let block = self.blocks.get(&place);
+        let block = self.blocks.get(&blocker);
         block.is_some_and(|block| block.level() >= Some(entry.ask.priority))
     }
 
-    fn rejection(&self, entry: &Entry, place: Blocker) -> Option<Closed> {
-        let block = self.blocks.get(&place)?;
-        block.closed_for(entry.ask.priority, need_at(&entry.ask, place))
+    fn rejection(&self, entry: &Entry, blocker: Blocker) -> Option<Closed> {
+        let block = self.blocks.get(&blocker)?;
+        block.closed_for(entry.ask.priority, need_at(&entry.ask, blocker))
     }
 
-    /// Stands in a closed line, unless that is known to take too long.
-    pub(super) fn park(&mut self, id: PermitId, place: Blocker, now: Micros) {
-        self.link(id, Position::Queued(place));
+    /// Queues a waiter under a closed blocker, unless the wait is known to be too long.
+    pub(super) fn park(&mut self, id: PermitId, blocker: Blocker, now: Micros) {
+        self.link(id, Position::Queued(blocker));
         let Some(entry) = self.waiting.get(&id) else {
             return;
         };
-        let refusal = self.rejection(entry, place);
-        if let Some(closed) = refusal.filter(|closed| entry.deadline < closed.reject_before(now)) {
-            self.resolve_late(id, place, closed, now);
+        let rejection = self.rejection(entry, blocker);
+        if let Some(closed) = rejection.filter(|closed| entry.deadline < closed.reject_before(now))
+        {
+            self.resolve_late(id, blocker, closed, now);
         }
     }
 
-    /// Closes a place, and refuses those in its line whose deadline is known to pass.
-    pub(super) fn close(&mut self, place: Blocker, closed: Closed, stays: bool, now: Micros) {
+    /// Closes a blocker, and rejects queued waiters whose deadline is known to pass.
+    pub(super) fn close(&mut self, blocker: Blocker, closed: Closed, waits: bool, now: Micros) {
         let block = self
             .blocks
-            .entry(place)
+            .entry(blocker)
             .or_insert_with(|| Block::new(BATCH_FIRST));
         if let Some(old) = block.wake() {
-            self.wakes.remove(&(old, place));
+            self.wakes.remove(&(old, blocker));
         }
-        if stays {
+        if waits {
             block.hold(closed);
         } else {
             block.note_departed(closed);
         }
         if let Some(wake) = block.wake() {
-            self.wakes.insert((wake, place));
+            self.wakes.insert((wake, blocker));
         }
         for id in block.due_before(closed.reject_before(now)) {
-            let refusal = self
+            let rejection = self
                 .waiting
                 .get(&id)
-                .and_then(|entry| self.rejection(entry, place).map(|closed| (entry, closed)));
-            if let Some((entry, closed)) = refusal
+                .and_then(|entry| self.rejection(entry, blocker).map(|closed| (entry, closed)));
+            if let Some((entry, closed)) = rejection
                 && entry.deadline < closed.reject_before(now)
             {
-                self.resolve_late(id, place, closed, now);
+                self.resolve_late(id, blocker, closed, now);
             }
         }
-        self.relax_block(place);
+        self.relax_block(blocker);
     }
 
-    /// Its time passes before the place opens, or has passed.
-    fn resolve_late(&mut self, id: PermitId, place: Blocker, closed: Closed, now: Micros) {
+    /// Its deadline passes before the blocker opens, or has passed.
+    fn resolve_late(&mut self, id: PermitId, blocker: Blocker, closed: Closed, now: Micros) {
         let resolution = if closed.known {
             Resolution::Rejected {
-                blocker: place,
+                blocker,
                 retry_in: closed.until.since(now),
             }
         } else {
             Resolution::TimedOut {
-                blocker: Some(place),
+                blocker: Some(blocker),
             }
         };
         self.resolve(id, resolution);
     }
 
-    pub(super) fn open(&mut self, place: Blocker) {
-        if let Some(block) = self.blocks.get_mut(&place) {
+    pub(super) fn open(&mut self, blocker: Blocker) {
+        if let Some(block) = self.blocks.get_mut(&blocker) {
             if let Some(wake) = block.wake() {
-                self.wakes.remove(&(wake, place));
+                self.wakes.remove(&(wake, blocker));
             }
             block.open();
-            self.drop_if_idle(place);
+            self.drop_if_idle(blocker);
         }
     }
 
     pub(super) fn open_all(&mut self) {
-        let places: Vec<Blocker> = self.blocks.keys().copied().collect();
-        for place in places {
-            self.open(place);
+        let blockers: Vec<Blocker> = self.blocks.keys().copied().collect();
+        for blocker in blockers {
+            self.open(blocker);
         }
     }
 
-    /// Somebody has left a line. It may have been closed because of that one: then the next one may
-    /// go already, and if it was the only one, the line is closed for nobody's sake.
-    pub(super) fn on_departure(&mut self, place: Blocker, need: u64) {
-        if self.next_may_go(place, need) {
-            self.open(place);
+    /// A waiter has left a queue. The queue may have been closed because of it: then the next
+    /// waiter may go already, and an empty queue need not stay closed.
+    pub(super) fn on_departure(&mut self, blocker: Blocker, need: u64) {
+        if self.next_may_go(blocker, need) {
+            self.open(blocker);
         } else {
-            self.relax_block(place);
+            self.relax_block(blocker);
         }
     }
 
-    /// Nobody is kept by one who does not stand there any more.
-    fn relax_block(&mut self, place: Blocker) {
-        let Some(block) = self.blocks.get_mut(&place) else {
+    /// A waiter that has left blocks nobody.
+    fn relax_block(&mut self, blocker: Blocker) {
+        let Some(block) = self.blocks.get_mut(&blocker) else {
             return;
         };
         let old = block.wake();
         block.relax(self.settings.order);
         let new = block.wake();
         if old != new {
-            self.wakes.extend(new.map(|wake| (wake, place)));
+            self.wakes.extend(new.map(|wake| (wake, blocker)));
             if let Some(old) = old {
-                self.wakes.remove(&(old, place));
+                self.wakes.remove(&(old, blocker));
             }
         }
-        self.drop_if_idle(place);
+        self.drop_if_idle(blocker);
     }
 
-    /// The first in line needs less than one who needed `need` and has left. At the front everybody
-    /// wants something else.
-    pub(super) fn next_may_go(&self, place: Blocker, need: u64) -> bool {
-        let line = self.blocks.get(&place).map(|block| &block.queue);
-        let next = line.and_then(|line| line.best(&self.callers, None));
+    /// The first waiter needs less than the waiter that left, which needed `need`. In FIFO order
+    /// waiters need different things, so the next one may always go.
+    pub(super) fn next_may_go(&self, blocker: Blocker, need: u64) -> bool {
+        let queue = self.blocks.get(&blocker).map(|block| &block.queue);
+        let next = queue.and_then(|queue| queue.best(&self.callers, None));
         next.and_then(|(_, rank)| self.waiting.get(&rank.id))
-            .is_some_and(|entry| place == Blocker::Front || need_at(&entry.ask, place) < need)
+            .is_some_and(|entry| blocker == Blocker::Front || need_at(&entry.ask, blocker) < need)
     }
 
     pub(super) fn remove(&mut self, id: PermitId) -> Option<Entry> {
-        let seat = self.waiting.get(&id)?.position;
-        self.unlink(id, seat);
+        let position = self.waiting.get(&id)?.position;
+        self.unlink(id, position);
         let entry = self.waiting.remove(&id)?;
         self.deadlines.remove(&(entry.deadline, id));
         self.callers.departed(entry.caller);
-        if let Position::Queued(place) = seat {
-            self.drop_if_idle(place);
+        if let Position::Queued(blocker) = position {
+            self.drop_if_idle(blocker);
         }
         Some(entry)
     }
 
-    /// It left without a verdict: by itself, or because its time was over.
+    /// A waiter left without a verdict: it was cancelled or its deadline passed.
     pub(super) fn on_left(&mut self, entry: &Entry) {
-        if let Position::Queued(place) = entry.position {
-            self.on_departure(place, need_at(&entry.ask, place));
-            self.note_abandoned(place, &entry.ask);
+        if let Position::Queued(blocker) = entry.position {
+            self.on_departure(blocker, need_at(&entry.ask, blocker));
+            self.note_abandoned(blocker, &entry.ask);
         }
     }
 
-    /// One that was refused and was to wait has left. If nobody else stands there, nobody here asks
-    /// again, and the ledger would expect it in vain.
-    pub(super) fn note_abandoned(&mut self, place: Blocker, ask: &Ask) {
-        let line = self.blocks.get(&place).map(|block| &block.queue);
-        if line.is_some_and(|line| !line.is_empty()) {
+    /// A rejected waiter has left. If no other waiter is queued, this gate will not ask again, and
+    /// the ledger must not reserve capacity for it.
+    pub(super) fn note_abandoned(&mut self, blocker: Blocker, ask: &Ask) {
+        let queue = self.blocks.get(&blocker).map(|block| &block.queue);
+        if queue.is_some_and(|queue| !queue.is_empty()) {
             return;
         }
-        let cells: SmallVec<[CellId; 4]> = match place {
+        let cells: SmallVec<[CellId; 4]> = match blocker {
             Blocker::Cell(cell) => smallvec![cell],
             Blocker::Front => ask.terms.iter().map(|term| term.cell).collect(),
             Blocker::Scope(_) | Blocker::OffPeak => return,
         };
-        // One that is with the ledger now may just have been told to wait there.
+        // The ledger may have just queued an ask of the current offer there.
         let offered = self.offered.values().flat_map(|one| &one.ask.terms);
-        let left = cells
+        let abandoned = cells
             .into_iter()
             .filter(|cell| !offered.clone().any(|term| term.cell == *cell));
-        self.effects.abandoned.extend(left);
+        self.effects.abandoned.extend(abandoned);
     }
 
     fn rank(&self, entry: &Entry) -> Rank {
         Rank::of(&entry.ask, entry.caller, entry.arrival, self.settings.order)
     }
 
-    /// While the ledger has an offer, an idle block still knows how large its batch was.
-    fn drop_if_idle(&mut self, place: Blocker) {
-        if self.offered.is_empty() && self.blocks.get(&place).is_some_and(Block::is_idle) {
-            self.blocks.remove(&place);
+    /// While an offer is pending, an idle block is kept because it stores the batch size.
+    fn drop_if_idle(&mut self, blocker: Blocker) {
+        if self.offered.is_empty() && self.blocks.get(&blocker).is_some_and(Block::is_idle) {
+            self.blocks.remove(&blocker);
         }
     }
 
-    pub(super) fn link(&mut self, id: PermitId, seat: Position) {
+    pub(super) fn link(&mut self, id: PermitId, position: Position) {
         let Some(entry) = self.waiting.get(&id) else {
             return;
         };
         let (rank, deadline) = (self.rank(entry), entry.deadline);
-        match seat {
+        match position {
             Position::Ready => self.ready.add(rank),
-            Position::Queued(place) => {
+            Position::Queued(blocker) => {
                 let block = self
                     .blocks
-                    .entry(place)
+                    .entry(blocker)
                     .or_insert_with(|| Block::new(BATCH_FIRST));
                 block.add(rank, deadline);
             }
             Position::Offered => {}
         }
         if let Some(entry) = self.waiting.get_mut(&id) {
-            entry.position = seat;
+            entry.position = position;
         }
     }
 
-    pub(super) fn unlink(&mut self, id: PermitId, seat: Position) {
+    pub(super) fn unlink(&mut self, id: PermitId, position: Position) {
         let Some(entry) = self.waiting.get(&id) else {
             return;
         };
         let (rank, deadline) = (self.rank(entry), entry.deadline);
-        match seat {
+        match position {
             Position::Ready => self.ready.remove(rank),
-            Position::Queued(place) => {
-                if let Some(block) = self.blocks.get_mut(&place) {
+            Position::Queued(blocker) => {
+                if let Some(block) = self.blocks.get_mut(&blocker) {
                     block.remove(rank, deadline);
                 }
             }
@@ -269,7 +272,7 @@ impl Gate {
     }
 }
 
-/// The places that an ask must pass.
+/// Everything that can block an ask.
 pub(super) fn blockers(order: Order, ask: &Ask) -> impl Iterator<Item = Blocker> {
     let front = (order == Order::Fifo).then_some(Blocker::Front);
     let scopes = ask.scopes.iter().map(|&scope| Blocker::Scope(scope));
@@ -281,13 +284,14 @@ pub(super) fn blockers(order: Order, ask: &Ask) -> impl Iterator<Item = Blocker>
     )
 }
 
-pub(super) fn needs(order: Order, ask: &Ask, place: Blocker) -> bool {
-    blockers(order, ask).any(|asked| asked == place)
+pub(super) fn needs(order: Order, ask: &Ask, blocker: Blocker) -> bool {
+    blockers(order, ask).any(|asked| asked == blocker)
 }
 
-/// What an ask needs of a place, with what it must leave; all need the same of a scope.
-pub(super) fn need_at(ask: &Ask, place: Blocker) -> u64 {
-    match place {
+/// What an ask needs of a blocker, including the reserve it may not use; every ask needs the same
+/// of a scope.
+pub(super) fn need_at(ask: &Ask, blocker: Blocker) -> u64 {
+    match blocker {
         Blocker::Cell(cell) => {
             let terms = ask.terms.iter().filter(|term| term.cell == cell);
             let needs = terms.map(|term| term.cost.saturating_add(term.reserve_for(ask.priority)));

@@ -1,7 +1,8 @@
-//! A line of waiters: by priority, fair between callers, in order of arrival.
+//! A queue of waiters: by priority, fair between callers, in order of arrival.
 //!
-//! Promises: the next one is found in the number of callers that wait, not of waiters; joining and
-//! leaving are logarithmic, so a mass of calls that give up together does not stall the others.
+//! Promises: finding the next waiter takes time in the number of waiting callers, not waiters.
+//! Joining and leaving are logarithmic, so many calls that give up together do not stall the
+//! others.
 //!
 //! Never: knows why its members wait.
 
@@ -11,7 +12,7 @@ use crate::ask::{Ask, PermitId, Priority};
 use crate::gate::Order;
 use crate::gate::callers::{CallerAccounts, CallerId};
 
-/// Who a waiter is, as far as its place in a line goes.
+/// The sort attributes of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rank {
     priority: Priority,
@@ -29,7 +30,7 @@ impl Rank {
                 arrival,
                 id: ask.id,
             },
-            // All alike: only the arrival is left to decide.
+            // All equal: only the arrival decides.
             Order::Fifo => Rank {
                 priority: Priority::Normal,
                 caller: CallerId(0),
@@ -41,21 +42,21 @@ impl Rank {
 }
 
 impl Rank {
-    pub(super) fn key(&self, shares: &CallerAccounts) -> QueueKey {
+    pub(super) fn key(&self, callers: &CallerAccounts) -> QueueKey {
         QueueKey {
-            not_owed: !shares.is_owed(self.caller),
+            not_owed: !callers.is_owed(self.caller),
             not_urgent: std::cmp::Reverse(self.priority),
-            served: shares.served_so_far(self.caller),
+            served: callers.served_so_far(self.caller),
             arrival: self.arrival,
             id: self.id,
         }
     }
 }
 
-/// How soon a waiter goes: smaller is sooner. Also compares members of different lines.
+/// The sort key: smaller goes sooner. It also compares waiters of different queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct QueueKey {
-    /// A caller that has got less than it was promised comes before any priority.
+    /// A caller below its guaranteed share goes before any priority.
     not_owed: bool,
     not_urgent: std::cmp::Reverse<Priority>,
     served: u64,
@@ -65,7 +66,7 @@ pub(super) struct QueueKey {
 
 type CallerQueue = BTreeMap<(u64, PermitId), ()>;
 
-/// One line.
+/// One queue.
 #[derive(Debug, Default)]
 pub(super) struct WaitQueue {
     queues: BTreeMap<(std::cmp::Reverse<Priority>, CallerId), CallerQueue>,
@@ -98,10 +99,10 @@ impl WaitQueue {
         self.queues.keys().next().map(|(priority, _)| priority.0)
     }
 
-    /// The one who goes first, of those more urgent than `above`.
+    /// The waiter that goes first, among those more urgent than `above`.
     pub(super) fn best(
         &self,
-        shares: &CallerAccounts,
+        callers: &CallerAccounts,
         above: Option<Priority>,
     ) -> Option<(QueueKey, Rank)> {
         let heads = self
@@ -116,7 +117,7 @@ impl WaitQueue {
                     arrival,
                     id,
                 };
-                Some((rank.key(shares), rank))
+                Some((rank.key(callers), rank))
             });
         heads.min_by_key(|(key, _)| *key)
     }

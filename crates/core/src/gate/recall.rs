@@ -1,10 +1,11 @@
-//! Those who have left the line to ask again at once: limits have changed, the pace has, or somebody
-//! more urgent waits with them. Until they have.
+//! Waiters that left the queue to ask again at once: the limits or the pace changed, or a more
+//! urgent call joined them. They are expected back.
 //!
-//! Promises: who arrives meanwhile gets past none of them that is at least as urgent, and takes none
-//! of their places where the line is full. One who does not come back is waited for only so long.
+//! Promises: a call that arrives meanwhile does not pass an expected waiter that is at least as
+//! urgent, and does not take its place in a full queue. The gate waits for an expected waiter only
+//! for a limited time.
 //!
-//! Never: keeps back who is more urgent, or who was there before.
+//! Never: blocks a call that is more urgent or that arrived earlier.
 
 use std::collections::BTreeSet;
 
@@ -12,17 +13,17 @@ use crate::ask::Priority;
 use crate::gate::{Gate, Order, Resolution};
 use crate::time::{Micros, Span};
 
-/// How long those who were called back are waited for. A thousand of them plan and ask again in
-/// some 20 ms; only one that has left meanwhile makes others wait so long, once per change.
+/// How long recalled waiters are waited for. A thousand of them route and ask again in about 20 ms;
+/// only a waiter that has left meanwhile delays others this long, once per change.
 const RETURN_TIMEOUT: Span = Span::from_millis(50);
 
-/// Who is expected, by seniority.
+/// The expected waiters, by seniority.
 #[derive(Debug, Default)]
 pub(super) struct RecalledWaiters {
     low: BTreeSet<u64>,
     normal: BTreeSet<u64>,
     high: BTreeSet<u64>,
-    /// Until when they are waited for; `None` = they have not been told yet.
+    /// Until when they are waited for; `None` = they have not been notified yet.
     until: Option<Micros>,
 }
 
@@ -43,7 +44,7 @@ impl RecalledWaiters {
         ]
     }
 
-    /// How many are expected.
+    /// How many waiters are expected.
     pub(super) fn len(&self) -> usize {
         self.all().iter().map(|(_, set)| set.len()).sum()
     }
@@ -52,19 +53,18 @@ impl RecalledWaiters {
         self.low.is_empty() && self.normal.is_empty() && self.high.is_empty()
     }
 
-    /// One has come back, perhaps more urgent than it was. `false`: it was not expected.
+    /// A waiter has returned, perhaps at a higher priority. `false`: it was not expected.
     pub(super) fn returned(&mut self, seniority: u64) -> bool {
         let mut sets = [&mut self.low, &mut self.normal, &mut self.high].into_iter();
         sets.any(|set| set.remove(&seniority))
     }
 
-    /// Until when anybody is waited for.
+    /// Until when expected waiters are waited for.
     pub(super) fn until(&self) -> Option<Micros> {
         self.until.filter(|_| !self.is_empty())
     }
 
-    /// They are told now if they have not been before, and have their time from then on; those who
-    /// have not come by its end are not waited for.
+    /// Starts the timeout when the waiters are notified, and stops waiting for them when it ends.
     pub(super) fn refresh(&mut self, now: Micros) {
         let until = *self.until.get_or_insert(now + RETURN_TIMEOUT);
         if now >= until || self.is_empty() {
@@ -72,7 +72,7 @@ impl RecalledWaiters {
         }
     }
 
-    /// Is somebody expected who goes before one of this seniority and priority?
+    /// Is a waiter expected that goes before one of this seniority and priority?
     pub(super) fn is_before(&self, order: Order, seniority: u64, priority: Priority) -> bool {
         let counts = |of: Priority| match order {
             Order::Priority => of >= priority,
@@ -84,10 +84,10 @@ impl RecalledWaiters {
 }
 
 impl Gate {
-    /// Limits have changed. Everybody who waits is called back, to ask anew under the new ones with
-    /// the seniority it had; what the ledger still grants to an ask of before comes back unsent, so
-    /// nobody goes under a limit that does not hold any more. Who arrives meanwhile waits for those
-    /// who were called back, though not for one who does not come.
+    /// Limits have changed. Every waiter is recalled and asks again under the new limits with its
+    /// old seniority. A permit that the ledger still grants to an old ask is returned unsent, so no
+    /// call goes under a replaced limit. New arrivals wait for the recalled waiters, but only for a
+    /// limited time.
     pub fn recall(&mut self) {
         self.missed.everything = !self.offered.is_empty();
         let waiting: Vec<_> = self.waiting.keys().copied().collect();
@@ -101,8 +101,8 @@ impl Gate {
         self.wakes.clear();
     }
 
-    /// One that has just left the line asks again at once, with this seniority. Until it has, its
-    /// place is its own, as after [`Gate::recall`].
+    /// A waiter that has just left the queue asks again at once, with this seniority. Until then
+    /// its place is reserved, as after [`Gate::recall`].
     pub fn expect_return(&mut self, seniority: u64, priority: Priority) {
         if self.recalled.is_empty() {
             self.recalled.until = None;
@@ -110,7 +110,7 @@ impl Gate {
         self.recalled.of(priority).insert(seniority);
     }
 
-    /// One that was expected back does not come. `false`: it was not expected.
+    /// An expected waiter does not return. `false`: it was not expected.
     pub fn cancel_return(&mut self, seniority: u64) -> bool {
         self.recalled.returned(seniority)
     }

@@ -1,7 +1,7 @@
 //! For tests: a gate, a ledger and one clock, in virtual time.
 //!
-//! Promises: what a test does not name is ordinary (one term in cell `x`, cost 1, normal priority,
-//! caller 0, a patience of an hour). Every ask, timer and resolution is counted.
+//! Promises: defaults are ordinary (one term in cell `x`, cost 1, normal priority, caller 0, a wait
+//! of at most an hour). Every ask, timer and resolution is counted.
 //!
 //! Never: in the product.
 
@@ -20,10 +20,10 @@ use crate::test_ledger::{START, TestLedger, arrived, s};
 use crate::time::{Micros, Now, Span};
 use crate::turn::turn;
 
-/// Where every stage begins. Not zero: nothing may depend on a clock that starts with the process.
+/// The start of every test. Not zero: no code may depend on a clock that starts with the process.
 pub(super) const BEGIN: Micros = Micros(7_000_000_000);
 
-/// One call that is wanted.
+/// One call.
 #[derive(Clone, Debug)]
 pub(super) struct TestCall {
     pub(super) terms: Terms,
@@ -88,12 +88,12 @@ impl TestCall {
         self
     }
 
-    pub(super) fn max_wait(mut self, patience: Span) -> TestCall {
-        self.max_wait = patience;
+    pub(super) fn max_wait(mut self, max_wait: Span) -> TestCall {
+        self.max_wait = max_wait;
         self
     }
 
-    /// Go at once or be refused.
+    /// Go at once or be rejected.
     pub(super) fn no_wait(self) -> TestCall {
         self.max_wait(Span::ZERO)
     }
@@ -110,10 +110,10 @@ pub(super) struct TestGate {
     pub(super) gate: Gate,
     pub(super) table: Table,
     pub(super) now: Now,
-    /// What each call got, and when.
+    /// The resolution of each call, and when.
     pub(super) resolutions: BTreeMap<u64, (Micros, Resolution)>,
     pub(super) seniorities: BTreeMap<u64, u64>,
-    /// Calls that went, in order.
+    /// Calls that got a permit, in order.
     pub(super) granted: Vec<u64>,
     /// Transactions, and asks in them.
     pub(super) offers: usize,
@@ -121,7 +121,7 @@ pub(super) struct TestGate {
     /// Timers that fired.
     pub(super) timers: usize,
     pub(super) wake_at: Option<Micros>,
-    /// Cells of which the ledger was told that nobody waits for them any more.
+    /// Cells that the ledger was told nobody waits for any more.
     pub(super) abandoned: Vec<CellId>,
     /// The last tick settled something, so there may be more to do.
     pub(super) settled: bool,
@@ -197,7 +197,7 @@ impl TestGate {
         self.seq
     }
 
-    /// A call leaves the line and asks for something else in its old place.
+    /// A call leaves the queue and asks for something else with its seniority.
     pub(super) fn ask_again(&mut self, seq: u64, want: TestCall) -> u64 {
         let id = TestGate::id(seq);
         let seniority = self.gate.waiting[&id].arrival;
@@ -206,7 +206,7 @@ impl TestGate {
         self.push(want.senior(seniority))
     }
 
-    /// A call arrives, and what can be done is done.
+    /// A call arrives, and everything that can happen now happens.
     pub(super) fn call(&mut self, want: TestCall) -> u64 {
         let seq = self.push(want);
         self.run();
@@ -219,17 +219,17 @@ impl TestGate {
         seqs
     }
 
-    /// One tick: what is told is noted, what is settled is settled, what is offered is returned.
+    /// One tick: records resolutions, applies settles, returns the offer.
     pub(super) fn tick(&mut self) -> Vec<Ask> {
         let Effects {
             offer,
             resolve,
             settle,
-            abandoned: left,
-            wake_at: arm,
+            abandoned,
+            wake_at,
         } = self.gate.tick(self.now);
-        self.abandoned.extend(left);
-        self.wake_at = arm;
+        self.abandoned.extend(abandoned);
+        self.wake_at = wake_at;
         for resolved in resolve {
             let seq = resolved.ask.id.seq;
             let twice = self
@@ -249,7 +249,7 @@ impl TestGate {
         offer
     }
 
-    /// What the ledger says to an offer.
+    /// The ledger's verdicts on an offer.
     pub(super) fn decide(&mut self, asks: &[Ask]) -> Vec<(PermitId, Verdict)> {
         self.offers += 1;
         self.asks += asks.len();
@@ -268,19 +268,19 @@ impl TestGate {
                 return;
             }
         }
-        panic!("the gate asks for ever at one instant");
+        panic!("the gate offers forever at one instant");
     }
 
     /// Nothing more is to be done at this instant.
     pub(super) fn is_quiet(&self) -> bool {
-        !self.settled && self.wake_at.is_none_or(|arm| arm > self.now.at)
+        !self.settled && self.wake_at.is_none_or(|wake_at| wake_at > self.now.at)
     }
 
     /// Time passes, and each timer fires at its instant.
     pub(super) fn advance(&mut self, span: Span) {
         let end = self.now.at + span;
-        while let Some(arm) = self.wake_at.filter(|&arm| arm <= end) {
-            self.set(arm);
+        while let Some(wake_at) = self.wake_at.filter(|&wake_at| wake_at <= end) {
+            self.set(wake_at);
             self.timers += 1;
             self.run();
         }
@@ -305,7 +305,11 @@ impl TestGate {
     }
 
     pub(super) fn settle(&mut self, seq: u64, outcome: Outcome) {
-        let ask = self.in_flight.get(&seq).expect("it went").clone();
+        let ask = self
+            .in_flight
+            .get(&seq)
+            .expect("the call got a permit")
+            .clone();
         let settle = Settle::Permit {
             id: ask.id,
             terms: ask.terms,
@@ -315,19 +319,19 @@ impl TestGate {
         self.turn(&[settle], &[]);
     }
 
-    /// The head of its answer is here.
+    /// The head of its response arrives.
     pub(super) fn arrive(&mut self, seq: u64) {
         self.settle(seq, arrived());
         self.run();
     }
 
-    /// The end of its answer is here.
+    /// Its response ends.
     pub(super) fn finish(&mut self, seq: u64) {
         self.settle(seq, Outcome::Finished { age: Span::ZERO });
         self.run();
     }
 
-    /// Every call that went is answered at once, from now on until nobody waits.
+    /// Every granted call gets its response at once, from now on until nobody waits.
     pub(super) fn respond_all(&mut self, up_to: Span) {
         let end = self.now.at + up_to;
         let mut answered = 0;
@@ -337,27 +341,27 @@ impl TestGate {
                 self.arrive(self.granted[answered]);
                 answered += 1;
             }
-            let Some(arm) = self.wake_at.filter(|&arm| arm <= end) else {
+            let Some(wake_at) = self.wake_at.filter(|&wake_at| wake_at <= end) else {
                 return;
             };
-            self.set(arm);
+            self.set(wake_at);
             self.timers += 1;
             self.run();
         }
     }
 
     pub(super) fn resolution(&self, seq: u64) -> Option<&Resolution> {
-        self.resolutions.get(&seq).map(|(_, fate)| fate)
+        self.resolutions.get(&seq).map(|(_, resolution)| resolution)
     }
 
     pub(super) fn was_granted(&self, seq: u64) -> bool {
         matches!(self.resolution(seq), Some(Resolution::Go { .. }))
     }
 
-    /// When it went, after the beginning.
+    /// When it got its permit, after the start.
     pub(super) fn granted_after(&self, seq: u64) -> Option<Span> {
-        let (at, fate) = self.resolutions.get(&seq)?;
-        matches!(fate, Resolution::Go { .. }).then_some(at.since(BEGIN))
+        let (at, resolution) = self.resolutions.get(&seq)?;
+        matches!(resolution, Resolution::Go { .. }).then_some(at.since(BEGIN))
     }
 
     pub(super) fn since_begin(&self) -> Span {

@@ -1,10 +1,10 @@
-//! What the ledger's verdicts mean for those who wait.
+//! Applies the ledger's verdicts to the waiters.
 //!
-//! Promises: each offered waiter goes, waits in the line of whoever refused it, or is told no. A
-//! permit for somebody who has left goes back. The word of one who was refused and does not wait
-//! binds only those who need as much; the others are asked for again.
+//! Promises: each offered waiter goes, waits in the queue of its blocker, or is rejected. A permit
+//! for a waiter that has left is returned. A rejection of an ask that does not wait applies only to
+//! asks that need at least as much; the others are offered again.
 //!
-//! Never: believes a verdict that is older than an event.
+//! Never: applies a verdict that is older than an event.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ use crate::gate::{
 };
 use crate::time::{Micros, Now, Span};
 
-/// Lines in which nobody stands that are remembered for the time they are closed, so that a flood
-/// of calls that do not wait is refused here and not by the ledger. 1 024 are 256 KiB.
+/// Closed queues without waiters that are stored, so that the gate rejects a flood of calls that do
+/// not wait and the ledger is not asked. 1 024 are 256 KiB.
 const IDLE_BLOCKS_MAX: usize = 1_024;
 
-/// The first refusal of a batch at one place; those behind it were refused because of it.
+/// The first rejection of a batch at one blocker; asks behind it were rejected because of it.
 #[derive(Clone, Copy, Debug)]
 struct FirstRejection {
     need: u64,
@@ -36,8 +36,8 @@ struct WaitVerdict {
 }
 
 impl Gate {
-    /// The ledger has answered the offer, verdict by verdict in its order. An ask without a verdict
-    /// was not decided, and is asked again.
+    /// The ledger has decided the offer; verdicts come in its order. An ask without a verdict is
+    /// offered again.
     pub fn verdicts(&mut self, verdicts: Vec<(PermitId, Verdict)>, now: Now) {
         let mut firsts = BTreeMap::new();
         for (id, verdict) in verdicts {
@@ -71,7 +71,7 @@ impl Gate {
         self.resolve(id, Resolution::Go { marks });
     }
 
-    /// A permit for somebody who has left: it goes back, and with it to the next in line.
+    /// A permit for a waiter that has left: it is returned and is free for the next waiter.
     fn return_permit(&mut self, ask: Ask) {
         self.effects.settle.push(Settle::Permit {
             id: ask.id,
@@ -81,7 +81,8 @@ impl Gate {
         });
     }
 
-    /// A verdict of `Wait`: into the line of whoever refused, unless that is known to be too long.
+    /// A verdict of `Wait`: the waiter joins the queue of its blocker, unless the wait is known to
+    /// be too long.
     fn on_wait(
         &mut self,
         ask: &Ask,
@@ -90,52 +91,47 @@ impl Gate {
         firsts: &mut BTreeMap<Blocker, FirstRejection>,
     ) {
         let order = self.settings.order;
-        let Some(place) = blocker_of(order, ask, wait.by) else {
-            // No such term: as good as no verdict.
+        let Some(blocker) = blocker_of(order, ask, wait.by) else {
+            // No such term: treated as no verdict.
             return self.undecided_one(ask.id, now);
         };
-        let need = need_at(ask, place);
+        let need = need_at(ask, blocker);
         let level = match order {
             Order::Priority => ask.priority,
             Order::Fifo => Priority::High,
         };
         let closed = Closed::new(now + wait.after, wait.on, level, need);
-        // Those behind the first one were refused because of it. If it left, that binds only
-        // those who need as much.
-        let first = firsts.get(&place).copied();
+        // Asks behind the first one were rejected because of it. If it left, that applies only to
+        // asks that need at least as much.
+        let first = firsts.get(&blocker).copied();
         let bound = first
             .is_none_or(|first| first.waits || (order == Order::Priority && need >= first.need));
         let entry = self.waiting.get(&ask.id);
         let is_gone = entry.is_none();
-        let stays =
+        let waits =
             entry.is_some_and(|entry| !bound || entry.deadline >= closed.reject_before(now));
         firsts
-            .entry(place)
-            .or_insert(FirstRejection { need, waits: stays });
-        if stays {
-            self.link(ask.id, Position::Queued(place));
+            .entry(blocker)
+            .or_insert(FirstRejection { need, waits });
+        if waits {
+            self.link(ask.id, Position::Queued(blocker));
         } else {
             let retry_in = wait.after;
-            self.resolve(
-                ask.id,
-                Resolution::Rejected {
-                    blocker: place,
-                    retry_in,
-                },
-            );
+            self.resolve(ask.id, Resolution::Rejected { blocker, retry_in });
         }
-        // Who leaves proves something only if it was refused for its own sake, and at the front,
-        // where everybody wants something else, not even then.
+        // A rejection of a waiter that leaves is recorded only if the waiter was rejected for its
+        // own cost. In FIFO order it is never recorded, because waiters at the front need different
+        // things.
         let proves = first.is_none() && order == Order::Priority;
-        if (stays && bound) || (!stays && proves) {
-            self.close(place, closed, stays, now);
+        if (waits && bound) || (!waits && proves) {
+            self.close(blocker, closed, waits, now);
         }
         if is_gone {
-            self.note_abandoned(place, ask);
+            self.note_abandoned(blocker, ask);
         }
     }
 
-    /// What was offered and not answered goes back among the ready.
+    /// Offered asks without a verdict become ready again.
     fn undecided(&mut self, now: Micros) {
         for (id, offered) in std::mem::take(&mut self.offered) {
             self.callers
@@ -152,11 +148,11 @@ impl Gate {
         }
     }
 
-    /// A place that granted all that it was asked for is asked for twice as much.
+    /// A blocker that granted every ask gets twice as many next time.
     fn adapt_batches(&mut self, firsts: &BTreeMap<Blocker, FirstRejection>) {
-        for (place, count) in std::mem::take(&mut self.offered_to_blocker) {
-            if let Some(block) = self.blocks.get_mut(&place) {
-                block.batch = if firsts.contains_key(&place) {
+        for (blocker, count) in std::mem::take(&mut self.offered_to_blocker) {
+            if let Some(block) = self.blocks.get_mut(&blocker) {
+                block.batch = if firsts.contains_key(&blocker) {
                     BATCH_FIRST
                 } else {
                     (count * 2).clamp(BATCH_FIRST, BATCH_MAX)
@@ -165,51 +161,51 @@ impl Gate {
         }
     }
 
-    /// Opens what the verdicts closed wrongly: places that changed since, and places whose first
-    /// refused one left while somebody who needs less stands there now.
+    /// Opens blockers that the verdicts closed wrongly: those that changed since, and those whose
+    /// first rejected waiter left while the next one needs less.
     fn catch_up(&mut self, firsts: &BTreeMap<Blocker, FirstRejection>) {
         let MissedEvents {
             everything,
-            blockers: places,
+            blockers,
         } = std::mem::take(&mut self.missed);
         if everything {
             self.open_all();
         }
-        for place in places {
-            self.open(place);
+        for blocker in blockers {
+            self.open(blocker);
         }
-        for (&place, first) in firsts.iter().filter(|(_, first)| !first.waits) {
-            if self.next_may_go(place, first.need) {
-                self.open(place);
+        for (&blocker, first) in firsts.iter().filter(|(_, first)| !first.waits) {
+            if self.next_may_go(blocker, first.need) {
+                self.open(blocker);
             }
         }
     }
 
-    /// Lines in which nobody stands are forgotten once they are open, or are too many.
+    /// Queues without waiters are dropped when they are open, or when there are too many.
     fn drop_idle_blocks(&mut self) {
         let too_many = self.blocks.len() > self.waiting.len() + IDLE_BLOCKS_MAX;
         let dropped = |block: &Block| block.is_idle() || (too_many && block.queue.is_empty());
         let wakes = &mut self.wakes;
-        self.blocks.retain(|&place, block| {
+        self.blocks.retain(|&blocker, block| {
             if !dropped(block) {
                 return true;
             }
             if let Some(wake) = block.wake() {
-                wakes.remove(&(wake, place));
+                wakes.remove(&(wake, blocker));
             }
             false
         });
     }
 }
 
-/// Who refused.
+/// The blocker that the verdict names.
 fn blocker_of(order: Order, ask: &Ask, by: BlockedBy) -> Option<Blocker> {
-    let place = match by {
+    let blocker = match by {
         BlockedBy::Term(index) => Blocker::Cell(ask.terms.get(index)?.cell),
         BlockedBy::Scope(index) => Blocker::Scope(*ask.scopes.get(index)?),
     };
     Some(match order {
         Order::Fifo => Blocker::Front,
-        Order::Priority => place,
+        Order::Priority => blocker,
     })
 }

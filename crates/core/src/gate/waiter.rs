@@ -1,4 +1,4 @@
-//! What goes into a gate and what comes out of it.
+//! Input and output types of a gate.
 //!
 //! Promises: plain data.
 //!
@@ -12,14 +12,14 @@ use crate::time::{Micros, Span};
 /// minutes, longer than any deadline that people accept.
 pub const WAITING_MAX: usize = 1_000;
 
-/// How a gate works.
+/// The settings of a gate.
 #[derive(Clone, Debug)]
 pub struct GateSettings {
-    /// How many may wait; one more is refused.
+    /// How many calls may wait; one more is rejected.
     pub waiting_max: usize,
-    /// Who goes first.
+    /// The order of the queue.
     pub order: Order,
-    /// When calls that can wait may go at all.
+    /// When deferrable calls may go.
     pub off_peak: Option<OffPeak>,
 }
 
@@ -33,58 +33,57 @@ impl Default for GateSettings {
     }
 }
 
-/// Who goes first.
+/// The order of the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// Priority, then fair between callers, then arrival.
     #[default]
     Priority,
-    /// Arrival only, for strict providers: nobody overtakes, whatever is asked.
+    /// Arrival only, for strict providers: no call overtakes another.
     Fifo,
 }
 
-/// One call that wants a permit.
+/// One call that needs a permit.
 #[derive(Clone, Debug)]
 pub struct Waiter {
-    /// What it asks. Its id names the waiter.
+    /// Its ask. The id of the ask identifies the waiter.
     pub ask: Ask,
-    /// For whom.
+    /// The caller.
     pub caller: CallerId,
-    /// The latest instant at which a permit is of use. `now` = go at once or be refused.
+    /// The latest instant at which a permit is useful. `now` = go at once or be rejected.
     pub deadline: Micros,
-    /// Its place in the order of arrival if it stood here before; retries keep theirs.
+    /// Its place in the order of arrival if it waited here before; retries keep theirs.
     pub seniority: Option<u64>,
 }
 
-/// What is to be done.
+/// What to do.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effects {
-    /// Ask the ledger, all in one go and in this order. The answer comes to
-    /// [`Gate::verdicts`](crate::gate::Gate::verdicts);
-    /// until then nothing else is offered.
+    /// Offer these to the ledger, in one batch and in this order. The verdicts go to
+    /// [`Gate::verdicts`](crate::gate::Gate::verdicts); until then nothing else is offered.
     pub offer: Vec<Ask>,
-    /// Tell these waiters.
+    /// Resolve these waiters.
     pub resolve: Vec<Resolved>,
-    /// Tell the ledger.
+    /// Send these settles to the ledger.
     pub settle: Vec<Settle>,
-    /// Tell the ledger that nobody waits for these any more.
+    /// Tell the ledger that nobody waits for these cells any more.
     pub abandoned: Vec<CellId>,
     /// Call [`Gate::tick`](crate::gate::Gate::tick) again at this instant.
     pub wake_at: Option<Micros>,
 }
 
-/// What became of a waiter.
+/// The end of a wait.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolved {
-    /// What it had asked, at the priority it had in the end.
+    /// Its ask, at its final priority.
     pub ask: Ask,
     /// Its place in the order of arrival, for a retry.
     pub seniority: u64,
-    /// What it gets.
+    /// The result.
     pub resolution: Resolution,
 }
 
-/// What a waiter gets.
+/// The result of a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution {
     /// A permit.
@@ -92,27 +91,27 @@ pub enum Resolution {
         /// Counts at the grant, per term.
         marks: Marks,
     },
-    /// The wait is known to pass its deadline.
+    /// Rejected: the wait would pass its deadline.
     Rejected {
-        /// Who would have to free.
+        /// The cell or scope that blocks it.
         blocker: Blocker,
-        /// How long until then.
+        /// How long until it opens.
         retry_in: Span,
     },
-    /// Its time ran out while it waited.
+    /// Its deadline passed while it waited.
     TimedOut {
-        /// Who had not freed.
+        /// What blocked it.
         blocker: Option<Blocker>,
     },
-    /// No place to wait.
+    /// The queue is full.
     Full,
-    /// No permit of this size can ever be had.
+    /// No permit of this cost can ever be granted.
     Never(NeverReason),
-    /// What it asked for holds no more: ask again, with the seniority it had.
+    /// Its limits were replaced: ask again with the same seniority.
     Recalled,
 }
 
-/// What a waiter waits for.
+/// What blocks a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Blocker {
     /// A limit.
@@ -121,6 +120,6 @@ pub enum Blocker {
     Scope(ScopeId),
     /// The off-peak hours.
     OffPeak,
-    /// Whoever is first, in [`Order::Fifo`].
+    /// The first waiter, in [`Order::Fifo`].
     Front,
 }

@@ -24,145 +24,145 @@ fn free() -> Rule {
 
 #[test]
 fn a_slot_in_flight_wakes_the_next_without_a_timer() {
-    let mut stage = TestGate::new();
+    let mut test = TestGate::new();
     let one = Rule::in_flight(1).unwrap();
-    let first = stage.call(TestCall::new(&one));
-    let second = stage.call(TestCall::new(&one));
-    stage.advance(s(1));
-    stage.finish(first);
-    stage.advance(ms(2));
-    assert_eq!(stage.granted_after(second), Some(ms(1_002)));
+    let first = test.call(TestCall::new(&one));
+    let second = test.call(TestCall::new(&one));
+    test.advance(s(1));
+    test.finish(first);
+    test.advance(ms(2));
+    assert_eq!(test.granted_after(second), Some(ms(1_002)));
 }
 
-/// R-C3: the ledger refused, then freed; the event overtook the verdict.
+/// R-C3: the ledger rejected, then freed; the event overtook the verdict.
 #[test]
 fn an_event_that_overtakes_its_verdict_is_not_lost() {
-    let mut stage = TestGate::new();
+    let mut test = TestGate::new();
     let rule = Rule::in_flight(1).unwrap();
-    let first = stage.call(TestCall::new(&rule));
-    let second = stage.push(TestCall::new(&rule));
-    let offer = stage.tick();
-    let verdicts = stage.decide(&offer);
-    stage.settle(first, Outcome::Unsent);
-    stage.gate.verdicts(verdicts, stage.now);
-    stage.run();
-    assert!(stage.was_granted(second));
+    let first = test.call(TestCall::new(&rule));
+    let second = test.push(TestCall::new(&rule));
+    let offer = test.tick();
+    let verdicts = test.decide(&offer);
+    test.settle(first, Outcome::Unsent);
+    test.gate.verdicts(verdicts, test.now);
+    test.run();
+    assert!(test.was_granted(second));
 }
 
 #[test]
 fn a_scope_event_that_overtakes_its_verdict_is_not_lost() {
-    let mut stage = TestGate::new();
-    stage.turn(&[close("p", None, Reopen::All)], &[]);
-    let call = stage.push(TestCall::new(&free()).scope("p"));
-    let offer = stage.tick();
-    let verdicts = stage.decide(&offer);
+    let mut test = TestGate::new();
+    test.turn(&[close("p", None, Reopen::All)], &[]);
+    let call = test.push(TestCall::new(&free()).scope("p"));
+    let offer = test.tick();
+    let verdicts = test.decide(&offer);
     let open = Settle::Open {
         scope: ScopeId::named(&["p"]),
     };
-    stage.turn(&[open], &[]);
-    stage.gate.verdicts(verdicts, stage.now);
-    stage.run();
-    assert!(stage.was_granted(call));
+    test.turn(&[open], &[]);
+    test.gate.verdicts(verdicts, test.now);
+    test.run();
+    assert!(test.was_granted(call));
 }
 
 #[test]
 fn a_scope_that_cools_down_opens_by_itself() {
-    let mut stage = TestGate::new();
-    stage.turn(&[close("p", Some(s(30)), Reopen::All)], &[]);
-    let calls = stage.calls(5, &TestCall::new(&free()).scope("p"));
-    let other = stage.call(TestCall::new(&free()).scope("q"));
-    assert!(stage.was_granted(other));
-    let hasty = stage.call(TestCall::new(&free()).scope("p").max_wait(s(29)));
+    let mut test = TestGate::new();
+    test.turn(&[close("p", Some(s(30)), Reopen::All)], &[]);
+    let calls = test.calls(5, &TestCall::new(&free()).scope("p"));
+    let other = test.call(TestCall::new(&free()).scope("q"));
+    assert!(test.was_granted(other));
+    let hasty = test.call(TestCall::new(&free()).scope("p").max_wait(s(29)));
     assert!(matches!(
-        stage.resolution(hasty),
+        test.resolution(hasty),
         Some(Resolution::Rejected { blocker: Blocker::Scope(_), retry_in }) if *retry_in == s(30)
     ));
-    stage.advance(s(30));
+    test.advance(s(30));
     for call in calls {
-        assert_eq!(stage.granted_after(call), Some(s(30)));
+        assert_eq!(test.granted_after(call), Some(s(30)));
     }
 }
 
 #[test]
 fn after_a_sleep_one_call_probes_and_its_success_opens_the_scope() {
-    let mut stage = TestGate::new();
-    stage.turn(&[close("p", Some(s(30)), Reopen::Probe)], &[]);
-    let calls = stage.calls(5, &TestCall::new(&free()).scope("p"));
-    stage.advance(s(31));
-    assert_eq!(stage.granted, [calls[0]], "one at a time");
+    let mut test = TestGate::new();
+    test.turn(&[close("p", Some(s(30)), Reopen::Probe)], &[]);
+    let calls = test.calls(5, &TestCall::new(&free()).scope("p"));
+    test.advance(s(31));
+    assert_eq!(test.granted, [calls[0]], "one at a time");
     let open = Settle::Open {
         scope: ScopeId::named(&["p"]),
     };
-    stage.turn(&[open], &[]);
-    stage.run();
-    assert_eq!(stage.granted, calls);
+    test.turn(&[open], &[]);
+    test.run();
+    assert_eq!(test.granted, calls);
 }
 
 #[test]
 fn a_cancelled_probe_gives_its_place_to_the_next_call() {
-    let mut stage = TestGate::new();
-    stage.turn(&[close("p", Some(s(30)), Reopen::Probe)], &[]);
-    let calls = stage.calls(3, &TestCall::new(&free()).scope("p"));
-    stage.advance(s(30));
-    stage.settle(calls[0], Outcome::Unsent);
-    stage.run();
-    assert_eq!(stage.granted, calls[..2]);
+    let mut test = TestGate::new();
+    test.turn(&[close("p", Some(s(30)), Reopen::Probe)], &[]);
+    let calls = test.calls(3, &TestCall::new(&free()).scope("p"));
+    test.advance(s(30));
+    test.settle(calls[0], Outcome::Unsent);
+    test.run();
+    assert_eq!(test.granted, calls[..2]);
 }
 
 #[test]
 fn after_a_ledger_outage_every_waiter_is_offered_again() {
-    let mut stage = TestGate::new();
+    let mut test = TestGate::new();
     let one = Rule::in_flight(1).unwrap();
-    stage.call(TestCall::new(&one));
-    let waits = stage.call(TestCall::new(&one));
-    // The slot came free and nobody said so.
-    stage.table = crate::table::Table::default();
-    stage.run();
-    assert_eq!(stage.resolution(waits), None);
-    stage.gate.anything_changed();
-    stage.run();
-    assert!(stage.was_granted(waits));
+    test.call(TestCall::new(&one));
+    let waits = test.call(TestCall::new(&one));
+    // The slot became free and no event reported it.
+    test.table = crate::table::Table::default();
+    test.run();
+    assert_eq!(test.resolution(waits), None);
+    test.gate.anything_changed();
+    test.run();
+    assert!(test.was_granted(waits));
 }
 
 #[test]
 fn a_ledger_outage_between_offer_and_verdict_is_not_lost() {
-    let mut stage = TestGate::new();
+    let mut test = TestGate::new();
     let one = Rule::in_flight(1).unwrap();
-    stage.call(TestCall::new(&one));
-    let waits = stage.push(TestCall::new(&one));
-    let offer = stage.tick();
-    let verdicts = stage.decide(&offer);
-    stage.table = crate::table::Table::default();
-    stage.gate.anything_changed();
-    stage.gate.verdicts(verdicts, stage.now);
-    stage.run();
-    assert!(stage.was_granted(waits));
+    test.call(TestCall::new(&one));
+    let waits = test.push(TestCall::new(&one));
+    let offer = test.tick();
+    let verdicts = test.decide(&offer);
+    test.table = crate::table::Table::default();
+    test.gate.anything_changed();
+    test.gate.verdicts(verdicts, test.now);
+    test.run();
+    assert!(test.was_granted(waits));
 }
 
 /// A limit of a minute or longer grants 1 % per transaction; the rest follows at once, in order.
 #[test]
 fn the_next_batch_of_a_long_limit_follows_at_once_and_in_order() {
-    let mut stage = TestGate::new();
+    let mut test = TestGate::new();
     let rule = Rule::sliding(300, s(60)).unwrap();
-    let calls = stage.calls(400, &TestCall::new(&rule));
-    assert_eq!(stage.granted, calls[..300]);
-    assert!(stage.offers <= 300, "{} offers", stage.offers);
+    let calls = test.calls(400, &TestCall::new(&rule));
+    assert_eq!(test.granted, calls[..300]);
+    assert!(test.offers <= 300, "{} offers", test.offers);
 }
 
 #[test]
 fn a_gate_is_empty_when_all_waiters_are_gone() {
-    let mut stage = TestGate::new();
+    let mut test = TestGate::new();
     let rule = Rule::sliding(5, s(1)).unwrap();
-    let calls = stage.calls(20, &TestCall::new(&rule));
-    stage.gate.cancel(TestGate::id(calls[10]));
-    stage.respond_all(s(10));
-    assert_eq!(stage.granted.len(), 19);
-    stage.gate.anything_changed();
-    assert!(stage.gate.is_idle(), "{:?}", stage.gate);
-    assert_eq!(stage.wake_at, None);
+    let calls = test.calls(20, &TestCall::new(&rule));
+    test.gate.cancel(TestGate::id(calls[10]));
+    test.respond_all(s(10));
+    assert_eq!(test.granted.len(), 19);
+    test.gate.anything_changed();
+    assert!(test.gate.is_idle(), "{:?}", test.gate);
+    assert_eq!(test.wake_at, None);
 }
 
-/// Hours as of 2026-03-01T00:00:00Z, where a stage begins.
+/// Off-peak hours from 2026-03-01T00:00:00Z, where a test starts.
 fn off_peak_gate(from: u16, to: u16) -> TestGate {
     TestGate::with(GateSettings {
         off_peak: Some(OffPeak::new(from, to, TimeZone::UTC).unwrap()),
@@ -170,28 +170,28 @@ fn off_peak_gate(from: u16, to: u16) -> TestGate {
     })
 }
 
-/// M12: low priority waits for its hours, and only low priority does.
+/// M12: low priority waits for off-peak hours, and only low priority does.
 #[test]
 fn m12_background_calls_wait_for_off_peak_hours() {
-    let mut stage = off_peak_gate(60, 120);
-    let low = stage.call(TestCall::new(&free()).low().max_wait(s(7_200)));
-    let normal = stage.call(TestCall::new(&free()));
-    assert!(stage.was_granted(normal));
-    assert_eq!(stage.wake_at, Some(stage.now.at + s(3_600)));
-    stage.advance(s(3_600));
-    assert_eq!(stage.granted_after(low), Some(s(3_600)));
-    stage.advance(s(3_599));
-    let last = stage.call(TestCall::new(&free()).low());
-    assert!(stage.was_granted(last));
-    stage.advance(s(1));
-    let late = stage.call(TestCall::new(&free()).low().max_wait(s(86_400)));
-    assert_eq!(stage.resolution(late), None);
+    let mut test = off_peak_gate(60, 120);
+    let low = test.call(TestCall::new(&free()).low().max_wait(s(7_200)));
+    let normal = test.call(TestCall::new(&free()));
+    assert!(test.was_granted(normal));
+    assert_eq!(test.wake_at, Some(test.now.at + s(3_600)));
+    test.advance(s(3_600));
+    assert_eq!(test.granted_after(low), Some(s(3_600)));
+    test.advance(s(3_599));
+    let last = test.call(TestCall::new(&free()).low());
+    assert!(test.was_granted(last));
+    test.advance(s(1));
+    let late = test.call(TestCall::new(&free()).low().max_wait(s(86_400)));
+    assert_eq!(test.resolution(late), None);
 }
 
-/// M12: whom the hours confine is a setting; more urgent calls go at once.
+/// M12: a setting says to which priority the hours apply; more urgent calls go at once.
 #[test]
 fn m12_off_peak_hours_apply_up_to_the_configured_priority() {
-    let mut stage = TestGate::with(GateSettings {
+    let mut test = TestGate::with(GateSettings {
         off_peak: Some(
             OffPeak::new(60, 120, TimeZone::UTC)
                 .unwrap()
@@ -199,36 +199,36 @@ fn m12_off_peak_hours_apply_up_to_the_configured_priority() {
         ),
         ..GateSettings::default()
     });
-    assert!(!stage.gate.is_clear(Priority::Normal) && stage.gate.is_clear(Priority::High));
-    let normal = stage.call(TestCall::new(&free()).max_wait(s(7_200)));
-    let high = stage.call(TestCall::new(&free()).priority(Priority::High));
-    assert!(stage.was_granted(high));
-    stage.advance(s(3_600));
-    assert_eq!(stage.granted_after(normal), Some(s(3_600)));
+    assert!(!test.gate.is_clear(Priority::Normal) && test.gate.is_clear(Priority::High));
+    let normal = test.call(TestCall::new(&free()).max_wait(s(7_200)));
+    let high = test.call(TestCall::new(&free()).priority(Priority::High));
+    assert!(test.was_granted(high));
+    test.advance(s(3_600));
+    assert_eq!(test.granted_after(normal), Some(s(3_600)));
 }
 
 /// M12: the deadline is before the hours begin.
 #[test]
 fn m12_a_background_call_that_cannot_wait_so_long_is_rejected() {
-    let mut stage = off_peak_gate(60, 120);
-    let low = stage.call(TestCall::new(&free()).low().max_wait(s(3_599)));
+    let mut test = off_peak_gate(60, 120);
+    let low = test.call(TestCall::new(&free()).low().max_wait(s(3_599)));
     let refusal = Resolution::Rejected {
         blocker: Blocker::OffPeak,
         retry_in: s(3_600),
     };
-    assert_eq!(stage.resolution(low), Some(&refusal));
-    assert_eq!(stage.offers, 0);
+    assert_eq!(test.resolution(low), Some(&refusal));
+    assert_eq!(test.offers, 0);
 }
 
-/// M12: those who stand in line when the hours end wait for the next ones.
+/// M12: calls still queued when the hours end wait for the next ones.
 #[test]
 fn m12_the_end_of_the_off_peak_hours_stops_the_queue() {
-    let mut stage = off_peak_gate(0, 60);
+    let mut test = off_peak_gate(0, 60);
     let rule = Rule::sliding(1, s(3_000)).unwrap().drift_ppm(0);
     let want = TestCall::new(&rule).low().max_wait(s(100_000));
-    let calls = stage.calls(3, &want);
-    stage.respond_all(s(90_000));
-    let gone: Vec<_> = calls.iter().map(|&seq| stage.granted_after(seq)).collect();
+    let calls = test.calls(3, &want);
+    test.respond_all(s(90_000));
+    let gone: Vec<_> = calls.iter().map(|&seq| test.granted_after(seq)).collect();
     assert_eq!(gone, [Some(s(0)), Some(s(3_000)), Some(s(86_400))]);
 }
 
@@ -289,90 +289,91 @@ fn m12_impossible_off_peak_hours_are_rejected() {
 
 #[test]
 fn removing_the_off_peak_hours_releases_their_waiters() {
-    let mut stage = off_peak_gate(60, 120);
-    let low = stage.call(TestCall::new(&free()).low().max_wait(s(86_400)));
-    stage.gate.configure(GateSettings::default());
-    stage.run();
-    assert!(stage.was_granted(low));
+    let mut test = off_peak_gate(60, 120);
+    let low = test.call(TestCall::new(&free()).low().max_wait(s(86_400)));
+    test.gate.configure(GateSettings::default());
+    test.run();
+    assert!(test.was_granted(low));
 }
 
 #[test]
 fn a_change_to_fifo_order_applies_to_waiting_calls() {
-    let mut stage = TestGate::new();
+    let mut test = TestGate::new();
     let rule = Rule::bucket(50, s(1), 1).unwrap().drift_ppm(0);
-    stage.call(TestCall::new(&rule));
-    let low = stage.call(TestCall::new(&rule).low());
-    let high = stage.call(TestCall::new(&rule).high());
+    test.call(TestCall::new(&rule));
+    let low = test.call(TestCall::new(&rule).low());
+    let high = test.call(TestCall::new(&rule).high());
     let settings = |order| GateSettings {
         order,
         ..GateSettings::default()
     };
-    stage.gate.configure(settings(Order::Fifo));
-    let later = stage.call(TestCall::new(&rule).high());
-    stage.respond_all(s(1));
-    assert_eq!(stage.granted[1..], [low, high, later]);
+    test.gate.configure(settings(Order::Fifo));
+    let later = test.call(TestCall::new(&rule).high());
+    test.respond_all(s(1));
+    assert_eq!(test.granted[1..], [low, high, later]);
 }
 
 #[test]
 fn a_freed_cell_that_nobody_waits_for_costs_nothing() {
-    let mut stage = TestGate::new();
-    stage.gate.freed(&[cell("y")]);
-    stage.run();
-    assert_eq!((stage.offers, stage.gate.is_idle()), (0, true));
+    let mut test = TestGate::new();
+    test.gate.freed(&[cell("y")]);
+    test.run();
+    assert_eq!((test.offers, test.gate.is_idle()), (0, true));
 }
 
-/// Where processes share a ledger, others are held up for those who wait: whoever leaves last says so.
+/// Processes that share a ledger reserve capacity for waiters: the last waiter that leaves reports
+/// it.
 #[test]
 fn the_ledger_is_told_when_the_last_waiter_has_left_a_queue() {
-    let mut stage = TestGate::new();
+    let mut test = TestGate::new();
     let want = TestCall::new(&Rule::in_flight(1).unwrap());
-    stage.call(want.clone());
-    let (first, last) = (stage.call(want.clone()), stage.call(want));
-    stage.gate.cancel(TestGate::id(first));
-    stage.run();
-    assert!(stage.abandoned.is_empty(), "one still waits");
-    stage.gate.cancel(TestGate::id(last));
-    stage.run();
-    assert_eq!(stage.abandoned.len(), 1);
+    test.call(want.clone());
+    let (first, last) = (test.call(want.clone()), test.call(want));
+    test.gate.cancel(TestGate::id(first));
+    test.run();
+    assert!(test.abandoned.is_empty(), "one still waits");
+    test.gate.cancel(TestGate::id(last));
+    test.run();
+    assert_eq!(test.abandoned.len(), 1);
 }
 
-/// The ledger may just have told it to wait there.
+/// The ledger may have just queued it there.
 #[test]
 fn an_offered_call_is_still_expected_when_its_queue_is_empty() {
-    let mut stage = TestGate::new();
+    let mut test = TestGate::new();
     let want = TestCall::new(&Rule::in_flight(1).unwrap());
-    stage.call(want.clone());
-    stage.call(want.clone());
-    stage.gate.freed(&[cell("x")]);
-    let offer = stage.tick();
-    assert_eq!(offer.len(), 1, "the one in line");
-    let last = stage.push(want);
-    stage.gate.cancel(TestGate::id(last));
-    let verdicts = stage.decide(&offer);
-    stage.gate.verdicts(verdicts, stage.now);
-    stage.run();
-    assert!(stage.abandoned.is_empty(), "one still waits");
+    test.call(want.clone());
+    test.call(want.clone());
+    test.gate.freed(&[cell("x")]);
+    let offer = test.tick();
+    assert_eq!(offer.len(), 1, "the queued call");
+    let last = test.push(want);
+    test.gate.cancel(TestGate::id(last));
+    let verdicts = test.decide(&offer);
+    test.gate.verdicts(verdicts, test.now);
+    test.run();
+    assert!(test.abandoned.is_empty(), "one still waits");
 }
 
 #[test]
 fn the_ledger_is_told_of_a_waiter_that_left_while_offered() {
-    let mut stage = TestGate::new();
+    let mut test = TestGate::new();
     let want = TestCall::new(&Rule::in_flight(1).unwrap());
-    stage.call(want.clone());
-    let leaves = stage.push(want);
-    let offer = stage.tick();
-    stage.gate.cancel(TestGate::id(leaves));
-    let verdicts = stage.decide(&offer);
-    stage.gate.verdicts(verdicts, stage.now);
-    stage.run();
-    assert_eq!(stage.abandoned.len(), 1);
+    test.call(want.clone());
+    let leaves = test.push(want);
+    let offer = test.tick();
+    test.gate.cancel(TestGate::id(leaves));
+    let verdicts = test.decide(&offer);
+    test.gate.verdicts(verdicts, test.now);
+    test.run();
+    assert_eq!(test.abandoned.len(), 1);
 }
 
 #[test]
 fn an_ask_says_how_long_it_waits() {
-    let mut stage = TestGate::new();
-    stage.push(TestCall::new(&Rule::in_flight(1).unwrap()).max_wait(s(2)));
-    stage.now.at += ms(500);
-    let offer = stage.tick();
+    let mut test = TestGate::new();
+    test.push(TestCall::new(&Rule::in_flight(1).unwrap()).max_wait(s(2)));
+    test.now.at += ms(500);
+    let offer = test.tick();
     assert_eq!(offer[0].max_wait, ms(1_500));
 }

@@ -1,16 +1,16 @@
-//! What an answer, or its absence, says about the provider (A11).
+//! Classifies the result of an attempt, with or without a response (A11).
 //!
-//! Promises: every status and every error has exactly one class. What the provider's dialect says
-//! about a refusal wins over the status, both ways.
+//! Promises: every status and every error has exactly one class. The verdict of the provider's
+//! dialect takes precedence over the status, both ways.
 //!
-//! Never: reads a header or a body. Feedback does, and its verdict comes in.
+//! Never: reads a header or a body. `feedback` does; its verdict is an argument.
 
-/// What came of one attempt.
+/// The class of one attempt's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     /// 2xx and 3xx: the provider works.
     Success,
-    /// 429, or a refusal in the provider's own dialect.
+    /// 429, or a limited call in the provider's own dialect.
     Limited,
     /// 5xx.
     ServerError,
@@ -20,7 +20,7 @@ pub enum Class {
     Other,
 }
 
-/// Why there was no answer. The words are those of `requests_total{code}`.
+/// Why there is no response. The names are those of `requests_total{code}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// No connection, no head or no further byte in time.
@@ -29,14 +29,14 @@ pub enum Fault {
     Dns,
     /// No connection: refused, unreachable, TLS.
     Connect,
-    /// The connection broke before the answer was whole.
+    /// The connection broke before the response was complete.
     Reset,
 }
 
 impl Class {
-    /// By status. `limited` is what the dialect says: `Some(true)` makes an OMDb 401 or a GitHub
-    /// 403 a refusal, `Some(false)` makes a 429 that is not about rates an ordinary 4xx, `None`
-    /// leaves it to the status.
+    /// By status. `limited` is the dialect's verdict: `Some(true)` makes an OMDb 401 or a GitHub
+    /// 403 limited, `Some(false)` makes a 429 that is not about rates an ordinary 4xx, `None` lets
+    /// the status decide.
     #[must_use]
     pub fn of_status(status: u16, limited: Option<bool>) -> Class {
         match (status, limited) {
@@ -48,7 +48,7 @@ impl Class {
         }
     }
 
-    /// By the reason why there was no answer.
+    /// By the reason why there is no response.
     #[must_use]
     pub fn of_fault(fault: Fault) -> Class {
         match fault {
@@ -56,7 +56,7 @@ impl Class {
         }
     }
 
-    /// Backs off and counts against the provider.
+    /// Causes a back-off and counts against the provider.
     #[must_use]
     pub fn is_failure(self) -> bool {
         match self {
@@ -67,7 +67,7 @@ impl Class {
 }
 
 impl Fault {
-    /// The word in metrics and logs.
+    /// The name in metrics and logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

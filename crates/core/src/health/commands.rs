@@ -1,9 +1,9 @@
-//! What operators want (A5, A7).
+//! Operators' commands (A5, A7).
 //!
-//! Promises: an order works in every state and every mode. Only `resume` ends `offline`.
+//! Promises: a command works in every state and every mode. Only `resume` ends `offline`.
 //!
-//! Never: trusts a provider that was failing just because somebody is impatient: `resume` probes
-//! it now, `reset` is the way to say "I know better".
+//! Never: lets `resume` skip the probes of a failing provider: `resume` probes it now, `reset`
+//! declares it healthy.
 
 use super::phase::{BeforeHold, ConsecutiveCounts, HealthPhase, ProbeSlot};
 use super::settings::HealthMode;
@@ -31,16 +31,14 @@ impl Health {
     }
 
     pub(super) fn resume(&mut self, now: Micros, actions: &mut Actions) {
-        let held = match &self.phase {
+        let before = match &self.phase {
             HealthPhase::Normal { .. } | HealthPhase::Throttle(_) | HealthPhase::HalfOpen(_) => {
                 return;
             }
             HealthPhase::Sleep { .. } => BeforeHold::Unhealthy,
-            HealthPhase::Offline { before: held } | HealthPhase::CacheOnly { before: held, .. } => {
-                *held
-            }
+            HealthPhase::Offline { before } | HealthPhase::CacheOnly { before, .. } => *before,
         };
-        match (held, self.settings.mode) {
+        match (before, self.settings.mode) {
             (BeforeHold::Healthy, HealthMode::Adaptive | HealthMode::Breaker)
             | (BeforeHold::Healthy | BeforeHold::Unhealthy, HealthMode::Off) => {
                 self.enter_normal(Reason::Operator, now, actions);
@@ -48,7 +46,7 @@ impl Health {
             (BeforeHold::Unhealthy, HealthMode::Adaptive | HealthMode::Breaker) => {
                 self.auto_recovering = false;
                 self.valid_from = now;
-                // Open first: a rest never ends earlier because a shorter one begins.
+                // Open first: a shorter close never shortens the current one.
                 actions.push(Action::Open);
                 self.close(Some(Span::ZERO), actions);
                 self.enter_half_open(ProbeSlot::Shared, Reason::Operator, now, actions);
@@ -62,7 +60,7 @@ impl Health {
         self.consecutive = ConsecutiveCounts::default();
         self.retry_after_until = None;
         match &mut self.phase {
-            HealthPhase::Offline { before: held } => *held = BeforeHold::Healthy,
+            HealthPhase::Offline { before } => *before = BeforeHold::Healthy,
             HealthPhase::Normal { .. }
             | HealthPhase::Throttle(_)
             | HealthPhase::Sleep { .. }

@@ -1,4 +1,5 @@
-//! A machine on the test bench: virtual time, a log of its transitions, words instead of structs.
+//! A test harness for the health state machine: virtual time, a log of the transitions, and short
+//! methods for events.
 
 use super::{
     Action, Actions, AttemptResult, BasePace, Class, Command, Health, HealthEvent, HealthMode,
@@ -15,7 +16,7 @@ pub(super) fn base() -> BasePace {
     }
 }
 
-/// The document's settings: no failure threshold, a ramp after any trouble, blocked = refused.
+/// The document's settings: no failure threshold, a ramp after any outage, blocked = rejected.
 pub(super) fn profile_a() -> HealthSettings {
     let mut settings = HealthSettings {
         failure_threshold: None,
@@ -39,7 +40,7 @@ pub(super) struct Harness {
     /// `Normal -> Throttle (consec_429)`, one per transition.
     pub(super) log: Vec<String>,
     pub(super) last: Actions,
-    /// Everything it wanted done.
+    /// All actions until now.
     pub(super) all: Vec<Action>,
 }
 
@@ -107,7 +108,7 @@ impl Harness {
         self.on(HealthEvent::ScopeChanged(view))
     }
 
-    /// Time passes; the machine is ticked when it wants to be, and never otherwise.
+    /// Advances the time; the machine gets a tick when a timer is due, and never otherwise.
     pub(super) fn advance(&mut self, span: Span) -> &mut Harness {
         let end = self.now + span;
         while let Some(tick) = self.health.next_tick().filter(|&tick| tick <= end) {
@@ -133,9 +134,7 @@ impl Harness {
     /// How long the last actions close the scope; `Some(None)` = until opened.
     pub(super) fn closed_for(&self) -> Option<Option<Span>> {
         self.last.iter().rev().find_map(|action| match action {
-            Action::Close {
-                closed_for: rest, ..
-            } => Some(*rest),
+            Action::Close { closed_for, .. } => Some(*closed_for),
             Action::Open
             | Action::Failed { .. }
             | Action::Succeeded
@@ -150,25 +149,25 @@ impl Harness {
 
     /// Sleep by five failures in a row.
     pub(super) fn asleep(settings: HealthSettings) -> Harness {
-        let mut bench = Harness::new(settings);
-        bench.results(Class::ServerError, 5);
-        assert_eq!(bench.state(), HealthState::Sleep);
-        bench
+        let mut harness = Harness::new(settings);
+        harness.results(Class::ServerError, 5);
+        assert_eq!(harness.state(), HealthState::Sleep);
+        harness
     }
 
     /// HalfOpen after such a Sleep.
     pub(super) fn half_open(settings: HealthSettings) -> Harness {
-        let mut bench = Harness::asleep(settings);
-        bench.advance(bench.health.status(bench.now).reset_in);
-        assert_eq!(bench.state(), HealthState::HalfOpen);
-        bench
+        let mut harness = Harness::asleep(settings);
+        harness.advance(harness.health.status(harness.now).reset_in);
+        assert_eq!(harness.state(), HealthState::HalfOpen);
+        harness
     }
 
-    /// Throttle by three refusals in a row.
+    /// Throttle by three 429s in a row.
     pub(super) fn throttled(settings: HealthSettings) -> Harness {
-        let mut bench = Harness::new(settings);
-        bench.results(Class::Limited, 3);
-        assert_eq!(bench.state(), HealthState::Throttle);
-        bench
+        let mut harness = Harness::new(settings);
+        harness.results(Class::Limited, 3);
+        assert_eq!(harness.state(), HealthState::Throttle);
+        harness
     }
 }

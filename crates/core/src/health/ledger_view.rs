@@ -1,10 +1,10 @@
-//! What the machines of other processes have done, as the ledger shows it.
+//! Follows what other processes have done, as the ledger shows it.
 //!
-//! Promises: processes that share a ledger sleep, probe and wake together, and a process that
-//! starts finds the sleep it left. Our own actions come back as views too; they change nothing.
+//! Promises: processes that share a ledger sleep, probe and recover together, and a restarted
+//! process resumes its sleep. Our own actions come back as views too; they change nothing.
 //!
-//! Never: writes to the ledger because of what it read there, or two processes would answer each
-//! other for ever.
+//! Never: writes to the ledger because of what it read there; otherwise two processes would react
+//! to each other without end.
 
 use super::phase::{HealthPhase, ProbeSlot};
 use super::settings::HealthMode;
@@ -13,18 +13,18 @@ use super::{Actions, Health, Reason};
 use crate::scope::ScopeView;
 use crate::time::{Micros, Span};
 
-/// What a view is worth.
+/// What a view of a closed scope means to this process.
 enum ViewMeaning {
-    /// It is from before the hold that we are in.
+    /// It is older than our current hold.
     Outdated,
-    /// Somebody rests.
+    /// Another process sleeps or probes.
     Closed,
-    /// Our hold is over: a hold gives way to nothing but an opening, so there was one.
+    /// Our hold is over: only an opening ends a hold, so there was one.
     HoldEnded,
 }
 
 impl Health {
-    /// With `mode: off` only what operators do is followed.
+    /// With `mode: off` only operators' commands are followed.
     pub(super) fn on_scope_view(&mut self, view: ScopeView, now: Micros, actions: &mut Actions) {
         let follows = match self.settings.mode {
             HealthMode::Adaptive | HealthMode::Breaker => true,
@@ -33,23 +33,23 @@ impl Health {
         match view {
             ScopeView::Open => self.on_open(now, actions),
             ScopeView::Closed { remaining: None } => self.on_offline(now, actions),
-            ScopeView::CacheOnly { remaining: left } => self.on_cache_only(left, now, actions),
+            ScopeView::CacheOnly { remaining } => self.on_cache_only(remaining, now, actions),
             ScopeView::Closed {
-                remaining: Some(left),
-            } if self.is_our_hold(left, now) => {
+                remaining: Some(remaining),
+            } if self.is_our_hold(remaining, now) => {
                 self.seen_closed = true;
             }
             ScopeView::Closed {
-                remaining: Some(left),
+                remaining: Some(remaining),
             } if follows => {
-                self.on_closed(left, now, actions);
+                self.on_closed(remaining, now, actions);
             }
             ScopeView::Probing if follows => self.on_probing(now, actions),
             ScopeView::Closed { remaining: Some(_) } | ScopeView::Probing => {}
         }
     }
 
-    /// Before we have seen our own closing, "open" is a picture from before it.
+    /// Until we have seen our own closing, a view of an open scope is older than it.
     fn on_open(&mut self, now: Micros, actions: &mut Actions) {
         if !self.seen_closed {
             return;
@@ -86,11 +86,12 @@ impl Health {
         self.enter_half_open(ProbeSlot::Shared, reason, now, actions);
     }
 
-    fn on_closed(&mut self, left: Span, now: Micros, actions: &mut Actions) {
-        // The space between two probes is a rest too, but no sleep. Probes of a slow provider are
-        // further apart than a short Sleep lasts: whoever was not probing takes it for one.
-        let is_gap = left <= self.probe_gap();
-        let is_brief = is_gap && left <= self.settings.sleep_min;
+    fn on_closed(&mut self, remaining: Span, now: Micros, actions: &mut Actions) {
+        // The gap between two probes also closes the scope, but it is no sleep. For a slow provider
+        // the gap is longer than a short Sleep: a process that was not probing takes it for a
+        // Sleep.
+        let is_gap = remaining <= self.probe_gap();
+        let is_brief = is_gap && remaining <= self.settings.sleep_min;
         let reason = match self.interpret() {
             ViewMeaning::Outdated => return,
             ViewMeaning::Closed if self.has_failed_lately() => Reason::Failures,
@@ -98,15 +99,15 @@ impl Health {
             ViewMeaning::HoldEnded => Reason::Operator,
         };
         match &mut self.phase {
-            HealthPhase::Sleep { until, .. } => *until = (*until).max(now + left),
+            HealthPhase::Sleep { until, .. } => *until = (*until).max(now + remaining),
             HealthPhase::HalfOpen(_) if is_gap => {}
             HealthPhase::HalfOpen(probing) => match probing.slot {
-                // Another process's probe failed: that counts for all of us.
+                // Another process's probe failed: that counts for all processes.
                 ProbeSlot::Shared => {
                     self.failed_probes = self.failed_probes.saturating_add(1);
-                    self.follow_to_sleep(left, Reason::ProbeFailed, now, actions);
+                    self.follow_to_sleep(remaining, Reason::ProbeFailed, now, actions);
                 }
-                ProbeSlot::Local => self.follow_to_sleep(left, reason, now, actions),
+                ProbeSlot::Local => self.follow_to_sleep(remaining, reason, now, actions),
             },
             HealthPhase::Normal { .. }
             | HealthPhase::Throttle(_)
@@ -115,13 +116,13 @@ impl Health {
                 if is_brief {
                     self.on_probing(now, actions);
                 } else {
-                    self.follow_to_sleep(left, reason, now, actions);
+                    self.follow_to_sleep(remaining, reason, now, actions);
                 }
             }
         }
     }
 
-    /// Was one of the failures ours that close the scope, counted by all?
+    /// Was one of the failures that closed the scope ours?
     fn has_failed_lately(&self) -> bool {
         let counts = self.settings.failure_threshold.is_some() && self.consecutive.failed > 0;
         match &self.phase {
@@ -134,14 +135,14 @@ impl Health {
         }
     }
 
-    /// A CacheOnly that has an end shows as a rest. Whoever ends it early opens the scope, and what
-    /// rests then follow are far shorter.
-    fn is_our_hold(&self, left: Span, now: Micros) -> bool {
+    /// A CacheOnly with an end looks like a sleep in the ledger. A process that ends it early opens
+    /// the scope, and the sleeps that may follow are far shorter.
+    fn is_our_hold(&self, remaining: Span, now: Micros) -> bool {
         match &self.phase {
             HealthPhase::CacheOnly {
                 closed_until: Some(until),
                 ..
-            } => left.0 >= until.since(now).0 / 2,
+            } => remaining.0 >= until.since(now).0 / 2,
             HealthPhase::CacheOnly {
                 closed_until: None, ..
             }
@@ -153,9 +154,9 @@ impl Health {
         }
     }
 
-    /// Somebody has taken it offline. That replaces a hold of ours that would end by itself, or our
-    /// timer would end what only `resume` may end; and one from the cache only, unless the view may be
-    /// from before it.
+    /// An operator has set the provider offline. That replaces a hold of ours that would end by
+    /// itself: otherwise our timer would end a state that only `resume` may end. It also replaces
+    /// CacheOnly, unless the view may be older than that.
     fn on_offline(&mut self, now: Micros, actions: &mut Actions) {
         let is_old = !std::mem::replace(&mut self.seen_closed, true);
         match &self.phase {
@@ -171,11 +172,11 @@ impl Health {
         }
     }
 
-    /// Somebody holds it so that only the cache answers, until somebody ends that or the end that was
-    /// named. Ours may have an end that another order has moved.
-    fn on_cache_only(&mut self, left: Option<Span>, now: Micros, actions: &mut Actions) {
+    /// An operator has set CacheOnly, until another command or the end time. Another command may
+    /// have moved the end of ours.
+    fn on_cache_only(&mut self, remaining: Option<Span>, now: Micros, actions: &mut Actions) {
         let is_old = !std::mem::replace(&mut self.seen_closed, true);
-        let end = left.map(|left| now + left);
+        let end = remaining.map(|remaining| now + remaining);
         match &mut self.phase {
             HealthPhase::CacheOnly {
                 closed_until: None, ..
@@ -194,7 +195,7 @@ impl Health {
         }
     }
 
-    /// What a rest that ends by itself means to us.
+    /// What a scope that reopens by itself means to this process.
     fn interpret(&mut self) -> ViewMeaning {
         match &self.phase {
             HealthPhase::Offline { .. } | HealthPhase::CacheOnly { .. } if self.seen_closed => {

@@ -1,4 +1,4 @@
-//! How fast and how many at a time, beside what the limits allow.
+//! The extra local limit on rate and concurrency, beside the provider's limits.
 //!
 //! Promises: a pace only ever slows down. A rate never exceeds the base, concurrency never falls
 //! below one, and nothing here is a float.
@@ -13,18 +13,18 @@ use crate::limit::{Algorithm, Rule};
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
 
-/// Calls per second, in millionths of a call, so that 1 000 a day is still a number.
+/// Calls per second, in millionths of a call, so that 1 000 a day is not rounded to 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(u64);
 
 /// One call per second in the unit of [`Rate`].
 const CALL: u64 = 1_000_000;
 
-/// Limits with a longer period are budgets, not speeds: 1 000 a day beside 35 a second must not
-/// make the half of the speed one call in three minutes.
+/// Limits with a longer period are quotas, not rates: with 1 000 a day beside 35 a second, half the
+/// rate must not become one call in three minutes.
 const SPEED_PERIOD_MAX: Span = Span::from_secs(60);
 
-/// What the provider's limits allow when all is well. `None` = no such limit.
+/// The full pace that the provider's limits allow. `None` = no such limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BasePace {
     /// Limit over period of the tightest limit.
@@ -42,7 +42,7 @@ pub struct Pace {
     pub concurrency: Option<u32>,
 }
 
-/// The climb back to the base after a recovery (A15).
+/// The ramp back to the base pace after a recovery (A15).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ramp {
     pub(super) rate: Rate,
@@ -62,7 +62,7 @@ impl Rate {
         Rate(millionths)
     }
 
-    /// `limit` calls in `period`. Rounded down, but never to nothing.
+    /// `limit` calls in `period`. Rounded down, but never to zero.
     #[must_use]
     pub fn of(limit: u64, period: Span) -> Rate {
         let second = u128::from(Span::from_secs(1).0);
@@ -100,8 +100,8 @@ impl fmt::Display for Rate {
 }
 
 impl BasePace {
-    /// The base of a provider with these limits: the lowest rate among its limits on calls of a
-    /// minute or shorter (among all, if none is that short), and the lowest concurrency.
+    /// The base pace of a provider with these limits: the lowest rate among its limits on calls of
+    /// a minute or shorter (among all, if none is that short), and the lowest concurrency.
     #[must_use]
     pub fn of<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> BasePace {
         let mut base = BasePace::default();
@@ -130,8 +130,8 @@ impl BasePace {
         base
     }
 
-    /// A3: `min(base, max(5, ⌊base/2⌋))`, and half of the calls at a time, at least one. Where the
-    /// rate would be the base itself there is nothing to add.
+    /// A3: `min(base, max(5, ⌊base/2⌋))`, and half the concurrency, at least one. If the rate
+    /// equals the base rate, there is no extra rate limit.
     pub(super) fn throttled(self, settings: &HealthSettings) -> Pace {
         Pace {
             rate: self.throttle_rate(settings),
@@ -159,7 +159,7 @@ impl BasePace {
 }
 
 impl Ramp {
-    /// One step up; `None` when the base is reached.
+    /// One step up; `None` when the base rate is reached.
     pub(super) fn next_step(self, base: BasePace, settings: &HealthSettings) -> Option<Ramp> {
         let rate = self.rate.times(settings.ramp.factor);
         base.rate.filter(|&most| rate < most).map(|_| Ramp {

@@ -1,19 +1,20 @@
-//! What the machine remembers in each state.
+//! The data of each state.
 //!
-//! Promises: counts that belong to a state begin anew with it, because they live inside it.
+//! Promises: counts that belong to a state restart with it, because they are stored inside it.
 //!
-//! Never: decides. `answers`, `orders`, `shared` and `moves` do.
+//! Never: decides. `results`, `commands`, `ledger_view` and `transitions` do.
 
 use super::HealthState;
 use super::class::Class;
 use super::pace::Ramp;
 use crate::time::Micros;
 
-/// A state with its memory. Sleep by order is a phase of its own, because no timer ends it.
+/// A state with its data. Sleep by an operator (offline) is a phase of its own, because no timer
+/// ends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum HealthPhase {
     Normal {
-        /// Evaluations in a row with too high a ratio.
+        /// Evaluations in a row with a ratio that leads to Throttle.
         high_ratio: Streak,
         ramp: Option<Ramp>,
     },
@@ -28,14 +29,14 @@ pub(super) enum HealthPhase {
     HalfOpen(ProbeState),
     CacheOnly {
         before: BeforeHold,
-        /// The end that the operator named.
+        /// The operator's end time.
         ends: Option<Micros>,
-        /// When it ends as the ledger knows it; `None` = not before somebody opens it.
+        /// The end time in the ledger; `None` = not before an operator opens it.
         closed_until: Option<Micros>,
     },
 }
 
-/// What Throttle remembers.
+/// The data of Throttle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ThrottleState {
     /// In total since it began.
@@ -47,32 +48,32 @@ pub(super) struct ThrottleState {
     pub(super) high_ratio_since: Micros,
 }
 
-/// What HalfOpen remembers.
+/// The data of HalfOpen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProbeState {
     pub(super) successes: u32,
     /// Evaluations in a row with a ratio low enough to be Normal.
     pub(super) low_ratio: Streak,
     pub(super) slot: ProbeSlot,
-    /// Probes of this process on their way, as far as we were told.
+    /// Probes of this process in flight.
     pub(super) in_flight: u32,
 }
 
-/// What a hold will have to return to.
+/// The provider's health before an operator's hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BeforeHold {
-    /// The provider was well: it may go on at once.
+    /// The provider was healthy: calls may continue at once after the hold.
     Healthy,
     /// It was not: probe first.
     Unhealthy,
 }
 
-/// Who sees to it that probes are few.
+/// What limits the number of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProbeSlot {
     /// The scope in the ledger: all processes together probe once.
     Shared,
-    /// The local pace: Throttle is local, and so is the way out of it.
+    /// The local pace: Throttle is local, and so is the HalfOpen that follows it.
     Local,
 }
 
@@ -80,7 +81,7 @@ pub(super) enum ProbeSlot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Streak(u32);
 
-/// Results in a row, as far as they count (late answers and other 4xx do not).
+/// Results in a row that count (late results and other 4xx do not).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ConsecutiveCounts {
     pub(super) limited: u32,
@@ -105,7 +106,7 @@ impl HealthPhase {
         }
     }
 
-    /// Does the ledger keep calls back on our behalf?
+    /// Does the ledger block calls because of this state?
     pub(super) fn holds_scope(&self) -> bool {
         match self {
             HealthPhase::Sleep { .. }
@@ -116,7 +117,7 @@ impl HealthPhase {
         }
     }
 
-    /// Only somebody's word, or the end that it named, ends it.
+    /// Only an operator's command or end time ends it.
     pub(super) fn is_held(&self) -> bool {
         match self {
             HealthPhase::Offline { .. } | HealthPhase::CacheOnly { .. } => true,
@@ -127,14 +128,12 @@ impl HealthPhase {
         }
     }
 
-    /// What a hold that begins now will have to return to.
+    /// The provider's health before a hold that begins now.
     pub(super) fn before_hold(&self) -> BeforeHold {
         match self {
             HealthPhase::Normal { .. } | HealthPhase::Throttle(_) => BeforeHold::Healthy,
             HealthPhase::Sleep { .. } | HealthPhase::HalfOpen(_) => BeforeHold::Unhealthy,
-            HealthPhase::Offline { before: held } | HealthPhase::CacheOnly { before: held, .. } => {
-                *held
-            }
+            HealthPhase::Offline { before } | HealthPhase::CacheOnly { before, .. } => *before,
         }
     }
 }
@@ -149,7 +148,7 @@ impl Streak {
         self.0 >= confirm
     }
 
-    /// The condition holds since the last evaluation, and did not before.
+    /// The condition began to hold with the last evaluation.
     pub(super) fn has_just_begun(self) -> bool {
         self.0 == 1
     }

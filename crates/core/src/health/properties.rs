@@ -1,5 +1,5 @@
-//! What holds for every course of events: no flapping, no sticking, bounds, and a window that counts
-//! as a naive one does.
+//! Properties of every sequence of events: no flapping, no stuck state, bounds, and a window that
+//! counts like a naive one.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -10,10 +10,10 @@ use crate::ratio::Ppm;
 use crate::scope::ScopeView;
 use crate::time::{Micros, Span};
 
-/// One thing that happens, and the milliseconds before it.
+/// One event of a random sequence.
 #[derive(Clone, Copy, Debug)]
 enum TestEvent {
-    Answer {
+    Result {
         class: Class,
         age_ms: u64,
         wait: u64,
@@ -34,7 +34,7 @@ fn class() -> impl Strategy<Value = Class> {
 }
 
 fn results() -> impl Strategy<Value = TestEvent> {
-    (class(), 0..5_000_u64, 0..200_u64).prop_map(|(class, age_ms, wait)| TestEvent::Answer {
+    (class(), 0..5_000_u64, 0..200_u64).prop_map(|(class, age_ms, wait)| TestEvent::Result {
         class,
         age_ms,
         wait,
@@ -42,8 +42,8 @@ fn results() -> impl Strategy<Value = TestEvent> {
 }
 
 fn any_event() -> impl Strategy<Value = TestEvent> {
-    let seconds = |left: u64| ScopeView::Closed {
-        remaining: Some(Span::from_secs(left)),
+    let seconds = |remaining: u64| ScopeView::Closed {
+        remaining: Some(Span::from_secs(remaining)),
     };
     prop_oneof![
         20 => results(),
@@ -94,7 +94,7 @@ impl Harness {
     fn apply(&mut self, gap_ms: u64, what: TestEvent) {
         self.advance(Span::from_millis(gap_ms));
         match what {
-            TestEvent::Answer {
+            TestEvent::Result {
                 class,
                 age_ms,
                 wait,
@@ -111,7 +111,7 @@ impl Harness {
 }
 
 /// Why the last actions moved the state, if they did.
-fn reasons(bench: &Harness) -> Vec<Reason> {
+fn reasons(harness: &Harness) -> Vec<Reason> {
     let reason = |action: &Action| match action {
         Action::Transition { reason, .. } => Some(*reason),
         Action::Close { .. }
@@ -120,107 +120,107 @@ fn reasons(bench: &Harness) -> Vec<Reason> {
         | Action::Succeeded
         | Action::Pace(_) => None,
     };
-    bench.last.iter().filter_map(reason).collect()
+    harness.last.iter().filter_map(reason).collect()
 }
 
 proptest! {
     #![proptest_config(config())]
 
-    /// A8: no flapping. Whatever the answers, a move by ratio needs `confirm` counted results in
-    /// its state, a recovery needs its successes.
+    /// A8: no flapping. Whatever the results, a transition by ratio needs `confirm` counted results
+    /// in its state, a recovery needs its successes.
     #[test]
-    fn a_state_is_never_left_early(settings in settings(), course in event_sequence(results())) {
-        let mut bench = Harness::new(settings);
+    fn a_state_is_never_left_early(settings in settings(), events in event_sequence(results())) {
+        let mut harness = Harness::new(settings);
         let probes = match settings.mode {
             HealthMode::Adaptive | HealthMode::Off => settings.probe_success,
             HealthMode::Breaker => settings.success_threshold,
         };
         let (mut results, mut successes) = (0_u32, 0_u32);
-        for (gap, what) in course {
-            let before = (bench.state(), bench.log.len());
-            bench.advance(Span::from_millis(gap));
-            if bench.log.len() != before.1 {
+        for (gap, what) in events {
+            let before = (harness.state(), harness.log.len());
+            harness.advance(Span::from_millis(gap));
+            if harness.log.len() != before.1 {
                 (results, successes) = (0, 0);
             }
-            let moved = bench.log.len();
-            bench.apply(0, what);
+            let moved = harness.log.len();
+            harness.apply(0, what);
             let (mut result, mut success) = (0, 0);
-            if let TestEvent::Answer { class, .. } = what {
+            if let TestEvent::Result { class, .. } = what {
                 result = u32::from(class != Class::Other);
                 success = u32::from(class == Class::Success);
             }
             (results, successes) = (results + result, successes + success);
-            for reason in reasons(&bench) {
+            for reason in reasons(&harness) {
                 match reason {
                     Reason::ErrRatio => prop_assert!(results >= settings.confirm.max(1)),
                     Reason::SuccessWindowOk => prop_assert!(successes >= settings.s_recover),
                     Reason::ProbeOk => prop_assert!(successes >= probes),
-                    Reason::Consec429 => prop_assert!(bench.health.consecutive.limited >= 3),
-                    Reason::Failures => prop_assert!(bench.health.consecutive.failed >= 5),
+                    Reason::Consec429 => prop_assert!(harness.health.consecutive.limited >= 3),
+                    Reason::Failures => prop_assert!(harness.health.consecutive.failed >= 5),
                     Reason::ProbeFailed | Reason::SleepOver | Reason::Policy => {}
                     Reason::Operator | Reason::AutoRecover => prop_assert!(false, "{reason}"),
                 }
             }
-            if bench.log.len() != moved {
-                // The answer that ends a rest is the first probe.
-                let is_first = reasons(&bench) == [Reason::SleepOver];
+            if harness.log.len() != moved {
+                // The result that ends a sleep is the first probe.
+                let is_first = reasons(&harness) == [Reason::SleepOver];
                 (results, successes) = if is_first { (result, success) } else { (0, 0) };
             }
         }
     }
 
-    /// A1, A5, A7: no sticking. From wherever any course of events has led, time and successes lead
-    /// to Normal, unless somebody holds it.
+    /// A1, A5, A7: no stuck state. After any sequence of events, time and successes lead to Normal,
+    /// unless an operator holds it.
     #[test]
-    fn successes_and_time_lead_to_normal(settings in settings(), course in event_sequence(any_event())) {
-        let mut bench = Harness::new(settings);
-        for (gap, what) in course {
-            bench.apply(gap, what);
+    fn successes_and_time_lead_to_normal(settings in settings(), events in event_sequence(any_event())) {
+        let mut harness = Harness::new(settings);
+        for (gap, what) in events {
+            harness.apply(gap, what);
         }
-        let is_held = |bench: &Harness| {
-            bench.health.status(bench.now).breaker.as_str() == "open"
-                && bench.health.next_tick().is_none()
+        let is_held = |harness: &Harness| {
+            harness.health.status(harness.now).breaker.as_str() == "open"
+                && harness.health.next_tick().is_none()
         };
         for _ in 0..400 {
-            if bench.state() == HealthState::Normal || is_held(&bench) {
+            if harness.state() == HealthState::Normal || is_held(&harness) {
                 break;
             }
-            let tick = bench.health.next_tick().unwrap_or(bench.now);
-            let wait = tick.since(bench.now).max(Span::from_secs(1));
-            bench.advance(wait).results(Class::Success, 1);
+            let tick = harness.health.next_tick().unwrap_or(harness.now);
+            let wait = tick.since(harness.now).max(Span::from_secs(1));
+            harness.advance(wait).results(Class::Success, 1);
         }
-        prop_assert!(bench.state() == HealthState::Normal || is_held(&bench), "{:?}", bench.health);
+        prop_assert!(harness.state() == HealthState::Normal || is_held(&harness), "{:?}", harness.health);
     }
 
     /// A5: a Sleep is never shorter than `sleep_min` nor, without a Retry-After, longer than
-    /// `sleep_max`; what the machine wants to be ticked for never lies in the past.
+    /// `sleep_max`; the next tick never lies in the past.
     #[test]
-    fn sleeps_stay_within_their_bounds(course in event_sequence(results())) {
+    fn sleeps_stay_within_their_bounds(events in event_sequence(results())) {
         let settings = HealthSettings::default();
-        let mut bench = Harness::new(settings);
-        for (gap, what) in course {
+        let mut harness = Harness::new(settings);
+        for (gap, what) in events {
             let what = match what {
-                TestEvent::Answer { class, age_ms, .. } => TestEvent::Answer { class, age_ms, wait: 200 },
+                TestEvent::Result { class, age_ms, .. } => TestEvent::Result { class, age_ms, wait: 200 },
                 TestEvent::Command(_) | TestEvent::Shared(_) | TestEvent::Nothing => what,
             };
-            bench.apply(gap, what);
-            if let Some(left) = bench.health.status(bench.now).sleep_remaining {
-                prop_assert!(left <= settings.sleep_max);
+            harness.apply(gap, what);
+            if let Some(remaining) = harness.health.status(harness.now).sleep_remaining {
+                prop_assert!(remaining <= settings.sleep_max);
             }
-            prop_assert!(bench.health.next_tick().is_none_or(|tick| tick > bench.now));
+            prop_assert!(harness.health.next_tick().is_none_or(|tick| tick > harness.now));
         }
     }
 
     /// A2: the window counts what a naive one counts.
     #[test]
     fn the_window_counts_like_a_naive_one(results in prop::collection::vec((class(), 0..900_u64), 1..900)) {
-        let reach = HealthSettings::default().window_bounds();
+        let bounds = HealthSettings::default().window_bounds();
         let mut window = super::window::ResultWindow::default();
         let mut now = Micros(0);
         let mut all = Vec::new();
         for (class, gap_ms) in results {
             now += Span::from_millis(gap_ms);
-            window.add(class, reach, now);
+            window.add(class, bounds, now);
             if class != Class::Other {
                 all.push((now, class));
             }
@@ -230,9 +230,9 @@ proptest! {
         let (total, failed) = recent.fold((0, 0), |(total, failed), (_, class)| {
             (total + 1, failed + u64::from(class.is_failure()))
         });
-        let counts = window.counts(reach, now);
+        let counts = window.counts(bounds, now);
         prop_assert_eq!((counts.total, counts.failures()), (total, failed));
         let expected = if total < 10 { Ppm::ZERO } else { Ppm::of(failed, total) };
-        prop_assert_eq!(window.ratio(reach, now), expected);
+        prop_assert_eq!(window.ratio(bounds, now), expected);
     }
 }

@@ -1,9 +1,9 @@
-//! What answers do to the machine: the results of attempts, and nothing else.
+//! How the results of attempts change the state.
 //!
-//! Promises: every class has a meaning in every phase. Late answers (granted before the scope
-//! closed) count in the ratio only.
+//! Promises: every class is handled in every phase. Late results (granted before the scope closed)
+//! count in the ratio only.
 //!
-//! Never: looks at a timer or an operator's wish.
+//! Never: reads a timer or an operator's command.
 
 use super::class::Class;
 use super::phase::{HealthPhase, ProbeSlot, ProbeState, ThrottleState};
@@ -16,16 +16,16 @@ use crate::backoff::effective_retry_after;
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
 
-/// Where an answer leads.
+/// The next state after a result, if it changes.
 type Step = Option<(HealthState, Reason)>;
 
-/// What an evaluation may look at beside the phase.
+/// The input of an evaluation, in addition to the phase.
 struct Evaluation<'a> {
     settings: &'a HealthSettings,
     window: &'a ResultWindow,
-    reach: WindowBounds,
+    bounds: WindowBounds,
     class: Class,
-    /// The answer is about the present, so counts in a row may have reached a threshold.
+    /// The result is current, so consecutive counts may have reached a threshold.
     timely: bool,
     limited_in_a_row: u32,
     failed_in_a_row: u32,
@@ -36,44 +36,44 @@ impl Health {
     /// `current`: no cool-down has closed its scope since it was granted.
     pub(super) fn on_result(
         &mut self,
-        answer: AttemptResult,
+        result: AttemptResult,
         current: bool,
         now: Micros,
         actions: &mut Actions,
     ) {
-        self.wake_if_granted(answer.granted, now, actions);
-        let reach = self.settings.window_bounds();
-        self.window.add(answer.class, reach, now);
-        let timely = current && answer.granted >= self.valid_from;
-        if answer.class == Class::Other {
-            return self.probe_ended(answer.granted, now, actions);
+        self.wake_if_granted(result.granted, now, actions);
+        let bounds = self.settings.window_bounds();
+        self.window.add(result.class, bounds, now);
+        let timely = current && result.granted >= self.valid_from;
+        if result.class == Class::Other {
+            return self.probe_ended(result.granted, now, actions);
         }
         let failed_before = self.consecutive.failed;
         if timely {
-            self.consecutive.note(answer.class);
+            self.consecutive.note(result.class);
         }
-        self.note_retry_after(answer, timely, now, actions);
-        let facts = Evaluation {
+        self.note_retry_after(result, timely, now, actions);
+        let input = Evaluation {
             settings: &self.settings,
             window: &self.window,
-            reach,
-            class: answer.class,
+            bounds,
+            class: result.class,
             timely,
             limited_in_a_row: self.consecutive.limited,
             failed_in_a_row: self.consecutive.failed,
             now,
         };
-        match self.phase.evaluate(&facts) {
+        match self.phase.evaluate(&input) {
             Some((to, reason)) => self.enter(to, reason, now, actions),
-            None => self.probe_ended(answer.granted, now, actions),
+            None => self.probe_ended(result.granted, now, actions),
         }
         if timely {
-            self.report_to_ledger(answer.class, failed_before, now, actions);
+            self.report_to_ledger(result.class, failed_before, now, actions);
         }
     }
 
-    /// Failures in a row are counted by all processes together: each tells of its own, beside
-    /// counting them itself, so that a store that is lost changes nothing for one process.
+    /// All processes count failures in a row together: each reports its own failures to the ledger.
+    /// It also counts them itself, so that losing the store changes nothing for one process.
     fn report_to_ledger(
         &self,
         class: Class,
@@ -99,20 +99,20 @@ impl Health {
             return;
         };
         if class.is_failure() {
-            let rest = self.sleep_length(now);
+            let closed_for = self.sleep_length(now);
             actions.push(Action::Failed {
                 in_a_row,
-                closed_for: rest,
+                closed_for,
             });
         } else if failed_before > 0 {
             actions.push(Action::Succeeded);
         }
     }
 
-    /// A permit was handed out. With several probes at a time the next may follow at once.
+    /// A permit was granted. With several concurrent probes the next may follow at once.
     pub(super) fn on_granted(&mut self, now: Micros, actions: &mut Actions) {
         self.wake_if_granted(now, now, actions);
-        let rest = Some(self.probe_gap());
+        let closed_for = Some(self.probe_gap());
         let HealthPhase::HalfOpen(probing) = &mut self.phase else {
             return;
         };
@@ -121,22 +121,22 @@ impl Health {
         if probing.slot == ProbeSlot::Shared && has_room {
             actions.push(Action::Close {
                 age: Span::ZERO,
-                closed_for: rest,
+                closed_for,
                 reopen: Reopen::Probe,
             });
         }
     }
 
-    /// An attempt ended and nothing was learned.
+    /// An attempt ended without a result.
     pub(super) fn on_dropped(&mut self, granted: Micros, now: Micros, actions: &mut Actions) {
         self.wake_if_granted(granted, now, actions);
         self.probe_ended(granted, now, actions);
     }
 
-    /// A probe that decided nothing gives its place to the next one, which goes `1 / probe_rate`
-    /// after it went.
+    /// A probe that changed no state frees its slot for the next one, which goes `1 / probe_rate`
+    /// after it.
     fn probe_ended(&mut self, granted: Micros, now: Micros, actions: &mut Actions) {
-        let rest = Some(self.probe_gap());
+        let closed_for = Some(self.probe_gap());
         let HealthPhase::HalfOpen(probing) = &mut self.phase else {
             return;
         };
@@ -147,14 +147,14 @@ impl Health {
         if probing.slot == ProbeSlot::Shared {
             actions.push(Action::Close {
                 age: now.since(granted),
-                closed_for: rest,
+                closed_for,
                 reopen: Reopen::Probe,
             });
         }
     }
 
-    /// The ledger let a call go in the second half of our rest: by its clock the rest is over, and
-    /// the call is the probe. Without this its place would stay taken until it was given up.
+    /// The ledger granted a call in the second half of our sleep: by its clock the sleep is over,
+    /// and the call is the probe. Otherwise its slot would stay occupied until it timed out.
     fn wake_if_granted(&mut self, granted: Micros, now: Micros, actions: &mut Actions) {
         if let HealthPhase::Sleep { began, until } = self.phase
             && granted >= midpoint(began, until)
@@ -163,32 +163,35 @@ impl Health {
         }
     }
 
-    /// What a single answer tells beyond its class: when to return, and that the trouble is about
-    /// limits.
+    /// Stores what a single result says beyond its class: its `Retry-After`, and that the outage is
+    /// about limits.
     fn note_retry_after(
         &mut self,
-        answer: AttemptResult,
+        result: AttemptResult,
         timely: bool,
         now: Micros,
         actions: &mut Actions,
     ) {
-        if answer.class == Class::Success {
+        if result.class == Class::Success {
             if timely {
                 self.retry_after_until = None;
             }
             return;
         }
-        self.saw_429 |= answer.class == Class::Limited;
-        let Some(wait) = effective_retry_after(answer.retry_after, self.settings.retry_after_floor)
+        self.saw_429 |= result.class == Class::Limited;
+        let Some(wait) = effective_retry_after(result.retry_after, self.settings.retry_after_floor)
         else {
             return;
         };
-        let told = now + wait;
-        self.retry_after_until = Some(self.retry_after_until.map_or(told, |old| old.max(told)));
+        let retry_at = now + wait;
+        self.retry_after_until = Some(
+            self.retry_after_until
+                .map_or(retry_at, |old| old.max(retry_at)),
+        );
         if let HealthPhase::Sleep { until, .. } = &mut self.phase
-            && told > *until
+            && retry_at > *until
         {
-            *until = told;
+            *until = retry_at;
             actions.push(Action::Close {
                 age: Span::ZERO,
                 closed_for: Some(wait),
@@ -200,32 +203,32 @@ impl Health {
 
 impl HealthPhase {
     /// One evaluation: the rules of A3, A4, A6 and M9.
-    fn evaluate(&mut self, facts: &Evaluation<'_>) -> Step {
-        match (self, facts.settings.mode) {
+    fn evaluate(&mut self, input: &Evaluation<'_>) -> Step {
+        match (self, input.settings.mode) {
             (
                 HealthPhase::Normal {
                     high_ratio: over, ..
                 },
                 HealthMode::Adaptive,
             ) => {
-                over.note(facts.reaches(facts.settings.p_throttle));
-                let over = over.is_confirmed(facts.settings.confirm);
-                facts
+                over.note(input.reaches(input.settings.p_throttle));
+                let over = over.is_confirmed(input.settings.confirm);
+                input
                     .consecutive_failures()
                     .or_else(|| {
-                        facts.consecutive_429s(facts.settings.n_throttle, HealthState::Throttle)
+                        input.consecutive_429s(input.settings.n_throttle, HealthState::Throttle)
                     })
                     .or(over.then_some((HealthState::Throttle, Reason::ErrRatio)))
             }
-            (HealthPhase::Normal { .. }, HealthMode::Breaker) => facts.consecutive_failures(),
+            (HealthPhase::Normal { .. }, HealthMode::Breaker) => input.consecutive_failures(),
             (
                 HealthPhase::Throttle(throttled),
                 HealthMode::Adaptive | HealthMode::Breaker | HealthMode::Off,
-            ) => throttled.evaluate(facts),
+            ) => throttled.evaluate(input),
             (
                 HealthPhase::HalfOpen(probing),
                 HealthMode::Adaptive | HealthMode::Breaker | HealthMode::Off,
-            ) => probing.evaluate(facts),
+            ) => probing.evaluate(input),
             (HealthPhase::Normal { .. }, HealthMode::Off)
             | (
                 HealthPhase::Sleep { .. }
@@ -238,34 +241,34 @@ impl HealthPhase {
 }
 
 impl ThrottleState {
-    fn evaluate(&mut self, facts: &Evaluation<'_>) -> Step {
-        let settings = facts.settings;
-        self.successes += u32::from(facts.timely && facts.class == Class::Success);
-        self.low_ratio.note(!facts.reaches(settings.p_recover));
-        self.high_ratio.note(facts.reaches(settings.p_sleep));
+    fn evaluate(&mut self, input: &Evaluation<'_>) -> Step {
+        let settings = input.settings;
+        self.successes += u32::from(input.timely && input.class == Class::Success);
+        self.low_ratio.note(!input.reaches(settings.p_recover));
+        self.high_ratio.note(input.reaches(settings.p_sleep));
         if self.high_ratio.has_just_begun() {
-            self.high_ratio_since = facts.now;
+            self.high_ratio_since = input.now;
         }
-        let lasts = facts.now.since(self.high_ratio_since) >= settings.p_sleep_for;
+        let lasts = input.now.since(self.high_ratio_since) >= settings.p_sleep_for;
         let is_bad = self.high_ratio.is_confirmed(settings.confirm) && lasts;
         let is_well =
             self.successes >= settings.s_recover && self.low_ratio.is_confirmed(settings.confirm);
-        facts
+        input
             .consecutive_429s(settings.n_cacheonly, HealthState::Sleep)
-            .or_else(|| facts.consecutive_failures())
+            .or_else(|| input.consecutive_failures())
             .or(is_bad.then_some((HealthState::Sleep, Reason::ErrRatio)))
             .or(is_well.then_some((HealthState::HalfOpen, Reason::SuccessWindowOk)))
     }
 }
 
 impl ProbeState {
-    fn evaluate(&mut self, facts: &Evaluation<'_>) -> Step {
-        let settings = facts.settings;
-        self.low_ratio.note(!facts.reaches(settings.p_probe));
-        if facts.timely && facts.class.is_failure() {
+    fn evaluate(&mut self, input: &Evaluation<'_>) -> Step {
+        let settings = input.settings;
+        self.low_ratio.note(!input.reaches(settings.p_probe));
+        if input.timely && input.class.is_failure() {
             return Some((HealthState::Sleep, Reason::ProbeFailed));
         }
-        self.successes += u32::from(facts.timely);
+        self.successes += u32::from(input.timely);
         let is_well = match settings.mode {
             HealthMode::Adaptive | HealthMode::Off => {
                 self.successes >= settings.probe_success
@@ -279,7 +282,7 @@ impl ProbeState {
 
 impl Evaluation<'_> {
     fn reaches(&self, share: Ppm) -> bool {
-        self.window.reaches(share, self.reach)
+        self.window.reaches(share, self.bounds)
     }
 
     fn consecutive_failures(&self) -> Step {

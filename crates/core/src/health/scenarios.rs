@@ -9,7 +9,7 @@ use crate::retry::{Budget, Decision, FailedAttempt, RetrySettings, Safety};
 use crate::time::{Micros, Span};
 
 /// A18, scenario 1: `Retry-After: 2` → the call waits 2 s, then succeeds; 0 and the past are 1 s,
-/// a malformed one is absent and leaves it to the backoff.
+/// a malformed one is absent, and the backoff applies.
 #[test]
 fn a18_1_retry_after_is_honoured() {
     let now = Micros(1_000_000_000);
@@ -34,12 +34,12 @@ fn a18_1_retry_after_is_honoured() {
     assert_eq!(again(Some(Span::ZERO)), Span::from_secs(1));
     assert_eq!(again(None), Span::from_millis(1_500), "backoff");
     let mut cooldown = Cooldown::default();
-    let told = ProviderWait {
+    let stated = ProviderWait {
         retry_after: Some(Span::from_secs(2)),
         reset_after: None,
     };
-    let rest = cooldown.on_limited(&CooldownSettings::default(), now, told, Dice(7), now);
-    assert_eq!(rest, Some(Span::from_secs(2)));
+    let cooldown_for = cooldown.on_limited(&CooldownSettings::default(), now, stated, Dice(7), now);
+    assert_eq!(cooldown_for, Some(Span::from_secs(2)));
     assert!(cooldown.remaining(now + Span::from_millis(1_999)).is_some());
     assert_eq!(cooldown.remaining(now + Span::from_secs(2)), None);
 }
@@ -47,37 +47,37 @@ fn a18_1_retry_after_is_honoured() {
 /// A18, scenario 3: 11 failures among 50 results (22 %) → Throttle, and not before.
 #[test]
 fn a18_3_eleven_failures_of_fifty_throttle() {
-    let mut bench = Harness::new(profile_a());
-    bench.results(Class::Success, 15);
+    let mut harness = Harness::new(profile_a());
+    harness.results(Class::Success, 15);
     for _ in 0..8 {
-        bench.results(Class::ServerError, 1);
-        bench.results(Class::Success, 3);
+        harness.results(Class::ServerError, 1);
+        harness.results(Class::Success, 3);
     }
-    bench.results(Class::Network, 2);
+    harness.results(Class::Network, 2);
     assert_eq!(
-        bench.state(),
+        harness.state(),
         HealthState::Normal,
         "10 of 49 once, not confirmed"
     );
-    bench.results(Class::Network, 1);
-    let status = bench.health.status(bench.now);
+    harness.results(Class::Network, 1);
+    let status = harness.health.status(harness.now);
     assert_eq!((status.counts.failures(), status.counts.total), (11, 50));
     assert_eq!(status.err_rate.to_string(), "0.22");
-    assert_eq!(bench.log, ["Normal -> Throttle (err_ratio)"]);
+    assert_eq!(harness.log, ["Normal -> Throttle (err_ratio)"]);
 }
 
 /// A18, scenario 4: five of five probes → Normal; one failure among three → Sleep again.
 #[test]
 fn a18_4_probes_decide() {
-    let mut bench = Harness::half_open(HealthSettings::default());
-    bench.results(Class::Success, 5);
-    assert_eq!(bench.log.last().unwrap(), "HalfOpen -> Normal (probe_ok)");
-    let mut bench = Harness::half_open(HealthSettings::default());
-    bench
+    let mut harness = Harness::half_open(HealthSettings::default());
+    harness.results(Class::Success, 5);
+    assert_eq!(harness.log.last().unwrap(), "HalfOpen -> Normal (probe_ok)");
+    let mut harness = Harness::half_open(HealthSettings::default());
+    harness
         .results(Class::Success, 2)
         .results(Class::ServerError, 1);
     assert_eq!(
-        bench.log.last().unwrap(),
+        harness.log.last().unwrap(),
         "HalfOpen -> Sleep (probe_failed)"
     );
 }
@@ -86,17 +86,17 @@ fn a18_4_probes_decide() {
 #[test]
 fn a18_5_network_errors_throttle_and_404s_do_not() {
     let run = |class| {
-        let mut bench = Harness::new(profile_a());
+        let mut harness = Harness::new(profile_a());
         for _ in 0..20 {
-            bench.results(Class::Success, 3).results(class, 1);
+            harness.results(Class::Success, 3).results(class, 1);
         }
-        bench.state()
+        harness.state()
     };
     assert_eq!(run(Class::Network), HealthState::Throttle);
     assert_eq!(run(Class::Other), HealthState::Normal);
 }
 
-/// What the provider of the long run answers, by the minute.
+/// The class of the provider's responses in the long run, by the minute.
 fn class_by_minute(minute: u64, dice: u64) -> Class {
     match minute % 60 {
         10..=14 => Class::ServerError,
@@ -108,43 +108,44 @@ fn class_by_minute(minute: u64, dice: u64) -> Class {
     }
 }
 
-/// What one long run came to.
+/// The result of one long run.
 struct LongRun {
-    bench: Harness,
+    harness: Harness,
     sent: u64,
     sent_into_outage: u64,
     stored_max: usize,
 }
 
 fn run_for_hours(settings: HealthSettings, hours: u64) -> LongRun {
-    let mut bench = Harness::new(settings);
-    let (began, mut dice) = (bench.now, 42_u64);
-    let (mut sent, mut sent_into_outage, mut kept_most) = (0, 0, 0);
-    while bench.now.since(began) < Span::from_secs(hours * 3_600) {
-        let rate = bench.health.status(bench.now).rate.unwrap();
-        bench.advance(rate.gap());
-        match bench.health.admission(bench.now) {
+    let mut harness = Harness::new(settings);
+    let (began, mut dice) = (harness.now, 42_u64);
+    let (mut sent, mut sent_into_outage, mut stored_max) = (0, 0, 0);
+    while harness.now.since(began) < Span::from_secs(hours * 3_600) {
+        let rate = harness.health.status(harness.now).rate.unwrap();
+        harness.advance(rate.gap());
+        match harness.health.admission(harness.now) {
             Admission::Closed { .. } => continue,
             Admission::Open | Admission::Probing => {}
         }
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let minute = bench.now.since(began).0 / 60_000_000;
+        let minute = harness.now.since(began).0 / 60_000_000;
         let class = class_by_minute(minute, dice >> 33);
-        bench.result(class, bench.now, None);
+        harness.result(class, harness.now, None);
         sent += 1;
         sent_into_outage += u64::from((10..=14).contains(&(minute % 60)));
-        kept_most = kept_most.max(bench.health.window.stored());
+        stored_max = stored_max.max(harness.health.window.stored());
     }
     LongRun {
-        bench,
+        harness,
         sent,
         sent_into_outage,
-        stored_max: kept_most,
+        stored_max,
     }
 }
 
-/// A18, scenario 7: three hours of changing weather. Memory is bounded, the transitions are few
-/// and each is one that the document draws, and fair weather ends in Normal at the full rate.
+/// A18, scenario 7: three hours of alternating failures and successes. Memory is bounded, the
+/// transitions are few and each is in the document's diagram, and the final successes end in
+/// Normal.
 #[test]
 fn a18_7_three_hours() {
     let run = run_for_hours(profile_a(), 3);
@@ -158,20 +159,20 @@ fn a18_7_three_hours() {
         "HalfOpen -> Sleep",
         "HalfOpen -> Normal",
     ];
-    for line in &run.bench.log {
+    for line in &run.harness.log {
         assert!(edges.iter().any(|edge| line.starts_with(edge)), "{line}");
     }
-    let transitions = run.bench.log.len();
+    let transitions = run.harness.log.len();
     assert!((18..=150).contains(&transitions), "{transitions}");
-    let status = run.bench.health.status(run.bench.now);
+    let status = run.harness.health.status(run.harness.now);
     assert_eq!(status.state, HealthState::Normal);
 }
 
-/// A18 and W4: with the default threshold an outage of five minutes costs a handful of calls.
+/// A18 and W4: with the default threshold an outage of five minutes costs at most 15 calls.
 #[test]
 fn a18_7_few_calls_are_sent_during_an_outage() {
     let run = run_for_hours(HealthSettings::default(), 3);
     let per_outage = run.sent_into_outage / 3;
     assert!(per_outage <= 15, "{per_outage}");
-    assert_eq!(run.bench.state(), HealthState::Normal);
+    assert_eq!(run.harness.state(), HealthState::Normal);
 }

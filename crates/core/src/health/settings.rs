@@ -1,9 +1,9 @@
-//! Every threshold of the health machine, its default and the reason for it.
+//! Every threshold of the health state machine, its default and the reason for it.
 //!
 //! Promises: the names are those that users write under `health:`. [`HealthSettings::check`]
-//! reports every value with which the machine could flap or stick, all at once.
+//! reports every value with which the machine could flap or get stuck, all at once.
 //!
-//! Never: obeyed unchecked. A machine cannot be built from settings that have problems.
+//! Never: used unchecked. [`Health::new`](super::Health::new) rejects settings that have problems.
 
 use super::pace::Rate;
 use super::window::WindowBounds;
@@ -15,14 +15,14 @@ use crate::time::Span;
 /// The most results a window may hold: at 16 bytes each, twice, 320 KB per provider.
 pub const WINDOW_RESULTS_MAX: u32 = 10_000;
 
-/// The most probes at a time. More than 64 are not a probe but a load.
+/// The most concurrent probes. More than 64 are a load, not a probe.
 pub const PROBE_CONCURRENCY_MAX: u32 = 64;
 
 /// The slowest ramp: 1.01 needs about a thousand steps from 5/s to 100 000/s, which bounds the
 /// work after a long suspend.
 pub const RAMP_FACTOR_MIN: Ppm = Ppm(1_010_000);
 
-/// Which machine runs.
+/// Which state machine runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HealthMode {
     /// All five states.
@@ -30,51 +30,51 @@ pub enum HealthMode {
     Adaptive,
     /// The same machine without Throttle: a circuit breaker (M9).
     Breaker,
-    /// Answers move nothing; operators still can.
+    /// Results change nothing; operators' commands do.
     Off,
 }
 
-/// What happens to a call that meets a closed scope.
+/// What happens to a call while the scope is closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenBlocked {
-    /// It waits if its deadline lies later than the end of the rest.
+    /// It waits if its deadline is after the end of the sleep.
     #[default]
     Wait,
-    /// It is refused at once.
+    /// It is rejected at once.
     Reject,
 }
 
-/// After which troubles the rate climbs back slowly.
+/// After which outages the rate ramps up slowly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RampAfter {
-    /// Only if the provider refused calls: after a mere outage the full rate is welcome.
+    /// Only if the provider limited calls: after any other outage the full rate is safe.
     #[default]
     Limited,
     /// After any.
     Any,
 }
 
-/// The climb back after a recovery (A15).
+/// The ramp after a recovery (A15).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RampSettings {
     /// Each step up: ×1.1.
     pub factor: Ppm,
-    /// How long each step lasts: 5 min, long enough for a refusal to show.
+    /// How long each step lasts: 5 min, long enough for a 429 to show.
     pub every: Span,
-    /// After which troubles.
+    /// After which outages.
     pub after: RampAfter,
 }
 
-/// The settings of one provider's health machine.
+/// The settings of one provider's health state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthSettings {
-    /// Which machine runs.
+    /// Which state machine runs.
     pub mode: HealthMode,
-    /// How far back the ratio looks: 30 s, so that an outage shows within seconds.
+    /// How far back the ratio reaches: 30 s, so that an outage shows within seconds.
     pub window: Span,
-    /// The most results it looks at: 300, so that a busy provider is judged by its last seconds.
+    /// The most results it counts: 300, so that a busy provider is judged by its last seconds.
     pub window_results: u32,
-    /// Fewer results say nothing: 10, so that one failure of two is not 50 %.
+    /// The fewest results that give a ratio: 10, so that one failure of two is not 50 %.
     pub min_results: u32,
     /// How often a ratio condition must hold in a row: 2, against flapping (A8).
     pub confirm: u32,
@@ -82,17 +82,17 @@ pub struct HealthSettings {
     pub p_throttle: Ppm,
     /// Consecutive 429s at which Normal becomes Throttle: 3.
     pub n_throttle: u32,
-    /// What is left of rate and concurrency in Throttle: half.
+    /// The factor for rate and concurrency in Throttle: half.
     pub throttle_factor: Ppm,
-    /// But not less than 5 calls per second (nor more than the base).
+    /// The lowest rate in Throttle: 5 calls per second (but never more than the base rate).
     pub throttle_min_rate: Rate,
-    /// Nor less than one call at a time.
+    /// The lowest concurrency in Throttle: one call.
     pub throttle_min_concurrency: u32,
-    /// Ratio below which Throttle may become HalfOpen: 10 %, half of what led there.
+    /// Ratio below which Throttle may become HalfOpen: 10 %, half of `p_throttle`.
     pub p_recover: Ppm,
-    /// Successes that Throttle must see in total before that: 10.
+    /// Successes in Throttle, in total, before that: 10.
     pub s_recover: u32,
-    /// Consecutive 429s at which Throttle becomes Sleep: 5. (The document's name; it never meant
+    /// Consecutive 429s at which Throttle becomes Sleep: 5. (The document's name; it does not mean
     /// CacheOnly.)
     pub n_cacheonly: u32,
     /// Ratio at which Throttle becomes Sleep: 60 % …
@@ -101,29 +101,29 @@ pub struct HealthSettings {
     pub p_sleep_for: Span,
     /// The shortest Sleep: 2 s.
     pub sleep_min: Span,
-    /// The longest Sleep that we choose: 300 s. It does not cap a `Retry-After`.
+    /// The longest computed Sleep: 300 s. It does not cap a `Retry-After`.
     pub sleep_max: Span,
     /// How much longer each Sleep is after a failed HalfOpen: ×2.
     pub cooldown_factor: Ppm,
     /// The first Sleep: 30 s.
     pub sleep_first: Span,
-    /// What a `Retry-After` of 0 or of the past is taken for: 1 s.
+    /// The wait for a `Retry-After` of 0 or in the past: 1 s.
     pub retry_after_floor: Span,
-    /// Successes that make HalfOpen Normal: 5.
+    /// Successes after which HalfOpen becomes Normal: 5.
     pub probe_success: u32,
-    /// How fast HalfOpen probes: 3 calls per second.
+    /// The rate of probes in HalfOpen: 3 calls per second.
     pub probe_rate: Rate,
-    /// How many probes of this process are on their way at a time: 1.
+    /// How many probes of this process are in flight at a time: 1.
     pub probe_concurrency: u32,
     /// Ratio below which HalfOpen may become Normal: 10 %.
     pub p_probe: Ppm,
-    /// The climb back after a recovery.
+    /// The ramp after a recovery.
     pub ramp: RampSettings,
-    /// CacheOnly tries to recover this often; `None` = only the operator ends it.
+    /// CacheOnly tries to recover this often; `None` = only an operator ends it.
     pub auto_recover: Option<Span>,
     /// Sleep and HalfOpen become CacheOnly after this long; `None` = never.
     pub cache_only_after: Option<Span>,
-    /// What happens to a call that meets a closed scope.
+    /// What happens to a call while the scope is closed.
     pub when_blocked: WhenBlocked,
     /// Consecutive failures of any class that lead to Sleep: 5 (M9); `None` = off.
     pub failure_threshold: Option<u32>,
@@ -214,7 +214,8 @@ impl HealthSettings {
         );
     }
 
-    /// A share of 0 or above 1, or thresholds in the wrong order, would flap or stick.
+    /// With a ratio of 0 or above 1, or thresholds in the wrong order, the machine could flap or
+    /// get stuck.
     fn check_shares(&self, problems: &mut Problems) {
         let share = |ppm: Ppm| ppm > Ppm::ZERO && ppm <= Ppm::ONE;
         let shares = [
@@ -290,7 +291,7 @@ impl HealthSettings {
         }
     }
 
-    /// A length of 0 would make a timer fire for ever, one above 31 days would look stuck.
+    /// A timer of 0 would fire without end; one above 31 days would look stuck.
     fn check_spans(&self, problems: &mut Problems) {
         let spans = [
             (self.window, "health.window"),
@@ -319,5 +320,5 @@ impl HealthSettings {
     }
 }
 
-/// The shortest length that a timer is set for.
+/// The shortest timer.
 const SHORTEST: Span = Span::from_millis(1);

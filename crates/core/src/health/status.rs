@@ -1,9 +1,9 @@
-//! What the machine looks like from outside, in both vocabularies.
+//! The public status of a provider's health, as health state and as breaker state.
 //!
-//! Promises: the five states and the breaker's three words always agree: Throttle shows closed,
-//! Sleep and CacheOnly show open. Lengths of time, never instants.
+//! Promises: the five health states and the three breaker states always agree: Throttle is closed,
+//! Sleep and CacheOnly are open. Durations, never instants.
 //!
-//! Never: changes the machine.
+//! Never: changes the state.
 
 use super::pace::Rate;
 use super::phase::HealthPhase;
@@ -13,12 +13,12 @@ use super::{Health, HealthState};
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
 
-/// The breaker's vocabulary.
+/// The state of the circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Breaker {
-    /// Calls flow.
+    /// Calls are sent.
     Closed,
-    /// Calls are kept back.
+    /// Calls are blocked.
     Open,
     /// A test call may go.
     HalfOpen,
@@ -29,50 +29,50 @@ pub enum Breaker {
 pub struct HealthStatus {
     /// One of the five states.
     pub state: HealthState,
-    /// The same in the breaker's words.
+    /// The same as a breaker state.
     pub breaker: Breaker,
     /// How long the state has lasted.
     pub since: Span,
-    /// An operator ordered it, and only `resume` or the end that the order named ends it. Of CacheOnly
-    /// without an end nobody remembers whose word it was: false.
+    /// An operator set this state, and only `resume` or the operator's end time ends it. False for
+    /// a CacheOnly without an end, because its cause is not stored.
     pub by_operator: bool,
-    /// The rest of a Sleep; `None` = it is not asleep, or only `resume` ends it.
+    /// The remaining time of a Sleep; `None` = it is not asleep, or only `resume` ends it.
     pub sleep_remaining: Option<Span>,
     /// 429s in a row.
     pub consec429: u32,
     /// The error ratio.
     pub err_rate: Ppm,
-    /// The rate in force; `None` = no limit gives one.
+    /// The current rate; `None` = no limit sets one.
     pub rate: Option<Rate>,
-    /// The calls at a time in force; `None` = no limit gives one.
+    /// The current concurrency limit; `None` = no limit sets one.
     pub sem: Option<u32>,
     /// Failures in a row.
     pub failure_count: u32,
-    /// What the window holds.
+    /// The counts of the window.
     pub counts: Counts,
-    /// How long until calls are let through again, as far as that is known; zero where it is not.
+    /// How long until calls are sent again, if known; otherwise zero.
     pub reset_in: Span,
 }
 
-/// What a call meets.
+/// Whether a call may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// It may go.
     Open,
-    /// It waits for its turn to probe.
+    /// It waits for a probe slot.
     Probing,
     /// It may not go.
     Closed {
         /// Why.
         why: BlockReason,
-        /// For how long; `None` = until somebody says so.
+        /// For how long; `None` = until an operator resumes it.
         remaining: Option<Span>,
         /// Whether it may wait for that.
         blocked: WhenBlocked,
     },
 }
 
-/// Why a call may not go; the `reason` of the refusal.
+/// Why a call may not go; the `reason` of the rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockReason {
     /// 503 `ProviderUnavailableError`.
@@ -82,10 +82,10 @@ pub enum BlockReason {
 }
 
 impl Health {
-    /// What it looks like at `now`.
+    /// The status at `now`.
     #[must_use]
     pub fn status(&self, now: Micros) -> HealthStatus {
-        let reach = self.settings.window_bounds();
+        let bounds = self.settings.window_bounds();
         let sleep_left = match &self.phase {
             HealthPhase::Sleep { until, .. } => Some(until.since(now)),
             HealthPhase::Normal { .. }
@@ -108,25 +108,25 @@ impl Health {
             },
             sleep_remaining: sleep_left,
             consec429: self.consecutive.limited,
-            err_rate: self.window.ratio(reach, now),
+            err_rate: self.window.ratio(bounds, now),
             rate: self.pace.rate.or(self.base.rate),
             sem: self.pace.concurrency.or(self.base.concurrency),
             failure_count: self.consecutive.failed,
-            counts: self.window.counts(reach, now),
+            counts: self.window.counts(bounds, now),
             reset_in: self.remaining(now).unwrap_or(Span::ZERO),
         }
     }
 
-    /// What a call meets at `now`.
+    /// Whether a call may go at `now`.
     #[must_use]
     pub fn admission(&self, now: Micros) -> Admission {
-        let left = self.remaining(now);
+        let remaining = self.remaining(now);
         match &self.phase {
             HealthPhase::Normal { .. } | HealthPhase::Throttle(_) => Admission::Open,
             HealthPhase::HalfOpen(_) => Admission::Probing,
             HealthPhase::Sleep { .. } => Admission::Closed {
                 why: BlockReason::Sleep,
-                remaining: left,
+                remaining,
                 blocked: match self.settings.mode {
                     HealthMode::Breaker => WhenBlocked::Reject,
                     HealthMode::Adaptive | HealthMode::Off => self.settings.when_blocked,
@@ -134,12 +134,12 @@ impl Health {
             },
             HealthPhase::Offline { .. } => Admission::Closed {
                 why: BlockReason::Sleep,
-                remaining: left,
+                remaining,
                 blocked: WhenBlocked::Reject,
             },
             HealthPhase::CacheOnly { .. } => Admission::Closed {
                 why: BlockReason::CacheOnly,
-                remaining: left,
+                remaining,
                 blocked: WhenBlocked::Reject,
             },
         }
@@ -158,7 +158,7 @@ impl Health {
 }
 
 impl HealthState {
-    /// The breaker's word for it.
+    /// The breaker state of this health state.
     #[must_use]
     pub fn breaker(self) -> Breaker {
         match self {
@@ -180,7 +180,7 @@ impl Breaker {
         }
     }
 
-    /// M10: the message of a refusal.
+    /// M10: the message of a rejection.
     #[must_use]
     pub fn message(self, provider: &str) -> String {
         let word = match self {

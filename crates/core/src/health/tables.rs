@@ -1,5 +1,5 @@
-//! The whole machine as tables: every state, every event, what follows. A change of behaviour shows
-//! as a changed line.
+//! The whole state machine as tables: every state, every event, the actions. A change of behaviour
+//! shows as a changed line.
 
 use std::fmt::Write as _;
 
@@ -40,7 +40,7 @@ fn states(settings: HealthSettings) -> Vec<(&'static str, Harness)> {
     rows
 }
 
-/// Something that happens: a name, and how.
+/// A named event, and the function that applies it.
 type NamedEvent = (&'static str, fn(&mut Harness) -> &mut Harness);
 
 const EVENTS: &[NamedEvent] = &[
@@ -72,8 +72,8 @@ const EVENTS: &[NamedEvent] = &[
     ("seen open", |b| b.view(ScopeView::Open)),
     ("seen probing", |b| b.view(ScopeView::Probing)),
     ("seen closed 60 s", |b| {
-        let left = Some(Span::from_secs(60));
-        b.view(ScopeView::Closed { remaining: left })
+        let remaining = Some(Span::from_secs(60));
+        b.view(ScopeView::Closed { remaining })
     }),
     ("seen held", |b| {
         b.view(ScopeView::Closed { remaining: None })
@@ -92,16 +92,16 @@ fn describe(actions: &[Action]) -> String {
                 closed_for: None, ..
             } => Some("close".to_owned()),
             Action::Close {
-                closed_for: Some(rest),
+                closed_for: Some(closed_for),
                 ..
-            } => Some(format!("close {rest}")),
+            } => Some(format!("close {closed_for}")),
             Action::Open => Some("open".to_owned()),
             Action::Pace(pace) => {
                 let rate = pace.rate.map_or("-".to_owned(), |rate| rate.to_string());
                 let most = pace.concurrency.map_or("-".to_owned(), |n| n.to_string());
                 Some(format!("pace {rate}/s x{most}"))
             }
-            // Told with every failure, and with the first success after one.
+            // Sent with every failure, and with the first success after one.
             Action::Failed { .. } | Action::Succeeded | Action::Transition { .. } => None,
         })
         .collect();
@@ -113,17 +113,17 @@ fn table(settings: HealthSettings) -> String {
     for (state, _) in states(settings) {
         for (event, happen) in EVENTS {
             let mut rows = states(settings).into_iter();
-            let (_, mut bench) = rows.find(|(name, _)| *name == state).unwrap();
-            bench.log.clear();
-            bench.all.clear();
-            happen(&mut bench);
-            let path = if bench.log.is_empty() {
+            let (_, mut harness) = rows.find(|(name, _)| *name == state).unwrap();
+            harness.log.clear();
+            harness.all.clear();
+            happen(&mut harness);
+            let path = if harness.log.is_empty() {
                 "stays".to_owned()
             } else {
-                bench.log.join(", ")
+                harness.log.join(", ")
             };
-            let told = describe(&bench.all);
-            let line = format!("{state:10}| {event:21}| {path} | {told}");
+            let actions = describe(&harness.all);
+            let line = format!("{state:10}| {event:21}| {path} | {actions}");
             writeln!(text, "{}", line.trim_end()).unwrap();
         }
         text.push('\n');

@@ -1,4 +1,4 @@
-//! The rules of A2–A4, A8 and A11: what is counted, and what leads where.
+//! The rules of A2–A4, A8 and A11: the counts, and the transitions they cause.
 
 use super::harness::{Harness, profile_a};
 use super::{
@@ -37,30 +37,32 @@ fn results_are_classified_by_dialect_status_and_fault() {
     }
 }
 
-/// A11: other 4xx are counted apart, are no success and move nothing.
+/// A11: other 4xx are counted separately, are no success and change no state.
 #[test]
 fn other_4xx_do_not_change_the_state() {
-    let mut bench = Harness::new(HealthSettings::default());
-    bench.results(Class::Limited, 2).results(Class::Other, 400);
-    let status = bench.health.status(bench.now);
+    let mut harness = Harness::new(HealthSettings::default());
+    harness
+        .results(Class::Limited, 2)
+        .results(Class::Other, 400);
+    let status = harness.health.status(harness.now);
     assert_eq!(status.state, HealthState::Normal);
     assert_eq!(status.consec429, 2, "a 404 is no success");
     assert_eq!(status.counts.count_other, 300, "bounded");
     assert_eq!(status.counts.total, 2, "outside the ratio");
-    bench.results(Class::Limited, 1);
-    assert_eq!(bench.log, ["Normal -> Throttle (consec_429)"]);
+    harness.results(Class::Limited, 1);
+    assert_eq!(harness.log, ["Normal -> Throttle (consec_429)"]);
 }
 
 /// A2: the last 30 s or the last 300 results, whichever is fewer.
 #[test]
 fn the_window_evicts_by_age_and_by_count() {
-    let mut bench = Harness::new(HealthSettings {
+    let mut harness = Harness::new(HealthSettings {
         mode: HealthMode::Off,
         ..HealthSettings::default()
     });
-    bench.results(Class::ServerError, 20);
-    bench.results(Class::Success, 290);
-    let counts = bench.health.status(bench.now).counts;
+    harness.results(Class::ServerError, 20);
+    harness.results(Class::Success, 290);
+    let counts = harness.health.status(harness.now).counts;
     let by_number = Counts {
         count_2xx: 290,
         count_5xx: 10,
@@ -68,8 +70,8 @@ fn the_window_evicts_by_age_and_by_count() {
         ..Counts::default()
     };
     assert_eq!(counts, by_number);
-    bench.advance_secs(30);
-    let status = bench.health.status(bench.now);
+    harness.advance_secs(30);
+    let status = harness.health.status(harness.now);
     assert_eq!(
         (status.counts, status.err_rate),
         (Counts::default(), Ppm::ZERO)
@@ -79,14 +81,14 @@ fn the_window_evicts_by_age_and_by_count() {
 /// A2: `count_2xx`, `count_429`, `count_5xx`, `count_other`, `net_errors`, `total`, and the ratio.
 #[test]
 fn the_status_shows_every_count() {
-    let mut bench = Harness::new(profile_a());
-    bench
+    let mut harness = Harness::new(profile_a());
+    harness
         .results(Class::Success, 40)
         .results(Class::Limited, 2)
         .results(Class::ServerError, 3)
         .results(Class::Network, 5)
         .results(Class::Other, 7);
-    let status = bench.health.status(bench.now);
+    let status = harness.health.status(harness.now);
     let expected = Counts {
         count_2xx: 40,
         count_429: 2,
@@ -102,29 +104,33 @@ fn the_status_shows_every_count() {
 /// A2: fewer than ten results are a ratio of 0.
 #[test]
 fn too_few_results_give_no_ratio() {
-    let mut bench = Harness::new(profile_a());
-    bench.results(Class::ServerError, 9);
-    let status = bench.health.status(bench.now);
+    let mut harness = Harness::new(profile_a());
+    harness.results(Class::ServerError, 9);
+    let status = harness.health.status(harness.now);
     assert_eq!(
         (status.state, status.err_rate),
         (HealthState::Normal, Ppm::ZERO)
     );
-    bench.results(Class::ServerError, 1);
-    assert_eq!(bench.state(), HealthState::Normal, "once is not confirmed");
-    bench.results(Class::ServerError, 1);
-    assert_eq!(bench.log, ["Normal -> Throttle (err_ratio)"]);
+    harness.results(Class::ServerError, 1);
+    assert_eq!(
+        harness.state(),
+        HealthState::Normal,
+        "once is not confirmed"
+    );
+    harness.results(Class::ServerError, 1);
+    assert_eq!(harness.log, ["Normal -> Throttle (err_ratio)"]);
 }
 
 /// A3: rate = min(base, max(5, ⌊base/2⌋)), concurrency = max(1, ⌊base/2⌋).
 #[test]
 fn throttle_halves_rate_and_concurrency_within_bounds() {
-    let bench = Harness::throttled(HealthSettings::default());
+    let harness = Harness::throttled(HealthSettings::default());
     let halved = Pace {
         rate: Some(Rate::per_second(17)),
         concurrency: Some(2),
     };
-    assert_eq!(bench.pace(), halved);
-    assert!(bench.last.contains(&Action::Pace(halved)));
+    assert_eq!(harness.pace(), halved);
+    assert!(harness.last.contains(&Action::Pace(halved)));
     let throttled = |limit, period, concurrency| {
         let base = BasePace {
             rate: Some(Rate::of(limit, period)),
@@ -143,7 +149,7 @@ fn throttle_halves_rate_and_concurrency_within_bounds() {
     assert_eq!(seven.concurrency, None);
 }
 
-/// A3: the base is the tightest limit on calls; a daily budget is no speed.
+/// A3: the base rate is the tightest limit on calls; a daily quota is no rate.
 #[test]
 fn the_base_rate_is_the_tightest_limit() {
     let second = Rule::bucket(35, SEC, 35).unwrap();
@@ -157,47 +163,52 @@ fn the_base_rate_is_the_tightest_limit() {
     assert_eq!(BasePace::of([&slots]).rate, None);
 }
 
-/// A4: ten successes in total and a ratio below 10 % lead out of Throttle.
+/// A4: ten successes in total and a ratio below 10 % end Throttle.
 #[test]
 fn throttle_ends_after_ten_successes_and_a_low_ratio() {
-    let mut bench = Harness::throttled(HealthSettings::default());
-    bench.results(Class::Success, 9).results(Class::Limited, 1);
-    assert_eq!(bench.state(), HealthState::Throttle);
-    bench.results(Class::Success, 25);
-    assert_eq!(bench.state(), HealthState::Throttle, "4 of 38 are 10.5 %");
-    bench.results(Class::Success, 3);
+    let mut harness = Harness::throttled(HealthSettings::default());
+    harness
+        .results(Class::Success, 9)
+        .results(Class::Limited, 1);
+    assert_eq!(harness.state(), HealthState::Throttle);
+    harness.results(Class::Success, 25);
+    assert_eq!(harness.state(), HealthState::Throttle, "4 of 38 are 10.5 %");
+    harness.results(Class::Success, 3);
     assert_eq!(
-        bench.state(),
+        harness.state(),
         HealthState::Throttle,
         "4 of 41 once is not confirmed"
     );
-    bench.results(Class::Success, 1);
-    assert_eq!(bench.log[1..], ["Throttle -> HalfOpen (success_window_ok)"]);
+    harness.results(Class::Success, 1);
+    assert_eq!(
+        harness.log[1..],
+        ["Throttle -> HalfOpen (success_window_ok)"]
+    );
 }
 
 /// A4: five 429s in a row lead from Throttle to Sleep.
 #[test]
 fn throttle_becomes_sleep_after_five_429s_in_a_row() {
-    let mut bench = Harness::throttled(profile_a());
-    bench.results(Class::Limited, 2);
-    assert_eq!(bench.log[1..], ["Throttle -> Sleep (consec_429)"]);
-    assert_eq!(bench.closed_for(), Some(Some(Span::from_secs(30))));
+    let mut harness = Harness::throttled(profile_a());
+    harness.results(Class::Limited, 2);
+    assert_eq!(harness.log[1..], ["Throttle -> Sleep (consec_429)"]);
+    assert_eq!(harness.closed_for(), Some(Some(Span::from_secs(30))));
 }
 
 /// A4: a ratio of 60 % or more that lasts for five minutes leads from Throttle to Sleep.
 #[test]
 fn throttle_becomes_sleep_after_five_minutes_of_many_failures() {
-    let mut bench = Harness::new(profile_a());
+    let mut harness = Harness::new(profile_a());
     let mut seconds = 0;
-    while bench.state() != HealthState::Sleep && seconds < 1_000 {
-        bench
+    while harness.state() != HealthState::Sleep && seconds < 1_000 {
+        harness
             .results(Class::ServerError, 2)
             .results(Class::Success, 1);
-        bench.advance_secs(1);
+        harness.advance_secs(1);
         seconds += 1;
     }
     assert_eq!(
-        bench.log,
+        harness.log,
         [
             "Normal -> Throttle (err_ratio)",
             "Throttle -> Sleep (err_ratio)"
@@ -209,70 +220,72 @@ fn throttle_becomes_sleep_after_five_minutes_of_many_failures() {
 /// A4: five failures of any class in a row lead to Sleep, from Normal and from Throttle.
 #[test]
 fn five_failures_in_a_row_lead_to_sleep() {
-    let mut bench = Harness::new(HealthSettings::default());
-    bench
+    let mut harness = Harness::new(HealthSettings::default());
+    harness
         .results(Class::ServerError, 2)
         .results(Class::Network, 1)
         .results(Class::Limited, 2);
-    assert_eq!(bench.log, ["Normal -> Sleep (failures)"]);
-    let mut bench = Harness::throttled(HealthSettings::default());
-    bench.results(Class::Network, 2);
-    assert_eq!(bench.log[1..], ["Throttle -> Sleep (failures)"]);
+    assert_eq!(harness.log, ["Normal -> Sleep (failures)"]);
+    let mut harness = Harness::throttled(HealthSettings::default());
+    harness.results(Class::Network, 2);
+    assert_eq!(harness.log[1..], ["Throttle -> Sleep (failures)"]);
 }
 
 /// A3: consecutive 429s are 429s without anything else between them, but for other 4xx.
 #[test]
 fn a_server_error_resets_the_count_of_consecutive_429s() {
-    let mut bench = Harness::new(HealthSettings::default());
-    bench
+    let mut harness = Harness::new(HealthSettings::default());
+    harness
         .results(Class::Limited, 2)
         .results(Class::ServerError, 1);
-    bench.results(Class::Limited, 1);
-    let status = bench.health.status(bench.now);
+    harness.results(Class::Limited, 1);
+    let status = harness.health.status(harness.now);
     assert_eq!((status.consec429, status.failure_count), (1, 4));
     assert_eq!(status.state, HealthState::Normal);
 }
 
-/// A4: profile A has the threshold off, and a success breaks every run.
+/// A4: profile A has no failure threshold, and a success resets every consecutive count.
 #[test]
 fn a_success_resets_every_consecutive_count() {
-    let mut bench = Harness::new(profile_a());
-    bench.results(Class::ServerError, 9);
-    assert_eq!(bench.state(), HealthState::Normal);
-    let mut bench = Harness::new(HealthSettings::default());
+    let mut harness = Harness::new(profile_a());
+    harness.results(Class::ServerError, 9);
+    assert_eq!(harness.state(), HealthState::Normal);
+    let mut harness = Harness::new(HealthSettings::default());
     for _ in 0..30 {
-        bench.results(Class::Success, 19).results(Class::Limited, 2);
+        harness
+            .results(Class::Success, 19)
+            .results(Class::Limited, 2);
     }
-    assert_eq!(bench.log, [""; 0]);
+    assert_eq!(harness.log, [""; 0]);
 }
 
-/// A4: answers to calls granted before the scope closed are in the ratio and in no run.
+/// A4: results of calls granted before the scope closed count in the ratio only.
 #[test]
 fn late_results_advance_no_consecutive_count() {
-    let mut bench = Harness::asleep(HealthSettings::default());
-    let granted = bench.now - SEC;
+    let mut harness = Harness::asleep(HealthSettings::default());
+    let granted = harness.now - SEC;
     for _ in 0..4 {
-        bench.result(Class::ServerError, granted, None);
+        harness.result(Class::ServerError, granted, None);
     }
-    let status = bench.health.status(bench.now);
+    let status = harness.health.status(harness.now);
     assert_eq!((status.failure_count, status.counts.count_5xx), (5, 9));
-    bench.advance_secs(30);
-    assert_eq!(bench.state(), HealthState::HalfOpen);
-    bench.result(Class::ServerError, granted, None);
+    harness.advance_secs(30);
+    assert_eq!(harness.state(), HealthState::HalfOpen);
+    harness.result(Class::ServerError, granted, None);
     assert_eq!(
-        bench.state(),
+        harness.state(),
         HealthState::HalfOpen,
         "an old failure is no failed probe"
     );
     for _ in 0..9 {
-        bench.result(Class::Success, granted, None);
+        harness.result(Class::Success, granted, None);
     }
     assert_eq!(
-        bench.state(),
+        harness.state(),
         HealthState::HalfOpen,
         "an old success is no probe"
     );
-    assert_eq!(bench.health.status(bench.now).counts.total, 10);
+    assert_eq!(harness.health.status(harness.now).counts.total, 10);
 }
 
 /// A8: a ratio condition that holds once, fails once and holds again is not confirmed.
@@ -282,53 +295,57 @@ fn a_fluctuating_ratio_changes_no_state() {
         n_throttle: 100,
         ..profile_a()
     };
-    let mut bench = Harness::new(settings);
-    bench.results(Class::Success, 40).results(Class::Network, 9);
+    let mut harness = Harness::new(settings);
+    harness
+        .results(Class::Success, 40)
+        .results(Class::Network, 9);
     for _ in 0..20 {
-        bench.results(Class::Network, 1).results(Class::Success, 4);
+        harness
+            .results(Class::Network, 1)
+            .results(Class::Success, 4);
     }
-    assert_eq!(bench.log, [""; 0]);
+    assert_eq!(harness.log, [""; 0]);
 }
 
-/// A4: the same for calls granted before a cool-down closed their scope: five 429s that were on their
-/// way together are one refusal.
+/// A4: the same for calls granted before a cool-down closed their scope: five concurrent 429s
+/// count as one.
 #[test]
 fn results_from_before_a_cooldown_advance_no_consecutive_count() {
-    let mut bench = Harness::new(HealthSettings::default());
-    let refused = AttemptResult {
+    let mut harness = Harness::new(HealthSettings::default());
+    let limited = AttemptResult {
         class: Class::Limited,
-        granted: bench.now,
+        granted: harness.now,
         retry_after: None,
     };
-    bench.on(HealthEvent::Completed(refused));
+    harness.on(HealthEvent::Completed(limited));
     for _ in 0..4 {
-        bench.on(HealthEvent::CompletedLate(refused));
+        harness.on(HealthEvent::CompletedLate(limited));
     }
-    let status = bench.health.status(bench.now);
+    let status = harness.health.status(harness.now);
     assert_eq!((status.consec429, status.failure_count), (1, 1));
     assert_eq!(status.counts.count_429, 5, "they count in the ratio");
-    assert_eq!(bench.log, [""; 0]);
+    assert_eq!(harness.log, [""; 0]);
     for _ in 0..7 {
-        bench.on(HealthEvent::CompletedLate(refused));
+        harness.on(HealthEvent::CompletedLate(limited));
     }
-    assert_eq!(bench.log, ["Normal -> Throttle (err_ratio)"]);
+    assert_eq!(harness.log, ["Normal -> Throttle (err_ratio)"]);
 }
 
-/// A8: counts in a row do not wait for a confirmation, nor does a failed probe.
+/// A8: consecutive counts need no confirmation, nor does a failed probe.
 #[test]
 fn consecutive_counts_act_at_once() {
     let settings = HealthSettings {
         confirm: 50,
         ..HealthSettings::default()
     };
-    let mut bench = Harness::throttled(settings);
-    assert_eq!(bench.log, ["Normal -> Throttle (consec_429)"]);
-    bench.results(Class::Limited, 2);
-    assert_eq!(bench.log[1..], ["Throttle -> Sleep (consec_429)"]);
-    let mut bench = Harness::half_open(settings);
-    bench.results(Class::ServerError, 1);
+    let mut harness = Harness::throttled(settings);
+    assert_eq!(harness.log, ["Normal -> Throttle (consec_429)"]);
+    harness.results(Class::Limited, 2);
+    assert_eq!(harness.log[1..], ["Throttle -> Sleep (consec_429)"]);
+    let mut harness = Harness::half_open(settings);
+    harness.results(Class::ServerError, 1);
     assert_eq!(
-        bench.log.last().unwrap(),
+        harness.log.last().unwrap(),
         "HalfOpen -> Sleep (probe_failed)"
     );
 }
@@ -341,30 +358,30 @@ fn twenty_percent_failures_throttle_and_fewer_do_not() {
             confirm: 1,
             ..profile_a()
         };
-        let mut bench = Harness::new(settings);
-        bench.results(Class::Success, successes);
-        bench.results(Class::ServerError, failures);
-        bench.state()
+        let mut harness = Harness::new(settings);
+        harness.results(Class::Success, successes);
+        harness.results(Class::ServerError, failures);
+        harness.state()
     };
     assert_eq!(failing(8, 2), HealthState::Throttle);
     assert_eq!(failing(9, 2), HealthState::Normal, "18 %");
 }
 
-/// A4: a ratio of 60 % must last: a moment below it begins the five minutes anew.
+/// A4: a ratio of 60 % must last: a lower ratio in between restarts the five minutes.
 #[test]
 fn a_lower_ratio_restarts_the_five_minutes() {
-    let mut bench = Harness::new(profile_a());
-    let minutes = |bench: &mut Harness, minutes: u64| {
+    let mut harness = Harness::new(profile_a());
+    let minutes = |harness: &mut Harness, minutes: u64| {
         for _ in 0..minutes * 60 {
-            bench
+            harness
                 .results(Class::ServerError, 2)
                 .results(Class::Success, 1);
-            bench.advance(Span::from_millis(970));
+            harness.advance(Span::from_millis(970));
         }
-        bench.state()
+        harness.state()
     };
-    assert_eq!(minutes(&mut bench, 4), HealthState::Throttle);
-    bench.results(Class::Success, 30);
-    assert_eq!(minutes(&mut bench, 4), HealthState::Throttle);
-    assert_eq!(minutes(&mut bench, 2), HealthState::Sleep);
+    assert_eq!(minutes(&mut harness, 4), HealthState::Throttle);
+    harness.results(Class::Success, 30);
+    assert_eq!(minutes(&mut harness, 4), HealthState::Throttle);
+    assert_eq!(minutes(&mut harness, 2), HealthState::Sleep);
 }

@@ -8,53 +8,60 @@ use super::{
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
 
-/// M9: the breaker's life, step by step.
+/// M9: the breaker's cycle, step by step.
 #[test]
 fn a_breaker_opens_tests_and_closes() {
-    let mut bench = Harness::new(breaker());
-    let word = |bench: &Harness| bench.health.status(bench.now).breaker.as_str();
-    bench
+    let mut harness = Harness::new(breaker());
+    let word = |harness: &Harness| harness.health.status(harness.now).breaker.as_str();
+    harness
         .results(Class::Limited, 2)
         .results(Class::ServerError, 1);
-    bench.results(Class::Success, 1).results(Class::Network, 4);
-    assert_eq!(word(&bench), "closed", "four in a row");
-    bench.results(Class::Limited, 1);
-    assert_eq!((word(&bench), bench.state()), ("open", HealthState::Sleep));
-    assert_eq!(bench.closed_for(), Some(Some(Span::from_secs(300))));
-    bench.advance(Span::from_millis(299_999));
-    assert_eq!(word(&bench), "open");
-    bench.advance(Span::from_millis(1));
-    assert_eq!(word(&bench), "half_open");
-    bench.results(Class::Success, 1);
-    assert_eq!(word(&bench), "half_open", "one is not enough");
+    harness
+        .results(Class::Success, 1)
+        .results(Class::Network, 4);
+    assert_eq!(word(&harness), "closed", "four in a row");
+    harness.results(Class::Limited, 1);
     assert_eq!(
-        bench.closed_for(),
+        (word(&harness), harness.state()),
+        ("open", HealthState::Sleep)
+    );
+    assert_eq!(harness.closed_for(), Some(Some(Span::from_secs(300))));
+    harness.advance(Span::from_millis(299_999));
+    assert_eq!(word(&harness), "open");
+    harness.advance(Span::from_millis(1));
+    assert_eq!(word(&harness), "half_open");
+    harness.results(Class::Success, 1);
+    assert_eq!(word(&harness), "half_open", "one is not enough");
+    assert_eq!(
+        harness.closed_for(),
         Some(Some(Span::ZERO)),
         "the next may go at once"
     );
-    bench.results(Class::Success, 1);
-    assert_eq!(word(&bench), "closed");
-    assert!(bench.opens());
-    assert_eq!(bench.pace(), Pace::default());
+    harness.results(Class::Success, 1);
+    assert_eq!(word(&harness), "closed");
+    assert!(harness.opens());
+    assert_eq!(harness.pace(), Pace::default());
 }
 
 /// M9: one failure in half-open opens it again, for the same time.
 #[test]
 fn a_failed_test_call_opens_the_breaker_again() {
-    let mut bench = Harness::half_open(breaker());
-    bench.results(Class::Success, 1).results(Class::Limited, 1);
-    assert_eq!(bench.state(), HealthState::Sleep);
-    assert_eq!(bench.closed_for(), Some(Some(Span::from_secs(300))));
-    bench.advance_secs(300).results(Class::Success, 2);
-    assert_eq!(bench.state(), HealthState::Normal);
+    let mut harness = Harness::half_open(breaker());
+    harness
+        .results(Class::Success, 1)
+        .results(Class::Limited, 1);
+    assert_eq!(harness.state(), HealthState::Sleep);
+    assert_eq!(harness.closed_for(), Some(Some(Span::from_secs(300))));
+    harness.advance_secs(300).results(Class::Success, 2);
+    assert_eq!(harness.state(), HealthState::Normal);
 }
 
-/// M10: the words and numbers of the refusal.
+/// M10: the message and numbers of the rejection.
 #[test]
 fn the_rejection_of_an_open_breaker_has_its_numbers() {
-    let mut bench = Harness::new(breaker());
-    bench.results(Class::ServerError, 5).advance_secs(60);
-    let status = bench.health.status(bench.now);
+    let mut harness = Harness::new(breaker());
+    harness.results(Class::ServerError, 5).advance_secs(60);
+    let status = harness.health.status(harness.now);
     assert_eq!(status.failure_count, 5);
     assert_eq!(status.reset_in, Span::from_secs(240));
     assert_eq!(status.state.as_str(), "sleep");
@@ -67,18 +74,21 @@ fn the_rejection_of_an_open_breaker_has_its_numbers() {
         remaining: Some(Span::from_secs(240)),
         blocked: WhenBlocked::Reject,
     };
-    assert_eq!(bench.health.admission(bench.now), door);
+    assert_eq!(harness.health.admission(harness.now), door);
 }
 
 /// A14: settings change while running; no count is lost, and a state that a mode lacks ends.
 #[test]
 fn settings_change_while_running() {
-    let mut bench = Harness::throttled(HealthSettings::default());
+    let mut harness = Harness::throttled(HealthSettings::default());
     let mut settings = HealthSettings {
         throttle_factor: Ppm::percent(20),
         ..HealthSettings::default()
     };
-    let actions = bench.health.configure(settings, base(), bench.now).unwrap();
+    let actions = harness
+        .health
+        .configure(settings, base(), harness.now)
+        .unwrap();
     assert!(matches!(
         actions[..],
         [Action::Pace(Pace {
@@ -86,35 +96,43 @@ fn settings_change_while_running() {
             ..
         })]
     ));
-    assert_eq!(bench.health.status(bench.now).consec429, 3);
+    assert_eq!(harness.health.status(harness.now).consec429, 3);
     settings.mode = HealthMode::Breaker;
-    let actions = bench.health.configure(settings, base(), bench.now).unwrap();
-    bench.record(actions);
-    assert_eq!(bench.log[1..], ["Throttle -> Normal (policy)"]);
+    let actions = harness
+        .health
+        .configure(settings, base(), harness.now)
+        .unwrap();
+    harness.record(actions);
+    assert_eq!(harness.log[1..], ["Throttle -> Normal (policy)"]);
     settings.confirm = 0;
-    assert!(bench.health.configure(settings, base(), bench.now).is_err());
+    assert!(
+        harness
+            .health
+            .configure(settings, base(), harness.now)
+            .is_err()
+    );
 }
 
-/// A1: with `mode: off` answers move nothing, operators still can.
+/// A1: with `mode: off` results change nothing; operators' commands do.
 #[test]
 fn with_mode_off_only_operators_change_the_state() {
     let settings = HealthSettings {
         mode: HealthMode::Off,
         ..HealthSettings::default()
     };
-    let mut bench = Harness::new(settings);
-    bench
+    let mut harness = Harness::new(settings);
+    harness
         .results(Class::Limited, 50)
         .results(Class::Network, 50);
-    assert_eq!(bench.log, [""; 0]);
-    bench.command(Command::Offline).command(Command::Resume);
+    assert_eq!(harness.log, [""; 0]);
+    harness.command(Command::Offline).command(Command::Resume);
     assert_eq!(
-        bench.log,
+        harness.log,
         ["Normal -> Sleep (operator)", "Sleep -> Normal (operator)"]
     );
 }
 
-/// A1: every default is sound, and every senseless value is named, all at once.
+/// A1: every default is valid, and every invalid value is reported, all at once.
 #[test]
 fn every_invalid_setting_is_reported() {
     for settings in [HealthSettings::default(), profile_a(), breaker()] {
@@ -199,7 +217,7 @@ fn the_defaults_are_the_documented_ones() {
     assert_eq!(HealthSettings::default(), documented);
 }
 
-/// A1, M9: one machine, two vocabularies.
+/// A1, M9: the health states and the breaker states agree.
 #[test]
 fn breaker_and_health_states_agree() {
     let words = [
@@ -215,7 +233,7 @@ fn breaker_and_health_states_agree() {
     }
 }
 
-/// A16: the words for why a state changed.
+/// A16: the names of the reasons for a transition.
 #[test]
 fn reasons_print_their_documented_names() {
     let reasons = [

@@ -1,5 +1,5 @@
-//! Several processes on one ledger: they sleep, probe and wake together, through the very scope
-//! rows that `turn` keeps.
+//! Several processes on one ledger: they sleep, probe and recover together, through the scope
+//! that `turn` stores.
 
 use smallvec::smallvec;
 
@@ -17,7 +17,7 @@ use crate::turn::turn;
 const SCOPE: ScopeId = ScopeId(1);
 const SEC: Span = Span::from_secs(1);
 
-/// Machines that share one scope. Every change is shown to all of them.
+/// State machines that share one scope. Each of them sees every change.
 struct Hosts {
     ledger: Table,
     machines: Vec<Health>,
@@ -95,12 +95,12 @@ impl Hosts {
     }
 
     fn complete(&mut self, host: usize, class: Class) {
-        let answer = AttemptResult {
+        let result = AttemptResult {
             class,
             granted: self.now,
             retry_after: None,
         };
-        self.on(host, HealthEvent::Completed(answer));
+        self.on(host, HealthEvent::Completed(result));
     }
 
     fn advance(&mut self, span: Span) {
@@ -119,7 +119,7 @@ impl Hosts {
     }
 }
 
-/// A5: one process finds out, all sleep; nobody is granted until the rest is over.
+/// A5: if one process detects an outage, all sleep; no call is granted until the sleep is over.
 #[test]
 fn processes_sleep_together() {
     let mut hosts = Hosts::new(3);
@@ -136,7 +136,7 @@ fn processes_sleep_together() {
     assert!(hosts.all(HealthState::HalfOpen), "{:?}", hosts.states());
 }
 
-/// A6: however many processes wait, one call probes at a time; enough successes of one open all.
+/// A6: however many processes wait, one call probes at a time; enough successes reopen all.
 #[test]
 fn processes_probe_once_and_wake_together() {
     let mut hosts = Hosts::new(3);
@@ -172,8 +172,8 @@ fn a_failed_probe_counts_for_all() {
     hosts.advance(SEC);
     assert!(hosts.try_acquire(0));
     hosts.complete(0, Class::Network);
-    let left = hosts.machines[1].status(hosts.now).reset_in;
-    assert_eq!(left, Span::from_secs(120));
+    let remaining = hosts.machines[1].status(hosts.now).reset_in;
+    assert_eq!(remaining, Span::from_secs(120));
 }
 
 /// A5: an operator's hold and its end reach every process.
@@ -187,20 +187,20 @@ fn an_operator_command_reaches_all_processes() {
     assert!(hosts.all(HealthState::Normal) && hosts.try_acquire(0));
 }
 
-/// A5: a process that starts finds the sleep it left, and a hold even with `mode: off`.
+/// A5: a restarted process resumes its sleep, and a hold even with `mode: off`.
 #[test]
 fn a_restarted_process_resumes_its_sleep() {
-    let mut bench = Harness::new(HealthSettings::default());
-    let left = Some(Span::from_secs(20));
-    bench.view(ScopeView::Closed { remaining: left });
-    assert_eq!(bench.log, ["Normal -> Sleep (policy)"]);
-    bench.advance_secs(20);
-    assert_eq!(bench.state(), HealthState::HalfOpen);
+    let mut harness = Harness::new(HealthSettings::default());
+    let remaining = Some(Span::from_secs(20));
+    harness.view(ScopeView::Closed { remaining });
+    assert_eq!(harness.log, ["Normal -> Sleep (policy)"]);
+    harness.advance_secs(20);
+    assert_eq!(harness.state(), HealthState::HalfOpen);
     let mut off = Harness::new(HealthSettings {
         mode: HealthMode::Off,
         ..HealthSettings::default()
     });
-    off.view(ScopeView::Closed { remaining: left });
+    off.view(ScopeView::Closed { remaining });
     assert_eq!(off.state(), HealthState::Normal);
     off.view(ScopeView::Closed { remaining: None });
     assert_eq!(off.log, ["Normal -> Sleep (operator)"]);
@@ -208,48 +208,44 @@ fn a_restarted_process_resumes_its_sleep() {
     assert!(off.opens());
 }
 
-/// A picture of the ledger from before our own closing does not wake us.
+/// A view of the ledger from before our own closing does not end our sleep.
 #[test]
 fn an_outdated_view_does_not_end_a_sleep() {
-    let mut bench = Harness::asleep(HealthSettings::default());
-    bench.view(ScopeView::Open);
-    assert_eq!(bench.state(), HealthState::Sleep);
-    bench.view(ScopeView::Closed {
+    let mut harness = Harness::asleep(HealthSettings::default());
+    harness.view(ScopeView::Open);
+    assert_eq!(harness.state(), HealthState::Sleep);
+    harness.view(ScopeView::Closed {
         remaining: Some(SEC),
     });
-    assert_eq!(bench.last.as_slice(), &[] as &[Action]);
-    bench.view(ScopeView::Open);
+    assert_eq!(harness.last.as_slice(), &[] as &[Action]);
+    harness.view(ScopeView::Open);
     assert_eq!(
-        bench.state(),
+        harness.state(),
         HealthState::Normal,
         "another process has opened it"
     );
 }
 
-/// A7: the end of a hold by one process's trial or resume is followed by all.
+/// A7: all processes follow the end of a hold by one process's recovery or `resume`.
 #[test]
 fn a_hold_that_another_process_ends_is_over() {
-    let mut bench = Harness::new(HealthSettings::default());
-    bench.command(Command::CacheOnly { lasts: None });
-    let left = Some(Span::from_secs(2));
-    bench.view(ScopeView::Closed { remaining: left });
-    assert_eq!(
-        bench.state(),
-        HealthState::CacheOnly,
-        "a picture from before"
-    );
-    bench.view(ScopeView::CacheOnly { remaining: None });
-    bench
-        .view(ScopeView::Closed { remaining: left })
+    let mut harness = Harness::new(HealthSettings::default());
+    harness.command(Command::CacheOnly { lasts: None });
+    let remaining = Some(Span::from_secs(2));
+    harness.view(ScopeView::Closed { remaining });
+    assert_eq!(harness.state(), HealthState::CacheOnly, "an outdated view");
+    harness.view(ScopeView::CacheOnly { remaining: None });
+    harness
+        .view(ScopeView::Closed { remaining })
         .advance_secs(2);
     let expected = [
         "CacheOnly -> Sleep (operator)",
         "Sleep -> HalfOpen (sleep_over)",
     ];
-    assert_eq!(bench.log[1..], expected);
+    assert_eq!(harness.log[1..], expected);
 }
 
-/// Machines that try to leave CacheOnly every 15 min.
+/// Settings that try to recover from CacheOnly every 15 min.
 fn recovering() -> HealthSettings {
     HealthSettings {
         auto_recover: Some(Span::from_secs(900)),
@@ -257,8 +253,8 @@ fn recovering() -> HealthSettings {
     }
 }
 
-/// A7: a CacheOnly that recovers by itself does so although the process that began it is gone. Its
-/// hold had no end in the ledger once, and the others took it for an operator's: for ever.
+/// A7: a CacheOnly with automatic recovery recovers although the process that set it has stopped.
+/// Once its hold had no end in the ledger, and other processes took it for an operator's hold.
 #[test]
 fn a_hold_with_an_end_outlives_its_process() {
     let mut hosts = Hosts::with(recovering(), 2);
@@ -289,66 +285,62 @@ fn offline_is_not_ended_by_another_processs_timer() {
 #[test]
 fn a_hold_with_an_end_can_be_ended_elsewhere() {
     for mode in [HealthMode::Adaptive, HealthMode::Breaker, HealthMode::Off] {
-        let mut bench = Harness::new(HealthSettings {
+        let mut harness = Harness::new(HealthSettings {
             mode,
             ..recovering()
         });
-        bench.command(Command::CacheOnly { lasts: None });
-        bench.view(ScopeView::Open);
-        assert_eq!(
-            bench.state(),
-            HealthState::CacheOnly,
-            "a picture from before"
-        );
-        let left = Some(Span::from_secs(900));
-        bench.view(ScopeView::Closed { remaining: left });
-        assert_eq!(bench.state(), HealthState::CacheOnly, "our own hold");
-        bench.view(ScopeView::Open);
-        assert_eq!(bench.state(), HealthState::Normal, "{mode:?}");
+        harness.command(Command::CacheOnly { lasts: None });
+        harness.view(ScopeView::Open);
+        assert_eq!(harness.state(), HealthState::CacheOnly, "an outdated view");
+        let remaining = Some(Span::from_secs(900));
+        harness.view(ScopeView::Closed { remaining });
+        assert_eq!(harness.state(), HealthState::CacheOnly, "our own hold");
+        harness.view(ScopeView::Open);
+        assert_eq!(harness.state(), HealthState::Normal, "{mode:?}");
     }
 }
 
-/// A6: the ledger's clock is a little ahead of ours, so its probe goes and comes back before our own
-/// timer. It is a probe all the same: its place was once taken until the permit ran out, 35 s.
+/// A6: the ledger's clock is a little ahead of ours, so a probe starts and ends before our own
+/// timer. It still counts as a probe: once its slot stayed taken until the permit expired, 35 s.
 #[test]
 fn a_probe_that_ends_before_our_timer_frees_its_slot() {
     let granted_before = |event: fn(Micros) -> HealthEvent| {
-        let mut bench = Harness::asleep(HealthSettings::default());
-        bench.advance(Span::from_millis(29_990));
-        let granted = bench.now;
-        bench.advance(Span::from_millis(5)).on(event(granted));
-        bench
+        let mut harness = Harness::asleep(HealthSettings::default());
+        harness.advance(Span::from_millis(29_990));
+        let granted = harness.now;
+        harness.advance(Span::from_millis(5)).on(event(granted));
+        harness
     };
-    let bench = granted_before(|granted| {
+    let harness = granted_before(|granted| {
         HealthEvent::Completed(AttemptResult {
             class: Class::Success,
             granted,
             retry_after: None,
         })
     });
-    assert_eq!(bench.log[1..], ["Sleep -> HalfOpen (sleep_over)"]);
+    assert_eq!(harness.log[1..], ["Sleep -> HalfOpen (sleep_over)"]);
     assert_eq!(
-        bench.closed_for(),
+        harness.closed_for(),
         Some(Some(Span(333_334))),
         "the next probe may follow"
     );
-    let bench = granted_before(|granted| HealthEvent::Dropped { granted });
-    assert_eq!(bench.closed_for(), Some(Some(Span(333_334))));
-    let bench = granted_before(|_| HealthEvent::Granted);
-    assert_eq!(bench.state(), HealthState::HalfOpen);
-    let bench = granted_before(|granted| {
+    let harness = granted_before(|granted| HealthEvent::Dropped { granted });
+    assert_eq!(harness.closed_for(), Some(Some(Span(333_334))));
+    let harness = granted_before(|_| HealthEvent::Granted);
+    assert_eq!(harness.state(), HealthState::HalfOpen);
+    let harness = granted_before(|granted| {
         HealthEvent::Completed(AttemptResult {
             class: Class::Network,
             granted,
             retry_after: None,
         })
     });
-    assert_eq!(bench.log[2..], ["HalfOpen -> Sleep (probe_failed)"]);
-    assert_eq!(bench.closed_for(), Some(Some(Span::from_secs(60))));
+    assert_eq!(harness.log[2..], ["HalfOpen -> Sleep (probe_failed)"]);
+    assert_eq!(harness.closed_for(), Some(Some(Span::from_secs(60))));
 }
 
-/// A5: the Sleep of a slow provider is a Sleep to every process, although its probes are further
-/// apart than it lasts.
+/// A5: every process sees the Sleep of a slow provider as a Sleep, although the gap between its
+/// probes is longer.
 #[test]
 fn a_slow_providers_sleep_is_not_taken_for_a_probe_gap() {
     let daily = BasePace {
@@ -357,15 +349,15 @@ fn a_slow_providers_sleep_is_not_taken_for_a_probe_gap() {
     };
     let now = Micros(1_000_000);
     let mut machine = Health::new(HealthSettings::default(), daily, now).unwrap();
-    let left = Some(Span::from_secs(30));
+    let remaining = Some(Span::from_secs(30));
     let actions = machine.on(
-        HealthEvent::ScopeChanged(ScopeView::Closed { remaining: left }),
+        HealthEvent::ScopeChanged(ScopeView::Closed { remaining }),
         now,
     );
     assert_eq!(machine.state(), HealthState::Sleep, "{actions:?}");
 }
 
-/// A7: a hold from the cache only without an end is found as what it is, not as offline.
+/// A7: a restarted process finds a CacheOnly without an end as CacheOnly, not as offline.
 #[test]
 fn a7_a_restart_finds_cache_only_and_not_offline() {
     for before in [Command::Offline, Command::Resume] {
@@ -385,7 +377,8 @@ fn a7_a_restart_finds_cache_only_and_not_offline() {
     }
 }
 
-/// A7: `cache-only --for 10m` is found as what it is, and ends when it was to end, by whoever is there.
+/// A7: a restarted process finds `cache-only --for 10m` as CacheOnly; it ends on time in every
+/// process.
 #[test]
 fn a7_a_restart_finds_cache_only_with_its_end() {
     let mut hosts = Hosts::new(2);
@@ -409,7 +402,7 @@ fn a7_a_restart_finds_cache_only_with_its_end() {
     assert!(hosts.try_acquire(0));
 }
 
-/// A7: another order moves the end for everybody, and `resume` ends it for everybody.
+/// A7: another command moves the end for all processes, and `resume` ends it for all.
 #[test]
 fn a7_cache_only_can_be_shortened_or_ended_by_another_process() {
     let mut hosts = Hosts::new(2);
@@ -426,7 +419,7 @@ fn a7_cache_only_can_be_shortened_or_ended_by_another_process() {
     assert!(hosts.all(HealthState::Normal), "{:?}", hosts.states());
 }
 
-/// A cool-down of a process that has not heard of the hold yet takes nothing from it.
+/// A sleep of a process that does not know of the hold yet does not shorten it.
 #[test]
 fn the_end_of_a_sleep_does_not_end_cache_only() {
     let mut hosts = Hosts::new(1);
@@ -444,8 +437,8 @@ fn the_end_of_a_sleep_does_not_end_cache_only() {
     assert!(!hosts.try_acquire(0));
 }
 
-/// A4, A5, W4: failures in a row are counted by all together: five of five processes are enough, and
-/// nobody goes after the fifth, whoever has heard of it.
+/// A4, A5, W4: all processes count failures in a row together: one failure in each of five
+/// processes is enough, and no call is granted after the fifth.
 #[test]
 fn a5_consecutive_failures_are_counted_across_processes() {
     let mut hosts = Hosts::new(5);
@@ -460,8 +453,8 @@ fn a5_consecutive_failures_are_counted_across_processes() {
     assert!(!hosts.try_acquire(4));
 }
 
-/// A process that had failed itself and then went well ends the row for all, even if the provider
-/// does not count that answer.
+/// A success of a process that failed before resets the count for all processes, even if the
+/// provider does not count that response.
 #[test]
 fn a_success_resets_the_shared_failure_count() {
     let mut hosts = Hosts::new(4);
@@ -477,7 +470,7 @@ fn a_success_resets_the_shared_failure_count() {
     }
 }
 
-/// Without a threshold, or with the machine off, nobody is told of failures.
+/// Without a threshold, or with `mode: off`, failures are not reported to the ledger.
 #[test]
 fn without_a_threshold_failures_are_not_reported() {
     for settings in [
@@ -490,9 +483,10 @@ fn without_a_threshold_failures_are_not_reported() {
             ..HealthSettings::default()
         },
     ] {
-        let mut bench = Harness::new(settings);
-        bench.results(Class::ServerError, 3);
-        let told = |action: &Action| matches!(action, Action::Failed { .. } | Action::Succeeded);
-        assert!(!bench.all.iter().any(told), "{:?}", bench.all);
+        let mut harness = Harness::new(settings);
+        harness.results(Class::ServerError, 3);
+        let reported =
+            |action: &Action| matches!(action, Action::Failed { .. } | Action::Succeeded);
+        assert!(!harness.all.iter().any(reported), "{:?}", harness.all);
     }
 }

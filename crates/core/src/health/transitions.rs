@@ -1,8 +1,8 @@
-//! From one state to the next: what is forgotten, what is kept, what the ledger is told.
+//! State transitions: what is reset, what stays, what the ledger is sent.
 //!
-//! Promises: each state is entered in one place, so its entry is the same whoever asked for it.
+//! Promises: each state is entered in one place, so its entry is the same for every cause.
 //!
-//! Never: decides whether to move.
+//! Never: decides whether to change the state.
 
 use super::pace::{Pace, Ramp};
 use super::phase::{
@@ -15,7 +15,7 @@ use crate::backoff::exponential;
 use crate::time::{Micros, Span};
 
 impl Health {
-    /// Goes where an answer leads.
+    /// Enters the state that a result leads to.
     pub(super) fn enter(
         &mut self,
         to: HealthState,
@@ -28,7 +28,7 @@ impl Health {
             HealthState::Throttle => self.enter_throttle(reason, now, actions),
             HealthState::Sleep => self.enter_sleep(reason, now, actions),
             HealthState::HalfOpen => {
-                // Calls on their way were granted at the old pace: they are no probes.
+                // Calls in flight were granted at the old pace: they are no probes.
                 self.valid_from = now;
                 self.enter_half_open(ProbeSlot::Local, reason, now, actions);
             }
@@ -63,7 +63,7 @@ impl Health {
                 }
                 self.auto_recovering = true;
                 let is_over = closed_until.is_some_and(|until| until <= now);
-                // Open first: a hold never ends earlier because a shorter rest begins.
+                // Open first: a shorter close never shortens a hold.
                 if !is_over {
                     actions.push(Action::Open);
                 }
@@ -73,7 +73,7 @@ impl Health {
         }
     }
 
-    /// The rest from `began` to `until` is over: everybody probes.
+    /// The sleep from `began` to `until` is over: all processes probe.
     pub(super) fn start_probing(
         &mut self,
         began: Micros,
@@ -85,8 +85,8 @@ impl Health {
         self.enter_half_open(ProbeSlot::Shared, Reason::SleepOver, now, actions);
     }
 
-    /// When lasting trouble becomes CacheOnly (A7). Looked at in Sleep only: a HalfOpen that
-    /// nobody calls shows no errors, and must not lock itself away over night.
+    /// When a lasting outage becomes CacheOnly (A7). Checked in Sleep only: a HalfOpen without
+    /// calls shows no errors, and must not become CacheOnly overnight.
     pub(super) fn cache_only_at(&self) -> Option<Micros> {
         let lasts = self.settings.cache_only_after?;
         self.trouble_since.map(|since| since + lasts)
@@ -99,7 +99,7 @@ impl Health {
         self.follow_to_normal(reason, now, actions);
     }
 
-    /// Normal because another process has opened the scope.
+    /// Enters Normal because another process has opened the scope.
     pub(super) fn follow_to_normal(&mut self, reason: Reason, now: Micros, actions: &mut Actions) {
         let ramp = self.ramp_after(reason, now);
         self.consecutive = ConsecutiveCounts::default();
@@ -120,8 +120,8 @@ impl Health {
         );
     }
 
-    /// Sleep for `max(Retry-After, cool-down)`. A failed probe makes the cool-down longer, and a
-    /// failed trial goes back to CacheOnly until the next one.
+    /// Sleeps for `max(Retry-After, cool-down)`. A failed probe makes the cool-down longer, and a
+    /// failed automatic recovery goes back to CacheOnly until the next one.
     pub(super) fn enter_sleep(&mut self, reason: Reason, now: Micros, actions: &mut Actions) {
         if reason == Reason::ProbeFailed {
             self.failed_probes = self.failed_probes.saturating_add(1);
@@ -134,10 +134,10 @@ impl Health {
 
     /// How long a Sleep that begins now lasts.
     pub(super) fn sleep_length(&self, now: Micros) -> Span {
-        let told = self
+        let stated = self
             .retry_after_until
             .map_or(Span::ZERO, |until| until.since(now));
-        self.cooldown().max(told)
+        self.cooldown().max(stated)
     }
 
     pub(super) fn enter_half_open(
@@ -166,22 +166,22 @@ impl Health {
         now: Micros,
         actions: &mut Actions,
     ) {
-        let rest = ends
+        let closed_for = ends
             .map(|ends| ends.since(now))
             .or(self.settings.auto_recover);
-        // Open first: a hold never ends earlier because a shorter one begins.
-        if rest.is_some() && self.phase.is_held() {
+        // Open first: a shorter hold never shortens the current one.
+        if closed_for.is_some() && self.phase.is_held() {
             actions.push(Action::Open);
         }
-        match (ends, rest) {
-            // A try to recover is a rest like others to those who find it.
-            (None, Some(_)) => self.close(rest, actions),
-            (Some(_), _) | (None, None) => self.close_by_operator(rest, actions),
+        match (ends, closed_for) {
+            // Other processes see an automatic recovery as an ordinary sleep.
+            (None, Some(_)) => self.close(closed_for, actions),
+            (Some(_), _) | (None, None) => self.close_by_operator(closed_for, actions),
         }
         let phase = HealthPhase::CacheOnly {
             before: self.begin_hold(now),
             ends,
-            closed_until: rest.map(|rest| now + rest),
+            closed_until: closed_for.map(|closed_for| now + closed_for),
         };
         self.change_to(phase, reason, now, actions);
     }
@@ -191,7 +191,7 @@ impl Health {
         self.follow_offline(now, actions);
     }
 
-    /// From the cache only because another process's operator said so, or ours before a restart.
+    /// Enters CacheOnly because an operator set it in another process, or here before a restart.
     pub(super) fn follow_cache_only(
         &mut self,
         ends: Option<Micros>,
@@ -206,33 +206,33 @@ impl Health {
         self.change_to(phase, Reason::Operator, now, actions);
     }
 
-    /// Offline because another process's operator said so.
+    /// Goes offline because an operator set it in another process.
     pub(super) fn follow_offline(&mut self, now: Micros, actions: &mut Actions) {
-        let held = self.begin_hold(now);
+        let before = self.begin_hold(now);
         self.change_to(
-            HealthPhase::Offline { before: held },
+            HealthPhase::Offline { before },
             Reason::Operator,
             now,
             actions,
         );
     }
 
-    /// Sleeps for exactly this long, and everybody with us.
+    /// Sleeps for exactly this long, in all processes.
     pub(super) fn sleep_for(
         &mut self,
-        rest: Span,
+        closed_for: Span,
         reason: Reason,
         now: Micros,
         actions: &mut Actions,
     ) {
-        self.close(Some(rest), actions);
-        self.follow_to_sleep(rest, reason, now, actions);
+        self.close(Some(closed_for), actions);
+        self.follow_to_sleep(closed_for, reason, now, actions);
     }
 
-    /// Sleeps because another process does.
+    /// Sleeps because another process sleeps.
     pub(super) fn follow_to_sleep(
         &mut self,
-        rest: Span,
+        closed_for: Span,
         reason: Reason,
         now: Micros,
         actions: &mut Actions,
@@ -242,16 +242,16 @@ impl Health {
         self.trouble_since = self.trouble_since.or(Some(now));
         let phase = HealthPhase::Sleep {
             began: now,
-            until: now + rest,
+            until: now + closed_for,
         };
         self.change_to(phase, reason, now, actions);
     }
 
-    /// The pace that the present state asks for.
+    /// The pace of the current state.
     pub(super) fn wanted_pace(&self) -> Pace {
         match &self.phase {
             HealthPhase::Normal { ramp, .. } => Pace {
-                // The base may have been lowered during the climb.
+                // The base may have been lowered during the ramp.
                 rate: ramp
                     .map(|ramp| ramp.rate)
                     .filter(|&rate| self.base.rate.is_none_or(|base| rate < base)),
@@ -275,7 +275,7 @@ impl Health {
         }
     }
 
-    /// From one probe to the next.
+    /// The time from one probe to the next.
     pub(super) fn probe_gap(&self) -> Span {
         match self.settings.mode {
             HealthMode::Adaptive | HealthMode::Off => self.base.probe_rate(&self.settings).gap(),
@@ -293,29 +293,29 @@ impl Health {
         );
     }
 
-    /// Closes the scope for everybody. A hold that has an end has it in the ledger too: if this
-    /// process is gone by then, others probe.
-    pub(super) fn close(&mut self, rest: Option<Span>, actions: &mut Actions) {
+    /// Closes the scope for all processes. The ledger also stores the end of a hold: if this
+    /// process has stopped by then, others probe.
+    pub(super) fn close(&mut self, closed_for: Option<Span>, actions: &mut Actions) {
         self.seen_closed = false;
         actions.push(Action::Close {
             age: Span::ZERO,
-            closed_for: rest,
+            closed_for,
             reopen: Reopen::Probe,
         });
     }
 
-    /// Closes the scope until somebody opens it, or until the end that was named, and says that it is
-    /// the cache that answers: a process that starts later must find CacheOnly and not Sleep.
-    fn close_by_operator(&mut self, rest: Option<Span>, actions: &mut Actions) {
+    /// Closes the scope until an operator opens it, or until the operator's end time, and marks it
+    /// as cache only: a process that starts later must find CacheOnly and not Sleep.
+    fn close_by_operator(&mut self, closed_for: Option<Span>, actions: &mut Actions) {
         self.seen_closed = false;
         actions.push(Action::Close {
             age: Span::ZERO,
-            closed_for: rest,
+            closed_for,
             reopen: Reopen::ByOperator,
         });
     }
 
-    /// From now on only somebody's word counts.
+    /// From now on only an operator's command counts.
     fn begin_hold(&mut self, now: Micros) -> BeforeHold {
         self.valid_from = now;
         self.trouble_since = None;
@@ -340,7 +340,7 @@ impl Health {
         }
     }
 
-    /// A5: `sleep_first × factorⁿ` within its bounds; a breaker's is always the same (M9).
+    /// A5: `sleep_first × factorⁿ` within its bounds; for a breaker it is constant (M9).
     fn cooldown(&self) -> Span {
         let settings = &self.settings;
         match settings.mode {
@@ -354,8 +354,7 @@ impl Health {
         }
     }
 
-    /// A15: the ramp into a Normal that probes have led to. An operator who resets wants the full
-    /// rate.
+    /// A15: the ramp after probes have led to Normal. An operator's reset returns to the full rate.
     fn ramp_after(&self, reason: Reason, now: Micros) -> Option<Ramp> {
         let wanted = match (self.settings.mode, self.settings.ramp.after) {
             (HealthMode::Adaptive, RampAfter::Any) => true,
@@ -369,7 +368,7 @@ impl Health {
         })
     }
 
-    /// Trouble that begins in Normal is about limits if a 429 is among its results.
+    /// An outage that begins in Normal is about limits if a 429 is among its results.
     fn note_429s(&mut self, now: Micros) {
         if matches!(self.phase, HealthPhase::Normal { .. }) {
             let counts = self.window.counts(self.settings.window_bounds(), now);
@@ -378,8 +377,9 @@ impl Health {
     }
 }
 
-/// The fence after a rest. A permit of its first half slipped through before everybody had heard
-/// of it; one of its second half is a probe on a clock slightly ahead of ours.
+/// The start of valid permits after a sleep. A permit of its first half was granted before all
+/// processes knew of the sleep; one of its second half is a probe on a clock slightly ahead of
+/// ours.
 pub(super) fn midpoint(began: Micros, ended: Micros) -> Micros {
     began + Span(ended.since(began).0 / 2)
 }

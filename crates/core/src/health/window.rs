@@ -1,11 +1,11 @@
-//! The last results, and which part of them were failures (A2).
+//! The last results and their error ratio (A2).
 //!
 //! Promises: exact over the last 30 s or the last 300 results, whichever is fewer (both are
 //! settings); memory is bounded by those 300 whatever the rate. Results outside the ratio
 //! (other 4xx) have a queue of their own, so that a flood of 404s cannot push failures out of
 //! the window and so move the state.
 //!
-//! Never: divides to decide. Shares are compared exactly.
+//! Never: divides to decide. Ratios are compared exactly.
 
 use std::collections::VecDeque;
 
@@ -13,22 +13,22 @@ use super::class::Class;
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
 
-/// How far back the window reaches. Copied from the settings for each question, so a setting
-/// changed while running holds from the next result on.
+/// How far back the window reaches. Copied from the settings for each use, so a changed setting
+/// applies from the next result on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowBounds {
     pub(super) age: Span,
     pub(super) results: usize,
-    /// Fewer results than this say nothing: the ratio is 0.
+    /// With fewer results than this the ratio is 0.
     pub(super) min_results: u64,
 }
 
-/// What the window holds, by class.
+/// The number of results in the window, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Successes.
     pub count_2xx: u64,
-    /// Refusals.
+    /// Limited calls (429s).
     pub count_429: u64,
     /// Server errors.
     pub count_5xx: u64,
@@ -36,7 +36,7 @@ pub struct Counts {
     pub count_other: u64,
     /// Timeouts, DNS and connection errors.
     pub net_errors: u64,
-    /// All results that the ratio is about: `(count_429 + count_5xx + net_errors) / total`.
+    /// All results in the ratio, which is `(count_429 + count_5xx + net_errors) / total`.
     pub total: u64,
 }
 
@@ -77,52 +77,52 @@ impl Counts {
 }
 
 impl ResultWindow {
-    /// Takes in one result.
-    pub(super) fn add(&mut self, class: Class, reach: WindowBounds, now: Micros) {
+    /// Adds one result.
+    pub(super) fn add(&mut self, class: Class, bounds: WindowBounds, now: Micros) {
         if class == Class::Other {
             self.others.push_back(now);
         } else {
             self.rated.push_back((now, class));
         }
         self.counts.add(class);
-        self.evict(reach, now);
+        self.evict(bounds, now);
     }
 
-    /// Forgets everything: what was before a probe says nothing about what it finds.
+    /// Removes everything: results from before a probe say nothing about the provider now.
     pub(super) fn clear(&mut self) {
         *self = ResultWindow::default();
     }
 
-    /// Is the ratio at least this share?
-    pub(super) fn reaches(&self, share: Ppm, reach: WindowBounds) -> bool {
-        share.is_reached_by(rated_failures(self.counts, reach), self.counts.total)
+    /// Is the ratio at least this value?
+    pub(super) fn reaches(&self, ratio: Ppm, bounds: WindowBounds) -> bool {
+        ratio.is_reached_by(rated_failures(self.counts, bounds), self.counts.total)
     }
 
-    /// What it holds at `now`.
-    pub(super) fn counts(&self, reach: WindowBounds, now: Micros) -> Counts {
+    /// The counts at `now`.
+    pub(super) fn counts(&self, bounds: WindowBounds, now: Micros) -> Counts {
         let mut counts = self.counts;
-        self.expired(reach, now)
+        self.expired(bounds, now)
             .for_each(|class| counts.remove(class));
         counts
     }
 
     /// The ratio at `now`, for people to read.
-    pub(super) fn ratio(&self, reach: WindowBounds, now: Micros) -> Ppm {
-        let counts = self.counts(reach, now);
-        Ppm::of(rated_failures(counts, reach), counts.total)
+    pub(super) fn ratio(&self, bounds: WindowBounds, now: Micros) -> Ppm {
+        let counts = self.counts(bounds, now);
+        Ppm::of(rated_failures(counts, bounds), counts.total)
     }
 
-    /// How many results are kept, for tests of the bound.
+    /// How many results are stored, for tests of the bound.
     #[cfg(test)]
     pub(super) fn stored(&self) -> usize {
         self.rated.len() + self.others.len()
     }
 
-    /// What [`Window::forget`] would take out.
-    fn expired(&self, reach: WindowBounds, now: Micros) -> impl Iterator<Item = Class> {
-        let gone = move |at: Micros| now.since(at) >= reach.age;
-        let rated_over = self.rated.len().saturating_sub(reach.results);
-        let others_over = self.others.len().saturating_sub(reach.results);
+    /// The results that [`ResultWindow::evict`] would remove.
+    fn expired(&self, bounds: WindowBounds, now: Micros) -> impl Iterator<Item = Class> {
+        let gone = move |at: Micros| now.since(at) >= bounds.age;
+        let rated_over = self.rated.len().saturating_sub(bounds.results);
+        let others_over = self.others.len().saturating_sub(bounds.results);
         let rated = self.rated.iter().enumerate();
         let rated = rated.take_while(move |&(index, &(at, _))| gone(at) || index < rated_over);
         let others = self.others.iter().enumerate();
@@ -131,16 +131,16 @@ impl ResultWindow {
         rated.chain(others.map(|_| Class::Other))
     }
 
-    fn evict(&mut self, reach: WindowBounds, now: Micros) {
-        let gone = |at: Micros| now.since(at) >= reach.age;
+    fn evict(&mut self, bounds: WindowBounds, now: Micros) {
+        let gone = |at: Micros| now.since(at) >= bounds.age;
         while let Some(&(at, class)) = self.rated.front()
-            && (gone(at) || self.rated.len() > reach.results)
+            && (gone(at) || self.rated.len() > bounds.results)
         {
             self.rated.pop_front();
             self.counts.remove(class);
         }
         while let Some(&at) = self.others.front()
-            && (gone(at) || self.others.len() > reach.results)
+            && (gone(at) || self.others.len() > bounds.results)
         {
             self.others.pop_front();
             self.counts.remove(Class::Other);
@@ -148,9 +148,9 @@ impl ResultWindow {
     }
 }
 
-/// Failures, if there are results enough to speak of a ratio.
-fn rated_failures(counts: Counts, reach: WindowBounds) -> u64 {
-    if counts.total < reach.min_results {
+/// The failures, if there are enough results for a ratio.
+fn rated_failures(counts: Counts, bounds: WindowBounds) -> u64 {
+    if counts.total < bounds.min_results {
         0
     } else {
         counts.failures()

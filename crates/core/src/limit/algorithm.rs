@@ -1,6 +1,6 @@
-//! How a limit can count, when its slots start to come back, and what makes a rule impossible.
+//! How a limit can count, when its slots start to free, and what makes a rule impossible.
 //!
-//! Promises: plain data; what each algorithm promises stands in its own file.
+//! Promises: plain data; each algorithm documents its promises in its own file.
 //!
 //! Never: checks anything. `Rule` does.
 
@@ -10,14 +10,14 @@ use crate::time::Span;
 /// How a limit counts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Algorithm {
-    /// At most N in any period (rule A: a slot comes back one period after the answer).
+    /// At most N in any period (rule A: a slot frees one period after the response).
     Sliding {
         /// The window's length.
         period: Span,
     },
-    /// N per period on average, at most `burst` at once (rule B: debited at the answer).
+    /// N per period on average, at most `burst` at once (rule B: debited at the response).
     Bucket {
-        /// The time in which N tokens come back.
+        /// The time in which N tokens are refilled.
         period: Span,
         /// The bucket's depth.
         burst: u64,
@@ -34,24 +34,24 @@ pub enum Algorithm {
         /// The window's length.
         period: Span,
     },
-    /// N at a time (rule F: released at the end of the answer).
+    /// N at a time (rule F: released at the end of the response).
     InFlight,
 }
 
-/// When a slot starts to come back.
+/// When a slot starts to free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HoldUntil {
-    /// When there is proof of arrival: exact for any latency.
+    /// At the proof of arrival: exact for any latency.
     #[default]
     Response,
-    /// When it is granted: for limits that are soft anyway, and for tests.
+    /// At the grant: for limits that are soft anyway, and for tests.
     Send,
 }
 
-/// Which part of an answer proves that a call was counted.
+/// Which part of a response proves that a call was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SettleAt {
-    /// The head: calls are counted before they are answered.
+    /// The head: the provider counts calls before it responds.
     #[default]
     Head,
     /// The end of the body: concurrency, and costs counted afterwards such as tokens.
@@ -75,7 +75,7 @@ pub enum RuleError {
     /// The provider's tick refills as much as the bucket holds.
     #[error("the bucket is refilled in ticks as large as itself; use `sliding-window` instead")]
     Tick,
-    /// Nothing is left for us.
+    /// Nothing is remaining for Tollgate.
     #[error("the headroom takes the whole limit; leave at least 1")]
     Headroom,
 }

@@ -1,15 +1,16 @@
-//! Rule B, the response-clocked bucket: a token is reserved at the grant and debited at the answer.
+//! Rule B, the response-clocked bucket: a token is reserved at the grant and debited at the
+//! response.
 //!
 //! Promises: the provider's bucket (same rate, same depth) never runs dry, for any latency and
-//! jitter. Proof: for the last-granted call j of any interval, every other call was either on its
-//! way when j was granted (reserved) or debited inside the interval; the local level bounds their
-//! number by depth + rate × length. No fraction of a token is lost: the debt is kept in
+//! jitter. Proof: for the last-granted call j of any interval, every other call was either pending
+//! when j was granted (reserved) or debited inside the interval; the local level bounds their
+//! number by depth + rate × length. No fraction of a token is lost: the debt is stored in
 //! token-microseconds, of which N disappear each microsecond.
 //!
-//! A depth that changes keeps the level: a provider's bucket that grows is not filled at once, so
+//! A change of depth keeps the level: a provider's bucket that grows is not filled at once, so
 //! neither is ours.
 //!
-//! Never: stores a level. The debt is a fact, and what came back since is arithmetic.
+//! Never: stores a level. The debt is a fact, and the refill since then is computed.
 
 use crate::ask::WakeOn;
 use crate::limit::holds::{Holds, PendingCall, sum_of};
@@ -21,15 +22,15 @@ use crate::time::{Micros, Span};
 /// One bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bucket {
-    /// What is reserved: calls on their way, and answered ones that the provider counts late.
+    /// Reserved: pending calls, and finished ones that the provider counts late.
     pub(crate) holds: Holds,
     /// Tokens used, times the period in microseconds, as it was at `at`.
     pub(crate) debt: u128,
-    /// When `debt` was true.
+    /// The time at which `debt` was exact.
     pub(crate) at: Micros,
     /// Tokens per period at which `debt` shrinks since `at`.
     pub(crate) rate: u64,
-    /// The depth that `debt` is counted from; 0 until somebody has asked.
+    /// The depth that `debt` is counted from; 0 until the first ask.
     pub(crate) depth: u64,
 }
 
@@ -45,13 +46,13 @@ impl Bucket {
         }
     }
 
-    /// Debits what is surely counted by now, calls of which nothing was heard among it, and follows
-    /// a lowered rate or depth from now on. Only those who ask may raise them: a settle speaks of
-    /// the rule that was in force when its permit was granted.
+    /// Debits calls that are surely counted by now, including calls without a response, and applies
+    /// a lowered rate or depth from now on. Only an ask may raise them: a settle carries the rule
+    /// of its grant.
     pub(crate) fn refresh(&mut self, rule: &Rule, limit: u64, depth: u64, now: Micros) -> u64 {
         let lapsed = self.holds.pending.drain_lapsed(now);
-        for open in &lapsed {
-            self.debit(rule, open.cost, open.free_at);
+        for call in &lapsed {
+            self.debit(rule, call.cost, call.free_at);
         }
         while let Some(slot) = self.holds.pop_free(now) {
             self.debit(rule, slot.cost, slot.free_at);
@@ -87,10 +88,10 @@ impl Bucket {
             return Ok(());
         }
         if wanted > depth {
-            // Even a full bucket has not enough beside the calls on their way.
-            let open = self.holds.pending.first_lapse();
+            // Even a full bucket does not suffice beside the pending calls.
+            let pending = self.holds.pending.first_lapse();
             let late = self.holds.done.front().map(|slot| slot.free_at);
-            let first = open.into_iter().chain(late).min();
+            let first = pending.into_iter().chain(late).min();
             return Err(CellWait {
                 after: first.map_or(RETRY_INTERVAL, |at| at.since(now)),
                 on: WakeOn::Event,
@@ -119,45 +120,44 @@ impl Bucket {
         }
     }
 
-    /// The call had been counted by then; with a lag, it stays reserved until it surely is.
+    /// The provider had counted the call by then; with a lag, it stays reserved until it surely is.
     pub(crate) fn settle(&mut self, rule: &Rule, settled: Settled) -> bool {
         let Settled { id, cost, at, .. } = settled;
         if rule.lag() > Span::ZERO {
             return self.holds.settle(id, cost, at + rule.lag(), Span(1));
         }
-        let Some(open) = self.holds.pending.remove(id) else {
+        let Some(call) = self.holds.pending.remove(id) else {
             return false;
         };
-        self.debit(rule, cost, at.min(open.free_at));
+        self.debit(rule, cost, at.min(call.free_at));
         true
     }
 
-    /// What another cell has counted is debited when it was counted. More than the bucket holds
-    /// cannot be missing from it.
-    pub(super) fn take_over(&mut self, rule: &Rule, estate: &CarriedUsage, now: Micros) {
+    /// Usage of another cell is debited at the time it was counted. The debt is at most the depth.
+    pub(super) fn take_over(&mut self, rule: &Rule, usage: &CarriedUsage, now: Micros) {
         if self.depth == 0 {
             (self.rate, self.depth) = (rule.limit(), rule.max_cost());
         }
-        for &(at, cost) in &estate.done {
+        for &(at, cost) in &usage.done {
             self.debit(rule, cost, at);
         }
         self.advance(now);
         self.debt = self
             .debt
             .min(u128::from(self.depth) * u128::from(token(rule)));
-        for &(id, open) in &estate.pending {
-            let free_at = open.free_at + rule.lag();
-            self.holds.pending.add(id, PendingCall { free_at, ..open });
+        for &(id, call) in &usage.pending {
+            let free_at = call.free_at + rule.lag();
+            self.holds.pending.add(id, PendingCall { free_at, ..call });
         }
     }
 
-    /// Whole tokens left beside the calls on their way.
+    /// Whole tokens remaining beside the pending calls.
     pub(crate) fn remaining(&self, rule: &Rule, depth: u64, now: Micros) -> u64 {
         let period = u128::from(token(rule));
         let held = u128::from(self.holds.held()) * period;
         let used = held.saturating_add(self.debt_at(now));
-        let left = (u128::from(depth) * period).saturating_sub(used) / period;
-        u64::try_from(left).unwrap_or(u64::MAX)
+        let remaining = (u128::from(depth) * period).saturating_sub(used) / period;
+        u64::try_from(remaining).unwrap_or(u64::MAX)
     }
 
     /// When the bucket is full again if nothing else happens.
@@ -166,20 +166,20 @@ impl Bucket {
         Span(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 
-    /// Writes down what is owed at `at`, so that nothing before it matters any more.
+    /// Computes the debt at `at`, so that earlier times no longer matter.
     pub(crate) fn advance(&mut self, at: Micros) {
         self.debt = self.debt_at(at);
         self.at = self.at.max(at);
     }
 
-    /// What is used and has not come back, in token-microseconds.
+    /// The debt at `now`, in token-microseconds.
     pub(crate) fn debt_at(&self, now: Micros) -> u128 {
         let shrunk = u128::from(now.since(self.at).0) * u128::from(self.rate);
         self.debt.saturating_sub(shrunk)
     }
 
-    /// A debit in the past of the last one is added as it stands: exact unless the bucket was full
-    /// in between, and then to the safe side.
+    /// A debit before the last one is added without refill: exact unless the bucket was full in
+    /// between, and then on the safe side.
     fn debit(&mut self, rule: &Rule, cost: u64, at: Micros) {
         let used = u128::from(cost) * u128::from(token(rule));
         self.debt = self.debt_at(at).saturating_add(used);
@@ -187,7 +187,7 @@ impl Bucket {
     }
 }
 
-/// One token in the unit of the debt. Longer by the drift, so that tokens come back later than the
+/// One token in the unit of the debt. Longer by the drift, so tokens return later than the
 /// provider's.
 fn token(rule: &Rule) -> u64 {
     rule.stretched(rule.period()).0.max(1)

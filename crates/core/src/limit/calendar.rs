@@ -1,7 +1,7 @@
 //! Windows of the calendar: minute, hour, day, week or month of a time zone.
 //!
-//! Promises: edges are those of the zone, so a day of 23 or 25 hours resets once and a month ends
-//! when it ends. A wall clock that jumps never opens a window: an edge counts only as far as the
+//! Promises: edges follow the zone, so a day of 23 or 25 hours resets once, and a month ends at its
+//! calendar end. A wall clock that jumps never opens a window: an edge counts only as far as the
 //! ledger's own clock agrees (`TrustedClock`).
 //!
 //! Never: reads a clock or the time zone database; the zone is a value. Never reopens a window.
@@ -56,7 +56,7 @@ impl Calendar {
         }
     }
 
-    /// How far the provider's clock may be from ours. At most a tenth of the window, because a
+    /// Sets how far the provider's clock may be from ours. At most a tenth of the window, because a
     /// call near an edge counts on both sides of it.
     #[must_use]
     pub fn edge_margin(mut self, margin: Span) -> Calendar {
@@ -88,7 +88,7 @@ impl Calendar {
         }
     }
 
-    /// The window as people speak of it: a day has 24 hours, and a month 31 days, in every zone.
+    /// The window for display: a day has 24 hours, and a month 31 days, in every zone.
     #[must_use]
     pub fn display_period(&self) -> Span {
         match self.period {
@@ -105,8 +105,8 @@ impl Calendar {
 
     /// The window that contains `wall`: its start and its end, the start of the next.
     ///
-    /// Outside the years that the calendar library knows there are no edges: the window is the
-    /// whole rest, which can only refuse.
+    /// Outside the years that the calendar library supports there are no edges: the window is
+    /// unbounded, which can only reject.
     #[must_use]
     pub fn window(&self, wall: Wall) -> (Wall, Wall) {
         self.edges(wall).unwrap_or((Wall(0), Wall(u64::MAX)))
@@ -162,13 +162,13 @@ impl Calendar {
 
 /// The count of one calendar limit.
 ///
-/// The provider's edge lies within the margin of ours. Calls answered after `edge − margin` count
-/// on both sides of it, and the next window opens at `edge + margin`.
+/// The provider's edge is within the margin of ours. Calls with a response after `edge − margin`
+/// count on both sides of it, and the next window opens at `edge + margin`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CalendarCount {
     pub(crate) counter: WindowCounter,
     pub(crate) clock: Option<TrustedClock>,
-    /// The end of the window that is counted. It only ever moves ahead.
+    /// The end of the current window. It only moves ahead.
     pub(crate) edge: Wall,
 }
 
@@ -181,26 +181,26 @@ impl CalendarCount {
         let lapsed_cost = sum_of(&lapsed);
         self.counter.used = self.counter.used.saturating_sub(lapsed_cost);
         let since = self.roll_to(calendar, now.at);
-        // After the edge: a call of which nothing was heard may have arrived in the window that
-        // is counted now, however many have passed since anybody looked.
-        for open in lapsed {
-            if self.wall(open.free_at) >= since {
-                let late = self.is_late(calendar, open.free_at);
-                self.counter.take_settled(open.cost, late, Micros(u64::MAX));
+        // After the edge: a call without a response may have arrived in the current window, however
+        // long ago the last refresh was.
+        for call in lapsed {
+            if self.wall(call.free_at) >= since {
+                let late = self.is_late(calendar, call.free_at);
+                self.counter.take_settled(call.cost, late, Micros(u64::MAX));
             }
         }
         lapsed_cost
     }
 
-    /// Goes to the next window if its edge has passed. Returns since when calls count in the window
-    /// that is counted now.
+    /// Moves to the next window if its edge has passed. Returns the time from which calls count in
+    /// the current window.
     fn roll_to(&mut self, calendar: &Calendar, now: Micros) -> Wall {
         let wall = self.wall(now);
         let farthest =
             wall + calendar.max_length() + calendar.margin() + CLOCK_TOLERANCE + CLOCK_TOLERANCE;
         if self.edge > farthest {
-            // The clock was far ahead once and has been set right: the count stays, and the window
-            // ends when the true one does.
+            // The clock was far ahead and has been corrected: the count stays, and the window ends
+            // at its true end.
             self.edge = calendar.window(wall).1;
         }
         if wall < self.edge + calendar.margin() {
@@ -208,7 +208,7 @@ impl CalendarCount {
         }
         let (start, end) = calendar.window(wall - calendar.margin());
         if start > self.edge {
-            // A whole window passed without a call: what was late is two windows back.
+            // A whole window passed without a call: late calls are two windows back.
             self.counter.late = 0;
         }
         self.counter.roll(now);
@@ -249,7 +249,7 @@ impl CalendarCount {
         }
     }
 
-    /// The call had been counted by then, if it was counted at all.
+    /// The provider had counted the call by then, if at all.
     pub(crate) fn settle(&mut self, rule: &Rule, calendar: &Calendar, settled: Settled) -> bool {
         let late = self.is_late(calendar, settled.at + rule.lag());
         self.counter
@@ -257,21 +257,21 @@ impl CalendarCount {
             .is_some()
     }
 
-    /// What another cell has counted is taken as counted now: when it was is not asked, because a
-    /// count of this window that is too high ends with it.
+    /// Usage of another cell counts as counted now, whenever that was: a count that is too high
+    /// ends with this window.
     pub(super) fn take_over(
         &mut self,
         rule: &Rule,
         calendar: &Calendar,
-        estate: &CarriedUsage,
+        usage: &CarriedUsage,
         now: Micros,
     ) {
         let late = self.is_late(calendar, now);
-        let counted = estate.counted_up_to(rule.max_cost());
+        let counted = usage.counted_up_to(rule.max_cost());
         self.counter.take_settled(counted, late, Micros(u64::MAX));
-        for &(id, open) in &estate.pending {
-            let free_at = open.free_at + rule.lag();
-            self.counter.take(id, PendingCall { free_at, ..open });
+        for &(id, call) in &usage.pending {
+            let free_at = call.free_at + rule.lag();
+            self.counter.take(id, PendingCall { free_at, ..call });
         }
     }
 
@@ -279,23 +279,23 @@ impl CalendarCount {
         self.counter.undo(id).is_some()
     }
 
-    /// How long until the next window opens for us.
+    /// How long until the next window opens.
     pub(crate) fn reset_after(&self, calendar: &Calendar, now: Micros) -> Span {
-        self.clock.map_or(Span::ZERO, |almanac| {
-            almanac.until(self.edge + calendar.margin(), now)
+        self.clock.map_or(Span::ZERO, |clock| {
+            clock.until(self.edge + calendar.margin(), now)
         })
     }
 
-    /// How long ago the window that is counted began.
+    /// How long ago the current window began.
     pub(crate) fn window_age(&self, calendar: &Calendar, now: Micros) -> Option<Span> {
         let (start, _) = calendar.window(self.edge - Span(1));
-        self.clock.map(|almanac| almanac.wall_at(now).since(start))
+        self.clock.map(|clock| clock.wall_at(now).since(start))
     }
 
-    /// The provider's `Date` decides about a wall clock that was set.
+    /// The provider's `Date` confirms a wall clock that was changed.
     pub(crate) fn confirm(&mut self, now: Now, date: Wall) {
-        if let Some(almanac) = &mut self.clock {
-            almanac.confirm(now, date);
+        if let Some(clock) = &mut self.clock {
+            clock.confirm(now, date);
         }
     }
 
@@ -304,7 +304,7 @@ impl CalendarCount {
     }
 
     fn wall(&self, at: Micros) -> Wall {
-        self.clock.map_or(Wall(0), |almanac| almanac.wall_at(at))
+        self.clock.map_or(Wall(0), |clock| clock.wall_at(at))
     }
 }
 

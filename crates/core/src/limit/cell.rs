@@ -1,6 +1,7 @@
-//! One cell: what has happened under one limit for one key.
+//! One cell: the history of one limit for one key.
 //!
-//! Promises: an algorithm's state is reached only through here, and always brought up to now first.
+//! Promises: other modules reach an algorithm's state only through here, and it is always brought
+//! up to `now` first.
 //!
 //! Never: more than one cell at a time.
 
@@ -21,29 +22,29 @@ use crate::time::{Micros, Now, Span};
 pub struct Cell {
     pub(super) state: CellState,
     pub(super) reported: Reported,
-    /// Everything ever granted, and the part of it that was settled. Both wrap: only their growth
-    /// means anything.
+    /// Everything ever granted, and the settled part of it. Both wrap: only their growth is
+    /// meaningful.
     pub(super) granted: u64,
     pub(super) settled: u64,
-    /// When nothing of what was granted so far can matter any more.
+    /// When no grant made until now can matter any more.
     pub(super) idle_from: Micros,
     pub(super) pending_wake: PendingWake,
-    /// Who has taken over what is counted here, because the limit was configured anew.
+    /// The cell that has taken over this one's usage, because the limit was replaced.
     pub(super) hand_over: Option<HandOver>,
 }
 
 /// How much of a cell another one has taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HandOver {
-    /// The heir.
+    /// The cell that took over.
     pub(super) to: CellId,
-    /// Everything granted here until then.
+    /// Everything granted here at that time.
     pub(super) granted: u64,
-    /// Everything granted there until then, this included.
+    /// Everything granted there at that time, this usage included.
     pub(super) granted_there: u64,
 }
 
-/// Has somebody been refused since the last event?
+/// Has an ask been rejected since the last event?
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum PendingWake {
     #[default]
@@ -68,12 +69,12 @@ pub(super) enum CellState {
 /// How a settle changed a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CellChange {
-    /// Somebody who was refused may be lucky now.
+    /// A rejected ask may succeed now.
     pub(crate) freed: bool,
 }
 
 impl Cell {
-    /// Brings the cell up to `now`. Every other call expects this first.
+    /// Brings the cell up to `now`. Call this before every other method.
     pub(crate) fn refresh(&mut self, rule: &Rule, now: Now) {
         self.fit(rule, now.at);
         self.reported.refresh(now.at);
@@ -91,7 +92,7 @@ impl Cell {
         self.settled = self.settled.wrapping_add(lapsed);
     }
 
-    /// Notes which N an owner works with: during a rolling reload the smallest one holds.
+    /// Records which N an owner uses: during a rolling reload the smallest one applies.
     pub(crate) fn set_owner_limit(&mut self, owner: OwnerId, rule: &Rule, now: Micros) {
         self.reported.set_owner_limit(owner, rule.limit(), now);
         let (limit, most) = (self.limit(rule, now), self.max_cost(rule, now));
@@ -100,7 +101,7 @@ impl Cell {
         }
     }
 
-    /// Is there room for this, leaving that much to others?
+    /// Is there room for this cost without using the reserve?
     pub(crate) fn room(
         &mut self,
         rule: &Rule,
@@ -124,7 +125,7 @@ impl Cell {
         verdict.map_err(|wait| (wait.after, wait.on))
     }
 
-    /// Takes what [`Cell::room`] has said is there.
+    /// Takes what [`Cell::room`] has found free.
     pub(crate) fn take(
         &mut self,
         rule: &Rule,
@@ -153,16 +154,16 @@ impl Cell {
             (CellState::Empty | CellState::Calendar(_), _) => {}
         }
         let used = self.used(rule, now.at);
-        let left = self.max_cost(rule, now.at).saturating_sub(used);
+        let remaining = self.max_cost(rule, now.at).saturating_sub(used);
         Mark {
             granted: self.granted,
             settled: self.settled,
             used,
-            remaining: left.saturating_sub(self.reported.outside_use(now.at)),
+            remaining: remaining.saturating_sub(self.reported.outside_use(now.at)),
         }
     }
 
-    /// What became of a call is known: when it was counted, and at which cost.
+    /// The outcome of a call is known: when it was counted, and at which cost.
     pub(crate) fn settle(&mut self, rule: &Rule, settled: Settled, now: Micros) -> CellChange {
         let limit = self.limit(rule, now);
         let before = self.pending_call(settled.id);
@@ -185,7 +186,7 @@ impl Cell {
         self.freed(cost < held)
     }
 
-    /// No byte of the call left: as if it had never been granted.
+    /// No byte of the call was sent: as if it had never been granted.
     pub(crate) fn undo(&mut self, rule: &Rule, id: PermitId) -> CellChange {
         let Some((held, _)) = self.pending_call(id) else {
             return CellChange::default();
@@ -208,23 +209,23 @@ impl Cell {
         self.freed(true)
     }
 
-    /// The call still runs: hold it for longer.
+    /// The call is still running: hold it longer.
     pub(crate) fn extend(&mut self, rule: &Rule, id: PermitId, until: Micros) {
         self.idle_from = self.idle_from.max(until + rule.longest_hold());
         let tail = self.tail(rule);
-        if let Some(open) = self.pending_calls_mut() {
-            open.extend(id, until + tail);
+        if let Some(calls) = self.pending_calls_mut() {
+            calls.extend(id, until + tail);
         }
     }
 
-    /// The call was given up; it may still arrive until then.
+    /// The call was abandoned; it may still arrive until then.
     pub(crate) fn give_up(&mut self, rule: &Rule, id: PermitId, until: Micros) -> CellChange {
         let tail = self.tail(rule) + rule.lag();
         let known = self.pending_call(id).is_some();
-        if let Some(open) = self.pending_calls_mut() {
-            open.shorten(id, until + tail);
+        if let Some(calls) = self.pending_calls_mut() {
+            calls.shorten(id, until + tail);
         }
-        // Those who wait learn the new time by asking again.
+        // Waiters learn the new time by asking again.
         if known {
             self.freed(true)
         } else {
@@ -232,10 +233,10 @@ impl Cell {
         }
     }
 
-    /// When a call on its way was granted, and what it holds.
+    /// The cost of a pending call, and when it was granted.
     pub(crate) fn pending_call(&self, id: PermitId) -> Option<(u64, Micros)> {
-        let open = self.pending_calls()?.get(id)?;
-        Some((open.cost, open.granted))
+        let call = self.pending_calls()?.get(id)?;
+        Some((call.cost, call.granted))
     }
 
     pub(super) fn pending_calls(&self) -> Option<&PendingCalls> {
@@ -260,7 +261,7 @@ impl Cell {
         }
     }
 
-    /// How long after its last instant a call on its way still takes its place here.
+    /// How long a pending call still occupies this cell after its last instant.
     pub(super) fn tail(&self, rule: &Rule) -> Span {
         match &self.state {
             CellState::Log(log) => log.hold(rule),
@@ -272,12 +273,12 @@ impl Cell {
         }
     }
 
-    /// Nothing in it matters any more: forgetting it changes no answer.
+    /// Nothing in it matters any more: removing it changes no decision.
     #[must_use]
     pub fn is_idle(&self, now: Micros) -> bool {
         let over = match &self.state {
             CellState::Log(log) => log.strictness == Strictness::Window,
-            // True costs may be above what was held, and then no period bounds the debt.
+            // Actual costs may exceed the held cost, and then no period bounds the debt.
             CellState::Bucket(bucket) => bucket.debt_at(now) == 0,
             CellState::Empty
             | CellState::Fixed(_)
@@ -296,12 +297,12 @@ impl Cell {
         now: Micros,
     ) -> Result<(), CellWait> {
         if cost == 0 {
-            // Nothing always fits, even where a lowered limit is overdrawn.
+            // A cost of 0 always fits, even where a lowered limit is overdrawn.
             return Ok(());
         }
         let limit = self.limit(rule, now);
         let room = self.max_cost(rule, now).saturating_sub(leave);
-        let taken = self.reported.outside_use(now);
+        let outside = self.reported.outside_use(now);
         let want = CellRequest {
             cost,
             priority,
@@ -309,16 +310,17 @@ impl Cell {
             limit,
         };
         self.fits(rule, want, now)?;
-        if taken == 0 {
+        if outside == 0 {
             return Ok(());
         }
         let want = CellRequest {
-            room: room.saturating_sub(taken),
+            room: room.saturating_sub(outside),
             ..want
         };
         self.fits(rule, want, now).map_err(|wait| {
-            // Without the strangers it would go: whichever frees first, ours or theirs, unless
-            // the next answer says that they are gone.
+            // Without use outside Tollgate it would go. It is free when our calls or the outside
+            // use expire, whichever is first, unless the next response says that the outside use is
+            // gone.
             let theirs = self.reported.outside_until().since(now);
             CellWait {
                 after: Span(theirs.0.min(wait.after.0)),
@@ -340,12 +342,12 @@ impl Cell {
         }
     }
 
-    /// N as it is in force.
+    /// The current N.
     pub(super) fn limit(&self, rule: &Rule, now: Micros) -> u64 {
         self.reported.limit(rule.limit(), now)
     }
 
-    /// The most that can be taken at once: N in force, or the depth of a bucket.
+    /// The most that can be taken at once: the current N, or the depth of a bucket.
     fn max_cost(&self, rule: &Rule, now: Micros) -> u64 {
         let limit = self.limit(rule, now);
         if limit < rule.limit() {
@@ -386,8 +388,8 @@ impl Cell {
         CellChange { freed }
     }
 
-    /// Gives an empty cell the state its rule needs. A cell of another kind can only come from a
-    /// damaged store; it is kept out of use for one window rather than believed to be empty.
+    /// Gives an empty cell the state of its rule's algorithm. A cell of another algorithm can only
+    /// come from a damaged store; it is closed for one window rather than treated as empty.
     fn fit(&mut self, rule: &Rule, now: Micros) {
         let fits = match (&self.state, rule.algorithm()) {
             (CellState::Log(_), Algorithm::Sliding { .. } | Algorithm::Paced { .. })
@@ -409,11 +411,11 @@ impl Cell {
             return;
         }
         if self.state != CellState::Empty {
-            let taken = OutsideUse {
+            let outside = OutsideUse {
                 cost: rule.max_cost(),
                 until: now + rule.stretched(rule.period()),
             };
-            self.reported.close(taken);
+            self.reported.close(outside);
         }
         self.state = CellState::for_rule(rule);
     }

@@ -1,4 +1,4 @@
-//! Cells as bytes, and cells that are forgotten.
+//! Cells as bytes, and cells that are swept.
 
 use crate::limit::Rule;
 use crate::limit::tests::{bucket, sliding};
@@ -13,12 +13,12 @@ fn an_encoded_cell_is_the_same_on_any_clock() {
         Rule::fixed(5, s(10)).unwrap(),
     ];
     for rule in rules {
-        let mut drive = TestLedger::new();
-        let permits = drive.take_all(&rule);
-        drive.advance(s(1));
-        drive.arrive_all(&permits[..3]);
-        let expected = drive.wait(&rule);
-        let snapshot = drive.table.snapshot(drive.now.at);
+        let mut ledger = TestLedger::new();
+        let permits = ledger.take_all(&rule);
+        ledger.advance(s(1));
+        ledger.arrive_all(&permits[..3]);
+        let expected = ledger.wait(&rule);
+        let snapshot = ledger.table.snapshot(ledger.now.at);
         let mut other = TestLedger::new();
         other.now.at = Micros(90_000_000);
         assert!(
@@ -30,30 +30,30 @@ fn an_encoded_cell_is_the_same_on_any_clock() {
         assert_eq!(other.wait(&rule), expected, "{rule}");
         let mut later = TestLedger::new();
         later.table.restore(&snapshot, later.now.at, s(4));
-        drive.advance(s(4));
-        assert_eq!(later.peek(&rule), drive.peek(&rule), "{rule}");
+        ledger.advance(s(4));
+        assert_eq!(later.peek(&rule), ledger.peek(&rule), "{rule}");
     }
 }
 
 #[test]
 fn a_changed_byte_of_an_encoded_cell_is_detected() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(5, s(10));
-    let permits = drive.take_all(&rule);
-    drive.arrive_all(&permits);
-    let (id, bytes) = drive.table.snapshot(drive.now.at).remove(0);
+    let permits = ledger.take_all(&rule);
+    ledger.arrive_all(&permits);
+    let (id, bytes) = ledger.table.snapshot(ledger.now.at).remove(0);
     for place in 0..bytes.len() {
         let mut broken = bytes.clone();
         broken[place] ^= 0x10;
-        let damaged = drive
+        let damaged = ledger
             .table
-            .restore(&[(id, broken)], drive.now.at, Span::ZERO);
+            .restore(&[(id, broken)], ledger.now.at, Span::ZERO);
         assert_eq!(damaged.len(), 1, "byte {place}");
         let short = bytes[..place].to_vec();
         assert_eq!(
-            drive
+            ledger
                 .table
-                .restore(&[(id, short)], drive.now.at, Span::ZERO)
+                .restore(&[(id, short)], ledger.now.at, Span::ZERO)
                 .len(),
             1
         );
@@ -62,18 +62,18 @@ fn a_changed_byte_of_an_encoded_cell_is_detected() {
 
 #[test]
 fn idle_cells_are_swept_and_busy_ones_are_not() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     for rule in [
         sliding(5, s(10)),
         bucket(5, s(10), 5),
         Rule::fixed(5, s(10)).unwrap(),
     ] {
-        let permits = drive.take_all(&rule);
-        drive.arrive_all(&permits);
-        drive.table.sweep(drive.now.at, 10);
-        assert_eq!(drive.table.len(), 1);
-        drive.advance(s(60));
-        drive.table.sweep(drive.now.at, 10);
-        assert!(drive.table.is_empty(), "{rule}");
+        let permits = ledger.take_all(&rule);
+        ledger.arrive_all(&permits);
+        ledger.table.sweep(ledger.now.at, 10);
+        assert_eq!(ledger.table.len(), 1);
+        ledger.advance(s(60));
+        ledger.table.sweep(ledger.now.at, 10);
+        assert!(ledger.table.is_empty(), "{rule}");
     }
 }

@@ -1,7 +1,7 @@
-//! A cell from its bytes.
+//! Decodes a cell.
 //!
-//! Promises: any bytes are a cell or [`Damaged`], in time and memory that their length bounds: every
-//! item of a list takes bytes, so a count that the bytes cannot hold ends where they end.
+//! Promises: any bytes are a cell or [`Damaged`], in time and memory bounded by their length: every
+//! item of a list takes bytes, so a count larger than the bytes ends where they end.
 //!
 //! Never: guesses.
 
@@ -25,7 +25,7 @@ use crate::limit::{Damaged, Strictness};
 use crate::time::{Micros, Span, Wall};
 
 impl Cell {
-    /// The cell that these bytes are, with instants as distances from `base`.
+    /// Decodes a cell, with instants as distances from `base`.
     pub fn from_bytes(bytes: &[u8], base: Micros) -> Result<Cell, Damaged> {
         Cell::from_bytes_after(bytes, base, Span::ZERO)
     }
@@ -46,18 +46,18 @@ impl Cell {
         }
         let base = i128::from(now.0) - i128::from(elapsed.0);
         let mut from = Reader { rest, base };
-        let told = from.reported()?;
+        let reported = from.reported()?;
         let (granted, settled) = (from.number()?, from.number()?);
         let idle_from = from.instant()?;
-        let wanted = match from.byte()? {
+        let pending_wake = match from.byte()? {
             0 => PendingWake::No,
             1 => PendingWake::Time,
             2 => PendingWake::Event,
             _ => return Err(Damaged::Bytes),
         };
         let state = from.state()?;
-        // The first version knew no heirs.
-        let passed = match version {
+        // Version 1 had no hand-over.
+        let hand_over = match version {
             1 => None,
             _ => from.maybe(Reader::hand_over)?,
         };
@@ -66,12 +66,12 @@ impl Cell {
         }
         Ok(Cell {
             state,
-            reported: told,
+            reported,
             granted,
             settled,
             idle_from,
-            pending_wake: wanted,
-            hand_over: passed,
+            pending_wake,
+            hand_over,
         })
     }
 }
@@ -114,7 +114,7 @@ impl Reader<'_> {
         let distance = u64::try_from(wide >> 1).map_err(|_| Damaged::Bytes)?;
         let behind = wide & 1 == 1;
         let ahead = i128::from(distance) * if behind { -1 } else { 1 };
-        // Beyond either end of the clock is its end: what lies there is long over, or never ends.
+        // An instant beyond the clock's range becomes its end: it is long over, or it never ends.
         let clip = |at: i128| u64::try_from(at.max(0)).unwrap_or(u64::MAX);
         let at = self.base + ahead;
         Ok((Micros(clip(at)), Span(clip(-at))))
@@ -192,7 +192,7 @@ impl Reader<'_> {
     }
 
     fn holds(&mut self) -> Result<Holds, Damaged> {
-        let open = self.pending()?;
+        let pending = self.pending()?;
         let mut done: VecDeque<DoneSlot> = VecDeque::new();
         for _ in 0..self.number()? {
             let free_at = self.instant()?;
@@ -202,18 +202,18 @@ impl Reader<'_> {
             }
             done.push_back(DoneSlot { free_at, cost });
         }
-        Ok(Holds::from_parts(open, done))
+        Ok(Holds::from_parts(pending, done))
     }
 
     fn pending(&mut self) -> Result<PendingCalls, Damaged> {
-        let mut open = PendingCalls::default();
+        let mut pending = PendingCalls::default();
         for _ in 0..self.number()? {
             let id = PermitId {
                 owner: self.owner()?,
                 seq: self.number()?,
             };
             let cost = self.number()?;
-            open.add(
+            pending.add(
                 id,
                 PendingCall {
                     cost,
@@ -222,7 +222,7 @@ impl Reader<'_> {
                 },
             );
         }
-        Ok(open)
+        Ok(pending)
     }
 
     fn counter(&mut self) -> Result<WindowCounter, Damaged> {
@@ -234,8 +234,8 @@ impl Reader<'_> {
         })
     }
 
-    /// The pair stays a pair on a clock that is younger than it, such as after a reboot: what is
-    /// cut off one clock is cut off the other.
+    /// The pair stays a pair on a younger clock, such as after a reboot: both readings are clipped
+    /// by the same amount.
     fn clock(&mut self) -> Result<TrustedClock, Damaged> {
         let wall = Wall(self.number()?);
         let (at, before) = self.clipped_instant()?;
@@ -255,8 +255,8 @@ impl Reader<'_> {
                 higher: from.maybe(|from| Ok((from.instant()?, from.number()?)))?,
             })
         })?;
-        let (taken, taken_until) = (self.number()?, self.instant()?);
-        let taken_heard = self.number()?;
+        let (outside_use, outside_until) = (self.number()?, self.instant()?);
+        let outside_granted = self.number()?;
         let mut owners = SmallVec::new();
         for _ in 0..self.number()? {
             let owner = self.owner()?;
@@ -268,9 +268,9 @@ impl Reader<'_> {
         }
         Ok(Reported {
             limit,
-            outside_use: taken,
-            outside_until: taken_until,
-            outside_granted: taken_heard,
+            outside_use,
+            outside_until,
+            outside_granted,
             owners,
         })
     }

@@ -1,13 +1,13 @@
-//! A cell as bytes, for stores and snapshots; `image_read` is the way back.
+//! A cell as bytes, for stores and snapshots; `decode` reads them.
 //!
-//! Instants are written as distances from a base, so an image does not depend on the clock it was
-//! made on: a store of one boot uses base 0, a snapshot uses its own now and is read back with the
-//! reader's now less the time that passed in between.
+//! Instants are written as distances from a base, so the bytes do not depend on the clock: a store
+//! of one boot uses base 0; a snapshot uses its own `now`, and the reader passes its `now` less the
+//! time that has passed.
 //!
-//! Promises: what is read is what was written. A byte that was changed, lost or added is found by
-//! the checksum and reported, never guessed around.
+//! Promises: a cell reads back as it was written. The checksum detects every changed, lost or added
+//! byte; it is reported, never guessed around.
 //!
-//! Never: writes a format without raising [`VERSION`]; a newer one is refused, not misread.
+//! Never: writes another format without raising [`VERSION`]. A newer one is rejected, not misread.
 
 use crate::limit::Strictness;
 use crate::limit::cell::{Cell, CellState, HandOver, PendingWake};
@@ -21,10 +21,10 @@ use crate::time::Micros;
 /// The format written today.
 pub(super) const VERSION: u8 = 2;
 
-/// Bytes of checksum at the end: a damaged image passes once in four thousand million.
+/// Bytes of checksum at the end: damaged bytes pass once in four thousand million.
 pub(super) const CHECKSUM: usize = 4;
 
-/// An image that cannot be believed. Treat the limit as used up, never as unused.
+/// Bytes that cannot be decoded. Treat the limit as used up, never as unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damaged {
     /// Bytes are missing, changed or left over.
@@ -77,7 +77,8 @@ impl Writer {
         self.bytes.push((value & 0x7f) as u8);
     }
 
-    /// As `wide` writes it; nearly all numbers are small, and a shared cell has thousands of them.
+    /// The same format as `wide`; nearly all numbers are small, and a shared cell has thousands of
+    /// them.
     fn number(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.bytes.push((value & 0x7f) as u8 | 0x80);
@@ -161,14 +162,14 @@ impl Writer {
         }
     }
 
-    fn pending(&mut self, open: &PendingCalls) {
-        self.number(open.iter().len() as u64);
-        for (id, open) in open.iter() {
+    fn pending(&mut self, calls: &PendingCalls) {
+        self.number(calls.iter().len() as u64);
+        for (id, call) in calls.iter() {
             self.number(u64::from(id.owner.0));
             self.number(id.seq);
-            self.number(open.cost);
-            self.instant(open.granted);
-            self.instant(open.free_at);
+            self.number(call.cost);
+            self.instant(call.granted);
+            self.instant(call.free_at);
         }
     }
 
@@ -179,32 +180,32 @@ impl Writer {
         self.pending(&phase.pending);
     }
 
-    fn hand_over(&mut self, passed: HandOver) {
-        self.wide(passed.to.0);
-        self.number(passed.granted);
-        self.number(passed.granted_there);
+    fn hand_over(&mut self, hand_over: HandOver) {
+        self.wide(hand_over.to.0);
+        self.number(hand_over.granted);
+        self.number(hand_over.granted_there);
     }
 
-    fn clock(&mut self, almanac: TrustedClock) {
-        self.number(almanac.wall.0);
-        self.instant(almanac.at);
-        self.number(almanac.shift.cast_unsigned());
-        self.instant(almanac.last_read);
+    fn clock(&mut self, clock: TrustedClock) {
+        self.number(clock.wall.0);
+        self.instant(clock.at);
+        self.number(clock.shift.cast_unsigned());
+        self.instant(clock.last_read);
     }
 
-    fn reported(&mut self, told: &Reported) {
-        self.maybe(told.limit, |out, lowered| {
+    fn reported(&mut self, reported: &Reported) {
+        self.maybe(reported.limit, |out, lowered| {
             out.number(lowered.limit);
             out.maybe(lowered.higher, |out, (since, least)| {
                 out.instant(since);
                 out.number(least);
             });
         });
-        self.number(told.outside_use);
-        self.instant(told.outside_until);
-        self.number(told.outside_granted);
-        self.number(told.owners.len() as u64);
-        for owner in &told.owners {
+        self.number(reported.outside_use);
+        self.instant(reported.outside_until);
+        self.number(reported.outside_granted);
+        self.number(reported.owners.len() as u64);
+        for owner in &reported.owners {
             self.number(u64::from(owner.owner.0));
             self.number(owner.limit);
             self.instant(owner.last_seen);

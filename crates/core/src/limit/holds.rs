@@ -1,11 +1,11 @@
-//! Slots that are taken: by calls still on their way, and by calls that were counted.
+//! Slots that are taken: by pending calls, and by counted calls.
 //!
-//! Promises: nothing is given back before its time; a call that is never settled comes back by
-//! itself at the last instant at which it can still have mattered, so no reaper is needed for dead
-//! processes. Large limits keep sub-windows, rounded so that slots come back late, never early.
+//! Promises: no slot frees early. A call that is never settled frees by itself at the last instant
+//! at which it can matter, so dead processes need no reaper. Large limits use sub-windows, rounded
+//! so that slots free late, never early.
 //!
-//! Never: knows a limit's N. Comparing with N is the algorithm's business, so a changed N is only
-//! another comparison.
+//! Never: knows a limit's N. The algorithm compares with N, so a changed N is only another
+//! comparison.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,67 +13,67 @@ use crate::ask::{PermitId, WakeOn};
 use crate::limit::room::CellWait;
 use crate::time::{Micros, Span};
 
-/// A call on its way.
+/// A pending call: granted and not settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PendingCall {
-    /// What it takes.
+    /// Its cost.
     pub(crate) cost: u64,
     /// When it was granted.
     pub(crate) granted: Micros,
-    /// When it comes back if nothing is ever heard of it.
+    /// When it frees if it is never settled.
     pub(crate) free_at: Micros,
 }
 
-/// Calls on their way, by permit.
+/// Pending calls, by permit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PendingCalls {
     by_id: BTreeMap<PermitId, PendingCall>,
-    /// Wide, because costs are told from outside: no sum of them may overflow, nor be clipped and so
-    /// come free early when they leave one by one.
+    /// 128 bits, because costs come from outside: their sum must not overflow, nor be clipped and
+    /// so free early when the calls are removed one by one.
     cost: u128,
-    /// No member comes back before this; saves the walk when nothing can have lapsed.
+    /// No member frees before this; saves the scan when nothing can have lapsed.
     lapse_from: Option<Micros>,
 }
 
 impl PendingCalls {
-    pub(crate) fn add(&mut self, id: PermitId, open: PendingCall) {
-        self.cost += u128::from(open.cost);
+    pub(crate) fn add(&mut self, id: PermitId, call: PendingCall) {
+        self.cost += u128::from(call.cost);
         self.lapse_from = Some(
             self.lapse_from
-                .map_or(open.free_at, |from| from.min(open.free_at)),
+                .map_or(call.free_at, |from| from.min(call.free_at)),
         );
-        if let Some(old) = self.by_id.insert(id, open) {
-            // The same permit twice is an owner's mistake; the newer one stands.
+        if let Some(old) = self.by_id.insert(id, call) {
+            // The same permit twice is an owner's error; the newer one replaces the older.
             self.cost -= u128::from(old.cost);
         }
     }
 
     pub(crate) fn remove(&mut self, id: PermitId) -> Option<PendingCall> {
-        let open = self.by_id.remove(&id)?;
-        self.cost -= u128::from(open.cost);
-        Some(open)
+        let call = self.by_id.remove(&id)?;
+        self.cost -= u128::from(call.cost);
+        Some(call)
     }
 
     pub(crate) fn get(&self, id: PermitId) -> Option<&PendingCall> {
         self.by_id.get(&id)
     }
 
-    /// Holds a member for longer: it is alive.
+    /// Holds a running call longer.
     pub(crate) fn extend(&mut self, id: PermitId, free_at: Micros) {
-        if let Some(open) = self.by_id.get_mut(&id) {
-            open.free_at = open.free_at.max(free_at);
+        if let Some(call) = self.by_id.get_mut(&id) {
+            call.free_at = call.free_at.max(free_at);
         }
     }
 
-    /// Nothing more will be heard of this member: it comes back at `free_at` if not earlier.
+    /// This call will not be settled: it frees at `free_at` if not earlier.
     pub(crate) fn shorten(&mut self, id: PermitId, free_at: Micros) {
-        if let Some(open) = self.by_id.get_mut(&id) {
-            open.free_at = open.free_at.min(free_at);
+        if let Some(call) = self.by_id.get_mut(&id) {
+            call.free_at = call.free_at.min(free_at);
             self.lapse_from = Some(self.lapse_from.map_or(free_at, |from| from.min(free_at)));
         }
     }
 
-    /// Takes out every member whose time has come, oldest permit first.
+    /// Removes every call whose time has come, oldest permit first.
     pub(crate) fn drain_lapsed(&mut self, now: Micros) -> Vec<PendingCall> {
         if self.lapse_from.is_none_or(|from| from > now) {
             return Vec::new();
@@ -81,11 +81,11 @@ impl PendingCalls {
         let gone: Vec<PermitId> = self
             .by_id
             .iter()
-            .filter(|(_, open)| open.free_at <= now)
+            .filter(|(_, call)| call.free_at <= now)
             .map(|(id, _)| *id)
             .collect();
         let gone = gone.into_iter().filter_map(|id| self.remove(id)).collect();
-        self.lapse_from = self.by_id.values().map(|open| open.free_at).min();
+        self.lapse_from = self.by_id.values().map(|call| call.free_at).min();
         gone
     }
 
@@ -101,57 +101,57 @@ impl PendingCalls {
         self.by_id.iter()
     }
 
-    /// When the first member comes back if nothing is heard of any.
+    /// When the first call frees if none is settled.
     pub(crate) fn first_lapse(&self) -> Option<Micros> {
-        self.by_id.values().map(|open| open.free_at).min()
+        self.by_id.values().map(|call| call.free_at).min()
     }
 
     /// Was any member granted at or after `at`?
     pub(crate) fn any_since(&self, at: Micros) -> bool {
-        self.by_id.values().any(|open| open.granted >= at)
+        self.by_id.values().any(|call| call.granted >= at)
     }
 
     fn lengthen(&mut self, by: Span) {
-        for open in self.by_id.values_mut() {
-            open.free_at += by;
+        for call in self.by_id.values_mut() {
+            call.free_at += by;
         }
     }
 }
 
-/// Slots that come back at a known time.
+/// Slots that free at a known time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DoneSlot {
     pub(crate) free_at: Micros,
     pub(crate) cost: u64,
 }
 
-/// Everything that is taken.
+/// All taken slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holds {
     pub(crate) pending: PendingCalls,
     /// Sorted by `free_at`.
     pub(crate) done: VecDeque<DoneSlot>,
-    /// Wide as that of the calls on their way.
+    /// 128 bits, like the cost of pending calls.
     done_cost: u128,
 }
 
 impl Holds {
     /// Rebuilds the sum after the queues were read from a store.
-    pub(crate) fn from_parts(open: PendingCalls, done: VecDeque<DoneSlot>) -> Holds {
+    pub(crate) fn from_parts(pending: PendingCalls, done: VecDeque<DoneSlot>) -> Holds {
         let done_cost = done.iter().map(|slot| u128::from(slot.cost)).sum();
         Holds {
-            pending: open,
+            pending,
             done,
             done_cost,
         }
     }
 
-    /// What is taken now.
+    /// The cost held now.
     pub(crate) fn held(&self) -> u64 {
         narrow(self.pending.cost + self.done_cost)
     }
 
-    /// Gives back what has come free by itself. Returns what lapsed without a word.
+    /// Frees slots whose time has come. Returns the cost of calls that lapsed without a settle.
     pub(crate) fn refresh(&mut self, now: Micros) -> u64 {
         // A lapsed call was held for its whole window already: it is simply free.
         let lapsed = sum_of(&self.pending.drain_lapsed(now));
@@ -159,23 +159,23 @@ impl Holds {
         lapsed
     }
 
-    /// Takes out the next slot that has come free by itself.
+    /// Removes the next slot whose time has come.
     pub(crate) fn pop_free(&mut self, now: Micros) -> Option<DoneSlot> {
         let slot = self.done.pop_front_if(|slot| slot.free_at <= now)?;
         self.done_cost -= u128::from(slot.cost);
         Some(slot)
     }
 
-    /// The call was counted: its slot comes back at `free_at`, rounded up to the grain.
+    /// The call was counted: its slot frees at `free_at`, rounded up to the grain.
     pub(crate) fn settle(&mut self, id: PermitId, cost: u64, free_at: Micros, grain: Span) -> bool {
-        let Some(open) = self.pending.remove(id) else {
+        let Some(call) = self.pending.remove(id) else {
             return false;
         };
-        self.push_done(cost, free_at.min(open.free_at), grain);
+        self.push_done(cost, free_at.min(call.free_at), grain);
         true
     }
 
-    /// Takes a slot that comes back at a known time.
+    /// Takes a slot that frees at a known time.
     pub(crate) fn push_done(&mut self, cost: u64, free_at: Micros, grain: Span) {
         if cost == 0 {
             return;
@@ -187,20 +187,20 @@ impl Holds {
                 .saturating_mul(grain.0.max(1)),
         );
         self.done_cost += u128::from(cost);
-        // Almost always the last one: answers come roughly in the order of the calls.
-        let mut place = self.done.len();
-        while place > 0 && self.done[place - 1].free_at > free_at {
-            place -= 1;
+        // Almost always the last one: responses arrive roughly in the order of the calls.
+        let mut index = self.done.len();
+        while index > 0 && self.done[index - 1].free_at > free_at {
+            index -= 1;
         }
-        let same = place.checked_sub(1).map(|last| &mut self.done[last]);
+        let same = index.checked_sub(1).map(|last| &mut self.done[last]);
         let same = same.filter(|slot| slot.free_at == free_at);
         match same.and_then(|slot| Some((slot.cost.checked_add(cost)?, slot))) {
             Some((sum, slot)) => slot.cost = sum,
-            None => self.done.insert(place, DoneSlot { free_at, cost }),
+            None => self.done.insert(index, DoneSlot { free_at, cost }),
         }
     }
 
-    /// When `need` more will have come back. `need` is at least 1 and at most what is held.
+    /// How long until `need` more are free. `need` is at least 1 and at most the held cost.
     pub(crate) fn wait_for(&self, need: u64, now: Micros) -> CellWait {
         let mut sum = 0_u64;
         for slot in &self.done {
@@ -212,7 +212,7 @@ impl Holds {
                 };
             }
         }
-        // The rest is on its way; only an answer, or its last instant, frees it.
+        // The rest is pending; only a response, or its last instant, frees it.
         let lapse = self
             .pending
             .first_lapse()
@@ -223,17 +223,17 @@ impl Holds {
         }
     }
 
-    /// When each slot comes back, in order, counting a call on its way as answered at once.
+    /// When each slot frees, in order, as if pending calls got their response at once.
     pub(crate) fn release_times(&self, hold: Span) -> Vec<(Micros, u64)> {
         let done = self.done.iter().map(|slot| (slot.free_at, slot.cost));
-        let open = self.pending.iter();
-        let open = open.map(|(_, open)| (open.granted + hold, open.cost));
-        let mut slots: Vec<(Micros, u64)> = done.chain(open).collect();
+        let pending = self.pending.iter();
+        let pending = pending.map(|(_, call)| (call.granted + hold, call.cost));
+        let mut slots: Vec<(Micros, u64)> = done.chain(pending).collect();
         slots.sort_unstable();
         slots
     }
 
-    /// Everything comes back later by this.
+    /// Every slot frees later by this.
     pub(crate) fn lengthen(&mut self, by: Span) {
         for slot in &mut self.done {
             slot.free_at += by;
@@ -242,14 +242,14 @@ impl Holds {
     }
 }
 
-/// More than any limit has is enough to know.
+/// Saturates: no limit is that large.
 fn narrow(sum: u128) -> u64 {
     u64::try_from(sum).unwrap_or(u64::MAX)
 }
 
-/// What these calls took together.
+/// The total cost of these calls.
 pub(crate) fn sum_of(calls: &[PendingCall]) -> u64 {
     calls
         .iter()
-        .fold(0, |sum, open| sum.saturating_add(open.cost))
+        .fold(0, |sum, call| sum.saturating_add(call.cost))
 }

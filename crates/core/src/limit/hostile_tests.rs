@@ -1,4 +1,4 @@
-//! Values that no honest caller, provider or file has: nothing panics, and nothing comes free early.
+//! Values that no honest caller, provider or file has: nothing panics, and nothing frees early.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
@@ -115,9 +115,9 @@ fn outcome() -> impl Strategy<Value = Outcome> {
             any::<bool>(),
             prop::collection::vec(reading(), 0..3)
         )
-            .prop_map(|(age, refused, readings)| Outcome::Arrived {
+            .prop_map(|(age, limited, readings)| Outcome::Arrived {
                 age,
-                limited: refused,
+                limited,
                 readings
             }),
         span().prop_map(|age| Outcome::Failed { age }),
@@ -142,8 +142,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => span().prop_map(Step::Pass),
         1 => number().prop_map(Step::WallTo),
         6 => (priority, number(), number(), evidence, 0_u32..3)
-            .prop_map(|(priority, cost, leave, evidence, owner)| {
-                Step::Ask(priority, cost, leave, evidence, owner)
+            .prop_map(|(priority, cost, reserve, evidence, owner)| {
+                Step::Ask(priority, cost, reserve, evidence, owner)
             }),
         5 => (any::<usize>(), number(), outcome())
             .prop_map(|(which, cost, outcome)| Step::Settle(which, cost, outcome)),
@@ -153,22 +153,22 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Runs the steps under one rule named twice and once more in a cell of its own.
 fn run(rule: &Rule, steps: &[Step], check: impl Fn(&TestLedger)) {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let mut permits: Vec<Permit> = Vec::new();
     for step in steps {
         match step {
-            Step::Pass(span) => drive.advance(*span),
-            Step::WallTo(wall) => drive.now.wall = Wall(*wall),
-            Step::Ask(priority, cost, leave, evidence, owner) => {
+            Step::Pass(span) => ledger.advance(*span),
+            Step::WallTo(wall) => ledger.now.wall = Wall(*wall),
+            Step::Ask(priority, cost, reserve, evidence, owner) => {
                 let term = |cell: &str| Term {
                     cost: *cost,
-                    reserve: *leave,
+                    reserve: *reserve,
                     ..TestLedger::term(cell, rule)
                 };
-                let mut ask = drive.ask(smallvec![term("x"), term("y"), term("x")], *priority);
+                let mut ask = ledger.ask(smallvec![term("x"), term("y"), term("x")], *priority);
                 ask.evidence = *evidence;
                 ask.id.owner = OwnerId(*owner);
-                let turn = drive.turn(&[], std::slice::from_ref(&ask));
+                let turn = ledger.turn(&[], std::slice::from_ref(&ask));
                 if let Verdict::Go { marks } = &turn.verdicts[0] {
                     permits.push(Permit {
                         id: ask.id,
@@ -183,7 +183,7 @@ fn run(rule: &Rule, steps: &[Step], check: impl Fn(&TestLedger)) {
                 };
                 let mut terms = permit.terms.clone();
                 terms[0].cost = *cost;
-                drive.turn(
+                ledger.turn(
                     &[Settle::Permit {
                         id: permit.id,
                         terms,
@@ -193,10 +193,10 @@ fn run(rule: &Rule, steps: &[Step], check: impl Fn(&TestLedger)) {
                     &[],
                 );
             }
-            Step::Sweep => drive.table.sweep(drive.now.at, 1),
+            Step::Sweep => ledger.table.sweep(ledger.now.at, 1),
         }
-        drive.peek(rule);
-        check(&drive);
+        ledger.peek(rule);
+        check(&ledger);
     }
 }
 
@@ -212,32 +212,32 @@ proptest! {
         run(&rule, &steps, |_| {});
     }
 
-    /// What is read is what was written, on the same clock and on any other.
+    /// A cell reads back as it was written, on the same clock and on any other.
     #[test]
     fn an_encoded_cell_is_the_same_on_any_base(
         rule in rule(),
         steps in prop::collection::vec(step(), 1..40),
         other in 1_000_000_000_000_u64..1 << 52,
     ) {
-        run(&rule, &steps, |drive| {
-            for (id, bytes) in drive.table.snapshot(drive.now.at) {
-                let same = Cell::from_bytes(&bytes, drive.now.at).unwrap();
-                let kept = drive.table.get(id).unwrap();
-                assert_eq!(same.peek(&rule, drive.now), kept.peek(&rule, drive.now));
-                assert_eq!(same.to_bytes(drive.now.at), bytes);
+        run(&rule, &steps, |ledger| {
+            for (id, bytes) in ledger.table.snapshot(ledger.now.at) {
+                let same = Cell::from_bytes(&bytes, ledger.now.at).unwrap();
+                let kept = ledger.table.get(id).unwrap();
+                assert_eq!(same.peek(&rule, ledger.now), kept.peek(&rule, ledger.now));
+                assert_eq!(same.to_bytes(ledger.now.at), bytes);
                 let base = Micros(other);
                 let moved = Cell::from_bytes(&bytes, base).unwrap().to_bytes(base);
-                let back = Cell::from_bytes(&moved, drive.now.at).unwrap();
+                let back = Cell::from_bytes(&moved, ledger.now.at).unwrap();
                 // Only what lies beyond either end of a clock is clipped.
-                if drive.now.at < Micros(1 << 52) {
-                    assert_eq!(back.peek(&rule, drive.now), kept.peek(&rule, drive.now));
+                if ledger.now.at < Micros(1 << 52) {
+                    assert_eq!(back.peek(&rule, ledger.now), kept.peek(&rule, ledger.now));
                 }
             }
         });
     }
 
-    /// A file may hold anything, with a checksum that fits: it is a cell or it is damaged, in time
-    /// and memory that its length bounds; and what is a cell then decides without panic.
+    /// A file may contain anything with a valid checksum: it is a cell or it is damaged, in time
+    /// and memory bounded by its length; and a decoded cell decides without panic.
     #[test]
     fn no_bytes_make_a_reader_panic(
         mut bytes in prop::collection::vec(prop_oneof![0_u8..6, any::<u8>()], 0..200),
@@ -248,21 +248,21 @@ proptest! {
         }
         let sum = blake3::hash(&bytes);
         bytes.extend_from_slice(&sum.as_bytes()[..4]);
-        let mut drive = TestLedger::new();
+        let mut ledger = TestLedger::new();
         let cell = TestLedger::term("x", &rule).cell;
-        drive.table.restore(&[(cell, bytes)], drive.now.at, s(3));
-        drive.peek(&rule);
-        if let Ok(permit) = drive.try_one(&rule) {
-            drive.advance(s(1));
-            drive.arrive(&permit);
-            drive.settle(&permit, Outcome::Finished { age: Span::ZERO });
+        ledger.table.restore(&[(cell, bytes)], ledger.now.at, s(3));
+        ledger.peek(&rule);
+        if let Ok(permit) = ledger.try_one(&rule) {
+            ledger.advance(s(1));
+            ledger.arrive(&permit);
+            ledger.settle(&permit, Outcome::Finished { age: Span::ZERO });
         }
-        drive.advance(s(100_000));
-        drive.try_one(&rule).ok();
+        ledger.advance(s(100_000));
+        ledger.try_one(&rule).ok();
     }
 }
 
-/// Bytes as an image with the right checksum.
+/// Bytes with a valid checksum.
 fn sealed(body: &[u8]) -> Vec<u8> {
     let mut bytes = body.to_vec();
     bytes.extend_from_slice(&blake3::hash(body).as_bytes()[..4]);
@@ -280,17 +280,17 @@ fn a_count_larger_than_the_bytes_is_damage_at_once() {
     );
 }
 
-/// Slots must be in the order in which they come free, or some would come free late.
+/// Slots must be in the order in which they free, or some would free late.
 #[test]
 fn slots_out_of_order_are_damage() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = Rule::sliding(5, s(10)).unwrap();
     for _ in 0..2 {
-        let permit = drive.try_one(&rule).unwrap();
-        drive.arrive(&permit);
-        drive.advance(Span(7));
+        let permit = ledger.try_one(&rule).unwrap();
+        ledger.arrive(&permit);
+        ledger.advance(Span(7));
     }
-    let (_, bytes) = drive.table.snapshot(Micros(0)).remove(0);
+    let (_, bytes) = ledger.table.snapshot(Micros(0)).remove(0);
     let body = &bytes[..bytes.len() - 4];
     assert!(Cell::from_bytes(&sealed(body), Micros(0)).is_ok());
     // The two instants differ in their lowest byte only.
@@ -307,52 +307,52 @@ fn slots_out_of_order_are_damage() {
     );
 }
 
-/// Symptom: with a ledger that stores cells as bytes nobody who waited was ever told. Cause: that
-/// somebody waits was not part of the image.
+/// Symptom: with a ledger that stores cells as bytes no waiter was ever woken. Cause: the pending
+/// wake was not encoded.
 #[test]
 fn an_encoded_cell_keeps_its_pending_wake() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = Rule::sliding(1, s(10)).unwrap();
-    let permit = drive.try_one(&rule).unwrap();
-    assert_eq!(drive.wait(&rule).1, WakeOn::Event);
-    let snapshot = drive.table.snapshot(drive.now.at);
-    drive.table.restore(&snapshot, drive.now.at, Span::ZERO);
-    assert_eq!(drive.arrive(&permit).freed.len(), 1);
+    let permit = ledger.try_one(&rule).unwrap();
+    assert_eq!(ledger.wait(&rule).1, WakeOn::Event);
+    let snapshot = ledger.table.snapshot(ledger.now.at);
+    ledger.table.restore(&snapshot, ledger.now.at, Span::ZERO);
+    assert_eq!(ledger.arrive(&permit).freed.len(), 1);
 }
 
-/// Costs that are settled far above what was held add up without a wrap, and leave one by one.
+/// Costs settled far above the held cost add up without wrapping, and are removed one by one.
 #[test]
 fn enormous_true_costs_hold_the_limit_until_the_last_has_left() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = Rule::sliding(10, s(10))
         .unwrap()
         .drift_ppm(0)
         .unit(CostUnit::Tokens);
-    let mut permits = drive.take_all(&rule);
+    let mut permits = ledger.take_all(&rule);
     for permit in &mut permits {
         permit.terms[0].cost = u64::MAX;
-        drive.settle(permit, Outcome::Finished { age: Span::ZERO });
-        drive.advance(s(1));
+        ledger.settle(permit, Outcome::Finished { age: Span::ZERO });
+        ledger.advance(s(1));
     }
-    assert_eq!(drive.peek(&rule).used, u64::MAX);
-    drive.advance(s(9) - Span(1));
-    assert!(drive.try_one(&rule).is_err(), "the last one is still there");
-    drive.advance(Span(1));
-    assert_eq!(drive.take_all(&rule).len(), 10);
+    assert_eq!(ledger.peek(&rule).used, u64::MAX);
+    ledger.advance(s(9) - Span(1));
+    assert!(ledger.try_one(&rule).is_err(), "the last one is still held");
+    ledger.advance(Span(1));
+    assert_eq!(ledger.take_all(&rule).len(), 10);
 }
 
-/// Symptom: a panic (in release builds, strangers out of nothing) at `Remaining: 2^64 − 1`.
+/// Symptom: a panic (in release builds, outside use out of nothing) at `Remaining: 2^64 − 1`.
 #[test]
 fn the_largest_remaining_value_blocks_nothing() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = Rule::sliding(10, s(10)).unwrap();
-    let permit = drive.try_one(&rule).unwrap();
+    let permit = ledger.try_one(&rule).unwrap();
     let reading = LimitReading {
         remaining: Some(u64::MAX),
         limit: Some(u64::MAX),
         reset_after: Some(Span(u64::MAX)),
         ..LimitReading::default()
     };
-    drive.arrive_with_reading(&permit, false, reading);
-    assert_eq!(drive.peek(&rule).remaining, 9);
+    ledger.arrive_with_reading(&permit, false, reading);
+    assert_eq!(ledger.peek(&rule).remaining, 9);
 }

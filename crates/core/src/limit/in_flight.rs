@@ -1,7 +1,7 @@
-//! Rule F, calls at a time: a slot is released at the end of the answer.
+//! Rule F, concurrency: a slot is released at the end of the response.
 //!
-//! Promises: the time a call spends at the provider lies inside the time it is held here, plus a
-//! tail of 2 ms because real servers free the slot slightly after the last byte.
+//! Promises: the time a call spends at the provider is within the time it is held here, plus a tail
+//! of 2 ms because real servers free the slot slightly after the last byte.
 //!
 //! Never: N − 1. The tail costs less.
 
@@ -12,7 +12,7 @@ use crate::limit::room::{CellRequest, CellWait, Grant, RETRY_INTERVAL};
 use crate::limit::rule::IN_FLIGHT_TAIL;
 use crate::time::{Micros, Span};
 
-/// The calls that run.
+/// The running calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InFlight {
     pub(crate) holds: Holds,
@@ -50,21 +50,21 @@ impl InFlight {
         );
     }
 
-    /// Calls that run already.
-    pub(super) fn take_over(&mut self, estate: &CarriedUsage) {
-        for &(id, open) in &estate.pending {
-            let free_at = open.free_at + IN_FLIGHT_TAIL;
-            self.holds.pending.add(id, PendingCall { free_at, ..open });
+    /// Adds calls that are already running.
+    pub(super) fn take_over(&mut self, usage: &CarriedUsage) {
+        for &(id, call) in &usage.pending {
+            let free_at = call.free_at + IN_FLIGHT_TAIL;
+            self.holds.pending.add(id, PendingCall { free_at, ..call });
         }
     }
 
     /// The call ended at `at`.
     pub(crate) fn settle(&mut self, id: PermitId, at: Micros) -> bool {
-        let Some(open) = self.holds.pending.remove(id) else {
+        let Some(call) = self.holds.pending.remove(id) else {
             return false;
         };
         self.holds
-            .push_done(open.cost, at + IN_FLIGHT_TAIL, Span(1));
+            .push_done(call.cost, at + IN_FLIGHT_TAIL, Span(1));
         true
     }
 }

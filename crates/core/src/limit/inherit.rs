@@ -1,14 +1,13 @@
-//! A limit that is configured anew in another shape (period, algorithm) counts in another cell; what
-//! the former cell has counted is taken over here.
+//! Takes over usage when a limit changes its shape (period, algorithm) and so gets another cell.
 //!
-//! Promises: no reset and no burst. What is held in the former cell is held in the new one: calls on
-//! their way under the same permit, so that their answer frees them here too; counted ones from the
-//! time at which they were counted where the former cell still knows it (a log does) and where the
-//! new algorithm has a use for it, else as if they had been counted now. Taking over twice adds only
-//! what came since, and a change that is undone gives back only what was granted in between.
+//! Promises: no reset and no burst. What the old cell holds is held in the new one. Pending calls
+//! keep their permit, so their response frees them here too. Counted calls count from their own
+//! time if the old cell still knows it (a log does) and the new algorithm uses it, else from now.
+//! Taking over twice adds only usage since the first time, and a change that is undone brings back
+//! only what was granted in between.
 //!
-//! Never: knows more than the former cell. What lies further back than its period is not counted;
-//! whoever names the former cell chooses one with a period as long as the new one, if there is one.
+//! Never: knows more than the old cell. Usage older than its period is not counted; whoever names
+//! the old cell chooses one with a period as long as the new one, if there is one.
 
 use crate::ask::{CellId, PermitId};
 use crate::limit::cell::{Cell, CellState, HandOver};
@@ -17,17 +16,17 @@ use crate::limit::reported::{OutsideUse, growth};
 use crate::limit::{Algorithm, Rule};
 use crate::time::{Micros, Now};
 
-/// What one cell leaves to another.
+/// The usage that one cell passes to another.
 #[derive(Debug, Default)]
 pub(super) struct CarriedUsage {
-    /// Calls on their way; `free_at` is the last instant at which they may still be counted.
+    /// Pending calls; `free_at` is the last instant at which they may still be counted.
     pub(super) pending: Vec<(PermitId, PendingCall)>,
-    /// What was counted, and when at the latest; oldest first.
+    /// Counted costs, and when at the latest; oldest first.
     pub(super) done: Vec<(Micros, u64)>,
 }
 
 impl CarriedUsage {
-    /// Everything that was counted, as one sum that is no more than `most`.
+    /// The sum of the counted costs, at most `most`.
     pub(super) fn counted_up_to(&self, most: u64) -> u64 {
         self.counted().min(most)
     }
@@ -42,106 +41,106 @@ impl CarriedUsage {
     }
 
     fn pending_cost(&self) -> u64 {
-        let costs = self.pending.iter().map(|(_, open)| open.cost);
+        let costs = self.pending.iter().map(|(_, call)| call.cost);
         costs.fold(0, u64::saturating_add)
     }
 
-    /// Keeps the newest `most` of what was counted.
+    /// Keeps the newest `most` of the counted costs.
     fn keep_newest(&mut self, most: u64) {
-        let mut left = most;
+        let mut remaining = most;
         for (_, cost) in self.done.iter_mut().rev() {
-            *cost = left.min(*cost);
-            left -= *cost;
+            *cost = remaining.min(*cost);
+            remaining -= *cost;
         }
         self.done.retain(|(_, cost)| *cost > 0);
     }
 }
 
 impl Cell {
-    /// Takes over what `giver` has counted under `former`. Both have been brought up to now. Returns
-    /// what the giver is to remember.
+    /// Takes over the usage of `old` under `old_rule`. Both cells are brought up to now. Returns
+    /// what the old cell must store.
     pub(crate) fn inherit(
         &mut self,
         (own, rule): (CellId, &Rule),
-        giver: &Cell,
-        (of, former): (CellId, &Rule),
+        old: &Cell,
+        (of, old_rule): (CellId, &Rule),
         now: Now,
     ) -> HandOver {
-        let before = giver.hand_over.filter(|passed| passed.to == own);
-        let back = self.hand_over.filter(|passed| passed.to == of);
-        let news = before.map_or(u64::MAX, |passed| growth(giver.granted, passed.granted));
-        let news = back.map_or(news, |passed| {
-            news.min(growth(giver.granted, passed.granted_there))
+        let before = old.hand_over.filter(|hand_over| hand_over.to == own);
+        let back = self.hand_over.filter(|hand_over| hand_over.to == of);
+        let news = before.map_or(u64::MAX, |hand_over| growth(old.granted, hand_over.granted));
+        let news = back.map_or(news, |hand_over| {
+            news.min(growth(old.granted, hand_over.granted_there))
         });
-        let mut estate = giver.carried_usage(former, now.at);
-        estate
+        let mut usage = old.carried_usage(old_rule, now.at);
+        usage
             .pending
             .retain(|(id, _)| self.pending_call(*id).is_none());
-        estate.keep_newest(news.saturating_sub(estate.pending_cost()));
-        // How strict the provider has shown itself is remembered for good.
-        if let (CellState::Log(own), CellState::Log(theirs)) = (&mut self.state, &giver.state) {
+        usage.keep_newest(news.saturating_sub(usage.pending_cost()));
+        // How strict the provider's window is stays known for good.
+        if let (CellState::Log(own), CellState::Log(theirs)) = (&mut self.state, &old.state) {
             own.strictness = own.strictness.max(theirs.strictness);
         }
-        if !estate.is_empty() {
-            self.take_over(rule, &estate, now);
+        if !usage.is_empty() {
+            self.take_over(rule, &usage, now);
         }
-        self.take_over_reported(rule, giver, now.at);
+        self.take_over_reported(rule, old, now.at);
         HandOver {
             to: own,
-            granted: giver.granted,
+            granted: old.granted,
             granted_there: self.granted,
         }
     }
 
-    /// Remembers who has taken over.
-    pub(crate) fn set_hand_over(&mut self, passed: HandOver) {
-        // Nothing was ever counted here, so there is nothing to remember.
+    /// Stores which cell has taken over.
+    pub(crate) fn set_hand_over(&mut self, hand_over: HandOver) {
+        // Nothing was ever counted here, so there is nothing to store.
         if self.granted > 0 {
-            self.hand_over = Some(passed);
+            self.hand_over = Some(hand_over);
         }
     }
 
-    fn take_over(&mut self, rule: &Rule, estate: &CarriedUsage, now: Now) {
-        let (counted, on_their_way) = (estate.counted(), estate.pending_cost());
-        self.granted = self
-            .granted
-            .wrapping_add(counted)
-            .wrapping_add(on_their_way);
+    fn take_over(&mut self, rule: &Rule, usage: &CarriedUsage, now: Now) {
+        let (counted, pending) = (usage.counted(), usage.pending_cost());
+        self.granted = self.granted.wrapping_add(counted).wrapping_add(pending);
         self.settled = self.settled.wrapping_add(counted);
-        let bounds = estate.pending.iter().map(|(_, open)| open.free_at);
+        let bounds = usage.pending.iter().map(|(_, call)| call.free_at);
         let last = bounds.chain([now.at]).max().unwrap_or(now.at);
         self.idle_from = self.idle_from.max(last + rule.longest_hold());
         let limit = self.limit(rule, now.at);
         match (&mut self.state, rule.algorithm()) {
             (CellState::Calendar(count), Algorithm::Calendar(calendar)) => {
-                count.take_over(rule, calendar, estate, now.at);
+                count.take_over(rule, calendar, usage, now.at);
             }
-            (CellState::Log(log), _) => log.take_over(rule, estate, limit, now.at),
-            (CellState::Bucket(bucket), _) => bucket.take_over(rule, estate, now.at),
-            (CellState::Fixed(fixed), _) => fixed.take_over(rule, estate, now.at),
-            (CellState::InFlight(in_flight), _) => in_flight.take_over(estate),
+            (CellState::Log(log), _) => log.take_over(rule, usage, limit, now.at),
+            (CellState::Bucket(bucket), _) => bucket.take_over(rule, usage, now.at),
+            (CellState::Fixed(fixed), _) => fixed.take_over(rule, usage, now.at),
+            (CellState::InFlight(in_flight), _) => in_flight.take_over(usage),
             (CellState::Empty | CellState::Calendar(_), _) => {}
         }
     }
 
-    /// What strangers took, or what is not known of a cell that was lost, is taken here too: for one
-    /// period of this limit, because nobody knows when they did.
-    fn take_over_reported(&mut self, rule: &Rule, giver: &Cell, now: Micros) {
-        let taken = giver.reported.outside_use(now).min(rule.max_cost());
-        if taken > self.reported.outside_use(now) {
+    /// Outside use, or the unknown usage of a lost cell, counts here too: for one period of this
+    /// limit, because its time is unknown.
+    fn take_over_reported(&mut self, rule: &Rule, old: &Cell, now: Micros) {
+        let outside = old.reported.outside_use(now).min(rule.max_cost());
+        if outside > self.reported.outside_use(now) {
             let until = now + rule.stretched(rule.period());
-            self.reported.close(OutsideUse { cost: taken, until });
+            self.reported.close(OutsideUse {
+                cost: outside,
+                until,
+            });
         }
     }
 
-    /// What this cell leaves to another.
+    /// The usage that this cell passes to another.
     fn carried_usage(&self, rule: &Rule, now: Micros) -> CarriedUsage {
         let tail = self.tail(rule);
-        let bound = |(id, open): (&PermitId, &PendingCall)| {
-            let free_at = (open.free_at - tail).max(now);
-            (*id, PendingCall { free_at, ..*open })
+        let bound = |(id, call): (&PermitId, &PendingCall)| {
+            let free_at = (call.free_at - tail).max(now);
+            (*id, PendingCall { free_at, ..*call })
         };
-        let open: Vec<(PermitId, PendingCall)> = match self.pending_calls() {
+        let pending: Vec<(PermitId, PendingCall)> = match self.pending_calls() {
             Some(set) => set.iter().map(bound).collect(),
             None => Vec::new(),
         };
@@ -153,14 +152,11 @@ impl Cell {
             }
             CellState::Empty | CellState::InFlight(_) => Vec::new(),
             CellState::Bucket(_) | CellState::Fixed(_) | CellState::Calendar(_) => {
-                let open = open.iter().map(|(_, open)| open.cost);
-                let open = open.fold(0, u64::saturating_add);
-                vec![(now, self.used(rule, now).saturating_sub(open))]
+                let costs = pending.iter().map(|(_, call)| call.cost);
+                let held = costs.fold(0, u64::saturating_add);
+                vec![(now, self.used(rule, now).saturating_sub(held))]
             }
         };
-        CarriedUsage {
-            pending: open,
-            done,
-        }
+        CarriedUsage { pending, done }
     }
 }

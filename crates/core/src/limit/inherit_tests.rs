@@ -1,4 +1,4 @@
-//! What a limit takes over from the one that it replaces.
+//! What a limit takes over from the limit that it replaces.
 
 use std::sync::Arc;
 
@@ -10,40 +10,40 @@ use crate::limit::{Calendar, CalendarPeriod, Rule};
 use crate::test_ledger::{Permit, TestLedger, arrived, ms, s};
 use crate::time::{Micros, Span};
 
-fn inherit(drive: &mut TestLedger, (from, former): (&str, &Rule), (to, rule): (&str, &Rule)) {
+fn inherit(ledger: &mut TestLedger, (from, former): (&str, &Rule), (to, rule): (&str, &Rule)) {
     let settle = Settle::Inherit {
         from: CellId::named(&[from]),
         old_rule: Arc::new(former.clone()),
         to: CellId::named(&[to]),
         rule: Arc::new(rule.clone()),
     };
-    drive.turn(&[settle], &[]);
+    ledger.turn(&[settle], &[]);
 }
 
-/// Takes as many as there are now in this cell.
-fn take_all(drive: &mut TestLedger, cell: &str, rule: &Rule) -> Vec<Permit> {
+/// Takes all permits that are free now in this cell.
+fn take_all(ledger: &mut TestLedger, cell: &str, rule: &Rule) -> Vec<Permit> {
     let mut permits = Vec::new();
     while let Ok(permit) =
-        drive.try_terms(smallvec![TestLedger::term(cell, rule)], Priority::Normal)
+        ledger.try_terms(smallvec![TestLedger::term(cell, rule)], Priority::Normal)
     {
         permits.push(permit);
-        assert!(permits.len() < 10_000, "the rule never refuses");
+        assert!(permits.len() < 10_000, "the rule never rejects");
     }
     permits
 }
 
-fn wait(drive: &mut TestLedger, cell: &str, rule: &Rule) -> Span {
-    match drive.try_terms(smallvec![TestLedger::term(cell, rule)], Priority::Normal) {
+fn wait(ledger: &mut TestLedger, cell: &str, rule: &Rule) -> Span {
+    match ledger.try_terms(smallvec![TestLedger::term(cell, rule)], Priority::Normal) {
         Err(Verdict::Wait { after, .. }) => after,
         other => panic!("expected a wait, got {other:?}"),
     }
 }
 
-/// Tells the ledger of a call under both of its cells, as whoever forwards settles does.
-fn settle_both(drive: &mut TestLedger, permit: &Permit, rule: &Rule, outcome: Outcome) {
+/// Settles a call under both of its cells, as the forwarding of settles does.
+fn settle_both(ledger: &mut TestLedger, permit: &Permit, rule: &Rule, outcome: Outcome) {
     let mut permit = permit.clone();
     permit.terms.push(TestLedger::term("new", rule));
-    drive.settle(&permit, outcome);
+    ledger.settle(&permit, outcome);
 }
 
 fn kinds() -> Vec<Rule> {
@@ -66,12 +66,12 @@ fn kinds() -> Vec<Rule> {
 fn a_limit_used_up_before_a_change_is_used_up_after_it() {
     for former in kinds() {
         for rule in kinds() {
-            let mut drive = TestLedger::new();
-            let permits = take_all(&mut drive, "old", &former);
-            drive.arrive_all(&permits);
-            inherit(&mut drive, ("old", &former), ("new", &rule));
+            let mut ledger = TestLedger::new();
+            let permits = take_all(&mut ledger, "old", &former);
+            ledger.arrive_all(&permits);
+            inherit(&mut ledger, ("old", &former), ("new", &rule));
             let used = permits.len();
-            let got = take_all(&mut drive, "new", &rule).len();
+            let got = take_all(&mut ledger, "new", &rule).len();
             assert!(got + used <= 5, "{former:?} to {rule:?}: {used} and {got}");
         }
     }
@@ -81,12 +81,12 @@ fn a_limit_used_up_before_a_change_is_used_up_after_it() {
 fn a_limit_that_took_over_opens_again_within_its_period() {
     for former in kinds() {
         for rule in kinds() {
-            let mut drive = TestLedger::new();
-            let permits = take_all(&mut drive, "old", &former);
-            drive.arrive_all(&permits);
-            inherit(&mut drive, ("old", &former), ("new", &rule));
-            drive.advance(rule.period() + rule.period().scale_up(1, 500) + s(5));
-            let got = take_all(&mut drive, "new", &rule).len();
+            let mut ledger = TestLedger::new();
+            let permits = take_all(&mut ledger, "old", &former);
+            ledger.arrive_all(&permits);
+            inherit(&mut ledger, ("old", &former), ("new", &rule));
+            ledger.advance(rule.period() + rule.period().scale_up(1, 500) + s(5));
+            let got = take_all(&mut ledger, "new", &rule).len();
             assert!(got >= 1, "{former:?} to {rule:?}");
         }
     }
@@ -116,39 +116,39 @@ fn a_log_keeps_when_each_call_was_counted() {
 #[test]
 fn a_pending_call_counts_until_one_period_after_its_response() {
     let (former, rule) = (sliding(2, s(1)).drift_ppm(0), sliding(2, s(3)).drift_ppm(0));
-    let mut drive = TestLedger::new();
-    let permits = take_all(&mut drive, "old", &former);
-    inherit(&mut drive, ("old", &former), ("new", &rule));
-    drive.advance(s(2));
-    assert!(take_all(&mut drive, "new", &rule).is_empty());
-    settle_both(&mut drive, &permits[0], &rule, arrived());
-    settle_both(&mut drive, &permits[1], &rule, Outcome::Unsent);
-    assert_eq!(take_all(&mut drive, "new", &rule).len(), 1);
-    drive.advance(s(3) - ms(1));
-    assert!(take_all(&mut drive, "new", &rule).is_empty());
-    drive.advance(ms(1));
-    assert_eq!(take_all(&mut drive, "new", &rule).len(), 1);
+    let mut ledger = TestLedger::new();
+    let permits = take_all(&mut ledger, "old", &former);
+    inherit(&mut ledger, ("old", &former), ("new", &rule));
+    ledger.advance(s(2));
+    assert!(take_all(&mut ledger, "new", &rule).is_empty());
+    settle_both(&mut ledger, &permits[0], &rule, arrived());
+    settle_both(&mut ledger, &permits[1], &rule, Outcome::Unsent);
+    assert_eq!(take_all(&mut ledger, "new", &rule).len(), 1);
+    ledger.advance(s(3) - ms(1));
+    assert!(take_all(&mut ledger, "new", &rule).is_empty());
+    ledger.advance(ms(1));
+    assert_eq!(take_all(&mut ledger, "new", &rule).len(), 1);
 }
 
 #[test]
 fn taking_over_twice_adds_only_what_was_granted_since() {
     for rule in kinds() {
         let former = sliding(5, s(60));
-        let mut drive = TestLedger::new();
-        let call = |drive: &mut TestLedger| {
-            let one = drive.try_terms(
+        let mut ledger = TestLedger::new();
+        let call = |ledger: &mut TestLedger| {
+            let one = ledger.try_terms(
                 smallvec![TestLedger::term("old", &former)],
                 Priority::Normal,
             );
-            drive.arrive(&one.unwrap());
+            ledger.arrive(&one.unwrap());
         };
-        call(&mut drive);
-        inherit(&mut drive, ("old", &former), ("new", &rule));
-        inherit(&mut drive, ("old", &former), ("new", &rule));
-        call(&mut drive);
-        inherit(&mut drive, ("old", &former), ("new", &rule));
-        let cell = drive.table.get(CellId::named(&["new"])).unwrap();
-        assert_eq!(cell.peek(&rule, drive.now).remaining, 3, "{rule:?}");
+        call(&mut ledger);
+        inherit(&mut ledger, ("old", &former), ("new", &rule));
+        inherit(&mut ledger, ("old", &former), ("new", &rule));
+        call(&mut ledger);
+        inherit(&mut ledger, ("old", &former), ("new", &rule));
+        let cell = ledger.table.get(CellId::named(&["new"])).unwrap();
+        assert_eq!(cell.peek(&rule, ledger.now).remaining, 3, "{rule:?}");
     }
 }
 
@@ -160,40 +160,41 @@ fn an_undone_change_carries_only_what_was_granted_in_between() {
     )
     .unwrap();
     let window = sliding(10, s(86_400));
-    let mut drive = TestLedger::new();
-    let call = |drive: &mut TestLedger, cell: &str, rule: &Rule| {
-        let one = drive.try_terms(smallvec![TestLedger::term(cell, rule)], Priority::Normal);
-        drive.arrive(&one.unwrap());
+    let mut ledger = TestLedger::new();
+    let call = |ledger: &mut TestLedger, cell: &str, rule: &Rule| {
+        let one = ledger.try_terms(smallvec![TestLedger::term(cell, rule)], Priority::Normal);
+        ledger.arrive(&one.unwrap());
     };
     for _ in 0..4 {
-        call(&mut drive, "day", &day);
+        call(&mut ledger, "day", &day);
     }
-    inherit(&mut drive, ("day", &day), ("window", &window));
-    call(&mut drive, "window", &window);
-    inherit(&mut drive, ("window", &window), ("day", &day));
-    let left = |drive: &TestLedger, cell: &str, rule: &Rule| {
-        let cell = drive.table.get(CellId::named(&[cell])).unwrap();
-        cell.peek(rule, drive.now).remaining
+    inherit(&mut ledger, ("day", &day), ("window", &window));
+    call(&mut ledger, "window", &window);
+    inherit(&mut ledger, ("window", &window), ("day", &day));
+    let left = |ledger: &TestLedger, cell: &str, rule: &Rule| {
+        let cell = ledger.table.get(CellId::named(&[cell])).unwrap();
+        cell.peek(rule, ledger.now).remaining
     };
-    assert_eq!(left(&drive, "day", &day), 5);
-    call(&mut drive, "day", &day);
-    inherit(&mut drive, ("day", &day), ("window", &window));
-    assert_eq!(left(&drive, "window", &window), 4);
+    assert_eq!(left(&ledger, "day", &day), 5);
+    call(&mut ledger, "day", &day);
+    inherit(&mut ledger, ("day", &day), ("window", &window));
+    assert_eq!(left(&ledger, "window", &window), 4);
 }
 
 #[test]
 fn a_cell_that_was_handed_over_is_the_same_after_a_restart() {
     let (former, rule) = (sliding(5, s(60)), bucket(5, s(60), 5));
-    let mut drive = TestLedger::new();
-    let permits = take_all(&mut drive, "old", &former);
-    drive.arrive_all(&permits);
-    inherit(&mut drive, ("old", &former), ("new", &rule));
-    let snapshot = drive.table.snapshot(drive.now.at);
+    let mut ledger = TestLedger::new();
+    let permits = take_all(&mut ledger, "old", &former);
+    ledger.arrive_all(&permits);
+    inherit(&mut ledger, ("old", &former), ("new", &rule));
+    let snapshot = ledger.table.snapshot(ledger.now.at);
     let mut later = TestLedger::new();
     let damaged = later.table.restore(&snapshot, later.now.at, Span::ZERO);
     assert!(damaged.is_empty());
     for (id, _) in &snapshot {
-        let image = |drive: &TestLedger| drive.table.get(*id).map(|cell| cell.to_bytes(Micros(0)));
-        assert_eq!(image(&later), image(&drive));
+        let image =
+            |ledger: &TestLedger| ledger.table.get(*id).map(|cell| cell.to_bytes(Micros(0)));
+        assert_eq!(image(&later), image(&ledger));
     }
 }

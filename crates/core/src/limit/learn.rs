@@ -1,11 +1,11 @@
-//! What the provider's answers teach a cell.
+//! What a cell learns from the provider's responses.
 //!
-//! Promises: lower only. Use of the key by strangers is believed only on proof: when the provider
-//! has counted more than everything of ours that it can have seen. Then the bound of what is left
-//! is exact among many processes (`mark`). A refusal although we had room, without strangers, means
-//! that the provider's window is stricter than ours: the log climbs its ladder.
+//! Promises: lower only. Use of the key outside Tollgate counts only on proof: when the provider
+//! has counted more than all of our calls that it can have seen. Then the bound on the remaining
+//! count is exact across processes (`mark`). A 429 although we had room, without outside use, means
+//! that the provider's window is stricter than ours: the log tightens.
 //!
-//! Never: raises anything above what is configured. Never believes a reset beyond our own window,
+//! Never: raises anything above the configured limit. Never applies a reset beyond our own window,
 //! whatever the provider says.
 
 use crate::ask::LimitReading;
@@ -15,61 +15,63 @@ use crate::limit::{Algorithm, Rule};
 use crate::time::{Micros, Now, Span};
 
 impl Cell {
-    /// Takes in what the provider said in the answer to a call that cost `cost`, granted at
-    /// `granted`. Lower only. `refused`: the provider refused that very call for a limit. Returns
-    /// `true` if more may go now than before.
+    /// Applies the response to a call of cost `cost`, granted at `granted`. Lower only. `limited`:
+    /// the provider limited that very call. Returns `true` if more may go now than before.
     pub(crate) fn apply_reading(
         &mut self,
         rule: &Rule,
         reading: &LimitReading,
         cost: u64,
         granted: Micros,
-        refused: bool,
+        limited: bool,
         now: Now,
     ) -> bool {
         if let (CellState::Calendar(count), Some(date)) = (&mut self.state, reading.date) {
             count.confirm(now, date);
         }
-        // A bucket's provider tells its depth or its rate; neither is lower than configured as
-        // long as it is not below both.
+        // The provider of a bucket reports its depth or its rate; neither is lower than configured
+        // unless it is below both.
         let whole = rule.limit().min(rule.max_cost());
-        let told = reading.limit.map(|limit| rule.less_headroom(limit));
-        let believed = self.limit(rule, now.at);
-        let raised = told.is_some_and(|limit| {
+        let reported = reading.limit.map(|limit| rule.less_headroom(limit));
+        let before = self.limit(rule, now.at);
+        let raised = reported.is_some_and(|limit| {
             let window = rule.stretched(rule.period());
             self.reported.report_limit(limit, whole, window, now.at)
         });
-        // A lower limit explains the refusals of all that was granted before it was known.
-        if self.limit(rule, now.at) < believed
+        // A lower limit explains the 429s of all calls granted before it was known.
+        if self.limit(rule, now.at) < before
             && let CellState::Log(log) = &mut self.state
         {
             log.tightened_at = now.at;
         }
-        // The most of ours that the provider can have counted when it wrote the answer.
+        // The most of our calls that the provider can have counted when it wrote the response.
         let since = growth(self.granted, reading.mark.granted);
         let ours = reading.mark.used.saturating_add(since);
-        let limit = told.map_or(rule.max_cost(), |limit| limit.min(rule.max_cost()));
-        let unseen = |left: u64| left.saturating_add(ours) < limit;
-        let strangers = reading.remaining.is_some_and(unseen);
-        let less = reading.remaining.is_some_and(|left| {
-            let taken = if strangers {
-                self.outside_use(rule, reading, left, cost, now.at)
+        let limit = reported.map_or(rule.max_cost(), |limit| limit.min(rule.max_cost()));
+        let unseen = |remaining: u64| remaining.saturating_add(ours) < limit;
+        let outside = reading.remaining.is_some_and(unseen);
+        let less = reading.remaining.is_some_and(|remaining| {
+            let outside_cost = if outside {
+                self.outside_use(rule, reading, remaining, cost, now.at)
             } else {
                 0
             };
             let until = now.at + self.outside_use_ttl(rule, reading.reset_after, now.at);
-            let taken = OutsideUse { cost: taken, until };
+            let outside_cost = OutsideUse {
+                cost: outside_cost,
+                until,
+            };
             self.reported
-                .report_outside_use(taken, reading.mark.granted, self.granted)
+                .report_outside_use(outside_cost, reading.mark.granted, self.granted)
         });
-        if refused && !strangers && ours.saturating_mul(2) >= rule.limit() {
+        if limited && !outside && ours.saturating_mul(2) >= rule.limit() {
             self.tighten(rule, granted, now.at);
         }
         (raised || less) && self.freed(true).freed
     }
 
-    /// The provider refused a call granted at `granted` and said nothing about this limit. If the
-    /// limit is near its end, its window is not the kind we believed.
+    /// The provider limited a call granted at `granted` and reported nothing about this limit. If
+    /// at least half of the limit is used, the provider's window is stricter than configured.
     pub(crate) fn limited_without_reading(&mut self, rule: &Rule, granted: Micros, now: Micros) {
         if self.used(rule, now).saturating_mul(2) >= rule.limit() {
             self.tighten(rule, granted, now);
@@ -82,35 +84,35 @@ impl Cell {
         }
     }
 
-    /// What we believe is left and, by what the provider said, is not.
+    /// What our count has remaining beyond the provider's.
     fn outside_use(
         &self,
         rule: &Rule,
         reading: &LimitReading,
-        left: u64,
+        remaining: u64,
         cost: u64,
         now: Micros,
     ) -> u64 {
-        // What we granted since, or had on its way, may not be in that number yet. Where a settle
-        // is no proof of being counted, nothing of ours may be.
+        // Calls granted since, or pending then, may not be in the provider's number yet. Where a
+        // settle does not prove that a call was counted, none of our calls may be.
         let uncounted = if rule.lag() > Span::ZERO || rule.holds_until_send() {
             let since = growth(self.granted, reading.mark.granted);
             reading.mark.used.saturating_add(since).saturating_sub(cost)
         } else {
             growth(self.granted, reading.mark.settled.wrapping_add(cost))
         };
-        let bound = left.saturating_sub(uncounted);
+        let bound = remaining.saturating_sub(uncounted);
         self.remaining(rule, now).saturating_sub(bound)
     }
 
-    /// How long strangers' use is believed without news: until the provider's reset, a bucket's
+    /// How long outside use counts without a newer response: until the provider's reset, a bucket's
     /// refill, or one window.
     fn outside_use_ttl(&self, rule: &Rule, reset: Option<Span>, now: Micros) -> Span {
         let window = rule.stretched(rule.period());
         match (&self.state, rule.algorithm()) {
             (CellState::Bucket(_), _) => {
-                let left = self.remaining(rule, now).max(1);
-                window.scale_up(left, self.limit(rule, now).max(1))
+                let remaining = self.remaining(rule, now).max(1);
+                window.scale_up(remaining, self.limit(rule, now).max(1))
             }
             (CellState::Calendar(count), Algorithm::Calendar(calendar)) => {
                 let ours = count.reset_after(calendar, now);

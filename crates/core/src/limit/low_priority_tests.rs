@@ -1,4 +1,4 @@
-//! How low priority leaves room for urgent calls.
+//! How low priority keeps room for urgent calls.
 
 use smallvec::smallvec;
 
@@ -11,24 +11,24 @@ fn sliding(limit: u64, period: Span) -> Rule {
     Rule::sliding(limit, period).unwrap().drift_ppm(0)
 }
 
-/// A time in which nothing comes back is provided for: what is free now is spread over it.
+/// The free slots are spread over a time in which none frees.
 #[test]
 #[expect(clippy::result_large_err, reason = "tests ask a few times")]
 fn low_priority_saves_slots_for_a_time_in_which_none_frees() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(4, s(10));
-    let ask = |drive: &mut TestLedger, priority| {
-        drive.try_terms(smallvec![TestLedger::term("x", &rule)], priority)
+    let ask = |ledger: &mut TestLedger, priority| {
+        ledger.try_terms(smallvec![TestLedger::term("x", &rule)], priority)
     };
-    // Slots come back after 10, 11 and 19 s.
+    // Slots free after 10, 11 and 19 s.
     for then in [s(1), s(8), s(1)] {
-        let permit = ask(&mut drive, Priority::Normal).unwrap();
-        drive.arrive(&permit);
-        drive.advance(then);
+        let permit = ask(&mut ledger, Priority::Normal).unwrap();
+        ledger.arrive(&permit);
+        ledger.advance(then);
     }
     // At 10 s two are free, one goes; the other one and that of 11 s must last from 10 to 19 s.
-    assert!(ask(&mut drive, Priority::High).is_ok());
-    let verdict = ask(&mut drive, Priority::Low).unwrap_err();
+    assert!(ask(&mut ledger, Priority::High).is_ok());
+    let verdict = ask(&mut ledger, Priority::Low).unwrap_err();
     assert!(
         matches!(verdict, Verdict::Wait { after, on: WakeOn::Time, .. } if after == s(3)),
         "{verdict:?}"
@@ -37,13 +37,13 @@ fn low_priority_saves_slots_for_a_time_in_which_none_frees() {
 
 #[test]
 fn low_priority_is_paced_while_urgent_calls_are_seen() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(40, s(10));
     let term = TestLedger::term("x", &rule);
-    drive
+    ledger
         .try_terms(smallvec![term.clone()], Priority::High)
         .unwrap();
-    let verdict = drive
+    let verdict = ledger
         .try_terms(smallvec![term.clone()], Priority::Low)
         .unwrap_err();
     let Verdict::Wait {
@@ -56,19 +56,19 @@ fn low_priority_is_paced_while_urgent_calls_are_seen() {
     };
     assert_eq!(after, ms(250), "39 slots in 10 s");
     assert!(
-        drive
+        ledger
             .try_terms(smallvec![term.clone()], Priority::Normal)
             .is_ok(),
         "only low is paced"
     );
     assert!(
-        drive
+        ledger
             .try_terms(smallvec![term.clone()], Priority::High)
             .is_ok()
     );
-    drive.advance(s(10));
+    ledger.advance(s(10));
     for _ in 0..5 {
-        drive
+        ledger
             .try_terms(smallvec![term.clone()], Priority::Low)
             .unwrap();
     }

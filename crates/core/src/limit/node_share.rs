@@ -1,14 +1,14 @@
-//! A part of a limit, for a node that must go on without the common count.
+//! One node's share of a limit, for a node that has lost the shared store.
 //!
-//! Promises: the parts of all nodes together are never above the whole.
+//! Promises: the shares of all nodes together never exceed the limit.
 //!
-//! Never: rounds up. A limit that is smaller than the number of nodes has no part.
+//! Never: rounds up. A limit that is smaller than the number of nodes has no share.
 
 use crate::limit::{Algorithm, Rule};
 use crate::time::Span;
 
 impl Rule {
-    /// The same limit for one of so many nodes; `None` if that is nothing.
+    /// The same limit for one of `nodes` nodes; `None` if that is nothing.
     #[must_use]
     pub fn node_share(&self, nodes: u32) -> Option<Rule> {
         let nodes = u64::from(nodes.max(1));
@@ -24,13 +24,13 @@ impl Rule {
         (limit > 0 && burst != Some(0)).then(|| self.resized(limit, burst))
     }
 
-    /// How long after its arrival a call can matter: after so long without one, all of the limit is
-    /// free. For calls at a time there is no such time; it depends on how long a call lasts.
+    /// How long after its arrival a call can matter: after this time without calls the whole limit
+    /// is free. A concurrency limit has no such time; it depends on how long a call lasts.
     #[must_use]
     pub fn usage_expires_after(&self) -> Option<Span> {
         let period = self.period();
         match self.algorithm() {
-            // What a bucket is short of comes back at its rate, however deep it is.
+            // A bucket refills at its rate, however deep it is.
             Algorithm::Bucket { burst, .. } => {
                 let depth = period.scale_up(*burst, self.limit());
                 Some(self.stretched(depth.max(period)))

@@ -1,10 +1,10 @@
 //! Even spacing on top of rule A's log, for providers whose windows are stricter than a log.
 //!
-//! Promises: the spacing is (N−2)/W for N ≥ 3: an interval of length W + J holds at most
-//! (W + J)/gap + 1 ≤ N grid points while J ≤ gap, so two-counter and binned windows stay within N
-//! for jitter up to one gap. For N ≤ 2 there is one call at a time, and the next one goes W/N after
-//! the answer. A call that costs more than one takes as many gaps. The log stays underneath, so
-//! jitter beyond that cannot break a sliding log.
+//! Promises: the spacing is (N−2)/W for N ≥ 3: an interval of length W + J holds at most (W +
+//! J)/gap + 1 ≤ N grid points while J ≤ gap, so two-counter and binned windows stay within N for
+//! jitter up to one gap. For N ≤ 2 one call goes at a time, and the next one goes W/N after the
+//! response. A call that costs more than one takes as many gaps. The log also applies, so jitter
+//! beyond that cannot break a sliding log.
 //!
 //! Never: records the due time as the time of the grant; a log counted from due times frees early.
 
@@ -13,16 +13,16 @@ use crate::limit::room::CellWait;
 use crate::limit::sliding::{Log, Strictness};
 use crate::time::{Micros, Span};
 
-/// Up to this N there is one call at a time, spaced from its answer.
+/// Up to this N one call goes at a time, spaced from its response.
 pub(crate) const ONE_AT_A_TIME: u64 = 2;
 
 /// The time between two calls.
-pub(crate) fn gap(period: Span, limit: u64, rung: Strictness) -> Span {
+pub(crate) fn gap(period: Span, limit: u64, strictness: Strictness) -> Span {
     if limit > ONE_AT_A_TIME {
         return Span(period.0.div_ceil(limit - 2));
     }
     let gap = Span(period.0.div_ceil(limit.max(1)));
-    match rung {
+    match strictness {
         Strictness::Window | Strictness::Eighth => gap,
         Strictness::Spaced => gap.scale_up(2, 1),
     }

@@ -1,9 +1,9 @@
-//! A cell that outlives the clock it was written on, or the bytes it was written in.
+//! A cell that is moved to another clock, or whose bytes were lost.
 //!
-//! Promises: nothing becomes free that was not. A cell that cannot be believed counts as used up
-//! for one period; a cell of another boot keeps its facts at the distance that calendar time says.
+//! Promises: nothing becomes free that was not. A cell that cannot be decoded counts as used up for
+//! one period. A cell of another boot keeps its facts at their distance in calendar time.
 //!
-//! Never: guesses. What has been lost is closed, not estimated.
+//! Never: guesses. A lost cell is closed, not estimated.
 
 use crate::ask::WakeOn;
 use crate::limit::bucket::Bucket;
@@ -12,14 +12,14 @@ use crate::limit::reported::OutsideUse;
 use crate::limit::{Algorithm, Rule};
 use crate::time::{Micros, Span};
 
-/// How long a limit on calls in flight stays closed when its cell is lost. It has no period; most
-/// answers are over within this, and nothing better is known.
+/// How long a concurrency limit stays closed when its cell is lost. It has no period; most
+/// responses end within this, and nothing better is known.
 const IN_FLIGHT_LOST: Span = Span::from_secs(60);
 
 impl Cell {
-    /// A cell of which nothing is known since `at`: used up for one period from then. A bucket is
-    /// empty and fills at its rate: after one period it may be far from full. What one process allows
-    /// itself is free: a lost count of that breaks nobody's limit.
+    /// A cell that was lost at `at`: used up for one period from then. A bucket is empty and fills
+    /// at its rate: after one period it may be far from full. A limit on one process starts empty:
+    /// losing its count breaks no provider's limit.
     #[must_use]
     pub fn used_up(rule: &Rule, at: Micros) -> Cell {
         let mut cell = Cell::default();
@@ -38,18 +38,18 @@ impl Cell {
             | Algorithm::Calendar(_)
             | Algorithm::Paced { .. } => rule.stretched(rule.period()),
         };
-        let taken = OutsideUse {
+        let outside = OutsideUse {
             cost: rule.max_cost(),
             until: at + closed,
         };
-        cell.reported.close(taken);
+        cell.reported.close(outside);
         cell
     }
 
-    /// The same facts on another clock: what the old clock would have called `then` is `now`.
+    /// The same facts on another clock: `then` on the old clock is `now` on the new one.
     ///
-    /// A pair of readings of both clocks means nothing on the new one, so calendar limits compare
-    /// afresh; their edges stay where they were.
+    /// A pair of readings of both clocks is meaningless on the new one, so calendar limits take a
+    /// new pair; their edges stay.
     #[must_use]
     pub fn rebased(&self, then: Micros, now: Micros) -> Cell {
         let mut cell = self.clone();
@@ -59,10 +59,10 @@ impl Cell {
             CellState::Empty | CellState::Log(_) | CellState::Fixed(_) | CellState::InFlight(_) => {
             }
         }
-        Cell::from_bytes(&cell.to_bytes(then), now).expect("an image that was just written is read")
+        Cell::from_bytes(&cell.to_bytes(then), now).expect("a cell that was just encoded decodes")
     }
 
-    /// Somebody outside this table waits for this cell, and is to hear when it comes free.
+    /// A waiter outside this table must learn when this cell becomes free.
     pub fn note_waiter(&mut self, on: WakeOn) {
         self.pending_wake = match (on, self.pending_wake) {
             (WakeOn::Event, _) | (_, PendingWake::Event) => PendingWake::Event,
@@ -90,7 +90,7 @@ mod tests {
         Now { at, wall: DAY }
     }
 
-    /// A cell in which `count` calls were granted at `BOOT_TIME` and answered at once.
+    /// A cell in which `count` calls were granted at `BOOT_TIME` and got their response at once.
     fn used(rule: &Arc<Rule>, count: u64) -> Cell {
         let mut table = Table::default();
         let terms = smallvec![Term {
@@ -147,13 +147,13 @@ mod tests {
     #[test]
     fn a_lost_per_process_limit_starts_empty() {
         let rule = Rule::in_flight(5).unwrap();
-        let left = |rule: &Rule| {
+        let remaining = |rule: &Rule| {
             Cell::used_up(rule, Micros(7))
                 .peek(rule, at(Micros(8)))
                 .remaining
         };
-        assert_eq!(left(&rule), 0, "others may be calling");
-        assert_eq!(left(&rule.of_one_process()), 5);
+        assert_eq!(remaining(&rule), 0, "others may be calling");
+        assert_eq!(remaining(&rule.of_one_process()), 5);
     }
 
     #[test]
@@ -162,11 +162,11 @@ mod tests {
             .unwrap()
             .drift_ppm(0);
         let cell = Cell::used_up(&rule, Micros(7));
-        let left = |secs| {
+        let remaining = |secs| {
             cell.peek(&rule, at(Micros(7) + Span::from_secs(secs)))
                 .remaining
         };
-        assert_eq!([left(0), left(10), left(40)], [0, 5, 20]);
+        assert_eq!([remaining(0), remaining(10), remaining(40)], [0, 5, 20]);
         assert!(!cell.is_idle(Micros(7) + Span::from_secs(40)));
     }
 

@@ -1,55 +1,56 @@
-//! What others said about a limit: the provider in its answers, and the owners that share a cell.
+//! What others report about a limit: the provider in its responses, and the owners that share a
+//! cell.
 //!
-//! Promises: lower only. A lower limit holds at once; a higher one (never above the configured) is
-//! believed after it was said for one full window. Strangers' use of the key is a phantom that a
-//! surely newer answer replaces and that its reset ends.
+//! Promises: lower only. A lower limit applies at once. A higher one (never above the configured
+//! one) applies after it was reported for one full window. Use of the key outside Tollgate counts
+//! until a newer response replaces it or its reset time passes.
 //!
-//! Never: raises a limit above what is configured.
+//! Never: raises a limit above the configured one.
 
 use smallvec::SmallVec;
 
 use crate::ask::OwnerId;
 use crate::time::{Micros, Span};
 
-/// How long an owner counts as living after its last ask. A rolling reload of a fleet takes
+/// How long an owner counts as running after its last ask. A rolling reload of a fleet takes
 /// minutes, but each process asks several times a minute while it has work.
 pub(crate) const OWNER_TTL: Span = Span::from_secs(60);
 
-/// How many owners are remembered per cell: more processes on one ledger than any host runs. Past
-/// this the one heard of longest ago is forgotten.
+/// How many owners are stored per cell: more processes on one ledger than any host runs. Past this
+/// the owner with the oldest ask is removed.
 pub(crate) const OWNERS_MAX: usize = 64;
 
-/// More than was ever granted: no answer is newer.
+/// More than was ever granted: no response is newer.
 const NEVER_REPLACED: u64 = 1 << 62;
 
-/// What others said.
+/// What others reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reported {
     pub(crate) limit: Option<LoweredLimit>,
-    /// What strangers took, and until when that is believed.
+    /// Use of the key outside Tollgate, and until when it counts.
     pub(crate) outside_use: u64,
     pub(crate) outside_until: Micros,
-    /// Everything granted when that was heard: a call granted later is answered by newer news.
+    /// Everything granted when that was reported: a response to a later call is newer.
     pub(crate) outside_granted: u64,
     pub(crate) owners: SmallVec<[OwnerLimit; 2]>,
 }
 
-/// What strangers took, until then.
+/// Use of the key outside Tollgate, until then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutsideUse {
     pub(crate) cost: u64,
     pub(crate) until: Micros,
 }
 
-/// A limit that the provider told, below the configured one.
+/// A limit that the provider reported, below the configured one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoweredLimit {
     pub(crate) limit: u64,
-    /// Since when every answer has said more than that, and the least that was said.
+    /// Since when every response has reported more than that, and the lowest reported value.
     pub(crate) higher: Option<(Micros, u64)>,
 }
 
-/// Which N an owner works with.
+/// Which N an owner uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OwnerLimit {
     pub(crate) owner: OwnerId,
@@ -84,18 +85,18 @@ impl Reported {
         });
     }
 
-    /// N in force.
+    /// The current N.
     pub(crate) fn limit(&self, configured: u64, now: Micros) -> u64 {
         let owners = self
             .owners
             .iter()
             .filter(|owner| now.since(owner.last_seen) < OWNER_TTL);
         let owners = owners.map(|owner| owner.limit).min().unwrap_or(configured);
-        let told = self.limit.map_or(configured, |lowered| lowered.limit);
-        configured.min(owners).min(told)
+        let reported = self.limit.map_or(configured, |lowered| lowered.limit);
+        configured.min(owners).min(reported)
     }
 
-    /// The provider said which limit it enforces. `true` if more is allowed than before.
+    /// The provider reported the limit it enforces. `true` if more is allowed than before.
     pub(crate) fn report_limit(
         &mut self,
         limit: u64,
@@ -126,32 +127,33 @@ impl Reported {
         true
     }
 
-    /// An answer says how much strangers have taken. One to a call that was granted after the last
-    /// was heard is surely newer and replaces it; of others, which the network may have brought in
-    /// any order, the higher counts. `mark` is what had been granted with that call, `granted` what
-    /// has been by now. `true` if strangers now count for less.
+    /// A response shows how much was used outside Tollgate. If its call was granted after the last
+    /// report, it is surely newer and replaces it. Other responses may be reordered by the network,
+    /// so the higher value counts. `mark` is what had been granted with that call, `granted` what
+    /// is granted now. `true` if the outside use is now lower.
     pub(crate) fn report_outside_use(
         &mut self,
-        taken: OutsideUse,
+        outside: OutsideUse,
         mark: u64,
         granted: u64,
     ) -> bool {
         let newer = growth(mark, self.outside_granted) > 0;
-        if !newer && taken.cost <= self.outside_use {
+        if !newer && outside.cost <= self.outside_use {
             return false;
         }
-        let less = taken.cost < self.outside_use;
-        self.outside_use = taken.cost;
-        self.outside_until = taken.until;
+        let less = outside.cost < self.outside_use;
+        self.outside_use = outside.cost;
+        self.outside_until = outside.until;
         self.outside_granted = granted;
         less
     }
 
-    /// Nothing is known of what was used: all of it until then, whatever an answer says. An answer
-    /// speaks of what was on its way when it was written, and that is what is not known.
-    pub(crate) fn close(&mut self, taken: OutsideUse) {
-        self.outside_use = taken.cost;
-        self.outside_until = taken.until;
+    /// The usage is unknown: the whole cost counts as used until then, whatever a response says. A
+    /// response does not include calls that were pending when it was written, and those are the
+    /// unknown ones.
+    pub(crate) fn close(&mut self, outside: OutsideUse) {
+        self.outside_use = outside.cost;
+        self.outside_until = outside.until;
         self.outside_granted = NEVER_REPLACED;
     }
 
@@ -163,7 +165,7 @@ impl Reported {
         }
     }
 
-    /// Forgetting it changes no answer.
+    /// Removing it changes no decision.
     pub(crate) fn is_idle(&self, now: Micros) -> bool {
         let gone = |owner: &OwnerLimit| now.since(owner.last_seen) >= OWNER_TTL;
         self.limit.is_none() && now >= self.outside_until && self.owners.iter().all(gone)
@@ -174,7 +176,7 @@ impl Reported {
     }
 }
 
-/// How much a count that only wraps has grown since `then`; nothing if it has shrunk.
+/// How much a wrapping count has grown since `then`; 0 if it has shrunk.
 pub(crate) fn growth(now: u64, then: u64) -> u64 {
     u64::try_from(now.wrapping_sub(then).cast_signed()).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! What a cell answers when it is asked: room, or how long until there is.
+//! What a cell is asked and what it returns: room, or how long until there is.
 //!
 //! Promises: plain data shared by all algorithms.
 //!
@@ -14,18 +14,18 @@ pub(crate) struct CellWait {
     pub(crate) on: WakeOn,
 }
 
-/// When nothing of ours is in the way and only the provider's word can help (it told a limit below
-/// this very cost), ask again after this: often enough to notice, seldom enough not to spin.
+/// When no call of ours blocks and only the provider can help (it reported a limit below this very
+/// cost), ask again after this: often enough to notice, rarely enough not to spin.
 pub(crate) const RETRY_INTERVAL: Span = Span::from_secs(1);
 
-/// One question to one cell.
+/// One request to one cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CellRequest {
     pub(crate) cost: u64,
     pub(crate) priority: Priority,
-    /// N for this ask: the effective limit less what it must leave and what strangers took.
+    /// N for this ask: the current limit less the reserve and the outside use.
     pub(crate) room: u64,
-    /// The effective limit itself, which sets the pace.
+    /// The current limit, which sets the pace.
     pub(crate) limit: u64,
 }
 
@@ -40,14 +40,14 @@ pub(crate) struct Grant {
     pub(crate) arrives_by: Micros,
 }
 
-/// What became known about one granted call.
+/// The outcome of one granted call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settled {
     pub(crate) id: PermitId,
-    /// Its true cost.
+    /// Its actual cost.
     pub(crate) cost: u64,
-    /// When the provider had counted it, if it has at all.
+    /// When the provider had counted it, if at all.
     pub(crate) at: Micros,
-    /// Whether that is proved: a refusal or a failure may not have been counted.
+    /// Whether that is proven: a limited or failed call may not have been counted.
     pub(crate) proven: bool,
 }

@@ -1,10 +1,9 @@
-//! One limit as it is obeyed: at most N per period, by one algorithm.
+//! One limit as it is applied: at most N per period, by one algorithm.
 //!
-//! Promises: a `Rule` that exists is sane (N ≥ 1, a period, a depth); every derived length is
-//! rounded to the safe side. Numbers stay below 2⁵³, so that stores whose numbers are doubles
-//! count the same.
+//! Promises: every `Rule` is valid (N ≥ 1, a period, a depth); every derived length is rounded to
+//! the safe side. Numbers stay below 2⁵³, so stores whose numbers are doubles count the same.
 //!
-//! Never: holds state. That is the cell's.
+//! Never: holds state. The cell does.
 
 use std::fmt;
 
@@ -23,18 +22,18 @@ pub const PERIOD_MAX: Span = Span::from_secs(400 * 86_400);
 /// chrony more, so twice that.
 pub const DRIFT_PPM: u64 = 1_000;
 
-/// Above this many slots a log keeps sub-windows instead of single slots.
+/// Above this many slots a log stores sub-windows instead of single slots.
 pub const SLOTS_EXACT: u64 = 2_048;
 
-/// So many sub-windows. They cost at most 1/512 of the quota, on average as much as drift does; a
-/// store writes all of them with every transaction, at up to 8 bytes each.
+/// The number of sub-windows. They waste at most 1/512 of the quota, on average as much as drift
+/// does; a store writes all of them with every transaction, at up to 8 bytes each.
 pub const SUB_WINDOWS: u64 = 512;
 
 /// How long a finished call still counts as running: real servers free the slot slightly after
 /// the last byte has left.
 pub const IN_FLIGHT_TAIL: Span = Span::from_millis(2);
 
-/// One limit as it is obeyed.
+/// One limit as it is applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     algorithm: Algorithm,
@@ -122,7 +121,7 @@ impl Rule {
         })
     }
 
-    /// What it counts. Costs other than calls are known at the end of the body.
+    /// Sets the unit. Costs other than calls are known at the end of the body.
     #[must_use]
     pub fn unit(mut self, unit: CostUnit) -> Rule {
         self.unit = unit;
@@ -132,50 +131,51 @@ impl Rule {
         self
     }
 
-    /// Which part of an answer proves that the call was counted.
+    /// Sets which part of a response proves that the call was counted.
     #[must_use]
     pub fn settle_at(mut self, at: SettleAt) -> Rule {
         self.settle_at = at;
         self
     }
 
-    /// When a slot starts to come back.
+    /// Sets when a slot starts to free.
     #[must_use]
     pub fn hold_until(mut self, hold: HoldUntil) -> Rule {
         self.hold_until = hold;
         self
     }
 
-    /// How long after the answer the provider may still count the call.
+    /// Sets how long after the response the provider may still count the call.
     #[must_use]
     pub fn counter_lag(mut self, lag: Span) -> Rule {
         self.counter_lag = lag;
         self
     }
 
-    /// The clock error to allow for, in parts per million; 0 only where both sides share a clock.
+    /// Sets the clock error to allow for, in parts per million; 0 only where both sides share a
+    /// clock.
     #[must_use]
     pub fn drift_ppm(mut self, ppm: u64) -> Rule {
         self.drift_ppm = ppm.min(500_000);
         self
     }
 
-    /// Count, but never refuse.
+    /// Counts, but never rejects.
     #[must_use]
     pub fn shadow(mut self, shadow: bool) -> Rule {
         self.shadow = shadow;
         self
     }
 
-    /// It limits what one process does, not what the provider counts. When its cell is lost, nothing is
-    /// held back: nobody else has used it, and the provider does not mind.
+    /// Limits one process, not what the provider counts. When its cell is lost, it starts empty: no
+    /// other process has used it, and the provider does not count it.
     #[must_use]
     pub fn of_one_process(mut self) -> Rule {
         self.of_one_process = true;
         self
     }
 
-    /// Leave a part of the limit to users of the key outside Tollgate.
+    /// Leaves a part of the limit to users of the key outside Tollgate.
     pub fn headroom(mut self, amount: u64) -> Result<Rule, RuleError> {
         if amount >= self.limit {
             return Err(RuleError::Headroom);
@@ -188,8 +188,8 @@ impl Rule {
         Ok(self)
     }
 
-    /// The provider refills its bucket in ticks: up to one tick's worth may be missing when a call
-    /// arrives, so that much depth is not used.
+    /// The provider refills its bucket in ticks: up to one tick of tokens may be missing when a
+    /// call arrives, so that much depth is not used.
     pub fn refill_tick(mut self, tick: Span) -> Result<Rule, RuleError> {
         if let Algorithm::Bucket { period, burst } = &mut self.algorithm {
             let per_tick = u128::from(self.limit) * u128::from(tick.0);
@@ -197,7 +197,7 @@ impl Rule {
             let missing = u64::try_from(missing).unwrap_or(u64::MAX);
             *burst = burst
                 .checked_sub(missing)
-                .filter(|&left| left > 0)
+                .filter(|&remaining| remaining > 0)
                 .ok_or(RuleError::Tick)?;
         }
         Ok(self)
@@ -218,7 +218,7 @@ impl Rule {
         rule
     }
 
-    /// The same with other numbers, which the caller has checked.
+    /// The same rule with other numbers, which the caller has checked.
     pub(super) fn resized(&self, limit: u64, depth: Option<u64>) -> Rule {
         let mut rule = self.clone();
         rule.limit = limit;
@@ -246,25 +246,25 @@ impl Rule {
         self.unit
     }
 
-    /// Counts, but never refuses.
+    /// Counts, but never rejects.
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.shadow
     }
 
-    /// Limits what one process does, and nothing of the provider's.
+    /// Limits one process, not what the provider counts.
     #[must_use]
     pub fn is_of_one_process(&self) -> bool {
         self.of_one_process
     }
 
-    /// Which part of an answer settles it.
+    /// Which part of a response settles it.
     #[must_use]
     pub fn settles_at(&self) -> SettleAt {
         self.settle_at
     }
 
-    /// The most that one ask can ever take: the depth of a bucket, N of everything else.
+    /// The highest cost of one ask: the depth of a bucket, N of everything else.
     #[must_use]
     pub fn max_cost(&self) -> u64 {
         match self.algorithm {
@@ -290,7 +290,7 @@ impl Rule {
         }
     }
 
-    /// The period as people are told it. Nothing is counted by it.
+    /// The period for display. Nothing is counted by it.
     #[must_use]
     pub fn display_period(&self) -> Span {
         match &self.algorithm {
@@ -303,8 +303,8 @@ impl Rule {
         }
     }
 
-    /// How many permits one transaction may grant. A crash between commit and send wastes what was
-    /// granted, so limits of a minute or longer grant at most 1 % at once.
+    /// How many permits one transaction may grant. A crash between commit and send wastes its
+    /// grants, so limits of a minute or longer grant at most 1 % at once.
     #[must_use]
     pub fn batch_max(&self) -> u64 {
         if self.period() >= Span::from_secs(60) {
@@ -314,12 +314,12 @@ impl Rule {
         }
     }
 
-    /// The period, longer by the drift: nothing is given back too early.
+    /// The period, longer by the drift: no slot frees too early.
     pub(crate) fn stretched(&self, period: Span) -> Span {
         period.scale_up(1_000_000 + self.drift_ppm, 1_000_000)
     }
 
-    /// The period, shorter by the drift: the earliest at which the provider's may have ended.
+    /// The period, shorter by the drift: the earliest end of the provider's period.
     pub(crate) fn shrunk(&self, period: Span) -> Span {
         period - period.scale_up(self.drift_ppm, 1_000_000)
     }
@@ -329,7 +329,7 @@ impl Rule {
     pub fn longest_hold(&self) -> Span {
         let period = self.stretched(self.period());
         match self.algorithm {
-            // Up to 9/8 of a window on the ladder, or the rest of this window and all of the next.
+            // Up to 9/8 of a window when tightened, or the rest of this window and all of the next.
             Algorithm::Sliding { .. }
             | Algorithm::Paced { .. }
             | Algorithm::Fixed { .. }
@@ -345,9 +345,9 @@ impl Rule {
         self.hold_until == HoldUntil::Send
     }
 
-    /// What is ours of a limit that the provider told.
-    pub(crate) fn less_headroom(&self, told: u64) -> u64 {
-        told.saturating_sub(self.headroom).max(1)
+    /// A limit that the provider reported, less the headroom.
+    pub(crate) fn less_headroom(&self, reported: u64) -> u64 {
+        reported.saturating_sub(self.headroom).max(1)
     }
 
     pub(crate) fn lag(&self) -> Span {

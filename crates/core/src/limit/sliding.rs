@@ -1,17 +1,18 @@
-//! Rule A, the response-clocked log: a slot is taken at the grant and comes back one period after
-//! the answer.
+//! Rule A, the response-clocked log: a slot is taken at the grant and frees one period after the
+//! response.
 //!
 //! Promises: in no window of the provider's more than N, for any latency, jitter and reordering.
 //! Proof: take a window of length W with more than N arrivals and its last-granted member j. Every
-//! other member i was granted before j, and its answer came at r ≥ a, so its slot is held until
-//! r + W ≥ a + W, which is after j's arrival and so after j's grant: N slots were held when j was
+//! other member i was granted before j, and its response came at r ≥ a, so its slot is held until r
+//! + W ≥ a + W, which is after j's arrival and so after j's grant: N slots were held when j was
 //! granted. Contradiction.
 //!
-//! A provider that is stricter than a sliding log (two counters, bins) refuses although the log
-//! had room. Then the log climbs a ladder for good: hold W, hold 9/8 W, and spaced as well.
+//! A provider that is stricter than a sliding log (two counters, bins) limits calls although the
+//! log had room. Then the log becomes stricter for good, one step at a time: hold W, hold 9/8 W,
+//! and space the calls as well.
 //!
-//! Never: frees by the send time (unless the rule says `hold_until: send`), and never forgets a
-//! rung when the limit's number changes.
+//! Never: frees by the send time (unless the rule says `hold_until: send`), and never relaxes when
+//! the limit's number changes.
 
 use crate::ask::{Priority, WakeOn};
 use crate::limit::holds::{Holds, PendingCall};
@@ -21,13 +22,13 @@ use crate::limit::room::{CellRequest, CellWait, Grant, Settled};
 use crate::limit::rule::{Rule, SLOTS_EXACT, SUB_WINDOWS};
 use crate::time::{Micros, Span};
 
-/// How strict a provider has shown itself.
+/// How strict the provider's window is, as learned from its 429s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strictness {
-    /// Slots come back after W.
+    /// Slots free after W.
     #[default]
     Window,
-    /// Slots come back after 9/8 W: covers windows of eight or more bins.
+    /// Slots free after 9/8 W: covers windows of eight or more bins.
     Eighth,
     /// And calls are spaced: covers two-counter windows.
     Spaced,
@@ -47,10 +48,10 @@ impl Strictness {
 pub(crate) struct Log {
     pub(crate) holds: Holds,
     pub(crate) strictness: Strictness,
-    /// When the ladder was climbed or the limit lowered last: answers to calls granted before tell
-    /// nothing new.
+    /// When the log was last tightened or the limit lowered: a 429 of a call granted before carries
+    /// no new information.
     pub(crate) tightened_at: Micros,
-    /// Spaced calls: not before this.
+    /// Spaced calls: the next one not before this.
     pub(crate) due: Micros,
     /// When a high-priority call was seen last.
     pub(crate) urgent_seen: Option<Micros>,
@@ -63,7 +64,7 @@ impl Log {
         self.holds.refresh(now)
     }
 
-    /// A high-priority call is about: `low` is paced for one window from now.
+    /// A high-priority call was seen: low priority is paced for one window from now.
     pub(crate) fn note_urgent(&mut self, now: Micros) {
         self.urgent_seen = Some(now);
     }
@@ -74,7 +75,7 @@ impl Log {
         if wanted > want.room {
             let need = wanted - want.room;
             return Err(if need > held {
-                // Strangers hold it, or a limit that was just lowered: one window decides.
+                // Outside use holds it, or the limit was just lowered: wait one window.
                 CellWait {
                     after: self.hold(rule),
                     on: WakeOn::Time,
@@ -100,16 +101,16 @@ impl Log {
             self.holds.push_done(grant.cost, free_at, self.grain(rule));
         } else {
             let free_at = grant.arrives_by + rule.lag() + self.hold(rule);
-            let open = PendingCall {
+            let call = PendingCall {
                 cost: grant.cost,
                 granted: grant.at,
                 free_at,
             };
-            self.holds.pending.add(grant.id, open);
+            self.holds.pending.add(grant.id, call);
         }
     }
 
-    /// The call had been counted by then.
+    /// The provider had counted the call by then.
     pub(crate) fn settle(&mut self, rule: &Rule, settled: Settled, limit: u64) -> bool {
         let Settled { id, cost, at, .. } = settled;
         let free_at = at + rule.lag() + self.hold(rule);
@@ -121,8 +122,9 @@ impl Log {
         known
     }
 
-    /// The provider refused a call that was granted at `granted`, although the log had room.
-    /// What is held already is held for as long as from now on, or it would cost another rung.
+    /// The provider limited a call that was granted at `granted`, although the log had room. Slots
+    /// that are already held are held longer as well; otherwise they would cause another
+    /// tightening.
     pub(crate) fn tighten(&mut self, rule: &Rule, granted: Micros, now: Micros) -> bool {
         if self.strictness == Strictness::Spaced || granted < self.tightened_at {
             return false;
@@ -134,33 +136,27 @@ impl Log {
         true
     }
 
-    /// What another cell has counted is held for one window since it was counted.
-    pub(super) fn take_over(
-        &mut self,
-        rule: &Rule,
-        estate: &CarriedUsage,
-        limit: u64,
-        now: Micros,
-    ) {
+    /// Usage of another cell is held for one window since it was counted.
+    pub(super) fn take_over(&mut self, rule: &Rule, usage: &CarriedUsage, limit: u64, now: Micros) {
         let (hold, grain) = (self.hold(rule) + rule.lag(), self.grain(rule));
-        for &(at, cost) in &estate.done {
+        for &(at, cost) in &usage.done {
             if at + hold > now {
                 self.holds.push_done(cost, at + hold, grain);
             }
         }
-        for &(id, open) in &estate.pending {
-            let free_at = open.free_at + hold;
-            self.holds.pending.add(id, PendingCall { free_at, ..open });
+        for &(id, call) in &usage.pending {
+            let free_at = call.free_at + hold;
+            self.holds.pending.add(id, PendingCall { free_at, ..call });
         }
         if self.is_spaced(rule) {
             self.due = self.due.max(now + self.gap(rule, limit));
         }
         self.last_grant = now;
-        // Those calls went under another limit: that they are refused says nothing of this one.
+        // Those calls went under another limit: a 429 for them says nothing about this one.
         self.tightened_at = now;
     }
 
-    /// How long a slot is held after the answer.
+    /// How long a slot is held after the response.
     pub(crate) fn hold(&self, rule: &Rule) -> Span {
         let period = rule.stretched(rule.period());
         match self.strictness {
@@ -178,9 +174,9 @@ impl Log {
         paced::gap(rule.stretched(rule.period()), limit, self.strictness)
     }
 
-    /// Rule A frees slots in lumps. While urgent calls are about, `low` goes at the quickest even
-    /// pace at which no slot is ever missed until the last one of now is back, so that an urgent
-    /// call finds one; the slots are used all the same. Without urgent calls nothing is held back.
+    /// Rule A frees slots in groups. While urgent calls are seen, low priority goes at the fastest
+    /// even pace that never runs out of slots until the last held one frees, so an urgent call
+    /// finds a free slot. All slots are still used. Without urgent calls nothing is delayed.
     fn low_pace(&self, rule: &Rule, want: CellRequest, now: Micros) -> Result<(), CellWait> {
         let Some(urgent_until) = self.urgent_seen.map(|seen| seen + rule.period()) else {
             return Ok(());
@@ -198,9 +194,9 @@ impl Log {
         })
     }
 
-    /// Before a slot comes back, all that are free by then can go, at equal distances since the last
-    /// call; the slot with the longest such distance decides. The instant does not move while time
-    /// passes or slots come back, so one timer is enough.
+    /// Until a slot frees, the free slots are spread evenly since the last call; the slot with the
+    /// longest such spacing decides. The instant does not move while time passes or slots free, so
+    /// one timer is enough.
     fn low_due(&self, rule: &Rule, free: u64) -> Micros {
         let mut free = free;
         let mut gap = 0;

@@ -18,52 +18,52 @@ pub(super) fn bucket(limit: u64, period: Span, burst: u64) -> Rule {
 /// M1: a sliding window counts real calls of the last period, and expired ones drop out.
 #[test]
 fn m1_a_slot_frees_one_period_after_its_response() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(2, s(10));
-    let first = drive.try_one(&rule).unwrap();
-    drive.advance(s(1));
-    let second = drive.try_one(&rule).unwrap();
-    drive.arrive(&first);
-    drive.advance(s(1));
-    drive.arrive(&second);
+    let first = ledger.try_one(&rule).unwrap();
+    ledger.advance(s(1));
+    let second = ledger.try_one(&rule).unwrap();
+    ledger.arrive(&first);
+    ledger.advance(s(1));
+    ledger.arrive(&second);
     assert_eq!(
-        drive.wait(&rule),
+        ledger.wait(&rule),
         (s(9), WakeOn::Time),
-        "the first one's answer was one second ago"
+        "the first response was one second ago"
     );
-    drive.advance(s(9) - Span(1));
-    assert_eq!(drive.wait(&rule), (Span(1), WakeOn::Time));
-    drive.advance(Span(1));
-    assert!(drive.try_one(&rule).is_ok());
-    assert_eq!(drive.peek(&rule).used, 2);
+    ledger.advance(s(9) - Span(1));
+    assert_eq!(ledger.wait(&rule), (Span(1), WakeOn::Time));
+    ledger.advance(Span(1));
+    assert!(ledger.try_one(&rule).is_ok());
+    assert_eq!(ledger.peek(&rule).used, 2);
 }
 
 #[test]
 fn a_pending_slot_frees_only_by_its_response_or_its_last_instant() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(1, s(10));
-    let permit = drive.try_one(&rule).unwrap();
+    let permit = ledger.try_one(&rule).unwrap();
     assert_eq!(
-        drive.wait(&rule),
+        ledger.wait(&rule),
         (s(30 + 5 + 10), WakeOn::Event),
         "give-up, late arrival, window"
     );
-    let turn = drive.arrive(&permit);
+    let turn = ledger.arrive(&permit);
     assert_eq!(
         turn.freed,
         [permit.terms[0].cell],
-        "the one who waits must be told"
+        "the waiter must be woken"
     );
-    assert_eq!(drive.wait(&rule), (s(10), WakeOn::Time));
+    assert_eq!(ledger.wait(&rule), (s(10), WakeOn::Time));
 }
 
 #[test]
 fn a_response_reported_late_counts_from_when_it_arrived() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(1, s(10));
-    let permit = drive.try_one(&rule).unwrap();
-    drive.advance(s(3));
-    drive.settle(
+    let permit = ledger.try_one(&rule).unwrap();
+    ledger.advance(s(3));
+    ledger.settle(
         &permit,
         Outcome::Arrived {
             age: s(2),
@@ -71,12 +71,12 @@ fn a_response_reported_late_counts_from_when_it_arrived() {
             readings: vec![],
         },
     );
-    assert_eq!(drive.wait(&rule), (s(8), WakeOn::Time));
+    assert_eq!(ledger.wait(&rule), (s(8), WakeOn::Time));
 }
 
 #[test]
 fn an_unsent_permit_frees_at_once_and_reports_it() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     for rule in [
         sliding(1, s(10)),
         bucket(1, s(10), 1),
@@ -89,18 +89,18 @@ fn an_unsent_permit_frees_at_once_and_reports_it() {
         assert!(drive_one.try_one(&rule).is_ok(), "{rule}");
     }
     let rule = Rule::fixed(1, s(10)).unwrap();
-    let permit = drive.try_one(&rule).unwrap();
-    drive.settle(&permit, Outcome::Unsent);
-    assert!(drive.try_one(&rule).is_ok());
+    let permit = ledger.try_one(&rule).unwrap();
+    ledger.settle(&permit, Outcome::Unsent);
+    assert!(ledger.try_one(&rule).is_ok());
 }
 
 #[test]
 fn a_call_that_was_given_up_may_still_arrive() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(1, s(10));
-    let permit = drive.try_one(&rule).unwrap();
-    drive.advance(s(2));
-    drive.settle(
+    let permit = ledger.try_one(&rule).unwrap();
+    ledger.advance(s(2));
+    ledger.settle(
         &permit,
         Outcome::Unknown {
             age: Span::ZERO,
@@ -108,30 +108,30 @@ fn a_call_that_was_given_up_may_still_arrive() {
         },
     );
     assert_eq!(
-        drive.wait(&rule),
+        ledger.wait(&rule),
         (s(15), WakeOn::Event),
         "late arrival and window"
     );
-    drive.advance(s(15));
-    assert!(drive.try_one(&rule).is_ok());
+    ledger.advance(s(15));
+    assert!(ledger.try_one(&rule).is_ok());
 }
 
 #[test]
 fn settling_twice_or_an_unknown_permit_changes_nothing() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(2, s(10));
-    let permit = drive.try_one(&rule).unwrap();
-    drive.arrive(&permit);
-    let before = drive.peek(&rule);
-    drive.arrive(&permit);
-    drive.settle(&permit, Outcome::Unsent);
-    assert_eq!(drive.peek(&rule), before);
+    let permit = ledger.try_one(&rule).unwrap();
+    ledger.arrive(&permit);
+    let before = ledger.peek(&rule);
+    ledger.arrive(&permit);
+    ledger.settle(&permit, Outcome::Unsent);
+    assert_eq!(ledger.peek(&rule), before);
 }
 
 /// M2: others stop at limit − reserve; high priority may use it all.
 #[test]
 fn m2_only_high_priority_may_use_the_reserve() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     for rule in [
         sliding(50, s(10)),
         bucket(50, s(10), 50),
@@ -141,159 +141,156 @@ fn m2_only_high_priority_may_use_the_reserve() {
         term.cell.0 ^= u128::from(rule.max_cost());
         term.reserve = 40;
         let mut normal = 0;
-        while drive
+        while ledger
             .try_terms(smallvec![term.clone()], Priority::Normal)
             .is_ok()
         {
             normal += 1;
         }
         let mut high = 0;
-        while drive
+        while ledger
             .try_terms(smallvec![term.clone()], Priority::High)
             .is_ok()
         {
             high += 1;
         }
         assert_eq!((normal, high), (10, 40), "{rule}");
-        drive = TestLedger::new();
+        ledger = TestLedger::new();
     }
 }
 
 #[test]
 fn a_large_limit_keeps_sub_windows_and_errs_to_the_safe_side() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(10_000, s(10));
-    let permits = drive.take_all(&rule);
+    let permits = ledger.take_all(&rule);
     assert_eq!(permits.len(), 10_000);
     for permit in &permits {
-        drive.advance(Span(37));
-        drive.arrive(permit);
+        ledger.advance(Span(37));
+        ledger.arrive(permit);
     }
-    let last_answer = drive.now.at;
-    let (after, on) = drive.wait(&rule);
+    let last_answer = ledger.now.at;
+    let (after, on) = ledger.wait(&rule);
     assert_eq!(on, WakeOn::Time);
     let first_answer_age = Span(37 * 9_999);
     assert!(
         after + first_answer_age >= s(10),
-        "not before one period after the first answer"
+        "not before one period after the first response"
     );
     let grain = Span(10_000_000_u64.div_ceil(SUB_WINDOWS));
     assert!(after + first_answer_age <= s(10) + grain);
-    drive.advance(s(10) + grain);
-    assert!(drive.now.at.since(last_answer) > s(10));
-    assert_eq!(drive.peek(&rule).used, 0);
+    ledger.advance(s(10) + grain);
+    assert!(ledger.now.at.since(last_answer) > s(10));
+    assert_eq!(ledger.peek(&rule).used, 0);
 }
 
 #[test]
 fn a_concurrency_slot_frees_two_milliseconds_after_the_end() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = Rule::in_flight(2).unwrap();
-    let permits = drive.take_all(&rule);
+    let permits = ledger.take_all(&rule);
     assert_eq!(permits.len(), 2);
-    drive.arrive(&permits[0]);
+    ledger.arrive(&permits[0]);
     assert_eq!(
-        drive.wait(&rule).1,
+        ledger.wait(&rule).1,
         WakeOn::Event,
         "the head is not the end"
     );
-    drive.settle(&permits[0], Outcome::Finished { age: Span::ZERO });
-    assert_eq!(drive.wait(&rule), (ms(2), WakeOn::Time));
-    drive.advance(ms(2));
-    assert!(drive.try_one(&rule).is_ok());
+    ledger.settle(&permits[0], Outcome::Finished { age: Span::ZERO });
+    assert_eq!(ledger.wait(&rule), (ms(2), WakeOn::Time));
+    ledger.advance(ms(2));
+    assert!(ledger.try_one(&rule).is_ok());
 }
 
 #[test]
 fn a_stream_that_is_alive_keeps_its_slot() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = Rule::in_flight(1).unwrap();
-    let permit = drive.try_one(&rule).unwrap();
-    drive.advance(s(30));
-    drive.settle(&permit, Outcome::Alive { extend_by: s(60) });
-    drive.advance(s(60));
-    assert!(drive.try_one(&rule).is_err());
-    drive.advance(ms(2));
-    assert!(
-        drive.try_one(&rule).is_ok(),
-        "nothing was heard of it any more"
-    );
+    let permit = ledger.try_one(&rule).unwrap();
+    ledger.advance(s(30));
+    ledger.settle(&permit, Outcome::Alive { extend_by: s(60) });
+    ledger.advance(s(60));
+    assert!(ledger.try_one(&rule).is_err());
+    ledger.advance(ms(2));
+    assert!(ledger.try_one(&rule).is_ok(), "it was not extended again");
 }
 
 #[test]
 fn paced_calls_keep_the_grid_when_timers_are_late() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = Rule::paced(12, s(1)).unwrap().drift_ppm(0);
-    let first = drive.try_one(&rule).unwrap();
-    drive.arrive(&first);
+    let first = ledger.try_one(&rule).unwrap();
+    ledger.arrive(&first);
     assert_eq!(
-        drive.wait(&rule),
+        ledger.wait(&rule),
         (ms(100), WakeOn::Time),
         "ten gaps for twelve"
     );
-    drive.advance(ms(130));
-    let second = drive.try_one(&rule).unwrap();
-    drive.arrive(&second);
+    ledger.advance(ms(130));
+    let second = ledger.try_one(&rule).unwrap();
+    ledger.arrive(&second);
     assert_eq!(
-        drive.wait(&rule),
+        ledger.wait(&rule),
         (ms(70), WakeOn::Time),
         "the next point of the grid"
     );
-    drive.advance(s(1));
-    drive.try_one(&rule).unwrap();
+    ledger.advance(s(1));
+    ledger.try_one(&rule).unwrap();
     assert_eq!(
-        drive.wait(&rule).0,
+        ledger.wait(&rule).0,
         ms(100),
-        "after a pause the grid starts anew"
+        "after a pause a new grid starts"
     );
 }
 
 /// M13: never two inside one second, one at a time.
 #[test]
 fn m13_one_call_a_second_goes_one_second_after_the_response() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = Rule::paced(1, s(1)).unwrap().drift_ppm(0);
-    let first = drive.try_one(&rule).unwrap();
-    drive.advance(ms(300));
-    assert_eq!(drive.wait(&rule).1, WakeOn::Event);
-    drive.arrive(&first);
-    assert_eq!(drive.wait(&rule), (s(1), WakeOn::Time));
+    let first = ledger.try_one(&rule).unwrap();
+    ledger.advance(ms(300));
+    assert_eq!(ledger.wait(&rule).1, WakeOn::Event);
+    ledger.arrive(&first);
+    assert_eq!(ledger.wait(&rule), (s(1), WakeOn::Time));
 }
 
 #[test]
 fn a_cost_is_held_before_and_settled_after() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(1_000, s(60)).unit(CostUnit::Tokens);
     let mut term = TestLedger::term("x", &rule);
     term.cost = 800;
-    let mut permit = drive
+    let mut permit = ledger
         .try_terms(smallvec![term.clone()], Priority::Normal)
         .unwrap();
-    assert_eq!(drive.peek(&rule).used, 800);
-    drive.settle(&permit, arrived());
+    assert_eq!(ledger.peek(&rule).used, 800);
+    ledger.settle(&permit, arrived());
     assert_eq!(
-        drive.peek(&rule).used,
+        ledger.peek(&rule).used,
         800,
         "tokens are counted at the end of the body"
     );
     permit.terms[0].cost = 350;
-    drive.settle(&permit, Outcome::Finished { age: Span::ZERO });
-    assert_eq!(drive.peek(&rule).used, 350);
+    ledger.settle(&permit, Outcome::Finished { age: Span::ZERO });
+    assert_eq!(ledger.peek(&rule).used, 350);
     term.cost = 651;
     assert!(
-        drive
+        ledger
             .try_terms(smallvec![term.clone()], Priority::Normal)
             .is_err()
     );
     term.cost = 650;
-    assert!(drive.try_terms(smallvec![term], Priority::Normal).is_ok());
+    assert!(ledger.try_terms(smallvec![term], Priority::Normal).is_ok());
 }
 
 #[test]
 fn a_cost_above_the_limit_is_never_and_one_above_remaining_waits() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(10, s(1));
     let mut term = TestLedger::term("x", &rule);
     term.cost = 11;
-    let verdict = drive
+    let verdict = ledger
         .try_terms(smallvec![term.clone()], Priority::Normal)
         .unwrap_err();
     assert_eq!(
@@ -303,9 +300,9 @@ fn a_cost_above_the_limit_is_never_and_one_above_remaining_waits() {
             max_cost: 10
         })
     );
-    drive.try_one(&rule).unwrap();
+    ledger.try_one(&rule).unwrap();
     term.cost = 10;
-    let verdict = drive
+    let verdict = ledger
         .try_terms(smallvec![term], Priority::Normal)
         .unwrap_err();
     assert!(matches!(verdict, Verdict::Wait { .. }), "{verdict:?}");
@@ -313,7 +310,7 @@ fn a_cost_above_the_limit_is_never_and_one_above_remaining_waits() {
 
 #[test]
 fn a_changed_limit_causes_no_reset_and_no_burst() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     for (old, new) in [
         (sliding(35, s(60)), sliding(40, s(60))),
         (
@@ -321,34 +318,34 @@ fn a_changed_limit_causes_no_reset_and_no_burst() {
             Rule::fixed(40, s(60)).unwrap(),
         ),
     ] {
-        let mut permits: Vec<Permit> = drive.take_all(&old);
+        let mut permits: Vec<Permit> = ledger.take_all(&old);
         assert_eq!(permits.len(), 35);
-        drive.arrive_all(&permits);
-        let more = drive.take_all(&new);
+        ledger.arrive_all(&permits);
+        let more = ledger.take_all(&new);
         assert_eq!(more.len(), 5, "{new}: only what the new limit has more");
-        drive.arrive_all(&more);
+        ledger.arrive_all(&more);
         permits.extend(more);
-        assert!(drive.try_one(&old).is_err(), "{old}: lowered at once");
-        assert_eq!(drive.peek(&old).remaining, 0);
-        drive = TestLedger::new();
+        assert!(ledger.try_one(&old).is_err(), "{old}: lowered at once");
+        assert_eq!(ledger.peek(&old).remaining, 0);
+        ledger = TestLedger::new();
     }
 }
 
 #[test]
 fn hold_until_send_counts_from_the_grant() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(1, s(10)).hold_until(HoldUntil::Send);
-    let permit = drive.try_one(&rule).unwrap();
-    drive.advance(s(4));
-    drive.arrive(&permit);
-    assert_eq!(drive.wait(&rule), (s(6), WakeOn::Time));
+    let permit = ledger.try_one(&rule).unwrap();
+    ledger.advance(s(4));
+    ledger.arrive(&permit);
+    assert_eq!(ledger.wait(&rule), (s(6), WakeOn::Time));
 }
 
 #[test]
 fn a_shadow_limit_counts_but_never_rejects() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(1, s(10)).shadow(true);
-    drive.try_one(&rule).unwrap();
-    drive.try_one(&rule).unwrap();
-    assert_eq!(drive.peek(&rule).used, 2);
+    ledger.try_one(&rule).unwrap();
+    ledger.try_one(&rule).unwrap();
+    assert_eq!(ledger.peek(&rule).used, 2);
 }

@@ -1,40 +1,41 @@
-//! Which calendar time it is, as far as two clocks agree.
+//! The calendar time, as far as two clocks agree.
 //!
-//! Promises: a wall clock that jumps by more than [`AGREE_WITHIN`], either way and however long the
-//! clocks had agreed before, neither opens nor reopens a calendar window, and a clock that runs too
-//! fast cannot creep over an edge.
+//! Promises: a wall clock that jumps by more than [`CLOCK_TOLERANCE`], either way and however long
+//! the clocks agreed before, neither opens nor reopens a calendar window, and a clock that runs too
+//! fast cannot reach an edge in small steps.
 //!
 //! Never: reads a clock.
 
 use crate::time::{Micros, Now, Span, Wall};
 
-/// How far the wall clock and the ledger's clock may disagree before the wall clock is not
-/// believed: NTP corrects up to this in one step on a healthy host.
+/// How far the wall clock and the ledger's clock may disagree before the wall clock is ignored: NTP
+/// corrects up to this in one step on a healthy host.
 pub const CLOCK_TOLERANCE: Span = Span::from_secs(5);
 
 /// How fast the two clocks of one host may drift apart. Linux slews both alike; elsewhere a quartz
 /// keeps 100 ppm, so twice that.
 const HOST_DRIFT_PPM: u64 = 200;
 
-/// Which calendar time it is, as far as two clocks agree.
+/// The calendar time, as far as two clocks agree.
 ///
-/// It keeps the first pair of readings. While the wall clock has moved as far as the ledger's clock
-/// since then, and since it was last read (within [`AGREE_WITHIN`] and drift), it is believed;
-/// otherwise somebody has set it, and calendar time goes on as before. The pair does not follow
-/// small differences, or a clock that runs too fast would creep over an edge in steps that each look
-/// harmless; and drift since the pair alone would after a day of uptime excuse a jump of minutes.
+/// It stores the first pair of readings. The wall clock is trusted while it has moved as far as the
+/// ledger's clock since that pair and since the last reading (within [`CLOCK_TOLERANCE`] and
+/// drift). Otherwise somebody has set it, and calendar time continues as before. The pair does not
+/// follow small differences; otherwise a clock that runs too fast would reach an edge in steps that
+/// each look harmless. Drift since the pair alone would excuse a jump of minutes after a day of
+/// uptime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TrustedClock {
     pub(crate) wall: Wall,
     pub(crate) at: Micros,
-    /// How far the last believed wall reading was from the pair, in microseconds.
+    /// How far the last trusted wall reading was from the pair, in microseconds.
     pub(crate) shift: i64,
-    /// When the wall clock was read last, believed or not.
+    /// When the wall clock was last read, trusted or not.
     pub(crate) last_read: Micros,
 }
 
 impl TrustedClock {
-    /// The first reading is believed: there is nothing to compare it with.
+    /// The first reading is trusted: there is nothing to compare it with.
     pub(crate) fn new(now: Now) -> TrustedClock {
         TrustedClock {
             wall: now.wall,
@@ -44,7 +45,7 @@ impl TrustedClock {
         }
     }
 
-    /// Compares a reading with the pair, and believes it if it agrees.
+    /// Compares a reading with the pair, and trusts it if it agrees.
     pub(crate) fn observe(&mut self, now: Now) {
         if now.at < self.at {
             return;
@@ -63,7 +64,7 @@ impl TrustedClock {
         self.last_read = now.at;
     }
 
-    /// The provider's `Date` agrees with the wall clock: the wall clock was set right.
+    /// The provider's `Date` agrees with the wall clock: the wall clock was corrected.
     pub(crate) fn confirm(&mut self, now: Now, date: Wall) {
         if date.0.abs_diff(now.wall.0) <= CLOCK_TOLERANCE.0 {
             *self = TrustedClock::new(now);

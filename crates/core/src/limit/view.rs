@@ -1,6 +1,6 @@
-//! What a cell looks like from outside.
+//! The visible state of a cell.
 //!
-//! Promises: looking changes nothing, and shows what an ask would find now.
+//! Promises: peeking changes nothing, and shows what an ask would find now.
 //!
 //! Never: decides.
 
@@ -8,30 +8,30 @@ use crate::limit::cell::{Cell, CellState};
 use crate::limit::{Algorithm, Rule, Strictness};
 use crate::time::{Micros, Now, Span};
 
-/// What a cell looks like from outside, without changing it.
+/// The visible state of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellView {
-    /// N as it is in force: configured, or lower if the provider said so.
+    /// The current N: configured, or lower if the provider reported so.
     pub limit: u64,
-    /// What is in use, calls on their way included.
+    /// What is in use, pending calls included.
     pub used: u64,
-    /// What a high-priority call may still take; the smaller of ours and the provider's.
+    /// What a high-priority call may still take; the smaller of our count and the provider's.
     pub remaining: u64,
     /// How long ago the window opened, for limits that have windows.
     pub window_age: Option<Span>,
-    /// When everything that is used now will have come back, if that is known.
+    /// How long until everything used now is free, if that is known.
     pub reset_after: Option<Span>,
-    /// How strict the provider has shown itself.
+    /// How strict the provider's window is, as learned from its 429s.
     pub strictness: Strictness,
 }
 
 impl Cell {
-    /// What the cell looks like, without changing it.
+    /// The visible state of the cell; does not change it.
     #[must_use]
     pub fn peek(&self, rule: &Rule, now: Now) -> CellView {
         let mut cell = self.clone();
         cell.refresh(rule, now);
-        let (window_age, reset_after, rung) = cell.window(rule, now.at);
+        let (window_age, reset_after, strictness) = cell.window(rule, now.at);
         let remaining = cell
             .remaining(rule, now.at)
             .saturating_sub(cell.reported.outside_use(now.at));
@@ -42,7 +42,7 @@ impl Cell {
             remaining,
             window_age,
             reset_after,
-            strictness: rung,
+            strictness,
         }
     }
 

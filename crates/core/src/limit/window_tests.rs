@@ -26,17 +26,17 @@ fn wall(text: &str) -> Wall {
 /// H10: a call at 11:00:05 starts a new window at 11:00:05.
 #[test]
 fn h7_a_window_opens_with_its_first_call_and_ends_one_period_later() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = fixed(2, s(3_600)).hold_until(HoldUntil::Send);
-    drive.try_one(&rule).unwrap();
-    drive.advance(s(1_800));
-    drive.try_one(&rule).unwrap();
-    let view = drive.peek(&rule);
+    ledger.try_one(&rule).unwrap();
+    ledger.advance(s(1_800));
+    ledger.try_one(&rule).unwrap();
+    let view = ledger.peek(&rule);
     assert_eq!((view.used, view.window_age), (2, Some(s(1_800))));
-    assert_eq!(drive.wait(&rule), (s(1_800), WakeOn::Time));
-    drive.advance(s(1_805));
-    drive.try_one(&rule).unwrap();
-    let view = drive.peek(&rule);
+    assert_eq!(ledger.wait(&rule), (s(1_800), WakeOn::Time));
+    ledger.advance(s(1_805));
+    ledger.try_one(&rule).unwrap();
+    let view = ledger.peek(&rule);
     assert_eq!(
         view.window_age,
         Some(Span::ZERO),
@@ -46,108 +46,108 @@ fn h7_a_window_opens_with_its_first_call_and_ends_one_period_later() {
 
 #[test]
 fn a_window_ends_one_period_after_its_first_response() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = fixed(2, s(10));
-    let permits = drive.take_all(&rule);
+    let permits = ledger.take_all(&rule);
     assert_eq!(
-        drive.wait(&rule).1,
+        ledger.wait(&rule).1,
         WakeOn::Event,
-        "not even the first has an answer"
+        "not even the first has a response"
     );
-    drive.advance(s(1));
-    drive.arrive(&permits[1]);
+    ledger.advance(s(1));
+    ledger.arrive(&permits[1]);
     assert_eq!(
-        drive.wait(&rule),
+        ledger.wait(&rule),
         (s(10), WakeOn::Time),
         "the second proves that the window is open"
     );
-    drive.advance(s(1));
-    drive.arrive(&permits[0]);
-    assert_eq!(drive.wait(&rule), (s(9), WakeOn::Time));
-    drive.advance(s(9));
-    assert_eq!(drive.take_all(&rule).len(), 2);
+    ledger.advance(s(1));
+    ledger.arrive(&permits[0]);
+    assert_eq!(ledger.wait(&rule), (s(9), WakeOn::Time));
+    ledger.advance(s(9));
+    assert_eq!(ledger.take_all(&rule).len(), 2);
 }
 
 #[test]
 fn a_response_after_the_earliest_edge_counts_in_both_windows() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = fixed(3, s(10));
-    let first = drive.try_one(&rule).unwrap();
-    drive.advance(s(1));
-    drive.arrive(&first);
-    drive.advance(ms(8_900));
-    let straggler = drive.try_one(&rule).unwrap();
-    drive.advance(ms(200));
-    drive.arrive(&straggler);
-    drive.advance(ms(900));
+    let first = ledger.try_one(&rule).unwrap();
+    ledger.advance(s(1));
+    ledger.arrive(&first);
+    ledger.advance(ms(8_900));
+    let straggler = ledger.try_one(&rule).unwrap();
+    ledger.advance(ms(200));
+    ledger.arrive(&straggler);
+    ledger.advance(ms(900));
     assert_eq!(
-        drive.take_all(&rule).len(),
+        ledger.take_all(&rule).len(),
         2,
-        "the straggler may have opened the next window"
+        "the late call may have opened the next window"
     );
 }
 
 #[test]
 fn a_window_whose_only_call_was_unsent_never_opened() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = fixed(1, s(10));
-    let permit = drive.try_one(&rule).unwrap();
-    drive.settle(&permit, Outcome::Unsent);
-    assert_eq!(drive.peek(&rule).window_age, None);
-    assert_eq!(drive.peek(&rule).used, 0);
+    let permit = ledger.try_one(&rule).unwrap();
+    ledger.settle(&permit, Outcome::Unsent);
+    assert_eq!(ledger.peek(&rule).window_age, None);
+    assert_eq!(ledger.peek(&rule).used, 0);
 }
 
 /// M14, C13: a calendar day ends at midnight of its zone, with a margin for the provider's clock.
 #[test]
 fn c13_a_day_opens_at_midnight_plus_the_margin() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = daily(100);
-    drive.advance(s(43_200));
+    ledger.advance(s(43_200));
     let mut permits = Vec::new();
-    while let Ok(permit) = drive.try_one(&rule) {
-        drive.arrive(&permit);
+    while let Ok(permit) = ledger.try_one(&rule) {
+        ledger.arrive(&permit);
         permits.push(permit);
     }
     assert_eq!(permits.len(), 100);
-    assert_eq!(drive.wait(&rule), (s(43_200 + 2), WakeOn::Time));
-    drive.advance(s(43_202) - Span(1));
-    assert!(drive.try_one(&rule).is_err());
-    drive.advance(Span(1));
-    assert!(drive.try_one(&rule).is_ok());
-    assert_eq!(drive.peek(&rule).used, 1);
+    assert_eq!(ledger.wait(&rule), (s(43_200 + 2), WakeOn::Time));
+    ledger.advance(s(43_202) - Span(1));
+    assert!(ledger.try_one(&rule).is_err());
+    ledger.advance(Span(1));
+    assert!(ledger.try_one(&rule).is_ok());
+    assert_eq!(ledger.peek(&rule).used, 1);
 }
 
 #[test]
 fn a_call_pending_over_midnight_counts_on_both_days() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = daily(10);
-    drive.advance(s(86_390));
-    let before = drive.try_one(&rule).unwrap();
-    drive.advance(s(20));
-    assert_eq!(drive.peek(&rule).used, 1, "it may be counted today");
-    drive.arrive(&before);
-    assert_eq!(drive.peek(&rule).used, 1);
+    ledger.advance(s(86_390));
+    let before = ledger.try_one(&rule).unwrap();
+    ledger.advance(s(20));
+    assert_eq!(ledger.peek(&rule).used, 1, "it may be counted today");
+    ledger.arrive(&before);
+    assert_eq!(ledger.peek(&rule).used, 1);
 }
 
 #[test]
 fn a_wall_clock_that_jumps_opens_no_window() {
     for (jump, back) in [(86_400, false), (86_400, true), (40, false), (3_600, true)] {
-        let mut drive = TestLedger::new();
+        let mut ledger = TestLedger::new();
         let rule = daily(1);
-        drive.advance(s(86_390));
-        let permit = drive.try_one(&rule).unwrap();
-        drive.arrive(&permit);
-        let wall = drive.now.wall;
-        drive.now.wall = if back { wall - s(jump) } else { wall + s(jump) };
+        ledger.advance(s(86_390));
+        let permit = ledger.try_one(&rule).unwrap();
+        ledger.arrive(&permit);
+        let wall = ledger.now.wall;
+        ledger.now.wall = if back { wall - s(jump) } else { wall + s(jump) };
         assert!(
-            drive.try_one(&rule).is_err(),
+            ledger.try_one(&rule).is_err(),
             "a step of {jump} s, back: {back}"
         );
-        drive.advance(s(9));
-        assert!(drive.try_one(&rule).is_err());
-        drive.advance(s(4));
+        ledger.advance(s(9));
+        assert!(ledger.try_one(&rule).is_err());
+        ledger.advance(s(4));
         assert!(
-            drive.try_one(&rule).is_ok(),
+            ledger.try_one(&rule).is_ok(),
             "the true midnight has passed, jump {jump} {back}"
         );
     }
@@ -155,28 +155,28 @@ fn a_wall_clock_that_jumps_opens_no_window() {
 
 #[test]
 fn a_fast_wall_clock_cannot_open_a_window_early() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = daily(1);
-    let permit = drive.try_one(&rule).unwrap();
-    drive.arrive(&permit);
+    let permit = ledger.try_one(&rule).unwrap();
+    ledger.arrive(&permit);
     for second in 0..80_000 {
-        drive.advance(s(1));
-        drive.now.wall = START + Span((second + 1) * 1_100_000);
+        ledger.advance(s(1));
+        ledger.now.wall = START + Span((second + 1) * 1_100_000);
         if second % 60 == 0 {
-            assert!(drive.try_one(&rule).is_err(), "after {second} s");
+            assert!(ledger.try_one(&rule).is_err(), "after {second} s");
         }
     }
 }
 
 #[test]
 fn the_providers_date_confirms_a_wall_clock_that_was_set_right() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = daily(2);
-    let permit = drive.try_one(&rule).unwrap();
-    drive.now.wall = drive.now.wall + s(86_410);
-    assert_eq!(drive.peek(&rule).used, 1, "not believed yet");
-    let date = Some(drive.now.wall + s(1));
-    drive.arrive_with_reading(
+    let permit = ledger.try_one(&rule).unwrap();
+    ledger.now.wall = ledger.now.wall + s(86_410);
+    assert_eq!(ledger.peek(&rule).used, 1, "not trusted yet");
+    let date = Some(ledger.now.wall + s(1));
+    ledger.arrive_with_reading(
         &permit,
         false,
         LimitReading {
@@ -185,7 +185,7 @@ fn the_providers_date_confirms_a_wall_clock_that_was_set_right() {
         },
     );
     assert_eq!(
-        drive.peek(&rule).used,
+        ledger.peek(&rule).used,
         0,
         "the provider's day is another one"
     );
@@ -301,27 +301,27 @@ fn berlin() -> TimeZone {
     zone
 }
 
-/// The window before left late answers, and the call that opened this one never left.
+/// The previous window left late calls, and the call that opened this one was unsent.
 #[test]
 fn a_fixed_window_whose_only_call_was_unsent_does_not_count() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = Rule::fixed(2, s(10)).unwrap().drift_ppm(0);
-    let first = drive.try_one(&rule).unwrap();
-    drive.advance(s(9));
-    let second = drive.try_one(&rule).unwrap();
-    drive.arrive(&first);
-    drive.advance(s(2));
-    drive.arrive(&second);
-    drive.advance(s(8));
-    let third = drive.try_one(&rule).unwrap();
-    drive.settle(&third, Outcome::Unsent);
+    let first = ledger.try_one(&rule).unwrap();
+    ledger.advance(s(9));
+    let second = ledger.try_one(&rule).unwrap();
+    ledger.arrive(&first);
+    ledger.advance(s(2));
+    ledger.arrive(&second);
+    ledger.advance(s(8));
+    let third = ledger.try_one(&rule).unwrap();
+    ledger.settle(&third, Outcome::Unsent);
     let mut term = TestLedger::term("x", &rule);
     term.cost = 2;
-    let refused = drive.try_terms(smallvec![term.clone()], Priority::Normal);
+    let refused = ledger.try_terms(smallvec![term.clone()], Priority::Normal);
     assert!(
         matches!(refused, Err(Verdict::Wait { after, on: WakeOn::Time, .. }) if after == s(2)),
         "{refused:?}"
     );
-    drive.advance(s(2));
-    assert!(drive.try_terms(smallvec![term], Priority::Normal).is_ok());
+    ledger.advance(s(2));
+    assert!(ledger.try_terms(smallvec![term], Priority::Normal).is_ok());
 }

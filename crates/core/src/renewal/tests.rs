@@ -1,4 +1,4 @@
-//! A token's life by the second, in virtual time.
+//! The lifetime of a token, second by second, in virtual time.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn m6_one_call_fetches_and_the_others_wait() {
     assert_eq!(renewal.next_action(at(9)), TokenAction::Use);
 }
 
-/// M6: renewed five minutes before its end, while the old one serves.
+/// M6: renewed five minutes before it expires, while the old one stays in use.
 #[test]
 fn m6_a_token_is_renewed_before_it_expires_and_stays_in_use() {
     let mut renewal = fetched();
@@ -39,7 +39,7 @@ fn m6_a_token_is_renewed_before_it_expires_and_stays_in_use() {
     assert_eq!(
         renewal.next_action(at(early)),
         TokenAction::Use,
-        "somebody is at it"
+        "a renewal is running"
     );
     assert_eq!(renewal.on_token(at(early + 1), DAY, FIVE_MINUTES), 2);
     assert_eq!(renewal.next_action(at(86_400)), TokenAction::Use);
@@ -63,7 +63,11 @@ fn a_failed_renewal_leaves_the_old_token_in_use() {
         RenewalError::Transient { retry_after: None },
         LOW,
     );
-    assert_eq!(renewal.next_action(at(early)), TokenAction::Use, "it rests");
+    assert_eq!(
+        renewal.next_action(at(early)),
+        TokenAction::Use,
+        "it backs off"
+    );
     assert_eq!(renewal.next_action(at(early + 1)), TokenAction::UseAndRenew);
 }
 
@@ -75,14 +79,14 @@ fn failures_back_off_up_to_a_minute() {
         assert_eq!(renewal.next_action(now), TokenAction::Renew);
         renewal.on_failure(now, RenewalError::Transient { retry_after: None }, LOW);
         let TokenAction::BackOff {
-            remaining: left,
+            remaining,
             permanent: false,
         } = renewal.next_action(now)
         else {
-            panic!("it rests")
+            panic!("it must back off")
         };
-        pauses.push(left.0 / 1_000_000);
-        now += left;
+        pauses.push(remaining.0 / 1_000_000);
+        now += remaining;
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
     renewal.next_action(now);
@@ -91,7 +95,7 @@ fn failures_back_off_up_to_a_minute() {
     assert_eq!(
         renewal.next_action(now),
         TokenAction::Renew,
-        "a success forgets them"
+        "a success resets the failures"
     );
 }
 
@@ -100,11 +104,11 @@ fn rejected_credentials_back_off_longer_and_are_permanent() {
     let mut renewal = Renewal::default();
     renewal.next_action(at(0));
     renewal.on_failure(at(0), RenewalError::Permanent, LOW);
-    let left = Span::from_secs(10);
+    let remaining = Span::from_secs(10);
     assert_eq!(
         renewal.next_action(at(0)),
         TokenAction::BackOff {
-            remaining: left,
+            remaining,
             permanent: true
         }
     );
@@ -130,17 +134,20 @@ fn m6_a_burst_of_401s_is_one_renewal() {
     let mut renewal = fetched();
     assert!(renewal.on_unauthorized(1, at(5)));
     assert_eq!(renewal.next_action(at(5)), TokenAction::Renew);
-    assert!(renewal.on_unauthorized(1, at(5)), "it knows already");
+    assert!(
+        renewal.on_unauthorized(1, at(5)),
+        "the token is rejected already"
+    );
     assert_eq!(renewal.next_action(at(5)), TokenAction::Wait);
     renewal.on_token(at(6), DAY, FIVE_MINUTES);
     assert!(
         renewal.on_unauthorized(1, at(7)),
-        "a late one about the old token"
+        "a late 401 about the old token"
     );
     assert_eq!(renewal.next_action(at(7)), TokenAction::Use);
 }
 
-/// A path that always answers 401 must not cost a login for each call.
+/// A path that always responds 401 must not cost a login for each call.
 #[test]
 fn useless_renewals_back_off() {
     let mut renewal = fetched();
@@ -163,7 +170,7 @@ fn useless_renewals_back_off() {
     renewal.on_retry_result(new, false, at(700), LOW);
     assert!(
         renewal.on_unauthorized(new, at(700)),
-        "one that helped forgets them"
+        "a renewal that helped resets the back-off"
     );
 }
 
@@ -178,10 +185,10 @@ fn each_token_is_judged_once() {
 
 #[test]
 fn token_lifetimes_are_bounded() {
-    for (told, first, last) in [(0, 5, 10), (u64::MAX, 366 * 86_400 - 300, 366 * 86_400)] {
+    for (lifetime, first, last) in [(0, 5, 10), (u64::MAX, 366 * 86_400 - 300, 366 * 86_400)] {
         let mut renewal = Renewal::default();
         renewal.next_action(at(0));
-        renewal.on_token(at(0), Span(told), FIVE_MINUTES);
+        renewal.on_token(at(0), Span(lifetime), FIVE_MINUTES);
         assert_eq!(renewal.next_action(at(first - 1)), TokenAction::Use);
         assert_eq!(renewal.next_action(at(first)), TokenAction::UseAndRenew);
         assert_eq!(renewal.next_action(at(last)), TokenAction::Wait);
@@ -192,9 +199,9 @@ fn token_lifetimes_are_bounded() {
 fn only_a_used_token_is_renewed_by_timer() {
     let mut renewal = fetched();
     let early = at(86_400 - 300);
-    assert!(!renewal.is_due(early), "nobody wanted it");
+    assert!(!renewal.is_due(early), "no call used it");
     renewal.next_action(at(1));
     assert!(!renewal.is_due(at(2)));
     assert!(renewal.is_due(early));
-    assert!(!renewal.is_due(early), "somebody is at it");
+    assert!(!renewal.is_due(early), "a renewal is running");
 }

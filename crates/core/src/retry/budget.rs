@@ -1,10 +1,10 @@
-//! How many of all calls may be retries: a share of the calls, and a few per second besides.
+//! The retry budget: a fraction of all calls, plus a few retries per second.
 //!
-//! Promises: in any stretch of T seconds with C calls at most `depth + min_per_second × T +
-//! ratio × C` retries, so an outage multiplies the load by little more than `1 + ratio`, whatever
-//! the callers do. Integers: tokens are counted in millionths.
+//! Promises: in any T seconds with C calls at most `depth + min_per_second × T + ratio × C`
+//! retries, so an outage multiplies the load by little more than `1 + ratio`, whatever the callers
+//! do. Integers: tokens are counted in millionths.
 //!
-//! Never: blocks a first try.
+//! Never: blocks a first attempt.
 
 use crate::problem::Problems;
 use crate::ratio::Ppm;
@@ -13,23 +13,23 @@ use crate::time::Micros;
 /// One retry in the unit the budget counts in.
 const TOKEN: u64 = 1_000_000;
 
-/// How many seconds of `min_per_second` can be saved up. Ten cover one round of retries after a
-/// short outage of a provider that is called rarely, and are still no storm.
+/// How many seconds of `min_per_second` can accumulate. Ten allow one round of retries after a
+/// short outage of a rarely called provider, and are too few for a retry storm.
 const BURST_SECONDS: u64 = 10;
 
-/// The least that can be saved up, for a budget that lives of its share alone.
+/// The least depth, for a budget with a ratio only.
 const BURST_MIN: u64 = 10;
 
 /// How much of the traffic may be retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetSettings {
-    /// One more retry for so many calls: 20 %, as the common proxies have it.
+    /// Retries per call: 20 %, as in common proxies.
     pub ratio: Ppm,
-    /// And so many per second in any case: 10, so that quiet providers can be retried at all.
+    /// Plus this many per second: 10, so that calls to rarely used providers can be retried at all.
     pub min_per_second: u32,
 }
 
-/// The tokens that are left. One per provider.
+/// The remaining tokens. One budget per provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     millionths: u64,
@@ -46,7 +46,7 @@ impl Default for BudgetSettings {
 }
 
 impl BudgetSettings {
-    /// The most retries that can be saved up.
+    /// The most retries that can accumulate.
     #[must_use]
     pub fn depth(&self) -> u64 {
         (u64::from(self.min_per_second) * BURST_SECONDS).max(BURST_MIN)
@@ -67,7 +67,7 @@ impl BudgetSettings {
 }
 
 impl Budget {
-    /// A full one.
+    /// A full budget.
     #[must_use]
     pub fn new(settings: &BudgetSettings, now: Micros) -> Budget {
         Budget {
@@ -76,7 +76,7 @@ impl Budget {
         }
     }
 
-    /// A call was made for the first time: its share is saved up.
+    /// Adds the tokens for the first attempt of a call.
     pub fn on_call(&mut self, settings: &BudgetSettings, now: Micros) {
         self.refill(settings, now);
         self.add(settings, u64::from(settings.ratio.0));
@@ -85,12 +85,12 @@ impl Budget {
     /// Takes one retry, if there is one.
     pub fn try_take(&mut self, settings: &BudgetSettings, now: Micros) -> bool {
         self.refill(settings, now);
-        let left = self.millionths.checked_sub(TOKEN);
-        self.millionths = left.unwrap_or(self.millionths);
-        left.is_some()
+        let remaining = self.millionths.checked_sub(TOKEN);
+        self.millionths = remaining.unwrap_or(self.millionths);
+        remaining.is_some()
     }
 
-    /// Whole retries left.
+    /// Whole retries remaining.
     #[must_use]
     pub fn remaining(&self, settings: &BudgetSettings, now: Micros) -> u64 {
         let mut then = *self;

@@ -1,4 +1,4 @@
-//! How often (M7), how soon (M8, A9), what safely, and that retries cannot storm.
+//! How often (M7) and when (M8, A9) to retry, which retries are safe, and the retry budget.
 
 use super::{
     Budget, BudgetSettings, Decision, FailedAttempt, Retries, RetrySettings, Safety, StopReason,
@@ -39,7 +39,7 @@ fn decide(failed: &FailedAttempt) -> Decision {
     settings().decide(failed, &mut budget, Dice(1), NOW)
 }
 
-/// M7: two retries after the first try for user calls, five for background, 1 s × 2ⁿ apart.
+/// M7: two retries after the first attempt for user calls, five for background, 1 s × 2ⁿ apart.
 #[test]
 fn priorities_have_their_own_number_of_retries() {
     for (priority, waits) in [
@@ -90,19 +90,19 @@ fn retry_after_wins() {
     }
 }
 
-/// A wait that ends after the deadline is refused now, not then.
+/// If the wait would end after the deadline, the call fails now.
 #[test]
 fn a_retry_past_the_deadline_is_not_made() {
-    let left = Some(Span::from_secs(10));
+    let remaining = Some(Span::from_secs(10));
     let retry_after = Some(Span::from_secs(10));
     let decision = decide(&FailedAttempt {
-        time_remaining: left,
+        time_remaining: remaining,
         retry_after,
         ..failed()
     });
     assert_eq!(decision, Decision::Stop(StopReason::Deadline));
     let decision = decide(&FailedAttempt {
-        time_remaining: left,
+        time_remaining: remaining,
         ..failed()
     });
     assert!(matches!(decision, Decision::Again { .. }));
@@ -127,7 +127,7 @@ fn failures_that_a_retry_cannot_fix_are_final() {
     }
 }
 
-/// A call that may have acted is repeated only with a key, or if no byte of it left.
+/// A call that may have acted is retried only with a key, or if no byte of it was sent.
 #[test]
 fn only_safe_retries_are_made() {
     for method in ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"] {
@@ -185,7 +185,8 @@ fn the_budget_prevents_retry_storms() {
     assert!(retries >= most - 2, "and no fewer: {retries} of {most}");
 }
 
-/// A quiet provider can be retried: tokens come back with time, up to ten seconds' worth.
+/// Calls to a rarely used provider can be retried: tokens refill with time, up to ten seconds'
+/// worth.
 #[test]
 fn the_budget_refills_with_time_and_has_a_depth() {
     let settings = BudgetSettings::default();

@@ -1,11 +1,11 @@
 //! A scope as bytes, for stores.
 //!
-//! A fixed layout of little-endian numbers, so that thirty lines of script can read it: version,
-//! state, what follows the rest, whether it has an end, the end, the probe's owner and number,
-//! checksum. Of an open scope the owner's place says how many have failed in a row; programs that
-//! do not count them write nothing there and read nothing from it.
+//! A fixed layout of little-endian numbers, so that a short script can read it: version, state, how
+//! it reopens, whether it has an end, the end, the probe's owner and number, checksum. In an open
+//! scope the owner field holds the number of failures in a row; programs that do not count failures
+//! write 0 there and ignore it.
 //!
-//! Promises: what is read is what was written; a byte that was changed is found by the checksum.
+//! Promises: a scope reads back as it was written. The checksum detects a changed byte.
 //!
 //! Never: writes another layout without raising [`VERSION`].
 
@@ -14,54 +14,49 @@ use crate::ask::{OwnerId, PermitId, Reopen};
 use crate::limit::Damaged;
 use crate::time::{Micros, Span};
 
-/// The format written today. The first one knew no hold from the cache only; what it wrote is read.
+/// The format written today. Version 1 had no cache-only state; it is still read.
 const VERSION: u8 = 2;
 
 /// Bytes before the checksum.
 const BODY: usize = 24;
 
-/// Bytes of checksum: a damaged image passes once in four thousand million.
+/// Bytes of checksum: damaged bytes pass once in four thousand million.
 const CHECKSUM: usize = 4;
 
-/// How long a scope rests whose state is lost: the longest rest that health gives by itself.
+/// How long a scope stays closed when its state is lost: the longest sleep that health sets by
+/// itself.
 const LOST_CLOSED_FOR: Span = Span::from_secs(300);
 
 impl Scope {
     /// The scope as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BODY + CHECKSUM] {
-        let (tag, then, until, holder) = match self.state {
-            ScopeState::Open { failures: failed } => {
-                let owner = OwnerId(failed);
+        let (tag, reopen, until, permit) = match self.state {
+            ScopeState::Open { failures } => {
+                let owner = OwnerId(failures);
                 (0, Reopen::All, None, PermitId { owner, seq: 0 })
             }
-            ScopeState::Closed {
-                until,
-                reopen: then,
-            } => (1, then, until, PermitId::default()),
-            ScopeState::Probe {
-                permit: holder,
-                until,
-            } => (2, Reopen::Probe, Some(until), holder),
+            ScopeState::Closed { until, reopen } => (1, reopen, until, PermitId::default()),
+            ScopeState::Probe { permit, until } => (2, Reopen::Probe, Some(until), permit),
         };
         let mut bytes = [0; BODY + CHECKSUM];
         bytes[0] = VERSION;
         bytes[1] = tag;
-        bytes[2] = match then {
+        bytes[2] = match reopen {
             Reopen::All => 0,
             Reopen::Probe => 1,
             Reopen::ByOperator => 2,
         };
         bytes[3] = u8::from(until.is_some());
         bytes[4..12].copy_from_slice(&until.unwrap_or_default().0.to_le_bytes());
-        bytes[12..16].copy_from_slice(&holder.owner.0.to_le_bytes());
-        bytes[16..24].copy_from_slice(&holder.seq.to_le_bytes());
+        bytes[12..16].copy_from_slice(&permit.owner.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&permit.seq.to_le_bytes());
         let sum = blake3::hash(&bytes[..BODY]);
         bytes[BODY..].copy_from_slice(&sum.as_bytes()[..CHECKSUM]);
         bytes
     }
 
-    /// The scope that these bytes are.
+    /// Decodes a scope.
     pub fn from_bytes(bytes: &[u8]) -> Result<Scope, Damaged> {
         let bytes: &[u8; BODY + CHECKSUM] = bytes.try_into().map_err(|_| Damaged::Bytes)?;
         if blake3::hash(&bytes[..BODY]).as_bytes()[..CHECKSUM] != bytes[BODY..] {
@@ -76,13 +71,13 @@ impl Scope {
             u64::from_le_bytes(eight)
         };
         let until = (bytes[3] == 1).then(|| Micros(number(4)));
-        let then = match bytes[2] {
+        let reopen = match bytes[2] {
             0 => Reopen::All,
             1 => Reopen::Probe,
             2 => Reopen::ByOperator,
             _ => return Err(Damaged::Bytes),
         };
-        let holder = PermitId {
+        let permit = PermitId {
             owner: OwnerId(u32::from_le_bytes([
                 bytes[12], bytes[13], bytes[14], bytes[15],
             ])),
@@ -90,45 +85,33 @@ impl Scope {
         };
         let state = match (bytes[1], until) {
             (0, _) => ScopeState::Open {
-                failures: holder.owner.0,
+                failures: permit.owner.0,
             },
-            (1, until) => ScopeState::Closed {
-                until,
-                reopen: then,
-            },
-            (2, Some(until)) => ScopeState::Probe {
-                permit: holder,
-                until,
-            },
+            (1, until) => ScopeState::Closed { until, reopen },
+            (2, Some(until)) => ScopeState::Probe { permit, until },
             _ => return Err(Damaged::Bytes),
         };
         Ok(Scope { state })
     }
 
-    /// A scope of which nothing is known since `at`: it rests, and then one call tries.
+    /// A scope whose state was lost at `at`: it is closed, and then one call probes.
     #[must_use]
     pub fn lost(at: Micros) -> Scope {
-        let (until, then) = (Some(at + LOST_CLOSED_FOR), Reopen::Probe);
+        let (until, reopen) = (Some(at + LOST_CLOSED_FOR), Reopen::Probe);
         Scope {
-            state: ScopeState::Closed {
-                until,
-                reopen: then,
-            },
+            state: ScopeState::Closed { until, reopen },
         }
     }
 
-    /// The same state on another clock: what the old clock would have called `then` is `now`. A
-    /// probe has died with its host; the next one may try.
+    /// The same state on another clock: `then` on the old clock is `now` on the new one. A probe
+    /// ended with its host, so the next call may probe.
     #[must_use]
     pub fn rebased(&self, then: Micros, now: Micros) -> Scope {
         let state = match self.state {
-            ScopeState::Open { failures: failed } => ScopeState::Open { failures: failed },
-            ScopeState::Closed {
-                until,
-                reopen: next,
-            } => ScopeState::Closed {
+            ScopeState::Open { failures } => ScopeState::Open { failures },
+            ScopeState::Closed { until, reopen } => ScopeState::Closed {
                 until: until.map(|until| now + until.since(then)),
-                reopen: next,
+                reopen,
             },
             ScopeState::Probe { .. } => ScopeState::Closed {
                 until: Some(now),
@@ -145,7 +128,7 @@ mod tests {
     use crate::scope::ScopeView;
 
     fn every_state() -> Vec<Scope> {
-        let holder = PermitId {
+        let permit = PermitId {
             owner: OwnerId(7),
             seq: 1 << 40,
         };
@@ -166,7 +149,7 @@ mod tests {
                 reopen: Reopen::ByOperator,
             },
             ScopeState::Probe {
-                permit: holder,
+                permit,
                 until: Micros(5),
             },
         ];

@@ -1,4 +1,4 @@
-//! All terms or none, order inside a batch, and what makes waiting hopeless.
+//! All terms or none, order within a batch, and when waiting cannot help.
 
 use smallvec::smallvec;
 
@@ -21,40 +21,40 @@ fn term(cell: &str, rule: &Rule, cost: u64) -> Term {
     }
 }
 
-fn used(drive: &TestLedger, cell: &str, rule: &Rule) -> u64 {
-    let cell = drive.table.get(CellId::named(&[cell])).cloned();
-    cell.unwrap_or_default().peek(rule, drive.now).used
+fn used(ledger: &TestLedger, cell: &str, rule: &Rule) -> u64 {
+    let cell = ledger.table.get(CellId::named(&[cell])).cloned();
+    cell.unwrap_or_default().peek(rule, ledger.now).used
 }
 
-fn verdicts(drive: &mut TestLedger, asks: &[Ask]) -> Vec<bool> {
-    let turn = drive.turn(&[], asks);
+fn verdicts(ledger: &mut TestLedger, asks: &[Ask]) -> Vec<bool> {
+    let turn = ledger.turn(&[], asks);
     let went = |verdict: &Verdict| matches!(verdict, Verdict::Go { .. });
     turn.verdicts.iter().map(went).collect()
 }
 
-/// C11: if one limit refuses, no other is charged.
+/// C11: if one limit rejects, no other is charged.
 #[test]
 fn c11_a_limit_that_agreed_is_not_charged_when_another_rejects() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let (ip, global) = (sliding(5, s(10)), sliding(1, s(10)));
     let terms = smallvec![term("ip", &ip, 1), term("global", &global, 1)];
-    drive
+    ledger
         .try_terms(terms, Priority::Normal)
         .expect("both have room");
     for order in [["ip", "global"], ["global", "ip"]] {
         let rules = order.map(|name| if name == "ip" { &ip } else { &global });
         let terms = smallvec![term(order[0], rules[0], 1), term(order[1], rules[1], 1)];
-        let verdict = drive.try_terms(terms, Priority::Normal).unwrap_err();
+        let verdict = ledger.try_terms(terms, Priority::Normal).unwrap_err();
         let index = usize::from(order[1] == "global");
         assert!(
             matches!(verdict, Verdict::Wait { by: BlockedBy::Term(by), .. } if by == index),
             "{verdict:?}"
         );
     }
-    assert_eq!(used(&drive, "ip", &ip), 1);
+    assert_eq!(used(&ledger, "ip", &ip), 1);
 }
 
-/// Head and end in one word are what they are in two.
+/// `Complete` has the same effect as `Arrived` and `Finished`.
 #[test]
 fn a_complete_response_counts_as_arrived_and_finished() {
     for rule in [
@@ -65,14 +65,14 @@ fn a_complete_response_counts_as_arrived_and_finished() {
         Rule::in_flight(3).unwrap(),
     ] {
         let after = |outcomes: &[Outcome]| {
-            let mut drive = TestLedger::new();
+            let mut ledger = TestLedger::new();
             let terms = smallvec![term("x", &rule, 2)];
-            let permit = drive.try_terms(terms, Priority::Normal).unwrap();
-            drive.advance(s(1));
+            let permit = ledger.try_terms(terms, Priority::Normal).unwrap();
+            ledger.advance(s(1));
             for outcome in outcomes {
-                drive.settle(&permit, outcome.clone());
+                ledger.settle(&permit, outcome.clone());
             }
-            drive.table.get(CellId::named(&["x"])).cloned()
+            ledger.table.get(CellId::named(&["x"])).cloned()
         };
         let age = Span::ZERO;
         let arrived = Outcome::Arrived {
@@ -85,8 +85,8 @@ fn a_complete_response_counts_as_arrived_and_finished() {
     }
 }
 
-/// Symptom: one over the limit. Cause: a cell that an ask names twice was asked for each name
-/// alone, and a permit is held once per cell.
+/// Symptom: one over the limit. Cause: a cell named by two terms was checked for each term alone,
+/// and a permit is held once per cell.
 #[test]
 fn a_cell_named_by_two_terms_is_charged_their_sum_once() {
     for rule in [
@@ -95,23 +95,23 @@ fn a_cell_named_by_two_terms_is_charged_their_sum_once() {
         Rule::bucket(3, s(10), 3).unwrap(),
         Rule::in_flight(3).unwrap(),
     ] {
-        let mut drive = TestLedger::new();
+        let mut ledger = TestLedger::new();
         let twice = || smallvec![term("x", &rule, 1), term("x", &rule, 1)];
-        let permit = drive.try_terms(twice(), Priority::Normal).unwrap();
-        assert_eq!(used(&drive, "x", &rule), 2, "{rule}");
+        let permit = ledger.try_terms(twice(), Priority::Normal).unwrap();
+        assert_eq!(used(&ledger, "x", &rule), 2, "{rule}");
         assert_eq!(permit.marks.len(), 2);
-        assert!(drive.try_terms(twice(), Priority::Normal).is_err());
-        drive.settle(&permit, Outcome::Unsent);
-        assert_eq!(used(&drive, "x", &rule), 0, "{rule}");
-        let permit = drive.try_terms(twice(), Priority::Normal).unwrap();
-        drive.arrive(&permit);
-        drive.settle(&permit, Outcome::Finished { age: Span::ZERO });
-        assert_eq!(used(&drive, "x", &rule), 2, "{rule}");
+        assert!(ledger.try_terms(twice(), Priority::Normal).is_err());
+        ledger.settle(&permit, Outcome::Unsent);
+        assert_eq!(used(&ledger, "x", &rule), 0, "{rule}");
+        let permit = ledger.try_terms(twice(), Priority::Normal).unwrap();
+        ledger.arrive(&permit);
+        ledger.settle(&permit, Outcome::Finished { age: Span::ZERO });
+        assert_eq!(used(&ledger, "x", &rule), 2, "{rule}");
     }
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(3, s(10));
     let terms = smallvec![term("x", &rule, 2), term("x", &rule, 2)];
-    let verdict = drive.try_terms(terms, Priority::Normal).unwrap_err();
+    let verdict = ledger.try_terms(terms, Priority::Normal).unwrap_err();
     assert_eq!(
         verdict,
         Verdict::Never(NeverReason::TooCostly {
@@ -123,29 +123,29 @@ fn a_cell_named_by_two_terms_is_charged_their_sum_once() {
 
 #[test]
 fn a_rejected_cost_blocks_smaller_costs_behind_it_in_its_cell() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(5, s(10));
     for _ in 0..3 {
-        drive.try_one(&rule).unwrap();
+        ledger.try_one(&rule).unwrap();
     }
-    let large = drive.ask(smallvec![term("x", &rule, 4)], Priority::Normal);
-    let small = drive.ask(smallvec![term("x", &rule, 1)], Priority::Normal);
-    let elsewhere = drive.ask(smallvec![term("y", &rule, 1)], Priority::Normal);
-    let urgent = drive.ask(smallvec![term("x", &rule, 1)], Priority::High);
-    let low = drive.ask(smallvec![term("x", &rule, 1)], Priority::Low);
-    let went = verdicts(&mut drive, &[large, small, elsewhere, urgent, low]);
+    let large = ledger.ask(smallvec![term("x", &rule, 4)], Priority::Normal);
+    let small = ledger.ask(smallvec![term("x", &rule, 1)], Priority::Normal);
+    let elsewhere = ledger.ask(smallvec![term("y", &rule, 1)], Priority::Normal);
+    let urgent = ledger.ask(smallvec![term("x", &rule, 1)], Priority::High);
+    let low = ledger.ask(smallvec![term("x", &rule, 1)], Priority::Low);
+    let went = verdicts(&mut ledger, &[large, small, elsewhere, urgent, low]);
     assert_eq!(went, [false, false, true, true, false]);
 }
 
 /// A transaction grants at most 1 % of a limit of a minute or longer; the rest goes with the next.
 #[test]
 fn a_long_limit_grants_one_percent_in_one_turn() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(200, s(60));
     let asks: Vec<Ask> = (0..4)
-        .map(|_| drive.ask(smallvec![term("x", &rule, 1)], Priority::Normal))
+        .map(|_| ledger.ask(smallvec![term("x", &rule, 1)], Priority::Normal))
         .collect();
-    let turn = drive.turn(&[], &asks);
+    let turn = ledger.turn(&[], &asks);
     let went = |verdict: &&Verdict| matches!(verdict, Verdict::Go { .. });
     assert_eq!(turn.verdicts.iter().filter(went).count(), 2);
     assert!(matches!(
@@ -156,22 +156,22 @@ fn a_long_limit_grants_one_percent_in_one_turn() {
             ..
         }
     ));
-    let whole = drive.ask(smallvec![term("y", &rule, 200)], Priority::Normal);
+    let whole = ledger.ask(smallvec![term("y", &rule, 200)], Priority::Normal);
     assert_eq!(
-        verdicts(&mut drive, &[whole]),
+        verdicts(&mut ledger, &[whole]),
         [true],
-        "one that is larger goes alone"
+        "a larger cost goes alone"
     );
 }
 
-/// A cost that the reserve leaves no room for is never, not later: waiting cannot help.
+/// A cost that does not fit beside the reserve is never granted, not later: waiting cannot help.
 #[test]
 fn never_only_where_waiting_cannot_help() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(10, s(1));
     let mut reserved = term("x", &rule, 3);
     reserved.reserve = 8;
-    let verdict = drive
+    let verdict = ledger
         .try_terms(smallvec![reserved.clone()], Priority::Normal)
         .unwrap_err();
     assert_eq!(
@@ -182,10 +182,10 @@ fn never_only_where_waiting_cannot_help() {
         })
     );
     reserved.cost = 2;
-    drive
+    ledger
         .try_terms(smallvec![reserved.clone()], Priority::Normal)
         .unwrap();
-    let verdict = drive
+    let verdict = ledger
         .try_terms(smallvec![reserved], Priority::Normal)
         .unwrap_err();
     assert!(matches!(verdict, Verdict::Wait { .. }), "{verdict:?}");
@@ -193,12 +193,12 @@ fn never_only_where_waiting_cannot_help() {
 
 #[test]
 fn the_verdict_names_the_longest_of_several_waits() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let (short, long) = (sliding(1, s(1)), sliding(1, s(10)));
     let both = || smallvec![term("a", &short, 1), term("b", &long, 1)];
-    let permit = drive.try_terms(both(), Priority::Normal).unwrap();
-    drive.arrive(&permit);
-    let verdict = drive.try_terms(both(), Priority::Normal).unwrap_err();
+    let permit = ledger.try_terms(both(), Priority::Normal).unwrap();
+    ledger.arrive(&permit);
+    let verdict = ledger.try_terms(both(), Priority::Normal).unwrap_err();
     assert_eq!(
         verdict,
         Verdict::Wait {
@@ -209,20 +209,20 @@ fn the_verdict_names_the_longest_of_several_waits() {
     );
 }
 
-/// The terms of one turn are decided on what the settles of the same turn have left.
+/// Settles of a turn are applied before its asks are decided.
 #[test]
 fn settles_come_before_asks() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(1, s(10));
-    let permit = drive.try_one(&rule).unwrap();
+    let permit = ledger.try_one(&rule).unwrap();
     let settle = Settle::Permit {
         id: permit.id,
         terms: permit.terms,
         scopes: Scopes::new(),
         outcome: Outcome::Unsent,
     };
-    let ask = drive.ask(smallvec![term("x", &rule, 1)], Priority::Normal);
-    let turn = drive.turn(&[settle], &[ask]);
+    let ask = ledger.ask(smallvec![term("x", &rule, 1)], Priority::Normal);
+    let turn = ledger.turn(&[settle], &[ask]);
     assert!(matches!(turn.verdicts[0], Verdict::Go { .. }));
 }
 
@@ -230,29 +230,29 @@ fn scope() -> ScopeId {
     ScopeId::named(&["tmdb"])
 }
 
-fn scoped(drive: &mut TestLedger) -> Ask {
+fn scoped(ledger: &mut TestLedger) -> Ask {
     let rule = sliding(100, s(1));
-    let mut ask = drive.ask(smallvec![term("x", &rule, 1)], Priority::Normal);
+    let mut ask = ledger.ask(smallvec![term("x", &rule, 1)], Priority::Normal);
     ask.scopes.push(scope());
     ask
 }
 
-fn close(drive: &mut TestLedger, rest: Option<Span>, then: Reopen) {
+fn close(ledger: &mut TestLedger, rest: Option<Span>, then: Reopen) {
     let close = Settle::Close {
         scope: scope(),
         age: Span::ZERO,
         closed_for: rest,
         reopen: then,
     };
-    assert_eq!(drive.turn(&[close], &[]).changed_scopes, [scope()]);
+    assert_eq!(ledger.turn(&[close], &[]).changed_scopes, [scope()]);
 }
 
 #[test]
 fn a_closed_scope_rejects_without_charging_and_opens_by_itself() {
-    let mut drive = TestLedger::new();
-    close(&mut drive, Some(s(30)), Reopen::All);
-    let ask = scoped(&mut drive);
-    let turn = drive.turn(&[], std::slice::from_ref(&ask));
+    let mut ledger = TestLedger::new();
+    close(&mut ledger, Some(s(30)), Reopen::All);
+    let ask = scoped(&mut ledger);
+    let turn = ledger.turn(&[], std::slice::from_ref(&ask));
     assert_eq!(
         turn.verdicts,
         [Verdict::Wait {
@@ -261,69 +261,77 @@ fn a_closed_scope_rejects_without_charging_and_opens_by_itself() {
             by: BlockedBy::Scope(0)
         }]
     );
-    assert_eq!(used(&drive, "x", &sliding(100, s(1))), 0);
-    drive.advance(s(30));
-    let asks = [scoped(&mut drive), scoped(&mut drive)];
-    assert_eq!(verdicts(&mut drive, &asks), [true, true]);
+    assert_eq!(used(&ledger, "x", &sliding(100, s(1))), 0);
+    ledger.advance(s(30));
+    let asks = [scoped(&mut ledger), scoped(&mut ledger)];
+    assert_eq!(verdicts(&mut ledger, &asks), [true, true]);
 }
 
 #[test]
 fn after_a_sleep_the_next_probe_waits_for_the_outcome_of_the_first() {
-    let mut drive = TestLedger::new();
-    close(&mut drive, Some(s(30)), Reopen::Probe);
-    drive.advance(s(30));
-    let asks = [scoped(&mut drive), scoped(&mut drive)];
-    assert_eq!(verdicts(&mut drive, &asks), [true, false]);
-    drive.advance(s(35) - Span(1));
-    let ask = scoped(&mut drive);
-    assert_eq!(verdicts(&mut drive, &[ask]), [false]);
-    drive.advance(Span(1));
-    let asks = [scoped(&mut drive), scoped(&mut drive)];
+    let mut ledger = TestLedger::new();
+    close(&mut ledger, Some(s(30)), Reopen::Probe);
+    ledger.advance(s(30));
+    let asks = [scoped(&mut ledger), scoped(&mut ledger)];
+    assert_eq!(verdicts(&mut ledger, &asks), [true, false]);
+    ledger.advance(s(35) - Span(1));
+    let ask = scoped(&mut ledger);
+    assert_eq!(verdicts(&mut ledger, &[ask]), [false]);
+    ledger.advance(Span(1));
+    let asks = [scoped(&mut ledger), scoped(&mut ledger)];
     assert_eq!(
-        verdicts(&mut drive, &asks),
+        verdicts(&mut ledger, &asks),
         [true, false],
-        "nothing was heard of the first probe"
+        "the first probe has no outcome"
     );
 }
 
 #[test]
 fn only_the_probe_itself_returns_its_place_when_it_was_not_sent() {
-    let mut drive = TestLedger::new();
-    close(&mut drive, Some(s(1)), Reopen::Probe);
-    drive.advance(s(1));
-    let probe = scoped(&mut drive);
-    assert_eq!(verdicts(&mut drive, std::slice::from_ref(&probe)), [true]);
+    let mut ledger = TestLedger::new();
+    close(&mut ledger, Some(s(1)), Reopen::Probe);
+    ledger.advance(s(1));
+    let probe = scoped(&mut ledger);
+    assert_eq!(verdicts(&mut ledger, std::slice::from_ref(&probe)), [true]);
     let unsent = |ask: &Ask| Settle::Permit {
         id: ask.id,
         terms: ask.terms.clone(),
         scopes: ask.scopes.clone(),
         outcome: Outcome::Unsent,
     };
-    let other = scoped(&mut drive);
-    assert!(drive.turn(&[unsent(&other)], &[]).changed_scopes.is_empty());
-    assert_eq!(drive.turn(&[unsent(&probe)], &[]).changed_scopes, [scope()]);
-    let next = scoped(&mut drive);
-    assert_eq!(verdicts(&mut drive, &[next]), [true]);
+    let other = scoped(&mut ledger);
+    assert!(
+        ledger
+            .turn(&[unsent(&other)], &[])
+            .changed_scopes
+            .is_empty()
+    );
+    assert_eq!(
+        ledger.turn(&[unsent(&probe)], &[]).changed_scopes,
+        [scope()]
+    );
+    let next = scoped(&mut ledger);
+    assert_eq!(verdicts(&mut ledger, &[next]), [true]);
 }
 
-/// Symptom: at the end of a sleep every process went at once. Cause: a cool-down told meanwhile
-/// replaced what was to follow.
+/// Symptom: at the end of a sleep every process sent calls at once. Cause: a cool-down reported
+/// meanwhile replaced the required probe.
 #[test]
 fn a_cool_down_during_a_sleep_or_a_probe_keeps_the_probe() {
-    let mut drive = TestLedger::new();
-    close(&mut drive, Some(s(30)), Reopen::Probe);
-    close(&mut drive, Some(s(5)), Reopen::All);
-    drive.advance(s(30));
-    let asks = [scoped(&mut drive), scoped(&mut drive)];
-    assert_eq!(verdicts(&mut drive, &asks), [true, false]);
-    close(&mut drive, Some(s(5)), Reopen::All);
-    drive.advance(s(5));
-    let asks = [scoped(&mut drive), scoped(&mut drive)];
-    assert_eq!(verdicts(&mut drive, &asks), [true, false]);
-    let turn = drive.turn(&[Settle::Open { scope: scope() }], &[]);
+    let mut ledger = TestLedger::new();
+    close(&mut ledger, Some(s(30)), Reopen::Probe);
+    close(&mut ledger, Some(s(5)), Reopen::All);
+    ledger.advance(s(30));
+    let asks = [scoped(&mut ledger), scoped(&mut ledger)];
+    assert_eq!(verdicts(&mut ledger, &asks), [true, false]);
+    close(&mut ledger, Some(s(5)), Reopen::All);
+    ledger.advance(s(5));
+    let asks = [scoped(&mut ledger), scoped(&mut ledger)];
+    assert_eq!(verdicts(&mut ledger, &asks), [true, false]);
+    let turn = ledger.turn(&[Settle::Open { scope: scope() }], &[]);
     assert_eq!(turn.changed_scopes, [scope()]);
-    let asks = [scoped(&mut drive), scoped(&mut drive)];
-    assert_eq!(verdicts(&mut drive, &asks), [true, true]);
+    let asks = [scoped(&mut ledger), scoped(&mut ledger)];
+    assert_eq!(verdicts(&mut ledger, &asks), [true, true]);
 }
 
 fn failed(age: Span) -> Settle {
@@ -335,35 +343,35 @@ fn failed(age: Span) -> Settle {
     }
 }
 
-/// Told with an age, it rests from when it was found out.
+/// The closed time starts when the failure was seen, not when it was reported.
 #[test]
 fn failures_in_a_row_close_a_scope_and_a_probe_follows() {
-    let mut drive = TestLedger::new();
-    drive.advance(s(10));
+    let mut ledger = TestLedger::new();
+    ledger.advance(s(10));
     for _ in 0..2 {
-        assert!(drive.turn(&[failed(s(2))], &[]).changed_scopes.is_empty());
+        assert!(ledger.turn(&[failed(s(2))], &[]).changed_scopes.is_empty());
     }
-    let ask = scoped(&mut drive);
-    assert_eq!(verdicts(&mut drive, &[ask]), [true]);
-    assert_eq!(drive.turn(&[failed(s(2))], &[]).changed_scopes, [scope()]);
-    let late = drive.turn(&[failed(Span::ZERO)], &[]);
+    let ask = scoped(&mut ledger);
+    assert_eq!(verdicts(&mut ledger, &[ask]), [true]);
+    assert_eq!(ledger.turn(&[failed(s(2))], &[]).changed_scopes, [scope()]);
+    let late = ledger.turn(&[failed(Span::ZERO)], &[]);
     assert!(
         late.changed_scopes.is_empty(),
-        "old news makes no rest longer"
+        "an old failure does not extend the closed time"
     );
-    drive.advance(s(28) - Span(1));
-    let ask = scoped(&mut drive);
-    assert_eq!(verdicts(&mut drive, &[ask]), [false]);
-    drive.advance(Span(1));
-    let asks = [scoped(&mut drive), scoped(&mut drive)];
-    assert_eq!(verdicts(&mut drive, &asks), [true, false]);
+    ledger.advance(s(28) - Span(1));
+    let ask = scoped(&mut ledger);
+    assert_eq!(verdicts(&mut ledger, &[ask]), [false]);
+    ledger.advance(Span(1));
+    let asks = [scoped(&mut ledger), scoped(&mut ledger)];
+    assert_eq!(verdicts(&mut ledger, &asks), [true, false]);
 }
 
 #[test]
 fn a_counted_response_ends_a_row_of_failures_and_a_429_does_not() {
-    let mut drive = TestLedger::new();
-    let asks = [scoped(&mut drive), scoped(&mut drive)];
-    assert_eq!(verdicts(&mut drive, &asks), [true, true]);
+    let mut ledger = TestLedger::new();
+    let asks = [scoped(&mut ledger), scoped(&mut ledger)];
+    assert_eq!(verdicts(&mut ledger, &asks), [true, true]);
     let arrived = |ask: &Ask, refused| Settle::Permit {
         id: ask.id,
         terms: ask.terms.clone(),
@@ -376,58 +384,58 @@ fn a_counted_response_ends_a_row_of_failures_and_a_429_does_not() {
     };
     let (well, refused) = (arrived(&asks[0], false), arrived(&asks[1], true));
     let two = [failed(Span::ZERO), failed(Span::ZERO)];
-    drive.turn(&two, &[]);
-    drive.turn(&[well], &[]);
-    assert!(drive.turn(&two, &[]).changed_scopes.is_empty());
-    drive.turn(&[refused], &[]);
+    ledger.turn(&two, &[]);
+    ledger.turn(&[well], &[]);
+    assert!(ledger.turn(&two, &[]).changed_scopes.is_empty());
+    ledger.turn(&[refused], &[]);
     assert_eq!(
-        drive.turn(&[failed(Span::ZERO)], &[]).changed_scopes,
+        ledger.turn(&[failed(Span::ZERO)], &[]).changed_scopes,
         [scope()]
     );
 }
 
 #[test]
 fn a_scope_closed_by_an_operator_opens_only_by_an_operator() {
-    let mut drive = TestLedger::new();
-    close(&mut drive, None, Reopen::All);
-    close(&mut drive, Some(s(1)), Reopen::Probe);
-    drive.advance(s(86_400));
-    let ask = scoped(&mut drive);
-    assert_eq!(verdicts(&mut drive, &[ask]), [false]);
-    drive.turn(&[Settle::Open { scope: scope() }], &[]);
-    let asks = [scoped(&mut drive), scoped(&mut drive)];
-    assert_eq!(verdicts(&mut drive, &asks), [true, true]);
+    let mut ledger = TestLedger::new();
+    close(&mut ledger, None, Reopen::All);
+    close(&mut ledger, Some(s(1)), Reopen::Probe);
+    ledger.advance(s(86_400));
+    let ask = scoped(&mut ledger);
+    assert_eq!(verdicts(&mut ledger, &[ask]), [false]);
+    ledger.turn(&[Settle::Open { scope: scope() }], &[]);
+    let asks = [scoped(&mut ledger), scoped(&mut ledger)];
+    assert_eq!(verdicts(&mut ledger, &asks), [true, true]);
 }
 
 #[test]
 fn a_shorter_cool_down_never_ends_a_longer_one() {
-    let mut drive = TestLedger::new();
-    close(&mut drive, Some(s(30)), Reopen::All);
-    close(&mut drive, Some(s(5)), Reopen::All);
-    drive.advance(s(29));
-    let ask = scoped(&mut drive);
-    assert_eq!(verdicts(&mut drive, &[ask]), [false]);
+    let mut ledger = TestLedger::new();
+    close(&mut ledger, Some(s(30)), Reopen::All);
+    close(&mut ledger, Some(s(5)), Reopen::All);
+    ledger.advance(s(29));
+    let ask = scoped(&mut ledger);
+    assert_eq!(verdicts(&mut ledger, &[ask]), [false]);
 }
 
 #[test]
 fn a_sweep_removes_open_scopes_and_keeps_closed_and_probing_ones() {
-    let mut drive = TestLedger::new();
-    close(&mut drive, Some(s(30)), Reopen::Probe);
-    drive.table.sweep(drive.now.at, 10);
-    let ask = scoped(&mut drive);
-    assert_eq!(verdicts(&mut drive, &[ask]), [false]);
-    drive.advance(s(30));
-    drive.table.sweep(drive.now.at, 10);
-    let asks = [scoped(&mut drive), scoped(&mut drive)];
-    assert_eq!(verdicts(&mut drive, &asks), [true, false]);
+    let mut ledger = TestLedger::new();
+    close(&mut ledger, Some(s(30)), Reopen::Probe);
+    ledger.table.sweep(ledger.now.at, 10);
+    let ask = scoped(&mut ledger);
+    assert_eq!(verdicts(&mut ledger, &[ask]), [false]);
+    ledger.advance(s(30));
+    ledger.table.sweep(ledger.now.at, 10);
+    let asks = [scoped(&mut ledger), scoped(&mut ledger)];
+    assert_eq!(verdicts(&mut ledger, &asks), [true, false]);
 }
 
-/// A settle that comes for a permit nobody knows changes nothing, whatever it says.
+/// A settle for an unknown permit changes nothing, whatever it says.
 #[test]
 fn a_settle_for_an_unknown_permit_changes_nothing() {
-    let mut drive = TestLedger::new();
+    let mut ledger = TestLedger::new();
     let rule = sliding(2, s(10));
-    let permit = drive.try_one(&rule).unwrap();
+    let permit = ledger.try_one(&rule).unwrap();
     let stranger = Permit {
         id: crate::ask::PermitId {
             seq: 999,
@@ -435,7 +443,7 @@ fn a_settle_for_an_unknown_permit_changes_nothing() {
         },
         ..permit
     };
-    let before = drive.peek(&rule);
+    let before = ledger.peek(&rule);
     for outcome in [
         Outcome::Unsent,
         Outcome::Failed { age: Span::ZERO },
@@ -446,8 +454,8 @@ fn a_settle_for_an_unknown_permit_changes_nothing() {
             late: Span::ZERO,
         },
     ] {
-        assert!(drive.settle(&stranger, outcome).freed.is_empty());
+        assert!(ledger.settle(&stranger, outcome).freed.is_empty());
     }
-    assert_eq!(drive.peek(&rule), before);
-    assert_eq!(drive.now.at, Micros(7_000_000_000));
+    assert_eq!(ledger.peek(&rule), before);
+    assert_eq!(ledger.now.at, Micros(7_000_000_000));
 }

@@ -1,5 +1,5 @@
-//! What two of the documents say about answers, sentence by sentence: where limits are read from (S4),
-//! and what a `Retry-After` is worth (A9).
+//! What two of the documents say about responses, sentence by sentence: where limits are read from
+//! (S4), and how a `Retry-After` is bounded (A9).
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ fn s4_limits_are_read_from_headers_and_from_both_bodies() {
     assert_eq!(feedback.scope.as_deref(), Some("Fixture"));
 }
 
-/// S4: the local count follows the provider's when the provider has less left, and only then.
+/// S4: the local count follows the provider's count down, and never up.
 #[test]
 fn s4_the_local_count_follows_the_provider_down() {
     let left_after = |said: u64| {
@@ -120,7 +120,7 @@ fn s4_the_local_count_follows_the_provider_down() {
     assert_eq!(left_after(9_000), 2_999, "never up");
 }
 
-/// A9: what a `Retry-After` is worth, from the header to the wait.
+/// A9: how a `Retry-After` is bounded, from the header to the wait.
 #[test]
 fn a9_retry_after_is_honoured_floored_or_absent() {
     let waits = |value: &str| {

@@ -1,4 +1,4 @@
-//! `docs/dialects.md` says what is true: its examples are run, and no dialect is missing.
+//! `docs/dialects.md` is correct: its examples are run, and no dialect is missing.
 
 use crate::vector::instant;
 use tollgate_core::feedback::{Dialects, Feedback, LimitVerdict, Response, read};
@@ -6,7 +6,7 @@ use tollgate_core::time::Wall;
 
 const PAGE: &str = include_str!("../../../../docs/dialects.md");
 
-/// One row of an example table: provider, status, header lines and body, the reading claimed.
+/// One row of an example table: provider, status, header lines and body, the claimed feedback.
 struct Example {
     provider: String,
     status: u16,
@@ -45,9 +45,9 @@ impl Example {
     }
 }
 
-/// The reading in the words of the page.
-fn describe(told: &Feedback, now: Wall) -> String {
-    let verdict = match told.verdict {
+/// The feedback in the format of the page.
+fn describe(feedback: &Feedback, now: Wall) -> String {
+    let verdict = match feedback.verdict {
         LimitVerdict::Passed => "passed",
         LimitVerdict::Limited => "limited",
         LimitVerdict::Spent => "spent",
@@ -57,21 +57,24 @@ fn describe(told: &Feedback, now: Wall) -> String {
         let text = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
         text.trim_end_matches('0').trim_end_matches('.').to_owned()
     };
-    let left = match (told.remaining, told.limit) {
-        (Some(left), Some(limit)) => Some(format!("{left} of {limit} left")),
-        (Some(left), None) => Some(format!("{left} left")),
+    let remaining = match (feedback.remaining, feedback.limit) {
+        (Some(remaining), Some(limit)) => Some(format!("{remaining} of {limit} left")),
+        (Some(remaining), None) => Some(format!("{remaining} left")),
         (None, Some(limit)) => Some(format!("limit {limit}")),
         (None, None) => None,
     };
-    let reset = told
+    let reset = feedback
         .reset_at
         .map(|at| format!("resets in {} s", seconds(at.since(now).0)));
-    let time = told
+    let time = feedback
         .wait
         .map(|wait| format!("wait {} s", seconds(wait.0)))
         .or(reset);
-    let scope = told.scope.as_ref().map(|scope| format!("scope {scope}"));
-    let parts = [Some(verdict.to_owned()), left, time, scope];
+    let scope = feedback
+        .scope
+        .as_ref()
+        .map(|scope| format!("scope {scope}"));
+    let parts = [Some(verdict.to_owned()), remaining, time, scope];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
@@ -92,9 +95,9 @@ fn s4_a9_every_example_of_the_page_is_read_as_it_says() {
             headers: &headers,
             body,
         };
-        let told = read(&response, dialects.get(&example.provider).unwrap(), now);
+        let feedback = read(&response, dialects.get(&example.provider).unwrap(), now);
         assert_eq!(
-            describe(&told, now),
+            describe(&feedback, now),
             example.claim,
             "{} {:?}",
             example.provider,

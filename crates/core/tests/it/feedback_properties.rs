@@ -1,4 +1,4 @@
-//! R-A14, A9: whatever a provider sends, the answer stays within its bounds.
+//! R-A14, A9: whatever a provider sends, the feedback stays within its bounds.
 
 use crate::vector::instant;
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn config() -> ProptestConfig {
     }
 }
 
-/// Names that some family looks at, so that hostile values reach its code.
+/// Names that some family reads, so that hostile values reach its code.
 const NAMES: &[&str] = &[
     "Retry-After",
     "retry-after-ms",
@@ -53,7 +53,7 @@ const NAMES: &[&str] = &[
     "x-amzn-ErrorType",
 ];
 
-/// Values near enough to the truth to get past the first check.
+/// Values that are realistic enough to pass the first check.
 fn value() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         any::<Vec<u8>>(),
@@ -136,50 +136,54 @@ fn read_lines(name: &str, status: u16, lines: &[(String, Vec<u8>)], body: &[u8])
 }
 
 /// Every promise about bounds.
-fn assert_bounded(told: &Feedback) {
-    assert!(told.wait.is_none_or(|wait| wait <= HORIZON), "{told:?}");
+fn assert_bounded(feedback: &Feedback) {
     assert!(
-        told.reset_at
+        feedback.wait.is_none_or(|wait| wait <= HORIZON),
+        "{feedback:?}"
+    );
+    assert!(
+        feedback
+            .reset_at
             .is_none_or(|at| at >= NOW && at <= NOW + HORIZON),
-        "{told:?}"
+        "{feedback:?}"
     );
     assert!(
-        told.remaining.is_none_or(|count| count <= COUNT_MAX),
-        "{told:?}"
+        feedback.remaining.is_none_or(|count| count <= COUNT_MAX),
+        "{feedback:?}"
     );
     assert!(
-        told.limit.is_none_or(|count| count <= COUNT_MAX),
-        "{told:?}"
+        feedback.limit.is_none_or(|count| count <= COUNT_MAX),
+        "{feedback:?}"
     );
-    for window in &told.windows {
+    for window in &feedback.windows {
         assert!(
             window.remaining.is_none_or(|count| count <= COUNT_MAX),
-            "{told:?}"
+            "{feedback:?}"
         );
         assert!(
             window.limit.is_none_or(|count| count <= COUNT_MAX),
-            "{told:?}"
+            "{feedback:?}"
         );
         assert!(
             window.reset.is_none_or(|reset| reset <= HORIZON),
-            "{told:?}"
+            "{feedback:?}"
         );
     }
-    let names = told
+    let names = feedback
         .windows
         .iter()
         .filter_map(|window| window.name.as_ref());
-    for name in names.chain(&told.scope) {
+    for name in names.chain(&feedback.scope) {
         assert!(
             name.len() <= 128 && name.chars().all(|c| (' '..='~').contains(&c)),
-            "{told:?}"
+            "{feedback:?}"
         );
     }
-    if let Some(wait) = told.wait {
-        assert_eq!(told.reset_at, Some(NOW + wait), "{told:?}");
+    if let Some(wait) = feedback.wait {
+        assert_eq!(feedback.reset_at, Some(NOW + wait), "{feedback:?}");
     }
-    if told.verdict == LimitVerdict::Passed && told.wait.is_some() {
-        assert_eq!(told.remaining, Some(0), "{told:?}");
+    if feedback.verdict == LimitVerdict::Passed && feedback.wait.is_some() {
+        assert_eq!(feedback.remaining, Some(0), "{feedback:?}");
     }
 }
 
@@ -201,8 +205,8 @@ proptest! {
     #[test]
     fn a9_seconds_up_to_31_days_are_honoured_as_given(seconds in 0_u64..=2_678_400) {
         let lines = [("Retry-After".to_owned(), seconds.to_string().into_bytes())];
-        let told = read_lines("generic", 429, &lines, b"");
-        prop_assert_eq!(told.wait, Some(Span::from_secs(seconds)));
+        let feedback = read_lines("generic", 429, &lines, b"");
+        prop_assert_eq!(feedback.wait, Some(Span::from_secs(seconds)));
     }
 
     #[test]
@@ -230,9 +234,9 @@ proptest! {
             line("X-RateLimit-Remaining", first), line("X-RateLimit-Remaining", second),
             line("Retry-After", first), line("Retry-After", second),
         ];
-        let told = read_lines("generic", 429, &lines(a, b), b"");
-        prop_assert_eq!(&told, &read_lines("generic", 429, &lines(b, a), b""));
-        prop_assert_eq!((told.remaining, told.wait), (Some(a.min(b)), Some(Span::from_secs(a.max(b)))));
+        let feedback = read_lines("generic", 429, &lines(a, b), b"");
+        prop_assert_eq!(&feedback, &read_lines("generic", 429, &lines(b, a), b""));
+        prop_assert_eq!((feedback.remaining, feedback.wait), (Some(a.min(b)), Some(Span::from_secs(a.max(b)))));
     }
 }
 
@@ -243,8 +247,8 @@ fn vectors() -> Vec<Value> {
         .collect()
 }
 
-/// One vector as published, and with names in another case and order (lines of one name keep
-/// theirs: HTTP gives that order a meaning).
+/// One vector as published, and with names in another case and order (lines with the same name
+/// stay in order: HTTP gives that order a meaning).
 fn both_orders(vector: &Value, keys: &[u64], upper: bool) -> (Feedback, Feedback) {
     let dialects = Dialects::built_in();
     let dialect = dialects.get(vector["provider"].as_str().unwrap()).unwrap();
@@ -274,7 +278,7 @@ fn both_orders(vector: &Value, keys: &[u64], upper: bool) -> (Feedback, Feedback
     }
     let read_all = |lines: &[(String, &[u8])]| {
         let headers: Vec<(&str, &[u8])> = lines.iter().map(|(n, v)| (n.as_str(), *v)).collect();
-        let mut told = read(
+        let mut feedback = read(
             &Response {
                 status,
                 headers: &headers,
@@ -283,8 +287,8 @@ fn both_orders(vector: &Value, keys: &[u64], upper: bool) -> (Feedback, Feedback
             dialect,
             now,
         );
-        told.windows.sort_by_key(|window| format!("{window:?}"));
-        told
+        feedback.windows.sort_by_key(|window| format!("{window:?}"));
+        feedback
     };
     (read_all(&lines), read_all(&mixed))
 }

@@ -1,4 +1,4 @@
-//! S4, A9, A11: every response of the data files is read as its vector says.
+//! S4, A9, A11: every response of the data files gives the feedback that its vector expects.
 //!
 //! `rate_limit_responses.jsonl` are the vectors that the rules were published with;
 //! `variants.jsonl` are more of every family: other numbers and cases, repeated, missing and

@@ -1,6 +1,6 @@
-//! `fresh` in `rfc9111` mode beside an independent reading of the same rules, the crate
-//! `http-cache-semantics`, over every combination of what matters. Where the two differ, a rule of
-//! this page says why; whatever no rule explains fails.
+//! Compares `fresh` in `rfc9111` mode with an independent implementation of the same rules, the
+//! crate `http-cache-semantics`, over every relevant combination. Where the two differ, a rule of
+//! this file says why; a difference without a rule fails.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -66,7 +66,7 @@ struct Case {
     cookie: bool,
     authorized: bool,
     ask: (&'static str, &'static str),
-    /// Half seconds since it came, never a whole one: the edges are tested elsewhere.
+    /// Half seconds since its receipt, never a whole second: the edges are tested elsewhere.
     later: u64,
 }
 
@@ -109,14 +109,14 @@ impl Case {
             .collect()
     }
 
-    /// May it be used without asking, as we read it?
+    /// May it be served without a call, by our rules?
     fn ours(&self) -> bool {
         let rule = FreshnessRule {
             mode: FreshnessMode::Rfc9111,
             ..FreshnessRule::default()
         };
         let headers = Lines(self.response_headers());
-        let answered = StoreCandidate {
+        let candidate = StoreCandidate {
             status: self.status,
             headers: &headers,
             authorization: self.authorized,
@@ -128,34 +128,34 @@ impl Case {
             received: got,
             chosen_lifetime: Span::ZERO,
         };
-        let Ok(kept) = check_storable(&rule, &answered, times) else {
+        let Ok(freshness) = check_storable(&rule, &candidate, times) else {
             return false;
         };
         let demand = Demand::read(FreshnessMode::Rfc9111, &Lines(self.request_headers()));
         let now = got + Span::from_millis(self.later * 500);
-        match kept.decide(&demand, now) {
+        match freshness.decide(&demand, now) {
             FreshnessDecision::Fresh | FreshnessDecision::Stale { .. } => true,
             FreshnessDecision::Fetch { .. } => false,
         }
     }
 
-    /// The same as the crate reads it.
+    /// The same by the crate's rules.
     fn theirs(&self) -> bool {
         let mut first = Request::get("http://a/");
         if self.authorized {
             first = first.header("authorization", "x");
         }
-        let mut answer = Response::builder().status(self.status);
+        let mut response = Response::builder().status(self.status);
         for (name, value) in self.response_headers() {
-            answer = answer.header(name, value);
+            response = response.header(name, value);
         }
         let mut second = Request::get("http://a/");
         for (name, value) in self.request_headers() {
             second = second.header(name, value);
         }
         let got = SystemTime::UNIX_EPOCH + Duration::from_secs(GOT);
-        let (first, answer) = (first.body(()).unwrap(), answer.body(()).unwrap());
-        let policy = CachePolicy::new_options(&first, &answer, got, CacheOptions::default());
+        let (first, response) = (first.body(()).unwrap(), response.body(()).unwrap());
+        let policy = CachePolicy::new_options(&first, &response, got, CacheOptions::default());
         let now = got + Duration::from_millis(self.later * 500);
         policy.is_storable()
             && matches!(
@@ -164,49 +164,49 @@ impl Case {
             )
     }
 
-    /// Why we do not use what the crate would use.
+    /// Why we do not serve a response that the crate would serve.
     fn why_stricter(&self) -> Option<&'static str> {
         let says = |word: &str| self.control.contains(word);
         let wants = |word: &str| self.ask.1.starts_with(word);
         if self.cookie && says("public") {
-            return Some("a cookie is somebody's own, whatever `public` says of the rest");
+            return Some("a cookie is private, whatever `public` says about the response");
         }
         if wants("max-stale") && says("s-maxage") {
             return Some("`s-maxage` has the meaning of `proxy-revalidate` (RFC 9111, 5.2.2.10)");
         }
         if wants("max-stale") && says("proxy-revalidate") {
-            return Some("`proxy-revalidate` keeps shared caches from using what is old (5.2.2.8)");
+            return Some("`proxy-revalidate` forbids shared caches to serve stale (5.2.2.8)");
         }
         if wants("max-stale") && says("no-cache") {
             return Some(
-                "`no-cache` means: ask before every use (5.2.2.4), also for who would take old",
+                "`no-cache` means revalidation before every use (5.2.2.4), even with max-stale",
             );
         }
         let has_time = says("max-age") || !self.date.0.is_empty();
         if wants("max-stale") && !has_time {
-            return Some("what has no lifetime and nothing to ask again with is not kept at all");
+            return Some("a response without lifetime and validator is not stored");
         }
         if wants("max-stale") && self.cookie {
-            return Some("what sets a cookie is not kept, so it cannot be old either");
+            return Some("a response that sets a cookie is not stored");
         }
         if wants("max-stale") && self.date.1 == "0" || wants("max-stale") && says("max-age=0") {
-            return Some("what was old when it came, with nothing to ask again with, is not kept");
+            return Some("a response stale on receipt and without validator is not stored");
         }
         if wants("max-stale") && says("max-age=x") {
-            return Some("a lifetime that cannot be read is none");
+            return Some("an invalid lifetime counts as none");
         }
         if wants("max-stale") && self.date.1.contains("11:00:00") {
-            return Some("what was old when it came, with nothing to ask again with, is not kept");
+            return Some("a response stale on receipt and without validator is not stored");
         }
         None
     }
 
-    /// Why we use what the crate would not.
+    /// Why we serve a response that the crate would not.
     fn why_looser(&self) -> Option<&'static str> {
         let says = |word: &str| self.control.contains(word);
         let is_dated = self.date.0 == "last-modified";
-        // Seconds that it is good. Without a word of the answer nothing is used that the crate would
-        // not use.
+        // Its lifetime in seconds. Without explicit freshness we serve nothing that the crate would
+        // not serve.
         let lifetime = match self.control {
             "s-maxage=10, max-age=1000" => 10,
             _ if says("=100") => 100,
@@ -229,11 +229,11 @@ impl Case {
             return None;
         }
         if says("proxy-revalidate") && is_fresh && !is_own {
-            return Some("`proxy-revalidate` is about old answers only (5.2.2.8)");
+            return Some("`proxy-revalidate` is about stale responses only (5.2.2.8)");
         }
         let is_known = [200, 204, 302, 404, 410].contains(&self.status);
         if !is_known && (!is_own || says("must-revalidate")) {
-            return Some("with a lifetime of its own every final status may be kept (RFC 9111, 3)");
+            return Some("with explicit freshness every final status may be stored (RFC 9111, 3)");
         }
         None
     }
@@ -266,8 +266,8 @@ fn cases() -> impl Iterator<Item = Case> {
     })
 }
 
-/// R-D6: nothing is used that another reading of the rules would not use, but where a rule says why;
-/// and nothing is asked for in vain.
+/// R-D6: nothing is served that the reference would not serve, except where a rule says why; and no
+/// call is made in vain.
 #[test]
 fn r_d6_rfc_9111_decisions_match_the_reference_except_where_explained() {
     let mut used = 0;
@@ -300,7 +300,7 @@ fn r_d6_rfc_9111_decisions_match_the_reference_except_where_explained() {
     assert!(rules.len() >= 4, "{rules:?}");
 }
 
-/// A shared cache never uses what is somebody's own, whatever else is said.
+/// A shared cache never serves a private response, whatever its other headers say.
 #[test]
 fn private_responses_are_never_served_from_a_shared_cache() {
     for case in cases() {

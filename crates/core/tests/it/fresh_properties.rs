@@ -1,4 +1,4 @@
-//! `fresh` under arbitrary headers and times: what must hold whatever is said.
+//! Properties of `fresh` under arbitrary headers and times.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -104,7 +104,7 @@ fn store(
     authorization: bool,
 ) -> Option<Freshness> {
     let lines = borrowed(headers);
-    let answered = StoreCandidate {
+    let candidate = StoreCandidate {
         status,
         headers: &lines.as_slice(),
         authorization,
@@ -115,51 +115,51 @@ fn store(
         received: GOT,
         chosen_lifetime: Span::from_secs(5),
     };
-    check_storable(rule, &answered, times).ok()
+    check_storable(rule, &candidate, times).ok()
 }
 
 proptest! {
     #![proptest_config(config())]
 
-    /// M11: times are in order and within what every store can hold, whatever an answer says.
+    /// M11: times are in order and within what every store can hold, whatever the headers.
     #[test]
     fn m11_times_are_in_order_and_bounded(
         rule in rule(), status in 100_u16..600, headers in lines(),
     ) {
-        if let Some(kept) = store(&rule, status, &headers, false) {
-            prop_assert!(kept.fresh_until <= kept.stale_until.max(kept.revalidate_until));
-            prop_assert!(kept.revalidate_until >= kept.fresh_until);
-            for at in [kept.generated_at, kept.fresh_until, kept.revalidate_until, kept.stale_until] {
+        if let Some(freshness) = store(&rule, status, &headers, false) {
+            prop_assert!(freshness.fresh_until <= freshness.stale_until.max(freshness.revalidate_until));
+            prop_assert!(freshness.revalidate_until >= freshness.fresh_until);
+            for at in [freshness.generated_at, freshness.fresh_until, freshness.revalidate_until, freshness.stale_until] {
                 prop_assert!(at <= FOREVER);
             }
-            prop_assert!(kept.generated_at <= GOT);
+            prop_assert!(freshness.generated_at <= GOT);
         }
     }
 
-    /// What is not good any more does not become good again, and whatever a request demands, it gets
-    /// nothing that a request without demands would not get, unless it takes what is old.
+    /// A stale response does not become fresh again. A request with directives gets no response
+    /// that a request without them would not get, unless it accepts stale ones.
     #[test]
     fn freshness_ends_once_and_request_directives_only_restrict(
-        rule in rule(), headers in lines(), asks in lines(), first in 0_u64..1 << 42, more in 0_u64..1 << 42,
+        rule in rule(), headers in lines(), request in lines(), first in 0_u64..1 << 42, more in 0_u64..1 << 42,
     ) {
-        if let Some(kept) = store(&rule, 200, &headers, false) {
+        if let Some(freshness) = store(&rule, 200, &headers, false) {
             let (early, late) = (GOT + Span(first), GOT + Span(first) + Span(more));
             let none = Demand::default();
-            let demand = Demand::read(rule.mode, &borrowed(&asks).as_slice());
-            if kept.decide(&none, late) == FreshnessDecision::Fresh {
-                prop_assert_eq!(kept.decide(&none, early), FreshnessDecision::Fresh);
+            let demand = Demand::read(rule.mode, &borrowed(&request).as_slice());
+            if freshness.decide(&none, late) == FreshnessDecision::Fresh {
+                prop_assert_eq!(freshness.decide(&none, early), FreshnessDecision::Fresh);
             }
-            if kept.decide(&demand, early) == FreshnessDecision::Fresh {
-                prop_assert_eq!(kept.decide(&none, early), FreshnessDecision::Fresh);
+            if freshness.decide(&demand, early) == FreshnessDecision::Fresh {
+                prop_assert_eq!(freshness.decide(&none, early), FreshnessDecision::Fresh);
             }
-            if kept.must_revalidate && early >= kept.fresh_until {
-                let look = kept.decide(&demand, early);
-                prop_assert_eq!(look, FreshnessDecision::Fetch { fallback: false }, "strict is never used old");
+            if freshness.must_revalidate && early >= freshness.fresh_until {
+                let decision = freshness.decide(&demand, early);
+                prop_assert_eq!(decision, FreshnessDecision::Fetch { fallback: false }, "strict is never used old");
             }
         }
     }
 
-    /// R-D6: what is somebody's own, or not to be kept, is never kept, whatever stands beside it.
+    /// R-D6: a private or `no-store` response is never stored, whatever its other headers.
     #[test]
     fn r_d6_private_responses_are_never_stored(
         rule in rule(), mut headers in lines(), which in 0_usize..5,
@@ -174,7 +174,7 @@ proptest! {
         prop_assert_eq!(store(&rule, 206, &headers, false), None, "a part is no whole");
     }
 
-    /// A part is never empty and never past the end, whatever is asked for.
+    /// A range is never empty and never past the end, whatever the request.
     #[test]
     fn a_range_lies_within_its_response(
         text in prop_oneof![
@@ -184,26 +184,26 @@ proptest! {
         ],
         headers in lines(), length in 0_u64..2_000,
     ) {
-        let mut asks = headers.clone();
-        asks.retain(|(name, _)| name != "range");
-        asks.push(("range".to_owned(), text.into_bytes()));
-        match requested_range(&borrowed(&asks).as_slice(), &borrowed(&headers).as_slice(), length, GOT) {
+        let mut request = headers.clone();
+        request.retain(|(name, _)| name != "range");
+        request.push(("range".to_owned(), text.into_bytes()));
+        match requested_range(&borrowed(&request).as_slice(), &borrowed(&headers).as_slice(), length, GOT) {
             ByteRange::Bytes(first, end) => prop_assert!(first < end && end <= length),
             ByteRange::Whole | ByteRange::Unsatisfiable => {}
         }
     }
 
-    /// Nothing that is sent makes a reader of headers fail.
+    /// No header makes a parser fail.
     #[test]
-    fn no_header_bytes_break_the_parsers(headers in lines(), asks in lines()) {
-        let (headers, asks) = (borrowed(&headers), borrowed(&asks));
+    fn no_header_bytes_break_the_parsers(headers in lines(), request in lines()) {
+        let (headers, request) = (borrowed(&headers), borrowed(&request));
         let control = CacheControl::read("cache-control", &headers.as_slice());
         prop_assert!(control.omit.len() <= 32);
-        let _same = is_not_modified(&asks.as_slice(), &headers.as_slice(), GOT, GOT);
+        let _same = is_not_modified(&request.as_slice(), &headers.as_slice(), GOT, GOT);
         let _names = varies(&headers.as_slice(), &[]);
     }
 
-    /// What stands inside quotes is no directive.
+    /// Text inside quotes is no directive.
     #[test]
     fn quoted_directives_are_ignored(inside in "[a-z=0-9, -]{0,30}") {
         let line = format!("x=\"{inside}\", max-age=7");

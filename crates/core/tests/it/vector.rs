@@ -1,4 +1,4 @@
-//! A response and what must be read from it, as the vector files write them.
+//! A response and the expected feedback, as the vector files write them.
 //!
 //! Promises: the same comparison for the published vectors and for the variants in the tests:
 //! counts, scope and verdict exactly, times to the millisecond.
@@ -42,7 +42,7 @@ fn now(vector: &Value) -> &str {
     vector["now"].as_str().unwrap_or("2026-11-15T12:00:00Z")
 }
 
-/// Everything in which the answer differs from what the vector expects.
+/// Every difference between the feedback and the vector's expectation.
 pub(crate) fn differences(got: &Feedback, vector: &Value) -> Vec<String> {
     let expect = &vector["expect"];
     let mut wrong = Vec::new();

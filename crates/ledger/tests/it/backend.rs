@@ -1,8 +1,8 @@
-//! What a backend must offer to be tested: handles of several owners, and a clock to move.
+//! The interface of a backend under test: handles for several owners, and a clock to advance.
 //!
 //! Promises: a behaviour is written once, against [`Backend`], and runs on every backend.
 //!
-//! Never: knows a backend.
+//! Never: depends on one backend.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::process_group::{RemoteOwner, WireMessage};
 
 /// A backend under test: one store, empty at the start.
 pub(crate) trait Backend {
-    /// A handle as another process would have one.
+    /// A handle like that of another process.
     fn ledger(&self) -> Ledger;
-    /// The owner of this number, with a handle of its own.
+    /// The owner with this number and its own handle.
     fn owner(&self, number: u32) -> Owner {
         Owner {
             ledger: self.ledger(),
@@ -34,28 +34,28 @@ pub(crate) trait Backend {
             process: None,
         }
     }
-    /// Lets time pass on the ledger's clock.
+    /// Advances the ledger's clock.
     fn pass(&self, span: Span);
 }
 
-/// One owner: a handle, and numbers for its asks.
+/// One owner: a handle and a sequence number for its asks.
 pub(crate) struct Owner {
     pub ledger: Ledger,
     id: OwnerId,
     seq: u64,
-    /// Where it acts, if that is a process of its own.
+    /// The process that runs this owner, if it is not the test's own.
     #[cfg(feature = "sqlite")]
     process: Option<RemoteOwner>,
 }
 
-/// What an owner hears.
+/// The events that an owner receives.
 pub(crate) struct OwnerEvents {
     events: Events,
     #[cfg(feature = "sqlite")]
     process: Option<RemoteOwner>,
 }
 
-/// A permit with what is needed to settle it.
+/// A permit with the data needed to settle it.
 #[derive(Clone, Debug)]
 pub(crate) struct Permit {
     pub ask: Ask,
@@ -80,22 +80,22 @@ pub(crate) fn term(cell: &str, rule: &Arc<Rule>) -> Term {
 }
 
 impl Owner {
-    pub(crate) fn new(bench: &impl Backend, number: u32) -> Owner {
-        bench.owner(number)
+    pub(crate) fn new(backend: &impl Backend, number: u32) -> Owner {
+        backend.owner(number)
     }
 
-    /// One that acts in a process of its own.
+    /// An owner that runs in its own process.
     #[cfg(feature = "sqlite")]
-    pub(crate) fn in_process(ledger: Ledger, number: u32, seat: RemoteOwner) -> Owner {
+    pub(crate) fn in_process(ledger: Ledger, number: u32, remote: RemoteOwner) -> Owner {
         Owner {
             ledger,
             id: OwnerId(number),
             seq: 0,
-            process: Some(seat),
+            process: Some(remote),
         }
     }
 
-    /// The owner that a ledger knows this process as.
+    /// The owner with the id that the ledger gave this process.
     #[cfg(feature = "sqlite")]
     pub(crate) fn of(ledger: Ledger) -> Owner {
         Owner {
@@ -124,22 +124,22 @@ impl Owner {
         }
     }
 
-    /// Offers these and returns what came of each, in order.
+    /// Offers these asks and returns their verdicts, in order.
     pub(crate) async fn offer(&self, asks: Vec<Ask>) -> Vec<Verdict> {
         self.run(async {
-            let answer = self.ledger.offer(asks).await.unwrap();
-            let verdicts = answer.verdicts.into_iter();
+            let offered = self.ledger.offer(asks).await.unwrap();
+            let verdicts = offered.verdicts.into_iter();
             verdicts.map(|(_, verdict)| verdict).collect()
         })
         .await
     }
 
-    /// Offers these and does not stay for the answer.
+    /// Offers these asks and drops the result.
     pub(crate) fn offer_and_drop(&self, asks: Vec<Ask>) {
         self.run_sync(|| drop(self.ledger.offer(asks)));
     }
 
-    /// Offers one.
+    /// Offers one ask.
     pub(crate) async fn take(&mut self, terms: Terms) -> Result<Permit, Verdict> {
         let ask = self.ask(terms);
         self.take_ask(ask).await
@@ -152,7 +152,7 @@ impl Owner {
         }
     }
 
-    /// Takes until refused.
+    /// Takes permits until one is rejected.
     pub(crate) async fn take_all(&mut self, cell: &str, rule: &Arc<Rule>) -> Vec<Permit> {
         let mut permits = Vec::new();
         while let Ok(permit) = self.take(smallvec![term(cell, rule)]).await {
@@ -173,12 +173,12 @@ impl Owner {
         });
     }
 
-    /// Tells what became of a permit or a scope.
+    /// Reports what happened to a permit or a scope.
     pub(crate) fn send_settle(&self, settle: Settle) {
         self.run_sync(|| self.ledger.settle(settle));
     }
 
-    /// Everything this owner has settled is counted when this returns.
+    /// Waits until everything that this owner has settled is counted.
     pub(crate) async fn wait_settled(&self) {
         self.offer(Vec::new()).await;
     }
@@ -193,7 +193,7 @@ impl Owner {
         self.run(self.ledger.peek_scope(scope)).await
     }
 
-    /// What it hears from now on.
+    /// The events from now on.
     pub(crate) fn events(&self) -> OwnerEvents {
         OwnerEvents {
             events: self.ledger.events(),
@@ -206,19 +206,19 @@ impl Owner {
     async fn run<T: WireMessage>(&self, here: impl Future<Output = T>) -> T {
         match &self.process {
             None => here.await,
-            Some(seat) => seat.run(here).await,
+            Some(remote) => remote.run(here).await,
         }
     }
 
     #[cfg(not(feature = "sqlite"))]
-    async fn does<T>(&self, here: impl Future<Output = T>) -> T {
+    async fn run<T>(&self, here: impl Future<Output = T>) -> T {
         here.await
     }
 
     fn run_sync(&self, here: impl FnOnce()) {
         #[cfg(feature = "sqlite")]
-        if let Some(seat) = &self.process {
-            return seat.run_sync(here);
+        if let Some(remote) = &self.process {
+            return remote.run_sync(here);
         }
         here();
     }
@@ -227,16 +227,16 @@ impl Owner {
 impl OwnerEvents {
     pub(crate) async fn next(&mut self) -> Option<Event> {
         #[cfg(feature = "sqlite")]
-        if let Some(seat) = &self.process {
-            return seat.run(self.events.next()).await;
+        if let Some(remote) = &self.process {
+            return remote.run(self.events.next()).await;
         }
         self.events.next().await
     }
 
     pub(crate) async fn try_next(&mut self) -> Option<Event> {
         #[cfg(feature = "sqlite")]
-        if let Some(seat) = &self.process {
-            return seat.run(async { self.events.try_next() }).await;
+        if let Some(remote) = &self.process {
+            return remote.run(async { self.events.try_next() }).await;
         }
         self.events.try_next()
     }

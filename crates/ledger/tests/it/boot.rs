@@ -1,4 +1,4 @@
-//! What survives a restart, a boot and a wall clock that is set.
+//! State that survives a restart, a reboot and a changed wall clock.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::sqlite::{START, Sqlite};
 const DAY: Span = Span::from_secs(86_400);
 
 /// The same folder after the host was off for `off`, on a boot that is 20 s old.
-fn reboot(bench: Sqlite, off: Span) -> Sqlite {
-    let conn = Connection::open(bench.folder.path().join("ledger.db")).unwrap();
+fn reboot(backend: Sqlite, off: Span) -> Sqlite {
+    let conn = Connection::open(backend.folder.path().join("ledger.db")).unwrap();
     conn.execute("UPDATE meta SET boot = 'another'", [])
         .unwrap();
     drop(conn);
@@ -27,91 +27,91 @@ fn reboot(bench: Sqlite, off: Span) -> Sqlite {
     };
     Sqlite {
         clock: ManualClock::new(now),
-        folder: bench.folder,
+        folder: backend.folder,
     }
 }
 
 #[tokio::test]
 async fn m14_a_daily_count_goes_on_after_a_boot_for_the_rest_of_its_day() {
-    let bench = Sqlite::new();
+    let backend = Sqlite::new();
     let rule = sliding(300, DAY);
-    let mut owner = Owner::new(&bench, 1);
+    let mut owner = Owner::new(&backend, 1);
     for _ in 0..5 {
         let permit = owner.take(smallvec![term("x", &rule)]).await.unwrap();
         owner.settle(&permit, crate::backend::arrived());
     }
     drop(owner);
-    let bench = reboot(bench, secs(3_600));
-    let owner = Owner::new(&bench, 1);
+    let backend = reboot(backend, secs(3_600));
+    let owner = Owner::new(&backend, 1);
     assert_eq!(owner.peek("x", &rule).await.used, 5);
-    bench.pass(DAY - secs(3_600) - Span(1));
+    backend.pass(DAY - secs(3_600) - Span(1));
     assert_eq!(owner.peek("x", &rule).await.used, 5);
-    bench.pass(Span(1));
+    backend.pass(Span(1));
     assert_eq!(owner.peek("x", &rule).await.used, 0);
 }
 
 #[tokio::test]
 async fn after_a_boot_a_short_limit_is_closed_for_one_window() {
-    let bench = Sqlite::new();
+    let backend = Sqlite::new();
     let rule = sliding(5, secs(10));
-    let mut owner = Owner::new(&bench, 1);
+    let mut owner = Owner::new(&backend, 1);
     owner.take(smallvec![term("x", &rule)]).await.unwrap();
     drop(owner);
-    let bench = reboot(bench, secs(3_600));
-    let mut owner = Owner::new(&bench, 1);
+    let backend = reboot(backend, secs(3_600));
+    let mut owner = Owner::new(&backend, 1);
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_err());
-    bench.pass(secs(10));
+    backend.pass(secs(10));
     assert_eq!(owner.take_all("x", &rule).await.len(), 5);
 }
 
-/// Rows of short limits are not synced, so the power may have taken them.
+/// Rows of short limits are not synced, so a power failure may lose them.
 #[tokio::test]
 async fn after_a_boot_a_short_limit_whose_row_is_missing_is_closed_for_one_window_too() {
-    let bench = Sqlite::new();
-    drop(bench.ledger());
-    let bench = reboot(bench, secs(1));
-    let mut owner = Owner::new(&bench, 1);
+    let backend = Sqlite::new();
+    drop(backend.ledger());
+    let backend = reboot(backend, secs(1));
+    let mut owner = Owner::new(&backend, 1);
     let rule = sliding(5, secs(10));
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_err());
-    bench.pass(secs(10));
+    backend.pass(secs(10));
     assert_eq!(owner.take_all("x", &rule).await.len(), 5);
     assert_eq!(owner.take_all("never used", &rule).await.len(), 5);
 }
 
 #[tokio::test]
 async fn after_a_boot_no_call_is_in_flight() {
-    let bench = Sqlite::new();
+    let backend = Sqlite::new();
     let rule = Arc::new(Rule::in_flight(2).unwrap());
-    let mut owner = Owner::new(&bench, 1);
+    let mut owner = Owner::new(&backend, 1);
     assert_eq!(owner.take_all("x", &rule).await.len(), 2);
     drop(owner);
-    let bench = reboot(bench, secs(1));
-    let mut owner = Owner::new(&bench, 1);
+    let backend = reboot(backend, secs(1));
+    let mut owner = Owner::new(&backend, 1);
     assert_eq!(owner.take_all("x", &rule).await.len(), 2);
 }
 
 #[tokio::test]
 async fn a_wall_clock_that_went_back_over_a_boot_frees_nothing() {
-    let bench = Sqlite::new();
+    let backend = Sqlite::new();
     let rule = sliding(1, secs(3_600));
-    let mut owner = Owner::new(&bench, 1);
+    let mut owner = Owner::new(&backend, 1);
     let permit = owner.take(smallvec![term("x", &rule)]).await.unwrap();
     owner.settle(&permit, crate::backend::arrived());
     drop(owner);
-    let bench = reboot(bench, Span::ZERO);
-    bench.clock.set_wall(START.wall - DAY);
-    let owner = Owner::new(&bench, 1);
-    bench.pass(secs(3_600) - Span(1));
+    let backend = reboot(backend, Span::ZERO);
+    backend.clock.set_wall(START.wall - DAY);
+    let owner = Owner::new(&backend, 1);
+    backend.pass(secs(3_600) - Span(1));
     assert_eq!(owner.peek("x", &rule).await.remaining, 0);
-    bench.pass(Span(1));
+    backend.pass(Span(1));
     assert_eq!(owner.peek("x", &rule).await.remaining, 1);
 }
 
 #[tokio::test]
 async fn a_cool_down_goes_on_after_a_restart_and_after_a_boot() {
-    let bench = Sqlite::new();
+    let backend = Sqlite::new();
     let scope = ScopeId::named(&["tmdb"]);
-    let owner = Owner::new(&bench, 1);
+    let owner = Owner::new(&backend, 1);
     owner.ledger.settle(Settle::Close {
         scope,
         age: Span::ZERO,
@@ -119,22 +119,22 @@ async fn a_cool_down_goes_on_after_a_restart_and_after_a_boot() {
         reopen: Reopen::All,
     });
     drop(owner);
-    let rest = async |bench: &Sqlite| bench.ledger().peek_scope(scope).await;
-    let left = |secs_left| ScopeView::Closed {
-        remaining: Some(secs(secs_left)),
+    let view = async |backend: &Sqlite| backend.ledger().peek_scope(scope).await;
+    let closed = |secs_remaining| ScopeView::Closed {
+        remaining: Some(secs(secs_remaining)),
     };
-    assert_eq!(rest(&bench).await, left(300));
-    let bench = reboot(bench, secs(100));
-    assert_eq!(rest(&bench).await, left(200));
+    assert_eq!(view(&backend).await, closed(300));
+    let backend = reboot(backend, secs(100));
+    assert_eq!(view(&backend).await, closed(200));
 }
 
-/// R-A7: a day that was used up stays used up, whatever the wall clock says, also after a restart.
+/// R-A7: a used-up day stays used up at any wall clock setting, also after a restart.
 #[tokio::test]
 async fn a_wall_clock_that_is_set_by_a_day_opens_no_calendar_day() {
-    let bench = Sqlite::new();
+    let backend = Sqlite::new();
     let calendar = Calendar::new(CalendarPeriod::Day, jiff::tz::TimeZone::UTC);
     let rule = Arc::new(Rule::calendar(5, calendar).unwrap());
-    let mut owner = Owner::new(&bench, 1);
+    let mut owner = Owner::new(&backend, 1);
     assert_eq!(owner.take_all("x", &rule).await.len(), 5);
     for wall in [
         START.wall + DAY,
@@ -142,13 +142,13 @@ async fn a_wall_clock_that_is_set_by_a_day_opens_no_calendar_day() {
         Wall(0),
         START.wall + DAY,
     ] {
-        bench.clock.set_wall(wall);
+        backend.clock.set_wall(wall);
         assert!(owner.take(smallvec![term("x", &rule)]).await.is_err());
         drop(owner);
-        owner = Owner::new(&bench, 1);
+        owner = Owner::new(&backend, 1);
         assert!(owner.take(smallvec![term("x", &rule)]).await.is_err());
     }
-    bench.clock.set_wall(START.wall);
-    bench.pass(DAY + secs(3));
+    backend.clock.set_wall(START.wall);
+    backend.pass(DAY + secs(3));
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
 }

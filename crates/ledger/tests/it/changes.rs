@@ -1,5 +1,5 @@
-//! A limit that changes its period or algorithm while calls are on their way, judged by a provider
-//! that changes its own rule in the same instant.
+//! A limit changes its period or algorithm while calls are in flight. A simulated provider, which
+//! changes its own rule at the same instant, judges the result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use tollgate_sim::rule::{CallId, Cost, Counting, Decision, Provider};
 
 use crate::backend::{Backend, Owner, Permit, arrived, secs, sliding, term};
 
-/// Each case is some hundred transactions.
+/// Each case has some hundred transactions.
 const CASES: u32 = 48;
 
-/// One limit, as we obey it and as the provider does.
+/// One limit, for Tollgate and for the provider.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Sliding(u64, u64),
@@ -54,7 +54,7 @@ impl Shape {
         }
     }
 
-    /// Does what a cell of this shape holds tell all that can matter to the other?
+    /// Does a cell of this shape hold everything that the other shape has to count?
     fn covers(self, other: Shape) -> bool {
         matches!(self, Shape::Sliding(..)) && self.rule().period() >= other.rule().period()
     }
@@ -75,9 +75,9 @@ struct Case {
     after: Shape,
     /// When the limit changes, in milliseconds.
     change: u64,
-    /// How long each call is on its way and how long its answer, in turn, in milliseconds.
+    /// The delay of each call and of its response, used in turn, in milliseconds.
     delays: Vec<(u64, u64)>,
-    /// How long nobody calls between two rounds, in turn, in milliseconds.
+    /// The pauses between two rounds of calls, used in turn, in milliseconds.
     pauses: Vec<u64>,
 }
 
@@ -95,7 +95,7 @@ fn case() -> impl Strategy<Value = Case> {
     )
 }
 
-/// What happens next to a call.
+/// The next step of a call.
 enum CallStep {
     Arrives(Permit),
     Responded(Permit),
@@ -103,16 +103,16 @@ enum CallStep {
 
 /// One case on one ledger.
 struct Simulation<'a, B> {
-    bench: &'a B,
+    backend: &'a B,
     owner: Owner,
     number: u32,
     now: u64,
     provider: Provider,
-    /// Every call that was accepted, and when.
+    /// Every accepted call and its time.
     log: Vec<(CallId, u64)>,
     pending: BTreeMap<(u64, u64), CallStep>,
     sent: u64,
-    /// So many of them under the old rule.
+    /// How many of them were sent under the old rule.
     sent_before: u64,
     is_changed: bool,
     case: &'a Case,
@@ -123,7 +123,7 @@ impl<B: Backend> Simulation<'_, B> {
         format!("{name} {}", self.number)
     }
 
-    /// Lets time pass, and everything that comes on the way.
+    /// Advances the clock and processes every step that becomes due.
     fn pass_to(&mut self, until: u64, delays: &[(u64, u64)]) {
         while let Some((&(at, id), _)) = self.pending.first_key_value()
             && at <= until
@@ -144,7 +144,7 @@ impl<B: Backend> Simulation<'_, B> {
     }
 
     fn clock_to(&mut self, at: u64) {
-        self.bench.pass(Span::from_millis(at - self.now));
+        self.backend.pass(Span::from_millis(at - self.now));
         self.now = at;
     }
 
@@ -154,7 +154,7 @@ impl<B: Backend> Simulation<'_, B> {
         if answer == Decision::Accepted {
             self.log.push((id, self.now));
         } else {
-            // What was on its way when a lower limit came into force is nobody's fault.
+            // Calls that were in flight when a lower limit took effect may be rejected.
             let granted_before = id.0 <= self.sent_before && self.is_changed;
             assert!(granted_before, "{} at {}: {:?}", id.0, self.now, self.case);
         }
@@ -173,8 +173,8 @@ impl<B: Backend> Simulation<'_, B> {
         sent
     }
 
-    /// The rule is another from now on, here and there. `replay`: the provider counts what it has
-    /// seen under the new rule too; otherwise it counts anew.
+    /// Changes the rule in the ledger and at the provider. `replay`: the provider counts earlier
+    /// calls under the new rule too; otherwise it starts from zero.
     async fn change(&mut self, case: &Case, replay: bool) {
         (self.sent_before, self.is_changed) = (self.sent, true);
         self.provider = Provider::new(vec![case.after.counting().into()]);
@@ -192,11 +192,11 @@ impl<B: Backend> Simulation<'_, B> {
     }
 }
 
-/// Sends whatever may go, and changes the limit on the way. Returns what was sent after that.
-async fn run(bench: &impl Backend, number: u32, case: &Case, replay: bool) -> u64 {
+/// Sends every permitted call and changes the limit in between. Returns the calls sent afterwards.
+async fn run(backend: &impl Backend, number: u32, case: &Case, replay: bool) -> u64 {
     let mut world = Simulation {
-        bench,
-        owner: Owner::new(bench, number + 1),
+        backend,
+        owner: Owner::new(backend, number + 1),
         number,
         now: 0,
         provider: Provider::new(vec![case.before.counting().into()]),
@@ -216,7 +216,7 @@ async fn run(bench: &impl Backend, number: u32, case: &Case, replay: bool) -> u6
     }
     world.change(case, replay).await;
     let mut sent = 0;
-    // Three periods, and the time that calls of before may take.
+    // Three periods, and the longest time that earlier calls may take.
     let end = case.change + 3 * after.period().0 / 1_000 + 4_000;
     while world.now < end {
         sent += world.send_all("after", &after, &case.delays).await;
@@ -226,22 +226,22 @@ async fn run(bench: &impl Backend, number: u32, case: &Case, replay: bool) -> u6
     sent
 }
 
-/// R-A13: no reset and no burst, whatever the period and the algorithm were and are.
-pub(crate) async fn a_limit_that_changes_its_shape_is_kept(bench: &impl Backend) {
+/// R-A13: no reset and no burst for any pair of periods and algorithms.
+pub(crate) async fn a_limit_that_changes_its_algorithm_is_kept(backend: &impl Backend) {
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
     for number in 0..CASES {
         let case = case().new_tree(&mut runner).unwrap().current();
         let replay = case.before.covers(case.after);
-        let sent = run(bench, number, &case, replay).await;
-        assert!(sent > 0, "it never opens again: {case:?}");
+        let sent = run(backend, number, &case, replay).await;
+        assert!(sent > 0, "the limit never opens again: {case:?}");
     }
 }
 
-/// Two owners that change one after the other: what the second has granted meanwhile is counted, and
-/// what the first has taken over already is not counted twice.
-pub(crate) async fn owners_may_change_a_limit_one_after_the_other(bench: &impl Backend) {
-    let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
+/// Two owners change the limit one after another. Permits that the second owner grants in between
+/// are counted; permits that the first owner has carried over are not counted twice.
+pub(crate) async fn owners_may_change_a_limit_one_after_another(backend: &impl Backend) {
+    let (mut one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
     let (before, after) = (sliding(9, secs(10)), sliding(9, secs(20)));
     let carry = || Settle::Inherit {
         from: CellId::named(&["before"]),

@@ -1,8 +1,8 @@
-//! Other processes: this test binary, started again with a role.
+//! Child processes: this test binary, started again with a role.
 //!
-//! A child works on the folder it is given and writes what it does to its standard output, a word
-//! and a number per line. At a failpoint it says so and stands still, so that the parent kills it
-//! exactly there. Children are ended by their own id, also when a test fails.
+//! A child works on the given folder and reports to its standard output, a word and a number per
+//! line. At a failpoint it reports and blocks, so that the parent can kill it exactly there. The
+//! parent ends children by their process id, also when a test fails.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -19,18 +19,18 @@ use tollgate_ledger::{Clock, failpoint};
 use crate::process_group::ProcessGroup;
 use crate::{conformance, role};
 
-/// The role of a child, with the words it needs.
+/// The environment variable with the role of a child and its arguments.
 const ROLE: &str = "TOLLGATE_LEDGER_CHILD";
 
-/// Every thread of a process that is stopped stands still after this time.
+/// After SIGSTOP, every thread of a process is stopped within this time.
 const STOPS_WITHIN: Duration = Duration::from_millis(200);
 
-/// Called at every place that the ledger or a role comes to.
+/// Called at every failpoint that the ledger or a role reaches.
 static REACHED: OnceLock<Hook> = OnceLock::new();
 
 type Hook = Box<dyn Fn(&str) + Send + Sync>;
 
-/// A process at work.
+/// A running child process.
 pub(crate) struct Worker {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -42,14 +42,14 @@ impl Worker {
         Worker::spawn(command, role, folder, words)
     }
 
-    /// Starts one under another program, whose last argument is the program to run.
+    /// Starts a child under another program, whose last argument is the program to run.
     pub(crate) fn start_under(wrapper: Command, role: &str, folder: &Path, words: &str) -> Worker {
         let mut wrapper = wrapper;
         wrapper.arg(std::env::current_exe().unwrap());
         Worker::spawn(wrapper, role, folder, words)
     }
 
-    /// Starts one for which no file may grow beyond so many half KiB: its disk is full.
+    /// Starts a child whose files may not grow beyond 600 blocks of 512 bytes: a full disk.
     pub(crate) fn start_on_a_full_disk(role: &str, folder: &Path, words: &str) -> Worker {
         let mut command = Command::new("sh");
         command
@@ -70,12 +70,12 @@ impl Worker {
         Worker { child, lines }
     }
 
-    /// The next word and number it says; `None` when it has ended.
+    /// The next word and number it reports; `None` when it has ended.
     pub(crate) fn next(&mut self) -> Option<(String, u64)> {
         let mut line = String::new();
         while self.lines.read_line(&mut line).unwrap() > 0 {
-            if let Some(said) = line.strip_prefix('@') {
-                let (word, number) = said.trim().rsplit_once(' ').unwrap();
+            if let Some(reported) = line.strip_prefix('@') {
+                let (word, number) = reported.trim().rsplit_once(' ').unwrap();
                 return Some((word.to_owned(), number.parse().unwrap()));
             }
             line.clear();
@@ -83,19 +83,19 @@ impl Worker {
         None
     }
 
-    /// The next number said with this word; what is said before is passed over.
+    /// Skips reports until this word, and returns its number.
     #[track_caller]
     pub(crate) fn wait_for(&mut self, word: &str) -> u64 {
         loop {
             match self.next() {
-                Some((said, number)) if said == word => return number,
+                Some((reported, number)) if reported == word => return number,
                 Some(_) => {}
-                None => panic!("it ended before it said `{word}`"),
+                None => panic!("the child ended before it reported `{word}`"),
             }
         }
     }
 
-    /// Says a line to it.
+    /// Writes a line to its standard input.
     pub(crate) fn send_line(&mut self, line: &str) {
         let stdin = self.child.stdin.as_mut().unwrap();
         writeln!(stdin, "{line}").unwrap();
@@ -105,7 +105,7 @@ impl Worker {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Lets it go on after this time, whatever the others do meanwhile.
+    /// Sends SIGCONT after this time, from a thread of its own.
     pub(crate) fn resume_after(&self, time: Duration) -> JoinHandle<()> {
         let pid = self.pid();
         std::thread::spawn(move || {
@@ -117,7 +117,7 @@ impl Worker {
         })
     }
 
-    /// Kills it as `kill -9` does, and returns what it had said until then.
+    /// Kills it with SIGKILL and returns what it reported until then.
     pub(crate) fn kill(mut self) -> Vec<(String, u64)> {
         self.signal(Signal::KILL);
         std::iter::from_fn(|| self.next()).collect()
@@ -135,7 +135,7 @@ impl Drop for Worker {
     }
 }
 
-/// Not a behaviour: the entry of every child. Without a role there is nothing to play.
+/// Not a test: the entry point of every child. Without a role it does nothing.
 #[test]
 fn child_process_entry() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -146,19 +146,19 @@ fn child_process_entry() {
         .enable_time()
         .build()
         .unwrap();
-    let place = |place: &str, times: &str| stop_at(place, times.parse().unwrap());
+    let stop = |failpoint: &str, times: &str| stop_at(failpoint, times.parse().unwrap());
     let number = |word: &str| word.parse::<u64>().unwrap();
     match words[..] {
         ["quota", folder, limit, at, times] => {
-            place(at, times);
+            stop(at, times);
             runtime.block_on(role::quota(folder, number(limit)));
         }
         ["spend", folder, limit, at, times, provider] => {
-            place(at, times);
+            stop(at, times);
             runtime.block_on(role::spend(folder, number(limit), provider));
         }
         ["hammer", folder, limit, millis, at, times] => {
-            place(at, times);
+            stop(at, times);
             let span = Span::from_millis(number(millis));
             runtime.block_on(role::hammer(folder, number(limit), span));
         }
@@ -166,31 +166,31 @@ fn child_process_entry() {
         ["outage", folder] => runtime.block_on(role::outage(folder)),
         ["clocks", folder] => runtime.block_on(role::clocks(folder)),
         ["open", folder] => role::open(folder),
-        ["conform", folder, name, me, of] => {
-            let me = me.parse().unwrap();
-            let company = ProcessGroup::member(folder, me, of.parse().unwrap());
-            runtime.block_on(conformance::run_named(name, &company));
+        ["conform", folder, name, index, processes] => {
+            let (index, processes) = (index.parse().unwrap(), processes.parse().unwrap());
+            let group = ProcessGroup::member(folder, index, processes);
+            runtime.block_on(conformance::run_named(name, &group));
         }
         ref other => panic!("no such role: {other:?}"),
     }
 }
 
 pub(crate) fn report(word: &str, number: u64) {
-    // Past the test harness, which captures only what is printed by macros.
+    // Bypasses the test harness, which captures only the output of the print macros.
     let mut out = std::io::stdout().lock();
     writeln!(out, "@{word} {number}").unwrap();
     out.flush().unwrap();
 }
 
-/// The child has come to this place.
+/// The child has reached this failpoint.
 pub(crate) fn reached(place: &str) {
     if let Some(hook) = REACHED.get() {
         hook(place);
     }
 }
 
-/// At the place, reached so many times, says so and stands still; `stop:` before its name: stops
-/// itself as SIGSTOP does, until somebody lets it go on.
+/// Reports and blocks when this failpoint is reached for the n-th time. With `stop:` before the
+/// name the process sends itself SIGSTOP instead, until it receives SIGCONT.
 fn stop_at(place: &str, times: u32) {
     let (stops, place) = match place.strip_prefix("stop:") {
         Some(place) => (true, place),
@@ -202,7 +202,8 @@ fn stop_at(place: &str, times: u32) {
             report("at", Clock::System.now().at.0);
             if stops {
                 kill_process(rustix::process::getpid(), Signal::STOP).unwrap();
-                // The signal may take a moment to reach this thread, which must not go on until then.
+                // The signal may take a moment to stop this thread, which must not continue until
+                // then.
                 return std::thread::park_timeout(STOPS_WITHIN);
             }
             loop {

@@ -1,4 +1,4 @@
-//! What one owner may expect of any ledger.
+//! The behaviour of every ledger towards one owner.
 
 use std::sync::Arc;
 
@@ -9,72 +9,73 @@ use tollgate_core::time::Span;
 
 use crate::backend::{Backend, Owner, arrived, secs, sliding, term};
 
-/// Makes one test per behaviour for a backend; `each named`: by a function of the behaviour's name.
+/// Defines one test per behaviour for a backend; `each named`: the backend is a function of the
+/// name.
 macro_rules! conformance {
-    ($bench:expr) => {
-        crate::conformance::conformance!(each tests, $bench);
+    ($backend:expr) => {
+        crate::conformance::conformance!(each tests, $backend);
     };
     (each $what:ident, $with:expr) => {
         crate::conformance::conformance!($what $with;
-            conformance::grants_up_to_the_limit_and_says_when_to_come_back,
+            conformance::grants_up_to_the_limit_and_says_when_to_ask_again,
             conformance::charges_all_terms_or_none,
-            conformance::tells_never_from_not_now,
-            conformance::an_unsent_permit_is_as_if_it_had_never_been,
+            conformance::distinguishes_never_from_not_yet,
+            conformance::an_unsent_permit_is_not_counted,
             conformance::settling_twice_changes_nothing,
-            conformance::a_permit_that_is_never_settled_comes_back_by_itself,
-            conformance::a_dropped_answer_gives_its_permits_back,
+            conformance::an_unsettled_permit_expires_by_itself,
+            conformance::a_dropped_offer_returns_its_permits,
             conformance::a_large_cost_is_not_starved_and_blocks_only_its_own_cell,
-            conformance::looking_takes_nothing,
-            conformance::the_provider_may_lower_what_is_left_and_never_raise_it,
-            conformance::a_changed_limit_forgets_nothing,
+            conformance::peeking_takes_nothing,
+            conformance::a_provider_may_lower_remaining_and_never_raise_it,
+            conformance::a_changed_limit_keeps_its_count,
             conformance::every_algorithm_keeps_its_limit,
             conformance::a_long_limit_grants_one_percent_per_transaction,
-            changes::a_limit_that_changes_its_shape_is_kept,
-            changes::owners_may_change_a_limit_one_after_the_other,
+            changes::a_limit_that_changes_its_algorithm_is_kept,
+            changes::owners_may_change_a_limit_one_after_another,
             sharing::owners_share_one_count,
-            sharing::an_owner_that_waits_hears_of_another_ones_settle,
-            sharing::nobody_is_told_when_nobody_was_refused,
-            sharing::a_scope_closes_for_everybody_and_opens_by_itself,
+            sharing::a_waiting_owner_is_notified_of_another_owners_settle,
+            sharing::no_event_is_sent_when_nobody_waits,
+            sharing::a_scope_closes_for_all_owners_and_opens_by_itself,
             sharing::owners_probe_once,
-            sharing::failures_of_several_owners_are_one_row,
-            sharing::a_probe_that_is_never_heard_of_gives_its_place_back,
-            sharing::a_scope_without_end_opens_only_by_hand,
+            sharing::failures_of_several_owners_are_one_streak,
+            sharing::an_unreported_probe_frees_its_slot,
+            sharing::a_scope_without_end_opens_only_on_request,
         );
     };
-    (tests $bench:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
+    (tests $backend:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
         $(
             #[tokio::test]
             async fn $behaviour() {
-                crate::$suite::$behaviour(&$bench).await;
+                crate::$suite::$behaviour(&$backend).await;
             }
         )+
     };
-    (named $bench:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
+    (named $backend:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
         $(
             #[tokio::test]
             async fn $behaviour() {
-                let open = $bench;
+                let open = $backend;
                 crate::$suite::$behaviour(&open(stringify!($behaviour))).await;
             }
         )+
     };
-    (play $with:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
+    (run $with:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
         match $with {
-            $((stringify!($behaviour), bench) => crate::$suite::$behaviour(bench).await,)+
+            $((stringify!($behaviour), backend) => crate::$suite::$behaviour(backend).await,)+
             (other, _) => panic!("no such behaviour: {other}"),
         }
     };
 }
 pub(crate) use conformance;
 
-/// Runs the behaviour of this name.
+/// Runs the behaviour with this name.
 #[cfg(feature = "sqlite")]
-pub(crate) async fn run_named(name: &str, bench: &impl Backend) {
-    conformance!(each play, (name, bench));
+pub(crate) async fn run_named(name: &str, backend: &impl Backend) {
+    conformance!(each run, (name, backend));
 }
 
-pub(crate) async fn grants_up_to_the_limit_and_says_when_to_come_back(bench: &impl Backend) {
-    let mut owner = Owner::new(bench, 1);
+pub(crate) async fn grants_up_to_the_limit_and_says_when_to_ask_again(backend: &impl Backend) {
+    let mut owner = Owner::new(backend, 1);
     let rule = sliding(3, secs(10));
     let permits = owner.take_all("x", &rule).await;
     assert_eq!(permits.len(), 3);
@@ -88,25 +89,25 @@ pub(crate) async fn grants_up_to_the_limit_and_says_when_to_come_back(bench: &im
             by: BlockedBy::Term(0)
         }
     );
-    bench.pass(secs(10));
+    backend.pass(secs(10));
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_err());
 }
 
 /// C11: all terms of an ask, or none.
-pub(crate) async fn charges_all_terms_or_none(bench: &impl Backend) {
-    let mut owner = Owner::new(bench, 1);
+pub(crate) async fn charges_all_terms_or_none(backend: &impl Backend) {
+    let mut owner = Owner::new(backend, 1);
     let (wide, narrow) = (sliding(10, secs(10)), sliding(1, secs(10)));
     owner
         .take(smallvec![term("wide", &wide), term("narrow", &narrow)])
         .await
         .unwrap();
     for _ in 0..3 {
-        let refused = owner
+        let rejected = owner
             .take(smallvec![term("wide", &wide), term("narrow", &narrow)])
             .await;
         assert!(matches!(
-            refused,
+            rejected,
             Err(Verdict::Wait {
                 by: BlockedBy::Term(1),
                 ..
@@ -116,8 +117,8 @@ pub(crate) async fn charges_all_terms_or_none(bench: &impl Backend) {
     assert_eq!(owner.peek("wide", &wide).await.used, 1);
 }
 
-pub(crate) async fn tells_never_from_not_now(bench: &impl Backend) {
-    let mut owner = Owner::new(bench, 1);
+pub(crate) async fn distinguishes_never_from_not_yet(backend: &impl Backend) {
+    let mut owner = Owner::new(backend, 1);
     let rule = sliding(5, secs(10));
     let mut large = term("x", &rule);
     large.cost = 6;
@@ -131,16 +132,16 @@ pub(crate) async fn tells_never_from_not_now(bench: &impl Backend) {
     );
 }
 
-pub(crate) async fn an_unsent_permit_is_as_if_it_had_never_been(bench: &impl Backend) {
-    let mut owner = Owner::new(bench, 1);
+pub(crate) async fn an_unsent_permit_is_not_counted(backend: &impl Backend) {
+    let mut owner = Owner::new(backend, 1);
     let rule = sliding(1, secs(10));
     let permit = owner.take(smallvec![term("x", &rule)]).await.unwrap();
     owner.settle(&permit, Outcome::Unsent);
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
 }
 
-pub(crate) async fn settling_twice_changes_nothing(bench: &impl Backend) {
-    let mut owner = Owner::new(bench, 1);
+pub(crate) async fn settling_twice_changes_nothing(backend: &impl Backend) {
+    let mut owner = Owner::new(backend, 1);
     let rule = sliding(2, secs(10));
     let permits = owner.take_all("x", &rule).await;
     for _ in 0..3 {
@@ -150,18 +151,18 @@ pub(crate) async fn settling_twice_changes_nothing(bench: &impl Backend) {
     assert_eq!(owner.peek("x", &rule).await.used, 2);
 }
 
-pub(crate) async fn a_permit_that_is_never_settled_comes_back_by_itself(bench: &impl Backend) {
-    let mut owner = Owner::new(bench, 1);
+pub(crate) async fn an_unsettled_permit_expires_by_itself(backend: &impl Backend) {
+    let mut owner = Owner::new(backend, 1);
     let rule = sliding(1, secs(10));
     owner.take(smallvec![term("x", &rule)]).await.unwrap();
-    bench.pass(secs(30 + 5 + 10) - Span(1));
+    backend.pass(secs(30 + 5 + 10) - Span(1));
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_err());
-    bench.pass(Span(1));
+    backend.pass(Span(1));
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
 }
 
-pub(crate) async fn a_dropped_answer_gives_its_permits_back(bench: &impl Backend) {
-    let mut owner = Owner::new(bench, 1);
+pub(crate) async fn a_dropped_offer_returns_its_permits(backend: &impl Backend) {
+    let mut owner = Owner::new(backend, 1);
     let rule = sliding(2, secs(10));
     let asks = vec![
         owner.ask(smallvec![term("x", &rule)]),
@@ -171,8 +172,10 @@ pub(crate) async fn a_dropped_answer_gives_its_permits_back(bench: &impl Backend
     assert_eq!(owner.take_all("x", &rule).await.len(), 2);
 }
 
-pub(crate) async fn a_large_cost_is_not_starved_and_blocks_only_its_own_cell(bench: &impl Backend) {
-    let mut owner = Owner::new(bench, 1);
+pub(crate) async fn a_large_cost_is_not_starved_and_blocks_only_its_own_cell(
+    backend: &impl Backend,
+) {
+    let mut owner = Owner::new(backend, 1);
     let rule = sliding(10, secs(10));
     let first = owner.take(smallvec![term("x", &rule)]).await.unwrap();
     owner.settle(&first, arrived());
@@ -187,13 +190,13 @@ pub(crate) async fn a_large_cost_is_not_starved_and_blocks_only_its_own_cell(ben
     assert!(matches!(verdicts[0], Verdict::Wait { .. }));
     assert!(
         matches!(verdicts[1], Verdict::Wait { .. }),
-        "a small one must not overtake"
+        "a small ask must not overtake"
     );
     assert!(matches!(verdicts[2], Verdict::Go { .. }));
 }
 
-pub(crate) async fn looking_takes_nothing(bench: &impl Backend) {
-    let mut owner = Owner::new(bench, 1);
+pub(crate) async fn peeking_takes_nothing(backend: &impl Backend) {
+    let mut owner = Owner::new(backend, 1);
     let rule = sliding(2, secs(10));
     owner.take(smallvec![term("x", &rule)]).await.unwrap();
     for _ in 0..5 {
@@ -204,37 +207,37 @@ pub(crate) async fn looking_takes_nothing(bench: &impl Backend) {
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
 }
 
-pub(crate) async fn the_provider_may_lower_what_is_left_and_never_raise_it(bench: &impl Backend) {
-    let mut owner = Owner::new(bench, 1);
+pub(crate) async fn a_provider_may_lower_remaining_and_never_raise_it(backend: &impl Backend) {
+    let mut owner = Owner::new(backend, 1);
     let rule = sliding(10, secs(10));
-    for (said, left) in [(4, 4), (1_000, 8)] {
+    for (reported, remaining) in [(4, 4), (1_000, 8)] {
         let permit = owner.take(smallvec![term("x", &rule)]).await.unwrap();
         let reading = LimitReading {
             mark: permit.marks[0],
-            remaining: Some(said),
+            remaining: Some(reported),
             reset_after: Some(secs(10)),
             ..LimitReading::default()
         };
-        let told = Outcome::Arrived {
+        let outcome = Outcome::Arrived {
             age: Span::ZERO,
             limited: false,
             readings: vec![reading],
         };
-        owner.settle(&permit, told);
-        assert_eq!(owner.peek("x", &rule).await.remaining, left);
+        owner.settle(&permit, outcome);
+        assert_eq!(owner.peek("x", &rule).await.remaining, remaining);
     }
 }
 
-pub(crate) async fn a_changed_limit_forgets_nothing(bench: &impl Backend) {
-    let mut owner = Owner::new(bench, 1);
+pub(crate) async fn a_changed_limit_keeps_its_count(backend: &impl Backend) {
+    let mut owner = Owner::new(backend, 1);
     let permits = owner.take_all("x", &sliding(35, secs(10))).await;
     assert_eq!(permits.len(), 35);
     assert_eq!(owner.take_all("x", &sliding(40, secs(10))).await.len(), 5);
     assert_eq!(owner.peek("x", &sliding(20, secs(10))).await.remaining, 0);
 }
 
-pub(crate) async fn every_algorithm_keeps_its_limit(bench: &impl Backend) {
-    let mut owner = Owner::new(bench, 1);
+pub(crate) async fn every_algorithm_keeps_its_limit(backend: &impl Backend) {
+    let mut owner = Owner::new(backend, 1);
     let rules = [
         Rule::sliding(4, secs(10)),
         Rule::bucket(4, secs(10), 4),
@@ -253,8 +256,8 @@ pub(crate) async fn every_algorithm_keeps_its_limit(bench: &impl Backend) {
     assert_eq!(owner.take_all("paced", &paced).await.len(), 1);
 }
 
-pub(crate) async fn a_long_limit_grants_one_percent_per_transaction(bench: &impl Backend) {
-    let mut owner = Owner::new(bench, 1);
+pub(crate) async fn a_long_limit_grants_one_percent_per_transaction(backend: &impl Backend) {
+    let mut owner = Owner::new(backend, 1);
     let rule = sliding(300, secs(3_600));
     let asks = (0..10)
         .map(|_| owner.ask(smallvec![term("x", &rule)]))

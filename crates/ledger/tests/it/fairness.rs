@@ -1,7 +1,7 @@
-//! Who goes first when several processes wait for the same limit.
+//! The order of service when several processes wait for the same limit.
 //!
-//! Every handle is as another process would have it; time passes by hand, so who comes first to a
-//! unit that has just come free is the test's choice: the one who should not have it.
+//! Every handle acts like a separate process. The test advances the clock, so it chooses which
+//! process asks first for a freed unit: always the one that should not get it.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ async fn try_one(
     taken
 }
 
-/// What one hears that is to let others go first.
+/// The verdict for an ask that must let others go first.
 fn ask_again_soon() -> Verdict {
     Verdict::Wait {
         after: Span::from_millis(1),
@@ -55,17 +55,17 @@ fn ask_again_soon() -> Verdict {
 /// M3, between processes.
 #[tokio::test]
 async fn an_urgent_call_goes_before_background_calls_of_another_process() {
-    let (bench, rule) = (Sqlite::new(), one_at_a_time());
-    let (mut one, mut two) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let (backend, rule) = (Sqlite::new(), one_at_a_time());
+    let (mut one, mut two) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
     try_one(&mut one, &rule, Priority::Low).await.unwrap();
     try_one(&mut two, &rule, Priority::Low).await.unwrap_err();
     try_one(&mut one, &rule, Priority::High).await.unwrap_err();
     for _ in 0..5 {
-        bench.pass(TICK);
-        let refused = try_one(&mut two, &rule, Priority::Low).await.unwrap_err();
-        assert_eq!(refused, ask_again_soon());
+        backend.pass(TICK);
+        let rejected = try_one(&mut two, &rule, Priority::Low).await.unwrap_err();
+        assert_eq!(rejected, ask_again_soon());
         try_one(&mut one, &rule, Priority::High).await.unwrap();
-        // The next urgent one waits already.
+        // The next urgent call already waits.
         try_one(&mut one, &rule, Priority::High).await.unwrap_err();
         try_one(&mut two, &rule, Priority::Low).await.unwrap_err();
     }
@@ -73,15 +73,15 @@ async fn an_urgent_call_goes_before_background_calls_of_another_process() {
 
 #[tokio::test]
 async fn processes_take_turns_even_if_one_is_always_quicker() {
-    let (bench, rule) = (Sqlite::new(), one_at_a_time());
-    let (mut quick, mut slow) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let (backend, rule) = (Sqlite::new(), one_at_a_time());
+    let (mut quick, mut slow) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
     try_one(&mut quick, &rule, Priority::Low).await.unwrap();
     try_one(&mut quick, &rule, Priority::Low).await.unwrap_err();
     try_one(&mut slow, &rule, Priority::Low).await.unwrap_err();
     let (mut by_quick, mut by_slow) = (0, 0);
     for _ in 0..20 {
-        bench.pass(TICK);
-        // Whoever has something goes on waiting for the next one, as a process in demand does.
+        backend.pass(TICK);
+        // A process that got a unit waits for the next one, like a process with constant demand.
         for (owner, got) in [(&mut quick, &mut by_quick), (&mut slow, &mut by_slow)] {
             if try_one(owner, &rule, Priority::Low).await.is_ok() {
                 *got += 1;
@@ -94,37 +94,37 @@ async fn processes_take_turns_even_if_one_is_always_quicker() {
 
 #[tokio::test]
 async fn a_process_that_does_not_ask_again_delays_others_by_milliseconds_only() {
-    let (bench, rule) = (Sqlite::new(), one_at_a_time());
-    let (mut gone, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let (backend, rule) = (Sqlite::new(), one_at_a_time());
+    let (mut gone, mut here) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
     try_one(&mut gone, &rule, Priority::High).await.unwrap_err();
     try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
-    bench.pass(TICK);
+    backend.pass(TICK);
     let mut waited = Span::ZERO;
     while try_one(&mut here, &rule, Priority::Low).await.is_err() {
-        bench.pass(Span::from_millis(1));
+        backend.pass(Span::from_millis(1));
         waited = waited + Span::from_millis(1);
-        assert!(waited < Span::from_millis(10), "still waits for it");
+        assert!(waited < Span::from_millis(10), "still delayed");
     }
-    assert!(waited > Span::ZERO, "it was given a chance");
-    // It is not waited for a second time.
-    bench.pass(TICK);
+    assert!(waited > Span::ZERO, "the other process had time to ask");
+    // The absent process causes no second delay.
+    backend.pass(TICK);
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_new_process_does_not_overtake_one_that_waits() {
-    let (bench, rule) = (Sqlite::new(), one_at_a_time());
-    let (mut waits, mut new) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let (backend, rule) = (Sqlite::new(), one_at_a_time());
+    let (mut waits, mut new) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
     try_one(&mut waits, &rule, Priority::Normal).await.unwrap();
     try_one(&mut waits, &rule, Priority::Normal)
         .await
         .unwrap_err();
-    bench.pass(TICK);
-    let refused = try_one(&mut new, &rule, Priority::Normal)
+    backend.pass(TICK);
+    let rejected = try_one(&mut new, &rule, Priority::Normal)
         .await
         .unwrap_err();
-    assert_eq!(refused, ask_again_soon());
+    assert_eq!(rejected, ask_again_soon());
     try_one(&mut waits, &rule, Priority::Normal).await.unwrap();
 }
 
@@ -134,15 +134,15 @@ fn burst_of_twenty() -> Arc<Rule> {
     Arc::new(rule.drift_ppm(0))
 }
 
-/// Takes everything there is, so that all have to wait.
+/// Takes all free permits, so that every process has to wait.
 async fn drain(owner: &mut Owner, rule: &Arc<Rule>) {
     while try_one(owner, rule, Priority::Low).await.is_ok() {}
 }
 
-/// Lets a process of much demand ask each millisecond, until the one that waits for ten units gets
-/// them at once, and says how long that took and how much the other one got meanwhile.
+/// One process asks each millisecond, while another waits for ten units at once. Returns how long
+/// the second one waited and how many units the first one got until then.
 async fn wait_for_ten(
-    bench: &Sqlite,
+    backend: &Sqlite,
     (costly, mine): (&mut Owner, Priority),
     (cheap, theirs): (&mut Owner, Priority),
     rule: &Arc<Rule>,
@@ -160,45 +160,46 @@ async fn wait_for_ten(
                 Err(other) => panic!("{other:?}"),
             }
         }
-        bench.pass(Span::from_millis(1));
+        backend.pass(Span::from_millis(1));
     }
-    panic!("it starves; the other one got {got}");
+    panic!("the costly call starves; the other process got {got}");
 }
 
-/// M3: an ask for more than is free at a time looked as if nobody wanted it until its time had come, and
-/// by then others had taken what had come free since.
+/// M3, a former bug: an ask for more units than are free did not count as waiting until its time
+/// had come, and by then other processes had taken the units freed since.
 #[tokio::test]
 async fn a_costly_urgent_call_does_not_starve_behind_cheap_calls_of_another_process() {
-    let (bench, rule) = (Sqlite::new(), burst_of_twenty());
-    let (mut urgent, mut other) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let (backend, rule) = (Sqlite::new(), burst_of_twenty());
+    let (mut urgent, mut other) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
     drain(&mut other, &rule).await;
     let urgent = (&mut urgent, Priority::High);
     let other = (&mut other, Priority::Low);
-    let (waited, got) = wait_for_ten(&bench, urgent, other, &rule).await;
+    let (waited, got) = wait_for_ten(&backend, urgent, other, &rule).await;
     assert!(waited <= Span::from_millis(202), "waited {waited:?}");
-    assert_eq!(got, 0, "all of it was left to the urgent one");
+    assert_eq!(got, 0, "all units go to the urgent call");
 }
 
 #[tokio::test]
 async fn a_costly_call_gets_its_turn_among_cheap_calls_of_the_same_priority() {
-    let (bench, rule) = (Sqlite::new(), burst_of_twenty());
-    let (mut one, mut other) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let (backend, rule) = (Sqlite::new(), burst_of_twenty());
+    let (mut one, mut other) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
     drain(&mut other, &rule).await;
     let costly = (&mut one, Priority::Low);
     let cheap = (&mut other, Priority::Low);
-    let (waited, got) = wait_for_ten(&bench, costly, cheap, &rule).await;
+    let (waited, got) = wait_for_ten(&backend, costly, cheap, &rule).await;
     assert!(waited <= Span::from_millis(450), "waited {waited:?}");
-    assert!(got <= 10, "as much as the costly one: {got}");
+    assert!(got <= 10, "more than the costly call: {got}");
 }
 
-/// Asks for ten at once, for as long as it takes.
+/// Asks for ten units at once and waits as long as needed.
 async fn want_ten(owner: &mut Owner, rule: &Arc<Rule>, priority: Priority) -> Verdict {
     let mut ten = ask(owner, rule, priority);
     ten.terms[0].cost = 10;
     owner.take_ask(ten).await.unwrap_err()
 }
 
-/// Everything is saved up for somebody else: it goes on when that one leaves, or at its time.
+/// All free units are saved for another process: the ask waits until that process leaves or its
+/// time has come.
 fn is_saved_up(verdict: &Verdict) -> bool {
     matches!(
         verdict,
@@ -211,76 +212,76 @@ fn is_saved_up(verdict: &Verdict) -> bool {
 
 #[tokio::test]
 async fn a_process_that_does_not_fetch_its_saved_permits_loses_them() {
-    let (bench, rule) = (Sqlite::new(), burst_of_twenty());
-    let (mut stopped, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let (backend, rule) = (Sqlite::new(), burst_of_twenty());
+    let (mut stopped, mut here) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
     drain(&mut stopped, &rule).await;
     want_ten(&mut stopped, &rule, Priority::High).await;
-    bench.pass(Span::from_millis(190));
-    let refused = try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
-    assert!(is_saved_up(&refused), "{refused:?}");
-    bench.pass(Span::from_millis(17));
-    // Once more it is signalled, and given its chance.
+    backend.pass(Span::from_millis(190));
+    let rejected = try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
+    assert!(is_saved_up(&rejected), "{rejected:?}");
+    backend.pass(Span::from_millis(17));
+    // The stopped process is signalled once more and gets time to ask.
     let (mut got, mut waited) = (0, 0);
     while got < 10 {
         match try_one(&mut here, &rule, Priority::Low).await {
             Ok(_) => got += 1,
             Err(_) => {
-                bench.pass(Span::from_millis(1));
+                backend.pass(Span::from_millis(1));
                 waited += 1;
             }
         }
-        assert!(waited < 10, "still waits for it, with {got}");
+        assert!(waited < 10, "still delayed after {got} permits");
     }
 }
 
 #[tokio::test]
 async fn no_permits_are_saved_for_a_dead_process() {
-    let (bench, rule) = (Sqlite::new(), burst_of_twenty());
-    let (mut dead, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let (backend, rule) = (Sqlite::new(), burst_of_twenty());
+    let (mut dead, mut here) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
     drain(&mut dead, &rule).await;
     want_ten(&mut dead, &rule, Priority::High).await;
     drop(dead);
-    bench.pass(Span::from_millis(100));
-    // Whoever leaves something to it finds out.
-    let refused = try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
-    assert!(is_saved_up(&refused), "{refused:?}");
+    backend.pass(Span::from_millis(100));
+    // The first process that saves units for the dead one detects it.
+    let rejected = try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
+    assert!(is_saved_up(&rejected), "{rejected:?}");
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
 }
 
-/// A caller that gave up was waited for until the time at which it would have been served.
+/// A former bug: others waited for a caller that had given up until the time of its turn.
 #[tokio::test]
 async fn waiting_processes_are_notified_when_one_ahead_of_them_gives_up() {
-    let (bench, rule) = (Sqlite::new(), burst_of_twenty());
-    let (mut leaves, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let (backend, rule) = (Sqlite::new(), burst_of_twenty());
+    let (mut leaves, mut here) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
     drain(&mut leaves, &rule).await;
     want_ten(&mut leaves, &rule, Priority::High).await;
-    bench.pass(Span::from_millis(100));
-    let refused = try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
-    assert!(is_saved_up(&refused), "{refused:?}");
+    backend.pass(Span::from_millis(100));
+    let rejected = try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
+    assert!(is_saved_up(&rejected), "{rejected:?}");
     let mut events = here.ledger.events();
     leaves.ledger.stop_waiting(&[term("x", &rule).cell]);
-    let told = Event::Freed(Arc::from([term("x", &rule).cell]));
-    assert_eq!(events.next().await, Some(told));
+    let freed = Event::Freed(Arc::from([term("x", &rule).cell]));
+    assert_eq!(events.next().await, Some(freed));
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
 }
 
 #[tokio::test]
 async fn an_urgent_call_keeps_the_queue_place_of_its_process() {
-    let (bench, rule) = (Sqlite::new(), burst_of_twenty());
-    let (mut one, mut other) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let (backend, rule) = (Sqlite::new(), burst_of_twenty());
+    let (mut one, mut other) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
     drain(&mut one, &rule).await;
     want_ten(&mut one, &rule, Priority::Low).await;
-    bench.pass(Span::from_millis(100));
+    backend.pass(Span::from_millis(100));
     try_one(&mut one, &rule, Priority::High).await.unwrap();
-    let refused = try_one(&mut other, &rule, Priority::Low).await.unwrap_err();
-    assert!(is_saved_up(&refused), "{refused:?}");
+    let rejected = try_one(&mut other, &rule, Priority::Low).await.unwrap_err();
+    assert!(is_saved_up(&rejected), "{rejected:?}");
 }
 
-/// A call with an old answer to fall back to asks once. Others were held up by 6 ms for it.
+/// A call with a stale response to fall back to asks once. It delayed others by 6 ms.
 #[tokio::test]
 async fn a_call_that_does_not_wait_delays_nobody() {
-    let (bench, rule) = (Sqlite::new(), one_at_a_time());
-    let (mut hasty, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let (backend, rule) = (Sqlite::new(), one_at_a_time());
+    let (mut hasty, mut here) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
     let now = Ask {
         max_wait: Span::ZERO,
@@ -288,14 +289,14 @@ async fn a_call_that_does_not_wait_delays_nobody() {
     };
     hasty.take_ask(now).await.unwrap_err();
     try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
-    bench.pass(TICK);
+    backend.pass(TICK);
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_call_that_does_not_wait_keeps_the_queue_place_of_its_process() {
-    let (bench, rule) = (Sqlite::new(), one_at_a_time());
-    let (mut waits, mut new) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let (backend, rule) = (Sqlite::new(), one_at_a_time());
+    let (mut waits, mut new) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
     try_one(&mut waits, &rule, Priority::Normal).await.unwrap();
     try_one(&mut waits, &rule, Priority::Normal)
         .await
@@ -305,22 +306,22 @@ async fn a_call_that_does_not_wait_keeps_the_queue_place_of_its_process() {
         ..ask(&mut waits, &rule, Priority::High)
     };
     waits.take_ask(now).await.unwrap_err();
-    bench.pass(TICK);
-    let refused = try_one(&mut new, &rule, Priority::Normal).await;
-    assert_eq!(refused.unwrap_err(), ask_again_soon());
+    backend.pass(TICK);
+    let rejected = try_one(&mut new, &rule, Priority::Normal).await;
+    assert_eq!(rejected.unwrap_err(), ask_again_soon());
 }
 
 #[tokio::test]
 async fn saving_permits_in_one_limit_does_not_close_another() {
-    let (bench, deep, shallow) = (Sqlite::new(), burst_of_twenty(), one_at_a_time());
-    let (mut saves, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let (backend, deep, shallow) = (Sqlite::new(), burst_of_twenty(), one_at_a_time());
+    let (mut saves, mut here) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
     drain(&mut saves, &deep).await;
     want_ten(&mut saves, &deep, Priority::High).await;
     let beside = term("y", &shallow);
     let taken = here.take(smallvec![beside.clone()]).await.unwrap();
     here.settle(&taken, crate::backend::arrived());
     saves.take(smallvec![beside.clone()]).await.unwrap_err();
-    bench.pass(Span::from_millis(100));
+    backend.pass(Span::from_millis(100));
     let both = here.ask(smallvec![term("x", &deep), beside.clone()]);
     let one = here.ask(smallvec![beside]);
     let verdicts = here.offer(vec![both, one]).await;

@@ -1,7 +1,7 @@
-//! Disks that fail and clocks that are set, made by strace, a small tmpfs and libfaketime.
+//! Disk failures and changed clocks, injected by strace, a small tmpfs and libfaketime.
 //!
-//! What they need is installed by `make tools`; without it these tests fail, so that nobody believes
-//! that they ran.
+//! `make tools` installs these programs. Without them the tests fail, so that a missing program is
+//! not mistaken for a passed test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::child::Worker;
 use crate::processes::{BATCH_MAX, QUOTA, use_up};
 use crate::sqlite::Folder;
 
-/// Runs a child whose system calls fail in this way from the n-th of a thread on.
+/// A command under which this system call fails, from the n-th call of a thread on.
 fn strace(call: &str, error: &str, from: u32) -> Command {
     let found = Command::new("strace").arg("--version").output();
     assert!(found.is_ok(), "strace is missing; `make tools` installs it");
@@ -21,22 +21,22 @@ fn strace(call: &str, error: &str, from: u32) -> Command {
     command
 }
 
-/// What a worker said until it ended.
+/// Everything that a worker reported until it ended.
 fn output_of(mut worker: Worker) -> Vec<String> {
     std::iter::from_fn(|| worker.next().map(|(word, _)| word)).collect()
 }
 
-/// A quota is spent until the disk fails; then the rest of it on a sound one.
+/// Spends a quota until the disk fails, then the rest of it on a working disk.
 fn check_disk_failure(call: &str, error: &str, from: u32, why: &str) {
     let folder = Folder::new();
     let words = format!("{QUOTA} nowhere 1");
     let worker = Worker::start_under(strace(call, error, from), "quota", folder.path(), &words);
-    let mut said = output_of(worker);
-    assert_eq!(said.pop().as_deref(), Some("lost"), "{call} {error}");
-    let trouble = said.pop().unwrap();
+    let mut reported = output_of(worker);
+    assert_eq!(reported.pop().as_deref(), Some("lost"), "{call} {error}");
+    let trouble = reported.pop().unwrap();
     assert!(trouble.contains(why), "{call} {error}: {trouble}");
-    let sent = said.iter().filter(|word| *word == "sent").count() as u64;
-    assert!(sent > 0, "{call} {error}: it failed from the start");
+    let sent = reported.iter().filter(|word| *word == "sent").count() as u64;
+    assert!(sent > 0, "{call} {error}: the disk failed from the start");
     let rest = use_up(&folder);
     assert!(sent + rest <= QUOTA, "{call} {error}: {sent} + {rest}");
     assert!(
@@ -45,7 +45,7 @@ fn check_disk_failure(call: &str, error: &str, from: u32, why: &str) {
     );
 }
 
-/// R-A3: what the disk refused to keep is not handed out, and the disk is not believed again.
+/// R-A3: permits that the disk did not store are not granted, and the disk is not used again.
 #[test]
 fn a_failed_sync_grants_nothing_and_is_final() {
     for error in ["EIO", "ENOSPC"] {
@@ -53,7 +53,7 @@ fn a_failed_sync_grants_nothing_and_is_final() {
     }
 }
 
-/// R-A3, R-A4: a write that fails counts nothing and hands out nothing.
+/// R-A3, R-A4: a failed write counts nothing and grants nothing.
 #[test]
 fn a_failed_write_counts_nothing() {
     for error in ["EIO", "ENOSPC"] {
@@ -61,7 +61,7 @@ fn a_failed_write_counts_nothing() {
     }
 }
 
-/// At the start the reason is told, whichever call it is that fails.
+/// On open the error names the reason, whichever system call fails.
 #[test]
 fn a_disk_that_fails_on_open_is_rejected_with_the_reason() {
     for (call, error, why) in [
@@ -72,16 +72,18 @@ fn a_disk_that_fails_on_open_is_rejected_with_the_reason() {
     ] {
         let folder = Folder::new();
         let worker = Worker::start_under(strace(call, error, 1), "open", folder.path(), "");
-        let said = output_of(worker);
+        let reported = output_of(worker);
         assert!(
-            said.last().is_some_and(|said| said.contains(why)),
-            "{call} {error}: {said:?}"
+            reported
+                .last()
+                .is_some_and(|reported| reported.contains(why)),
+            "{call} {error}: {reported:?}"
         );
     }
 }
 
-/// R-A4, on a file system that really is full; where this user may mount none, the kernel's word
-/// for it is injected instead.
+/// R-A4, on a file system that really is full. Where this user may not mount one, the test injects
+/// ENOSPC instead.
 #[test]
 fn a_full_file_system_keeps_the_quota_and_resumes_when_space_is_free() {
     let folder = Folder::new();
@@ -102,15 +104,18 @@ fn a_full_file_system_keeps_the_quota_and_resumes_when_space_is_free() {
     ));
     command.env("STATE", folder.path());
     let words = format!("{QUOTA} nowhere 1");
-    let mut said = output_of(Worker::start_under(command, "quota", folder.path(), &words));
-    assert_eq!(said.pop().as_deref(), Some("refused"), "{said:?}");
-    let lost = said.iter().position(|word| word == "lost");
-    assert!(lost.is_some_and(|at| at > 1), "it never was full: {said:?}");
-    let sent = said.iter().filter(|word| *word == "sent").count() as u64;
+    let mut reported = output_of(Worker::start_under(command, "quota", folder.path(), &words));
+    assert_eq!(reported.pop().as_deref(), Some("rejected"), "{reported:?}");
+    let lost = reported.iter().position(|word| word == "lost");
+    assert!(
+        lost.is_some_and(|at| at > 1),
+        "the file system never was full: {reported:?}"
+    );
+    let sent = reported.iter().filter(|word| *word == "sent").count() as u64;
     assert!((QUOTA - BATCH_MAX..=QUOTA).contains(&sent), "{sent}");
 }
 
-/// The library that sets a process's clocks.
+/// The library that fakes the clocks of a process.
 fn libfaketime() -> PathBuf {
     let folders = std::fs::read_dir("/usr/lib")
         .into_iter()
@@ -121,7 +126,7 @@ fn libfaketime() -> PathBuf {
     found.expect("libfaketime is missing; `make tools` installs it")
 }
 
-/// A child whose wall clock is what a file says. Boot time stays as it is, as on a real host.
+/// A child whose wall clock is read from a file. Boot time is real, as on a real host.
 fn with_clock(file: &Path, folder: &Folder) -> Worker {
     let mut command = Command::new("env");
     command
@@ -132,7 +137,7 @@ fn with_clock(file: &Path, folder: &Folder) -> Worker {
     Worker::start_under(command, "clocks", folder.path(), "")
 }
 
-/// What it gets of the day, the hour and the second, and what its wall clock says.
+/// The wall clock of the child, and how many permits of the day, the hour and the second it gets.
 fn try_all(worker: &mut Worker) -> (u64, [u64; 3]) {
     worker.send_line("try");
     let wall = worker.wait_for("wall");
@@ -142,8 +147,8 @@ fn try_all(worker: &mut Worker) -> (u64, [u64; 3]) {
     )
 }
 
-/// R-A7: a day that was used up stays used up whatever the wall clock says, for a process that
-/// runs and for one that starts; sliding windows go on as if nothing had happened.
+/// R-A7: a used-up day stays used up at any wall clock setting, for a running process and for a new
+/// one. Sliding windows are not affected.
 #[test]
 fn a_wall_clock_that_is_set_by_a_day_reopens_nothing_and_stops_nothing() {
     let folder = Folder::new();

@@ -1,4 +1,5 @@
-//! State folders that cannot be believed: refused with a message, or used up; never unused.
+//! Untrusted state folders: rejected with a message, or all limits used up; never counted as
+//! unused.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,47 +19,47 @@ fn hour() -> Arc<Rule> {
     sliding(LIMIT, secs(3_600))
 }
 
-/// A folder in which a few permits of an hourly limit are used, closed properly.
+/// A properly closed folder in which a few permits of an hourly limit are used.
 async fn used_folder() -> Sqlite {
-    let bench = Sqlite::new();
-    let mut owner = Owner::new(&bench, 1);
+    let backend = Sqlite::new();
+    let mut owner = Owner::new(&backend, 1);
     for cell in ["x", "y", "z"] {
         for _ in 0..USED {
             owner.take(smallvec![term(cell, &hour())]).await.unwrap();
         }
     }
-    bench
+    backend
 }
 
-fn database(bench: &Sqlite) -> PathBuf {
-    bench.folder.path().join("ledger.db")
+fn database(backend: &Sqlite) -> PathBuf {
+    backend.folder.path().join("ledger.db")
 }
 
-fn open(bench: &Sqlite) -> Result<Ledger, OpenError> {
-    let clock = Clock::Manual(bench.clock.clone());
-    Ledger::sqlite(bench.folder.path(), clock)
+fn open(backend: &Sqlite) -> Result<Ledger, OpenError> {
+    let clock = Clock::Manual(backend.clock.clone());
+    Ledger::sqlite(backend.folder.path(), clock)
 }
 
-fn open_error(bench: &Sqlite) -> OpenError {
-    open(bench).expect_err("such a folder must be refused")
+fn open_error(backend: &Sqlite) -> OpenError {
+    open(backend).expect_err("such a folder must be rejected")
 }
 
-/// Either the folder is refused, or nothing that was used is free.
-async fn check_no_used_permit_is_free(bench: &Sqlite, what: &str) {
-    match open(bench) {
+/// Either the folder is rejected, or no used permit is free.
+async fn check_no_used_permit_is_free(backend: &Sqlite, what: &str) {
+    match open(backend) {
         Err(OpenError::Corrupt { .. } | OpenError::Foreign(_) | OpenError::Newer { .. }) => {}
         Err(OpenError::Wiped(_)) => {}
-        Err(error) => panic!("{what}: {error:?} says nothing useful"),
+        Err(error) => panic!("{what}: {error:?} is the wrong error"),
         Ok(ledger) => {
             let mut owner = Owner::of(ledger);
             for cell in ["x", "y", "z"] {
-                // A store that fails while it is used answers `StoreLost`, which is no permit either.
+                // A store that fails in use returns `StoreLost`, which is no permit either.
                 let ask = owner.ask(smallvec![term(cell, &hour())]);
                 if owner.ledger.offer(vec![ask]).await.is_ok() {
-                    let left = owner.peek(cell, &hour()).await.remaining;
+                    let remaining = owner.peek(cell, &hour()).await.remaining;
                     assert!(
-                        left <= LIMIT - USED as u64,
-                        "{what}: {left} of `{cell}` are left"
+                        remaining <= LIMIT - USED as u64,
+                        "{what}: {remaining} of `{cell}` remain"
                     );
                 }
             }
@@ -68,16 +69,16 @@ async fn check_no_used_permit_is_free(bench: &Sqlite, what: &str) {
 
 #[tokio::test]
 async fn a_closed_folder_is_opened_again_with_its_counts() {
-    let bench = used_folder().await;
-    let owner = Owner::new(&bench, 2);
+    let backend = used_folder().await;
+    let owner = Owner::new(&backend, 2);
     assert_eq!(owner.peek("x", &hour()).await.used, USED as u64);
 }
 
 #[tokio::test]
 async fn damaged_bytes_never_free_used_permits() {
-    let bench = used_folder().await;
-    let whole = std::fs::read(database(&bench)).unwrap();
-    // Empty stretches of pages are alike; what holds something is tried densely.
+    let backend = used_folder().await;
+    let whole = std::fs::read(database(&backend)).unwrap();
+    // Empty ranges of pages are alike; ranges with data are tested densely.
     let is_worth_it = |place: &usize| {
         let end = (place + 8).min(whole.len());
         let is_empty = whole[*place..end].iter().all(|byte| *byte == 0);
@@ -89,16 +90,16 @@ async fn damaged_bytes_never_free_used_permits() {
         damaged[place..end]
             .iter_mut()
             .for_each(|byte| *byte ^= 0x5a);
-        std::fs::write(database(&bench), &damaged).unwrap();
-        check_no_used_permit_is_free(&bench, &format!("byte {place}")).await;
-        remove_log(bench.folder.path());
+        std::fs::write(database(&backend), &damaged).unwrap();
+        check_no_used_permit_is_free(&backend, &format!("byte {place}")).await;
+        remove_log(backend.folder.path());
     }
 }
 
 #[tokio::test]
 async fn a_truncated_file_never_frees_used_permits() {
-    let bench = used_folder().await;
-    let whole = std::fs::read(database(&bench)).unwrap();
+    let backend = used_folder().await;
+    let whole = std::fs::read(database(&backend)).unwrap();
     let lengths = [
         0,
         1,
@@ -115,9 +116,9 @@ async fn a_truncated_file_never_frees_used_permits() {
         .into_iter()
         .chain([whole.len() - 4_096, whole.len() - 1])
     {
-        std::fs::write(database(&bench), &whole[..length]).unwrap();
-        check_no_used_permit_is_free(&bench, &format!("cut at {length}")).await;
-        remove_log(bench.folder.path());
+        std::fs::write(database(&backend), &whole[..length]).unwrap();
+        check_no_used_permit_is_free(&backend, &format!("cut at {length}")).await;
+        remove_log(backend.folder.path());
     }
 }
 
@@ -129,31 +130,31 @@ fn remove_log(folder: &Path) {
 
 #[tokio::test]
 async fn garbage_is_rejected_and_not_modified() {
-    let bench = used_folder().await;
+    let backend = used_folder().await;
     std::fs::write(
-        database(&bench),
+        database(&backend),
         b"not a database at all, but long enough".repeat(99),
     )
     .unwrap();
-    let before = std::fs::read(database(&bench)).unwrap();
-    assert!(matches!(open_error(&bench), OpenError::Corrupt { .. }));
-    assert_eq!(std::fs::read(database(&bench)).unwrap(), before);
+    let before = std::fs::read(database(&backend)).unwrap();
+    assert!(matches!(open_error(&backend), OpenError::Corrupt { .. }));
+    assert_eq!(std::fs::read(database(&backend)).unwrap(), before);
 }
 
 #[tokio::test]
 async fn a_removed_database_is_not_recreated() {
-    let bench = used_folder().await;
-    std::fs::remove_file(database(&bench)).unwrap();
-    assert!(matches!(open_error(&bench), OpenError::Wiped(_)));
+    let backend = used_folder().await;
+    std::fs::remove_file(database(&backend)).unwrap();
+    assert!(matches!(open_error(&backend), OpenError::Wiped(_)));
 }
 
 #[tokio::test]
 async fn a_newer_format_is_rejected_with_both_numbers() {
-    let bench = used_folder().await;
-    let conn = Connection::open(database(&bench)).unwrap();
+    let backend = used_folder().await;
+    let conn = Connection::open(database(&backend)).unwrap();
     conn.execute_batch("PRAGMA user_version = 99").unwrap();
     drop(conn);
-    let error = open_error(&bench);
+    let error = open_error(&backend);
     assert!(matches!(error, OpenError::Newer { found: 99, .. }));
     assert!(error.to_string().contains("upgrade"), "{error}");
 }
@@ -172,7 +173,7 @@ fn another_programs_database_is_rejected() {
 
 #[test]
 fn a_folder_that_cannot_be_written_is_rejected() {
-    // The kernel's own tree: nobody makes folders there, not even root.
+    // The kernel's own tree: not even root can create folders there.
     let error = Ledger::sqlite("/sys/kernel/tollgate", Clock::System).unwrap_err();
     assert!(matches!(error, OpenError::ReadOnly(_)), "{error:?}");
     let folder = Folder::new();
@@ -182,32 +183,33 @@ fn a_folder_that_cannot_be_written_is_rejected() {
     std::fs::remove_file(folder.path()).unwrap();
 }
 
-/// R-A5: a cell that cannot be read counts as used up for one period, and comes back after it.
+/// R-A5: an unreadable cell counts as used up for one period, and is usable after it.
 #[tokio::test]
 async fn a_damaged_cell_is_used_up_for_one_period() {
-    let bench = used_folder().await;
-    let conn = Connection::open(database(&bench)).unwrap();
+    let backend = used_folder().await;
+    let conn = Connection::open(database(&backend)).unwrap();
     conn.execute("UPDATE cells SET state = zeroblob(30)", [])
         .unwrap();
     drop(conn);
-    let mut owner = Owner::new(&bench, 2);
+    let mut owner = Owner::new(&backend, 2);
     assert!(owner.take(smallvec![term("x", &hour())]).await.is_err());
     let Ledger::Sqlite(sqlite) = &owner.ledger else {
         panic!("not the SQLite ledger")
     };
     assert_eq!(sqlite.damaged_rows(), 1);
-    bench.pass(secs(3_600));
+    backend.pass(secs(3_600));
     assert_eq!(owner.take_all("x", &hour()).await.len() as u64, LIMIT);
 }
 
-/// R-A5: under a process that runs. It looks once a second; until then the old files are as good as
-/// ever. What it has granted is in nobody's books any more, so everything counts as used.
+/// R-A5: the folder is removed while a process runs. The process checks once a second; until then
+/// it uses the old files. The new folder does not contain the permits that the process has granted,
+/// so everything counts as used.
 #[tokio::test]
 async fn limits_of_a_removed_folder_are_used_up_for_one_period() {
-    let bench = used_folder().await;
-    let mut owner = Owner::new(&bench, 1);
+    let backend = used_folder().await;
+    let mut owner = Owner::new(&backend, 1);
     let mut events = owner.ledger.events();
-    std::fs::remove_dir_all(bench.folder.path()).unwrap();
+    std::fs::remove_dir_all(backend.folder.path()).unwrap();
     loop {
         let ask = owner.ask(smallvec![term("other", &sliding(1_000_000, secs(10)))]);
         if owner.ledger.offer(vec![ask]).await.is_err() {
@@ -223,96 +225,96 @@ async fn limits_of_a_removed_folder_are_used_up_for_one_period() {
     assert!(owner.take(smallvec![term("short", &short)]).await.is_err());
     let own = Arc::new(Rule::in_flight(3).unwrap().of_one_process());
     assert_eq!(owner.take_all("own", &own).await.len(), 3);
-    bench.pass(secs(10));
+    backend.pass(secs(10));
     assert_eq!(owner.take_all("short", &short).await.len(), 5);
-    bench.pass(secs(3_590));
+    backend.pass(secs(3_590));
     assert_eq!(owner.take_all("x", &hour()).await.len() as u64, LIMIT);
 }
 
-fn copy(bench: &Sqlite) -> Vec<u8> {
-    std::fs::read(database(bench)).unwrap()
+fn copy(backend: &Sqlite) -> Vec<u8> {
+    std::fs::read(database(backend)).unwrap()
 }
 
-fn restore_copy(bench: &Sqlite, copy: &[u8]) {
-    remove_log(bench.folder.path());
-    std::fs::write(database(bench), copy).unwrap();
+fn restore_copy(backend: &Sqlite, copy: &[u8]) {
+    remove_log(backend.folder.path());
+    std::fs::write(database(backend), copy).unwrap();
 }
 
-/// R-A5: an old copy says less was used than there was. Nothing that it does not know is free, not
-/// even of limits that it has never heard of.
+/// R-A5: an old copy lacks permits that were used later. Every limit counts as used up, also limits
+/// that the copy does not contain.
 #[tokio::test]
 async fn limits_of_a_restored_old_copy_are_used_up_for_one_period() {
-    let bench = used_folder().await;
-    let old = copy(&bench);
-    let mut owner = Owner::new(&bench, 1);
+    let backend = used_folder().await;
+    let old = copy(&backend);
+    let mut owner = Owner::new(&backend, 1);
     owner.take(smallvec![term("x", &hour())]).await.unwrap();
     drop(owner);
-    restore_copy(&bench, &old);
-    let mut owner = Owner::new(&bench, 2);
+    restore_copy(&backend, &old);
+    let mut owner = Owner::new(&backend, 2);
     for cell in ["x", "y", "never used"] {
         assert!(owner.take(smallvec![term(cell, &hour())]).await.is_err());
     }
     drop(owner);
-    // That stays so for those who come later.
-    let mut owner = Owner::new(&bench, 3);
+    // This also holds for processes that open the folder later.
+    let mut owner = Owner::new(&backend, 3);
     assert!(owner.take(smallvec![term("z", &hour())]).await.is_err());
-    bench.pass(secs(3_600));
+    backend.pass(secs(3_600));
     for cell in ["x", "y", "never used"] {
         assert_eq!(owner.take_all(cell, &hour()).await.len() as u64, LIMIT);
     }
 }
 
-/// Of short limits the time of the last transaction is enough to tell.
+/// For short limits the time of the last transaction is enough to detect an old copy.
 #[tokio::test]
 async fn an_old_copy_is_detected_if_only_short_limits_were_used_since() {
-    let bench = used_folder().await;
-    let old = copy(&bench);
-    bench.pass(secs(2));
-    let mut owner = Owner::new(&bench, 1);
+    let backend = used_folder().await;
+    let old = copy(&backend);
+    backend.pass(secs(2));
+    let mut owner = Owner::new(&backend, 1);
     let short = sliding(5, secs(10));
     owner.take(smallvec![term("short", &short)]).await.unwrap();
     drop(owner);
-    restore_copy(&bench, &old);
-    let mut owner = Owner::new(&bench, 2);
+    restore_copy(&backend, &old);
+    let mut owner = Owner::new(&backend, 2);
     assert!(owner.take(smallvec![term("short", &short)]).await.is_err());
-    bench.pass(secs(10));
+    backend.pass(secs(10));
     assert_eq!(owner.take_all("short", &short).await.len(), 5);
 }
 
 #[tokio::test]
 async fn a_copy_of_the_latest_state_is_trusted() {
-    let bench = used_folder().await;
-    let latest = copy(&bench);
-    restore_copy(&bench, &latest);
-    let owner = Owner::new(&bench, 2);
+    let backend = used_folder().await;
+    let latest = copy(&backend);
+    restore_copy(&backend, &latest);
+    let owner = Owner::new(&backend, 2);
     assert_eq!(owner.peek("x", &hour()).await.used, USED as u64);
 }
 
-/// The waiting ones as formats 1 and 2 wrote them down.
+/// The table of waiters in formats 1 and 2.
 const WAITERS_2: &str = "DROP TABLE waiters; \
      CREATE TABLE waiters (cell BLOB NOT NULL, owner INTEGER NOT NULL, on_event INTEGER NOT NULL, \
      want INTEGER NOT NULL, got INTEGER NOT NULL, since INTEGER NOT NULL, \
      until INTEGER NOT NULL, woken INTEGER NOT NULL, PRIMARY KEY (cell, owner)) \
      STRICT, WITHOUT ROWID; PRAGMA user_version = 2;";
 
-/// Folders that were made before those who wait were known by their urgency.
+/// Folders from before waiters were stored with their priority.
 #[tokio::test]
 async fn a_folder_of_format_2_is_opened_with_its_counts() {
-    let bench = used_folder().await;
-    let conn = Connection::open(database(&bench)).unwrap();
+    let backend = used_folder().await;
+    let conn = Connection::open(database(&backend)).unwrap();
     conn.execute_batch(WAITERS_2).unwrap();
     drop(conn);
     for _ in 0..2 {
-        let owner = Owner::new(&bench, 2);
+        let owner = Owner::new(&backend, 2);
         assert_eq!(owner.peek("x", &hour()).await.used, USED as u64);
     }
 }
 
-/// Folders that were made before the generation was counted.
+/// Folders from before the generation was stored.
 #[tokio::test]
 async fn a_folder_of_format_1_is_opened_with_its_counts() {
-    let bench = used_folder().await;
-    let conn = Connection::open(database(&bench)).unwrap();
+    let backend = used_folder().await;
+    let conn = Connection::open(database(&backend)).unwrap();
     conn.execute_batch(WAITERS_2).unwrap();
     conn.execute_batch(
         "ALTER TABLE meta RENAME TO meta_2;
@@ -325,12 +327,12 @@ async fn a_folder_of_format_1_is_opened_with_its_counts() {
     .unwrap();
     drop(conn);
     std::fs::write(
-        bench.folder.path().join("ledger.lock"),
+        backend.folder.path().join("ledger.lock"),
         b"tollgate ledger\n",
     )
     .unwrap();
     for _ in 0..2 {
-        let owner = Owner::new(&bench, 2);
+        let owner = Owner::new(&backend, 2);
         assert_eq!(owner.peek("x", &hour()).await.used, USED as u64);
     }
 }

@@ -1,4 +1,4 @@
-//! `kill -9` at every step of a permit, under load, judged by a provider over HTTP.
+//! `kill -9` at every step of a permit, under load, judged by a simulated provider over HTTP.
 //!
 //! `KILLS=200 cargo test -p tollgate-ledger kills` is the long version.
 
@@ -12,10 +12,10 @@ use tollgate_sim::http::{Report, Settings, SimProvider};
 use crate::child::Worker;
 use crate::sqlite::Folder;
 
-/// A daily quota that lasts for some kills while others spend it.
+/// A daily quota that lasts for several kills while other processes spend it.
 const QUOTA: u64 = 2_000;
 
-/// Every step of a permit: opening, in the ledger thread, then in the sender's hand.
+/// Every step of a permit: while opening, in the ledger thread, then in the sender.
 const FAILPOINTS: [&str; 12] = [
     "opening",
     "opened",
@@ -31,10 +31,10 @@ const FAILPOINTS: [&str; 12] = [
     "answered",
 ];
 
-/// Kills before the quota is used up by those who live; the next round has a folder of its own.
+/// Kills per round, before the surviving processes use up the quota. Each round has its own folder.
 const KILLS_PER_ROUND: usize = 12;
 
-/// A provider over HTTP, on a thread of its own.
+/// A simulated provider over HTTP, on its own thread.
 struct Provider {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -77,8 +77,8 @@ impl Provider {
     }
 }
 
-/// One quota, spent by two processes that live and by one after the other that does not. Returns
-/// how many were killed and what the provider has seen.
+/// Two processes that survive and a sequence of killed processes spend one quota. Returns the
+/// number of kills and the provider's report.
 fn round(first: usize, kills_most: usize) -> (usize, Report) {
     let folder = Folder::new();
     let provider = Provider::start(&format!("sliding {QUOTA}/1d"));
@@ -99,15 +99,15 @@ fn round(first: usize, kills_most: usize) -> (usize, Report) {
         let mut victim = start(place, times);
         match victim.next() {
             Some((word, _)) if word == "at" => drop(victim.kill()),
-            Some((word, _)) if word == "refused" => break,
+            Some((word, _)) if word == "rejected" => break,
             other => panic!("{other:?}"),
         }
         kills += 1;
     }
     for mut worker in steady {
-        worker.wait_for("refused");
+        worker.wait_for("rejected");
     }
-    start("nowhere", 1).wait_for("refused");
+    start("nowhere", 1).wait_for("rejected");
     (kills, provider.stop())
 }
 

@@ -1,4 +1,4 @@
-//! A store that is lost: what its handle says meanwhile, and how it comes back by itself.
+//! A lost store: what its handle reports meanwhile, and how it recovers by itself.
 
 use std::fs::File;
 
@@ -15,10 +15,10 @@ async fn wait_for_recovery(events: &mut Events) {
     while events.next().await.unwrap() != Event::Recovered {}
 }
 
-/// The folder cannot be opened, for this reason; after it was mended, it is open by itself.
-async fn starts_lost(folder: &Folder, why: impl Fn(&OpenError) -> bool, mend: impl Fn()) {
+/// The folder cannot be opened, for this reason. After `fix` the ledger opens it by itself.
+async fn starts_lost(folder: &Folder, why: impl Fn(&OpenError) -> bool, fix: impl Fn()) {
     let (ledger, error) = Ledger::sqlite_or_lost(folder.path(), Clock::System).unwrap();
-    let error = error.expect("such a folder must be refused");
+    let error = error.expect("such a folder must be rejected");
     assert!(why(&error), "{error:?}");
     assert!(ledger.loss().is_some_and(|loss| !loss.is_final));
     assert_eq!(ledger.loss_reason(), Some(error.with_source()));
@@ -27,7 +27,7 @@ async fn starts_lost(folder: &Folder, why: impl Fn(&OpenError) -> bool, mend: im
     let mut owner = Owner::of(ledger.clone());
     let ask = owner.ask(smallvec![term("x", &sliding(5, secs(10)))]);
     assert!(ledger.offer(vec![ask]).await.is_err());
-    mend();
+    fix();
     wait_for_recovery(&mut events).await;
     assert_eq!((ledger.loss(), ledger.loss_reason()), (None, None));
     let mut owner = Owner::of(ledger);
@@ -52,8 +52,8 @@ async fn a_damaged_folder_is_lost_from_the_start_until_it_is_fixed() {
     )
     .unwrap();
     let is_corrupt = |error: &OpenError| matches!(error, OpenError::Corrupt { .. });
-    let mend = || std::fs::remove_file(database(&folder)).unwrap();
-    starts_lost(&folder, is_corrupt, mend).await;
+    let fix = || std::fs::remove_file(database(&folder)).unwrap();
+    starts_lost(&folder, is_corrupt, fix).await;
 }
 
 #[tokio::test]
@@ -84,14 +84,14 @@ async fn a_locked_folder_is_lost_from_the_start_until_it_is_unlocked() {
     starts_lost(&folder, is_busy, || lock.unlock().unwrap()).await;
 }
 
-/// What is asked of a store that is lost is answered without waiting for it.
+/// A peek at a lost store returns without waiting for the store.
 #[tokio::test]
 async fn a_lost_store_shows_everything_as_used_up() {
-    let bench = Sqlite::new();
-    let mut owner = Owner::new(&bench, 1);
+    let backend = Sqlite::new();
+    let mut owner = Owner::new(&backend, 1);
     let rule = sliding(5, secs(10));
     owner.take(smallvec![term("x", &rule)]).await.unwrap();
-    let lock = File::open(bench.folder.path().join("ledger.lock")).unwrap();
+    let lock = File::open(backend.folder.path().join("ledger.lock")).unwrap();
     lock.lock().unwrap();
     let ask = owner.ask(smallvec![term("x", &rule)]);
     assert!(owner.ledger.offer(vec![ask]).await.is_err());
@@ -103,32 +103,32 @@ async fn a_lost_store_shows_everything_as_used_up() {
     assert_eq!(owner.peek("x", &rule).await.remaining, 4);
 }
 
-/// Nodes that had their shares meanwhile: nothing is granted between the return and the rest.
+/// Nodes used their local shares meanwhile: nothing is granted between recovery and cool-down.
 #[tokio::test]
 async fn a_scope_is_closed_on_recovery_before_anything_is_granted() {
-    let bench = Sqlite::new();
-    let mut owner = Owner::new(&bench, 1);
+    let backend = Sqlite::new();
+    let mut owner = Owner::new(&backend, 1);
     let rule = sliding(5, secs(10));
     let scope = ScopeId::named(&["share"]);
     let mut ask = owner.ask(smallvec![term("x", &rule)]);
     ask.scopes.push(scope);
-    let lock = File::open(bench.folder.path().join("ledger.lock")).unwrap();
+    let lock = File::open(backend.folder.path().join("ledger.lock")).unwrap();
     lock.lock().unwrap();
     assert!(owner.ledger.offer(vec![ask.clone()]).await.is_err());
     owner.ledger.close_on_recovery(scope, secs(99));
     owner.ledger.close_on_recovery(scope, secs(30));
     lock.unlock().unwrap();
-    let refused = loop {
+    let rejected = loop {
         match owner.ledger.offer(vec![ask.clone()]).await {
             Ok(mut answer) => break answer.verdicts.remove(0).1,
             Err(_) => tokio::task::yield_now().await,
         }
     };
     assert!(
-        matches!(refused, Verdict::Wait { after, .. } if after == secs(30)),
-        "{refused:?}"
+        matches!(rejected, Verdict::Wait { after, .. } if after == secs(30)),
+        "{rejected:?}"
     );
-    bench.pass(secs(30));
+    backend.pass(secs(30));
     assert!(owner.take_ask(ask).await.is_ok());
     assert_eq!(owner.ledger.peek_scope(scope).await, ScopeView::Open);
 }

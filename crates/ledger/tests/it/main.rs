@@ -1,6 +1,9 @@
-//! The conformance suite, run against every backend there is.
+//! The conformance suite, run against every backend.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot continue should stop"
+)]
 
 mod backend;
 mod changes;

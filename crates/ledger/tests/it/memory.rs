@@ -1,4 +1,4 @@
-//! The memory ledger: conformance, and threads that race.
+//! The memory ledger: conformance, and concurrent threads.
 
 use std::sync::Arc;
 
@@ -39,15 +39,15 @@ impl Backend for Memory {
 
 conformance!(Memory::new());
 
-/// A12: one bucket per process, whatever the threads.
+/// A12: one bucket per process, for any number of threads.
 #[test]
 fn a12_threads_together_take_exactly_the_limit() {
-    let bench = Memory::new();
+    let backend = Memory::new();
     let rule = sliding(1_000, secs(10));
     let taken: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
             .map(|number| {
-                let mut owner = Owner::new(&bench, number);
+                let mut owner = Owner::new(&backend, number);
                 let rule = rule.clone();
                 scope.spawn(move || {
                     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -67,8 +67,8 @@ fn a12_threads_together_take_exactly_the_limit() {
 
 #[tokio::test]
 async fn idle_cells_are_evicted_while_others_are_in_use() {
-    let bench = Memory::new();
-    let mut owner = Owner::new(&bench, 1);
+    let backend = Memory::new();
+    let mut owner = Owner::new(&backend, 1);
     let rule = sliding(5, secs(1));
     for entity in 0..200 {
         let permit = owner
@@ -77,18 +77,18 @@ async fn idle_cells_are_evicted_while_others_are_in_use() {
             .unwrap();
         owner.settle(&permit, crate::backend::arrived());
     }
-    bench.pass(secs(60));
+    backend.pass(secs(60));
     for _ in 0..50 {
         let permit = owner.take(smallvec![term("busy", &rule)]).await;
         drop(permit);
-        bench.pass(secs(60));
+        backend.pass(secs(60));
     }
     let Ledger::Memory(memory) = &owner.ledger else {
         panic!("not the memory ledger")
     };
     assert!(
         memory.cell_count() <= 2,
-        "{} cells are kept",
+        "{} cells are stored",
         memory.cell_count()
     );
 }

@@ -1,12 +1,13 @@
-//! The conformance suite with every owner in a process of its own.
+//! The conformance suite with every owner in its own process.
 //!
-//! All processes run the same behaviour, step by step. What an owner does is done by its process
-//! alone, which says what came of it; the others do nothing and take its word. So nothing but words
-//! goes between them, and the ledger's folder is all that they share.
+//! All processes run the same behaviour, step by step. Only the owner's process executes a step and
+//! sends the result to the others, which use it instead of executing the step. The processes share
+//! nothing but these messages and the ledger's folder.
 //!
-//! Promises: a step begins when all have heard of the one before. Time passes for all at once.
+//! Promises: a step begins when every process has the result of the step before. The clock advances
+//! in all processes at once.
 //!
-//! Never: a handle of the folder in the test's own process.
+//! Never: opens the folder in the test's own process.
 
 use std::fmt::Write;
 use std::future::Future;
@@ -26,7 +27,7 @@ use crate::child::{Worker, report};
 use crate::conformance::conformance;
 use crate::sqlite::{Folder, START};
 
-/// What a process that has nothing to tell says.
+/// The message of a step without a result.
 const DONE: &str = "done";
 
 /// Processes that run one behaviour together.
@@ -40,12 +41,12 @@ struct GroupState {
 }
 
 enum GroupRole {
-    /// Starts the others, hears everything and passes it on.
+    /// Starts the members and forwards every message to the other members.
     Coordinator {
         workers: Mutex<Vec<Worker>>,
         folder: Folder,
     },
-    /// Has the folder open from the first step to the last, whoever's turn it is.
+    /// Has the folder open from the first step to the last.
     Member { me: usize, ledger: Ledger },
 }
 
@@ -62,7 +63,7 @@ impl ProcessGroup {
         ProcessGroup::new(processes, ManualClock::new(START), role)
     }
 
-    /// In a child.
+    /// The group as a child process sees it.
     pub(crate) fn member(folder: &str, me: usize, of: usize) -> ProcessGroup {
         let clock = ManualClock::new(START);
         let ledger = Ledger::sqlite(Path::new(folder), Clock::Manual(clock.clone())).unwrap();
@@ -77,13 +78,15 @@ impl ProcessGroup {
         }))
     }
 
-    /// What this process said of its step; everybody else hears it.
+    /// The result that this process reports; the coordinator forwards it to the other members.
     fn receive(&self, process: usize) -> String {
         match &self.0.role {
             GroupRole::Member { .. } => read_line(),
             GroupRole::Coordinator { workers, .. } => {
                 let mut workers = workers.lock();
-                let (word, _) = workers[process].next().expect("it goes on to the end");
+                let (word, _) = workers[process]
+                    .next()
+                    .expect("a member runs until the last step");
                 for (index, worker) in workers.iter_mut().enumerate() {
                     if index != process {
                         worker.send_line(&word);
@@ -94,7 +97,7 @@ impl ProcessGroup {
         }
     }
 
-    /// Everybody is here.
+    /// Waits until every process has reached this step.
     fn barrier(&self) {
         match &self.0.role {
             GroupRole::Member { .. } => {
@@ -113,7 +116,7 @@ impl ProcessGroup {
         }
     }
 
-    /// A handle for an owner of this process; the others hold one that nobody uses.
+    /// The handle of an owner: the real one in its own process, an unused one in the others.
     fn handle(&self, process: usize) -> Ledger {
         match &self.0.role {
             GroupRole::Member { me, ledger } if *me == process => ledger.clone(),
@@ -125,7 +128,7 @@ impl ProcessGroup {
 }
 
 impl Drop for GroupState {
-    /// The folder goes last.
+    /// Ends the members before it removes the folder.
     fn drop(&mut self) {
         if let GroupRole::Coordinator { workers, folder } = &self.role {
             workers.lock().clear();
@@ -136,19 +139,19 @@ impl Drop for GroupState {
 
 impl Backend for ProcessGroup {
     fn ledger(&self) -> Ledger {
-        unreachable!("owners of a company have handles in their own processes")
+        unreachable!("owners of a process group have handles in their own processes")
     }
 
     fn owner(&self, number: u32) -> Owner {
         let process = (number as usize + self.0.processes - 1) % self.0.processes;
         let ledger = self.handle(process);
-        let seat = RemoteOwner {
+        let remote = RemoteOwner {
             group: self.clone(),
             process,
         };
-        // Nobody goes on before its folder is open.
-        seat.run_sync(|| ());
-        Owner::in_process(ledger, number, seat)
+        // Waits until the owner's process has opened the folder.
+        remote.run_sync(|| ());
+        Owner::in_process(ledger, number, remote)
     }
 
     fn pass(&self, span: Span) {
@@ -157,7 +160,7 @@ impl Backend for ProcessGroup {
     }
 }
 
-/// An owner's place in a company.
+/// An owner whose steps run in one process of a group.
 #[derive(Clone)]
 pub(crate) struct RemoteOwner {
     group: ProcessGroup,
@@ -169,7 +172,7 @@ impl RemoteOwner {
         matches!(self.group.0.role, GroupRole::Member { me, .. } if me == self.process)
     }
 
-    /// Does something in the owner's process and knows in all what came of it.
+    /// Runs a step in the owner's process and returns its result in every process.
     pub(crate) async fn run<T: WireMessage>(&self, here: impl Future<Output = T>) -> T {
         if self.is_here() {
             let done = here.await;
@@ -180,7 +183,7 @@ impl RemoteOwner {
         T::read(&mut word.split(' '))
     }
 
-    /// The same for what is done at once and answers nothing.
+    /// As [`RemoteOwner::run`], for a synchronous step without a result.
     pub(crate) fn run_sync(&self, here: impl FnOnce()) {
         if self.is_here() {
             here();
@@ -193,16 +196,17 @@ impl RemoteOwner {
 
 fn read_line() -> String {
     let line = std::io::stdin().lines().next();
-    line.expect("the test goes on to the end").unwrap()
+    line.expect("the coordinator runs until the last step")
+        .unwrap()
 }
 
-/// What one process says to the others.
+/// A result that one process sends to the others.
 pub(crate) trait WireMessage {
     fn write(&self) -> String;
     fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> Self;
 }
 
-/// The next number; `-` is none.
+/// The next number; `None` for `-`.
 fn read_number<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<u128> {
     words.next().unwrap().parse().ok()
 }
@@ -313,7 +317,7 @@ impl WireMessage for CellView {
             remaining: read_u64(words),
             window_age: read_span(words),
             reset_after: read_span(words),
-            // No behaviour asks for it.
+            // No behaviour reads it.
             strictness: Strictness::default(),
         }
     }

@@ -1,4 +1,4 @@
-//! Several processes on one folder, killed and stopped, judged by a provider's own rule.
+//! Several processes on one folder, killed and stopped, judged by a simulated provider.
 
 use std::thread::JoinHandle;
 
@@ -17,29 +17,29 @@ use crate::sqlite::Folder;
 /// W7's quota.
 pub(crate) const QUOTA: u64 = 200;
 
-/// What one transaction grants of it at most.
+/// The most that one transaction grants of it.
 pub(crate) const BATCH_MAX: u64 = 2;
 
-/// Uses up what is left and says how much that was.
+/// Uses up the remaining quota and returns how much that was.
 pub(crate) fn use_up(folder: &Folder) -> u64 {
     let mut worker = Worker::start("quota", folder.path(), &format!("{QUOTA} nowhere 1"));
     let mut sent = 0;
     while let Some((word, _)) = worker.next() {
         match word.as_str() {
             "sent" => sent += 1,
-            "refused" => return sent,
+            "rejected" => return sent,
             other => panic!("{other}"),
         }
     }
-    panic!("ended before the quota did")
+    panic!("the child ended before the quota was used up")
 }
 
-/// Kills one process after the other at this place, then uses up the rest.
-fn kill_at(place: &str, kills: u32) {
+/// Kills one process after another at this failpoint, then uses up the rest.
+fn kill_at(failpoint: &str, kills: u32) {
     let folder = Folder::new();
     let mut sent = 0;
     for kill in 0..kills {
-        let words = format!("{QUOTA} {place} {}", kill % 3 + 1);
+        let words = format!("{QUOTA} {failpoint} {}", kill % 3 + 1);
         let mut worker = Worker::start("quota", folder.path(), &words);
         loop {
             match worker.next() {
@@ -52,11 +52,15 @@ fn kill_at(place: &str, kills: u32) {
     }
     let sent = sent + use_up(&folder);
     assert!(sent <= QUOTA, "{sent} of {QUOTA} were sent");
-    // One transaction may be between commit and hand-out, another in the sender's hand.
+    // One transaction may be between commit and hand-out, another granted but not yet sent.
     let wasted = QUOTA - sent;
-    let in_hand = if place == "after-handing-out" { 2 } else { 1 };
+    let granted = if failpoint == "after-handing-out" {
+        2
+    } else {
+        1
+    };
     assert!(
-        wasted <= u64::from(kills) * BATCH_MAX * in_hand,
+        wasted <= u64::from(kills) * BATCH_MAX * granted,
         "{wasted} wasted by {kills} kills"
     );
 }
@@ -73,12 +77,12 @@ fn h9_a_kill_before_the_commit_counts_nothing() {
     assert_eq!(use_up(&folder), QUOTA);
 }
 
-/// Found by W7: a kill while the folder was opened kept everybody out of it afterwards.
+/// A former bug, found by W7: after a kill during opening no process could open the folder.
 #[test]
 fn h9_a_kill_while_opening_the_folder_does_not_block_the_next_process() {
     let folder = Folder::new();
-    for place in ["opening", "opened", "opening"] {
-        let words = format!("{QUOTA} {place} 1");
+    for failpoint in ["opening", "opened", "opening"] {
+        let words = format!("{QUOTA} {failpoint} 1");
         let mut worker = Worker::start("quota", folder.path(), &words);
         assert_eq!(worker.next().unwrap().0, "at");
         assert!(worker.kill().is_empty());
@@ -101,20 +105,20 @@ fn h9_a_kill_after_the_hand_out_keeps_the_quota() {
     kill_at("after-handing-out", 12);
 }
 
-/// R-A4: a full disk costs permits that are not had, never permits that are had twice.
+/// R-A4: a full disk may waste permits, but never grants a permit twice.
 #[test]
 fn a_full_disk_loses_the_store_but_keeps_the_count() {
     let folder = Folder::new();
     let words = format!("{QUOTA} nowhere 1");
     let mut worker = Worker::start_on_a_full_disk("quota", folder.path(), &words);
-    let mut said: Vec<String> = Vec::new();
+    let mut reported: Vec<String> = Vec::new();
     while let Some((word, _)) = worker.next() {
-        said.push(word);
+        reported.push(word);
     }
-    assert_eq!(said.pop().as_deref(), Some("lost"));
-    let why = said.pop().unwrap();
+    assert_eq!(reported.pop().as_deref(), Some("lost"));
+    let why = reported.pop().unwrap();
     assert!(why.contains("the database does not work"), "{why}");
-    let sent = said.iter().filter(|word| *word == "sent").count() as u64;
+    let sent = reported.iter().filter(|word| *word == "sent").count() as u64;
     assert!(sent > 0, "the disk was full from the start");
     let rest = use_up(&folder);
     assert!(sent + rest <= QUOTA);
@@ -126,14 +130,15 @@ fn a_full_disk_loses_the_store_but_keeps_the_count() {
 
 fn collect(mut worker: Worker) -> JoinHandle<Vec<u64>> {
     std::thread::spawn(move || {
-        let said = std::iter::from_fn(|| worker.next());
-        said.filter(|(word, _)| word == "sent")
+        let reported = std::iter::from_fn(|| worker.next());
+        reported
+            .filter(|(word, _)| word == "sent")
             .map(|(_, at)| at)
             .collect()
     })
 }
 
-/// What a provider with this limit per second refuses of these arrivals.
+/// How many of these arrivals a provider with this limit per second rejects with 429.
 pub(crate) fn limited_by_provider(limit: u64, mut arrivals: Vec<u64>) -> usize {
     arrivals.sort_unstable();
     let counting = Counting::Sliding {
@@ -195,9 +200,10 @@ fn a13_stopped_and_killed_processes_exceed_no_limit() {
     let (mut stopped, mut killed) = (start(), start());
     let mut arrivals = Vec::new();
     let wait_for = |worker: &mut Worker, count: usize, arrivals: &mut Vec<u64>| {
-        let said = std::iter::from_fn(|| worker.next());
+        let reported = std::iter::from_fn(|| worker.next());
         arrivals.extend(
-            said.filter(|(word, _)| word == "sent")
+            reported
+                .filter(|(word, _)| word == "sent")
                 .take(count)
                 .map(|(_, at)| at),
         );
@@ -217,25 +223,25 @@ fn a13_stopped_and_killed_processes_exceed_no_limit() {
     assert_eq!(limited_by_provider(limit, arrivals), 0);
 }
 
-/// A process that waits for a signal gets it from the other one, not from its watchdog: the permit
-/// comes back by an event that names the cell.
+/// A waiting process is woken by the other process, not by its watchdog: the event names the cell
+/// of the returned permit.
 #[tokio::test]
 async fn a_process_is_woken_when_another_returns_a_permit() {
     let folder = Folder::new();
-    let mut worker = Worker::start("hold", folder.path(), "place");
+    let mut worker = Worker::start("hold", folder.path(), "slot");
     assert_eq!(worker.next().unwrap().0, "held");
     let rule = std::sync::Arc::new(Rule::in_flight(1).unwrap());
     let mut owner = Owner::of(Ledger::sqlite(folder.path(), Clock::System).unwrap());
     let mut events = owner.ledger.events();
-    assert!(owner.take(smallvec![term("place", &rule)]).await.is_err());
+    assert!(owner.take(smallvec![term("slot", &rule)]).await.is_err());
     owner.ledger.settle(Settle::Open {
         scope: ScopeId::named(&["anything"]),
     });
     assert_eq!(worker.next().unwrap().0, "given back");
     loop {
         if let Some(Event::Freed(cells)) = events.next().await {
-            assert_eq!(cells[..], [term("place", &rule).cell]);
-            if owner.take(smallvec![term("place", &rule)]).await.is_ok() {
+            assert_eq!(cells[..], [term("slot", &rule).cell]);
+            if owner.take(smallvec![term("slot", &rule)]).await.is_ok() {
                 return;
             }
         }

@@ -1,4 +1,4 @@
-//! What children do: the roles that tests give to other processes.
+//! The roles that tests give to child processes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -20,7 +20,7 @@ use crate::child::{reached, report};
 /// Asks per offer.
 const BATCH: usize = 8;
 
-/// The sender's own rule: a permit that was asked for longer ago is not used.
+/// The sender does not use a permit that it asked for longer ago than this.
 const TOO_OLD: Span = Span::from_millis(500);
 
 const DAY: Span = Span::from_secs(86_400);
@@ -29,7 +29,7 @@ fn owner(folder: &str) -> Owner {
     Owner::of(Ledger::sqlite(folder, Clock::System).unwrap())
 }
 
-/// Spends a quota until it is used up; a call is a line.
+/// Spends a quota until it is used up; each call is one reported line.
 pub(crate) async fn quota(folder: &str, limit: u64) {
     spend_by(folder, limit, |ask| {
         report("sent", ask.id.seq);
@@ -71,7 +71,7 @@ async fn spend_by(folder: &str, limit: u64, mut call: impl FnMut(&Ask) -> bool) 
             } else if let Verdict::Wait { after, .. } = verdict
                 && after > secs(60)
             {
-                report("refused", 0);
+                report("rejected", 0);
                 return;
             }
         }
@@ -104,7 +104,7 @@ impl ProviderConnection {
         self.stream.get_mut().write_all(head.as_bytes()).unwrap();
     }
 
-    /// Reads the answer to its end; `false`: there was none.
+    /// Reads the whole response; `false`: there was none.
     fn read_response(&mut self) -> bool {
         let (mut length, mut line) = (0, String::new());
         loop {
@@ -124,7 +124,7 @@ impl ProviderConnection {
     }
 }
 
-/// Sends as much as it may for a while, with a way to the provider that varies.
+/// Sends as many calls as permitted for a while, each with another network delay.
 pub(crate) async fn hammer(folder: &str, limit: u64, span: Span) {
     let rule = Arc::new(Rule::sliding(limit, secs(1)).unwrap());
     let mut owner = owner(folder);
@@ -173,7 +173,7 @@ pub(crate) async fn hammer(folder: &str, limit: u64, span: Span) {
     }
 }
 
-/// Takes the one place there is, says so, and gives it back when it hears of a scope.
+/// Takes the only permit, reports it, and returns it on the first scope event.
 pub(crate) async fn hold(folder: &str, cell: &str) {
     let rule = Arc::new(Rule::in_flight(1).unwrap());
     let mut owner = owner(folder);
@@ -186,8 +186,8 @@ pub(crate) async fn hold(folder: &str, cell: &str) {
     report("given back", 1);
 }
 
-/// Calls a provider that is down, one call at a time, and says so; ends when its ledger lets it call
-/// no more.
+/// Calls a provider that is down, one call at a time, and reports each. Ends when the ledger
+/// rejects the next call.
 pub(crate) async fn outage(folder: &str) {
     let scope = ScopeId::named(&["provider", "health"]);
     let rule = Arc::new(Rule::sliding(1_000, secs(1)).unwrap());
@@ -227,8 +227,8 @@ fn owner_now(owner: &Owner) -> Micros {
     owner.ledger.now().at
 }
 
-/// Each time it is told to, says what it gets: of five a calendar day, of five an hour, and of
-/// three a second.
+/// For each input line, reports how many permits it gets: of five a calendar day, of five an hour,
+/// and of three a second.
 pub(crate) async fn clocks(folder: &str) {
     let calendar = Calendar::new(CalendarPeriod::Day, jiff::tz::TimeZone::UTC);
     let rules = [
@@ -251,7 +251,7 @@ pub(crate) async fn clocks(folder: &str) {
     }
 }
 
-/// Says whether the folder can be opened, or why not.
+/// Reports whether the folder can be opened, or the error.
 pub(crate) fn open(folder: &str) {
     match Ledger::sqlite(folder, Clock::System) {
         Ok(_) => report("opened", 0),

@@ -1,4 +1,4 @@
-//! What several owners may expect of one ledger.
+//! The behaviour of every ledger towards several owners.
 
 use smallvec::smallvec;
 use tollgate_core::ask::{BlockedBy, Outcome, Reopen, ScopeId, Settle, Verdict, WakeOn};
@@ -8,8 +8,8 @@ use tollgate_ledger::Event;
 
 use crate::backend::{Backend, Owner, arrived, secs, sliding, term};
 
-pub(crate) async fn owners_share_one_count(bench: &impl Backend) {
-    let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
+pub(crate) async fn owners_share_one_count(backend: &impl Backend) {
+    let (mut one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
     let rule = sliding(10, secs(10));
     for _ in 0..4 {
         one.take(smallvec![term("x", &rule)]).await.unwrap();
@@ -18,21 +18,21 @@ pub(crate) async fn owners_share_one_count(bench: &impl Backend) {
     assert!(one.take(smallvec![term("x", &rule)]).await.is_err());
 }
 
-pub(crate) async fn an_owner_that_waits_hears_of_another_ones_settle(bench: &impl Backend) {
-    let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
+pub(crate) async fn a_waiting_owner_is_notified_of_another_owners_settle(backend: &impl Backend) {
+    let (mut one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
     let rule = sliding(1, secs(10));
     let mut events = two.events();
     let permit = one.take(smallvec![term("x", &rule)]).await.unwrap();
-    let refused = two.take(smallvec![term("x", &rule)]).await.unwrap_err();
+    let rejected = two.take(smallvec![term("x", &rule)]).await.unwrap_err();
     assert!(
         matches!(
-            refused,
+            rejected,
             Verdict::Wait {
                 on: WakeOn::Event,
                 ..
             }
         ),
-        "{refused:?}"
+        "{rejected:?}"
     );
     one.settle(&permit, arrived());
     let Some(Event::Freed(cells)) = events.next().await else {
@@ -41,8 +41,8 @@ pub(crate) async fn an_owner_that_waits_hears_of_another_ones_settle(bench: &imp
     assert_eq!(cells[..], [term("x", &rule).cell]);
 }
 
-pub(crate) async fn nobody_is_told_when_nobody_was_refused(bench: &impl Backend) {
-    let mut one = Owner::new(bench, 1);
+pub(crate) async fn no_event_is_sent_when_nobody_waits(backend: &impl Backend) {
+    let mut one = Owner::new(backend, 1);
     let rule = sliding(5, secs(10));
     let mut events = one.events();
     let permit = one.take(smallvec![term("x", &rule)]).await.unwrap();
@@ -51,8 +51,8 @@ pub(crate) async fn nobody_is_told_when_nobody_was_refused(bench: &impl Backend)
     assert_eq!(events.try_next().await, None);
 }
 
-pub(crate) async fn a_scope_closes_for_everybody_and_opens_by_itself(bench: &impl Backend) {
-    let (one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
+pub(crate) async fn a_scope_closes_for_all_owners_and_opens_by_itself(backend: &impl Backend) {
+    let (one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
     let scope = ScopeId::named(&["tmdb"]);
     let rest = Some(secs(30));
     one.send_settle(Settle::Close {
@@ -78,13 +78,13 @@ pub(crate) async fn a_scope_closes_for_everybody_and_opens_by_itself(bench: &imp
         0,
         "a closed scope costs nothing"
     );
-    bench.pass(secs(20));
+    backend.pass(secs(20));
     assert!(two.take_ask(ask).await.is_ok());
     assert_eq!(one.peek_scope(scope).await, ScopeView::Open);
 }
 
-pub(crate) async fn owners_probe_once(bench: &impl Backend) {
-    let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
+pub(crate) async fn owners_probe_once(backend: &impl Backend) {
+    let (mut one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
     let scope = ScopeId::named(&["tmdb"]);
     let close = Settle::Close {
         scope,
@@ -93,7 +93,7 @@ pub(crate) async fn owners_probe_once(bench: &impl Backend) {
         reopen: Reopen::Probe,
     };
     one.send_settle(close);
-    bench.pass(secs(1));
+    backend.pass(secs(1));
     let mut asks = [one.ask(smallvec![]), two.ask(smallvec![])];
     for ask in &mut asks {
         ask.scopes.push(scope);
@@ -106,7 +106,7 @@ pub(crate) async fn owners_probe_once(bench: &impl Backend) {
     );
     let mut events = two.events();
     one.settle(&probe, Outcome::Unsent);
-    // The probe that never left gives its place back. An event of before may come first.
+    // The unsent probe frees its slot. An earlier event may come first.
     loop {
         assert!(matches!(events.next().await, Some(Event::Scopes(_))));
         if two.take_ask(second.clone()).await.is_ok() {
@@ -117,8 +117,8 @@ pub(crate) async fn owners_probe_once(bench: &impl Backend) {
     assert_eq!(one.peek_scope(scope).await, ScopeView::Open);
 }
 
-pub(crate) async fn a_probe_that_is_never_heard_of_gives_its_place_back(bench: &impl Backend) {
-    let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
+pub(crate) async fn an_unreported_probe_frees_its_slot(backend: &impl Backend) {
+    let (mut one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
     let scope = ScopeId::named(&["tmdb"]);
     let close = Settle::Close {
         scope,
@@ -133,12 +133,12 @@ pub(crate) async fn a_probe_that_is_never_heard_of_gives_its_place_back(bench: &
     }
     let [first, second] = asks;
     one.take_ask(first).await.unwrap();
-    bench.pass(secs(35));
+    backend.pass(secs(35));
     assert!(two.take_ask(second).await.is_ok());
 }
 
-pub(crate) async fn a_scope_without_end_opens_only_by_hand(bench: &impl Backend) {
-    let mut one = Owner::new(bench, 1);
+pub(crate) async fn a_scope_without_end_opens_only_on_request(backend: &impl Backend) {
+    let mut one = Owner::new(backend, 1);
     let scope = ScopeId::named(&["offline"]);
     one.send_settle(Settle::Close {
         scope,
@@ -148,10 +148,10 @@ pub(crate) async fn a_scope_without_end_opens_only_by_hand(bench: &impl Backend)
     });
     let mut ask = one.ask(smallvec![]);
     ask.scopes.push(scope);
-    bench.pass(secs(1_000_000));
-    let refused = one.take_ask(ask.clone()).await.unwrap_err();
+    backend.pass(secs(1_000_000));
+    let rejected = one.take_ask(ask.clone()).await.unwrap_err();
     assert!(matches!(
-        refused,
+        rejected,
         Verdict::Wait {
             on: WakeOn::Event,
             ..
@@ -161,10 +161,10 @@ pub(crate) async fn a_scope_without_end_opens_only_by_hand(bench: &impl Backend)
     assert!(one.take_ask(ask).await.is_ok());
 }
 
-/// W4: whoever's failure makes the row long enough closes the scope, before anything else is granted
-/// to anybody; an answer that counted ends the row.
-pub(crate) async fn failures_of_several_owners_are_one_row(bench: &impl Backend) {
-    let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
+/// W4: the failure that completes the streak closes the scope, whichever owner reports it, before
+/// anything else is granted. A counted response ends the streak.
+pub(crate) async fn failures_of_several_owners_are_one_streak(backend: &impl Backend) {
+    let (mut one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
     let (rule, scope) = (sliding(50, secs(10)), ScopeId::named(&["health"]));
     let failed = Settle::Failed {
         scope,
@@ -190,15 +190,18 @@ pub(crate) async fn failures_of_several_owners_are_one_row(bench: &impl Backend)
         owner.wait_settled().await;
     }
     let ask = scoped(&mut one);
-    assert!(one.take_ask(ask).await.is_ok(), "two since the last answer");
+    assert!(
+        one.take_ask(ask).await.is_ok(),
+        "two failures since the last response"
+    );
     two.send_settle(failed);
     let ask = scoped(&mut two);
     assert!(two.take_ask(ask).await.is_err());
     let ask = scoped(&mut one);
     assert!(one.take_ask(ask).await.is_err());
-    bench.pass(secs(30));
+    backend.pass(secs(30));
     let asks = vec![scoped(&mut one), scoped(&mut one)];
     let verdicts = one.offer(asks).await;
     let went = |verdict: &Verdict| matches!(verdict, Verdict::Go { .. });
-    assert!(went(&verdicts[0]) && !went(&verdicts[1]), "one probes");
+    assert!(went(&verdicts[0]) && !went(&verdicts[1]), "only one probe");
 }

@@ -1,4 +1,4 @@
-//! The SQLite ledger: conformance with one process and between processes, and what survives.
+//! The SQLite ledger: conformance with one and several processes, and recovery.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use tollgate_ledger::{Clock, Event, Ledger, ManualClock, StoreLost};
 use crate::backend::{Backend, Owner, arrived, secs, sliding, term};
 use crate::conformance::conformance;
 
-/// A folder of its own, gone with the test.
+/// A temporary folder, removed at the end of the test.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -36,13 +36,13 @@ impl Drop for Folder {
     }
 }
 
-/// A Sunday in 2026, and a boot that is some days old.
+/// A Sunday in 2026, some days after boot.
 pub(crate) const START: Now = Now {
     at: Micros(500_000_000_000),
     wall: Wall(1_772_323_200_000_000),
 };
 
-/// One folder; every handle is as another process would have it.
+/// One folder; every handle acts like a separate process.
 pub(crate) struct Sqlite {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) folder: Folder,
@@ -69,21 +69,21 @@ impl Backend for Sqlite {
 
 conformance!(Sqlite::new());
 
-/// A store of another process that is stopped while it has the lock.
+/// Another process is stopped while it holds the lock.
 #[tokio::test]
 async fn a_locked_store_is_lost_and_recovers_when_unlocked() {
-    let bench = Sqlite::new();
-    let mut owner = Owner::new(&bench, 1);
+    let backend = Sqlite::new();
+    let mut owner = Owner::new(&backend, 1);
     let rule = sliding(5, secs(10));
     let held = owner.take(smallvec![term("x", &rule)]).await.unwrap();
     let mut events = owner.ledger.events();
-    let lock = File::open(bench.folder.path().join("ledger.lock")).unwrap();
+    let lock = File::open(backend.folder.path().join("ledger.lock")).unwrap();
     lock.lock().unwrap();
     let ask = owner.ask(smallvec![term("x", &rule)]);
     assert_eq!(owner.ledger.offer(vec![ask]).await, Err(StoreLost));
     assert_eq!(events.next().await, Some(Event::Lost));
     assert!(owner.ledger.loss_reason().unwrap().contains("lock"));
-    // What is told meanwhile is not forgotten.
+    // A settle sent meanwhile is not lost.
     owner.settle(&held, Outcome::Unsent);
     lock.unlock().unwrap();
     assert_eq!(events.next().await, Some(Event::Recovered));
@@ -91,45 +91,46 @@ async fn a_locked_store_is_lost_and_recovers_when_unlocked() {
     assert_eq!(owner.take_all("x", &rule).await.len(), 5);
 }
 
-/// The age of a settle grows while it waits, so waiting frees nothing late.
+/// The age of a queued settle grows, so queueing frees nothing late.
 #[tokio::test]
 async fn a_slot_is_freed_by_response_time_not_by_transaction_time() {
-    let bench = Sqlite::new();
-    let mut owner = Owner::new(&bench, 1);
+    let backend = Sqlite::new();
+    let mut owner = Owner::new(&backend, 1);
     let rule = sliding(1, secs(10));
     let permit = owner.take(smallvec![term("x", &rule)]).await.unwrap();
-    let lock = File::open(bench.folder.path().join("ledger.lock")).unwrap();
+    let lock = File::open(backend.folder.path().join("ledger.lock")).unwrap();
     lock.lock().unwrap();
     owner.settle(&permit, arrived());
-    bench.pass(secs(10));
+    backend.pass(secs(10));
     lock.unlock().unwrap();
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
 }
 
-/// A process that was stopped between decision and hand-out must not believe its permit to be new.
+/// A process stopped between decision and hand-out must not treat its permit as new.
 #[tokio::test]
 async fn a_permit_is_as_old_as_its_decision_however_late_it_is_taken() {
-    let bench = Sqlite::new();
-    let mut owner = Owner::new(&bench, 1);
+    let backend = Sqlite::new();
+    let mut owner = Owner::new(&backend, 1);
     let ask = owner.ask(smallvec![term("x", &sliding(5, secs(10)))]);
     let offered = owner.ledger.offer(vec![ask]);
     owner.wait_settled().await;
-    bench.pass(Span::from_millis(200));
+    backend.pass(Span::from_millis(200));
     assert_eq!(offered.await.unwrap().at, START.at);
 }
 
-/// Of what is free, a process takes its part only while another one waits, and the rest right after.
+/// While another process waits, a process takes only its share of the free permits, and the rest
+/// right after.
 #[tokio::test]
 async fn processes_that_wait_for_one_limit_share_freed_permits() {
-    let bench = Sqlite::new();
-    let (mut one, mut two) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let backend = Sqlite::new();
+    let (mut one, mut two) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
     let rule = sliding(10, secs(10));
     for permit in one.take_all("x", &rule).await {
         one.settle(&permit, arrived());
     }
     one.wait_settled().await;
     assert!(two.take(smallvec![term("x", &rule)]).await.is_err());
-    bench.pass(secs(10));
+    backend.pass(secs(10));
     let take = async |owner: &mut Owner| {
         let asks = (0..10).map(|_| owner.ask(smallvec![term("x", &rule)]));
         let asks = asks.collect();
@@ -150,8 +151,8 @@ async fn processes_that_wait_for_one_limit_share_freed_permits() {
 
 #[tokio::test]
 async fn nothing_is_held_back_when_nobody_else_waits() {
-    let bench = Sqlite::new();
-    let (mut one, two) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let backend = Sqlite::new();
+    let (mut one, two) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
     let rule = sliding(50, secs(10));
     let asks = (0..50).map(|_| one.ask(smallvec![term("x", &rule)]));
     let asks = asks.collect();
@@ -166,24 +167,24 @@ async fn nothing_is_held_back_when_nobody_else_waits() {
 
 #[tokio::test]
 async fn idle_rows_are_deleted_while_others_are_in_use() {
-    let bench = Sqlite::new();
-    let mut owner = Owner::new(&bench, 1);
+    let backend = Sqlite::new();
+    let mut owner = Owner::new(&backend, 1);
     let rule = sliding(5, secs(1));
     for entity in 0..100 {
         let cell = entity.to_string();
         let permit = owner.take(smallvec![term(&cell, &rule)]).await.unwrap();
         owner.settle(&permit, arrived());
     }
-    bench.pass(secs(300));
+    backend.pass(secs(300));
     for _ in 0..100 {
         drop(owner.take(smallvec![term("busy", &rule)]).await);
-        bench.pass(secs(60));
+        backend.pass(secs(60));
     }
-    let conn = Connection::open(bench.folder.path().join("ledger.db")).unwrap();
+    let conn = Connection::open(backend.folder.path().join("ledger.db")).unwrap();
     let rows: i64 = conn
         .query_row("SELECT count(*) FROM cells", [], |row| row.get(0))
         .unwrap();
-    assert!(rows <= 2, "{rows} rows are kept");
+    assert!(rows <= 2, "{rows} rows are stored");
     drop((conn, owner));
-    assert_eq!(Owner::new(&bench, 2).peek("busy", &rule).await.limit, 5);
+    assert_eq!(Owner::new(&backend, 2).peek("busy", &rule).await.limit, 5);
 }

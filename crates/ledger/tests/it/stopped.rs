@@ -1,5 +1,5 @@
-//! Processes that share a limit while one is killed in the middle of a commit and another is stopped
-//! with permits in its hand, judged by a provider's own rule.
+//! Processes share a limit while one is killed during a commit and another is stopped with granted
+//! permits, judged by a simulated provider.
 //!
 //! `STOP_SECONDS=10 cargo test -p tollgate-ledger stopped` is the long version.
 
@@ -18,15 +18,15 @@ use crate::sqlite::Folder;
 
 const LIMIT: u64 = 40;
 
-/// Workers are ended when the test has seen enough; this is far more than a busy machine needs.
+/// The test ends its workers when it is done; this is far more than a busy machine needs.
 const LONG_ENOUGH_MS: u64 = 120_000;
 
 fn stop_seconds() -> u64 {
     std::env::var("STOP_SECONDS").map_or(1, |seconds| seconds.parse().unwrap())
 }
 
-fn sent(said: impl IntoIterator<Item = (String, u64)>) -> impl Iterator<Item = u64> {
-    let sent = said.into_iter().filter(|(word, _)| word == "sent");
+fn sent(reported: impl IntoIterator<Item = (String, u64)>) -> impl Iterator<Item = u64> {
+    let sent = reported.into_iter().filter(|(word, _)| word == "sent");
     sent.map(|(_, at)| at)
 }
 
@@ -40,17 +40,17 @@ fn one_killed_and_one_stopped(processes: usize) {
     let mut steady = start("nowhere 1");
     let others: Vec<Worker> = (3..processes).map(|_| start("nowhere 1")).collect();
     let mut arrivals = Vec::new();
-    // Between "locked" and "unlocked", with the lock in its hand. Where there are only two
-    // processes it is over before the other one is stopped.
+    // Between "locked" and "unlocked", while it holds the lock. With only two processes, this one
+    // is dead before the other one is stopped.
     let mut killed = start("before-commit 3");
     killed.wait_for("at");
     arrivals.extend(sent(killed.kill()));
-    // The others go on, unless it was stopped with the folder's lock in its hand: then they do so
-    // when it is let go, and another is stopped.
+    // The others continue, unless the process was stopped while it held the folder's lock. Then
+    // they continue when it resumes, and the test stops another process.
     let mut stopped = Vec::new();
     let mut meanwhile = 0;
     while meanwhile == 0 {
-        assert!(stopped.len() < 5, "nobody else went on");
+        assert!(stopped.len() < 5, "no other process continued");
         let mut worker = start("stop:sending 2");
         let at = worker.wait_for("at");
         let let_go = worker.resume_after(Duration::from_micros(stop));
@@ -92,9 +92,9 @@ fn a13_eight_processes_of_which_one_is_killed_and_one_stopped_keep_one_limit() {
     one_killed_and_one_stopped(8);
 }
 
-/// A13: the worst place to be stopped at, with the folder's lock in its hand. The others hear within a
-/// second that the store is lost and follow `on_store_loss`; as soon as it is let go they are back by
-/// themselves, and what it had decided before is too old to be used.
+/// A13: the worst case, a process stopped while it holds the folder's lock. Within a second the
+/// others detect that the store is lost and follow `on_store_loss`. As soon as the process resumes
+/// they recover by themselves, and its earlier decisions are too old to be used.
 #[tokio::test]
 async fn a_process_stopped_while_holding_the_lock_loses_the_store_until_it_resumes() {
     let folder = Folder::new();
@@ -106,10 +106,13 @@ async fn a_process_stopped_while_holding_the_lock_loses_the_store_until_it_resum
     let at = stopped.wait_for("at");
     let ask = owner.ask(smallvec![term("second", &rule)]);
     assert!(owner.ledger.offer(vec![ask]).await.is_err());
-    let told_after = owner.ledger.now().at.since(Micros(at));
+    let lost_after = owner.ledger.now().at.since(Micros(at));
     assert!(owner.ledger.loss().is_some_and(|loss| !loss.is_final));
-    assert!(told_after >= secs(1), "a turn of another is no loss");
-    // Asked again while it is lost, nobody waits for the lock as long as the first time.
+    assert!(
+        lost_after >= secs(1),
+        "a transaction of another process is no loss"
+    );
+    // While the store is lost, later asks do not wait for the lock as long as the first one.
     let asked = owner.ledger.now().at;
     for _ in 0..3 {
         let ask = owner.ask(smallvec![term("second", &rule)]);

@@ -1,14 +1,14 @@
-//! Who may ask: R-E8. The admin address is for the operator, not for whatever web page a browser on
-//! the same machine has open.
+//! Access to the admin address: R-E8. It is for the operator, not for web pages in a browser on the
+//! same machine.
 //!
 //! | | without a token | with a token |
 //! |---|---|---|
 //! | who | loopback only | `Authorization: Bearer`, compared in constant time |
-//! | mutating calls | need `X-Tollgate-Admin: 1`, which no foreign page can send | as above |
-//! | `ConnectionHandler` | an address of ours or `localhost`: a rebound name is refused | any |
-//! | `Origin` | if sent, our own | if sent, our own |
+//! | mutating calls | need `X-Tollgate-Admin: 1`, which no cross-site page can send | as above |
+//! | `Host` | an own address or `localhost`: a rebound name is rejected | any |
+//! | `Origin` | if sent, the own one | if sent, the own one |
 //!
-//! Promises: `/health` and `/ready` are open to whoever may connect. What is refused is not routed.
+//! Promises: `/health` and `/ready` need no token. A rejected request is not routed.
 //!
 //! Never: reads a body.
 
@@ -24,10 +24,10 @@ use tollgate_config::Secret;
 
 use super::response::ApiError;
 
-/// The longest `Authorization` that is looked at, so that comparing is cheap.
+/// The longest `Authorization` that is compared, so that the comparison is cheap.
 const BEARER_MAX: usize = 16 * 1024;
 
-/// Who may ask.
+/// The rules for access.
 #[derive(Debug)]
 pub(super) struct AccessPolicy {
     address: SocketAddr,
@@ -47,7 +47,7 @@ impl AccessPolicy {
         if self.token.is_none() && !self.is_own_host(host) {
             return Err(ApiError::forbidden(
                 "this Host is not an address of the daemon",
-                "call it as 127.0.0.1 or localhost, or give it a token",
+                "use 127.0.0.1 or localhost, or set admin.token",
             ));
         }
         let is_foreign = |origin: &str| !is_same_origin(origin, host);
@@ -59,7 +59,7 @@ impl AccessPolicy {
             || fetched.is_some_and(|site| !matches!(site, "same-origin" | "none"))
         {
             return Err(ApiError::forbidden(
-                "another site's page may not use the admin address",
+                "a page of another site may not use the admin address",
                 "call it from a program, or from its own pages",
             ));
         }
@@ -69,13 +69,14 @@ impl AccessPolicy {
             None if is_read_only(method) => Ok(()),
             None if text(headers, "x-tollgate-admin") == Some("1") => Ok(()),
             None => Err(ApiError::forbidden(
-                "a call that changes something needs the header `X-Tollgate-Admin: 1`",
+                "a request that changes something needs the header `X-Tollgate-Admin: 1`",
                 "add it, or use the `tollgate` commands",
             )),
         }
     }
 
-    /// A name that somebody's DNS turns to us is not ours; an address cannot be turned.
+    /// Against DNS rebinding: any DNS name may resolve to this host, an IP address cannot be
+    /// rebound.
     fn is_own_host(&self, host: &str) -> bool {
         let (name, port) = match host.rsplit_once(':') {
             Some((name, port)) if !port.ends_with(']') => (name, port.parse().ok()),
@@ -91,7 +92,7 @@ impl AccessPolicy {
     }
 }
 
-/// The first thing that happens to a request.
+/// The first middleware of every request.
 pub(super) async fn check(
     State(safety): State<Arc<AccessPolicy>>,
     request: Request,
@@ -113,7 +114,7 @@ fn has_bearer_token(headers: &HeaderMap, token: &Secret) -> bool {
     let (scheme, rest) = shown
         .and_then(|shown| shown.split_once(' '))
         .unwrap_or_default();
-    // A secret compares in as many steps whatever differs.
+    // Secrets compare in constant time.
     scheme.eq_ignore_ascii_case("bearer") && Secret::new(rest.trim().to_owned()) == *token
 }
 
@@ -122,7 +123,7 @@ fn is_same_origin(origin: &str, host: &str) -> bool {
     !host.is_empty() && authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host))
 }
 
-/// A header that is there once; twice is no header.
+/// A header that occurs once; a repeated one counts as absent.
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let mut all = headers.get_all(name).iter();
     let first = all.next()?;

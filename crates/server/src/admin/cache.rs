@@ -1,9 +1,9 @@
-//! What is kept, what that has saved, and out with it.
+//! The cache: its contents, the calls it saved, and the purge.
 //!
-//! Promises: the same numbers as `tollgate cache stats`; a purge has reached memory and disk when it
-//! is answered.
+//! Promises: the same numbers as `tollgate cache stats`. When a purge responds, memory and disk are
+//! purged.
 //!
-//! Never: shows an answer, or whose it is.
+//! Never: shows a cached response or its owner.
 
 use std::sync::Arc;
 
@@ -66,16 +66,16 @@ pub(super) async fn purge(
     Query(which): Query<CacheFilter>,
 ) -> Result<Response, ApiError> {
     if which.entity.is_some() && which.provider.is_none() {
-        let hint = "name the provider too, such as ?provider=tmdb&entity=movie";
+        let hint = "add the provider, for example ?provider=tmdb&entity=movie";
         return Err(ApiError::bad_request(
-            "an entity is a part of a provider",
+            "`entity` needs `provider`",
             hint,
         ));
     }
     let shop = desk.daemon.registry();
     if let Some(name) = &which.provider
         && let Err(unknown) = shop.named_or_unknown(name)
-        // Answers of one that is gone from the files can still be forgotten.
+        // Responses of a provider that is no longer configured can still be purged.
         && !shop.cache().usage().await.iter().any(|row| row.provider == *name)
     {
         return Err(unknown.into());
@@ -96,7 +96,7 @@ fn row_json(row: &CacheUsage) -> Value {
     })
 }
 
-/// What a provider's calls were spared since the start.
+/// What the cache, flights and merging saved a provider since the start.
 fn savings_json(live: &ActiveProvider) -> Value {
     let savings = live.savings();
     json!({

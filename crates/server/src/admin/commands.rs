@@ -1,6 +1,6 @@
-//! What changes something: reload, settings, and what operators want of a provider.
+//! Requests that change something: reload, settings, and operator commands for a provider.
 //!
-//! Promises: all or nothing; the answer says what is different and what was refused.
+//! Promises: all or nothing; the response lists what changed and what was rejected.
 //!
 //! Never: changes anything on a GET.
 
@@ -18,7 +18,7 @@ use super::response::{ApiError, json, read_object};
 use super::routes::ApiState;
 use crate::daemon::{Daemon, Outcome, SetError};
 
-/// What an order may carry.
+/// The parameters of a command.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct CommandQuery {
     entity: Option<String>,
@@ -50,8 +50,8 @@ pub(super) async fn set(
         .map(|(key, value)| (key, setting_text(value)))
         .collect();
     if settings.is_empty() {
-        let hint = "send such as {\"sleep_max\": \"60s\"}";
-        return Err(ApiError::bad_request("there is nothing to set", hint));
+        let hint = "send for example {\"sleep_max\": \"60s\"}";
+        return Err(ApiError::bad_request("the body contains no setting", hint));
     }
     let set = move |daemon: &Daemon| daemon.set(&name, &settings);
     match run_blocking(desk.daemon, set).await {
@@ -60,7 +60,7 @@ pub(super) async fn set(
         Ok(Err(SetError::Rejected(problems))) => Err(ApiError::invalid_settings(problems)),
         Ok(Err(error @ SetError::TooMany)) => Err(ApiError::bad_request(
             &error.to_string(),
-            "write them to a file",
+            "write them to a provider file",
         )),
         Err(_) => Err(ApiError::draining()),
     }
@@ -86,7 +86,7 @@ pub(super) async fn cache_only(
     let lasts = match &detail.r#for {
         None => None,
         Some(text) => Some(amount::span(text).ok_or_else(|| {
-            ApiError::bad_request("`for` is not a length of time", "write such as for=30m")
+            ApiError::bad_request("`for` is not a duration", "write for example for=30m")
         })?),
     };
     run_command(desk, name, detail, Command::CacheOnly { lasts }).await
@@ -128,23 +128,23 @@ async fn run_command(
     ordered.unwrap_or_else(|_| Err(ApiError::draining()))
 }
 
-/// Health is a provider's; an entity has cool-downs and degrade modes only.
+/// Health belongs to a provider; an entity has only cool-downs and degrade mode.
 fn reject_entity(detail: &CommandQuery) -> Result<(), ApiError> {
     match detail.entity {
         None => Ok(()),
         Some(_) => Err(ApiError::bad_request(
-            "a single entity cannot be held back",
-            "leave `entity` out; `resume` and `reset` take it",
+            "this command applies to a whole provider",
+            "leave `entity` out; only `resume` and `reset` accept it",
         )),
     }
 }
 
-/// A setting as somebody would write it; `null` takes it back.
+/// A setting as text; `null` removes it.
 fn setting_text(value: Value) -> Option<String> {
     match value {
         Value::Null => None,
         Value::String(text) => Some(text),
-        // Lists and blocks are written in JSON, which YAML reads.
+        // Lists and blocks stay JSON, which YAML can parse.
         other => Some(other.to_string()),
     }
 }
@@ -164,8 +164,8 @@ fn change_json(change: &Change) -> Value {
     }
 }
 
-/// Works beside the tasks that serve: files are read and the store is asked here. Once begun it comes
-/// to its end, even if nobody waits for the answer any more. `Err`: the runtime ends.
+/// Runs work that reads files or the store on a blocking thread. Once started it completes, even if
+/// the client disconnects. `Err`: the runtime shuts down.
 pub(super) async fn run_blocking<T: Send + 'static>(
     daemon: Daemon,
     work: impl FnOnce(&Daemon) -> T + Send + 'static,

@@ -1,6 +1,6 @@
-//! What the providers look like.
+//! Read access to the providers.
 //!
-//! Promises: reading changes nothing but that a provider which is asked for by name is started.
+//! Promises: reading changes nothing, except that it starts a provider requested by name.
 //!
 //! Never: shows a key.
 
@@ -12,7 +12,7 @@ use serde_json::json;
 use super::response::{ApiError, json};
 use super::routes::ApiState;
 
-/// What may be asked about more closely.
+/// The parameters of a provider's details.
 #[derive(Debug, Deserialize)]
 pub(super) struct ProviderQuery {
     entity: Option<String>,

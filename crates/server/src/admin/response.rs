@@ -1,9 +1,9 @@
-//! Answers of the admin address: JSON, also where something is wrong.
+//! Responses of the admin address: always JSON, errors included.
 //!
-//! Promises: an error names the thing and the next step. A body is read up to its bound and no
+//! Promises: an error names the problem and the next step. A body is read up to its bound and no
 //! further.
 //!
-//! Never: repeats a value that a request held; it may be a key.
+//! Never: repeats a value of a request; it may be a key.
 
 use axum::body::{Body, to_bytes};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -16,7 +16,7 @@ use tollgate::Error;
 /// The largest body: a thousand settings of sixty bytes.
 const BODY_MAX: usize = 64 * 1024;
 
-/// Why a request has no other answer.
+/// An error response.
 #[derive(Debug, Serialize)]
 pub(super) struct ApiError {
     #[serde(skip)]
@@ -46,7 +46,7 @@ impl ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "BadRequest", message, hint)
     }
 
-    /// Something is asked for that only a stranger's web page would ask for.
+    /// Only a page of another site would send this request.
     pub(super) fn forbidden(message: &str, hint: &str) -> ApiError {
         ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message, hint)
     }
@@ -59,26 +59,26 @@ impl ApiError {
     }
 
     pub(super) fn unknown_path() -> ApiError {
-        let message = "there is nothing at this path";
+        let message = "this path does not exist";
         let hint = "GET /v1/providers lists the providers";
         ApiError::new(StatusCode::NOT_FOUND, "NotFound", message, hint)
     }
 
     pub(super) fn wrong_method() -> ApiError {
-        let message = "this path has another method";
-        let hint = "reading is GET, orders are POST, settings are PATCH";
+        let message = "this path does not support this method";
+        let hint = "use GET to read, POST for commands, PATCH for settings, DELETE for the cache";
         let status = StatusCode::METHOD_NOT_ALLOWED;
         ApiError::new(status, "MethodNotAllowed", message, hint)
     }
 
-    /// Its path or query cannot be read.
+    /// The path or the query is invalid.
     pub(super) fn unreadable(status: StatusCode) -> ApiError {
-        let message = "the path or the query cannot be read";
+        let message = "the path or the query is invalid";
         ApiError::new(
             status,
             "BadRequest",
             message,
-            "each parameter once, in UTF-8",
+            "send each parameter once, in UTF-8",
         )
     }
 
@@ -87,15 +87,15 @@ impl ApiError {
         ApiError::new(
             status,
             "Draining",
-            "the daemon is ending",
-            "ask its successor",
+            "the daemon is shutting down",
+            "try again after it has restarted",
         )
     }
 
     /// The ledger's store is lost, and calls must not go on without it.
     pub(super) fn store_lost(trouble: &str) -> ApiError {
         let message = format!("the ledger's store is lost: {trouble}");
-        let hint = "calls are refused until it is back; on_store_loss says what else may happen";
+        let hint = "calls are rejected until the store is back; on_store_loss in the provider's file sets what happens meanwhile";
         let fault = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "StoreLost", &message, hint);
         ApiError {
             reason: Some("store_lost"),
@@ -104,12 +104,12 @@ impl ApiError {
     }
 
     pub(super) fn timed_out() -> ApiError {
-        let message = "the answer took too long";
-        let hint = "try again; does a disk hang?";
+        let message = "the response took longer than 30 s";
+        let hint = "try again; if it happens again, check the disk of the configuration and the store";
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "TooSlow", message, hint)
     }
 
-    /// Nothing was changed, and these are the reasons.
+    /// Nothing was changed, for these reasons.
     pub(super) fn invalid_settings(problems: Vec<String>) -> ApiError {
         let message = problems.first().cloned().unwrap_or_default();
         let hint = "nothing was changed; GET /v1/providers/NAME lists every setting";
@@ -141,7 +141,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// A JSON answer.
+/// A JSON response.
 pub(super) fn json(body: &impl Serialize) -> Response {
     // Our own structs of texts and numbers always serialise.
     let text = serde_json::to_vec(body).unwrap_or_default();
@@ -160,14 +160,14 @@ pub(super) fn json(body: &impl Serialize) -> Response {
 pub(super) async fn read_object(body: Body) -> Result<Map<String, Value>, ApiError> {
     let bytes = to_bytes(body, BODY_MAX).await.map_err(|_| {
         let status = StatusCode::PAYLOAD_TOO_LARGE;
-        let message = "the body is larger than 64 KiB or broke off";
+        let message = "the body is larger than 64 KiB or incomplete";
         ApiError::new(status, "TooLarge", message, "send fewer settings at a time")
     })?;
     match serde_json::from_slice(&bytes) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) | Err(_) => Err(ApiError::bad_request(
             "the body is not a JSON object",
-            "send such as {\"sleep_max\": \"60s\"}",
+            "send for example {\"sleep_max\": \"60s\"}",
         )),
     }
 }

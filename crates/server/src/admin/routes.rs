@@ -1,9 +1,9 @@
 //! Every route of the admin address, in one list.
 //!
-//! Promises: whatever is asked passes `safety` first and has its time; what is not here is a 404 in
-//! JSON, and a wrong method a 405.
+//! Promises: every request passes `access` first and has a timeout. An unknown path is a 404 in
+//! JSON, a wrong method a 405.
 //!
-//! Never: answers. Each handler lives with its noun.
+//! Never: handles a request. Each handler lives with its noun.
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -21,11 +21,11 @@ use super::response::{ApiError, json};
 use super::{cache, commands, providers};
 use crate::daemon::Daemon;
 
-/// How long an answer may take. Reading some hundred files takes less than a second; who waits
-/// longer waits for a disk that hangs.
+/// How long a response may take. Reading some hundred files takes less than a second; a longer wait
+/// means that a disk hangs.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What handlers share.
+/// The state that handlers share.
 #[derive(Clone, Debug)]
 pub(super) struct ApiState {
     pub(super) daemon: Daemon,
@@ -84,7 +84,7 @@ async fn with_timeout(request: Request, next: Next) -> Response {
     let answer = tokio::time::timeout(RESPONSE_TIMEOUT, next.run(request)).await;
     let answer = answer.unwrap_or_else(|_| ApiError::timed_out().into_response());
     let status = answer.status();
-    // What the router itself refuses, such as a path that is no text, it refuses in plain text.
+    // axum rejects some requests itself, such as a path that is not UTF-8, in plain text.
     if status.is_client_error() && !is_json(&answer) {
         return ApiError::unreadable(status).into_response();
     }

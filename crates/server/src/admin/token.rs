@@ -1,7 +1,7 @@
-//! The token of an admin address that other hosts reach and that was given none.
+//! The generated token of an admin address that other hosts can reach and that has none configured.
 //!
-//! Promises: made once, from the system's own random source, kept in a file that only its owner can
-//! read; a file that others can read is refused.
+//! Promises: generated once from the system's random source and stored in a file that only its
+//! owner can read. A file that others can read is rejected.
 //!
 //! Never: writes a token to the log.
 
@@ -11,51 +11,51 @@ use std::path::{Path, PathBuf};
 
 use tollgate_config::Secret;
 
-/// Bytes of chance in a token: nobody guesses 256 bits.
+/// Random bytes in a token: nobody guesses 256 bits.
 const TOKEN_BYTES: usize = 32;
 
-/// The most that is read of a token file; ours have 64 characters.
+/// The most that is read of a token file; a generated token has 64 characters.
 const FILE_MAX: u64 = 4 * 1024;
 
-/// A token that is kept in a file.
+/// A token that is stored in a file.
 #[derive(Debug)]
 pub struct TokenFile {
     /// The token.
     pub token: Secret,
-    /// Where it is kept.
+    /// The file.
     pub path: PathBuf,
-    /// It was made just now, so it must be told once.
+    /// It was generated just now, so it must be printed once.
     pub is_new: bool,
 }
 
 /// Why there is no token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The file or its folder.
-    #[error("the admin token cannot be kept in {path}; set admin.token instead")]
+    /// The file or its folder failed.
+    #[error("the admin token cannot be stored in {path}; set admin.token instead")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// Others can read it, so it is no secret.
-    #[error("others can read {0}; run `chmod 600` on it, or remove it to get a new token")]
+    /// Other users can read it, so it is no secret.
+    #[error("other users can read {0}; run `chmod 600` on it, or remove it to get a new token")]
     ReadableByOthers(PathBuf),
     /// It is empty.
-    #[error("{0} holds no token; remove it to get a new one")]
+    #[error("{0} contains no token; remove it to get a new one")]
     Empty(PathBuf),
 }
 
 impl TokenFile {
-    /// Where a folder keeps its token.
+    /// The token file of a folder.
     #[must_use]
     pub fn path(folder: &Path) -> PathBuf {
         folder.join("admin.token")
     }
 
-    /// The token of this folder, made now if there is none.
+    /// The token of this folder, generated if there is none.
     pub fn ensure(folder: &Path) -> Result<TokenFile, TokenError> {
         let path = TokenFile::path(folder);
         if let Some(token) = TokenFile::read(folder)? {
@@ -78,7 +78,7 @@ impl TokenFile {
                 path,
                 is_new: true,
             }),
-            // Another process was first; its token is the token.
+            // Another process was first: use its token.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let token = TokenFile::read(folder)?.ok_or(TokenError::Empty(path.clone()))?;
                 let is_new = false;
@@ -118,7 +118,7 @@ impl TokenFile {
     }
 }
 
-/// The whole token appears at once under its name: nobody reads half of it.
+/// Writes a temporary file and links it, so that nobody reads a partial token.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let beside = path.with_extension(format!("{}.new", std::process::id()));
     let mut options = OpenOptions::new();
@@ -126,7 +126,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(&beside)?;
     let written = writeln!(file, "{text}").and_then(|()| file.sync_all());
-    // A link fails where the name is taken, so two processes cannot both be first.
+    // A hard link fails if the name exists, so only one process can be first.
     let linked = written.and_then(|()| fs::hard_link(&beside, path));
     fs::remove_file(&beside).ok();
     linked

@@ -1,9 +1,9 @@
-//! What a provider and the whole configuration look like: the JSON of `status` and of the API.
+//! The JSON of a provider and of the whole configuration, for `status` and the API.
 //!
-//! Promises: instants are epoch seconds, lengths are seconds, both with three decimals; unknown is
-//! `null`. Every effective value says who set it.
+//! Promises: instants are epoch seconds, durations are seconds, both with three decimals; unknown
+//! is `null`. Every effective value says where it was set.
 //!
-//! Never: shows a key: values that hold one have no text here.
+//! Never: shows a key: values that contain one have no text here.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -23,23 +23,23 @@ use super::{Daemon, DaemonState};
 pub struct ProviderSummary {
     /// Its name.
     pub name: String,
-    /// The file it stands in; `preset NAME` for a built-in one.
+    /// The file that defines it; `preset NAME` for a built-in one.
     pub source: String,
     /// Its domains.
     pub domains: Vec<String>,
     /// One of the five states.
     pub state: &'static str,
-    /// `up`, or `lost`: then nothing is counted, and calls follow `on_store_loss`.
+    /// `up`, or `lost`: then the ledger counts nothing, and `on_store_loss` applies.
     pub store: &'static str,
-    /// Calls that wait.
+    /// Waiting calls.
     pub waiting: usize,
     /// It has been called since the start.
     pub started: bool,
-    /// What is wrong with a newer version of its file.
+    /// The problems of a newer version of its file.
     pub problems: Vec<String>,
 }
 
-/// A provider with everything that is known of it.
+/// A provider with all its details.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProviderDetails {
     name: String,
@@ -72,11 +72,11 @@ struct Health {
     state: &'static str,
     breaker: &'static str,
     since: f64,
-    /// An operator ordered this state. Not told of `cache-only` without an end: nobody remembers whose
-    /// word that was.
+    /// An operator set this state. Not set for `cache-only` without an end: its origin is not
+    /// stored.
     ordered: bool,
     sleep_until: Option<f64>,
-    /// Seconds until calls are let through again; 0 where nobody knows.
+    /// Seconds until calls are sent again; 0 if unknown.
     reset_in: f64,
     consec429: u32,
     err_rate_30s: f64,
@@ -132,13 +132,13 @@ struct StoreState {
 #[derive(Clone, Debug, Serialize)]
 struct Setting {
     key: String,
-    /// `null` for what holds a key.
+    /// `null` for a value that contains a key.
     value: Option<String>,
     by: String,
 }
 
 impl Daemon {
-    /// The providers of the files, and of the built-in ones those that were called.
+    /// The configured providers, and the built-in ones that were called.
     pub async fn list(&self) -> Vec<ProviderSummary> {
         let state = self.snapshot();
         let started = self.shared.registry.started();
@@ -166,7 +166,8 @@ impl Daemon {
         list
     }
 
-    /// All domains that no provider has, while they are held back: nobody would find out why otherwise.
+    /// An entry for all domains without a provider, while an operator blocks them, so that the
+    /// reason is visible.
     fn blocked_unknown_domains(&self) -> Option<ProviderSummary> {
         let shop = &self.shared.registry;
         let live = shop.named_or_unknown(UNKNOWN).ok()?;
@@ -174,7 +175,7 @@ impl Daemon {
         let is_it = shop.named(UNKNOWN).is_err() && health != HealthState::Normal;
         is_it.then(|| ProviderSummary {
             name: UNKNOWN.to_owned(),
-            source: "domains that no provider has".to_owned(),
+            source: "domains without a provider".to_owned(),
             domains: Vec::new(),
             state: health.as_str(),
             store: store_word(shop.ledger().loss_reason().as_ref()),
@@ -184,7 +185,7 @@ impl Daemon {
         })
     }
 
-    /// Everything that is to be said: of the store while it is lost, then of the configuration.
+    /// All problems: of the store while it is lost, then of the configuration.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let state = self.snapshot();
@@ -196,8 +197,7 @@ impl Daemon {
         told.chain(state.build_error).chain(shut).collect()
     }
 
-    /// One provider with everything that is known of it, of the entities that calls were about, and of
-    /// one more if it is named.
+    /// One provider with all its details, those of its called entities, and those of `entity`.
     pub async fn describe(
         &self,
         name: &str,
@@ -320,7 +320,7 @@ async fn limits(
         .collect()
 }
 
-/// What kept, shared and merged answers have saved.
+/// The calls that cached, shared and merged responses saved.
 fn saved(live: &ActiveProvider) -> Saved {
     let savings = live.savings();
     Saved {
@@ -331,7 +331,8 @@ fn saved(live: &ActiveProvider) -> Saved {
     }
 }
 
-/// How long the last one in line waits at the rate in force; 0 where nothing flows or nobody waits.
+/// How long the last call in the queue waits at the current rate; 0 if no calls are sent or none
+/// waits.
 fn queue(live: &ActiveProvider, status: &HealthStatus) -> Queue {
     let waiting = live.waiting() as u64;
     let rate = status.rate.map_or(0, |rate| rate.millionths());
@@ -359,7 +360,7 @@ fn domains(one: &LoadedProvider) -> Vec<String> {
 }
 
 impl DaemonState {
-    /// What keeps a newer version from being obeyed comes first, then an address that cannot be had.
+    /// Errors of a newer version come first, then addresses that cannot be opened.
     fn problems_of(&self, one: &LoadedProvider) -> Vec<String> {
         let mut problems: Vec<_> = one.problems.iter().collect();
         problems.sort_by_key(|problem| problem.level);
@@ -370,17 +371,17 @@ impl DaemonState {
     }
 }
 
-/// An instant ahead, as epoch seconds.
+/// A future instant, as epoch seconds.
 fn epoch_after(now: Now, left: Span) -> f64 {
     seconds(Span(now.wall.0.saturating_add(left.0)))
 }
 
-/// An instant behind, as epoch seconds.
+/// A past instant, as epoch seconds.
 fn epoch_before(now: Now, age: Span) -> f64 {
     seconds(Span(now.wall.0.saturating_sub(age.0)))
 }
 
-/// Seconds with three decimals. Below 2⁵³ milliseconds, so nothing is lost on the way.
+/// Seconds with three decimals. Exact below 2⁵³ milliseconds.
 #[expect(
     clippy::cast_precision_loss,
     reason = "milliseconds of 285 000 years are exact"

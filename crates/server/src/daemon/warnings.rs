@@ -1,13 +1,13 @@
-//! What a new version of a provider cannot do while the process runs, said in words.
+//! Warnings about changes of a provider that do not take full effect at run time.
 //!
-//! Promises: says it once, in the answer to the change.
+//! Promises: warns once, in the response to the change.
 //!
-//! Never: keeps anything from being obeyed.
+//! Never: prevents a change.
 
 use tollgate_config::Provider;
 use tollgate_config::provider::Per;
 
-/// What is to be said about a provider that has changed, or is new.
+/// The warnings about a changed or new provider.
 pub(super) fn for_change(before: Option<&Provider>, after: &Provider) -> Vec<String> {
     let mut said = Vec::new();
     let name = &after.name;
@@ -20,7 +20,7 @@ pub(super) fn for_change(before: Option<&Provider>, after: &Provider) -> Vec<Str
     said
 }
 
-/// A limit of the new version has keys of which no limit of the old one knows everything.
+/// Does a limit of the new version count by keys for which no old limit has the complete usage?
 fn counts_other_keys(before: &Provider, after: &Provider) -> bool {
     let knows = |per: Per| {
         let mut old = before.limits.iter();

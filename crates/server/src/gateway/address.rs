@@ -1,7 +1,7 @@
-//! Addressing: what a request line is about.
+//! Addressing: what a request target refers to.
 //!
-//! Promises: `/<provider>[@caller]/path`, `/<absolute URL>`, a proxy's `http://host/path`, and the
-//! gateway's own `/health` and `/ready` are told apart by the bytes that came; nothing is decoded.
+//! Promises: distinguishes `/<provider>[@caller]/path`, `/<absolute URL>`, a proxy's
+//! `http://host/path`, and the gateway's own `/health` and `/ready` by their raw bytes, undecoded.
 //!
 //! Never: looks a provider up.
 
@@ -11,15 +11,15 @@ use tollgate::path::Target;
 
 use super::ListenerKind;
 
-/// The longest name of a caller. It stands in logs and metrics.
+/// The longest caller name. Logs and metrics contain it.
 const CALLER_MAX: usize = 64;
 
-/// What a request is about.
+/// What a request target refers to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Address {
-    /// Is the gateway alive?
+    /// The liveness probe.
     Health,
-    /// May calls be sent to it?
+    /// The readiness probe.
     Ready,
     /// A call.
     Call {
@@ -29,14 +29,14 @@ pub(super) enum Address {
     },
 }
 
-/// What stands before a provider's path in addresses of the gateway, so that links can come back.
+/// The prefix of a provider's paths on the gateway, for rewriting links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mount {
-    /// `/tmdb@scanner`, or nothing where the whole address is the provider's.
+    /// `/tmdb@scanner`, or empty on a provider's own listener.
     Under(String),
     /// `/` before an absolute URL, whose origin is this: `https://api.example.org`.
     Url(String),
-    /// A proxy: links lead through it anyway.
+    /// A proxy request: its links need no rewriting.
     Proxy,
 }
 
@@ -47,7 +47,7 @@ impl Address {
         if let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) {
             let target = Target::Url {
                 tls: is_tls(scheme).ok_or(Error::Malformed(
-                    "only `http://` and `https://` URLs are served",
+                    "only `http://` and `https://` URLs are supported",
                 ))?,
                 authority: authority.as_str().to_owned(),
                 path: rooted(path),
@@ -73,7 +73,7 @@ impl Address {
         }
         let Some(rest) = path.strip_prefix('/') else {
             return Err(Error::Malformed(
-                "the request target must be a path, or a URL for a proxy",
+                "the request target must be a path, or an absolute URL for a proxy",
             ));
         };
         match rest {
@@ -87,7 +87,7 @@ impl Address {
     }
 }
 
-/// `https://…`, and `https:/…` as some clients and proxies merge slashes.
+/// `https://…`, and `https:/…`, because some clients and proxies merge slashes.
 fn absolute(rest: &str) -> Option<(bool, &str)> {
     let (scheme, after) = rest.split_once(':')?;
     let tls = is_tls(scheme)?;
@@ -139,12 +139,12 @@ fn by_name(rest: &str, query: Option<String>) -> Result<Address, Error> {
     })
 }
 
-/// A caller's name, as it may stand in a log.
+/// A caller name that is safe in a log.
 pub(super) fn parse_caller(name: &str) -> Result<String, Error> {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
     if name.is_empty() || name.len() > CALLER_MAX || !name.bytes().all(known) {
         return Err(Error::Malformed(
-            "the name of the caller must have 1 to 64 letters, digits or `-_.:`",
+            "a caller name must have 1 to 64 characters out of letters, digits and `-_.:`",
         ));
     }
     Ok(name.to_owned())
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(target("http://api.example.com:8080/x"), expected);
     }
 
-    /// It would go out as HTTP, which is not what was asked for.
+    /// It would be sent as HTTP, which the caller did not request.
     #[test]
     fn a_url_of_another_scheme_is_rejected() {
         for text in ["ftp://api.example.com/x", "ws://api.example.com/x"] {

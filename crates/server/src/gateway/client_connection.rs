@@ -1,8 +1,7 @@
-//! One connection of a caller: its requests one after the other, then perhaps a tunnel.
+//! One client connection: its requests in order, then perhaps a tunnel.
 //!
-//! Promises: on the order to end, the request under way
-//! is finished and nothing follows. A tunnel lives in the task of its connection, so it counts as one
-//! and ends with the gateway.
+//! Promises: on shutdown, the running request is finished and no other follows. A tunnel runs in
+//! the task of its connection, so it counts as a connection and ends with the gateway.
 //!
 //! Never: knows what a call is about.
 
@@ -28,11 +27,11 @@ use super::watched_stream::{RequestProgress, WatchedStream};
 use super::{GatewayState, ListenerKind, handler};
 use crate::accept_loop::shutdown_requested;
 
-/// The largest head of a request, of at most 100 headers, which is the parser's own bound: room for
-/// long queries and cookies, as other proxies have it.
+/// The largest request head: enough for long queries and cookies, as in other proxies. The parser
+/// itself allows at most 100 headers.
 const HEAD_MAX: usize = 64 * 1024;
 
-/// A caller's connection, as its requests see it.
+/// The state of a client connection that its requests share.
 #[derive(Debug)]
 pub(super) struct ClientConnection {
     pub(super) state: Arc<GatewayState>,
@@ -40,7 +39,7 @@ pub(super) struct ClientConnection {
     pub(super) peer: IpAddr,
     progress: Arc<RequestProgress>,
     tunnel: Mutex<Option<(OnUpgrade, Tunnel)>>,
-    /// Its door is closed, or the gateway ends.
+    /// The listener closes, or the gateway shuts down.
     shutdown: watch::Receiver<bool>,
 }
 
@@ -61,21 +60,21 @@ impl ClientConnection {
         }
     }
 
-    /// A request begins. `false`: two servers could disagree where it ends.
+    /// A request begins. `false`: its end is ambiguous.
     pub(super) fn begin_request(&self) -> bool {
         self.progress.begin_request()
     }
 
-    /// After this answer the connection is a tunnel.
+    /// After this response the connection is a tunnel.
     pub(super) fn become_tunnel(&self, caller: OnUpgrade, tunnel: Tunnel) {
         self.progress.become_tunnel();
         *self.tunnel.lock() = Some((caller, tunnel));
     }
 }
 
-/// Serves one connection until its client is done or the gateway ends.
+/// Serves one connection until the client closes it or the gateway shuts down.
 pub(super) async fn serve(stream: TcpStream, visit: ClientConnection) {
-    // Answers are waited for; a socket that refuses the option works all the same.
+    // Clients wait for responses. A socket without the option works all the same.
     stream.set_nodelay(true).ok();
     let mut ending = visit.shutdown.clone();
     let patience = visit.state.options.timeouts;
@@ -92,7 +91,7 @@ pub(super) async fn serve(stream: TcpStream, visit: ClientConnection) {
             }))
         }
     });
-    // How long a connection may lie idle, and a head may take, its line says.
+    // `WatchedStream` has the timeouts for idle connections and for heads.
     let mut connection = std::pin::pin!(
         http1::Builder::new()
             .header_read_timeout(None)
@@ -102,7 +101,7 @@ pub(super) async fn serve(stream: TcpStream, visit: ClientConnection) {
             .with_upgrades()
     );
     tokio::select! {
-        // What goes wrong on a client's connection is the client's affair.
+        // An error on a client's connection concerns the client only.
         _ended = connection.as_mut() => {}
         () = shutdown_requested(&mut ending) => {
             visit.progress.close_when_idle();
@@ -118,7 +117,7 @@ pub(super) async fn serve(stream: TcpStream, visit: ClientConnection) {
     }
 }
 
-/// The body of an answer while it is sent. Its line is told when it is all handed over.
+/// A response body. Its drop marks the response as handed over to be written.
 #[derive(Debug)]
 struct TrackedBody {
     body: ReplyBody,

@@ -1,11 +1,11 @@
-//! Who is connected: how many at a time, and how many from one place.
+//! The cap on client connections: in total and per client address.
 //!
-//! Promises: at most so many connections in all, and so many of one address, because one host must
-//! not be able to keep all others out. Programs on this host are not counted by address unless it is
-//! asked for: they share one, and whoever can run them can do worse. Descriptors are left for
-//! upstreams and the store.
+//! Promises: bounds the total, and the number per address, so that one host cannot lock out all
+//! others. Loopback is not counted by address unless configured: local programs share one address,
+//! and a hostile local program can do worse anyway. Descriptors stay free for upstreams and the
+//! store.
 //!
-//! Never: waits. Who finds no room is refused at once.
+//! Never: waits. A connection above the cap is rejected at once.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,16 +15,16 @@ use parking_lot::Mutex;
 use tollgate::cache::{MEMFDS_MAX, set_memfds_max};
 use tollgate::event::LogEvent;
 
-/// Descriptors that are not for callers: the store, logs, listeners, the runtime.
+/// Descriptors for the store, logs, listeners and the runtime.
 const RESERVED: u64 = 32;
 
-/// The part of all descriptors that is for large bodies in memory.
+/// One in this many descriptors is for a large cached body in a memfd.
 const MEMFD_PART: u64 = 16;
 
-/// Descriptors of one call: its caller's connection and the upstream's.
+/// Descriptors of one call: the client's connection and the upstream's.
 const PER_CALL: u64 = 2;
 
-/// Everybody who is connected.
+/// The cap, and the open connections.
 #[derive(Debug)]
 pub(super) struct ConnectionCap {
     max: usize,
@@ -39,7 +39,7 @@ struct ConnectionCounts {
     by_client: HashMap<IpAddr, usize>,
 }
 
-/// Room for one connection, until it is dropped.
+/// A slot for one connection. Dropping it frees the slot.
 #[derive(Debug)]
 pub(super) struct ConnectionSlot {
     cap: Arc<ConnectionCap>,
@@ -56,7 +56,7 @@ impl ConnectionCap {
         }
     }
 
-    /// Room for one more, if there is any.
+    /// A slot for one more connection, if there is one.
     pub(super) fn try_acquire(self: &Arc<ConnectionCap>, peer: IpAddr) -> Option<ConnectionSlot> {
         let counts = self.counts_this_host || !peer.to_canonical().is_loopback();
         let place = counts.then(|| client_key(peer));
@@ -95,7 +95,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// What counts as one place: an address, or the 64 bits that one IPv6 customer gets.
+/// The key of a client: an IPv4 address, or the /64 prefix that one IPv6 customer gets.
 fn client_key(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(ip) => IpAddr::V4(ip),
@@ -106,8 +106,8 @@ fn client_key(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// How many connections the descriptors of this process carry, at most `wanted`. The soft limit is
-/// raised to the hard one first: it is meant for programs that use `select`.
+/// How many connections the descriptors of this process allow, at most `wanted`. Raises the soft
+/// limit to the hard one first: the soft limit exists for programs that use `select`.
 pub(super) fn max_connections(wanted: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -130,7 +130,7 @@ pub(super) fn max_connections(wanted: usize) -> usize {
     carried
 }
 
-/// How many connections and how many bodies so many descriptors carry.
+/// Splits descriptors into connections and memfd bodies.
 fn split_descriptors(descriptors: u64, wanted: usize) -> (usize, usize) {
     let sheets = (descriptors / MEMFD_PART).min(MEMFDS_MAX as u64);
     let carried = descriptors.saturating_sub(RESERVED + sheets) / PER_CALL;
@@ -151,7 +151,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// R-E1: one address cannot keep all others out.
+    /// R-E1: one address cannot lock out all others.
     #[test]
     fn one_address_cannot_exceed_its_share() {
         let crowd = connection_cap(10, 2);

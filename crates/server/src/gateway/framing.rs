@@ -1,27 +1,27 @@
-//! Framing: is it clear where each request on a connection ends?
+//! Framing: detects requests whose end is ambiguous (request smuggling).
 //!
-//! The parser above reads a length beside chunks, or two equal lengths, by dropping one of them
-//! without a word. Somebody in front of us may have believed the other one, and what follows would be
-//! a request that he never saw (RFC 9112, 11.2). So the bytes are looked at before the parser does.
+//! If a request has both a length and chunks, or two equal lengths, the parser above silently drops
+//! one. A proxy in front may have used the other one, and would then not see the request that
+//! follows (RFC 9112, 11.2). So this module inspects the bytes before the parser does.
 //!
-//! Promises: every head with a length beside `Transfer-Encoding`, two lengths, or a length that is
-//! not plain digits is found, however its bytes are cut. A body, chunked or not, is followed to its
-//! end. Constant memory.
+//! Promises: finds every head with a length and `Transfer-Encoding`, with two lengths, or with a
+//! length that is not plain digits, however its bytes are split. Tracks every body, chunked or not,
+//! to its end. Constant memory.
 //!
-//! Never: changes or keeps back a byte. After a chunked request nothing is followed any more, because
-//! nothing may follow on its connection.
+//! Never: changes or delays a byte. After a chunked request tracking stops, because no request may
+//! follow on its connection.
 
-/// As much of a line as is looked at: the longer of the two names, and a length with room to spare.
-/// A line that needs more for a length is nobody's honest work.
+/// How much of a line is inspected: the longer of the two names and a length, with room to spare.
+/// No honest client needs more for a length.
 const LINE_MAX: usize = 64;
 
-/// The longest length that is followed: 19 digits are below 2⁶⁴.
+/// The longest length that is tracked: 19 digits are below 2⁶⁴.
 const DIGITS_MAX: usize = 19;
 
-/// The largest chunk that is followed; a larger one is refused by the parser.
+/// The largest chunk that is tracked; the parser rejects a larger one.
 const CHUNK_MAX: u64 = u64::MAX >> 8;
 
-/// Where the bytes of one connection stand.
+/// The position within the requests of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Framing {
     position: Position,
@@ -42,22 +42,22 @@ enum Position {
     Between,
     /// In the lines of a head.
     Head,
-    /// So many bytes of a body are still to come.
+    /// This many bytes of a body remain.
     Body(u64),
-    /// In the line with the size of a chunk, as far as it has come.
+    /// In the line with the size of a chunk; the size as parsed yet.
     ChunkSize(u64),
-    /// In what may stand behind a size.
+    /// In the extension after a chunk size.
     ChunkExtension(u64),
-    /// So many bytes of a chunk are still to come, with the end of its line.
+    /// This many bytes of a chunk remain, including the end of its line.
     Chunk(u64),
-    /// Behind the last chunk. `true`: nothing of this line has come yet.
+    /// After the last chunk. `true`: this line is empty yet.
     Trailer(bool),
-    /// Not followed any more.
+    /// No longer tracked.
     Untracked,
 }
 
 impl Framing {
-    /// Looks at the next bytes.
+    /// Inspects the next bytes.
     pub(super) fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match self.position {
@@ -82,7 +82,7 @@ impl Framing {
         }
     }
 
-    /// Has a head begun that is not yet whole?
+    /// Has a head begun that is not complete?
     pub(super) fn is_in_head(&self) -> bool {
         match self.position {
             Position::Head => true,
@@ -101,12 +101,12 @@ impl Framing {
         self.position == Position::Between && self.line.is_empty()
     }
 
-    /// A whole request without a body has passed that was not fed.
+    /// Counts a complete request without a body that was not fed.
     pub(super) fn skip_request(&mut self) {
         self.heads += 1;
     }
 
-    /// Is more of a body still to come?
+    /// Does more of a body follow?
     pub(super) fn is_in_body(&self) -> bool {
         match self.position {
             Position::Body(_)
@@ -118,22 +118,22 @@ impl Framing {
         }
     }
 
-    /// How many heads have come whole or in part.
+    /// The number of heads, complete or begun.
     pub(super) fn heads(&self) -> u64 {
         self.heads + u64::from(self.is_in_head())
     }
 
-    /// The number of the first request, counted from 1, whose end is not clear.
+    /// The number of the first request, counted from 1, whose end is ambiguous.
     pub(super) fn first_ambiguous(&self) -> Option<u64> {
         self.first_ambiguous
     }
 
-    /// Takes bytes up to the end of a line, and gives back the rest.
+    /// Consumes bytes up to the end of a line, and returns the rest.
     fn feed_line<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let end = memchr::memchr(b'\n', bytes);
         let (part, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
         if end.is_some() && self.line.is_empty() {
-            // Nearly always a line comes whole, and need not be put together.
+            // Nearly always a line arrives whole and needs no copy.
             self.on_line(part.get(..LINE_MAX).unwrap_or(part), part.len() > LINE_MAX);
             return rest.get(1..).unwrap_or_default();
         }
@@ -152,7 +152,7 @@ impl Framing {
         rest.get(1..).unwrap_or_default()
     }
 
-    /// A line is here, or the beginning of one that was cut.
+    /// A line, or the beginning of one that was truncated.
     fn on_line(&mut self, line: &[u8], is_cut: bool) {
         let line = match line {
             [whole @ .., b'\r'] if !is_cut => whole,
@@ -217,13 +217,13 @@ impl Framing {
 }
 
 impl Position {
-    /// Where a chunked body stands after this byte. What the parser refuses is not followed.
+    /// The position in a chunked body after this byte. Untracked if the parser rejects it.
     fn next(self, byte: u8) -> Position {
         match (self, byte) {
             (Position::ChunkSize(0) | Position::ChunkExtension(0), b'\n') => {
                 Position::Trailer(true)
             }
-            // The line behind a chunk ends with two bytes.
+            // Two bytes end the line after a chunk.
             (Position::ChunkSize(size) | Position::ChunkExtension(size), b'\n') => {
                 Position::Chunk(size.saturating_add(2))
             }
@@ -333,7 +333,7 @@ mod tests {
         }
     }
 
-    /// R-E1: whoever waits for more of a chunked body can tell that from waiting for its answer.
+    /// R-E1: waiting for more of a chunked body is distinct from waiting for its response.
     #[test]
     fn a_chunked_body_is_tracked_to_its_end() {
         let text = format!(

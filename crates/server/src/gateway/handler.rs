@@ -1,10 +1,10 @@
-//! One request: from the head that came to the answer that goes out.
+//! One request: from the parsed head to the response.
 //!
-//! Promises: every answer carries its id, where it came from, what was decided, how long it waited
-//! and how many attempts were made, and what the limits have left. The upstream's own rate-limit
-//! headers pass untouched.
+//! Promises: every response carries its id, its source, the decision, the time it waited, the
+//! number of attempts and the remaining quota. The upstream's own rate-limit headers pass
+//! unchanged.
 //!
-//! Never: decides. The path does.
+//! Never: decides about a call. `tollgate::path` does.
 
 use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
@@ -24,7 +24,7 @@ use super::head::{self, OptionHeaders};
 use super::{GatewayState, ListenerKind, links, rate_headers, upgrade};
 use crate::rejection::{self, rejection};
 
-/// What every answer carries. Names that are known before need not be read each time.
+/// Headers of every response, as constants, so that no request parses their names.
 pub(super) const ID: HeaderName = HeaderName::from_static("x-tollgate-id");
 const WAIT: HeaderName = HeaderName::from_static("x-tollgate-wait");
 const ATTEMPTS: HeaderName = HeaderName::from_static("x-tollgate-attempts");
@@ -32,10 +32,10 @@ const SOURCE: HeaderName = HeaderName::from_static("x-tollgate-source");
 const DEGRADED: HeaderName = HeaderName::from_static("x-tollgate-degraded");
 const DECISION: HeaderName = HeaderName::from_static("x-tollgate-decision");
 
-/// A permit that took longer than this was waited for; less is the time that asking takes.
+/// A permit that took at least this long was queued; less is the cost of the decision itself.
 const QUEUED_MIN: Span = Span::from_millis(1);
 
-/// Answers one request.
+/// Handles one request.
 pub(super) async fn handle(
     visit: &ClientConnection,
     request: Request<Incoming>,
@@ -122,7 +122,7 @@ async fn respond(
     Ok(response)
 }
 
-/// An address of a provider's own is no proxy to anybody else.
+/// A provider's own listener is no proxy to other hosts.
 pub(super) fn check_listener(visit: &ClientConnection, target: &Target) -> Result<(), Error> {
     let (ListenerKind::Provider(name), Target::Url { authority, .. }) = (&*visit.kind, target)
     else {
@@ -137,7 +137,7 @@ pub(super) fn check_listener(visit: &ClientConnection, target: &Target) -> Resul
     })
 }
 
-/// The provider's answer, as it goes out.
+/// The response to the caller, from the reply of the path.
 pub(super) fn build_response(
     reply: Reply,
     trail: &CallTrace,
@@ -171,7 +171,7 @@ pub(super) fn build_response(
     response
 }
 
-/// What every answer carries.
+/// Adds the id, the wait and the attempts.
 pub(super) fn add_call_headers(headers: &mut HeaderMap, id: &str, trail: &CallTrace) {
     let waited = match trail.waited.0 / 1_000 {
         0 => Ok(HeaderValue::from_static("0.000")),
@@ -185,7 +185,8 @@ pub(super) fn add_call_headers(headers: &mut HeaderMap, id: &str, trail: &CallTr
     headers.insert(ATTEMPTS, HeaderValue::from(trail.attempts));
 }
 
-/// Can calls be answered? Not while the store that counts them is lost and they must be counted.
+/// Can the gateway serve calls? Not while the ledger's store is lost and `on_store_loss` is
+/// `closed`.
 fn ready(state: &GatewayState) -> Response<ReplyBody> {
     let Some(trouble) = state.registry.closed_reason() else {
         return status_response(StatusCode::OK, "ready");
@@ -194,7 +195,7 @@ fn ready(state: &GatewayState) -> Response<ReplyBody> {
         "status": "store_lost",
         "error": "StoreLost",
         "message": format!("The ledger's store is lost: {trouble}"),
-        "hint": "calls are refused until it is back; on_store_loss says what else may happen",
+        "hint": "calls are rejected until the store is back; on_store_loss in the provider's file sets what happens meanwhile",
         "reason": "store_lost",
     });
     let mut response = rejection::json(StatusCode::SERVICE_UNAVAILABLE, &body, None);
@@ -204,7 +205,7 @@ fn ready(state: &GatewayState) -> Response<ReplyBody> {
     response
 }
 
-/// What the gateway says about itself.
+/// A status of the gateway itself.
 fn status_response(status: StatusCode, word: &str) -> Response<ReplyBody> {
     let mut response = rejection::json(status, &json!({ "status": word }), None);
     let headers = response.headers_mut();
@@ -213,13 +214,13 @@ fn status_response(status: StatusCode, word: &str) -> Response<ReplyBody> {
     response
 }
 
-/// The gateway's own address, as the caller wrote it.
+/// The gateway's own origin, as the caller wrote it.
 fn gateway_origin(host: Option<&HeaderValue>) -> String {
     let host = host.and_then(|host| host.to_str().ok());
     format!("http://{}", host.unwrap_or_default())
 }
 
-/// Is it refused because little is left?
+/// Is the call rejected because of degrade mode?
 fn is_degraded(error: &Error) -> bool {
     matches!(
         error,
@@ -230,7 +231,7 @@ fn is_degraded(error: &Error) -> bool {
     )
 }
 
-/// What follows on the connection may be read differently by two servers, so nothing follows.
+/// Two servers may disagree about the bytes that follow, so the connection closes.
 fn is_malformed(error: &Error) -> bool {
     match error {
         Error::Path(_) | Error::Host(_) | Error::Malformed(_) | Error::NoBody => true,

@@ -1,10 +1,11 @@
-//! Heads of requests: what callers say about a call, what must not be passed on, what is refused.
+//! Request heads: the options that callers send, the headers that are not forwarded, and the heads
+//! that are rejected.
 //!
-//! Promises: the `X-Tollgate-*` headers of the documentation are obeyed or refused, others of that
-//! prefix mean nothing, and none is passed on; hop-by-hop headers, `ConnectionHandler` and `Expect` end here; a
-//! request that two servers could read differently is refused.
+//! Promises: a documented `X-Tollgate-*` header is applied or rejected, others of that prefix are
+//! ignored, and none is forwarded. Hop-by-hop headers, `Host` and `Expect` are not forwarded
+//! either. An ambiguous request is rejected.
 //!
-//! Never: touches any other header.
+//! Never: changes any other header.
 
 use std::net::IpAddr;
 
@@ -26,13 +27,13 @@ use tollgate_core::time::Span;
 
 use super::address::parse_caller;
 
-/// The longest time that a caller may name; past it a connection is dead anyway.
+/// The longest timeout that a caller can set; no connection lives longer.
 const TIMEOUT_MAX: Span = Span::from_secs(24 * 3_600);
 
 /// The prefix of our own headers.
 const OWN_PREFIX: &str = "x-tollgate-";
 
-/// Those that are obeyed. Others of the prefix mean nothing.
+/// The headers that set options. Others of the prefix are ignored.
 const OPTION_HEADERS: [&str; 8] = [
     "x-tollgate-priority",
     "x-tollgate-caller",
@@ -44,29 +45,30 @@ const OPTION_HEADERS: [&str; 8] = [
     "x-tollgate-cache",
 ];
 
-/// Where a browser says whose page has made the call (Fetch Metadata).
+/// How the page that made the request relates to its target, as the browser reports it (Fetch
+/// Metadata).
 const FETCH_SITE: &str = "sec-fetch-site";
 
-/// What reverse proxies say of those they speak for. A page cannot: a browser asks beforehand, and is
-/// refused then.
+/// Headers that reverse proxies add. A page cannot send them: the browser's preflight request is
+/// rejected.
 const FORWARDED_BY: [&str; 4] = ["x-forwarded-for", "x-real-ip", "forwarded", "via"];
 
-/// What a caller says about a call.
+/// The options that a caller sends for a call.
 #[derive(Debug, Default)]
 pub(super) struct OptionHeaders {
     pub(super) options: CallOptions,
 }
 
-/// Shapes that two servers could read differently. What they mean is not worth guessing.
+/// Rejects requests that two servers could parse differently.
 pub(super) fn check(head: &request::Parts, is_end_clear: bool) -> Result<(), Error> {
     if !is_end_clear {
         return Err(Error::Malformed(
-            "the request must have one plain Content-Length, or Transfer-Encoding, and not both",
+            "the request must have either one decimal Content-Length or Transfer-Encoding, not both",
         ));
     }
     if head.method == Method::CONNECT {
         return Err(Error::Malformed(
-            "CONNECT is not served yet; send `http://` URLs, or call /https://host/path",
+            "CONNECT is not supported yet; send `http://` URLs, or call /https://host/path",
         ));
     }
     let hosts = head.headers.get_all(HOST).iter().count();
@@ -76,9 +78,9 @@ pub(super) fn check(head: &request::Parts, is_end_clear: bool) -> Result<(), Err
     Ok(())
 }
 
-/// Has a page of another site made a browser of this machine call? On loopback nobody else is kept out,
-/// and a key of ours would go with it. Programs do not say these headers, pages of this machine are its
-/// user's, and a reverse proxy has its own rules.
+/// Did a page of another site make a local browser send this request? Loopback has no other
+/// protection, and the call would carry a configured key. Programs do not send these headers, local
+/// pages belong to the user, and a reverse proxy has its own rules.
 pub(super) fn is_cross_site(headers: &HeaderMap) -> bool {
     let is_cross = headers
         .get(FETCH_SITE)
@@ -101,14 +103,14 @@ fn is_loopback_host(host: &str) -> bool {
         || address.is_some_and(|address| address.is_loopback())
 }
 
-/// Must nothing follow on this connection? Chunks are not followed beside the parser (`framing`), so
-/// whatever came behind them may have been meant as part of them by somebody in front of us.
+/// Must the connection close after this request? `framing` stops tracking after chunks, and a proxy
+/// in front may take the bytes that follow for a part of them.
 pub(super) fn must_close_after(headers: &HeaderMap) -> bool {
     headers.contains_key(TRANSFER_ENCODING)
 }
 
 impl OptionHeaders {
-    /// Reads what a caller says and takes it out of the headers.
+    /// Reads the options and removes their headers.
     pub(super) fn take(headers: &mut HeaderMap) -> Result<OptionHeaders, Error> {
         if !headers.keys().any(|name| is_option(name.as_str())) {
             strip(headers);
@@ -149,7 +151,7 @@ impl OptionHeaders {
     }
 }
 
-/// Could this header say something about the call?
+/// Can this header set an option?
 fn is_option(name: &str) -> bool {
     name.starts_with(OWN_PREFIX)
         || name == "proxy-authorization"
@@ -158,7 +160,7 @@ fn is_option(name: &str) -> bool {
         || name == "grpc-timeout"
 }
 
-/// What is said twice, or in letters that we would not read, cannot be obeyed: it is refused, not dropped.
+/// A repeated or non-ASCII option is rejected, not ignored.
 fn check_option_headers(headers: &HeaderMap) -> Result<(), Error> {
     for name in headers
         .keys()
@@ -168,15 +170,15 @@ fn check_option_headers(headers: &HeaderMap) -> Result<(), Error> {
         let is_text = values.next().is_some_and(|value| value.to_str().is_ok());
         if !is_text || values.next().is_some() {
             return Err(Error::Malformed(
-                "an X-Tollgate- header is there twice, or has letters outside ASCII",
+                "an X-Tollgate- header is repeated or contains non-ASCII characters",
             ));
         }
     }
     Ok(())
 }
 
-/// Name and token as clients of a proxy show them: `http://name:token@127.0.0.1:4290`. What is not
-/// well formed is nobody's.
+/// Name and token as proxy clients send them: `http://name:token@127.0.0.1:4290`. A malformed value
+/// is ignored.
 fn proxy_user(headers: &HeaderMap) -> (Option<String>, Option<Secret>) {
     let pair = text(headers, "proxy-authorization").and_then(|value| {
         let (scheme, coded) = value.split_once(' ')?;
@@ -191,8 +193,8 @@ fn proxy_user(headers: &HeaderMap) -> (Option<String>, Option<Secret>) {
     (name, token.map(Secret::new))
 }
 
-/// A header that says nothing about the call, its connection or its body: it is passed on as it is,
-/// and nothing else is done about it.
+/// A header that concerns neither the call nor its connection or body: the gateway only forwards
+/// it.
 pub(super) fn is_passed_through(name: &HeaderName) -> bool {
     !is_hop_by_hop(name.as_str())
         && name != EXPECT
@@ -201,7 +203,7 @@ pub(super) fn is_passed_through(name: &HeaderName) -> bool {
         && !is_option(name.as_str())
 }
 
-/// Takes out what ends here.
+/// Removes the headers that are not forwarded.
 fn strip(headers: &mut HeaderMap) {
     let wants_trailers = headers.get_all(TE).iter().any(|value| {
         value
@@ -210,7 +212,7 @@ fn strip(headers: &mut HeaderMap) {
             .any(|part| part.eq_ignore_ascii_case(b"trailers"))
     });
     remove_hop_by_hop(headers);
-    // The body is read here, so whoever waits to be told to send it has been told.
+    // The gateway reads the body, so it has sent `100 Continue` already.
     headers.remove(EXPECT);
     headers.remove(HOST);
     remove_own(headers);
@@ -219,7 +221,7 @@ fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// Takes out headers between two neighbours, and those that `Connection` names.
+/// Removes hop-by-hop headers, and those that `Connection` names.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: SmallVec<[HeaderName; 4]> = headers
         .get_all(CONNECTION)
@@ -227,7 +229,7 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .map(str::trim)
-        // These name no header, and nearly everybody says one of them.
+        // These name no header, and nearly every client sends one of them.
         .filter(|name| {
             !name.eq_ignore_ascii_case("keep-alive") && !name.eq_ignore_ascii_case("close")
         })
@@ -239,14 +241,14 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     remove_all(headers, |name| is_hop_by_hop(name.as_str()));
 }
 
-/// Looks at the few that are there, instead of for each of those that might be.
+/// Scans the few present headers, instead of a lookup for each possible name.
 fn remove_all(headers: &mut HeaderMap, is_unwanted: impl Fn(&HeaderName) -> bool) {
     while let Some(name) = headers.keys().find(|name| is_unwanted(name)).cloned() {
         headers.remove(name);
     }
 }
 
-/// Takes out headers of ours: from callers they are orders, from upstreams they would be lies.
+/// Removes `X-Tollgate-` headers: those of callers are options, those of upstreams would be false.
 pub(super) fn remove_own(headers: &mut HeaderMap) {
     remove_all(headers, |name| name.as_str().starts_with(OWN_PREFIX));
 }
@@ -266,12 +268,12 @@ fn parse_priority(word: &str) -> Result<Priority, Error> {
     }
 }
 
-/// `no` = an answer of its own.
+/// `no` = an upstream call of its own.
 fn parse_dedup(word: &str) -> Result<bool, Error> {
     match word.to_ascii_lowercase().as_str() {
         "no" | "off" => Ok(true),
         _ => Err(Error::Malformed(
-            "X-Tollgate-Dedup must be `no`; without it the provider's setting holds",
+            "X-Tollgate-Dedup must be `no`; leave it out to use the provider's setting",
         )),
     }
 }
@@ -301,13 +303,13 @@ fn parse_costs(text: &str) -> Result<Vec<(String, u64)>, Error> {
     ))
 }
 
-/// How long the call may wait and run: ours, else what SDKs say of their own patience.
+/// How long the call may wait and run: our header, otherwise the timeout that an SDK reports.
 fn timeout(headers: &HeaderMap) -> Result<Option<Span>, Error> {
     if let Some(text) = text(headers, "x-tollgate-timeout") {
         return match amount::span(text) {
             Some(span) => Ok(Some(span.min(TIMEOUT_MAX))),
             None => Err(Error::Malformed(
-                "X-Tollgate-Timeout must be a time with its unit, such as `10s` or `500ms`",
+                "X-Tollgate-Timeout must be a duration with a unit, such as `10s` or `500ms`",
             )),
         };
     }
@@ -319,7 +321,8 @@ fn timeout(headers: &HeaderMap) -> Result<Option<Span>, Error> {
     Ok(told.map(|told| told.min(TIMEOUT_MAX)))
 }
 
-/// `600`, or `20.0` and `6.666666666666667` as SDKs write their floats; past microseconds is cut.
+/// `600`, or `20.0` and `6.666666666666667` as SDKs write floats; digits below microseconds are
+/// dropped.
 fn seconds(text: &str) -> Option<Span> {
     let end = text.find('.').map_or(text.len(), |dot| dot + 7);
     let amount = amount::millionths(text.get(..end).unwrap_or(text))?;

@@ -1,13 +1,13 @@
-//! The short way of the plainest request: a GET that stands alone in what was read and whose answer is
-//! in memory and fresh is answered here, before the HTTP library hears of it (ADR 0016).
+//! The fast path for cache hits: if a single plain GET was read and a fresh response is in memory,
+//! it is served here, before hyper sees the request (ADR 0016).
 //!
-//! Promises: what goes out is, byte for byte, what the ordinary way would have written, and everything
-//! that is told and counted is the same. The head of an answer is written by the ordinary functions,
-//! once for each kept answer, and used again with its gaps filled. A body is not copied, unless it is
-//! so short that one plain write costs less.
+//! Promises: writes, byte for byte, what the normal path would write, and emits the same events and
+//! counts. The functions of the normal path prepare the head once for each cached response; each
+//! hit only fills in its age and id. A body is not copied unless it is so short that one plain
+//! write costs less.
 //!
-//! Never: answers a request that could be read differently by anybody, that says anything about its
-//! connection, its body or its call, or that comes with another one. Those are not even begun here.
+//! Never: serves an ambiguous request, one with headers about its connection, body or call, or one
+//! that arrives together with another. Those go to the normal path untouched.
 
 use std::sync::Arc;
 
@@ -26,26 +26,26 @@ use super::handler::{ID, add_call_headers, build_response, check_listener};
 use super::watched_stream::SINGLE_WRITE_MAX;
 use super::{head, links};
 
-/// Headers of a plain request, at most. Browsers send some twenty.
+/// The most headers of a plain request. Browsers send some twenty.
 const HEADERS_MAX: usize = 32;
 
-/// The longest head that is prepared. Its gaps are filled in a buffer that each connection keeps, and
-/// most heads of APIs have some hundred bytes.
+/// The longest head that is prepared. Each connection holds a buffer for it, and most heads of APIs
+/// have some hundred bytes.
 const PREPARED_HEAD_MAX: usize = 4 * 1_024;
 
-/// The longest request that a connection remembers. Most of APIs' clients have some hundred bytes.
+/// The longest request that a connection remembers. Most API requests have some hundred bytes.
 const REMEMBERED_MAX: usize = 1_024;
 
-/// After so many requests in a row that were not answered here, only one in so many is looked at: a
-/// look that finds nothing costs about a thirtieth of a call, and the ordinary way finds what is kept too.
+/// After this many misses in a row, only one request in this many tries the fast path: a failed try
+/// costs about a thirtieth of a call, and the normal path finds cached responses too.
 const MISSES_MAX: u32 = 8;
 
-/// What follows the head of an answer.
+/// The body of a hit.
 #[derive(Debug)]
 pub(super) enum HitBody {
-    /// These bytes, which may be none.
+    /// Bytes, perhaps none.
     Bytes(Bytes),
-    /// A file in memory.
+    /// A file in memory (memfd).
     Memfd(Arc<MemfdBody>),
 }
 
@@ -64,30 +64,30 @@ impl HitBody {
     }
 }
 
-/// Answers what can be answered at once, for one connection.
+/// Serves cache hits of one connection.
 #[derive(Debug)]
 pub(super) struct HitFastPath {
     connection: Arc<ClientConnection>,
-    /// Requests in a row that went the ordinary way.
+    /// Consecutive requests that took the normal path.
     misses: u32,
-    /// What came last: many ask for the same again.
+    /// The last request: many clients repeat it.
     last: Option<LastRequest>,
 }
 
-/// A request, and what it means.
+/// A request, and its resolved form.
 struct LastRequest {
     request: Vec<u8>,
     remembered: RememberedRequest,
 }
 
 impl std::fmt::Debug for LastRequest {
-    /// A request may hold a key.
+    /// A request may contain a key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Last")
     }
 }
 
-/// A request that says nothing but what it wants.
+/// A request without headers that concern Tollgate.
 struct PlainRequest {
     target: Target,
     headers: HeaderMap,
@@ -103,14 +103,14 @@ impl HitFastPath {
         }
     }
 
-    /// Is a look worth its time? Who asks for new things every time will do so the next time.
+    /// Is the fast path worth a try? A client that always requests new URLs will do so again.
     fn should_try(&mut self) -> bool {
         self.misses = self.misses.saturating_add(1);
         self.misses <= MISSES_MAX || self.misses.is_multiple_of(MISSES_MAX)
     }
 
-    /// Answers a request, if it is plain and its answer at hand: the head goes into `out`, and what is
-    /// given back follows it. `None`: nothing has happened.
+    /// Serves a request if it is plain and a fresh response is in memory: writes the head to `out`
+    /// and returns the body. `None`: nothing has happened.
     pub(super) fn respond(&mut self, request: &[u8], out: &mut Vec<u8>) -> Option<HitBody> {
         if !self.should_try() {
             return None;
@@ -150,15 +150,15 @@ impl HitFastPath {
     }
 }
 
-/// Finds out what a request means, if it is plain.
+/// Parses and resolves a plain request.
 fn remember(request: &[u8], visit: &ClientConnection) -> Option<LastRequest> {
     let PlainRequest {
         target,
         headers,
         options: said,
     } = parse_plain(request, visit)?;
-    // What becomes of a URL also depends on whether unknown domains are served, and one that is so
-    // long does not come again.
+    // Not for URLs: their routing also depends on `unknown_domain`. Not for long requests: they
+    // rarely repeat.
     let lasts = matches!(target, Target::Provider { .. }) && request.len() <= REMEMBERED_MAX;
     Some(LastRequest {
         request: if lasts { request.to_vec() } else { Vec::new() },
@@ -166,13 +166,13 @@ fn remember(request: &[u8], visit: &ClientConnection) -> Option<LastRequest> {
     })
 }
 
-/// Reads a request that is all there and nothing more. Everything that the ordinary way would look at
-/// twice makes it not plain.
+/// Parses exactly one complete request. `None` for everything that needs the checks of the normal
+/// path.
 fn parse_plain(request: &[u8], visit: &ClientConnection) -> Option<PlainRequest> {
     if !request.starts_with(b"GET /") || !request.ends_with(b"\r\n\r\n") {
         return None;
     }
-    // Some end a line at a bare line feed, others do not.
+    // Parsers disagree whether a bare line feed ends a line.
     let is_bare = |at: usize| request.get(at.wrapping_sub(1)) != Some(&b'\r');
     if memchr::memchr_iter(b'\n', request).any(is_bare) {
         return None;
@@ -194,7 +194,7 @@ fn parse_plain(request: &[u8], visit: &ClientConnection) -> Option<PlainRequest>
             hosts += 1;
             continue;
         }
-        // What it asks for is what happens anyway.
+        // Keep-alive is the default.
         if name == CONNECTION && line.value.eq_ignore_ascii_case(b"keep-alive") {
             continue;
         }
@@ -224,8 +224,7 @@ fn parse_plain(request: &[u8], visit: &ClientConnection) -> Option<PlainRequest>
     })
 }
 
-/// The head of an answer as the HTTP library would write it; `None` if that depends on who asks, or on
-/// when.
+/// The head of a response as hyper would write it; `None` if it depends on the caller or the time.
 fn prepare_head(reply: Reply) -> Option<PreparedHead> {
     let length = reply_length(&reply.body);
     if reply.head.status != StatusCode::OK || length == 0 || links::has_any(&reply.head.headers) {

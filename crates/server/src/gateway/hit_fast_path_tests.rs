@@ -43,7 +43,8 @@ fn is_hit(lane: &mut HitFastPath, request: &str) -> bool {
 }
 
 impl FastPathGateway {
-    /// A provider `x` that always answers with these lines and this body, chunked if no length is said.
+    /// A provider `x` that always answers with these lines and this body, chunked if no length is
+    /// said.
     async fn start(lines: &str, body: &str, rest: &str) -> FastPathGateway {
         FastPathGateway::start_kind(lines, body, rest, &ListenerKind::All).await
     }

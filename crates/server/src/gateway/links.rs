@@ -1,24 +1,23 @@
-//! Links in answers come back through the gateway.
+//! Rewrites links in responses so that they lead through the gateway.
 //!
-//! Promises: `Link`, `Location` and `Content-Location` that lead to the provider lead to the gateway
-//! instead, under the address by which it was called. A key that the provider repeats in a link is
-//! taken out of it.
+//! Promises: `Link`, `Location` and `Content-Location` to the provider become links to the gateway,
+//! under the address that the caller used. A key that the provider repeats in a link is removed.
 //!
-//! Never: touches a body, or a link that leads elsewhere.
+//! Never: changes a body, or a link to another host.
 
 use http::header::{CONTENT_LOCATION, HeaderMap, LINK, LOCATION};
 use tollgate::providers::{Links, map_links};
 
 use super::address::Mount;
 
-/// Is there anything to rewrite? Most answers have no links.
+/// Is there anything to rewrite? Most responses have no links.
 pub(super) fn has_any(headers: &HeaderMap) -> bool {
     [LOCATION, CONTENT_LOCATION, LINK]
         .iter()
         .any(|name| headers.contains_key(name))
 }
 
-/// Rewrites the links of an answer. `here` is the gateway's own address as the caller wrote it.
+/// Rewrites the links of a response. `here` is the gateway's own address as the caller wrote it.
 pub(super) fn rewrite(headers: &mut HeaderMap, links: &Links, mount: &Mount, here: &str) {
     map_links(headers, |value| rewrite_link(value, links, mount, here));
 }
@@ -30,7 +29,7 @@ fn rewrite_link(url: &str, links: &Links, mount: &Mount, here: &str) -> String {
     }
     match mount {
         Mount::Proxy => url,
-        // The caller's own host stands for the upstream, which callers may not know or reach.
+        // The host that the caller used replaces the upstream, which callers may not know or reach.
         Mount::Url(origin) => match links.caller_path(&url) {
             Some(path) if is_absolute(&url) => format!("{here}/{origin}{path}"),
             Some(path) => format!("/{origin}{path}"),
@@ -98,7 +97,7 @@ mod tests {
         );
         assert_eq!(to("/a", &mount), "/https://api.example.org/a");
         assert_eq!(to("//cdn.example.org/a", &mount), "//cdn.example.org/a");
-        // What is below the upstream comes back by the host that the caller used.
+        // A link below the upstream gets the host that the caller used.
         assert_eq!(to("/v3/a", &mount), "/https://www.example.org/a");
         assert_eq!(
             to("https://api.example.org/v3/a?p=2", &mount),

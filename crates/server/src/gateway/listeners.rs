@@ -1,10 +1,11 @@
-//! The doors of a gateway: its own address, and those of providers, which come and go on reload.
+//! The listeners of a gateway: its own address, and those of providers, which a reload opens and
+//! closes.
 //!
-//! Promises: a door that is closed accepts nothing more; requests under way on it are finished within
-//! the grace. An address that stays the same is not touched. What cannot be opened is said, and what
-//! was open before stays.
+//! Promises: a closed listener accepts nothing more and finishes running requests within the grace
+//! period. A reload does not touch an address that stays the same. If an address cannot be opened,
+//! the reload reports it and the previous address stays open.
 //!
-//! Never: serves. `visit` does.
+//! Never: serves a connection. `client_connection` does.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -21,7 +22,7 @@ use super::client_connection::{self, ClientConnection};
 use super::{GatewayState, ListenAddress, ListenerKind, overload};
 use crate::accept_loop::{self, ConnectionHandler};
 
-/// The doors of a gateway. Clones share them.
+/// The listeners of a gateway. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Listeners {
     shared: Arc<Shared>,
@@ -42,27 +43,27 @@ struct OpenListeners {
 #[derive(Debug)]
 struct OpenListener {
     listening: ListenAddress,
-    /// The address that was asked for: with port 0 it is another one.
+    /// The configured address. The bound one differs for port 0.
     requested: SocketAddr,
     shutdown: watch::Sender<bool>,
 }
 
-/// Sockets of providers that are open and not served yet.
+/// Sockets of providers that are bound and not served yet.
 #[derive(Debug)]
 pub(crate) struct PreparedListeners {
     new: Vec<(StdListener, ListenerKind, SocketAddr)>,
-    /// What is to stay of what is there now.
+    /// The current listeners that stay.
     wanted: Vec<(SocketAddr, ListenerKind)>,
-    /// What could not be opened.
+    /// The addresses that could not be opened.
     pub(crate) problems: Vec<ListenError>,
 }
 
-/// An address that a provider could not have.
+/// An address of a provider that could not be opened.
 #[derive(Clone, Debug)]
 pub(crate) struct ListenError {
-    /// Whose it was to be.
+    /// The provider.
     pub(crate) provider: String,
-    /// Why, in words.
+    /// The reason and the next step.
     pub(crate) message: String,
 }
 
@@ -76,7 +77,7 @@ impl Listeners {
         }
     }
 
-    /// Serves a socket; `wanted` is the address that was asked for, if it is not the socket's own.
+    /// Serves a socket; `wanted` is the configured address, if it differs from the socket's own.
     pub(super) fn open(
         &self,
         listener: TcpListener,
@@ -98,9 +99,9 @@ impl Listeners {
         let grace = state.options.grace.into();
         let mut open = open.lock();
         if state.is_draining() {
-            return Err(io::Error::other("the gateway is ending"));
+            return Err(io::Error::other("the gateway is shutting down"));
         }
-        // Those that ended by themselves are forgotten.
+        // Remove the tasks that have finished.
         while open.tasks.try_join_next().is_some() {}
         let serve = accept_loop::run(listener, hall, ending.subscribe(), grace);
         open.tasks.spawn(serve);
@@ -113,8 +114,8 @@ impl Listeners {
         Ok(listening)
     }
 
-    /// Opens what providers want and is not open yet. What they have now goes on until
-    /// [`Listeners::follow`]. Must be called inside a tokio runtime.
+    /// Binds the addresses of providers that are not open yet. The current listeners continue until
+    /// [`Listeners::apply`]. Must be called inside a tokio runtime.
     pub(crate) fn prepare(&self, wanted: Vec<(SocketAddr, String)>) -> PreparedListeners {
         let here = self.current();
         let mut ready = PreparedListeners {
@@ -131,18 +132,18 @@ impl Listeners {
                 ready.wanted.push((own.address, door));
                 continue;
             }
-            // Another provider has it now: its door is closed only after this one would be open.
+            // Another provider has it now, and its listener closes only after this one would open.
             let is_others = |(_, at): &(SocketAddr, ListenAddress)| {
                 at.address == address && at.kind != ListenerKind::All
             };
             let opened = if here.iter().any(is_others) {
                 Err(format!(
-                    "`{name}`: {address} belongs to another provider; reload again when that has given it up"
+                    "`{name}`: {address} belongs to another provider; reload again after that provider has released it"
                 ))
             } else {
                 bind(address).map_err(|error| {
                     format!(
-                        "`{name}`: could not listen on {address}: {error}; the address it had stays"
+                        "`{name}`: could not listen on {address}: {error}; its previous address stays open"
                     )
                 })
             };
@@ -161,7 +162,7 @@ impl Listeners {
         ready
     }
 
-    /// Serves what was opened and closes what is no longer wanted.
+    /// Serves the prepared sockets and closes the listeners that are no longer configured.
     pub(crate) fn apply(&self, ready: PreparedListeners) -> Vec<ListenError> {
         let PreparedListeners {
             new,
@@ -199,7 +200,7 @@ impl Listeners {
         problems
     }
 
-    /// What is served now.
+    /// The addresses that are served now.
     #[must_use]
     pub fn addresses(&self) -> Vec<ListenAddress> {
         let open = self.shared.open.lock();
@@ -207,7 +208,7 @@ impl Listeners {
         doors.map(|opened| opened.listening.clone()).collect()
     }
 
-    /// What is served now, and by what address it was asked for.
+    /// The addresses that are served now, each with its configured address.
     fn current(&self) -> Vec<(SocketAddr, ListenAddress)> {
         let open = self.shared.open.lock();
         let doors = open.listeners.iter();
@@ -216,7 +217,7 @@ impl Listeners {
             .collect()
     }
 
-    /// Accepts nothing more, finishes what is under way, drops the rest.
+    /// Accepts nothing more, finishes running calls, drops the rest.
     pub(super) async fn drain(&self) {
         let mut tasks = {
             let mut open = self.shared.open.lock();
@@ -229,7 +230,7 @@ impl Listeners {
         while tasks.join_next().await.is_some() {}
     }
 
-    /// The gateway is gone: so is everything that it serves.
+    /// Drops all listeners and connections at once.
     pub(super) fn close_all(&self) {
         let mut open = self.shared.open.lock();
         self.shared.state.is_draining.store(true, Ordering::Release);
@@ -238,7 +239,7 @@ impl Listeners {
     }
 }
 
-/// What a provider has now, which stays while it cannot have another.
+/// The current addresses of a provider. They stay if the new one cannot be opened.
 fn current_of(
     here: &[(SocketAddr, ListenAddress)],
     door: &ListenerKind,
@@ -253,14 +254,14 @@ fn bind(address: SocketAddr) -> io::Result<StdListener> {
     Ok(listener)
 }
 
-/// Whoever comes through one door.
+/// Serves the connections of one listener.
 struct GatewayHandler {
     state: Arc<GatewayState>,
     kind: Arc<ListenerKind>,
 }
 
 impl ConnectionHandler for GatewayHandler {
-    /// Whoever finds no room is told so.
+    /// Always: a connection above the cap gets a response.
     fn has_capacity(&self, _inside: usize) -> bool {
         true
     }

@@ -1,10 +1,10 @@
-//! No room: whoever comes now is told so and let go, in place of waiting without a word.
+//! Overload: rejects connections above the cap instead of letting them wait.
 //!
-//! Promises: a caller that finds no room gets a `503 QueueFull` in JSON and a closed connection. Few
-//! are told at a time; past that, connections are closed without a word. If there is not even a
-//! descriptor left, a spare one is used, so that the listener is never stuck.
+//! Promises: a rejected client gets a `503 QueueFull` in JSON and a closed connection. Only a few
+//! get that response at a time; further connections are closed without one. Without a free
+//! descriptor, a spare one serves to close a connection, so the listener never blocks.
 //!
-//! Never: reads more of such a caller than it takes for the answer to arrive.
+//! Never: reads more from a rejected client than the delivery of the response needs.
 
 use std::fs::File;
 use std::io;
@@ -16,17 +16,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// Callers that are told at a time. Each is a descriptor of the reserve.
+/// Rejections that are sent at a time. Each takes a reserved descriptor.
 const REJECTIONS_MAX: usize = 8;
 
-/// How long a caller may take to hear it. Closing at once would reset the connection, and its own
-/// request would push our answer out of its buffers.
+/// How long a rejection may take. Closing at once would reset the connection, and the client would
+/// lose the response.
 const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How much of its request is thrown away meanwhile.
+/// How many bytes of the request are discarded meanwhile.
 const DISCARD_MAX: u64 = 64 * 1024;
 
-/// What is needed to let callers go.
+/// Rejects connections.
 #[derive(Debug)]
 pub(super) struct Overload {
     rejections: Arc<Semaphore>,
@@ -41,7 +41,7 @@ impl Overload {
         }
     }
 
-    /// Tells a caller that there is no room.
+    /// Sends a client the rejection.
     pub(super) fn reject(&self, stream: TcpStream) {
         if let Ok(turn) = self.rejections.clone().try_acquire_owned() {
             tokio::spawn(async move {
@@ -51,7 +51,7 @@ impl Overload {
         }
     }
 
-    /// There is no descriptor left to accept with: lets one caller go with the spare one.
+    /// No descriptor is free: closes the spare one, accepts one connection with it and drops that.
     pub(super) async fn close_one(&self, listener: &TcpListener) {
         let given_up = self.spare.lock().take();
         if given_up.is_some() {
@@ -63,7 +63,7 @@ impl Overload {
 }
 
 async fn send_rejection(mut stream: TcpStream) -> io::Result<()> {
-    // Clients are confused by an answer that comes before they have asked.
+    // A response before the request confuses clients.
     let mut first = [0; 1_024];
     let _read = stream.read(&mut first).await?;
     stream.write_all(response().as_bytes()).await?;
@@ -77,8 +77,8 @@ fn response() -> String {
     let id = super::id_without_call();
     let body = serde_json::json!({
         "error": "QueueFull",
-        "message": "The gateway has as many connections as it can carry",
-        "hint": "close idle connections, or raise the limit of open files of tollgate",
+        "message": "The gateway has reached its maximum number of connections",
+        "hint": "close idle connections, or raise the open-file limit of tollgate (`ulimit -n`)",
         "id": id,
         "reason": "queue_full",
         "retryIn": 1_000,
@@ -98,7 +98,7 @@ fn open_spare() -> Option<File> {
     File::open("/dev/null").ok()
 }
 
-/// Is this a lack of descriptors?
+/// Has the process or the system run out of descriptors?
 pub(super) fn is_out_of_descriptors(error: &io::Error) -> bool {
     const EMFILE: i32 = 24;
     const ENFILE: i32 = 23;

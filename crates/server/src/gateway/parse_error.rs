@@ -1,17 +1,17 @@
-//! Requests that cannot be read at all: the parser answers them with a bare status, and here is what
-//! goes out in its place.
+//! Requests that the HTTP parser rejects: hyper responds with a bare status, and this module
+//! replaces that response.
 //!
-//! Promises: JSON like every other refusal, with the parser's own status.
+//! Promises: JSON like every other rejection, with the parser's own status.
 //!
 //! Never: repeats a byte of the request.
 
 use http::StatusCode;
 
-/// The longest head that the parser writes by itself has some 110 bytes.
+/// The longest head that the parser itself writes has some 110 bytes.
 const PARSER_HEAD_MAX: usize = 256;
 
-/// The status of an answer that consists of nothing but the parser's own head: ours have names in
-/// them that it does not know.
+/// The status of a response that is only the parser's own head. Responses of the gateway differ:
+/// they have `x-tollgate-` headers.
 pub(super) fn parser_status(bytes: &[u8]) -> Option<u16> {
     let is_head = bytes.len() <= PARSER_HEAD_MAX && bytes.ends_with(b"\r\n\r\n");
     let rest = bytes.strip_prefix(b"HTTP/1.").filter(|_| is_head)?;
@@ -22,20 +22,20 @@ pub(super) fn parser_status(bytes: &[u8]) -> Option<u16> {
     ((400..500).contains(&status) && is_empty && !is_ours).then_some(status)
 }
 
-/// The answer with this status in our own words; the connection ends with it.
+/// The JSON response with this status. It closes the connection.
 pub(super) fn response(status: u16) -> Vec<u8> {
     let (message, hint) = match status {
         408 => (
-            "The head of the request did not come in time",
+            "The request head did not arrive in time",
             "send the whole head at once",
         ),
         414 | 431 => (
-            "The head of the request is too large",
-            "a head has at most 64 KiB and 100 headers",
+            "The request head is too large",
+            "send at most 64 KiB and 100 headers",
         ),
         _ => (
-            "The request cannot be read",
-            "is a URL or a header malformed, or does the client speak TLS or HTTP/2?",
+            "The request is not valid HTTP/1.1",
+            "check the URL and the headers; TLS and HTTP/2 are not supported on this address",
         ),
     };
     let id = super::id_without_call();

@@ -1,11 +1,11 @@
-//! Rate headers: what is left of the provider's limits, for callers that pace themselves.
+//! Rate headers: the remaining quota of the provider's limits, for callers that pace themselves.
 //!
-//! Promises: `RateLimit-Policy` and `RateLimit` name every limit of ours as the IETF draft
-//! (draft-ietf-httpapi-ratelimit-headers-10) writes them; `X-RateLimit-*` tells of the one that
-//! refused, else of the one with the least left. Times are never too early.
+//! Promises: `RateLimit-Policy` and `RateLimit` list every configured limit in the form of the IETF
+//! draft (draft-ietf-httpapi-ratelimit-headers-10). `X-RateLimit-*` reports the limit that rejected
+//! the call, otherwise the one with the least remaining. Times are never too early.
 //!
-//! Never: touches a rate header of the upstream: where it sent its own, ours of that kind stay away,
-//! because its SDKs read them.
+//! Never: changes a rate header of the upstream. If the upstream sent headers of one kind, ours of
+//! that kind are omitted, because SDKs read them.
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
@@ -22,16 +22,16 @@ const RATE: HeaderName = HeaderName::from_static("ratelimit");
 /// The largest integer of a structured field (RFC 9651, 3.3.1).
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
-/// A header that is being written. Most are far below this; longer ones move to the heap.
+/// A header under construction. Most are far shorter; longer ones move to the heap.
 type Text = SmallVec<[u8; 192]>;
 
-/// Adds what is known.
+/// Adds the headers for the known limits.
 pub(super) fn add_headers(headers: &mut HeaderMap, rates: &Rates, wall: Wall) {
     let each: SmallVec<[Rate<'_>; 4]> = rates.each(wall).collect();
     if each.is_empty() {
         return;
     }
-    // The few that are there are looked at once, instead of for each of ours.
+    // One pass over the existing headers, instead of a lookup for each of ours.
     let has = |ours: &[HeaderName]| headers.keys().any(|name| ours.contains(name));
     let (has_plain, has_fields) = (has(&[LIMIT, REMAINING, RESET]), has(&[POLICY, RATE]));
     if !has_plain && let Some(rate) = tightest(&each) {
@@ -42,7 +42,8 @@ pub(super) fn add_headers(headers: &mut HeaderMap, rates: &Rates, wall: Wall) {
     }
 }
 
-/// The one that refused, else the one with the smallest part left. Calls at a time are no rate.
+/// The limit that rejected the call, otherwise the one with the smallest remaining part. A
+/// concurrency limit is not a rate.
 fn tightest<'a>(each: &'a [Rate<'a>]) -> Option<&'a Rate<'a>> {
     let candidates = each
         .iter()
@@ -53,7 +54,7 @@ fn tightest<'a>(each: &'a [Rate<'a>]) -> Option<&'a Rate<'a>> {
     })
 }
 
-/// So many millionths of a limit, roughly where it is astronomic.
+/// The remaining part in millionths of the limit; approximate for very large limits.
 fn millionths(remaining: u64, limit: u64) -> u64 {
     match remaining.checked_mul(1_000_000) {
         Some(millions) => millions / limit,
@@ -124,13 +125,13 @@ fn push_parameter(text: &mut Text, key: &str, number: u64) {
     text.extend_from_slice(digits.format(number.min(INTEGER_MAX)).as_bytes());
 }
 
-/// Rounded up: early is refused again.
+/// Rounded up: a retry that is too early would be rejected again.
 fn seconds(span: Span) -> u64 {
     span.0.div_ceil(1_000_000)
 }
 
-/// The next item of a list: a name in quotes. Letters that a structured field has no place for
-/// become `?`.
+/// The next item of a list: a quoted name. Characters that a structured field does not allow become
+/// `?`.
 fn push_name(text: &mut Text, name: &str) {
     if !text.is_empty() {
         text.extend_from_slice(b", ");
@@ -166,7 +167,7 @@ mod tests {
         }
     }
 
-    /// The lists are read by somebody else's parser, whatever the names are.
+    /// An independent parser reads the lists, whatever the names are.
     #[test]
     fn any_limit_name_makes_a_valid_structured_field() {
         let names = ["plain", "with \"quotes\" and \\", "größe\n", ""];

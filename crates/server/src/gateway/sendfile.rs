@@ -1,6 +1,7 @@
-//! What a socket can do beyond taking bytes: it takes the pages of a file in memory.
+//! `sendfile` from a memfd to a socket.
 //!
-//! Promises: a head and the file behind it leave as one; what was taken is said, as with every write.
+//! Promises: a head and the file after it leave without a partial packet between them. Like every
+//! write, a call returns the number of bytes that the socket took.
 //!
 //! Never: blocks, or reads the file into this process.
 
@@ -11,12 +12,12 @@ use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tollgate::cache::MemfdBody;
 
-/// Something to write to that can take a file.
+/// A writer that can send a file.
 pub(super) trait SendFile: AsyncWrite + Unpin {
-    /// Takes bytes behind which a file comes at once.
+    /// Writes bytes that a file follows at once (`MSG_MORE`).
     fn poll_send_more(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 
-    /// Takes what follows the first so many bytes of a file.
+    /// Writes the file from offset `from` on.
     fn poll_sendfile(
         &mut self,
         cx: &mut Context<'_>,
@@ -48,7 +49,7 @@ impl SendFile for TcpStream {
     }
 }
 
-/// Tries, and waits for the socket as often as it is not ready after all.
+/// Runs `attempt`, and waits for the socket again each time it would block.
 #[cfg(target_os = "linux")]
 fn when_ready(
     stream: &TcpStream,
@@ -65,7 +66,7 @@ fn when_ready(
     }
 }
 
-/// There are no files in memory here.
+/// Other systems have no memfd.
 #[cfg(not(target_os = "linux"))]
 impl SendFile for TcpStream {
     fn poll_head(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {

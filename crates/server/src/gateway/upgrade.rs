@@ -1,10 +1,10 @@
 //! Upgrades: a request that asks to go on in another protocol, such as WebSocket.
 //!
-//! Promises: one call, one permit; the upstream decides, and only its `101` makes a tunnel. What it
-//! answers otherwise is an ordinary answer.
+//! Promises: one call, one permit. Only a `101` of the upstream opens a tunnel. Any other status is
+//! a normal response.
 //!
-//! Never: offers a protocol in which further requests could hide (HTTP itself, TLS around it): they
-//! would pass no limit. Such offers are left out, as every server may.
+//! Never: offers a protocol that carries further requests (HTTP, or TLS around it): those would
+//! bypass every limit. Such offers are removed, as HTTP allows.
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING, UPGRADE,
@@ -16,8 +16,8 @@ use tollgate::path::Reply;
 
 use super::client_connection::ClientConnection;
 
-/// The protocols that a request may go on in; `None` = it is an ordinary one. A body may come with
-/// an ordinary one only: where it ends and the other protocol begins is nothing to disagree about.
+/// The protocols that a request offers; `None` = no upgrade. A request with a body is not upgraded:
+/// two servers could disagree where the body ends and the other protocol begins.
 pub(super) fn requested(head: &request::Parts) -> Option<HeaderValue> {
     let headers = &head.headers;
     let has_body = headers.contains_key(TRANSFER_ENCODING)
@@ -35,7 +35,7 @@ pub(super) fn requested(head: &request::Parts) -> Option<HeaderValue> {
         .filter(|offers| !offers.is_empty())
 }
 
-/// Passes the wish on.
+/// Adds `Connection: upgrade` and the protocols.
 pub(super) fn add_headers(headers: &mut HeaderMap, wanted: Option<HeaderValue>) {
     if let Some(wanted) = wanted {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
@@ -43,8 +43,8 @@ pub(super) fn add_headers(headers: &mut HeaderMap, wanted: Option<HeaderValue>) 
     }
 }
 
-/// If the upstream agreed, the connection becomes a tunnel behind this answer. Gives back the
-/// protocol that it chose.
+/// If the upstream accepted, the connection becomes a tunnel after this response. Returns the
+/// chosen protocol.
 pub(super) fn accept(
     visit: &ClientConnection,
     caller: OnUpgrade,

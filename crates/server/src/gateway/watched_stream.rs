@@ -1,16 +1,15 @@
-//! One connection of a caller, watched: heads that dribble, readers that stand still, requests whose
-//! end is not clear.
+//! A client's stream with timeouts: detects slow heads, stalled readers and requests whose end is
+//! ambiguous.
 //!
-//! Promises: a head has its time from its first byte on, each piece of a body its own, what is
-//! written must be taken within its time, and between two requests a connection lies idle for at most
-//! its time. Timers are made only where bytes are waited for, and that of idleness once for all
-//! requests, so a quick caller costs none.
+//! Promises: applies a timeout to each head from its first byte, to each piece of a body, to each
+//! write, and to the idle time between two requests. It creates a timer only when it waits for
+//! bytes, and one idle timer for all requests, so a fast client costs none.
 //!
-//! A request that comes while nothing else is under way is shown to the short way first (`lane.rs`).
-//! What that answers, the parser above never hears of.
+//! A request that arrives on an idle connection tries the fast path first (`hit_fast_path.rs`). The
+//! parser above never sees a request that the fast path serves.
 //!
-//! What the parser answers by itself to a request that it cannot read is kept back until the
-//! connection ends with it or goes on; in the first case it is said in JSON (`unread.rs`).
+//! If the parser itself rejects a request, its response is held until the connection closes or
+//! continues. If it closes, a JSON response replaces it (`parse_error.rs`).
 //!
 //! Never: changes a byte of anything else.
 
@@ -29,21 +28,21 @@ use super::hit_fast_path::{HitBody, HitFastPath};
 use super::parse_error;
 use super::sendfile::SendFile;
 
-/// How long callers may take.
+/// The timeouts of a client connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientTimeouts {
-    /// A head, from its first byte: some round trips of a bad line. Longer is a client that holds a
-    /// connection by dribbling.
+    /// A head, from its first byte: enough for some round trips on a bad link. A slower client is a
+    /// slow-loris attack.
     pub head: Span,
-    /// The next piece of a body. A flowing body is never cut; one that stands still holds a place
-    /// here and at the provider.
+    /// The next piece of a body. A flowing body is never cut; a stalled one holds a slot here and
+    /// at the provider.
     pub body: Span,
-    /// To take something of what is written to it. Its kernel takes for it until its buffers are full,
-    /// so this is a program that has stopped reading.
+    /// Progress of a write. The client's kernel accepts bytes until its buffers are full, so a
+    /// timeout means that the client has stopped reading.
     pub write: Span,
-    /// Between two requests. Longer than the pools of common clients keep theirs (90 s), so that it is
-    /// the client that closes: a request that meets a closing connection is an error that somebody has
-    /// to repeat.
+    /// Between two requests. Longer than the idle time of common client pools (90 s), so that the
+    /// client closes first: a request on a connection that the server closes fails and must be
+    /// retried.
     pub idle: Span,
 }
 
@@ -58,27 +57,27 @@ impl Default for ClientTimeouts {
     }
 }
 
-/// Head and body of an answer up to this size are written as one. Most answers of APIs are no
-/// longer, and it is no burden for the stack.
+/// Head and body of a response up to this size are one write. Most API responses are shorter, and
+/// the buffer fits on the stack.
 pub(super) const SINGLE_WRITE_MAX: usize = 2 * 1_024;
 
-/// What was seen on a connection, for whoever answers its requests.
+/// The progress of the requests on a connection, shared with the request handler.
 #[derive(Debug, Default)]
 pub(super) struct RequestProgress {
-    /// The number of the first request whose end is not clear; 0 = none so far.
+    /// The number of the first request whose end is ambiguous; 0 = none yet.
     first_ambiguous: AtomicU64,
-    /// Requests that were read.
+    /// Requests that the parser has read.
     begun: AtomicU64,
-    /// Those of them whose answers were handed over to be written.
+    /// Those whose responses were handed over to be written.
     ended: AtomicU64,
-    /// It is a tunnel now: no requests follow.
+    /// The connection is a tunnel: no requests follow.
     is_tunnel: AtomicBool,
-    /// It ends as soon as nothing is under way.
+    /// The connection closes as soon as it is idle.
     is_closing: AtomicBool,
 }
 
 impl RequestProgress {
-    /// A request begins. Is it clear where it ends? Requests are counted from 1.
+    /// A request begins. Is its end unambiguous? Requests are counted from 1.
     pub(super) fn begin_request(&self) -> bool {
         let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
         match self.first_ambiguous.load(Ordering::Acquire) {
@@ -87,12 +86,12 @@ impl RequestProgress {
         }
     }
 
-    /// An answer was handed over to be written, all of it.
+    /// A whole response was handed over to be written.
     pub(super) fn end_response(&self) {
         self.ended.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Nothing follows what is under way.
+    /// No request follows the running one.
     pub(super) fn close_when_idle(&self) {
         self.is_closing.store(true, Ordering::Release);
     }
@@ -103,7 +102,7 @@ impl RequestProgress {
     }
 }
 
-/// A watched connection.
+/// A client's stream with timeouts.
 #[derive(Debug)]
 pub(super) struct WatchedStream<S> {
     stream: S,
@@ -111,18 +110,18 @@ pub(super) struct WatchedStream<S> {
     timeouts: ClientTimeouts,
     framing: Framing,
     fast_path: Option<HitFastPath>,
-    /// The short way was the last to answer: the parser does not know that it has been idle since.
+    /// The fast path served the last request, so the parser still waits for its first byte.
     used_fast_path: bool,
-    /// Answers that have been written out.
+    /// Responses that have been written.
     responses: u64,
     head_timer: Option<Pin<Box<Sleep>>>,
     body_timer: Option<Pin<Box<Sleep>>>,
     write_timer: Option<Pin<Box<Sleep>>>,
-    /// When it was found idle, and what wakes it; the latter may be of an earlier time.
+    /// Since when the connection is idle, and the timer, which may be set for an earlier deadline.
     idle_since: Option<Instant>,
     idle_timer: Option<Pin<Box<Sleep>>>,
-    /// What must be written before anything else: what the parser has answered by itself, perhaps, or
-    /// an answer of the short way, whose body is beside it. And how much of both was written.
+    /// What must be written before anything else: a response of the parser itself, or a head and
+    /// body of the fast path. And how many bytes of both were written.
     pending_head: Vec<u8>,
     pending_body: HitBody,
     pending_written: usize,
@@ -153,7 +152,7 @@ impl<S> WatchedStream<S> {
         }
     }
 
-    /// The same, with a short way for what can be answered at once.
+    /// The same, with the fast path for cache hits.
     pub(super) fn with_fast_path(self, lane: HitFastPath) -> WatchedStream<S> {
         WatchedStream {
             fast_path: Some(lane),
@@ -161,13 +160,13 @@ impl<S> WatchedStream<S> {
         }
     }
 
-    /// Nothing is under way: all that came was answered, and the answers are written. The parser above
-    /// has then used up every byte that it was given, and waits for the next request.
+    /// Every request that arrived has its response, and the responses are written. The parser above
+    /// has then consumed every byte and waits for the next request.
     fn is_idle(&self) -> bool {
         self.framing.is_between() && self.responses == self.framing.heads()
     }
 
-    /// Answers what came, if that can be done at once.
+    /// Serves the bytes on the fast path, if possible.
     fn try_fast_path(&mut self, bytes: &[u8]) -> bool {
         if !self.is_idle() || self.progress.is_closing.load(Ordering::Acquire) {
             return false;
@@ -203,7 +202,7 @@ impl<S> WatchedStream<S> {
         }
     }
 
-    /// Nothing has come: how long may that last? While an answer is under way, it does not matter.
+    /// No bytes have arrived: applies the timeout. There is none while a response is in progress.
     fn poll_read_timeout(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.is_idle() {
             return self.poll_idle_timeout(cx);
@@ -220,11 +219,11 @@ impl<S> WatchedStream<S> {
         }
     }
 
-    /// Between two requests. One timer serves all of them: when it fires too early for the present
-    /// one, it is set anew.
+    /// The idle time between two requests. One timer serves all of them: if it fires too early for
+    /// the current one, it is reset.
     #[expect(
         clippy::disallowed_methods,
-        reason = "since when a connection lies idle"
+        reason = "since when a connection is idle"
     )]
     fn poll_idle_timeout(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let since = *self.idle_since.get_or_insert_with(Instant::now);
@@ -240,7 +239,7 @@ impl<S> WatchedStream<S> {
         Poll::Ready(timed_out())
     }
 
-    /// Keeps back what looks like the parser's own answer.
+    /// Holds bytes that look like a response of the parser itself.
     fn hold_parser_response(&mut self, bytes: &[u8]) -> bool {
         let is_tunnel = self.progress.is_tunnel.load(Ordering::Acquire);
         let keeps = !is_tunnel && parse_error::parser_status(bytes).is_some();
@@ -250,7 +249,8 @@ impl<S> WatchedStream<S> {
         keeps
     }
 
-    /// The connection ends. If the parser has not read the last head, what is kept is its answer.
+    /// The connection closes. If the parser has not passed on the last head, the held bytes are its
+    /// response to that head; JSON replaces them.
     fn replace_parser_response(&mut self) {
         let unread = self.framing.heads() > self.progress.begun.load(Ordering::Acquire);
         if let Some(status) = parse_error::parser_status(&self.pending_head)
@@ -277,7 +277,7 @@ impl<S> WatchedStream<S> {
 }
 
 impl<S: SendFile> WatchedStream<S> {
-    /// Writes what must be written before anything else.
+    /// Writes the pending head and body.
     fn poll_write_pending(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.pending_head.is_empty() {
             return Poll::Ready(Ok(()));
@@ -311,7 +311,7 @@ impl<S: SendFile> WatchedStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// A head did not come in time: says so, as far as that goes at once, and ends.
+    /// A head did not arrive in time: writes a 408 if the socket takes it at once.
     fn send_408(&mut self, cx: &mut Context<'_>) {
         if self.framing.is_in_head()
             && self.framing.heads() > self.progress.begun.load(Ordering::Acquire)
@@ -321,7 +321,7 @@ impl<S: SendFile> WatchedStream<S> {
     }
 }
 
-/// Pieces that fit, as one: a plain write costs less than a gathering one, by more than the copy.
+/// Joins pieces that fit into one buffer: a plain write saves more than the copy costs.
 fn coalesce<'a>(
     pieces: &[io::IoSlice<'_>],
     room: &'a mut [u8; SINGLE_WRITE_MAX],
@@ -335,7 +335,7 @@ fn coalesce<'a>(
     room.get(..filled)
 }
 
-/// How a wait for a caller ends.
+/// A timer for one of the client timeouts.
 #[expect(clippy::disallowed_methods, reason = "the timers of a connection")]
 fn timer(most: Span) -> Pin<Box<Sleep>> {
     Box::pin(tokio::time::sleep(most.into()))
@@ -356,7 +356,7 @@ impl<S: AsyncRead + SendFile> AsyncRead for WatchedStream<S> {
         let read = loop {
             ready!(line.poll_write_pending(cx))?;
             if line.used_fast_path && line.progress.is_closing.load(Ordering::Acquire) {
-                // The parser waits for a first request, and would go on to do so.
+                // The parser waits for a first request and would not notice the shutdown.
                 return Poll::Ready(Ok(()));
             }
             let read = Pin::new(&mut line.stream).poll_read(cx, buf);
@@ -427,12 +427,12 @@ impl<S: SendFile> AsyncWrite for WatchedStream<S> {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let line = self.get_mut();
-        // Whoever flushes has written all that it has: the answers that were handed over are out.
+        // A flush follows the last write, so all responses that were handed over are written.
         let ended = line.progress.ended.load(Ordering::Acquire);
         if ended != line.responses {
             line.responses = ended;
-            // The parser reads again only when something comes, so from here on somebody must wait
-            // for the end of idleness; when it has come, the parser is made to look.
+            // The parser polls again only when bytes arrive, so poll the idle timer here. When it
+            // fires, wake the parser.
             if line.is_idle() && !line.progress.is_tunnel.load(Ordering::Acquire) {
                 let is_over = line.poll_idle_timeout(cx).is_ready();
                 is_over.then(|| cx.waker().wake_by_ref());

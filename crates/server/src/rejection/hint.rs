@@ -1,6 +1,6 @@
-//! Hints: what a caller can do about a refusal.
+//! Hints: what a caller can do about a rejection.
 //!
-//! Promises: every refusal has one, and it names a setting, a header or a command that exists.
+//! Promises: every rejection has one, and it names an existing setting, header or command.
 //!
 //! Never: repeats the message.
 
@@ -17,11 +17,11 @@ pub(super) fn hint(error: &Error) -> String {
             ..
         } => {
             return format!(
-                "raise queue.max, or send fewer calls at once; `tollgate status {provider}` says how many of each priority wait"
+                "raise queue.max, or send fewer calls at once; `tollgate status {provider}` shows how many of each priority wait"
             );
         }
         Error::NoPermit { reason, .. } => for_reason(*reason),
-        Error::Asleep { .. } => "come back after resetIn",
+        Error::Asleep { .. } => "retry after resetIn milliseconds",
         Error::NotInCache { reason, .. } => for_cache_miss(*reason),
         Error::TooLate { .. } => {
             "raise X-Tollgate-Timeout, or queue.timeout in the provider's file"
@@ -29,7 +29,7 @@ pub(super) fn hint(error: &Error) -> String {
         Error::NoResponse {
             fault: Fault::Timeout,
             ..
-        } => "raise timeout.first_byte in the provider's file if it is that slow",
+        } => "raise timeout.first_byte in the provider's file if the provider is that slow",
         Error::NoResponse {
             fault: Fault::Dns, ..
         } => "check the domain or upstream in the provider's file",
@@ -37,35 +37,35 @@ pub(super) fn hint(error: &Error) -> String {
             fault: Fault::Connect,
             ..
         } => {
-            "the provider may be down, or show a certificate that is not believed: the log says which"
+            "the provider may be down, or its TLS certificate may be invalid; the log of tollgate says which"
         }
-        Error::NoResponse { .. } => "the provider may be down; try again",
+        Error::NoResponse { .. } => "the provider may be down; try again later",
         Error::NoCredential { why, .. } => for_token(*why),
         Error::UnknownProvider { name, nearest } => return for_name(name, nearest.as_deref()),
         Error::NotAllowed { why, .. } => for_host(*why),
         Error::WrongCallerToken { .. } => {
-            "send its token as X-Tollgate-Token, or as name:token@ in the address of the proxy"
+            "send the caller's token as X-Tollgate-Token, or as name:token@ in the proxy URL"
         }
         Error::CrossSite => {
-            "call from a program, from a page of this machine, or through a proxy that says \
+            "call from a program, from a page on this machine, or through a proxy that sends \
              X-Forwarded-For"
         }
         Error::Loop { .. } => {
-            "point `upstream:` at the provider, not at tollgate or at a gateway that leads back to it"
+            "set `upstream:` to the provider, not to tollgate or to a gateway that forwards to it"
         }
         Error::NoUpstream { tenants, .. } => return for_missing_upstream(tenants.as_deref()),
         Error::Path(_) | Error::Host(_) | Error::Malformed(_) => {
-            "mend the request and send it again"
+            "fix the request and send it again"
         }
-        Error::NoBody => "send the whole body, and faster",
+        Error::NoBody => "send the whole body without long pauses",
     };
     fixed.to_owned()
 }
 
-/// What an address looks like.
+/// How to address a provider.
 fn for_name(name: &str, nearest: Option<&str>) -> String {
     match (name, nearest) {
-        ("", _) => "call /NAME/path, such as /tmdb/3/movie/550, or a whole URL as \
+        ("", _) => "call /NAME/path, such as /tmdb/3/movie/550, or an absolute URL as \
                     /https://api.example.org/path; `tollgate provider list` shows the names"
             .to_owned(),
         (_, Some(near)) => {
@@ -80,10 +80,10 @@ fn for_name(name: &str, nearest: Option<&str>) -> String {
 fn for_cache_miss(reason: Reason) -> &'static str {
     match reason {
         Reason::Degraded => {
-            "little of the quota is left; `tollgate reset` ends degrade mode by hand"
+            "little of the quota remains; `tollgate reset` ends degrade mode"
         }
         Reason::CacheRequested => {
-            "leave out `X-Tollgate-Cache: only` and `only-if-cached` to have the provider asked"
+            "leave out `X-Tollgate-Cache: only` and `only-if-cached` to call the provider"
         }
         _other => "`tollgate resume` lets calls through again",
     }
@@ -92,13 +92,13 @@ fn for_cache_miss(reason: Reason) -> &'static str {
 fn for_token(why: NoToken) -> &'static str {
     match why {
         NoToken::Rejected(_) => {
-            "check api_key, or what stands under auth.login or auth.oauth2 in the provider's file, and reload; keys are never shown"
+            "check api_key, auth.login or auth.oauth2 in the provider's file, then reload"
         }
         NoToken::Missing => {
-            "check auth.login.token in the provider's file: the field of the answer that holds the token"
+            "check auth.login.token in the provider's file: it names the response field with the token"
         }
         NoToken::Failed(_) | NoToken::NoResponse(_) => {
-            "come back after retryIn; check auth.login.url or auth.oauth2.token_url if it stays so"
+            "retry after retryIn milliseconds; if it fails again, check auth.login.url or auth.oauth2.token_url"
         }
     }
 }
@@ -108,14 +108,14 @@ fn for_host(why: NotAllowed) -> &'static str {
         NotAllowed::Unknown => {
             "add a provider file with this domain, or set `unknown_domain: allow`"
         }
-        NotAllowed::Private => "name it as `upstream:` in a provider file if this is meant",
+        NotAllowed::Private => "if you mean a private host, set it as `upstream:` in a provider file",
         NotAllowed::OtherProvider => {
-            "this address serves one provider only; use the gateway's own address"
+            "this address serves one provider only; use the gateway's main address"
         }
     }
 }
 
-/// What a provider with no address lacks.
+/// What to configure for a provider without an upstream.
 fn for_missing_upstream(tenants: Option<&str>) -> String {
     let Some(host) = tenants.map(|tenants| tenants.trim_start_matches("*.")) else {
         return "add `domain:` or `upstream:` to the provider's file".to_owned();
@@ -128,29 +128,29 @@ fn for_missing_upstream(tenants: Option<&str>) -> String {
 fn for_reason(reason: Reason) -> &'static str {
     match reason {
         Reason::Limit => {
-            "come back after retryIn, or send X-Tollgate-Timeout with a longer time to wait here"
+            "retry after retryIn milliseconds, or send a longer X-Tollgate-Timeout to wait in the queue"
         }
-        Reason::Cooldown => "the provider asked for a pause; come back after retryIn",
+        Reason::Cooldown => "the provider asked for a pause; retry after retryIn milliseconds",
         Reason::Concurrency => {
-            "as many calls as allowed are on their way; raise X-Tollgate-Timeout to wait for one to end"
+            "the maximum number of concurrent calls is running; send a longer X-Tollgate-Timeout to wait for a slot"
         }
         Reason::OffPeak => {
-            "background calls go in off-peak hours only; send X-Tollgate-Priority: normal if this one is urgent"
+            "low-priority calls are sent in off-peak hours only; send X-Tollgate-Priority: normal if this one is urgent"
         }
         Reason::TooCostly => {
-            "the call costs more than the limit ever has; split it or raise the limit"
+            "the call costs more than the whole limit; split it or raise the limit"
         }
-        Reason::NoShare => "raise the limit, lower `nodes`, or let the nodes share one store",
+        Reason::NoShare => "raise the limit, lower `nodes`, or let all nodes share one store",
         Reason::QueueFull => "raise queue.max, or send fewer calls at once",
         Reason::NoDescriptors => {
-            "raise the number of open files (`ulimit -n`, LimitNOFILE= of systemd), or lower `connections`"
+            "raise the open-file limit (`ulimit -n`, LimitNOFILE= of systemd), or lower `connections`"
         }
-        Reason::ShuttingDown => "call again when it has started anew",
+        Reason::ShuttingDown => "try again after tollgate has restarted",
         Reason::StoreLost => {
-            "the log of tollgate says why; on_store_loss in the provider's file says what happens meanwhile"
+            "the log of tollgate says why; on_store_loss in the provider's file sets what happens meanwhile"
         }
         Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested | Reason::Deadline => {
-            "come back later"
+            "try again later"
         }
     }
 }

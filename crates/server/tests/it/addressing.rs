@@ -207,7 +207,8 @@ async fn the_gateway_serves_its_own_health_and_ready() {
     );
 }
 
-/// H4: `*.example.org` is many hosts, and nobody can know which one is meant by the provider's name.
+/// H4: `*.example.org` is many hosts, and nobody can know which one is meant by the provider's
+/// name.
 #[tokio::test]
 async fn h4_a_wildcard_provider_explains_how_to_name_a_host() {
     let text = "name: x\ndomain: '*.example.org'\nlimits: [100/1s]\n".to_owned();
@@ -219,8 +220,8 @@ async fn h4_a_wildcard_provider_explains_how_to_name_a_host() {
     assert!(hint.contains("/https://YOURS.example.org/path"), "{hint}");
 }
 
-/// A page of another site may not make the user's browser call with our keys; programs, pages of this
-/// machine and reverse proxies may.
+/// A page of another site may not make the user's browser call with our keys; programs, pages of
+/// this machine and reverse proxies may.
 #[tokio::test]
 async fn a_cross_site_page_is_rejected_on_loopback() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;

@@ -344,8 +344,8 @@ async fn the_admin_address_shuts_down_gracefully() {
     assert!(tokio::net::TcpStream::connect(admin).await.is_err());
 }
 
-/// The end of the gateway: a call that still waits after the grace is dropped, and what it held goes
-/// back: nothing is counted that was not sent.
+/// The end of the gateway: a call that still waits after the grace is dropped, and what it held
+/// goes back: nothing is counted that was not sent.
 #[tokio::test]
 async fn a_call_waiting_past_the_grace_period_is_not_counted() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;

@@ -35,8 +35,8 @@ impl ManualClockGateway {
         // Ids of calls begin with the time, and the log is shared by all tests.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let apart = NUMBER.fetch_add(1_000, Ordering::Relaxed);
-        // Behind the clock of upstreams, whose answers are then new, and not by days: times of theirs that
-        // are too far away mean nothing.
+        // Behind the clock of upstreams, whose answers are then new, and not by days: times of
+        // theirs that are too far away mean nothing.
         static START: OnceLock<u64> = OnceLock::new();
         let start = START.get_or_init(|| Clock::System.now().wall.0 - 3_600_000_000);
         let clock = ManualClock::new(Now {

@@ -64,7 +64,8 @@ async fn s6_the_provider_reset_ends_degrade_mode_over_sockets() {
     assert!(is_degraded(&still).await);
     // Another entity is not concerned.
     assert_eq!(still.get("/x/teams/1", &[]).await.1, "upstream");
-    // A minute more than the rest of the hour: the provider's clock goes on while a busy machine calls.
+    // A minute more than the rest of the hour: the provider's clock goes on while a busy machine
+    // calls.
     still.advance(160);
     assert!(!is_degraded(&still).await);
 }

@@ -1,5 +1,5 @@
-//! Answers that are not what they seem: refusals with 200, keys inside of what was compressed, 304s that
-//! say more than that nothing has changed, and files that were read again.
+//! Answers that are not what they seem: refusals with 200, keys inside of what was compressed, 304s
+//! that say more than that nothing has changed, and files that were read again.
 
 use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
@@ -389,8 +389,8 @@ async fn a_response_without_a_date_gets_its_arrival_time() {
     assert_eq!(kept.header("date"), date);
 }
 
-/// Who asks, by whatever header it says so, has answers of its own; what only counts or traces calls,
-/// or says which program asks, does not make another answer.
+/// Who asks, by whatever header it says so, has answers of its own; what only counts or traces
+/// calls, or says which program asks, does not make another answer.
 #[tokio::test]
 async fn every_request_header_is_part_of_the_cache_key_except_known_neutral_ones() {
     let upstream = counting().await;

@@ -1,5 +1,5 @@
-//! Bodies on their way into the cache: slow, large, cut off or left alone; nothing is kept half, and
-//! nobody waits for it.
+//! Bodies on their way into the cache: slow, large, cut off or left alone; nothing is kept half,
+//! and nobody waits for it.
 
 use std::convert::Infallible;
 
@@ -115,8 +115,8 @@ async fn begun(to: std::net::SocketAddr) -> (tokio::net::TcpStream, Vec<u8>) {
     (stream, read)
 }
 
-/// Clients that leave or stand still in the middle of a large kept answer, which goes to them as a file,
-/// take nothing from others, and who reads on gets the rest of it.
+/// Clients that leave or stand still in the middle of a large kept answer, which goes to them as a
+/// file, take nothing from others, and who reads on gets the rest of it.
 #[tokio::test]
 async fn a_stalled_or_disconnected_reader_of_a_cached_file_affects_nobody() {
     let text: String = (0..170_000).map(|number| format!("{number:06}")).collect();

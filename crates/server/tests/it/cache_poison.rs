@@ -49,9 +49,9 @@ impl Random {
     }
 }
 
-/// R-E6: thousands of users at once over the whole path. Some ask for a part, some under a condition
-/// that everybody's answer meets, some when what is kept is old, some at the same time: every body
-/// names whoever asked, or is nothing at all.
+/// R-E6: thousands of users at once over the whole path. Some ask for a part, some under a
+/// condition that everybody's answer meets, some when what is kept is old, some at the same time:
+/// every body names whoever asked, or is nothing at all.
 #[tokio::test]
 async fn concurrent_users_never_receive_each_others_responses() {
     let upstream = Upstream::start(owned).await;

@@ -248,8 +248,9 @@ async fn a_version_or_preference_header_separates_cached_responses() {
     }
 }
 
-/// S7: a 304 is an answer to a client's own condition. While the cache asks the provider about what it
-/// has, with a condition of its own, it is shared with those who have set the same and nobody else.
+/// S7: a 304 is an answer to a client's own condition. While the cache asks the provider about what
+/// it has, with a condition of its own, it is shared with those who have set the same and nobody
+/// else.
 #[tokio::test]
 async fn s7_a_304_is_shared_only_with_callers_that_sent_the_same_condition() {
     fn by_tag(_: usize, asked: &ReceivedRequest) -> Reply {

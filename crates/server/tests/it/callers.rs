@@ -74,8 +74,8 @@ async fn a_caller_with_a_token_must_send_it() {
     assert!(!crate::log::captured().contains(TOKEN));
 }
 
-/// A caller that says nothing but who it is has its part and its urgency: as clients of a proxy show
-/// themselves, and by its address.
+/// A caller that says nothing but who it is has its part and its urgency: as clients of a proxy
+/// show themselves, and by its address.
 #[tokio::test]
 async fn a_caller_can_be_named_by_proxy_user_or_address_alone() {
     let (_upstream, at_proxy) = start("limits: [10/1h]", &[backfill()]).await;
@@ -111,7 +111,7 @@ async fn a_caller_gets_at_most_its_share() {
     }
     assert_eq!(statuses, [200, 200, 200, 429]);
     let refused = get_with(stand.address, "/x@backfill/a", &[SOON, token]).await;
-    assert_eq!(refused.json()["limit"], "10/1h (the caller's part)");
+    assert_eq!(refused.json()["limit"], "10/1h (the caller's share)");
     for _ in 0..7 {
         assert_eq!(get_with(stand.address, "/x/a", &[SOON]).await.status, 200);
     }
@@ -144,7 +144,8 @@ async fn r_c2_the_configuration_caps_the_priority_of_a_caller() {
     }
 }
 
-/// `at_least` reaches the gate: under a flood the promised half is kept, and a reload takes it back.
+/// `at_least` reaches the gate: under a flood the promised half is kept, and a reload takes it
+/// back.
 #[tokio::test]
 async fn a_caller_gets_at_least_its_share_under_load() {
     let word = Arc::new(Semaphore::new(0));
@@ -195,8 +196,8 @@ async fn a_caller_gets_at_least_its_share_under_load() {
     );
 }
 
-/// S7, R-C2: whoever has limits of its own waits under them, and not under those of somebody who asks
-/// the same: a part of every limit, a limit for each caller, a limit for each address.
+/// S7, R-C2: whoever has limits of its own waits under them, and not under those of somebody who
+/// asks the same: a part of every limit, a limit for each caller, a limit for each address.
 #[tokio::test]
 async fn s7_callers_with_their_own_limits_do_not_share_a_permit() {
     let own = |per| format!("limits: [1000/1s, {{limit: 1000, period: 1s, per: {per}}}]");

@@ -1,5 +1,5 @@
-//! A call that is dropped at any await gives back what it held: its permit unless it was sent under,
-//! its connection, its place.
+//! A call that is dropped at any await gives back what it held: its permit unless it was sent
+//! under, its connection, its place.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -48,8 +48,8 @@ async fn round(ledger: Ledger, polls: usize) -> Round {
         let mut dropped = pin!(path::call(&stand.registry, unshared_call(), &mut trail));
         polled(dropped.as_mut(), polls).await.is_some()
     };
-    // The connection and the place are free again, or nobody would be answered. A wait of an hour is
-    // refused at once.
+    // The connection and the place are free again, or nobody would be answered. A wait of an hour
+    // is refused at once.
     let mut went = 0;
     let patient = [("x-tollgate-timeout", "30s")];
     loop {
@@ -71,8 +71,8 @@ async fn round(ledger: Ledger, polls: usize) -> Round {
     }
 }
 
-/// How many polls it takes until the bytes leave differs a little from time to time. A permit that is
-/// lost at an await is lost there every time.
+/// How many polls it takes until the bytes leave differs a little from time to time. A permit that
+/// is lost at an await is lost there every time.
 async fn always_wastes(ledger: &impl Fn(usize) -> Ledger, polls: usize) -> bool {
     for again in 1..=8 {
         if !round(ledger(again * 1_000 + polls), polls).await.is_wasted {
@@ -82,8 +82,8 @@ async fn always_wastes(ledger: &impl Fn(usize) -> Ledger, polls: usize) -> bool 
     true
 }
 
-/// R-A12: a permit is gone only with the call that was sent under it. The one await at which that is
-/// not known is the one in which the bytes leave.
+/// R-A12: a permit is gone only with the call that was sent under it. The one await at which that
+/// is not known is the one in which the bytes leave.
 async fn dropped_at_every_await(ledger: impl Fn(usize) -> Ledger) {
     let mut rounds = Vec::new();
     loop {

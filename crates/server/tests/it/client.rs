@@ -17,8 +17,8 @@ use tokio::net::{TcpSocket, TcpStream};
 /// fails.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Times for a call that is to run out of time at a certain stage. The first is for a quick machine;
-/// on one so busy that it was over before that stage, the next is tried.
+/// Times for a call that is to run out of time at a certain stage. The first is for a quick
+/// machine; on one so busy that it was over before that stage, the next is tried.
 pub(crate) const TIMEOUTS: [&str; 3] = ["50ms", "1s", "10s"];
 
 /// A whole answer.

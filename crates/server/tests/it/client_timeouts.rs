@@ -1,5 +1,6 @@
-//! Callers that take their time, over real sockets with short times: slow heads, slow bodies, readers
-//! that stand still, floods from one address; and what is said to requests that cannot be read.
+//! Callers that take their time, over real sockets with short times: slow heads, slow bodies,
+//! readers that stand still, floods from one address; and what is said to requests that cannot be
+//! read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

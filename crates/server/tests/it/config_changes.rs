@@ -106,8 +106,8 @@ async fn repeated_reloads_lose_no_call_and_break_no_limit() {
     assert!(report.accepted > 0);
 }
 
-/// R-A13: lowered from 10 to 2 while calls wait: by what the provider saw, no window that begins after
-/// the change has more than two, use made before it counts, and nobody is lost.
+/// R-A13: lowered from 10 to 2 while calls wait: by what the provider saw, no window that begins
+/// after the change has more than two, use made before it counts, and nobody is lost.
 #[tokio::test]
 async fn a_limit_lowered_under_load_applies_at_once() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
@@ -144,8 +144,9 @@ async fn a_limit_lowered_under_load_applies_at_once() {
     }
 }
 
-/// R-A13: a limit whose period or algorithm changes counts on: what was used under the old one is used
-/// under the new one, for everybody and for each key, and the change of it back forgets nothing.
+/// R-A13: a limit whose period or algorithm changes counts on: what was used under the old one is
+/// used under the new one, for everybody and for each key, and the change of it back forgets
+/// nothing.
 #[tokio::test]
 async fn a_limit_with_a_new_period_or_algorithm_keeps_its_usage() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
@@ -221,8 +222,8 @@ async fn an_invalid_file_is_rejected_and_shown_until_it_is_fixed() {
     assert_eq!(shown["problems"].as_array().unwrap().len(), 0);
 }
 
-/// A14: all settings of a request or none; a name that is not known is told with the nearest; what is
-/// set wins over the file, survives a reload, and can be taken back.
+/// A14: all settings of a request or none; a name that is not known is told with the nearest; what
+/// is set wins over the file, survives a reload, and can be taken back.
 #[tokio::test]
 async fn a14_a_runtime_setting_wins_until_it_is_removed() {
     write_file(
@@ -363,8 +364,8 @@ impl SettingSources {
     }
 }
 
-/// A14: every setting of the table is obeyed by a running server whether it stands in the file, in the
-/// environment, on the command line or in a PATCH; and nonsense is refused.
+/// A14: every setting of the table is obeyed by a running server whether it stands in the file, in
+/// the environment, on the command line or in a PATCH; and nonsense is refused.
 #[tokio::test]
 async fn a14_every_threshold_can_be_set_by_file_environment_flag_and_patch() {
     write_file("every.yaml", &plain_file().to_string());

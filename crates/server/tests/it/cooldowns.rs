@@ -102,7 +102,8 @@ async fn a5_calls_wait_through_an_outage_and_none_is_lost() {
 }
 
 /// A4, A11: what is neither a success nor a failure ends no row of failures, neither that of one
-/// process nor that of all who share a ledger: 3 + 2 of two gateways are five, with 404s between them.
+/// process nor that of all who share a ledger: 3 + 2 of two gateways are five, with 404s between
+/// them.
 #[tokio::test]
 async fn a11_a_404_does_not_reset_consecutive_failures_across_processes() {
     let upstream = Upstream::start(|_, asked| async move {

@@ -130,7 +130,8 @@ async fn the_cost_in_a_large_body_is_reserved() {
     assert_eq!(calls_until_rejected(&stand, &body).await, 4);
 }
 
-/// S1: no size of a body dodges the limit of the entity that it names; past 1 MiB the caller names it.
+/// S1: no size of a body dodges the limit of the entity that it names; past 1 MiB the caller names
+/// it.
 #[tokio::test]
 async fn s1_a_large_body_does_not_bypass_the_limit_of_its_entity() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;

@@ -1,5 +1,5 @@
-//! Whose fault it is: time and uploads of callers say nothing about the provider, and a body that is
-//! read to learn from it does not keep its caller.
+//! Whose fault it is: time and uploads of callers say nothing about the provider, and a body that
+//! is read to learn from it does not keep its caller.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -470,7 +470,8 @@ async fn s7_a_persistent_failure_is_shared() {
     let stand = TestGateway::start(&[file(upstream.address, RETRY)]).await;
     let live = stand.registry.named("x").unwrap();
     let calls: Vec<_> = (0..50).map(|_| spawn_get(&stand, "/x/a")).collect();
-    // The first tries twice, then one of the others for all that are left; each of them has one retry.
+    // The first tries twice, then one of the others for all that are left; each of them has one
+    // retry.
     for (asked, joined) in [(1, 49), (2, 49), (3, 97), (4, 97)] {
         wait_until(|| upstream.count() == asked && live.joined() == joined).await;
         word.notify_one();

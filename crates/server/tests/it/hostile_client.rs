@@ -23,7 +23,8 @@ fn smuggled(lines: &str) -> String {
     )
 }
 
-/// R-E2: shapes that two servers read differently are 400, end the connection, and are not forwarded.
+/// R-E2: shapes that two servers read differently are 400, end the connection, and are not
+/// forwarded.
 #[tokio::test]
 async fn smuggling_attempts_are_400_and_close_the_connection() {
     let upstream = fine().await;

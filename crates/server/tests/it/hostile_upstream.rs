@@ -174,7 +174,8 @@ async fn passed_on(stand: &TestGateway) -> String {
     raw(stand.address, call).await
 }
 
-/// A body that breaks, lies about its length or stands still: the caller can see that it is not whole.
+/// A body that breaks, lies about its length or stands still: the caller can see that it is not
+/// whole.
 #[tokio::test]
 async fn a_truncated_body_is_visibly_truncated_for_the_caller() {
     for (said, then_resets) in [

@@ -216,7 +216,8 @@ async fn r_d3_a_decompression_bomb_is_forwarded_unread() {
     assert_eq!(bytes(&stand, "30s").await, (200, body));
 }
 
-/// A pool in which every key is refused, however many there are: the caller gets the provider's own word.
+/// A pool in which every key is refused, however many there are: the caller gets the provider's own
+/// word.
 #[tokio::test]
 async fn a_pool_of_rejected_keys_returns_the_providers_401() {
     let upstream = by_key(|_| reply(401, &[], "no")).await;

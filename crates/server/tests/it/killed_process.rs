@@ -1,7 +1,7 @@
 //! A gateway that is killed at named steps of a call, under load, judged by the provider's own log.
 //!
-//! The gateway is a process of its own: this test binary, started again. At a failpoint it says so and
-//! stands still, so that it is killed exactly there.
+//! The gateway is a process of its own: this test binary, started again. At a failpoint it says so
+//! and stands still, so that it is killed exactly there.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -23,7 +23,8 @@ use crate::client::within_timeout;
 use crate::store_loss::LedgerFolder;
 use crate::test_gateway::{TestGateway, file};
 
-/// The role of a child: folder, upstream, place, and how often it comes there before it stands still.
+/// The role of a child: folder, upstream, place, and how often it comes there before it stands
+/// still.
 const ROLE: &str = "TOLLGATE_SERVER_CHILD";
 
 const QUOTA: usize = 400;
@@ -175,8 +176,8 @@ async fn spend(places: &[(&str, u32)]) -> usize {
     report.accepted
 }
 
-/// H9: killed at every step of a call, each time later in its life. Never above the quota, and no kill
-/// wastes more than 1 % of it. `KILLS=200` is the long version.
+/// H9: killed at every step of a call, each time later in its life. Never above the quota, and no
+/// kill wastes more than 1 % of it. `KILLS=200` is the long version.
 #[tokio::test]
 #[expect(
     clippy::print_stdout,

@@ -1,4 +1,5 @@
-//! Limits hold at the provider, by the provider's own log: nothing over, nothing lost, nothing twice.
+//! Limits hold at the provider, by the provider's own log: nothing over, nothing lost, nothing
+//! twice.
 
 use std::sync::Arc;
 
@@ -87,8 +88,8 @@ async fn held(rest: &str) -> (Upstream, TestGateway, watch::Sender<bool>) {
     (upstream, stand, go)
 }
 
-/// C13: connections to the upstream are pooled and capped, and waiting for one is waiting in line. Two
-/// slow calls and six behind them use two connections, by the upstream's own count.
+/// C13: connections to the upstream are pooled and capped, and waiting for one is waiting in line.
+/// Two slow calls and six behind them use two connections, by the upstream's own count.
 #[tokio::test]
 async fn c13_connections_are_capped_and_shared() {
     let (upstream, stand, go) = held("connections: 2\nlimits: [1000/1s]").await;
@@ -108,7 +109,8 @@ async fn c13_connections_are_capped_and_shared() {
     assert_eq!((upstream.count(), upstream.accepted()), (8, 2));
 }
 
-/// C13: a limit on calls at a time that holds for some calls only does not lift the cap for the others.
+/// C13: a limit on calls at a time that holds for some calls only does not lift the cap for the
+/// others.
 #[tokio::test]
 async fn c13_a_lower_concurrency_for_low_priority_keeps_the_connection_cap() {
     let rest = "concurrency: {normal: 100, low: 1}\nconnections: 2\nlimits: [1000/1s]";
@@ -237,8 +239,9 @@ async fn a13_nodes_that_count_separately_keep_to_their_share() {
     assert_eq!((report.violations, report.accepted), (0, 48));
 }
 
-/// H4: domains that nobody describes have no limits but what this host can bear: all of them together
-/// have 256 connections. The call after that is neither refused nor lost; it waits for a place.
+/// H4: domains that nobody describes have no limits but what this host can bear: all of them
+/// together have 256 connections. The call after that is neither refused nor lost; it waits for a
+/// place.
 #[tokio::test]
 async fn h4_the_257th_concurrent_call_to_unknown_domains_waits_for_a_slot() {
     const SLOTS: usize = 256;

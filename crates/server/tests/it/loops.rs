@@ -59,8 +59,8 @@ async fn h4_a_configured_domain_can_be_a_private_host() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// H4: a URL on the upstream's own host has its base in it already; links come back by the host that
-/// the caller used.
+/// H4: a URL on the upstream's own host has its base in it already; links come back by the host
+/// that the caller used.
 #[tokio::test]
 async fn h4_a_url_below_the_upstream_base_path_does_not_repeat_it() {
     let upstream = Upstream::start(|_, asked| async move {

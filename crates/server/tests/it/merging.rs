@@ -259,8 +259,8 @@ async fn m15_a_compressed_merged_response_is_decompressed() {
     }
 }
 
-/// Who was first may leave, in line or when its bytes have left: the larger call goes on for those who
-/// wait for their parts, also where whole answers are not shared.
+/// Who was first may leave, in line or when its bytes have left: the larger call goes on for those
+/// who wait for their parts, also where whole answers are not shared.
 #[tokio::test]
 async fn m15_a_first_caller_that_leaves_does_not_fail_the_others() {
     for (dedup, has_left) in [

@@ -1,5 +1,5 @@
-//! M15: what is one caller's own is no part of anybody else's answer, and a call whose time is up asks
-//! no more.
+//! M15: what is one caller's own is no part of anybody else's answer, and a call whose time is up
+//! asks no more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -89,7 +89,8 @@ async fn m15_a_response_that_varies_by_user_agent_is_shared_only_within_it() {
     assert_eq!(upstream.count(), 3, "one larger call and one single one");
 }
 
-/// A larger call that nobody has time left for is the last one: its callers hear that it was too late.
+/// A larger call that nobody has time left for is the last one: its callers hear that it was too
+/// late.
 #[tokio::test]
 async fn m15_a_merged_call_past_its_deadline_makes_no_further_calls() {
     for time in TIMEOUTS {

@@ -162,7 +162,7 @@ async fn m6_rejected_client_credentials_are_reported() {
     let answer = get(stand.address, "/x/a").await;
     assert_eq!((answer.status, upstream.count()), (502, 2));
     assert!(
-        answer.body.contains("refused the credentials"),
+        answer.body.contains("rejected the credentials"),
         "{}",
         answer.body
     );

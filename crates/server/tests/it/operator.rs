@@ -1,5 +1,5 @@
-//! What an operator sees and does: providers that nobody has called, settings by every name, addresses
-//! that cannot be had, cool-downs that are ended.
+//! What an operator sees and does: providers that nobody has called, settings by every name,
+//! addresses that cannot be had, cool-downs that are ended.
 
 use serde_json::Value;
 use tollgate::providers::Options;
@@ -119,8 +119,8 @@ fn with_presets(path: &str) -> Sources {
     }
 }
 
-/// A built-in provider has an address of its own like any other: by `--set` and by PATCH, and a reload
-/// does not take it away.
+/// A built-in provider has an address of its own like any other: by `--set` and by PATCH, and a
+/// reload does not take it away.
 #[tokio::test]
 async fn a_built_in_provider_gets_its_configured_address() {
     write_file("op-built-in.yaml", FILE);
@@ -190,7 +190,8 @@ async fn used(desk: &TestDaemon) -> Vec<Value> {
     limits.iter().map(|limit| limit["used"].clone()).collect()
 }
 
-/// What is counted by key is shown by key; where clients bring their own, nobody knows whose to show.
+/// What is counted by key is shown by key; where clients bring their own, nobody knows whose to
+/// show.
 #[tokio::test]
 async fn a_limit_per_key_is_shown_only_for_configured_keys() {
     let upstream = Upstream::start(|_, asked| async move {

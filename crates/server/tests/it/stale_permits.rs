@@ -23,9 +23,9 @@ async fn answer(stream: &mut TcpStream, more: &str) {
     stream.write_all(text.as_bytes()).await.unwrap();
 }
 
-/// Nothing is written under a permit older than 500 ms. The connection that was ready dies while its
-/// call waits, and the next one takes a second to open: the permit goes back, the call asks again,
-/// and is sent once.
+/// Nothing is written under a permit older than 500 ms. The connection that was ready dies while
+/// its call waits, and the next one takes a second to open: the permit goes back, the call asks
+/// again, and is sent once.
 #[tokio::test]
 async fn a_permit_older_than_500_ms_is_not_used() {
     let listener = listener_with_backlog_one();

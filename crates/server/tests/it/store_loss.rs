@@ -94,8 +94,8 @@ async fn closed_rejects_at_once_and_recovers_with_the_store() {
     get_until(&stand, 200).await;
 }
 
-/// What was used is unknown for one period of the provider's limits. What this process allows itself,
-/// such as connections, has no period, and nobody else has used it.
+/// What was used is unknown for one period of the provider's limits. What this process allows
+/// itself, such as connections, has no period, and nobody else has used it.
 #[tokio::test]
 async fn a_removed_folder_blocks_calls_for_one_period_only() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;

@@ -46,8 +46,8 @@ async fn start(host: &str, upstream: &Upstream, believed: CertificateDer<'static
     TestGateway::start_with(&[text], options).await
 }
 
-/// H3: the key goes to the provider's own origin, in HTTP/1.1 whatever else is offered. Nothing of ours
-/// is added.
+/// H3: the key goes to the provider's own origin, in HTTP/1.1 whatever else is offered. Nothing of
+/// ours is added.
 #[tokio::test]
 async fn h3_a_key_is_sent_to_its_own_origin_over_tls() {
     let (upstream, certificate) = secure("localhost").await;
@@ -61,8 +61,8 @@ async fn h3_a_key_is_sent_to_its_own_origin_over_tls() {
     assert!(!asked.headers.contains_key("via"));
 }
 
-/// H3: whoever cannot prove its name gets neither a key nor a permit, and the caller and the log are
-/// told.
+/// H3: whoever cannot prove its name gets neither a key nor a permit, and the caller and the log
+/// are told.
 #[tokio::test]
 async fn h3_an_invalid_certificate_costs_no_permit_and_is_reported() {
     let (right, _) = secure("localhost").await;

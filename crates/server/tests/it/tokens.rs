@@ -177,7 +177,8 @@ async fn m6_a_caller_that_leaves_does_not_end_the_login() {
     assert_eq!(issuer.logins(), 1);
 }
 
-/// M6: refused credentials are told with provider and remedy, and asked for once, not for each call.
+/// M6: refused credentials are told with provider and remedy, and asked for once, not for each
+/// call.
 #[tokio::test]
 async fn m6_rejected_credentials_are_reported_once_and_never_shown() {
     let issuer = Issuer::start().await;
@@ -192,7 +193,7 @@ async fn m6_rejected_credentials_are_reported_once_and_never_shown() {
         );
         assert_eq!(
             answer.json()["message"],
-            "No token for `x`: its login refused the credentials (status 401)"
+            "No token for `x`: its login rejected the credentials (status 401)"
         );
         assert!(answer.json()["hint"].as_str().unwrap().contains("api_key"));
         assert!(!answer.header("retry-after").is_empty());
@@ -254,7 +255,7 @@ async fn a_login_response_without_a_token_is_reported() {
     let answer = get(stand.address, "/x/a").await;
     assert_eq!(
         answer.json()["message"],
-        "No token for `x`: its login answered without one"
+        "No token for `x`: its login responded without a token"
     );
     assert!(
         answer.json()["hint"]

@@ -30,7 +30,7 @@ pub(crate) fn parse_delay(text: &str) -> Result<Delay, String> {
     }
     if let Some((median, sigma)) = text.split_once('~') {
         let sigma: f64 = sigma.parse().map_err(|_| bad())?;
-        // A negative, infinite or undefined width is no width.
+        // The width must be finite and not negative.
         let sigma = Some(sigma)
             .filter(|sigma| (0.0..=10.0).contains(sigma))
             .ok_or_else(bad)?;

@@ -1,4 +1,4 @@
-//! `tollgate-sim exactness`: which client rules keep which limits, as markdown.
+//! `tollgate-sim exactness`: which client rules stay within which limits, as markdown.
 //!
 //! Promises: virtual time only; the same seeds give the same tables.
 //!
@@ -9,9 +9,11 @@ use tollgate_sim::exactness::{Row, SEEDS, all_countings, columns, our_rows, rows
 
 use super::{CommandResult, print_line};
 
-/// Which client rules keep which limits, and how much of the quota they use, in virtual time.
+/// Which client rules stay within which limits, and how much of the quota they use, in virtual
+/// time.
 ///
-/// Prints two markdown tables: use in percent / refusals per 1000 requests that reached the provider.
+/// Prints two markdown tables: quota used in percent / 429s per 1000 requests that reached the
+/// provider.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE, after_long_help = EXAMPLE)]
 pub(crate) struct Exactness {

@@ -1,9 +1,9 @@
-//! `tollgate-sim proxy`: a TCP relay that spoils connections, until a signal ends it.
+//! `tollgate-sim proxy`: a TCP relay that injects faults until a signal ends it.
 //!
-//! Promises: the first line on stdout is the address; orders come as flags and as lines on stdin, and a
-//! bad line is reported and changes nothing.
+//! Promises: the first line on stdout is the address; orders come as flags and as lines on stdin,
+//! and a bad line is reported and changes nothing.
 //!
-//! Never: looks into the bytes.
+//! Never: inspects the bytes.
 
 use std::io::{BufRead, Write};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tollgate_sim::fault_proxy::{FaultProxy, ProxyFaults, text};
 
 use super::{CommandResult, ShutdownSignals, block_on, print_line};
 
-/// Orders read and not yet carried out; more wait in the pipe.
+/// Orders read and not yet applied; more wait in the pipe.
 const ORDERS_MAX: usize = 16;
 
 /// A TCP relay that delays, cuts, stalls or drops on demand.
@@ -31,11 +31,11 @@ pub(crate) struct Proxy {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 
-    /// Feeds the dice of jitter
+    /// Seed of the random jitter
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// An order carried out at the start, repeatable
+    /// An order applied at the start, repeatable
     #[arg(long = "order", value_name = "ORDER", value_parser = order)]
     orders: Vec<String>,
 }
@@ -52,20 +52,20 @@ Example:
   (then type) down drop";
 
 impl Proxy {
-    /// Relays until a signal comes.
+    /// Relays until a signal arrives.
     pub(crate) fn run(self) -> CommandResult {
         block_on(async {
-            let mut ending = ShutdownSignals::listen()?;
+            let mut signals = ShutdownSignals::listen()?;
             let proxy = FaultProxy::listen(self.listen, self.to, self.seed).await?;
             for order in &self.orders {
                 apply_order(&proxy, order);
             }
             print_line(&proxy.address().to_string())?;
-            let mut typed = stdin_lines();
+            let mut lines = stdin_lines();
             loop {
                 tokio::select! {
-                    () = ending.wait() => break,
-                    Some(order) = typed.recv() => apply_order(&proxy, &order),
+                    () = signals.wait() => break,
+                    Some(order) = lines.recv() => apply_order(&proxy, &order),
                 }
             }
             proxy.stop().await;
@@ -75,9 +75,9 @@ impl Proxy {
 }
 
 fn apply_order(proxy: &FaultProxy, order: &str) {
-    proxy.update(|weather| {
-        if let Err(bad) = text::apply_order(order, weather) {
-            // If stderr is closed, nobody is there to be told.
+    proxy.update(|faults| {
+        if let Err(bad) = text::apply_order(order, faults) {
+            // If stderr is closed, nobody reads the error.
             writeln!(std::io::stderr(), "tollgate-sim: {bad}").ok();
         }
     });
@@ -89,10 +89,10 @@ fn order(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Lines of stdin. Read by a thread of its own, which ends with the input or with the process, because
-/// a read of a terminal cannot be called off.
+/// Lines of stdin. A separate thread reads them and ends with the input or with the process,
+/// because a read from a terminal cannot be cancelled.
 fn stdin_lines() -> mpsc::Receiver<String> {
-    let (orders, typed) = mpsc::channel(ORDERS_MAX);
+    let (orders, lines) = mpsc::channel(ORDERS_MAX);
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
             if orders.blocking_send(line).is_err() {
@@ -100,5 +100,5 @@ fn stdin_lines() -> mpsc::Receiver<String> {
             }
         }
     });
-    typed
+    lines
 }

@@ -1,8 +1,8 @@
-//! `tollgate-sim serve`: a provider on a port, until a signal ends it.
+//! `tollgate-sim serve`: a provider on a port that serves until a signal ends it.
 //!
 //! Promises: the first line on stdout is the base URL, the last one the report as JSON.
 //!
-//! Never: listens beyond loopback unless told to.
+//! Never: listens beyond loopback unless `--listen` says so.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use tollgate_sim::rule::RuleSpec;
 use super::delay::{parse_delay, parse_network};
 use super::{CommandResult, ShutdownSignals, block_on, print_line};
 
-/// A provider that enforces limits, fails on schedule and judges its callers.
+/// A provider that enforces limits, fails on schedule and reports every violation.
 ///
 /// Prints its base URL, serves until SIGTERM or SIGINT, then prints the report as JSON. While it runs:
 /// GET /-/report, GET /-/log, POST /-/reset, POST /-/fault (one fault per line, or `clear`).
@@ -27,7 +27,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 
-    /// A second address for the control plane alone, which no fault strikes
+    /// A second address for the control plane only; faults do not affect it
     #[arg(long, value_name = "ADDR")]
     control: Option<SocketAddr>,
 
@@ -35,15 +35,15 @@ pub(crate) struct Serve {
     #[arg(long = "rule", value_name = "RULE")]
     rules: Vec<RuleSpec>,
 
-    /// Every first path segment has limits of its own
+    /// Count each first path segment separately
     #[arg(long)]
     per_entity: bool,
 
-    /// Every key has limits of its own: `header:X-Api-Key` or `query:api_key`
+    /// Count each key separately: `header:X-Api-Key` or `query:api_key`
     #[arg(long, value_name = "PLACE", value_parser = key_place)]
     key: Option<KeyLocation>,
 
-    /// How excess is answered
+    /// How the provider responds above a limit
     #[arg(long, default_value_t = Style::default(), help = style_help())]
     style: Style,
 
@@ -55,27 +55,27 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "DELAY", value_parser = parse_delay)]
     up: Option<Delay>,
 
-    /// Delay between counting and answering; refusals skip it
+    /// Delay between counting and the response; 429s skip it
     #[arg(long, value_name = "DELAY", value_parser = parse_delay)]
     work: Option<Delay>,
 
-    /// Delay between the head of the answer and its body; refusals skip it
+    /// Delay between the head of the response and its body; 429s skip it
     #[arg(long, value_name = "DELAY", value_parser = parse_delay)]
     body: Option<Delay>,
 
-    /// Delay on the way down
+    /// Delay of the response on its way back
     #[arg(long, value_name = "DELAY", value_parser = parse_delay)]
     down: Option<Delay>,
 
-    /// Feeds the dice of the delays
+    /// Seed of the random delays
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// Status of a success
+    /// Status of a successful response
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u16).range(200..=599))]
     status: u16,
 
-    /// Smallest size of a success's body
+    /// Smallest body of a successful response
     #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = body_bytes)]
     body_bytes: usize,
 
@@ -84,7 +84,7 @@ pub(crate) struct Serve {
     faults: Vec<PlannedFault>,
 }
 
-/// 64 MiB: every success is built in memory.
+/// 64 MiB: every successful response is built in memory.
 const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 const EXAMPLES: &str = "\
@@ -102,16 +102,16 @@ A fault, repeatable. WHEN is `8s..11s`, `8s..`, `at 8s`, `now` or `next 3` (requ
   tell RULE as N WHEN (headers only)         RULE is counted from 0";
 
 impl Serve {
-    /// Serves until a signal comes.
+    /// Serves until a signal arrives.
     pub(crate) fn run(self) -> CommandResult {
         block_on(async {
-            let mut ending = ShutdownSignals::listen()?;
+            let mut signals = ShutdownSignals::listen()?;
             let provider = SimProvider::start(self.settings()).await?;
             print_line(&provider.url())?;
             if let Some(control) = provider.control_address() {
                 print_line(&format!("control http://{control}"))?;
             }
-            ending.wait().await;
+            signals.wait().await;
             let report = provider.stop().await;
             Ok(print_line(&report.to_json())?)
         })
@@ -142,7 +142,7 @@ impl Serve {
 
 fn style_help() -> String {
     format!(
-        "How excess is answered: {}",
+        "How the provider responds above a limit: {}",
         STYLES.map(|(name, _)| name).join(", ")
     )
 }

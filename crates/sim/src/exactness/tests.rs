@@ -1,5 +1,5 @@
-//! The table against the figures measured when the rules were chosen, within a point of use and
-//! 15 % of refusals: seeds differ, rules do not.
+//! The table against the figures measured when the rules were chosen, within one point of use and
+//! 15 % of 429s: seeds differ, rules do not.
 
 use super::*;
 
@@ -13,16 +13,16 @@ fn run(row: &str, column: usize) -> Cell {
 }
 
 #[track_caller]
-fn assert_near(cell: Cell, used: f64, refused: f64) {
+fn assert_near(cell: Cell, used: f64, limited: f64) {
     assert!(
         (cell.used - used).abs() < 1.0,
         "use {} is not near {used}",
         cell.used
     );
-    let slack = 0.15 * refused + 0.1;
+    let slack = 0.15 * limited + 0.1;
     assert!(
-        (cell.limited - refused).abs() < slack,
-        "{} is not near {refused}",
+        (cell.limited - limited).abs() < slack,
+        "{} is not near {limited}",
         cell.limited
     );
 }

@@ -1,7 +1,7 @@
-//! Our own rows: the real gate and turn, one row per algorithm.
+//! The rows of Tollgate: the real gate and turn, one row per algorithm.
 //!
-//! Promises: each row obeys the limit as it is configured for that column, N and W, drift included;
-//! nothing is tuned to a column beyond choosing the algorithm.
+//! Promises: each row applies the limit as it is configured for that column, N and W, drift
+//! included; nothing is tuned to a column beyond choosing the algorithm.
 //!
 //! Never: counts anything itself.
 
@@ -13,7 +13,7 @@ use crate::rule::Counting;
 
 use super::Row;
 
-/// Waiting calls per node: more than any column lets go at once.
+/// Waiting calls per node: more than any column grants at once.
 const BACKLOG: usize = 200;
 
 /// The rows of Tollgate.
@@ -43,7 +43,8 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// A row wherever the rule can be built; the third argument says how the provider counts.
+/// A row for every column whose rule can be built; the third argument is the provider's way of
+/// counting.
 fn row(name: &str, rule: impl Fn(u64, Span, Counting) -> Result<Rule, RuleError> + 'static) -> Row {
     Row::new(name, move |column| {
         let counting = column.rule.counting;
@@ -54,7 +55,7 @@ fn row(name: &str, rule: impl Fn(u64, Span, Counting) -> Result<Rule, RuleError>
     })
 }
 
-/// A row for columns with a token bucket only; one that ticks is met with less depth.
+/// A row for columns with a token bucket only; a bucket that ticks gets less depth.
 fn for_buckets(name: &str) -> Row {
     row(name, |limit, window, counting| match counting {
         Counting::Bucket { burst, tick, .. } => {

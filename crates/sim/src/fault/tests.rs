@@ -1,4 +1,4 @@
-//! Plans strike at the right moments and no others.
+//! Faults are active at their times and at no others.
 
 use super::*;
 
@@ -98,11 +98,11 @@ fn an_advertised_limit_does_not_change_the_enforced_one() {
 #[test]
 fn faults_of_different_kinds_apply_together() {
     let mut plan = plan(&["skew now +90s", "drip now 5ms", "huge-headers now"]);
-    let strike = plan.apply_to_request(secs(1));
-    assert_eq!(strike.skew_secs, 90);
-    assert_eq!(strike.body, BodyFault::Drip(Span::from_millis(5)));
-    assert!(strike.huge_headers);
-    assert_eq!(strike.response_fault, ResponseFault::Unaffected);
+    let faults = plan.apply_to_request(secs(1));
+    assert_eq!(faults.skew_secs, 90);
+    assert_eq!(faults.body, BodyFault::Drip(Span::from_millis(5)));
+    assert!(faults.huge_headers);
+    assert_eq!(faults.response_fault, ResponseFault::Unaffected);
 }
 
 #[test]

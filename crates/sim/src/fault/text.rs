@@ -1,23 +1,23 @@
 //! The text form of faults, as given on the command line and to the running provider.
 //!
 //! ```text
-//! outage WHEN [STATUS]     5xx instead of an answer, 503 unless given
+//! outage WHEN [STATUS]     5xx instead of a response, 503 unless given
 //! reset-before WHEN        connection reset, request unread and not counted
 //! reset-after WHEN         request counted, then connection reset
-//! hang WHEN                request counted, never answered
+//! hang WHEN                request counted, no response
 //! drip WHEN [GAP]          body byte by byte, 100ms apart unless given
 //! endless WHEN             body without an end
 //! huge-headers WHEN        64 KiB of headers
-//! truncate WHEN            body breaks off in the middle
-//! skew WHEN +90s|-2h       Date and told times wrong
+//! truncate WHEN            body ends in the middle
+//! skew WHEN +90s|-2h       Date and other times wrong
 //! limit RULE to N WHEN     enforce N instead;  limit RULE halve WHEN
 //! tell RULE as N WHEN      only the headers say N
 //!
 //! WHEN = 8s..11s | 8s.. | at 8s | now | next 3 (requests; not for limit and tell)
 //! ```
 //!
-//! Promises: what [`Display`](std::fmt::Display) writes parses back to the same fault; an error names
-//! the word, its place and the remedy.
+//! Promises: the text that [`Display`](std::fmt::Display) writes parses back to the same fault; an
+//! error names the word, its position and the fix.
 //!
 //! Never: guesses. A number without a unit, or a word too many, is an error.
 
@@ -45,7 +45,7 @@ pub const KINDS: [&str; 11] = [
     "tell",
 ];
 
-/// Default of `outage`: what load balancers answer for a dead backend.
+/// Default of `outage`: the status that load balancers return for a dead backend.
 const OUTAGE_STATUS: u16 = 503;
 
 /// Default of `drip`: slow enough that idle timeouts of a second do not fire, total ones do.
@@ -89,7 +89,7 @@ impl FromStr for PlannedFault {
     }
 }
 
-/// A fault whose time has been read already.
+/// A fault whose time has already been parsed.
 fn fault(kind: &str, words: &mut Words<'_>) -> Result<Fault, FaultParseError> {
     Ok(match kind {
         "outage" => Fault::Outage {

@@ -1,8 +1,8 @@
-//! The words of a fault's text, read one by one.
+//! The words of a fault's text, parsed one by one.
 //!
-//! Promises: an error names the word, its place and the remedy.
+//! Promises: an error names the word, its position and the fix.
 //!
-//! Never: knows what a fault is, except for when it strikes.
+//! Never: knows what a fault is, except for when it is active.
 
 use std::str::FromStr;
 
@@ -11,7 +11,7 @@ use tollgate_core::time::Span;
 use super::{Amount, When};
 use crate::rule::parse_length;
 
-/// A fault that could not be read.
+/// A fault that could not be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("fault `{line}`, word {word}: {problem}; {remedy}")]
 pub struct FaultParseError {
@@ -25,10 +25,10 @@ pub struct FaultParseError {
     pub remedy: String,
 }
 
-/// What is wrong with a word, and the remedy.
+/// The problem with a word, and the fix.
 pub(super) type WordError = (String, String);
 
-/// The words of a line, with the place of the one read last.
+/// The words of a line, with the position of the last one.
 pub(super) struct Words<'a> {
     line: &'a str,
     rest: std::str::SplitAsciiWhitespace<'a>,
@@ -79,7 +79,7 @@ impl<'a> Words<'a> {
         &mut self,
         by: impl Fn(&str) -> Result<T, WordError>,
     ) -> Result<T, FaultParseError> {
-        // An empty word complains in the words of the reader, which knows the remedy.
+        // An empty word gets the error of the parser, which knows the fix.
         let word = self.next().unwrap_or("");
         self.read(word, by)
     }
@@ -123,7 +123,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// A time by the clock: a number holds until it is changed again, whoever asks.
+    /// A time by the clock: a number holds until the next change, for every request.
     pub(super) fn time(&mut self) -> Result<When, FaultParseError> {
         match self.when()? {
             When::Next { .. } => Err(self.error(
@@ -162,7 +162,7 @@ pub fn parse_span(word: &str) -> Option<Span> {
     parse_length(word).filter(|_| !word.is_empty())
 }
 
-/// The same, with a complaint.
+/// The same, with an error.
 pub(super) fn span(word: &str) -> Result<Span, WordError> {
     parse_span(word).ok_or_else(|| {
         let remedy = "write a number with a unit: `500ms`, `8s`, `1m30s`, `1h`".to_owned();

@@ -1,7 +1,7 @@
-//! One direction of a relayed connection: read, hold back as the lane says, write.
+//! One direction of a relayed connection: read, delay as configured, write.
 //!
-//! Promises: order is kept; each chunk leaves no earlier than its delay after it was read; a lane
-//! switched to `Drop` or `HalfClose` discards what is still under way.
+//! Promises: order is kept; each chunk leaves no earlier than its delay after it was read; a change
+//! to `Drop` or `HalfClose` discards the chunks in transit.
 //!
 //! Never: holds more than [`QUEUE_CHUNKS`] chunks.
 
@@ -23,50 +23,50 @@ pub(super) struct Cut;
 
 type LinkSelector = fn(&ProxyFaults) -> LinkFaults;
 
-/// Relays one direction until its end of stream has been passed on.
+/// Relays one direction until its end of stream has been forwarded.
 pub(super) async fn pump(
     from: ReadHalf<'_>,
     to: WriteHalf<'_>,
-    lane: LinkSelector,
+    link: LinkSelector,
     dice: fastrand::Rng,
-    weather: watch::Receiver<ProxyFaults>,
+    faults: watch::Receiver<ProxyFaults>,
 ) -> Result<(), Cut> {
     let (queue, due) = mpsc::channel(QUEUE_CHUNKS);
-    let read = read(from, lane, dice, weather.clone(), queue);
-    let write = write(to, lane, weather, due);
+    let read = read(from, link, dice, faults.clone(), queue);
+    let write = write(to, link, faults, due);
     tokio::try_join!(read, write).map(|_| ())
 }
 
 /// Stamps each chunk with the time at which it may leave.
 async fn read(
     mut from: ReadHalf<'_>,
-    lane: LinkSelector,
+    link: LinkSelector,
     mut dice: fastrand::Rng,
-    weather: watch::Receiver<ProxyFaults>,
+    faults: watch::Receiver<ProxyFaults>,
     queue: mpsc::Sender<(Instant, Vec<u8>)>,
 ) -> Result<(), Cut> {
     loop {
         let mut chunk = vec![0; CHUNK_BYTES];
         let n = from.read(&mut chunk).await.map_err(|_| Cut)?;
         chunk.truncate(n);
-        let LinkFaults { delay, jitter, .. } = lane(&weather.borrow());
+        let LinkFaults { delay, jitter, .. } = link(&faults.borrow());
         let extra = Span(dice.u64(0..=jitter.0));
         let due = real_time::now() + (delay + extra).into();
-        // The writer is gone only when this direction has ended; then nobody waits for the chunk.
+        // The writer ends only when this direction has ended; then nobody waits for the chunk.
         if queue.send((due, chunk)).await.is_err() || n == 0 {
             return Ok(());
         }
     }
 }
 
-/// Lets chunks go when they are due and the lane allows it. An empty chunk is the end of the stream.
+/// Writes chunks when they are due and the flow allows it. An empty chunk is the end of the stream.
 async fn write(
     to: WriteHalf<'_>,
-    lane: LinkSelector,
-    mut weather: watch::Receiver<ProxyFaults>,
+    link: LinkSelector,
+    mut faults: watch::Receiver<ProxyFaults>,
     mut due: mpsc::Receiver<(Instant, Vec<u8>)>,
 ) -> Result<(), Cut> {
-    let mut exit = LinkWriter {
+    let mut writer = LinkWriter {
         to,
         closed: false,
         link: LinkFaults::default(),
@@ -75,10 +75,10 @@ async fn write(
     loop {
         let next = tokio::select! {
             chunk = due.recv() => chunk,
-            // A half-close is due at once, whether or not bytes come.
-            changed = weather.changed() => {
-                let now = lane(&weather.borrow_and_update());
-                exit.set_link(now).await;
+            // A half-close takes effect at once, whether or not bytes arrive.
+            changed = faults.changed() => {
+                let now = link(&faults.borrow_and_update());
+                writer.set_link(now).await;
                 if changed.is_ok() { continue } else { None }
             }
         };
@@ -86,16 +86,16 @@ async fn write(
             return Ok(());
         };
         real_time::sleep_until(at).await;
-        let flowing = weather
-            .wait_for(|weather| lane(weather).flow != Flow::Stall)
+        let flowing = faults
+            .wait_for(|faults| link(faults).flow != Flow::Stall)
             .await;
-        let now = flowing.map(|weather| lane(&weather)).map_err(|_| Cut)?;
-        exit.set_link(now).await;
+        let now = flowing.map(|faults| link(&faults)).map_err(|_| Cut)?;
+        writer.set_link(now).await;
         if chunk.is_empty() {
-            exit.close().await;
+            writer.close().await;
             return Ok(());
         }
-        exit.write_chunk(&chunk).await?;
+        writer.write_chunk(&chunk).await?;
     }
 }
 
@@ -104,17 +104,17 @@ struct LinkWriter<'a> {
     to: WriteHalf<'a>,
     closed: bool,
     link: LinkFaults,
-    /// Bytes since the lane was last switched.
+    /// Bytes since the last update of the link.
     passed: u64,
 }
 
 impl LinkWriter<'_> {
-    async fn set_link(&mut self, lane: LinkFaults) {
-        if self.link != lane {
-            self.link = lane;
+    async fn set_link(&mut self, link: LinkFaults) {
+        if self.link != link {
+            self.link = link;
             self.passed = 0;
         }
-        if lane.flow == Flow::HalfClose {
+        if link.flow == Flow::HalfClose {
             self.close().await;
         }
     }
@@ -122,7 +122,7 @@ impl LinkWriter<'_> {
     async fn close(&mut self) {
         if !self.closed {
             self.closed = true;
-            // Fails only when the connection is gone, and then its end has been seen.
+            // Fails only when the connection is closed, and then its end has been seen.
             self.to.shutdown().await.ok();
         }
     }
@@ -131,13 +131,13 @@ impl LinkWriter<'_> {
         if self.closed || self.link.flow == Flow::Drop {
             return Ok(());
         }
-        let left = self
+        let remaining = self
             .link
             .cut_after
             .map_or(u64::MAX, |cut| cut.saturating_sub(self.passed));
-        let left = usize::try_from(left).unwrap_or(usize::MAX);
+        let remaining = usize::try_from(remaining).unwrap_or(usize::MAX);
         self.to
-            .write_all(chunk.get(..left).unwrap_or(chunk))
+            .write_all(chunk.get(..remaining).unwrap_or(chunk))
             .await
             .map_err(|_| Cut)?;
         self.passed = self.passed.saturating_add(chunk.len() as u64);

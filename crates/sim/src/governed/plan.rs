@@ -1,6 +1,7 @@
-//! How the governed side works: limits, delays, demand, and what happens to the ledger meanwhile.
+//! Configuration of the governed client: limits, delays, load, and changes of the ledger during a
+//! run.
 //!
-//! Promises: plain data; a plan says everything that a run depends on beside its world.
+//! Promises: plain data; a plan has everything that a run depends on besides its world.
 //!
 //! Never: decides.
 
@@ -11,14 +12,14 @@ use tollgate_core::time::{Micros, Span};
 use crate::rule::Cost;
 use crate::world::NodeId;
 
-/// How the governed side works.
+/// Configuration of the governed client.
 #[derive(Clone, Debug)]
 pub struct GovernedPlan {
     /// Every limit, in the order of the provider's rules.
     pub limits: Vec<Limit>,
-    /// How the gates work.
+    /// Settings of the gates.
     pub gate: GateSettings,
-    /// When a node gives up on an answer, and how long after that the call may still arrive.
+    /// When a node gives up on a response, and how long after that the call may still arrive.
     pub give_up: Span,
     /// See `give_up`.
     pub late_arrival: Span,
@@ -27,11 +28,11 @@ pub struct GovernedPlan {
     pub ledger_delay: Span,
     /// See `ledger_delay`.
     pub write_delay: Span,
-    /// How many waiting calls leave, per million answers.
+    /// How many waiting calls are cancelled, per million responses.
     pub cancel_ppm: u32,
-    /// Pass what the provider says about limits to the ledger.
+    /// Pass the provider's rate-limit headers to the ledger.
     pub use_headers: bool,
-    /// Always keep this many calls waiting, of this cost. 0 = only what is submitted.
+    /// Always keep this many calls waiting, of this cost. 0 = only submitted calls.
     pub backlog: usize,
     /// See `backlog`.
     pub backlog_cost: Cost,
@@ -42,13 +43,13 @@ pub struct GovernedPlan {
     /// How often the ledger is written as bytes and read back on another clock, per million
     /// transactions.
     pub restore_ppm: u32,
-    /// Limits that are configured anew while calls run.
+    /// Limits that are reconfigured while calls run.
     pub changes: Vec<RuleChange>,
-    /// Decides delays and cancellations.
+    /// Seeds delays and cancellations.
     pub seed: u64,
 }
 
-/// A node obeys another rule from then on.
+/// A node applies a different rule from `at` on.
 #[derive(Clone, Debug)]
 pub struct RuleChange {
     /// Which node.
@@ -57,16 +58,16 @@ pub struct RuleChange {
     pub at: Micros,
     /// Which limit of the plan.
     pub limit: usize,
-    /// What it is from then on.
+    /// The new rule.
     pub rule: Rule,
 }
 
 /// One limit of the plan.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    /// As it is obeyed.
+    /// The rule that the client applies.
     pub rule: Rule,
-    /// What calls below high priority leave.
+    /// What calls below high priority must leave unused.
     pub reserve: u64,
     /// How much more than the true cost is held, in percent of it. Only for costs settled at the
     /// end of the body.
@@ -74,7 +75,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// A limit without reserve, whose costs are known before.
+    /// A limit without reserve, whose costs are known in advance.
     #[must_use]
     pub fn new(rule: Rule) -> Limit {
         Limit {
@@ -86,7 +87,7 @@ impl Limit {
 }
 
 impl GovernedPlan {
-    /// These limits, no delays, no cancellations, only what is submitted.
+    /// These limits, no delays, no cancellations, only submitted calls.
     #[must_use]
     pub fn new(rules: Vec<Rule>) -> GovernedPlan {
         GovernedPlan {
@@ -108,7 +109,7 @@ impl GovernedPlan {
         }
     }
 
-    /// The same with demand that never ends.
+    /// The same with endless demand.
     #[must_use]
     pub fn saturating(self, backlog: usize) -> GovernedPlan {
         GovernedPlan { backlog, ..self }

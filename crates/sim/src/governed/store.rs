@@ -1,9 +1,9 @@
-//! The ledger's table, which may be written as bytes and read back on another clock at any moment.
+//! The ledger's table, which a run may write as bytes and read back on another clock at any time.
 //!
-//! Promises: a restore loses nothing and forgets no time: what was written is what is read,
-//! `elapsed` later, on a clock that shows anything.
+//! Promises: a restore loses neither state nor time: it reads exactly what was written, `elapsed`
+//! later, on a clock with any reading.
 //!
-//! Never: more than the ledger's own clock: nodes do not notice.
+//! Never: changes anything but the ledger's clock: nodes do not notice.
 
 use fastrand::Rng;
 use tollgate_core::table::Table;
@@ -12,7 +12,7 @@ use tollgate_core::time::{Micros, Now, Span};
 /// How far ahead of node 0's clock the ledger's may be set: years of uptime.
 const OFFSET_MAX: u64 = 1 << 47;
 
-/// A table and the clock it runs on: node 0's, ahead by a while that each restore draws anew.
+/// A table and its clock: node 0's clock plus an offset that each restore draws again.
 #[derive(Debug)]
 pub(super) struct RestoringTable {
     table: Table,
@@ -38,7 +38,7 @@ impl RestoringTable {
         &self.table
     }
 
-    /// What the ledger's clock shows.
+    /// The reading of the ledger's clock.
     pub(super) fn ledger_now(&self, now: Now) -> Now {
         Now {
             at: now.at + self.offset,
@@ -46,7 +46,7 @@ impl RestoringTable {
         }
     }
 
-    /// The table for one transaction, and what its clock shows.
+    /// The table for one transaction, and the reading of its clock.
     pub(super) fn open(&mut self, now: Now) -> (&mut Table, Now) {
         if self.restore_ppm > 0 && self.dice.u32(0..1_000_000) < self.restore_ppm {
             self.restore(now);
@@ -56,7 +56,7 @@ impl RestoringTable {
         (&mut self.table, now)
     }
 
-    /// Written when it was last used, read now, perhaps on another clock.
+    /// Writes the table as of its last use and reads it back now, sometimes on another clock.
     fn restore(&mut self, now: Now) {
         let snapshot = self.table.snapshot(self.last);
         let elapsed = self.ledger_now(now).at.since(self.last);

@@ -1,7 +1,7 @@
-//! One node of the healthy side: its gate, its machines, and the calls it has in hand.
+//! One node of the governed client: its gate, its state machines, and its calls.
 //!
-//! Promises: a call is in exactly one place: waiting for a permit, on its way, or resting before it
-//! is tried again.
+//! Promises: a call is in exactly one place: waiting for a permit, in flight, or waiting for its
+//! retry.
 //!
 //! Never: talks to the ledger.
 
@@ -17,14 +17,14 @@ use tollgate_core::retry::Budget;
 use tollgate_core::time::{Micros, Now, Span};
 
 use super::HealthPlan;
-use crate::judge::Priority as Urgency;
+use crate::judge::Priority as JudgePriority;
 use crate::rule::CallId;
 use crate::world::{Call, NodeId};
 
-/// How long a call given up may still be on its way.
+/// How long a call given up may still arrive.
 pub(super) const LATE_ARRIVAL: Span = Span::from_secs(5);
 
-/// A call that wants an answer.
+/// A call that has no response yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingCall {
     pub(super) call: Call,
@@ -33,7 +33,7 @@ pub(super) struct PendingCall {
     seniority: u64,
 }
 
-/// An attempt on its way.
+/// An attempt in flight.
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) pending: PendingCall,
@@ -51,9 +51,9 @@ pub(super) struct HealthNode {
     pub(super) budget: Budget,
     pub(super) waiting: BTreeMap<PermitId, PendingCall>,
     pub(super) in_flight: BTreeMap<CallId, Flight>,
-    /// Head back, end still to come.
+    /// The head of the response has arrived, the end has not.
     pub(super) ending: BTreeMap<CallId, Flight>,
-    /// When this node hears of scopes that have changed.
+    /// When this node learns of scopes that have changed.
     pub(super) scope_updates: BTreeSet<Micros>,
     retries: BTreeMap<(Micros, u64), PendingCall>,
     pace: Vec<(&'static str, Arc<Rule>)>,
@@ -87,8 +87,8 @@ impl HealthNode {
         }
     }
 
-    /// The extra pace as limits of this node alone. The rate holds from the send on: it slows us
-    /// down, it is nobody's limit.
+    /// The extra pace as limits of this node alone. The rate limit holds from the send on: it slows
+    /// this node down and is not a limit of the provider.
     pub(super) fn set_pace(&mut self, pace: Pace) {
         let rate = pace
             .rate
@@ -113,7 +113,7 @@ impl HealthNode {
     pub(super) fn push(
         &mut self,
         node: NodeId,
-        wanted: PendingCall,
+        pending: PendingCall,
         terms: Terms,
         scopes: Scopes,
         give_up: Span,
@@ -128,41 +128,41 @@ impl HealthNode {
             id,
             terms,
             scopes,
-            priority: priority(wanted.call.priority),
+            priority: priority(pending.call.priority),
             max_wait: Span::ZERO,
             evidence: Evidence::Report {
                 timeout: give_up,
                 late: LATE_ARRIVAL,
             },
         };
-        self.waiting.insert(id, wanted);
+        self.waiting.insert(id, pending);
         let waiter = Waiter {
             ask,
             caller: CallerId(0),
-            deadline: wanted.deadline,
-            seniority: Some(wanted.seniority),
+            deadline: pending.deadline,
+            seniority: Some(pending.seniority),
         };
         self.gate.push(waiter, now);
     }
 
-    /// The call is tried again, but not before `until`.
-    pub(super) fn schedule_retry(&mut self, wanted: PendingCall, until: Micros) {
-        self.retries.insert((until, wanted.seniority), wanted);
+    /// Retries the call, but not before `until`.
+    pub(super) fn schedule_retry(&mut self, pending: PendingCall, until: Micros) {
+        self.retries.insert((until, pending.seniority), pending);
     }
 
-    /// Calls whose rest is over.
+    /// Calls whose retry is due.
     pub(super) fn due_retries(&mut self, now: Micros) -> Vec<PendingCall> {
         let later = self.retries.split_off(&(now + Span(1), 0));
-        let rested = std::mem::replace(&mut self.retries, later);
-        rested.into_values().collect()
+        let due = std::mem::replace(&mut self.retries, later);
+        due.into_values().collect()
     }
 
-    /// When something is due, the gate's own timer among it.
+    /// When the next timer is due, the gate's own timer included.
     pub(super) fn next_wake(&self, gate: Option<Micros>) -> Option<Micros> {
-        let rested = self.retries.keys().next().map(|(until, _)| *until);
+        let due = self.retries.keys().next().map(|(until, _)| *until);
         let timers = [
             gate,
-            rested,
+            due,
             self.health.next_tick(),
             self.scope_updates.first().copied(),
         ];
@@ -170,10 +170,10 @@ impl HealthNode {
     }
 }
 
-pub(super) fn priority(urgency: Urgency) -> Priority {
-    match urgency {
-        Urgency::High => Priority::High,
-        Urgency::Normal => Priority::Normal,
-        Urgency::Low => Priority::Low,
+pub(super) fn priority(priority: JudgePriority) -> Priority {
+    match priority {
+        JudgePriority::High => Priority::High,
+        JudgePriority::Normal => Priority::Normal,
+        JudgePriority::Low => Priority::Low,
     }
 }

@@ -1,6 +1,6 @@
-//! How the healthy side works, and what it tells of a run.
+//! Configuration of the governed client with health, and the events of a run.
 //!
-//! Promises: plain data; a plan says everything that a run depends on beside its world.
+//! Promises: plain data; a plan has everything that a run depends on besides its world.
 //!
 //! Never: decides.
 
@@ -13,28 +13,29 @@ use tollgate_core::time::{Micros, Span};
 
 use crate::world::NodeId;
 
-/// How the governed side works.
+/// Configuration of the governed client.
 #[derive(Clone, Debug)]
 pub struct HealthPlan {
-    /// Every limit, as it is obeyed.
+    /// Every limit that the client applies.
     pub limits: Vec<Rule>,
     /// The health machine.
     pub health: HealthSettings,
-    /// When and how often a failed call is tried again.
+    /// When and how often a failed call is retried.
     pub retry: RetrySettings,
-    /// How long everybody rests after a 429.
+    /// How long all calls cool down after a 429.
     pub cooldown: CooldownSettings,
-    /// How long a call may wait and run in all.
+    /// How long a call may wait and run in total.
     pub patience: Span,
-    /// When a node gives up on an answer.
+    /// When a node gives up on a response.
     pub give_up: Span,
-    /// The longest time until a node hears of a scope that another one has changed; drawn per change.
+    /// The longest delay until a node learns of a scope that another one has changed; drawn per
+    /// change.
     pub scope_update_delay: Span,
-    /// Decides jitter and delays.
+    /// Seeds jitter and delays.
     pub seed: u64,
 }
 
-/// Something that the health machine of one node told.
+/// A transition of the health machine of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthTransition {
     /// When, on the node's own clock.
@@ -54,7 +55,7 @@ pub struct HealthTransition {
 pub enum GiveUpReason {
     /// It never got a permit.
     NoPermit(Resolution),
-    /// It failed and is not tried again.
+    /// It failed and is not retried.
     Failed(StopReason),
 }
 

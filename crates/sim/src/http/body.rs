@@ -1,8 +1,9 @@
-//! Bodies of answers: whole ones, and those that drip, break off or never end.
+//! Response bodies: whole ones, and those that drip, end early or never end.
 //!
-//! Promises: a request leaves the provider's count of calls in flight *before* its last byte is handed
-//! over, so a client that has the whole answer can never meet its own old call; if the client goes away
-//! earlier, the call leaves when the body is dropped, and counts as not answered.
+//! Promises: a request leaves the provider's count of calls in flight *before* its last byte is
+//! handed over, so a client that has the whole response never competes with its own old call; if
+//! the client disconnects earlier, the call leaves when the body is dropped, and counts as not
+//! answered.
 //!
 //! Never: buffers more than one chunk.
 
@@ -19,14 +20,15 @@ use crate::real_time;
 
 use super::context::InFlightRequest;
 
-/// Chunk of an endless body: one write's worth, so that a client that stops reading stops us.
+/// Chunk of an endless body: the size of one write, so that a client that stops reading stops the
+/// server.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug)]
 pub(crate) struct SimBody {
     kind: BodyKind,
-    /// Passes before the next frame.
+    /// The delay before the next frame.
     pause: Option<Pin<Box<Sleep>>>,
     in_flight: Option<InFlightRequest>,
 }
@@ -39,7 +41,7 @@ enum BodyKind {
         gap: Span,
     },
     Endless(Bytes),
-    /// The half that is sent, then nothing until it is flushed, then the break.
+    /// The half that is sent, then nothing until it is flushed, then the error.
     Truncated {
         half: Bytes,
         flushed: bool,
@@ -47,7 +49,7 @@ enum BodyKind {
 }
 
 impl SimBody {
-    /// `text`, all of it, at once.
+    /// All of `text` at once.
     pub(crate) fn whole(text: String) -> SimBody {
         SimBody {
             kind: BodyKind::Whole(text.into()),
@@ -56,7 +58,7 @@ impl SimBody {
         }
     }
 
-    /// `text` after a `wait`, suffering from `fault`.
+    /// `text` after a `wait`, with `fault` applied.
     pub(crate) fn new(
         text: String,
         wait: Span,
@@ -113,8 +115,8 @@ impl Body for SimBody {
                 return Poll::Ready(Some(Ok(Frame::data(std::mem::take(half)))));
             }
             BodyKind::Truncated { flushed, .. } if !*flushed => {
-                // The server flushes what it has when a body has nothing to give; an error straight
-                // away would throw the first half away with it.
+                // The server flushes its buffer when a body has nothing to give; an error straight
+                // away would discard the first half with it.
                 *flushed = true;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;

@@ -1,8 +1,8 @@
-//! The provider's clock: time since its start, and its calendar.
+//! The provider's clock: time since its start, and its wall time.
 //!
-//! Promises: both readings come from one steady clock and so never disagree: the calendar is read once
-//! at the start and then only carried forward, so a step of the host's wall clock never moves a window
-//! edge in the middle of a judgement.
+//! Promises: both readings come from one monotonic clock and so never disagree: the wall clock is
+//! read once at the start and then only advanced, so a step of the host's wall clock never moves a
+//! window edge during a run.
 //!
 //! Never: used by the pure half of the crate.
 
@@ -21,9 +21,9 @@ pub(crate) struct Clock {
 /// One reading.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
-    /// Time since the provider started: what fault plans go by.
+    /// Time since the provider started; fault plans use it.
     pub(crate) since_start: Micros,
-    /// The provider's calendar: what its windows and its headers go by.
+    /// The provider's wall time; its windows and its headers use it.
     pub(crate) wall: Wall,
 }
 

@@ -1,9 +1,10 @@
-//! What every connection shares: the book under its lock, the clock, the dice, the order to stop.
+//! The context that all connections share: the state under its lock, the clock, the random stream,
+//! the stop signal.
 //!
-//! Promises: the clock is read after the lock is held, so instants in the book never go back; no lock is
-//! held across an `.await`.
+//! Promises: the clock is read after the lock is held, so instants in the state never go back; no
+//! lock is held across an `.await`.
 //!
-//! Never: decides anything; the book, the plan and the rules do.
+//! Never: decides anything; the state, the plan and the rules do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +34,7 @@ pub(crate) struct ServerContext {
     stopping: watch::Receiver<bool>,
 }
 
-/// A counted request; finishing it frees its place in flight.
+/// A counted request; finishing it frees its in-flight slot.
 #[derive(Debug)]
 pub(crate) struct InFlightRequest {
     context: Arc<ServerContext>,
@@ -51,25 +52,25 @@ impl ServerContext {
         stopping: watch::Receiver<bool>,
     ) -> Result<ServerContext, FaultError> {
         let clock = Clock::start();
-        let mut book = ProviderState::new(settings.rules.clone(), clock.now());
-        book.plan(&settings.faults, clock.now())?;
+        let mut state = ProviderState::new(settings.rules.clone(), clock.now());
+        state.plan(&settings.faults, clock.now())?;
         let dice = Mutex::new(fastrand::Rng::with_seed(settings.seed));
-        let book = Mutex::new(book);
+        let state = Mutex::new(state);
         Ok(ServerContext {
             settings,
             clock,
-            state: book,
+            state,
             dice,
             in_transit: AtomicUsize::new(0),
             stopping,
         })
     }
 
-    /// Does something with the book at this moment.
+    /// Runs `act` on the state at the current time.
     pub(crate) fn with_state<T>(&self, act: impl FnOnce(&mut ProviderState, Reading) -> T) -> T {
-        let mut book = self.state.lock();
+        let mut state = self.state.lock();
         let now = self.clock.now();
-        act(&mut book, now)
+        act(&mut state, now)
     }
 
     pub(crate) fn now(&self) -> Reading {
@@ -79,9 +80,9 @@ impl ServerContext {
     /// Counts a request.
     pub(crate) fn count(
         self: &Arc<ServerContext>,
-        asked: &SimRequest,
+        request: &SimRequest,
     ) -> (CountedRequest, InFlightRequest) {
-        let counted = self.with_state(|book, now| book.count(asked, now));
+        let counted = self.with_state(|state, now| state.count(request, now));
         let ticket = counted.ticket.clone();
         (
             counted,
@@ -93,11 +94,11 @@ impl ServerContext {
         )
     }
 
-    /// The judgement so far. Copies the log under the lock and judges outside it, so that looking does
-    /// not slow the provider down.
+    /// The current report. Copies the log under the lock and judges outside it, so that a report
+    /// does not slow the provider down.
     pub(crate) fn report(&self) -> Report {
-        let on_the_way = self.in_transit.load(Ordering::Relaxed);
-        let input = self.with_state(|book, now| ReportInput::take(book, now, on_the_way));
+        let in_transit = self.in_transit.load(Ordering::Relaxed);
+        let input = self.with_state(|state, now| ReportInput::take(state, now, in_transit));
         Report::judge(&input)
     }
 
@@ -112,7 +113,7 @@ impl ServerContext {
         delay.draw(&mut self.dice.lock())
     }
 
-    /// Waits as the delay says; `false` if the provider stops first.
+    /// Waits for a random delay; `false` if the provider stops first.
     pub(crate) async fn delay(&self, delay: Delay) -> bool {
         let span = self.draw(delay);
         if span == Span::ZERO {
@@ -126,7 +127,7 @@ impl ServerContext {
 
     /// Returns when the provider stops.
     pub(crate) async fn stopped(&self) {
-        // An error means that the provider's handle is gone: that is a stop too.
+        // An error means that the provider's handle is dropped: that is a stop too.
         self.stopping
             .clone()
             .wait_for(|stopping| *stopping)
@@ -137,7 +138,7 @@ impl ServerContext {
 
 impl ResetPolicy for Arc<ServerContext> {
     fn may_reset(&self) -> bool {
-        self.with_state(|book, now| book.may_reset_unread(now))
+        self.with_state(|state, now| state.may_reset_unread(now))
     }
 
     fn resets(&self) -> bool {
@@ -146,7 +147,7 @@ impl ResetPolicy for Arc<ServerContext> {
 }
 
 impl InFlightRequest {
-    /// The answer is about to be handed over to the last byte.
+    /// The response is about to be handed over to the last byte.
     pub(crate) fn complete(mut self) {
         self.whole = true;
     }
@@ -155,7 +156,7 @@ impl InFlightRequest {
 impl Drop for InFlightRequest {
     fn drop(&mut self) {
         self.context
-            .with_state(|book, now| book.finish(&self.ticket, self.whole, now));
+            .with_state(|state, now| state.finish(&self.ticket, self.whole, now));
     }
 }
 

@@ -1,13 +1,14 @@
 //! The control plane: `/-/report`, `/-/log`, `/-/reset`, `/-/fault`.
 //!
 //! ```text
-//! GET  /-/report    the judgement as JSON
+//! GET  /-/report    the report as JSON
 //! GET  /-/log       the last arrivals, one JSON object per line
-//! POST /-/reset     forget what was counted and logged; faults stay
+//! POST /-/reset     clear counters and log; faults stay
 //! POST /-/fault     one fault per line (`outage now 503`), or `clear`
 //! ```
 //!
-//! Promises: never delayed, counted or spoilt; a list of faults is planned whole or not at all.
+//! Promises: never delayed, counted or affected by faults; a list of faults is planned whole or not
+//! at all.
 //!
 //! Never: shows a key.
 
@@ -26,7 +27,7 @@ use super::handler::plain;
 use super::state::LogLine;
 
 /// Size of a list of faults: 64 lines of up to 128 bytes, twice over.
-const ORDERS_BYTES_MAX: usize = 16 * 1024;
+const FAULTS_BYTES_MAX: usize = 16 * 1024;
 
 const HELP: &str = "GET /-/report, GET /-/log, POST /-/reset or POST /-/fault\n";
 
@@ -35,24 +36,24 @@ pub(super) fn is_control(path: &str) -> bool {
     path.starts_with("/-/")
 }
 
-/// Answers a request to the control plane.
+/// Handles a request to the control plane.
 pub(super) async fn handle(
-    desk: &Arc<ServerContext>,
+    context: &Arc<ServerContext>,
     request: Request<Incoming>,
 ) -> Response<SimBody> {
     let (head, body) = request.into_parts();
     match (&head.method, head.uri.path()) {
-        (&Method::GET, "/-/report") => report(desk).await,
-        (&Method::GET, "/-/log") => log(desk),
+        (&Method::GET, "/-/report") => report(context).await,
+        (&Method::GET, "/-/log") => log(context),
         (&Method::POST, "/-/reset") => {
-            desk.with_state(|book, now| book.reset(now));
-            text(200, "forgotten; faults stay\n".to_owned())
+            context.with_state(|state, now| state.reset(now));
+            text(200, "counters and log cleared; faults stay\n".to_owned())
         }
-        (&Method::POST, "/-/fault") => match Limited::new(body, ORDERS_BYTES_MAX).collect().await {
-            Ok(body) => faults(desk, &String::from_utf8_lossy(&body.to_bytes())),
+        (&Method::POST, "/-/fault") => match Limited::new(body, FAULTS_BYTES_MAX).collect().await {
+            Ok(body) => faults(context, &String::from_utf8_lossy(&body.to_bytes())),
             Err(_) => text(
                 413,
-                format!("more than {ORDERS_BYTES_MAX} bytes; send fewer faults\n"),
+                format!("more than {FAULTS_BYTES_MAX} bytes; send fewer faults\n"),
             ),
         },
         (_, "/-/report" | "/-/log" | "/-/reset" | "/-/fault") => {
@@ -62,22 +63,23 @@ pub(super) async fn handle(
     }
 }
 
-/// Judging a long log takes a while, so it is done beside the provider and not in its place.
-async fn report(desk: &Arc<ServerContext>) -> Response<SimBody> {
-    let desk = Arc::clone(desk);
-    match tokio::task::spawn_blocking(move || desk.report().to_json()).await {
+/// Judging a long log takes a while, so it runs on a blocking thread and does not stop the
+/// provider.
+async fn report(context: &Arc<ServerContext>) -> Response<SimBody> {
+    let context = Arc::clone(context);
+    match tokio::task::spawn_blocking(move || context.report().to_json()).await {
         Ok(json) => plain(200, "application/json", SimBody::whole(json)),
-        Err(_) => text(500, "the report was called off; ask again\n".to_owned()),
+        Err(_) => text(500, "the report was cancelled; retry\n".to_owned()),
     }
 }
 
-fn log(desk: &ServerContext) -> Response<SimBody> {
-    let lines = desk.with_state(|book, _| book.lines().map(line).collect());
+fn log(context: &ServerContext) -> Response<SimBody> {
+    let lines = context.with_state(|state, _| state.lines().map(line).collect());
     plain(200, "application/x-ndjson", SimBody::whole(lines))
 }
 
 fn line(line: &LogLine) -> String {
-    let fate = match line.response_fault {
+    let response_fault = match line.response_fault {
         ResponseFault::Unaffected => "answered".to_owned(),
         ResponseFault::Outage(status) => format!("outage {status}"),
         ResponseFault::Reset => "reset".to_owned(),
@@ -89,24 +91,21 @@ fn line(line: &LogLine) -> String {
         "call": line.call,
         "path": line.path,
         "accepted": line.accepted,
-        "fate": fate,
+        "fate": response_fault,
     });
     format!("{object}\n")
 }
 
-fn faults(desk: &ServerContext, orders: &str) -> Response<SimBody> {
-    match plan(desk, orders) {
+fn faults(context: &ServerContext, body: &str) -> Response<SimBody> {
+    match plan(context, body) {
         Ok(planned) => text(200, format!("{planned} planned\n")),
         Err(problem) => text(400, format!("{problem}\n")),
     }
 }
 
-/// All lines are read before the first is carried out.
-fn plan(desk: &ServerContext, orders: &str) -> Result<usize, String> {
-    let lines = orders
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty());
+/// All lines are parsed before the first is applied.
+fn plan(context: &ServerContext, body: &str) -> Result<usize, String> {
+    let lines = body.lines().map(str::trim).filter(|line| !line.is_empty());
     let (clear, faults): (Vec<&str>, Vec<&str>) = lines.partition(|line| *line == "clear");
     if clear.is_empty() && faults.is_empty() {
         return Err(
@@ -117,14 +116,15 @@ fn plan(desk: &ServerContext, orders: &str) -> Result<usize, String> {
         .into_iter()
         .map(|line| line.parse().map_err(|bad| format!("{bad}")));
     let planned: Vec<PlannedFault> = read.collect::<Result<_, String>>()?;
-    desk.with_state(|book, now| {
-        if clear.is_empty() {
-            book.plan(&planned, now)
-        } else {
-            book.replan(&planned, now)
-        }
-    })
-    .map_err(|problem| problem.to_string())?;
+    context
+        .with_state(|state, now| {
+            if clear.is_empty() {
+                state.plan(&planned, now)
+            } else {
+                state.replan(&planned, now)
+            }
+        })
+        .map_err(|problem| problem.to_string())?;
     Ok(planned.len())
 }
 

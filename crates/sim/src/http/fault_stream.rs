@@ -1,9 +1,9 @@
-//! One accepted connection, with the power to break it.
+//! One accepted connection that can be reset on demand.
 //!
-//! Promises: a connection ordered to reset sends RST, not FIN, whatever was buffered; a request that is
-//! to be met with a reset before it is read is never read.
+//! Promises: a connection with a requested reset sends RST, not FIN, whatever was buffered; a
+//! request that gets a reset before it is read is never read.
 //!
-//! Never: looks into the bytes.
+//! Never: inspects the bytes.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-/// Orders to one connection, given by whoever answers its requests.
+/// Lets the handler of a connection's requests reset the connection.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionControl {
     reset: AtomicBool,
@@ -24,24 +24,24 @@ pub(crate) struct ConnectionControl {
 }
 
 impl ConnectionControl {
-    /// Break the connection with RST.
+    /// Resets the connection with RST.
     pub(crate) fn reset(&self) {
         self.reset.store(true, Ordering::Release);
         self.reset_requested.notify_one();
     }
 
-    /// Returns when the connection is to be broken.
+    /// Returns when a reset has been requested.
     pub(crate) async fn wait_for_reset(&self) {
         self.reset_requested.notified().await;
     }
 }
 
-/// Says whether bytes that wait now may be read. The first question is asked often and uses nothing up;
-/// the second is asked only when bytes are there.
+/// Decides whether bytes that wait now may be read. `may_reset` is called often and uses nothing
+/// up; `resets` is called only when there are bytes.
 pub(crate) trait ResetPolicy {
     /// Whether a reset is possible at all right now.
     fn may_reset(&self) -> bool;
-    /// Whether these bytes are refused.
+    /// Whether these bytes cause a reset.
     fn resets(&self) -> bool;
 }
 
@@ -56,13 +56,13 @@ pub(crate) struct FaultStream<D> {
 impl<D> FaultStream<D> {
     pub(crate) fn new(
         stream: TcpStream,
-        orders: Arc<ConnectionControl>,
-        doorman: D,
+        control: Arc<ConnectionControl>,
+        policy: D,
     ) -> FaultStream<D> {
         FaultStream {
             stream,
-            control: orders,
-            policy: doorman,
+            control,
+            policy,
         }
     }
 }
@@ -70,8 +70,8 @@ impl<D> FaultStream<D> {
 impl<D> Drop for FaultStream<D> {
     fn drop(&mut self) {
         if self.control.reset.load(Ordering::Acquire) {
-            // Closing with zero linger sends RST and discards what is buffered. If the peer was
-            // faster and the socket is gone already, there is nothing left to reset.
+            // Closing with zero linger sends RST and discards the buffer. If the peer was faster
+            // and the socket is closed already, there is nothing to reset.
             self.stream.set_zero_linger().ok();
         }
     }
@@ -110,7 +110,7 @@ impl<D: Unpin> AsyncWrite for FaultStream<D> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.control.reset.load(Ordering::Acquire) {
-            // A polite end first would make the client see FIN instead of RST.
+            // A shutdown first would make the client see FIN instead of RST.
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_shutdown(cx)

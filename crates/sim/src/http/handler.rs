@@ -1,9 +1,9 @@
 //! The path of one request through the provider, top to bottom.
 //!
-//! Promises: a request is counted after its way up and exactly once; a refusal does no work; whatever
-//! the answer, its `Date` is the provider's own clock.
+//! Promises: a request is counted after its uplink delay and exactly once; a 429 does no work; the
+//! `Date` of every response is the provider's own clock.
 //!
-//! Never: delays or spoils the control plane (`/-/…`).
+//! Never: delays the control plane (`/-/…`) or applies faults to it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use super::settings::Settings;
 use super::state::CountedRequest;
 use super::style::{LimitFacts, LimitInfo, http_date};
 
-/// Request bodies are read and thrown away up to this size; a larger one ends the connection. Uploads
-/// are not what is simulated here.
+/// Request bodies are read and discarded up to this size; a larger one ends the connection. The
+/// simulator does not simulate uploads.
 const REQUEST_BYTES_MAX: usize = 1024 * 1024;
 
 /// 64 headers of 1 KiB: the 64 KiB of the failure catalogue.
@@ -39,41 +39,45 @@ const JSON: &str = "application/json";
 /// See [`HUGE_HEADERS`].
 const HUGE_HEADER_BYTES: usize = 1024;
 
-/// Answers one request, or makes its connection end without an answer.
+/// Handles one request, or ends its connection without a response.
 pub(super) async fn handle(
-    desk: Arc<ServerContext>,
-    orders: Arc<ConnectionControl>,
+    context: Arc<ServerContext>,
+    conn_control: Arc<ConnectionControl>,
     request: Request<Incoming>,
 ) -> Result<Response<SimBody>, Infallible> {
     if control::is_control(request.uri().path()) {
-        return Ok(control::handle(&desk, request).await);
+        return Ok(control::handle(&context, request).await);
     }
     let (head, body) = request.into_parts();
-    let asked = SimRequest::read(&head, &desk.settings); //            who asks for what
-    if !read_to_end(body).await || !delay_uplink(&desk).await {
-        return break_connection(&orders).await; //                            it never reached the limiter
+    // Read scope, path and cost.
+    let request = SimRequest::read(&head, &context.settings);
+    if !read_to_end(body).await || !delay_uplink(&context).await {
+        // It never reached the limiter.
+        return break_connection(&conn_control).await;
     }
-    let (counted, in_flight) = desk.count(&asked); //             counted, judged and logged
+    // Count, judge and log it.
+    let (counted, in_flight) = context.count(&request);
     match counted.faults.response_fault {
-        ResponseFault::Reset => return break_connection(&orders).await,
+        ResponseFault::Reset => return break_connection(&conn_control).await,
         ResponseFault::Hang => {
-            desk.stopped().await;
-            return break_connection(&orders).await;
+            context.stopped().await;
+            return break_connection(&conn_control).await;
         }
         ResponseFault::Unaffected | ResponseFault::Outage(_) => {}
     }
-    let latency = desk.settings.latency;
-    if !counted.limited && !desk.delay(latency.work).await {
-        return break_connection(&orders).await;
+    let latency = context.settings.latency;
+    if !counted.limited && !context.delay(latency.work).await {
+        return break_connection(&conn_control).await;
     }
-    let response = build_response(&desk, &asked, &counted, in_flight); // headers tell how it stands now
-    if !desk.delay(latency.down).await {
-        return break_connection(&orders).await;
+    // The headers show the status at this time.
+    let response = build_response(&context, &request, &counted, in_flight);
+    if !context.delay(latency.down).await {
+        return break_connection(&conn_control).await;
     }
     Ok(response)
 }
 
-/// Reads the request to its end, so that the time it counts is the time it has arrived.
+/// Reads the request to its end, so that it counts at the time it has arrived.
 async fn read_to_end(body: Incoming) -> bool {
     Limited::new(body, REQUEST_BYTES_MAX)
         .collect()
@@ -81,19 +85,21 @@ async fn read_to_end(body: Incoming) -> bool {
         .is_ok()
 }
 
-/// The way up, on which the limiter does not know of the request.
-async fn delay_uplink(desk: &ServerContext) -> bool {
-    let _mark = desk.mark_in_transit();
-    desk.delay(desk.settings.latency.up).await
+/// The uplink delay, during which the limiter does not know of the request.
+async fn delay_uplink(context: &ServerContext) -> bool {
+    let _mark = context.mark_in_transit();
+    context.delay(context.settings.latency.up).await
 }
 
-/// Breaks the connection instead of answering. What waits here is dropped with the connection.
-async fn break_connection(orders: &ConnectionControl) -> Result<Response<SimBody>, Infallible> {
-    orders.reset();
+/// Resets the connection instead of responding. Dropping the connection drops this future too.
+async fn break_connection(
+    conn_control: &ConnectionControl,
+) -> Result<Response<SimBody>, Infallible> {
+    conn_control.reset();
     std::future::pending().await
 }
 
-/// What an answer says, before anything spoils it.
+/// The content of a response, before any fault changes it.
 struct Content {
     status: u16,
     media_type: &'static str,
@@ -102,15 +108,15 @@ struct Content {
 }
 
 fn build_response(
-    desk: &ServerContext,
-    asked: &SimRequest,
+    context: &ServerContext,
+    request: &SimRequest,
     counted: &CountedRequest,
     in_flight: InFlightRequest,
 ) -> Response<SimBody> {
-    let wall = skewed(desk.now().wall, counted.faults.skew_secs);
-    let content = content(&desk.settings, asked, counted, wall);
-    // Nobody reads the body of these, so the provider is done with them now.
-    let in_flight = if asked.head_only || matches!(content.status, 204 | 304) {
+    let wall = skewed(context.now().wall, counted.faults.skew_secs);
+    let content = content(&context.settings, request, counted, wall);
+    // These have no body, so the provider is done with them now.
+    let in_flight = if request.head_only || matches!(content.status, 204 | 304) {
         in_flight.complete();
         None
     } else {
@@ -120,14 +126,14 @@ fn build_response(
     let wait = if counted.limited {
         Span::ZERO
     } else {
-        desk.draw(desk.settings.latency.body)
+        context.draw(context.settings.latency.body)
     };
     let body = SimBody::new(content.body, wait, counted.faults.body, in_flight);
     let mut response = plain(content.status, content.media_type, body);
     let fields = response.headers_mut();
     fields.insert(DATE, value(&http_date(wall.0 / 1_000_000)));
-    for (name, told) in content.headers {
-        fields.append(name, value(&told));
+    for (name, text) in content.headers {
+        fields.append(name, value(&text));
     }
     if counted.faults.body == BodyFault::Truncated {
         fields.insert(CONTENT_LENGTH, HeaderValue::from(announced));
@@ -141,10 +147,10 @@ fn build_response(
     response
 }
 
-/// An outage hides everything else; a refusal speaks in the provider's style.
+/// An outage hides everything else; a 429 has the provider's style.
 fn content(
     settings: &Settings,
-    asked: &SimRequest,
+    request: &SimRequest,
     counted: &CountedRequest,
     wall: Wall,
 ) -> Content {
@@ -152,7 +158,7 @@ fn content(
         rules: &counted.limits,
         binding: counted.binding,
         wall,
-        entity: &asked.entity,
+        entity: &request.entity,
     };
     if let ResponseFault::Outage(status) = counted.faults.response_fault {
         let body = json!({"error": "simulated outage"}).to_string();
@@ -176,7 +182,7 @@ fn content(
         };
     }
     let LimitInfo { headers, members } = style.every_response(&facts);
-    let body = success(members, asked, settings.body_bytes);
+    let body = success(members, request, settings.body_bytes);
     Content {
         status: settings.status,
         media_type: JSON,
@@ -185,7 +191,7 @@ fn content(
     }
 }
 
-/// An answer with a body and nothing else.
+/// A response with a body and nothing else.
 pub(super) fn plain(status: u16, media_type: &'static str, body: SimBody) -> Response<SimBody> {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
@@ -195,10 +201,10 @@ pub(super) fn plain(status: u16, media_type: &'static str, body: SimBody) -> Res
     response
 }
 
-/// Names the call it answers, so that a client can see cross-talk; padded to the size asked for.
-fn success(mut members: Map<String, Value>, asked: &SimRequest, bytes_min: usize) -> String {
-    members.insert("path".to_owned(), asked.path.clone().into());
-    if let Some(call) = &asked.call {
+/// Names its call, so that a client can detect mixed-up responses; padded to the configured size.
+fn success(mut members: Map<String, Value>, request: &SimRequest, bytes_min: usize) -> String {
+    members.insert("path".to_owned(), request.path.clone().into());
+    if let Some(call) = &request.call {
         members.insert("call".to_owned(), call.clone().into());
     }
     members.insert("padding".to_owned(), "".into());
@@ -208,7 +214,8 @@ fn success(mut members: Map<String, Value>, asked: &SimRequest, bytes_min: usize
     Value::Object(members).to_string()
 }
 
-/// Everything told is printable ASCII; if a style ever were not, its header would be empty, not a crash.
+/// Every header value is printable ASCII; if a style ever sent another, its header would be empty,
+/// not a crash.
 fn value(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""))
 }

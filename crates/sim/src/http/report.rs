@@ -1,7 +1,7 @@
-//! What the provider says about us: the judge's figures as JSON.
+//! The provider's report: the judge's figures as JSON.
 //!
-//! Promises: figures come from the judge's log and the book's tally, nothing is estimated; a scope is
-//! named by its entity and by the order of its key, never by the key.
+//! Promises: figures come from the judge's log and the state's tally, nothing is estimated; a scope
+//! is named by its entity and by the number of its key, never by the key.
 //!
 //! Never: rounds a violation away.
 
@@ -17,70 +17,71 @@ use super::clock::Reading;
 use super::scope::ScopeRecord;
 use super::state::{ProviderState, RecordedChange, Tally};
 
-/// Duplicates named in a report; their number is always whole.
+/// Duplicates named in a report; their count is always complete.
 const DUPLICATES_NAMED_MAX: usize = 100;
 
-/// The judgement over everything since the start or the last reset.
+/// The report since the start or the last reset.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Seconds since the provider started.
     pub seconds: f64,
-    /// Requests that met the limiter.
+    /// Requests that reached the limiter.
     pub arrivals: usize,
     /// Those that every rule allowed.
     pub accepted: usize,
-    /// Those that a rule refused: each is one violation.
+    /// Those that a rule limited: each is one violation.
     pub violations: usize,
     /// Calls accepted more than once, by `X-Call-Id`.
     pub duplicates: usize,
     /// Their ids, at most a hundred.
     pub duplicate_calls: Vec<String>,
-    /// Requests answered to the last byte.
+    /// Requests whose response was sent to the last byte.
     pub answered: usize,
-    /// Requests counted whose answer broke off or never came.
+    /// Requests counted whose response broke off or was never sent.
     pub unanswered: usize,
-    /// Requests counted and not answered yet.
+    /// Requests counted whose response is not complete yet.
     pub in_flight: usize,
     /// Requests read and not counted yet.
     pub on_the_way: usize,
-    /// Requests that a planned fault has touched.
+    /// Requests that a planned fault has affected.
     pub struck: usize,
-    /// Requests enforced after the log was full; all figures below leave them out.
+    /// Requests enforced after the log was full; the figures below do not include them.
     pub unjudged: usize,
     /// One entry per entity and key that has limits of its own.
     pub scopes: Vec<ScopeReport>,
 }
 
-/// The judgement over one scope.
+/// The report of one scope.
 #[derive(Clone, Debug, Serialize)]
 pub struct ScopeReport {
     /// `all`, the entity, `key1`, or `entity/key1`.
     pub scope: String,
-    /// Requests that met the limiter.
+    /// Requests that reached the limiter.
     pub arrivals: usize,
     /// Those that every rule allowed.
     pub accepted: usize,
-    /// Those that a rule refused.
+    /// Those that a rule limited.
     pub violations: usize,
     /// Rule by rule.
     pub rules: Vec<RuleReport>,
-    /// Waits by priority, of calls that told when they were submitted.
+    /// Waits by priority, of calls with `X-Submitted-At`.
     pub waits: WaitsReport,
 }
 
-/// The judgement over one rule of one scope.
+/// The report of one rule of one scope.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleReport {
-    /// The rule as the settings have it.
+    /// The rule as in the settings.
     pub rule: String,
-    /// What it enforces now.
+    /// The number that it enforces now.
     pub limit: u64,
-    /// Most units that arrived in any window, refused ones included; for a limit on calls in flight
-    /// nothing, since a refused call is never in flight.
+    /// Most units that arrived in any window, 429s included; for a limit on calls in flight `null`,
+    /// since a limited call is never in flight.
     pub most_arrived: Option<u64>,
     /// Most units accepted in any window; most accepted calls at a time.
     pub most_accepted: u64,
-    /// Accepted units beside what the rule would have allowed, from the first arrival to the last.
+    /// Accepted units and the units the rule would have allowed, from the first arrival to the
+    /// last.
     pub quota: Option<QuotaReport>,
 }
 
@@ -89,8 +90,8 @@ pub struct RuleReport {
 pub struct QuotaReport {
     /// Units accepted.
     pub accepted: u64,
-    /// Units the rule would have allowed; each stretch between two changes of the limit counts as if
-    /// the rule were unused at its start, so it is an upper bound.
+    /// Units the rule would have allowed; each stretch between two changes of the limit counts as
+    /// if the rule were unused at its start, so it is an upper bound.
     pub allowed: u64,
     /// The first in percent of the second.
     pub percent: f64,
@@ -101,7 +102,7 @@ pub struct QuotaReport {
 pub struct WaitsReport {
     /// Of `X-Priority: high`.
     pub high: Option<WaitReport>,
-    /// Of all that say nothing else.
+    /// Of all other calls.
     pub normal: Option<WaitReport>,
     /// Of `X-Priority: low`.
     pub low: Option<WaitReport>,
@@ -120,7 +121,7 @@ pub struct WaitReport {
     pub max_ms: f64,
 }
 
-/// A copy of the book, taken under its lock.
+/// A copy of the state, taken under its lock.
 #[derive(Debug)]
 pub(crate) struct ReportInput {
     specs: Vec<RuleSpec>,
@@ -134,14 +135,14 @@ pub(crate) struct ReportInput {
 }
 
 impl ReportInput {
-    pub(crate) fn take(book: &ProviderState, now: Reading, on_the_way: usize) -> ReportInput {
+    pub(crate) fn take(state: &ProviderState, now: Reading, on_the_way: usize) -> ReportInput {
         ReportInput {
-            specs: book.specs().to_vec(),
-            limits: book.limits().to_vec(),
-            changes: book.changes().to_vec(),
-            records: book.scope_records(),
-            names: book.call_names(),
-            tally: book.tally(),
+            specs: state.specs().to_vec(),
+            limits: state.limits().to_vec(),
+            changes: state.changes().to_vec(),
+            records: state.scope_records(),
+            names: state.call_names(),
+            tally: state.tally(),
             on_the_way,
             since_start: now.since_start.since(Micros(0)),
         }
@@ -159,7 +160,7 @@ impl Report {
         let scopes: Vec<ScopeReport> = input
             .records
             .iter()
-            .map(|judged| ScopeReport::judge(judged, input))
+            .map(|record| ScopeReport::judge(record, input))
             .collect();
         let duplicates = duplicates(&input.records);
         let named = duplicates
@@ -191,17 +192,17 @@ impl Report {
 }
 
 impl ScopeReport {
-    fn judge(judged: &ScopeRecord, input: &ReportInput) -> ScopeReport {
-        let judge = &judged.judge;
+    fn judge(record: &ScopeRecord, input: &ReportInput) -> ScopeReport {
+        let judge = &record.judge;
         let waits = |priority| judge.waits(priority).map(WaitReport::from);
         let rules = input.specs.iter().enumerate();
         ScopeReport {
-            scope: judged.name.clone(),
+            scope: record.name.clone(),
             arrivals: judge.arrivals().len(),
             accepted: judge.accepted(),
             violations: judge.violations(),
             rules: rules
-                .map(|(index, spec)| rule(index, spec, judged, input))
+                .map(|(index, spec)| rule(index, spec, record, input))
                 .collect(),
             waits: WaitsReport {
                 high: waits(Priority::High),
@@ -223,7 +224,7 @@ impl From<Waits> for WaitReport {
     }
 }
 
-fn rule(index: usize, spec: &RuleSpec, judged: &ScopeRecord, input: &ReportInput) -> RuleReport {
+fn rule(index: usize, spec: &RuleSpec, record: &ScopeRecord, input: &ReportInput) -> RuleReport {
     let changes: Vec<&RecordedChange> = input
         .changes
         .iter()
@@ -232,14 +233,14 @@ fn rule(index: usize, spec: &RuleSpec, judged: &ScopeRecord, input: &ReportInput
     let most = |which| {
         spec.counting
             .window()
-            .map(|w| judged.judge.max_in_any_window(w, spec.unit, which))
+            .map(|w| record.judge.max_in_any_window(w, spec.unit, which))
     };
     RuleReport {
         rule: spec.to_string(),
         limit: input.limits.get(index).copied().unwrap_or_default(),
         most_arrived: most(ArrivalFilter::Arrived),
-        most_accepted: most(ArrivalFilter::Accepted).unwrap_or(judged.in_flight_most),
-        quota: quota(spec, &judged.judge, &changes),
+        most_accepted: most(ArrivalFilter::Accepted).unwrap_or(record.in_flight_most),
+        quota: quota(spec, &record.judge, &changes),
     }
 }
 
@@ -270,10 +271,10 @@ fn quota(spec: &RuleSpec, judge: &Judge, changes: &[&RecordedChange]) -> Option<
     })
 }
 
-/// Over all scopes: a call made again under another key is made twice all the same.
-fn duplicates(judged: &[ScopeRecord]) -> Vec<CallId> {
+/// Over all scopes: a retry under another key is a duplicate too.
+fn duplicates(records: &[ScopeRecord]) -> Vec<CallId> {
     let mut all = Judge::new();
-    for arrival in judged.iter().flat_map(|judged| judged.judge.arrivals()) {
+    for arrival in records.iter().flat_map(|record| record.judge.arrivals()) {
         all.record_arrival(*arrival);
     }
     all.duplicates()

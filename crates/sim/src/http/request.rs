@@ -1,13 +1,13 @@
-//! A request as the provider reads it: who asks for what, at what cost.
+//! A request as the provider reads it: scope, call, priority, cost.
 //!
 //! | header | meaning |
 //! |---|---|
-//! | `X-Call-Id` | names the call; an attempt made again carries the same one |
-//! | `X-Submitted-At` | when the caller asked, epoch seconds with a fraction |
+//! | `X-Call-Id` | names the call; a retry carries the same one |
+//! | `X-Submitted-At` | when the caller submitted the call, epoch seconds with a fraction |
 //! | `X-Priority` | `high`, `normal` or `low` |
 //! | `X-Cost` | `tokens=1200, points=3`; one call unless `calls=` says otherwise |
 //!
-//! Promises: never fails; what is missing or malformed has its default.
+//! Promises: never fails; a missing or malformed value has its default.
 //!
 //! Never: shows a caller's key. It is compared and counted, not printed.
 
@@ -22,22 +22,22 @@ use crate::rule::{Cost, Unit};
 
 use super::settings::{KeyLocation, Settings};
 
-/// Longest call id that is kept; UUIDs have 36 characters, trace ids 55. A longer one is no id.
+/// Longest call id that is stored; UUIDs have 36 characters, trace ids 55. A longer one is ignored.
 pub const CALL_ID_BYTES_MAX: usize = 128;
 
-/// Characters kept of a path, an entity and a key. The log holds 10 000 paths, so 2.5 MB; names that
-/// differ only beyond this are one.
+/// Characters stored of a path, an entity and a key. The log holds 10 000 paths, so 2.5 MB; names
+/// that differ only beyond this are one.
 pub const NAME_CHARS_MAX: usize = 256;
 
-/// What one request asks.
+/// One request.
 #[derive(Debug)]
 pub(crate) struct SimRequest {
     pub(crate) scope: ScopeKey,
-    /// First path segment, also when limits are not per entity: some styles tell it.
+    /// First path segment, also when limits are not per entity: some styles return it.
     pub(crate) entity: String,
     /// Without the query, which may hold a key.
     pub(crate) path: String,
-    /// Whether only the head of the answer is wanted.
+    /// Whether the request is a HEAD request.
     pub(crate) head_only: bool,
     pub(crate) call: Option<String>,
     pub(crate) submitted: Option<Wall>,
@@ -45,7 +45,7 @@ pub(crate) struct SimRequest {
     pub(crate) cost: Cost,
 }
 
-/// Whose limits a request is counted against.
+/// The scope whose limits count a request.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ScopeKey {
     pub(crate) entity: Option<String>,
@@ -88,7 +88,7 @@ fn header<'a>(head: &'a Parts, name: &str) -> Option<&'a str> {
     head.headers.get(name)?.to_str().ok().map(str::trim)
 }
 
-/// A request without a key shares the empty one with all others that have none.
+/// All requests without a key share the empty key.
 fn key(head: &Parts, place: &KeyLocation) -> String {
     let found = match place {
         KeyLocation::Header(name) => header(head, name),
@@ -125,7 +125,7 @@ fn cost(text: &str, settings: &Settings) -> Cost {
     known.fold(start, |cost, (unit, amount)| cost.with(unit, amount))
 }
 
-/// Epoch seconds with at most six decimals, without a detour through floats.
+/// Epoch seconds with at most six decimals, parsed without floats.
 fn epoch(text: &str) -> Option<Wall> {
     let (secs, fraction) = text.split_once('.').unwrap_or((text, ""));
     let secs = Span::from_secs(secs.parse().ok()?);
@@ -154,10 +154,13 @@ mod tests {
 
     #[test]
     fn everything_has_a_default() {
-        let asked = read(&Settings::default(), "/", &[]);
-        assert_eq!(asked.scope, ScopeKey::default());
-        assert_eq!((asked.call, asked.submitted), (None, None));
-        assert_eq!((asked.priority, asked.cost), (Priority::Normal, Cost::CALL));
+        let request = read(&Settings::default(), "/", &[]);
+        assert_eq!(request.scope, ScopeKey::default());
+        assert_eq!((request.call, request.submitted), (None, None));
+        assert_eq!(
+            (request.priority, request.cost),
+            (Priority::Normal, Cost::CALL)
+        );
     }
 
     #[test]
@@ -168,15 +171,18 @@ mod tests {
             ("X-Priority", "low"),
             ("X-Cost", "tokens=1200, points=3, pears=9, calls=x"),
         ];
-        let asked = read(&Settings::default(), "/v/x?q=1", &headers);
-        assert_eq!(asked.call.as_deref(), Some("a-1"));
-        assert_eq!(asked.submitted, Some(Wall(1_794_744_000_250_000)));
-        assert_eq!(asked.priority, Priority::Low);
+        let request = read(&Settings::default(), "/v/x?q=1", &headers);
+        assert_eq!(request.call.as_deref(), Some("a-1"));
+        assert_eq!(request.submitted, Some(Wall(1_794_744_000_250_000)));
+        assert_eq!(request.priority, Priority::Low);
         assert_eq!(
-            asked.cost,
+            request.cost,
             Cost::CALL.with(Unit::Tokens, 1_200).with(Unit::Points, 3)
         );
-        assert_eq!((asked.entity.as_str(), asked.path.as_str()), ("v", "/v/x"));
+        assert_eq!(
+            (request.entity.as_str(), request.path.as_str()),
+            ("v", "/v/x")
+        );
     }
 
     #[test]
@@ -191,9 +197,9 @@ mod tests {
     #[test]
     fn long_names_are_cut() {
         let path = format!("/{}", "x".repeat(2 * NAME_CHARS_MAX));
-        let asked = read(&Settings::default(), &path, &[]);
+        let request = read(&Settings::default(), &path, &[]);
         assert_eq!(
-            (asked.path.len(), asked.entity.len()),
+            (request.path.len(), request.entity.len()),
             (NAME_CHARS_MAX, NAME_CHARS_MAX)
         );
     }

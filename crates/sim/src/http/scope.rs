@@ -1,7 +1,7 @@
 //! One scope of the provider: the limits of an entity or a key, their counters and their judge.
 //!
-//! Promises: what arrives is counted and judged in one step; what is told about a rule is read after the
-//! request was counted, as real headers are.
+//! Promises: a request is counted and judged in one step; the advertised status of a rule is read
+//! after the request was counted, as in real headers.
 //!
 //! Never: named by a caller's key.
 
@@ -22,7 +22,7 @@ pub(crate) struct Scope {
     in_flight: u64,
 }
 
-/// The part of a scope that a report is written from.
+/// The part of a scope that the report needs.
 #[derive(Clone, Debug)]
 pub(crate) struct ScopeRecord {
     pub(crate) name: String,
@@ -35,27 +35,28 @@ pub(crate) struct ScopeRecord {
 #[derive(Debug)]
 pub(crate) struct CountOutcome {
     pub(crate) accepted: bool,
-    /// How every rule stands, as it is told.
+    /// The advertised status of every rule.
     pub(crate) limits: Vec<AdvertisedLimit>,
-    /// Index of the rule that speaks: the one that refuses, else the one with the least left.
+    /// Index of the rule to report: the one that limits, otherwise the one with the least
+    /// remaining.
     pub(crate) binding: usize,
 }
 
 impl Scope {
-    /// A scope in which nothing has been counted; `limits` are the numbers in force at `at`.
+    /// A scope in which nothing has been counted; `limits` are the numbers enforced at `at`.
     pub(crate) fn new(name: String, specs: &[RuleSpec], limits: &[u64], at: Micros) -> Scope {
         let mut provider = Provider::new(specs.to_vec());
         for (rule, limit) in limits.iter().enumerate() {
             provider.change(rule, *limit, at);
         }
-        let judged = ScopeRecord {
+        let record = ScopeRecord {
             name,
             judge: Judge::new(),
             in_flight_most: 0,
         };
         Scope {
             provider,
-            record: judged,
+            record,
             in_flight: 0,
         }
     }
@@ -64,29 +65,30 @@ impl Scope {
         &self.record
     }
 
-    /// A request meets the limiter. `attempt` names it for the counters, `call` for the judge; without
-    /// the latter it is enforced and not judged. `told` are the lies, rule by rule.
+    /// A request reaches the limiter. `attempt` names it for the counters, `call` for the judge;
+    /// without `call` it is enforced and not judged. `advertised` has the numbers that the headers
+    /// show instead of the enforced ones, rule by rule.
     pub(crate) fn arrive(
         &mut self,
-        asked: &SimRequest,
+        request: &SimRequest,
         (attempt, call): (CallId, Option<CallId>),
-        told: &[Option<u64>],
+        advertised: &[Option<u64>],
         now: Reading,
     ) -> CountOutcome {
-        let answer = self.provider.arrive(attempt, now.at(), asked.cost);
-        let accepted = answer == Decision::Accepted;
+        let decision = self.provider.arrive(attempt, now.at(), request.cost);
+        let accepted = decision == Decision::Accepted;
         if let Some(call) = call {
-            self.log(asked, call, accepted, now);
+            self.log(request, call, accepted, now);
         }
         if accepted {
             self.in_flight += 1;
             self.record.in_flight_most = self.record.in_flight_most.max(self.in_flight);
         }
-        let meters = self.advertised_limits(told, &answer, now);
-        let binding = binding(&meters, &answer);
+        let limits = self.advertised_limits(advertised, &decision, now);
+        let binding = binding(&limits, &decision);
         CountOutcome {
             accepted,
-            limits: meters,
+            limits,
             binding,
         }
     }
@@ -101,9 +103,9 @@ impl Scope {
         self.provider.change(rule, limit, at);
     }
 
-    fn log(&mut self, asked: &SimRequest, id: CallId, accepted: bool, now: Reading) {
-        let SimRequest { cost, priority, .. } = *asked;
-        if let Some(submitted) = asked.submitted {
+    fn log(&mut self, request: &SimRequest, id: CallId, accepted: bool, now: Reading) {
+        let SimRequest { cost, priority, .. } = *request;
+        if let Some(submitted) = request.submitted {
             // A caller whose clock is ahead did not wait at all.
             let at = Micros(submitted.0.min(now.wall.0));
             self.record.judge.record_submit(id, at, priority);
@@ -119,8 +121,8 @@ impl Scope {
 
     fn advertised_limits(
         &mut self,
-        told: &[Option<u64>],
-        answer: &Decision,
+        advertised: &[Option<u64>],
+        decision: &Decision,
         now: Reading,
     ) -> Vec<AdvertisedLimit> {
         let windows: Vec<Option<Span>> = self
@@ -128,47 +130,50 @@ impl Scope {
             .rules()
             .map(|spec| spec.counting.window())
             .collect();
-        let mut meters = Vec::with_capacity(windows.len());
+        let mut limits = Vec::with_capacity(windows.len());
         for (rule, window) in windows.into_iter().enumerate() {
-            let Some(standing) = self.provider.status(rule, now.at()) else {
+            let Some(status) = self.provider.status(rule, now.at()) else {
                 continue;
             };
-            let (limit, left) = as_advertised(standing, told.get(rule).copied().flatten());
-            let reset = match *answer {
+            let (limit, remaining) = as_advertised(status, advertised.get(rule).copied().flatten());
+            let reset = match *decision {
                 Decision::Limited {
                     rule: refusing,
                     retry_after: Some(wait),
                     ..
                 } if refusing == rule => wait,
-                Decision::Limited { .. } | Decision::Accepted => standing.reset_after,
+                Decision::Limited { .. } | Decision::Accepted => status.reset_after,
             };
-            meters.push(AdvertisedLimit {
+            limits.push(AdvertisedLimit {
                 limit,
-                remaining: left,
+                remaining,
                 window,
                 reset,
             });
         }
-        meters
+        limits
     }
 }
 
-/// A lie about the limit is a lie about what is left: the same number has been used up.
-fn as_advertised(standing: LimitStatus, lie: Option<u64>) -> (u64, u64) {
+/// A false limit also changes the advertised remaining count: the same number has been used.
+fn as_advertised(status: LimitStatus, advertised: Option<u64>) -> (u64, u64) {
     let LimitStatus {
         limit, remaining, ..
-    } = standing;
-    match lie {
+    } = status;
+    match advertised {
         None => (limit, remaining),
-        Some(lie) => (lie, lie.saturating_sub(limit.saturating_sub(remaining))),
+        Some(advertised) => (
+            advertised,
+            advertised.saturating_sub(limit.saturating_sub(remaining)),
+        ),
     }
 }
 
-fn binding(meters: &[AdvertisedLimit], answer: &Decision) -> usize {
-    match *answer {
+fn binding(limits: &[AdvertisedLimit], decision: &Decision) -> usize {
+    match *decision {
         Decision::Limited { rule, .. } => rule,
         Decision::Accepted => {
-            let least = meters
+            let least = limits
                 .iter()
                 .enumerate()
                 .min_by_key(|(_, meter)| meter.remaining);

@@ -1,9 +1,9 @@
 //! Accepting connections and ending them.
 //!
-//! Promises: at most [`CONNECTIONS_MAX`] at a time; on stop no new one is accepted, answers under way
-//! have [`GRACE`] to finish, and no task is left behind.
+//! Promises: at most [`CONNECTIONS_MAX`] at a time; on stop no new one is accepted, running
+//! responses have [`GRACE`] to finish, and no task is left behind.
 //!
-//! Never: knows what a request is about.
+//! Never: inspects a request.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -30,37 +30,37 @@ use super::handler::handle;
 /// Connections open at a time; more wait in the kernel's queue. One task and about 16 KiB each.
 pub const CONNECTIONS_MAX: usize = 4_096;
 
-/// How long answers under way may take after the order to stop. Loopback answers take milliseconds; a
-/// body that drips or never ends is cut off after this.
+/// How long running responses may take after the stop signal. Loopback responses take milliseconds;
+/// a body that drips or never ends is cut off after this.
 pub const GRACE: Duration = Duration::from_millis(500);
 
-/// Rest after a failed accept, so that a lack of descriptors is not a busy loop.
+/// Pause after a failed accept, so that a lack of descriptors does not cause a busy loop.
 const ACCEPT_PAUSE: Span = Span::from_millis(10);
 
-/// Largest request head: room for long query strings, well above what clients send.
+/// Largest request head: room for long query strings, well above the heads that clients send.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// What a port is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PortRole {
-    /// Clients of the provider; faults strike.
+    /// Clients of the provider; faults apply.
     Clients,
-    /// The control plane alone; nothing strikes.
+    /// The control plane only; no fault applies.
     Control,
 }
 
 /// Accepts until the provider stops, then ends every connection.
-pub(super) async fn accept(listener: TcpListener, desk: Arc<ServerContext>, door: PortRole) {
+pub(super) async fn accept(listener: TcpListener, context: Arc<ServerContext>, role: PortRole) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            () = desk.stopped() => break,
+            () = context.stopped() => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(connection(stream, Arc::clone(&desk), door));
+                    connections.spawn(connection(stream, Arc::clone(&context), role));
                 }
-                // Client gone already, or no descriptors left: give others the time to end.
+                // The client is already gone, or no descriptor is free: wait until others end.
                 Err(_) => real_time::sleep(ACCEPT_PAUSE).await,
             }
         }
@@ -72,21 +72,27 @@ pub(super) async fn accept(listener: TcpListener, desk: Arc<ServerContext>, door
     }
 }
 
-/// Serves one connection until the client is done, it is ordered to break, or the provider stops.
-async fn connection(stream: TcpStream, desk: Arc<ServerContext>, door: PortRole) {
-    // Answers are small and waited for; a socket that refuses the option works all the same.
+/// Serves one connection until the client is done, a fault resets it, or the provider stops.
+async fn connection(stream: TcpStream, context: Arc<ServerContext>, role: PortRole) {
+    // Responses are small and clients wait for them; a socket that rejects the option still works.
     stream.set_nodelay(true).ok();
-    let orders = Arc::new(ConnectionControl::default());
+    let conn_control = Arc::new(ConnectionControl::default());
     let wire = FaultStream::new(
         stream,
-        Arc::clone(&orders),
+        Arc::clone(&conn_control),
         PortResetPolicy {
-            context: Arc::clone(&desk),
-            role: door,
+            context: Arc::clone(&context),
+            role,
         },
     );
-    let service =
-        service_fn(|request| serve(Arc::clone(&desk), Arc::clone(&orders), door, request));
+    let service = service_fn(|request| {
+        serve(
+            Arc::clone(&context),
+            Arc::clone(&conn_control),
+            role,
+            request,
+        )
+    });
     let mut conn = std::pin::pin!(
         http1::Builder::new()
             .auto_date_header(false)
@@ -94,31 +100,31 @@ async fn connection(stream: TcpStream, desk: Arc<ServerContext>, door: PortRole)
             .serve_connection(TokioIo::new(wire), service)
     );
     tokio::select! {
-        // A client that breaks off is its own business; the book has what it sent.
+        // A client that disconnects is no error here; the state has recorded its requests.
         _ = conn.as_mut() => return,
-        () = orders.wait_for_reset() => return,
-        () = desk.stopped() => conn.as_mut().graceful_shutdown(),
+        () = conn_control.wait_for_reset() => return,
+        () = context.stopped() => conn.as_mut().graceful_shutdown(),
     }
     tokio::select! {
         _ = conn => {}
-        () = orders.wait_for_reset() => {}
+        () = conn_control.wait_for_reset() => {}
     }
 }
 
-/// Behind the control door there is nothing but the control plane.
+/// The control port serves only the control plane.
 async fn serve(
-    desk: Arc<ServerContext>,
-    orders: Arc<ConnectionControl>,
-    door: PortRole,
+    context: Arc<ServerContext>,
+    conn_control: Arc<ConnectionControl>,
+    role: PortRole,
     request: Request<Incoming>,
 ) -> Result<Response<SimBody>, Infallible> {
-    match door {
-        PortRole::Clients => handle(desk, orders, request).await,
-        PortRole::Control => Ok(control::handle(&desk, request).await),
+    match role {
+        PortRole::Clients => handle(context, conn_control, request).await,
+        PortRole::Control => Ok(control::handle(&context, request).await),
     }
 }
 
-/// Lets faults strike bytes only at the door for clients.
+/// Applies byte-level faults only on the port for clients.
 #[derive(Debug)]
 struct PortResetPolicy {
     context: Arc<ServerContext>,

@@ -1,7 +1,7 @@
-//! What a simulated provider is told before it starts.
+//! The settings of a simulated provider.
 //!
-//! Promises: plain data; every field has a default that makes a friendly provider on a free loopback
-//! port with no limit at all.
+//! Promises: plain data; every field has a default; the defaults give a provider on a free loopback
+//! port without any limit.
 //!
 //! Never: read from a file or the environment here; the command line fills it in `cmd/serve.rs`.
 
@@ -23,27 +23,27 @@ const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCA
 pub struct Settings {
     /// Where it listens.
     pub listen: SocketAddr,
-    /// A second address that serves only the control plane (`/-/…`): it answers even while the first
-    /// one resets every connection.
+    /// A second address that serves only the control plane (`/-/…`): it responds even while the
+    /// first one resets every connection.
     pub control: Option<SocketAddr>,
     /// The limits, all of which must allow a request.
     pub rules: Vec<RuleSpec>,
-    /// Whether every first path segment has limits of its own.
+    /// Whether each first path segment is counted separately.
     pub per_entity: bool,
-    /// Where the caller's key is; every key then has limits of its own.
+    /// Where the caller's key is; each key is then counted separately.
     pub key: Option<KeyLocation>,
-    /// How it answers excess.
+    /// How it responds above a limit.
     pub style: Style,
-    /// Delays on the way up (a request counts after it), of the work and the body (a refusal has
-    /// neither), and on the way down.
+    /// Delays of the uplink (a request counts after it), of the work and the body (a 429 has
+    /// neither), and of the downlink.
     pub latency: Latency,
-    /// Feeds the dice of the delays.
+    /// Seeds the delays.
     pub seed: u64,
-    /// Status of a success.
+    /// Status of a successful response.
     pub status: u16,
-    /// Smallest size of a success's body.
+    /// Smallest body of a successful response.
     pub body_bytes: usize,
-    /// What goes wrong, and when.
+    /// Planned faults.
     pub faults: Vec<PlannedFault>,
 }
 
@@ -78,7 +78,7 @@ impl Settings {
     /// A provider with these limits, written as `sliding 40/10s, in-flight 4`.
     ///
     /// # Errors
-    /// The first rule that cannot be read.
+    /// The first rule that cannot be parsed.
     pub fn with_rules(rules: &str) -> Result<Settings, SpecError> {
         Ok(Settings {
             rules: RuleSpec::parse_all(rules)?,
@@ -86,19 +86,19 @@ impl Settings {
         })
     }
 
-    /// Answers excess this way.
+    /// Sets the style of 429s.
     #[must_use]
     pub fn style(self, style: Style) -> Settings {
         Settings { style, ..self }
     }
 
-    /// Takes its time this way.
+    /// Sets the delays.
     #[must_use]
     pub fn latency(self, latency: Latency) -> Settings {
         Settings { latency, ..self }
     }
 
-    /// Gives every first path segment limits of its own.
+    /// Counts each first path segment separately.
     #[must_use]
     pub fn per_entity(self) -> Settings {
         Settings {
@@ -107,7 +107,7 @@ impl Settings {
         }
     }
 
-    /// Gives every key limits of its own.
+    /// Counts each key separately.
     #[must_use]
     pub fn per_key(self, place: KeyLocation) -> Settings {
         Settings {
@@ -119,7 +119,7 @@ impl Settings {
     /// Plans a fault, written as `outage 8s..11s 503`.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If it cannot be parsed.
     pub fn fault(mut self, line: &str) -> Result<Settings, FaultParseError> {
         self.faults.push(line.parse()?);
         Ok(self)

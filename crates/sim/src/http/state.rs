@@ -1,9 +1,11 @@
-//! The provider's book: what it has counted, against which limits, and the log it judges by.
+//! The provider's state: counters per scope and limit, and the log for the report.
 //!
-//! Promises: one request is counted, judged and logged in one step; a limit that changes on schedule
-//! changes at its exact instant for every scope, not at the next request; everything kept is bounded.
+//! Promises: one request is counted, judged and logged in one step; a limit that changes on
+//! schedule changes at its exact instant for every scope, not at the next request; all state is
+//! bounded.
 //!
-//! Never: reads a clock or waits. [`ServerContext`](super::desk::Desk) holds the lock and the time.
+//! Never: reads a clock or waits. [`ServerContext`](super::context::ServerContext) holds the lock
+//! and the clock.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -19,15 +21,15 @@ use super::request::{ScopeKey, SimRequest};
 use super::scope::{CountOutcome, Scope, ScopeRecord};
 use super::style::AdvertisedLimit;
 
-/// Scopes with limits of their own; later ones share one named `other`. A thousand entities times keys
-/// is more than any provider's catalogue in the tests.
+/// Scopes with limits of their own; later ones share one named `other`. A thousand entities times
+/// keys is more than any provider's catalogue in the tests.
 pub const SCOPES_MAX: usize = 1_000;
 
-/// Arrivals judged: 500 000 × about 60 bytes = 30 MB, and at worst 80 MB for their ids. Later ones are
-/// still enforced, and counted as `unjudged` in the report.
+/// Arrivals judged: 500 000 × about 60 bytes = 30 MB, and at worst 80 MB for their ids. Later ones
+/// are still enforced, and the report counts them as `unjudged`.
 pub const ARRIVALS_MAX: usize = 500_000;
 
-/// Lines of the readable log, the newest kept: 10 000 × about 200 bytes = 2 MB.
+/// Lines of the readable log, the newest ones: 10 000 × about 200 bytes = 2 MB.
 pub const LOG_LINES_MAX: usize = 10_000;
 
 /// Changes of limits remembered for the report; a scenario has a handful.
@@ -36,13 +38,13 @@ const CHANGES_MAX: usize = 1_000;
 /// Why a fault was not planned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FaultError {
-    /// It could not be read.
+    /// It could not be parsed.
     #[error(transparent)]
     Bad(#[from] FaultParseError),
-    /// There is no room for it.
+    /// The plan is full.
     #[error(transparent)]
     Full(#[from] PlanFull),
-    /// It is about a rule that the provider does not have.
+    /// It names a rule that the provider does not have.
     #[error("fault `{fault}`: there is no rule {rule}; there are {rules}, counted from 0")]
     NoRule {
         /// The fault.
@@ -58,10 +60,10 @@ pub enum FaultError {
 #[derive(Debug)]
 pub(crate) struct ProviderState {
     specs: Vec<RuleSpec>,
-    /// Counts resets: what was counted before the last one is no longer known here.
+    /// Counts resets: requests counted before the last one are no longer known here.
     generation: u64,
     plan: FaultPlan,
-    /// What each rule enforces now.
+    /// The number that each rule enforces now.
     limits: Vec<u64>,
     changes: Vec<RecordedChange>,
     caught_up: Reading,
@@ -82,15 +84,15 @@ pub(crate) struct RecordedChange {
     pub(crate) limit: u64,
 }
 
-/// Numbers that need no judge.
+/// Counters that need no judge.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) arrivals: usize,
-    /// Answers handed over to the last byte.
+    /// Responses handed over to the last byte.
     pub(crate) answered: usize,
-    /// Requests that a fault has touched.
+    /// Requests that a fault has affected.
     pub(crate) struck: usize,
-    /// Counted and not finished, refused ones included.
+    /// Counted and not finished, 429s included.
     pub(crate) in_flight: usize,
 }
 
@@ -105,7 +107,7 @@ pub(crate) struct LogLine {
     pub(crate) response_fault: ResponseFault,
 }
 
-/// What was decided about one request.
+/// The decision about one request.
 #[derive(Debug)]
 pub(crate) struct CountedRequest {
     pub(crate) ticket: Ticket,
@@ -142,26 +144,26 @@ impl ProviderState {
         }
     }
 
-    /// A request meets the limiter: it is counted, judged and logged.
-    pub(crate) fn count(&mut self, asked: &SimRequest, now: Reading) -> CountedRequest {
+    /// A request reaches the limiter: it is counted, judged and logged.
+    pub(crate) fn count(&mut self, request: &SimRequest, now: Reading) -> CountedRequest {
         self.catch_up(now);
-        let strike = self.plan.apply_to_request(now.since_start);
+        let faults = self.plan.apply_to_request(now.since_start);
         let attempt = self.fresh_id();
         let judging = self.tally.arrivals < ARRIVALS_MAX;
-        let call = judging.then(|| self.call_id(asked, strike.response_fault));
-        let told = self.advertised(now.since_start);
-        let key = self.scope_key(&asked.scope);
+        let call = judging.then(|| self.call_id(request, faults.response_fault));
+        let advertised = self.advertised(now.since_start);
+        let key = self.scope_key(&request.scope);
         let scope = self.scope(&key);
         let CountOutcome {
             accepted,
-            limits: meters,
+            limits,
             binding,
-        } = scope.arrive(asked, (attempt, call), &told, now);
+        } = scope.arrive(request, (attempt, call), &advertised, now);
         let name = scope.record().name.clone();
         self.tally.arrivals += 1;
         self.tally.in_flight += 1;
-        self.tally.struck += usize::from(strike != AppliedFaults::default());
-        self.write_line(asked, name, accepted, strike.response_fault, now);
+        self.tally.struck += usize::from(faults != AppliedFaults::default());
+        self.write_line(request, name, accepted, faults.response_fault, now);
         let ticket = Ticket {
             generation: self.generation,
             scope: key,
@@ -171,13 +173,13 @@ impl ProviderState {
         CountedRequest {
             ticket,
             limited: !accepted,
-            faults: strike,
-            limits: meters,
+            faults,
+            limits,
             binding,
         }
     }
 
-    /// The provider is done with a request; `whole` if its answer was handed over to the end.
+    /// The provider is done with a request; `whole` if its response was handed over to the end.
     pub(crate) fn finish(&mut self, ticket: &Ticket, whole: bool, now: Reading) {
         if ticket.generation != self.generation {
             return;
@@ -189,12 +191,12 @@ impl ProviderState {
         }
     }
 
-    /// Whether bytes that arrive now may be met with a reset.
+    /// Whether bytes that arrive now may cause a reset.
     pub(crate) fn may_reset_unread(&self, now: Reading) -> bool {
         self.plan.may_reset_unread(now.since_start)
     }
 
-    /// Whether they are; uses up one of `next n`.
+    /// Whether they do; uses up one of `next n`.
     pub(crate) fn resets_unread(&mut self, now: Reading) -> bool {
         self.plan.resets_unread(now.since_start)
     }
@@ -204,8 +206,7 @@ impl ProviderState {
         self.replace_plan(self.plan.clone(), faults, now)
     }
 
-    /// The same in place of everything planned so far; without faults, limits are back at what the
-    /// settings say.
+    /// The same in place of the current plan; without faults, limits return to the settings.
     pub(crate) fn replan(
         &mut self,
         faults: &[PlannedFault],
@@ -214,7 +215,7 @@ impl ProviderState {
         self.replace_plan(FaultPlan::default(), faults, now)
     }
 
-    /// Forgets what was counted and logged; faults stay, time goes on.
+    /// Clears counters and log; faults stay, time continues.
     pub(crate) fn reset(&mut self, now: Reading) {
         let plan = std::mem::take(&mut self.plan);
         *self = ProviderState {
@@ -225,7 +226,7 @@ impl ProviderState {
         self.catch_up(now);
     }
 
-    /// What the report is written from.
+    /// The records of all scopes, for the report.
     pub(crate) fn scope_records(&self) -> Vec<ScopeRecord> {
         self.scopes
             .values()
@@ -237,7 +238,7 @@ impl ProviderState {
         &self.specs
     }
 
-    /// What each rule enforces now.
+    /// The number that each rule enforces now.
     pub(crate) fn limits(&self) -> &[u64] {
         &self.limits
     }
@@ -272,7 +273,7 @@ impl ProviderState {
             self.check_rule(*fault)?;
             plan.add(*fault, now.since_start)?;
         }
-        // Up to now the old plan holds, from now on the new one.
+        // The old plan holds until now, the new one from now on.
         self.catch_up(now);
         self.plan = plan;
         self.catch_up(now);
@@ -293,7 +294,7 @@ impl ProviderState {
         }
     }
 
-    /// Brings every limit to what the plan says for `now`, passing each planned change at its instant.
+    /// Sets every limit to the plan's value for `now`, applying each planned change at its instant.
     fn catch_up(&mut self, now: Reading) {
         let edges = self
             .plan
@@ -331,7 +332,7 @@ impl ProviderState {
         }
     }
 
-    /// What the headers tell instead of the truth, rule by rule.
+    /// The numbers that the headers advertise instead of the enforced ones, rule by rule.
     fn advertised(&self, since_start: Micros) -> Vec<Option<u64>> {
         let limits = self
             .specs
@@ -343,10 +344,10 @@ impl ProviderState {
             .collect()
     }
 
-    /// The key itself, or the one of everybody else when there are too many.
-    fn scope_key(&self, wanted: &ScopeKey) -> ScopeKey {
-        if self.scopes.len() < SCOPES_MAX || self.scopes.contains_key(wanted) {
-            return wanted.clone();
+    /// The key itself, or the key of the shared scope when there are too many.
+    fn scope_key(&self, key: &ScopeKey) -> ScopeKey {
+        if self.scopes.len() < SCOPES_MAX || self.scopes.contains_key(key) {
+            return key.clone();
         }
         ScopeKey {
             entity: Some("other".to_owned()),
@@ -365,7 +366,7 @@ impl ProviderState {
             .expect("inserted above if it was not there")
     }
 
-    /// Keys are named by the order in which they came, so that no report shows one.
+    /// Keys are named by order of arrival, so that no report shows one.
     fn scope_name(&mut self, scope: &ScopeKey) -> String {
         let seen = self.keys.len();
         let number = |key| *self.keys.entry(key).or_insert(seen + 1);
@@ -387,13 +388,13 @@ impl ProviderState {
         CallId(self.next_id)
     }
 
-    /// The id the judge knows the call by. A request that met an outage was not processed: it counts in
-    /// every window, but to make it again is no duplicate, so it is nobody's.
-    fn call_id(&mut self, asked: &SimRequest, fate: ResponseFault) -> CallId {
-        let named = asked
+    /// The id of the call in the judge's log. A request during an outage was not processed: it
+    /// counts in every window, but its retry is no duplicate, so it gets an id of its own.
+    fn call_id(&mut self, request: &SimRequest, response_fault: ResponseFault) -> CallId {
+        let named = request
             .call
             .as_ref()
-            .filter(|_| !matches!(fate, ResponseFault::Outage(_)));
+            .filter(|_| !matches!(response_fault, ResponseFault::Outage(_)));
         match named {
             Some(name) if self.calls.contains_key(name) => self.calls[name],
             Some(name) if self.calls.len() < ARRIVALS_MAX => {
@@ -407,23 +408,23 @@ impl ProviderState {
 
     fn write_line(
         &mut self,
-        asked: &SimRequest,
+        request: &SimRequest,
         scope: String,
         accepted: bool,
-        fate: ResponseFault,
+        response_fault: ResponseFault,
         now: Reading,
     ) {
         if self.lines.len() == LOG_LINES_MAX {
             self.lines.pop_front();
         }
-        let (call, path) = (asked.call.clone(), asked.path.clone());
+        let (call, path) = (request.call.clone(), request.path.clone());
         self.lines.push_back(LogLine {
             at: now.wall,
             scope,
             call,
             path,
             accepted,
-            response_fault: fate,
+            response_fault,
         });
     }
 }

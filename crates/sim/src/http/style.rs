@@ -1,10 +1,10 @@
-//! How providers say "too much", and what they tell about their limits when they say "fine".
+//! How providers report an exceeded limit, and how they advertise limits on success.
 //!
-//! Promises: pure; each style has the status, headers and body that its real model sends (the forms
-//! were taken from public documentation and observed answers, not invented). Waits told in whole
-//! seconds are rounded up, so that a client that obeys is never early.
+//! Promises: pure; each style has the status, headers and body of its real model (taken from public
+//! documentation and observed responses, not invented). Waits in whole seconds are rounded up, so
+//! that a client that applies them is never early.
 //!
-//! Never: decides whether a request is refused, nor reads a clock: the caller passes both.
+//! Never: decides whether a request is limited, nor reads a clock: the caller passes both.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::{Value, json};
 use tollgate_core::time::{Span, Wall};
 
-/// The way a provider answers excess.
+/// How a provider responds above a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
     /// 429 with `Retry-After: 7` (seconds). The most common one.
@@ -21,14 +21,14 @@ pub enum Style {
     RetryAfter,
     /// 429 with `Retry-After: Sun, 15 Nov 2026 12:00:07 GMT`.
     RetryAfterDate,
-    /// 429 and no word about when to come back (Stripe, Slack web, many small ones).
+    /// 429 without a time to retry (Stripe, Slack web, many small ones).
     Bare,
     /// 429 with `X-RateLimit-Limit`, `-Remaining` and `-Reset` (epoch seconds); also on success.
     XRateLimit,
     /// 429 with the structured fields of the IETF draft (08 and later): `RateLimit-Policy:
     /// "rule0";q=40;w=10` and `RateLimit: "rule0";r=0;t=7`, one member per rule; also on success.
     Ietf,
-    /// 429 with `retry-after-ms: 6543` beside `Retry-After` (OpenAI on Azure).
+    /// 429 with `retry-after-ms: 6543` and `Retry-After` (OpenAI on Azure).
     RetryAfterMs,
     /// 429 with SportMonks' body object `rate_limit{resets_in_seconds, remaining,
     /// requested_entity}`; also in the body of successes. No headers at all.
@@ -46,33 +46,34 @@ pub enum Style {
     Omdb,
 }
 
-/// How one rule stands at the moment of an answer, as it is told.
+/// The status of one rule at the time of a response, as it is advertised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdvertisedLimit {
-    /// The number that is told as the limit.
+    /// The advertised limit.
     pub limit: u64,
-    /// What is left of it.
+    /// The advertised remaining count.
     pub remaining: u64,
     /// Length of its window; `None` for a limit on calls in flight.
     pub window: Option<Span>,
-    /// Time until a refused request would be accepted, or until the rule is back to full.
+    /// Time until a limited request would be accepted, or until the rule is unused again.
     pub reset: Span,
 }
 
-/// Everything an answer may tell.
+/// Everything that a response may advertise.
 #[derive(Clone, Debug)]
 pub struct LimitFacts<'a> {
     /// The rules in the order of the settings.
     pub rules: &'a [AdvertisedLimit],
-    /// Index of the rule that speaks: the one that refuses, else the one with the least left.
+    /// Index of the rule to report: the one that limits, otherwise the one with the least
+    /// remaining.
     pub binding: usize,
-    /// The provider's calendar, wrong if its clock is skewed.
+    /// The provider's wall time, wrong if its clock is skewed.
     pub wall: Wall,
-    /// The entity asked for, as the provider names it.
+    /// The requested entity, as the provider names it.
     pub entity: &'a str,
 }
 
-/// The part of an answer that speaks about limits.
+/// The part of a response that is about limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitInfo {
     /// Headers to add, names in the spelling of the model.
@@ -102,7 +103,7 @@ pub const STYLES: [(&str, Style); 12] = [
     ("omdb", Style::Omdb),
 ];
 
-/// A style nobody has.
+/// An unknown style.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no style `{0}`; known are {names}", names = STYLES.map(|(name, _)| name).join(", "))]
 pub struct UnknownStyle(String);
@@ -129,7 +130,7 @@ impl fmt::Display for Style {
 }
 
 impl Style {
-    /// The status of a refusal.
+    /// The status of a limited response.
     #[must_use]
     pub fn status(self) -> u16 {
         match self {
@@ -148,7 +149,7 @@ impl Style {
         }
     }
 
-    /// The media type of a refusal's body.
+    /// The media type of a limited response's body.
     #[must_use]
     pub fn limited_media_type(self) -> &'static str {
         if self == Style::Ietf {
@@ -158,11 +159,11 @@ impl Style {
         }
     }
 
-    /// What a refusal tells.
+    /// Headers and body of a limited response.
     #[must_use]
     pub fn limited_response(self, facts: &LimitFacts<'_>) -> LimitInfo {
-        let mut told = self.every_response(facts);
-        // A refusal that cannot tell how long never says "now".
+        let mut info = self.every_response(facts);
+        // A wait that is not known is never sent as zero.
         let wait = facts.binding().reset.max(Span(1));
         let body = match self {
             Style::RetryAfter | Style::RetryAfterDate | Style::Bare | Style::XRateLimit => {
@@ -188,19 +189,19 @@ impl Style {
             Style::Omdb => json!({"Response": "False", "Error": "Request limit reached!"}),
         };
         if let Value::Object(members) = body {
-            told.members.extend(members);
+            info.members.extend(members);
         }
         match self {
             Style::RetryAfter | Style::Discord | Style::MusicBrainz => {
-                told.header("Retry-After", secs_up(wait));
+                info.header("Retry-After", secs_up(wait));
             }
             Style::RetryAfterDate => {
                 let at = facts.wall + wait;
-                told.header("Retry-After", http_date(epoch_secs_up(at)));
+                info.header("Retry-After", http_date(epoch_secs_up(at)));
             }
             Style::RetryAfterMs => {
-                told.header("retry-after-ms", millis_up(wait));
-                told.header("Retry-After", secs_up(wait));
+                info.header("retry-after-ms", millis_up(wait));
+                info.header("Retry-After", secs_up(wait));
             }
             Style::Bare
             | Style::XRateLimit
@@ -210,16 +211,16 @@ impl Style {
             | Style::AlphaVantage
             | Style::Omdb => {}
         }
-        told
+        info
     }
 
-    /// What every answer tells, success or not.
+    /// Headers and body members of every response, success or not.
     #[must_use]
     pub fn every_response(self, facts: &LimitFacts<'_>) -> LimitInfo {
-        let mut told = LimitInfo::default();
+        let mut info = LimitInfo::default();
         let AdvertisedLimit {
             limit,
-            remaining: left,
+            remaining,
             reset,
             ..
         } = *facts.binding();
@@ -232,46 +233,46 @@ impl Style {
             | Style::AlphaVantage
             | Style::Omdb => {}
             Style::XRateLimit => {
-                told.header("X-RateLimit-Limit", limit);
-                told.header("X-RateLimit-Remaining", left);
-                told.header("X-RateLimit-Reset", reset_epoch);
+                info.header("X-RateLimit-Limit", limit);
+                info.header("X-RateLimit-Remaining", remaining);
+                info.header("X-RateLimit-Reset", reset_epoch);
             }
             Style::GitHub => {
-                told.header("x-ratelimit-limit", limit);
-                told.header("x-ratelimit-remaining", left);
-                told.header("x-ratelimit-used", limit.saturating_sub(left));
-                told.header("x-ratelimit-reset", reset_epoch);
-                told.header("x-ratelimit-resource", "core");
+                info.header("x-ratelimit-limit", limit);
+                info.header("x-ratelimit-remaining", remaining);
+                info.header("x-ratelimit-used", limit.saturating_sub(remaining));
+                info.header("x-ratelimit-reset", reset_epoch);
+                info.header("x-ratelimit-resource", "core");
             }
             Style::MusicBrainz => {
-                told.header("X-RateLimit-Zone", "ip");
-                told.header("X-RateLimit-Limit", limit);
-                told.header("X-RateLimit-Remaining", left);
-                told.header("X-RateLimit-Reset", reset_epoch);
+                info.header("X-RateLimit-Zone", "ip");
+                info.header("X-RateLimit-Limit", limit);
+                info.header("X-RateLimit-Remaining", remaining);
+                info.header("X-RateLimit-Reset", reset_epoch);
             }
             Style::Discord => {
                 let epoch_ms = (facts.wall + reset).0.div_ceil(1_000);
-                told.header("X-RateLimit-Limit", limit);
-                told.header("X-RateLimit-Remaining", left);
-                told.header("X-RateLimit-Reset", Thousandths(epoch_ms));
-                told.header("X-RateLimit-Reset-After", Thousandths(millis_up(reset)));
-                told.header("X-RateLimit-Bucket", "sim");
-                told.header("X-RateLimit-Scope", "user");
+                info.header("X-RateLimit-Limit", limit);
+                info.header("X-RateLimit-Remaining", remaining);
+                info.header("X-RateLimit-Reset", Thousandths(epoch_ms));
+                info.header("X-RateLimit-Reset-After", Thousandths(millis_up(reset)));
+                info.header("X-RateLimit-Bucket", "sim");
+                info.header("X-RateLimit-Scope", "user");
             }
             Style::Ietf => {
-                told.header("RateLimit-Policy", facts.list(policy));
-                told.header("RateLimit", facts.list(service_limit));
+                info.header("RateLimit-Policy", facts.list(policy));
+                info.header("RateLimit", facts.list(service_limit));
             }
             Style::SportMonks => {
                 let object = json!({
                     "resets_in_seconds": secs_up(reset),
-                    "remaining": left,
+                    "remaining": remaining,
                     "requested_entity": facts.entity,
                 });
-                told.members.insert("rate_limit".to_owned(), object);
+                info.members.insert("rate_limit".to_owned(), object);
             }
         }
-        told
+        info
     }
 }
 
@@ -298,7 +299,7 @@ impl LimitInfo {
     }
 }
 
-/// Problem type of the draft for a refusal.
+/// The draft's problem type for an exceeded quota.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
 fn policy((index, rule): (usize, &AdvertisedLimit)) -> String {

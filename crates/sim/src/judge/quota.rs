@@ -1,9 +1,9 @@
 //! How much of its quota a run has used.
 //!
-//! Promises: the denominator is stated per way of counting, ramp at both ends included, so that
-//! 100 % is what a client that knew every arrival time could have had from an unused rule.
+//! Promises: the denominator is defined per way of counting, ramp at both ends included, so that
+//! 100 % is the result of a client that knew every arrival time, on an unused rule.
 //!
-//! Never: credits what was refused.
+//! Never: counts limited requests as use.
 
 use tollgate_core::time::{Micros, Span};
 
@@ -11,7 +11,7 @@ use crate::rule::{Counting, RuleSpec};
 
 use super::{ArrivalFilter, Judge};
 
-/// Units accepted, beside the units the rule would have allowed.
+/// Units accepted, and the units the rule would have allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaUse {
     /// Units of accepted arrivals in the span.
@@ -21,7 +21,7 @@ pub struct QuotaUse {
 }
 
 impl QuotaUse {
-    /// The share that was used, in percent; 0 where nothing was allowed.
+    /// The used part in percent; 0 where nothing was allowed.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -37,8 +37,8 @@ impl QuotaUse {
 }
 
 impl Judge {
-    /// The use of a rule's quota by what was accepted in `[from, to)`, against [`allowance`].
-    /// `None` for what is in flight, which has no quota over time. A rule whose limit changed is
+    /// The use of a rule's quota by requests accepted in `[from, to)`, against [`allowance`].
+    /// `None` for in-flight limits, which have no quota over time. A rule whose limit changed is
     /// judged span by span.
     #[must_use]
     pub fn quota_used(&self, rule: &RuleSpec, from: Micros, to: Micros) -> Option<QuotaUse> {

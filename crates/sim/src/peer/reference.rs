@@ -1,9 +1,9 @@
-//! Rules A and B in their smallest form: what the real ones are compared with.
+//! Rules A and B in their smallest form: the references for the real ones.
 //!
 //! Promises: rule A never lets more than N arrive in any window, rule B never more than a bucket
 //! holds, for any latency, jitter and reordering, while clocks agree within the drift allowed for.
 //!
-//! Never: handles a call without an answer; it stays held. That is safe, and enough here.
+//! Never: handles a call without a response; its slot stays held. That is safe, and enough here.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,8 @@ use super::{Next, Pace, slots};
 const DRIFT_PPM: u64 = 1_000;
 const MILLION: u64 = 1_000_000;
 
-/// Rule A, the response-clocked log: a slot is taken at send and free again W after the answer.
+/// Rule A, the response-clocked log: a slot is taken at the send and free again W after the
+/// response.
 #[derive(Debug)]
 pub struct ReferenceA {
     limit: usize,
@@ -26,7 +27,7 @@ pub struct ReferenceA {
     free_at: VecDeque<Micros>,
 }
 
-/// Rule B, the response-clocked bucket: debited at the answer, reserved while in flight.
+/// Rule B, the response-clocked bucket: debited at the response, reserved while in flight.
 #[derive(Debug)]
 pub struct ReferenceB {
     /// Time in which one unit comes back.
@@ -70,7 +71,7 @@ impl Pace for ReferenceA {
 
     fn on_response(&mut self, _id: CallId, now: Micros) {
         self.in_flight -= 1;
-        // Answers come in order of time, so the log stays sorted.
+        // Responses arrive in order of time, so the log stays sorted.
         self.free_at.push_back(now + self.hold);
     }
 }

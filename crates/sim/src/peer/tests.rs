@@ -1,4 +1,4 @@
-//! Each rule by hand, and the promise of the two references under any jitter.
+//! Each rule by hand, and the guarantee of the two references under any jitter.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -10,7 +10,7 @@ use crate::latency::{Delay, Latency};
 use crate::rule::{RuleSpec, Unit};
 use crate::world::{Setup, World};
 
-/// Sends as long as the rule says go.
+/// Sends as long as the rule allows it.
 fn burst(pace: &mut impl Pace, first: u64, now: u64) -> u64 {
     let mut id = first;
     while pace.next(Micros(now)) == Next::Go {
@@ -116,7 +116,7 @@ fn judged(rule: &str, pace: impl Pace, latency: Latency, seed: u64) -> (usize, u
     (world.judge().violations(), most)
 }
 
-/// A clock as wrong as slewing makes it, started at any time.
+/// A clock with the drift of slewing, started at any time.
 fn clock(drift_ppm: i32, at_start: u64) -> NodeClock {
     NodeClock {
         drift_ppm,
@@ -208,8 +208,8 @@ proptest! {
             format!("bucket {limit}/1s"),
         ];
         for rule in rules {
-            let (refused, most) = judged(&rule, ReferenceA::new(limit, window), latency, seed);
-            prop_assert_eq!(refused, 0, "{}", rule);
+            let (limited, most) = judged(&rule, ReferenceA::new(limit, window), latency, seed);
+            prop_assert_eq!(limited, 0, "{}", rule);
             prop_assert!(most <= limit, "{most} in a second under {rule}");
         }
     }

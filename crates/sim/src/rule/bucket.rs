@@ -1,6 +1,6 @@
 //! The token bucket, refilled continuously or in ticks.
 //!
-//! Promises: no fraction is lost: the level is kept in unit·µs of the window (one unit is `W`),
+//! Promises: no fraction is lost: the level is stored in unit·µs of the window (one unit is `W`),
 //! so a refill of `limit` per `W` adds exactly `limit` per microsecond.
 //!
 //! Never: holds more than its depth, or less than nothing.
@@ -21,8 +21,8 @@ pub(super) struct Bucket {
     filled: Micros,
 }
 
-/// The burst after the limit went from `old` to `new`: in the same ratio and at least one unit,
-/// nothing at a limit of nothing, and as deep as the limit when it comes back from there.
+/// The burst after the limit changed from `old` to `new`: in the same ratio and at least one unit,
+/// zero at a limit of zero, and as deep as the limit when the limit rises from zero.
 pub(super) fn scaled_burst(burst: u64, old: u64, new: u64) -> u64 {
     if old == 0 || new == 0 {
         return new;

@@ -1,8 +1,9 @@
-//! The cap on what is in flight: taken at arrival, freed when the answer has been sent.
+//! The cap on calls in flight: a slot is taken at arrival and freed when the response has been
+//! sent.
 //!
 //! Promises: `finish` frees one attempt of the id it names, `lag` later.
 //!
-//! Never: frees by itself: an accepted request without an answer keeps its slot.
+//! Never: frees by itself: an accepted request without a response keeps its slot.
 
 use tollgate_core::time::{Micros, Span};
 
@@ -12,7 +13,7 @@ use super::{Availability, CallId, Counter, LimitStatus};
 struct Slot {
     id: CallId,
     cost: u64,
-    /// When it frees; `None` until the answer has been sent.
+    /// When it is freed; `None` until the response has been sent.
     free_at: Option<Micros>,
 }
 
@@ -35,10 +36,10 @@ impl InFlight {
 
     fn sum(&mut self, now: Micros) -> u64 {
         self.slots
-            .retain(|held| held.free_at.is_none_or(|at| at > now));
+            .retain(|slot| slot.free_at.is_none_or(|at| at > now));
         self.slots
             .iter()
-            .fold(0, |sum, held| sum.saturating_add(held.cost))
+            .fold(0, |sum, slot| sum.saturating_add(slot.cost))
     }
 }
 
@@ -62,17 +63,17 @@ impl Counter for InFlight {
         }
     }
 
-    /// A refused request is answered at once and never takes a slot.
+    /// A limited request gets its response at once and never takes a slot.
     fn charge_limited(&mut self, _id: CallId, _cost: u64, _now: Micros) {}
 
     fn finish(&mut self, id: CallId, now: Micros) {
         let lag = self.lag;
-        let held = self
+        let slot = self
             .slots
             .iter_mut()
-            .find(|held| held.id == id && held.free_at.is_none());
-        if let Some(held) = held {
-            held.free_at = Some(now + lag);
+            .find(|slot| slot.id == id && slot.free_at.is_none());
+        if let Some(slot) = slot {
+            slot.free_at = Some(now + lag);
         }
     }
 

@@ -1,9 +1,9 @@
 //! The provider itself: several rules, all of which must allow a request.
 //!
-//! Promises: a request is charged to every rule or to none; a refusal names the rule that makes it
-//! wait longest.
+//! Promises: a request is charged to every rule or to none; a limited request names the rule with
+//! the longest wait.
 //!
-//! Never: goes back in time. An instant earlier than the last one is taken as the last one.
+//! Never: goes back in time. An instant earlier than the last one counts as the last one.
 
 use tollgate_core::time::{Micros, Span};
 
@@ -42,7 +42,7 @@ impl Provider {
     /// A request has reached the limiter.
     pub fn arrive(&mut self, id: CallId, now: Micros, cost: Cost) -> Decision {
         let now = self.forward(now);
-        if let Some(refused) = self.limited_by(now, cost) {
+        if let Some(limited) = self.limited_by(now, cost) {
             for rule in self
                 .rules
                 .iter_mut()
@@ -51,7 +51,7 @@ impl Provider {
                 rule.counter
                     .charge_limited(id, cost.of(rule.spec.unit), now);
             }
-            return refused;
+            return limited;
         }
         for rule in &mut self.rules {
             rule.counter.charge(id, cost.of(rule.spec.unit), now);
@@ -59,13 +59,13 @@ impl Provider {
         Decision::Accepted
     }
 
-    /// What [`Provider::arrive`] would answer, without counting anything.
+    /// The decision of [`Provider::arrive`], without counting anything.
     pub fn peek(&mut self, now: Micros, cost: Cost) -> Decision {
         let now = self.forward(now);
         self.limited_by(now, cost).unwrap_or(Decision::Accepted)
     }
 
-    /// The answer to an accepted request has been sent. Unknown ids are ignored.
+    /// The response to an accepted request has been sent. Unknown ids are ignored.
     pub fn finish(&mut self, id: CallId, now: Micros) {
         let now = self.forward(now);
         for rule in &mut self.rules {
@@ -73,8 +73,8 @@ impl Provider {
         }
     }
 
-    /// The provider changes a limit while it runs; what was counted stays counted. An index
-    /// that no rule has is ignored.
+    /// The provider changes a limit while it runs; counted requests stay counted. An index without
+    /// a rule is ignored.
     pub fn change(&mut self, rule: usize, limit: u64, now: Micros) {
         let now = self.forward(now);
         if let Some(rule) = self.rules.get_mut(rule) {
@@ -88,7 +88,7 @@ impl Provider {
         self.rules.iter().map(|rule| &rule.spec)
     }
 
-    /// How a rule stands; `None` if there is no such rule.
+    /// The status of a rule; `None` if it does not exist.
     pub fn status(&mut self, rule: usize, now: Micros) -> Option<LimitStatus> {
         let now = self.forward(now);
         self.rules
@@ -111,7 +111,7 @@ impl Provider {
             };
             let longer = match (worst, wait) {
                 (None, _) | (Some((_, Some(_))), None) => true,
-                (Some((_, Some(held))), Some(span)) => span > held,
+                (Some((_, Some(longest))), Some(span)) => span > longest,
                 (Some((_, None)), _) => false,
             };
             if longer {
@@ -119,11 +119,11 @@ impl Provider {
             }
         }
         let (rule, retry_after) = worst?;
-        let standing = self.rules[rule].counter.status(now);
+        let status = self.rules[rule].counter.status(now);
         Some(Decision::Limited {
             rule,
             retry_after,
-            status: standing,
+            status,
         })
     }
 }

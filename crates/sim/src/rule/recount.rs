@@ -1,7 +1,7 @@
 //! Every rule against a recount of the whole log by brute force.
 //!
-//! Promises: the recount sees only what was accepted and when; it keeps no state between
-//! questions, so a counter that drifts from the log is caught at the first difference.
+//! Promises: the recount sees only which requests were accepted and when; it has no state between
+//! calls, so a counter that drifts from the log is caught at the first difference.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -12,18 +12,18 @@ use super::*;
 struct AcceptedEntry {
     at: u64,
     cost: u64,
-    /// When its answer was sent.
+    /// When its response was sent.
     done: Option<u64>,
 }
 
-/// Would `cost` be accepted at `now`, given everything accepted before?
+/// Whether `cost` would be accepted at `now`, given everything accepted before.
 fn recount(rule: Counting, log: &[AcceptedEntry], cost: u64, now: u64) -> bool {
     if cost == 0 {
         return true;
     }
     match rule {
         Counting::Sliding { limit, window } => {
-            sum(log, |took| (took.at..took.at + window.0).contains(&now)) + cost <= limit
+            sum(log, |entry| (entry.at..entry.at + window.0).contains(&now)) + cost <= limit
         }
         Counting::Binned {
             limit,
@@ -32,8 +32,8 @@ fn recount(rule: Counting, log: &[AcceptedEntry], cost: u64, now: u64) -> bool {
         } => {
             let width = window.0.div_ceil(bins);
             let bin_end = |at: u64| (1..).map(|k| k * width).find(|end| *end > at);
-            sum(log, |took| {
-                bin_end(took.at).is_some_and(|end| end + window.0 > now)
+            sum(log, |entry| {
+                bin_end(entry.at).is_some_and(|end| end + window.0 > now)
             }) + cost
                 <= limit
         }
@@ -43,7 +43,7 @@ fn recount(rule: Counting, log: &[AcceptedEntry], cost: u64, now: u64) -> bool {
             phase,
         } => {
             let here = number(now, window, phase);
-            sum(log, |took| number(took.at, window, phase) == here) + cost <= limit
+            sum(log, |entry| number(entry.at, window, phase) == here) + cost <= limit
         }
         Counting::FirstUse { limit, window } => first_use(log, window.0, now) + cost <= limit,
         Counting::TwoCounter {
@@ -52,8 +52,8 @@ fn recount(rule: Counting, log: &[AcceptedEntry], cost: u64, now: u64) -> bool {
             phase,
         } => {
             let here = number(now, window, phase);
-            let before = sum(log, |took| number(took.at, window, phase) + 1 == here);
-            let count = sum(log, |took| number(took.at, window, phase) == here);
+            let before = sum(log, |entry| number(entry.at, window, phase) + 1 == here);
+            let count = sum(log, |entry| number(entry.at, window, phase) == here);
             let fades = (1..=window.0).find(|on| number(now + on, window, phase) != here);
             before * fades.unwrap() + (count + cost) * window.0 <= limit * window.0
         }
@@ -68,20 +68,23 @@ fn recount(rule: Counting, log: &[AcceptedEntry], cost: u64, now: u64) -> bool {
             let inflow = |from: u64| (now / tick - from / tick) * tick * limit;
             cost <= burst
                 && (0..log.len()).all(|first| {
-                    let used: u64 = log[first..].iter().map(|took| took.cost).sum();
+                    let used: u64 = log[first..].iter().map(|entry| entry.cost).sum();
                     (used + cost) * window.0 <= burst * window.0 + inflow(log[first].at)
                 })
         }
         Counting::InFlight { limit, lag } => {
-            sum(log, |took| took.done.is_none_or(|done| done + lag.0 > now)) + cost <= limit
+            sum(log, |entry| {
+                entry.done.is_none_or(|done| done + lag.0 > now)
+            }) + cost
+                <= limit
         }
     }
 }
 
 fn sum(log: &[AcceptedEntry], counts: impl Fn(&AcceptedEntry) -> bool) -> u64 {
     log.iter()
-        .filter(|took| counts(took))
-        .map(|took| took.cost)
+        .filter(|entry| counts(entry))
+        .map(|entry| entry.cost)
         .sum()
 }
 
@@ -91,15 +94,15 @@ fn number(at: u64, window: Span, phase: Span) -> usize {
     (0..).take_while(|k| first + k * window.0 <= at).count()
 }
 
-/// What the window from first use that is open at `now` has counted.
+/// The count of the first-use window that is open at `now`.
 fn first_use(log: &[AcceptedEntry], window: u64, now: u64) -> u64 {
     let mut opened: Option<u64> = None;
     let mut count = 0;
-    for took in log.iter().filter(|took| took.cost > 0) {
-        if opened.is_none_or(|open| open + window <= took.at) {
-            (opened, count) = (Some(took.at), 0);
+    for entry in log.iter().filter(|entry| entry.cost > 0) {
+        if opened.is_none_or(|open| open + window <= entry.at) {
+            (opened, count) = (Some(entry.at), 0);
         }
-        count += took.cost;
+        count += entry.cost;
     }
     if opened.is_some_and(|open| now < open + window) {
         count
@@ -154,7 +157,7 @@ fn any_counting() -> impl Strategy<Value = Counting> {
     })
 }
 
-/// Gap before the arrival, its cost, and whether one answer is sent first.
+/// Gap before the arrival, its cost, and whether one response is sent first.
 fn any_arrivals() -> impl Strategy<Value = Vec<(u64, u64, bool)>> {
     prop::collection::vec((0_u64..15, 0_u64..4, any::<bool>()), 1..60)
 }
@@ -167,16 +170,16 @@ fn fixed(cases: u32) -> ProptestConfig {
     }
 }
 
-fn check_answer(
+fn check_decision(
     rule: Counting,
     log: &[AcceptedEntry],
     cost: u64,
     now: u64,
-    answer: Decision,
+    decision: Decision,
 ) -> Result<(), TestCaseError> {
     let accepted = recount(rule, log, cost, now);
     prop_assert_eq!(
-        answer == Decision::Accepted,
+        decision == Decision::Accepted,
         accepted,
         "at {} with {:?}",
         now,
@@ -185,7 +188,7 @@ fn check_answer(
     if let Decision::Limited {
         retry_after: Some(after),
         ..
-    } = answer
+    } = decision
     {
         prop_assert!(
             recount(rule, log, cost, now + after.0),
@@ -212,21 +215,21 @@ proptest! {
         let mut now = 0;
         for (gap, cost, answered) in arrivals {
             now += gap;
-            let open = log.iter().position(|took| took.done.is_none());
+            let open = log.iter().position(|entry| entry.done.is_none());
             if let Some(first) = open.filter(|_| answered) {
                 log[first].done = Some(now);
                 provider.finish(CallId(first as u64), Micros(now));
             }
             let id = CallId(log.len() as u64);
-            let answer = provider.arrive(id, Micros(now), Cost::CALL.with(Unit::Calls, cost));
-            check_answer(rule, &log, cost, now, answer)?;
-            if answer == Decision::Accepted {
+            let decision = provider.arrive(id, Micros(now), Cost::CALL.with(Unit::Calls, cost));
+            check_decision(rule, &log, cost, now, decision)?;
+            if decision == Decision::Accepted {
                 log.push(AcceptedEntry { at: now, cost, done: None });
             }
-            let standing = provider.status(0, Micros(now)).unwrap();
-            let left = standing.remaining;
-            prop_assert!(recount(rule, &log, left, now), "{left} remain and are refused");
-            prop_assert!(!recount(rule, &log, left + 1, now), "more than {left} remain");
+            let status = provider.status(0, Micros(now)).unwrap();
+            let remaining = status.remaining;
+            prop_assert!(recount(rule, &log, remaining, now), "{remaining} remain and are not accepted");
+            prop_assert!(!recount(rule, &log, remaining + 1, now), "more than {remaining} remain");
         }
     }
 
@@ -241,17 +244,17 @@ proptest! {
         for (gap, cost, _) in arrivals {
             now += gap;
             let id = CallId(log.len() as u64);
-            let answer = provider.arrive(id, Micros(now), Cost::CALL.with(Unit::Calls, cost));
+            let decision = provider.arrive(id, Micros(now), Cost::CALL.with(Unit::Calls, cost));
             let accepted = rules.iter().all(|rule| recount(*rule, &log, cost, now));
-            prop_assert_eq!(answer == Decision::Accepted, accepted);
+            prop_assert_eq!(decision == Decision::Accepted, accepted);
             if accepted {
                 log.push(AcceptedEntry { at: now, cost, done: None });
             }
         }
     }
 
-    /// A bucket is left out: it forgets what it could not give, so its log alone does not say
-    /// how it stands.
+    /// Buckets are excluded: a bucket does not log the cost it could not charge, so its log alone
+    /// does not determine its status.
     #[test]
     fn counted_429s_and_changed_limits_match_the_recount(
         rule in any_counting().prop_filter("no bucket", |rule| {
@@ -272,10 +275,10 @@ proptest! {
                 rule = rule.with_limit(limit);
             }
             let id = CallId(log.len() as u64);
-            let answer = provider.arrive(id, Micros(now), Cost::CALL.with(Unit::Calls, cost));
-            check_answer(rule, &log, cost, now, answer)?;
+            let decision = provider.arrive(id, Micros(now), Cost::CALL.with(Unit::Calls, cost));
+            check_decision(rule, &log, cost, now, decision)?;
             let slot = matches!(rule, Counting::InFlight { .. });
-            if answer == Decision::Accepted || !slot {
+            if decision == Decision::Accepted || !slot {
                 log.push(AcceptedEntry { at: now, cost, done: None });
             }
         }

@@ -1,9 +1,9 @@
-//! Windows that slide: the exact log, and the one that remembers bins.
+//! Sliding windows: the exact log, and the one that counts in bins.
 //!
 //! Promises: the log counts a request at `a` in `[a, a + W)`, and nothing else; the binned window
 //! counts at least what the log would, and at most what a log of W plus one bin would.
 //!
-//! Never: forgets a counted request early.
+//! Never: evicts a counted request early.
 
 use std::collections::VecDeque;
 
@@ -11,12 +11,12 @@ use tollgate_core::time::{Micros, Span};
 
 use super::{Availability, CallId, Counter, LimitStatus};
 
-/// Entries kept. Accepted requests are at most `limit`; only refused ones that are counted can
-/// pile up. 2²⁰ entries are 16 MiB and a flood of one per microsecond for a second; beyond it the
-/// newest entry absorbs the rest and moves up to now, which forgets nothing early.
+/// Entries stored. Accepted requests are at most `limit`; only limited ones that are counted can
+/// accumulate. 2²⁰ entries are 16 MiB and a flood of one per microsecond for a second; beyond it
+/// the newest entry absorbs the rest and moves up to now, which evicts nothing early.
 const ENTRIES_MAX: usize = 1 << 20;
 
-/// What has been counted and has not left yet, oldest first.
+/// The requests that still count, oldest first.
 #[derive(Debug)]
 struct Counted {
     entries: VecDeque<(Micros, u64)>,
@@ -76,15 +76,15 @@ impl Log {
         }
     }
 
-    /// When enough of the oldest have left for `cost` to fit.
+    /// When enough of the oldest entries have expired for `cost` to fit.
     fn fits_at(&self, cost: u64) -> Option<Micros> {
         if cost > self.limit {
             return None;
         }
-        let mut left = self.counted.sum;
+        let mut sum = self.counted.sum;
         for &(at, counted) in &self.counted.entries {
-            left = left.saturating_sub(counted);
-            if left.saturating_add(cost) <= self.limit {
+            sum = sum.saturating_sub(counted);
+            if sum.saturating_add(cost) <= self.limit {
                 return Some(at + self.window);
             }
         }
@@ -95,7 +95,7 @@ impl Log {
 impl Counter for Log {
     fn availability(&mut self, cost: u64, now: Micros) -> Availability {
         self.counted.evict(now, self.window);
-        // What costs nothing passes even when a lowered limit is already overdrawn.
+        // A cost of zero passes even when a lowered limit is already overdrawn.
         if cost == 0 || self.counted.sum.saturating_add(cost) <= self.limit {
             return Availability::Now;
         }
@@ -133,7 +133,7 @@ impl Binned {
     }
 }
 
-/// A binned window is a log in which every request stands at the end of its bin.
+/// A binned window is a log in which every request is at the end of its bin.
 impl Counter for Binned {
     fn availability(&mut self, cost: u64, now: Micros) -> Availability {
         self.log.availability(cost, now)

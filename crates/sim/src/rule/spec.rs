@@ -1,9 +1,9 @@
 //! Rules as short text: `sliding 40/10s`, `bucket 50/1s burst 50 tick 100ms`, `in-flight 4`.
 //!
-//! Promises: what `Display` writes, `FromStr` reads back to the same rule; an error names the
-//! word it stumbled over and what would be right.
+//! Promises: the text that `Display` writes, `FromStr` parses back to the same rule; an error names
+//! the wrong word and the correct form.
 //!
-//! Never: panics on any text, or takes a rule that could not be obeyed (a period of nothing).
+//! Never: panics on any text, or accepts a rule that cannot be applied (a period of zero).
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,32 +16,34 @@ use super::{Counting, RuleSpec, Unit};
 /// Why a text is not a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SpecError {
-    /// The first word is no way of counting.
+    /// The first word is not a way of counting.
     #[error(
-        "`{0}` is no way of counting; write sliding, two-counter, binned, fixed, first-use, bucket or in-flight"
+        "`{0}` is not a way of counting; write sliding, two-counter, binned, fixed, first-use, bucket or in-flight"
     )]
     Counting(String),
     /// The amount is missing or malformed.
-    #[error("`{0}` is no limit; write `40/10s`, or `4` for in-flight")]
+    #[error("`{0}` is not a limit; write `40/10s`, or `4` for in-flight")]
     Limit(String),
     /// A length of time is missing or malformed.
-    #[error("`{0}` is no length of time above zero; write `100ms`, `10s`, `1m30s`, `1h` or `1d`")]
+    #[error(
+        "`{0}` is not a length of time above zero; write `100ms`, `10s`, `1m30s`, `1h` or `1d`"
+    )]
     Length(String),
     /// A number is missing or malformed.
-    #[error("`{0}` is no whole number above zero")]
+    #[error("`{0}` is not a whole number above zero")]
     Number(String),
     /// The option is unknown, or does not belong to this way of counting.
-    #[error("`{option}` is no option of {counting}; {known}")]
+    #[error("`{option}` is not an option of {counting}; {known}")]
     Option {
         /// The word found.
         option: String,
         /// The way of counting.
         counting: &'static str,
-        /// What it takes instead.
+        /// The valid options.
         known: &'static str,
     },
     /// The unit is unknown.
-    #[error("`{0}` is no unit; write calls, tokens, points or bytes")]
+    #[error("`{0}` is not a unit; write calls, tokens, points or bytes")]
     Unit(String),
 }
 
@@ -49,7 +51,7 @@ impl RuleSpec {
     /// Several rules, separated by commas: `sliding 40/10s, in-flight 4`.
     ///
     /// # Errors
-    /// The first rule that cannot be read.
+    /// The first rule that cannot be parsed.
     pub fn parse_all(text: &str) -> Result<Vec<RuleSpec>, SpecError> {
         text.split(',').map(str::parse).collect()
     }
@@ -176,7 +178,7 @@ impl fmt::Display for Length {
     }
 }
 
-/// Writes an option of time unless it is the default, nothing.
+/// Writes a time option unless it is zero, the default.
 fn option(f: &mut fmt::Formatter<'_>, name: &str, value: Span) -> fmt::Result {
     if value == Span::ZERO {
         Ok(())
@@ -281,7 +283,7 @@ fn length(text: &str) -> Result<Span, SpecError> {
         .ok_or_else(|| SpecError::Length(text.to_owned()))
 }
 
-/// The length itself, nothing allowed: it is zero for an empty text. `None` if it is none.
+/// The length itself; zero for an empty text. `None` if it is malformed.
 pub(crate) fn parse_length(text: &str) -> Option<Span> {
     let mut rest = text;
     let mut sum = 0_u64;
@@ -348,17 +350,17 @@ mod tests {
     #[test]
     fn an_error_names_the_word_and_the_remedy() {
         let says = |text: &str| text.parse::<RuleSpec>().unwrap_err().to_string();
-        assert!(says("slide 4/1s").contains("`slide` is no way of counting; write sliding"));
-        assert!(says("").contains("no way of counting"));
+        assert!(says("slide 4/1s").contains("`slide` is not a way of counting; write sliding"));
+        assert!(says("").contains("not a way of counting"));
         assert!(says("sliding").contains("write `40/10s`"));
-        assert!(says("sliding 40").contains("`40` is no limit"));
-        assert!(says("sliding -1/1s").contains("no limit"));
-        assert!(says("sliding 40/0s").contains("`0s` is no length of time above zero"));
-        assert!(says("sliding 40/10").contains("`10` is no length"));
-        assert!(says("sliding 40/99999999999999999999d").contains("no length"));
-        assert!(says("sliding 40/10é").contains("no length"));
-        assert!(says("sliding 40/10s burst 3").contains("`burst` is no option of sliding"));
-        assert!(says("binned 4/1s bins 0").contains("`0` is no whole number above zero"));
+        assert!(says("sliding 40").contains("`40` is not a limit"));
+        assert!(says("sliding -1/1s").contains("not a limit"));
+        assert!(says("sliding 40/0s").contains("`0s` is not a length of time above zero"));
+        assert!(says("sliding 40/10").contains("`10` is not a length"));
+        assert!(says("sliding 40/99999999999999999999d").contains("not a length"));
+        assert!(says("sliding 40/10é").contains("not a length"));
+        assert!(says("sliding 40/10s burst 3").contains("`burst` is not an option of sliding"));
+        assert!(says("binned 4/1s bins 0").contains("`0` is not a whole number above zero"));
         assert!(says("sliding 4/1s unit pears").contains("write calls, tokens, points or bytes"));
     }
 }

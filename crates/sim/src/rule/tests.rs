@@ -1,4 +1,4 @@
-//! Each rule at its edges: nothing, one, the limit, one more, and exactly at the end of a window.
+//! Each rule at its edges: zero, one, the limit, one more, and exactly at the end of a window.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn provider(text: &str) -> Provider {
     Provider::new(RuleSpec::parse_all(text).unwrap())
 }
 
-/// Sends `count` requests at one instant; how many were accepted.
+/// Sends `count` requests at one instant; returns how many were accepted.
 fn burst(provider: &mut Provider, count: u64, at_ms: u64) -> u64 {
     (0..count)
         .map(|id| u64::from(one(provider, id, at_ms) == Decision::Accepted))
@@ -19,8 +19,8 @@ fn one(provider: &mut Provider, id: u64, at_ms: u64) -> Decision {
     provider.arrive(CallId(id), Micros(at_ms * MS), Cost::CALL)
 }
 
-fn retry_after(answer: Decision) -> Option<Span> {
-    match answer {
+fn retry_after(decision: Decision) -> Option<Span> {
+    match decision {
         Decision::Accepted => panic!("it was accepted"),
         Decision::Limited { retry_after, .. } => retry_after,
     }
@@ -75,8 +75,8 @@ fn a_cost_above_the_limit_is_never_accepted() {
     ] {
         let mut provider = provider(&format!("{kind} 10/1s unit tokens"));
         let cost = Cost::CALL.with(Unit::Tokens, 11);
-        let answer = provider.arrive(CallId(0), Micros(0), cost);
-        assert_eq!(retry_after(answer), None, "{kind}");
+        let decision = provider.arrive(CallId(0), Micros(0), cost);
+        assert_eq!(retry_after(decision), None, "{kind}");
     }
 }
 
@@ -91,8 +91,8 @@ fn a_sliding_slot_is_free_exactly_one_window_later() {
     let mut provider = provider("sliding 2/1s");
     assert_eq!(one(&mut provider, 0, 0), Decision::Accepted);
     assert_eq!(one(&mut provider, 1, 400), Decision::Accepted);
-    let refused = provider.arrive(CallId(2), Micros(999_999), Cost::CALL);
-    assert_eq!(retry_after(refused), Some(Span(1)));
+    let limited = provider.arrive(CallId(2), Micros(999_999), Cost::CALL);
+    assert_eq!(retry_after(limited), Some(Span(1)));
     assert_eq!(one(&mut provider, 2, 1_000), Decision::Accepted);
     assert_eq!(
         retry_after(one(&mut provider, 3, 1_000)),
@@ -150,11 +150,11 @@ fn a_binned_window_counts_a_bin_until_all_of_it_has_left() {
 
 #[test]
 fn a_bucket_refills_without_losing_a_fraction() {
-    // One deeper than what is taken, so that the cap does not cut fractions off.
+    // One deeper than the burst in use, so that the cap does not cut off fractions.
     let mut provider = provider("bucket 3/1s burst 2");
     assert_eq!(burst(&mut provider, 3, 0), 2);
-    let refused = provider.arrive(CallId(1), Micros(333_333), Cost::CALL);
-    assert_eq!(retry_after(refused), Some(Span(1)));
+    let limited = provider.arrive(CallId(1), Micros(333_333), Cost::CALL);
+    assert_eq!(retry_after(limited), Some(Span(1)));
     for third in 1_u64..=300 {
         let at = Micros((third * 1_000_000).div_ceil(3));
         assert_eq!(
@@ -212,10 +212,10 @@ fn a_request_is_charged_to_all_rules_or_none() {
     let mut provider = provider("sliding 2/1s, sliding 3/10s, sliding 100/1s unit tokens");
     assert_eq!(burst(&mut provider, 3, 0), 2);
     assert_eq!(burst(&mut provider, 3, 1_000), 1);
-    let standing = provider.status(0, Micros(1_000 * MS)).unwrap();
+    let status = provider.status(0, Micros(1_000 * MS)).unwrap();
     assert_eq!(
-        standing.remaining, 1,
-        "a refusal by the second rule is not charged to the first"
+        status.remaining, 1,
+        "a request limited by the second rule is not charged to the first"
     );
 }
 
@@ -327,8 +327,8 @@ fn the_far_ends_of_time_and_cost_do_not_overflow() {
         let mut provider = provider(&format!("{kind} {max}/1s counts-refused", max = u64::MAX));
         let cost = Cost::CALL.with(Unit::Calls, u64::MAX);
         for at in [0, 1, u64::MAX] {
-            let answered = provider.arrive(CallId(0), Micros(at), cost);
-            assert!(at > 0 || answered == Decision::Accepted, "{kind}");
+            let decision = provider.arrive(CallId(0), Micros(at), cost);
+            assert!(at > 0 || decision == Decision::Accepted, "{kind}");
             assert!(provider.status(0, Micros(at)).is_some());
         }
     }

@@ -1,23 +1,23 @@
-//! Counters that start again: fixed windows, windows from the first use, and the two-counter
-//! estimate of a sliding one.
+//! Counters that restart: fixed windows, first-use windows, and the two-counter estimate of a
+//! sliding window.
 //!
-//! Promises: edges lie at `phase + k · W` of the clock that is passed in, exactly; the estimate
-//! of two counters is compared as a fraction, without rounding.
+//! Promises: edges lie at `phase + k · W` of the caller's clock, exactly; the estimate of two
+//! counters is compared as a fraction, without rounding.
 //!
-//! Never: carries a count over an edge, except as the estimate of two counters says.
+//! Never: carries a count over an edge, except in the estimate of two counters.
 
 use tollgate_core::time::{Micros, Span};
 
 use super::{Availability, CallId, Counter, LimitStatus};
 
-/// Where edges lie.
+/// The positions of window edges.
 #[derive(Clone, Copy, Debug)]
 struct Edges {
     window: u64,
     phase: u64,
 }
 
-/// A counter that starts again with every window.
+/// A counter that restarts with every window.
 #[derive(Debug)]
 pub(super) struct WindowCounter {
     limit: u64,
@@ -25,19 +25,19 @@ pub(super) struct WindowCounter {
     start: WindowStart,
 }
 
-/// When a window opens.
+/// When a window starts.
 #[derive(Debug)]
 enum WindowStart {
-    /// At every edge; the window that was counted last.
+    /// At every edge; `index` is the window counted last.
     Edges { edges: Edges, index: u64 },
-    /// With the first use after the last window; the one that is open.
+    /// With the first use after the previous window; `opened` is the start of the open one.
     FirstUse {
         window: Span,
         opened: Option<Micros>,
     },
 }
 
-/// This window's counter and the overlapping share of the last one's.
+/// This window's counter and the overlapping fraction of the previous one's.
 #[derive(Debug)]
 pub(super) struct TwoCounter {
     limit: u64,
@@ -89,7 +89,7 @@ impl WindowCounter {
         }
     }
 
-    /// Enters the window of `now`; the time until its end, nothing when none is open.
+    /// Enters the window of `now`; returns the time until its end, zero when none is open.
     fn enter(&mut self, now: Micros) -> Span {
         match &mut self.start {
             WindowStart::Edges { edges, index } => {
@@ -113,12 +113,12 @@ impl WindowCounter {
 
 impl Counter for WindowCounter {
     fn availability(&mut self, cost: u64, now: Micros) -> Availability {
-        let left = self.enter(now);
-        // What costs nothing passes even when a lowered limit is already overdrawn.
+        let remaining = self.enter(now);
+        // A cost of zero passes even when a lowered limit is already overdrawn.
         if cost == 0 || self.count.saturating_add(cost) <= self.limit {
             Availability::Now
         } else if cost <= self.limit {
-            Availability::After(left)
+            Availability::After(remaining)
         } else {
             Availability::Unknown
         }
@@ -161,7 +161,7 @@ impl TwoCounter {
         }
     }
 
-    /// Enters the window of `now`; how far into it `now` lies.
+    /// Enters the window of `now`; returns how far into it `now` lies.
     fn enter(&mut self, now: Micros) -> u64 {
         let (index, into) = self.edges.locate(now);
         if index != self.index {

@@ -1,9 +1,9 @@
-//! The way of one attempt: up, counted, worked on, answered, down.
+//! The path of one attempt: uplink, counting, work, response, downlink.
 //!
-//! Promises: each leg draws once and from its own dice; the provider frees what was in flight
-//! before its last byte leaves, so a node that hears the end can rely on it.
+//! Promises: each leg draws once and from its own random stream; the provider frees the in-flight
+//! slot before the last byte leaves, so a node that has the end of the response can rely on it.
 //!
-//! Never: decides anything about permits; the rules do.
+//! Never: decides about permits; the rules do.
 
 use fastrand::Rng;
 use tollgate_core::time::Micros;
@@ -41,7 +41,7 @@ impl<C: Client> World<C> {
         }
     }
 
-    /// The request meets the provider.
+    /// The request reaches the provider.
     pub(super) fn arrive(&mut self, attempt: Attempt) {
         if self.setup.faults.is_down(self.now) {
             self.outage_responses += 1;
@@ -49,8 +49,8 @@ impl<C: Client> World<C> {
         }
         let Call { id, cost, priority } = attempt.call;
         let at = self.now;
-        let answer = self.provider.arrive(id, at, cost);
-        let accepted = answer == Decision::Accepted;
+        let decision = self.provider.arrive(id, at, cost);
+        let accepted = decision == Decision::Accepted;
         self.judge.record_arrival(Arrival {
             id,
             at,
@@ -59,21 +59,15 @@ impl<C: Client> World<C> {
             accepted,
         });
         let rules = 0..self.setup.rules.len();
-        let standings = rules
+        let statuses = rules
             .filter_map(|rule| self.provider.status(rule, at))
             .collect();
-        match answer {
+        match decision {
             Decision::Accepted => {
                 let work = self.setup.latency.work.draw(&mut self.dice.work);
                 match self.setup.faults.hangs_until(at) {
                     Some(end) => self.push(end, EventKind::Finish(attempt)),
-                    None => self.push(
-                        at + work,
-                        EventKind::Head {
-                            attempt,
-                            statuses: standings,
-                        },
-                    ),
+                    None => self.push(at + work, EventKind::Head { attempt, statuses }),
                 }
             }
             Decision::Limited {
@@ -84,7 +78,7 @@ impl<C: Client> World<C> {
                     Outcome::Limited {
                         rule,
                         retry_after,
-                        statuses: standings,
+                        statuses,
                     },
                     at,
                 );
@@ -92,22 +86,16 @@ impl<C: Client> World<C> {
         }
     }
 
-    /// The provider begins its answer, and frees the slot when it has sent all of it.
-    pub(super) fn head(&mut self, attempt: Attempt, standings: Vec<LimitStatus>) {
+    /// The provider starts its response, and frees the slot when it has sent all of it.
+    pub(super) fn head(&mut self, attempt: Attempt, statuses: Vec<LimitStatus>) {
         let ends = self.now + self.setup.latency.body.draw(&mut self.dice.body);
         self.push(ends, EventKind::Finish(attempt));
-        self.reply(
-            attempt,
-            Outcome::Accepted {
-                statuses: standings,
-            },
-            ends,
-        );
+        self.reply(attempt, Outcome::Accepted { statuses }, ends);
     }
 
-    /// The head of an answer, or nothing by the time of give-up, reaches the node.
+    /// The head of a response, or the lack of one at the give-up time, reaches the node.
     pub(super) fn deliver(&mut self, attempt: Attempt, outcome: &Outcome, ends: Micros) {
-        // After give-up nobody listens.
+        // After the give-up time the node ignores the response.
         if !self.listening.remove(&attempt.number) {
             return;
         }
@@ -120,7 +108,7 @@ impl<C: Client> World<C> {
         }
     }
 
-    /// An answer leaves the provider now and until `ends`; all of it takes the same way down.
+    /// A response leaves the provider now and until `ends`; all of it has the same delay down.
     fn reply(&mut self, attempt: Attempt, outcome: Outcome, ends: Micros) {
         let down = self.setup.latency.down.draw(&mut self.dice.down);
         if !is_lost(&mut self.dice.lost_down, self.setup.faults.lost_replies_ppm) {

@@ -12,56 +12,56 @@ use crate::rule::{CallId, Cost, LimitStatus};
 
 use super::Effects;
 
-/// One of the hosts or processes of a run, counted from zero.
+/// One host or process of a run, counted from zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub usize);
 
-/// What a caller asks for.
+/// One call of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Its name; an attempt made again keeps it.
+    /// Its id; a retry keeps it.
     pub id: CallId,
-    /// What it costs.
+    /// Its cost.
     pub cost: Cost,
     /// How urgent it is.
     pub priority: Priority,
 }
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The provider did the work.
+    /// The provider accepted the request.
     Accepted {
-        /// How its rules stood when it counted the request: what headers would say.
+        /// The status of its rules after it counted the request: the content of rate-limit headers.
         statuses: Vec<LimitStatus>,
     },
     /// A limit was exceeded (429).
     Limited {
-        /// The rule that refused.
+        /// The rule that limited the request.
         rule: usize,
-        /// What `Retry-After` would say, unrounded.
+        /// The value of `Retry-After`, not rounded.
         retry_after: Option<Span>,
-        /// How its rules stood.
+        /// The status of its rules.
         statuses: Vec<LimitStatus>,
     },
     /// The provider is down (503); nothing was counted.
     Unavailable,
-    /// Nothing came back before [`Setup::give_up`](super::Setup::give_up); it may have been counted or not, or may
-    /// still arrive.
+    /// No response arrived before [`Setup::give_up`](super::Setup::give_up); the request may have
+    /// been counted or not, or may still arrive.
     NoResponse,
 }
 
 /// The side under test: one value runs all nodes, so nodes may share a ledger inside it.
 ///
-/// A callback sees the clocks of its node and leaves its wishes in [`Effects`]; they take effect
+/// A callback sees the clocks of its node and queues its effects in [`Effects`]; they take effect
 /// when it returns. A node has one timer: setting it replaces it.
 pub trait Client {
     /// The run begins (every node is woken once at true time zero), the node's timer is due, or
-    /// somebody nudged the node. May come without a reason; ask the clock, not the fact.
+    /// another node nudged it. May come without a reason; the client must check its clock.
     fn on_wake(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>);
 
-    /// The head of an answer to this node is back, or give-up has come. Once per attempt, except
-    /// when a run without [`Setup::give_up`](super::Setup::give_up) loses it.
+    /// The head of a response has reached this node, or the give-up time has passed. Once per
+    /// attempt, unless a run without [`Setup::give_up`](super::Setup::give_up) loses the response.
     fn on_response(
         &mut self,
         node: NodeId,
@@ -71,7 +71,7 @@ pub trait Client {
         effects: &mut Effects<'_>,
     );
 
-    /// The end of an answer is back, at or after its head. Not after silence.
+    /// The end of a response has arrived, at or after its head. Not called after `NoResponse`.
     fn on_response_end(
         &mut self,
         _node: NodeId,
@@ -81,8 +81,8 @@ pub trait Client {
     ) {
     }
 
-    /// A caller on this node asks for a call ([`World::submit`](super::World::submit)). Clients that make demand of
-    /// their own do without.
+    /// A caller on this node submits a call ([`World::submit`](super::World::submit)). Clients that
+    /// generate their own calls ignore it.
     fn on_submit(&mut self, _node: NodeId, _call: Call, _now: Now, _effects: &mut Effects<'_>) {}
 }
 

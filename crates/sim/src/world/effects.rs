@@ -1,6 +1,7 @@
-//! What a client wishes for in a callback.
+//! The effects that a client queues in a callback.
 //!
-//! Promises: wishes are carried out in the order they were made, once the callback has returned.
+//! Promises: effects are applied in the order in which they were queued, once the callback has
+//! returned.
 //!
 //! Never: changes anything while a callback runs.
 
@@ -11,7 +12,7 @@ use crate::rule::CallId;
 
 use super::{Call, NodeId};
 
-/// One wish.
+/// One effect.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Effect {
     Send { after: Span, call: Call },
@@ -20,7 +21,7 @@ pub(super) enum Effect {
     Done(CallId),
 }
 
-/// The wishes of one callback.
+/// The effects of one callback.
 #[derive(Debug)]
 pub struct Effects<'a> {
     clocks: &'a [NodeClock],
@@ -46,13 +47,13 @@ impl<'a> Effects<'a> {
         self.send_after(Span::ZERO, call);
     }
 
-    /// The bytes of an attempt leave this node `after` a while: a pool, a handshake or a stop
-    /// between the permit and the write. A suspended node sends when it runs again.
+    /// The bytes of an attempt leave this node after a delay: a pool, a handshake or a pause
+    /// between the permit and the write. A suspended node sends when it resumes.
     pub fn send_after(&mut self, after: Span, call: Call) {
         self.queued.push(Effect::Send { after, call });
     }
 
-    /// Sets this node's timer, on its own ledger clock. The past is now.
+    /// Sets this node's timer, on its own ledger clock. A time in the past means now.
     pub fn wake_at(&mut self, at: Micros) {
         self.queued.push(Effect::Timer(Some(at)));
     }
@@ -62,17 +63,17 @@ impl<'a> Effects<'a> {
         self.queued.push(Effect::Timer(None));
     }
 
-    /// Wakes any node after a while of true time: a signal from a shared ledger.
+    /// Wakes any node after a delay in true time: a signal from a shared ledger.
     pub fn nudge(&mut self, node: NodeId, after: Span) {
         self.queued.push(Effect::Nudge { node, after });
     }
 
-    /// The caller has its answer: tells the judge that the call is not lost.
+    /// The caller has its response: tells the judge that the call is not lost.
     pub fn done(&mut self, id: CallId) {
         self.queued.push(Effect::Done(id));
     }
 
-    /// The clocks of any node, such as the host of a shared ledger; `None` if there is no such.
+    /// The clocks of any node, such as the host of a shared ledger; `None` if it does not exist.
     #[must_use]
     pub fn clock_of(&self, node: NodeId) -> Option<Now> {
         self.clocks.get(node.0).map(|clock| clock.read(self.truth))

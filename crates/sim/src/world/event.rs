@@ -1,8 +1,8 @@
 //! The events of a run and their order.
 //!
-//! Promises: events are ordered by true time, then by when they were queued; nothing else decides.
+//! Promises: events are ordered by true time, then by queueing order; nothing else decides.
 //!
-//! Never: compares what happens.
+//! Never: compares the kinds of events.
 
 use tollgate_core::time::Micros;
 
@@ -18,7 +18,7 @@ pub(super) struct Event {
     pub(super) kind: EventKind,
 }
 
-/// What happens.
+/// The kind of an event.
 #[derive(Debug)]
 pub(super) enum EventKind {
     Wake {
@@ -34,20 +34,20 @@ pub(super) enum EventKind {
         call: Call,
     },
     Arrive(Attempt),
-    /// The provider begins its answer.
+    /// The provider starts its response.
     Head {
         attempt: Attempt,
         statuses: Vec<LimitStatus>,
     },
-    /// It has sent all of it.
+    /// The provider has sent all of it.
     Finish(Attempt),
-    /// The head of an answer is back, and its end will be at `ends`.
+    /// The head of a response has arrived, and its end arrives at `ends`.
     Reply {
         attempt: Attempt,
         outcome: Outcome,
         ends: Micros,
     },
-    /// The end is back.
+    /// The end of a response has arrived.
     End(Attempt),
     Change(LimitChange),
 }
@@ -61,7 +61,7 @@ pub(super) struct Attempt {
 }
 
 impl EventKind {
-    /// The node that must be running for this to happen; the provider and the network always are.
+    /// The node that must be running for this event; the provider and the network always run.
     pub(super) fn node(&self) -> Option<NodeId> {
         match self {
             EventKind::Wake { node, .. }

@@ -1,9 +1,9 @@
-//! What goes wrong in a run.
+//! The faults of a run.
 //!
-//! Promises: faults on a schedule happen at their true time; faults by chance come from dice of
-//! their own.
+//! Promises: scheduled faults happen at their true time; random faults use their own random
+//! streams.
 //!
-//! Never: wrong by default. An empty value is a perfect network and provider.
+//! Never: active by default. An empty value is a perfect network and provider.
 
 use tollgate_core::time::Micros;
 
@@ -30,13 +30,13 @@ pub struct LimitChange {
 /// All faults of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Requests per million that vanish on the way up, uncounted.
+    /// Requests per million that are lost before the provider counts them.
     pub lost_requests_ppm: u32,
-    /// Answers per million that vanish on the way down, after the request was counted.
+    /// Responses per million that are lost after the request was counted.
     pub lost_replies_ppm: u32,
-    /// The provider answers 503 and counts nothing.
+    /// The provider returns 503 and counts nothing.
     pub outages: Vec<TimeRange>,
-    /// The provider counts requests that arrive, holds them until the end, and answers none.
+    /// The provider counts requests that arrive, holds them until the end, and never responds.
     pub hangs: Vec<TimeRange>,
     /// Limits that change.
     pub changes: Vec<LimitChange>,

@@ -1,4 +1,4 @@
-//! What goes wrong, as the provider counts it and as the node hears it.
+//! Faults as the provider counts them and as the node sees them.
 
 use super::tests::{MS, Scripted, run, setup};
 use super::*;
@@ -11,7 +11,7 @@ fn within(from_ms: u64, to_ms: u64) -> Vec<TimeRange> {
     }]
 }
 
-/// One call under faults, with a node that listens for half a second.
+/// One call under faults, with a node that waits half a second for the response.
 fn one_call(faults: Faults) -> World<Scripted> {
     let give_up = Some(Span::from_millis(500));
     run(
@@ -31,7 +31,7 @@ fn a_lost_request_is_never_counted_and_gets_no_response() {
         ..Faults::default()
     });
     assert!(world.judge().arrivals().is_empty());
-    assert_eq!(world.client().responses, [(1, 500, "silence")]);
+    assert_eq!(world.client().responses, [(1, 500, "no response")]);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_lost_response_is_counted_and_the_caller_gets_none() {
         ..Faults::default()
     });
     assert_eq!(world.judge().accepted(), 1);
-    assert_eq!(world.client().responses, [(1, 500, "silence")]);
+    assert_eq!(world.client().responses, [(1, 500, "no response")]);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_response_after_give_up_is_ignored() {
         },
         Scripted::sends(1),
     );
-    assert_eq!(world.client().responses, [(1, 59, "silence")]);
+    assert_eq!(world.client().responses, [(1, 59, "no response")]);
 }
 
 #[test]
@@ -109,8 +109,8 @@ fn a_hang_counts_the_request_holds_its_slot_and_never_responds() {
         Scripted::sends(1),
     );
     world.run_until(Micros(1_999 * MS)).unwrap();
-    let refused = world.provider().peek(Micros(1_999 * MS), Cost::CALL);
-    assert_ne!(refused, Decision::Accepted);
+    let decision = world.provider().peek(Micros(1_999 * MS), Cost::CALL);
+    assert_ne!(decision, Decision::Accepted);
     world.run_until(Micros(5_000 * MS)).unwrap();
     assert_eq!(
         world.provider().peek(Micros(5_000 * MS), Cost::CALL),

@@ -1,4 +1,4 @@
-//! The engine: order, dice, clocks, and several nodes.
+//! The event loop: order, random streams, clocks, and several nodes.
 
 use super::*;
 use crate::judge::{OrderBy, Priority};
@@ -8,7 +8,7 @@ use crate::rule::{CallId, Cost};
 
 pub(super) const MS: u64 = 1_000;
 
-/// Sends what it is told to at its first wake, and writes down what it hears.
+/// Sends its calls at its first wake, and records every response.
 #[derive(Debug, Default)]
 pub(super) struct Scripted {
     at_start: Vec<(NodeId, Call)>,
@@ -48,9 +48,9 @@ impl Client for Scripted {
     ) {
         let word = match outcome {
             Outcome::Accepted { .. } => "accepted",
-            Outcome::Limited { .. } => "refused",
+            Outcome::Limited { .. } => "limited",
             Outcome::Unavailable => "unavailable",
-            Outcome::NoResponse => "silence",
+            Outcome::NoResponse => "no response",
         };
         self.responses.push((call.id.0, now.at.0 / MS, word));
         effects.done(call.id);
@@ -92,7 +92,7 @@ fn a_response_takes_the_uplink_the_work_and_the_downlink() {
     assert_eq!(world.judge().arrivals()[0].at, Micros(10 * MS));
     assert_eq!(
         world.client().responses,
-        [(2, 40, "refused"), (1, 60, "accepted")]
+        [(2, 40, "limited"), (1, 60, "accepted")]
     );
 }
 
@@ -245,7 +245,7 @@ fn nodes_wake_each_other_and_read_the_clock_of_their_ledger() {
     assert_eq!(last, (NodeId(1), Micros(327), Some(ledger)));
 }
 
-/// Asks to be woken at once, for ever.
+/// Asks to be woken at once, forever.
 #[derive(Debug)]
 struct Restless;
 
@@ -304,17 +304,11 @@ fn responses_carry_the_status_of_every_rule() {
     }
     let mut world = World::new(setup("sliding 5/1s, in-flight 3"), Heard(Vec::new()));
     world.run_until(Micros(1_000 * MS)).unwrap();
-    let Outcome::Accepted {
-        statuses: standings,
-    } = &world.client().0[0]
-    else {
+    let Outcome::Accepted { statuses } = &world.client().0[0] else {
         panic!("not accepted")
     };
-    let left: Vec<u64> = standings
-        .iter()
-        .map(|standing| standing.remaining)
-        .collect();
-    assert_eq!(left, [4, 2]);
+    let remaining: Vec<u64> = statuses.iter().map(|status| status.remaining).collect();
+    assert_eq!(remaining, [4, 2]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The promise while things change: the ledger is read back on another clock, limits are configured
-//! anew, most calls are lost or turned away, and slots count from the send.
+//! The guarantee during changes: the ledger is read back on another clock, limits are reconfigured,
+//! most calls are lost or get a 503, and slots count from the send.
 
 use proptest::prelude::*;
 use tollgate_core::limit::{HoldUntil, Rule, RuleError};
@@ -14,7 +14,7 @@ use crate::scenario::{
     Scenario, UP_MAX, calendar_pair, config, exact_pair, in_flight_pair, with_limits,
 };
 
-/// One transaction in three finds the ledger read back, every other time on another clock.
+/// One transaction in three restores the ledger first, every other time on another clock.
 fn with_restores(mut scenario: Scenario) -> Scenario {
     scenario.restore_ppm = 330_000;
     scenario
@@ -32,7 +32,7 @@ fn outages() -> impl Strategy<Value = Vec<TimeRange>> {
     })
 }
 
-/// First-use windows longer than it takes to give a call up, and a network that loses most of them.
+/// First-use windows longer than the give-up time, and a network that loses most calls.
 fn lossy() -> impl Strategy<Value = Scenario> {
     let pair = (1_u64..=12, 5_000_000_u64..60_000_000).prop_map(|(n, window)| {
         let spec = format!("first-use {n}/{window}us").parse();
@@ -53,7 +53,7 @@ fn lossy() -> impl Strategy<Value = Scenario> {
         })
 }
 
-/// How a limit that changes is counted by the provider and obeyed by us.
+/// How the provider counts a changing limit and how the client applies it.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Sliding,
@@ -89,8 +89,8 @@ impl Kind {
         rule.expect("sane")
     }
 
-    /// How long before us the provider raises. At the same time, except that its bucket grows empty
-    /// while our log has the new slots at once.
+    /// How long before us the provider raises its limit. At the same time, except that its bucket
+    /// grows empty while our log has the new slots at once.
     fn lead(self, window: Span) -> Span {
         match self {
             Kind::SlidingToBucket => window,
@@ -116,8 +116,8 @@ fn kind() -> impl Strategy<Value = Kind> {
     ]
 }
 
-/// N goes up at one time and down at another, node by node. The provider goes up no later than the
-/// first node, and down when the last call that a node sent before has arrived.
+/// N rises at one time and falls at another, node by node. The provider raises its limit no later
+/// than the first node, and lowers it when the last call that a node sent before has arrived.
 fn with_changes() -> impl Strategy<Value = Scenario> {
     let window = 50_000_u64..10_000_000;
     let numbers = (3_u64..=20, 1_u64..=15, 1_u64..=20);
@@ -146,7 +146,7 @@ fn change(
     let at = |at, limit| LimitChange { at, rule: 0, limit };
     scenario.faults.changes = vec![at(up - kind.lead(window), high), at(down + landed, low)];
     for (node, clock) in scenario.clocks.iter_mut().enumerate() {
-        // A node that stands still between permit and write is the documented residual gap.
+        // A node that is suspended between permit and write is the documented residual gap.
         clock.suspends.clear();
         for (at, n) in [(up, high), (down, low)] {
             let at = clock.read(at + Span::from_millis(late_ms[node])).at;
@@ -161,7 +161,7 @@ fn change(
     scenario
 }
 
-/// Uplinks without jitter or loss, writes without delay: then the send is as good as the answer.
+/// Uplinks without jitter or loss, writes without delay: then the send is as good as the response.
 fn without_jitter() -> impl Strategy<Value = Scenario> {
     let pairs =
         exact_pair().prop_map(|(spec, rule)| vec![(spec, rule.hold_until(HoldUntil::Send))]);
@@ -180,19 +180,19 @@ fn without_jitter() -> impl Strategy<Value = Scenario> {
 proptest! {
     #![proptest_config(config(128))]
 
-    /// H9: a ledger that is written and read back, on its own clock or any other, forgets nothing.
+    /// H9: a ledger that is written and read back, on its own clock or any other, loses nothing.
     #[test]
     fn h9_a_restored_ledger_keeps_every_limit(scenario in with_one_limit(exact_pair())) {
         check_invariants(&with_restores(scenario))?;
     }
 
-    /// H9: calls at a time.
+    /// H9: concurrent calls.
     #[test]
     fn h9_a_restored_ledger_keeps_calls_at_a_time(scenario in with_one_limit(in_flight_pair())) {
         check_invariants(&with_restores(scenario))?;
     }
 
-    /// M14, H9: a calendar keeps its edges on a clock that shows something else.
+    /// M14, H9: a calendar keeps its edges on a clock with a different reading.
     #[test]
     fn m14_a_restored_calendar_keeps_its_edges(mut scenario in with_one_limit(calendar_pair())) {
         let first = scenario.calls[0].at;
@@ -219,7 +219,7 @@ proptest! {
         check_invariants(&with_restores(scenario))?;
     }
 
-    /// H7: calls that are lost, turned away or unanswered prove no window of the provider's.
+    /// H7: calls that are lost, rejected or without a response prove no window of the provider.
     #[test]
     fn h7_first_use_windows_hold_when_most_calls_are_lost(scenario in lossy()) {
         check_invariants(&scenario)?;

@@ -11,10 +11,10 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-/// Whatever a client may meet.
+/// Any error of a client.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// A whole answer.
+/// A whole response.
 #[derive(Debug)]
 pub(crate) struct FullResponse {
     pub(crate) status: u16,
@@ -35,7 +35,7 @@ impl FullResponse {
     }
 }
 
-/// One connection that is kept open.
+/// One connection that stays open.
 pub(crate) struct Session(SendRequest<Full<Bytes>>);
 
 impl Session {
@@ -47,7 +47,7 @@ impl Session {
         Ok(Session(sender))
     }
 
-    /// The head of the answer; the body is still to come.
+    /// The head of the response; the body has not been read.
     pub(crate) async fn send(
         &mut self,
         method: Method,
@@ -76,7 +76,7 @@ impl Session {
     }
 }
 
-/// Reads an answer to its end.
+/// Reads a response to its end.
 pub(crate) async fn read_all(response: Response<Incoming>) -> Result<FullResponse, Failure> {
     let (head, body) = response.into_parts();
     let body = body.collect().await?.to_bytes();
@@ -111,22 +111,22 @@ pub(crate) async fn post(to: SocketAddr, path: &str, body: &str) -> Result<FullR
     .await
 }
 
-/// Waits until something has happened. Gives way to other tasks instead of sleeping, so that paused
-/// time stands still meanwhile; the bound turns a test that would hang into one that fails.
+/// Waits until a condition holds. Yields to other tasks instead of sleeping, so that paused time
+/// stands still meanwhile; the bound turns a test that would hang into one that fails.
 pub(crate) async fn until(happened: impl Fn() -> bool) {
     let start = real_now();
     while !happened() {
-        assert!(start.elapsed() < PATIENCE, "it did not happen");
+        assert!(start.elapsed() < PATIENCE, "the condition never held");
         tokio::task::yield_now().await;
     }
 }
 
-/// An answer that must come although nobody knows when. Not for paused time, which would run to the end
-/// of the bound at once.
-pub(crate) async fn with_timeout<T>(answer: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, answer)
+/// A result that must arrive within the bound. Not for paused time, which would jump to the end of
+/// the bound at once.
+pub(crate) async fn with_timeout<T>(result: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, result)
         .await
-        .expect("it should have come by now")
+        .expect("it arrives within the bound")
 }
 
 /// Far beyond what loopback needs on a busy machine.

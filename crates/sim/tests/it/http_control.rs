@@ -18,7 +18,7 @@ async fn a_call_accepted_twice_is_a_duplicate_and_a_retry_after_429_is_not() {
     for call in ["a", "b", "a", "c", "c"] {
         get_with(provider.address(), "/", &[("x-call-id", call)])
             .await
-            .expect("an answer");
+            .expect("a response");
     }
     let report = provider.report();
     assert_eq!((report.duplicates, report.violations), (1, 2));
@@ -30,12 +30,12 @@ async fn a_retry_is_a_duplicate_after_a_lost_response_and_not_after_an_outage() 
     let provider = start("fixed 9/1d").await;
     provider.fault("outage next 1").expect("a fault");
     let call = async |id: &str| get_with(provider.address(), "/", &[("x-call-id", id)]).await;
-    assert_eq!(call("a").await.expect("an answer").status, 503);
-    assert_eq!(call("a").await.expect("an answer").status, 200);
+    assert_eq!(call("a").await.expect("a response").status, 503);
+    assert_eq!(call("a").await.expect("a response").status, 200);
     assert_eq!(provider.report().duplicates, 0);
     provider.fault("reset-after next 1").expect("a fault");
     call("b").await.expect_err("its connection was reset");
-    assert_eq!(call("b").await.expect("an answer").status, 200);
+    assert_eq!(call("b").await.expect("a response").status, 200);
     let report = provider.report();
     assert_eq!(
         (report.duplicates, report.arrivals, report.accepted),
@@ -46,7 +46,7 @@ async fn a_retry_is_a_duplicate_after_a_lost_response_and_not_after_an_outage() 
 #[tokio::test(start_paused = true)]
 async fn waits_are_reported_per_priority_from_submission_to_arrival() {
     let provider = start("sliding 9/1s").await;
-    let date = get(provider.address(), "/").await.expect("an answer");
+    let date = get(provider.address(), "/").await.expect("a response");
     let date = httpdate::parse_http_date(date.header("date").expect("a Date")).expect("a date");
     let submitted = date
         .duration_since(std::time::UNIX_EPOCH)
@@ -62,7 +62,7 @@ async fn waits_are_reported_per_priority_from_submission_to_arrival() {
         .map(|(name, value)| (*name, value.as_str()));
     get_with(provider.address(), "/", &headers)
         .await
-        .expect("an answer");
+        .expect("a response");
     let waits = provider.report().scopes[0].waits;
     let high = waits.high.expect("one call of high priority");
     assert_eq!(high.calls, 1);
@@ -74,7 +74,7 @@ async fn waits_are_reported_per_priority_from_submission_to_arrival() {
 async fn the_report_is_served_as_json_and_reset_empties_it() {
     let provider = start("fixed 1/1d").await;
     for _ in 0..2 {
-        get(provider.address(), "/x").await.expect("an answer");
+        get(provider.address(), "/x").await.expect("a response");
     }
     let report = get(provider.address(), "/-/report")
         .await
@@ -87,7 +87,7 @@ async fn the_report_is_served_as_json_and_reset_empties_it() {
     assert_eq!(report["scopes"][0]["rules"][0]["rule"], "fixed 1/1d");
     post(provider.address(), "/-/reset", "")
         .await
-        .expect("an answer");
+        .expect("a response");
     let report = get(provider.address(), "/-/report")
         .await
         .expect("a report")
@@ -99,7 +99,7 @@ async fn the_report_is_served_as_json_and_reset_empties_it() {
     assert_eq!(
         get(provider.address(), "/x")
             .await
-            .expect("an answer")
+            .expect("a response")
             .status,
         200
     );
@@ -111,7 +111,7 @@ async fn the_log_has_one_line_of_json_per_arrival_without_the_query() {
     for path in ["/a?api_key=s3cret", "/b"] {
         get_with(provider.address(), path, &[("x-call-id", "7")])
             .await
-            .expect("an answer");
+            .expect("a response");
     }
     let log = get(provider.address(), "/-/log").await.expect("a log").body;
     let lines: Vec<Value> = log
@@ -135,7 +135,7 @@ async fn faults_are_planned_over_http_whole_or_not_at_all() {
     let provider = start("fixed 9/1d").await;
     let bad = post(provider.address(), "/-/fault", "outage now 500\nhang soon")
         .await
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(bad.status, 400);
     assert!(
         bad.body.contains("`soon` is not a time; write `8s..11s`"),
@@ -145,27 +145,27 @@ async fn faults_are_planned_over_http_whole_or_not_at_all() {
     assert_eq!(
         get(provider.address(), "/")
             .await
-            .expect("an answer")
+            .expect("a response")
             .status,
         200
     );
     post(provider.address(), "/-/fault", "outage now 500")
         .await
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(
         get(provider.address(), "/")
             .await
-            .expect("an answer")
+            .expect("a response")
             .status,
         500
     );
     post(provider.address(), "/-/fault", "clear")
         .await
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(
         get(provider.address(), "/")
             .await
-            .expect("an answer")
+            .expect("a response")
             .status,
         200
     );
@@ -180,16 +180,18 @@ async fn a_separate_control_address_works_while_every_connection_is_reset() {
     };
     let provider = SimProvider::start(settings).await.expect("free ports");
     provider.fault("reset-before now").expect("a fault");
-    let control = provider.control_address().expect("it was asked for");
+    let control = provider.control_address().expect("it is configured");
     get(provider.address(), "/-/report")
         .await
-        .expect_err("the clients' door resets");
-    assert_eq!(get(control, "/").await.expect("an answer").status, 404);
-    post(control, "/-/fault", "clear").await.expect("an answer");
+        .expect_err("the clients' port resets");
+    assert_eq!(get(control, "/").await.expect("a response").status, 404);
+    post(control, "/-/fault", "clear")
+        .await
+        .expect("a response");
     assert_eq!(
         get(provider.address(), "/")
             .await
-            .expect("an answer")
+            .expect("a response")
             .status,
         200
     );
@@ -200,13 +202,13 @@ async fn wrong_paths_and_methods_name_the_right_ones() {
     let provider = start("fixed 9/1d").await;
     let lost = get(provider.address(), "/-/nothing")
         .await
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(lost.status, 404);
     assert!(lost.body.contains("GET /-/report"), "{}", lost.body);
     assert_eq!(
         get(provider.address(), "/-/fault")
             .await
-            .expect("an answer")
+            .expect("a response")
             .status,
         405
     );
@@ -214,7 +216,7 @@ async fn wrong_paths_and_methods_name_the_right_ones() {
     assert_eq!(
         post(provider.address(), "/-/fault", &large)
             .await
-            .expect("an answer")
+            .expect("a response")
             .status,
         413
     );
@@ -226,7 +228,7 @@ async fn stopping_closes_idle_connections_and_the_port() {
     let provider = start("fixed 9/1d").await;
     let address = provider.address();
     let mut session = Session::open(address).await.expect("a connection");
-    session.get("/", &[]).await.expect("an answer");
+    session.get("/", &[]).await.expect("a response");
     let report = provider.stop().await;
     assert_eq!((report.answered, report.unanswered), (1, 0));
     session
@@ -248,7 +250,7 @@ async fn a_head_request_is_answered_without_a_body_and_counts_as_answered() {
     let response = session
         .send(Method::HEAD, "/", &[], "")
         .await
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(read_all(response).await.expect("an end").body, "");
     let report = provider.stop().await;
     assert_eq!((report.answered, report.unanswered), (1, 0));

@@ -1,4 +1,4 @@
-//! Faults happen on schedule and look to a client as they do in the field.
+//! Faults happen on schedule and look to a client like real ones.
 
 use http_body_util::BodyExt;
 use hyper::Method;
@@ -17,7 +17,7 @@ async fn start(faults: &[&str]) -> SimProvider {
 async fn status(provider: &SimProvider) -> u16 {
     get(provider.address(), "/")
         .await
-        .expect("an answer")
+        .expect("a response")
         .status
 }
 
@@ -64,7 +64,7 @@ async fn a_reset_before_reading_affects_an_open_connection_too() {
     let mut session = Session::open(provider.address())
         .await
         .expect("a connection");
-    session.get("/", &[]).await.expect("an answer");
+    session.get("/", &[]).await.expect("a response");
     provider.fault("reset-before next 1").expect("a fault");
     session.get("/", &[]).await.expect_err("a reset");
     assert_eq!(provider.report().arrivals, 1);
@@ -154,8 +154,8 @@ async fn an_endless_body_goes_on_until_the_client_leaves() {
 #[tokio::test]
 async fn huge_headers_are_64_kib() {
     let provider = start(&["huge-headers next 1"]).await;
-    let answer = get(provider.address(), "/").await.expect("an answer");
-    let padding: usize = answer
+    let response = get(provider.address(), "/").await.expect("a response");
+    let padding: usize = response
         .headers
         .get_all("x-padding")
         .iter()
@@ -200,28 +200,28 @@ async fn a_skewed_clock_sends_the_wrong_date_and_waits_stay_right() {
         .expect("a rule")
         .style(Style::XRateLimit);
     let provider = SimProvider::start(settings).await.expect("a free port");
-    let epoch = |answer: &crate::client::FullResponse| {
+    let epoch = |response: &crate::client::FullResponse| {
         let date =
-            httpdate::parse_http_date(answer.header("date").expect("a Date")).expect("a date");
+            httpdate::parse_http_date(response.header("date").expect("a Date")).expect("a date");
         date.duration_since(std::time::UNIX_EPOCH)
             .expect("after 1970")
             .as_secs()
     };
-    let before = epoch(&get(provider.address(), "/").await.expect("an answer"));
+    let before = epoch(&get(provider.address(), "/").await.expect("a response"));
     provider.fault("skew now -2h").expect("a fault");
-    let refused = get(provider.address(), "/").await.expect("an answer");
+    let limited = get(provider.address(), "/").await.expect("a response");
     assert!(
-        (7_199..=7_200).contains(&(before - epoch(&refused))),
-        "{refused:?}"
+        (7_199..=7_200).contains(&(before - epoch(&limited))),
+        "{limited:?}"
     );
-    let reset: u64 = refused
+    let reset: u64 = limited
         .header("x-ratelimit-reset")
         .expect("a time")
         .parse()
         .expect("epoch");
     assert!(
-        (10..=11).contains(&(reset - epoch(&refused))),
-        "{refused:?}"
+        (10..=11).contains(&(reset - epoch(&limited))),
+        "{limited:?}"
     );
 }
 
@@ -251,8 +251,8 @@ async fn a_limit_advertised_only_in_headers_is_not_enforced() {
         .style(Style::XRateLimit);
     let provider = SimProvider::start(settings).await.expect("a free port");
     provider.fault("tell 0 as 1 now").expect("a fault");
-    let first = get(provider.address(), "/").await.expect("an answer");
-    let told = ["x-ratelimit-limit", "x-ratelimit-remaining"].map(|name| first.header(name));
-    assert_eq!(told, [Some("1"), Some("0")]);
+    let first = get(provider.address(), "/").await.expect("a response");
+    let advertised = ["x-ratelimit-limit", "x-ratelimit-remaining"].map(|name| first.header(name));
+    assert_eq!(advertised, [Some("1"), Some("0")]);
     assert_eq!(status(&provider).await, 200);
 }

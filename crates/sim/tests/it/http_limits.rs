@@ -1,4 +1,4 @@
-//! Limits are enforced over sockets, at the moment a request has arrived.
+//! Limits are enforced over sockets, when a request has arrived.
 
 use tollgate_core::time::Span;
 use tollgate_sim::http::{KeyLocation, Settings, SimProvider};
@@ -16,7 +16,7 @@ async fn start(rules: &str) -> SimProvider {
 async fn status(provider: &SimProvider, path: &str) -> u16 {
     get(provider.address(), path)
         .await
-        .expect("an answer")
+        .expect("a response")
         .status
 }
 
@@ -47,8 +47,8 @@ async fn fifty_clients_at_once_get_no_more_than_the_limit() {
     let requests = (0..50).map(|_| tokio::spawn(get(provider.address(), "/")));
     let mut accepted = 0;
     for request in requests.collect::<Vec<_>>() {
-        let answer = request.await.expect("no panic").expect("an answer");
-        accepted += usize::from(answer.status == 200);
+        let response = request.await.expect("no panic").expect("a response");
+        accepted += usize::from(response.status == 200);
     }
     assert_eq!(accepted, 20);
     let report = provider.stop().await;
@@ -88,17 +88,17 @@ async fn a_request_counts_after_the_uplink_delay_and_responds_after_the_downlink
     })
     .await
     .expect("a port");
-    get(provider.address(), "/").await.expect("an answer");
+    get(provider.address(), "/").await.expect("a response");
     let (_, judge) = provider.judges().remove(0);
     let counted_at = judge.arrivals()[0].at;
     let seconds = provider.report().seconds;
     assert!((9.0..9.1).contains(&seconds), "{seconds}");
-    get(provider.address(), "/").await.expect("an answer");
+    get(provider.address(), "/").await.expect("a response");
     let (_, judge) = provider.judges().remove(0);
     let apart = judge.arrivals()[1].at.since(counted_at);
     assert!(
         (9_000_000..9_100_000).contains(&apart.0),
-        "7 s until the answer and 2 s up: {apart}"
+        "7 s until the response and 2 s up: {apart}"
     );
 }
 
@@ -171,8 +171,8 @@ async fn costs_are_counted_in_the_unit_of_the_rule() {
     let provider = start("fixed 1000/1d unit tokens").await;
     let mut seen = Vec::new();
     for cost in ["tokens=600", "tokens=600", "tokens=400"] {
-        let answer = get_with(provider.address(), "/", &[("x-cost", cost)]).await;
-        seen.push(answer.expect("an answer").status);
+        let response = get_with(provider.address(), "/", &[("x-cost", cost)]).await;
+        seen.push(response.expect("a response").status);
     }
     assert_eq!(seen, [200, 429, 200]);
     let (_, judge) = provider.judges().remove(0);

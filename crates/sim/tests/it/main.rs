@@ -1,8 +1,8 @@
-//! The simulator from outside: what it proves about Tollgate, judged by the provider's own log; and the
+//! The simulator from outside: what it proves about Tollgate by the provider's own log; and the
 //! provider over sockets, the TCP fault proxy and the program.
 //!
-//! Promises: loopback only, port 0 only. Time is virtual, paused or not waited for; a test that needs
-//! something to have happened waits for that, not for a while.
+//! Promises: loopback only, port 0 only. Time is virtual or paused; a test that needs an event
+//! waits for that event, not for a fixed time.
 
 mod scenario;
 mod proof;

@@ -1,5 +1,5 @@
-//! Who goes when, in whole worlds: bursts, floods with urgent calls in them, long lines, strict
-//! order, and providers that are stricter than they say.
+//! The order of calls in whole worlds: bursts, floods with urgent calls in them, long queues,
+//! strict order, and providers that are stricter than they say.
 //!
 //! Promises: judged by the provider's log, in virtual time.
 //!
@@ -103,8 +103,8 @@ fn flood(
     world
 }
 
-/// W3, M3: urgent calls in a flood hardly wait, nothing is left unused for them, and the
-/// background keeps its order.
+/// W3, M3: urgent calls in a flood hardly wait, no capacity is left unused for them, and background
+/// calls keep their order.
 #[track_caller]
 fn assert_urgent_is_fast(world: &World<Governed>, within: Span, least_used: usize) {
     let judge = world.judge();
@@ -134,22 +134,22 @@ fn one_in_ten_by_chance() -> impl FnMut(u64) -> bool {
 const SLIDING_USE: usize = 300 * 40 * 1_000 / 10_040 * 99 / 100;
 const BUCKET_USE: usize = 60 * 50 * 99 / 100;
 
-/// W3: 300 ms and the way there.
+/// W3: 300 ms and the uplink delay.
 #[test]
 fn w3_urgent_calls_in_a_flood_hardly_wait_on_a_sliding_window() {
     let world = flood("sliding 40/10s", sliding_40(), 12, 300, every_tenth);
     assert_urgent_is_fast(&world, Span::from_millis(300 + 5), SLIDING_USE);
 }
 
-/// W3: one interval and the way there.
+/// W3: one interval and the uplink delay.
 #[test]
 fn w3_urgent_calls_in_a_flood_hardly_wait_on_a_token_bucket() {
     let world = flood("bucket 50/1s burst 50", bucket_50(), 150, 60, every_tenth);
     assert_urgent_is_fast(&world, Span::from_millis(40), BUCKET_USE);
 }
 
-/// By chance up to three urgent calls come within one interval of 250 or 20 ms. No slot is kept
-/// back for them, so the third one waits for three.
+/// By chance up to three urgent calls arrive within one interval of 250 or 20 ms. No slot is
+/// reserved for them, so the third one waits for three.
 #[test]
 fn w3_urgent_calls_that_come_together_wait_an_interval_each() {
     let chance = one_in_ten_by_chance;
@@ -204,7 +204,7 @@ fn one_node(mut scenario: Scenario, fifo: bool) -> Scenario {
 proptest! {
     #![proptest_config(config(128))]
 
-    /// M3: as they are sent, calls of one priority keep the order in which they came, whatever the
+    /// M3: calls of one priority are sent in the order in which they arrived, whatever the
     /// algorithm, the network and the delays of the ledger.
     #[test]
     fn m3_calls_of_one_priority_are_sent_in_order(
@@ -227,7 +227,7 @@ proptest! {
     }
 }
 
-/// How a run against a stricter provider went.
+/// The result of a run against a stricter provider.
 #[derive(Debug)]
 struct LadderRun {
     /// Violations until the last rung that was needed, and after it.
@@ -237,7 +237,7 @@ struct LadderRun {
     accepted: usize,
 }
 
-/// Saturates a provider for ten minutes, and looks every second at the ladder.
+/// Saturates a provider for ten minutes, and reads the ladder every second.
 fn run_ladder(provider: &str, rule: Rule, latency: Latency) -> LadderRun {
     let mut world = world(provider, plan(rule).saturating(200), latency, 1);
     let (mut rung, mut before) = (None, 0);
@@ -249,7 +249,7 @@ fn run_ladder(provider: &str, rule: Rule, latency: Latency) -> LadderRun {
         };
         let seen = world.client().rung(now);
         if seen != rung {
-            // What was sent under the rung before is answered within the second.
+            // Calls sent under the previous rung get their responses within the second.
             (rung, before) = (seen, usize::MAX);
         } else if before == usize::MAX {
             before = world.judge().violations();
@@ -264,7 +264,7 @@ fn run_ladder(provider: &str, rule: Rule, latency: Latency) -> LadderRun {
     }
 }
 
-/// Exact after the ladder: a stricter window costs a few refusals once, and then none. Windows of
+/// Exact after the ladder: a stricter window causes a few 429s once, and then none. Windows of
 /// fewer than eight bins are beyond the ladder.
 #[test]
 fn after_the_ladder_a_stricter_window_is_not_exceeded() {
@@ -278,14 +278,14 @@ fn after_the_ladder_a_stricter_window_is_not_exceeded() {
     let cases = cases.map(|(provider, rung)| (provider, &rule, rung));
     let spaced = [("binned 50/1s bins 10", &paced, Strictness::Eighth)];
     for (provider, rule, rung) in cases.into_iter().chain(spaced) {
-        let climb = run_ladder(provider, rule.clone(), Latency::LAN);
+        let run = run_ladder(provider, rule.clone(), Latency::LAN);
         assert_eq!(
-            (climb.after, climb.rung),
+            (run.after, run.rung),
             (0, Some(rung)),
-            "{provider}: {climb:?}"
+            "{provider}: {run:?}"
         );
-        assert!(climb.before > 0, "{provider} is not stricter: {climb:?}");
-        assert!(climb.before <= 150, "{provider}: {climb:?}");
+        assert!(run.before > 0, "{provider} is not stricter: {run:?}");
+        assert!(run.before <= 150, "{provider}: {run:?}");
     }
 }
 
@@ -308,13 +308,14 @@ fn paced_calls_are_exact_against_two_counters_for_small_jitter() {
     ];
     for provider in providers {
         let rule = Rule::paced(50, second).expect("sane");
-        let climb = run_ladder(provider, rule, latency);
-        assert_eq!((climb.before, climb.after), (0, 0), "{provider}: {climb:?}");
-        assert!(climb.accepted >= 600 * 40, "{provider}: {climb:?}");
+        let run = run_ladder(provider, rule, latency);
+        assert_eq!((run.before, run.after), (0, 0), "{provider}: {run:?}");
+        assert!(run.accepted >= 600 * 40, "{provider}: {run:?}");
     }
 }
 
-/// M13: one at a time, never two inside a second, and nobody overtakes, with three processes.
+/// M13: one at a time, never two within a second, and no call overtakes another, with three
+/// processes.
 #[test]
 fn m13_no_two_calls_arrive_within_a_second() {
     let mut plan = plan(Rule::paced(1, Span::from_secs(1)).expect("sane"));
@@ -345,7 +346,8 @@ fn m13_no_two_calls_arrive_within_a_second() {
     }
 }
 
-/// W5: the provider halves its limit and says so only in its headers. What is left is used.
+/// W5: the provider halves its limit and reports it only in its headers. The remaining quota is
+/// used.
 #[test]
 fn w5_a_halved_limit_costs_few_429s() {
     for (rule, provider, limit, least_used) in [

@@ -1,6 +1,6 @@
-//! W4: the provider is down for a while, and every caller can wait. Judged by the provider's own
-//! log: nobody is lost, hardly anybody is sent into the outage, no limit is exceeded afterwards, and
-//! the quota is used in full again as soon as the provider is well.
+//! W4: the provider is down for a while, and every caller can wait. By the provider's own log: no
+//! call is lost, hardly any is sent into the outage, no limit is exceeded afterwards, and the quota
+//! is used in full again as soon as the provider has recovered.
 
 use proptest::prelude::*;
 use tollgate_core::health::HealthState;
@@ -14,7 +14,7 @@ use tollgate_sim::world::{Call, NodeId, Setup, TimeRange, World};
 
 use crate::scenario::config;
 
-/// The measured setting: uplink lognormal 5 ms, answer 20 ms.
+/// The measured setting: uplink lognormal 5 ms, response after 20 ms.
 const NEAR: Latency = Latency {
     up: Delay::Lognormal {
         median: Span::from_millis(5),
@@ -33,11 +33,11 @@ struct Outage {
     nodes: usize,
     length: Span,
     scope_update_delay: Span,
-    /// How wrong each node's clock runs; none = not at all.
+    /// The drift of each node's clock; empty = no drift.
     drift_ppm: Vec<i32>,
     seed: u64,
     calls: u64,
-    /// How often a call comes.
+    /// The time between two calls.
     every: Span,
     spec: &'static str,
     rule: Rule,
@@ -91,17 +91,17 @@ fn call(index: u64) -> Call {
     }
 }
 
-/// When the last node was Normal again.
+/// When the last node was back in Normal.
 fn normal_at(world: &World<GovernedWithHealth>) -> Micros {
     let moves = world.client().transitions();
     let normal = moves.iter().filter(|moved| moved.to == HealthState::Normal);
     normal
         .map(|moved| moved.at)
         .max()
-        .expect("it was Normal again")
+        .expect("a transition to Normal")
 }
 
-/// Requests that reached the provider in the second that begins so long after `from`.
+/// Requests that reached the provider in the second that starts `second` seconds after `from`.
 fn arrived_in_second(world: &World<GovernedWithHealth>, from: Micros, second: u64) -> usize {
     let from = from + Span::from_secs(second);
     let until = from + Span::from_secs(1);
@@ -109,7 +109,7 @@ fn arrived_in_second(world: &World<GovernedWithHealth>, from: Micros, second: u6
     arrivals.filter(|a| (from..until).contains(&a.at)).count()
 }
 
-/// W4's promises about what was sent, but for how many met the outage.
+/// W4's guarantees about sent calls, except how many met the outage.
 fn assert_nothing_lost(outage: &Outage, world: &World<GovernedWithHealth>) {
     let judge = world.judge();
     assert_eq!(judge.lost(), [], "{outage:?}");
@@ -121,7 +121,7 @@ fn assert_nothing_lost(outage: &Outage, world: &World<GovernedWithHealth>) {
 }
 
 /// W4, A4, A5, A6, A15: an outage of ten seconds costs five failures and nothing else; the token
-/// bucket is used in full from the very second in which the machine is Normal.
+/// bucket is used in full from the very second in which the health machine is Normal.
 #[test]
 fn w4_every_call_gets_its_response_after_an_outage() {
     for seed in 0..8 {
@@ -152,9 +152,9 @@ fn w4_every_call_gets_its_response_after_an_outage() {
     }
 }
 
-/// W4, A6: two, four and eight nodes on one ledger sleep, probe and wake together, with one probe at
-/// a time among them. Failures in a row are counted by all together, so what meets the outage does
-/// not grow with the nodes.
+/// W4, A6: two, four and eight nodes on one ledger sleep, probe and wake together, with one probe
+/// at a time among them. The nodes count consecutive failures together, so the number of calls that
+/// meet the outage does not grow with the nodes.
 #[test]
 fn w4_nodes_on_one_ledger_probe_once() {
     for nodes in [2, 4, 8] {
@@ -180,8 +180,8 @@ fn w4_nodes_on_one_ledger_probe_once() {
     }
 }
 
-/// W4, A5: nodes that hear of each other up to 100 ms late, as with a store that is polled, send no
-/// more into the outage: the ledger itself lets nobody go after the fifth failure.
+/// W4, A5: nodes that learn of each other up to 100 ms late, as with a polled store, send no more
+/// calls into the outage: the ledger itself grants none after the fifth failure.
 #[test]
 fn w4_late_scope_updates_lose_no_call() {
     for seed in 0..4 {
@@ -200,7 +200,7 @@ fn w4_late_scope_updates_lose_no_call() {
     }
 }
 
-/// W4, A5: an outage longer than the first rest costs one probe per rest.
+/// W4, A5: an outage longer than the first sleep costs one probe per sleep.
 #[test]
 fn w4_a_long_outage_costs_one_probe_per_sleep() {
     let outage = Outage {
@@ -212,7 +212,7 @@ fn w4_a_long_outage_costs_one_probe_per_sleep() {
     let failed_probes = 3;
     assert!(
         world.outage_responses() <= 6 + failed_probes,
-        "rests of 30, 60 and 120 s"
+        "sleeps of 30, 60 and 120 s"
     );
 }
 
@@ -241,13 +241,13 @@ fn w4_a_sliding_log_is_not_exceeded_after_an_outage() {
     }
 }
 
-/// A18, scenario 1, and S5: after a 429 nobody goes before the provider's time, and somebody goes
+/// A18, scenario 1, and S5: after a 429 no call is sent before the provider's time, and one is sent
 /// right after it, however many wait.
 #[test]
 fn a18_1_a_429_stops_all_calls_for_as_long_as_it_says() {
     let rules = RuleSpec::parse_all("sliding 10/10s").unwrap();
     let setup = Setup::new(3, rules, NEAR);
-    // Obeyed is a limit that is far too high: only the provider's word can help.
+    // The configured limit is far too high: only the provider's 429 can help.
     let wrong = Rule::bucket(1_000, Span::from_secs(1), 1_000).unwrap();
     let mut world = World::new(setup, GovernedWithHealth::new(HealthPlan::new(vec![wrong])));
     for index in 0..120 {
@@ -257,15 +257,15 @@ fn a18_1_a_429_stops_all_calls_for_as_long_as_it_says() {
     world.run_until(Micros(30_000_000)).unwrap();
     let arrivals = world.judge().arrivals();
     let (first, later) = arrivals.split_at(20);
-    let refused = first.iter().filter(|arrival| !arrival.accepted);
-    assert_eq!(refused.count(), 10);
+    let limited = first.iter().filter(|arrival| !arrival.accepted);
+    assert_eq!(limited.count(), 10);
     let free_again = first[0].at + Span::from_secs(10);
     let next = later[0].at;
     assert!(next >= free_again, "{next:?} is before {free_again:?}");
     assert!(next.since(free_again) <= Span::from_millis(50), "{next:?}");
 }
 
-/// Any outage, any number of nodes, drifting clocks, and news that come late.
+/// Any outage, any number of nodes, drifting clocks, and late scope updates.
 fn any_outage() -> impl Strategy<Value = Outage> {
     let news_delay = prop::sample::select(&[0, 50, 300, 1_500][..]);
     let drift_ppm = prop::collection::vec(-500..=500_i32, 1..=4);
@@ -285,8 +285,9 @@ fn any_outage() -> impl Strategy<Value = Outage> {
 proptest! {
     #![proptest_config(config(48))]
 
-    /// W4, A5, A6, A8: nobody is lost, no limit is exceeded, every node ends in Normal, and the machine
-    /// does not flap: three transitions per node, and two more for each rest that was too short.
+    /// W4, A5, A6, A8: no call is lost, no limit is exceeded, every node ends in Normal, and the
+    /// machine does not flap: three transitions per node, and two more for each sleep that was too
+    /// short.
     #[test]
     fn w4_after_any_outage_every_node_returns_to_normal(outage in any_outage()) {
         let world = outage.run();

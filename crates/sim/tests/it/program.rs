@@ -68,10 +68,10 @@ async fn serve_prints_its_address_and_a_report_on_sigterm() {
     let (mut child, mut out, address) = start(&args).await;
     let mut seen = Vec::new();
     for call in ["a", "a", "b", "c"] {
-        let answer = get_with(address, "/", &[("x-call-id", call)])
+        let response = get_with(address, "/", &[("x-call-id", call)])
             .await
-            .expect("an answer");
-        seen.push(answer.status);
+            .expect("a response");
+        seen.push(response.status);
     }
     assert_eq!(seen, [503, 200, 200, 429]);
     signal(&child, "-TERM").await;
@@ -123,7 +123,7 @@ async fn proxy_applies_flags_and_lines_on_stdin() {
     let (_provider, _out, upstream) = start(&["serve"]).await;
     let args = ["proxy", &upstream.to_string(), "--order", "up delay 1ms"];
     let (mut child, _proxy_out, address) = start(&args).await;
-    assert_eq!(get(address, "/").await.expect("an answer").status, 200);
+    assert_eq!(get(address, "/").await.expect("a response").status, 200);
     let mut orders = child.stdin.take().expect("piped");
     orders.write_all(b"sideways\nrefuse\n").await.expect("sent");
     let mut problems = BufReader::new(child.stderr.take().expect("piped")).lines();
@@ -147,12 +147,12 @@ async fn proxy_applies_flags_and_lines_on_stdin() {
 #[tokio::test]
 async fn faults_can_be_planned_while_it_serves() {
     let (_child, _out, address) = start(&["serve", "--status", "201", "--body-bytes", "500"]).await;
-    let answer = get(address, "/").await.expect("an answer");
-    assert_eq!((answer.status, answer.body.len()), (201, 500));
+    let response = get(address, "/").await.expect("a response");
+    assert_eq!((response.status, response.body.len()), (201, 500));
     post(address, "/-/fault", "outage next 1 504")
         .await
         .expect("planned");
-    assert_eq!(get(address, "/").await.expect("an answer").status, 504);
+    assert_eq!(get(address, "/").await.expect("a response").status, 504);
 }
 
 #[tokio::test]

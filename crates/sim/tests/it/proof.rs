@@ -1,5 +1,5 @@
-//! The promise: whatever the network, the clocks and the callers do, no request ever arrives above
-//! the provider's limit, and no call is lost.
+//! The guarantee: whatever the network, the clocks and the callers do, no request ever arrives
+//! above the provider's limit, and no call is lost.
 
 use proptest::prelude::*;
 use tollgate_core::limit::Rule;
@@ -13,7 +13,7 @@ pub(crate) fn check_invariants(scenario: &Scenario) -> Result<(), TestCaseError>
     let judge = world.judge();
     prop_assert_eq!(world.client().limited(), [], "above the limit");
     prop_assert_eq!(judge.violations(), 0, "above the limit");
-    prop_assert_eq!(judge.lost(), [], "never answered");
+    prop_assert_eq!(judge.lost(), [], "no response");
     if scenario.faults.lost_replies_ppm == 0 {
         prop_assert_eq!(judge.duplicates(), [], "sent twice");
     }
@@ -31,7 +31,7 @@ pub(crate) fn with_several_limits() -> impl Strategy<Value = Scenario> {
     with_limits(pairs.prop_map(|(first, second, at_a_time)| vec![first, second, at_a_time]))
 }
 
-/// A limit in tokens beside one in calls; what is held before is up to three times the true cost.
+/// A limit in tokens and one in calls; up to three times the true cost is held in advance.
 fn with_token_limit() -> impl Strategy<Value = Scenario> {
     let with_tokens = with_limits((exact_pair(), exact_pair()).prop_map(
         |(calls, (spec, rule))| {
@@ -58,37 +58,37 @@ fn with_token_limit() -> impl Strategy<Value = Scenario> {
 proptest! {
     #![proptest_config(config(256))]
 
-    /// M1, M4, A13: every pair that is called exact, on one ledger shared by up to four nodes, with
-    /// any jitter, lost messages, cancellations, delays between grant and write, and bad clocks.
+    /// M1, M4, A13: every exact pair, on one ledger shared by up to four nodes, with any jitter,
+    /// lost messages, cancellations, delays between grant and write, and bad clocks.
     #[test]
     fn m1_no_request_arrives_above_the_limit(scenario in with_one_limit(exact_pair())) {
         check_invariants(&scenario)?;
     }
 
-    /// A12: calls at a time.
+    /// A12: concurrent calls.
     #[test]
     fn a12_no_more_at_a_time_than_allowed(scenario in with_one_limit(in_flight_pair())) {
         check_invariants(&scenario)?;
     }
 
-    /// M14, C13: calendar windows, with wall clocks that are set at will.
+    /// M14, C13: calendar windows, with wall clocks that are set arbitrarily.
     #[test]
     fn m14_no_calendar_window_holds_more_than_its_quota(mut scenario in with_one_limit(calendar_pair())) {
-        // A host without NTP leaves the margin within the hour, and a wall clock that is wrong when
-        // it is first read cannot be known to be: neither is ours to promise.
+        // A host without NTP leaves the margin within the hour, and a wall clock that is wrong at
+        // its first reading cannot be detected: Tollgate guarantees neither.
         let first = scenario.calls[0].at;
         scenario.clocks[0].drift_ppm = 0;
         scenario.clocks[0].wall_steps.retain(|(at, _)| *at > first + Span::from_millis(100));
         check_invariants(&scenario)?;
     }
 
-    /// C11: several limits decided as one.
+    /// C11: several limits in one decision.
     #[test]
     fn c11_none_of_several_limits_is_exceeded(scenario in with_several_limits()) {
         check_invariants(&scenario)?;
     }
 
-    /// C13: costs in tokens, held before and settled after.
+    /// C13: costs in tokens, held in advance and settled afterwards.
     #[test]
     fn c13_limits_hold_with_costs_settled_afterwards(scenario in with_token_limit()) {
         check_invariants(&scenario)?;

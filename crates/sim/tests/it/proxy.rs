@@ -1,4 +1,4 @@
-//! What a client sees through the fault proxy, below any protocol.
+//! The client's view of the fault proxy, below any protocol.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tollgate_sim::fault_proxy::{FaultProxy, Flow, LinkFaults};
 
 use crate::client::with_timeout;
 
-/// A server that sends back what it gets; ends with the test.
+/// A server that echoes its input; ends with the test.
 struct Echo {
     address: SocketAddr,
     _tasks: JoinSet<()>,
@@ -27,7 +27,7 @@ impl Echo {
             while let Ok((mut stream, _)) = listener.accept().await {
                 connections.spawn(async move {
                     let (mut from, mut to) = stream.split();
-                    // A broken connection is what these tests are about.
+                    // These tests break connections on purpose.
                     tokio::io::copy(&mut from, &mut to).await.ok();
                 });
             }
@@ -89,9 +89,9 @@ async fn bytes_pass_unchanged_in_order_and_the_end_is_forwarded() {
 async fn each_direction_has_its_own_delay() {
     let (_echo, proxy) = echo_behind_proxy().await;
     let mut stream = connect(&proxy).await;
-    proxy.update(|weather| {
-        weather.up.delay = Span::from_secs(3);
-        weather.down.delay = Span::from_secs(4);
+    proxy.update(|faults| {
+        faults.up.delay = Span::from_secs(3);
+        faults.down.delay = Span::from_secs(4);
     });
     let start = now();
     ping(&mut stream).await;
@@ -103,7 +103,7 @@ async fn each_direction_has_its_own_delay() {
 async fn jitter_keeps_the_order() {
     let (_echo, proxy) = echo_behind_proxy().await;
     let mut stream = connect(&proxy).await;
-    proxy.update(|weather| weather.up.jitter = Span::from_secs(1));
+    proxy.update(|faults| faults.up.jitter = Span::from_secs(1));
     for byte in 0..100 {
         stream.write_all(&[byte]).await.expect("sent");
         tokio::task::yield_now().await;
@@ -118,10 +118,10 @@ async fn a_cut_resets_the_connection_after_so_many_bytes() {
     let (_echo, proxy) = echo_behind_proxy().await;
     let mut stream = connect(&proxy).await;
     ping(&mut stream).await;
-    proxy.update(|weather| weather.down.cut_after = Some(6));
+    proxy.update(|faults| faults.down.cut_after = Some(6));
     ping(&mut stream).await;
     stream.write_all(b"ping").await.expect("sent");
-    // What was let through may be overtaken by the reset; what matters is how it ends.
+    // The reset may overtake forwarded bytes; only the end matters.
     let mut back = Vec::new();
     let error = with_timeout(stream.read_to_end(&mut back))
         .await
@@ -146,7 +146,7 @@ async fn a_half_closed_direction_ends_and_the_other_stays_open() {
     let (_echo, proxy) = echo_behind_proxy().await;
     let mut stream = connect(&proxy).await;
     ping(&mut stream).await;
-    proxy.update(|weather| weather.down = flow(Flow::HalfClose));
+    proxy.update(|faults| faults.down = flow(Flow::HalfClose));
     assert_eq!(
         with_timeout(stream.read(&mut [0; 8]))
             .await
@@ -160,11 +160,11 @@ async fn a_half_closed_direction_ends_and_the_other_stays_open() {
 async fn a_stall_holds_bytes_until_it_ends() {
     let (_echo, proxy) = echo_behind_proxy().await;
     let (mut stalled, mut other) = (connect(&proxy).await, connect(&proxy).await);
-    proxy.update(|weather| weather.down = flow(Flow::Stall));
+    proxy.update(|faults| faults.down = flow(Flow::Stall));
     stalled.write_all(b"ping").await.expect("sent");
     other.write_all(b"ping").await.expect("sent");
     let mut back = [0; 4];
-    // Nothing has come when everything that could happen has happened.
+    // Nothing arrives although every task has run.
     for _ in 0..100 {
         tokio::task::yield_now().await;
         let error = stalled.try_read(&mut back).expect_err("nothing to read");
@@ -179,7 +179,7 @@ async fn a_stall_holds_bytes_until_it_ends() {
 async fn dropped_replies_never_arrive_although_the_requests_did() {
     let (_echo, proxy) = echo_behind_proxy().await;
     let mut stream = connect(&proxy).await;
-    proxy.update(|weather| weather.down = flow(Flow::Drop));
+    proxy.update(|faults| faults.down = flow(Flow::Drop));
     stream.write_all(b"lost").await.expect("sent");
     // The end of the stream still comes through: the server has read to the end and closed.
     stream.shutdown().await.expect("closed");
@@ -195,8 +195,8 @@ async fn refused_connections_fail_at_once_and_open_ones_go_on() {
     let (_echo, proxy) = echo_behind_proxy().await;
     let mut open = connect(&proxy).await;
     ping(&mut open).await;
-    proxy.update(|weather| weather.refuse = true);
-    // The port closes when the relay has taken notice; connections that wait in its queue are reset.
+    proxy.update(|faults| faults.refuse = true);
+    // The port closes when the relay has applied the update; connections in its queue are reset.
     while !matches!(
         TcpStream::connect(proxy.address()).await,
         Err(error) if error.kind() == ErrorKind::ConnectionRefused
@@ -204,7 +204,7 @@ async fn refused_connections_fail_at_once_and_open_ones_go_on() {
         tokio::task::yield_now().await;
     }
     ping(&mut open).await;
-    proxy.update(|weather| weather.refuse = false);
+    proxy.update(|faults| faults.refuse = false);
     let mut again = loop {
         match TcpStream::connect(proxy.address()).await {
             Ok(stream) => break stream,
@@ -222,7 +222,7 @@ async fn a_closed_server_resets_the_client() {
         .expect("a free port");
     drop(echo);
     let mut stream = connect(&proxy).await;
-    // Depending on who is first the reset is seen when reading or as an end.
+    // Depending on the timing, the reset appears as an error or as an end.
     let seen = with_timeout(stream.read(&mut [0; 8])).await;
     assert!(
         matches!(&seen, Err(error) if error.kind() == ErrorKind::ConnectionReset),

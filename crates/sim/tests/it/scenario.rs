@@ -1,7 +1,7 @@
-//! Random worlds: a provider, the limits that are obeyed, a network, nodes with bad clocks, faults.
+//! Random worlds: a provider, the client's limits, a network, nodes with bad clocks, faults.
 //!
 //! Promises: bounded delays, so that give-up and late arrival can cover every call; a failing case
-//! prints the whole scenario, and its seed makes it again.
+//! prints the whole scenario, and its seed reproduces it.
 //!
 //! Never: asserts. The tests do.
 
@@ -17,7 +17,7 @@ use tollgate_sim::latency::{Delay, Latency};
 use tollgate_sim::rule::{CallId, Cost, RuleSpec, Unit};
 use tollgate_sim::world::{Call, Faults, NodeId, Setup, World};
 
-/// The same cases on every machine. A longer run takes others:
+/// The same cases on every machine. For a longer run with other cases:
 /// `PROOF_CASES=20000 PROOF_SEED=7 cargo test -p tollgate-sim --test it proof`.
 pub(crate) fn config(cases: u32) -> Config {
     let number = |name: &str| {
@@ -51,7 +51,7 @@ pub(crate) struct Scenario {
     pub seed: u64,
 }
 
-/// One call that is wanted.
+/// One call to submit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand {
     pub at: Micros,
@@ -64,14 +64,14 @@ pub(crate) struct Demand {
 pub(crate) const UP_MAX: Span = Span::from_secs(3);
 const WORK_MAX: Span = Span::from_secs(3);
 
-/// Every answer that comes at all has come by then.
+/// Every response that arrives at all arrives before this.
 const GIVE_UP: Span = Span::from_secs(8);
 
-/// And every call has arrived this long after that.
+/// Every call has arrived this long after that.
 const LATE: Span = Span::from_secs(4);
 
 impl Scenario {
-    /// Runs until everything must have been answered, and a while longer.
+    /// Runs until every call must have its response, and a while longer.
     pub(crate) fn run(&self) -> World<Governed> {
         let mut plan = GovernedPlan::new(Vec::new());
         plan.limits.clone_from(&self.limits);
@@ -103,8 +103,8 @@ impl Scenario {
         world
     }
 
-    /// Each call costs at most a whole window of every limit, and a retry as much again. A call that
-    /// is lost more often than not needs a dozen.
+    /// Each call takes at most a whole window of every limit, and a retry as much again. Where most
+    /// calls are lost, a call needs a dozen tries.
     fn end(&self) -> Micros {
         let window = self
             .provider
@@ -118,7 +118,7 @@ impl Scenario {
     }
 }
 
-/// A limit with its counterpart at the provider, of the pairs that are called exact.
+/// A limit with its counterpart at the provider, for the exact pairs.
 pub(crate) fn exact_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
     (1_u64..=30, window(), 0_u64..9, 0_u64..1_000).prop_map(|(n, window, kind, permille)| {
         let phase = Span((window.0 * permille / 1_000).max(1));
@@ -148,7 +148,7 @@ pub(crate) fn exact_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
     })
 }
 
-/// Calls at a time; the provider frees up to 2 ms after the end, less what our clock may drift.
+/// Concurrent calls; the provider frees up to 2 ms after the end, minus the drift of our clock.
 pub(crate) fn in_flight_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
     (1_u64..=8, 0_u64..=1_900).prop_map(|(n, lag)| {
         let lag = if lag == 0 {
@@ -177,7 +177,7 @@ fn window() -> impl Strategy<Value = Span> {
     prop_oneof![50_000_u64..1_000_000, 1_000_000_u64..20_000_000].prop_map(Span)
 }
 
-/// Delays from none to several windows, so that calls overtake each other at will.
+/// Delays from none to several windows, so that calls overtake each other freely.
 pub(crate) fn latency() -> impl Strategy<Value = Latency> {
     let delay = |max: Span| {
         prop_oneof![
@@ -204,8 +204,9 @@ fn between(a: u64, b: u64) -> Delay {
     }
 }
 
-/// Nodes whose clocks started anywhere, drift up to 500 ppm, and whose wall clocks are set at will.
-/// The wall clock of node 0, on which the ledger runs, starts half a minute before an edge.
+/// Nodes whose clocks started anywhere, drift up to 500 ppm, and whose wall clocks are set
+/// arbitrarily. The wall clock of node 0, which hosts the ledger, starts half a minute before an
+/// edge.
 pub(crate) fn clocks() -> impl Strategy<Value = Vec<NodeClock>> {
     let clock = (0_u64..1_000, -500_i32..=500, steps(), suspends());
     prop::collection::vec(clock, 1..=4).prop_map(|nodes| {
@@ -232,8 +233,8 @@ fn steps() -> impl Strategy<Value = Vec<(Micros, i64)>> {
     })
 }
 
-/// A process that stands still between its permit and its write is the documented residual gap, so
-/// a node stands still only where writes are immediate; see `world`.
+/// A process that is suspended between its permit and its write is the documented residual gap, so
+/// a node is suspended only where writes are immediate; see `world`.
 fn suspends() -> impl Strategy<Value = Vec<(Micros, Micros)>> {
     prop::option::of((1_u64..30, 1_u64..10)).prop_map(|pause| {
         let pause =
@@ -242,7 +243,7 @@ fn suspends() -> impl Strategy<Value = Vec<(Micros, Micros)>> {
     })
 }
 
-/// Replies and requests that vanish.
+/// Lost responses and requests.
 pub(crate) fn faults() -> impl Strategy<Value = Faults> {
     prop_oneof![
         3 => Just(Faults::default()),
@@ -254,14 +255,14 @@ pub(crate) fn faults() -> impl Strategy<Value = Faults> {
     ]
 }
 
-/// Calls in bursts and trickles.
+/// Calls in bursts and singly.
 pub(crate) fn calls(nodes: usize) -> impl Strategy<Value = Vec<Demand>> {
-    let urgency = prop_oneof![
+    let priority = prop_oneof![
         1 => Just(Priority::High),
         3 => Just(Priority::Normal),
         2 => Just(Priority::Low)
     ];
-    let demand = (0_u64..40, 0..nodes, 1_u64..=5, urgency);
+    let demand = (0_u64..40, 0..nodes, 1_u64..=5, priority);
     prop::collection::vec(demand, 1..120).prop_map(|mut calls| {
         calls.sort_by_key(|call| call.0);
         let one = |(at, node, tokens, priority)| Demand {
@@ -275,7 +276,7 @@ pub(crate) fn calls(nodes: usize) -> impl Strategy<Value = Vec<Demand>> {
     })
 }
 
-/// A whole world around these limits.
+/// A whole world with these limits.
 pub(crate) fn with_limits(
     pairs: impl Strategy<Value = Vec<(RuleSpec, Rule)>>,
 ) -> impl Strategy<Value = Scenario> {
@@ -291,7 +292,7 @@ pub(crate) fn with_limits(
         any::<u64>(),
     );
     parts.prop_flat_map(
-        |(pairs, latency, mut clocks, faults, delays, cancel_ppm, told, seed)| {
+        |(pairs, latency, mut clocks, faults, delays, cancel_ppm, use_headers, seed)| {
             let write_delay = if seed % 2 == 0 {
                 Span::ZERO
             } else {
@@ -310,7 +311,7 @@ pub(crate) fn with_limits(
                 cancel_ppm,
                 ledger_delay: Span(delays.0),
                 write_delay,
-                use_headers: told,
+                use_headers,
                 restore_ppm: 0,
                 changes: Vec::new(),
                 calls: Vec::new(),

@@ -1,7 +1,8 @@
-//! Somebody else uses the same key. The provider's headers tell (`told`), and nothing else does.
+//! Another client uses the same key. Only the provider's headers (`use_headers`) reveal it.
 //!
-//! What cannot be helped: a stranger's call that arrives after the answer we heard last, and before
-//! ours, takes a place that we believed free. What can: everything that an answer has said.
+//! Not avoidable: a stranger's call that arrives after the last response we received, and before
+//! our call, takes a slot that we believed free. Avoidable: everything that a response has
+//! reported.
 
 use fastrand::Rng;
 use tollgate_core::limit::Rule;
@@ -17,10 +18,10 @@ const STRANGER_IDS: u64 = 1 << 40;
 
 const LENGTH: Span = Span::from_secs(60);
 
-/// Node 0 is ours; node 1 is a stranger that sends whenever it likes and learns nothing.
+/// Node 0 is ours; node 1 is a stranger that sends at random and learns nothing.
 struct SharedKeyClient {
     ours: Governed,
-    /// The mean time between two of the stranger's calls; `None` = there is none.
+    /// The mean time between two of the stranger's calls; `None` = no stranger.
     gap: Option<Span>,
     sent: u64,
     dice: Rng,
@@ -65,7 +66,7 @@ impl Client for SharedKeyClient {
     }
 }
 
-/// What became of a run.
+/// The counts of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     ours: usize,
@@ -74,9 +75,9 @@ struct Count {
     theirs_limited: usize,
 }
 
-fn run(spec: &str, rule: &Rule, told: bool, gap: Option<Span>, latency: Latency) -> Count {
+fn run(spec: &str, rule: &Rule, use_headers: bool, gap: Option<Span>, latency: Latency) -> Count {
     let mut plan = GovernedPlan::new(vec![rule.clone()]).saturating(50);
-    plan.use_headers = told;
+    plan.use_headers = use_headers;
     let setup = Setup::new(7, vec![spec.parse().expect("a rule")], latency).with_nodes(2);
     let client = SharedKeyClient {
         ours: Governed::new(plan),
@@ -127,24 +128,24 @@ fn limits() -> Vec<(&'static str, Rule)> {
     ]
 }
 
-/// Headers cost nothing where nobody else is: not one call, and no refusal.
+/// Without strangers, using the headers costs nothing: not one call, and no 429.
 #[test]
 fn without_strangers_using_headers_costs_nothing() {
     for (spec, rule) in limits() {
         for latency in [Latency::LAN, Latency::WAN] {
-            let untold = run(spec, &rule, false, None, latency);
-            let told = run(spec, &rule, true, None, latency);
-            assert!(untold.ours > 100, "{spec}: {untold:?}");
+            let without = run(spec, &rule, false, None, latency);
+            let with = run(spec, &rule, true, None, latency);
+            assert!(without.ours > 100, "{spec}: {without:?}");
             assert!(
-                told.ours.abs_diff(untold.ours) * 100 <= untold.ours,
-                "{spec}: told {told:?}, untold {untold:?}"
+                with.ours.abs_diff(without.ours) * 100 <= without.ours,
+                "{spec}: with headers {with:?}, without {without:?}"
             );
-            assert_eq!(told.ours_limited, 0, "{spec}");
+            assert_eq!(with.ours_limited, 0, "{spec}");
         }
     }
 }
 
-/// Each of their calls takes at most one place that we believed free, and what they leave is used.
+/// Each of their calls takes at most one slot that we believed free, and we use what they leave.
 #[test]
 fn a_stranger_costs_at_most_one_429_per_call() {
     for (spec, rule) in limits() {
@@ -164,16 +165,16 @@ fn a_stranger_costs_at_most_one_429_per_call() {
     }
 }
 
-/// Symptom: 1 982 refusals in five minutes where 246 could not be helped. Cause: the answer that
-/// came last was believed, although another one was newer.
+/// Symptom: 1 982 429s in five minutes where 246 were unavoidable. Cause: the client believed the
+/// last response to arrive, although another one was newer.
 #[test]
 fn reordered_responses_do_not_hide_strangers() {
     let gap = Some(Span::from_millis(50));
     let rule = Rule::sliding(50, Span::from_secs(1)).expect("sane");
-    let untold = run("sliding 50/1s", &rule, false, gap, Latency::WAN);
-    let told = run("sliding 50/1s", &rule, true, gap, Latency::WAN);
+    let without = run("sliding 50/1s", &rule, false, gap, Latency::WAN);
+    let with = run("sliding 50/1s", &rule, true, gap, Latency::WAN);
     assert!(
-        told.ours_limited * 4 <= untold.ours_limited,
-        "told {told:?}, untold {untold:?}"
+        with.ours_limited * 4 <= without.ours_limited,
+        "with headers {with:?}, without {without:?}"
     );
 }

@@ -1,9 +1,9 @@
-//! The quota is used fully: under demand that never ends, as much is accepted as the rule allows.
+//! The quota is used fully: under endless demand, the provider accepts as much as the rule allows.
 //!
-//! Promises: what is compared with is either the rule in its smallest form (`peer::ReferenceA`,
+//! Promises: the reference is either the rule in its smallest form (`peer::ReferenceA`,
 //! `ReferenceB`) on the same network, or a bound in closed form for a constant round trip.
 //!
-//! Never: a bound taken from what was measured.
+//! Never: a bound taken from a measurement.
 
 use jiff::tz::TimeZone;
 use tollgate_core::limit::{Calendar, CalendarPeriod, HoldUntil, Rule};
@@ -21,7 +21,7 @@ const SECOND: Span = Span::from_secs(1);
 const LIMIT: u64 = 50;
 const LENGTH: Span = Span::from_secs(200);
 
-/// More waiting calls per node than any window lets go at once.
+/// More waiting calls per node than any window grants at once.
 const BACKLOG: usize = 100;
 
 /// 5 ms up, 20 ms of work, 5 ms down.
@@ -32,8 +32,8 @@ const CONSTANT: Latency = Latency::constant(
 );
 const ROUND_TRIP: Span = Span::from_millis(30);
 
-/// Nodes whose clocks began at different times and drift apart as slewed ones do; node 0, which
-/// has the ledger, is right.
+/// Nodes whose clocks started at different times and drift apart as slewed ones do; node 0, which
+/// hosts the ledger, is exact.
 fn clocks(nodes: usize) -> Vec<NodeClock> {
     let clock = |(node, drift_ppm): (u64, i32)| NodeClock {
         at_start: Micros(0) + Span::from_secs(7 * node),
@@ -57,7 +57,7 @@ fn run<C: Client>(client: C, spec: &str, latency: Latency, nodes: usize, length:
     world
 }
 
-/// What the provider accepts from the real thing; nothing may be refused.
+/// What the provider accepts from Tollgate; nothing may be limited.
 fn accepted(rule: &Rule, spec: &str, latency: Latency, nodes: usize, length: Span) -> usize {
     let client = Governed::new(GovernedPlan::new(vec![rule.clone()]).saturating(BACKLOG));
     let world = run(client, spec, latency, nodes, length);
@@ -75,7 +75,7 @@ fn at_least_99_percent(got: usize, of: usize, what: &str) {
     assert!(got * 100 >= of * 99, "{what}: {got} of {of}");
 }
 
-/// What a rule gets that lets `count` go per `cycle`.
+/// The number of calls of a rule that grants `count` per `cycle`.
 fn bound(count: u64, cycle: Span) -> usize {
     usize::try_from(LENGTH.0 * count / cycle.0).expect("small")
 }
@@ -143,8 +143,8 @@ fn windows_are_used_as_fully_as_a_constant_round_trip_allows() {
     }
 }
 
-/// Where a slot comes back from the grant on, the round trip costs nothing. Safe only because the
-/// delay is constant here.
+/// A slot that is freed a window after the grant loses nothing to the round trip. Safe only because
+/// the delay is constant here.
 #[test]
 fn a_limit_held_until_send_is_used_fully_for_any_round_trip() {
     let send = |rule: Result<Rule, _>| rule.expect("sane").hold_until(HoldUntil::Send);
@@ -176,7 +176,7 @@ fn a_paced_limit_is_used_as_fully_as_its_spacing_allows() {
     }
 }
 
-/// One a second, one at a time: the next goes one second after the answer.
+/// One a second, one at a time: the next call is sent one second after the response.
 #[test]
 fn a_paced_limit_of_one_sends_a_second_after_each_response() {
     let rule = Rule::paced(1, SECOND).expect("sane");
@@ -215,7 +215,7 @@ fn m14_a_calendar_window_gives_its_whole_quota() {
     }
 }
 
-/// W6: the demand may all be at one of the nodes.
+/// W6: all demand may be at one node.
 #[test]
 fn a_node_that_has_all_the_demand_gets_all_of_the_quota() {
     let rule = Rule::sliding(40, Span::from_secs(10)).expect("sane");

@@ -1,9 +1,9 @@
-//! What our pages point at exists: other pages, files, and targets of the Makefile.
+//! Every link target in our pages exists: other pages, files, and targets of the Makefile.
 
 use crate::tree::{Source, Violation, assert_clean, tree};
 
 fn violations(sources: &[Source]) -> Vec<Violation> {
-    let mut offences = Vec::new();
+    let mut violations = Vec::new();
     for page in sources
         .iter()
         .filter(|source| source.extension() == Some("md"))
@@ -15,8 +15,8 @@ fn violations(sources: &[Source]) -> Vec<Violation> {
                 .filter_map(|rest| rest.split(')').next())
             {
                 if !link_exists(page, target, sources) {
-                    let what = format!("link to `{target}` leads nowhere");
-                    offences.push(page.violation(index + 1, what, "correct or remove it"));
+                    let what = format!("link to `{target}` is broken");
+                    violations.push(page.violation(index + 1, what, "correct or remove it"));
                 }
             }
             for target in text
@@ -25,16 +25,16 @@ fn violations(sources: &[Source]) -> Vec<Violation> {
                 .filter_map(|rest| rest.split('`').next())
             {
                 if !is_make_target(target, sources) {
-                    let what = format!("`make {target}` is no target of the Makefile");
-                    offences.push(page.violation(index + 1, what, "correct or remove it"));
+                    let what = format!("`make {target}` is not a target of the Makefile");
+                    violations.push(page.violation(index + 1, what, "correct or remove it"));
                 }
             }
         }
     }
-    offences
+    violations
 }
 
-/// Whether the Makefile has the target; `fuzz FUZZ_SECONDS=60` is about `fuzz`.
+/// Whether the Makefile has the target; `fuzz FUZZ_SECONDS=60` names `fuzz`.
 fn is_make_target(target: &str, sources: &[Source]) -> bool {
     let rule = format!("{}:", target.split(' ').next().unwrap_or(target));
     let makefile = sources.iter().find(|source| source.path == "Makefile");
@@ -79,13 +79,13 @@ fn a_dead_link_is_found_and_valid_ones_are_not() {
         Source::fixture("docs/adr/0001.md", ""),
         Source::fixture("README.md", ""),
     ];
-    let offences: Vec<String> = violations(&sources)
+    let violations: Vec<String> = violations(&sources)
         .iter()
         .map(ToString::to_string)
         .collect();
     assert_eq!(
-        offences,
-        ["docs/a.md:2: link to `nope.md` leads nowhere; correct or remove it"]
+        violations,
+        ["docs/a.md:2: link to `nope.md` is broken; correct or remove it"]
     );
 }
 
@@ -98,10 +98,10 @@ fn a_make_target_that_does_not_exist_is_found() {
         ),
         Source::fixture("Makefile", "test: tools\nfuzz:\n"),
     ];
-    let offences: Vec<String> = violations(&sources)
+    let violations: Vec<String> = violations(&sources)
         .iter()
         .map(ToString::to_string)
         .collect();
-    assert_eq!(offences.len(), 1);
-    assert!(offences[0].starts_with("a.md:2: `make coffee` is no target"));
+    assert_eq!(violations.len(), 1);
+    assert!(violations[0].starts_with("a.md:2: `make coffee` is not a target"));
 }

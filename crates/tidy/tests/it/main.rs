@@ -1,12 +1,12 @@
-//! The rules of this repository that a machine can check, as tests.
+//! The machine-checkable rules of this repository, as tests.
 //!
-//! Promises: each rule is a pure function from sources to offences, run once on the tree and once
-//! on planted text, so that we know that it can fail. An offence names the file, the line, the
-//! thing and what to do about it.
+//! Promises: each rule is a pure function from sources to violations, run once on the tree and once
+//! on a fixture, which proves that the rule can fail. A violation names the file, the line, the
+//! problem and the remedy.
 //!
-//! Never: touches the tree, reads anything outside of it, needs the network.
+//! Never: changes the tree, reads anything outside of it, needs the network.
 //!
-//! Words that a rule forbids are written in pieces (`concat!`) in here, or the rule would find
+//! Words that a rule forbids are written in pieces (`concat!`) here, or the rule would match
 //! itself.
 
 mod tree;

@@ -1,4 +1,4 @@
-//! Crates depend in one direction, inherit what the workspace says, and are locked.
+//! Crates depend in one direction, inherit the settings of the workspace, and are locked.
 //!
 //! The order is `core ← ledger ← tollgate ← server ← cli` and `core ← config ← tollgate`. The
 //! simulator may use all but `server` and `cli`; only tests, benches and `cli` use the simulator.
@@ -20,7 +20,7 @@ const MAY_USE: [(&str, &[&str]); 8] = [
     ("tidy", &[]),
 ];
 
-/// Crates that bring a clock, I/O, async, a lock, a log or dice: `core` is pure without them.
+/// Crates with a clock, I/O, async, locks, logging or randomness: `core` may not use them.
 const IMPURE: [&str; 16] = [
     "tokio",
     "futures",
@@ -40,7 +40,7 @@ const IMPURE: [&str; 16] = [
     "rustix",
 ];
 
-/// What each crate takes from the workspace instead of saying it again.
+/// The keys that each crate inherits from the workspace.
 const INHERITED: [&str; 4] = ["edition", "rust-version", "license", "lints"];
 
 const LOCK_SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
@@ -58,22 +58,22 @@ struct Dependency {
 }
 
 fn violations(sources: &[Source]) -> Vec<Violation> {
-    let mut offences = Vec::new();
+    let mut violations = Vec::new();
     for source in sources {
         if let Some(folder) = crate_folder(&source.path) {
-            offences.extend(wrong_direction(source, folder));
-            offences.extend(not_inherited(source));
+            violations.extend(wrong_direction(source, folder));
+            violations.extend(not_inherited(source));
         }
     }
     match sources.iter().find(|source| source.path == "Cargo.lock") {
-        Some(lock) => offences.extend(foreign_sources(lock)),
-        None => offences.push(Source::fixture("Cargo.lock", "").violation(
+        Some(lock) => violations.extend(foreign_sources(lock)),
+        None => violations.push(Source::fixture("Cargo.lock", "").violation(
             1,
             "is missing".to_owned(),
             "commit it, so that everybody builds the same program",
         )),
     }
-    offences
+    violations
 }
 
 /// `crates/x/Cargo.toml` → `x`.
@@ -85,15 +85,19 @@ fn crate_folder(path: &str) -> Option<&str> {
 fn wrong_direction(manifest: &Source, folder: &str) -> Vec<Violation> {
     let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == folder) else {
         let remedy = "write an ADR and add it to MAY_USE in crates/tidy";
-        return vec![manifest.violation(1, format!("crate `{folder}` has no place"), remedy)];
+        return vec![manifest.violation(
+            1,
+            format!("crate `{folder}` is not in the dependency order"),
+            remedy,
+        )];
     };
-    let mut offences = Vec::new();
+    let mut violations = Vec::new();
     for dependency in dependencies(manifest) {
         let name = dependency.name.as_str();
         if folder == "core" && dependency.kind == DependencyKind::Normal && IMPURE.contains(&name) {
             let what = format!("core uses `{name}`");
             let remedy = "core is pure: take the value as an argument, act in another crate";
-            offences.push(manifest.violation(dependency.line, what, remedy));
+            violations.push(manifest.violation(dependency.line, what, remedy));
         }
         let Some(used) = own_folder(name) else {
             continue;
@@ -103,13 +107,13 @@ fn wrong_direction(manifest: &Source, folder: &str) -> Vec<Violation> {
         if !allowed.contains(&used) && !in_tests {
             let what = format!("`{folder}` uses `{used}`");
             let remedy = format!("it may use {allowed:?}, in tests also sim; see ARCHITECTURE.md");
-            offences.push(manifest.violation(dependency.line, what, &remedy));
+            violations.push(manifest.violation(dependency.line, what, &remedy));
         }
     }
-    offences
+    violations
 }
 
-/// The folder of one of our own packages; none for a foreign one.
+/// The folder of one of our own packages; `None` for a third-party package.
 fn own_folder(package: &str) -> Option<&str> {
     if package == "tollgate" {
         Some(package)
@@ -118,7 +122,7 @@ fn own_folder(package: &str) -> Option<&str> {
     }
 }
 
-/// All dependencies of a manifest. Reads the shapes that cargo knows: `name.workspace = true`,
+/// All dependencies of a manifest. Reads the forms that cargo accepts: `name.workspace = true`,
 /// `name = …`, `name = { package = "…" }`, `[dependencies.name]`, `[target.….dependencies]`.
 fn dependencies(manifest: &Source) -> Vec<Dependency> {
     let mut found = Vec::new();
@@ -167,7 +171,7 @@ fn dependencies(manifest: &Source) -> Vec<Dependency> {
     found
 }
 
-/// What a `[header]` announces: which kind of dependencies, and of which one if it names it.
+/// The kind of dependencies under a `[header]`, and the package if the header names one.
 fn dependency_section(header: &str) -> (Option<DependencyKind>, Option<String>) {
     let of = |part: &str| match part {
         "dependencies" | "build-dependencies" => Some(DependencyKind::Normal),
@@ -197,7 +201,7 @@ fn not_inherited(manifest: &Source) -> Vec<Violation> {
         .collect()
 }
 
-/// A lock file written behind a private mirror names it, and then builds nowhere else.
+/// A lock file written with a private mirror names the mirror and builds nowhere else.
 fn foreign_sources(lock: &Source) -> Vec<Violation> {
     let sources = lock
         .text
@@ -263,9 +267,9 @@ mod tests {
             "[build-dependencies]\ntollgate-sim.workspace = true\n",
             "[dev-dependencies]\ntollgate-server.workspace = true\n",
         ] {
-            let offences = found("core", tail);
+            let violations = found("core", tail);
             assert!(
-                offences.len() == 1 && offences[0].contains("`core` uses"),
+                violations.len() == 1 && violations[0].contains("`core` uses"),
                 "{tail}"
             );
         }
@@ -289,17 +293,17 @@ mod tests {
 
     #[test]
     fn core_stays_pure() {
-        let offences = found(
+        let violations = found(
             "core",
             "[dependencies]\nsmallvec = \"1\"\ntokio.workspace = true\n",
         );
-        assert!(offences.len() == 1 && offences[0].contains(":9: core uses `tokio`"));
+        assert!(violations.len() == 1 && violations[0].contains(":9: core uses `tokio`"));
         assert!(found("core", "[dev-dependencies]\ntokio.workspace = true\n").is_empty());
     }
 
     #[test]
     fn an_unknown_crate_is_found() {
-        assert!(found("extra", "")[0].contains("crate `extra` has no place"));
+        assert!(found("extra", "")[0].contains("crate `extra` is not in the dependency order"));
     }
 
     #[test]

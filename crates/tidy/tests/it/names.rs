@@ -1,10 +1,10 @@
-//! Names and places: every Rust file says what it is, lies where a newcomer looks, and is called
-//! after its noun.
+//! Names and paths: every Rust file starts with a description, has an allowed depth, and is named
+//! after its subject.
 
 use crate::tokens::{TokenFilter, flat, parse};
 use crate::tree::{Source, Violation, assert_clean, tree};
 
-/// Names that say nothing about what is inside; such a module collects what nobody placed.
+/// Names that do not describe the content; such a module collects unrelated code.
 const EMPTY_NAMES: [&str; 7] = [
     "util", "utils", "common", "helper", "helpers", "types", "misc",
 ];
@@ -13,16 +13,16 @@ const EMPTY_NAMES: [&str; 7] = [
 const SEGMENTS_MAX: usize = 5;
 
 fn violations(sources: &[Source]) -> Vec<Violation> {
-    let mut offences = Vec::new();
+    let mut violations = Vec::new();
     for source in sources {
-        offences.extend(empty_name_in_path(source));
+        violations.extend(empty_name_in_path(source));
         if source.is_rust() {
-            offences.extend(too_deep(source));
-            offences.extend(no_module_doc(source));
-            offences.extend(empty_module_names(source));
+            violations.extend(too_deep(source));
+            violations.extend(no_module_doc(source));
+            violations.extend(empty_module_names(source));
         }
     }
-    offences
+    violations
 }
 
 fn empty_name_in_path(source: &Source) -> Option<Violation> {
@@ -31,19 +31,19 @@ fn empty_name_in_path(source: &Source) -> Option<Violation> {
         .split('/')
         .filter_map(|segment| segment.split('.').next());
     let name = names.find(|name| EMPTY_NAMES.contains(name))?;
-    let remedy = "call it after the noun it is about, or move each piece to its noun";
-    Some(source.violation(1, format!("`{name}` in the path says nothing"), remedy))
+    let remedy = "name it after its subject, or move each part to its subject";
+    Some(source.violation(1, format!("`{name}` in the path describes nothing"), remedy))
 }
 
 fn empty_module_names(source: &Source) -> Vec<Violation> {
-    // A file that is no Rust is told by the size rule.
+    // The size rule reports a file that is not Rust.
     let tokens = parse(source)
         .map(|stream| flat(stream, TokenFilter::All))
         .unwrap_or_default();
     let named = tokens.windows(2).filter(|pair| {
         pair[0].text == "mod" && EMPTY_NAMES.iter().any(|name| pair[1].text == *name)
     });
-    let remedy = "call it after the noun it is about";
+    let remedy = "name it after its subject";
     named
         .map(|pair| source.violation(pair[1].line, format!("module `{}`", pair[1].text), remedy))
         .collect()
@@ -61,7 +61,7 @@ fn no_module_doc(source: &Source) -> Option<Violation> {
         .lines()
         .find(|line| !line.trim().is_empty())
         .unwrap_or_default();
-    let remedy = "open with what this is, what it promises and what it never does";
+    let remedy = "start with what it is, what it promises and what it never does";
     (!first.starts_with("//!"))
         .then(|| source.violation(1, "does not start with `//!`".to_owned(), remedy))
 }
@@ -94,10 +94,10 @@ mod tests {
         assert!(found("crates/x/src/utils.rs", "//! a")[0].contains("`utils` in the path"));
         assert!(found("crates/x/tests/common/a.rs", "//! a")[0].contains("`common`"));
         assert!(found("docs/misc/a.md", "a")[0].contains("`misc`"));
-        let offences = found("crates/x/src/lib.rs", "//! a\npub(crate) mod helpers { }");
+        let violations = found("crates/x/src/lib.rs", "//! a\npub(crate) mod helpers { }");
         assert_eq!(
-            offences,
-            ["crates/x/src/lib.rs:2: module `helpers`; call it after the noun it is about"]
+            violations,
+            ["crates/x/src/lib.rs:2: module `helpers`; name it after its subject"]
         );
     }
 

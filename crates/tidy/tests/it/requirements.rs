@@ -1,4 +1,4 @@
-//! `docs/requirements.md` tells the truth about what is proved.
+//! `docs/requirements.md` is correct about what is proved.
 //!
 //! Promises: every requirement has its text and one row; a row that says `proved` names a test; a
 //! named test exists and carries the requirement's id in its name or its `///` lines.
@@ -10,7 +10,7 @@ use crate::tree::{Source, Violation, assert_clean, tree};
 
 const PAGE: &str = "docs/requirements.md";
 
-/// Letter of each document and the number of its last requirement.
+/// The letter of each document and the number of its last requirement.
 const IDS: [(char, usize); 5] = [('M', 15), ('S', 15), ('H', 10), ('A', 18), ('C', 13)];
 
 const PROOFS: &str = "| id | test | status |";
@@ -23,16 +23,16 @@ struct Row<'page> {
 
 fn violations(page: &Source, sources: &[Source]) -> Vec<Violation> {
     let proofs = rows(page, PROOFS);
-    let mut offences = ids_exactly_once(page, &proofs, "row in the table of proofs");
-    offences.extend(ids_exactly_once(
+    let mut violations = ids_exactly_once(page, &proofs, "row in the table of proofs");
+    violations.extend(ids_exactly_once(
         page,
         &rows(page, TEXTS),
         "row with its text",
     ));
     for row in &proofs {
-        offences.extend(row_violations(page, row, sources));
+        violations.extend(row_violations(page, row, sources));
     }
-    offences
+    violations
 }
 
 /// The rows of every table with this header.
@@ -55,7 +55,7 @@ fn rows<'page>(page: &'page Source, header: &str) -> Vec<Row<'page>> {
 }
 
 fn ids_exactly_once(page: &Source, rows: &[Row<'_>], what: &str) -> Vec<Violation> {
-    let mut offences = Vec::new();
+    let mut violations = Vec::new();
     let numbers = |(letter, last): &(char, usize)| -> Vec<String> {
         (1..=*last)
             .map(|number| format!("{letter}{number}"))
@@ -68,18 +68,22 @@ fn ids_exactly_once(page: &Source, rows: &[Row<'_>], what: &str) -> Vec<Violatio
             .filter(|row| row.cells.first() == Some(&id.as_str()))
             .count();
         if times != 1 {
-            let told = format!("`{id}` has {times} times a {what}");
-            offences.push(page.violation(1, told, "write exactly one"));
+            let problem = format!("`{id}` has {times} times a {what}");
+            violations.push(page.violation(1, problem, "write exactly one"));
         }
     }
     for row in rows {
         let id = row.cells.first().copied().unwrap_or_default();
         if !known.iter().any(|name| name == id) {
             let remedy = "correct it, or add it to IDS in crates/tidy";
-            offences.push(page.violation(row.line, format!("`{id}` is no requirement"), remedy));
+            violations.push(page.violation(
+                row.line,
+                format!("`{id}` is not a requirement"),
+                remedy,
+            ));
         }
     }
-    offences
+    violations
 }
 
 fn row_violations(page: &Source, row: &Row<'_>, sources: &[Source]) -> Vec<Violation> {
@@ -87,7 +91,7 @@ fn row_violations(page: &Source, row: &Row<'_>, sources: &[Source]) -> Vec<Viola
         let what = format!("{} cells", row.cells.len());
         return vec![page.violation(row.line, what, "write `| id | test | status |`")];
     };
-    let mut offences = Vec::new();
+    let mut violations = Vec::new();
     let names: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
     let between: String = tests.split('`').step_by(2).collect();
     if between
@@ -95,30 +99,30 @@ fn row_violations(page: &Source, row: &Row<'_>, sources: &[Source]) -> Vec<Viola
         .chars()
         .any(|letter| letter != ',' && letter != ' ')
     {
-        let what = format!("`{id}` has words beside its tests");
+        let what = format!("`{id}` has words between its tests");
         let remedy = "write only `path/to/file.rs::test_name`, several with <br> between";
-        offences.push(page.violation(row.line, what, remedy));
+        violations.push(page.violation(row.line, what, remedy));
     }
     match status {
         "open" => {}
         "proved" if !names.is_empty() => {}
         "proved" => {
-            let what = format!("`{id}` is called proved without a test");
-            offences.push(page.violation(row.line, what, "name the test, or write `open`"));
+            let what = format!("`{id}` is marked proved without a test");
+            violations.push(page.violation(row.line, what, "name the test, or write `open`"));
         }
         _ => {
             let what = format!("status `{status}` of `{id}`");
-            offences.push(page.violation(row.line, what, "write `proved` or `open`"));
+            violations.push(page.violation(row.line, what, "write `proved` or `open`"));
         }
     }
     for name in names {
         if let Err(why) = test_proves(id, name, sources) {
             let what = format!("`{id}` names `{name}`, {why}");
             let remedy = "name a test that exists and has the id in its name or doc line";
-            offences.push(page.violation(row.line, what, remedy));
+            violations.push(page.violation(row.line, what, remedy));
         }
     }
-    offences
+    violations
 }
 
 fn test_proves(id: &str, name: &str, sources: &[Source]) -> Result<(), &'static str> {
@@ -210,7 +214,7 @@ mod tests {
 
     #[test]
     fn proved_without_a_test_is_found() {
-        assert!(found("| M1 | | proved |")[0].contains(":3: `M1` is called proved without a test"));
+        assert!(found("| M1 | | proved |")[0].contains(":3: `M1` is marked proved without a test"));
     }
 
     #[test]
@@ -235,19 +239,19 @@ mod tests {
         assert!(
             found("| M2 | | open |")
                 .iter()
-                .any(|told| told.contains("`M2` has 2 times"))
+                .any(|line| line.contains("`M2` has 2 times"))
         );
         assert!(
             found("| Z9 | | open |")
                 .iter()
-                .any(|told| told.contains("`Z9` is no requirement"))
+                .any(|line| line.contains("`Z9` is not a requirement"))
         );
     }
 
     #[test]
     fn an_unknown_status_and_words_between_tests_are_found() {
         assert!(found("| M1 | | done |")[0].contains("status `done`"));
-        assert!(found("| M1 | soon | open |")[0].contains("words beside its tests"));
+        assert!(found("| M1 | soon | open |")[0].contains("words between its tests"));
         assert!(found("| M1 | open |")[0].contains("2 cells"));
     }
 }

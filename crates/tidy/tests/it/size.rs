@@ -1,20 +1,20 @@
 //! Files and functions stay small enough to be read at once.
 //!
-//! Promises: nothing grows past its bound unnoticed. What is longer already stands in
-//! `ratchet.txt` with its size, and that list only shrinks.
+//! Promises: nothing grows past its bound unnoticed. Longer files and functions are listed in
+//! `ratchet.txt` with their sizes, and that list only shrinks.
 
 use crate::tokens::{functions, parse};
 use crate::tree::{Source, Violation, assert_clean, tree};
 use std::collections::BTreeMap;
 
-/// Beyond this a file has two ideas. Aim for 400; the rest is room for tests.
+/// A longer file has more than one subject. Aim for 400; the rest is for tests.
 const FILE_LINES_MAX: usize = 500;
-/// One screen: what does not fit cannot be checked at a glance.
+/// One screen: a longer function cannot be checked in one view.
 const FUNCTION_LINES_MAX: usize = 60;
 
 const RATCHET: &str = "crates/tidy/ratchet.txt";
 
-/// One thing that has a size: a file (`path`) or a function (`path::name`).
+/// The size of a file (`path`) or a function (`path::name`).
 struct Measured {
     line: usize,
     lines: usize,
@@ -22,16 +22,16 @@ struct Measured {
 }
 
 fn violations(sources: &[Source], ratchet: &Source) -> Vec<Violation> {
-    let mut offences = Vec::new();
-    let measured = measure(sources, &mut offences);
-    let allowed = read_ratchet(ratchet, &mut offences);
+    let mut violations = Vec::new();
+    let measured = measure(sources, &mut violations);
+    let allowed = read_ratchet(ratchet, &mut violations);
     for (name, thing) in &measured {
         let path = name.split("::").next().unwrap_or(name);
         let bound = allowed.get(name).map_or(thing.bound, |entry| entry.lines);
         if thing.lines > bound {
             let what = format!("`{name}` has {} lines, {bound} are allowed", thing.lines);
-            let remedy = "split it where its idea splits".to_owned();
-            offences.push(Violation {
+            let remedy = "split it where its subject splits".to_owned();
+            violations.push(Violation {
                 path: path.to_owned(),
                 line: thing.line,
                 what,
@@ -44,16 +44,16 @@ fn violations(sources: &[Source], ratchet: &Source) -> Vec<Violation> {
         let bound = measured.get(name).map_or(0, |thing| thing.bound);
         if lines <= bound {
             let what = format!("`{name}` is gone or within its bound now ({lines} lines)");
-            offences.push(ratchet.violation(entry.line, what, "remove the line"));
+            violations.push(ratchet.violation(entry.line, what, "remove the line"));
         } else if lines < entry.lines {
             let what = format!("`{name}` has only {lines} lines now, not {}", entry.lines);
-            offences.push(ratchet.violation(entry.line, what, "lower the number"));
+            violations.push(ratchet.violation(entry.line, what, "lower the number"));
         }
     }
-    offences
+    violations
 }
 
-fn measure(sources: &[Source], offences: &mut Vec<Violation>) -> BTreeMap<String, Measured> {
+fn measure(sources: &[Source], violations: &mut Vec<Violation>) -> BTreeMap<String, Measured> {
     let mut measured = BTreeMap::new();
     for source in sources.iter().filter(|source| source.is_rust()) {
         let lines = source.text.lines().count();
@@ -65,8 +65,8 @@ fn measure(sources: &[Source], offences: &mut Vec<Violation>) -> BTreeMap<String
         measured.insert(source.path.clone(), file);
         let stream = match parse(source) {
             Ok(stream) => stream,
-            Err(offence) => {
-                offences.push(offence);
+            Err(violation) => {
+                violations.push(violation);
                 continue;
             }
         };
@@ -78,21 +78,21 @@ fn measure(sources: &[Source], offences: &mut Vec<Violation>) -> BTreeMap<String
                 lines: function.lines,
                 bound,
             };
-            // Several functions of one name (`new`, `fmt`): the longest speaks for them.
-            let kept = measured.entry(name).or_insert(Measured {
+            // Of several functions with one name (`new`, `fmt`) the longest counts.
+            let longest = measured.entry(name).or_insert(Measured {
                 line: 0,
                 lines: 0,
                 bound,
             });
-            if new.lines > kept.lines {
-                *kept = new;
+            if new.lines > longest.lines {
+                *longest = new;
             }
         }
     }
     measured
 }
 
-fn read_ratchet(ratchet: &Source, offences: &mut Vec<Violation>) -> BTreeMap<String, Measured> {
+fn read_ratchet(ratchet: &Source, violations: &mut Vec<Violation>) -> BTreeMap<String, Measured> {
     let mut entries = BTreeMap::new();
     for (index, text) in ratchet.text.lines().enumerate() {
         if text.trim().is_empty() || text.starts_with('#') {
@@ -111,7 +111,7 @@ fn read_ratchet(ratchet: &Source, offences: &mut Vec<Violation>) -> BTreeMap<Str
         });
         match entry {
             Some((name, entry)) => drop(entries.insert(name, entry)),
-            None => offences.push(ratchet.violation(
+            None => violations.push(ratchet.violation(
                 index + 1,
                 format!("`{text}` is not an entry"),
                 "write `path lines` or `path::function lines`",
@@ -136,8 +136,8 @@ mod tests {
 
     fn found(text: &str, ratchet: &str) -> Vec<String> {
         let sources = [Source::fixture("a.rs", text)];
-        let offences = violations(&sources, &Source::fixture("ratchet.txt", ratchet));
-        offences.iter().map(ToString::to_string).collect()
+        let violations = violations(&sources, &Source::fixture("ratchet.txt", ratchet));
+        violations.iter().map(ToString::to_string).collect()
     }
 
     fn function(lines: usize) -> String {
@@ -147,15 +147,15 @@ mod tests {
     #[test]
     fn a_file_of_500_lines_passes_and_one_of_501_does_not() {
         assert!(found(&"//\n".repeat(500), "").is_empty());
-        let offences = found(&"//\n".repeat(501), "");
-        assert!(offences[0].starts_with("a.rs:1: `a.rs` has 501 lines, 500 are allowed"));
+        let violations = found(&"//\n".repeat(501), "");
+        assert!(violations[0].starts_with("a.rs:1: `a.rs` has 501 lines, 500 are allowed"));
     }
 
     #[test]
     fn a_function_of_60_lines_passes_and_one_of_61_does_not() {
         assert!(found(&function(60), "").is_empty());
-        let offences = found(&format!("\n{}", function(61)), "");
-        assert!(offences[0].starts_with("a.rs:2: `a.rs::long` has 61 lines, 60 are allowed"));
+        let violations = found(&format!("\n{}", function(61)), "");
+        assert!(violations[0].starts_with("a.rs:2: `a.rs::long` has 61 lines, 60 are allowed"));
     }
 
     #[test]
@@ -174,9 +174,9 @@ mod tests {
 
     #[test]
     fn an_entry_above_the_real_size_must_be_lowered() {
-        let offences = found(&function(70), "# why\na.rs::long 75\n");
+        let violations = found(&function(70), "# why\na.rs::long 75\n");
         assert_eq!(
-            offences,
+            violations,
             ["ratchet.txt:2: `a.rs::long` has only 70 lines now, not 75; lower the number"]
         );
     }

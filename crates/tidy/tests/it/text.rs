@@ -1,7 +1,7 @@
-//! No file tells where it was written, points outside of the repository, or carries a secret.
+//! No file contains a path of the author's machine, a link out of the repository, or a secret.
 //!
-//! A line that must hold something that looks like a secret, because a test proves that such
-//! things never leak, says `tidy:canary` on the same line.
+//! A test that proves that secrets never leak may contain text that looks like a secret. Such a
+//! line has the mark `tidy:canary`.
 
 use crate::tree::{Source, Violation, assert_clean, tree};
 
@@ -16,7 +16,7 @@ const MACHINE_PATHS: [&str; 7] = [
     concat!(":\\Us", "ers\\"),
 ];
 
-/// Hosts that packages are downloaded from: a tool's own settings know them, or a mirror of them.
+/// Hosts that packages are downloaded from. They belong into a tool's own settings.
 const REGISTRY_HOSTS: [&str; 7] = [
     concat!("index.crates", ".io"),
     concat!("static.crates", ".io"),
@@ -27,10 +27,10 @@ const REGISTRY_HOSTS: [&str; 7] = [
     concat!("sparse+", "http"),
 ];
 
-/// A folder beside the repository, which a clone does not have.
+/// A folder outside of the repository, which a clone does not have.
 const OUTSIDE: &str = concat!("../sha", "red");
 
-/// How well-known secrets begin, and how many more letters make it one.
+/// Prefixes of well-known secrets, and how many more letters follow at least.
 const SECRETS: [(&str, usize); 10] = [
     (concat!("AK", "IA"), 16),
     (concat!("sk-", "live"), 8),
@@ -47,7 +47,7 @@ const SECRETS: [(&str, usize); 10] = [
 const CANARY: &str = "tidy:canary";
 
 fn violations(sources: &[Source]) -> Vec<Violation> {
-    let mut offences = Vec::new();
+    let mut violations = Vec::new();
     for source in sources {
         for (index, text) in source.text.lines().enumerate() {
             let found = [
@@ -57,11 +57,11 @@ fn violations(sources: &[Source]) -> Vec<Violation> {
                 secret(text),
             ];
             for (what, remedy) in found.into_iter().flatten() {
-                offences.push(source.violation(index + 1, what, remedy));
+                violations.push(source.violation(index + 1, what, remedy));
             }
         }
     }
-    offences
+    violations
 }
 
 type Found = Option<(String, &'static str)>;
@@ -76,7 +76,7 @@ fn machine_path(text: &str) -> Found {
     ))
 }
 
-/// Whether `path` stands in `text` as the start of a path, not in the middle of an URL's.
+/// Whether `path` occurs in `text` at the start of a path, not inside the path of a URL.
 fn starts_a_path(text: &str, path: &str) -> bool {
     text.match_indices(path).any(|(at, _)| {
         let before = text.get(..at).and_then(|head| head.chars().next_back());
@@ -88,7 +88,7 @@ fn registry_host(text: &str) -> Found {
     let host = REGISTRY_HOSTS.iter().find(|host| text.contains(**host))?;
     Some((
         format!("`{host}` is a registry's host"),
-        "name the package, not where it is kept",
+        "name the package, not its host",
     ))
 }
 

@@ -1,14 +1,14 @@
 //! Rust sources as tokens: the functions of a file, and its tokens with or without test code.
 //!
-//! Promises: sees into macros (`proptest!`, `macro_rules!`), where a syntax tree ends, and is not
-//! fooled by strings and comments.
+//! Promises: also reads the content of macros (`proptest!`, `macro_rules!`), which a syntax tree
+//! does not, and ignores strings and comments.
 //!
 //! Never: resolves names or types. That is the compiler's job.
 
 use crate::tree::{Source, Violation};
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-/// A function with a body, wherever it stands.
+/// A function with a body.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Function {
     pub(crate) name: String,
@@ -37,14 +37,14 @@ pub(crate) enum TokenFilter {
     Shipped,
 }
 
-/// The tokens of a source, or the offence that it cannot be read as Rust.
+/// The tokens of a source, or the violation that it cannot be read as Rust.
 pub(crate) fn parse(source: &Source) -> Result<TokenStream, Violation> {
     source.text.parse().map_err(|error: proc_macro2::LexError| {
         let line = error.span().start().line;
         source.violation(
             line,
             format!("is not Rust: {error}"),
-            "let it compile first",
+            "make it compile first",
         )
     })
 }
@@ -63,7 +63,7 @@ pub(crate) fn flat(stream: TokenStream, which: TokenFilter) -> Vec<Token> {
     tokens
 }
 
-/// Whether an attribute (without its brackets) keeps its item out of what is shipped.
+/// Whether an attribute (without its brackets) excludes its item from shipped code.
 pub(crate) fn is_test_only(attribute: &TokenStream) -> bool {
     let tokens = flat(attribute.clone(), TokenFilter::All);
     let says = |word: &str| tokens.iter().any(|token| token.text == word);
@@ -115,7 +115,7 @@ fn collect_functions(stream: TokenStream, found: &mut Vec<Function>) {
     let mut at = 0;
     while at < trees.len() {
         if let Some((group, behind)) = attribute(&trees, at) {
-            // `#![…]` and `//!` speak of the file, not of its first function.
+            // `#![…]` and `//!` belong to the file, not to its first function.
             let is_inner = behind - at == 3;
             attributes.extend((!is_inner).then(|| group.stream()));
             at = behind;
@@ -126,7 +126,7 @@ fn collect_functions(stream: TokenStream, found: &mut Vec<Function>) {
                 found.extend(function(&trees[at..], &attributes));
                 attributes.clear();
             }
-            // `pub(crate) async unsafe extern "C" fn`: what may stand between attribute and `fn`.
+            // Tokens that may occur between attribute and `fn`: `pub(crate) async unsafe extern "C"`.
             TokenTree::Ident(_) | TokenTree::Literal(_) => {}
             TokenTree::Group(group) => {
                 collect_functions(group.stream(), found);
@@ -140,7 +140,7 @@ fn collect_functions(stream: TokenStream, found: &mut Vec<Function>) {
     }
 }
 
-/// The function that starts at the first tree; none for `fn(u32)` types and bodiless signatures.
+/// The function that starts at the first tree; `None` for `fn(u32)` types and bodiless signatures.
 fn function(trees: &[TokenTree], attributes: &[TokenStream]) -> Option<Function> {
     let TokenTree::Ident(name) = trees.get(1)? else {
         return None;
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     fn parse_functions(text: &str) -> Vec<Function> {
-        functions(text.parse().expect("planted Rust"))
+        functions(text.parse().expect("the fixture is Rust"))
     }
 
     #[test]
@@ -271,7 +271,10 @@ mod tests {
     fn shipped_tokens_exclude_test_code() {
         let text = "fn a() { one(); }\n#[cfg(test)]\nuse x;\n#[cfg(not(test))]\nfn b() { two(); }\n\
                     #[cfg(all(test, unix))]\nmod tests { fn c() { three(); } }\n#[test]\nfn d() { four(); }";
-        let tokens = flat(text.parse().expect("planted Rust"), TokenFilter::Shipped);
+        let tokens = flat(
+            text.parse().expect("the fixture is Rust"),
+            TokenFilter::Shipped,
+        );
         let has = |word: &str| tokens.iter().any(|token| token.text == word);
         assert!(has("one") && has("two") && !has("x") && !has("three") && !has("four"));
     }

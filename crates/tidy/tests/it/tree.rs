@@ -1,4 +1,4 @@
-//! The files of the repository, and what is said about one that breaks a rule.
+//! The files of the repository, and the report of a file that breaks a rule.
 //!
 //! Promises: sees every file that git would commit (tracked, or new and not ignored); without git,
 //! as in an unpacked archive, every file outside build folders. Paths are relative to the root and
@@ -17,7 +17,7 @@ pub(crate) struct Source {
     pub(crate) text: String,
 }
 
-/// One broken rule, with the place and the way out.
+/// One broken rule, with its location and remedy.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
     pub(crate) path: String,
@@ -69,19 +69,19 @@ pub(crate) fn tree() -> &'static [Source] {
     TREE.get_or_init(|| {
         let root = root();
         let paths = listed_by_git(&root).unwrap_or_else(|| walk(&root));
-        // Files that are not UTF-8 are pictures and the like: no rule here speaks of them.
+        // Files that are not UTF-8 are images and the like; no rule applies to them.
         let read = |path: String| Some((fs::read_to_string(root.join(&path)).ok()?, path));
         let sources = paths.into_iter().filter_map(read);
         sources.map(|(text, path)| Source { path, text }).collect()
     })
 }
 
-/// Fails with one line per offence.
-pub(crate) fn assert_clean(offences: &[Violation]) {
-    let lines: Vec<String> = offences.iter().map(ToString::to_string).collect();
+/// Fails with one line per violation.
+pub(crate) fn assert_clean(violations: &[Violation]) {
+    let lines: Vec<String> = violations.iter().map(ToString::to_string).collect();
     assert!(
-        offences.is_empty(),
-        "{} offence(s):\n{}\n",
+        violations.is_empty(),
+        "{} violation(s):\n{}\n",
         lines.len(),
         lines.join("\n")
     );
@@ -91,7 +91,7 @@ fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors()
         .nth(2)
-        .expect("this crate lies in crates/tidy")
+        .expect("this crate is in crates/tidy")
         .to_path_buf()
 }
 
@@ -143,6 +143,6 @@ fn the_tree_contains_this_file_with_either_way_of_listing() {
 
 #[test]
 fn a_violation_names_file_line_problem_and_remedy() {
-    let offence = Source::fixture("a/b.rs", "").violation(7, "`x` is bad".into(), "write `y`");
-    assert_eq!(offence.to_string(), "a/b.rs:7: `x` is bad; write `y`");
+    let violation = Source::fixture("a/b.rs", "").violation(7, "`x` is bad".into(), "write `y`");
+    assert_eq!(violation.to_string(), "a/b.rs:7: `x` is bad; write `y`");
 }

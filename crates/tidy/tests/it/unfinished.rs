@@ -1,53 +1,53 @@
-//! Nothing half done lands, and nothing that is shipped may panic on what it can meet.
+//! No unfinished code is committed, and shipped code does not panic on input.
 
 use crate::tokens::{Token, TokenFilter, attribute, flat, is_test_only, parse};
 use crate::tree::{Source, Violation, assert_clean, tree};
 use proc_macro2::{TokenStream, TokenTree};
 
-/// Words of an unfinished change; found in comments too.
+/// Words that mark an unfinished change, also in comments.
 const UNFINISHED_WORDS: [&str; 2] = [concat!("FIX", "ME"), concat!("XX", "X")];
 
-/// Languages that we write code in.
+/// File extensions of our code.
 const CODE: [&str; 5] = ["rs", "py", "js", "sh", "lua"];
 
 fn violations(sources: &[Source]) -> Vec<Violation> {
     let test_files = test_only_files(sources);
-    let mut offences = Vec::new();
+    let mut violations = Vec::new();
     for source in sources {
-        offences.extend(unfinished_words(source));
+        violations.extend(unfinished_words(source));
         if !source.is_rust() {
             continue;
         }
-        // A file that is no Rust is told by the size rule.
+        // The size rule reports a file that is not Rust.
         let Ok(stream) = parse(source) else { continue };
-        offences.extend(unfinished_macros(
+        violations.extend(unfinished_macros(
             source,
             &flat(stream.clone(), TokenFilter::All),
         ));
-        offences.extend(ignored_tests(source, stream.clone()));
+        violations.extend(ignored_tests(source, stream.clone()));
         if is_shipped(&source.path, &test_files) {
-            offences.extend(unwraps(source, &flat(stream, TokenFilter::Shipped)));
+            violations.extend(unwraps(source, &flat(stream, TokenFilter::Shipped)));
         }
     }
-    offences
+    violations
 }
 
 fn unfinished_words(source: &Source) -> Vec<Violation> {
-    let mut offences = Vec::new();
+    let mut violations = Vec::new();
     if !source
         .extension()
         .is_some_and(|extension| CODE.contains(&extension))
     {
-        return offences;
+        return violations;
     }
     for (index, text) in source.text.lines().enumerate() {
         let mut words = text.split(|letter: char| !letter.is_alphanumeric());
         if let Some(word) = words.find(|word| UNFINISHED_WORDS.contains(word)) {
             let remedy = "finish it, or open an issue and say in the comment what holds today";
-            offences.push(source.violation(index + 1, format!("`{word}`"), remedy));
+            violations.push(source.violation(index + 1, format!("`{word}`"), remedy));
         }
     }
-    offences
+    violations
 }
 
 fn unfinished_macros(source: &Source, tokens: &[Token]) -> Vec<Violation> {
@@ -63,20 +63,20 @@ fn unfinished_macros(source: &Source, tokens: &[Token]) -> Vec<Violation> {
 
 fn ignored_tests(source: &Source, stream: TokenStream) -> Vec<Violation> {
     let trees: Vec<TokenTree> = stream.into_iter().collect();
-    let mut offences = Vec::new();
+    let mut violations = Vec::new();
     for (at, tree) in trees.iter().enumerate() {
         if let Some((group, _)) = attribute(&trees, at)
             && is_ignore(group.stream())
         {
             let line = tree.span().start().line;
             let remedy = "make the test pass or delete it; a test that does not run proves nothing";
-            offences.push(source.violation(line, "an ignored test".to_owned(), remedy));
+            violations.push(source.violation(line, "an ignored test".to_owned(), remedy));
         }
         if let TokenTree::Group(group) = tree {
-            offences.extend(ignored_tests(source, group.stream()));
+            violations.extend(ignored_tests(source, group.stream()));
         }
     }
-    offences
+    violations
 }
 
 /// The attribute `ignore`, alone, with a reason, or inside `cfg_attr`.
@@ -111,7 +111,7 @@ fn is_shipped(path: &str, test_files: &[String]) -> bool {
             .any(|prefix| path.starts_with(prefix.as_str()))
 }
 
-/// Beginnings of the paths of files that a `#[cfg(test)] mod name;` brings in.
+/// Path prefixes of the files that a `#[cfg(test)] mod name;` includes.
 fn test_only_files(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
     for source in sources.iter().filter(|source| source.is_rust()) {
@@ -161,7 +161,7 @@ fn module_without_body(trees: &[TokenTree], at: usize) -> Option<String> {
     (is_module && words.next()? == ";").then_some(name)
 }
 
-/// Where the children of a module file lie: `a/lib.rs` → `a`, `a/b.rs` → `a/b`.
+/// The folder of the child modules of a file: `a/lib.rs` → `a`, `a/b.rs` → `a/b`.
 fn module_folder(path: &str) -> &str {
     let stem = path.strip_suffix(".rs").unwrap_or(path);
     let root = ["/lib", "/main", "/mod"]
@@ -221,8 +221,8 @@ mod tests {
     #[test]
     fn unwrap_is_found_in_shipped_code_with_its_line() {
         let text = "fn f() {\n    vec![g().unwrap()];\n}";
-        let offences = found(&[("crates/x/src/a.rs", text)]);
-        assert!(offences[0].starts_with("crates/x/src/a.rs:2: `.unwrap()`"));
+        let violations = found(&[("crates/x/src/a.rs", text)]);
+        assert!(violations[0].starts_with("crates/x/src/a.rs:2: `.unwrap()`"));
     }
 
     #[test]

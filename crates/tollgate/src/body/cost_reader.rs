@@ -1,43 +1,44 @@
-//! The true cost of a call, read from its answer as it passes.
+//! Reads the real cost of a call from its response as it passes.
 //!
-//! Promises: from JSON, or from the last event of a stream that names it. Bounded: of an answer that
-//! is larger the cost stays what was held for it.
+//! Promises: reads JSON, or the last event of a stream that reports the cost. Bounded: for a larger
+//! response the estimated cost stays.
 //!
-//! Never: holds a byte back, or changes one.
+//! Never: delays or changes a byte.
 
 use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::Value;
 use tollgate_core::feedback::COUNT_MAX;
 
-/// The largest JSON in which a cost is looked for, as it comes: answers of models, with room.
+/// The largest JSON that is searched for a cost, as received: responses of language models, with
+/// room.
 const JSON_MAX: usize = 1024 * 1024;
 
-/// The longest event that is kept. Those that tell the usage are the last and have some hundred
-/// bytes; a longer one is passed over.
+/// The longest event that is buffered. Usage events come last and have some hundred bytes; a longer
+/// event is skipped.
 const EVENT_MAX: usize = 64 * 1024;
 
-/// Looks for costs in an answer that passes.
+/// Searches a passing response for costs.
 #[derive(Debug)]
 pub(crate) struct CostReader {
     kind: BodyFormat,
-    /// The index of a term, and the field that tells what it really cost.
+    /// The index of a term, and the field that reports its real cost.
     wanted: Vec<(usize, String)>,
     buffer: Vec<u8>,
     is_too_long: bool,
-    /// The last event that named a field.
+    /// The last event that contained a field.
     last: Option<Value>,
     decoder: Decoder,
 }
 
-/// How an answer is written.
+/// The format of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyFormat {
     Json,
     Events,
 }
 
-/// Makes what came readable: a compressed body is opened.
+/// Decompresses a body.
 #[derive(Clone, Debug)]
 pub(crate) struct Decoder {
     pub(crate) headers: HeaderMap,
@@ -45,18 +46,22 @@ pub(crate) struct Decoder {
 }
 
 impl CostReader {
-    pub(crate) fn new(kind: BodyFormat, wanted: Vec<(usize, String)>, open: Decoder) -> CostReader {
+    pub(crate) fn new(
+        kind: BodyFormat,
+        wanted: Vec<(usize, String)>,
+        decoder: Decoder,
+    ) -> CostReader {
         CostReader {
             kind,
             wanted,
             buffer: Vec::new(),
             is_too_long: false,
             last: None,
-            decoder: open,
+            decoder,
         }
     }
 
-    /// A piece of the answer passes.
+    /// Adds a piece of the response.
     pub(super) fn push(&mut self, piece: &Bytes) {
         match self.kind {
             BodyFormat::Json => self.append(piece, JSON_MAX),
@@ -72,7 +77,7 @@ impl CostReader {
         }
     }
 
-    /// What a term really cost, now that the answer is whole.
+    /// The real cost per term, once the response is complete.
     pub(super) fn costs(mut self) -> Vec<(usize, u64)> {
         let json = match self.kind {
             BodyFormat::Json if self.is_too_long => None,
@@ -105,7 +110,7 @@ impl CostReader {
         }
     }
 
-    /// The line is whole: does it tell a cost?
+    /// The line is complete: does it report a cost?
     fn read_event(&mut self) {
         let line = std::mem::take(&mut self.buffer);
         if std::mem::take(&mut self.is_too_long) {
@@ -114,7 +119,7 @@ impl CostReader {
         let Some(data) = line.strip_prefix(b"data:") else {
             return;
         };
-        // Most events are pieces of text: a look for the name is cheaper than reading each.
+        // Most events are pieces of text: searching for the name is cheaper than parsing each.
         let names = |path: &String| {
             let name = path.rsplit('.').next().unwrap_or_default().as_bytes();
             !name.is_empty() && data.windows(name.len()).any(|part| part == name)
@@ -146,15 +151,15 @@ mod tests {
 
     fn costs(kind: BodyFormat, pieces: &[&str]) -> Vec<(usize, u64)> {
         let wanted = vec![(2, "usage.total_tokens".to_owned())];
-        let open = Decoder {
+        let decoder = Decoder {
             headers: HeaderMap::new(),
             decode: |_, body| body.to_vec(),
         };
-        let mut tally = CostReader::new(kind, wanted, open);
+        let mut reader = CostReader::new(kind, wanted, decoder);
         for piece in pieces {
-            tally.push(&Bytes::from((*piece).to_owned()));
+            reader.push(&Bytes::from((*piece).to_owned()));
         }
-        tally.costs()
+        reader.costs()
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! The body of an answer on its way to the caller.
+//! The body of a response on its way to the caller.
 //!
-//! Promises: the permit and the connection travel with it: its end settles the one and frees the
-//! other, whoever reads it. A body that flows is never cut; one that stands still for the idle time
-//! is.
+//! Promises: the body carries the permit and the connection; its end settles the one and frees the
+//! other, whoever reads it. A body that makes progress is never cut; one that stalls for the idle
+//! timeout is.
 //!
-//! Never: holds a chunk back. What comes in goes out, one by one.
+//! Never: holds a chunk back. Each chunk is passed on as it arrives.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -24,28 +24,28 @@ use crate::path::Recorder;
 use crate::pool::Conn;
 use crate::timer::sleep;
 
-/// How often a body that still comes is told to the ledger, which holds its place for longer each
-/// time. At least four times as often as it must, or this often: seldom enough to cost nothing.
+/// How often the ledger learns that a body is still arriving and extends the hold of its permit: at
+/// least four times per hold, or this often, which is rare enough to cost nothing.
 const ALIVE_EVERY: Span = Span::from_secs(1);
 
-/// The body of an answer on its way to the caller.
+/// The body of a response on its way to the caller.
 #[derive(Debug, Default)]
 pub struct ReplyBody {
-    /// What was read already to learn from it.
+    /// The bytes that were read ahead to learn from them.
     first: Option<Bytes>,
     upstream: Option<Box<UpstreamBody>>,
-    /// Others read it too.
+    /// Other callers read it too.
     shared: Option<Reader>,
-    /// It is kept while it passes.
+    /// Stores it while it passes.
     recorder: Option<Box<Recorder>>,
     is_stored: bool,
 }
 
-/// An answer that still comes in, with the permit and the connection that it holds.
+/// A response that is still arriving, with its permit and connection.
 #[derive(Debug)]
 pub(crate) struct UpstreamBody {
     incoming: Incoming,
-    /// What came after the bytes that were read already: trailers, or what stopped it.
+    /// What followed the bytes read ahead: trailers, or the error that ended the body.
     next: Option<Result<Frame<Bytes>, BodyError>>,
     conn: Option<Conn>,
     permit: Option<Permit>,
@@ -53,40 +53,42 @@ pub(crate) struct UpstreamBody {
     idle: Span,
     timer: Option<IdleTimer>,
     alive: Micros,
-    /// How often the ledger hears that it still comes.
+    /// How often the ledger learns that the body is still arriving.
     every: Span,
-    /// Reads what the call really cost.
+    /// Reads the real cost of the call.
     cost_reader: Option<Box<CostReader>>,
 }
 
-/// How long nothing has come already.
+/// How long nothing has arrived.
 #[derive(Debug)]
 struct IdleTimer {
     timer: Pin<Box<Sleep>>,
-    /// The permit has been told that its answer takes longer.
+    /// The ledger has learned that the response takes longer.
     reported: bool,
 }
 
-/// The provider stopped in the middle of an answer.
+/// The provider stalled in the middle of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the answer stood still for the idle time; raise timeout.idle if the provider is that slow"
+    "the response stalled for the idle timeout; raise timeout.idle if the provider is that slow"
 )]
 pub struct IdleTimeout;
 
 impl ReplyBody {
-    /// What was read, then what still comes.
-    pub(crate) fn new(first: Bytes, flow: Option<UpstreamBody>) -> ReplyBody {
+    /// The bytes read ahead, then the rest.
+    pub(crate) fn new(first: Bytes, upstream: Option<UpstreamBody>) -> ReplyBody {
         ReplyBody {
             first: Some(first).filter(|first| !first.is_empty()),
-            upstream: flow.filter(|flow| !flow.is_over()).map(Box::new),
+            upstream: upstream
+                .filter(|upstream| !upstream.is_over())
+                .map(Box::new),
             shared: None,
             recorder: None,
             is_stored: false,
         }
     }
 
-    /// A body that others read too.
+    /// A body that other callers read too.
     pub(crate) fn shared(reader: Reader) -> ReplyBody {
         ReplyBody {
             shared: Some(reader),
@@ -94,12 +96,12 @@ impl ReplyBody {
         }
     }
 
-    /// It is kept, and good for whoever asks next.
+    /// It is stored, and the next caller may use it.
     pub(crate) fn is_stored(&self) -> bool {
         self.is_stored
     }
 
-    /// The same body, which was kept and is good for whoever asks next, or is not.
+    /// The same body, marked as stored and usable by the next caller, or not.
     pub(crate) fn stored(self, is_kept: bool) -> ReplyBody {
         ReplyBody {
             is_stored: is_kept,
@@ -107,12 +109,12 @@ impl ReplyBody {
         }
     }
 
-    /// All of it is here already.
+    /// All of it has arrived.
     pub(crate) fn is_whole(&self) -> bool {
         self.shared.is_none() && self.upstream.as_deref().is_none_or(UpstreamBody::has_ended)
     }
 
-    /// The same body, kept while it passes. One that is here already is kept at once.
+    /// The same body, stored while it passes. A complete one is stored at once.
     pub(crate) fn recorded(mut self, mut recorder: Recorder) -> ReplyBody {
         let fits = self.first.as_ref().is_none_or(|first| recorder.push(first));
         let is_whole = self.upstream.as_deref().is_none_or(UpstreamBody::has_ended);
@@ -125,13 +127,13 @@ impl ReplyBody {
         self
     }
 
-    /// A body that is known.
+    /// A complete body.
     #[must_use]
     pub fn whole(bytes: Bytes) -> ReplyBody {
         ReplyBody::new(bytes, None)
     }
 
-    /// The upstream's side of an upgraded call; `None` for every other answer.
+    /// The upstream side of an upgraded call; `None` for every other response.
     #[must_use]
     pub fn into_tunnel(self) -> Option<Tunnel> {
         let UpstreamBody {
@@ -144,7 +146,7 @@ impl ReplyBody {
         })
     }
 
-    /// Keeps a piece that passes. Whoever reads may not ask again after the last one.
+    /// Stores a piece that passes. A reader may not poll again after the last one.
     fn record(&mut self, frame: Option<&Result<Frame<Bytes>, BodyError>>, has_ended: bool) {
         let Some(mut recorder) = self.recorder.take() else {
             return;
@@ -161,7 +163,7 @@ impl ReplyBody {
         }
     }
 
-    /// Reads a little of what is left and throws it away, so that the connection can be used again.
+    /// Reads a little of the rest and discards it, so that the connection can be reused.
     pub(crate) async fn drain(mut self, most: usize) {
         let mut read = 0;
         while read <= most
@@ -174,7 +176,7 @@ impl ReplyBody {
 
 impl UpstreamBody {
     pub(crate) fn new(incoming: Incoming, conn: Conn, idle: Span) -> UpstreamBody {
-        let mut flow = UpstreamBody {
+        let mut upstream = UpstreamBody {
             incoming,
             next: None,
             conn: Some(conn),
@@ -186,18 +188,18 @@ impl UpstreamBody {
             every: ALIVE_EVERY,
             cost_reader: None,
         };
-        if flow.incoming.is_end_stream() {
-            flow.end();
+        if upstream.incoming.is_end_stream() {
+            upstream.end();
         }
-        flow
+        upstream
     }
 
-    /// From now on what passes is looked through for its cost.
-    pub(crate) fn count_costs(&mut self, tally: Option<CostReader>) {
-        self.cost_reader = tally.map(Box::new);
+    /// From now on, passing chunks are searched for the cost.
+    pub(crate) fn count_costs(&mut self, cost_reader: Option<CostReader>) {
+        self.cost_reader = cost_reader.map(Box::new);
     }
 
-    /// From now on the permit travels with the body. It has been told of the head already.
+    /// From now on the body holds the permit, whose head is already settled.
     pub(crate) fn hold_permit(&mut self, permit: Permit) {
         self.alive = permit.granted();
         self.every = ALIVE_EVERY.min(Span(permit.held_for().0 / 4));
@@ -208,18 +210,18 @@ impl UpstreamBody {
         }
     }
 
-    /// Nothing more comes of it.
+    /// Nothing more will arrive.
     fn is_over(&self) -> bool {
         self.has_ended && self.next.is_none()
     }
 
-    /// The answer is whole.
+    /// The response is complete.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Reads up to `most` bytes now, or what comes within this time. Whoever reads on meets the error
-    /// that stopped it.
+    /// Reads up to `most` bytes, or what arrives within this time. A later read returns the error
+    /// that ended the body.
     pub(crate) async fn read(&mut self, most: usize, patience: Span) -> Bytes {
         let mut read = BytesMut::new();
         let mut late = std::pin::pin!(sleep(Some(patience)));
@@ -240,10 +242,10 @@ impl UpstreamBody {
         read.freeze()
     }
 
-    /// What has come along with the head, without a wait for more: most answers are whole then, and
-    /// cost neither a task nor a place among those that others may join.
+    /// The bytes that arrived together with the head, without waiting for more: most responses are
+    /// complete then, and need neither a task nor an entry in the flight table.
     pub(crate) async fn read_available(&mut self) -> Bytes {
-        // Only a known length: nothing but bytes can come then.
+        // Only with a known length: then only data can follow.
         if self.has_ended || self.incoming.size_hint().exact().is_none() {
             return Bytes::new();
         }
@@ -277,10 +279,10 @@ impl UpstreamBody {
         match Pin::new(&mut self.incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.timer = None;
-                if let (Some(tally), Some(data)) = (&mut self.cost_reader, frame.data_ref()) {
-                    tally.push(data);
+                if let (Some(cost_reader), Some(data)) = (&mut self.cost_reader, frame.data_ref()) {
+                    cost_reader.push(data);
                 }
-                // Whoever reads may not ask again after the last byte.
+                // A reader may not poll again after the last byte.
                 if self.incoming.is_end_stream() {
                     self.end();
                 } else {
@@ -302,8 +304,8 @@ impl UpstreamBody {
         }
     }
 
-    /// Nothing comes: how long already? The permit is told only of answers that take a while: a
-    /// word to the ledger costs as much as a decision, and most bodies come with their heads.
+    /// Nothing has arrived: for how long? The ledger learns only of slow responses: a report costs
+    /// as much as a decision, and most bodies arrive with their heads.
     #[expect(clippy::disallowed_methods, reason = "the idle timeout of a body")]
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let first = self.idle.min(self.every);
@@ -327,7 +329,7 @@ impl UpstreamBody {
         Poll::Ready(Some(Err(IdleTimeout.into())))
     }
 
-    /// Keeps the place of a long answer, at most so often.
+    /// Extends the hold of the permit, at most this often.
     fn keep_alive(&mut self, every: Span) {
         if let Some(permit) = &mut self.permit {
             let now = permit.now();
@@ -338,13 +340,13 @@ impl UpstreamBody {
         }
     }
 
-    /// Its end is not the end of the call: it has become a tunnel.
+    /// The end of the response is not the end of the call: it is a tunnel now.
     fn is_tunnel(&self) -> bool {
         let is_upgraded = |conn: &Conn| conn.upgraded.is_some();
         self.conn.as_ref().is_some_and(is_upgraded)
     }
 
-    /// The answer is whole.
+    /// The response is complete.
     fn end(&mut self) {
         if self.is_tunnel() {
             return;
@@ -359,9 +361,12 @@ impl UpstreamBody {
         }
     }
 
-    /// The permit is settled with what the call really cost, where its answer has told.
+    /// Settles the permit with the real cost of the call, if the response reported it.
     fn finish(&mut self, permit: Permit) {
-        let costs = self.cost_reader.take().map(|tally| tally.costs());
+        let costs = self
+            .cost_reader
+            .take()
+            .map(|cost_reader| cost_reader.costs());
         let costs = costs.unwrap_or_default();
         permit.finished(|term| costs.iter().find(|cost| cost.0 == term).map(|cost| cost.1));
     }
@@ -381,11 +386,11 @@ impl Body for ReplyBody {
         if let Some(reader) = &mut self.shared {
             return reader.poll(cx);
         }
-        let Some(flow) = &mut self.upstream else {
+        let Some(upstream) = &mut self.upstream else {
             return Poll::Ready(None);
         };
-        let frame = ready!(flow.poll(cx));
-        let has_ended = flow.has_ended();
+        let frame = ready!(upstream.poll(cx));
+        let has_ended = upstream.has_ended();
         self.record(frame.as_ref(), has_ended);
         Poll::Ready(frame)
     }
@@ -394,7 +399,8 @@ impl Body for ReplyBody {
         if let Some(reader) = &self.shared {
             return reader.is_end();
         }
-        let ended = |flow: &UpstreamBody| flow.next.is_none() && flow.incoming.is_end_stream();
+        let ended =
+            |upstream: &UpstreamBody| upstream.next.is_none() && upstream.incoming.is_end_stream();
         self.first.is_none() && self.upstream.as_deref().is_none_or(ended)
     }
 
@@ -403,10 +409,10 @@ impl Body for ReplyBody {
             return reader.size();
         }
         let first = self.first.as_ref().map_or(0, |first| first.len() as u64);
-        let Some(flow) = &self.upstream else {
+        let Some(upstream) = &self.upstream else {
             return SizeHint::with_exact(first);
         };
-        match flow.incoming.size_hint().exact() {
+        match upstream.incoming.size_hint().exact() {
             Some(rest) => SizeHint::with_exact(first + rest),
             None => SizeHint::default(),
         }

@@ -1,14 +1,14 @@
-//! One answer for many: its chunks are kept in order, and everybody reads them at their own speed.
+//! One response for many readers: its chunks are held in order, and each reader has its own speed.
 //!
-//! Whoever has read all there is asks the upstream for more, so nobody depends on the call that
-//! came first, and no task is needed.
+//! The reader that has read everything polls the upstream for more, so no reader depends on the
+//! leader, and no task is needed.
 //!
-//! Promises: everybody gets every byte in order, or an error. Readers that come late start at the
-//! beginning as long as all of it is still held. At most [`OBJECT_MAX`] is held for one answer:
-//! past it what all have read is let go, the fast wait for the slow, and a reader that stands still
-//! for the idle time is left behind.
+//! Promises: each reader gets every byte in order, or an error. Late readers start at the beginning
+//! while all of it is still held. At most [`OBJECT_MAX`] is held per response: beyond that, chunks
+//! that all have read are dropped, fast readers wait for slow ones, and a reader that stalls for
+//! the idle timeout gets an error.
 //!
-//! Never: drops what belongs to somebody else while it holds its lock.
+//! Never: drops foreign values while it holds its lock.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -26,25 +26,25 @@ use tollgate_core::time::Span;
 
 use super::{BodyError, ReplyBody};
 
-/// The most that is held of one answer: as much as is kept of one, so that what may be kept for who
-/// asks next may be shared with who asks now. JSON answers are far below it; with a thousand different
-/// answers of this size on their way at a time it would be 8 GiB, which is why [`TOTAL_MAX`] exists.
+/// The most bytes held per response: the same as the largest cached response, so that every
+/// cacheable response is shareable. JSON responses are far below it. A thousand different responses
+/// of this size in flight would be 8 GiB, which is why [`TOTAL_MAX`] exists.
 pub(crate) const OBJECT_MAX: usize = crate::cache::OBJECT_MAX;
 
-/// The most that is held of all answers together; past it, nothing is kept for late comers and the
-/// fast wait for the slow.
+/// The most bytes held for all responses together; beyond that, nothing is held for late readers,
+/// and fast readers wait for slow ones.
 pub(crate) const TOTAL_MAX: usize = 256 * 1024 * 1024;
 
-/// What an answer may hold when all of them hold too much: enough to keep a stream flowing.
+/// The bound per response when all together hold too much: enough to keep a stream going.
 const SCARCE_MAX: usize = 64 * 1024;
 
-/// How much all answers hold.
+/// How many bytes all responses hold.
 pub(crate) type HeldBytes = Arc<AtomicUsize>;
 
-/// Something that ends when nobody can join the answer any more.
+/// Dropped when nobody can join the response any more.
 pub(crate) type JoinGuard = Box<dyn std::any::Any + Send + Sync>;
 
-/// An answer that many read.
+/// A response with many readers.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedBody {
     inner: Arc<Inner>,
@@ -53,8 +53,8 @@ pub(crate) struct SharedBody {
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    /// Who waits for the next chunk, by seat. Apart from the state, because the upstream may wake
-    /// us while we ask it.
+    /// The wakers of the readers that wait for the next chunk. Separate from the state, because the
+    /// upstream may wake us while we poll it.
     wakers: Mutex<Vec<Option<Waker>>>,
     held: HeldBytes,
     idle: Span,
@@ -70,7 +70,7 @@ struct State {
     first: usize,
     bytes: usize,
     readers: Vec<ReaderSlot>,
-    /// Those who have been promised a seat and have not taken it yet.
+    /// Readers that have reserved a slot and not opened it yet.
     reserved: usize,
     join_guard: Option<JoinGuard>,
 }
@@ -90,17 +90,17 @@ enum End {
     Broken(Broken),
 }
 
-/// The shared answer broke off.
+/// The shared response broke off.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Broken(Arc<str>);
 
-/// A reader was so slow that the others could not wait for it.
+/// A reader was too slow for the others to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the answer was not read for the idle time while others waited for it")]
+#[error("the response was not read for the idle timeout while others waited for it")]
 pub struct SlowReader;
 
-/// One who reads a shared answer.
+/// A reader of a shared response.
 #[derive(Debug)]
 pub(crate) struct Reader {
     inner: Arc<Inner>,
@@ -108,19 +108,19 @@ pub(crate) struct Reader {
     at: usize,
     read: u64,
     is_over: bool,
-    /// How long the slow may still take.
+    /// How much longer the slow readers may take.
     patience: Option<Pin<Box<Sleep>>>,
 }
 
 impl SharedBody {
-    /// An answer with one reader, and seats promised to so many others. Nobody can join once the
-    /// ticket is gone.
+    /// A response with one reader, and slots reserved for so many others. Nobody can join once the
+    /// guard is dropped.
     pub(crate) fn new(
         source: ReplyBody,
-        promised: usize,
+        reserved: usize,
         idle: Span,
         held: HeldBytes,
-        ticket: JoinGuard,
+        join_guard: JoinGuard,
     ) -> (SharedBody, Reader) {
         let length = source.size_hint().exact();
         let inner = Arc::new(Inner {
@@ -131,8 +131,8 @@ impl SharedBody {
                 first: 0,
                 bytes: 0,
                 readers: vec![ReaderSlot::Reading(0)],
-                reserved: promised,
-                join_guard: Some(ticket),
+                reserved,
+                join_guard: Some(join_guard),
             }),
             wakers: Mutex::new(vec![None]),
             held,
@@ -145,7 +145,7 @@ impl SharedBody {
         (shared, Reader::new(inner, 0))
     }
 
-    /// One more wants a seat; `false` = the beginning is gone, or everybody has left.
+    /// Reserves a slot; `false` = the beginning is gone, or all readers have left.
     pub(crate) fn reserve(&self) -> bool {
         let mut state = self.inner.state.lock();
         let is_there =
@@ -156,7 +156,7 @@ impl SharedBody {
         is_there
     }
 
-    /// Takes a seat that was promised; `None` = the beginning is gone.
+    /// Opens a reserved slot; `None` = the beginning is gone.
     pub(crate) fn open_reader(&self) -> Option<Reader> {
         let mut state = self.inner.state.lock();
         state.reserved = state.reserved.saturating_sub(1);
@@ -166,19 +166,19 @@ impl SharedBody {
         let free = state
             .readers
             .iter()
-            .position(|seat| *seat == ReaderSlot::Empty);
-        let seat = free.unwrap_or(state.readers.len());
-        if seat == state.readers.len() {
+            .position(|slot| *slot == ReaderSlot::Empty);
+        let slot = free.unwrap_or(state.readers.len());
+        if slot == state.readers.len() {
             state.readers.push(ReaderSlot::Empty);
             self.inner.wakers.lock().push(None);
         }
-        if let Some(empty) = state.readers.get_mut(seat) {
+        if let Some(empty) = state.readers.get_mut(slot) {
             *empty = ReaderSlot::Reading(0);
         }
-        Some(Reader::new(self.inner.clone(), seat))
+        Some(Reader::new(self.inner.clone(), slot))
     }
 
-    /// Gives up a seat that was promised.
+    /// Releases a reserved slot.
     pub(crate) fn release(&self) {
         let mut state = self.inner.state.lock();
         state.reserved = state.reserved.saturating_sub(1);
@@ -197,10 +197,10 @@ impl State {
         }
     }
 
-    /// If nobody is left, the upstream is let go too. What is returned must be dropped outside the
-    /// lock.
+    /// If no reader remains, releases the upstream too. The caller must drop the returned values
+    /// outside the lock.
     fn release_if_unread(&mut self) -> Option<(Option<ReplyBody>, Option<JoinGuard>)> {
-        let is_taken = |seat: &ReaderSlot| matches!(seat, ReaderSlot::Reading(_));
+        let is_taken = |slot: &ReaderSlot| matches!(slot, ReaderSlot::Reading(_));
         if self.reserved > 0 || self.readers.iter().any(is_taken) {
             return None;
         }
@@ -209,16 +209,16 @@ impl State {
 
     /// The slowest reader's next chunk.
     fn slowest(&self) -> usize {
-        let promised = (self.reserved > 0).then_some(0);
-        let at = |seat: &ReaderSlot| match seat {
+        let reserved = (self.reserved > 0).then_some(0);
+        let at = |slot: &ReaderSlot| match slot {
             ReaderSlot::Reading(at) => Some(*at),
             ReaderSlot::TooSlow | ReaderSlot::Empty => None,
         };
-        let seats = self.readers.iter().filter_map(at);
-        seats.chain(promised).min().unwrap_or(self.first)
+        let readers = self.readers.iter().filter_map(at);
+        readers.chain(reserved).min().unwrap_or(self.first)
     }
 
-    /// Lets go of what everybody has read. Nobody can join from then on.
+    /// Drops chunks that all readers have read. Nobody can join from then on.
     fn trim(&mut self, held: &HeldBytes) -> Option<JoinGuard> {
         let slowest = self.slowest();
         while self.first < slowest
@@ -235,20 +235,20 @@ impl State {
         }
     }
 
-    /// Leaves behind those who hold everybody up.
+    /// Gives up on the readers that block all others.
     fn drop_slow_readers(&mut self) {
         self.reserved = 0;
         let first = self.first;
-        for seat in &mut self.readers {
-            if *seat == ReaderSlot::Reading(first) {
-                *seat = ReaderSlot::TooSlow;
+        for slot in &mut self.readers {
+            if *slot == ReaderSlot::Reading(first) {
+                *slot = ReaderSlot::TooSlow;
             }
         }
     }
 }
 
 impl Inner {
-    /// Wakes everybody who waits for the next chunk.
+    /// Wakes all readers that wait for the next chunk.
     fn wake_all(&self) {
         let wakers: Vec<Waker> = {
             let mut wakers = self.wakers.lock();
@@ -275,22 +275,22 @@ impl Drop for Inner {
     }
 }
 
-/// What a reader finds.
+/// The next piece for a reader.
 enum Found {
     Chunk(Bytes),
     Trailers(HeaderMap),
     End,
     Broken(BodyError),
-    /// Somebody slower must read first.
+    /// A slower reader must read first.
     Full,
     Nothing,
 }
 
 impl Reader {
-    fn new(inner: Arc<Inner>, seat: usize) -> Reader {
+    fn new(inner: Arc<Inner>, slot: usize) -> Reader {
         Reader {
             inner,
-            slot: seat,
+            slot,
             at: 0,
             read: 0,
             is_over: false,
@@ -339,7 +339,7 @@ impl Reader {
         }
     }
 
-    /// The next piece, from what is held or from the upstream.
+    /// The next piece, from the held chunks or from the upstream.
     fn next_piece(&mut self, cx: &mut Context<'_>) -> Found {
         let inner = self.inner.clone();
         let mut state = inner.state.lock();
@@ -355,35 +355,35 @@ impl Reader {
             self.advance(&mut state);
             drop(state);
             if is_full {
-                self.inner.wake_all(); // the fast may have waited for us
+                self.inner.wake_all(); // fast readers may have waited for this one
             }
             return Found::Chunk(chunk);
         }
-        let mut ticket = None;
+        let mut join_guard = None;
         if state.end.is_none() {
             if state.bytes >= state.limit(&self.inner.held) {
-                ticket = state.trim(&self.inner.held);
+                join_guard = state.trim(&self.inner.held);
             }
             self.register_waker(cx);
             if state.bytes >= state.limit(&self.inner.held) {
                 drop(state);
-                drop(ticket);
+                drop(join_guard);
                 return Found::Full;
             }
         }
         let (found, news) = self.poll_upstream(&mut state);
-        if state.end.is_some() && ticket.is_none() {
-            ticket = state.join_guard.take();
+        if state.end.is_some() && join_guard.is_none() {
+            join_guard = state.join_guard.take();
         }
         drop(state);
-        drop(ticket);
+        drop(join_guard);
         if news {
             self.inner.wake_all();
         }
         found
     }
 
-    /// Asks the upstream for more. `true`: there is something that the others wait for.
+    /// Polls the upstream for more. `true`: there is something that the others wait for.
     fn poll_upstream(&mut self, state: &mut State) -> (Found, bool) {
         let mut news = false;
         if state.end.is_none() {
@@ -426,8 +426,8 @@ impl Reader {
 
     fn advance(&mut self, state: &mut State) {
         self.at += 1;
-        if let Some(seat) = state.readers.get_mut(self.slot) {
-            *seat = ReaderSlot::Reading(self.at);
+        if let Some(slot) = state.readers.get_mut(self.slot) {
+            *slot = ReaderSlot::Reading(self.at);
         }
     }
 
@@ -473,8 +473,8 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         let mut state = self.inner.state.lock();
-        if let Some(seat) = state.readers.get_mut(self.slot) {
-            *seat = ReaderSlot::Empty;
+        if let Some(slot) = state.readers.get_mut(self.slot) {
+            *slot = ReaderSlot::Empty;
         }
         let left = state.release_if_unread();
         drop(state);
@@ -484,7 +484,8 @@ impl Drop for Reader {
             *waker = None;
         }
         drop(wakers);
-        // The upstream's waker may have been ours alone, and the fast may have waited for us.
+        // Only this reader's waker may have been registered upstream, and fast readers may wait for
+        // it.
         self.inner.wake_all();
     }
 }

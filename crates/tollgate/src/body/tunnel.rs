@@ -1,11 +1,11 @@
-//! A tunnel: a call that was upgraded, bytes both ways until both sides are done.
+//! A tunnel: an upgraded call, with bytes in both directions until both sides are done.
 //!
-//! Promises: one permit, whose place among the calls at a time is held until the tunnel ends. Each
-//! side may close its own direction and still hear the other. A tunnel in which nothing moves for the
-//! idle time is closed. Ended well, the permit is settled; cut off, it counts as one that may go on
-//! at the provider for a while.
+//! Promises: one permit, which counts against the concurrency until the tunnel ends. Each side may
+//! close its own direction and still receive. A tunnel without traffic for the idle timeout is
+//! closed. After a clean end the permit is settled; after a broken one it counts as a call that may
+//! continue at the provider for a while.
 //!
-//! Never: reads what passes.
+//! Never: interprets the bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -20,13 +20,13 @@ use tollgate_core::time::Span;
 use crate::Permit;
 use crate::timer::{sleep, within};
 
-/// The idle time is looked at so often: a tunnel lives at most a quarter longer than it says.
+/// Idle checks per idle timeout: a tunnel lives at most a quarter longer than configured.
 const IDLE_CHECKS: u64 = 4;
 
-/// How much longer than the idle time a place is kept, so that the next word of it is in time.
+/// How much longer than the idle timeout a permit is held, so that the next report is in time.
 const MARGIN: Span = Span::from_secs(1);
 
-/// The upstream's side of an upgraded call, with the permit that it holds.
+/// The upstream side of an upgraded call, with its permit.
 #[derive(Debug)]
 pub struct Tunnel {
     pub(super) upstream: OnUpgrade,
@@ -35,8 +35,8 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Carries bytes between the caller and the upstream until both are done, one breaks, or nothing
-    /// moves any more.
+    /// Copies bytes between the caller and the upstream until both are done, one fails, or the
+    /// tunnel is idle.
     pub async fn run<S>(self, mut caller: S)
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -62,7 +62,7 @@ impl Tunnel {
             carried = tokio::io::copy_bidirectional(&mut caller, &mut upstream) => carried.is_ok(),
             () = until_idle(&moved, idle, &mut permit) => false,
         };
-        // Closed before the place is given up.
+        // Closed before the permit is released.
         drop(upstream);
         if carried {
             permit.finished(|_| None);
@@ -70,7 +70,7 @@ impl Tunnel {
     }
 }
 
-/// Waits until nothing has moved for the idle time; keeps the permit's place meanwhile.
+/// Waits until the tunnel has been idle for the timeout; extends the hold of the permit meanwhile.
 async fn until_idle(moved: &AtomicU64, idle: Span, permit: &mut Permit) {
     let look = Span((idle.0 / IDLE_CHECKS).max(1));
     let mut seen = moved.load(Ordering::Relaxed);
@@ -84,7 +84,7 @@ async fn until_idle(moved: &AtomicU64, idle: Span, permit: &mut Permit) {
     }
 }
 
-/// Counts the pieces that come from one side.
+/// Counts the pieces that arrive from one side.
 struct Counted<'a, S> {
     stream: S,
     moved: &'a AtomicU64,

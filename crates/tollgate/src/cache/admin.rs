@@ -1,8 +1,8 @@
-//! `cache.db` for people: what is in it, and out with it.
+//! Administration of `cache.db`: usage and purge.
 //!
-//! Promises: works beside running processes; those hear of a purge within a second.
+//! Promises: works while other processes run; they apply a purge within a second.
 //!
-//! Never: makes a `cache.db` where there is none, or shows an answer or its URL.
+//! Never: creates a `cache.db`, or shows a response or its URL.
 
 use std::path::Path;
 
@@ -11,18 +11,18 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use super::DATABASE;
 use super::database::{self, DatabaseError};
 
-/// Purges that are remembered for other processes. One that slept through more of them forgets
+/// Purges that are remembered for other processes. A process that missed more of them drops
 /// everything it holds in memory.
 const PURGES_MAX: i64 = 16_384;
 
-/// What is kept of one provider and entity.
+/// The cached responses of one provider and entity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheUsage {
     /// The provider.
     pub provider: String,
     /// The entity, if the provider has any.
     pub entity: Option<String>,
-    /// How many answers.
+    /// The number of responses.
     pub responses: u64,
     /// Their size.
     pub bytes: u64,
@@ -31,7 +31,7 @@ pub struct CacheUsage {
 /// Why `cache.db` cannot be read.
 pub type CacheAdminError = DatabaseError;
 
-/// What is kept in a folder.
+/// The cached responses in a folder.
 pub fn usage(folder: &Path) -> Result<Vec<CacheUsage>, CacheAdminError> {
     match connect_existing(folder)? {
         Some(conn) => query_usage(&conn).map_err(|source| sqlite_error(folder, source)),
@@ -39,7 +39,7 @@ pub fn usage(folder: &Path) -> Result<Vec<CacheUsage>, CacheAdminError> {
     }
 }
 
-/// Forgets the answers of a provider, of one of its entities, or all. Says how many there were.
+/// Purges the responses of a provider, of one of its entities, or all. Returns how many there were.
 pub fn purge(
     folder: &Path,
     provider: Option<&str>,
@@ -95,8 +95,8 @@ pub(super) fn purge_rows(
         "DELETE FROM answers WHERE (?1 IS NULL OR provider = ?1) AND (?2 IS NULL OR entity = ?2)",
         (provider, entity),
     )?;
-    // By the clock of the calendar, as answers are: others may be bringing some that were asked for
-    // before.
+    // By the wall clock, like the responses: other processes may still store some that were
+    // requested before.
     change.execute(
         "INSERT INTO purges (provider, entity, at)
          VALUES (?1, ?2, CAST(unixepoch('subsec') * 1000000 AS INTEGER))",
@@ -104,12 +104,12 @@ pub(super) fn purge_rows(
     )?;
     trim_purges(&change)?;
     change.commit()?;
-    // The pages that became free go back to the disk; if somebody reads just now, next time.
+    // Returns free pages to the disk; if another process is reading now, the next purge does it.
     let _later = conn.execute_batch("PRAGMA incremental_vacuum");
     Ok(gone as u64)
 }
 
-/// Remembers only so many purges.
+/// Bounds the number of remembered purges.
 pub(super) fn trim_purges(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute(
         "DELETE FROM purges WHERE seq <= (SELECT max(seq) FROM purges) - ?1",

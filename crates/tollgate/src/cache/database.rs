@@ -1,9 +1,9 @@
-//! `cache.db`: its tables, and answers as rows.
+//! `cache.db`: its tables, and responses as rows.
 //!
-//! Promises: a file that is damaged or somebody else's is moved aside and begun anew; one that a
-//! newer version wrote is left alone. A row that cannot be read is as good as none.
+//! Promises: a file that is damaged or belongs to another program is moved aside and recreated; one
+//! that a newer version wrote stays untouched. A row that cannot be read counts as missing.
 //!
-//! Never: is the only copy of anything that matters: whoever deletes it loses time, not data.
+//! Never: holds the only copy of anything important: deleting it costs time, not data.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -23,13 +23,13 @@ use super::{CachedResponse, DATABASE, WireForm};
 /// "TolC": marks the file as ours for every SQLite tool.
 const APPLICATION: i64 = 0x546f_6c43;
 
-/// The tables as they are written today.
+/// The current version of the tables.
 const SCHEMA: i64 = 1;
 
-/// Another process that writes is waited for this long; a write takes milliseconds.
+/// How long to wait for another process that writes; a write takes milliseconds.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
 
-/// Pages that even an empty file may have: its tables and indexes.
+/// The pages of an empty file: its tables and indexes.
 const PAGES_MIN: u64 = 64;
 
 const TABLES: &str = "
@@ -48,29 +48,29 @@ const TABLES: &str = "
 /// Why `cache.db` cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {
-    /// The folder cannot be made or written.
+    /// The folder cannot be created or written.
     #[error("{path} cannot be used: {source}")]
     Folder {
-        /// Which.
+        /// The folder or file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A newer version wrote it.
     #[error("{0} was written by a newer version of Tollgate")]
     Newer(PathBuf),
-    /// SQLite refuses it.
+    /// SQLite cannot use it.
     #[error("{path} cannot be used: {source}")]
     Sqlite {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: rusqlite::Error,
     },
 }
 
 impl DatabaseError {
-    /// Is the file itself the trouble, so that a new one would do?
+    /// Is the file itself damaged, so that a new one would work?
     fn is_damage(&self) -> bool {
         match self {
             DatabaseError::Sqlite { source, .. } => matches!(
@@ -82,8 +82,8 @@ impl DatabaseError {
     }
 }
 
-/// Opens `cache.db` in a folder to write it, up to so many bytes of answers, and makes it if it is
-/// not there. The second value is the file that a damaged one was moved to.
+/// Opens `cache.db` in a folder for writing, up to this many bytes of responses, and creates it if
+/// it is missing. The second value is the file that a damaged one was moved to.
 pub(super) fn open(
     folder: &Path,
     bytes_max: u64,
@@ -113,14 +113,14 @@ pub(super) fn open(
     }
 }
 
-/// Answers are nobody's business but the owner's.
+/// Only the owner may read responses.
 fn make_file(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.create(true).truncate(false).write(true).mode(0o600);
     options.open(path)
 }
 
-/// A connection to a file that is there. It makes none, which others could read.
+/// A connection to an existing file. It creates none, because others could read that.
 pub(super) fn connect(path: &Path) -> Result<Connection, DatabaseError> {
     let store = |source| DatabaseError::Sqlite {
         path: path.to_owned(),
@@ -138,7 +138,7 @@ fn prepare(conn: &Connection, path: &Path) -> Result<(), DatabaseError> {
         path: path.to_owned(),
         source,
     };
-    // Before the first table: pages that were purged go back to the disk.
+    // Before the first table: purged pages go back to the disk.
     conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 16777216;")
         .map_err(store)?;
     conn.execute_batch("BEGIN IMMEDIATE").map_err(store)?;
@@ -156,23 +156,23 @@ fn prepare(conn: &Connection, path: &Path) -> Result<(), DatabaseError> {
         conn.pragma_update(None, "user_version", SCHEMA)
             .map_err(store)?;
     } else if application != APPLICATION {
-        // Somebody else's file is no cache of ours.
+        // Another program's file is not our cache.
         return Err(store(rusqlite::Error::SqliteFailure(
             rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_NOTADB),
             Some("it belongs to another program".to_owned()),
         )));
     }
-    // Files of earlier versions have none.
+    // Files of earlier versions lack this index.
     conn.execute_batch("CREATE INDEX IF NOT EXISTS purges_at ON purges (at); COMMIT")
         .map_err(store)?;
-    // Tables that cannot be read are damage too, and better known now.
+    // Unreadable tables are damage too; detect it now.
     salt(conn).map_err(store)?;
     conn.query_row("SELECT count(*) FROM purges", [], |_| Ok(()))
         .map_err(store)
 }
 
-/// Bounds the file: eviction keeps its answers within so many bytes, and this the file itself,
-/// whatever eviction does.
+/// Bounds the file: eviction keeps the responses within so many bytes, and this bounds the file
+/// itself, whatever eviction does.
 fn limit_file_size(conn: &Connection, bytes_max: u64) -> rusqlite::Result<()> {
     let page: i64 = conn.query_row("PRAGMA page_size", [], |row| row.get(0))?;
     // Half as much again for pages that are not full, and some for the tables themselves.
@@ -181,7 +181,7 @@ fn limit_file_size(conn: &Connection, bytes_max: u64) -> rusqlite::Result<()> {
     conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))
 }
 
-/// Is the file that is there now damaged?
+/// Is the current file damaged?
 pub(super) fn is_damaged(path: &Path) -> bool {
     match connect(path) {
         Err(error) => error.is_damage(),
@@ -191,8 +191,8 @@ pub(super) fn is_damaged(path: &Path) -> bool {
     }
 }
 
-/// Moves a damaged file out of the way, over an older one: one is enough to look at. Processes that
-/// have it open go on with what they have.
+/// Moves a damaged file away, over an older one: one is enough for inspection. Processes that have
+/// it open keep using it.
 pub(super) fn move_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = path.with_extension("db.damaged");
     fs::rename(path, &aside)?;
@@ -200,7 +200,7 @@ pub(super) fn move_aside(path: &Path) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// Removes the file. Processes that have it open go on with what they have.
+/// Removes the file. Processes that have it open keep using it.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     remove_all(path, &["db", "db-wal", "db-shm"])
 }
@@ -221,7 +221,7 @@ pub(super) fn salt(conn: &Connection) -> rusqlite::Result<Salt> {
         .map(Salt)
 }
 
-/// Everything of an answer but its body, key and owner.
+/// Everything of a response except its body, key and owner.
 pub(super) fn encode_head(object: &CachedResponse) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     out.extend(object.status.as_u16().to_le_bytes());
@@ -250,7 +250,7 @@ pub(super) fn encode_head(object: &CachedResponse) -> Vec<u8> {
     out
 }
 
-/// An answer from its row: head, body, variant, provider, entity.
+/// A response from its row: head, body, variant, provider, entity.
 pub(super) fn decode_row(row: &Row<'_>) -> rusqlite::Result<Option<CachedResponse>> {
     let head: Vec<u8> = row.get("head")?;
     let body: Vec<u8> = row.get("body")?;

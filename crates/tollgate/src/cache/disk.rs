@@ -1,12 +1,12 @@
 //! The disk tier: two threads, one that reads `cache.db` and one that writes it.
 //!
-//! Promises: the runtime never waits for a disk: questions and answers travel by message. What
-//! waits to be written is bounded in bytes; past that an answer is kept in memory only. The file
-//! is bounded too: what was not used for longest goes first.
+//! Promises: the runtime never waits for a disk: requests and replies are messages. Pending writes
+//! are bounded in bytes; past that a response is cached in memory only. The file is bounded too:
+//! the least recently used responses are evicted first.
 //!
-//! Never: takes a call down. When the database fails, nothing more is read or written, and that is
-//! told once; a damaged one is moved aside, so that the next start begins anew. A disk that is full
-//! or a file that somebody holds is tried again.
+//! Never: fails a call. When the database fails, reads and writes stop, and that is reported once;
+//! a damaged file is moved aside, so that the next start creates a new one. A full disk or a locked
+//! file is retried.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,28 +31,28 @@ use super::{CacheKey, CachedResponse, DATABASE, VariantSet};
 use crate::event::LogEvent;
 use crate::timer::within;
 
-/// Questions that may wait. A read takes some 50 µs, so these are a fraction of a second; past
-/// that a call had better ask its provider.
+/// Reads that may wait. A read takes some 50 µs, so these take a fraction of a second; past that a
+/// call had better ask its provider.
 const READS_MAX: usize = 1_024;
 
-/// Orders that may wait to be written.
+/// Commands that may wait for the writer.
 pub(super) const WRITES_MAX: usize = 4_096;
 
 /// Bytes that may wait to be written: a second of a slow disk.
 const PENDING_MAX: u64 = 64 * 1024 * 1024;
 
-/// How long the end waits for somebody else who holds the file: longer than a healthy process does,
-/// and less than it takes until whoever ends us loses patience (systemd: 90 s).
+/// How long closing waits for another process that holds the file: longer than a healthy process
+/// holds it, and shorter than a service manager waits (systemd: 90 s).
 const CLOSE_MAX: Duration = Duration::from_secs(10);
 
-/// How exactly it is known when an answer was last used: writing it down costs a write.
+/// The resolution of a response's last use: recording it costs a write.
 pub(super) const TOUCH_STEP: Span = Span::from_secs(3_600);
 
-/// How long a call waits for the disk: longer than a healthy one ever takes, and not so long that the
-/// provider would have answered several times.
+/// How long a call waits for the disk: longer than a healthy disk ever takes, and shorter than
+/// several responses of the provider.
 const READ_WAIT_MAX: Span = Span::from_millis(250);
 
-/// Orders to forget that may wait beside a full queue. Past that everything is forgotten.
+/// Removals that may wait outside a full queue. Past that everything is purged.
 const BACKLOG_MAX: usize = 4_096;
 
 /// The disk tier.
@@ -66,18 +66,18 @@ pub(super) struct Disk {
     index: Arc<Index>,
 }
 
-/// What must be forgotten and is not yet.
+/// Removals that are not done yet.
 #[derive(Debug, Default)]
 pub(super) struct RemovalBacklog {
-    /// What found no place in the queue.
+    /// Removals that did not fit in the queue.
     commands: Mutex<Vec<WriteCommand>>,
     is_overflowed: AtomicBool,
-    /// Purges that are ordered and not done.
+    /// Purges that are requested and not done.
     open_purges: AtomicUsize,
 }
 
-/// An order to forget the answers of a provider, of one of its entities, or all. While there is one,
-/// nothing is read from the file.
+/// A command to purge the responses of a provider, of one of its entities, or all. While one is
+/// open, nothing is read from the file.
 #[derive(Debug)]
 pub(super) struct PurgeCommand {
     pub(super) provider: Option<String>,
@@ -87,11 +87,11 @@ pub(super) struct PurgeCommand {
 }
 
 impl PurgeCommand {
-    /// So many are gone.
+    /// Replies with the number of removed responses.
     pub(super) fn finish(mut self: Box<PurgeCommand>, gone: u64) {
         let answer = self.reply.take();
         drop(self);
-        // Whoever asked may have left.
+        // The requester may have left.
         let _left = answer.map(|answer| answer.send(gone));
     }
 }
@@ -127,18 +127,18 @@ impl RemovalBacklog {
         }))
     }
 
-    /// An order to forget everything, that nobody waits for.
+    /// A command to purge everything, without a requester.
     pub(super) fn purge_all(self: &Arc<RemovalBacklog>) -> WriteCommand {
         let (answer, _nobody) = oneshot::channel();
         self.purge(None, None, answer)
     }
 
-    /// Is there anything in the file that has been purged?
+    /// May the file still hold purged responses?
     pub(super) fn is_purging(&self) -> bool {
         self.open_purges.load(Ordering::Acquire) > 0 || self.is_overflowed.load(Ordering::Acquire)
     }
 
-    /// All that found no place, as orders.
+    /// All removals that did not fit in the queue, as commands.
     pub(super) fn drain(self: &Arc<RemovalBacklog>) -> Vec<WriteCommand> {
         let mut orders = std::mem::take(&mut *self.commands.lock());
         if self.is_overflowed.load(Ordering::Acquire) {
@@ -152,16 +152,17 @@ impl RemovalBacklog {
 #[derive(Debug)]
 pub(super) enum WriteCommand {
     Put(CacheKey, Arc<CachedResponse>, Wall),
-    /// The same, where there may be one already: it must not stay if this one is not written.
+    /// The same where a response may exist: the old one must not stay if the new one is not
+    /// written.
     Replace(CacheKey, Arc<CachedResponse>, Wall),
-    /// One answer is not to be used again, if it was asked for by then.
+    /// Removes one response if it was requested by then.
     Remove(CacheKey, Variant, Wall),
     Touch(CacheKey, Wall),
     Invalidate(UrlHash, Wall),
     Purge(Box<PurgeCommand>),
     Usage(oneshot::Sender<Vec<CacheUsage>>),
     Flush(oneshot::Sender<()>),
-    /// The same, and nothing is left to be forgotten.
+    /// The same, after all removals are done.
     Close(oneshot::Sender<()>),
 }
 
@@ -227,7 +228,7 @@ impl Disk {
         Ok((disk, salt))
     }
 
-    /// What is on disk, but those that were seen; without a look at it where there is nothing.
+    /// The responses on disk except those already seen; reads nothing if the index lacks the key.
     pub(super) async fn find(
         &self,
         key: CacheKey,
@@ -250,13 +251,13 @@ impl Disk {
         within(Some(READ_WAIT_MAX), found).await.ok()?.ok()
     }
 
-    /// It was used again, out of memory.
+    /// A response was used again from memory.
     pub(super) fn touch(&self, key: CacheKey, now: Wall) {
-        // If it cannot be noted, it looks a little older than it is.
+        // If this fails, the response looks a little older than it is.
         let _noted = self.writes.try_send(WriteCommand::Touch(key, now));
     }
 
-    /// Writes an answer down. Says whether there may be others under this key already.
+    /// Writes a response. Returns whether there may be others under this key.
     pub(super) fn put(&self, key: CacheKey, object: &Arc<CachedResponse>, now: Wall) -> bool {
         let may_have_others = self.index.may_have(&key);
         let order = if may_have_others {
@@ -272,7 +273,7 @@ impl Disk {
                 .is_err()
         {
             self.pending_bytes.fetch_sub(weight, Ordering::AcqRel);
-            // What it would have replaced must not come back in its place.
+            // The response that it would have replaced must not come back.
             if may_have_others {
                 self.remove(key, object.variant, object.stored);
             }
@@ -296,13 +297,13 @@ impl Disk {
         self.send_or_backlog(|| WriteCommand::Remove(key, variant, at));
     }
 
-    /// An order that must not be lost: where the queue is full, it waits beside it.
+    /// Sends a command that must not be lost: if the queue is full, it waits in the backlog.
     fn send_or_backlog(&self, forget: impl Fn() -> WriteCommand) {
         let order = || self.writes.try_send(forget());
         if order().is_err() {
             self.backlog.push(forget());
-            // The queue may have been emptied meanwhile, and who waits for orders must be woken. If
-            // it is full still, what waits beside it is seen with what is in it.
+            // The queue may have drained meanwhile, and the writer must be woken. If it is still
+            // full, the writer takes the backlog together with the queue.
             let _again = order();
         }
     }
@@ -341,7 +342,7 @@ impl Disk {
     }
 }
 
-/// The salt, and the last purge that was made before.
+/// The salt, and the last purge before the start.
 fn salt_and_last_purge(reader: &Connection) -> rusqlite::Result<(Salt, i64)> {
     Ok((database::salt(reader)?, last_purge(reader)?))
 }
@@ -351,10 +352,10 @@ fn report_recreated(aside: &Path) {
     LogEvent::CacheRecreated { file }.emit();
 }
 
-/// Says once that the database has failed, if that was for good.
+/// Reports once that the database has failed, if the failure is permanent.
 pub(super) fn report_failure(broken: &AtomicBool, path: &Path, error: &rusqlite::Error) {
     let code = error.sqlite_error_code();
-    // Somebody else is writing, there is no room just now, or this row is odd: the next one may do.
+    // Another process is writing, the disk is full, or this row is invalid: the next one may work.
     let is_passing = matches!(
         code,
         None | Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::DiskFull)
@@ -370,7 +371,7 @@ pub(super) fn report_failure(broken: &AtomicBool, path: &Path, error: &rusqlite:
     if !is_damaged {
         return LogEvent::CacheOnlyInMemory { why: &why }.emit();
     }
-    // To read all of a large file takes seconds, and calls wait for this thread.
+    // Checking a large file takes seconds, and calls wait for this thread.
     let (told, path) = (why.clone(), path.to_owned());
     let thread = std::thread::Builder::new().name("cache-check".to_owned());
     if thread
@@ -381,7 +382,7 @@ pub(super) fn report_failure(broken: &AtomicBool, path: &Path, error: &rusqlite:
     }
 }
 
-/// Moves a damaged file aside, unless another process has begun a new one already.
+/// Moves a damaged file aside, unless another process has already created a new one.
 fn quarantine_if_damaged(path: &Path, mut why: String) {
     if database::is_damaged(path)
         && let Ok(aside) = database::move_aside(path)

@@ -1,12 +1,12 @@
-//! `cache.db` in trouble, at the start and while it is used: answers are served all the same, and
-//! what must be forgotten is.
+//! Faults of `cache.db`, at the start and in use: the cache still serves responses, and removals
+//! still happen.
 
 use rusqlite::Connection;
 
 use super::tests::{Folder, bodies, key, object, open_with};
 use super::*;
 
-/// Somebody else who holds the file.
+/// Another process that holds the file.
 struct FileLock(Connection);
 
 impl FileLock {
@@ -33,7 +33,7 @@ async fn a_file_locked_at_startup_means_memory_only() {
     holder.release();
 }
 
-/// What cannot be written is served from memory; what is kept afterwards is written again.
+/// Responses that cannot be written are served from memory; later ones are written again.
 #[tokio::test]
 async fn a_file_locked_for_a_while_is_used_again_afterwards() {
     let folder = Folder::new();
@@ -53,7 +53,7 @@ async fn a_file_locked_for_a_while_is_used_again_afterwards() {
     assert_eq!(bodies(&next, 3).await, ["c"]);
 }
 
-/// A purge is not lost because somebody else writes: it is answered when it is done.
+/// A purge is not lost because another process writes: the reply comes when it is done.
 #[tokio::test]
 async fn a_purge_waits_for_a_locked_file() {
     let folder = Folder::new();
@@ -66,7 +66,7 @@ async fn a_purge_waits_for_a_locked_file() {
     cache.invalidate(Some(&key(2)), url, Wall(5));
     let purging = cache.clone();
     let purge = tokio::spawn(async move { purging.purge(Some("x"), Some("a")).await });
-    // Meanwhile nobody is given what is to be forgotten, and this one hears that it was not done.
+    // Meanwhile no purged response is served, and this flush is told that it failed.
     cache.flush().await;
     assert!(bodies(&cache, 1).await.is_empty() && !purge.is_finished());
     holder.release();
@@ -76,7 +76,7 @@ async fn a_purge_waits_for_a_locked_file() {
     assert!(bodies(&next, 2).await.is_empty());
 }
 
-/// The end waits for what must be forgotten, which would come back with the next start.
+/// Closing waits for removals; without them the responses would come back with the next start.
 #[tokio::test]
 async fn closing_waits_for_pending_removals() {
     let folder = Folder::new();
@@ -87,7 +87,7 @@ async fn closing_waits_for_pending_removals() {
     cache.invalidate(Some(&key(1)), object(1, "a").url, Wall(5));
     let closing = cache.clone();
     let closing = tokio::spawn(async move { closing.close().await });
-    // Twice: what was tried with the first has been told by the second.
+    // Twice: the second reply comes after the attempt of the first.
     cache.flush().await;
     cache.flush().await;
     assert!(!closing.is_finished());
@@ -96,7 +96,7 @@ async fn closing_waits_for_pending_removals() {
     assert!(usage(&folder.0).unwrap().is_empty());
 }
 
-/// A file with forty answers, all of it in the file itself, and then rubbish from there on.
+/// A file with forty responses, all of it in the file itself, and then garbage from there on.
 async fn damaged(from: impl Fn(usize) -> usize) -> Folder {
     let folder = Folder::new();
     let cache = Cache::open(&folder.0);
@@ -116,7 +116,7 @@ async fn damaged(from: impl Fn(usize) -> usize) -> Folder {
     folder
 }
 
-/// What is damaged behind a sound beginning is begun anew at the start.
+/// A file that is damaged after a valid beginning is recreated at the start.
 #[tokio::test]
 async fn a_file_with_unreadable_tables_is_recreated() {
     let folder = damaged(|_| 4_096).await;
@@ -127,7 +127,7 @@ async fn a_file_with_unreadable_tables_is_recreated() {
     assert_eq!(bodies(&Cache::open(&folder.0), 1).await, ["a"]);
 }
 
-/// What turns out to be damaged while it is used is moved aside; the next start begins anew.
+/// A file that is found damaged in use is moved aside; the next start creates a new one.
 #[tokio::test]
 async fn a_file_found_damaged_while_in_use_is_moved_aside() {
     let folder = damaged(|length| length / 2).await;
@@ -149,7 +149,8 @@ async fn a_file_found_damaged_while_in_use_is_moved_aside() {
     assert_eq!(bodies(&Cache::open(&folder.0), 1).await, ["a"]);
 }
 
-/// A file that may not grow is no failure: what does not fit is in memory, and room is made.
+/// A file that may not grow is no failure: responses that do not fit stay in memory, and eviction
+/// makes room.
 #[tokio::test]
 async fn a_full_file_evicts_and_keeps_working() {
     let folder = Folder::new();
@@ -180,7 +181,7 @@ async fn a_folder_in_place_of_the_file_means_memory_only() {
     assert_eq!(bodies(&cache, 1).await, ["a"]);
 }
 
-/// Orders to forget that find no place are neither lost nor without a bound.
+/// Removals that do not fit in the queue are not lost, and they are bounded.
 #[tokio::test]
 async fn removals_are_not_lost_when_the_queue_is_full() {
     let folder = Folder::new();

@@ -1,12 +1,13 @@
-//! Which keys `cache.db` has, in memory, so that a question about any other costs no disk.
+//! An in-memory index of the keys in `cache.db`, so that a lookup of any other key costs no disk
+//! read.
 //!
-//! Promises: what this process keeps is known at once, what other processes keep within a second;
-//! until then it is as if it were not there, and costs one call more. Until all keys have been read,
-//! and past [`KEYS_MAX`] of them, every question goes to the disk. A key too many costs one look and
-//! is then forgotten.
+//! Promises: contains this process's own keys at once and those of other processes within a second;
+//! until then such a key counts as missing, which costs one extra call. Until all keys are loaded,
+//! and past [`KEYS_MAX`] of them, every lookup goes to the disk. A key that is no longer in the
+//! file costs one read and is then removed.
 //!
-//! Never: says that an answer is there, only that it may be. Reads more than [`STEP`] keys in a row
-//! while questions wait.
+//! Never: guarantees that a response exists, only that it may. Reads at most [`STEP`] keys in a row
+//! while lookups wait.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -18,21 +19,21 @@ use rusqlite::{Connection, params};
 
 use super::CacheKey;
 
-/// Keys that are known: more than 1 GiB of the smallest answers. A set of so many takes 18 MiB, and
-/// once more while it is read anew; one key more would double that.
+/// The number of indexed keys: more than 1 GiB of the smallest responses. Such a set takes 18 MiB,
+/// and twice that during a reload; one key more would double that.
 const KEYS_MAX: usize = 2 * 1024 * 1024 / 8 * 7;
 
-/// Keys that are read in one go, in some 300 µs: questions are answered in between.
+/// Keys loaded in one step, in some 300 µs: lookups are served in between.
 const STEP: usize = 1_024;
 
-/// All keys are read again not sooner than this, whatever happens. A million of them take a second of
-/// a thread that has little else to do.
+/// The shortest time between two loads of all keys. A million keys take one second of a thread that
+/// has little else to do.
 const RELOAD_AFTER: Duration = Duration::from_secs(300);
 
-/// A part of each key: they are hashes with a secret salt, so that is enough to tell them apart.
+/// A part of each key: keys are hashes with a secret salt, so a part is enough to distinguish them.
 type ShortKeys = HashSet<u64, BuildHasherDefault<IdentityHasher>>;
 
-/// The keys of `cache.db`, for whoever asks.
+/// The keys of `cache.db`.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     state: Mutex<IndexState>,
@@ -41,15 +42,15 @@ pub(super) struct Index {
 #[derive(Debug, Default)]
 struct IndexState {
     keys: ShortKeys,
-    /// All of them are here.
+    /// All keys are loaded.
     is_complete: bool,
-    /// They have been read, or are being read.
+    /// A load has started.
     has_started: bool,
-    /// What takes their place when all have been read.
+    /// The set that replaces `keys` when the load is complete.
     loading: Option<ShortKeys>,
 }
 
-/// The hasher of what is a hash already.
+/// A hasher for values that are already hashes.
 #[derive(Debug, Default)]
 struct IdentityHasher(u64);
 
@@ -72,12 +73,12 @@ impl Index {
         !known.is_complete || known.keys.contains(&short_key(key))
     }
 
-    /// It will have this key.
+    /// Adds a key that is about to be written.
     pub(super) fn put(&self, key: &CacheKey) {
         self.state.lock().add(short_key(key));
     }
 
-    /// It was looked for and is not there.
+    /// Removes a key that a read did not find.
     pub(super) fn remove(&self, key: &CacheKey) {
         let mut known = self.state.lock();
         known.keys.remove(&short_key(key));
@@ -103,10 +104,10 @@ impl IndexState {
                 };
             }
         }
-        // Before the first reading has begun too: what waits to be written is not seen by it.
+        // Also before the first load starts: it does not see writes that are still pending.
         if self.is_complete || !self.has_started {
             self.keys.insert(key);
-            // Some may be gone from the file: another reading shows how many.
+            // Some keys may be gone from the file: a reload shows how many remain.
             if self.keys.len() > KEYS_MAX {
                 (self.is_complete, self.keys) = (false, ShortKeys::default());
             }
@@ -114,17 +115,17 @@ impl IndexState {
     }
 }
 
-/// Keeps an index up with the file: first all of it, then what comes.
+/// Keeps an index up to date with the file: first loads all keys, then the new ones.
 #[derive(Debug)]
 pub(super) struct IndexLoader {
     index: Arc<Index>,
     /// The last row that was seen.
     last_row: i64,
-    /// All are being read: those behind this key are still to come.
+    /// A load is running: keys after this one are still to come.
     after_key: Option<Vec<u8>>,
-    /// When that began last.
+    /// When the last load started.
     started_at: Option<Instant>,
-    /// Keys have gone, or may have come unseen.
+    /// Keys have been removed, or may have been added unseen.
     is_reload_due: bool,
 }
 
@@ -139,21 +140,21 @@ impl IndexLoader {
         }
     }
 
-    /// It was looked for and is not there.
+    /// Removes a key that a read did not find.
     pub(super) fn remove(&self, key: &CacheKey) {
         self.index.remove(key);
     }
 
-    /// Much may be gone from the file.
+    /// Requests a reload, because many keys may be gone from the file.
     pub(super) fn request_reload(&mut self) {
         self.is_reload_due = true;
     }
 
-    /// The file has changed: takes in what is new in it. `true`: there is more.
+    /// The file has changed: adds its new keys. `true`: there is more.
     pub(super) fn load_new(&mut self, conn: &Connection) -> rusqlite::Result<bool> {
         let last = last_row_id(conn)?;
         if last < self.last_row {
-            // The last rows are gone. Their numbers are not used again unless a clock is set back.
+            // The last rows are gone. Their ids are not reused unless a clock is set back.
             (self.last_row, self.is_reload_due) = (last, true);
         }
         let mut statement =
@@ -169,7 +170,7 @@ impl IndexLoader {
         Ok(count == STEP)
     }
 
-    /// Reads some of all keys, if they are to be read. `true`: there is more.
+    /// Loads the next keys if a load is due. `true`: there is more.
     pub(super) fn load_step(&mut self, conn: &Connection, now: Instant) -> rusqlite::Result<bool> {
         let Some(behind) = &self.after_key else {
             return self.start_load(conn, now);
@@ -188,7 +189,7 @@ impl IndexLoader {
             return Ok(true);
         }
         self.after_key = None;
-        // There were too many: once more, later.
+        // There were too many keys: load again later.
         self.is_reload_due |= known.loading.is_none();
         if let Some(next) = known.loading.take() {
             (known.keys, known.is_complete) = (next, true);
@@ -202,7 +203,7 @@ impl IndexLoader {
         if !is_due || !self.started_at.is_none_or(is_time) {
             return Ok(false);
         }
-        // Whatever comes from here on is seen by following.
+        // `load_new` sees everything that is written from here on.
         self.last_row = last_row_id(conn)?;
         (self.started_at, self.is_reload_due, self.after_key) =
             (Some(now), false, Some(Vec::new()));
@@ -217,7 +218,7 @@ impl IndexLoader {
     }
 }
 
-/// The last row.
+/// The id of the last row.
 fn last_row_id(conn: &Connection) -> rusqlite::Result<i64> {
     let mut statement = conn.prepare_cached("SELECT ifnull(max(id), 0) FROM answers")?;
     statement.query_row([], |row| row.get(0))

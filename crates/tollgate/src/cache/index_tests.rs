@@ -1,4 +1,4 @@
-//! The index: what is not in it costs no look, and whatever the file has comes into it.
+//! The index: a key that is not in it costs no disk read, and every key of the file gets into it.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn write(conn: &Connection, number: u32) {
     conn.execute(insert, [key(number).0]).unwrap();
 }
 
-/// A clock that says when all was read.
+/// The time of a load.
 #[expect(
     clippy::disallowed_methods,
     reason = "instants can be made of others only"
@@ -75,7 +75,7 @@ fn own_keys_are_known_at_once_and_foreign_keys_after_the_next_poll() {
     assert!(index.may_have(&key(2)) && index.may_have(&key(1)));
 }
 
-/// What comes while all is read is neither read nor lost.
+/// A key written during a load is not lost, although the load does not read it.
 #[test]
 fn keys_written_during_a_load_are_known_afterwards() {
     let conn = file((10..2_000).map(u32::to_be));
@@ -101,7 +101,7 @@ fn a_missing_key_is_looked_up_once() {
     assert!(!index.may_have(&key(1)));
 }
 
-/// Numbers begin anew where the last rows were deleted: all is read again, but not all the time.
+/// Ids start again where the last rows were deleted: all keys are reloaded, but not continuously.
 #[test]
 fn a_missed_key_is_found_by_the_next_reload() {
     let conn = file([1, 2, 3]);

@@ -1,11 +1,12 @@
-//! The key of an answer: what was asked, and by whom.
+//! The key of a cached response: the request and its caller.
 //!
-//! Promises: scheme, host, port, path, sorted query, entity, and who asks. Where the file says how long
-//! answers are good, every header is in it but noise and those that the cache itself obeys; where the
-//! answers say so, they say in `Vary` what they depend on, and only headers that look like a credential,
-//! a user, or another URL, address or version are in it. GET and HEAD have one key.
+//! Promises: contains scheme, host, port, path, sorted query, entity, and the caller. If the file
+//! sets lifetimes, it also contains every header except noise and those that the cache itself
+//! applies. If the responses set them, their `Vary` names what they depend on, and the key contains
+//! only headers that look like a credential, a user, or another URL, address or version. GET and
+//! HEAD have one key.
 //!
-//! Never: can be read back. It is a hash under a salt that no other store has, so that neither the
+//! Never: is reversible. It is a hash with a salt that no other store has, so that neither the
 //! database nor memory holds a credential.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -16,7 +17,7 @@ use tollgate_core::fresh::{FreshnessMode, Headers, variant_text};
 
 use crate::path::{is_ignored_header, parameters};
 
-/// A hash of what was asked.
+/// A hash of the request and its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CacheKey(pub(crate) [u8; 32]);
 
@@ -29,8 +30,8 @@ impl Hash for CacheKey {
 }
 
 impl CacheKey {
-    /// A name for one of the answers under this key, as if it were a URL. Both are hashes, so no URL
-    /// has the same.
+    /// An identifier of one response under this key, in the form of a URL hash. Both are hashes, so
+    /// no URL has the same.
     pub(super) fn response_id(&self, variant: Variant) -> UrlHash {
         let mut name = variant.0;
         for (to, from) in name.iter_mut().zip(self.0) {
@@ -40,15 +41,15 @@ impl CacheKey {
     }
 }
 
-/// A hash of a URL alone, whoever asked: what an unsafe method makes invalid.
+/// A hash of a URL alone, for any caller: the unit that an unsafe method invalidates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct UrlHash(pub(crate) [u8; 16]);
 
-/// A hash of the values of the headers that an answer varies on.
+/// A hash of the values of the headers that a response varies on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Variant(pub(crate) [u8; 16]);
 
-/// What makes the hashes of one store differ from those of every other.
+/// The salt that makes the hashes of one store differ from those of every other.
 #[derive(Clone)]
 pub(crate) struct Salt(pub(crate) [u8; 32]);
 
@@ -59,8 +60,8 @@ impl std::fmt::Debug for Salt {
 }
 
 impl Salt {
-    /// One for this process. The standard library seeds its hash maps from the system's random
-    /// source, which is all that a salt needs.
+    /// A salt for this process. The standard library seeds its hash maps from the system's random
+    /// source, which is enough for a salt.
     pub(super) fn random() -> Salt {
         let mut salt = [0; 32];
         for (index, part) in salt.chunks_mut(8).enumerate() {
@@ -71,7 +72,7 @@ impl Salt {
     }
 }
 
-/// A URL as it is asked for, without our own key.
+/// The requested URL, without our own key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestUrl<'a> {
     pub(crate) tls: bool,
@@ -95,23 +96,23 @@ impl RequestUrl<'_> {
     }
 }
 
-/// What was asked, and by whom. Everything in it is part of the key.
+/// The request and its caller. Every field is part of the key.
 #[derive(Debug)]
 pub(crate) struct KeyInputs<'a> {
     pub(crate) url: UrlHash,
-    /// The entity: each has a lifetime of its own, and a caller may name another than the path does.
+    /// The entity: each has its own lifetime, and a caller may name another one than the path does.
     pub(crate) entity: Option<&'a str>,
-    /// The provider, then the marks of our keys if they go with the call.
+    /// The provider, then the fingerprints of our keys if they go with the call.
     pub(crate) provider_and_keys: &'a [&'a str],
     pub(crate) headers: &'a HeaderMap,
-    /// A header that we replace by our key, so that what a client sends there means nothing.
+    /// A header that Tollgate replaces with its key, so that the client's value has no effect.
     pub(crate) replaced_header: Option<&'a str>,
-    /// Who says what answers depend on.
+    /// Whether the file or the responses define lifetimes.
     pub(crate) mode: FreshnessMode,
 }
 
 impl KeyInputs<'_> {
-    /// The key of an answer to a GET or HEAD.
+    /// The key of a response to a GET or HEAD.
     pub(crate) fn key(&self, salt: &Salt) -> CacheKey {
         let mut hasher = PartsHasher(blake3::Hasher::new_keyed(&salt.0));
         hasher.add(&self.url.0);
@@ -132,7 +133,7 @@ impl KeyInputs<'_> {
             .collect();
         names.sort_unstable();
         for name in names {
-            // With its name before each value, no value can be taken for a name.
+            // The name before each value keeps a value from reading as a name.
             for value in self.headers.get_all(name) {
                 hasher.add(name.as_bytes());
                 hasher.add(value.as_bytes());
@@ -142,7 +143,7 @@ impl KeyInputs<'_> {
     }
 }
 
-/// A hash of parts, each with its length, so that two of them are never read as one.
+/// A hash of parts, each with its length, so that two parts never read as one.
 struct PartsHasher(blake3::Hasher);
 
 impl PartsHasher {
@@ -161,9 +162,9 @@ impl PartsHasher {
     }
 }
 
-/// Could this header tell who asks, or what for? All could but noise, and those that the cache itself
-/// obeys: conditions and wishes, and what encodings, languages and origins an answer is for, which it
-/// says in `Vary` (or forgets to say in a way that is known).
+/// Can this header affect the response? All can except noise and those that the cache itself
+/// applies: conditions, cache directives, and the encodings, languages and origins that a response
+/// names in `Vary` (or omits in a known way).
 fn may_affect_response(name: &str) -> bool {
     !matches!(
         name,
@@ -182,9 +183,9 @@ fn may_affect_response(name: &str) -> bool {
     ) && !is_ignored_header(name)
 }
 
-/// Does this header tell who asks, or what for? Credentials and users by their usual names and by
-/// what their names contain; headers that servers take for another URL, method, host or address; and
-/// `Accept`, versions and preferences, which many APIs obey without saying so in `Vary`.
+/// Does this header identify the caller or the resource? Credentials and users by their usual names
+/// and by parts of names; headers that servers read as another URL, method, host or address; and
+/// `Accept`, versions and preferences, which many APIs apply without naming them in `Vary`.
 fn identifies_request(name: &str) -> bool {
     const PARTS: [&str; 33] = [
         "auth",
@@ -233,7 +234,7 @@ fn identifies_request(name: &str) -> bool {
         "x-real",
     ];
     match name {
-        // What nearly every client sends, first: the search below is for the others.
+        // Headers that nearly every client sends come first: the search below is for the others.
         "host" | "user-agent" | "accept-encoding" | "accept-language" | "content-length"
         | "content-type" | "cache-control" | "if-none-match" | "if-modified-since" | "range"
         | "traceparent" | "tracestate" | "x-request-id" | "idempotency-key" => false,
@@ -245,7 +246,7 @@ fn identifies_request(name: &str) -> bool {
     }
 }
 
-/// The values of the headers that an answer varies on, as a hash.
+/// The values of the headers that a response varies on, as a hash.
 pub(crate) fn variant(salt: &Salt, names: &[String], request: &impl Headers) -> Variant {
     if names.is_empty() {
         return Variant::default();
@@ -313,7 +314,7 @@ mod tests {
         assert_ne!(key("/a", "", &two), key("/a", "", &one));
     }
 
-    /// R-E5: headers by which servers answer for somebody or something else are part of the key.
+    /// R-E5: headers that select another user or resource are part of the key.
     #[test]
     fn caller_and_target_headers_are_part_of_the_key() {
         let plain = key("/a", "", &[]);

@@ -1,11 +1,12 @@
-//! A large body once more, as a file in memory: the kernel hands its pages to a socket, and nobody
-//! copies them.
+//! A second copy of a large body as a memfd: the kernel sends its pages to a socket without
+//! copying.
 //!
-//! Promises: what is in it never changes, so what a socket still holds of it is right even when it is
-//! gone. There are only so many, and they hold only so much; what is asked for more often takes the
-//! place of what is asked for less.
+//! Promises: the content never changes, so pages that a socket still sends stay valid after the
+//! memfd is closed. The number of memfds and their bytes are bounded; bodies that are requested
+//! more often replace those requested less.
 //!
-//! Never: touches a disk, or is the only place of a body. Where there can be none, bodies are copied.
+//! Never: touches a disk, or holds the only copy of a body. Where no memfd is possible, bodies are
+//! copied.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,56 +18,56 @@ use parking_lot::Mutex;
 
 use super::CachedResponse;
 
-/// Below this, one write of head and body costs less than two calls of the kernel.
+/// Below this, one write of head and body costs less than two system calls.
 const BODY_MIN: usize = 32 * 1_024;
 
-/// Above this, an answer is rare, and a few of them would take all the room.
+/// Above this, responses are rare, and a few would use the whole budget.
 const BODY_MAX: usize = 1_024 * 1_024;
 
-/// Each is a descriptor, and those are for connections; a process with few has fewer
-/// ([`sheets_at_most`]).
+/// Each memfd takes a descriptor, and connections need those; a process with few descriptors has
+/// fewer memfds ([`set_memfds_max`]).
 pub const MEMFDS_MAX: usize = 128;
 
-/// All of them together, in bytes: a quarter of what is kept in memory, which they come on top of.
+/// All memfds together, in bytes: a quarter of the memory tier, on top of it.
 const BYTES_MAX: usize = 16 * 1_024 * 1_024;
 
-/// Uses of a sheet that are remembered. Each look for room takes one away, so what is used more often
-/// than room is looked for stays.
+/// Uses of a memfd that are remembered. Each search for room takes one away, so a memfd that is
+/// used more often than room is searched for stays.
 const USES_MAX: u8 = 3;
 
-/// How often a body is wanted as a sheet before another gives way to it: what is sent once or twice
-/// pushes nothing out.
+/// How often a body is requested before it replaces another memfd: a body that is sent once or
+/// twice evicts nothing.
 const REQUESTS_MIN: u8 = 4;
 
-/// Descriptors and memory are those of the process.
+/// Descriptors and memory belong to the process.
 static MEMFDS: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 static MEMFDS_LIMIT: AtomicUsize = AtomicUsize::new(MEMFDS_MAX);
 static BYTES_LIMIT: AtomicUsize = AtomicUsize::new(BYTES_MAX);
 
-/// Whose sheets there are, the one that is looked at next first.
+/// The responses that have a memfd, the next candidate for eviction first.
 static OWNERS: Mutex<VecDeque<Weak<CachedResponse>>> = Mutex::new(VecDeque::new());
 
-/// So many descriptors are for bodies, at most [`SHEETS_MAX`].
+/// Sets the number of descriptors for bodies, at most [`MEMFDS_MAX`].
 pub fn set_memfds_max(sheets: usize) {
     MEMFDS_LIMIT.store(sheets.min(MEMFDS_MAX), Ordering::Release);
 }
 
-/// So much is kept in memory, in bytes.
+/// Sets the size of the memory tier, in bytes.
 pub(super) fn set_memory_bytes(memory: u64) {
     let part = usize::try_from(memory / 4).unwrap_or(BYTES_MAX);
     BYTES_LIMIT.store(part.min(BYTES_MAX), Ordering::Release);
 }
 
-/// A body as a file in memory.
+/// A body as a memfd.
 #[derive(Debug)]
 pub struct MemfdBody {
     file: OwnedFd,
-    /// It is counted as long as it is there.
+    /// Counts as long as the memfd exists.
     reservation: Reservation,
 }
 
-/// A body's sheet, while it has one, and how much that is wanted.
+/// A body's memfd, while it has one, and how often it was used and requested.
 #[derive(Debug, Default)]
 pub(crate) struct MemfdSlot {
     body: ArcSwapOption<MemfdBody>,
@@ -74,7 +75,7 @@ pub(crate) struct MemfdSlot {
     requests: AtomicU8,
 }
 
-/// What one sheet takes of the bounds.
+/// The share of the bounds that one memfd takes.
 #[derive(Debug)]
 struct Reservation(usize);
 
@@ -82,7 +83,7 @@ impl Reservation {
     fn reserve(length: usize) -> Option<Reservation> {
         let sheets = MEMFDS.fetch_add(1, Ordering::AcqRel);
         let bytes = BYTES.fetch_add(length, Ordering::AcqRel);
-        // Given back at once if it is too much.
+        // Dropped at once if it exceeds a bound.
         let room = Reservation(length);
         let has_place = sheets < MEMFDS_LIMIT.load(Ordering::Acquire);
         (has_place && bytes + length <= BYTES_LIMIT.load(Ordering::Acquire)).then_some(room)
@@ -97,7 +98,7 @@ impl Drop for Reservation {
 }
 
 impl MemfdBody {
-    /// The body of an answer as a file, if that pays and there is room, or others are wanted less.
+    /// The body of a response as a memfd, if that pays and there is room, or others are used less.
     pub(crate) fn of(object: &Arc<CachedResponse>) -> Option<Arc<MemfdBody>> {
         let (shown, length) = (&object.wire_form.memfd, object.body.len());
         if !(BODY_MIN..=BODY_MAX).contains(&length) {
@@ -110,7 +111,7 @@ impl MemfdBody {
             }
             return Some(sheet);
         }
-        // Nobody waits for a sheet: a copy does as well.
+        // Nobody waits for a memfd: a copy works as well.
         let mut all = OWNERS.try_lock()?;
         let room = match Reservation::reserve(length) {
             Some(room) => room,
@@ -141,20 +142,20 @@ impl MemfdBody {
     }
 }
 
-/// What is gone took its sheet along, but not its place in the list. Those that are there are at most
-/// [`SHEETS_MAX`], so that half of a list of twice that can be forgotten.
+/// A dropped response closed its memfd but is still in the list. At most [`MEMFDS_MAX`] are alive,
+/// so half of a list of twice that can be dropped.
 fn drop_dead_owners(all: &mut VecDeque<Weak<CachedResponse>>) {
     if all.len() >= 2 * MEMFDS_MAX {
         all.retain(|one| one.strong_count() > 0);
     }
 }
 
-/// Takes the sheets of those that were not used since the last look, one round at most, until there is
-/// room. What a socket still sends takes its room until it is sent.
+/// Closes the memfds that were not used since the last search, in one round at most, until there is
+/// room. A memfd that a socket still sends takes its room until it is sent.
 fn reclaim(all: &mut VecDeque<Weak<CachedResponse>>, length: usize) -> Option<Reservation> {
     for _ in 0..all.len() {
         let next = all.pop_front()?;
-        // One that is gone took its sheet along.
+        // A dropped response has closed its memfd.
         if let Some(object) = next.upgrade() {
             let shown = &object.wire_form.memfd;
             let uses = shown.uses.load(Ordering::Relaxed);
@@ -185,7 +186,7 @@ fn sealed(body: &[u8]) -> Option<OwnedFd> {
     use std::io::Write;
 
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Nobody runs a body. Kernels before 6.3 do not know how to say that.
+    // Nobody executes a body. Kernels before 6.3 lack this flag.
     let file = match memfd_create("tollgate-body", flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => memfd_create("tollgate-body", flags),
         made => made,

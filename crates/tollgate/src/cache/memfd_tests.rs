@@ -1,6 +1,6 @@
-//! Sheets: what is in them, how many there are, and who gets one.
+//! Memfds: their content, their number, and which bodies get one.
 //!
-//! The bounds are those of the process, so one test at a time uses them up.
+//! The bounds are per process, so one test at a time uses them up.
 
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -39,7 +39,7 @@ fn short_and_huge_bodies_have_no_memfd() {
     assert!(MemfdBody::of(&response(BODY_MAX + 1)).is_none());
 }
 
-/// There are only so many, and room comes back.
+/// The number is bounded, and dropped memfds free their room.
 #[test]
 fn memfds_are_bounded_and_their_room_is_reused() {
     let _turn = TURN.lock();
@@ -50,7 +50,7 @@ fn memfds_are_bounded_and_their_room_is_reused() {
     assert!(MemfdBody::of(&response(BODY_MAX)).is_some());
 }
 
-/// Answers that are renewed every second have a new sheet every second.
+/// Responses that are renewed every second have a new memfd every second.
 #[test]
 fn evicted_responses_leave_the_owner_list() {
     let _turn = TURN.lock();
@@ -60,8 +60,8 @@ fn evicted_responses_leave_the_owner_list() {
     assert!(OWNERS.lock().len() <= 2 * MEMFDS_MAX);
 }
 
-/// What is asked for again and again gets the place of what was asked for first and not since; what is
-/// used as often keeps its own.
+/// A body that is requested repeatedly replaces one that was requested first and not since; a body
+/// that is used as often keeps its memfd.
 #[test]
 fn hotter_responses_replace_colder_ones() {
     let _turn = TURN.lock();

@@ -1,7 +1,7 @@
-//! The memory tier: what is asked for again and again, bounded in bytes.
+//! The memory tier: frequently requested responses, bounded in bytes.
 //!
-//! Promises: a look takes one read lock of one shard. What is pushed out is on disk, if there is
-//! one. Old answers stay until room is needed: they are wanted when a provider cannot be asked.
+//! Promises: a lookup takes one read lock of one shard. Evicted responses are on disk, if there is
+//! one. Stale responses stay until room is needed: they serve calls when a provider is unavailable.
 //!
 //! Never: waits for the disk.
 
@@ -18,52 +18,54 @@ use super::admin::CacheUsage;
 use super::key::{UrlHash, Variant};
 use super::{CacheKey, CachedResponse, OBJECT_MAX, VariantSet};
 
-/// The shards split the room evenly, and no shelf is larger than its shard: four of them are enough
-/// for the threads of a gateway. Where one could not hold the largest answer, there is only one; what
-/// is larger than that is on disk alone.
+/// The shards split the room evenly, and no variant set is larger than its shard: four shards are
+/// enough for the threads of a gateway. If a shard could not hold the largest response, there is
+/// only one; anything larger is on disk alone.
 const SHARDS: usize = 4;
 
-/// Answers that are expected: sizes the maps at the start, which grow if they must.
+/// The expected number of responses: sizes the maps at the start; they grow if needed.
 const EXPECTED: usize = 4_096;
 
-/// URLs and single answers that are remembered as invalid, some 64 bytes each. Past that the oldest is
-/// forgotten, and with it every answer that was asked for before it.
+/// Remembered invalidations of URLs and single responses, some 64 bytes each. Past that the oldest
+/// is dropped, and every response requested before it becomes invalid.
 const INVALIDATIONS_MAX: usize = 16_384;
 
-/// A mark that is further ahead than this was made by a clock that has been set back since. Processes of
-/// one host do not differ by as much, nor does a call take as long between its two looks at the clock.
+/// An invalidation further ahead than this was recorded by a clock that has been set back since.
+/// Processes of one host do not differ by that much, nor does a call take that long between its two
+/// readings of the clock.
 const CLOCK_AHEAD_MAX: Span = Span::from_secs(60);
 
-/// What is asked for again and again.
+/// Frequently requested responses.
 #[derive(Debug)]
 pub(super) struct MemoryTier {
     entries: Quick<CacheKey, Arc<VariantSet>, ByWeight, DefaultHashBuilder>,
-    /// Writers take turns, so that two answers to one URL do not lose each other.
+    /// Writers take turns, so that two responses to one URL do not overwrite each other.
     write_lock: Mutex<()>,
-    /// Counts whatever was forgotten on purpose: what was read from disk before that is not put in
-    /// after it.
+    /// Counts explicit removals: a response read from disk before a removal is not inserted after
+    /// it.
     removals: AtomicU64,
     purges: AtomicU64,
-    /// What has become invalid, and when. Answers to others are under keys that nobody can list.
+    /// The invalidations and their times. Responses of other callers are under keys that cannot be
+    /// listed.
     invalidations: RwLock<Invalidations>,
     has_invalidations: AtomicBool,
 }
 
-/// URLs that an unsafe method has made invalid, and answers that are not to be used again, under names
-/// that no URL has.
+/// URLs that an unsafe method has invalidated, and single responses that must not be used again,
+/// under identifiers that no URL has.
 #[derive(Debug, Default)]
 struct Invalidations {
     times: HashMap<UrlHash, Wall>,
-    /// The oldest first. A mark that was made later once more stands here twice.
+    /// The oldest first. An invalidation that was repeated later is listed twice.
     order: VecDeque<(UrlHash, Wall)>,
-    /// Whatever was asked for before that may have been marked.
+    /// Any response requested before this may have been invalidated.
     floor: Option<Wall>,
 }
 
 impl Invalidations {
     fn add(&mut self, what: UrlHash, at: Wall) {
         let mark = self.times.entry(what).or_insert(at);
-        // Who hears of it late must not make it earlier.
+        // A late report must not move the time back.
         *mark = at.max(*mark);
         self.order.push_back((what, *mark));
         while self.order.len() > INVALIDATIONS_MAX
@@ -76,8 +78,8 @@ impl Invalidations {
         }
     }
 
-    /// Was this asked for before it became invalid? What a clock has marked that was set back since
-    /// says nothing about what came after that.
+    /// Was this response requested before it became invalid? An invalidation by a clock that was
+    /// set back since says nothing about later responses.
     fn covers(&self, stored: Wall, now: Wall, names: [UrlHash; 2]) -> bool {
         let of_its_own = names.iter().map(|name| self.times.get(name).copied());
         of_its_own.chain([self.floor]).flatten().any(|mark| {
@@ -124,9 +126,9 @@ impl MemoryTier {
         self.entries.get(key)
     }
 
-    /// Puts an answer in, unless something was purged or its URL changed since it was asked for, or
-    /// there is one that was asked for later. Whatever else is done with it is done before the next
-    /// change, and says whether there may be more under this key elsewhere. Says whether it is in.
+    /// Stores a response, unless a purge or a change of its URL came after the request, or a
+    /// response requested later exists. `also` runs before the next change and returns whether
+    /// there may be more under this key elsewhere. Returns whether the response is stored.
     pub(super) fn put(
         &self,
         key: CacheKey,
@@ -140,7 +142,7 @@ impl MemoryTier {
             return false;
         }
         let shelf = self.entries.peek(&key);
-        // One from the future was kept by a clock that has been set back since.
+        // A response from the future was stored by a clock that has been set back since.
         let is_newer = |old: &Arc<CachedResponse>| {
             old.variant == object.variant && old.stored > object.stored && old.stored <= now
         };
@@ -161,7 +163,7 @@ impl MemoryTier {
         true
     }
 
-    /// What was read from disk while nothing was forgotten.
+    /// Inserts responses read from disk, if nothing was removed meanwhile.
     pub(super) fn insert_from_disk(&self, key: CacheKey, shelf: Arc<VariantSet>, changes: u64) {
         let _turn = self.write_lock.lock();
         if self.removals() != changes {
@@ -174,7 +176,8 @@ impl MemoryTier {
         self.entries.insert(key, shelf);
     }
 
-    /// Forgets what was kept under a key, and what was kept of its URL before now.
+    /// Removes the responses under a key, and invalidates those of its URL that were stored before
+    /// now.
     pub(super) fn invalidate(&self, key: Option<&CacheKey>, url: UrlHash, now: Wall) {
         let _turn = self.write_lock.lock();
         self.removals.fetch_add(1, Ordering::AcqRel);
@@ -184,7 +187,7 @@ impl MemoryTier {
         self.record_invalidation(url, now);
     }
 
-    /// Forgets one answer, if it was asked for by then.
+    /// Removes one response if it was requested by then.
     pub(super) fn remove(&self, key: &CacheKey, variant: Variant, at: Wall) {
         let _turn = self.write_lock.lock();
         self.removals.fetch_add(1, Ordering::AcqRel);
@@ -206,7 +209,7 @@ impl MemoryTier {
         self.has_invalidations.store(true, Ordering::Release);
     }
 
-    /// Was it asked for before its URL became invalid, or it itself?
+    /// Was it requested before its URL, or it itself, became invalid?
     pub(super) fn is_invalid(&self, key: &CacheKey, object: &CachedResponse, now: Wall) -> bool {
         self.has_invalidations.load(Ordering::Acquire) && {
             let names = [object.url, key.response_id(object.variant)];

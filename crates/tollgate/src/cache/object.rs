@@ -1,8 +1,8 @@
-//! One kept answer, and the answers to one URL that differ by request headers.
+//! One cached response, and the responses to one URL that differ by request headers.
 //!
-//! Promises: an object never changes; what is renewed is a new one.
+//! Promises: a cached response never changes; a renewal creates a new one.
 //!
-//! Never: holds a header that belongs to one connection, or a cookie.
+//! Never: holds a hop-by-hop header or a cookie.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,67 +16,67 @@ use tollgate_core::time::{Span, Wall};
 use super::key::{UrlHash, Variant};
 use super::memfd::MemfdSlot;
 
-/// What an object costs beside its body and headers, roughly: its maps, counts and key.
+/// The approximate cost of a response beside its body and headers: its maps, counters and key.
 const OVERHEAD: usize = 512;
 
-/// Answers to one URL that are kept side by side. Sixteen are more languages and encodings than
-/// one user has; past that the oldest goes, so that no header can fill the cache.
+/// The number of variants of one URL. Sixteen are more languages and encodings than one user has;
+/// past that the oldest is evicted, so that no header can fill the cache.
 pub(crate) const VARIANTS_MAX: usize = 16;
 
-/// What one shelf weighs at most, unless it is a single answer: less than a shard of the memory, so
-/// that several large answers to one URL do not fall out of it together.
+/// The largest variant set in bytes, unless it is a single response: less than a shard of the
+/// memory, so that several large responses to one URL are not evicted together.
 pub(super) const VARIANT_SET_BYTES_MAX: u64 = 12 * 1024 * 1024;
 
-/// One kept answer.
+/// One cached response.
 #[derive(Clone, Debug)]
 pub(crate) struct CachedResponse {
     pub(crate) url: UrlHash,
-    /// When it was asked for: what changes its URL later makes it invalid.
+    /// When it was requested: a later change of its URL makes it invalid.
     pub(crate) stored: Wall,
-    /// Which request headers it is for.
+    /// The request headers that it varies on.
     pub(crate) vary_names: Vec<String>,
     /// Their values, as a hash.
     pub(crate) variant: Variant,
-    /// Until when it is good.
+    /// How long it is fresh.
     pub(crate) freshness: Freshness,
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) provider: String,
     pub(crate) entity: Option<String>,
-    /// How it is written.
+    /// Its serialised form.
     pub(crate) wire_form: WireForm,
 }
 
-/// An answer as it is written to callers, made when it is first wanted. No head inside: it cannot be
+/// A response as it is written to callers, built on first use. `None` as head: it cannot be
 /// prepared.
 #[derive(Debug, Default)]
 pub(crate) struct WireForm {
     pub(crate) head: OnceLock<Option<PreparedHead>>,
-    /// Its body as a file, while there is room for it.
+    /// Its body as a memfd, while there is room for it.
     pub(crate) memfd: MemfdSlot,
 }
 
 impl Clone for WireForm {
-    /// Whoever copies an object is about to change it, and then its head is another.
+    /// A copy is about to be changed, and then its head differs.
     fn clone(&self) -> WireForm {
         WireForm::default()
     }
 }
 
-/// A head as it is written, with gaps for what differs from one answer to the next.
+/// A serialised head, with gaps for the values that differ between responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreparedHead {
     /// From the status line to the value of `Age`.
     pub until_age: Box<[u8]>,
-    /// From behind it to the value of `X-Tollgate-Id`.
+    /// From after it to the value of `X-Tollgate-Id`.
     pub until_id: Box<[u8]>,
-    /// From behind that to the empty line.
+    /// From after that to the empty line.
     pub rest: Box<[u8]>,
 }
 
 impl CachedResponse {
-    /// What it weighs, in bytes. The head counts twice: it may be kept as it is written, too.
+    /// Its size in bytes. The head counts twice: its serialised form may be cached too.
     pub(crate) fn weight(&self) -> u64 {
         let lines = self.headers.iter();
         let head: usize = lines
@@ -92,14 +92,14 @@ impl CachedResponse {
     }
 }
 
-/// The answers to one URL, the newest first.
+/// The responses to one URL, the newest first.
 #[derive(Debug, Default)]
 pub(crate) struct VariantSet {
     objects: SmallVec<[Arc<CachedResponse>; 2]>,
     weight: u64,
-    /// There may be more answers to the same URL on disk.
+    /// There may be more responses to the same URL on disk.
     is_partial: bool,
-    /// When its use was last written down.
+    /// When its use was last recorded on disk.
     use_recorded: AtomicU64,
 }
 
@@ -118,7 +118,7 @@ impl VariantSet {
         shelf
     }
 
-    /// The shelf with one more object, in place of the one for the same headers.
+    /// The set with one more response, in place of the one for the same headers.
     pub(crate) fn with(&self, object: Arc<CachedResponse>) -> VariantSet {
         let others = self
             .objects
@@ -133,7 +133,7 @@ impl VariantSet {
         }
     }
 
-    /// The shelf, where there may be more on disk.
+    /// The set, marked as possibly incomplete.
     pub(crate) fn partial(self) -> VariantSet {
         VariantSet {
             is_partial: true,
@@ -146,7 +146,7 @@ impl VariantSet {
         self.is_partial
     }
 
-    /// The shelf with what was found on disk beside it.
+    /// The set merged with the variants found on disk.
     pub(crate) fn merge(&self, found: &VariantSet) -> VariantSet {
         let has = |variant| self.objects.iter().any(|object| object.variant == variant);
         let more = found.objects.iter().filter(|object| !has(object.variant));
@@ -158,7 +158,7 @@ impl VariantSet {
         }
     }
 
-    /// The shelf without the objects of a provider or entity; `None` if nothing is left.
+    /// The set without the responses of a provider or entity; `None` if nothing remains.
     pub(crate) fn without(
         &self,
         provider: Option<&str>,
@@ -167,7 +167,7 @@ impl VariantSet {
         self.without_matching(|object| object.is_of(provider, entity))
     }
 
-    /// The shelf without such objects; `None` if nothing is left.
+    /// The set without matching responses; `None` if nothing remains.
     pub(super) fn without_matching(
         &self,
         is_gone: impl Fn(&CachedResponse) -> bool,
@@ -182,12 +182,13 @@ impl VariantSet {
         (!shelf.objects.is_empty()).then_some(shelf)
     }
 
-    /// Its use has just been written down.
+    /// Its use has just been recorded on disk.
     pub(crate) fn record_use(&self, now: Wall) {
         self.use_recorded.store(now.0, Ordering::Relaxed);
     }
 
-    /// It is used now: is it time to write that down? One of those who use it at once is told so.
+    /// It is used now: must that be recorded on disk? Returns `true` for one of several concurrent
+    /// uses.
     pub(crate) fn is_use_due(&self, now: Wall, step: Span) -> bool {
         let last = self.use_recorded.load(Ordering::Relaxed);
         now.since(Wall(last)) > step

@@ -1,9 +1,9 @@
 //! The thread that reads `cache.db`.
 //!
-//! Promises: what is found comes into memory, unless something was forgotten meanwhile. What other
-//! processes keep and purge is heard of within a second.
+//! Promises: inserts each response it finds into memory, unless something was removed meanwhile.
+//! Applies the stores and purges of other processes within a second.
 //!
-//! Never: writes, or lets a question wait for all that the file has.
+//! Never: writes, or lets a lookup wait for a load of the whole file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,23 +22,23 @@ use super::memory::MemoryTier;
 use super::object::VARIANT_SET_BYTES_MAX;
 use super::{CacheKey, VariantSet, database};
 
-/// How often it is looked for what other processes keep and purge.
+/// How often the reader checks for stores and purges of other processes.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
-/// A question.
+/// A lookup.
 pub(super) struct ReadRequest {
     pub(super) key: CacheKey,
     pub(super) now: Wall,
-    /// Answers that whoever asks has seen: it wants the others.
+    /// Variants that the requester has already seen.
     pub(super) exclude: Vec<Variant>,
     pub(super) reply: oneshot::Sender<Arc<VariantSet>>,
 }
 
-/// Reads.
+/// The state of the reading thread.
 pub(super) struct CacheReader {
     pub(super) conn: Connection,
     pub(super) memory: Arc<MemoryTier>,
-    /// The last purge that was heard of.
+    /// The last purge that was applied.
     pub(super) last_purge: i64,
     pub(super) version: i64,
     pub(super) loader: IndexLoader,
@@ -71,7 +71,7 @@ impl CacheReader {
         }
         let changes = self.memory.removals();
         match self.read(&read.key, &read.exclude) {
-            // What was purged may be there still.
+            // Purged responses may still be in the file.
             Ok(Some(_)) if self.backlog.is_purging() => {}
             Ok(Some((shelf, used))) => {
                 shelf.record_use(read.now);
@@ -79,7 +79,7 @@ impl CacheReader {
                 self.memory
                     .insert_from_disk(read.key, shelf.clone(), changes);
                 if read.now.since(used) > TOUCH_STEP {
-                    // If it cannot be noted, it looks a little older than it is.
+                    // If this fails, the response looks a little older than it is.
                     let _noted = self
                         .writes
                         .try_send(WriteCommand::Touch(read.key, read.now));
@@ -125,7 +125,7 @@ impl CacheReader {
         Ok((!shelf.objects().is_empty()).then_some((shelf, used)))
     }
 
-    /// What is new in the file? `true`: there is more.
+    /// Applies what is new in the file. `true`: there is more.
     #[expect(clippy::disallowed_methods, reason = "the clock of this thread")]
     fn poll_changes(&mut self) -> rusqlite::Result<bool> {
         let number = |sql: &str| self.conn.query_row(sql, [], |row| row.get::<_, i64>(0));
@@ -141,7 +141,7 @@ impl CacheReader {
         Ok(self.loader.load_step(&self.conn, Instant::now())? || has_more)
     }
 
-    /// What have processes purged? Others, and this one.
+    /// Applies the purges of all processes, including this one.
     fn apply_purges(&mut self) -> rusqlite::Result<()> {
         let number = |sql: &str| self.conn.query_row(sql, [], |row| row.get::<_, i64>(0));
         let first = number("SELECT ifnull(min(seq), 0) FROM purges")?;
@@ -172,7 +172,7 @@ impl CacheReader {
     }
 }
 
-/// The last purge.
+/// The number of the last purge.
 pub(super) fn last_purge(conn: &Connection) -> rusqlite::Result<i64> {
     let seq = conn.query_row("SELECT max(seq) FROM purges", [], |row| row.get(0));
     Ok(seq.optional()?.flatten().unwrap_or(0))

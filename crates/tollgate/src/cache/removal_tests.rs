@@ -1,5 +1,5 @@
-//! What is forgotten stays forgotten: one answer of several, what a change of its URL made invalid, and
-//! what a newer answer should have replaced.
+//! Removed responses stay removed: one of several, those invalidated by a change of their URL, and
+//! those that a newer response should have replaced.
 
 use rusqlite::Connection;
 
@@ -13,7 +13,8 @@ fn requested_at(at: Wall, variant: u8, body: &str) -> Arc<CachedResponse> {
     Arc::new(object)
 }
 
-/// One answer goes; the others under its key, and those to the same URL under other keys, stay.
+/// One response is removed; the others under its key, and those to the same URL under other keys,
+/// stay.
 #[tokio::test]
 async fn removing_one_response_keeps_all_others() {
     let folder = Folder::new();
@@ -35,7 +36,7 @@ async fn removing_one_response_keeps_all_others() {
     assert_eq!(bodies(&Cache::open(&folder.0), 1).await, ["new", "two"]);
 }
 
-/// A clock that has been set back goes on keeping answers to a URL that was changed before.
+/// After a clock was set back, responses to a URL that was changed before are still stored.
 #[tokio::test]
 async fn an_invalidation_from_the_future_does_not_block_storing() {
     let cache = Cache::memory();
@@ -48,7 +49,7 @@ async fn an_invalidation_from_the_future_does_not_block_storing() {
     assert_eq!(bodies(&cache, 1).await, ["kept"]);
     assert!(!cache.is_invalid(&key(1), &kept, now));
     assert!(cache.is_invalid(&key(1), &invalid, now));
-    // Clocks that differ by a little are no clocks that were set back.
+    // A small difference between clocks does not count as a clock that was set back.
     assert!(cache.is_invalid(
         &key(1),
         &requested_at(Wall(ahead.0 - 2), 1, ""),
@@ -56,7 +57,7 @@ async fn an_invalidation_from_the_future_does_not_block_storing() {
     ));
 }
 
-/// More changes than are remembered one by one make no old answer good again.
+/// More invalidations than are remembered one by one make no old response valid again.
 #[tokio::test]
 async fn an_invalidation_pushed_out_of_memory_still_applies() {
     let cache = Cache::memory();
@@ -74,7 +75,7 @@ async fn an_invalidation_pushed_out_of_memory_still_applies() {
     assert!(!cache.is_invalid(&key(1), &new, later));
 }
 
-/// A newer answer that could not be written leaves no older one behind.
+/// A newer response that could not be written leaves no older one behind.
 #[tokio::test]
 async fn a_response_that_could_not_be_replaced_is_removed() {
     let folder = Folder::new();
@@ -93,14 +94,14 @@ async fn a_response_that_could_not_be_replaced_is_removed() {
     assert_eq!(bodies(&next, 2).await, ["other"]);
 }
 
-/// What one process has forgotten, another that does not know it yet does not bring back.
+/// A process that has not seen a removal yet does not store the response again.
 #[tokio::test]
 async fn a_late_store_in_another_process_does_not_undo_a_purge_or_change() {
     const SECOND: u64 = 1_000_000;
     let folder = Folder::new();
     let cache = Cache::open(&folder.0);
     let conn = Connection::open(folder.file()).unwrap();
-    // As another process leaves it: this one has not heard of it, since it asks nothing.
+    // As another process leaves it: this one has not seen it, because it reads nothing.
     let purges = "INSERT INTO purges (url, at, provider, entity) VALUES (?1, ?2, ?3, ?4)";
     let url = UrlHash([7; 16]);
     let at = i64::try_from(100 * SECOND).unwrap();
@@ -134,7 +135,7 @@ async fn a_late_store_in_another_process_does_not_undo_a_purge_or_change() {
     assert_eq!(bodies(&next, 5).await, ["newer"]);
 }
 
-/// A purge says when it was: what was asked for before it comes too late.
+/// A purge records its time: a response requested before it is stored too late.
 #[tokio::test]
 async fn a_purge_records_its_time() {
     let folder = Folder::new();
@@ -147,7 +148,7 @@ async fn a_purge_records_its_time() {
     assert_eq!(told, 2);
 }
 
-/// Several large answers to one URL, of which no shelf holds all: each is found.
+/// Several large responses to one URL that do not fit one variant set: each is found.
 #[tokio::test]
 async fn large_variants_that_do_not_fit_one_set_are_all_found() {
     let folder = Folder::new();
@@ -173,7 +174,7 @@ async fn large_variants_that_do_not_fit_one_set_are_all_found() {
     }
 }
 
-/// Answers are nobody's business but the owner's, in a file that was begun anew too.
+/// Only the owner may read responses, also in a recreated file.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_recreated_file_is_readable_by_its_owner_only() {
@@ -194,7 +195,7 @@ async fn a_recreated_file_is_readable_by_its_owner_only() {
     }
 }
 
-/// Whether a file is damaged is asked without making one.
+/// A check for damage does not create the file.
 #[test]
 fn checking_a_missing_file_for_damage_does_not_create_it() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! Both tiers: what is kept comes back, within its bounds, whatever happens to the file.
+//! Both tiers: stored responses come back, within the bounds, whatever happens to the file.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use super::*;
 
 static FOLDERS: AtomicU32 = AtomicU32::new(0);
 
-/// A folder that goes with its test.
+/// A folder that is deleted with its test.
 pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
@@ -35,7 +35,7 @@ impl Drop for Folder {
     }
 }
 
-/// A cache whose file is bounded so.
+/// A cache with a bounded file.
 pub(super) fn open_with(folder: &Path, disk: u64) -> Cache {
     let sizes = Sizes {
         disk,
@@ -133,7 +133,7 @@ async fn purges_are_by_provider_and_entity_and_reach_both_tiers() {
     }
 }
 
-/// What another process has kept, once it is heard of here.
+/// The bodies that another process has stored, once they are visible here.
 async fn wait_for_bodies(cache: &Cache, number: u8) -> Vec<String> {
     loop {
         let found = bodies(cache, number).await;
@@ -151,15 +151,15 @@ async fn wait_until_indexed(cache: &Cache) {
     }
 }
 
-/// Does a question about this key have to wait for anything?
+/// Does a lookup of this key have to wait for anything?
 fn must_wait(cache: &Cache, number: u8) -> bool {
     let (key, mut context) = (key(number), Context::from_waker(Waker::noop()));
     let question = std::pin::pin!(cache.find(&key, Wall(1)));
     question.poll(&mut context).is_pending()
 }
 
-/// A miss of what nobody has kept costs neither a look at the disk nor another thread, and what was
-/// kept before a restart is found all the same.
+/// A miss of a key that nobody has stored costs neither a disk read nor another thread, and
+/// responses stored before a restart are still found.
 #[tokio::test]
 async fn a_lookup_of_an_unknown_key_does_not_wait() {
     let folder = Folder::new();
@@ -174,7 +174,7 @@ async fn a_lookup_of_an_unknown_key_does_not_wait() {
     assert_eq!(bodies(&next, 1).await, ["a"]);
 }
 
-/// What is gone from the file is looked for once.
+/// A key that is gone from the file is looked up once.
 #[tokio::test]
 async fn a_row_gone_from_disk_is_looked_up_once() {
     let folder = Folder::new();
@@ -188,7 +188,7 @@ async fn a_row_gone_from_disk_is_looked_up_once() {
     assert!(!must_wait(&next, 1));
 }
 
-/// The answer to one URL whose other answers nobody has: no look at the disk for those either.
+/// The only response to a URL: no disk read for other variants either.
 #[tokio::test]
 async fn a_first_variant_is_known_to_be_the_only_one() {
     let folder = Folder::new();
@@ -203,7 +203,7 @@ async fn a_first_variant_is_known_to_be_the_only_one() {
     );
 }
 
-/// Numbers of rows that are gone are not used again: whoever follows them would miss what is new.
+/// Ids of deleted rows are not reused: readers of new rows would miss them.
 #[tokio::test]
 async fn row_ids_are_not_reused() {
     let folder = Folder::new();
@@ -222,7 +222,8 @@ async fn row_ids_are_not_reused() {
     assert!(last() > before);
 }
 
-/// Two processes share a file: what one keeps the other finds, what one purges the other forgets.
+/// Two processes share a file: a response that one stores or purges is stored or purged for the
+/// other.
 #[tokio::test]
 async fn processes_share_stored_and_purged_responses() {
     let folder = Folder::new();
@@ -239,7 +240,7 @@ async fn processes_share_stored_and_purged_responses() {
     one.invalidate(None, url, Wall(1));
     one.flush().await;
     assert_eq!(purge(&folder.0, Some("x"), Some("a")).unwrap(), 1);
-    // The other looks for purges each second.
+    // The other process checks for purges each second.
     let changed = object(1, "b-changed");
     while other.get_from_memory(&key(1), Wall(1)).is_some()
         || !other.is_invalid(&key(3), &changed, Wall(1))
@@ -334,8 +335,8 @@ fn reading_usage_of_an_empty_folder_creates_no_file() {
     assert!(!folder.file().exists());
 }
 
-/// An answer that was asked for before another does not take its place, and none that was asked for
-/// before its URL changed or before a purge is kept after it.
+/// A response requested before another does not replace it, and none requested before its URL
+/// changed or before a purge is stored afterwards.
 #[tokio::test]
 async fn a_response_requested_before_a_change_is_not_stored() {
     let asked_at = |at: u64, body: &str| {
@@ -362,7 +363,7 @@ async fn a_response_requested_before_a_change_is_not_stored() {
     assert!(bodies(&Cache::open(&folder.0), 1).await.is_empty());
 }
 
-/// A clock that was set back does not make what it kept before the newest for ever.
+/// After a clock was set back, an earlier response does not stay the newest forever.
 #[tokio::test]
 async fn a_response_from_the_future_is_replaced() {
     let cache = Cache::memory();
@@ -373,7 +374,7 @@ async fn a_response_from_the_future_is_replaced() {
     assert_eq!(bodies(&cache, 1).await, ["now"]);
 }
 
-/// Others hear of a change also where nothing was kept on disk.
+/// Other processes see an invalidation also if nothing was stored on disk.
 #[tokio::test]
 async fn invalidations_reach_other_processes() {
     let folder = Folder::new();
@@ -387,7 +388,7 @@ async fn invalidations_reach_other_processes() {
     }
 }
 
-/// What is used out of memory is not the first to go on disk.
+/// A response that is used from memory is not evicted first on disk.
 #[tokio::test]
 async fn a_memory_hit_updates_its_use_on_disk_once_an_hour() {
     let folder = Folder::new();
@@ -407,7 +408,7 @@ async fn a_memory_hit_updates_its_use_on_disk_once_an_hour() {
     assert!(!shelf.is_use_due(later + Span::from_secs(60), disk::TOUCH_STEP));
 }
 
-/// A hit hands out the very bytes that are kept.
+/// A hit returns the cached bytes themselves.
 #[tokio::test]
 async fn a_cached_body_is_never_copied() {
     let cache = Cache::memory();
@@ -422,7 +423,7 @@ async fn a_cached_body_is_never_copied() {
     assert_eq!(data.as_ptr(), object.body.as_ptr());
 }
 
-/// What is on disk is found although another answer to the same URL has come into memory first.
+/// A variant on disk is found although another response to the same URL is already in memory.
 #[tokio::test]
 async fn a_variant_on_disk_is_not_hidden_by_one_in_memory() {
     let folder = Folder::new();
@@ -445,7 +446,7 @@ async fn a_variant_on_disk_is_not_hidden_by_one_in_memory() {
     assert!(!whole.is_partial());
 }
 
-/// Large answers to one URL do not fall out of memory together.
+/// Large responses to one URL are not evicted from memory together.
 #[tokio::test]
 async fn a_variant_set_is_bounded_in_bytes() {
     let cache = Cache::memory();
@@ -462,7 +463,7 @@ async fn a_variant_set_is_bounded_in_bytes() {
     assert_eq!(bodies(&cache, 2).await.len(), 1);
 }
 
-/// `cache_size.memory`: what is kept in memory stays within it, also below what four shards would need.
+/// `cache_size.memory`: the memory tier stays within it, also below what four shards would need.
 #[test]
 fn memory_is_bounded_by_what_is_configured() {
     for bytes in [1 << 20, 4 << 20, 40 << 20] {

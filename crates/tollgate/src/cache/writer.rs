@@ -1,11 +1,11 @@
 //! The thread that writes `cache.db`.
 //!
-//! Promises: what waits shares a transaction. The file is bounded: what nobody can use any more goes
-//! first, then what was not used for longest. While somebody else holds the file or the disk is full,
-//! what must be forgotten waits and is done as soon as it can, at the end too, and if there is no room
-//! then either the file goes; what should be kept is not waited with.
+//! Promises: waiting commands share a transaction. The file is bounded: expired responses are
+//! evicted first, then the least recently used. While another process holds the file or the disk is
+//! full, removals wait and are retried, also during shutdown; if there is still no room then, the
+//! file is deleted. Stores are not retried.
 //!
-//! Never: is waited for by a call.
+//! Never: makes a call wait.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,41 +22,40 @@ use super::key::{UrlHash, Variant};
 use super::{CacheKey, CachedResponse, admin, database};
 use crate::event::LogEvent;
 
-/// How often room is made for one answer, each time for more.
+/// How often room is made for one response, each time more.
 const PUT_TRIES: u64 = 3;
 
-/// Orders that share one transaction.
+/// Commands that share one transaction.
 const BATCH_MAX: usize = 64;
 
-/// Room is made in steps of this part of the whole, so that it is not made for every answer.
+/// Eviction frees this fraction of the whole (one twentieth), so that it does not run for every
+/// response.
 const EVICT_FRACTION: u64 = 20;
 
-/// Answers that are removed in one go; more follow with the next batch.
+/// Responses evicted at once; more follow with the next batch.
 const EVICT_MAX: i64 = 4_096;
 
-/// Orders to forget that may wait for a file that somebody else holds. More of them are not one by
-/// one worth keeping: everything is forgotten then.
+/// Removals that may wait for a file that another process holds. Past that everything is purged.
 const DEFERRED_MAX: usize = 4_096;
 
-/// How soon a file that somebody else holds is tried again.
+/// How soon a locked file is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// How often it is tried at the end, when nobody orders any more: two seconds, and as often the time
-/// that each try waits.
+/// How often removals are tried at shutdown: two seconds of pauses, plus the wait of each try.
 const CLOSE_TRIES: u32 = 20;
 
-/// Writes.
+/// The state of the writing thread.
 pub(super) struct CacheWriter {
     pub(super) conn: Connection,
     pub(super) bytes_max: u64,
-    /// Bytes written since the size was looked at.
+    /// Bytes written since the last check of the size.
     pub(super) since_check: u64,
     pub(super) pending_bytes: Arc<AtomicU64>,
-    /// What must be forgotten and found no place among the orders.
+    /// Removals that did not fit in the queue.
     pub(super) backlog: Arc<RemovalBacklog>,
     pub(super) broken: Arc<AtomicBool>,
     pub(super) path: PathBuf,
-    /// What must be forgotten although the file could not be written.
+    /// Removals that wait because the file could not be written.
     pub(super) deferred: Vec<WriteCommand>,
 }
 
@@ -77,7 +76,7 @@ impl CacheWriter {
                     return self.finish(batch);
                 }
             }
-            // What is overdue came after all that is in the queue: it must not be done before.
+            // The backlog came after everything in the queue: it must not be executed earlier.
             let overdue = self.backlog.drain();
             let most = if overdue.is_empty() {
                 BATCH_MAX
@@ -92,19 +91,19 @@ impl CacheWriter {
 
     fn run_batch(&mut self, batch: Vec<WriteCommand>) {
         if let Err(error) = self.execute(batch) {
-            // It may be full: room is made with the next batch.
+            // The file may be full: the next batch evicts.
             self.since_check = self.bytes_max;
             report_failure(&self.broken, &self.path, &error);
         }
     }
 
-    /// Nobody orders any more: what was held back is done now, or it would come back.
+    /// No more commands come: executes the deferred removals, or the responses would come back.
     fn finish(&mut self, mut batch: Vec<WriteCommand>) {
         for _ in 0..CLOSE_TRIES {
             if batch.is_empty() {
                 return;
             }
-            // As for those who wait for the end, if nobody does any more.
+            // A `Close` without a requester has the same effect.
             let (last, _nobody) = oneshot::channel();
             batch.push(WriteCommand::Close(last));
             self.run_batch(batch);
@@ -146,9 +145,9 @@ impl CacheWriter {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Writes a batch in one transaction; what is left are questions. Also when, and what went wrong.
+    /// Writes a batch in one transaction; returns the queries, the time, and the first error.
     fn commit(&mut self, batch: Vec<WriteCommand>) -> rusqlite::Result<BatchResult> {
-        // Immediate: a transaction that begins by reading cannot wait for another writer.
+        // Immediate: a transaction that begins with a read cannot wait for another writer.
         let begun = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate);
         let change = match begun {
             Ok(change) => change,
@@ -162,21 +161,21 @@ impl CacheWriter {
         let is_broken = self.broken.load(Ordering::Acquire);
         let (mut forgets, replaced) = (invalidations(&batch), removals_of_replaced(&batch));
         let (asked, now, mut failed) = write(&change, batch, is_broken, self.bytes_max);
-        // Where there was no room, SQLite may have taken back all of it already.
+        // If there was no room, SQLite may already have rolled back everything.
         let mut is_undone = self.conn.is_autocommit();
         if !is_undone && let Err(error) = change.commit() {
             failed = failed.or(Some(error));
             is_undone = true;
         }
         if failed.is_some() {
-            // What must be forgotten is said again, with nothing that takes room.
+            // Repeats the removals, without anything that takes room.
             forgets.extend(replaced.into_iter().filter(|_| is_undone));
             self.deferred = self.to_defer(forgets);
         }
         Ok((asked, now, failed))
     }
 
-    /// Nobody orders anything after these, once nothing is left to be forgotten.
+    /// Replies to `Close` once no removals remain.
     fn close_with(&mut self, last: Vec<WriteCommand>, failed: Option<&rusqlite::Error>) {
         if last.is_empty() {
             return;
@@ -192,8 +191,8 @@ impl CacheWriter {
         }
     }
 
-    /// There is no room even to note what must be forgotten, and what is not forgotten now would come
-    /// back with the next start: the file goes, which loses nothing but time.
+    /// There is no room even to record the removals, and without them the responses would come back
+    /// with the next start. So the file is deleted, which costs only time.
     fn remove_file(&mut self) {
         self.deferred.clear();
         self.broken.store(true, Ordering::Release);
@@ -207,13 +206,13 @@ impl CacheWriter {
         LogEvent::CacheOnlyInMemory { why }.emit();
     }
 
-    /// What whoever asked waits for; or the question again, and why it has no answer.
+    /// Replies to the requester, or returns the command and the error.
     #[expect(
         clippy::result_large_err,
         reason = "once for each question that cannot be answered, and it is looked at again"
     )]
     fn reply(&self, order: WriteCommand) -> Result<(), (WriteCommand, rusqlite::Error)> {
-        // Whoever asked may have left.
+        // The requester may have left.
         match order {
             WriteCommand::Purge(purge) => {
                 let (provider, entity) = (purge.provider.as_deref(), purge.entity.as_deref());
@@ -240,8 +239,8 @@ impl CacheWriter {
         Ok(())
     }
 
-    /// What must be forgotten, if not now, and who waits for just that. Whoever waits for anything
-    /// else hears that it was not done.
+    /// The removals of a batch that must wait, with their requesters. Other requesters learn that
+    /// their command was not executed.
     fn to_defer(&self, batch: Vec<WriteCommand>) -> Vec<WriteCommand> {
         let stays = |order: &WriteCommand| {
             matches!(
@@ -267,7 +266,7 @@ impl CacheWriter {
         left
     }
 
-    /// What nobody can use any more goes, then what was not used for longest.
+    /// Evicts expired responses, then the least recently used.
     fn evict_excess(&self, now: Wall) -> rusqlite::Result<()> {
         self.conn.execute(
             "DELETE FROM answers WHERE id IN (SELECT id FROM answers WHERE until < ?1 LIMIT ?2)",
@@ -284,10 +283,10 @@ impl CacheWriter {
     }
 }
 
-/// Questions, when, and what went wrong.
+/// Queries, the time, and the first error.
 type BatchResult = (Vec<WriteCommand>, Wall, Option<rusqlite::Error>);
 
-/// Writes what can be written; what is left are questions.
+/// Writes what can be written; returns the queries.
 fn write(
     change: &Transaction<'_>,
     batch: Vec<WriteCommand>,
@@ -302,7 +301,7 @@ fn write(
                 if is_broken {
                     Ok(())
                 } else {
-                    // What it would have replaced must not come back in its place.
+                    // The response that it would have replaced must not come back.
                     put_or_evict(change, &key, &object, at, bytes_max).inspect_err(|_| {
                         let _held = remove(change, &key, object.variant, object.stored);
                     })
@@ -327,7 +326,7 @@ fn write(
     (asked, now, failed)
 }
 
-/// Does somebody else hold the file, or is there no room just now?
+/// Does another process hold the file, or is the disk full?
 fn is_transient(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error_code();
     is_full(error)
@@ -337,12 +336,12 @@ fn is_transient(error: &rusqlite::Error) -> bool {
         )
 }
 
-/// Is there no room?
+/// Is the disk or the file full?
 fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
 
-/// What of a batch makes answers invalid.
+/// The commands of a batch that invalidate or remove responses.
 fn invalidations(batch: &[WriteCommand]) -> Vec<WriteCommand> {
     let each = batch.iter().filter_map(|order| match order {
         WriteCommand::Invalidate(url, at) => Some(WriteCommand::Invalidate(*url, *at)),
@@ -358,8 +357,8 @@ fn invalidations(batch: &[WriteCommand]) -> Vec<WriteCommand> {
     each.collect()
 }
 
-/// What a batch would have replaced: where the new answer is not written, the old one must not come
-/// back in its place.
+/// Removals of the responses that a batch would have replaced: if the new response is not written,
+/// the old one must not come back.
 fn removals_of_replaced(batch: &[WriteCommand]) -> Vec<WriteCommand> {
     let each = batch.iter().filter_map(|order| match order {
         WriteCommand::Replace(key, object, _) => {
@@ -370,7 +369,7 @@ fn removals_of_replaced(batch: &[WriteCommand]) -> Vec<WriteCommand> {
     each.collect()
 }
 
-/// Puts an answer in, in place of what was not used for longest if there is no room for both.
+/// Writes a response; evicts the least recently used if there is no room.
 fn put_or_evict(
     conn: &Connection,
     key: &CacheKey,
@@ -379,7 +378,7 @@ fn put_or_evict(
     bytes_max: u64,
 ) -> rusqlite::Result<()> {
     let mut done = put(conn, key, object, now);
-    // Pages are not full, and indexes need some too: what is as heavy may not be enough.
+    // Pages are not full, and indexes need room too: evicting the same size may not be enough.
     for times in 1..=PUT_TRIES {
         match &done {
             Err(error)
@@ -397,7 +396,7 @@ fn put_or_evict(
     done
 }
 
-/// Removes so many bytes of what was not used for longest.
+/// Evicts this many bytes of the least recently used responses.
 fn evict(conn: &Connection, bytes: u64) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "DELETE FROM answers WHERE id IN (SELECT id FROM (SELECT id, sum(size)
@@ -408,8 +407,8 @@ fn evict(conn: &Connection, bytes: u64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Has another process forgotten it since it was asked for, or does it have a newer one? What is in the
-/// future was written by a clock that has been set back.
+/// Has another process removed it since the request, or stored a newer one? Times in the future
+/// come from a clock that has been set back.
 fn is_superseded(
     conn: &Connection,
     key: &CacheKey,
@@ -449,8 +448,8 @@ fn put(
         .freshness
         .stale_until
         .max(object.freshness.fresh_until);
-    // Numbers follow the clock: those of rows that are gone are not used again, so that whoever follows
-    // them misses nothing.
+    // Ids follow the clock: ids of deleted rows are not reused, so that readers of new rows miss
+    // nothing.
     let last: i64 = conn
         .prepare_cached("SELECT ifnull(max(id), 0) FROM answers")?
         .query_row([], |row| row.get(0))?;
@@ -491,7 +490,7 @@ fn remove(conn: &Connection, key: &CacheKey, variant: Variant, at: Wall) -> rusq
 fn invalidate(conn: &Connection, url: UrlHash, at: Wall) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM answers WHERE url = ?1 AND stored <= ?2")?
         .execute(params![url.0, signed(at)])?;
-    // Also where nothing was: others may have it in memory only, or on its way here.
+    // Also if no row matched: other processes may hold it in memory, or be storing it now.
     conn.prepare_cached("INSERT INTO purges (url, at) VALUES (?1, ?2)")?
         .execute(params![url.0, signed(at)])?;
     admin::trim_purges(conn)

@@ -1,4 +1,4 @@
-//! Orders that could not be obeyed at once: what must be forgotten is forgotten all the same.
+//! Commands that could not be executed at once: removals still happen.
 
 use std::sync::mpsc::sync_channel;
 
@@ -8,13 +8,13 @@ use super::*;
 
 const BYTES_MAX: u64 = 200_000;
 
-/// The writer of a file with one answer in it.
+/// The writer of a file with one response in it.
 async fn writer(folder: &Folder) -> CacheWriter {
     let cache = open_with(&folder.0, BYTES_MAX);
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     let (conn, _) = database::open(&folder.0, BYTES_MAX).expect("a folder of our own");
-    // Whoever holds the file is met at once.
+    // A locked file fails at once.
     conn.busy_timeout(Duration::ZERO)
         .expect("an open connection");
     CacheWriter {
@@ -33,7 +33,7 @@ fn removal() -> WriteCommand {
     WriteCommand::Invalidate(object(1, "a").url, Wall(5))
 }
 
-/// An answer that does not fit is the only one that is not written.
+/// A response that does not fit is the only one that is not written.
 #[tokio::test]
 async fn a_response_that_does_not_fit_loses_no_invalidation() {
     let folder = Folder::new();
@@ -48,7 +48,8 @@ async fn a_response_that_does_not_fit_loses_no_invalidation() {
     assert!(usage(&folder.0).unwrap().is_empty());
 }
 
-/// Answers that come together and do not all fit: the last ones are there, and no more than fit.
+/// Of responses that come together and do not all fit, the last ones are stored, and no more than
+/// fit.
 #[tokio::test]
 async fn when_responses_do_not_all_fit_the_last_ones_are_stored() {
     let folder = Folder::new();
@@ -66,7 +67,7 @@ async fn when_responses_do_not_all_fit_the_last_ones_are_stored() {
     assert!(kept.bytes <= BYTES_MAX && kept.responses > 5, "{kept:?}");
 }
 
-/// What was held back while somebody else held the file is done at the end.
+/// Removals that were deferred while another process held the file are executed at shutdown.
 #[tokio::test]
 async fn deferred_removals_are_done_at_shutdown() {
     let folder = Folder::new();
@@ -84,7 +85,7 @@ async fn deferred_removals_are_done_at_shutdown() {
     assert!(usage(&folder.0).unwrap().is_empty());
 }
 
-/// Leaves no room for anything: the next purge that frees none finds none.
+/// Fills the file: the next purge that frees nothing finds no room.
 fn fill(scribe: &CacheWriter) {
     let number = |sql: &str| -> i64 { scribe.conn.query_row(sql, [], |row| row.get(0)).unwrap() };
     let pages = number("PRAGMA page_count");
@@ -92,7 +93,7 @@ fn fill(scribe: &CacheWriter) {
     while admin::purge_rows(&scribe.conn, Some("nobody"), None).is_ok() {}
 }
 
-/// A purge on a full disk waits until there is room, and meanwhile nothing is read that it concerns.
+/// A purge on a full disk waits until there is room, and meanwhile no affected response is read.
 #[tokio::test]
 async fn a_purge_on_a_full_disk_is_not_lost() {
     let folder = Folder::new();
@@ -113,7 +114,7 @@ async fn a_purge_on_a_full_disk_is_not_lost() {
     assert!(!scribe.backlog.is_purging());
 }
 
-/// What cannot be forgotten at the end for want of room would come back: the file goes instead.
+/// Responses whose removal fails at shutdown for lack of room would come back: the file is deleted.
 #[tokio::test]
 async fn removals_that_fail_at_shutdown_delete_the_file() {
     let folder = Folder::new();

@@ -75,11 +75,11 @@ impl TickClock {
         }
     }
 
-    /// This moment.
+    /// The current time.
     ///
     /// Scaled by one multiplication: the crate's own scaling takes four times as long, and every
-    /// decision waits for it. One comparison finds all that is not usual: a count from before the
-    /// start (which wraps to a huge one), one too late for a tick, and a clock without a scale.
+    /// decision waits for it. One comparison finds all unusual cases: a count from before the start
+    /// (which wraps to a huge one), one too late for a tick, and a clock without a scale.
     #[must_use]
     #[inline]
     pub fn now(&self) -> Tick {

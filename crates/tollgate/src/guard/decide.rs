@@ -1,11 +1,11 @@
-//! The general decision: any number of asks up to the bound, as one.
+//! The general decision: any number of asks up to the bound, decided as one.
 //!
-//! Promises: all or none. Locks are taken in the order of the shards' numbers and each once, so
-//! two decisions cannot wait for each other in a circle; everything is drafted before anything is
-//! written, under those locks, so no other thread sees a part of it.
+//! Promises: all or none. Locks are taken once each, in the order of the shards' numbers, so two
+//! decisions cannot deadlock; everything is drafted before anything is written, under those locks,
+//! so no other thread sees a part of it.
 //!
-//! Never: writes for a question (cost 0) or a refusal, except to carry a key over to a new plan
-//! or to heal it after a clock that stepped back.
+//! Never: writes for a peek (cost 0) or a rejection, except to convert a key to a new plan or to
+//! repair it after a clock that stepped back.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
@@ -20,29 +20,29 @@ use super::slots::Slot;
 use super::table::{GuardTable, ROOM_SEARCH};
 use super::take::{ASKS_MAX, Ask, KeyView, Outcome};
 
-/// An ask and whether it stands in for a key that found no room.
+/// An ask, and whether it uses the shared bucket because its key found no room.
 #[derive(Clone, Copy)]
 struct PlacedAsk<'p> {
     ask: Ask<'p>,
     shared: bool,
 }
 
-/// One ask on its way through a decision.
+/// One ask during a decision.
 struct Draft<'p> {
     placed: PlacedAsk<'p>,
-    /// As it is now, in terms of the ask's plan.
+    /// The current slot, in terms of the ask's plan.
     before: Slot,
-    /// As it will be if all agree.
+    /// The slot if all limits agree.
     after: Slot,
     /// Tokens that this ask and earlier ones of the same key want together.
     total: u64,
     /// Writing `after` adds a key to the table.
     fresh: bool,
-    /// `before` differs from what the table holds and is kept even on a refusal.
+    /// `before` differs from the slot in the table and is written even on a rejection.
     repaired: bool,
 }
 
-/// There is no room for the keys of these seats, one bit each.
+/// There is no room for the keys of these asks, one bit each.
 struct NoCapacity(u8);
 
 const _: () = assert!(ASKS_MAX <= 8, "NoRoom has one bit per ask");
@@ -52,7 +52,7 @@ type Drafts<'p> = SmallVec<[Draft<'p>; ASKS_MAX]>;
 type LockedShards<'t> = SmallVec<[(usize, SpinMutexGuard<'t, Shard>); ASKS_MAX]>;
 
 impl GuardTable {
-    /// Decides at most [`ASKS_MAX`] asks and fills as many looks as there are places.
+    /// Decides at most [`ASKS_MAX`] asks and fills as many views as there are places.
     #[inline(never)]
     pub(super) fn decide(&self, asks: &[Ask<'_>], now: Tick, looks: &mut [KeyView]) -> Outcome {
         let mut seats: PlacedAsks<'_> = asks
@@ -64,7 +64,7 @@ impl GuardTable {
             .collect();
         let mut searched = false;
         // Ends: the first round without room searches for it, every later one moves at least one
-        // more seat to a shared bucket, which needs no room.
+        // more ask to a shared bucket, which needs no room.
         loop {
             match self.attempt(&seats, now, looks) {
                 Ok(outcome) => return outcome,
@@ -117,7 +117,7 @@ impl GuardTable {
                 return None;
             }
         }
-        // Whoever comes here may have been misled by a hint, or may have made the shard grow.
+        // The hint may have been wrong, or the shard may have grown.
         self.hints[at].note(&shard);
         // The lock first: see `Slots`.
         drop(shard);
@@ -184,7 +184,7 @@ impl GuardTable {
             .collect()
     }
 
-    /// One ask before it is charged, given what the asks before it would do.
+    /// One ask before it is charged, given the drafts of the asks before it.
     fn draft<'p>(
         &self,
         seat: PlacedAsk<'p>,
@@ -213,7 +213,7 @@ impl GuardTable {
         if carried {
             before = self.carry(&before, plan, now);
         }
-        // A twin may be overdrawn on purpose; it was healed itself.
+        // A twin may be overdrawn on purpose; it was repaired itself.
         let healed = twin.is_none() && before.repair(plan, now);
         Draft {
             fresh: unknown || twin.is_some_and(|twin| twin.fresh && !twin.writes()),
@@ -248,7 +248,7 @@ impl GuardTable {
         carried
     }
 
-    /// Counts the new keys of a granted decision, or says which of them have no room.
+    /// Counts the new keys of a granted decision, or returns those that have no room.
     fn admit_new_keys(&self, drafts: &Drafts<'_>) -> Result<(), NoCapacity> {
         let new = drafts.iter().filter(|draft| draft.fresh && draft.writes());
         let shared = new.clone().filter(|draft| draft.placed.shared).count();
@@ -264,7 +264,7 @@ impl GuardTable {
         Ok(())
     }
 
-    /// Looks for idle keys where a new one wants to be.
+    /// Evicts idle keys from the shard of a new key.
     fn evict_idle(&self, shard: usize, now: Tick) {
         let visit = self.shards[shard].lock().sweep(now.nanos(), ROOM_SEARCH);
         self.keys.fetch_sub(visit.removed, Ordering::Relaxed);
@@ -278,7 +278,7 @@ impl Draft<'_> {
     }
 }
 
-/// What the limits said so far.
+/// The result of the limits charged so far.
 #[derive(Default)]
 struct ChargeResult {
     never: Option<(u8, u8)>,
@@ -287,8 +287,8 @@ struct ChargeResult {
 }
 
 impl ChargeResult {
-    /// Charges every limit of one ask on a draft of its slot and notes who objects. `total` is
-    /// what this and earlier asks of the same key want together.
+    /// Charges every limit of one ask on a draft of its slot and records rejections. `total` is the
+    /// cost of this and earlier asks of the same key together.
     fn charge(&mut self, slot: &mut Slot, ask: Ask<'_>, total: u64, now: u64, number: u8) {
         for (limit, pace) in (0_u8..).zip(ask.plan.paces()) {
             let at = usize::from(limit);
@@ -303,7 +303,7 @@ impl ChargeResult {
                 self.never.get_or_insert((number, limit));
                 continue;
             };
-            // Charged even if refused: a later ask of the same key must wait for both.
+            // Charged even if rejected: a later ask of the same key must wait for both.
             let (spent, wait) = pace.spend(full, now, cost);
             slot.set(at, spent);
             if wait > self.wait.map(|(longest, ..)| longest) {
@@ -312,7 +312,7 @@ impl ChargeResult {
         }
     }
 
-    /// The outcome, if `remaining` tokens are left when nobody objects.
+    /// The outcome, with `remaining` tokens if no limit rejects.
     fn outcome(&self, remaining: u32) -> Outcome {
         if let Some((ask, limit)) = self.never {
             return Outcome::Never { ask, limit };
@@ -351,7 +351,7 @@ impl Slot {
     }
 }
 
-/// The held shard with this number.
+/// The locked shard with this number.
 fn shard_in<'h>(held: &'h mut LockedShards<'_>, at: usize) -> &'h mut Shard {
     let held = held.iter_mut().find(|(number, _)| *number == at);
     &mut held

@@ -1,10 +1,10 @@
-//! Hints: where a shard's slots probably are, told without its lock.
+//! Hints: where a shard's slots probably are, readable without its lock.
 //!
-//! Promises: has cache lines of its own, which all cores share because they are written only when a
-//! shard has moved. Beside the lock, which every decision writes, each reading would first take the
+//! Promises: has its own cache lines, which all cores share because they are written only when a
+//! shard has moved. Next to the lock, which every decision writes, each read would first take the
 //! line away from another core, and again when the lock is taken.
 //!
-//! Never: is relied on. It may be stale or torn, so it only says where to look first.
+//! Never: is authoritative. It may be stale or torn, so it only says where to search first.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,7 +17,7 @@ use super::slots::Slot;
 /// saves.
 const LINES_AHEAD: usize = 3;
 
-/// How many slots there were when somebody last looked, and at which address.
+/// The last known number of slots, and their address.
 #[derive(Debug, Default)]
 pub(crate) struct Hint {
     slots: AtomicUsize,
@@ -31,7 +31,7 @@ impl Hint {
         home_of(key, self.slots.load(Ordering::Relaxed))
     }
 
-    /// Notes where the slots of `shard` are.
+    /// Records where the slots of `shard` are.
     pub(crate) fn note(&self, shard: &Shard) {
         let (slots, base) = shard.slots_location();
         // Compared first: a line that is only read stays with every core.
@@ -42,8 +42,8 @@ impl Hint {
         }
     }
 
-    /// Asks the processor to bring the slots of `key` closer, so that memory is waited for before
-    /// the lock is taken and not under it, and for all of them at once.
+    /// Prefetches the slots of `key`, so that the wait for memory comes before the lock and not
+    /// under it, and once for all of them.
     #[inline]
     pub(crate) fn fetch_ahead(&self, key: GuardKey) {
         let home = self.home(key).wrapping_mul(size_of::<Slot>());
@@ -54,15 +54,15 @@ impl Hint {
     }
 }
 
-/// Where a key would like to be among `slots` slots. The high lane of the fingerprint chooses the
-/// slot and the low lane the shard: they must not be the same bits.
+/// The home of a key among `slots` slots. The high half of the fingerprint selects the slot and the
+/// low half the shard: they must not be the same bits.
 #[inline]
 pub(crate) fn home_of(key: GuardKey, slots: usize) -> usize {
     let scaled = (u128::from(key.high) * slots as u128) >> 64;
     usize::try_from(scaled).unwrap_or(0)
 }
 
-/// Asks the processor to bring the cache line of an address closer.
+/// Prefetches the cache line of an address.
 #[inline]
 fn prefetch(address: usize) {
     #[cfg(target_arch = "x86_64")]

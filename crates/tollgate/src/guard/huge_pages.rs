@@ -1,15 +1,15 @@
-//! Ground: memory on huge pages for the shards of a table that is nearly full (ADR 0015).
+//! Huge pages for the shards of a table that is nearly full (ADR 0015).
 //!
-//! A million keys lie on 23,000 ordinary pages, far more than a processor remembers the places of,
-//! so that a decision would wait for its page's place and then for its slot. On huge pages they lie
-//! on 46. A shard alone is smaller than a huge page; so all shards of a table lie side by side in
-//! one mapping, each on a plot of its own that is as large as it will need.
+//! A million keys take 23,000 ordinary pages, far more than the TLB of a processor holds, so a
+//! decision would wait for the address translation and then for its slot. On huge pages they take
+//! 46. A shard alone is smaller than a huge page; so all shards of a table share one mapping, each
+//! in its own region that is as large as it will need.
 //!
-//! Promises: a plot has one owner at a time. The ground is mapped when a shard first asks for its
-//! plot and is given back to the system when the last plot is. Where there are no huge pages, or
-//! nothing can be mapped, everything works on ordinary memory.
+//! Promises: a region has one owner at a time. The mapping is created when a shard first claims its
+//! region and is released with the last region. Where there are no huge pages, or mapping fails,
+//! everything works on ordinary memory.
 //!
-//! Never: is mapped for a table that is far from full, or whose shards are small.
+//! Never: maps memory for a table that is far from full, or whose shards are small.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -20,58 +20,58 @@ use parking_lot::Mutex;
 
 use super::slots::Slot;
 
-/// Length and alignment of a huge page on x86-64, and on 64-bit ARM with pages of 4 KiB. Where it
-/// is another, the ground has the pages that the system likes to give.
+/// Length and alignment of a huge page on x86-64, and on 64-bit ARM with pages of 4 KiB. Where the
+/// size differs, the mapping has whatever pages the system provides.
 const HUGE: usize = 2 << 20;
 
-/// Slots of the smallest plot: 64 KiB. Tables of smaller shards hold at most 180,000 keys, whose
-/// pages a processor does remember.
+/// Slots of the smallest region: 64 KiB. Tables of smaller shards hold at most 180,000 keys, whose
+/// pages fit in the TLB.
 const REGION_SLOTS_MIN: usize = 1_024;
 
-/// A shard moves to its plot when it needs more than seven eighths of it: that is the most memory a
-/// plot may waste, 14 %, and as all shards fill alike, it is the most that the ground may waste.
+/// A shard moves to its region when it needs more than seven eighths of it: that bounds the waste
+/// of a region to 14 %, and as all shards fill alike, that of the mapping too.
 const SHARE_NUM: usize = 7;
 const SHARE_DEN: usize = 8;
 
-/// Plots are sized for a load of seven tenths when the table is full, and may be loaded to eight:
+/// Regions are sized for a load of seven tenths when the table is full, and may be loaded to eight:
 /// in a full table the fullest shard has a tenth more keys than the mean only once in 10^9.
 const LOAD_NUM: usize = 7;
 const ROOM_NUM: usize = 8;
 const LOAD_DEN: usize = 10;
 
-/// Nobody has the plot, and nobody ever had: it is as the system gave it, zeros.
+/// The region is free and was never used: it is zeros, as the system mapped it.
 const FRESH: u8 = 0;
-/// Somebody has the plot.
+/// The region has an owner.
 const TAKEN: u8 = 1;
-/// Nobody has the plot, but somebody had.
+/// The region is free, but was used before.
 const USED: u8 = 2;
 
-/// The ground of one table.
+/// The huge pages of one table.
 #[derive(Debug)]
 pub(crate) struct HugePages {
     regions: usize,
-    /// Slots of each plot; 0 if the shards are too small for plots.
+    /// Slots of each region; 0 if the shards are too small for regions.
     slots: usize,
-    /// Bytes of all plots, in whole huge pages.
+    /// Bytes of all regions, in whole huge pages.
     length: usize,
-    /// Alive while any plot is.
+    /// Alive while any region is.
     mapping: Mutex<Weak<Mapping>>,
 }
 
-/// Which plot a shard may have.
+/// The region that a shard may claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegionHandle<'g> {
     pub(crate) pages: &'g HugePages,
-    /// Number of the shard, and of its plot.
+    /// Number of the shard, and of its region.
     pub(crate) number: usize,
 }
 
 impl HugePages {
-    /// Ground for a table of `shards` shards that hold `keys_max` keys together.
+    /// Huge pages for a table of `shards` shards that hold `keys_max` keys together.
     pub(crate) fn new(shards: usize, keys_max: usize) -> HugePages {
         let slots = (keys_max * LOAD_DEN).div_ceil(LOAD_NUM * shards.max(1));
         let bytes = shards.checked_mul(slots * size_of::<Slot>());
-        // None where addresses are too short for so many keys.
+        // `None` where addresses are too short for so many keys.
         let length = bytes.and_then(|bytes| bytes.checked_next_multiple_of(HUGE));
         let suits = slots >= REGION_SLOTS_MIN && length.is_some();
         HugePages {
@@ -104,8 +104,8 @@ impl HugePages {
 }
 
 impl RegionHandle<'_> {
-    /// The shard's plot, if it should lie there: it has `keys` keys and would like `slots` slots.
-    /// None also if it lies there already.
+    /// The shard's region, if the shard should use it: it has `keys` keys and needs `slots` slots.
+    /// `None` also if the region is already claimed.
     pub(crate) fn claim(self, keys: usize, slots: usize) -> Option<Region> {
         let plot = self.pages.slots;
         if plot == 0 || slots * SHARE_DEN <= plot * SHARE_NUM || keys > capacity(plot) {
@@ -115,31 +115,32 @@ impl RegionHandle<'_> {
     }
 }
 
-/// Keys that a plot of `slots` slots may hold.
+/// Keys that a region of `slots` slots may hold.
 pub(crate) fn capacity(slots: usize) -> usize {
     slots * ROOM_NUM / LOAD_DEN
 }
 
-/// The mapping. The system gets it back when it is dropped.
+/// The mapping. Dropping it releases the memory.
 #[derive(Debug)]
 struct Mapping {
     map: MmapRaw,
-    /// Where the first huge page can be.
+    /// Where the first huge page can start.
     offset: usize,
-    /// Slots of a plot.
+    /// Slots of a region.
     slots: usize,
-    /// One per plot.
+    /// One per region.
     states: Box<[AtomicU8]>,
 }
 
 impl Mapping {
     #[cold]
     fn new(plots: usize, slots: usize, length: usize) -> Option<Mapping> {
-        // A huge page longer, so that there is an aligned place of this length in it wherever the
-        // system puts it. What is around that place is never touched, so it costs addresses only.
+        // One huge page longer, so that it contains an aligned range of this length wherever the
+        // system puts it. The memory around that range is never touched, so it costs addresses
+        // only.
         let map = MmapRaw::from(MmapMut::map_anon(length.checked_add(HUGE)?).ok()?);
         let offset = map.as_mut_ptr().addr().wrapping_neg() % HUGE;
-        // A refusal (a system without huge pages) leaves ordinary pages, which will do.
+        // If this fails (a system without huge pages), ordinary pages remain, which work too.
         #[cfg(target_os = "linux")]
         let _refused = map
             .advise_range(memmap2::Advice::HugePage, offset, length)
@@ -153,22 +154,22 @@ impl Mapping {
     }
 }
 
-/// The memory of one shard, given back when dropped.
+/// The memory of one shard, released when dropped.
 ///
-/// From [`Region::take`] until then nobody else has it: its state is [`TAKEN`], and who finds that
-/// gets no plot.
+/// From [`Region::claim`] until then it has no other owner: its state is [`TAKEN`], and a claim
+/// that finds that state gets no region.
 #[derive(Debug)]
 pub(crate) struct Region {
     mapping: Arc<Mapping>,
     number: usize,
-    /// Somebody had it before, so it must be cleared.
+    /// It was used before, so it must be cleared.
     pub(crate) used: bool,
 }
 
 impl Region {
     fn claim(mapped: Arc<Mapping>, number: usize) -> Option<Region> {
         let before = mapped.states.get(number)?.swap(TAKEN, Ordering::Acquire);
-        // Not `then_some`: a plot that is built and dropped would free what is another's.
+        // Not `then_some`: a region that is built and dropped would free another owner's memory.
         (before != TAKEN).then(|| Region {
             mapping: mapped,
             number,
@@ -176,9 +177,9 @@ impl Region {
         })
     }
 
-    /// The first slot and how many there are: mapped, aligned, and this plot's alone while it
-    /// lives. Never overlaps another plot: plot `n` begins `n` plots behind the offset, and the
-    /// mapping is at least `offset` + plots × slots long.
+    /// The first slot and their number: mapped, aligned, and owned by this region alone while it
+    /// lives. Never overlaps another region: region `n` begins `n` regions after the offset, and
+    /// the mapping is at least `offset` + regions × slots long.
     pub(crate) fn slots(&self) -> (NonNull<Slot>, usize) {
         let Mapping {
             map, offset, slots, ..
@@ -192,7 +193,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // `take` saw that the number is one of a plot.
+        // `claim` has checked the number.
         if let Some(state) = self.mapping.states.get(self.number) {
             state.store(USED, Ordering::Release);
         }
@@ -203,7 +204,7 @@ impl Drop for Region {
 mod tests {
     use super::*;
 
-    /// Ground for four shards of 1,400 keys: plots of 2,000 slots.
+    /// Huge pages for four shards of 1,400 keys: regions of 2,000 slots.
     fn pages() -> HugePages {
         HugePages::new(4, 4 * 1_400)
     }
@@ -222,7 +223,7 @@ mod tests {
         let first = region(&ground, 2);
         assert!(first.is_some());
         assert!(region(&ground, 2).is_none());
-        // Who was refused has freed nothing.
+        // A failed claim has freed nothing.
         assert!(region(&ground, 2).is_none());
         drop(first);
         assert!(region(&ground, 2).is_some());

@@ -1,7 +1,7 @@
-//! Who is limited: a 128-bit seeded fingerprint in place of the name.
+//! The key of a limited caller: a 128-bit seeded fingerprint in place of the name.
 //!
 //! Promises: the table never holds a name, so a snapshot, a dump or a log of it names nobody. Two
-//! names share a fingerprint with a chance of about 2^-128; without the seed nobody can aim at
+//! names share a fingerprint with a chance of about 2^-128; without the seed nobody can target
 //! another caller's bucket, and the hash of one class says nothing about another class.
 //!
 //! Never: draws the seed itself; it is an argument.
@@ -29,7 +29,7 @@ pub struct Keys {
     halves: [HashHalf; 2],
 }
 
-/// One half of the fingerprint: a hash with secrets of its own.
+/// One half of the fingerprint: a hash with its own secrets.
 #[derive(Clone)]
 struct HashHalf {
     start: u64,
@@ -43,7 +43,7 @@ impl Keys {
         }
     }
 
-    /// The key of a caller, by whatever bytes name it.
+    /// The key of a caller with this name, as bytes.
     #[must_use]
     #[inline]
     pub fn key(&self, name: &[u8]) -> GuardKey {
@@ -54,7 +54,7 @@ impl Keys {
         }
     }
 
-    /// The key of a caller that a number names: an account, an IPv4 address, an IPv6 network.
+    /// The key of a caller with a numeric name: an account, an IPv4 address, an IPv6 network.
     #[must_use]
     #[inline]
     pub fn number(&self, name: u64) -> GuardKey {

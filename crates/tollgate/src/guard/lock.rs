@@ -1,8 +1,8 @@
-//! The lock of one shard: held for a few nanoseconds, so waiting for it spins before it yields.
+//! The lock of one shard: held for a few nanoseconds, so a waiter spins before it yields.
 //!
 //! Promises: mutual exclusion by the `spin` crate's mutex; nothing here is unsafe. A waiter backs
-//! off for longer and longer, so that two cores do not take the line from each other at every
-//! decision, and then yields, so that a holder which lost its core can finish.
+//! off for longer and longer, so that two cores do not take the cache line from each other at every
+//! decision, and then yields, so that a holder that was preempted can finish.
 //!
 //! Never: is held while waiting for anything but another shard's lock further up the order.
 
@@ -11,8 +11,8 @@ use std::hint::spin_loop;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 /// Spins of the first pause: about a microsecond. Measured with two threads on one key: with 8
-/// spins a decision takes 61 ns, with 32 it takes 38, with 64 it takes 29, because the holder
-/// makes dozens of decisions before its cache lines are wanted elsewhere.
+/// spins a decision takes 61 ns, with 32 it takes 38, with 64 it takes 29, because the holder makes
+/// dozens of decisions before another core requests its cache lines.
 const SPINS: u32 = 64;
 
 /// Doublings of the pause before a waiter yields its core instead: together some fifteen

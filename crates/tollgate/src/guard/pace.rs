@@ -1,15 +1,14 @@
-//! The arithmetic of one limit: a token bucket kept as the moment when it is full again.
+//! The arithmetic of one limit: a token bucket represented by the time when it is full again.
 //!
 //! A bucket of `burst` tokens that gains `limit` tokens per `period` is described by one point in
-//! time, `full` (the "theoretical arrival time" of GCRA). A token moves that point by
-//! `period / limit`; the bucket is empty when it lies `burst × period / limit` ahead.
+//! time, `full` (the "theoretical arrival time" of GCRA). A token moves that point by `period /
+//! limit`; the bucket is empty when it lies `burst × period / limit` ahead.
 //!
-//! Promises: exact. `period / limit` is kept as whole nanoseconds plus a part over a whole
-//! denominator, so nothing is rounded when a token is spent, and nothing can be lost by asking
-//! often: a question that spends nothing writes nothing. `now` may run backwards; that never adds
-//! tokens and never panics.
+//! Promises: exact. `period / limit` is stored as whole nanoseconds plus a part over a whole
+//! denominator, so spending a token rounds nothing, and frequent asks lose nothing: a peek writes
+//! nothing. `now` may run backwards; that never adds tokens and never panics.
 //!
-//! Never: a float, a clock, a lock.
+//! Never: uses a float, a clock or a lock.
 
 use std::num::NonZeroU64;
 
@@ -20,8 +19,8 @@ use super::plan::Limit;
 const REACH_MAX: u128 = 1 << 61;
 
 /// A reading that lies further back than this is from a clock that was set back. Anything closer
-/// may come from a thread that lost its core between reading the clock and deciding, or from two
-/// cores whose counters differ; believing those would earn tokens twice.
+/// may come from a thread that was preempted between reading the clock and deciding, or from two
+/// cores whose counters differ; treating those as set back would grant tokens twice.
 const STALE_MAX: u64 = 60_000_000_000;
 
 /// A point or a length of time: whole nanoseconds and `part` over the pace's `parts`.
@@ -44,14 +43,14 @@ pub(crate) struct Pace {
     reach_part: u32,
     /// Capacity in tokens.
     pub(crate) burst: u32,
-    /// How far a bucket may lie ahead before its clock is taken for one that was set back.
+    /// How far ahead a bucket may lie before the clock counts as set back.
     ahead_max: u64,
     /// `⌊(2^64 - 1) / (one token in parts)⌋`; 0 if a full bucket in parts does not fit in 64 bits.
     reciprocal: u64,
 }
 
 impl Pace {
-    /// The pace of a limit that does not exist: always full, never in the way.
+    /// The pace of a limit that does not exist: always full, never rejects.
     pub(crate) const NONE: Pace = Pace {
         step: 0,
         step_part: 0,
@@ -160,7 +159,7 @@ impl Pace {
     /// The bucket of `self` that holds as many tokens as `old` held (at most its own burst), so
     /// that a change of limits neither refills a bucket nor empties it.
     pub(crate) fn carry(&self, old: &Pace, full: FineTime, now: u64) -> FineTime {
-        // 32 binary places of a token; rounding down is rounding to the strict side.
+        // 32 binary places of a token; rounding down is the strict direction.
         let held = old.tokens_in(old.headroom(full, now), 1 << 32);
         let most = u128::from(self.burst) << 32;
         let token = u128::from(self.step) * u128::from(self.parts) + u128::from(self.step_part);
@@ -200,7 +199,7 @@ impl Pace {
         })
     }
 
-    /// The bucket that lacked `debt` when it was left `away` ago; `None` if no bucket of this pace
+    /// The bucket that lacked `debt` when it was saved `away` ago; `None` if no bucket of this pace
     /// can lack that.
     pub(crate) fn restore_debt(&self, debt: FineTime, now: u64, away: u64) -> Option<FineTime> {
         let possible = debt

@@ -1,6 +1,6 @@
-//! What a guard allows: the limits that one key has, checked and compiled.
+//! The limits of one key, checked and compiled.
 //!
-//! Promises: a [`Plan`] cannot hold a limit that never refills, and its limits are decided
+//! Promises: a [`GuardPlan`] cannot hold a limit that never refills, and its limits are decided
 //! together, all or none. Every plan belongs to the table that made it.
 //!
 //! Never: names a key; never changes after it was made (a change of limits is another plan).
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::pace::Pace;
 
-/// Limits in one plan: a second, a minute and a day are what people combine, and three fit with
-/// their key into one cache line. A key with more takes several asks, decided as one.
+/// Limits in one plan: people combine a second, a minute and a day, and three fit with their key
+/// into one cache line. A key with more takes several asks, decided as one.
 pub const LIMITS_MAX: usize = 3;
 
 /// At most `limit` per `period` in the long run, and at most `burst` at once.
@@ -57,7 +57,7 @@ pub enum PlanError {
         "limit {0} cannot be kept: its period is zero or its burst takes over 73 years to fill; use a longer period or a smaller burst"
     )]
     Impossible(usize),
-    /// The table knows [`super::PLANS_MAX`] different plans already.
+    /// The table already has [`super::PLANS_MAX`] different plans.
     #[error(
         "too many different guard plans ({0}); use fewer combinations of limit, period and burst"
     )]
@@ -68,12 +68,12 @@ pub enum PlanError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardPlan {
     pub(crate) paces: [Pace; LIMITS_MAX],
-    /// The largest cost that the quick way may decide: the smallest burst; 0 if a limit has parts,
-    /// which the quick way leaves out.
+    /// The largest cost that the fast path may decide: the smallest burst; 0 if a limit has parts,
+    /// which the fast path does not handle.
     pub(crate) fast_max: u32,
     /// Position in the table's list of plans plus one; 0 marks an empty slot.
     pub(crate) id: u32,
-    /// No limit has parts: the decision may leave them out.
+    /// No limit has parts: the decision may skip them.
     pub(crate) whole: bool,
     limits: [Limit; LIMITS_MAX],
     count: usize,
@@ -124,9 +124,9 @@ impl GuardPlan {
         self.count == 1
     }
 
-    /// Which limit of `old` each limit of this plan continues: the one with the same period, else
-    /// the one in the same place unless its period went elsewhere. A limit that continues nothing
-    /// starts full.
+    /// The limit of `old` that each limit of this plan continues: the one with the same period,
+    /// else the one at the same position unless another limit has its period. A limit that
+    /// continues none starts full.
     pub(crate) fn inherited_limits(&self, old: &GuardPlan) -> [Option<usize>; LIMITS_MAX] {
         let mut heirs = [None; LIMITS_MAX];
         let mut taken = [false; LIMITS_MAX];

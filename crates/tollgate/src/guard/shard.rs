@@ -1,8 +1,8 @@
 //! One shard of the table: an open-addressed array of slots, one cache line each.
 //!
-//! Promises: a key that is found costs one line, seldom two. A slot is forgotten only when its
-//! buckets are full again, so forgetting changes no decision. Growing, shrinking and sweeping
-//! touch one shard, whose size the table bounds.
+//! Promises: finding a key costs one cache line, seldom two. A slot is evicted only when its
+//! buckets are full again, so eviction changes no decision. Growing, shrinking and sweeping touch
+//! one shard, whose size the table bounds.
 //!
 //! Never: locks, reads a clock, or leaves a tombstone behind.
 
@@ -11,11 +11,11 @@ use super::huge_pages::{self, RegionHandle};
 use super::key::GuardKey;
 use super::slots::{Slot, Slots};
 
-/// Slots of an empty shard: 256 bytes, so that a table nobody uses stays small.
+/// Slots of an empty shard: 256 bytes, so that an unused table stays small.
 const SLOTS_MIN: usize = 4;
 
 /// Slots are at most seven tenths full: a key is found in its first line three times in five, and
-/// costs 91 to 97 bytes. Fuller would save memory and cost second lines.
+/// costs 91 to 97 bytes. A higher load would save memory and cost second lines.
 const LOAD_NUM: usize = 7;
 const LOAD_DEN: usize = 10;
 
@@ -23,14 +23,14 @@ const LOAD_DEN: usize = 10;
 /// one. Homes keep their order when it grows, so the slots are moved in one sequential pass.
 const GROWTH_DEN: usize = 16;
 
-/// What a visit to some slots did.
+/// The result of visiting some slots.
 #[derive(Debug, Default)]
 pub(crate) struct SweepStep {
     pub(crate) visited: usize,
     pub(crate) removed: usize,
     /// The cursor passed the end of the shard.
     pub(crate) wrapped: bool,
-    /// Memory that was given up, to be dropped when the lock is no longer held.
+    /// Memory that was replaced, to be dropped when the lock is no longer held.
     freed: Option<Slots>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct SweepStep {
 pub(crate) struct Shard {
     slots: Slots,
     used: usize,
-    /// Where the next sweep goes on.
+    /// Where the next sweep continues.
     cursor: usize,
 }
 
@@ -64,9 +64,9 @@ impl Shard {
         }
     }
 
-    /// The slot of `key` if it is under `plan`, sought from `home` on, where somebody who did not
-    /// hold the lock believes it to be. A key is in its shard at most once, so whatever is found is
-    /// right; a belief that was wrong finds nothing.
+    /// The slot of `key` if it is under `plan`, searched from `home` on, a hint that was read
+    /// without the lock. A key is in its shard at most once, so any match is right; a wrong hint
+    /// finds nothing.
     #[inline]
     pub(crate) fn find_known(
         &mut self,
@@ -88,7 +88,7 @@ impl Shard {
         &mut self.slots[at]
     }
 
-    /// How many slots there are, and at which address, for a [`super::hint::Hint`].
+    /// The number of slots and their address, for a [`super::hint::Hint`].
     pub(crate) fn slots_location(&self) -> (usize, usize) {
         (self.slots.len(), self.slots.as_ptr().addr())
     }
@@ -103,8 +103,8 @@ impl Shard {
         self.slots.iter().filter(|slot| slot.plan != 0)
     }
 
-    /// Writes a slot, new or not. Gives the old slots if there had to be more, to be dropped when
-    /// the lock is no longer held.
+    /// Writes a slot, new or not. If the shard had to grow, returns the old slots, to be dropped
+    /// when the lock is no longer held.
     #[must_use]
     pub(crate) fn put(&mut self, slot: Slot, site: RegionHandle<'_>) -> Option<Slots> {
         let mut at = self.probe(slot.key);
@@ -120,7 +120,7 @@ impl Shard {
         given_up
     }
 
-    /// Visits at most `budget` slots from the cursor on and forgets those that are idle.
+    /// Visits at most `budget` slots from the cursor on and evicts those that are idle.
     pub(crate) fn sweep(&mut self, now: u64, budget: usize) -> SweepStep {
         let mut visit = SweepStep::default();
         while visit.visited < budget {
@@ -179,7 +179,7 @@ impl Shard {
                 break;
             }
             let home = self.home(self.slots[from].key);
-            // Cyclically, is the hole between the slot's home and where it stands?
+            // Cyclically, is the hole between the slot's home and its position?
             let reaches = if hole <= from {
                 home <= hole || home > from
             } else {
@@ -202,7 +202,7 @@ impl Shard {
         }
     }
 
-    /// More slots: a few, or all of its plot. Gives the old ones.
+    /// Grows by a few slots, or to its whole region. Returns the old slots.
     #[cold]
     fn grow(&mut self, site: RegionHandle<'_>) -> Slots {
         let few = self.slots.len() + self.slots.len() / GROWTH_DEN + SLOTS_MIN;
@@ -211,17 +211,17 @@ impl Shard {
         self.resize(plot.map_or_else(|| Slots::new(slots), Slots::on_region))
     }
 
-    /// Gives memory back when under a third of it is used.
+    /// Shrinks when under a third of the memory is used.
     fn shrink(&mut self) -> Option<Slots> {
         let fitting = SLOTS_MIN.max(self.used + self.used / 2 + 1);
         (self.slots.len() > 2 * fitting).then(|| self.resize(Slots::new(fitting)))
     }
 
-    /// Moves to other, empty slots; gives the old ones, of no meaning now.
+    /// Moves to other, empty slots; returns the old ones, whose content is obsolete.
     #[cold]
     fn resize(&mut self, slots: Slots) -> Slots {
         let old = std::mem::replace(&mut self.slots, slots);
-        // Homes keep their order, so the sweep goes on among the same keys.
+        // Homes keep their order, so the sweep continues among the same keys.
         self.cursor = self.cursor * self.slots.len() / old.len();
         for slot in old.iter().filter(|slot| slot.plan != 0) {
             let at = self.probe(slot.key);
@@ -231,7 +231,7 @@ impl Shard {
     }
 }
 
-/// Slots that `keys` keys fill as far as they may.
+/// The slots for `keys` keys at the highest load.
 fn slots_for(keys: usize) -> usize {
     keys * LOAD_DEN / LOAD_NUM + 1
 }
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// Ground for one shard of 1,400 keys: a plot of 2,000 slots.
+    /// Huge pages for one shard of 1,400 keys: a region of 2,000 slots.
     fn pages() -> HugePages {
         HugePages::new(1, 1_400)
     }
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn every_key_is_found_from_its_home() {
-        // Many sizes, so that some keys stand beyond the end, at the beginning.
+        // Many sizes, so that the probing of some keys wraps around the end.
         for keys in 1..200 {
             let mut shard = shard(keys);
             let hint = Hint::default();

@@ -1,7 +1,7 @@
-//! The slots of one shard: an array that belongs to the allocator or lies on a plot.
+//! The slots of one shard: an allocated array, or one in a region of huge pages.
 //!
-//! Promises: a slot is one cache line. Reaching one costs the same wherever it lies, because the
-//! address and the number are at hand. Slots are empty when they are made.
+//! Promises: a slot is one cache line. Access costs the same wherever it lies, because address and
+//! count are stored here. New slots are empty.
 //!
 //! Never: moves a slot.
 
@@ -23,12 +23,12 @@ pub(crate) struct Slot {
     pub(crate) at: [u64; LIMITS_MAX],
     /// … and parts, in the denominators of the plan.
     pub(crate) part: [u32; LIMITS_MAX],
-    /// The plan that `at` and `part` are written in; 0 = nobody is here.
+    /// The plan that `at` and `part` refer to; 0 = the slot is empty.
     pub(crate) plan: u32,
 }
 
 impl Slot {
-    /// All zeros, which is what the system maps: see [`Slots::on`].
+    /// All zeros, as the system maps memory: see [`Slots::on_region`].
     pub(crate) const EMPTY: Slot = Slot {
         key: GuardKey { low: 0, high: 0 },
         at: [0; LIMITS_MAX],
@@ -48,29 +48,29 @@ impl Slot {
         self.part[limit] = full.part;
     }
 
-    /// Whether every bucket is full at `now`: forgetting the slot changes nothing.
+    /// Whether every bucket is full at `now`: evicting the slot changes nothing.
     pub(crate) fn is_idle(&self, now: u64) -> bool {
         self.at.iter().all(|&at| at < now)
     }
 }
 
-/// Slots by number. Whoever replaces them under a lock should drop them without it: the allocator
-/// may give memory of many others back to the system when it gets this, which takes milliseconds.
+/// Slots by number. Code that replaces them under a lock should drop them without it: freeing them
+/// may make the allocator return other memory to the system too, which takes milliseconds.
 pub(crate) struct Slots {
     first: NonNull<Slot>,
     count: usize,
-    /// Where they lie; none: they are a boxed slice of the allocator's.
+    /// The region that holds them; `None`: they are a boxed slice.
     region: Option<Region>,
 }
 
-// SAFETY: slots are plain numbers and are owned by this value alone: a boxed slice was given up for
-// them (`Slots::new`), or the plot is in `self` and nobody else's (`Region::slots`). So they may move
-// to another thread, as a `Box<[Slot]>` may.
+// SAFETY: slots are plain numbers and are owned by this value alone: a boxed slice was leaked for
+// them (`Slots::new`), or the region is in `self` and has no other owner (`Region::slots`). So they
+// may move to another thread, as a `Box<[Slot]>` may.
 #[expect(unsafe_code, reason = "a pointer is Send by proof only, see above")]
 unsafe impl Send for Slots {}
 
 impl Slots {
-    /// So many empty slots from the allocator.
+    /// Empty slots from the allocator.
     pub(crate) fn new(count: usize) -> Slots {
         let slots = Box::leak(vec![Slot::EMPTY; count].into_boxed_slice());
         Slots {
@@ -80,7 +80,7 @@ impl Slots {
         }
     }
 
-    /// The empty slots of a plot.
+    /// The empty slots of a region.
     pub(crate) fn on_region(plot: Region) -> Slots {
         let (first, count) = plot.slots();
         let used = plot.used;
@@ -89,14 +89,15 @@ impl Slots {
             count,
             region: Some(plot),
         };
-        // What nobody has used is zeros, thus empty, and is better not touched before its time.
+        // A region that was never used is zeros, thus empty, and is better not touched before its
+        // time.
         if used {
             slots.fill(Slot::EMPTY);
         }
         slots
     }
 
-    /// Whether they lie on a plot.
+    /// Whether they lie in a region of huge pages.
     pub(crate) fn is_on_huge_pages(&self) -> bool {
         self.region.is_some()
     }
@@ -108,9 +109,10 @@ impl Deref for Slots {
     #[inline]
     fn deref(&self) -> &[Slot] {
         // SAFETY: `first` and `count` are those of a boxed slice that was leaked for this value, or
-        // of the plot in it: `count` slots, aligned, allocated or mapped until `drop`, and initialised
-        // (the system maps zeros, all else was written as slots, and any bits are numbers). They are
-        // reached through this value only, whose borrow the reference carries.
+        // of the region in it: `count` slots, aligned, allocated or mapped until `drop`, and
+        // initialised (the system maps zeros, everything else was written as slots, and any bits
+        // are numbers). They are reached through this value only, whose borrow the reference
+        // carries.
         #[expect(unsafe_code, reason = "a part of a mapping has no safe owner")]
         unsafe {
             std::slice::from_raw_parts(self.first.as_ptr(), self.count)
@@ -132,12 +134,12 @@ impl DerefMut for Slots {
 impl Drop for Slots {
     fn drop(&mut self) {
         if self.region.is_some() {
-            // The plot gives itself back.
+            // The region releases itself.
             return;
         }
         let slots = ptr::slice_from_raw_parts_mut(self.first.as_ptr(), self.count);
-        // SAFETY: without a plot this is the slice that `new` leaked, whole, and it comes back
-        // once: whoever drops a value does not use it again.
+        // SAFETY: without a region this is the slice that `new` leaked, whole, and it is freed
+        // once: a dropped value is not used again.
         #[expect(unsafe_code, reason = "what was leaked must come back")]
         unsafe {
             drop(Box::from_raw(slots));
@@ -166,7 +168,7 @@ mod tests {
             pages: &ground,
             number: 1,
         };
-        // The other plot keeps the ground mapped, so that this one is not new the second time.
+        // The other region keeps the pages mapped, so that this one is not new the second time.
         let other = RegionHandle { number: 0, ..site }.claim(1_300, 1_900);
         for turn in 0..2 {
             let mut slots = Slots::on_region(site.claim(1_300, 1_900).expect("a plot"));

@@ -6,11 +6,11 @@
 //! limit u32, burst u32, period in ns u64), bytes of all plans (u64), checksum of all before it
 //! (u64). Plans come last because keys may get new ones while the snapshot is written.
 //!
-//! Promises: a restored table grants nothing that the old one would have refused. Bytes that are
-//! cut short, altered or from another build's hash are refused with the reason, never a panic.
+//! Promises: a restored table grants nothing that the old one would have rejected. Bytes that are
+//! cut short, altered or from another build's hash are rejected with the reason, never a panic.
 //! Only keys in debt are written.
 //!
-//! Never: writes a caller's name. The seed is in the bytes: whoever keeps them keeps a secret.
+//! Never: writes a caller's name. The bytes contain the seed, so they are secret.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub enum SnapshotError {
     /// Cut short or altered.
     #[error("the guard snapshot is damaged; start with an empty table or use an older copy")]
     Damaged,
-    /// Written by a build that makes other fingerprints.
+    /// Written by a build with another key hash.
     #[error(
         "the guard snapshot was written by a build with another key hash; start with an empty table"
     )]
@@ -48,8 +48,8 @@ pub enum SnapshotError {
 }
 
 impl GuardTable {
-    /// Appends the state at `now` to `out`. Decisions go on meanwhile; each key is written as it
-    /// was at some moment during the call.
+    /// Appends the state at `now` to `out`. Decisions continue meanwhile; each key is written as it
+    /// was at some time during the call.
     pub fn snapshot(&self, now: Tick, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&MAGIC);
@@ -70,7 +70,7 @@ impl GuardTable {
         out.extend_from_slice(&sum.to_le_bytes());
     }
 
-    /// Writes every key in debt; says how many.
+    /// Writes every key in debt; returns how many.
     fn put_keys(&self, now: u64, out: &mut Vec<u8>) -> u64 {
         let mut plans: Vec<GuardPlan> = self.plans.read().list.clone();
         let mut count = 0;
@@ -88,9 +88,9 @@ impl GuardTable {
         count
     }
 
-    /// The table that was written, `away` later, on a clock that now says `now`. An unknown
-    /// `away` is zero: then nothing was refilled meanwhile. Keys beyond `keys_max` are kept, and
-    /// new ones wait for room.
+    /// The table that was written, `away` later, on a clock that now reads `now`. An unknown `away`
+    /// is zero: then nothing was refilled meanwhile. Keys beyond `keys_max` stay, and new ones wait
+    /// for room.
     ///
     /// # Errors
     /// The bytes are no snapshot, are damaged, or come from a build with another key hash.
@@ -143,7 +143,7 @@ impl GuardTable {
     }
 }
 
-/// A fixed name's fingerprint: tells builds with another hash apart.
+/// A fixed name's fingerprint: detects builds with another hash.
 fn probe(seed: Seed) -> GuardKey {
     Keys::new(seed, "\0snapshot").key(b"a name long enough for the long way of the hash")
 }
@@ -160,7 +160,7 @@ fn put_plans(plans: &[GuardPlan], out: &mut Vec<u8>) {
     }
 }
 
-/// Writes a key that is in debt; says whether it did.
+/// Writes a key that is in debt; returns whether it did.
 fn put_slot(slot: &Slot, plan: &GuardPlan, now: u64, out: &mut Vec<u8>) -> bool {
     let mut record = [0_u8; RECORD_HEAD + RECORD_LIMIT * LIMITS_MAX];
     record[..4].copy_from_slice(&slot.plan.to_le_bytes());
@@ -197,7 +197,7 @@ fn checked(bytes: &[u8]) -> Result<&[u8], SnapshotError> {
     }
 }
 
-/// Against accidents, not against malice. Four lanes, because one would wait for its multiply.
+/// Against accidents, not against attacks. Four lanes, because one would wait for its multiply.
 fn checksum(bytes: &[u8]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut lanes = [1_u64, 2, 3, 4];
@@ -258,7 +258,7 @@ impl Reader<'_> {
 
     fn plans(&mut self) -> Result<Plans, SnapshotError> {
         let mut plans = Plans::default();
-        // Ends: every turn takes bytes, and `Plans` refuses more than PLANS_MAX of them.
+        // Ends: every turn takes bytes, and `Plans` rejects more than PLANS_MAX of them.
         while !self.rest.is_empty() {
             let mut limits = Vec::with_capacity(LIMITS_MAX);
             for _ in 0..self.u64()?.min(LIMITS_MAX as u64 + 1) {

@@ -1,7 +1,7 @@
 //! The table itself: shards, plans, the number of keys, and the sweep.
 //!
 //! Promises: every bound is here. A sweep holds one shard's lock for at most [`SWEEP_HOLD`] slots
-//! at a time (or for one resizing of that shard), so a decision beside it waits for microseconds.
+//! at a time (or for one resizing of that shard), so a concurrent decision waits for microseconds.
 //!
 //! Never: holds the lock of the plan list while it takes a shard's lock.
 
@@ -19,7 +19,7 @@ use super::lock::Lock;
 use super::plan::{GuardPlan, Limit, PlanError};
 use super::shard::Shard;
 
-/// Largest number of keys a table may be made for: 2^28 keys are 25 GB of slots.
+/// The largest number of keys of a table: 2^28 keys are 25 GB of slots.
 pub const KEYS_MAX: usize = 1 << 28;
 
 /// Different plans that one table remembers: 65,536 plans are some 26 MB. Configuration makes tens;
@@ -36,7 +36,7 @@ const SHARD_KEYS: usize = 4_096;
 /// Slots that a sweep visits under one lock: 64 lines are 4 KiB, a few microseconds.
 const SWEEP_HOLD: usize = 64;
 
-/// Slots that a decision looks through for an idle one when the table is full: 2 KiB.
+/// Slots that a decision searches for an idle one when the table is full: 2 KiB.
 pub(super) const ROOM_SEARCH: usize = 32;
 
 const _: () = assert!(
@@ -59,7 +59,7 @@ pub struct GuardTable {
     pub(super) seed: Seed,
     overflow: Keys,
     overflowed: AtomicU64,
-    /// Shard where the next sweep goes on.
+    /// Shard where the next sweep continues.
     sweep_at: AtomicUsize,
 }
 
@@ -73,11 +73,12 @@ pub(super) struct Plans {
 /// What one call of [`GuardTable::sweep`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Slots looked at.
+    /// Slots visited.
     pub visited: usize,
-    /// Keys forgotten because all their buckets were full again.
+    /// Keys evicted because all their buckets were full again.
     pub removed: usize,
-    /// Shards whose end was reached; when it equals the number of shards the whole table was seen.
+    /// Shards whose end was reached; when it equals the number of shards, the sweep has visited the
+    /// whole table.
     pub shards: usize,
 }
 
@@ -125,12 +126,12 @@ impl GuardTable {
     /// neither a reset nor a burst.
     ///
     /// # Errors
-    /// No limit, too many of them, one that cannot be kept, or [`PLANS_MAX`] different plans.
+    /// No limit, too many of them, an impossible one, or [`PLANS_MAX`] different plans.
     pub fn plan(&self, limits: &[Limit]) -> Result<GuardPlan, PlanError> {
         self.plans.write().plan(limits)
     }
 
-    /// Keys held now: those whose buckets were not seen full again.
+    /// Keys held now: those that no sweep has found full again.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
@@ -154,21 +155,21 @@ impl GuardTable {
         self.shards.len()
     }
 
-    /// Bytes that the table holds beside the allocator: huge pages, when it is nearly full. As many
-    /// as a full table fills; those that no key was on yet are not in use.
+    /// Bytes that the table holds outside the allocator: huge pages, when it is nearly full. As
+    /// many as a full table fills; pages that no key has used yet take no memory.
     #[must_use]
     pub fn mapped_bytes(&self) -> usize {
         self.huge_pages.bytes()
     }
 
-    /// Visits at most about `slots` slots, goes on where the last call stopped, and forgets keys
-    /// whose buckets are all full again. Ends early when it has seen the whole table.
+    /// Visits at most about `slots` slots, continues where the last call stopped, and evicts keys
+    /// whose buckets are all full again. Ends early when it has visited the whole table.
     pub fn sweep(&self, now: Tick, slots: usize) -> Swept {
         let mut swept = Swept::default();
         let mut left = slots;
         while left > 0 && swept.shards < self.shards.len() {
             let at = self.sweep_at.load(Ordering::Relaxed) % self.shards.len();
-            // Lives longer than the lock: what was given up is dropped without it, see `Slots`.
+            // Lives longer than the lock: the replaced memory is dropped without it, see `Slots`.
             let visit = self.shards[at]
                 .lock()
                 .sweep(now.nanos(), left.min(SWEEP_HOLD));
@@ -189,7 +190,7 @@ impl GuardTable {
         usize::try_from(key.low & self.mask).unwrap_or(0)
     }
 
-    /// Where shard `number` may lie.
+    /// The region that shard `number` may claim.
     #[inline]
     pub(super) fn region(&self, number: usize) -> RegionHandle<'_> {
         RegionHandle {
@@ -198,7 +199,7 @@ impl GuardTable {
         }
     }
 
-    /// Room for `new` more keys, taken if there is any.
+    /// Reserves room for `new` more keys, if there is any.
     pub(super) fn reserve(&self, new: usize) -> bool {
         let held = self.keys.fetch_add(new, Ordering::Relaxed);
         let fits = held + new <= self.keys_max;

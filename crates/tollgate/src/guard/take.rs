@@ -1,9 +1,9 @@
-//! The questions a table answers, and the fast way to answer the usual one.
+//! The operations of a table, and the fast path for the usual one.
 //!
-//! Promises: a known key that has tokens is decided here, under one lock and in one cache line.
-//! Everything else (new keys, refusals, several keys, other costs) goes the general way.
+//! Promises: a known key with tokens is decided here, under one lock and in one cache line.
+//! Everything else (new keys, rejections, several keys, other costs) takes the general path.
 //!
-//! Never: decides differently from the general way.
+//! Never: decides differently from the general path.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -21,38 +21,38 @@ pub const ASKS_MAX: usize = 8;
 /// `cost` tokens of every limit of `plan`, for `key`.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'p> {
-    /// Who asks.
+    /// The key that is charged.
     pub key: GuardKey,
-    /// What the key may do.
+    /// The limits of the key.
     pub plan: &'p GuardPlan,
-    /// Tokens: 0 only looks, a negative number puts tokens back.
+    /// Tokens: 0 only peeks, a negative number puts tokens back.
     pub cost: i64,
 }
 
 impl Ask<'_> {
-    /// Tokens asked for; none when tokens are put back.
+    /// Tokens requested; none when tokens are put back.
     pub(super) fn wanted(&self) -> u64 {
         u64::try_from(self.cost).unwrap_or(0)
     }
 
-    /// Whether a grant changes the table: a question does not, nor tokens given back to a bucket
-    /// that is full because nobody knows it (`fresh`).
+    /// Whether a grant changes the table: a peek does not, nor tokens put back into a bucket that
+    /// is full because its key is new (`fresh`).
     pub(super) fn writes(&self, fresh: bool) -> bool {
         self.cost > 0 || self.cost < 0 && !fresh
     }
 }
 
-/// What was decided. Two machine words, so that it travels in registers.
+/// The decision. Two machine words, so that it is passed in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Every limit of every ask agreed and was charged.
     Granted {
-        /// Whole tokens left in the emptiest bucket.
+        /// Whole tokens remaining in the emptiest bucket.
         remaining: u32,
     },
-    /// Some limit lacked tokens; nothing was charged. Of several, the one to wait for longest.
+    /// Some limit lacked tokens; nothing was charged. Of several, the one with the longest wait.
     Rejected {
-        /// When the same question would be granted if nobody else asks; never zero.
+        /// When the same ask would be granted if nobody else asks; never zero.
         retry_in_ns: NonZeroU64,
         /// Which ask.
         ask: u8,
@@ -74,7 +74,7 @@ const _: () = assert!(
 );
 
 impl Outcome {
-    /// Whether the caller may go on.
+    /// Whether the ask was granted.
     #[must_use]
     #[inline]
     pub fn is_granted(self) -> bool {
@@ -87,16 +87,16 @@ impl Outcome {
 #[error("{0} asks in one decision; at most {ASKS_MAX} can be decided as one")]
 pub struct TooManyAsks(pub usize);
 
-/// The buckets of one key at one moment.
+/// The buckets of one key at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyView {
-    /// The moment up to which refill is counted.
+    /// The time up to which refill is counted.
     pub last_refill: Tick,
     buckets: [BucketView; LIMITS_MAX],
     count: usize,
 }
 
-/// One bucket at one moment.
+/// One bucket at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BucketView {
     /// Tokens available in millionths, rounded down.
@@ -106,8 +106,8 @@ pub struct BucketView {
 }
 
 impl GuardTable {
-    /// Says that a decision on `key` is coming, so that the processor can bring its slot closer
-    /// meanwhile. Worth calling as soon as the key is known, before the clock is read.
+    /// Announces a decision on `key`, so that the processor can prefetch its slot meanwhile. Worth
+    /// calling as soon as the key is known, before the clock is read.
     #[inline]
     pub fn fetch_ahead(&self, key: GuardKey) {
         self.hints[self.shard_of(key)].fetch_ahead(key);
@@ -141,8 +141,8 @@ impl GuardTable {
         self.take_and_view(asks, now, &mut [])
     }
 
-    /// The same, and what each ask's buckets hold afterwards, as part of the same decision; as
-    /// many as `looks` has places.
+    /// The same, and the buckets of each ask afterwards, as part of the same decision; as many as
+    /// `looks` has places.
     ///
     /// # Errors
     /// More than [`ASKS_MAX`] asks.
@@ -158,7 +158,7 @@ impl GuardTable {
         Ok(self.decide(asks, now, looks))
     }
 
-    /// New keys, refusals, limits with parts; and, seldom, everything else.
+    /// New keys, rejections, limits with parts; and, seldom, everything else.
     #[inline(never)]
     fn take_slow(&self, ask: Ask<'_>, now: Tick) -> Outcome {
         match self.decide_one(ask, now) {
@@ -167,16 +167,15 @@ impl GuardTable {
         }
     }
 
-    /// The usual case: a known key under the plan it is written in, with tokens enough.
+    /// The usual case: a known key under its current plan, with enough tokens.
     ///
-    /// Always inlined: most callers do not look at `remaining`, and then it is not computed.
+    /// Always inlined: most callers ignore `remaining`, and then it is not computed.
     #[inline(always)]
     fn take_known(&self, key: GuardKey, plan: &GuardPlan, cost: u32, now: Tick) -> Option<u32> {
         if cost == 0 || cost > plan.fast_max {
             return None;
         }
-        // The home is computed before the lock is held: under it, every cycle is waited for by
-        // others too.
+        // The home is computed before the lock is held: under it, others wait for every cycle.
         let at = self.shard_of(key);
         let home = self.hints[at].home(key);
         let mut shard = self.shards[at].lock();
@@ -184,7 +183,7 @@ impl GuardTable {
         slot.spend(plan, now.nanos(), u64::from(cost))
     }
 
-    /// What a key's buckets hold, without taking anything.
+    /// The buckets of a key, without taking anything.
     #[must_use]
     pub fn peek(&self, key: GuardKey, plan: &GuardPlan, now: Tick) -> KeyView {
         let mut looks = [KeyView::default()];
@@ -231,10 +230,10 @@ impl KeyView {
 }
 
 impl Slot {
-    /// Takes `cost` tokens of every limit of a plan without parts, or leaves all as they are.
+    /// Takes `cost` tokens of every limit of a plan without parts, or changes nothing.
     ///
     /// Written out for one limit and for three: as a loop over an array it went through the stack
-    /// and cost twice the time. A limit that a plan of two does not have agrees to everything.
+    /// and cost twice the time. The missing third limit of a plan of two never rejects.
     #[inline]
     fn spend(&mut self, plan: &GuardPlan, now: u64, cost: u64) -> Option<u32> {
         let [first, second, third] = &plan.paces;

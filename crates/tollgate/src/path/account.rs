@@ -1,7 +1,8 @@
-//! Accounts: the credentials that tokens are fetched for, and what is posted for them.
+//! Accounts: the credentials that tokens are fetched for, and the requests that fetch them.
 //!
-//! Promises: a key is written as one value, whatever letters it has. Accounts are told apart by a
-//! fingerprint, so that a reload keeps the token of one that has not changed. OAuth 2 as in RFC 6749.
+//! Promises: a key is always written as one value, whatever characters it has. A fingerprint
+//! identifies an account, so a reload keeps the token of an account that has not changed. OAuth 2
+//! follows RFC 6749.
 //!
 //! Never: sends anything.
 
@@ -18,21 +19,21 @@ use tollgate_config::provider::{AuthStyle, Login, OAuth2, Provider};
 use super::query;
 use crate::providers::fingerprint;
 
-/// What stands for the key in the body of a login.
+/// The placeholder for the key in the body of a login.
 const KEY_PLACEHOLDER: &str = "{api_key}";
 
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// A credential that gives tokens.
+/// A credential that tokens are fetched for.
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(super) method: LoginMethod,
     key: Option<Secret>,
     also: Vec<(String, Secret)>,
-    /// A fingerprint of all of it: another credential is another account.
+    /// A fingerprint of all fields: a changed credential is another account.
     id: String,
-    /// Its name in cells.
+    /// Identifies the key in limit cells.
     pub(crate) fingerprint: Arc<str>,
 }
 
@@ -42,7 +43,7 @@ pub(super) enum LoginMethod {
     OAuth2(OAuth2),
 }
 
-/// What is posted.
+/// A request for a token.
 pub(super) struct TokenRequest {
     content_type: &'static str,
     pub(super) body: String,
@@ -50,8 +51,9 @@ pub(super) struct TokenRequest {
 }
 
 impl Account {
-    /// The accounts of a provider's tokens: one for each key of a pool. None if it needs no tokens,
-    /// or if the key that its login needs is missing; then the client's own credential passes.
+    /// The accounts of a provider's tokens: one for each key of a pool. Empty if the provider needs
+    /// no tokens, or if the key for its login is missing; then the client's own credential is
+    /// passed on.
     pub(crate) fn all(provider: &Provider) -> Vec<Arc<Account>> {
         let also = &provider.auth.also;
         match &provider.auth.style {
@@ -127,7 +129,8 @@ impl Account {
         &self.id
     }
 
-    /// What a login posts: the file's body with the key in its place, and further keys beside it.
+    /// The login request: the body of the provider file with the key filled in, plus any further
+    /// keys.
     pub(super) fn login_request(&self, login: &Login) -> TokenRequest {
         let key = self.key.as_ref().map_or("", Secret::expose);
         let template = login.body.expose();
@@ -194,7 +197,7 @@ impl Account {
 }
 
 impl TokenRequest {
-    /// `None`: the credentials have a letter that no header can carry.
+    /// `None`: the credentials contain a character that a header cannot hold.
     pub(super) fn headers(&self) -> Option<HeaderMap> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
@@ -208,7 +211,7 @@ impl TokenRequest {
     }
 }
 
-/// Puts the key where it is meant.
+/// Replaces the placeholder by the key.
 fn insert_key(json: &mut Value, key: &str) {
     match json {
         Value::String(text) if text.contains(KEY_PLACEHOLDER) => {
@@ -220,7 +223,7 @@ fn insert_key(json: &mut Value, key: &str) {
     }
 }
 
-/// One more field of a form.
+/// Appends a field to a form.
 fn push_field(form: &mut String, name: &str, value: &str) {
     if !form.is_empty() {
         form.push('&');

@@ -1,9 +1,9 @@
-//! The permit stage of a call: what to ask the gate for, and what its answer means.
+//! The permit stage of a call: what to request from the gate, and what its verdict means.
 //!
-//! Promises: limits, health, cool-down, degrade, concurrency, connections and this process's pace
-//! are one ask. A call that must not wait is refused at once; one that waits asks again, in its old
-//! place, when the limits or the pace have changed. A permit whose call is given up tells health.
-//! While the ledger's store is lost, what follows is what `on_store_loss` says.
+//! Promises: limits, health, cool-down, degrade, concurrency, connections and this process's
+//! throttle form one ask. A call that must not wait is rejected at once. A call that waits asks
+//! again, with its seniority, when the limits or the throttle change. If a call with a permit is
+//! given up, health learns of it. While the ledger's store is lost, `on_store_loss` decides.
 //!
 //! Never: counts or decides by itself.
 
@@ -45,89 +45,97 @@ pub(crate) struct Grant {
 pub(crate) async fn permit(
     route: &Route,
     credential: &Credential,
-    tries: &mut RetryState,
+    retries: &mut RetryState,
 ) -> Result<Grant, Error> {
-    let live = &route.provider;
-    live.health.sync_once().await;
+    let provider = &route.provider;
+    provider.health.sync_once().await;
     let mut began = None;
-    let place = tries.seniority(|| live.permits.new_seniority());
-    let mut changes = live.health.changes();
-    let mut told = None;
-    let stays_away = || live.permits.cancel_return(place);
+    let seniority = retries.seniority(|| provider.permits.new_seniority());
+    let mut changes = provider.health.changes();
+    let mut reported_loss = None;
+    let cancel_return = || provider.permits.cancel_return(seniority);
     loop {
         changes.mark_unchanged();
-        let edition = live.permits.edition();
-        let plan = live.policy();
-        let look = live.health.view();
-        let began = *began.get_or_insert(look.at);
-        let (wanted, wants) =
-            RequestedLimits::new(route, &plan, credential, &look.throttle, (place, edition));
-        let priority = wanted.priority; // as asked for: it may be raised meanwhile
-        let until = route.queue_deadline(plan.provider.queue.timeout);
-        let loss = live.ledger.loss().or(told.take());
-        if plan.provider.enabled {
-            let scopes = loss.map_or(&live.ledger, |_| &live.local_share.ledger);
-            let may = reject_if_closed(route, &plan, &look.admission, scopes).await;
-            may.inspect_err(|_| stays_away())?;
+        let edition = provider.permits.edition();
+        let policy = provider.policy();
+        let view = provider.health.view();
+        let began = *began.get_or_insert(view.at);
+        let (request, requested) = RequestedLimits::new(
+            route,
+            &policy,
+            credential,
+            &view.throttle,
+            (seniority, edition),
+        );
+        let priority = request.priority; // as requested: it may be raised meanwhile
+        let until = route.queue_deadline(policy.provider.queue.timeout);
+        let loss = provider.ledger.loss().or(reported_loss.take());
+        if policy.provider.enabled {
+            let scopes = loss.map_or(&provider.ledger, |_| &provider.local_share.ledger);
+            let may = reject_if_closed(route, &policy, &view.admission, scopes).await;
+            may.inspect_err(|_| cancel_return())?;
         }
-        let whom = choose_ledger(route, &plan, &wants, wanted, loss).inspect_err(|_| stays_away());
-        let (permits, wanted, is_counted) = whom?;
-        wants.inherit_counts(permits, edition);
-        let Some(answer) = request_permit(route, permits, wanted, &mut changes).await else {
+        let chosen = choose_ledger(route, &policy, &requested, request, loss)
+            .inspect_err(|_| cancel_return());
+        let (permits, request, is_counted) = chosen?;
+        requested.inherit_counts(permits, edition);
+        let Some(result) = request_permit(route, permits, request, &mut changes).await else {
             continue;
         };
-        if wants.continues_for_others(route, &plan, &answer, until, loss) {
-            continue; // somebody more patient waits for it too
+        if requested.continues_for_others(route, &policy, &result, until, loss) {
+            continue; // another caller with more time still waits for it
         }
-        if answer.as_ref().is_err_and(|denied| *denied == Denied::Lost) {
-            // Whoever was told so by the store does not ask it again, even if it is back already.
-            told = loss.is_none().then(|| loss_since_now(live.ledger.at()));
+        if result.as_ref().is_err_and(|denied| *denied == Denied::Lost) {
+            // The store reported the loss to this call, so it does not ask the store again, even if
+            // that is back.
+            reported_loss = loss.is_none().then(|| loss_since_now(provider.ledger.at()));
             continue;
         }
-        let decided = answer
+        let decided = result
             .as_ref()
-            .map_or_else(|_| live.ledger.at(), Permit::granted);
-        tries.waited = tries.waited + decided.since(began);
-        let permit = answer.map_err(|denied| {
-            tries.rates = Rates::rejected(&plan, priority, wants.exhausted_limit(denied));
-            wants.to_error(route, &plan, denied, loss)
+            .map_or_else(|_| provider.ledger.at(), Permit::granted);
+        retries.waited = retries.waited + decided.since(began);
+        let permit = result.map_err(|denied| {
+            retries.rates = Rates::rejected(&policy, priority, requested.exhausted_limit(denied));
+            requested.to_error(route, &policy, denied, loss)
         })?;
-        tries.rates = Rates::granted(&plan, priority, permit.marks());
+        retries.rates = Rates::granted(&policy, priority, permit.marks());
         if !is_counted {
-            live.local_share.record_uncounted();
+            provider.local_share.record_uncounted();
         }
-        return Ok(wants.grant(live, &plan, permit));
+        return Ok(requested.grant(provider, &policy, permit));
     }
 }
 
-/// Goes at once, as most calls may, or stands in line. `None`: it is to be asked for anew, in the old
-/// place, because other limits hold or the pace has changed, or in the name of somebody more urgent.
+/// Gets a permit at once, as most calls do, or waits in the queue. `None`: the call must ask again,
+/// with its seniority, because the limits or the throttle have changed or a more urgent caller has
+/// joined.
 async fn request_permit(
     route: &Route,
     permits: &Permits,
-    wanted: PermitRequest,
+    request: PermitRequest,
     changes: &mut watch::Receiver<u64>,
 ) -> Option<Result<Permit, Denied>> {
-    let answer = match permits.try_acquire(wanted) {
-        Ok(answer) => Some(answer),
+    let result = match permits.try_acquire(request) {
+        Ok(result) => Some(result),
         // On the heap: its size would be that of every call.
-        Err(wanted) => Box::pin(wait_in_queue(route, permits, wanted, changes)).await,
+        Err(request) => Box::pin(wait_in_queue(route, permits, request, changes)).await,
     };
-    answer.filter(|answer| !matches!(answer, Err(Denied::Recalled)))
+    result.filter(|result| !matches!(result, Err(Denied::Recalled)))
 }
 
-/// Stands in line.
+/// Waits in the queue.
 async fn wait_in_queue(
     route: &Route,
     permits: &Permits,
-    wanted: PermitRequest,
+    request: PermitRequest,
     changes: &mut watch::Receiver<u64>,
 ) -> Option<Result<Permit, Denied>> {
-    let (place, who) = (wanted.seniority, (wanted.caller, wanted.priority));
-    let returns = || place.map(|place| permits.expect_return(place, who));
+    let (seniority, who) = (request.seniority, (request.caller, request.priority));
+    let returns = || seniority.map(|seniority| permits.expect_return(seniority, who));
     tokio::select! {
         biased;
-        answer = permits.wait(wanted) => Some(answer),
+        result = permits.wait(request) => Some(result),
         Ok(()) = changes.changed() => {
             returns();
             permits.recheck();
@@ -140,55 +148,57 @@ async fn wait_in_queue(
     }
 }
 
-/// Who is asked, for what, and whether that counts: the ledger, or what stands in while it is lost.
-/// What can never be had is not asked for: a full line would say "later" to it.
+/// Chooses the ledger, the request, and whether the call counts: the provider's ledger, or the
+/// local one while the store is lost. A request that can never be granted fails here: a full queue
+/// would report "later".
 fn choose_ledger<'a>(
     route: &'a Route,
-    plan: &CompiledPolicy,
-    wants: &RequestedLimits,
-    wanted: PermitRequest,
+    policy: &CompiledPolicy,
+    requested: &RequestedLimits,
+    request: PermitRequest,
     loss: Option<StoreLoss>,
 ) -> Result<(&'a Permits, PermitRequest, bool), Error> {
-    let live = &route.provider;
-    if let Some(limit) = &plan.zero_limit {
+    let provider = &route.provider;
+    if let Some(limit) = &policy.zero_limit {
         return Err(no_share(route, limit));
     }
-    if let Some(why) = too_costly(&wanted.terms, wanted.priority) {
-        return Err(wants.to_error(route, plan, Denied::Never(why), None));
+    if let Some(why) = too_costly(&request.terms, request.priority) {
+        return Err(requested.to_error(route, policy, Denied::Never(why), None));
     }
     let Some(loss) = loss else {
-        return Ok((&live.permits, wanted, true));
+        return Ok((&provider.permits, request, true));
     };
-    match live
+    match provider
         .local_share
-        .decide(plan, wanted, wants.local, &live.ledger, loss)
+        .decide(policy, request, requested.local, &provider.ledger, loss)
     {
         LossDecision::Reject(retry_in) => Err(store_lost(route, retry_in)),
-        LossDecision::Ask { wanted, is_counted } => {
-            Ok((&live.local_share.permits, *wanted, is_counted))
-        }
+        LossDecision::Ask {
+            wanted: request,
+            is_counted,
+        } => Ok((&provider.local_share.permits, *request, is_counted)),
     }
 }
 
-/// Is there a door that nobody may wait at?
+/// Rejects a call at once if the provider is closed and waiting is not allowed.
 async fn reject_if_closed(
     route: &Route,
-    plan: &CompiledPolicy,
-    door: &Admission,
+    policy: &CompiledPolicy,
+    admission: &Admission,
     scopes: &Ledger,
 ) -> Result<(), Error> {
     let provider = || route.provider.name.clone();
-    match *door {
+    match *admission {
         Admission::Closed {
             why: BlockReason::CacheOnly,
-            remaining: left,
+            remaining,
             ..
         } => {
             return Err(Error::NotInCache {
                 provider: provider(),
                 entity: route.entity.clone(),
                 reason: Reason::CacheOnly,
-                retry_in: left,
+                retry_in: remaining,
             });
         }
         Admission::Closed {
@@ -209,115 +219,115 @@ async fn reject_if_closed(
             ..
         } => {}
     }
-    let Some(scope) = plan.degrade_scope(route.entity.as_deref()) else {
+    let Some(scope) = policy.degrade_scope(route.entity.as_deref()) else {
         return Ok(());
     };
     match scopes.peek_scope(scope).await {
-        ScopeView::Closed { remaining: left } => Err(Error::NotInCache {
+        ScopeView::Closed { remaining } => Err(Error::NotInCache {
             provider: provider(),
             entity: route.entity.clone(),
             reason: Reason::Degraded,
-            retry_in: left,
+            retry_in: remaining,
         }),
         ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => Ok(()),
     }
 }
 
-/// What an attempt asks for, as far as it must be named if it is refused.
+/// The limits and scopes of an attempt, so that a rejection can name them.
 struct RequestedLimits {
     /// One per term.
     terms: SmallVec<[(CellId, TermKind); 4]>,
-    /// So many of the first terms are limits of the provider.
+    /// The number of leading terms that are limits of the provider.
     limits: usize,
-    /// So many of the last terms are this process's own.
+    /// The number of trailing terms that are local to this process.
     local: usize,
     health: ScopeId,
     cooldown: ScopeId,
-    /// Closed after a loss during which nodes had their shares.
+    /// Closed after a store loss during which nodes used their shares.
     share: Option<ScopeId>,
-    /// What must be taken over first; nothing but for a while after a reload.
+    /// Counts to carry over first; empty except for a while after a reload.
     carries: Vec<Settle>,
 }
 
-/// Which limit a term is. Its name is needed only for a refusal.
+/// Which limit a term belongs to. Only a rejection needs its name.
 #[derive(Clone, Copy, Debug)]
 enum TermKind {
-    /// The meter of the plan with this index.
+    /// The limit of the policy with this index.
     Limit(usize),
-    /// The part of it that the caller may use.
+    /// The caller's share of that limit.
     CallerShare(usize),
-    /// One of this process's own.
+    /// A limit of this process.
     Local(Reason, &'static str),
 }
 
 impl RequestedLimits {
     fn new(
         route: &Route,
-        plan: &CompiledPolicy,
+        policy: &CompiledPolicy,
         credential: &Credential,
         local: &ThrottleRules,
-        (place, edition): (u64, u64),
+        (seniority, edition): (u64, u64),
     ) -> (PermitRequest, RequestedLimits) {
         let who = route.who(credential.fingerprint.as_deref());
-        route.provider.seen_entities.record(plan, who.entity);
-        let mut wants = RequestedLimits {
+        route.provider.seen_entities.record(policy, who.entity);
+        let mut requested = RequestedLimits {
             terms: SmallVec::new(),
             limits: 0,
             local: 0,
             health: route.provider.health.scope(),
-            cooldown: plan.cooldown_scope(who.entity, who.key),
-            share: plan.share_scope,
-            carries: plan.carry_settles(
+            cooldown: policy.cooldown_scope(who.entity, who.key),
+            share: policy.share_scope,
+            carries: policy.carry_settles(
                 &who,
                 route.at_most_permille.is_some(),
                 &route.provider.ledger,
             ),
         };
         let mut terms = Terms::new();
-        for (index, meter) in plan.limits.iter().enumerate() {
-            if let Some(term) = meter.term(&who) {
-                wants.terms.push((term.cell, TermKind::Limit(index)));
+        for (index, limit) in policy.limits.iter().enumerate() {
+            if let Some(term) = limit.term(&who) {
+                requested.terms.push((term.cell, TermKind::Limit(index)));
                 terms.push(term);
             }
         }
-        wants.limits = terms.len();
+        requested.limits = terms.len();
         if let Some(permille) = route.at_most_permille {
-            wants.add_caller_shares(plan, &who, permille, &mut terms);
+            requested.add_caller_shares(policy, &who, permille, &mut terms);
         }
-        wants.add_local(route, plan, local, &mut terms);
-        let wish = route.demand();
-        let wanted = PermitRequest {
+        requested.add_local(route, policy, local, &mut terms);
+        let demand = route.demand();
+        let request = PermitRequest {
             terms,
-            scopes: wants.scopes(plan, who.entity),
-            priority: wish.priority,
-            caller: wish.caller,
-            patience: route.queue_patience(plan.provider.queue.timeout),
+            scopes: requested.scopes(policy, who.entity),
+            priority: demand.priority,
+            caller: demand.caller,
+            patience: route.queue_patience(policy.provider.queue.timeout),
             evidence: Evidence::Report {
-                timeout: plan.provider.timeouts.first_byte,
-                late: plan.provider.late_arrival,
+                timeout: policy.provider.timeouts.first_byte,
+                late: policy.provider.late_arrival,
             },
-            seniority: Some(place),
+            seniority: Some(seniority),
             edition,
         };
-        (wanted, wants)
+        (request, requested)
     }
 
-    /// What was counted under former limits counts under these before anything is asked for.
+    /// Carries counts of replaced limits over to the current ones before anything is requested.
     fn inherit_counts(&self, permits: &Permits, edition: u64) {
         if !self.carries.is_empty() {
             permits.carry(edition, &self.carries);
         }
     }
 
-    /// The terms that concern this process alone: they stand last.
+    /// Adds the terms of this process. They come last.
     fn add_local(
         &mut self,
         route: &Route,
-        plan: &CompiledPolicy,
+        policy: &CompiledPolicy,
         local: &ThrottleRules,
         terms: &mut Terms,
     ) {
-        for (rule, cell, name, reason) in local_limits(&route.provider, plan, local) {
+        for (rule, cell, name, reason) in local_limits(&route.provider, policy, local) {
             if let Some(rule) = rule {
                 self.local += 1;
                 self.terms.push((cell, TermKind::Local(reason, name)));
@@ -332,20 +342,20 @@ impl RequestedLimits {
     }
 
     /// Every scope that must be open.
-    fn scopes(&self, plan: &CompiledPolicy, entity: Option<&str>) -> Scopes {
+    fn scopes(&self, policy: &CompiledPolicy, entity: Option<&str>) -> Scopes {
         let mut scopes = Scopes::new();
-        if plan.provider.enabled {
+        if policy.provider.enabled {
             scopes.push(self.health);
             scopes.push(self.cooldown);
-            scopes.extend(plan.degrade_scope(entity));
+            scopes.extend(policy.degrade_scope(entity));
             scopes.extend(self.share);
         }
         scopes
     }
 
-    fn grant(&self, live: &ActiveProvider, plan: &CompiledPolicy, permit: Permit) -> Grant {
-        let watched = plan.provider.enabled.then(|| live.health.clone());
-        let probe = watched.as_ref().is_some_and(|machine| machine.on_granted());
+    fn grant(&self, provider: &ActiveProvider, policy: &CompiledPolicy, permit: Permit) -> Grant {
+        let watched = policy.provider.enabled.then(|| provider.health.clone());
+        let probe = watched.as_ref().is_some_and(|health| health.on_granted());
         Grant {
             attempt_guard: AttemptGuard {
                 health: watched,
@@ -357,27 +367,27 @@ impl RequestedLimits {
         }
     }
 
-    /// A caller that may use only a part of every limit has that part as limits of its own.
+    /// A caller that may use only a share of every limit gets that share as limits of its own.
     fn add_caller_shares(
         &mut self,
-        plan: &CompiledPolicy,
+        policy: &CompiledPolicy,
         who: &CallAttributes<'_>,
         permille: u16,
         terms: &mut Terms,
     ) {
-        for (index, meter) in plan.limits.iter().enumerate() {
-            if let Some(term) = meter.caller_share(who, permille) {
+        for (index, limit) in policy.limits.iter().enumerate() {
+            if let Some(term) = limit.caller_share(who, permille) {
                 self.terms.push((term.cell, TermKind::CallerShare(index)));
                 terms.push(term);
             }
         }
     }
 
-    /// Why there is no permit, in the words of a refusal.
+    /// Why there is no permit, as an error for the caller.
     fn to_error(
         &self,
         route: &Route,
-        plan: &CompiledPolicy,
+        policy: &CompiledPolicy,
         denied: Denied,
         loss: Option<StoreLoss>,
     ) -> Error {
@@ -389,13 +399,10 @@ impl RequestedLimits {
             retry_in,
         };
         match denied {
-            Denied::Rejected {
-                blocker: place,
-                retry_in,
-            } => match place {
+            Denied::Rejected { blocker, retry_in } => match blocker {
                 Blocker::Cell(cell) => {
                     let index = self.terms.iter().position(|term| term.0 == cell);
-                    let (reason, limit) = self.term_name(plan, index);
+                    let (reason, limit) = self.term_name(policy, index);
                     no_permit(reason, limit, Some(retry_in))
                 }
                 Blocker::Scope(scope) if scope == self.health => Error::Asleep {
@@ -422,37 +429,37 @@ impl RequestedLimits {
                 at: Stage::Waiting,
             },
             Denied::Full => no_permit(Reason::QueueFull, None, Some(Span::from_secs(1))),
-            // More than this node's share ever has.
+            // More than this node's share can ever hold.
             Denied::Never(_) if loss.is_some() => store_lost(route, None),
             Denied::Never(Never::TooCostly { term, .. }) => {
-                let (_, name) = self.term_name(plan, Some(term));
+                let (_, name) = self.term_name(policy, Some(term));
                 no_permit(Reason::TooCostly, name, None)
             }
-            // A recall is not seen here: whoever is recalled asks again.
+            // Not reached for a recall: a recalled call asks again.
             Denied::Lost | Denied::Recalled => store_lost(route, None),
             Denied::Closed => no_permit(Reason::ShuttingDown, None, None),
         }
     }
 
-    /// Its caller's time in line is up. Does it go on for others who have more?
+    /// The caller's time in the queue is up. Does the call continue for others who have more time?
     fn continues_for_others(
         &self,
         route: &Route,
-        plan: &CompiledPolicy,
-        answer: &Result<Permit, Denied>,
+        policy: &CompiledPolicy,
+        result: &Result<Permit, Denied>,
         until: Micros,
         loss: Option<StoreLoss>,
     ) -> bool {
-        let (Err(denied), Some(urgency)) = (answer, &route.shared_demand) else {
+        let (Err(denied), Some(demand)) = (result, &route.shared_demand) else {
             return false;
         };
-        let told = || self.to_error(route, plan, *denied, loss);
+        let error = || self.to_error(route, policy, *denied, loss);
         denied.is_timeout()
             && !route.fallback
-            && urgency.continues_after(until, plan.provider.queue.timeout, told)
+            && demand.continues_after(until, policy.provider.queue.timeout, error)
     }
 
-    /// The limit of the file that refused, by its place.
+    /// The index of the exhausted limit, if it is one of the provider file.
     fn exhausted_limit(&self, denied: Denied) -> Option<(usize, Span)> {
         let Denied::Rejected {
             blocker: Blocker::Cell(cell),
@@ -465,17 +472,17 @@ impl RequestedLimits {
         (index < self.limits).then_some((index, retry_in))
     }
 
-    /// What this term is called, and what a refusal by it is about.
-    fn term_name(&self, plan: &CompiledPolicy, term: Option<usize>) -> (Reason, Option<String>) {
+    /// The name of a term, and the reason of a rejection by it.
+    fn term_name(&self, policy: &CompiledPolicy, term: Option<usize>) -> (Reason, Option<String>) {
         match term.and_then(|term| self.terms.get(term)) {
-            Some((_, TermKind::Limit(index))) => match plan.limits.get(*index) {
-                Some(meter) => (meter.reason(), Some(meter.name.clone())),
+            Some((_, TermKind::Limit(index))) => match policy.limits.get(*index) {
+                Some(limit) => (limit.reason(), Some(limit.name.clone())),
                 None => (Reason::Limit, None),
             },
-            Some((_, TermKind::CallerShare(index))) => match plan.limits.get(*index) {
-                Some(meter) => {
-                    let name = format!("{} (the caller's part)", meter.name);
-                    (meter.reason(), Some(name))
+            Some((_, TermKind::CallerShare(index))) => match policy.limits.get(*index) {
+                Some(limit) => {
+                    let name = format!("{} (the caller's share)", limit.name);
+                    (limit.reason(), Some(name))
                 }
                 None => (Reason::Limit, None),
             },
@@ -485,7 +492,7 @@ impl RequestedLimits {
     }
 }
 
-/// Of this limit the node has no part at all.
+/// The node has no share of this limit.
 fn no_share(route: &Route, limit: &str) -> Error {
     Error::NoPermit {
         provider: route.provider.name.clone(),
@@ -496,17 +503,17 @@ fn no_share(route: &Route, limit: &str) -> Error {
     }
 }
 
-/// The limits of this process alone.
+/// The limits of this process.
 fn local_limits<'a>(
-    live: &ActiveProvider,
-    plan: &'a CompiledPolicy,
+    provider: &ActiveProvider,
+    policy: &'a CompiledPolicy,
     local: &'a ThrottleRules,
 ) -> [(&'a Option<Arc<Rule>>, CellId, &'static str, Reason); 3] {
-    let cells = &live.own_cells;
+    let cells = &provider.own_cells;
     let at_a_time = Reason::Concurrency;
     [
         (
-            &plan.connections,
+            &policy.connections,
             cells.connections,
             "connections",
             at_a_time,
@@ -516,7 +523,7 @@ fn local_limits<'a>(
     ]
 }
 
-/// The store is lost, and `on_store_loss` says no.
+/// The store is lost, and `on_store_loss` rejects the call.
 fn store_lost(route: &Route, retry_in: Option<Span>) -> Error {
     Error::NoPermit {
         provider: route.provider.name.clone(),

@@ -1,8 +1,9 @@
-//! An attempt under way, as health sees it.
+//! Reports the end of an attempt to health.
 //!
-//! Promises: health hears of every attempt exactly once: how it ended, or that nothing was learned.
+//! Promises: health receives exactly one report per attempt: its result, or that nothing was
+//! learned.
 //!
-//! Never: decides what an answer means; `learn` does.
+//! Never: decides what a response means; `learn` does.
 
 use std::sync::Arc;
 
@@ -13,46 +14,46 @@ use tollgate_core::time::{Micros, Span};
 
 use crate::providers::ProviderHealth;
 
-/// An attempt that health waits to hear of. Dropped, it says that nothing was learned.
+/// An attempt that health waits for. Dropped, it reports that nothing was learned.
 #[derive(Debug)]
 pub(crate) struct AttemptGuard {
     pub(super) health: Option<Arc<ProviderHealth>>,
     pub(super) granted: Micros,
-    /// The scope that rests if it is refused.
+    /// The scope that cools down if the attempt is limited.
     pub(super) cooldown: ScopeId,
-    /// It tries whether the provider has recovered.
+    /// It probes whether the provider has recovered.
     pub(crate) probe: bool,
 }
 
 impl AttemptGuard {
-    /// No answer came.
+    /// No response arrived.
     pub(crate) fn failed(self, fault: Fault) {
         self.finish(Class::of_fault(fault), None, None);
     }
 
-    /// The attempt has come to its end. Returns the rest of its scope that begins with it.
+    /// The attempt has ended. Returns the cool-down of its scope that begins with it.
     pub(crate) fn finish(
         mut self,
         class: Class,
         retry_after: Option<Span>,
-        rests: Option<&CooldownSettings>,
+        settings: Option<&CooldownSettings>,
     ) -> Option<Span> {
-        let answer = AttemptResult {
+        let result = AttemptResult {
             class,
             granted: self.granted,
             retry_after,
         };
         self.health
             .take()?
-            .on_response(self.cooldown, answer, rests)
+            .on_response(self.cooldown, result, settings)
     }
 }
 
 impl Drop for AttemptGuard {
     fn drop(&mut self) {
-        if let Some(machine) = self.health.take() {
+        if let Some(health) = self.health.take() {
             let granted = self.granted;
-            machine.on(HealthEvent::Dropped { granted });
+            health.on(HealthEvent::Dropped { granted });
         }
     }
 }

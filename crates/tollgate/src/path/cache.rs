@@ -1,10 +1,10 @@
-//! The cache stage: do we already have an answer that may be used?
+//! The cache stage: is there a cached response that may be used?
 //!
-//! Promises: a call that is answered here costs no permit and touches no limit. An old answer that
-//! may stand in makes waiting optional: the call then asks for a permit that is free now, is not
-//! retried, and falls back to it. What a caller asked for with `X-Tollgate-Cache` is obeyed.
+//! Promises: a call that is served here costs no permit and touches no limit. If a stale response
+//! may be used instead, the call does not wait: it takes a permit only if one is free now, is not
+//! retried, and falls back to the stale response. `X-Tollgate-Cache` is honoured.
 //!
-//! Never: hands an answer to anybody who did not ask as the one did for whom it was made.
+//! Never: serves a response to a request that differs from the one it was made for.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use crate::error::Reason;
 use crate::providers::CompiledPolicy;
 use crate::{Error, ProviderRegistry};
 
-/// Below this part of a limit the quota is short, and adaptive lifetimes are stretched.
+/// The quota is low below one in this many parts of a limit; then adaptive lifetimes are extended.
 const LOW_QUOTA_DIVISOR: u64 = 5;
 
 /// How a call uses the cache (S11).
@@ -43,52 +43,52 @@ pub enum UseCache {
     /// As the provider's file says.
     #[default]
     Yes,
-    /// Not at all: neither look nor keep.
+    /// Not at all: neither read nor store.
     No,
-    /// Nothing else: no answer is 504.
+    /// Only the cache: a miss is 504.
     Only,
-    /// Do not look, but keep.
+    /// Do not read, but store.
     Refresh,
 }
 
-/// What the cache has for a call.
+/// The result of a cache lookup.
 #[derive(Debug)]
 pub(crate) enum CacheResult {
-    /// An answer that may be used.
+    /// A response that may be used.
     Hit(Box<Reply>),
-    /// None: the question must be asked. What it is called when its answer comes back.
+    /// None: the provider must be asked. Carries what is needed to store its response.
     Miss(PendingStore),
 }
 
-/// A question to the cache, kept until its answer is there. Empty: nothing is to be kept.
+/// Passed to the store stage with the response. Empty: nothing is stored.
 #[derive(Debug, Default)]
 pub(crate) struct PendingStore(pub(super) Option<Box<CacheRequest>>);
 
-/// What is known about a question while it is asked.
+/// A request, as the cache sees it.
 #[derive(Debug)]
 pub(crate) struct CacheRequest {
     pub(super) cache: Cache,
     pub(super) key: CacheKey,
     pub(super) url: UrlHash,
     pub(super) at: Wall,
-    /// How often something had been purged.
+    /// The purge count when the request began.
     pub(super) purges: u64,
-    /// The answer is not wanted, but what it changes is.
+    /// The response is not stored, but it invalidates others.
     pub(super) is_write: bool,
-    /// The answer that we have, old.
+    /// The cached response, stale.
     pub(super) object: Option<Arc<CachedResponse>>,
-    /// It may be used if the provider cannot be asked.
+    /// It may be used if the provider cannot be reached.
     pub(super) fallback: bool,
-    /// It is asked for beside an old answer, for nobody.
+    /// A background refresh: no caller waits for it.
     pub(super) is_background: bool,
     /// The request headers as the client sent them.
     pub(super) client_headers: HeaderMap,
-    /// The client's own `Authorization` goes with the call.
+    /// The client's own `Authorization` is sent with the call.
     pub(super) authorization: bool,
     pub(super) demand: Demand,
 }
 
-/// The headers of a message, as the core reads them.
+/// The headers of a message, as `core` reads them.
 #[derive(Debug)]
 pub(super) struct HeaderView<'a>(pub(super) &'a HeaderMap);
 
@@ -100,15 +100,15 @@ impl Headers for HeaderView<'_> {
     }
 }
 
-/// Looks for an answer.
+/// Looks up a response.
 pub(crate) async fn lookup(
-    shop: &ProviderRegistry,
+    registry: &ProviderRegistry,
     route: &mut Route,
 ) -> Result<CacheResult, Error> {
-    let plan = route.provider.policy();
-    let rule = plan.cache.rule(route.entity.as_deref());
+    let policy = route.provider.policy();
+    let rule = policy.cache.rule(route.entity.as_deref());
     let wanted = route.options.cache;
-    // A change is a change, whether its caller uses the cache or not.
+    // A write invalidates, whether its caller uses the cache or not.
     let is_unwanted = wanted == UseCache::No && route.method.is_safe();
     if !rule.is_on() || is_unwanted || bypasses_cache(route) {
         return match wanted {
@@ -118,87 +118,87 @@ pub(crate) async fn lookup(
             }
         };
     }
-    let asked = new_request(shop.cache(), route, &plan, rule);
-    if asked.is_write || wanted == UseCache::Refresh {
+    let request = new_request(registry.cache(), route, &policy, rule);
+    if request.is_write || wanted == UseCache::Refresh {
         return match wanted {
             UseCache::Only => Err(not_in_cache(route)),
-            UseCache::Yes | UseCache::No | UseCache::Refresh => Ok(asked.into_miss()),
+            UseCache::Yes | UseCache::No | UseCache::Refresh => Ok(request.into_miss()),
         };
     }
-    let Some(object) = asked.find(rule).await else {
-        return if asked.demand.only_if_cached || wanted == UseCache::Only {
+    let Some(object) = request.find(rule).await else {
+        return if request.demand.only_if_cached || wanted == UseCache::Only {
             Err(not_in_cache(route))
         } else {
-            Ok(asked.into_miss())
+            Ok(request.into_miss())
         };
     };
-    decide(route, &plan, rule, asked, object).await
+    decide(route, &policy, rule, request, object).await
 }
 
-/// What to do with an answer that was kept.
+/// Decides what to do with a cached response.
 async fn decide(
     route: &mut Route,
-    plan: &CompiledPolicy,
+    policy: &CompiledPolicy,
     rule: &FreshnessRule,
-    mut asked: Box<CacheRequest>,
+    mut request: Box<CacheRequest>,
     object: Arc<CachedResponse>,
 ) -> Result<CacheResult, Error> {
-    let now = asked.at;
-    let mut look = object.freshness.decide(&asked.demand, now);
-    if matches!(look, FreshnessDecision::Fetch { .. })
-        && is_extended(route, plan, rule, &object, now).await
+    let now = request.at;
+    let mut status = object.freshness.decide(&request.demand, now);
+    if matches!(status, FreshnessDecision::Fetch { .. })
+        && is_extended(route, policy, rule, &object, now).await
     {
-        look = FreshnessDecision::Fresh;
+        status = FreshnessDecision::Fresh;
     }
     let only = route.options.cache == UseCache::Only;
     let hit = |why| {
-        let degraded = is_degraded(route, plan);
-        let reply = serve::from_cache(route, &object, &asked.client_headers, now, why, degraded);
+        let degraded = is_degraded(route, policy);
+        let reply = serve::from_cache(route, &object, &request.client_headers, now, why, degraded);
         Ok(CacheResult::Hit(Box::new(reply)))
     };
-    match look {
+    match status {
         FreshnessDecision::Fresh => hit(ServeReason::Fresh),
         FreshnessDecision::Stale { refresh } => {
-            let answer = hit(ServeReason::Allowed);
-            if refresh && !only && !asked.demand.only_if_cached {
-                serve::refresh(route, &asked, object.clone());
+            let result = hit(ServeReason::Allowed);
+            if refresh && !only && !request.demand.only_if_cached {
+                serve::refresh(route, &request, object.clone());
             }
-            answer
+            result
         }
         FreshnessDecision::Fetch { .. } if only && object.freshness.may_serve_stale(now) => {
             hit(ServeReason::CacheOnly)
         }
-        FreshnessDecision::Fetch { .. } if only || asked.demand.only_if_cached => {
+        FreshnessDecision::Fetch { .. } if only || request.demand.only_if_cached => {
             Err(not_in_cache(route))
         }
         FreshnessDecision::Fetch { fallback } => {
-            asked.fallback = fallback;
+            request.fallback = fallback;
             route.fallback = fallback;
-            if asked.may_validate(&route.method) {
+            if request.may_validate(&route.method) {
                 add_validators(&mut route.headers, &object);
             }
-            asked.object = Some(object);
-            Ok(CacheResult::Miss(PendingStore(Some(asked))))
+            request.object = Some(object);
+            Ok(CacheResult::Miss(PendingStore(Some(request))))
         }
     }
 }
 
-/// Looks once more, in memory: between the first look and now somebody else's answer to the same
-/// question may have come. Whoever is about to ask for everybody would ask a second time.
-pub(crate) fn recheck(route: &Route, question: &PendingStore) -> Option<Reply> {
-    let asked = question.0.as_deref()?;
-    if asked.is_write || route.options.cache != UseCache::Yes {
+/// Checks the memory cache again: since the first lookup another call may have stored a response to
+/// the same request. A leader would otherwise fetch it a second time.
+pub(crate) fn recheck(route: &Route, pending: &PendingStore) -> Option<Reply> {
+    let request = pending.0.as_deref()?;
+    if request.is_write || route.options.cache != UseCache::Yes {
         return None;
     }
-    let (plan, now) = (route.provider.policy(), route.provider.ledger.wall());
-    let rule = plan.cache.rule(route.entity.as_deref());
-    let shelf = asked.cache.get_from_memory(&asked.key, now)?;
-    let object = asked.select(rule, &shelf, now)?;
-    if object.freshness.decide(&asked.demand, now) != FreshnessDecision::Fresh {
+    let (policy, now) = (route.provider.policy(), route.provider.ledger.wall());
+    let rule = policy.cache.rule(route.entity.as_deref());
+    let variants = request.cache.get_from_memory(&request.key, now)?;
+    let object = request.select(rule, &variants, now)?;
+    if object.freshness.decide(&request.demand, now) != FreshnessDecision::Fresh {
         return None;
     }
-    let degraded = is_degraded(route, &plan);
-    let client = &asked.client_headers;
+    let degraded = is_degraded(route, &policy);
+    let client = &request.client_headers;
     Some(serve::from_cache(
         route,
         &object,
@@ -214,50 +214,50 @@ impl CacheRequest {
         CacheResult::Miss(PendingStore(Some(self)))
     }
 
-    /// May the provider be asked whether what we have is still the same? Otherwise the conditions
-    /// of the call are its client's, and a 304 is about what the client has.
+    /// May we ask the provider whether the cached response is still valid? Otherwise the conditions
+    /// are the client's, and a 304 refers to the client's own copy.
     pub(super) fn may_validate(&self, method: &Method) -> bool {
         method == Method::GET && !self.client_headers.contains_key(RANGE)
     }
 
-    /// The newest answer for these request headers, wherever it is.
+    /// The newest response for these request headers, from memory or disk.
     async fn find(&self, rule: &FreshnessRule) -> Option<Arc<CachedResponse>> {
-        let mut shelf = self.cache.find(&self.key, self.at).await?;
+        let mut variants = self.cache.find(&self.key, self.at).await?;
         let mut seen: SmallVec<[Variant; VARIANTS_MAX]> = SmallVec::new();
         loop {
-            if let Some(object) = self.select(rule, &shelf, self.at) {
+            if let Some(object) = self.select(rule, &variants, self.at) {
                 return Some(object);
             }
-            if !shelf.is_partial() || seen.len() > VARIANTS_MAX {
+            if !variants.is_partial() || seen.len() > VARIANTS_MAX {
                 return None;
             }
-            // From the second look on those that no shelf holds together with the ones before.
-            shelf = self
+            // Later rounds fetch the variants that did not fit into the set before.
+            variants = self
                 .cache
                 .find_other_variants(&self.key, &seen, self.at)
                 .await?;
-            seen.extend(shelf.objects().iter().map(|object| object.variant));
+            seen.extend(variants.objects().iter().map(|object| object.variant));
         }
     }
 
-    /// The newest answer for these request headers.
+    /// The newest response for these request headers.
     fn select(
         &self,
         rule: &FreshnessRule,
-        shelf: &VariantSet,
+        variants: &VariantSet,
         now: Wall,
     ) -> Option<Arc<CachedResponse>> {
         select(
             &self.cache,
             rule,
             (&self.key, &self.client_headers),
-            shelf,
+            variants,
             now,
         )
     }
 }
 
-/// What the question of a plain call is called and demands, as long as this plan holds.
+/// The cache key and demands of a simple request, valid as long as the policy is.
 #[derive(Debug)]
 pub(super) struct RememberedKey {
     policy: Arc<CompiledPolicy>,
@@ -266,48 +266,48 @@ pub(super) struct RememberedKey {
 }
 
 impl RememberedKey {
-    /// `None`: the cache has no part in this call, or it wants something else of it.
-    pub(super) fn of(shop: &ProviderRegistry, route: &Route) -> Option<RememberedKey> {
-        let plan = route.provider.policy();
-        let rule = plan.cache.rule(route.entity.as_deref());
+    /// `None`: the cache does not handle this call, or the caller wants a special use of it.
+    pub(super) fn of(registry: &ProviderRegistry, route: &Route) -> Option<RememberedKey> {
+        let policy = route.provider.policy();
+        let rule = policy.cache.rule(route.entity.as_deref());
         if !rule.is_on() || route.options.cache != UseCache::Yes || bypasses_cache(route) {
             return None;
         }
         Some(RememberedKey {
-            key: key_parts(shop.cache(), route, &plan).key,
+            key: key_parts(registry.cache(), route, &policy).key,
             demand: Demand::read(rule.mode, &HeaderView(&route.headers)),
-            policy: plan,
+            policy,
         })
     }
 
-    pub(super) fn is_for(&self, plan: &Arc<CompiledPolicy>) -> bool {
-        Arc::ptr_eq(&self.policy, plan)
+    pub(super) fn is_for(&self, policy: &Arc<CompiledPolicy>) -> bool {
+        Arc::ptr_eq(&self.policy, policy)
     }
 
-    /// The answer, if it is in memory and fresh, without a wait and without a question: `None` says
-    /// nothing but that it is worth to `look`.
+    /// The response, if it is fresh and in memory. Never waits. After `None`, `lookup` may still
+    /// find one.
     pub(super) fn in_memory(
         &self,
-        shop: &ProviderRegistry,
+        registry: &ProviderRegistry,
         route: &Route,
     ) -> Option<(Arc<CachedResponse>, Wall)> {
-        let cache = shop.cache();
+        let cache = registry.cache();
         let now = route.provider.ledger.wall();
-        let shelf = cache.get_from_memory(&self.key, now)?;
+        let variants = cache.get_from_memory(&self.key, now)?;
         let rule = self.policy.cache.rule(route.entity.as_deref());
-        let object = select(cache, rule, (&self.key, &route.headers), &shelf, now)?;
+        let object = select(cache, rule, (&self.key, &route.headers), &variants, now)?;
         let is_fresh = object.freshness.decide(&self.demand, now) == FreshnessDecision::Fresh;
         (is_fresh && !is_degraded(route, &self.policy)).then_some((object, now))
     }
 }
 
-/// The newest answer for these request headers. What was kept under an earlier rule lasts no longer than
-/// the one of now lets it.
+/// The newest response for these request headers. One stored under an earlier rule lasts no longer
+/// than the current rule allows.
 fn select(
     cache: &Cache,
     rule: &FreshnessRule,
     (key, client): (&CacheKey, &HeaderMap),
-    shelf: &VariantSet,
+    variants: &VariantSet,
     now: Wall,
 ) -> Option<Arc<CachedResponse>> {
     let headers = HeaderView(client);
@@ -315,7 +315,7 @@ fn select(
         object.variant == variant(cache.salt(), &object.vary_names, &headers)
             && !cache.is_invalid(key, object, now)
     };
-    let found = shelf.objects().iter().find(fits)?;
+    let found = variants.objects().iter().find(fits)?;
     let kept = rule.limit_lifetime(found.freshness, found.status.as_u16(), found.stored);
     if kept == found.freshness {
         return Some(found.clone());
@@ -326,23 +326,23 @@ fn select(
     }))
 }
 
-/// What a question is called.
+/// The cache key of a request.
 struct KeyParts {
     key: CacheKey,
     url: UrlHash,
-    /// Our own key takes the place of the client's `Authorization`.
+    /// Our own key replaces the client's `Authorization`.
     is_replaced: bool,
 }
 
-fn key_parts(cache: &Cache, route: &Route, plan: &CompiledPolicy) -> KeyParts {
-    let is_ours = credential::uses_own_key(route, plan);
-    let style = &plan.provider.auth.style;
+fn key_parts(cache: &Cache, route: &Route, policy: &CompiledPolicy) -> KeyParts {
+    let is_ours = credential::uses_own_key(route, policy);
+    let style = &policy.provider.auth.style;
     let written = route.query.as_deref().unwrap_or_default();
     let query = match style {
         AuthStyle::Query { name } if is_ours => Cow::from(query::without_parameter(written, name)),
         _ => Cow::from(written),
     };
-    let place = RequestUrl {
+    let request_url = RequestUrl {
         tls: route.origin.tls,
         host: route.origin.host.as_str(),
         port: route.origin.port,
@@ -360,17 +360,17 @@ fn key_parts(cache: &Cache, route: &Route, plan: &CompiledPolicy) -> KeyParts {
     };
     let mut ours: SmallVec<[&str; 4]> = smallvec![route.provider.name.as_str()];
     if is_ours {
-        ours.extend(credential::fingerprints(plan));
+        ours.extend(credential::fingerprints(policy));
     }
-    ours.extend(plan.cache.request_fingerprint.as_deref());
-    let url = place.hash(cache.salt());
+    ours.extend(policy.cache.request_fingerprint.as_deref());
+    let url = request_url.hash(cache.salt());
     let keyed = KeyInputs {
         url,
         entity: route.entity.as_deref(),
         provider_and_keys: &ours,
         headers: &route.headers,
         replaced_header: replaced.as_deref(),
-        mode: plan.cache.rule(route.entity.as_deref()).mode,
+        mode: policy.cache.rule(route.entity.as_deref()).mode,
     };
     KeyParts {
         key: keyed.key(cache.salt()),
@@ -379,18 +379,18 @@ fn key_parts(cache: &Cache, route: &Route, plan: &CompiledPolicy) -> KeyParts {
     }
 }
 
-/// Puts the question to the cache.
+/// Describes a request to the cache.
 fn new_request(
     cache: &Cache,
     route: &Route,
-    plan: &CompiledPolicy,
+    policy: &CompiledPolicy,
     rule: &FreshnessRule,
 ) -> Box<CacheRequest> {
     let KeyParts {
         key,
         url,
         is_replaced,
-    } = key_parts(cache, route, plan);
+    } = key_parts(cache, route, policy);
     Box::new(CacheRequest {
         key,
         url,
@@ -407,8 +407,8 @@ fn new_request(
     })
 }
 
-/// Calls that a cache has no part in: a safe method that is not GET or HEAD, a body, a condition
-/// that only the provider can judge, a part of what has no body, or the wish to speak another protocol.
+/// Requests that the cache does not handle: a safe method other than GET and HEAD, a body, a
+/// condition that only the provider can evaluate, a range of a HEAD, or a protocol upgrade.
 fn bypasses_cache(route: &Route) -> bool {
     if matches!(
         route.method,
@@ -427,7 +427,7 @@ fn bypasses_cache(route: &Route) -> bool {
             || has(IF_UNMODIFIED_SINCE))
 }
 
-/// Asks whether what we have is still the same, in place of what the client asked.
+/// Asks whether the cached response is still valid, in place of the client's own conditions.
 pub(super) fn add_validators(headers: &mut HeaderMap, object: &CachedResponse) {
     for (ours, theirs) in [(ETAG, IF_NONE_MATCH), (LAST_MODIFIED, IF_MODIFIED_SINCE)] {
         headers.remove(&theirs);
@@ -437,43 +437,43 @@ pub(super) fn add_validators(headers: &mut HeaderMap, object: &CachedResponse) {
     }
 }
 
-/// S13: while the quota is short, an adaptive answer is good for twice its lifetime.
+/// S13: while the quota is low, an adaptive response lives twice as long.
 async fn is_extended(
     route: &Route,
-    plan: &CompiledPolicy,
+    policy: &CompiledPolicy,
     rule: &FreshnessRule,
     object: &CachedResponse,
     now: Wall,
 ) -> bool {
-    // Where the answer itself says how long it is good, that is how long.
-    let adapts = plan.cache.adaptive && rule.mode == FreshnessMode::Ttl;
+    // A lifetime that the response itself states is not extended.
+    let adapts = policy.cache.adaptive && rule.mode == FreshnessMode::Ttl;
     let Some(range) = rule.lifetime.range().filter(|_| adapts) else {
         return false;
     };
     let more = lengthened(object.freshness.lifetime, range) - object.freshness.lifetime;
-    now < object.freshness.fresh_until + more && is_quota_low(route, plan).await
+    now < object.freshness.fresh_until + more && is_quota_low(route, policy).await
 }
 
-/// Is little left of any limit on calls, whichever key is used?
-async fn is_quota_low(route: &Route, plan: &CompiledPolicy) -> bool {
-    let mut keys = credential::fingerprints(plan).peekable();
+/// Is the quota of any limit on calls low, for every key?
+async fn is_quota_low(route: &Route, policy: &CompiledPolicy) -> bool {
+    let mut keys = credential::fingerprints(policy).peekable();
     if keys.peek().is_none() {
-        return is_quota_low_for(route, plan, None).await;
+        return is_quota_low_for(route, policy, None).await;
     }
     for key in keys {
-        if !is_quota_low_for(route, plan, Some(key)).await {
+        if !is_quota_low_for(route, policy, Some(key)).await {
             return false;
         }
     }
     true
 }
 
-async fn is_quota_low_for(route: &Route, plan: &CompiledPolicy, key: Option<&str>) -> bool {
+async fn is_quota_low_for(route: &Route, policy: &CompiledPolicy, key: Option<&str>) -> bool {
     let who = route.who(key);
-    let meters = plan.limits.iter();
-    let cells: Vec<_> = meters
-        .filter(|meter| meter.counts_calls() && !meter.is_concurrency())
-        .map(|meter| (meter.cell_of(&who), meter.rule.clone()))
+    let limits = policy.limits.iter();
+    let cells: Vec<_> = limits
+        .filter(|limit| limit.counts_calls() && !limit.is_concurrency())
+        .map(|limit| (limit.cell_of(&who), limit.rule.clone()))
         .collect();
     let views = route.provider.ledger.peek(cells).await;
     views
@@ -481,10 +481,10 @@ async fn is_quota_low_for(route: &Route, plan: &CompiledPolicy, key: Option<&str
         .any(|view| view.remaining.saturating_mul(LOW_QUOTA_DIVISOR) < view.limit)
 }
 
-/// Is the entity served from the cache only, because little is left? It is said with a hit, and no hit
-/// waits to hear it.
-fn is_degraded(route: &Route, plan: &CompiledPolicy) -> bool {
-    let scope = plan.degrade_scope(route.entity.as_deref());
+/// Is the entity in degrade mode, served from the cache only? Reported with a hit, and read from
+/// the last-seen state: a hit never waits.
+fn is_degraded(route: &Route, policy: &CompiledPolicy) -> bool {
+    let scope = policy.degrade_scope(route.entity.as_deref());
     scope.is_some_and(|scope| {
         matches!(
             route.provider.ledger.last_seen_scope(scope),
@@ -493,7 +493,7 @@ fn is_degraded(route: &Route, plan: &CompiledPolicy) -> bool {
     })
 }
 
-/// Only the cache may answer, and it has nothing.
+/// Only the cache may serve this call, and it has no response.
 fn not_in_cache(route: &Route) -> Error {
     Error::NotInCache {
         provider: route.provider.name.clone(),

@@ -1,7 +1,7 @@
-//! The connect stage: a connection that is ready, before a permit is asked for.
+//! The connect stage: a ready connection, before a permit is requested.
 //!
-//! Promises: name, TCP and TLS failures cost no permit, and no handshake lies between permit and
-//! bytes. A provider that rests is not even connected to: its probe opens the connection.
+//! Promises: DNS, TCP and TLS failures cost no permit, and no handshake lies between permit and
+//! bytes. Tollgate does not connect to a sleeping provider: its probe opens the connection.
 //!
 //! Never: holds a connection while its call waits.
 
@@ -16,23 +16,23 @@ use crate::event::LogEvent;
 use crate::pool::{ConnectError, ExpectedCall};
 use crate::providers::CompiledPolicy;
 
-/// When to come back if this process has no descriptor left: calls end all the time.
+/// When to come back if this process has no file descriptor left: calls end all the time.
 const NO_DESCRIPTOR_RETRY: Span = Span::from_secs(1);
 
-/// Makes sure that there will be a connection.
+/// Makes sure that a connection is ready or being opened.
 pub(crate) async fn connect(
     route: &Route,
-    plan: &CompiledPolicy,
+    policy: &CompiledPolicy,
 ) -> Result<ExpectedCall, AttemptError> {
     let live = &route.provider;
     let expected = live.pool.expect(&route.origin);
-    let patience = timeout(route, plan);
+    let patience = timeout(route, policy);
     if matches!(live.health.view().admission, Admission::Open)
-        && let Err(unreached) = expected.warm(plan.connections_max, patience).await
+        && let Err(unreached) = expected.warm(policy.connections_max, patience).await
     {
-        let ended = connect_failure(route, plan, patience, unreached);
+        let ended = connect_failure(route, policy, patience, unreached);
         if let AttemptError::Fault { fault, .. } = ended
-            && plan.provider.enabled
+            && policy.provider.enabled
         {
             live.health.on(HealthEvent::Completed(AttemptResult {
                 class: Class::of_fault(fault),
@@ -46,24 +46,24 @@ pub(crate) async fn connect(
 }
 
 /// How long connecting may take.
-pub(crate) fn timeout(route: &Route, plan: &CompiledPolicy) -> Span {
-    let most = plan.provider.timeouts.connect;
+pub(crate) fn timeout(route: &Route, policy: &CompiledPolicy) -> Span {
+    let most = policy.provider.timeouts.connect;
     route.remaining().map_or(most, |left| left.min(most))
 }
 
-/// What a failure to connect, within this time, means for the call.
+/// What a failure to connect within `most` means for the call.
 pub(crate) fn connect_failure(
     route: &Route,
-    plan: &CompiledPolicy,
+    policy: &CompiledPolicy,
     most: Span,
     unreached: ConnectError,
 ) -> AttemptError {
     let provider = route.provider.name.clone();
     match unreached {
         // The caller's time, not the provider's: it says nothing about the provider.
-        ConnectError::Fault(Fault::Timeout) if most < plan.provider.timeouts.connect => {
+        ConnectError::Fault(Fault::Timeout) if most < policy.provider.timeouts.connect => {
             match route.remaining() {
-                // A joiner has brought more.
+                // A follower has brought more time.
                 Some(left) if left > Span::ZERO => AttemptError::Again,
                 Some(_) | None => AttemptError::Stop(Error::TooLate {
                     provider,

@@ -1,10 +1,10 @@
-//! The credential stage: which key or token goes with this attempt?
+//! The credential stage: which key or token is sent with this attempt?
 //!
-//! Promises: of a pool, the key that is free first; one that was refused goes aside while others
-//! serve. A client's own credential wins where the file says so, and is counted by its fingerprint.
-//! A token that met a 401 is renewed once for the call; a second 401 is the caller's.
+//! Promises: picks the key of a pool that is free first, and suspends a rejected key while others
+//! serve. A client's own credential wins where the provider file says so, and is counted by its
+//! fingerprint. A 401 renews the token once per call; a second 401 goes to the caller.
 //!
-//! Never: adds a key to a request. `send` does, and only there.
+//! Never: adds a key to a request. Only `send` does.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -28,23 +28,23 @@ use crate::Error;
 use crate::event::LogEvent;
 use crate::providers::{CompiledPolicy, fingerprint};
 
-/// How long a refused key is left alone where the provider does not say: long enough not to annoy,
-/// short enough that a repaired account serves again the same day.
+/// How long a rejected key is suspended if the provider does not say: long enough not to annoy,
+/// short enough that a fixed account serves again the same day.
 const SUSPEND_FOR: Span = Span::from_secs(300);
 
 /// The credential of one attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct Credential {
-    /// Whose key it is.
+    /// Where the key comes from.
     pub(crate) source: CredentialSource,
-    /// Its name in cells; `None` if there is none at all.
+    /// Identifies the key in limit cells; `None` if there is no key.
     pub(crate) fingerprint: Option<Arc<str>>,
 }
 
-/// Whose key a call carries.
+/// Where the key of a call comes from.
 #[derive(Clone, Debug)]
 pub(crate) enum CredentialSource {
-    /// What the client sent, or nothing.
+    /// The client's own credential, or none.
     Client,
     /// The key with this index in the pool.
     Key(usize),
@@ -52,162 +52,165 @@ pub(crate) enum CredentialSource {
     Token(HeldToken),
 }
 
-/// Keys that were refused, by mark, and until when they are left alone.
+/// Rejected keys by fingerprint, and until when each is suspended.
 #[derive(Debug, Default)]
 pub(crate) struct SuspendedKeys {
     until: Mutex<HashMap<String, Micros>>,
 }
 
 /// Chooses the credential of an attempt.
-pub(crate) async fn choose(route: &Route, plan: &CompiledPolicy) -> Result<Credential, Error> {
-    if !uses_own_key(route, plan) {
+pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Credential, Error> {
+    if !uses_own_key(route, policy) {
         return Ok(Credential {
             source: CredentialSource::Client,
-            fingerprint: client_credential(route, plan)
+            fingerprint: client_credential(route, policy)
                 .as_deref()
                 .map(|key| fingerprint(key).into()),
         });
     }
-    if !plan.accounts.is_empty() {
-        return with_token(route, plan).await;
+    if !policy.accounts.is_empty() {
+        return with_token(route, policy).await;
     }
-    let index = best_key(route, plan).await;
+    let index = best_key(route, policy).await;
     Ok(Credential {
         source: CredentialSource::Key(index),
-        fingerprint: fingerprint_of(plan, index).cloned(),
+        fingerprint: fingerprint_of(policy, index).cloned(),
     })
 }
 
-/// The marks of all keys and accounts of ours.
-pub(crate) fn fingerprints(plan: &CompiledPolicy) -> impl Iterator<Item = &str> {
-    (0..key_count(plan)).filter_map(|index| Some(&**fingerprint_of(plan, index)?))
+/// The fingerprints of all our keys and accounts.
+pub(crate) fn fingerprints(policy: &CompiledPolicy) -> impl Iterator<Item = &str> {
+    (0..key_count(policy)).filter_map(|index| Some(&**fingerprint_of(policy, index)?))
 }
 
-/// Will a key of ours go with the call?
-pub(crate) fn uses_own_key(route: &Route, plan: &CompiledPolicy) -> bool {
-    let auth = &plan.provider.auth;
+/// Is one of our keys sent with the call?
+pub(crate) fn uses_own_key(route: &Route, policy: &CompiledPolicy) -> bool {
+    let auth = &policy.provider.auth;
     let has_own =
-        key_count(plan) > 0 && !matches!(auth.style, AuthStyle::None) && route.is_own_origin;
-    has_own && (auth.replace || client_credential(route, plan).is_none())
+        key_count(policy) > 0 && !matches!(auth.style, AuthStyle::None) && route.is_own_origin;
+    has_own && (auth.replace || client_credential(route, policy).is_none())
 }
 
-fn client_credential(route: &Route, plan: &CompiledPolicy) -> Option<String> {
-    let style = &plan.provider.auth.style;
+fn client_credential(route: &Route, policy: &CompiledPolicy) -> Option<String> {
+    let style = &policy.provider.auth.style;
     find_client_credential(style, &route.headers, route.query.as_deref())
 }
 
-/// The token of the key that is free first; where its login is refused, that of the next.
-async fn with_token(route: &Route, plan: &CompiledPolicy) -> Result<Credential, Error> {
-    let mut left = plan.accounts.len();
+/// The token of the key that is free first. If its login is rejected, the token of the next key.
+async fn with_token(route: &Route, policy: &CompiledPolicy) -> Result<Credential, Error> {
+    let mut remaining = policy.accounts.len();
     loop {
-        let index = best_key(route, plan).await;
-        let Some(account) = plan.accounts.get(index).or(plan.accounts.first()) else {
+        let index = best_key(route, policy).await;
+        let Some(account) = policy.accounts.get(index).or(policy.accounts.first()) else {
             return Err(Error::Malformed(
                 "the provider has no account to log in with",
             ));
         };
-        left = left.saturating_sub(1);
-        match token::acquire(route, plan, account).await {
+        remaining = remaining.saturating_sub(1);
+        match token::acquire(route, policy, account).await {
             Ok(held) => {
                 return Ok(Credential {
                     source: CredentialSource::Token(held),
                     fingerprint: Some(account.fingerprint.clone()),
                 });
             }
-            Err(Error::NoCredential { why, .. }) if why.is_permanent() && left > 0 => {
-                suspend_key(route, plan, &account.fingerprint, None);
+            Err(Error::NoCredential { why, .. }) if why.is_permanent() && remaining > 0 => {
+                suspend_key(route, policy, &account.fingerprint, None);
             }
             Err(error) => return Err(error),
         }
     }
 }
 
-/// What an answer says about its credential. `OtherKey`: the call is made with another one.
+/// Applies what a response says about its credential. `OtherKey`: the call is made again with
+/// another one.
 pub(crate) async fn on_response(
     route: &Route,
-    plan: &CompiledPolicy,
+    policy: &CompiledPolicy,
     credential: &Credential,
-    tries: &mut RetryState,
-    answered: UpstreamResponse,
+    retries: &mut RetryState,
+    response: UpstreamResponse,
 ) -> Result<UpstreamResponse, AttemptError> {
     let has_next = match &credential.source {
         CredentialSource::Client => false,
         CredentialSource::Token(held) => {
-            renews_token(route, held, tries, &answered)
-                || switches_key(route, plan, credential, tries, &answered).await
+            renews_token(route, held, retries, &response)
+                || switches_key(route, policy, credential, retries, &response).await
         }
-        CredentialSource::Key(_) => switches_key(route, plan, credential, tries, &answered).await,
+        CredentialSource::Key(_) => {
+            switches_key(route, policy, credential, retries, &response).await
+        }
     };
-    // A refused call was not carried out, so whatever it was, it may be made again.
+    // The provider did not carry out a rejected call, so any method may be repeated.
     if !has_next || !route.payload.is_resendable() {
-        return Ok(answered);
+        return Ok(response);
     }
-    // On the heap: its size would be that of every call.
-    Box::pin(retry::discard(answered)).await;
+    // On the heap: every call's future would otherwise grow by its size.
+    Box::pin(retry::discard(response)).await;
     Err(AttemptError::OtherKey)
 }
 
-/// A 401 asks for a new token, once for each call.
+/// A 401 renews the token, once per call.
 fn renews_token(
     route: &Route,
     held: &HeldToken,
-    tries: &mut RetryState,
-    answered: &UpstreamResponse,
+    retries: &mut RetryState,
+    response: &UpstreamResponse,
 ) -> bool {
-    let is_refused = answered.head.status.as_u16() == 401;
+    let is_refused = response.head.status.as_u16() == 401;
     let now = route.provider.ledger.at();
-    if tries.token_renewed {
+    if retries.token_renewed {
         held.on_retry_response(is_refused, now, route.provider.health.roll_dice());
         return false;
     }
-    tries.token_renewed = is_refused && held.rejected(now);
-    tries.token_renewed
+    retries.token_renewed = is_refused && held.rejected(now);
+    retries.token_renewed
 }
 
-/// A key of a pool that was refused goes aside. Is there another that is free?
+/// Suspends a rejected key of a pool. Is another one free?
 async fn switches_key(
     route: &Route,
-    plan: &CompiledPolicy,
+    policy: &CompiledPolicy,
     credential: &Credential,
-    tries: &mut RetryState,
-    answered: &UpstreamResponse,
+    retries: &mut RetryState,
+    response: &UpstreamResponse,
 ) -> bool {
-    let Some(mark) = credential
+    let Some(fingerprint) = credential
         .fingerprint
         .as_deref()
-        .filter(|_| key_count(plan) > 1)
+        .filter(|_| key_count(policy) > 1)
     else {
         return false;
     };
-    let status = answered.head.status.as_u16();
+    let status = response.head.status.as_u16();
     let is_token = matches!(credential.source, CredentialSource::Token(_));
-    let is_refused = match answered.verdict {
-        // The key's quota or its bill, in the provider's own words.
+    let is_refused = match response.verdict {
+        // The key's quota or bill, as the provider reports it.
         LimitVerdict::Spent => true,
         LimitVerdict::Limited | LimitVerdict::Overloaded | LimitVerdict::Passed => {
             status == 401 && !is_token
         }
     };
-    let is_cooling = answered.class == Class::Limited && plan.cools_per_key();
+    let is_cooling = response.class == Class::Limited && policy.cools_per_key();
     if is_refused {
         let provider = &route.provider.name;
         LogEvent::KeySuspended { provider, status }.emit();
-        suspend_key(route, plan, mark, answered.retry_after);
+        suspend_key(route, policy, fingerprint, response.retry_after);
     }
-    if !(is_refused || is_cooling) || tries.key_switches + 1 >= key_count(plan) {
+    if !(is_refused || is_cooling) || retries.key_switches + 1 >= key_count(policy) {
         return false;
     }
-    tries.key_switches += 1;
-    let next = best_key(route, plan).await;
-    availability(route, plan, next).await.after == Span::ZERO
+    retries.key_switches += 1;
+    let next = best_key(route, policy).await;
+    availability(route, policy, next).await.after == Span::ZERO
 }
 
-fn suspend_key(route: &Route, plan: &CompiledPolicy, mark: &str, told: Option<Span>) {
-    let until = route.provider.ledger.at() + told.unwrap_or(SUSPEND_FOR);
-    let mut aside = route.provider.suspended_keys.until.lock();
-    // Bounded by the pool: keys of former files go.
-    aside.retain(|known, _| fingerprints(plan).any(|mark| mark == known));
-    aside.insert(mark.to_owned(), until);
+fn suspend_key(route: &Route, policy: &CompiledPolicy, fingerprint: &str, reported: Option<Span>) {
+    let until = route.provider.ledger.at() + reported.unwrap_or(SUSPEND_FOR);
+    let mut suspended = route.provider.suspended_keys.until.lock();
+    // Bounded by the pool: keys of earlier files are removed.
+    suspended.retain(|known, _| fingerprints(policy).any(|fingerprint| fingerprint == known));
+    suspended.insert(fingerprint.to_owned(), until);
 }
 
 /// The credential that the client sent itself, where this provider expects one.
@@ -232,34 +235,36 @@ fn find_client_credential(
 }
 
 /// How many keys there are to choose from.
-fn key_count(plan: &CompiledPolicy) -> usize {
-    plan.accounts.len().max(match plan.provider.auth.style {
-        // Without an account its keys are of no use.
+fn key_count(policy: &CompiledPolicy) -> usize {
+    policy.accounts.len().max(match policy.provider.auth.style {
+        // Keys without an account cannot be used.
         AuthStyle::OAuth2(_) | AuthStyle::Login(_) => 0,
         AuthStyle::None
         | AuthStyle::Query { .. }
         | AuthStyle::Header { .. }
         | AuthStyle::Bearer
-        | AuthStyle::Basic => plan.keys.len(),
+        | AuthStyle::Basic => policy.keys.len(),
     })
 }
 
-/// A key's name in cells.
-fn fingerprint_of(plan: &CompiledPolicy, index: usize) -> Option<&Arc<str>> {
-    let of_source = plan.accounts.get(index).map(|account| &account.fingerprint);
-    of_source.or_else(|| plan.keys.get(index).map(|key| &key.fingerprint))
+/// The fingerprint of a key.
+fn fingerprint_of(policy: &CompiledPolicy, index: usize) -> Option<&Arc<str>> {
+    let of_source = policy
+        .accounts
+        .get(index)
+        .map(|account| &account.fingerprint);
+    of_source.or_else(|| policy.keys.get(index).map(|key| &key.fingerprint))
 }
 
-/// When a key may be used, and how much of its tightest limit is left.
+/// When a key may be used, and what remains of its tightest limit.
 struct KeyAvailability {
     after: Span,
     remaining: u64,
 }
 
-/// The key that is free first; of those that are free, the one with most left; among equals they
-/// take turns.
-async fn best_key(route: &Route, plan: &CompiledPolicy) -> usize {
-    let count = key_count(plan);
+/// The key that is free first; among free keys the one with most remaining; equal keys take turns.
+async fn best_key(route: &Route, policy: &CompiledPolicy) -> usize {
+    let count = key_count(policy);
     if count < 2 {
         return 0;
     }
@@ -267,9 +272,9 @@ async fn best_key(route: &Route, plan: &CompiledPolicy) -> usize {
     let mut best = None;
     for step in 0..count {
         let index = turn.wrapping_add(step) % count;
-        let KeyAvailability { after, remaining } = availability(route, plan, index).await;
+        let KeyAvailability { after, remaining } = availability(route, policy, index).await;
         let rank = (Reverse(after), remaining);
-        // Of equals the first one stays: it is its turn.
+        // The first of equal keys stays: it is its turn.
         if best.is_none_or(|(first, _)| rank > first) {
             best = Some((rank, index));
         }
@@ -277,46 +282,47 @@ async fn best_key(route: &Route, plan: &CompiledPolicy) -> usize {
     best.map_or(0, |(_, index)| index)
 }
 
-async fn availability(route: &Route, plan: &CompiledPolicy, index: usize) -> KeyAvailability {
-    let (live, mark) = (
+async fn availability(route: &Route, policy: &CompiledPolicy, index: usize) -> KeyAvailability {
+    let (live, fingerprint) = (
         &route.provider,
-        fingerprint_of(plan, index).map(|mark| &**mark),
+        fingerprint_of(policy, index).map(|fingerprint| &**fingerprint),
     );
-    let who = route.who(mark);
-    let cells: Vec<_> = plan
+    let who = route.who(fingerprint);
+    let cells: Vec<_> = policy
         .limits
         .iter()
-        .filter(|meter| meter.per == Per::ApiKey && meter.counts_calls())
-        .map(|meter| (meter.cell_of(&who), meter.rule.clone()))
+        .filter(|limit| limit.per == Per::ApiKey && limit.counts_calls())
+        .map(|limit| (limit.cell_of(&who), limit.rule.clone()))
         .collect();
     let views = live.ledger.peek(cells).await;
     let remaining = views.iter().map(|view| view.remaining).min();
     let empty = views.iter().filter(|view| view.remaining == 0);
-    // Nobody knows when: after all others.
+    // Unknown: after all others.
     let full = empty.map(|view| view.reset_after.unwrap_or(Span(u64::MAX)));
-    let aside = mark.and_then(|mark| live.suspended_keys.until.lock().get(mark).copied());
-    let aside = aside.map(|until| until.since(live.ledger.at()));
+    let suspended = fingerprint
+        .and_then(|fingerprint| live.suspended_keys.until.lock().get(fingerprint).copied());
+    let suspended = suspended.map(|until| until.since(live.ledger.at()));
     let after = full
-        .chain(aside)
-        .chain(cooldown_remaining(route, plan, mark).await);
+        .chain(suspended)
+        .chain(cooldown_remaining(route, policy, fingerprint).await);
     KeyAvailability {
         after: after.max().unwrap_or(Span::ZERO),
         remaining: remaining.unwrap_or(u64::MAX),
     }
 }
 
-/// How long a key still rests after a refusal that was about it alone.
+/// How long a key still cools down after a 429 for this key alone.
 async fn cooldown_remaining(
     route: &Route,
-    plan: &CompiledPolicy,
-    mark: Option<&str>,
+    policy: &CompiledPolicy,
+    fingerprint: Option<&str>,
 ) -> Option<Span> {
-    if !plan.cools_per_key() {
+    if !policy.cools_per_key() {
         return None;
     }
-    let scope = plan.cooldown_scope(route.entity.as_deref(), mark);
+    let scope = policy.cooldown_scope(route.entity.as_deref(), fingerprint);
     match route.provider.ledger.peek_scope(scope).await {
-        ScopeView::Closed { remaining: left } => Some(left.unwrap_or(Span(u64::MAX))),
+        ScopeView::Closed { remaining } => Some(remaining.unwrap_or(Span(u64::MAX))),
         ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
     }
 }

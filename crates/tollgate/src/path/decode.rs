@@ -1,10 +1,10 @@
-//! Compressed answers, opened only to read what they say about limits and costs.
+//! Decompresses responses, only to read what they report about limits and costs.
 //!
-//! Promises: what is passed on to the caller is never touched. Bounded three times: in bytes that
-//! come out, in how many come out of one that went in, and in the memory that a stream may ask for.
-//! What breaks a bound says nothing; its headers have to do.
+//! Promises: the bytes for the caller are never changed. Three bounds: decoded bytes, the ratio of
+//! decoded to encoded bytes, and the memory that a stream may ask for. A body beyond a bound
+//! decodes to nothing, and its headers must suffice.
 //!
-//! Never: fails. A stream that breaks off yields what came out of it.
+//! Never: fails. A truncated stream yields its decoded beginning.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -13,23 +13,23 @@ use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 
-/// How many bytes may come out of one. JSON of the most monotonous kind reaches some 50; bombs have
-/// a thousand and more.
+/// The most decoded bytes per encoded byte. Highly repetitive JSON reaches some 50; decompression
+/// bombs a thousand and more.
 const RATIO_MAX: usize = 200;
 
-/// The largest window of a zstd stream, as RFC 9659 demands it of senders.
+/// The largest window of a zstd stream, which RFC 9659 demands of senders.
 const WINDOW_MAX: u64 = 8 * 1024 * 1024;
 
-/// How much a brotli stream is read at a time.
+/// The read buffer of a brotli stream.
 const BROTLI_BUFFER: usize = 4 * 1024;
 
-/// What came out of a stream, and whether that is all of it.
+/// The decoded bytes of a stream, and whether they are complete.
 struct Decoded {
     bytes: Vec<u8>,
     is_whole: bool,
 }
 
-/// A body as its sender meant it, at most so many bytes of it. Empty where it cannot be told.
+/// The decoded body, of at most `most` bytes. Empty where it cannot be decoded.
 pub(super) fn decoded<'a>(headers: &HeaderMap, body: &'a [u8], most: usize) -> Cow<'a, [u8]> {
     if is_plain(headers) {
         return Cow::Borrowed(body);
@@ -38,7 +38,7 @@ pub(super) fn decoded<'a>(headers: &HeaderMap, body: &'a [u8], most: usize) -> C
     out.map_or(Cow::Borrowed(&[]), |out| Cow::Owned(out.bytes))
 }
 
-/// The same, but all of it or nothing.
+/// The decoded body, complete or `None`.
 pub(super) fn decoded_whole<'a>(
     headers: &HeaderMap,
     body: &'a [u8],
@@ -69,7 +69,7 @@ fn decode(headers: &HeaderMap, body: &[u8], most: usize) -> Option<Decoded> {
     let coding = coding.to_str().unwrap_or_default().trim();
     match coding.to_ascii_lowercase().as_str() {
         "gzip" | "x-gzip" => bounded(MultiGzDecoder::new(body), most),
-        // Two meanings are in use; the first bits tell them apart.
+        // Two formats are in use; the first bits distinguish them.
         "deflate" if is_zlib(body) => bounded(ZlibDecoder::new(body), most),
         "deflate" => bounded(DeflateDecoder::new(body), most),
         "br" => bounded(
@@ -81,11 +81,11 @@ fn decode(headers: &HeaderMap, body: &[u8], most: usize) -> Option<Decoded> {
     }
 }
 
-/// What comes out, unless it is more than that.
+/// The decoded bytes, unless they are more than `most`.
 fn bounded(stream: impl Read, most: usize) -> Option<Decoded> {
     let mut bytes = Vec::new();
     let past = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    // An error in the middle: what came before it is still there.
+    // After an error the bytes before it remain.
     let is_whole = stream.take(past).read_to_end(&mut bytes).is_ok();
     (bytes.len() <= most).then_some(Decoded { bytes, is_whole })
 }
@@ -101,7 +101,7 @@ fn zstd(mut body: &[u8], most: usize) -> Option<Decoded> {
     window(body).filter(|window| *window <= WINDOW_MAX)?;
     let stream = ruzstd::decoding::StreamingDecoder::new(&mut body).ok()?;
     let out = bounded(stream, most)?;
-    // It opens one frame, and there may be more.
+    // The decoder reads one frame, and there may be more.
     Some(Decoded {
         is_whole: out.is_whole && body.is_empty(),
         ..out
@@ -146,7 +146,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// One piece that is not compressed, and the end (RFC 7932, 9.2).
+    /// One uncompressed block, and the end (RFC 7932, 9.2).
     fn brotli(text: &[u8]) -> Vec<u8> {
         let head = ((u32::try_from(text.len()).unwrap() - 1) << 4) | (1 << 20);
         let mut stream = head.to_le_bytes()[..3].to_vec();
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// All or nothing: a second frame, a break and an unknown coding are no whole.
+    /// Complete or `None`: a second frame, a truncated stream and an unknown coding are incomplete.
     #[test]
     fn an_incomplete_body_is_not_whole() {
         let all = |coding, body: &[u8]| decoded_whole(&coded(coding), body, 1_000).is_some();
@@ -197,7 +197,7 @@ mod tests {
         assert!(all("zstd", &frame) && all("gzip", &gzip(TEXT)) && all("identity", TEXT));
         assert!(all("br", &brotli(TEXT)));
         assert!(!all("zstd", &frame.repeat(2)), "another frame");
-        assert!(!all("gzip", &gzip(TEXT)[..20]), "broken off");
+        assert!(!all("gzip", &gzip(TEXT)[..20]), "truncated");
         assert!(!all("gzip, gzip", &gzip(&gzip(TEXT))));
         assert!(
             !all("gzip", &gzip(&TEXT.repeat(40))),
@@ -220,7 +220,7 @@ mod tests {
         assert!(decoded(&coded("zstd"), b"\x28\xb5\x2f\xfd", 1_000).is_empty());
     }
 
-    /// R-D3: a bomb says nothing and costs no more than its bound.
+    /// R-D3: a decompression bomb decodes to nothing and costs no more than its bound.
     #[test]
     fn r_d3_a_decompression_bomb_is_not_decoded() {
         let zeros = vec![0; 64 * 1024 * 1024];
@@ -234,7 +234,7 @@ mod tests {
         );
     }
 
-    /// R-D3: no stream, however broken, does more than say nothing.
+    /// R-D3: no broken stream does more than decode to nothing.
     #[test]
     fn r_d3_broken_streams_are_harmless() {
         let mut dice = fastrand::Rng::with_seed(7);
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// R-D3: a head that asks for much memory is not obeyed.
+    /// R-D3: a head that asks for too much memory is rejected.
     #[test]
     fn r_d3_a_large_window_is_rejected() {
         assert_eq!(window(b"\x28\xb5\x2f\xfd\x00\x58"), Some(2 << 20));

@@ -1,11 +1,11 @@
-//! How urgent a flight is: as urgent as the most urgent of those who wait for it, and as patient as
-//! the most patient.
+//! The demand of a flight: the priority of its most urgent caller, and the deadline of its most
+//! patient one.
 //!
-//! Promises: an urgent call that joins a background one does not wait as a background call. Time
-//! that a joiner brings along is there as soon as it has joined. Nobody stands in line for longer
-//! than alone: whoever's own time is up leaves, and the others go on.
+//! Promises: an urgent call that joins a background call does not wait at low priority. The time of
+//! a follower counts as soon as it joins. No caller waits in the queue longer than it would alone:
+//! when its own time is up it leaves, and the others continue.
 //!
-//! Never: becomes less urgent. Who leaves has been in a hurry all the same.
+//! Never: lowers the priority, even if the most urgent caller leaves.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,25 +21,25 @@ use crate::Error;
 use crate::error::Stage;
 use crate::timer::{self, Elapsed};
 
-/// How often a call stays with a question whose flights fail, whatever its retries are: each of
-/// them makes several attempts of its own.
+/// How many failed leaders a follower accepts at most, whatever its retries: each of them makes
+/// several attempts.
 const FAILED_FLIGHTS_MAX: u32 = 3;
 
-/// What one call wants, or several together.
+/// What one call demands, or several together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallDemand {
-    /// How urgent it is.
+    /// The priority.
     pub(crate) priority: Priority,
-    /// Who is so urgent: the line is stood in by that name.
+    /// The caller with that priority: the flight is queued under its name.
     pub(crate) caller: CallerId,
-    /// The latest time that a caller has set.
+    /// The latest deadline that a caller has set.
     pub(crate) deadline: Option<Micros>,
-    /// When the last one came that has set no time, and so may stand in line for the queue's.
+    /// When the last caller without a deadline came; it may wait for the queue timeout.
     pub(crate) untimed_since: Option<Micros>,
 }
 
 impl CallDemand {
-    /// When all of it must be over; `None` = somebody has set no time.
+    /// When everything must be over; `None` = some caller has no deadline.
     pub(crate) fn overall_deadline(&self) -> Option<Micros> {
         match self.untimed_since {
             Some(_) => None,
@@ -47,28 +47,28 @@ impl CallDemand {
         }
     }
 
-    /// Until when a permit may be waited for, where a line may be stood in for so long.
+    /// Until when to wait for a permit, given the queue timeout.
     pub(crate) fn queue_deadline(&self, queue: Span) -> Micros {
         let untimed = self.untimed_since.map(|started| started + queue);
         self.deadline.max(untimed).unwrap_or_default()
     }
 }
 
-/// What all calls of a flight want together.
+/// The common demand of all calls of a flight.
 #[derive(Debug)]
 pub(crate) struct SharedDemand {
     demand: Mutex<CallDemand>,
     raised: Notify,
-    /// A permit is waited for just now.
+    /// The call waits for a permit now.
     is_queued: AtomicBool,
     queued: Notify,
-    /// The call can go on without the one who asks.
+    /// The call can continue without its leader.
     can_outlive_caller: bool,
-    /// The time of the one who asks is up while the others go on: what it is told.
+    /// The error for the leader whose time is up while the followers continue.
     leader_error: OnceLock<Error>,
 }
 
-/// A place in line; gone when it is dropped.
+/// Marks the call as queued until dropped.
 struct QueuedFlag<'a>(&'a SharedDemand);
 
 impl Drop for QueuedFlag<'_> {
@@ -78,10 +78,10 @@ impl Drop for QueuedFlag<'_> {
 }
 
 impl SharedDemand {
-    /// As urgent as this call, which ends with its caller.
-    pub(crate) fn of_call(wish: CallDemand) -> SharedDemand {
+    /// The demand of a call that ends with its caller.
+    pub(crate) fn of_call(demand: CallDemand) -> SharedDemand {
         SharedDemand {
-            demand: Mutex::new(wish),
+            demand: Mutex::new(demand),
             raised: Notify::new(),
             is_queued: AtomicBool::new(false),
             queued: Notify::new(),
@@ -90,33 +90,34 @@ impl SharedDemand {
         }
     }
 
-    /// As urgent as this call, which goes on for others if its caller leaves.
-    pub(crate) fn of_flight(wish: CallDemand) -> SharedDemand {
+    /// The demand of a call that continues for others if its caller leaves.
+    pub(crate) fn of_flight(demand: CallDemand) -> SharedDemand {
         SharedDemand {
             can_outlive_caller: true,
-            ..SharedDemand::of_call(wish)
+            ..SharedDemand::of_call(demand)
         }
     }
 
-    /// One more joins.
+    /// Adds a follower's demand.
     pub(crate) fn join(&self, joiner: CallDemand) {
-        let mut wish = self.demand.lock();
-        wish.deadline = wish.deadline.max(joiner.deadline);
-        wish.untimed_since = wish.untimed_since.max(joiner.untimed_since);
-        if joiner.priority > wish.priority {
-            (wish.priority, wish.caller) = (joiner.priority, joiner.caller);
-            drop(wish);
-            // Other limits may apply to another priority, so whoever stands in line asks anew.
+        let mut demand = self.demand.lock();
+        demand.deadline = demand.deadline.max(joiner.deadline);
+        demand.untimed_since = demand.untimed_since.max(joiner.untimed_since);
+        if joiner.priority > demand.priority {
+            (demand.priority, demand.caller) = (joiner.priority, joiner.caller);
+            drop(demand);
+            // Other limits may apply to another priority, so a queued call asks again.
             self.raised.notify_one();
         }
     }
 
-    /// What is wanted now.
+    /// The current demand.
     pub(crate) fn demand(&self) -> CallDemand {
         *self.demand.lock()
     }
 
-    /// Stands in line until it has become more urgent. Whoever gets a permit at once never does.
+    /// Waits in the queue until the priority is raised. A call that gets a permit at once never
+    /// does.
     pub(crate) async fn queue_until_raised(&self) {
         self.is_queued.store(true, Ordering::Release);
         let _place = QueuedFlag(self);
@@ -124,12 +125,12 @@ impl SharedDemand {
         self.raised.notified().await;
     }
 
-    /// Waits until it has become more urgent, without a place in line.
+    /// Waits until the priority is raised, without being queued.
     pub(crate) async fn until_raised(&self) {
         self.raised.notified().await;
     }
 
-    /// Waits until a permit is waited for.
+    /// Waits until the call is queued for a permit.
     async fn until_queued(&self) {
         loop {
             let mut queued = std::pin::pin!(self.queued.notified());
@@ -141,53 +142,53 @@ impl SharedDemand {
         }
     }
 
-    /// The one who asks stood in line until then, and its time is up. Does the call go on for
-    /// others who have more? Then this is what the one is told.
+    /// The leader waited in the queue until then, and its time is up. Does the call continue for
+    /// followers with more time? Then this is the leader's error.
     pub(crate) fn continues_after(
         &self,
         until: Micros,
         queue: Span,
-        told: impl FnOnce() -> Error,
+        error: impl FnOnce() -> Error,
     ) -> bool {
         let goes_on = self.can_outlive_caller && self.demand().queue_deadline(queue) > until;
         if goes_on {
-            self.leader_error.get_or_init(told);
+            self.leader_error.get_or_init(error);
         }
         goes_on
     }
 
-    /// What the one who asks is told because its own time is up.
+    /// The error for the leader whose own time is up.
     pub(crate) fn leader_error(&self) -> Option<&Error> {
         self.leader_error.get()
     }
 }
 
 impl Route {
-    /// How much longer what comes before a permit may be waited for. What there is to fall back to
-    /// is better now than what comes later.
+    /// How long to wait for anything before the permit. A stale response now is better than a fresh
+    /// one later.
     pub(crate) fn patience(&self, queue: Span) -> Span {
         self.patience_until(self.demand().queue_deadline(queue))
     }
 
-    /// Waits until it has become more urgent while another call brings its answer.
+    /// Waits until the priority is raised, while another call fetches the response.
     pub(crate) async fn until_raised(&self) {
         match &self.shared_demand {
-            Some(urgency) => urgency.until_raised().await,
+            Some(shared) => shared.until_raised().await,
             None => std::future::pending().await,
         }
     }
 
-    /// The same for the permit itself.
+    /// How long to wait for the permit itself.
     pub(crate) fn queue_patience(&self, queue: Span) -> Span {
         self.patience_until(self.queue_deadline(queue))
     }
 
-    /// Until when it stands in line: this caller's own time first; when that is up and it has been
-    /// told so, that of the most patient of those who wait for the same.
+    /// Until when to wait in the queue: this caller's own time first; once that is up and the
+    /// leader has its error, the time of the most patient follower.
     pub(crate) fn queue_deadline(&self, queue: Span) -> Micros {
         match &self.shared_demand {
-            Some(urgency) if urgency.leader_error().is_some() => {
-                urgency.demand().queue_deadline(queue)
+            Some(shared) if shared.leader_error().is_some() => {
+                shared.demand().queue_deadline(queue)
             }
             Some(_) | None => self.own_demand().queue_deadline(queue),
         }
@@ -201,37 +202,36 @@ impl Route {
     }
 }
 
-/// Waits for what another call brings, but no longer than a call with this wish alone would have
-/// waited: its own time, or where it has set none, the queue's time in line and then as long as it
-/// takes.
+/// Waits for the response of another call, but no longer than a call with this demand would have
+/// waited alone: its own deadline or, without one, the queue timeout and then as long as it takes.
 pub(crate) async fn wait_as_if_alone<T>(
     route: &Route,
-    wish: CallDemand,
-    urgency: &SharedDemand,
-    answer: impl Future<Output = T>,
+    demand: CallDemand,
+    shared: &SharedDemand,
+    response: impl Future<Output = T>,
 ) -> Result<T, Error> {
     let too_late = |at| Error::TooLate {
         provider: route.provider.name.clone(),
         at,
     };
     let now = route.provider.ledger.at();
-    if let Some(until) = wish.overall_deadline() {
-        let answer = timer::within(Some(until.since(now)), answer).await;
-        return answer.map_err(|Elapsed| too_late(Stage::Upstream));
+    if let Some(until) = demand.overall_deadline() {
+        let response = timer::within(Some(until.since(now)), response).await;
+        return response.map_err(|Elapsed| too_late(Stage::Upstream));
     }
-    let until = wish.queue_deadline(route.provider.policy().provider.queue.timeout);
+    let until = demand.queue_deadline(route.provider.policy().provider.queue.timeout);
     let stood_too_long = async {
         timer::sleep(Some(until.since(now))).await;
-        urgency.until_queued().await;
+        shared.until_queued().await;
     };
     tokio::select! {
         biased;
-        answer = answer => Ok(answer),
+        response = response => Ok(response),
         () = stood_too_long => Err(too_late(Stage::Waiting)),
     }
 }
 
-/// How many failed flights a call sits through: as many as it has retries.
+/// How many failed leaders a call accepts: as many as it has retries.
 pub(super) fn failed_flights_max(route: &Route) -> u32 {
     let retries = route.provider.policy().retry.retries;
     let most = match route.options.priority {
@@ -270,10 +270,10 @@ mod tests {
 
     #[test]
     fn s7_a_flight_is_as_urgent_and_as_patient_as_any_of_its_calls() {
-        let urgency = SharedDemand::of_flight(demand(Priority::Low, Some(5)));
-        urgency.join(demand(Priority::High, Some(3)));
-        urgency.join(demand(Priority::Normal, Some(9)));
-        let wanted = urgency.demand();
+        let shared = SharedDemand::of_flight(demand(Priority::Low, Some(5)));
+        shared.join(demand(Priority::High, Some(3)));
+        shared.join(demand(Priority::Normal, Some(9)));
+        let wanted = shared.demand();
         assert_eq!(
             (wanted.priority, wanted.caller, wanted.overall_deadline()),
             (Priority::High, CallerId(3), Some(Micros(9)))
@@ -283,13 +283,13 @@ mod tests {
 
     #[test]
     fn s7_a_call_without_deadline_waits_for_the_queue_timeout() {
-        let urgency = SharedDemand::of_flight(untimed(2));
-        assert_eq!(urgency.demand().queue_deadline(QUEUE), Micros(6));
-        urgency.join(demand(Priority::Low, Some(9)));
-        let wanted = urgency.demand();
+        let shared = SharedDemand::of_flight(untimed(2));
+        assert_eq!(shared.demand().queue_deadline(QUEUE), Micros(6));
+        shared.join(demand(Priority::Low, Some(9)));
+        let wanted = shared.demand();
         assert_eq!(wanted.overall_deadline(), None);
         assert_eq!(wanted.queue_deadline(QUEUE), Micros(9), "the longer counts");
-        urgency.join(untimed(7));
-        assert_eq!(urgency.demand().queue_deadline(QUEUE), Micros(11));
+        shared.join(untimed(7));
+        assert_eq!(shared.demand().queue_deadline(QUEUE), Micros(11));
     }
 }

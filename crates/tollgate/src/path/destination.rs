@@ -1,8 +1,8 @@
-//! Where a call goes: the provider, its origin, and whether its key may go there.
+//! Where a call goes: the provider, its origin, and whether its key may be sent there.
 //!
-//! Promises: a provider's key goes to its own origin only, never in the clear to another.
+//! Promises: a provider's key is sent only to its own origin, and never unencrypted to another.
 //!
-//! Never: looks at the path.
+//! Never: reads the path.
 
 use std::sync::Arc;
 
@@ -14,43 +14,47 @@ use crate::Error;
 use crate::pool::Origin;
 use crate::providers::{ActiveProvider, CompiledPolicy, ProviderRegistry};
 
-/// Where a call goes, before its path was read.
+/// Where a call goes, before its path is read.
 pub(super) struct Destination {
     pub(super) provider: Arc<ActiveProvider>,
     pub(super) policy: Arc<CompiledPolicy>,
     pub(super) origin: Origin,
     /// The host that the caller named.
     pub(super) host: Host,
-    /// What stands before the path.
+    /// The prefix of the path.
     pub(super) base: String,
     pub(super) is_own_origin: bool,
 }
 
-/// Whose call is it, and where does it go?
+/// Finds the provider and the origin of a call.
 pub(super) fn resolve(
-    shop: &ProviderRegistry,
+    registry: &ProviderRegistry,
     target: Target,
 ) -> Result<(Destination, String, Option<String>), Error> {
     match target {
         Target::Provider { name, path, query } => {
-            let live = shop.named(&name)?;
-            let plan = live.policy();
-            let upstream = plan
+            let provider = registry.named(&name)?;
+            let policy = provider.policy();
+            let upstream = policy
                 .provider
                 .upstream
                 .clone()
-                .or_else(|| upstream_of_domain(&plan));
+                .or_else(|| upstream_of_domain(&policy));
             let upstream = upstream.ok_or_else(|| Error::NoUpstream {
-                tenants: plan
+                tenants: policy
                     .provider
                     .wildcard_only_domain()
                     .map(ToString::to_string),
                 provider: name,
             })?;
             let is_named =
-                plan.provider.upstream.is_some() || plan.provider.names_host(&upstream.host);
-            let private = is_named || shop.allows_private();
-            Ok((to_upstream(live, plan, upstream, private), path, query))
+                policy.provider.upstream.is_some() || policy.provider.names_host(&upstream.host);
+            let private = is_named || registry.allows_private();
+            Ok((
+                to_upstream(provider, policy, upstream, private),
+                path,
+                query,
+            ))
         }
         Target::Url {
             tls,
@@ -59,44 +63,51 @@ pub(super) fn resolve(
             query,
         } => {
             let host = Host::parse(&authority)?;
-            let found = shop.find_by_host(&host)?;
+            let found = registry.find_by_host(&host)?;
             let is_known = found.is_some();
-            let live = found.unwrap_or_else(|| shop.unknown());
-            let plan = live.policy();
-            if let Some(upstream) = plan.provider.upstream.clone() {
+            let provider = found.unwrap_or_else(|| registry.unknown());
+            let policy = provider.policy();
+            if let Some(upstream) = policy.provider.upstream.clone() {
                 let below = upstream.path_below_base(&host, &path).map(str::to_owned);
                 let path = below.unwrap_or(path);
-                let place = to_upstream(live, plan, upstream, true);
-                return Ok((Destination { host, ..place }, path, query));
+                let destination = to_upstream(provider, policy, upstream, true);
+                return Ok((
+                    Destination {
+                        host,
+                        ..destination
+                    },
+                    path,
+                    query,
+                ));
             }
             let port = port(&authority).unwrap_or(if tls { 443 } else { 80 });
-            let place = Destination {
+            let destination = Destination {
                 origin: Origin {
                     tls,
                     host: host.clone(),
                     port,
-                    private: plan.provider.names_host(&host) || shop.allows_private(),
+                    private: policy.provider.names_host(&host) || registry.allows_private(),
                 },
                 base: String::new(),
-                // A key must not travel in the clear, nor to another port of the same host, nor to
-                // somebody else's part of `*.example.org`.
+                // A key must not be sent unencrypted, nor to another port of the same host, nor to
+                // another tenant's host of `*.example.org`.
                 is_own_origin: is_known
                     && tls
                     && port == 443
-                    && plan.provider.may_receive_key(&host),
+                    && policy.provider.may_receive_key(&host),
                 host,
-                provider: live,
-                policy: plan,
+                provider,
+                policy,
             };
-            Ok((place, path, query))
+            Ok((destination, path, query))
         }
     }
 }
 
-/// To an upstream that a file names.
+/// The destination of an upstream that a provider file names.
 pub(super) fn to_upstream(
-    live: Arc<ActiveProvider>,
-    plan: Arc<CompiledPolicy>,
+    provider: Arc<ActiveProvider>,
+    policy: Arc<CompiledPolicy>,
     upstream: Upstream,
     private: bool,
 ) -> Destination {
@@ -110,14 +121,14 @@ pub(super) fn to_upstream(
         host: upstream.host,
         base: upstream.base,
         is_own_origin: true,
-        provider: live,
-        policy: plan,
+        provider,
+        policy,
     }
 }
 
-/// A provider without an upstream is at its first domain.
-fn upstream_of_domain(plan: &CompiledPolicy) -> Option<Upstream> {
-    let mut domains = plan.provider.domains.iter();
+/// A provider without an upstream uses its first domain.
+fn upstream_of_domain(policy: &CompiledPolicy) -> Option<Upstream> {
+    let mut domains = policy.provider.domains.iter();
     let domain = domains.find(|domain| !domain.is_wildcard())?;
     Some(Upstream {
         tls: true,
@@ -127,7 +138,7 @@ fn upstream_of_domain(plan: &CompiledPolicy) -> Option<Upstream> {
     })
 }
 
-/// The port that an authority names; it has been checked with the host.
+/// The port of an authority, which was checked together with the host.
 fn port(authority: &str) -> Option<u16> {
     let after = authority
         .rsplit_once(']')
@@ -147,7 +158,7 @@ mod tests {
         assert_eq!(port("api.example.org"), None);
     }
 
-    /// H4: a key goes to hosts that the file names, not to everybody's below `*.example.org`.
+    /// H4: a key is sent to hosts that the file names, not to every host of `*.example.org`.
     #[tokio::test]
     async fn h4_a_key_is_not_sent_to_a_wildcard_host() {
         let file = "name: x\ndomains: ['*.example.org', mine.example.org, api.example.com]\nlimits: [1/1s]";
@@ -155,7 +166,7 @@ mod tests {
         let checked = draft.check(&tollgate_config::Environment::empty());
         let ledger = tollgate_ledger::Ledger::memory(tollgate_ledger::Clock::System);
         let options = crate::providers::Options::default();
-        let shop =
+        let registry =
             ProviderRegistry::build(vec![checked.provider.unwrap()], ledger, options).unwrap();
         let is_own = |authority: &str, tls: bool| {
             let target = Target::Url {
@@ -164,9 +175,9 @@ mod tests {
                 path: "/a".to_owned(),
                 query: None,
             };
-            let (place, ..) = resolve(&shop, target).unwrap();
-            assert_eq!(place.provider.name(), "x");
-            place.is_own_origin
+            let (destination, ..) = resolve(&registry, target).unwrap();
+            assert_eq!(destination.provider.name(), "x");
+            destination.is_own_origin
         };
         assert!(is_own("mine.example.org", true) && is_own("eu.api.example.com", true));
         assert!(!is_own("other.example.org", true));

@@ -1,15 +1,16 @@
-//! The flight stage: is the same question already on its way?
+//! The flight stage: is an identical request already in flight?
 //!
-//! The call that comes first asks for everybody who comes while it is on its way. It runs in its
-//! own caller's task: only if that caller leaves while others wait does it go on in a task of its
-//! own, so a call that nobody joins costs a table entry and no more.
+//! The first call, the leader, sends the request for all callers that join while it is in flight.
+//! It runs in its own caller's task. Only if that caller leaves while followers wait does it move
+//! to a task of its own, so a call that nobody joins costs one table entry.
 //!
-//! Promises: one upstream call for all identical ones of this process. A caller that leaves takes
-//! nobody with it; a flight that everybody has left ends. If it fails, one of those who wait goes
-//! next, as often as its retries allow. An answer that may not be shared releases them at its head,
-//! and questions like it are not held together again for a while, or until an answer may be shared.
+//! Promises: one upstream call for all identical ones of this process. A caller that leaves does
+//! not affect the others; a flight without callers ends. If the leader fails, a follower leads
+//! next, as often as its retries allow. A response that may not be shared releases the followers at
+//! its head. Requests like it are then sent separately for a while, or until a response may be
+//! shared.
 //!
-//! Never: two locks at a time, or a lock across an await.
+//! Never: holds two locks at a time, or a lock across an await.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use crate::error::Stage;
 use crate::providers::{ActiveProvider, CompiledPolicy};
 use crate::{Error, timer};
 
-/// Everything that is on its way. Its entries are bounded by the callers that are connected.
+/// All flights. The number of connected callers bounds its entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flights {
     table: Arc<FlightTable>,
@@ -46,7 +47,7 @@ pub(super) struct Flight {
     pub(super) identity: RequestIdentity,
     pub(super) mode: Dedup,
     pub(super) idle: Span,
-    /// When the call came that asks for everybody.
+    /// When the leader's call started.
     started: Micros,
     demand: Arc<SharedDemand>,
     pub(super) state: Mutex<FlightState>,
@@ -55,58 +56,59 @@ pub(super) struct Flight {
 
 #[derive(Debug)]
 pub(super) struct FlightState {
-    /// Who waits for the answer, besides the one who asks.
+    /// The callers that wait for the response, without the leader.
     pub(super) followers: usize,
     pub(super) result: Option<FlightResult>,
-    /// The one who asked has left; the call goes on without it.
+    /// The leader's caller has left; the call continues without it.
     pub(super) leader_left: bool,
-    /// In this task.
+    /// The task in which it continues.
     pub(super) detached: Option<AbortHandle>,
 }
 
-/// A call's place in a flight.
+/// The role of a call in a flight.
 #[derive(Debug)]
 pub(crate) enum FlightRole {
     /// It goes alone.
     Alone,
-    /// It goes alone because answers to its question could not be shared.
+    /// It goes alone because responses to this request could not be shared.
     Unshared(PassEntry),
-    /// It asks for everybody.
+    /// It sends the request for all callers.
     Leader(LeaderRole),
-    /// Somebody has asked already.
+    /// It waits for the leader's response.
     Follower(Follower),
 }
 
-/// The right to ask for everybody.
+/// The right to send the request for all callers.
 #[derive(Debug)]
 pub(crate) struct LeaderRole {
     flight: Arc<Flight>,
     table: Arc<FlightTable>,
-    /// What is left of this caller's own time.
+    /// The remaining time of this caller.
     remaining: Option<Span>,
-    /// When that is over.
+    /// When that time ends.
     deadline: Option<Micros>,
     provider: Arc<ActiveProvider>,
 }
 
-/// A flight to wait for. Dropped, it is not waited for any more.
+/// A caller that waits for a flight. Dropped, it no longer waits.
 #[derive(Debug)]
 pub(crate) struct Follower {
     flight: Arc<Flight>,
     is_over: bool,
 }
 
-/// Finds a call's place.
+/// Finds the role of a call.
 pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
-    let plan = route.provider.policy();
-    let mode = sharing::mode(route, &plan);
+    let policy = route.provider.policy();
+    let mode = sharing::mode(route, &policy);
     route.shared_demand = None;
     if !sharing::can_share(route, mode) {
         if mode != Dedup::Off || !merge::may_lead(route) {
             return FlightRole::Alone;
         }
-        // A flight that nobody finds: its answer is for one caller, but others may wait for parts of it.
-        let flight = Arc::new(Flight::new(sharing::key(route), mode, route, &plan));
+        // A flight that is not in the table: its response is for one caller, but others may wait
+        // for parts of it.
+        let flight = Arc::new(Flight::new(sharing::key(route), mode, route, &policy));
         return flight.into_leader(flights, route);
     }
     let key = sharing::key(route);
@@ -115,13 +117,13 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
         let found = {
             let mut shard = flights.table.shard(key).lock();
             match shard.get(&key) {
-                // What was changed since is not what those who come now ask for.
+                // A flight from before a write does not serve calls after it.
                 Some(FlightSlot::InFlight(flight)) if !is_outdated(route, flight) => flight.clone(),
                 Some(FlightSlot::Pass(until)) if *until > route.provider.ledger.at() => {
                     drop(shard);
                     return FlightRole::Unshared(PassEntry {
                         key,
-                        identity: RequestIdentity::new(route, &plan),
+                        identity: RequestIdentity::new(route, &policy),
                         mode,
                         table: flights.table.clone(),
                     });
@@ -129,7 +131,7 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
                 Some(FlightSlot::InFlight(_) | FlightSlot::Pass(_)) | None => {
                     let flight = new
                         .take()
-                        .unwrap_or_else(|| Arc::new(Flight::new(key, mode, route, &plan)));
+                        .unwrap_or_else(|| Arc::new(Flight::new(key, mode, route, &policy)));
                     shard.insert(key, FlightSlot::InFlight(flight.clone()));
                     drop(shard);
                     return flight.into_leader(flights, route);
@@ -144,9 +146,9 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
                 is_over: false,
             });
         }
-        // It has just ended: the next one takes its place.
+        // It has just ended: the next flight replaces it.
         flights.table.remove(&found);
-        new.get_or_insert_with(|| Arc::new(Flight::new(key, mode, route, &plan)));
+        new.get_or_insert_with(|| Arc::new(Flight::new(key, mode, route, &policy)));
     }
 }
 
@@ -158,30 +160,30 @@ fn is_outdated(route: &Route, flight: &Flight) -> bool {
 }
 
 impl Flight {
-    fn new(key: FlightKey, mode: Dedup, route: &Route, plan: &CompiledPolicy) -> Flight {
-        let asked = RequestIdentity::new(route, plan);
-        let idle = plan.provider.timeouts.idle;
+    fn new(key: FlightKey, mode: Dedup, route: &Route, policy: &CompiledPolicy) -> Flight {
+        let identity = RequestIdentity::new(route, policy);
+        let idle = policy.provider.timeouts.idle;
         Flight {
             // Its bytes leave after this, whenever its call arrived.
             started: route.provider.ledger.at(),
-            ..Flight::of(key, mode, asked, idle, route.own_demand())
+            ..Flight::of(key, mode, identity, idle, route.own_demand())
         }
     }
 
     fn of(
         key: FlightKey,
         mode: Dedup,
-        asked: RequestIdentity,
+        identity: RequestIdentity,
         idle: Span,
-        wish: CallDemand,
+        demand: CallDemand,
     ) -> Flight {
         Flight {
             started: Micros::default(),
             key,
-            identity: asked,
+            identity,
             mode,
             idle,
-            demand: Arc::new(SharedDemand::of_flight(wish)),
+            demand: Arc::new(SharedDemand::of_flight(demand)),
             state: Mutex::new(FlightState {
                 followers: 0,
                 result: None,
@@ -206,8 +208,8 @@ impl Flight {
         })
     }
 
-    /// Somebody waits for a larger answer of which this flight's is a part: it goes on for that one
-    /// too. `None` = too late.
+    /// Another caller waits for a larger response that includes this flight's: the flight continues
+    /// for that caller too. `None` = too late.
     pub(super) fn join_for_part(self: &Arc<Flight>) -> Option<Follower> {
         self.add_follower().then(|| Follower {
             flight: self.clone(),
@@ -215,7 +217,7 @@ impl Flight {
         })
     }
 
-    /// One more waits; `false` = too late.
+    /// Adds a follower; `false` = too late.
     fn add_follower(&self) -> bool {
         let mut state = self.state.lock();
         match &state.result {
@@ -223,8 +225,8 @@ impl Flight {
                 state.followers += 1;
                 true
             }
-            Some(FlightResult::Shared(shown)) => {
-                let body = shown.body.clone();
+            Some(FlightResult::Shared(shared)) => {
+                let body = shared.body.clone();
                 drop(state);
                 body.reserve()
             }
@@ -232,8 +234,8 @@ impl Flight {
         }
     }
 
-    /// Its first caller leaves. If nobody else waits for it, it may end, and nobody can board it
-    /// afterwards; otherwise its answer is for those who do, however soon it comes.
+    /// The leader's caller leaves. If nobody else waits, the flight ends, and nobody can join it
+    /// any more. Otherwise its response is for the followers, however soon it arrives.
     fn end_unless_wanted(&self) -> bool {
         let mut state = self.state.lock();
         if state.followers > 0 {
@@ -245,55 +247,57 @@ impl Flight {
     }
 }
 
-/// A call that asks for everybody, in its caller's task until that caller leaves.
+/// The leader's call, in its caller's task until that caller leaves.
 struct Leader {
-    /// The call, and how it lands; nothing once it has.
+    /// The call, and its end; `None` once it has ended.
     call: Option<(BoxedCall, FlightEnd)>,
     flight: Arc<Flight>,
 }
 
-/// A call on the heap: every future above it would have its size, and would be copied with it.
+/// A call on the heap: every future above it would otherwise have its size, and be copied with it.
 type BoxedCall = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
 impl LeaderRole {
-    /// Makes the call for everybody.
+    /// Makes the call for all callers.
     pub(crate) async fn lead(self, call: BoxedCall) -> CallOutcome {
         let LeaderRole {
             flight,
             table,
-            remaining: left,
-            deadline: due,
-            provider: live,
+            remaining,
+            deadline,
+            provider,
         } = self;
-        let landing = FlightEnd::new(flight.clone(), table, live.ledger.clone());
-        let mut pilot = Leader {
-            call: Some((call, landing)),
+        let end = FlightEnd::new(flight.clone(), table, provider.ledger.clone());
+        let mut leader = Leader {
+            call: Some((call, end)),
             flight: flight.clone(),
         };
-        let Some(left) = left else {
-            return pilot.await;
+        let Some(remaining) = remaining else {
+            return leader.await;
         };
         tokio::select! {
             biased;
-            outcome = &mut pilot => outcome,
-            () = until_outlived(&flight, left, due) => CallOutcome::from_error(Error::TooLate {
-                provider: live.name.clone(),
-                at: Stage::Upstream,
-            }),
+            outcome = &mut leader => outcome,
+            () = until_outlived(&flight, remaining, deadline) => {
+                CallOutcome::from_error(Error::TooLate {
+                    provider: provider.name.clone(),
+                    at: Stage::Upstream,
+                })
+            }
         }
     }
 
-    /// The answer is here already: everybody gets that.
+    /// A response is already there: all callers get it.
     pub(crate) fn finish_with(self, reply: Reply) -> CallOutcome {
         let ledger = self.provider.ledger.clone();
         FlightEnd::new(self.flight, self.table, ledger).finish(CallOutcome::from_reply(reply))
     }
 }
 
-/// Waits for the end of the first caller's time, if the flight goes on after it: for others, or in
-/// the time of others who have left. If it does not, it ends by itself and says why.
-async fn until_outlived(flight: &Flight, left: Span, own: Option<Micros>) {
-    timer::sleep(Some(left)).await;
+/// Waits for the end of the leader's own time, if the flight outlives it: for followers, or within
+/// the time of followers who have left. Otherwise the flight ends by itself and reports why.
+async fn until_outlived(flight: &Flight, remaining: Span, own: Option<Micros>) {
+    timer::sleep(Some(remaining)).await;
     let is_alone = flight.state.lock().followers == 0;
     if is_alone && flight.demand.demand().overall_deadline() == own {
         std::future::pending::<()>().await;
@@ -308,15 +312,15 @@ impl Future for Leader {
             return Poll::Pending;
         };
         let Poll::Ready(outcome) = call.as_mut().poll(cx) else {
-            // Its caller's time in line may be up although others still wait.
-            let told = self.flight.demand.leader_error().cloned();
-            return told.map_or(Poll::Pending, |told| {
-                Poll::Ready(CallOutcome::from_error(told))
+            // The leader's time in the queue may be up although followers still wait.
+            let error = self.flight.demand.leader_error().cloned();
+            return error.map_or(Poll::Pending, |error| {
+                Poll::Ready(CallOutcome::from_error(error))
             });
         };
-        let landing = self.call.take().map(|(_, landing)| landing);
-        Poll::Ready(match landing {
-            Some(landing) => landing.finish(outcome),
+        let end = self.call.take().map(|(_, end)| end);
+        Poll::Ready(match end {
+            Some(end) => end.finish(outcome),
             None => outcome,
         })
     }
@@ -324,10 +328,10 @@ impl Future for Leader {
 
 impl Drop for Leader {
     fn drop(&mut self) {
-        let Some((call, landing)) = self.call.take() else {
+        let Some((call, end)) = self.call.take() else {
             return;
         };
-        // What panicked must not be asked again: dropping it tells those who wait.
+        // A call that panicked must not be repeated: dropping it informs the followers.
         if std::thread::panicking() || self.flight.end_unless_wanted() {
             return;
         }
@@ -336,7 +340,7 @@ impl Drop for Leader {
             return;
         };
         let task = runtime.spawn(async move {
-            drop(landing.finish(call.await));
+            drop(end.finish(call.await));
         });
         let mut state = self.flight.state.lock();
         state.detached = Some(task.abort_handle());
@@ -353,22 +357,22 @@ impl Drop for Leader {
 }
 
 impl Follower {
-    /// The answer; `None` = the call must find another place.
+    /// The response; `None` = the call must find another role.
     pub(crate) async fn follow(mut self, route: &mut Route) -> Option<CallOutcome> {
         let flight = self.flight.clone();
-        let landed =
+        let result =
             match wait_as_if_alone(route, route.own_demand(), &flight.demand, flight.finished())
                 .await
             {
-                Ok(landed) => landed,
+                Ok(result) => result,
                 Err(late) => return Some(CallOutcome::from_error(late)),
             };
-        let agent = sharing::user_agent(&route.headers);
-        match landed {
-            FlightResult::Shared(shown) => {
-                let fits = !flight.identity.varies_for(&shown.head, &agent);
+        let user_agent = sharing::user_agent(&route.headers);
+        match result {
+            FlightResult::Shared(shared) => {
+                let fits = !flight.identity.varies_for(&shared.head, &user_agent);
                 self.is_over = fits;
-                let reply = if fits { shown.to_reply() } else { None };
+                let reply = if fits { shared.to_reply() } else { None };
                 route.sharing.is_alone = reply.is_none();
                 route.provider.savings.on_shared(reply.is_some());
                 reply.map(CallOutcome::from_reply)
@@ -376,20 +380,22 @@ impl Follower {
             FlightResult::Failed(failed) => {
                 route.sharing.failed_flights += 1;
                 if route.sharing.failed_flights <= failed_flights_max(route) {
-                    return None; // one of those who wait goes next
+                    return None; // a follower leads next
                 }
                 match &*failed {
-                    Ok(shown) => {
+                    Ok(shared) => {
                         self.is_over = true;
-                        shown.to_reply().map(CallOutcome::from_reply)
+                        shared.to_reply().map(CallOutcome::from_reply)
                     }
                     Err(error) => Some(CallOutcome::from_error(error.clone())),
                 }
             }
-            FlightResult::Alone(left) => {
-                // The one who asked has left: its answer belongs to the first who comes for it.
-                let mut left = left.lock();
-                let reply = left.take_if(|reply| !flight.identity.varies_for(&reply.head, &agent));
+            FlightResult::Alone(unclaimed) => {
+                // The leader's caller has left: its response belongs to the first follower that
+                // takes it.
+                let mut unclaimed = unclaimed.lock();
+                let reply = unclaimed
+                    .take_if(|reply| !flight.identity.varies_for(&reply.head, &user_agent));
                 route.sharing.is_alone = true;
                 reply.map(CallOutcome::from_reply)
             }
@@ -399,13 +405,13 @@ impl Follower {
 }
 
 impl Flight {
-    /// Waits until there is an answer.
+    /// Waits until the flight has ended.
     async fn finished(&self) -> FlightResult {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            if let Some(landed) = &self.state.lock().result {
-                return landed.clone();
+            if let Some(result) = &self.state.lock().result {
+                return result.clone();
             }
             changed.await;
         }
@@ -426,13 +432,13 @@ impl Drop for Follower {
                     task = state.detached.take();
                 }
             }
-            Some(FlightResult::Shared(shown)) => body = Some(shown.body.clone()),
+            Some(FlightResult::Shared(shared)) => body = Some(shared.body.clone()),
             Some(FlightResult::Failed(failed)) => {
                 body = failed
                     .as_ref()
                     .as_ref()
                     .ok()
-                    .map(|shown| shown.body.clone());
+                    .map(|shared| shared.body.clone());
             }
             Some(FlightResult::Alone(_) | FlightResult::Lost) => {}
         }

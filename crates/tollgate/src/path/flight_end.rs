@@ -1,8 +1,8 @@
-//! How a flight ends: with an answer for everybody, with one for its first caller alone, with a
-//! failure, or lost on the way.
+//! How a flight ends: with a response for all callers, with one for the leader only, with a
+//! failure, or lost.
 //!
-//! Promises: a flight lands once, whatever happens to the call that flies: if it is dropped, or
-//! panics, those who wait are told.
+//! Promises: a flight ends exactly once, whatever happens to the leader's call: if it is dropped or
+//! panics, the followers are informed.
 //!
 //! Never: waits.
 
@@ -22,17 +22,17 @@ use crate::body::{ReplyBody, SharedBody};
 /// How a flight has ended.
 #[derive(Clone, Debug)]
 pub(super) enum FlightResult {
-    /// With an answer for everybody.
+    /// With a response for all callers.
     Shared(Arc<SharedResponse>),
-    /// With a failure. Who may try again does.
+    /// With a failure. Followers that may retry do so.
     Failed(Arc<Result<SharedResponse, Error>>),
-    /// With an answer for one: its first caller, or if that one has left, the first who comes.
+    /// With a response for one: the leader or, if its caller has left, the first follower.
     Alone(Arc<Mutex<Option<Reply>>>),
-    /// Without any.
+    /// Without a response.
     Lost,
 }
 
-/// An answer for everybody.
+/// A response for all callers.
 #[derive(Debug)]
 pub(super) struct SharedResponse {
     pub(super) head: Parts,
@@ -41,7 +41,7 @@ pub(super) struct SharedResponse {
     degraded: bool,
 }
 
-/// A flight that has not landed yet.
+/// A flight that has not ended yet.
 #[derive(Debug)]
 pub(super) struct FlightEnd {
     flight: Arc<Flight>,
@@ -49,7 +49,7 @@ pub(super) struct FlightEnd {
     ledger: Ledger,
 }
 
-/// A flight's place in the table; it ends with the last chance to join.
+/// The table entry of a flight; removed when nobody can join any more.
 #[derive(Debug)]
 struct Entry {
     flight: Weak<Flight>,
@@ -57,7 +57,7 @@ struct Entry {
 }
 
 impl SharedResponse {
-    /// The answer, for one of those who were promised it; `None` = its beginning is gone.
+    /// The response for a follower that reserved it; `None` = its beginning is gone.
     pub(super) fn to_reply(&self) -> Option<Reply> {
         let reader = self.body.open_reader()?;
         Some(Reply {
@@ -81,18 +81,18 @@ impl FlightEnd {
         }
     }
 
-    /// Lands. What comes back is for the first caller.
+    /// Ends the flight. Returns what the leader gets.
     pub(super) fn finish(self, outcome: CallOutcome) -> CallOutcome {
         let CallOutcome {
-            result: answer,
+            result,
             is_failure,
             attempts,
             waited,
             rates,
         } = outcome;
-        let answer = self.publish(answer, is_failure);
+        let result = self.publish(result, is_failure);
         CallOutcome {
-            result: answer,
+            result,
             is_failure,
             attempts,
             waited,
@@ -100,13 +100,13 @@ impl FlightEnd {
         }
     }
 
-    fn publish(&self, answer: Result<Reply, Error>, is_failure: bool) -> Result<Reply, Error> {
+    fn publish(&self, result: Result<Reply, Error>, is_failure: bool) -> Result<Reply, Error> {
         let flight = &self.flight;
         let mut state = flight.state.lock();
         if state.result.is_some() {
-            return answer; // everybody has left
+            return result; // everybody has left
         }
-        let reply = match answer {
+        let reply = match result {
             Ok(reply) => reply,
             Err(error) => {
                 state.result = Some(FlightResult::Failed(Arc::new(Err(error.clone()))));
@@ -118,7 +118,7 @@ impl FlightEnd {
             return Ok(reply);
         }
         if !is_failure && !sharing::may_share_reply(&flight.identity, flight.mode, &reply) {
-            // What is never shared need not be remembered as such.
+            // With dedup off nothing is shared, so there is nothing to remember.
             let lasts =
                 flight.mode != Dedup::Off && sharing::is_never_shareable(&flight.identity, &reply);
             let (left, reply) = if state.leader_left {
@@ -138,7 +138,7 @@ impl FlightEnd {
         Ok(self.share(&mut state, reply, is_failure))
     }
 
-    /// An answer that everybody may read.
+    /// Shares a response with all callers.
     fn share(&self, state: &mut FlightState, reply: Reply, is_failure: bool) -> Reply {
         let Reply {
             head,
@@ -146,7 +146,7 @@ impl FlightEnd {
             source,
             degraded,
         } = reply;
-        let ticket: crate::body::JoinGuard = if is_failure {
+        let join_guard: crate::body::JoinGuard = if is_failure {
             Box::new(())
         } else {
             Box::new(Entry {
@@ -155,17 +155,18 @@ impl FlightEnd {
             })
         };
         let held = self.table.held_bytes.clone();
-        let (body, reader) = SharedBody::new(body, state.followers, self.flight.idle, held, ticket);
-        let shown = SharedResponse {
+        let (body, reader) =
+            SharedBody::new(body, state.followers, self.flight.idle, held, join_guard);
+        let shared = SharedResponse {
             head: head.clone(),
             body,
             source,
             degraded,
         };
         state.result = Some(if is_failure {
-            FlightResult::Failed(Arc::new(Ok(shown)))
+            FlightResult::Failed(Arc::new(Ok(shared)))
         } else {
-            FlightResult::Shared(Arc::new(shown))
+            FlightResult::Shared(Arc::new(shared))
         });
         Reply {
             head,
@@ -176,7 +177,7 @@ impl FlightEnd {
     }
 }
 
-/// The first caller has left, and its answer belongs to somebody else.
+/// The leader's caller has left, and its response belongs to another one.
 fn caller_left() -> Error {
     Error::Malformed("the caller has left")
 }
@@ -184,9 +185,9 @@ fn caller_left() -> Error {
 impl Drop for FlightEnd {
     fn drop(&mut self) {
         let mut state = self.flight.state.lock();
-        let landed = state.result.get_or_insert(FlightResult::Lost);
-        let is_joinable = matches!(landed, FlightResult::Shared(_));
-        let is_passed = matches!(landed, FlightResult::Alone(_));
+        let result = state.result.get_or_insert(FlightResult::Lost);
+        let is_joinable = matches!(result, FlightResult::Shared(_));
+        let is_passed = matches!(result, FlightResult::Alone(_));
         drop(state);
         if !is_joinable && !is_passed {
             self.table.remove(&self.flight);

@@ -1,10 +1,10 @@
-//! What is on its way, and which questions are not worth waiting for.
+//! The table of flights, and of requests that are not worth waiting for.
 //!
-//! Promises: a question whose answer could not be shared is remembered for a while, so that its callers
-//! do not wait for each other; the first answer that could be shared ends that. Bounded: flights by the
-//! callers that are connected, memories by [`PASSES_MAX`].
+//! Promises: a request whose response could not be shared is remembered for a while, so that its
+//! callers do not wait for each other; the first shareable response ends that. Bounded: flights by
+//! the connected callers, pass entries by [`PASSES_MAX`].
 //!
-//! Never: two locks at a time.
+//! Never: holds two locks at a time.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -19,37 +19,37 @@ use super::flight::Flight;
 use super::sharing::{self, FlightKey, KeyHasher, RequestIdentity};
 use crate::body::HeldBytes;
 
-/// Parts of the table, so that workers rarely meet at one lock.
+/// Shards of the table, so that threads rarely contend for one lock.
 const SHARDS: usize = 32;
 
-/// How long a question whose answer could not be shared is asked by each caller alone. Otherwise
-/// every wave of callers would wait for the first one's answer only to learn that again.
+/// How long calls of an unshareable request go alone. Otherwise every group of callers would wait
+/// for the first response only to learn that again.
 pub(super) const PASS_FOR: Span = Span::from_secs(120);
 
-/// Such questions per part of the table: 32 x 512 of 48 bytes are below 1 MiB. Past it the next ones
-/// are forgotten, which costs one wave a wait.
+/// Pass entries per shard: 32 x 512 of 48 bytes are below 1 MiB. Beyond that new ones are not
+/// recorded, which costs one group of callers a wait.
 const PASSES_MAX: usize = 512;
 
-/// Everything that is on its way, by its question.
+/// All flights, by key.
 #[derive(Debug, Default)]
 pub(super) struct FlightTable {
     pub(super) shards: [Mutex<FlightShard>; SHARDS],
-    /// How much all shared answers hold.
+    /// How many bytes all shared responses hold.
     pub(super) held_bytes: HeldBytes,
 }
 
 pub(super) type FlightShard = HashMap<FlightKey, FlightSlot, BuildHasherDefault<KeyHasher>>;
 
-/// What is known of a question.
+/// What is known about a request.
 #[derive(Debug)]
 pub(super) enum FlightSlot {
-    /// It is being asked.
+    /// It is in flight.
     InFlight(Arc<Flight>),
     /// Not worth waiting for, until then.
     Pass(Micros),
 }
 
-/// The memory that answers to a question could not be shared.
+/// Records that responses to a request could not be shared.
 #[derive(Debug)]
 pub(crate) struct PassEntry {
     pub(super) key: FlightKey,
@@ -59,7 +59,7 @@ pub(crate) struct PassEntry {
 }
 
 impl PassEntry {
-    /// What came of a call that went alone: if that could have been shared, the next ones are.
+    /// After a call that went alone: if its response could have been shared, the next calls share.
     pub(crate) fn on_outcome(&self, outcome: &CallOutcome) {
         if let Ok(reply) = &outcome.result
             && !outcome.is_failure
@@ -75,7 +75,7 @@ impl FlightTable {
         &self.shards[key.shard(SHARDS)]
     }
 
-    /// Takes a flight out, unless another has its place.
+    /// Removes a flight, unless another has replaced it.
     pub(super) fn remove(&self, flight: &Arc<Flight>) {
         let mut shard = self.shard(flight.key).lock();
         if matches!(shard.get(&flight.key), Some(FlightSlot::InFlight(found)) if Arc::ptr_eq(found, flight))
@@ -84,7 +84,7 @@ impl FlightTable {
         }
     }
 
-    /// Answers to a question can be shared after all.
+    /// Responses to a request can be shared after all.
     fn remove_pass(&self, key: FlightKey) {
         let mut shard = self.shard(key).lock();
         if matches!(shard.get(&key), Some(FlightSlot::Pass(_))) {
@@ -92,7 +92,7 @@ impl FlightTable {
         }
     }
 
-    /// Remembers that a flight's answer could not be shared.
+    /// Remembers that a flight's response could not be shared.
     pub(super) fn pass(&self, flight: &Arc<Flight>, now: Micros) {
         let mut shard = self.shard(flight.key).lock();
         if shard.len() >= PASSES_MAX {

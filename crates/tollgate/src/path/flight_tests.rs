@@ -1,4 +1,4 @@
-//! Flights on their own: what those who wait see, whatever becomes of the call.
+//! Flights on their own: what followers see, however the call ends.
 
 use super::super::flight_table::PASS_FOR;
 use super::sharing::tests::{anonymous, numbered};
@@ -10,7 +10,7 @@ use tollgate_core::time::Wall;
 use tollgate_ledger::{Clock, Ledger};
 
 fn flight(table: &Arc<FlightTable>) -> Arc<Flight> {
-    let wish = CallDemand {
+    let demand = CallDemand {
         priority: Priority::Normal,
         caller: CallerId::default(),
         deadline: None,
@@ -22,7 +22,7 @@ fn flight(table: &Arc<FlightTable>) -> Arc<Flight> {
         Dedup::On,
         anonymous(),
         Span::from_secs(1),
-        wish,
+        demand,
     ));
     let slot = FlightSlot::InFlight(flight.clone());
     table.shard(key).lock().insert(key, slot);
@@ -48,7 +48,7 @@ fn leader(
     }
 }
 
-/// R-C7: those who wait for a call that panics are told, and the question can be asked again.
+/// R-C7: the followers of a call that panics are informed, and the request can be sent again.
 #[tokio::test(start_paused = true)]
 async fn s7_a_flight_ends_when_its_call_panics() {
     let table = Arc::new(FlightTable::default());
@@ -64,7 +64,7 @@ async fn s7_a_flight_ends_when_its_call_panics() {
     assert!(is_empty(&table) && !flight.add_follower());
 }
 
-/// A caller that leaves hands the call over if somebody waits, and ends it if nobody does.
+/// A caller that leaves hands the call over if others wait, and ends it if nobody does.
 #[tokio::test(start_paused = true)]
 async fn s7_a_call_outlives_its_caller_only_if_others_wait() {
     for followers in [0, 1] {
@@ -75,7 +75,7 @@ async fn s7_a_call_outlives_its_caller_only_if_others_wait() {
         }
         let call = async move {
             timer::sleep(Some(Span::from_secs(5))).await;
-            CallOutcome::from_error(Error::Malformed("as good as an answer"))
+            CallOutcome::from_error(Error::Malformed("any final error"))
         };
         drop(leader((&flight, &table), call));
         let landed = flight.finished().await;
@@ -88,7 +88,7 @@ async fn s7_a_call_outlives_its_caller_only_if_others_wait() {
     }
 }
 
-/// What could not be shared is remembered for a while, and no more than fits.
+/// An unshareable request is remembered for a while, within a bound.
 #[test]
 fn s7_pass_entries_are_bounded_and_expire() {
     let table = Arc::new(FlightTable::default());
@@ -99,12 +99,12 @@ fn s7_pass_entries_are_bounded_and_expire() {
         matches!(shard.lock().get(&flight.key), Some(FlightSlot::Pass(until)) if *until == Micros(0) + PASS_FOR)
     );
     table.remove(&flight);
-    assert_eq!(shard.lock().len(), 1, "a memory is no flight");
+    assert_eq!(shard.lock().len(), 1, "a pass entry is not a flight");
     table.pass(&flight, Micros(1));
     assert_eq!(shard.lock().len(), 1);
 }
 
-/// However soon the answer comes after its first caller has left, it is for somebody who waits.
+/// However soon the response arrives after the leader's caller has left, a follower gets it.
 #[tokio::test(start_paused = true)]
 async fn s7_an_unshared_response_survives_its_first_caller() {
     let table = Arc::new(FlightTable::default());
@@ -121,9 +121,9 @@ async fn s7_an_unshared_response_survives_its_first_caller() {
         degraded: false,
     };
     let outcome = flight_end(&flight, &table).finish(CallOutcome::from_reply(reply));
-    assert!(outcome.result.is_err(), "nobody is there to take it");
+    assert!(outcome.result.is_err(), "no caller takes it");
     let FlightResult::Alone(left) = flight.finished().await else {
-        panic!("it is not to be shared");
+        panic!("it must not be shared");
     };
     assert!(left.lock().is_some());
 }

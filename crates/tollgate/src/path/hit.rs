@@ -1,13 +1,13 @@
-//! Hits at hand: the first two stages of the path for the plainest call there is, in one step.
+//! Memory hits: the route and cache stages of a simple request, in one step.
 //!
-//! A GET without body, conditions or wishes whose answer is in memory and fresh needs nothing that has
-//! to be waited for, so it need not be a future. What is decided, told and counted is what `call` would
-//! decide, tell and count: the same functions do it.
+//! A GET without body, conditions or cache options whose response is fresh and in memory waits for
+//! nothing, so it need not be a future. It uses the same functions as `call`, so its decisions, log
+//! events and counters are the same.
 //!
-//! Promises: an answer from here is the one that `call` would have given. Until it is taken, nothing
-//! has happened.
+//! Promises: a response from here is the one that `call` would have given. Until it is taken,
+//! nothing has happened.
 //!
-//! Never: an error. Whatever is not plain is left to `call`, which says what is wrong with it.
+//! Never: returns an error. Everything else is left to `call`, which reports what is wrong.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use super::{Reply, cache, serve};
 use crate::cache::{CachedResponse, MemfdBody, PreparedHead};
 use crate::providers::{ActiveProvider, ConfigVersion, ProviderRegistry};
 
-/// What makes an answer depend on more than its question.
+/// Headers that make the response depend on more than the URL.
 const CONDITIONS: [http::HeaderName; 6] = [
     IF_MATCH,
     IF_MODIFIED_SINCE,
@@ -33,7 +33,7 @@ const CONDITIONS: [http::HeaderName; 6] = [
     RANGE,
 ];
 
-/// A fresh answer in memory.
+/// A fresh response in memory.
 #[derive(Debug)]
 pub struct Hit {
     provider: Arc<ActiveProvider>,
@@ -41,61 +41,61 @@ pub struct Hit {
     age: Span,
 }
 
-/// What a GET without a body means: whose it is, and what its answer is called. Who hears the same
-/// again need not find that out anew.
+/// The meaning of a GET without a body: its provider and its cache key. An identical request need
+/// not be parsed again.
 #[derive(Debug)]
 pub struct RememberedRequest {
     route: Route,
-    /// What the same words may mean something else under: other providers, other callers.
+    /// The configuration under which it was parsed: providers and callers.
     config_version: ConfigVersion,
     key: cache::RememberedKey,
 }
 
 impl RememberedRequest {
-    /// What this call means, if it is plain and the cache may answer it.
+    /// Parses a request, if it is simple and the cache may serve it.
     #[must_use]
     pub fn of(
-        shop: &ProviderRegistry,
+        registry: &ProviderRegistry,
         target: Target,
         headers: HeaderMap,
-        said: CallOptions,
+        options: CallOptions,
     ) -> Option<RememberedRequest> {
         let is_condition = |name| CONDITIONS.contains(name);
         if headers.keys().any(is_condition) {
             return None;
         }
-        // Before it is read: if both change meanwhile, it is thought older than it is.
-        let setup = shop.config_version();
+        // Read first: if both change meanwhile, the result counts as older than it is.
+        let config_version = registry.config_version();
         let call = Call {
             target,
             method: Method::GET,
             headers,
             body: (),
-            options: said,
+            options,
         };
-        let route = route_without_body(shop, call).ok()?;
-        let named = cache::RememberedKey::of(shop, &route)?;
+        let route = route_without_body(registry, call).ok()?;
+        let key = cache::RememberedKey::of(registry, &route)?;
         Some(RememberedRequest {
             route,
-            config_version: setup,
-            key: named,
+            config_version,
+            key,
         })
     }
 
-    /// Would the same call still mean this?
+    /// Would an identical request still mean the same?
     #[must_use]
-    pub fn is_current(&self, shop: &ProviderRegistry) -> bool {
-        shop.is_current(&self.config_version)
+    pub fn is_current(&self, registry: &ProviderRegistry) -> bool {
+        registry.is_current(&self.config_version)
             && self
                 .route
                 .provider
-                .is_current_policy(|plan| self.key.is_for(plan))
+                .is_current_policy(|policy| self.key.is_for(policy))
     }
 
-    /// The answer, if it is in memory and fresh.
+    /// The response, if it is fresh and in memory.
     #[must_use]
-    pub fn hit(&self, shop: &ProviderRegistry) -> Option<Hit> {
-        let (object, now) = self.key.in_memory(shop, &self.route)?;
+    pub fn hit(&self, registry: &ProviderRegistry) -> Option<Hit> {
+        let (object, now) = self.key.in_memory(registry, &self.route)?;
         Some(Hit {
             provider: self.route.provider.clone(),
             age: object.freshness.age(now),
@@ -105,30 +105,31 @@ impl RememberedRequest {
 }
 
 impl Hit {
-    /// What the caller of this name was answered with. Call it once, when it is so.
+    /// Logs and counts the hit for the caller with this id. Call it once, when the response is
+    /// used.
     pub fn emit(&self, id: &str) {
         serve::emit_hit(&self.provider, id, self.age);
     }
 
-    /// Its age, in seconds.
+    /// Its age in seconds.
     #[must_use]
     pub fn age(&self) -> u64 {
         self.age.0 / 1_000_000
     }
 
-    /// The body, which is not copied.
+    /// The body, not copied.
     #[must_use]
     pub fn body(&self) -> &Bytes {
         &self.object.body
     }
 
-    /// The body as a file, where that is the quicker way to a socket.
+    /// The body as a memfd, where that is faster to send to a socket.
     #[must_use]
     pub fn memfd_body(&self) -> Option<Arc<MemfdBody>> {
         MemfdBody::of(&self.object)
     }
 
-    /// Its head as it is written: made of the whole answer the first time, and kept with it.
+    /// Its serialised head: built from the whole response the first time, then cached with it.
     pub fn prepared_head(
         &self,
         write: impl FnOnce(Reply) -> Option<PreparedHead>,

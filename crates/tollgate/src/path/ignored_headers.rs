@@ -1,14 +1,15 @@
-//! Noise: request headers that differ from call to call, or from program to program, and by which no
-//! server answers. One list for both stages that ask whether two calls are the same question.
+//! Ignored headers: request headers that differ between calls or programs and never change a
+//! response. One list for both stages that compare requests.
 //!
-//! Promises: whatever is not known to be noise is part of the question: who asks can be said in any
-//! header. An answer that says that it varies by noise is still given only to those who sent the same.
+//! Promises: a header that is not listed is part of the request, because any header may identify a
+//! user. A response that varies by an ignored header is shared only with calls that sent the same
+//! value.
 //!
-//! Never: a header by which somebody is told from somebody else, or one that could make a server answer
-//! for another URL, address or version.
+//! Never: lists a header that identifies a user, or one that could make a server respond for
+//! another URL, address or version.
 
-/// Names of calls, tasks and spans that programs, proxies and tracers add; which program asks, and how
-/// it came to ask; lengths and wishes of the connection.
+/// Ids of requests, tasks and spans that programs, proxies and tracers add; the client program and
+/// its context; length and connection options.
 pub(crate) fn is_ignored_header(name: &str) -> bool {
     match name {
         "user-agent"

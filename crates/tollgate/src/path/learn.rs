@@ -1,8 +1,8 @@
-//! The learn stage: what did the answer say about limits and health?
+//! The learn stage: what does the response say about limits and health?
 //!
-//! Promises: every answer is heard once, by the permit, the health machine, the cool-down of its
-//! scope and degrade mode. A body is read beforehand only where the provider's dialect speaks of
-//! limits in it, and only so much; a compressed one is opened beside what is passed on.
+//! Promises: every response updates the permit, health, the cool-down of its scope and degrade
+//! mode, exactly once. A body is read ahead only where the provider's dialect reports limits in it,
+//! and only up to a bound; a copy of a compressed body is decompressed.
 //!
 //! Never: changes what the caller gets.
 
@@ -22,21 +22,21 @@ use super::credential::Credential;
 use super::decode;
 use super::route::Route;
 use super::send::Sent;
-use crate::body::{CostReader, Decoder, ReplyBody, UpstreamBody, Written};
+use crate::body::{BodyFormat, CostReader, Decoder, ReplyBody, UpstreamBody};
 use crate::event::LogEvent;
 use crate::failpoint;
 use crate::providers::CompiledPolicy;
 use crate::{LimitReport, Permit};
 
-/// How much of a refusal's body is read to learn from it. Refusals are small; larger ones are
-/// pages for people, and their headers have to do.
+/// How much of an error body is read to learn from it. Limit responses are small; larger ones are
+/// pages for people, and their headers must suffice.
 const ERROR_BODY_MAX: usize = 64 * 1024;
 
-/// How long a body is read to learn from it. Most come with their heads; the caller waits meanwhile,
-/// and what comes later is passed on unheard.
+/// How long a body is read to learn from it. Most arrive with their heads. The caller waits
+/// meanwhile; what arrives later is passed on unread.
 const READ_WAIT: Span = Span::from_secs(5);
 
-/// An answer, and what it means.
+/// A response, and what it means.
 #[derive(Debug)]
 pub(crate) struct UpstreamResponse {
     pub(crate) head: Parts,
@@ -45,16 +45,16 @@ pub(crate) struct UpstreamResponse {
     pub(crate) verdict: LimitVerdict,
     pub(crate) retry_after: Option<Span>,
     pub(crate) probe: bool,
-    /// When its permit was granted, just before its bytes left; `None` = that was another's.
+    /// When its permit was granted, just before its bytes left; `None` = another call fetched it.
     pub(crate) granted: Option<Micros>,
-    /// What was in force when its bytes left; `None` = that was another's.
+    /// The policy when its bytes left; `None` = another call fetched it.
     pub(crate) sent_under: Option<Arc<CompiledPolicy>>,
 }
 
-/// Learns from an answer.
+/// Learns from a response.
 pub(crate) async fn learn(
     route: &Route,
-    plan: &Arc<CompiledPolicy>,
+    policy: &Arc<CompiledPolicy>,
     credential: &Credential,
     sent: Sent,
 ) -> UpstreamResponse {
@@ -63,104 +63,106 @@ pub(crate) async fn learn(
         response,
         conn,
         permit,
-        attempt_guard: watch,
+        attempt_guard,
     } = sent;
     let (head, incoming) = response.into_parts();
-    let mut flow = UpstreamBody::new(incoming, conn, plan.provider.timeouts.idle);
-    flow.count_costs(cost_reader(route, plan, &head));
-    let most = bytes_to_read(plan, &head);
-    // If the body breaks off here, what came is still an answer, and the caller meets the break.
+    let mut body_stream = UpstreamBody::new(incoming, conn, policy.provider.timeouts.idle);
+    body_stream.count_costs(cost_reader(route, policy, &head));
+    let most = bytes_to_read(policy, &head);
+    // If the body breaks off here, the received part is still a response, and the caller gets the
+    // error.
     let first = match most {
-        0 => flow.read_available().await,
+        0 => body_stream.read_available().await,
         most => {
             let left = route
                 .remaining()
                 .map_or(READ_WAIT, |left| left.min(READ_WAIT));
-            flow.read(most, left).await
+            body_stream.read(most, left).await
         }
     };
     let feedback = match most {
-        0 => read_feedback(route, plan, &head, b""),
+        0 => read_feedback(route, policy, &head, b""),
         most => {
             let body = decode::decoded(&head.headers, &first, most);
-            read_feedback(route, plan, &head, &body)
+            read_feedback(route, policy, &head, &body)
         }
     };
     let class = classify(head.status.as_u16(), feedback.verdict);
     let granted = permit.granted();
-    settle(plan, &head, (class, &feedback), permit, &mut flow);
-    let probe = watch.probe;
+    settle(policy, &head, (class, &feedback), permit, &mut body_stream);
+    let probe = attempt_guard.probe;
     let retry_after = feedback.wait.filter(|_| class.is_failure());
-    if let Some(rest) = watch.finish(class, retry_after, Some(&plan.cooldown)) {
-        emit_cooldown(route, rest, retry_after);
+    if let Some(cooldown) = attempt_guard.finish(class, retry_after, Some(&policy.cooldown)) {
+        emit_cooldown(route, cooldown, retry_after);
     }
-    if plan.provider.enabled {
-        update_degrade(route, plan, credential, &feedback);
+    if policy.provider.enabled {
+        update_degrade(route, policy, credential, &feedback);
     }
     UpstreamResponse {
         head,
-        body: ReplyBody::new(first, Some(flow)),
+        body: ReplyBody::new(first, Some(body_stream)),
         class,
         verdict: feedback.verdict,
         retry_after,
         probe,
         granted: Some(granted),
-        sent_under: Some(plan.clone()),
+        sent_under: Some(policy.clone()),
     }
 }
 
-/// The scope of a refused call rests from now on.
-fn emit_cooldown(route: &Route, rest: Span, retry_after: Option<Span>) {
+/// Logs that the scope of a limited call cools down.
+fn emit_cooldown(route: &Route, cooldown: Span, retry_after: Option<Span>) {
     LogEvent::Cooldown {
         provider: &route.provider.name,
         entity: route.entity.as_deref(),
-        duration: rest,
+        duration: cooldown,
         retry_after,
         status: &route.provider.status(),
     }
     .emit();
 }
 
-/// Tells the ledger what came of a permit. The rest of the answer takes it along.
+/// Settles a permit at the ledger. The rest of the response carries the permit along.
 fn settle(
-    plan: &CompiledPolicy,
+    policy: &CompiledPolicy,
     head: &Parts,
     (class, feedback): (Class, &Feedback),
     mut permit: Permit,
-    flow: &mut UpstreamBody,
+    body_stream: &mut UpstreamBody,
 ) {
-    let is_free = plan.provider.free_status.contains(&head.status.as_u16());
-    if is_free && flow.has_ended() {
-        // As if it had never been asked for. Once told that it arrived, a window keeps it.
+    let is_free = policy.provider.free_status.contains(&head.status.as_u16());
+    if is_free && body_stream.has_ended() {
+        // As if never requested. Once the ledger knows that the call arrived, a window counts it.
         return permit.refund();
     }
     if class == Class::Other {
-        // A11: no success, so it ends no row of failures, neither this process's nor that of all.
+        // A11: no success, so it ends no series of failures, neither this process's nor the shared
+        // one.
         permit.skip_health();
     }
     if class == Class::ServerError {
-        // It may come from in front of the limiter: no proof that the call was counted.
+        // It may come from a proxy in front of the limiter: no proof that the call was counted.
         permit.failed();
     } else {
-        let answer = LimitReport {
+        let report = LimitReport {
             limited: feedback.verdict == LimitVerdict::Limited,
             readings: readings(feedback, permit.limits(), &head.headers),
         };
-        // Where head and end come together, and the head says nothing, the end says it all.
-        if !flow.has_ended() || answer != LimitReport::default() {
-            permit.arrived(answer);
+        // If head and end arrive together and the head reports nothing, settling the end is enough.
+        if !body_stream.has_ended() || report != LimitReport::default() {
+            permit.arrived(report);
         }
     }
-    flow.hold_permit(permit);
+    body_stream.hold_permit(permit);
 }
 
-/// How much of the body speaks of limits. Of a compressed one that much is read and that much is
-/// let out.
-fn bytes_to_read(plan: &CompiledPolicy, head: &Parts) -> usize {
+/// How many bytes of the body may report limits. For a compressed body this bounds both the encoded
+/// and the decoded bytes.
+fn bytes_to_read(policy: &CompiledPolicy, head: &Parts) -> usize {
     if head.status.as_u16() >= 400 {
         return ERROR_BODY_MAX;
     }
-    if plan.dialect.reads_success_bodies() && has_content_type(head, b"json") {
+    if policy.dialect.reads_success_bodies() && has_content_type(head, b"json") {
         feedback::BODY_MAX
     } else {
         0
@@ -174,16 +176,16 @@ fn has_content_type(head: &Parts, word: &[u8]) -> bool {
     })
 }
 
-/// What looks for the true cost of the call, where its file says that the answer tells it.
-fn cost_reader(route: &Route, plan: &CompiledPolicy, head: &Parts) -> Option<CostReader> {
-    let wanted = plan.true_costs(route.priority(), route.at_most_permille.is_some());
+/// Reads the real cost of the call, where the provider file says that the response reports it.
+fn cost_reader(route: &Route, policy: &CompiledPolicy, head: &Parts) -> Option<CostReader> {
+    let wanted = policy.true_costs(route.priority(), route.at_most_permille.is_some());
     if wanted.is_empty() || head.status.as_u16() >= 400 {
         return None;
     }
     let kind = if has_content_type(head, b"json") {
-        Written::Json
+        BodyFormat::Json
     } else if has_content_type(head, b"event-stream") {
-        Written::Events
+        BodyFormat::Events
     } else {
         return None;
     };
@@ -194,7 +196,7 @@ fn cost_reader(route: &Route, plan: &CompiledPolicy, head: &Parts) -> Option<Cos
     Some(CostReader::new(kind, wanted, open))
 }
 
-fn read_feedback(route: &Route, plan: &CompiledPolicy, head: &Parts, body: &[u8]) -> Feedback {
+fn read_feedback(route: &Route, policy: &CompiledPolicy, head: &Parts, body: &[u8]) -> Feedback {
     let headers: SmallVec<[(&str, &[u8]); 32]> = head
         .headers
         .iter()
@@ -205,11 +207,11 @@ fn read_feedback(route: &Route, plan: &CompiledPolicy, head: &Parts, body: &[u8]
         headers: &headers,
         body,
     };
-    feedback::read(&response, &plan.dialect, route.provider.ledger.wall())
+    feedback::read(&response, &policy.dialect, route.provider.ledger.wall())
 }
 
-/// What came back (A11). What the dialect says about a refusal wins over the status; a bill to pay
-/// is the caller's affair, and waiting does not mend it.
+/// Classifies a response (A11). The dialect's verdict on a limit overrides the status. An unpaid
+/// bill is the caller's problem, and waiting does not fix it.
 fn classify(status: u16, verdict: LimitVerdict) -> Class {
     match verdict {
         LimitVerdict::Limited => Class::Limited,
@@ -220,24 +222,24 @@ fn classify(status: u16, verdict: LimitVerdict) -> Class {
     }
 }
 
-/// Degrade mode: is little left?
+/// Updates degrade mode: is little remaining?
 fn update_degrade(
     route: &Route,
-    plan: &CompiledPolicy,
+    policy: &CompiledPolicy,
     credential: &Credential,
     feedback: &Feedback,
 ) {
     let entity = route.entity.as_deref();
-    let (Some(settings), Some(scope)) = (&plan.degrade, plan.degrade_scope(entity)) else {
+    let (Some(settings), Some(scope)) = (&policy.degrade, policy.degrade_scope(entity)) else {
         return;
     };
     let who = route.who(credential.fingerprint.as_deref());
-    let meters = plan
+    let limits = policy
         .limits
         .iter()
-        .filter(|meter| meter.counts_calls() && !meter.is_concurrency());
-    let cells: Vec<_> = meters
-        .map(|meter| (meter.cell_of(&who), meter.rule.clone()))
+        .filter(|limit| limit.counts_calls() && !limit.is_concurrency());
+    let cells: Vec<_> = limits
+        .map(|limit| (limit.cell_of(&who), limit.rule.clone()))
         .collect();
     let periods: SmallVec<[Span; 4]> = cells.iter().map(|(_, rule)| rule.period()).collect();
     let theirs = feedback.remaining.map(|remaining| ProviderQuota {
@@ -246,8 +248,8 @@ fn update_degrade(
             .reset_at
             .map(|reset| reset.since(route.provider.ledger.wall())),
     });
-    let (machine, settings) = (route.provider.health.clone(), *settings);
-    // The answer does not wait for it.
+    let (health, settings) = (route.provider.health.clone(), *settings);
+    // The response does not wait for it.
     route.provider.ledger.peek_then(cells, move |views| {
         let tightest = views
             .iter()
@@ -260,18 +262,18 @@ fn update_degrade(
                 full_after: view.reset_after,
                 period,
             };
-            machine.on_remaining(&settings, scope, theirs, ours);
+            health.on_remaining(&settings, scope, theirs, ours);
         }
     });
 }
 
-/// Which of our limits the provider's words are about.
+/// Matches the windows that the provider reports with our limits.
 fn readings(feedback: &Feedback, terms: &[Term], headers: &HeaderMap) -> Readings {
     let mut readings = Readings::new();
     let is_calendar =
         |index: &usize| matches!(terms[*index].rule.algorithm(), Algorithm::Calendar(_));
     if feedback.windows.is_empty() && !(0..terms.len()).any(|index| is_calendar(&index)) {
-        return readings; // nothing was said, and nobody asks for the date
+        return readings; // nothing is reported, and no limit needs the date
     }
     let date = date(headers);
     for window in &feedback.windows {
@@ -300,7 +302,7 @@ fn readings(feedback: &Feedback, terms: &[Term], headers: &HeaderMap) -> Reading
 }
 
 /// The limit with the window's unit and period, else with its unit and number, else the only one
-/// with its unit. A window that fits none is nobody's: guessing would close the wrong limit.
+/// with its unit. A window that matches none is ignored: a guess would close the wrong limit.
 fn matching_term(window: &Window, terms: &[Term]) -> Option<usize> {
     let unit = match window.unit {
         feedback::WindowUnit::Requests => CostUnit::Calls,
@@ -331,7 +333,7 @@ fn date(headers: &HeaderMap) -> Option<Wall> {
 }
 
 impl UpstreamResponse {
-    /// A part of an answer that has been learned from already.
+    /// A part of a response that has already been learned from.
     pub(crate) fn part(head: Parts, body: ReplyBody, granted: Option<Micros>) -> UpstreamResponse {
         UpstreamResponse {
             head,
@@ -345,8 +347,7 @@ impl UpstreamResponse {
         }
     }
 
-    /// The failure is not passed on: what is left of it is read, so that its connection can be used
-    /// again.
+    /// Discards a failure: reads the rest of it, so that its connection can be reused.
     pub(crate) async fn discard(self) {
         self.body.drain(ERROR_BODY_MAX).await;
     }

@@ -1,25 +1,25 @@
-//! Where the links of an answer lead, as far as a cache must know.
+//! Where the links of a response lead, as far as the cache needs it.
 //!
-//! Promises: only a link to the same origin is anywhere; a path is resolved as browsers do.
+//! Promises: only links to the same origin count; a path is resolved as in browsers.
 //!
-//! Never: follows one.
+//! Never: follows a link.
 
 use super::route::Route;
 use crate::cache::{RequestUrl, Salt, UrlHash};
 
-/// The URL that a link names, if it is on the origin of the call.
+/// The URL of a link, if it is on the origin of the call.
 pub(super) fn url(route: &Route, link: &str, salt: &Salt) -> Option<UrlHash> {
     let origin = route.origin.to_string();
     let whole = path_of(&origin, &route.path, link)?;
     let (path, query) = whole.split_once('?').unwrap_or((&whole, ""));
-    let place = RequestUrl {
+    let request_url = RequestUrl {
         tls: route.origin.tls,
         host: route.origin.host.as_str(),
         port: route.origin.port,
         path,
         query,
     };
-    Some(place.hash(salt))
+    Some(request_url.hash(salt))
 }
 
 /// Path and query of a link on this origin.
@@ -30,7 +30,7 @@ fn path_of(origin: &str, base: &str, link: &str) -> Option<String> {
             None => Some("/".to_owned()),
             Some('/') => Some(without_dots(rest)),
             Some('?') => Some(format!("/{rest}")),
-            // Another host that begins the same, or another port.
+            // Another host with the same prefix, or another port.
             Some(_) => None,
         };
     }
@@ -47,7 +47,7 @@ fn path_of(origin: &str, base: &str, link: &str) -> Option<String> {
     Some(without_dots(&format!("{folder}/{link}")))
 }
 
-/// The path without `.` and `..`; the query stays as it is.
+/// The path without `.` and `..`; the query is unchanged.
 fn without_dots(written: &str) -> String {
     let (path, query) = match written.split_once('?') {
         Some((path, query)) => (path, format!("?{query}")),

@@ -1,12 +1,12 @@
-//! A login: credentials are posted, a token comes back.
+//! A login: posts credentials and receives a token.
 //!
-//! It is a call like any other, most urgent, under the limits of its provider: permit, connect,
-//! send, learn. Only the credential stage is left out, because this is what it waits for.
+//! It is a call like any other, with high priority, under the limits of its provider: connect,
+//! permit, send, learn. It skips only the credential stage, which waits for it.
 //!
-//! Promises: credentials go to the address that the file names and nowhere else. OAuth 2 as in
+//! Promises: sends credentials only to the address that the provider file names. OAuth 2 follows
 //! RFC 6749: client credentials, or a refresh token whose successors are remembered.
 //!
-//! Never: follows a redirect, logs in again by itself, or repeats what a login answered in an error.
+//! Never: follows a redirect, logs in again by itself, or repeats the login's response in an error.
 
 use std::sync::Arc;
 
@@ -30,23 +30,23 @@ use crate::error::NoToken;
 use crate::providers::ActiveProvider;
 use crate::{Error, timer};
 
-/// The largest answer of a login. Those seen have some 4 KiB.
+/// The largest response of a login. Those seen have some 4 KiB.
 const RESPONSE_MAX: usize = 64 * 1024;
 
-/// The longest token that is believed; the longest seen (JWTs with claims) have some 4 KiB.
+/// The longest token that is accepted; the longest seen (JWTs with claims) have some 4 KiB.
 const TOKEN_MAX: usize = 16 * 1024;
 
-/// The life of a token of OAuth 2 whose answer does not say it: an hour is what most have, and a
-/// shorter one is found out by its first 401.
+/// The lifetime of an OAuth 2 token whose response does not state it: an hour is common, and the
+/// first 401 reveals a shorter one.
 const DEFAULT_LIFETIME: Span = Span::from_secs(3_600);
 
-/// How long before its end a token of OAuth 2 is renewed, as for logins.
+/// How long before its end an OAuth 2 token is renewed, as for logins.
 const RENEW_BEFORE: Span = Span::from_secs(300);
 
-/// What one login teaches the next.
+/// What one login passes to the next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoginMemory {
-    /// The refresh token that came with the last answer, in place of the file's.
+    /// The refresh token of the last response, in place of the file's.
     refresh: Option<Secret>,
     /// How id and secret were accepted: `true` = in the form.
     in_form: Option<bool>,
@@ -68,7 +68,7 @@ pub(crate) struct LoginError {
     pub(crate) trouble: RenewalError,
 }
 
-/// A whole answer.
+/// A complete response.
 struct LoginResponse {
     status: u16,
     class: Class,
@@ -78,13 +78,13 @@ struct LoginResponse {
 
 impl LoginError {
     pub(crate) fn new(
-        live: &ActiveProvider,
+        provider: &ActiveProvider,
         why: NoToken,
         retry_after: Option<Span>,
     ) -> LoginError {
         LoginError {
             error: Error::NoCredential {
-                provider: live.name.clone(),
+                provider: provider.name.clone(),
                 why,
                 retry_in: retry_after,
             },
@@ -99,31 +99,31 @@ impl LoginError {
 
 /// Logs in once.
 pub(super) async fn login(
-    live: &Arc<ActiveProvider>,
+    provider: &Arc<ActiveProvider>,
     account: &Account,
     memory: LoginMemory,
 ) -> Result<NewToken, LoginError> {
     match &account.method {
         LoginMethod::Login(login) => {
             let post = account.login_request(login);
-            let answer = send_login(live, account, &login.url, post).await?;
-            let fields = answer.into_fields(live)?;
+            let response = send_login(provider, account, &login.url, post).await?;
+            let fields = response.into_fields(provider)?;
             let token = login.token.split('.').try_fold(&fields, child);
             Ok(NewToken {
                 token: token
                     .and_then(parse_token)
-                    .ok_or_else(|| token_missing(live))?,
+                    .ok_or_else(|| token_missing(provider))?,
                 lifetime: login.lifetime,
                 renew_before: login.refresh_before,
                 memory,
             })
         }
-        LoginMethod::OAuth2(oauth2) => self::oauth2(live, account, oauth2, memory).await,
+        LoginMethod::OAuth2(oauth2) => self::oauth2(provider, account, oauth2, memory).await,
     }
 }
 
 async fn oauth2(
-    live: &Arc<ActiveProvider>,
+    provider: &Arc<ActiveProvider>,
     account: &Account,
     oauth2: &OAuth2,
     mut memory: LoginMemory,
@@ -135,13 +135,13 @@ async fn oauth2(
     };
     let refresh = memory.refresh.as_ref().or(oauth2.refresh_token.as_ref());
     let post = account.oauth2_request(oauth2, refresh, known.unwrap_or(false));
-    let mut answer = self::send_login(live, account, &oauth2.token_url, post).await?;
-    let was_refused = known.is_none() && matches!(answer.status, 400 | 401 | 403);
+    let mut response = self::send_login(provider, account, &oauth2.token_url, post).await?;
+    let was_refused = known.is_none() && matches!(response.status, 400 | 401 | 403);
     if was_refused {
         let post = account.oauth2_request(oauth2, refresh, true);
-        answer = self::send_login(live, account, &oauth2.token_url, post).await?;
+        response = self::send_login(provider, account, &oauth2.token_url, post).await?;
     }
-    let fields = answer.into_fields(live)?;
+    let fields = response.into_fields(provider)?;
     memory.in_form = known.or(Some(was_refused));
     let token = fields.get("access_token").and_then(parse_token);
     memory.refresh = fields
@@ -149,7 +149,7 @@ async fn oauth2(
         .and_then(parse_token)
         .or(memory.refresh);
     Ok(NewToken {
-        token: token.ok_or_else(|| token_missing(live))?,
+        token: token.ok_or_else(|| token_missing(provider))?,
         lifetime: fields
             .get("expires_in")
             .and_then(seconds)
@@ -159,28 +159,28 @@ async fn oauth2(
     })
 }
 
-/// Posts credentials and reads the whole answer.
+/// Posts credentials and reads the complete response.
 async fn send_login(
-    live: &Arc<ActiveProvider>,
+    provider: &Arc<ActiveProvider>,
     account: &Account,
     to: &Upstream,
     post: TokenRequest,
 ) -> Result<LoginResponse, LoginError> {
     let headers = post
         .headers()
-        .ok_or_else(|| LoginError::new(live, NoToken::Missing, None))?;
-    let mut route = Route::post(live.clone(), to, headers, Bytes::from(post.body));
+        .ok_or_else(|| LoginError::new(provider, NoToken::Missing, None))?;
+    let mut route = Route::post(provider.clone(), to, headers, Bytes::from(post.body));
     let credential = Credential {
         source: CredentialSource::Client,
         fingerprint: Some(account.fingerprint.clone()),
     };
-    let mut tries = RetryState::default();
+    let mut retries = RetryState::default();
     for _ in 0..FREE_RETRIES_MAX {
-        match attempt(&mut route, &credential, &mut tries).await {
-            Ok(answered) => return read_response(live, answered).await,
+        match attempt(&mut route, &credential, &mut retries).await {
+            Ok(response) => return read_response(provider, response).await,
             Err(AttemptError::Again | AttemptError::OtherKey) => {}
             Err(AttemptError::Fault { fault, .. }) => {
-                return Err(LoginError::new(live, NoToken::NoResponse(fault), None));
+                return Err(LoginError::new(provider, NoToken::NoResponse(fault), None));
             }
             Err(AttemptError::Stop(error)) => {
                 let retry_after = match &error {
@@ -195,36 +195,36 @@ async fn send_login(
         }
     }
     Err(LoginError::new(
-        live,
+        provider,
         NoToken::NoResponse(Fault::Reset),
         None,
     ))
 }
 
-/// The stages of an attempt, without the one that waits for it.
+/// The stages of an attempt, without `credential`, which waits for this login.
 async fn attempt(
     route: &mut Route,
     credential: &Credential,
-    tries: &mut RetryState,
+    retries: &mut RetryState,
 ) -> Result<UpstreamResponse, AttemptError> {
-    let plan = route.provider.policy();
-    let expected = connect::connect(route, &plan).await?;
-    let granted = acquire::permit(route, credential, tries).await?;
-    let sent = send::send(route, &plan, credential, granted, expected, tries).await?;
-    Ok(learn::learn(route, &plan, credential, sent).await)
+    let policy = route.provider.policy();
+    let expected = connect::connect(route, &policy).await?;
+    let granted = acquire::permit(route, credential, retries).await?;
+    let sent = send::send(route, &policy, credential, granted, expected, retries).await?;
+    Ok(learn::learn(route, &policy, credential, sent).await)
 }
 
 async fn read_response(
-    live: &ActiveProvider,
-    answered: UpstreamResponse,
+    provider: &ActiveProvider,
+    response: UpstreamResponse,
 ) -> Result<LoginResponse, LoginError> {
     let (status, class, retry_after) = (
-        answered.head.status.as_u16(),
-        answered.class,
-        answered.retry_after,
+        response.head.status.as_u16(),
+        response.class,
+        response.retry_after,
     );
-    let most = live.policy().provider.timeouts.first_byte;
-    let whole = timer::within(Some(most), read_body(answered.body)).await;
+    let most = provider.policy().provider.timeouts.first_byte;
+    let whole = timer::within(Some(most), read_body(response.body)).await;
     let fault = match whole {
         Ok(Some(body)) => {
             return Ok(LoginResponse {
@@ -237,10 +237,10 @@ async fn read_response(
         Ok(None) => Fault::Reset,
         Err(_late) => Fault::Timeout,
     };
-    Err(LoginError::new(live, NoToken::NoResponse(fault), None))
+    Err(LoginError::new(provider, NoToken::NoResponse(fault), None))
 }
 
-/// A body up to the bound; what is longer is cut, and is no JSON then.
+/// Reads a body up to the bound; a longer one is cut, and then is not valid JSON.
 async fn read_body(mut body: ReplyBody) -> Option<BytesMut> {
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -255,8 +255,8 @@ async fn read_body(mut body: ReplyBody) -> Option<BytesMut> {
 }
 
 impl LoginResponse {
-    /// The fields of a login that went well.
-    fn into_fields(self, live: &ActiveProvider) -> Result<Value, LoginError> {
+    /// The fields of a successful login.
+    fn into_fields(self, provider: &ActiveProvider) -> Result<Value, LoginError> {
         let LoginResponse {
             status,
             class,
@@ -264,7 +264,7 @@ impl LoginResponse {
             json,
         } = self;
         if (200..300).contains(&status) {
-            return json.ok_or_else(|| token_missing(live));
+            return json.ok_or_else(|| token_missing(provider));
         }
         // Too early, too many, too slow: the credentials may still be right.
         let may_pass = class.is_failure() || matches!(status, 408 | 425 | 429);
@@ -273,12 +273,12 @@ impl LoginResponse {
         } else {
             NoToken::Rejected(status)
         };
-        Err(LoginError::new(live, why, retry_after))
+        Err(LoginError::new(provider, why, retry_after))
     }
 }
 
-fn token_missing(live: &ActiveProvider) -> LoginError {
-    LoginError::new(live, NoToken::Missing, None)
+fn token_missing(provider: &ActiveProvider) -> LoginError {
+    LoginError::new(provider, NoToken::Missing, None)
 }
 
 /// A field of an object, or an element of a list by its number.
@@ -289,7 +289,7 @@ fn child<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     }
 }
 
-/// A token that a header can carry.
+/// A token that fits into a header.
 fn parse_token(value: &Value) -> Option<Secret> {
     let text = value.as_str()?;
     let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic());

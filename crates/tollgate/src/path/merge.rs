@@ -1,17 +1,18 @@
-//! The merge stage: calls for parts of one item that wait together become one call (M15).
+//! The merge stage: waiting calls for parts of one item become one call (M15).
 //!
-//! The first of them waits for a permit as usual. Until its bytes leave, others for the same item
-//! join it; then one larger call is made, and each caller gets its own part. Nobody waits for
-//! somebody to join.
+//! The first call, the leader, waits for a permit as usual. Until its bytes leave, other calls for
+//! the same item join it. Then one larger call is made, and each caller gets its own part. No call
+//! waits for others to join.
 //!
-//! Promises: each caller gets the JSON that its own call would have had. If the larger call fails or
-//! lacks a part, who wanted it asks alone. A first caller that leaves, or whose time is up, takes
-//! nobody with it: its flight goes on for the others, and a call without one is followed by another.
+//! Promises: each caller gets the JSON that its own call would have returned. If the larger call
+//! fails or lacks a part, the caller of that part sends its own call. A leader that leaves or times
+//! out does not affect the others: its flight continues for them, and if there is none, another
+//! call leads.
 //!
-//! Merging is a setting of its own: it works with `dedup: off` too, which is about whole answers. Who
-//! wants an answer of its own (`X-Tollgate-Dedup: no`) is never merged.
+//! Merging is a separate setting: it works with `dedup: off` too, which concerns whole responses. A
+//! call with `X-Tollgate-Dedup: no` is never merged.
 //!
-//! Never: merges calls that differ in anything but the part they want.
+//! Never: merges calls that differ in anything but the requested part.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ use crate::providers::ActiveProvider;
 const WHOLE_BODY_HEADERS: [HeaderName; 4] =
     [ETAG, LAST_MODIFIED, TRANSFER_ENCODING, CONTENT_LENGTH];
 
-/// The items of a provider that calls wait for. Bounded by its queue.
+/// The items of a provider that calls wait for. The provider's queue bounds them.
 #[derive(Debug, Default)]
 pub(crate) struct MergeGroups {
     open: Mutex<HashMap<FlightKey, Arc<MergeGroup>>>,
@@ -58,13 +59,13 @@ struct MergeGroup {
     state: Mutex<GroupState>,
     changed: Notify,
     demand: Arc<SharedDemand>,
-    /// The first caller's, if it shares its answer with others.
+    /// The leader's flight, if it shares its response with others.
     flight: Option<Arc<Flight>>,
 }
 
 #[derive(Debug)]
 struct GroupState {
-    /// What is wanted, each once. Nobody can join once they are closed.
+    /// The requested parts, each once. Nobody can join once the group is closed.
     parts: Vec<PartKind>,
     is_closed: bool,
     end: Option<GroupEnd>,
@@ -78,32 +79,32 @@ enum JoinResult {
 
 #[derive(Clone, Debug)]
 enum GroupEnd {
-    /// The larger answer, who asked for it, and when its permit was granted.
+    /// The larger response, the identity of its request, and when its permit was granted.
     Whole {
         head: Arc<Parts>,
         body: Bytes,
         identity: Arc<RequestIdentity>,
         granted: Option<Micros>,
     },
-    /// There is none that would do.
+    /// No usable response.
     None,
-    /// The first caller has left before its bytes did.
+    /// The leader has left before its bytes did.
     LeaderLeft,
 }
 
-/// A call's part in merging.
+/// How a call takes part in merging.
 #[derive(Debug, Default)]
 pub(crate) struct MergeState {
-    /// It has been told to go alone.
+    /// It must go alone.
     is_alone: bool,
-    /// Its answer is a part of a larger one.
+    /// Its response is a part of a larger one.
     pub(crate) is_part: bool,
-    /// The flight that it flies.
+    /// The flight that it leads.
     pub(super) flight: Option<Arc<Flight>>,
     leader: Option<MergeLeader>,
 }
 
-/// The first call for an item. Dropped, it leaves the others to themselves.
+/// The first call for an item. Dropped, it releases the others.
 #[derive(Debug)]
 struct MergeLeader {
     group: Arc<MergeGroup>,
@@ -111,30 +112,30 @@ struct MergeLeader {
     part: ItemPart,
 }
 
-/// A call that rides along.
+/// A call that has joined a leader.
 #[derive(Debug)]
 pub(crate) struct MergeFollower {
     group: Arc<MergeGroup>,
     part: ItemPart,
-    /// While it rides, the first caller's flight is wanted.
+    /// Keeps the leader's flight alive while this call waits.
     _follower: Option<Follower>,
 }
 
-/// Joins others that wait for the same item; `None` = it goes itself, and others may join it.
+/// Joins calls that wait for the same item; `None` = it leads, and others may join it.
 pub(crate) fn join(route: &mut Route) -> Option<MergeFollower> {
-    let plan = route.provider.policy();
-    let recipe = plan.provider.merge;
+    let policy = route.provider.policy();
+    let recipe = policy.provider.merge;
     if recipe == Merge::Off || route.merging.is_alone || !is_mergeable(route) {
         return None;
     }
     let part = recipe::part(recipe, &route.path, route.query.as_deref())?;
     let key = sharing::key_of(route, &part.item);
-    let live = route.provider.clone();
-    let mut open = live.items.open.lock();
+    let provider = route.provider.clone();
+    let mut open = provider.items.open.lock();
     match open.get(&key).map(|group| (group, group.join(&part.kind))) {
         Some((group, JoinResult::Joined)) => {
             group.demand.join(route.demand());
-            live.savings.on_joined_merge();
+            provider.savings.on_joined_merge();
             let group = group.clone();
             drop(open);
             let flight = group.flight.as_ref();
@@ -148,10 +149,10 @@ pub(crate) fn join(route: &mut Route) -> Option<MergeFollower> {
         Some((_, JoinResult::CannotJoin)) => return None,
         Some((_, JoinResult::TooLate)) | None => {}
     }
-    let wish = route.own_demand();
-    let urgency = route
+    let own_demand = route.own_demand();
+    let demand = route
         .shared_demand
-        .get_or_insert_with(|| Arc::new(SharedDemand::of_call(wish)))
+        .get_or_insert_with(|| Arc::new(SharedDemand::of_call(own_demand)))
         .clone();
     let group = Arc::new(MergeGroup {
         key,
@@ -162,88 +163,92 @@ pub(crate) fn join(route: &mut Route) -> Option<MergeFollower> {
             end: None,
         }),
         changed: Notify::new(),
-        demand: urgency,
+        demand,
         flight: route.merging.flight.clone(),
     });
     open.insert(key, group.clone());
     drop(open);
     route.merging.leader = Some(MergeLeader {
         group,
-        provider: live,
+        provider,
         part,
     });
     None
 }
 
-/// The target of a call whose bytes leave now: with the parts of all who have joined. `true` = it is
-/// a larger one than was asked for.
+/// The target of a call whose bytes leave now: with the parts of all callers that have joined.
+/// `true` = it is larger than the call's own.
 pub(crate) fn target(route: &Route) -> (String, Option<String>, bool) {
     let own = || (route.path.clone(), route.query.clone(), false);
-    let Some(lead) = &route.merging.leader else {
+    let Some(leader) = &route.merging.leader else {
         return own();
     };
-    let pieces = lead.close();
-    if pieces.len() < 2 {
+    let parts = leader.close();
+    if parts.len() < 2 {
         return own();
     }
     let query = route.query.as_deref();
-    let (path, query) = recipe::merged_target(lead.group.recipe, &lead.part.item, query, &pieces);
+    let (path, query) =
+        recipe::merged_target(leader.group.recipe, &leader.part.item, query, &parts);
     (path, query, true)
 }
 
-/// Gives everybody their part of the answer; `None` = it was not one, and each asks alone.
+/// Gives all callers their parts of the response; `None` = unusable, and each caller goes alone.
 pub(crate) async fn split(
     route: &mut Route,
     done: Result<UpstreamResponse, Error>,
 ) -> Option<Result<UpstreamResponse, Error>> {
-    let Some(lead) = route.merging.leader.take() else {
+    let Some(leader) = route.merging.leader.take() else {
         return Some(done);
     };
-    if lead.close().len() < 2 {
-        return Some(done); // the others hear of it as it is dropped
+    if leader.close().len() < 2 {
+        return Some(done); // dropping the leader informs the others
     }
     route.merging.is_alone = true;
-    let answered = match done {
-        Ok(answered) => answered,
+    let response = match done {
+        Ok(response) => response,
         Err(Error::NoResponse { .. }) => {
-            // What broke the larger call may be its size: everybody asks for their own part.
-            lead.group.finish(GroupEnd::None);
+            // The size may have broken the larger call: each caller requests its own part.
+            leader.group.finish(GroupEnd::None);
             return None;
         }
-        // It may have been sent, and there is no time for another: the others go on without this one.
+        // It may have been sent, and no time remains for another: the others continue without it.
         Err(late @ Error::TooLate { .. }) => return Some(Err(late)),
-        Err(_) => return None, // it was not sent: the others go on without this one
+        Err(_) => return None, // it was not sent: the others continue without it
     };
-    let asked = Arc::new(RequestIdentity::new(route, &route.provider.policy()));
+    let identity = Arc::new(RequestIdentity::new(route, &route.provider.policy()));
     let UpstreamResponse {
         mut head,
         body,
         granted,
         ..
-    } = answered;
+    } = response;
     let Some(body) = read_whole(&mut head, body).await else {
-        lead.group.finish(GroupEnd::None);
+        leader.group.finish(GroupEnd::None);
         return None;
     };
     let head = Arc::new(head);
-    // What is this caller's own is no part of anybody else's answer.
-    lead.group
-        .finish(if sharing::may_share_parts(&asked, &head) {
+    // A private response of this caller is not shared with others.
+    leader
+        .group
+        .finish(if sharing::may_share_parts(&identity, &head) {
             GroupEnd::Whole {
                 head: head.clone(),
                 body: body.clone(),
-                identity: asked,
+                identity,
                 granted,
             }
         } else {
             GroupEnd::None
         });
-    let part = lead.group.extract_part(&lead.part, &head, &body, granted)?;
+    let part = leader
+        .group
+        .extract_part(&leader.part, &head, &body, granted)?;
     route.merging.is_part = true;
     Some(Ok(part))
 }
 
-/// May others join this call for the sake of their parts?
+/// May others join this call for their parts?
 pub(super) fn may_lead(route: &Route) -> bool {
     let recipe = route.provider.policy().provider.merge;
     recipe != Merge::Off
@@ -251,7 +256,7 @@ pub(super) fn may_lead(route: &Route) -> bool {
         && recipe::part(recipe, &route.path, route.query.as_deref()).is_some()
 }
 
-/// A call that could be part of another: one that only its target tells apart.
+/// A call that could be part of another: one that differs only in its target.
 fn is_mergeable(route: &Route) -> bool {
     let asks_about_one = sharing::CONDITIONS
         .iter()
@@ -262,8 +267,8 @@ fn is_mergeable(route: &Route) -> bool {
         && !asks_about_one
 }
 
-/// The body of a larger answer, if it is one, as plain text: its parts are cut out of it. What was
-/// compressed although nobody asked for it has no name of its own afterwards.
+/// The body of a larger response, decoded, because its parts are extracted from it. A body that was
+/// compressed unasked loses its validators.
 async fn read_whole(head: &mut Parts, mut body: ReplyBody) -> Option<Bytes> {
     if head.status != StatusCode::OK {
         return None;
@@ -280,7 +285,7 @@ async fn read_whole(head: &mut Parts, mut body: ReplyBody) -> Option<Bytes> {
     if !head.headers.contains_key(CONTENT_ENCODING) {
         return Some(read.freeze());
     }
-    // What broke off or is too large is no JSON, so that nothing is cut out of it.
+    // A truncated or too large body is not valid JSON, so nothing is extracted from it.
     let opened = decode::decoded(&head.headers, &read, OBJECT_MAX).into_owned();
     head.headers.remove(CONTENT_ENCODING);
     for name in WHOLE_BODY_HEADERS {
@@ -290,13 +295,13 @@ async fn read_whole(head: &mut Parts, mut body: ReplyBody) -> Option<Bytes> {
 }
 
 impl MergeFollower {
-    /// The part; `None` = the call must find another way.
+    /// The part; `None` = the call must go another way.
     pub(crate) async fn wait_part(
         self,
         route: &mut Route,
     ) -> Option<Result<UpstreamResponse, Error>> {
         let group = &self.group;
-        // Whoever joins this call's flight makes the ride as urgent as itself.
+        // A caller that joins this call's flight raises the priority of the merge too.
         let ended = async {
             let mut ended = std::pin::pin!(group.finished());
             loop {
@@ -312,11 +317,11 @@ impl MergeFollower {
             Err(late) => return Some(Err(late)),
         };
         let part = match end {
-            GroupEnd::Whole {
-                head,
-                identity: asked,
-                ..
-            } if asked.varies_for(&head, &sharing::user_agent(&route.headers)) => None,
+            GroupEnd::Whole { head, identity, .. }
+                if identity.varies_for(&head, &sharing::user_agent(&route.headers)) =>
+            {
+                None
+            }
             GroupEnd::Whole {
                 head,
                 body,
@@ -339,13 +344,13 @@ impl MergeFollower {
 }
 
 impl MergeGroup {
-    /// One more wants a part of it.
+    /// Another caller wants a part of the item.
     fn join(&self, piece: &PartKind) -> JoinResult {
         let mut state = self.state.lock();
         if state.is_closed || state.end.is_some() {
             return JoinResult::TooLate;
         }
-        // Several who want the same part are the flight's affair, if they want to be one at all.
+        // Several callers of the same part are the flight stage's task, if they may share at all.
         if state.parts.contains(piece) || state.parts.len() >= PARTS_MAX {
             return JoinResult::CannotJoin;
         }
@@ -372,7 +377,7 @@ impl MergeGroup {
         self.changed.notify_waiters();
     }
 
-    /// One caller's part of the answer.
+    /// One caller's part of the response.
     fn extract_part(
         &self,
         part: &ItemPart,
@@ -380,8 +385,8 @@ impl MergeGroup {
         whole: &Bytes,
         granted: Option<Micros>,
     ) -> Option<UpstreamResponse> {
-        let pieces = self.state.lock().parts.clone();
-        let body = recipe::extract(self.recipe, part, &pieces, whole)?;
+        let parts = self.state.lock().parts.clone();
+        let body = recipe::extract(self.recipe, part, &parts, whole)?;
         let mut head = head.clone();
         if part.kind != PartKind::All {
             for name in WHOLE_BODY_HEADERS {
@@ -399,7 +404,7 @@ impl MergeGroup {
 }
 
 impl MergeLeader {
-    /// Nobody can join any more.
+    /// Closes the group: nobody can join any more.
     fn close(&self) -> Vec<PartKind> {
         let mut open = self.provider.items.open.lock();
         let group = &self.group;

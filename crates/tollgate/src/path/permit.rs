@@ -1,12 +1,12 @@
 //! The permit stage: whose turn is it, and do all limits and scopes agree?
 //!
-//! The decisions are the core's (`Gate` and `turn`); this is their shell. One task per provider
-//! carries effects between the gate, the ledger and those who wait.
+//! `Gate` and `turn` in `core` decide; this module drives them. One task per provider passes
+//! effects between the gate, the ledger and the waiting calls.
 //!
-//! Promises: a waiter is woken once, when it is decided; there is one timer and no polling. A
-//! waiter that is dropped leaves at once, and a permit that nobody takes goes back. A permit that
-//! is dropped before a byte left is given back; after that it counts as sent. Whoever asks while
-//! the store is lost hears so at once.
+//! Promises: a waiting call is woken once, when it is decided; there is one timer and no polling. A
+//! waiting call that is dropped leaves the queue at once, and a permit that nobody takes is
+//! returned. A permit dropped before a byte left is returned; after that it counts as sent. While
+//! the store is lost, requests fail at once.
 //!
 //! Never: holds a lock across an await.
 
@@ -28,39 +28,39 @@ use tollgate_ledger::{Event, Ledger, OfferVerdicts, StoreLost};
 pub use super::denied::Denied;
 use crate::Permit;
 
-/// The running number of asks in this process. One for all providers, because a permit's name must
-/// be unique in its ledger.
+/// The sequence number of asks in this process. One for all providers, because a permit id must be
+/// unique in its ledger.
 static SEQ: AtomicU64 = AtomicU64::new(1);
 
-/// Cells that are known to have taken over after a reload: 65,536 keys at 32 bytes. What comes on top
-/// is told again with each call, which changes nothing.
+/// Cells whose counts were carried over after a reload: 65,536 entries of 32 bytes. Further cells
+/// are carried again with each call, which changes nothing.
 const CARRIED_MAX: usize = 65_536;
 
-/// The permits of one provider. Clones share them.
+/// The permit queue of one provider. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Permits {
     shared: Arc<Shared>,
 }
 
-/// What one attempt wants.
+/// The permit that one attempt requests.
 #[derive(Clone, Debug)]
 pub struct PermitRequest {
     /// Every limit that must agree.
     pub terms: Terms,
     /// Every scope that must be open.
     pub scopes: Scopes,
-    /// How urgent it is.
+    /// Its priority.
     pub priority: Priority,
-    /// For whom.
+    /// The caller that it counts for.
     pub caller: CallerId,
-    /// How long it may wait; zero = now or not at all.
+    /// How long it may wait; zero = now or never.
     pub patience: Span,
-    /// What will be heard of it.
+    /// What will be reported about it.
     pub evidence: Evidence,
-    /// Its place in the order of arrival if it waited here before: a retry keeps its own.
+    /// Its position in the order of arrival if it waited here before: a retry keeps its position.
     pub seniority: Option<u64>,
-    /// Of which edition of the limits the terms are, by [`Permits::edition`]; an older one is
-    /// recalled.
+    /// The edition of the limits in `terms`, from [`Permits::edition`]; a request of an older
+    /// edition is recalled.
     pub edition: u64,
 }
 
@@ -68,19 +68,19 @@ pub struct PermitRequest {
 struct Shared {
     ledger: Ledger,
     state: Mutex<State>,
-    /// Counts how often the limits have changed. Changed under the lock, read without it.
+    /// Counts the changes of the limits. Written under the lock, read without it.
     edition: AtomicU64,
-    /// Something was said to the gate: the driver must look.
+    /// Wakes the driver task after a change to the gate.
     wake: Arc<Notify>,
 }
 
 #[derive(Debug)]
 struct State {
     gate: Gate,
-    /// The next place in the order of arrival.
+    /// The last position given in the order of arrival.
     last_seniority: u64,
     waiting: HashMap<PermitId, Waiting>,
-    /// What was taken over since the limits changed.
+    /// Cells carried over since the limits changed.
     carried: HashSet<(CellId, CellId)>,
 }
 
@@ -91,7 +91,7 @@ impl State {
     }
 }
 
-/// Somebody who waits. What it is sent gives itself back if nobody takes it.
+/// A waiting call. A permit that it does not take is returned by its drop.
 #[derive(Debug)]
 struct Waiting {
     sender: oneshot::Sender<Result<Permit, Denied>>,
@@ -109,24 +109,24 @@ impl Permits {
             waiting: HashMap::new(),
             carried: HashSet::new(),
         };
-        let poke = Arc::new(Notify::new());
+        let wake = Arc::new(Notify::new());
         let shared = Arc::new(Shared {
             ledger,
             state: Mutex::new(state),
             edition: AtomicU64::new(0),
-            wake: poke,
+            wake,
         });
         tokio::spawn(drive(Arc::downgrade(&shared)));
         Permits { shared }
     }
 
-    /// What a caller is promised and allowed.
+    /// Sets the guaranteed and the maximum share of a caller.
     pub fn set_share(&self, caller: CallerId, share: CallerShare) {
         self.shared.state.lock().gate.set_share(caller, share);
     }
 
-    /// Other limits hold, and the gate works like this from now on. Everybody who waits is recalled:
-    /// nobody is granted anything under the old limits after this.
+    /// Replaces the limits and the gate's settings. Recalls all waiting calls: nothing is granted
+    /// under the old limits after this.
     pub fn replace(&self, settings: GateSettings) {
         let mut state = self.shared.state.lock();
         self.shared.edition.fetch_add(1, Ordering::Release);
@@ -137,7 +137,7 @@ impl Permits {
         self.shared.wake.notify_one();
     }
 
-    /// What was counted under limits of before counts under those of this edition, once.
+    /// Carries counts of the previous limits over to those of this edition, once per cell.
     pub fn carry(&self, edition: u64, carries: &[Settle]) {
         let mut state = self.shared.state.lock();
         for carry in carries {
@@ -150,34 +150,34 @@ impl Permits {
         }
     }
 
-    /// The edition of the limits. Read it before the limits themselves: then an ask can only be
-    /// thought older than it is, which costs one more round and never a permit too many.
+    /// The edition of the limits. Read it before the limits themselves: then a request can only
+    /// count as older than it is, which costs another round and never a permit too many.
     #[must_use]
     pub fn edition(&self) -> u64 {
         self.shared.edition.load(Ordering::Acquire)
     }
 
-    /// A call that has just left the line asks again at once and must find its place.
+    /// A call that has just left the queue will ask again at once: keeps its position.
     pub fn expect_return(&self, seniority: u64, (caller, priority): (CallerId, Priority)) {
         let gate = &mut self.shared.state.lock().gate;
         gate.expect_return(seniority, priority.min(gate.max_priority(caller)));
         self.shared.wake.notify_one();
     }
 
-    /// It does not ask again after all: nobody is to wait for it.
+    /// The call does not ask again after all: nobody waits for it.
     pub fn cancel_return(&self, seniority: u64) {
         if self.shared.state.lock().gate.cancel_return(seniority) {
             self.shared.wake.notify_one();
         }
     }
 
-    /// The pace has changed: what was refused before may go now.
+    /// The throttle has changed: rejected asks may be granted now.
     pub fn recheck(&self) {
         self.shared.state.lock().gate.anything_changed();
         self.shared.wake.notify_one();
     }
 
-    /// Nobody waits here any longer: all who do are told that the store was lost or is back.
+    /// Releases all waiting calls with `Lost`, because the store was lost or has recovered.
     pub fn release_waiters(&self) {
         let mut state = self.shared.state.lock();
         let waiting: Vec<(PermitId, Waiting)> = state.waiting.drain().collect();
@@ -191,83 +191,80 @@ impl Permits {
         self.shared.wake.notify_one();
     }
 
-    /// How many wait, at this priority.
+    /// How many calls wait at this priority.
     #[must_use]
     pub fn waiting(&self, priority: Priority) -> usize {
         self.shared.state.lock().gate.waiting(priority)
     }
 
-    /// A place in the order of arrival, for a call that may have to ask more than once.
+    /// A position in the order of arrival, for a call that may have to ask more than once.
     #[must_use]
     pub fn new_seniority(&self) -> u64 {
         self.shared.state.lock().next_seniority()
     }
 
-    /// Waits for a permit. Dropping the future leaves the line.
-    pub async fn acquire(&self, wanted: PermitRequest) -> Result<Permit, Denied> {
-        match self.try_acquire(wanted) {
+    /// Waits for a permit. Dropping the future leaves the queue.
+    pub async fn acquire(&self, request: PermitRequest) -> Result<Permit, Denied> {
+        match self.try_acquire(request) {
             Ok(decided) => decided,
-            Err(wanted) => self.wait(wanted).await,
+            Err(request) => self.wait(request).await,
         }
     }
 
-    /// Stands in line. Dropping the future leaves it.
-    pub(crate) async fn wait(&self, wanted: PermitRequest) -> Result<Permit, Denied> {
-        let Some((mut line, answer)) = self.enqueue(wanted) else {
+    /// Waits in the queue. Dropping the future leaves it.
+    pub(crate) async fn wait(&self, request: PermitRequest) -> Result<Permit, Denied> {
+        let Some((mut guard, result)) = self.enqueue(request) else {
             return Err(Denied::Recalled);
         };
-        let answer = answer.await;
-        line.is_over = true;
-        answer.unwrap_or(Err(Denied::Closed))
+        let result = result.await;
+        guard.is_over = true;
+        result.unwrap_or(Err(Denied::Closed))
     }
 
-    /// Where nobody waits and the ledger answers at once, a call that may go needs neither the line
-    /// nor the task that drives it. `Err`: it must stand in line like everybody.
-    #[expect(
-        clippy::result_large_err,
-        reason = "what is wanted goes back as it came"
-    )]
+    /// If nobody waits and the ledger decides at once, a call needs neither the queue nor its task.
+    /// `Err`: it must wait in the queue.
+    #[expect(clippy::result_large_err, reason = "the request is returned unchanged")]
     pub(crate) fn try_acquire(
         &self,
-        mut wanted: PermitRequest,
+        mut request: PermitRequest,
     ) -> Result<Result<Permit, Denied>, PermitRequest> {
         let Shared { ledger, state, .. } = &*self.shared;
         let mut state = state.lock();
-        if wanted.edition != self.edition() {
+        if request.edition != self.edition() {
             return Ok(Err(Denied::Recalled));
         }
-        if !state.gate.is_clear(wanted.priority) {
-            return Err(wanted);
+        if !state.gate.is_clear(request.priority) {
+            return Err(request);
         }
-        let highest = state.gate.max_priority(wanted.caller);
+        let highest = state.gate.max_priority(request.caller);
         let ask = Ask {
             id: self.shared.next_id(),
-            terms: std::mem::take(&mut wanted.terms),
-            scopes: std::mem::take(&mut wanted.scopes),
-            priority: wanted.priority.min(highest),
-            max_wait: wanted.patience,
-            evidence: wanted.evidence,
+            terms: std::mem::take(&mut request.terms),
+            scopes: std::mem::take(&mut request.scopes),
+            priority: request.priority.min(highest),
+            max_wait: request.patience,
+            evidence: request.evidence,
         };
         match ledger.try_offer(&ask) {
             Some((Verdict::Go { marks }, at)) => {
-                state.gate.record_bypass(wanted.caller, &ask.terms);
+                state.gate.record_bypass(request.caller, &ask.terms);
                 drop(state);
                 let times = (at, Span::ZERO);
                 Ok(Ok(Permit::new(ledger.clone(), ask, marks, times)))
             }
             Some((Verdict::Never(why), _)) => Ok(Err(Denied::Never(why))),
-            // It has to wait, or the store takes its time.
+            // It has to wait, or the store does not decide at once.
             Some((Verdict::Wait { .. }, _)) | None => {
-                (wanted.terms, wanted.scopes) = (ask.terms, ask.scopes);
-                Err(wanted)
+                (request.terms, request.scopes) = (ask.terms, ask.scopes);
+                Err(request)
             }
         }
     }
 
-    /// Stands in line; `None` if the limits have changed meanwhile.
+    /// Enters the queue; `None` if the limits have changed meanwhile.
     fn enqueue(
         &self,
-        wanted: PermitRequest,
+        request: PermitRequest,
     ) -> Option<(QueueGuard, oneshot::Receiver<Result<Permit, Denied>>)> {
         let PermitRequest {
             terms,
@@ -278,8 +275,8 @@ impl Permits {
             evidence,
             seniority,
             edition,
-        } = wanted;
-        let (answer, receiver) = oneshot::channel();
+        } = request;
+        let (sender, receiver) = oneshot::channel();
         let now = self.shared.ledger.now();
         let mut state = self.shared.state.lock();
         if edition != self.edition() {
@@ -298,7 +295,7 @@ impl Permits {
         state.waiting.insert(
             id,
             Waiting {
-                sender: answer,
+                sender,
                 since: now.at,
             },
         );
@@ -313,16 +310,16 @@ impl Permits {
         );
         drop(state);
         self.shared.wake.notify_one();
-        let line = QueueGuard {
+        let guard = QueueGuard {
             shared: self.shared.clone(),
             id,
             is_over: false,
         };
-        Some((line, receiver))
+        Some((guard, receiver))
     }
 }
 
-/// A place in line; leaves it when dropped before it is over.
+/// A position in the queue; leaves it when dropped before the end.
 struct QueueGuard {
     shared: Arc<Shared>,
     id: PermitId,
@@ -342,9 +339,9 @@ impl Drop for QueueGuard {
     }
 }
 
-/// Carries effects until the last handle is gone.
+/// Passes effects until the last handle is gone.
 async fn drive(shared: Weak<Shared>) {
-    let Some((mut events, poke)) = shared
+    let Some((mut events, wake)) = shared
         .upgrade()
         .map(|shared| (shared.ledger.events(), shared.wake.clone()))
     else {
@@ -355,8 +352,8 @@ async fn drive(shared: Weak<Shared>) {
             return;
         };
         if strong.ledger.takes_time() {
-            // Whoever is about to ask joins this offer: a transaction costs the same for all of
-            // them. With nothing else to run this goes on at once.
+            // Calls that are about to ask join this offer: one transaction costs the same for all
+            // of them. If nothing else is runnable, this continues at once.
             tokio::task::yield_now().await;
         }
         let Effects {
@@ -382,7 +379,7 @@ async fn drive(shared: Weak<Shared>) {
         let pause = arm.map(|at| at.since(strong.ledger.at()));
         drop(strong);
         tokio::select! {
-            () = poke.notified() => {}
+            () = wake.notified() => {}
             () = sleep(pause) => {}
             event = events.next() => {
                 let Some(strong) = shared.upgrade() else { return };
@@ -415,11 +412,11 @@ impl Shared {
 
     async fn ask_ledger(&self, asks: Vec<Ask>) {
         let ids: Vec<PermitId> = asks.iter().map(|ask| ask.id).collect();
-        let answer = self.ledger.offer(asks).await;
+        let result = self.ledger.offer(asks).await;
         let mut state = self.state.lock();
         let State { gate, waiting, .. } = &mut *state;
         let now = self.ledger.now();
-        match answer {
+        match result {
             Ok(OfferVerdicts { at, verdicts }) => {
                 gate.verdicts(verdicts, now);
                 let resolved = gate.resolved();
@@ -448,14 +445,14 @@ impl Shared {
         }
     }
 
-    /// Hands a decision of this time to whoever waits for it. A permit that nobody takes is dropped on the way
-    /// and so goes back unsent.
+    /// Delivers a decision of this time to the call that waits for it. A permit that nobody takes
+    /// is dropped here and so returned unsent.
     fn deliver(&self, resolved: Resolved, at: Micros) {
         let waiting = self.state.lock().waiting.remove(&resolved.ask.id);
         let since = waiting.as_ref().map_or(at, |waiting| waiting.since);
-        let answer = self.to_result(resolved, since, at);
+        let result = self.to_result(resolved, since, at);
         if let Some(waiting) = waiting {
-            drop(waiting.sender.send(answer));
+            drop(waiting.sender.send(result));
         }
     }
 

@@ -1,7 +1,7 @@
-//! The query of a URL: where a key may stand in it, and when two of them ask the same.
+//! The query of a URL: finds and sets keys in it, and compares two queries.
 //!
-//! Promises: parameters that are not about the key pass byte for byte. Two queries are the same only
-//! if every server reads them so.
+//! Promises: parameters other than the key pass byte for byte. Two queries count as equal only if
+//! every server reads them alike.
 //!
 //! Never: sorts, decodes or encodes what is sent.
 
@@ -10,20 +10,20 @@ use std::borrow::Cow;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use smallvec::SmallVec;
 
-/// What may stand in a value as it is (RFC 3986, unreserved).
+/// The characters that need no encoding in a value (RFC 3986, unreserved).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// The value of a parameter, decoded.
+/// The decoded value of a parameter.
 pub(super) fn find(query: &str, name: &str) -> Option<String> {
     let (_, value) = pairs(query).find(|(found, _)| matches_name(found, name))?;
     Some(percent_decode_str(value).decode_utf8_lossy().into_owned())
 }
 
-/// The query with this parameter set, in place of any that it had, at its end.
+/// The query with this parameter at its end, in place of any earlier value.
 pub(super) fn with_parameter(query: Option<&str>, name: &str, value: &str) -> String {
     let mut kept = without_parameter(query.unwrap_or_default(), name);
     if !kept.is_empty() {
@@ -35,12 +35,12 @@ pub(super) fn with_parameter(query: Option<&str>, name: &str, value: &str) -> St
     kept
 }
 
-/// A text as it stands in a query or a form.
+/// A text, encoded for a query or a form.
 pub(crate) fn encoded(text: &str) -> Cow<'_, str> {
     utf8_percent_encode(text, UNRESERVED).into()
 }
 
-/// The query without any spelling of this parameter.
+/// The query without this parameter, in any spelling.
 pub(crate) fn without_parameter(query: &str, name: &str) -> String {
     let kept: Vec<&str> = query
         .split('&')
@@ -62,9 +62,9 @@ fn matches_name(written: &str, name: &str) -> bool {
     decoded == name
 }
 
-/// The parameters of a query in an order that does not depend on how they were written, as far as
-/// that means nothing to a server: parameters that some server may take for one name stay in the
-/// order they had. Where `;` may separate them too, nothing is known about names.
+/// The parameters of a query in an order that does not depend on how they were written. Parameters
+/// that some server may take for the same name keep their relative order. If the query contains
+/// `;`, which may separate parameters too, nothing is reordered.
 pub(crate) fn parameters(query: &str) -> SmallVec<[&str; 16]> {
     let mut parameters: SmallVec<[&str; 16]> =
         query.split('&').filter(|part| !part.is_empty()).collect();
@@ -74,9 +74,9 @@ pub(crate) fn parameters(query: &str) -> SmallVec<[&str; 16]> {
     parameters
 }
 
-/// The name of a parameter, as the most forgiving server reads it: escapes resolved, without case,
-/// everything but letters and digits the same. What stands in brackets behind it may be a place in a
-/// list, so all of such a family are one.
+/// The name of a parameter as the most lenient server reads it: decoded, lower case, and all
+/// characters except letters and digits equal. Brackets after the name may be list indexes, so all
+/// parameters of such a list have one name.
 fn normalized_name(parameter: &str) -> impl Iterator<Item = u8> {
     let name = parameter.split('=').next().unwrap_or(parameter);
     let name = percent_decode_str(name).take_while(|byte| *byte != b'[');

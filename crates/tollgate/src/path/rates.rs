@@ -1,8 +1,7 @@
-//! What a provider's limits had left when a call was decided, for the headers of its answer.
+//! What remained of a provider's limits at the decision about a call, for its response headers.
 //!
-//! Promises: costs no question to the ledger. What is left comes from the counts that the grant
-//! carries; when all of it is back is a bound that holds by the rule alone, so it may be late and is
-//! never early.
+//! Promises: needs no ledger access. The remaining count comes with the grant. The reset time is a
+//! bound that follows from the rule alone, so it may be late and is never early.
 //!
 //! Never: decides anything.
 
@@ -14,10 +13,10 @@ use tollgate_core::time::{Span, Wall};
 
 use crate::providers::CompiledPolicy;
 
-/// The limits of one decision. Empty where nothing was decided by limits.
+/// The limits of one decision. Empty where limits decided nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Rates {
-    /// On the heap, because every answer carries it from stage to stage.
+    /// On the heap, because every response passes it from stage to stage.
     snapshot: Option<Box<RateSnapshot>>,
 }
 
@@ -32,47 +31,51 @@ struct RateSnapshot {
 enum RateDecision {
     /// The counts at the grant, one per limit.
     Granted(Marks),
-    /// The limit with this place has nothing for so long.
+    /// The limit with this index is exhausted for this long.
     Rejected { index: usize, retry_in: Span },
-    /// Something else was in the way.
+    /// Something else rejected the call.
     Other,
 }
 
 /// One limit at the time of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate<'a> {
-    /// Its name in every error.
+    /// Its name, as in every error.
     pub name: &'a str,
     /// N.
     pub limit: u64,
-    /// Per how long; `None` = at a time.
+    /// The period; `None` for a concurrency limit.
     pub period: Option<Span>,
     /// What it counts.
     pub unit: CostUnit,
-    /// What is left, and for how long that is all there is; `None` where the decision did not say.
+    /// What remains, and until when; `None` where the decision did not include it.
     pub state: Option<RateState>,
-    /// It is the one that refused.
+    /// It is the exhausted limit that rejected the call.
     pub is_exhausted: bool,
 }
 
-/// What is left of a limit.
+/// What remains of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateState {
     /// In the limit's unit.
     pub remaining: u64,
-    /// All of it is back after this long, at the latest. For the one that refused: when to come
-    /// back. `None` for calls at a time.
+    /// All of it is available again after this long at the latest. For the exhausted limit: when to
+    /// come back. `None` for a concurrency limit.
     pub reset_after: Option<Span>,
 }
 
 impl Rates {
-    pub(crate) fn granted(plan: &Arc<CompiledPolicy>, priority: Priority, marks: &Marks) -> Rates {
-        Rates::new(plan, priority, RateDecision::Granted(marks.clone()))
+    pub(crate) fn granted(
+        policy: &Arc<CompiledPolicy>,
+        priority: Priority,
+        marks: &Marks,
+    ) -> Rates {
+        Rates::new(policy, priority, RateDecision::Granted(marks.clone()))
     }
 
-    /// Refused by the term with this index; `None` = not by a limit of the file.
+    /// Rejected by the term with this index; `None` = not by a limit of the provider file.
     pub(crate) fn rejected(
-        plan: &Arc<CompiledPolicy>,
+        policy: &Arc<CompiledPolicy>,
         priority: Priority,
         by: Option<(usize, Span)>,
     ) -> Rates {
@@ -80,29 +83,31 @@ impl Rates {
             Some((index, retry_in)) => RateDecision::Rejected { index, retry_in },
             None => RateDecision::Other,
         };
-        Rates::new(plan, priority, decided)
+        Rates::new(policy, priority, decided)
     }
 
-    fn new(plan: &Arc<CompiledPolicy>, priority: Priority, decided: RateDecision) -> Rates {
+    fn new(policy: &Arc<CompiledPolicy>, priority: Priority, decided: RateDecision) -> Rates {
         Rates {
             snapshot: Some(Box::new(RateSnapshot {
-                policy: plan.clone(),
+                policy: policy.clone(),
                 priority,
                 decided,
             })),
         }
     }
 
-    /// Every limit of the file that holds for the call, in the file's order. `wall` is now.
+    /// Every limit of the provider file that applies to the call, in the file's order. `wall` is
+    /// now.
     pub fn each(&self, wall: Wall) -> impl Iterator<Item = Rate<'_>> {
-        self.snapshot.iter().flat_map(move |known| {
-            let holds = |meter: &&crate::providers::LimitBinding| meter.applies_to(known.priority);
-            let meters = known.policy.limits.iter().filter(holds).enumerate();
-            meters.map(move |(index, meter)| {
-                let rule = &*meter.rule;
-                let (left, is_refusing) = known.decided.state(index, rule, wall);
+        self.snapshot.iter().flat_map(move |snapshot| {
+            let holds =
+                |limit: &&crate::providers::LimitBinding| limit.applies_to(snapshot.priority);
+            let limits = snapshot.policy.limits.iter().filter(holds).enumerate();
+            limits.map(move |(index, limit)| {
+                let rule = &*limit.rule;
+                let (left, is_refusing) = snapshot.decided.state(index, rule, wall);
                 Rate {
-                    name: &meter.name,
+                    name: &limit.name,
                     limit: rule.limit(),
                     period: Some(rule.display_period()).filter(|period| *period > Span::ZERO),
                     unit: rule.cost_unit(),
@@ -139,7 +144,7 @@ impl RateDecision {
     }
 }
 
-/// When everything that is used now is back, at the latest, if no more is used.
+/// When everything that is used now is available again, at the latest, if no more is used.
 fn full_after(rule: &Rule, used: u64, wall: Wall) -> Option<Span> {
     let refill = |period: Span| {
         let spent = u128::from(used) * u128::from(period.0);
@@ -161,7 +166,7 @@ mod tests {
     use tollgate_core::ask::Mark;
     use tollgate_core::feedback::Dialects;
 
-    fn plan(text: &str) -> Arc<CompiledPolicy> {
+    fn policy(text: &str) -> Arc<CompiledPolicy> {
         let text = format!("name: x\ndomain: api.example.org\n{text}");
         let draft = ProviderFile::read("x.yaml", &text).unwrap();
         let provider = draft.check(&Environment::empty()).provider.unwrap();
@@ -180,13 +185,13 @@ mod tests {
 
     #[test]
     fn a_grant_reports_remaining_and_reset_of_each_limit() {
-        let plan = plan(
+        let policy = policy(
             "limits: [35/1s, {limit: 10, period: 1s, algorithm: token-bucket, burst: 20}, \
              {limit: 1000, period: 1d, algorithm: calendar}]\nconcurrency: 4",
         );
         let marks = [used(3, 32), used(5, 15), used(990, 7), used(1, 3)];
         let marks = marks.into_iter().collect();
-        let rates = Rates::granted(&plan, Priority::Normal, &marks);
+        let rates = Rates::granted(&policy, Priority::Normal, &marks);
         let left: Vec<_> = rates
             .each(MIDDAY)
             .map(|rate| {
@@ -205,9 +210,9 @@ mod tests {
 
     #[test]
     fn a_rejection_reports_only_the_exhausted_limit() {
-        let plan = plan("limits: [35/1s, 100/1m]");
+        let policy = policy("limits: [35/1s, 100/1m]");
         let by = Some((1, Span::from_secs(7)));
-        let rates = Rates::rejected(&plan, Priority::Normal, by);
+        let rates = Rates::rejected(&policy, Priority::Normal, by);
         let each: Vec<_> = rates.each(MIDDAY).collect();
         assert_eq!((each[0].state, each[0].is_exhausted), (None, false));
         let left = RateState {
@@ -217,11 +222,15 @@ mod tests {
         assert_eq!((each[1].state, each[1].is_exhausted), (Some(left), true));
     }
 
-    /// The places of terms are those of the limits that hold for the priority.
+    /// Term indexes count only the limits that apply to the priority.
     #[test]
     fn limits_of_another_priority_are_left_out() {
-        let plan = plan("limit: 5\nperiod: 1s\nconcurrency: {normal: 4, low: 2}");
-        let count = |priority| Rates::rejected(&plan, priority, None).each(MIDDAY).count();
+        let policy = policy("limit: 5\nperiod: 1s\nconcurrency: {normal: 4, low: 2}");
+        let count = |priority| {
+            Rates::rejected(&policy, priority, None)
+                .each(MIDDAY)
+                .count()
+        };
         assert_eq!((count(Priority::Normal), count(Priority::Low)), (2, 3));
     }
 }

@@ -1,13 +1,13 @@
-//! Recipes for merging: which calls are parts of one larger call, how that one is asked, and how
-//! each part is cut out of its answer.
+//! Recipes for merging: which calls are parts of one larger call, what its target is, and how each
+//! part is extracted from its response.
 //!
-//! Two instances: TMDB's `append_to_response` (`/movie/550/credits` and `/movie/550/images` are
-//! parts of `/movie/550`), and TheTVDB's `/extended`, which has all that the plain record has.
+//! There are two: TMDB's `append_to_response` (`/movie/550/credits` and `/movie/550/images` are
+//! parts of `/movie/550`), and TheTVDB's `/extended`, which contains the plain record.
 //!
-//! Promises: a part is, as JSON, what its own call would have answered; its bytes are those of the
-//! provider. What is not surely so is no part.
+//! Promises: a part equals, as JSON, the response of its own call; its bytes are the provider's. If
+//! that is uncertain, a call is not a part.
 //!
-//! Never: guesses. A part that is missing is `None`, and its caller asks for itself.
+//! Never: guesses. A missing part is `None`, and its caller sends its own call.
 
 use bytes::Bytes;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -20,24 +20,24 @@ pub(crate) const PARTS_MAX: usize = 20;
 /// A part of a larger call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ItemPart {
-    /// The path of the item, without a slash at its end.
+    /// The path of the item, without a trailing slash.
     pub(crate) item: String,
-    /// What of it.
+    /// Which part of it.
     pub(crate) kind: PartKind,
 }
 
-/// What of an item.
+/// Which part of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PartKind {
     /// The item itself.
     Item,
-    /// Something below it, by its name in the larger answer.
+    /// A subresource, by its name in the larger response.
     Below(&'static str),
-    /// The larger answer as it is.
+    /// The larger response itself.
     All,
 }
 
-/// What hangs below a TMDB item. Each part's own answer repeats the item's id.
+/// The subresources of a TMDB item. The response of each one repeats the item's id.
 const TMDB: [(&str, &[&str]); 3] = [
     (
         "movie",
@@ -144,7 +144,7 @@ const TVDB: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// Which part of what a call asks for; `None` = it stands for itself.
+/// The item and part that a call requests; `None` = it cannot be merged.
 pub(crate) fn part(recipe: Merge, path: &str, query: Option<&str>) -> Option<ItemPart> {
     match recipe {
         Merge::Off => None,
@@ -153,7 +153,7 @@ pub(crate) fn part(recipe: Merge, path: &str, query: Option<&str>) -> Option<Ite
     }
 }
 
-/// The path and query that answer all these parts of one item at once.
+/// The path and query that return all these parts of one item at once.
 pub(crate) fn merged_target(
     recipe: Merge,
     item: &str,
@@ -179,7 +179,7 @@ pub(crate) fn merged_target(
     }
 }
 
-/// Cuts a part out of the larger answer.
+/// Extracts a part from the larger response.
 pub(crate) fn extract(
     recipe: Merge,
     part: &ItemPart,
@@ -199,7 +199,7 @@ pub(crate) fn extract(
             let text = object.get(name)?.get();
             let below: JsonObject<'_> = serde_json::from_str(text).ok()?;
             if below.get("success").is_some() || below.get("status_code").is_some() {
-                return None; // the provider could not answer this part
+                return None; // the provider could not return this part
             }
             if below.get("id").is_some() {
                 return Some(Bytes::copy_from_slice(text.as_bytes()));
@@ -228,7 +228,7 @@ pub(crate) fn extract(
 }
 
 fn tmdb_part(path: &str, query: Option<&str>) -> Option<ItemPart> {
-    // Pages and lists of its own would be about one part only.
+    // Pages and own lists concern one part only.
     if parameter_names(query).any(|name| ["page", "append_to_response"].contains(&name)) {
         return None;
     }
@@ -246,7 +246,7 @@ fn tmdb_part(path: &str, query: Option<&str>) -> Option<ItemPart> {
 
 fn tvdb_part(path: &str, query: Option<&str>) -> Option<ItemPart> {
     if query.is_some_and(|query| !query.is_empty()) {
-        return None; // `meta` and `short` are about one of the two
+        return None; // `meta` and `short` concern only one of the two
     }
     let (base, kind, id, below) = split_path(path)?;
     TVDB.iter().find(|(name, _)| *name == kind)?;
@@ -266,7 +266,7 @@ fn split_path(path: &str) -> Option<(&str, &str, &str, &str)> {
     let mut at = 0;
     let mut pieces = path.strip_prefix('/')?.split('/');
     let mut kind = pieces.next()?;
-    // At most a version stands before the kind.
+    // At most a version precedes the kind.
     let is_version = |piece: &str| {
         let digits = piece.trim_start_matches('v');
         !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
@@ -305,7 +305,7 @@ fn parameter_names(query: Option<&str>) -> impl Iterator<Item = &str> {
     parts.map(|part| part.split('=').next().unwrap_or(part))
 }
 
-/// A JSON object whose values are left as they were written.
+/// A JSON object whose values keep their original text.
 #[derive(Default)]
 struct JsonObject<'a>(Vec<(std::borrow::Cow<'a, str>, &'a RawValue)>);
 

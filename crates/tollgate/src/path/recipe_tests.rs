@@ -1,4 +1,4 @@
-//! Recipes: what is a part of what, and that each part is what its own call would have answered.
+//! Recipes: which call is part of which, and that each part equals the response of its own call.
 
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ fn m15_the_merged_call_appends_the_wanted_parts() {
     );
 }
 
-/// Numbers keep their digits, and order and spelling of a part are the provider's.
+/// Numbers keep their digits, and a part keeps the provider's order and spelling.
 #[test]
 fn m15_each_tmdb_part_equals_the_response_of_its_own_call() {
     let text = r#"{"id": 550,"score":8.4330000000000000001,"title":"Fight Club\u0021",

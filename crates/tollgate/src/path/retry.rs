@@ -1,9 +1,9 @@
-//! The retry stage: may a failed attempt be made again, and when?
+//! The retry stage: may a failed attempt be repeated, and when?
 //!
-//! Promises: the core decides (method, Retry-After, backoff, budget, deadline); a call keeps its
-//! place in the order of arrival. A failed probe uses up nothing of its call.
+//! Promises: `core` decides (method, Retry-After, backoff, budget, deadline). A call keeps its
+//! position in the order of arrival. A failed probe uses none of its call's retries.
 //!
-//! Never: repeats what may act twice, or a body that is gone.
+//! Never: repeats a call that may act twice, or one whose body is gone.
 
 use tollgate_core::health::{Class, Fault};
 use tollgate_core::retry::{Decision, FailedAttempt, Safety};
@@ -16,42 +16,42 @@ use crate::error::Stage;
 use crate::providers::CompiledPolicy;
 use crate::{Error, timer};
 
-/// How often a call asks again because a permit went stale or its connection was just closed. Both
-/// cost nothing; this bounds the loop if a machine is so slow that they never fit.
+/// How often a call asks again because its permit was too old or its connection just closed. Both
+/// cost nothing; this bounds the loop on a host that is too slow to ever succeed.
 pub(super) const FREE_RETRIES_MAX: u32 = 16;
 
-/// How long the end of an unwanted answer is read. Closing its connection costs less than this.
+/// How long the rest of an unwanted response is read. Closing its connection costs less than this.
 const DISCARD_MAX: Span = Span::from_secs(1);
 
-/// The attempts of one call so far.
+/// The state of one call's attempts.
 #[derive(Debug, Default)]
 pub(crate) struct RetryState {
     /// Attempts whose bytes may have left.
     pub(crate) made: u32,
     /// Time spent waiting for permits.
     pub(crate) waited: Span,
-    /// What the limits had left at the last decision.
+    /// What remained of each limit at the last decision.
     pub(crate) rates: Rates,
-    /// Retries used up.
+    /// Retries used.
     retries_used: u32,
-    /// Attempts that cost nothing.
+    /// Repetitions that cost nothing.
     free_retries: u32,
-    /// It was made again with a new token.
+    /// The call was repeated with a new token.
     pub(crate) token_renewed: bool,
-    /// How often it was made again with another key.
+    /// How often the call was repeated with another key.
     pub(crate) key_switches: usize,
-    /// The call's place in the order of arrival.
+    /// The call's position in the order of arrival.
     seniority: Option<u64>,
 }
 
-/// An attempt without an answer.
+/// An attempt without a response.
 #[derive(Debug)]
 pub(crate) enum AttemptError {
     /// The call is over.
     Stop(Error),
-    /// Nothing left, nothing was learned: ask again at once.
+    /// No byte has left and nothing was learned: ask again at once.
     Again,
-    /// Its credential was refused, and there is another: at most once for each.
+    /// Its credential was rejected, and there is another: at most once for each.
     OtherKey,
     /// The network failed.
     Fault {
@@ -73,27 +73,27 @@ impl From<Error> for AttemptError {
 /// What follows an attempt.
 #[derive(Debug)]
 pub(crate) enum NextStep {
-    /// Another one, after this long. The answer to the last one, if there was one, is not wanted.
+    /// Another attempt, after this delay. The last response, if any, is discarded.
     Again(Span, Option<UpstreamResponse>),
-    /// The answer is the answer.
+    /// The final result.
     Done(Result<UpstreamResponse, Error>),
 }
 
 impl RetryState {
-    /// The call's place in the order of arrival, the same for all its attempts.
+    /// The call's position in the order of arrival, the same for all its attempts.
     pub(crate) fn seniority(&mut self, new: impl FnOnce() -> u64) -> u64 {
         *self.seniority.get_or_insert_with(new)
     }
 
-    /// What follows an attempt?
+    /// Decides what follows an attempt.
     pub(crate) fn next(
         &mut self,
         route: &Route,
-        plan: &CompiledPolicy,
+        policy: &CompiledPolicy,
         attempt: Result<UpstreamResponse, AttemptError>,
     ) -> NextStep {
         let (class, sent, probe, retry_after) = match &attempt {
-            Ok(answered) => (answered.class, true, answered.probe, answered.retry_after),
+            Ok(response) => (response.class, true, response.probe, response.retry_after),
             Err(AttemptError::Stop(_)) => return RetryState::stop(route, attempt),
             Err(AttemptError::Again) => {
                 self.free_retries += 1;
@@ -102,7 +102,7 @@ impl RetryState {
                 }
                 return NextStep::Again(Span::ZERO, None);
             }
-            // Bounded by the keys there are (`credential::heed`), however many.
+            // The number of keys bounds this (`credential::on_response`).
             Err(AttemptError::OtherKey) => return NextStep::Again(Span::ZERO, None),
             Err(AttemptError::Fault { fault, sent, probe }) => {
                 (Class::of_fault(*fault), *sent, *probe, None)
@@ -120,7 +120,7 @@ impl RetryState {
             probe,
             time_remaining: route.remaining(),
         };
-        match route.provider.health.decide_retry(&plan.retry, &failed) {
+        match route.provider.health.decide_retry(&policy.retry, &failed) {
             Decision::Again { after, counts } => {
                 self.retries_used += u32::from(counts);
                 NextStep::Again(after, attempt.ok())
@@ -149,7 +149,7 @@ impl RetryState {
     }
 }
 
-/// May it be repeated? What is gone cannot.
+/// May it be repeated? A body that is gone cannot.
 fn safety(route: &Route, sent: bool) -> Safety {
     if !route.payload.is_resendable() {
         return Safety::MayHaveActed;
@@ -158,19 +158,19 @@ fn safety(route: &Route, sent: bool) -> Safety {
     Safety::of(route.method.as_str(), has_key, sent)
 }
 
-/// Rests until the next attempt. The end of an answer that nobody wants is read meanwhile, so that
-/// its connection can be used again.
+/// Waits until the next attempt. Meanwhile the rest of an unwanted response is read, so that its
+/// connection can be reused.
 pub(crate) async fn wait_and_discard(after: Span, unwanted: Option<UpstreamResponse>) {
     let discarded = async {
-        if let Some(answered) = unwanted {
+        if let Some(response) = unwanted {
             // Boxed: rare, and large inside every call's future.
-            Box::pin(discard(answered)).await;
+            Box::pin(discard(response)).await;
         }
     };
     tokio::join!(timer::sleep(Some(after)), discarded);
 }
 
-/// Reads the end of an answer that nobody wants, if it comes soon.
-pub(crate) async fn discard(answered: UpstreamResponse) {
-    let _late = timer::within(Some(DISCARD_MAX), answered.discard()).await;
+/// Reads the rest of an unwanted response, if it arrives soon.
+pub(crate) async fn discard(response: UpstreamResponse) {
+    let _late = timer::within(Some(DISCARD_MAX), response.discard()).await;
 }

@@ -1,9 +1,9 @@
 //! The route stage: which provider, entity, caller, priority, cost and deadline?
 //!
-//! Promises: the path that was matched is the path that is sent. The provider's key goes with a
-//! call only if it goes to the provider's own origin.
+//! Promises: the path that was matched is the path that is sent. The provider's key is sent only to
+//! the provider's own origin.
 //!
-//! Never: asks for a permit, or opens a connection.
+//! Never: requests a permit, or opens a connection.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use crate::timer::within;
 /// What a caller asks for.
 #[derive(Debug)]
 pub struct Call<B> {
-    /// Whom.
+    /// The provider or URL.
     pub target: Target,
     /// The method.
     pub method: Method,
@@ -44,14 +44,14 @@ pub struct Call<B> {
     pub headers: HeaderMap,
     /// The body to send.
     pub body: B,
-    /// What the caller said about the call itself.
+    /// Options of the call.
     pub options: CallOptions,
 }
 
-/// Whom a call is for.
+/// The provider or URL that a call is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A provider by name, wherever it is.
+    /// A provider by name.
     Provider {
         /// The name.
         name: String,
@@ -60,7 +60,7 @@ pub enum Target {
         /// The query, without `?`.
         query: Option<String>,
     },
-    /// A URL; its host says which provider that is.
+    /// A URL; its host determines the provider.
     Url {
         /// `https`.
         tls: bool,
@@ -73,28 +73,28 @@ pub enum Target {
     },
 }
 
-/// What a caller says about a call.
+/// Options of a call.
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
-    /// The call's name in logs.
+    /// The call's id in logs.
     pub id: String,
-    /// How urgent it is; of a caller that is known, as urgent as that may be.
+    /// Its priority; a known caller's own maximum applies.
     pub priority: Priority,
-    /// The caller named no priority: one that is known has its own.
+    /// The caller named no priority: a known caller has its own.
     pub uses_default_priority: bool,
     /// Who calls.
     pub caller: Option<String>,
-    /// What proves it.
+    /// The token that proves it.
     pub token: Option<Secret>,
-    /// The entity, if the path does not tell it.
+    /// The entity, if the path does not determine it.
     pub entity: Option<String>,
     /// What it costs, by unit.
     pub costs: Vec<(String, u64)>,
-    /// How long it may wait and run in all.
+    /// How long it may wait and run in total.
     pub timeout: Option<Span>,
     /// The caller's address.
     pub ip: Option<IpAddr>,
-    /// It wants an answer of its own, whoever else asks the same.
+    /// It wants its own response, even if an identical call is in flight.
     pub no_dedup: bool,
     /// How it uses the cache.
     pub cache: UseCache,
@@ -110,12 +110,12 @@ impl CallOptions {
     }
 }
 
-/// A call that knows its way.
+/// A routed call.
 #[derive(Debug)]
 pub(crate) struct Route {
     pub(crate) provider: Arc<ActiveProvider>,
     pub(crate) origin: Origin,
-    /// Our key may go there.
+    /// Our key may be sent there.
     pub(crate) is_own_origin: bool,
     pub(crate) method: Method,
     pub(crate) headers: HeaderMap,
@@ -125,54 +125,60 @@ pub(crate) struct Route {
     pub(crate) entity: Option<String>,
     pub(crate) prices: Vec<CallCost>,
     pub(crate) options: CallOptions,
-    /// The part of every limit that its caller may use, in thousandths.
+    /// The share of every limit that its caller may use, in thousandths.
     pub(crate) at_most_permille: Option<u16>,
     caller: CallerId,
     deadline: Option<Micros>,
-    /// There is an old answer to fall back to: it neither waits nor tries twice.
+    /// A stale response is available: the call neither waits nor retries.
     pub(crate) fallback: bool,
     started: Micros,
-    /// A fingerprint of the conditions that the client set; the cache sets others in their place.
+    /// A fingerprint of the client's conditions; the cache may replace the conditions themselves.
     pub(crate) conditions: Conditions,
-    /// What those who wait for the same answer want; `None` = nobody can join.
+    /// The demand of all callers that wait for the same response; `None` = nobody can join.
     pub(crate) shared_demand: Option<Arc<SharedDemand>>,
     /// How it takes part in flights.
     pub(crate) sharing: SharingState,
     /// How it takes part in merging.
     pub(crate) merging: MergeState,
-    /// It is made for nobody, beside an old answer.
+    /// It is a background refresh of a stale response.
     pub(crate) refresh: Option<Arc<BackgroundRefresh>>,
 }
 
 /// How a call takes part in flights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SharingState {
-    /// It has been told to go alone.
+    /// It must go alone.
     pub(crate) is_alone: bool,
-    /// How often one that went ahead of it has failed.
+    /// How many leaders it has seen fail.
     pub(crate) failed_flights: u32,
 }
 
-/// Finds the way of a call. Reads its body as far as it may be read before the permit.
-pub(crate) async fn route<B>(shop: &ProviderRegistry, call: Call<B>) -> Result<Route, Error>
+/// Routes a call. Reads its body as far as it may be read before the permit.
+pub(crate) async fn route<B>(registry: &ProviderRegistry, call: Call<B>) -> Result<Route, Error>
 where
     B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
-    let (sent, way) = start(shop, call)?;
-    let payload = within(way.options.timeout, Payload::gather(sent, way.body_max()))
-        .await
-        .map_err(|_| Error::NoBody)??;
-    way.finish(payload)
+    let (sent, pending) = start(registry, call)?;
+    let payload = within(
+        pending.options.timeout,
+        Payload::gather(sent, pending.body_max()),
+    )
+    .await
+    .map_err(|_| Error::NoBody)??;
+    pending.finish(payload)
 }
 
-/// Finds the way of a call that has no body.
-pub(super) fn route_without_body(shop: &ProviderRegistry, call: Call<()>) -> Result<Route, Error> {
-    let ((), way) = start(shop, call)?;
-    way.finish(Payload::Whole(Bytes::new()))
+/// Routes a call that has no body.
+pub(super) fn route_without_body(
+    registry: &ProviderRegistry,
+    call: Call<()>,
+) -> Result<Route, Error> {
+    let ((), pending) = start(registry, call)?;
+    pending.finish(Payload::Whole(Bytes::new()))
 }
 
-/// What is known of a call before its body is there.
+/// A call before its body is read.
 struct PendingRoute {
     method: Method,
     headers: HeaderMap,
@@ -184,36 +190,36 @@ struct PendingRoute {
     started: Micros,
 }
 
-fn start<B>(shop: &ProviderRegistry, mut call: Call<B>) -> Result<(B, PendingRoute), Error> {
-    let started = shop.ledger().at();
-    let standing = shop.callers().rights(Claim {
+fn start<B>(registry: &ProviderRegistry, mut call: Call<B>) -> Result<(B, PendingRoute), Error> {
+    let started = registry.ledger().at();
+    let rights = registry.callers().rights(Claim {
         name: call.options.caller.as_deref(),
         token: call.options.token.as_ref(),
         priority: (!call.options.uses_default_priority).then_some(call.options.priority),
     })?;
-    call.options.priority = standing.priority;
-    let (place, path, query) = resolve(shop, call.target)?;
-    reject_loop(&place.provider, &call.headers)?;
-    let way = PendingRoute {
+    call.options.priority = rights.priority;
+    let (destination, path, query) = resolve(registry, call.target)?;
+    reject_loop(&destination.provider, &call.headers)?;
+    let pending = PendingRoute {
         method: call.method,
         headers: call.headers,
         options: call.options,
-        destination: place,
+        destination,
         path,
         query,
-        at_most_permille: standing.at_most_permille,
+        at_most_permille: rights.at_most_permille,
         started,
     };
-    Ok((call.body, way))
+    Ok((call.body, pending))
 }
 
 impl PendingRoute {
-    /// How much of the body is read: more where something is decided by it.
+    /// How much of the body is read: more where the body decides something.
     fn body_max(&self) -> usize {
         let provider = &self.destination.policy.provider;
         let costs = provider.costs.iter();
         let mut reads = costs.filter(|cost| !cost.before.is_empty());
-        let is_said = |unit: &str| self.options.costs.iter().any(|(said, _)| said == unit);
+        let is_said = |unit: &str| self.options.costs.iter().any(|(named, _)| named == unit);
         if self.needs_body() || reads.any(|cost| !is_said(&cost.unit)) {
             READ_MAX
         } else {
@@ -221,26 +227,26 @@ impl PendingRoute {
         }
     }
 
-    /// The body alone says whose limits hold.
+    /// Only the body determines the entity.
     fn needs_body(&self) -> bool {
         let entities = &self.destination.policy.provider.entities;
         self.options.entity.is_none() && entities.reads_body()
     }
 
     fn finish(self, payload: Payload) -> Result<Route, Error> {
-        // What was not read is not "no entity": a large body must not dodge a limit.
+        // An unread body is not "no entity": a large body must not evade a limit.
         let doubt = self.destination.policy.provider.entities.on_ambiguity;
         if payload.is_stream() && self.needs_body() && doubt == OnAmbiguity::Reject {
             return Err(EntityError::Body.into());
         }
         let PendingRoute {
             headers,
-            options: said,
-            destination: place,
+            options,
+            destination,
             query,
             ..
         } = self;
-        let provider = &place.policy.provider;
+        let provider = &destination.policy.provider;
         let read = provider.entities.reads_headers();
         let texts: Vec<(&str, &str)> = headers
             .iter()
@@ -248,29 +254,29 @@ impl PendingRoute {
             .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
             .collect();
         let routed = provider.entities.route(&EntityRequest {
-            named: said.entity.as_deref(),
-            host: Some(&place.host),
+            named: options.entity.as_deref(),
+            host: Some(&destination.host),
             path: &self.path,
             query: query.as_deref().unwrap_or_default(),
             headers: &texts,
             body: payload.buffered(),
         })?;
-        let caller = said.caller.as_deref();
+        let caller = options.caller.as_deref();
         Ok(Route {
             caller: caller.map_or_else(CallerId::default, caller_id),
-            prices: call_costs(&provider.costs, &said.costs, payload.buffered()),
-            path: join_path(&place.base, routed.path),
+            prices: call_costs(&provider.costs, &options.costs, payload.buffered()),
+            path: join_path(&destination.base, routed.path),
             entity: routed.entity.map(|entity| entity.as_str().to_owned()),
-            origin: place.origin,
-            is_own_origin: place.is_own_origin,
-            provider: place.provider,
+            origin: destination.origin,
+            is_own_origin: destination.is_own_origin,
+            provider: destination.provider,
             conditions: Conditions::of(&headers),
             method: self.method,
             headers,
             query,
             payload,
-            deadline: said.timeout.map(|timeout| self.started + timeout),
-            options: said,
+            deadline: options.timeout.map(|timeout| self.started + timeout),
+            options,
             at_most_permille: self.at_most_permille,
             fallback: false,
             started: self.started,
@@ -283,8 +289,8 @@ impl PendingRoute {
 }
 
 impl Route {
-    /// A post of our own, most urgent, to an address that the provider's file names. As with every
-    /// URL of its domains, the upstream stands in for them where there is one.
+    /// A high-priority POST of our own to an address that the provider file names. As with every
+    /// URL of its domains, the upstream replaces them where there is one.
     pub(crate) fn post(
         live: Arc<ActiveProvider>,
         to: &Upstream,
@@ -292,8 +298,8 @@ impl Route {
         body: Bytes,
     ) -> Route {
         let started = live.ledger.at();
-        let plan = live.policy();
-        let provider = &plan.provider;
+        let policy = live.policy();
+        let provider = &policy.provider;
         let is_at_home = provider
             .domains
             .iter()
@@ -324,7 +330,7 @@ impl Route {
             .and_then(|routed| routed.entity);
         Route {
             // The file names it, so it may be a private address.
-            origin: to_upstream(live.clone(), plan.clone(), at, true).origin,
+            origin: to_upstream(live.clone(), policy.clone(), at, true).origin,
             entity: entity.map(|entity| entity.as_str().to_owned()),
             is_own_origin: is_own,
             provider: live,
@@ -348,7 +354,7 @@ impl Route {
         }
     }
 
-    /// What limits may depend on.
+    /// The attributes that limits may depend on.
     pub(crate) fn who<'a>(&'a self, key: Option<&'a str>) -> CallAttributes<'a> {
         CallAttributes {
             entity: self.entity.as_deref(),
@@ -361,8 +367,8 @@ impl Route {
         }
     }
 
-    /// The same question once more, about the whole and for nobody in particular: behind everybody
-    /// else, and as long as the queue allows. The body of a question that is kept is empty.
+    /// The same request for a background refresh: whole, with low priority, and for as long as the
+    /// queue allows. A cacheable request has an empty body.
     pub(crate) fn for_refresh(&self) -> Route {
         let mut headers = self.headers.clone();
         for name in [RANGE, IF_RANGE] {
@@ -380,7 +386,7 @@ impl Route {
             entity: self.entity.clone(),
             prices: self.prices.clone(),
             options: CallOptions {
-                id: format!("{}-beside", self.options.id),
+                id: format!("{}-refresh", self.options.id),
                 priority: Priority::Low,
                 timeout: None,
                 ..self.options.clone()
@@ -400,25 +406,25 @@ impl Route {
 
     /// Its bytes leave now.
     pub(crate) fn mark_sent(&self) {
-        if let Some(beside) = &self.refresh {
-            beside.mark_sent();
+        if let Some(refresh) = &self.refresh {
+            refresh.mark_sent();
         }
     }
 
-    /// How urgent it is, with all who wait for it.
+    /// Its priority, including all callers that wait for it.
     pub(crate) fn priority(&self) -> Priority {
         self.demand().priority
     }
 
-    /// What it wants, with all who wait for it.
+    /// Its demand, including all callers that wait for it.
     pub(crate) fn demand(&self) -> CallDemand {
         match &self.shared_demand {
-            Some(urgency) => urgency.demand(),
+            Some(demand) => demand.demand(),
             None => self.own_demand(),
         }
     }
 
-    /// What this call alone wants.
+    /// The demand of this call alone.
     pub(crate) fn own_demand(&self) -> CallDemand {
         CallDemand {
             priority: self.options.priority,
@@ -428,28 +434,28 @@ impl Route {
         }
     }
 
-    /// Waits until it has become more urgent.
+    /// Waits in the queue until its priority is raised.
     pub(crate) async fn queue_until_raised(&self) {
         match &self.shared_demand {
-            Some(urgency) => urgency.queue_until_raised().await,
+            Some(demand) => demand.queue_until_raised().await,
             None => std::future::pending().await,
         }
     }
 
-    /// What is left of the caller's time, or of the most patient one's; `None` = it set none.
+    /// The remaining time of the caller, or of the most patient one; `None` = no deadline.
     pub(crate) fn remaining(&self) -> Option<Span> {
         let deadline = self.demand().overall_deadline();
         deadline.map(|deadline| deadline.since(self.provider.ledger.at()))
     }
 
-    /// What is left of this caller's own time.
+    /// The remaining time of this caller.
     pub(crate) fn own_remaining(&self) -> Option<Span> {
         self.deadline
             .map(|deadline| deadline.since(self.provider.ledger.at()))
     }
 }
 
-/// A call that we have sent ourselves would go round for ever.
+/// Rejects a call that we have sent ourselves: it would loop for ever.
 fn reject_loop(live: &ActiveProvider, headers: &HeaderMap) -> Result<(), Error> {
     if live.via.has_passed(headers) {
         let provider = live.name.clone();
@@ -458,7 +464,7 @@ fn reject_loop(live: &ActiveProvider, headers: &HeaderMap) -> Result<(), Error> 
     Ok(())
 }
 
-/// A path below what stands before it, which is nearly always nothing.
+/// The path with its prefix, which is nearly always empty.
 fn join_path(base: &str, path: String) -> String {
     if base.is_empty() {
         path

@@ -1,9 +1,9 @@
-//! What of an answer is not kept: what belongs to one connection, to one client or to one moment, and
-//! our keys, wherever a provider repeats them.
+//! Removes what must not be stored: headers of one connection, one client or one moment, and our
+//! keys wherever a provider repeats them.
 //!
-//! Promises: nothing that is kept has a key of ours in it: links lose it, any other header with it
-//! goes, and an answer with it in its body is not kept at all. A compressed body is opened for that, up
-//! to a bound; one that cannot be opened whole is not kept.
+//! Promises: no stored response contains one of our keys. Links lose it, any other header with it
+//! is removed, and a response with it in its body is not stored. A compressed body is decoded for
+//! that, up to a bound; one that cannot be decoded completely is not stored.
 //!
 //! Never: changes what the caller gets.
 
@@ -16,12 +16,12 @@ use super::decode;
 use super::route::Route;
 use crate::providers::{ActiveProvider, CompiledPolicy, map_links};
 
-/// How much a compressed body may open to, so that keys can be looked for in it. More takes some ten
-/// milliseconds of a thread that others wait for, and such an answer is not kept.
+/// The most decoded bytes of a compressed body, in which keys are searched. More would take some
+/// ten milliseconds of a thread that others wait for, so such a response is not stored.
 const DECODED_MAX: usize = 4 * 1024 * 1024;
 
-/// Takes out of a head what is not kept of it.
-pub(super) fn scrub(route: &Route, plan: &CompiledPolicy, headers: &mut HeaderMap) {
+/// Removes from a head what must not be stored.
+pub(super) fn scrub(route: &Route, policy: &CompiledPolicy, headers: &mut HeaderMap) {
     let mut named = connection_headers(headers);
     named.extend(CacheControl::read("cache-control", &HeaderView(headers)).omit);
     let links = route.provider.links("");
@@ -33,9 +33,9 @@ pub(super) fn scrub(route: &Route, plan: &CompiledPolicy, headers: &mut HeaderMa
         .filter(|(name, value)| {
             let name = name.as_str();
             is_not_storable(name)
-                || plan.dialect.is_limit_header(name)
+                || policy.dialect.is_limit_header(name)
                 || named.iter().any(|one| one == name)
-                || has_key(&route.provider, plan, value.as_bytes())
+                || has_key(&route.provider, policy, value.as_bytes())
         })
         .map(|(name, _)| name.clone())
         .collect();
@@ -44,7 +44,7 @@ pub(super) fn scrub(route: &Route, plan: &CompiledPolicy, headers: &mut HeaderMa
     }
 }
 
-/// Headers that a message names as those of its connection.
+/// The headers that a message lists as those of its connection.
 pub(super) fn connection_headers(headers: &HeaderMap) -> Vec<String> {
     let lines = headers.get_all(http::header::CONNECTION).iter();
     lines
@@ -62,25 +62,25 @@ fn is_not_storable(name: &str) -> bool {
             .any(|start| name.starts_with(start))
 }
 
-/// Stands a key or token of ours in this body, or can that not be told? A key of the file that the call
-/// was made under is one too, if another file has taken its place meanwhile.
+/// Does this body contain one of our keys or tokens, or can nobody tell? If a reload has replaced
+/// the policy of the call, the keys of both are searched.
 pub(super) fn find_key(
-    live: &ActiveProvider,
+    provider: &ActiveProvider,
     made_under: &CompiledPolicy,
     headers: &HeaderMap,
     body: &[u8],
 ) -> Result<(), NotStored> {
-    let plan = live.policy();
+    let policy = provider.policy();
     let has_key = |text: &[u8]| {
-        has_key(live, &plan, text)
-            || (!std::ptr::eq(&*plan, made_under) && has_key(live, made_under, text))
+        has_key(provider, &policy, text)
+            || (!std::ptr::eq(&*policy, made_under) && has_key(provider, made_under, text))
     };
     if has_key(body) {
         return Err(NotStored::ContainsKey);
     }
     let has_keys =
-        |plan: &CompiledPolicy| !plan.cache.secrets.is_empty() || !plan.accounts.is_empty();
-    let is_searched = has_keys(&plan) || has_keys(made_under);
+        |policy: &CompiledPolicy| !policy.cache.secrets.is_empty() || !policy.accounts.is_empty();
+    let is_searched = has_keys(&policy) || has_keys(made_under);
     if !is_searched || body.is_empty() || !headers.contains_key(CONTENT_ENCODING) {
         return Ok(());
     }
@@ -91,6 +91,7 @@ pub(super) fn find_key(
     }
 }
 
-fn has_key(live: &ActiveProvider, plan: &CompiledPolicy, text: &[u8]) -> bool {
-    plan.cache.secrets.found_in(text) || (!plan.accounts.is_empty() && live.tokens.occur_in(text))
+fn has_key(provider: &ActiveProvider, policy: &CompiledPolicy, text: &[u8]) -> bool {
+    policy.cache.secrets.found_in(text)
+        || (!policy.accounts.is_empty() && provider.tokens.occur_in(text))
 }

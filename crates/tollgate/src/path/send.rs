@@ -1,9 +1,9 @@
-//! The send stage: the bytes leave, and with them the key.
+//! The send stage: the bytes leave, with the key.
 //!
-//! Promises: the one place where a key is added to a call (a login has its own in what it posts), and
-//! only for the provider's own origin. Nothing is written under a permit older than 500 ms: a process
-//! that was stopped in between asks again. What was refused before its first byte counts as not
-//! sent, anything else as sent.
+//! Promises: the only place that adds a key to a call (a login posts its own), and only for the
+//! provider's own origin. Nothing is written under a permit older than 500 ms: a process that was
+//! stopped in between asks again. A request that failed before its first byte counts as not sent,
+//! any other as sent.
 //!
 //! Never: follows a redirect, or sends anything twice.
 
@@ -42,10 +42,10 @@ use crate::{Error, Permit};
 /// between grant and send; half a second is far above any scheduling delay of a healthy host.
 const PERMIT_AGE_MAX: Span = Span::from_millis(500);
 
-/// Headers whose value is no key, whoever sets them.
+/// Headers whose value is never a key.
 const KEYLESS_HEADERS: [&str; 4] = ["user-agent", "accept", "accept-language", "from"];
 
-/// An answer whose body is still to come.
+/// A response whose body is still to come.
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) response: Response<Incoming>,
@@ -54,68 +54,78 @@ pub(crate) struct Sent {
     pub(crate) attempt_guard: AttemptGuard,
 }
 
-/// Sends one attempt and waits for the head of its answer.
+/// Sends one attempt and waits for the head of its response.
 pub(crate) async fn send(
     route: &mut Route,
-    plan: &CompiledPolicy,
+    policy: &CompiledPolicy,
     credential: &Credential,
     granted: Grant,
     expected: ExpectedCall,
-    tries: &mut RetryState,
+    retries: &mut RetryState,
 ) -> Result<Sent, AttemptError> {
     let Grant {
         mut permit,
-        attempt_guard: watch,
+        attempt_guard,
     } = granted;
-    let patience = connect::timeout(route, plan);
-    let unconnected = |unreached| connect::connect_failure(route, plan, patience, unreached);
-    let mut conn = match expected.take(plan.connections_max, patience).await {
+    let patience = connect::timeout(route, policy);
+    let unconnected = |unreached| connect::connect_failure(route, policy, patience, unreached);
+    let mut conn = match expected.take(policy.connections_max, patience).await {
         Ok(conn) => conn,
-        Err(unreached) => return Err(not_connected(watch, permit, unconnected(unreached))),
+        Err(unreached) => return Err(not_connected(attempt_guard, permit, unconnected(unreached))),
     };
     if is_stale(route, &permit) {
-        // If it was the handshake that took so long, the next attempt finds it done.
+        // If the handshake took so long, the next attempt finds it done.
         conn.release();
         return Err(AttemptError::Again);
     }
-    let request = build_request(route, plan, credential, conn.host())?;
+    let request = build_request(route, policy, credential, conn.host())?;
     let upload = request.body().upload();
     permit.sent();
     route.mark_sent();
-    tries.made += 1;
+    retries.made += 1;
     conn.wire.preamble.start();
-    let answer = conn.wire.sender.try_send_request(request);
-    let answer = wait_for_head(route, plan, upload.as_deref(), answer).await;
+    let response = conn.wire.sender.try_send_request(request);
+    let response = wait_for_head(route, policy, upload.as_deref(), response).await;
     conn.wire.preamble.finish();
-    match answer {
+    match response {
         Ok(Ok(mut response)) => {
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 conn.upgraded = Some(hyper::upgrade::on(&mut response));
             }
             if conn.upgraded.is_some() && !is_upgrade(&route.headers) {
-                // Nobody asked for it, so nobody could speak what follows.
-                return Err(attempt_failed(route, watch, Fault::Reset));
+                // The caller did not ask for an upgrade, so it cannot handle the new protocol.
+                return Err(attempt_failed(route, attempt_guard, Fault::Reset));
             }
             Ok(Sent {
                 response,
                 conn,
                 permit,
-                attempt_guard: watch,
+                attempt_guard,
             })
         }
         Ok(Err(mut error)) => match error.take_message() {
-            // The connection was closed before it took the request: nothing has left.
+            // The connection was closed before it took the request: no byte has left.
             Some(request) => {
                 permit.unsent();
-                tries.made -= 1;
+                retries.made -= 1;
                 route.payload.restore(request.into_body());
                 Err(AttemptError::Again)
             }
-            None => Err(no_response(route, watch, upload.as_deref(), Fault::Reset)),
+            None => Err(no_response(
+                route,
+                attempt_guard,
+                upload.as_deref(),
+                Fault::Reset,
+            )),
         },
         // The caller's time, not the provider's: it says nothing about the provider.
         Err(_) if route.remaining() == Some(Span::ZERO) => Err(too_late(route)),
-        Err(_) => Err(no_response(route, watch, upload.as_deref(), Fault::Timeout)),
+        Err(_) => Err(no_response(
+            route,
+            attempt_guard,
+            upload.as_deref(),
+            Fault::Timeout,
+        )),
     }
 }
 
@@ -126,11 +136,11 @@ fn too_late(route: &Route) -> AttemptError {
     })
 }
 
-/// Bytes have left, and no answer came: whose fault is that? An upload that its caller broke off or
-/// lets stand still says nothing about the provider. Whether it counts the call, nobody knows.
+/// Bytes have left, and no response arrived: whose fault is it? An upload that its caller aborts or
+/// stalls says nothing about the provider. Whether the provider counts the call is unknown.
 fn no_response(
     route: &Route,
-    watch: AttemptGuard,
+    attempt_guard: AttemptGuard,
     upload: Option<&Upload>,
     fault: Fault,
 ) -> AttemptError {
@@ -141,7 +151,7 @@ fn no_response(
     if is_callers {
         return AttemptError::Stop(Error::NoBody);
     }
-    attempt_failed(route, watch, fault)
+    attempt_failed(route, attempt_guard, fault)
 }
 
 /// Is the permit too old to send under?
@@ -154,12 +164,12 @@ fn is_stale(route: &Route, permit: &Permit) -> bool {
     is_stale
 }
 
-/// Bytes have left, and no answer came.
-fn attempt_failed(route: &Route, watch: AttemptGuard, fault: Fault) -> AttemptError {
+/// Bytes have left, and no response arrived.
+fn attempt_failed(route: &Route, attempt_guard: AttemptGuard, fault: Fault) -> AttemptError {
     let provider = &route.provider.name;
     LogEvent::AttemptFailed { provider, fault }.emit();
-    let probe = watch.probe;
-    watch.failed(fault);
+    let probe = attempt_guard.probe;
+    attempt_guard.failed(fault);
     AttemptError::Fault {
         fault,
         sent: true,
@@ -167,39 +177,43 @@ fn attempt_failed(route: &Route, watch: AttemptGuard, fault: Fault) -> AttemptEr
     }
 }
 
-/// Health hears of it before the permit goes back, so that a probe that found nobody closes the
-/// scope and the next one does not follow at once.
-fn not_connected(watch: AttemptGuard, permit: Permit, mut ended: AttemptError) -> AttemptError {
-    let was_probe = watch.probe;
+/// Reports to health before the permit is returned, so that a failed probe closes the scope and the
+/// next probe does not follow at once.
+fn not_connected(
+    attempt_guard: AttemptGuard,
+    permit: Permit,
+    mut ended: AttemptError,
+) -> AttemptError {
+    let was_probe = attempt_guard.probe;
     if let AttemptError::Fault { fault, probe, .. } = &mut ended {
         *probe = was_probe;
-        watch.failed(*fault);
+        attempt_guard.failed(*fault);
     }
     drop(permit);
     ended
 }
 
-/// Does the call ask for another protocol? Then its answer is nobody else's.
+/// Does the call ask for another protocol? Then its response cannot be shared.
 pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
     headers.contains_key(UPGRADE)
 }
 
-/// Waits for the head of an answer: the provider's time, or what is left of the caller's. An upload
-/// that flows is never cut, and time that a joiner brings along is used.
+/// Waits for the head of a response: the provider's timeout, or the caller's remaining time. An
+/// upload that makes progress is never cut, and the time of a follower that joins counts.
 async fn wait_for_head<T>(
     route: &Route,
-    plan: &CompiledPolicy,
+    policy: &CompiledPolicy,
     upload: Option<&Upload>,
-    answer: impl Future<Output = T>,
+    response: impl Future<Output = T>,
 ) -> Result<T, crate::timer::Elapsed> {
-    let mut answer = std::pin::pin!(answer);
-    let most = plan.provider.timeouts.first_byte;
+    let mut response = std::pin::pin!(response);
+    let most = policy.provider.timeouts.first_byte;
     let gone = || upload.map(Upload::pieces);
     let (mut seen, mut rest) = (gone(), most);
     loop {
         let patience = route.remaining().map_or(rest, |left| left.min(rest));
-        match within(Some(patience), answer.as_mut()).await {
-            Ok(answer) => return Ok(answer),
+        match within(Some(patience), response.as_mut()).await {
+            Ok(response) => return Ok(response),
             Err(late) => {
                 let sent = gone();
                 rest = if sent == seen { rest - patience } else { most };
@@ -212,10 +226,10 @@ async fn wait_for_head<T>(
     }
 }
 
-/// The request as it leaves.
+/// Builds the request.
 fn build_request(
     route: &mut Route,
-    plan: &CompiledPolicy,
+    policy: &CompiledPolicy,
     credential: &Credential,
     host: Option<&HeaderValue>,
 ) -> Result<Request<Outgoing>, Error> {
@@ -223,13 +237,13 @@ fn build_request(
     let mut headers = route.headers.clone();
     let (path, mut query, is_merged) = merge::target(route);
     if is_merged {
-        headers.remove(ACCEPT_ENCODING); // its parts are cut out of it
+        headers.remove(ACCEPT_ENCODING); // its parts are extracted from plain text
     }
-    add_defaults(route, plan, &mut headers);
+    add_defaults(route, policy, &mut headers);
     match &credential.source {
         CredentialSource::Client => {}
         CredentialSource::Key(index) => {
-            let key = plan.keys.get(*index);
+            let key = policy.keys.get(*index);
             match key.and_then(|key| key.headers.as_ref()) {
                 Some(written) => {
                     for (name, value) in written {
@@ -238,7 +252,7 @@ fn build_request(
                 }
                 None => {
                     let key = key.map(|key| &key.secret);
-                    attach_all(&plan.provider.auth, key, &mut headers, &mut query)?;
+                    attach_all(&policy.provider.auth, key, &mut headers, &mut query)?;
                 }
             }
         }
@@ -247,7 +261,7 @@ fn build_request(
             headers.insert(AUTHORIZATION, value);
         }
     }
-    let host = host.ok_or(Error::Malformed("the host is no host"))?;
+    let host = host.ok_or(Error::Malformed("the host name is not valid"))?;
     headers.insert(HOST, host.clone());
     if !route.origin.tls {
         headers.append(VIA, route.provider.via.header_value().clone());
@@ -264,16 +278,16 @@ fn build_request(
     let mut request = Request::new(route.payload.outgoing());
     *request.method_mut() = route.method.clone();
     *request.uri_mut() = PathAndQuery::from_maybe_shared(Bytes::from(target))
-        .map_err(|_| Error::Malformed("the path and query are no valid request target"))?
+        .map_err(|_| Error::Malformed("the path and query are not a valid request target"))?
         .into();
     *request.headers_mut() = headers;
     Ok(request)
 }
 
-/// Headers that the file sets where the caller sends none. Their values may be keys, so they go to
-/// the provider's own origin only, except those that never are.
-fn add_defaults(route: &Route, plan: &CompiledPolicy, headers: &mut HeaderMap) {
-    for (name, value) in &plan.provider.headers {
+/// Adds the file's headers that the caller does not send. Their values may be keys, so they are
+/// sent only to the provider's own origin, except those that are never keys.
+fn add_defaults(route: &Route, policy: &CompiledPolicy, headers: &mut HeaderMap) {
+    for (name, value) in &policy.provider.headers {
         if (route.is_own_origin || is_keyless_header(name))
             && let Ok(name) = HeaderName::try_from(name)
             && let Ok(value) = secret_value("", value.expose())
@@ -284,13 +298,13 @@ fn add_defaults(route: &Route, plan: &CompiledPolicy, headers: &mut HeaderMap) {
     }
 }
 
-/// Is the value of this header no key, whoever sets it?
+/// Is the value of this header never a key?
 pub(crate) fn is_keyless_header(name: &str) -> bool {
     KEYLESS_HEADERS.contains(&name)
 }
 
-/// A key and its companions as the headers that carry them, so that this is done once and not for
-/// every call; `None` where they go another way.
+/// The headers of a key and its companions, built once and not for every call; `None` where they
+/// are not sent as headers.
 pub(crate) fn auth_headers(auth: &Auth, key: &Secret) -> Option<Vec<(HeaderName, HeaderValue)>> {
     let (mut headers, mut query) = (HeaderMap::new(), None);
     attach_all(auth, Some(key), &mut headers, &mut query).ok()?;
@@ -315,8 +329,8 @@ fn attach_all(
     Ok(())
 }
 
-/// Adds a key, in place of whatever the client sent there. A further key goes the same way under
-/// its own name.
+/// Adds a key, in place of the client's own. A further key is added the same way under its own
+/// name.
 fn attach(
     style: &AuthStyle,
     name: Option<&str>,
@@ -350,7 +364,7 @@ fn attach(
         AuthStyle::None | AuthStyle::OAuth2(_) | AuthStyle::Login(_) => return Ok(()),
     };
     let at = HeaderName::try_from(at)
-        .map_err(|_| Error::Malformed("the key's header has no valid name"))?;
+        .map_err(|_| Error::Malformed("the name of the key's header is not valid"))?;
     headers.insert(at, value);
     Ok(())
 }
@@ -358,7 +372,7 @@ fn attach(
 /// A value that no debug output shows.
 fn secret_value(prefix: &str, secret: &str) -> Result<HeaderValue, Error> {
     let mut value = HeaderValue::try_from(format!("{prefix}{secret}"))
-        .map_err(|_| Error::Malformed("the key has a character that no header can carry"))?;
+        .map_err(|_| Error::Malformed("the key contains a character that a header cannot hold"))?;
     value.set_sensitive(true);
     Ok(value)
 }

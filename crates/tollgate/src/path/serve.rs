@@ -1,10 +1,10 @@
-//! Answers out of the cache: as they go to the caller, and how they are renewed.
+//! Builds responses from the cache, and refreshes them.
 //!
-//! Promises: `Age` is right; a client that has the answer already gets a 304, one that asks for a
-//! part of it that part; a HEAD gets no body. An old answer says that it is old, and every answer
-//! how the cache came by it (`Cache-Status`). A body is never copied.
+//! Promises: `Age` is correct. A client that already has the response gets a 304, a range request
+//! gets its range, and a HEAD gets no body. A stale response says so, and every response states its
+//! cache status (`Cache-Status`). A body is never copied.
 //!
-//! Never: decides whether an answer may be used.
+//! Never: decides whether a response may be used.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,22 +28,22 @@ use crate::cache::{CachedResponse, OBJECT_MAX};
 use crate::event::LogEvent;
 use crate::providers::ActiveProvider;
 
-/// Why an answer is used although it may be old.
+/// Why a response is served although it may be stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServeReason {
-    /// It is not old.
+    /// It is fresh.
     Fresh,
-    /// The provider says that it has not changed, and it is kept for another while.
+    /// The provider reports no change, and it is stored for another lifetime.
     Revalidated,
-    /// The provider says that it has not changed, and it may be kept no longer.
+    /// The provider reports no change, but it may not be stored any longer.
     Unchanged,
-    /// The answer or the request allows it.
+    /// The response or the request allows it.
     Allowed,
     /// The caller asked for the cache only.
     CacheOnly,
-    /// A permit would have had to be waited for, or the provider rests.
+    /// The call would have to wait for a permit, or the provider is asleep.
     Waiting,
-    /// The provider failed or refused.
+    /// The provider failed or limited the call.
     Failing,
 }
 
@@ -59,8 +59,8 @@ impl ServeReason {
         }
     }
 
-    /// As in `Cache-Status` (RFC 9211): served from here, and if it may be old, why; or forwarded
-    /// because it was old, and good again.
+    /// The value of `Cache-Status` (RFC 9211): a hit and, if stale, why; or forwarded because it
+    /// was stale, and revalidated.
     fn status(self) -> HeaderValue {
         HeaderValue::from_static(match self {
             ServeReason::Fresh => "tollgate; hit",
@@ -84,7 +84,7 @@ impl ServeReason {
     }
 }
 
-/// An answer that was kept, as it goes to the caller.
+/// Builds the reply for a caller from a cached response.
 pub(super) fn from_cache(
     route: &Route,
     object: &CachedResponse,
@@ -94,7 +94,7 @@ pub(super) fn from_cache(
     degraded: bool,
 ) -> Reply {
     let age = object.freshness.age(now);
-    // Whoever asked for the cache only may have got one that is not old at all.
+    // A caller that asked for the cache only may get a fresh response.
     let is_fresh = why == ServeReason::CacheOnly && now < object.freshness.fresh_until;
     let source = if is_fresh {
         Source::Cache
@@ -131,7 +131,7 @@ pub(super) fn from_cache(
     head.headers.append(CACHE_STATUS, why.status());
     let is_unchanged = matches!(why, ServeReason::Revalidated | ServeReason::Unchanged);
     route.provider.savings.on_cached(source, is_unchanged);
-    // Who asks the same at the same time may have it, unless each has to ask.
+    // Identical calls at the same time may share it, unless each must ask the provider.
     let is_for_others = match why {
         ServeReason::Revalidated => is_reusable(&object.freshness, now),
         ServeReason::Unchanged => false,
@@ -149,7 +149,7 @@ pub(super) fn from_cache(
     }
 }
 
-/// Status and headers of an answer that was kept.
+/// Status and headers of a cached response.
 fn head(object: &CachedResponse, age: Span) -> Parts {
     let (mut head, ()) = Response::new(()).into_parts();
     head.status = object.status;
@@ -159,7 +159,7 @@ fn head(object: &CachedResponse, age: Span) -> Parts {
     head
 }
 
-/// A fresh answer as it goes to every caller that asks for the whole of it without conditions.
+/// A fresh response for every caller that requests all of it without conditions.
 pub(super) fn fresh_reply(object: &CachedResponse, age: Span) -> Reply {
     let mut head = head(object, age);
     head.headers
@@ -172,20 +172,20 @@ pub(super) fn fresh_reply(object: &CachedResponse, age: Span) -> Reply {
     }
 }
 
-/// Says that a fresh answer was used.
-pub(super) fn emit_hit(live: &ActiveProvider, id: &str, age: Span) {
+/// Logs and counts that a fresh response was used.
+pub(super) fn emit_hit(provider: &ActiveProvider, id: &str, age: Span) {
     LogEvent::FromCache {
         id,
-        provider: &live.name,
+        provider: &provider.name,
         source: Source::Cache.as_str(),
         age,
         why: ServeReason::Fresh.as_str(),
     }
     .emit();
-    live.savings.on_cached(Source::Cache, false);
+    provider.savings.on_cached(Source::Cache, false);
 }
 
-/// The part of a whole answer that a client asks for, and what its head says of it.
+/// The range that a client requests, and the headers for it.
 fn apply_range(head: &mut Parts, body: Bytes, client: &HeaderMap, now: Wall) -> Bytes {
     if !client.contains_key(RANGE) {
         return body;
@@ -199,7 +199,7 @@ fn apply_range(head: &mut Parts, body: Bytes, client: &HeaderMap, now: Wall) -> 
     ) {
         ByteRange::Whole => return body,
         ByteRange::Bytes(first, end) => {
-            // Both are at most the length, which is one of memory.
+            // Both are at most the length, which fits into memory.
             let at = |at: u64| usize::try_from(at).unwrap_or(length).min(length);
             let range = format!("bytes {first}-{}/{length}", end.saturating_sub(1));
             let body = body.slice(at(first)..at(end));
@@ -222,48 +222,48 @@ fn apply_range(head: &mut Parts, body: Bytes, client: &HeaderMap, now: Wall) -> 
     body
 }
 
-/// Fetches a new answer beside the old one, in a task of its own that waits behind everybody else.
-pub(super) fn refresh(route: &Route, asked: &CacheRequest, object: Arc<CachedResponse>) {
-    let Some(turn) = asked.cache.refresh(asked.key, &object) else {
+/// Fetches a new response in a background task that waits behind all other calls.
+pub(super) fn refresh(route: &Route, request: &CacheRequest, object: Arc<CachedResponse>) {
+    let Some(turn) = request.cache.refresh(request.key, &object) else {
         return;
     };
     let mut route = route.for_refresh();
     route.refresh = Some(turn.refresh());
     super::cache::add_validators(&mut route.headers, &object);
-    let mut client = asked.client_headers.clone();
+    let mut client = request.client_headers.clone();
     for name in [RANGE, IF_RANGE] {
         client.remove(name);
     }
-    let question = PendingStore(Some(Box::new(CacheRequest {
-        cache: asked.cache.clone(),
-        key: asked.key,
-        url: asked.url,
-        at: asked.at,
-        purges: asked.purges,
+    let pending = PendingStore(Some(Box::new(CacheRequest {
+        cache: request.cache.clone(),
+        key: request.key,
+        url: request.url,
+        at: request.at,
+        purges: request.purges,
         is_write: false,
         object: Some(object),
         fallback: false,
         is_background: true,
         client_headers: client,
-        authorization: asked.authorization,
-        // It is fetched for everybody, whatever the one wants who saw the old one first.
+        authorization: request.authorization,
+        // It is fetched for everybody, whatever the caller wants that triggered it.
         demand: Demand {
             no_store: false,
-            ..asked.demand
+            ..request.demand
         },
     })));
-    // Boxed, because the way out leads here again.
-    let way: Pin<Box<dyn Future<Output = super::CallOutcome> + Send>> =
-        Box::pin(super::execute(route, question));
+    // Boxed, because `execute` may call this function again.
+    let call: Pin<Box<dyn Future<Output = super::CallOutcome> + Send>> =
+        Box::pin(super::execute(route, pending));
     tokio::spawn(async move {
         let outcome = tokio::select! {
             biased;
-            outcome = way => outcome,
-            // While it stood in line a call of somebody's has brought what it would ask for.
+            outcome = call => outcome,
+            // While it waited in the queue, another call has fetched the response.
             () = turn.until_superseded() => return,
         };
         if let Ok(reply) = outcome.result {
-            // What is read is kept on the way.
+            // Reading the body stores it.
             reply.body.drain(OBJECT_MAX).await;
         }
         drop(turn);

@@ -1,11 +1,12 @@
-//! What is the same question, and whose answer may be given to whom?
+//! Which requests are identical, and which responses may be shared with whom?
 //!
-//! Promises: two calls are the same question only if everything that a server could answer by is the
-//! same: origin, method, path, parameters, and every header but noise (`noise.rs`), of which what the
-//! file says that answers vary on is none. So a call with another credential or cookie is another
-//! question. An answer that varies by an ignored header is given only to calls that sent the same.
+//! Promises: two requests are identical only if everything that a server could respond to is the
+//! same: origin, method, path, parameters, and every header except the ignored ones
+//! (`ignored_headers.rs`). A header that the provider file lists under `vary` is never ignored. So
+//! a call with another credential or cookie is a different request. A response that varies by an
+//! ignored header is shared only with calls that sent the same value.
 //!
-//! Never: looks at the body of an answer.
+//! Never: reads the body of a response.
 
 use std::hash::Hasher;
 
@@ -39,31 +40,31 @@ pub(crate) const CONDITIONS: [HeaderName; 6] = [
     RANGE,
 ];
 
-/// A question. 128 bits of a cryptographic hash: nobody can build two calls with the same.
+/// Identifies a request. 128 bits of a cryptographic hash: nobody can construct a collision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FlightKey([u8; 16]);
 
-/// What an answer may vary by although it is not in the key.
+/// A request header by which a response may vary although it is not in the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UserAgent(Option<HeaderValue>);
 
-/// What was asked, as far as it says who may have the answer.
+/// The properties of a request that decide who may share its response.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestIdentity {
     user_agent: UserAgent,
     is_head: bool,
     /// The client has sent `Authorization`.
     is_authorized: bool,
-    /// The question names a user: a credential or a cookie of the client's, or our own key.
+    /// The request names a user: by a credential or cookie of the client, or by our own key.
     names_user: bool,
 }
 
-/// Conditions that a client set on its call.
+/// A fingerprint of the client's conditions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Conditions(u64);
 
 impl Conditions {
-    /// Nearly always there are none, and nothing is computed.
+    /// Usually there are none, and nothing is computed.
     pub(crate) fn of(headers: &HeaderMap) -> Conditions {
         let set = || {
             CONDITIONS
@@ -83,7 +84,7 @@ impl Conditions {
     }
 }
 
-/// The hasher of a table of keys: they are hashes already.
+/// The hasher for a map of keys, which are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct KeyHasher(u64);
 
@@ -93,7 +94,7 @@ impl Hasher for KeyHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // The last eight: the first ones choose the part of the table.
+        // The last eight bytes: the first ones choose the shard.
         if let Some(last) = bytes.last_chunk() {
             self.0 = u64::from_le_bytes(*last);
         }
@@ -103,7 +104,7 @@ impl Hasher for KeyHasher {
 }
 
 impl FlightKey {
-    /// One of so many parts of a table.
+    /// The index of the shard, out of so many.
     pub(crate) fn shard(self, parts: usize) -> usize {
         let [first, second, ..] = self.0;
         usize::from(u16::from_le_bytes([first, second])) % parts
@@ -111,10 +112,11 @@ impl FlightKey {
 }
 
 impl RequestIdentity {
-    pub(crate) fn new(route: &Route, plan: &CompiledPolicy) -> RequestIdentity {
+    pub(crate) fn new(route: &Route, policy: &CompiledPolicy) -> RequestIdentity {
         let headers = &route.headers;
         let is_authorized = headers.contains_key(AUTHORIZATION);
-        let has_key = route.is_own_origin && !(plan.keys.is_empty() && plan.accounts.is_empty());
+        let has_key =
+            route.is_own_origin && !(policy.keys.is_empty() && policy.accounts.is_empty());
         RequestIdentity {
             user_agent: user_agent(headers),
             is_head: route.method == Method::HEAD,
@@ -123,7 +125,8 @@ impl RequestIdentity {
         }
     }
 
-    /// Does the answer vary by what is not in the key, and does somebody else differ there?
+    /// Does the response vary by a header that is not in the key, and does the other call differ in
+    /// it?
     pub(crate) fn varies_for(&self, head: &Parts, other: &UserAgent) -> bool {
         self.user_agent != *other
             && varies(&head.headers, |name| {
@@ -132,9 +135,9 @@ impl RequestIdentity {
     }
 }
 
-/// Whether calls like this one share answers, by the file.
-pub(crate) fn mode(route: &Route, plan: &CompiledPolicy) -> Dedup {
-    let provider = &plan.provider;
+/// Whether calls like this one share responses, by the provider file.
+pub(crate) fn mode(route: &Route, policy: &CompiledPolicy) -> Dedup {
+    let provider = &policy.provider;
     let entity = route.entity.as_deref();
     let of_entity = provider
         .entity_dedup
@@ -143,7 +146,7 @@ pub(crate) fn mode(route: &Route, plan: &CompiledPolicy) -> Dedup {
     of_entity.map_or(provider.dedup, |(_, dedup)| *dedup)
 }
 
-/// Can this call share an answer at all?
+/// Can this call share a response at all?
 pub(crate) fn can_share(route: &Route, mode: Dedup) -> bool {
     let is_off = mode == Dedup::Off || route.options.no_dedup || route.sharing.is_alone;
     let is_safe = route.method == Method::GET || route.method == Method::HEAD;
@@ -154,14 +157,14 @@ pub(crate) fn can_share(route: &Route, mode: Dedup) -> bool {
         && !route.headers.get(ACCEPT).is_some_and(is_stream)
 }
 
-/// The question that a call asks.
+/// The key of a call.
 pub(crate) fn key(route: &Route) -> FlightKey {
     key_of(route, &route.path)
 }
 
-/// The question that a call would ask with another path.
+/// The key of a call with another path.
 pub(crate) fn key_of(route: &Route, path: &str) -> FlightKey {
-    // Written down first and hashed at once: a hash that is fed bit by bit takes twice as long.
+    // Concatenated first and hashed at once: incremental hashing takes twice as long.
     let mut text = Vec::with_capacity(512);
     let mut add = |part: &[u8]| {
         text.extend_from_slice(&(part.len() as u64).to_le_bytes());
@@ -174,9 +177,9 @@ pub(crate) fn key_of(route: &Route, path: &str) -> FlightKey {
     add(route.method.as_str().as_bytes());
     add(path.as_bytes());
     add(route.entity.as_deref().unwrap_or_default().as_bytes());
-    // Whoever has limits of its own does not wait under those of somebody else.
-    let plan = route.provider.policy();
-    let own = |per| plan.limits.iter().any(|meter| meter.per == per);
+    // A caller with its own limits does not wait under those of another.
+    let policy = route.provider.policy();
+    let own = |per| policy.limits.iter().any(|limit| limit.per == per);
     let part = route.at_most_permille.unwrap_or(u16::MAX);
     add(&part.to_le_bytes());
     if route.at_most_permille.is_some() || own(Per::Caller) {
@@ -190,13 +193,13 @@ pub(crate) fn key_of(route: &Route, path: &str) -> FlightKey {
     if own(Per::Ip) {
         add(format!("{:?}", route.options.ip).as_bytes());
     }
-    // Who would not take an old answer does not wait with those who would.
+    // A call that rejects stale responses does not join calls that accept them.
     add(&[u8::from(route.fallback), route.options.cache as u8]);
     add(&route.conditions.0.to_le_bytes());
     let parameters = query::parameters(route.query.as_deref().unwrap_or_default());
     add(&(parameters.len() as u64).to_le_bytes());
     parameters.iter().for_each(|part| add(part.as_bytes()));
-    let vary = &plan.cache.rule(route.entity.as_deref()).vary;
+    let vary = &policy.cache.rule(route.entity.as_deref()).vary;
     let mut headers: SmallVec<[(&str, &[u8]); 16]> = route
         .headers
         .iter()
@@ -214,7 +217,7 @@ pub(crate) fn key_of(route: &Route, path: &str) -> FlightKey {
     FlightKey(key)
 }
 
-/// What the answer may vary by although it is not in the key.
+/// The header by which a response may vary although it is not in the key.
 pub(crate) fn user_agent(headers: &HeaderMap) -> UserAgent {
     UserAgent(headers.get(USER_AGENT).cloned())
 }
@@ -224,57 +227,57 @@ fn first_eight(hash: &blake3::Hash) -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// May this answer be given to others who asked the same? What is kept for whoever asks next is for
-/// those who ask now.
-pub(crate) fn may_share_reply(asked: &RequestIdentity, mode: Dedup, reply: &Reply) -> bool {
+/// May this response be shared with identical calls? If the next caller may use it from the cache,
+/// a caller of now may share it.
+pub(crate) fn may_share_reply(identity: &RequestIdentity, mode: Dedup, reply: &Reply) -> bool {
     let is_kept = mode == Dedup::Cacheable && reply.body.is_stored();
     let mode = if is_kept { Dedup::On } else { mode };
-    may_share(asked, mode, &reply.head)
+    may_share(identity, mode, &reply.head)
 }
 
-/// Is the reason why an answer is not for others one that the next answer has too? A failure or a
-/// redirect of the moment says nothing about the next.
-pub(crate) fn is_never_shareable(asked: &RequestIdentity, reply: &Reply) -> bool {
+/// Does the reason for not sharing a response apply to the next one too? A temporary failure or
+/// redirect does not count.
+pub(crate) fn is_never_shareable(identity: &RequestIdentity, reply: &Reply) -> bool {
     let headers = &reply.head.headers;
     let control = CacheControl::read(CACHE_CONTROL.as_str(), &HeaderView(headers));
     let is_forbidden = control.private || control.no_store || control.no_cache;
     is_forbidden
         || !control.omit.is_empty()
-        || is_for_one_caller(asked, headers)
+        || is_for_one_caller(identity, headers)
         || is_cacheable_by_default(reply.head.status)
 }
 
-/// A stream, more than is held, somebody's own, or different for reasons that nobody compares.
-fn is_for_one_caller(asked: &RequestIdentity, headers: &HeaderMap) -> bool {
+/// A stream, too large, private, or varying by a header that is not compared.
+fn is_for_one_caller(identity: &RequestIdentity, headers: &HeaderMap) -> bool {
     let is_stream = headers
         .get(CONTENT_TYPE)
         .is_some_and(|kind| contains(kind.as_bytes(), b"text/event-stream"));
     let length = headers
         .get(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    let is_large = !asked.is_head && length.is_some_and(|length| length > OBJECT_MAX);
+    let is_large = !identity.is_head && length.is_some_and(|length| length > OBJECT_MAX);
     let is_personal = headers.contains_key(SET_COOKIE) || headers.contains_key("set-cookie2");
     is_stream || is_large || is_personal || varies_by_unknown(headers)
 }
 
-/// May a larger answer be given in parts to those who asked for them?
-pub(crate) fn may_share_parts(asked: &RequestIdentity, head: &Parts) -> bool {
-    may_share(asked, Dedup::On, head)
+/// May the parts of a larger response be given to the calls that requested them?
+pub(crate) fn may_share_parts(identity: &RequestIdentity, head: &Parts) -> bool {
+    may_share(identity, Dedup::On, head)
 }
 
-fn may_share(asked: &RequestIdentity, mode: Dedup, head: &Parts) -> bool {
+fn may_share(identity: &RequestIdentity, mode: Dedup, head: &Parts) -> bool {
     let headers = &head.headers;
-    if is_for_one_caller(asked, headers) {
+    if is_for_one_caller(identity, headers) {
         return false;
     }
     let control = CacheControl::read(CACHE_CONTROL.as_str(), &HeaderView(headers));
-    // What is said of single headers holds for the answer: nobody takes them out of it here.
+    // Restrictions on single headers apply to the whole response: none is removed here.
     let is_private = control.private || !control.omit.is_empty();
     match mode {
         Dedup::Off => false,
-        // Who asked with the same credential may have the same private answer; of strangers
-        // without any we cannot say that they are one.
-        Dedup::On => !is_private || asked.names_user,
+        // Calls with the same credential may share a private response; calls without any may come
+        // from different users.
+        Dedup::On => !is_private || identity.names_user,
         Dedup::Cacheable => {
             let is_public = control.public || control.s_maxage.is_some() || control.must_revalidate;
             is_cacheable_by_default(head.status)
@@ -282,12 +285,12 @@ fn may_share(asked: &RequestIdentity, mode: Dedup, head: &Parts) -> bool {
                 && !control.no_store
                 && !control.no_cache
                 && !is_stale(headers, &control)
-                && (!asked.is_authorized || is_public)
+                && (!identity.is_authorized || is_public)
         }
     }
 }
 
-/// By everything, or by a header that is neither in the key nor compared.
+/// By `*`, or by a header that is neither in the key nor compared.
 fn varies_by_unknown(headers: &HeaderMap) -> bool {
     varies(headers, |name| {
         let name = name.to_ascii_lowercase();
@@ -303,8 +306,8 @@ fn varies(headers: &HeaderMap, by: impl Fn(&str) -> bool) -> bool {
         .any(|name| by(name.trim()))
 }
 
-/// Statuses whose answers may be kept where nothing else is said (RFC 9110, 15.1), without 206; and
-/// 304, because those who share it have asked under the same condition.
+/// Statuses that are cacheable by default (RFC 9110, 15.1), without 206; and 304, because all that
+/// share it sent the same condition.
 fn is_cacheable_by_default(status: StatusCode) -> bool {
     matches!(
         status.as_u16(),
@@ -312,7 +315,7 @@ fn is_cacheable_by_default(status: StatusCode) -> bool {
     )
 }
 
-/// It says itself that it is old already.
+/// The response itself says that it is stale.
 fn is_stale(headers: &HeaderMap, control: &CacheControl) -> bool {
     if let Some(age) = control.s_maxage.or(control.max_age) {
         return age == Span::ZERO;

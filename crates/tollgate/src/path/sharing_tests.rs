@@ -1,10 +1,10 @@
-//! What may be shared, by the words of the answer.
+//! Which responses may be shared, by their headers.
 
 use http::Response;
 
 use super::*;
 
-/// A question that names nobody.
+/// A request that names no user.
 pub(crate) fn anonymous() -> RequestIdentity {
     RequestIdentity {
         user_agent: user_agent(&HeaderMap::new()),
@@ -52,7 +52,7 @@ fn s7_an_uncacheable_response_is_not_shared() {
         "max-age=60",
         "max-age=0, s-maxage=9",
         "nothing-known",
-        // A directive inside quotes is none.
+        // A directive inside quotes does not count.
         "x=\"no-store, private\", max-age=60",
     ] {
         assert!(cacheable(200, &cc(value)), "{value}");
@@ -70,12 +70,12 @@ fn s7_an_uncacheable_response_is_not_shared() {
 
 #[test]
 fn s7_an_authorized_response_is_shared_only_if_public() {
-    let asked = RequestIdentity {
+    let identity = RequestIdentity {
         is_authorized: true,
         names_user: true,
         ..anonymous()
     };
-    let shares = |mode, headers: &[(&str, &str)]| may_share(&asked, mode, &head(200, headers));
+    let shares = |mode, headers: &[(&str, &str)]| may_share(&identity, mode, &head(200, headers));
     assert!(!shares(Dedup::Cacheable, &[]));
     assert!(shares(Dedup::Cacheable, &[("cache-control", "public")]));
     assert!(

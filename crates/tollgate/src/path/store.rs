@@ -1,10 +1,11 @@
-//! The keep stage: may this answer be used again, by whom, until when?
+//! The store stage: may this response be used again, by whom, and until when?
 //!
-//! Promises: nothing is kept half: an answer is kept when its last byte is here. A 304 renews what
-//! we have. A provider that fails or cannot be asked is covered by an old answer where there is
-//! one. A successful change makes what was kept of its URL invalid. What is not kept says why.
+//! Promises: a response is stored only when its last byte has arrived, never in part. A 304 renews
+//! the cached response. If the provider fails or cannot be reached, a stale response is served
+//! where there is one. A successful write invalidates the cached responses of its URL. A response
+//! that is not stored reports why.
 //!
-//! Never: holds an answer back. It goes to the caller as it comes.
+//! Never: delays a response. The caller gets each byte as it arrives.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -34,31 +35,31 @@ use crate::error::Reason;
 use crate::event::LogEvent;
 use crate::providers::{ActiveProvider, CompiledPolicy};
 
-/// Keeps an answer if it may be used again, and says what the caller gets.
+/// Stores a response if it may be used again, and returns what the caller gets.
 pub(crate) fn store(
     route: &Route,
-    question: PendingStore,
+    pending: PendingStore,
     done: Result<UpstreamResponse, Error>,
 ) -> Result<Reply, Error> {
-    let Some(mut asked) = question.0 else {
+    let Some(mut request) = pending.0 else {
         return done.map(to_reply);
     };
-    let old = asked.object.take();
+    let old = request.object.take();
     match (done, old) {
-        (Err(error), Some(old)) if asked.fallback && allows_fallback(&error) => {
-            Ok(serve_stale(route, &asked, old, &error))
+        (Err(error), Some(old)) if request.fallback && allows_fallback(&error) => {
+            Ok(serve_stale(route, &request, old, &error))
         }
         (Err(error), _) => Err(error),
-        (Ok(answered), Some(old))
-            if answered.head.status == StatusCode::NOT_MODIFIED
-                && asked.may_validate(&route.method) =>
+        (Ok(response), Some(old))
+            if response.head.status == StatusCode::NOT_MODIFIED
+                && request.may_validate(&route.method) =>
         {
-            Ok(revalidate(route, &asked, &old, answered))
+            Ok(revalidate(route, &request, &old, response))
         }
-        (Ok(answered), Some(old)) if asked.fallback && answered.class.is_failure() => {
-            tokio::spawn(retry::discard(answered));
+        (Ok(response), Some(old)) if request.fallback && response.class.is_failure() => {
+            tokio::spawn(retry::discard(response));
             let now = route.provider.ledger.wall();
-            let client = &asked.client_headers;
+            let client = &request.client_headers;
             Ok(serve::from_cache(
                 route,
                 &old,
@@ -68,20 +69,20 @@ pub(crate) fn store(
                 false,
             ))
         }
-        (Ok(answered), old) => Ok(pass_on(route, &asked, old, answered)),
+        (Ok(response), old) => Ok(pass_on(route, &request, old, response)),
     }
 }
 
-fn to_reply(answered: UpstreamResponse) -> Reply {
+fn to_reply(response: UpstreamResponse) -> Reply {
     Reply {
-        head: answered.head,
-        body: answered.body,
+        head: response.head,
+        body: response.body,
         source: Source::Upstream,
         degraded: false,
     }
 }
 
-/// Does an old answer help with this? Not where the call itself is wrong.
+/// Does a stale response help with this error? Not where the call itself is wrong.
 fn allows_fallback(error: &Error) -> bool {
     matches!(
         error,
@@ -94,11 +95,11 @@ fn allows_fallback(error: &Error) -> bool {
     )
 }
 
-/// The old answer, because the provider cannot be asked. If that was only a matter of waiting, a
-/// new one is waited for beside it.
+/// Serves the stale response because the provider cannot be reached. If only a permit was missing,
+/// a background refresh waits for one.
 fn serve_stale(
     route: &Route,
-    asked: &CacheRequest,
+    request: &CacheRequest,
     old: Arc<CachedResponse>,
     error: &Error,
 ) -> Reply {
@@ -108,77 +109,77 @@ fn serve_stale(
         _ => (ServeReason::Failing, false),
     };
     let now = route.provider.ledger.wall();
-    let reply = serve::from_cache(route, &old, &asked.client_headers, now, why, degraded);
-    if matches!(error, Error::NoPermit { .. }) && !asked.is_background {
-        serve::refresh(route, asked, old);
+    let reply = serve::from_cache(route, &old, &request.client_headers, now, why, degraded);
+    if matches!(error, Error::NoPermit { .. }) && !request.is_background {
+        serve::refresh(route, request, old);
     }
     reply
 }
 
-/// A 304 about another answer than the one we have: that one is forgotten, and the call is made once
-/// more without a condition. `true` = it is.
+/// A 304 about another response than the cached one: the cached one is removed, and the call is
+/// repeated without a condition. `true` = it must be repeated.
 pub(crate) fn retries_unconditionally(
     route: &mut Route,
-    question: &mut PendingStore,
+    pending: &mut PendingStore,
     done: &Result<UpstreamResponse, Error>,
 ) -> bool {
-    let (Some(asked), Ok(answered)) = (question.0.as_deref_mut(), done) else {
+    let (Some(request), Ok(response)) = (pending.0.as_deref_mut(), done) else {
         return false;
     };
     let is_about_ours =
-        answered.head.status == StatusCode::NOT_MODIFIED && asked.may_validate(&route.method);
+        response.head.status == StatusCode::NOT_MODIFIED && request.may_validate(&route.method);
     let differs = |old: &mut Arc<CachedResponse>| {
         is_other_representation(
             &HeaderView(&old.headers),
-            &HeaderView(&answered.head.headers),
+            &HeaderView(&response.head.headers),
         )
     };
-    let Some(old) = asked.object.take_if(|old| is_about_ours && differs(old)) else {
+    let Some(old) = request.object.take_if(|old| is_about_ours && differs(old)) else {
         return false;
     };
-    asked.cache.remove(&asked.key, &old, old.stored);
-    (asked.fallback, route.fallback) = (false, false);
+    request.cache.remove(&request.key, &old, old.stored);
+    (request.fallback, route.fallback) = (false, false);
     for name in [IF_NONE_MATCH, IF_MODIFIED_SINCE] {
         route.headers.remove(name);
     }
     true
 }
 
-/// What is kept, with what a 304 says of it.
-fn updated_by_304(old: &CachedResponse, answer: &HeaderMap, now: Wall) -> CachedResponse {
+/// The cached response, updated with the headers of a 304.
+fn updated_by_304(old: &CachedResponse, headers: &HeaderMap, now: Wall) -> CachedResponse {
     let mut object = old.clone();
-    let of_connection = scrub::connection_headers(answer);
-    for name in answer.keys() {
+    let of_connection = scrub::connection_headers(headers);
+    for name in headers.keys() {
         let is_named = of_connection.iter().any(|one| one == name.as_str());
         if is_replaced_by_304(name.as_str()) && !is_named {
             object.headers.remove(name);
-            for value in answer.get_all(name) {
+            for value in headers.get_all(name) {
                 object.headers.append(name.clone(), value.clone());
             }
         }
     }
-    if !answer.contains_key(DATE) {
-        // It is as new as if it had said so (RFC 9110, 6.6.1).
+    if !headers.contains_key(DATE) {
+        // RFC 9110, 6.6.1: without a `Date`, the time of arrival counts.
         object.headers.insert(DATE, date_header(now));
     }
     object
 }
 
-/// The provider says that nothing has changed: what we have is good again.
+/// The provider reports no change: the cached response is valid again.
 fn revalidate(
     route: &Route,
-    asked: &CacheRequest,
+    request: &CacheRequest,
     old: &CachedResponse,
-    answered: UpstreamResponse,
+    response: UpstreamResponse,
 ) -> Reply {
-    let plan = route.provider.policy();
+    let policy = route.provider.policy();
     let now = route.provider.ledger.now();
-    let (sent, now) = (sent_at(asked, &answered, now), now.wall);
-    let mut object = updated_by_304(old, &answered.head.headers, now);
-    tokio::spawn(retry::discard(answered));
-    let rule = plan.cache.rule(route.entity.as_deref());
+    let (sent, now) = (sent_at(request, &response, now), now.wall);
+    let mut object = updated_by_304(old, &response.head.headers, now);
+    tokio::spawn(retry::discard(response));
+    let rule = policy.cache.rule(route.entity.as_deref());
     let chosen = match rule.lifetime.range() {
-        Some(range) if plan.cache.adaptive => {
+        Some(range) if policy.cache.adaptive => {
             fresh::adapted(old.freshness.lifetime, ContentChange::Unchanged, range)
         }
         Some(_) | None => old.freshness.lifetime,
@@ -186,8 +187,8 @@ fn revalidate(
     let mut why = ServeReason::Unchanged;
     match cacheability(
         route,
-        &plan,
-        asked,
+        &policy,
+        request,
         object.status,
         &object.headers,
         chosen,
@@ -196,71 +197,74 @@ fn revalidate(
         Ok(kept) => {
             object.freshness = kept;
             object.stored = sent;
-            // A 304 may say for whom it is as well; what is for more than that is not used any more.
+            // A 304 may change `Vary`; the response for the old variant is then removed.
             if let Varies::On(names) = fresh::varies(&HeaderView(&object.headers), &rule.vary)
                 && names != old.vary_names
             {
                 object.variant = variant(
-                    asked.cache.salt(),
+                    request.cache.salt(),
                     &names,
-                    &HeaderView(&asked.client_headers),
+                    &HeaderView(&request.client_headers),
                 );
                 object.vary_names = names;
-                asked.cache.remove(&asked.key, old, old.stored);
+                request.cache.remove(&request.key, old, old.stored);
             }
-            scrub::scrub(route, &plan, &mut object.headers);
+            scrub::scrub(route, &policy, &mut object.headers);
             let object = Arc::new(object.clone());
-            if asked.cache.store(asked.key, &object, now, asked.purges) {
+            if request
+                .cache
+                .store(request.key, &object, now, request.purges)
+            {
                 why = ServeReason::Revalidated;
             }
         }
         Err(why) => {
             let _told = not_stored(route, why);
-            // Who wants nothing kept of its call says nothing about what others have.
+            // A request with `no-store` does not affect what is cached for others.
             if why != NotStored::RequestNoStore {
-                asked.cache.remove(&asked.key, old, old.stored);
+                request.cache.remove(&request.key, old, old.stored);
             }
         }
     }
-    serve::from_cache(route, &object, &asked.client_headers, now, why, false)
+    serve::from_cache(route, &object, &request.client_headers, now, why, false)
 }
 
-/// A new answer, on its way to the caller and perhaps into the cache.
+/// Passes a new response to the caller and, if allowed, into the cache.
 fn pass_on(
     route: &Route,
-    asked: &CacheRequest,
+    request: &CacheRequest,
     old: Option<Arc<CachedResponse>>,
-    answered: UpstreamResponse,
+    response: UpstreamResponse,
 ) -> Reply {
-    let status = answered.head.status;
-    if asked.is_write {
+    let status = response.head.status;
+    if request.is_write {
         if status.is_success() || status.is_redirection() {
-            invalidate(route, asked, &answered.head.headers);
+            invalidate(route, request, &response.head.headers);
         }
-        return to_reply(answered);
+        return to_reply(response);
     }
     if route.method != Method::GET || status == StatusCode::NOT_MODIFIED {
-        return to_reply(answered);
+        return to_reply(response);
     }
     let now = route.provider.ledger.now();
-    let (sent, now) = (sent_at(asked, &answered, now), now.wall);
+    let (sent, now) = (sent_at(request, &response, now), now.wall);
     if let Some(old) = &old
         && is_gone(status)
     {
-        // What is gone must not come back when the provider is slow. What was asked for before is
-        // invalid, and so not what was just heard.
-        asked.cache.remove(&asked.key, old, sent - Span(1));
+        // A removed resource must not reappear when the provider is slow. Everything stored before
+        // this request was sent becomes invalid, but not this response.
+        request.cache.remove(&request.key, old, sent - Span(1));
     }
-    if !asked.is_background {
+    if !request.is_background {
         route.provider.savings.on_miss();
     }
     let has_old = old.is_some();
-    let recorder = record(route, asked, old, &answered, (sent, now));
-    let mut reply = to_reply(answered);
+    let recorder = record(route, request, old, &response, (sent, now));
+    let mut reply = to_reply(response);
     let status = match recorder {
         Ok(recorder) => {
             reply.body = reply.body.recorded(recorder);
-            // `stored` would be a promise: it is kept when its last byte has passed, or not at all.
+            // Not `stored`: it is stored when its last byte has passed, or not at all.
             HeaderValue::from_static(if has_old {
                 "tollgate; fwd=stale"
             } else {
@@ -273,50 +277,58 @@ fn pass_on(
     reply
 }
 
-/// May a kept answer be used without a question?
+/// May a cached response be used without asking the provider?
 pub(super) fn is_reusable(kept: &Freshness, now: Wall) -> bool {
     !kept.always_revalidate && now < kept.fresh_until
 }
 
-/// Prepares to keep an answer while it passes.
+/// Prepares to store a response while it passes.
 fn record(
     route: &Route,
-    asked: &CacheRequest,
+    request: &CacheRequest,
     old: Option<Arc<CachedResponse>>,
-    answered: &UpstreamResponse,
+    response: &UpstreamResponse,
     (sent, now): (Wall, Wall),
 ) -> Result<Recorder, NotStored> {
-    let plan = route.provider.policy();
-    let rule = plan.cache.rule(route.entity.as_deref());
-    let (status, headers) = (answered.head.status, &answered.head.headers);
-    if is_limited(answered) {
+    let policy = route.provider.policy();
+    let rule = policy.cache.rule(route.entity.as_deref());
+    let (status, headers) = (response.head.status, &response.head.headers);
+    if is_limited(response) {
         return Err(NotStored::Limited);
     }
-    let dice = u64::from_le_bytes(asked.key.0[..8].try_into().unwrap_or_default()) ^ now.0;
-    let chosen = chosen_lifetime(rule, plan.cache.adaptive, old.as_deref(), dice);
-    let kept = cacheability(route, &plan, asked, status, headers, chosen, (sent, now))?;
-    let most = plan.cache.object_max;
-    check_size(answered, most)?;
+    let dice = u64::from_le_bytes(request.key.0[..8].try_into().unwrap_or_default()) ^ now.0;
+    let chosen = chosen_lifetime(rule, policy.cache.adaptive, old.as_deref(), dice);
+    let kept = cacheability(
+        route,
+        &policy,
+        request,
+        status,
+        headers,
+        chosen,
+        (sent, now),
+    )?;
+    let most = policy.cache.object_max;
+    check_size(response, most)?;
     let names = match fresh::varies(&HeaderView(headers), &rule.vary) {
         Varies::On(names) => names,
         Varies::OnAnything => return Err(NotStored::VariesOnAnything),
     };
     let mut headers = headers.clone();
-    // Whoever hands it on adds the date of its arrival (RFC 9110, 6.6.1).
+    // A recipient adds the time of arrival as `Date` (RFC 9110, 6.6.1).
     headers.entry(DATE).or_insert_with(|| date_header(now));
-    scrub::scrub(route, &plan, &mut headers);
-    // Since its bytes left, other keys may have come into force.
-    let under = answered.sent_under.as_ref().unwrap_or(&plan);
-    if !Arc::ptr_eq(under, &plan) {
+    scrub::scrub(route, &policy, &mut headers);
+    // Since its bytes left, a reload may have changed the keys.
+    let under = response.sent_under.as_ref().unwrap_or(&policy);
+    if !Arc::ptr_eq(under, &policy) {
         scrub::scrub(route, under, &mut headers);
     }
     let object = CachedResponse {
-        url: asked.url,
+        url: request.url,
         stored: sent,
         variant: variant(
-            asked.cache.salt(),
+            request.cache.salt(),
             &names,
-            &HeaderView(&asked.client_headers),
+            &HeaderView(&request.client_headers),
         ),
         vary_names: names,
         freshness: kept,
@@ -327,13 +339,13 @@ fn record(
         entity: route.entity.clone(),
         wire_form: WireForm::default(),
     };
-    let adapts = plan.cache.adaptive && rule.mode == FreshnessMode::Ttl && !is_gone(status);
+    let adapts = policy.cache.adaptive && rule.mode == FreshnessMode::Ttl && !is_gone(status);
     Ok(Recorder {
         provider: route.provider.clone(),
         id: route.options.id.clone(),
-        cache: asked.cache.clone(),
-        key: asked.key,
-        purges: asked.purges,
+        cache: request.cache.clone(),
+        key: request.key,
+        purges: request.purges,
         received: now,
         object,
         body: BytesMut::new(),
@@ -343,28 +355,28 @@ fn record(
     })
 }
 
-/// Can its body be kept, and its end be told?
-fn check_size(answered: &UpstreamResponse, most: usize) -> Result<(), NotStored> {
-    match answered.body.size_hint().exact() {
+/// Is the body small enough to store, and is its end detectable?
+fn check_size(response: &UpstreamResponse, most: usize) -> Result<(), NotStored> {
+    match response.body.size_hint().exact() {
         Some(size) if size > most as u64 => Err(NotStored::TooLarge),
         Some(_) => Ok(()),
-        None if answered.head.headers.contains_key(TRANSFER_ENCODING) => Ok(()),
-        // Whether a body that ends with its connection is whole, nobody can tell.
+        None if response.head.headers.contains_key(TRANSFER_ENCODING) => Ok(()),
+        // A body that ends with its connection may be truncated: nobody can tell.
         None => Err(NotStored::Incomplete),
     }
 }
 
-/// Whatever its status says. A server in trouble that says so by its status may say how long it will be
-/// (RFC 9111, 3).
-fn is_limited(answered: &UpstreamResponse) -> bool {
-    match answered.verdict {
+/// Is it a limit response, whatever its status? An overloaded server that reports a 5xx may also
+/// state for how long (RFC 9111, 3).
+fn is_limited(response: &UpstreamResponse) -> bool {
+    match response.verdict {
         LimitVerdict::Passed => false,
-        LimitVerdict::Overloaded => !answered.head.status.is_server_error(),
+        LimitVerdict::Overloaded => !response.head.status.is_server_error(),
         LimitVerdict::Limited | LimitVerdict::Spent => true,
     }
 }
 
-/// The lifetime of a new answer, where the file leaves a choice.
+/// The lifetime of a new response, where the provider file gives a range.
 fn chosen_lifetime(
     rule: &FreshnessRule,
     adaptive: bool,
@@ -374,7 +386,7 @@ fn chosen_lifetime(
     match (rule.lifetime.range(), old) {
         (None, _) => Span::ZERO,
         (Some((least, _)), None) if adaptive => least,
-        // That of an absence may lie below the range.
+        // The lifetime of a 404 may lie below the range.
         (Some((least, most)), Some(old)) if adaptive => {
             old.freshness.lifetime.max(least).min(most.max(least))
         }
@@ -382,22 +394,22 @@ fn chosen_lifetime(
     }
 }
 
-/// May it be kept, and how long is it good?
+/// May it be stored, and for how long is it fresh?
 fn cacheability(
     route: &Route,
-    plan: &CompiledPolicy,
-    asked: &CacheRequest,
+    policy: &CompiledPolicy,
+    request: &CacheRequest,
     status: StatusCode,
     headers: &HeaderMap,
     chosen: Span,
     (sent, now): (Wall, Wall),
 ) -> Result<Freshness, NotStored> {
-    let rule = plan.cache.rule(route.entity.as_deref());
+    let rule = policy.cache.rule(route.entity.as_deref());
     let facts = Facts {
         status: status.as_u16(),
         headers: &HeaderView(headers),
-        authorization: asked.authorization,
-        no_store: asked.demand.no_store,
+        authorization: request.authorization,
+        no_store: request.demand.no_store,
     };
     let times = ResponseTimes {
         requested: sent,
@@ -407,14 +419,14 @@ fn cacheability(
     fresh::check_storable(rule, &facts, times)
 }
 
-/// When the call left: time in our own queue is no part of an answer's age (RFC 9111, 4.2.3).
-fn sent_at(asked: &CacheRequest, answered: &UpstreamResponse, now: Now) -> Wall {
-    answered
+/// When the call left: time in our own queue is not part of a response's age (RFC 9111, 4.2.3).
+fn sent_at(request: &CacheRequest, response: &UpstreamResponse, now: Now) -> Wall {
+    response
         .granted
-        .map_or(asked.at, |granted| now.wall - now.at.since(granted))
+        .map_or(request.at, |granted| now.wall - now.at.since(granted))
 }
 
-/// The answer says that there is no such thing any more.
+/// The resource no longer exists.
 fn is_gone(status: StatusCode) -> bool {
     matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE)
 }
@@ -425,20 +437,23 @@ fn date_header(now: Wall) -> HeaderValue {
         .unwrap_or_else(|_| HeaderValue::from_static("Thu, 01 Jan 1970 00:00:00 GMT"))
 }
 
-/// What a change makes invalid: its own URL and those that it names, on the same origin.
-fn invalidate(route: &Route, asked: &CacheRequest, headers: &HeaderMap) {
+/// Invalidates what a write changes: its own URL and the ones that it links to, on the same origin.
+fn invalidate(route: &Route, request: &CacheRequest, headers: &HeaderMap) {
     let now = route.provider.ledger.wall();
-    asked.cache.invalidate(Some(&asked.key), asked.url, now);
+    request
+        .cache
+        .invalidate(Some(&request.key), request.url, now);
     for name in [LOCATION, CONTENT_LOCATION] {
         let named = headers.get(name).and_then(|value| value.to_str().ok());
-        if let Some(url) = named.and_then(|link| link_target::url(route, link, asked.cache.salt()))
+        if let Some(url) =
+            named.and_then(|link| link_target::url(route, link, request.cache.salt()))
         {
-            asked.cache.invalidate(None, url, now);
+            request.cache.invalidate(None, url, now);
         }
     }
 }
 
-/// Says that an answer is not kept and why, in the log and in `Cache-Status` (RFC 9211).
+/// Reports that a response is not stored and why, in the log and in `Cache-Status` (RFC 9211).
 fn not_stored(route: &Route, why: NotStored) -> HeaderValue {
     emit_not_stored(&route.provider, &route.options.id, why);
     let word = why.as_str();
@@ -453,7 +468,7 @@ fn emit_not_stored(live: &ActiveProvider, id: &str, why: NotStored) {
     live.savings.on_not_stored();
 }
 
-/// Keeps an answer while it passes to the caller. Dropped before the end, it keeps nothing.
+/// Stores a response while it passes to the caller. Dropped before the end, it stores nothing.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     provider: Arc<ActiveProvider>,
@@ -465,19 +480,19 @@ pub(crate) struct Recorder {
     object: CachedResponse,
     body: BytesMut,
     size_max: usize,
-    /// Lifetimes follow what changes: the rule, and the answer before this one.
+    /// For adaptive lifetimes: the rule, and the response before this one.
     adapts: Option<(FreshnessRule, Option<Arc<CachedResponse>>)>,
-    /// The file that the call was made under.
+    /// The policy under which the call was made.
     policy: Arc<CompiledPolicy>,
 }
 
 impl Recorder {
-    /// May what is kept be used as it is by whoever asks next?
+    /// May the next caller use the stored response as it is?
     pub(crate) fn is_reusable(&self) -> bool {
         is_reusable(&self.object.freshness, self.received)
     }
 
-    /// One more piece. `false`: it is too large to be kept.
+    /// Adds a piece. `false`: the body is too large to store.
     pub(crate) fn push(&mut self, piece: &Bytes) -> bool {
         if self.body.len() + piece.len() > self.size_max {
             return false;
@@ -486,7 +501,7 @@ impl Recorder {
         true
     }
 
-    /// That was all of it.
+    /// The body is complete.
     pub(crate) fn finish(mut self) {
         let length = self.object.headers.get(CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());

@@ -1,13 +1,14 @@
 //! The tokens of a provider: fetched by a login, shared by all its calls, renewed in time.
 //!
-//! The decisions are the core's (`Renewal`); this is their shell.
+//! `Renewal` in `core` decides; this module drives it.
 //!
-//! Promises: one login at a time for one credential, whoever waits for it; it goes on when whoever
-//! asked for it is gone. A token serves while its successor is fetched. After a failed login calls
-//! wait for the next one as long as their time allows, and are refused at once where waiting does
-//! not help. A reload that changes the credential begins anew; any other keeps the token.
+//! Promises: one login at a time per credential, however many calls wait for it; it continues if
+//! the call that started it is gone. A token serves while its successor is fetched. After a failed
+//! login, calls wait for the next one as long as their time allows, and are rejected at once where
+//! waiting does not help. A reload that changes the credential starts anew; any other keeps the
+//! token.
 //!
-//! Never: writes a token anywhere. Tokens live in memory and are wiped when they go.
+//! Never: writes a token anywhere. Tokens live in memory and are wiped when dropped.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -60,7 +61,7 @@ struct TokenState {
     failure: Option<Error>,
 }
 
-/// What a call finds.
+/// What a call may do with the token.
 enum TokenStatus {
     Use(Arc<Secret>, u64),
     UseAndFetch(Arc<Secret>, u64),
@@ -69,14 +70,14 @@ enum TokenStatus {
     BackOff(Span, Error),
 }
 
-/// A token for this call: the one there is, or the next one.
+/// A token for this call: the current one, or the next one.
 pub(super) async fn acquire(
     route: &Route,
-    plan: &CompiledPolicy,
+    policy: &CompiledPolicy,
     account: &Arc<Account>,
 ) -> Result<HeldToken, Error> {
     let live = &route.provider;
-    let slot = live.tokens.slot(plan, account);
+    let slot = live.tokens.slot(policy, account);
     let mut ended = slot.logins_ended.subscribe();
     let mut failures = 0;
     loop {
@@ -88,19 +89,19 @@ pub(super) async fn acquire(
                 return Ok(slot.hold(token, generation));
             }
             TokenStatus::Fetch => {
-                // Not part of this call: others wait for it too, and this one may be given up.
+                // Not part of this call: others wait for it too, and this call may be given up.
                 tokio::spawn(keep_fresh(live.clone(), slot.clone()));
                 None
             }
             TokenStatus::Wait => None,
-            TokenStatus::BackOff(left, error) => {
+            TokenStatus::BackOff(remaining, error) => {
                 failures += 1;
-                let is_tired = failures > plan.retry.retries.of(route.options.priority);
-                let is_late = left > route.patience(plan.provider.queue.timeout);
+                let is_tired = failures > policy.retry.retries.of(route.options.priority);
+                let is_late = remaining > route.patience(policy.provider.queue.timeout);
                 if is_tired || is_late || !is_temporary(&error) {
-                    return Err(with_retry_in(error, left));
+                    return Err(with_retry_in(error, remaining));
                 }
-                Some(left)
+                Some(remaining)
             }
         };
         let changed = async {
@@ -109,7 +110,7 @@ pub(super) async fn acquire(
                 () = timer::sleep(pause) => {}
             }
         };
-        let patience = route.patience(plan.provider.queue.timeout);
+        let patience = route.patience(policy.provider.queue.timeout);
         within(Some(patience), changed)
             .await
             .map_err(|_| Error::TooLate {
@@ -124,19 +125,19 @@ fn is_temporary(error: &Error) -> bool {
     matches!(error, Error::NoCredential { why, .. } if !why.is_permanent())
 }
 
-fn with_retry_in(error: Error, left: Span) -> Error {
+fn with_retry_in(error: Error, remaining: Span) -> Error {
     match error {
         Error::NoCredential { provider, why, .. } => Error::NoCredential {
             provider,
             why,
-            retry_in: Some(left),
+            retry_in: Some(remaining),
         },
         other => other,
     }
 }
 
-/// Fetches a token, and its successors as long as they are used. Between two logins it holds
-/// nothing: a provider that is gone ends it, and so does whoever logs in meanwhile.
+/// Fetches a token, and its successors as long as it is used. Between two logins it holds no strong
+/// reference: it ends when the provider is gone or another task logs in.
 async fn keep_fresh(live: Arc<ActiveProvider>, slot: Arc<TokenSlot>) {
     let (weak_live, weak_slot) = (Arc::downgrade(&live), Arc::downgrade(&slot));
     let mut due = Some((live, slot));
@@ -157,7 +158,7 @@ async fn keep_fresh(live: Arc<ActiveProvider>, slot: Arc<TokenSlot>) {
     }
 }
 
-/// One login. Returns how long its token serves before the next is due, if there is one.
+/// One login. Returns how long its token serves before the next login is due, if there is one.
 async fn fetch(live: &Arc<ActiveProvider>, slot: &TokenSlot) -> Option<Span> {
     let mut busy = LoginGuard {
         provider: live,
@@ -170,7 +171,7 @@ async fn fetch(live: &Arc<ActiveProvider>, slot: &TokenSlot) -> Option<Span> {
     slot.settle(live, fetched)
 }
 
-/// A login under way. Dropped before its end, it has failed: nobody waits for ever.
+/// A login in progress. Dropped before its end, it has failed: nobody waits for ever.
 struct LoginGuard<'a> {
     provider: &'a ActiveProvider,
     slot: &'a TokenSlot,
@@ -187,7 +188,7 @@ impl Drop for LoginGuard<'_> {
 }
 
 impl Tokens {
-    /// Stands a token in this text?
+    /// Does this text contain a token?
     pub(super) fn occur_in(&self, text: &[u8]) -> bool {
         let slots: Vec<Arc<TokenSlot>> = self.slots.lock().values().cloned().collect();
         let token = |slot: Arc<TokenSlot>| slot.state.lock().token.clone();
@@ -195,13 +196,14 @@ impl Tokens {
         tokens.any(|token| secret_found_in(token.expose().as_bytes(), text))
     }
 
-    /// The place of this credential's token. Those of credentials that no file names any more go.
-    fn slot(&self, plan: &CompiledPolicy, account: &Arc<Account>) -> Arc<TokenSlot> {
+    /// The slot of this credential's token. Removes slots of credentials that no file names any
+    /// more.
+    fn slot(&self, policy: &CompiledPolicy, account: &Arc<Account>) -> Arc<TokenSlot> {
         let mut slots = self.slots.lock();
         if let Some(slot) = slots.get(account.id()) {
             return slot.clone();
         }
-        slots.retain(|name, _| plan.accounts.iter().any(|account| account.id() == name));
+        slots.retain(|name, _| policy.accounts.iter().any(|account| account.id() == name));
         let slot = Arc::new(TokenSlot {
             account: account.clone(),
             state: Mutex::default(),
@@ -213,13 +215,13 @@ impl Tokens {
 }
 
 impl HeldToken {
-    /// The provider answered 401 to it. `true`: another is there or worth fetching.
+    /// The provider rejected it with 401. `true`: another is there or worth fetching.
     pub(super) fn rejected(&self, now: Micros) -> bool {
         let mut state = self.slot.state.lock();
         state.renewal.on_unauthorized(self.generation, now)
     }
 
-    /// A call that was made again with this token has its answer: was it 401 once more?
+    /// A call that was repeated with this token has its response: was it 401 again?
     pub(super) fn on_retry_response(&self, is_refused: bool, now: Micros, dice: Dice) {
         let mut state = self.slot.state.lock();
         state
@@ -246,13 +248,8 @@ impl TokenSlot {
             (TokenAction::UseAndRenew, Some(token)) => {
                 TokenStatus::UseAndFetch(token.clone(), generation)
             }
-            (
-                TokenAction::BackOff {
-                    remaining: left, ..
-                },
-                _,
-            ) => match &state.failure {
-                Some(error) => TokenStatus::BackOff(left, error.clone()),
+            (TokenAction::BackOff { remaining, .. }, _) => match &state.failure {
+                Some(error) => TokenStatus::BackOff(remaining, error.clone()),
                 None => TokenStatus::Wait,
             },
             (TokenAction::Renew | TokenAction::UseAndRenew, _) => TokenStatus::Fetch,
@@ -264,7 +261,7 @@ impl TokenSlot {
         self.state.lock().renewal.is_due(now)
     }
 
-    /// What came of a login. Everybody who waits looks again.
+    /// Records the result of a login. All waiting calls check again.
     fn settle(&self, live: &ActiveProvider, fetched: Result<NewToken, LoginError>) -> Option<Span> {
         let provider = &live.name;
         let (now, dice) = (live.ledger.at(), live.health.roll_dice());
@@ -290,7 +287,7 @@ impl TokenSlot {
             }
             Err(LoginError { error, trouble }) => {
                 if trouble == RenewalError::Permanent {
-                    // A refresh token that came later may be the reason: the file's own comes next.
+                    // A later refresh token may be the reason: the file's own is used next.
                     state.memory = LoginMemory::default();
                 }
                 state.renewal.on_failure(now, trouble, dice);
@@ -312,7 +309,7 @@ impl TokenSlot {
 impl fmt::Debug for TokenSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state.lock();
-        f.debug_struct("Slot")
+        f.debug_struct("TokenSlot")
             .field("renewal", &state.renewal)
             .finish_non_exhaustive()
     }

@@ -1,9 +1,10 @@
-//! When what lies under a path was last changed through us.
+//! When each path was last changed through Tollgate.
 //!
-//! Promises: whoever asks after a change was answered does not get what was asked for before it. A
-//! fixed size, no lock: paths that share a place are taken for one, which costs a call at most.
+//! Promises: a call that starts after a write has completed does not get a response requested
+//! before it. Fixed size and lock-free: paths that share a slot are treated as one, which costs at
+//! most one call.
 //!
-//! Never: forgets a change because there were too many.
+//! Never: forgets a write because there were too many.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::StatusCode;
 use tollgate_core::time::Micros;
 
-/// Places for paths. What is on its way at a time lies under far fewer.
+/// Slots for paths. Requests in flight use far fewer paths.
 const SLOTS: usize = 256;
 
-/// When paths of one provider were last changed.
+/// When the paths of one provider were last changed.
 #[derive(Debug)]
 pub(crate) struct Writes {
     at: [AtomicU64; SLOTS],
@@ -29,7 +30,7 @@ impl Default for Writes {
 }
 
 impl Writes {
-    /// A call that changes things has come back: did it?
+    /// Records a write that has completed, if it succeeded.
     pub(super) fn record(&self, path: &str, status: StatusCode, now: Micros) {
         if status.is_success() || status.is_redirection() {
             self.slot(path).fetch_max(now.0, Ordering::AcqRel);

@@ -1,7 +1,7 @@
-//! Where calls go: an origin, and which addresses may be called at all.
+//! Origins of calls, and which addresses may be called.
 //!
-//! Promises: private, local and reserved addresses are recognised in every form in which an IPv4
-//! address can hide in an IPv6 one.
+//! Promises: recognises private, local and reserved addresses in every form in which an IPv6
+//! address can contain an IPv4 one.
 //!
 //! Never: resolves a name.
 
@@ -19,12 +19,12 @@ pub struct Origin {
     pub host: Host,
     /// At this port.
     pub port: u16,
-    /// Private addresses may be called: the user's own file names this place.
+    /// Private addresses may be called: the user's own file names this origin.
     pub private: bool,
 }
 
 impl Origin {
-    /// As in a `Host` header: the port only if it is not the scheme's own.
+    /// As in a `Host` header: the port only if it is not the scheme's default.
     #[must_use]
     pub fn authority(&self) -> String {
         let usual = if self.tls { 443 } else { 80 };
@@ -52,7 +52,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Is this an address that a stranger's URL must not reach?
+/// Must an untrusted URL not reach this address?
 #[must_use]
 pub fn is_private(ip: IpAddr) -> bool {
     match ip {

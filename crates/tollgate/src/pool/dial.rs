@@ -1,7 +1,7 @@
 //! One connection: name, address, TCP, TLS, HTTP.
 //!
-//! Promises: the address that was checked is the address that is called, so a name that changes
-//! its mind cannot lead inside. All of it within one time limit. A failure says which step it was.
+//! Promises: calls the address that was checked, so a name whose DNS record changes cannot lead
+//! into a private network. All steps share one timeout. An error names the step that failed.
 //!
 //! Never: sends anything of a call.
 
@@ -27,19 +27,18 @@ use crate::body::Outgoing;
 use crate::event::LogEvent;
 use crate::timer::{Elapsed, within};
 
-/// Addresses of one name that are tried. Each gets its part of the time; more than this many would
-/// get less than a round trip.
+/// Addresses of one name that are tried. Each gets its part of the timeout; with more of them, each
+/// would get less than a round trip.
 const ADDRESSES_MAX: usize = 4;
 
-/// The largest head of an answer, of at most 100 headers, which is the parser's own bound and the
-/// fastest. The largest seen (cookies, CSP) are some 20 KiB; what is above
-/// this is an attack or a fault.
+/// The largest response head, of at most 100 headers, which is the parser's own bound and the
+/// fastest. The largest seen (cookies, CSP) are some 20 KiB; a larger one is an attack or a fault.
 const HEAD_MAX: usize = 64 * 1024;
 
-/// How connections are opened.
+/// Opens connections.
 pub struct Dialer {
     tls: Arc<ClientConfig>,
-    /// Our own addresses: a call to one of them would come back to us for ever.
+    /// Our own addresses: a call to one of them would loop forever.
     own: RwLock<Vec<SocketAddr>>,
 }
 
@@ -59,12 +58,12 @@ pub enum ConnectError {
     Private,
     /// The address is ours.
     OwnAddress,
-    /// This process has no descriptor left: nothing that the provider could help.
+    /// This process has no file descriptors left; the provider is not at fault.
     NoDescriptors,
 }
 
 impl Dialer {
-    /// Opens connections that believe these certificates.
+    /// A dialer that trusts these root certificates.
     pub fn new(roots: &Roots) -> Result<Dialer, rustls::Error> {
         Ok(Dialer {
             tls: roots.config()?,
@@ -72,12 +71,13 @@ impl Dialer {
         })
     }
 
-    /// An address of ours, which must not be called.
+    /// Adds an address of this process, which must not be called.
     pub fn add_own_address(&self, address: SocketAddr) {
         self.own.write().push(address);
     }
 
-    /// An address that was ours once. One that was named twice is still ours after the first time.
+    /// Removes an address of this process. An address that was added twice stays after the first
+    /// removal.
     pub fn remove_own_address(&self, address: SocketAddr) {
         let mut own = self.own.write();
         if let Some(index) = own.iter().position(|ours| *ours == address) {
@@ -96,7 +96,7 @@ impl Dialer {
     async fn connect(&self, origin: &Origin, most: Span) -> Result<Wire, ConnectError> {
         let addresses = self.resolve(origin).await?;
         let stream = connect_any(&addresses, most).await?;
-        // Heads are small and waited for.
+        // Heads are small and urgent.
         stream.set_nodelay(true).map_err(connect_failed)?;
         if !origin.tls {
             return http_handshake(stream).await;
@@ -132,7 +132,7 @@ impl Dialer {
         if found.iter().any(|address| is_own(&own, *address)) {
             return Err(ConnectError::OwnAddress);
         }
-        // One private address among public ones is a trap, not a mirror.
+        // One private address among public ones is an attack, not a mirror.
         if !origin.private && found.iter().any(|address| is_private(address.ip())) {
             return Err(ConnectError::Private);
         }
@@ -149,7 +149,7 @@ fn is_own(own: &[SocketAddr], address: SocketAddr) -> bool {
     })
 }
 
-/// Tries one address after the other, each with its part of the time.
+/// Tries one address after the other, each with its part of the timeout.
 async fn connect_any(addresses: &[SocketAddr], most: Span) -> Result<TcpStream, ConnectError> {
     let count = u64::try_from(addresses.len()).unwrap_or(1).max(1);
     let mut last = ConnectError::Fault(Fault::Connect);
@@ -174,7 +174,7 @@ where
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|_| ConnectError::Fault(Fault::Connect))?;
-    // It ends with the sender, or when the other side closes; its errors reach the call that uses it.
+    // It ends with the sender, or when the peer closes; its errors reach the call that uses it.
     tokio::spawn(connection.with_upgrades());
     Ok(Wire { sender, preamble })
 }
@@ -184,7 +184,7 @@ where
     reason = "the shape that map_err wants"
 )]
 fn connect_failed(error: io::Error) -> ConnectError {
-    // EMFILE and ENFILE: `io::ErrorKind` has no stable word for them.
+    // EMFILE and ENFILE: `io::ErrorKind` has no stable variant for them.
     if matches!(error.raw_os_error(), Some(23 | 24)) {
         return ConnectError::NoDescriptors;
     }

@@ -1,7 +1,7 @@
-//! What comes before an answer: hints (1xx) and the head itself, of which there is an end.
+//! Bounds the bytes before a response: hints (1xx) and the head itself.
 //!
-//! Promises: a provider that sends and sends without coming to the point is cut off after
-//! [`BYTES_MAX`], long before the time for its first byte is up. Bodies pass uncounted.
+//! Promises: cuts off a provider that keeps sending without starting a response after
+//! [`BYTES_MAX`], long before the first-byte timeout. Bodies are not counted.
 //!
 //! Never: changes a byte.
 
@@ -15,31 +15,31 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::failpoint;
 
-/// The most that may come before an answer begins. A head has 64 KiB at most, one or two hints are
-/// usual, and the first pieces of the body may be read along with it.
+/// The most bytes before a response begins. A head has at most 64 KiB, one or two hints are usual,
+/// and the first chunks of the body may be read along with it.
 const BYTES_MAX: u64 = 1024 * 1024;
 
 /// Nothing is counted.
 const UNCOUNTED: u64 = u64::MAX;
 
-/// How much may still come on one connection before its answer begins.
+/// How many bytes one connection may still receive before its response begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Preamble {
     remaining: Arc<AtomicU64>,
 }
 
 impl Preamble {
-    /// A request leaves: its answer has not begun.
+    /// A request is sent: its response has not begun.
     pub(crate) fn start(&self) {
         self.remaining.store(BYTES_MAX, Ordering::Relaxed);
     }
 
-    /// The answer has begun.
+    /// The response has begun.
     pub(crate) fn finish(&self) {
         self.remaining.store(UNCOUNTED, Ordering::Relaxed);
     }
 
-    /// `false`: that was too much.
+    /// `false`: the bound is exceeded.
     fn take(&self, bytes: usize) -> bool {
         let left = self.remaining.load(Ordering::Relaxed);
         if left == UNCOUNTED {
@@ -105,7 +105,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = ready!(match pieces {
-            // A request without a body. A plain write costs less than a gathering one.
+            // A request without a body. A plain write costs less than a vectored one.
             [one] => Pin::new(&mut self.stream).poll_write(cx, one),
             _ => Pin::new(&mut self.stream).poll_write_vectored(cx, pieces),
         });

@@ -1,6 +1,6 @@
-//! Whom we believe to be who they say they are.
+//! The trusted root certificates.
 //!
-//! Promises: the system's roots, and a built-in list where a system has none.
+//! Promises: uses the system's roots, and a built-in list where a system has none.
 //!
 //! Never: accepts a certificate that does not verify.
 
@@ -10,7 +10,7 @@ use rustls::ClientConfig;
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
 
-/// Whose certificates are believed.
+/// The trusted root certificates.
 #[derive(Clone, Debug, Default)]
 pub enum Roots {
     /// The system's, or a built-in list where it has none.
@@ -21,7 +21,7 @@ pub enum Roots {
 }
 
 impl Roots {
-    /// What a connection over TLS needs.
+    /// The TLS configuration of a connection.
     pub(super) fn config(&self) -> Result<Arc<ClientConfig>, rustls::Error> {
         let mut roots = RootCertStore::empty();
         match self {

@@ -1,9 +1,9 @@
-//! One provider at run time: its plan, and what was counted and learned under it.
+//! One provider at run time: its policy, and the counts and learned state under it.
 //!
-//! Promises: a new plan replaces the old one between two calls; calls that wait look again and ask
-//! under the new one with the place they had.
+//! Promises: a new policy replaces the old one between two calls; waiting calls ask again under the
+//! new one and keep their position in the queue.
 //!
-//! Never: forgets what was learned because a file changed.
+//! Never: drops learned state because a file changed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,23 +34,23 @@ pub struct ActiveProvider {
     pub(crate) permits: Permits,
     pub(crate) pool: Pool,
     pub(crate) ledger: Ledger,
-    /// What goes on while the ledger's store is lost.
+    /// Grants permits while the ledger's store is lost.
     pub(crate) local_share: LocalShare,
     pub(crate) own_cells: OwnCells,
-    /// Our own name, by which a call that comes back is known.
+    /// This process's name in `Via`, which detects calls that come back.
     pub(crate) via: Via,
     pub(crate) tokens: Tokens,
-    /// Keys that were refused.
+    /// Keys that the provider rejected.
     pub(crate) suspended_keys: SuspendedKeys,
-    /// Items that several calls may ask for at once.
+    /// Items that several calls may request at once.
     pub(crate) items: MergeGroups,
-    /// What was changed lately.
+    /// Recent writes.
     pub(crate) writes: Writes,
-    /// Calls that cost nothing.
+    /// Calls that cost no permit.
     pub(crate) savings: SavingsCounters,
-    /// Entities that calls were about.
+    /// Entities that calls have named.
     pub(crate) seen_entities: SeenEntities,
-    /// Whose turn it is among keys that are equally free.
+    /// Round-robin position among equally free keys.
     next_key: AtomicUsize,
 }
 
@@ -86,7 +86,7 @@ impl ActiveProvider {
         })
     }
 
-    /// Another plan from now on.
+    /// Replaces the policy.
     pub(super) fn apply(&self, mut plan: CompiledPolicy) -> Result<(), Vec<Problem>> {
         let (gate, health, base) = (plan.gate_settings(), plan.health, plan.base());
         let now = self.ledger.at();
@@ -95,17 +95,17 @@ impl ActiveProvider {
         self.policy.store(Arc::new(plan));
         self.local_share.permits.replace(gate.clone());
         self.permits.replace(gate);
-        // Calls see to it themselves; this is for those that come after a restart.
+        // Calls do this themselves; this covers calls that come after a restart.
         self.permits.carry(self.permits.edition(), &carries);
         self.health.configure(health, base)
     }
 
-    /// The plan in force.
+    /// The current policy.
     pub(crate) fn policy(&self) -> Arc<CompiledPolicy> {
         self.policy.load_full()
     }
 
-    /// Is this the plan in force? Asked without taking a part in it.
+    /// Is this the current policy? The check does not clone the policy.
     pub(crate) fn is_current_policy(
         &self,
         is_it: impl FnOnce(&Arc<CompiledPolicy>) -> bool,
@@ -113,7 +113,7 @@ impl ActiveProvider {
         is_it(&self.policy.load())
     }
 
-    /// What its health looks like.
+    /// The current health status.
     #[must_use]
     pub fn status(&self) -> HealthStatus {
         self.health.status()
@@ -126,57 +126,58 @@ impl ActiveProvider {
         all.map(|priority| self.waiting_at(priority)).iter().sum()
     }
 
-    /// How many of them are of this priority, in the line of the store and in the one that stands in
-    /// while it is lost.
+    /// The number of waiting calls of this priority, in the store's queue and in the queue that
+    /// replaces it while the store is lost.
     #[must_use]
     pub fn waiting_at(&self, priority: Priority) -> usize {
         self.permits.waiting(priority) + self.local_share.permits.waiting(priority)
     }
 
-    /// How many calls went on uncounted because the ledger's store was lost (`on_store_loss: open`).
+    /// The number of calls that ran uncounted because the ledger's store was lost (`on_store_loss:
+    /// open`).
     #[must_use]
     pub fn uncounted(&self) -> u64 {
         self.local_share.uncounted()
     }
 
-    /// The store was lost: those who need not wait for it go on without.
+    /// The store was lost: calls that may run without it leave its queue.
     pub(super) fn on_store_lost(&self) {
         if self.policy().provider.on_store_loss != OnStoreLoss::Closed {
             self.permits.release_waiters();
         }
     }
 
-    /// The store is back: nobody stays in the spare line.
+    /// The store is back: all calls leave the local queue.
     pub(super) fn on_store_back(&self) {
         self.local_share.permits.release_waiters();
         self.health.on_scope_changed();
     }
 
-    /// How many calls cost nothing, and why.
+    /// The number of calls that cost no permit, by reason.
     #[must_use]
     pub fn savings(&self) -> Savings {
         self.savings.snapshot()
     }
 
-    /// How many calls have waited for an answer that another had asked for.
+    /// The number of calls that waited for a response that another call had requested.
     #[must_use]
     pub fn joined(&self) -> u64 {
         self.savings().joined
     }
 
-    /// How many calls were given an answer that another call had asked for at the same time.
+    /// The number of calls that received a response requested by another call at the same time.
     #[must_use]
     pub fn shared(&self) -> u64 {
         self.savings().shared
     }
 
-    /// How many calls have waited for a part of another call's larger answer.
+    /// The number of calls that waited for a part of another call's larger response.
     #[must_use]
     pub fn joined_merge(&self) -> u64 {
         self.savings().joined_merge
     }
 
-    /// How many calls were given a part of another call's larger answer: permits saved.
+    /// The number of calls that received a part of another call's larger response: permits saved.
     #[must_use]
     pub fn merged(&self) -> u64 {
         self.savings().merged
@@ -188,7 +189,7 @@ impl ActiveProvider {
         &self.name
     }
 
-    /// A number that goes around.
+    /// The next round-robin index.
     pub(crate) fn next_key_index(&self) -> usize {
         self.next_key.fetch_add(1, Ordering::Relaxed)
     }

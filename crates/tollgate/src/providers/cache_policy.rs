@@ -1,8 +1,8 @@
-//! How a provider's answers are kept: its file, as the core's rules.
+//! How Tollgate caches a provider's responses: the file, as the core's rules.
 //!
-//! Promises: an entity with a lifetime of its own has a rule of its own; built once per reload.
+//! Promises: an entity with its own lifetime has its own rule; built once per reload.
 //!
-//! Never: a default of its own. Those are the file's.
+//! Never: has its own defaults. Those are in the file.
 
 use std::collections::HashMap;
 
@@ -15,19 +15,19 @@ use super::fingerprint;
 use super::secret_scan::SecretScan;
 use crate::cache::OBJECT_MAX;
 
-/// How a provider's answers are kept.
+/// How Tollgate caches a provider's responses.
 #[derive(Debug)]
 pub(crate) struct CachePolicy {
     rule: FreshnessRule,
     entities: HashMap<String, FreshnessRule>,
-    /// Lifetimes follow what changes.
+    /// Lifetimes adapt to how often a response changes.
     pub(crate) adaptive: bool,
-    /// The largest body that is kept.
+    /// The largest body that is cached.
     pub(crate) object_max: usize,
-    /// A fingerprint of what the file adds to calls, since another request may have another answer, and
-    /// of what decided that an answer may be kept, and for whom.
+    /// A fingerprint of what the file adds to requests, because another request may have another
+    /// response, and of the settings that decide which responses are cached, and for whom.
     pub(crate) request_fingerprint: Option<String>,
-    /// What must not be kept.
+    /// Secrets that must not be cached.
     pub(crate) secrets: SecretScan,
 }
 
@@ -55,7 +55,7 @@ impl CachePolicy {
         let entities = provider.entity_ttl.iter().map(|(entity, ttl)| {
             let lifetime = lifetime(*ttl);
             let rule = FreshnessRule {
-                // Who writes `0s` means it, whatever the answers say of themselves.
+                // `0s` turns caching off, whatever the response headers say.
                 mode: if lifetime == Lifetime::Off {
                     FreshnessMode::Ttl
                 } else {
@@ -85,19 +85,19 @@ impl CachePolicy {
     }
 }
 
-/// A fingerprint of headers and companions of the key that the file adds, and of what it says about
-/// whose answers are kept; `None` = nothing of both.
+/// A fingerprint of the headers and extra key parameters that the file adds, and of the cache
+/// settings that decide whose responses are cached; `None` if the file has neither.
 fn request_fingerprint(provider: &Provider) -> Option<String> {
     let all = provider.headers.iter().chain(&provider.auth.also);
     let mut text = String::new();
     for (name, value) in all {
-        // With its length before it, no value can be taken for two.
+        // The length prefix keeps two values from reading as one.
         text.push_str(&format!("{}:{name}", name.len()));
         text.push_str(&format!("{}:{}", value.expose().len(), value.expose()));
     }
     let cache = &provider.cache;
     if cache.mode != CacheMode::Ttl || !cache.vary.is_empty() || !cache.ignore.is_empty() {
-        // No name of a header has a space in it.
+        // No header name contains a space.
         text.push_str(&format!(
             " {:?} {:?} {:?}",
             cache.mode, cache.vary, cache.ignore
@@ -147,7 +147,7 @@ mod tests {
         assert!(keeping.rule(Some("anything")).is_on());
     }
 
-    /// Another header of the file is another question.
+    /// Another header in the file makes another request.
     #[test]
     fn headers_added_by_the_file_change_the_fingerprint() {
         let adds = |file: &str| cache_policy(file).request_fingerprint;
@@ -160,7 +160,7 @@ mod tests {
         assert_ne!(adds(also), adds("api_key: a\nauth: {query: k}"));
     }
 
-    /// What was kept under one of them is nothing under another.
+    /// A response cached under one of these settings is not used under another.
     #[test]
     fn cache_settings_change_the_fingerprint() {
         let files = [
@@ -185,7 +185,7 @@ mod tests {
         assert!(cache_policy("cache: {mode: rfc9111}").rule(None).is_on());
     }
 
-    /// S8: zero is off, also where the answers say how long they are good.
+    /// S8: zero is off, also where the response headers set the lifetime.
     #[test]
     fn s8_zero_is_off_in_both_modes() {
         let whole = cache_policy("cache: {mode: rfc9111, ttl: 0s}");

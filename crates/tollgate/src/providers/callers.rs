@@ -1,10 +1,10 @@
-//! Callers that the configuration knows: how urgent they may be, what share they get, who proves it.
+//! Configured callers: their highest priority, their share, and their token.
 //!
-//! Promises: a caller with a token is that caller only if it shows the token. Where callers are
-//! configured at all, one that is not named there may not be more urgent than normal. Shares of all
-//! gates follow a reload.
+//! Promises: a caller with a token is that caller only if it shows the token. Where any callers are
+//! configured, an unnamed one gets at most normal priority. The shares of all gates follow a
+//! reload.
 //!
-//! Never: keeps anybody out who claims no name.
+//! Never: rejects a call that claims no name.
 
 use std::collections::HashMap;
 
@@ -30,11 +30,11 @@ struct KnownCaller {
     token: Option<Secret>,
 }
 
-/// What a call may do, being of this caller.
+/// What a call of this caller may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallerRights {
     pub(crate) priority: Priority,
-    /// The part of every limit that it may use.
+    /// The fraction of every limit that it may use.
     pub(crate) at_most_permille: Option<u16>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct CallerRights {
 pub(crate) struct Claim<'a> {
     pub(crate) name: Option<&'a str>,
     pub(crate) token: Option<&'a Secret>,
-    /// `None`: it claims none.
+    /// `None`: it claims no priority.
     pub(crate) priority: Option<Priority>,
 }
 
@@ -82,7 +82,7 @@ impl Callers {
                 at_most_permille: None,
             });
         };
-        // The same answer to a wrong token and to none: nothing to learn from it.
+        // A wrong token and a missing one get the same error, so it reveals nothing.
         if known.token.is_some() && known.token.as_ref() != claim.token {
             let caller = name.to_owned();
             return Err(Error::WrongCallerToken { caller });
@@ -94,7 +94,7 @@ impl Callers {
         })
     }
 
-    /// Tells a gate what callers are promised, and that former ones are promised nothing.
+    /// Sets the callers' shares at a provider's gates, and clears those of the former callers.
     pub(crate) fn apply_shares(&self, live: &ActiveProvider, former: &Callers) {
         for permits in [&live.permits, &live.local_share.permits] {
             for name in former.by_name.keys() {
@@ -107,8 +107,8 @@ impl Callers {
     }
 }
 
-/// A caller's account in fair sharing. Numbers are fingerprints of names: two of some thousand
-/// callers would share an account once in a thousand set-ups.
+/// A caller's id in fair sharing. Ids are fingerprints of names: among some thousand callers, two
+/// share an id in one of a thousand installations.
 pub(crate) fn caller_id(name: &str) -> CallerId {
     let [a, b, c, d, ..] = *blake3::hash(name.as_bytes()).as_bytes();
     CallerId(u32::from_le_bytes([a, b, c, d]))
@@ -160,7 +160,7 @@ mod tests {
         rights(name, "t", claimed).unwrap().priority
     }
 
-    /// R-C2: urgency is granted by the configuration, not by a header alone.
+    /// R-C2: the configuration grants the priority, not a header alone.
     #[test]
     fn r_c2_configuration_caps_the_priority_a_caller_claims() {
         let high = Some(Priority::High);

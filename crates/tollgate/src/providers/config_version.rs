@@ -1,6 +1,6 @@
-//! Which providers and callers there were at one time: what the same words may mean something else under.
+//! The providers and callers at one time: the same request may mean something else under others.
 //!
-//! Promises: told apart from every later one.
+//! Promises: differs from every later version.
 //!
 //! Never: keeps a provider alive.
 
@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 
 use super::{Callers, Catalog, ProviderRegistry, RegistryState};
 
-/// The providers and callers of one time. What a weak reference points to is not used again for anything
-/// else, so that addresses can be compared.
+/// The providers and callers at one time. The target of a weak reference is not reused, so
+/// addresses can be compared.
 #[derive(Debug)]
 pub(crate) struct ConfigVersion {
     catalog: Weak<Catalog>,
@@ -17,7 +17,7 @@ pub(crate) struct ConfigVersion {
 }
 
 impl ProviderRegistry {
-    /// Which providers and callers there are now.
+    /// The current providers and callers.
     pub(crate) fn config_version(&self) -> ConfigVersion {
         let RegistryState {
             catalog: shelf,
@@ -30,7 +30,7 @@ impl ProviderRegistry {
         }
     }
 
-    /// Are there still the same providers and callers?
+    /// Are these still the current providers and callers?
     pub(crate) fn is_current(&self, setup: &ConfigVersion) -> bool {
         let RegistryState {
             catalog: shelf,

@@ -1,18 +1,18 @@
-//! From the waiting of a provider file to the gate that obeys it.
+//! Converts the queue settings of a provider file to those of its gate.
 //!
-//! Promises: every setting arrives; a number too large for its machine becomes the largest it has.
+//! Promises: converts every setting; a number above the gate's maximum becomes that maximum.
 //!
-//! Never: a default of its own. Those are the file's.
+//! Never: has its own defaults. Those are in the file.
 
 use tollgate_config::Provider;
 use tollgate_config::settings as file;
 use tollgate_core::ask::Priority;
 use tollgate_core::gate::{GateSettings, OffPeak, Order};
 
-/// How the gate of a provider works.
+/// The gate settings of a provider.
 pub(super) fn for_provider(provider: &Provider) -> GateSettings {
     let off_peak = provider.off_peak.as_ref().and_then(|hours| {
-        // The check of the file has refused hours that do not exist.
+        // The file check has rejected hours that do not exist.
         let window = OffPeak::new(hours.from_minute, hours.to_minute, hours.zone.clone()).ok()?;
         Some(window.applies_up_to(match hours.applies_to {
             file::Confined::Low => Priority::Low,
@@ -48,7 +48,7 @@ mod tests {
         assert!(ours.off_peak.is_none());
     }
 
-    /// M12: hours and whom they confine arrive at the gate.
+    /// M12: the hours and the priority they apply to reach the gate.
     #[test]
     fn m12_off_peak_hours_apply_to_the_configured_priority() {
         for (word, expected) in [

@@ -1,10 +1,11 @@
-//! What a provider's answers have taught this process: health, cool-downs, degrade, retry budget.
+//! What this process learned from a provider's responses: health, cool-downs, degrade, retry
+//! budget.
 //!
-//! The decisions are the core's; this is their shell: it holds the machines, tells the ledger what
-//! they want, and wakes those who wait when something changed for them.
+//! The core decides; this shell holds the state, passes the core's actions to the ledger, and wakes
+//! waiting calls when something changes for them.
 //!
-//! Promises: the ledger hears of actions in the order in which they were decided. Bounded: scopes
-//! that are at rest are forgotten first.
+//! Promises: the ledger receives actions in the order of the decisions. Memory is bounded: inactive
+//! scopes are dropped first.
 //!
 //! Never: holds its lock across an await, or reads a clock other than the ledger's.
 
@@ -32,65 +33,65 @@ use tollgate_ledger::Ledger;
 use super::scope_capacity::has_capacity;
 use crate::event::LogEvent;
 
-/// How often what the ledger says is asked for anew because this process has told it something
-/// meanwhile. That happens a few times in an outage; whatever was told last has an echo of its own.
+/// How often one sync reads the health scope again because this process wrote to it during the
+/// read. That happens a few times in an outage; the last write triggers an event of its own.
 const SYNC_READS_MAX: usize = 8;
 
-/// The machines of one provider.
+/// The health, cool-downs and retry budget of one provider.
 #[derive(Debug)]
 pub(crate) struct ProviderHealth {
     provider: String,
     ledger: Ledger,
-    /// Knows what this process has closed, for the time while the store is lost.
+    /// Knows the scopes that this process has closed, for use while the store is lost.
     local_ledger: Ledger,
     scope: ScopeId,
     inner: Mutex<Inner>,
-    /// What the ledger remembers of before the start is known.
+    /// The health that the ledger remembers from before the start has been read.
     has_synced: AtomicBool,
-    /// Counts the changes that those who wait must hear of.
+    /// Counts the changes that waiting calls must hear of.
     version: watch::Sender<u64>,
-    /// The timer must be set anew.
+    /// Signals that the timer must be set again.
     timer_reset: Arc<Notify>,
 }
 
 #[derive(Debug)]
 struct Inner {
     health: Health,
-    /// What the timer was set by last.
+    /// The instant that the timer was last set to.
     tick: Option<Micros>,
-    /// How often the ledger was told something of the health scope.
+    /// The number of updates of the health scope sent to the ledger.
     updates_sent: u64,
-    /// How often it was asked, and which of the answers was heeded last.
+    /// The number of reads of that scope, and the last one that was applied.
     reads_started: u64,
     last_read: u64,
     throttle: ThrottleRules,
     budget: Budget,
     cooldowns: HashMap<ScopeId, Cooldown>,
     degrades: HashMap<ScopeId, Degrade>,
-    /// When those at rest are looked for again, of each of the two.
+    /// When inactive scopes are next dropped: cool-downs, degrade modes.
     next_cleanup: [Micros; 2],
     rng: fastrand::Rng,
 }
 
-/// The extra pace of this process, as rules.
+/// The extra throttle of this process, as rules.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ThrottleRules {
     pub(crate) rate: Option<Arc<Rule>>,
     pub(crate) concurrency: Option<Arc<Rule>>,
 }
 
-/// What a call meets.
+/// What a call meets: admission and throttle.
 #[derive(Debug)]
 pub(crate) struct HealthView {
     pub(crate) admission: Admission,
     pub(crate) throttle: ThrottleRules,
-    /// When.
+    /// When this was read.
     pub(crate) at: Micros,
 }
 
 impl ProviderHealth {
-    /// The machines of one provider, with the health that the ledger remembers. Starts the task
-    /// that keeps their timer, so it must be called inside a tokio runtime.
+    /// The health of one provider, as the ledger remembers it. Starts the timer task, so it must be
+    /// called inside a tokio runtime.
     pub(crate) fn start(
         provider: &str,
         (ledger, spare): (Ledger, Ledger),
@@ -135,7 +136,7 @@ impl ProviderHealth {
         self.scope
     }
 
-    /// Other settings from now on; nothing counted is lost.
+    /// Replaces the settings; no count is lost.
     pub(crate) fn configure(
         &self,
         health: HealthSettings,
@@ -150,7 +151,7 @@ impl ProviderHealth {
         Ok(())
     }
 
-    /// Something happened to the provider.
+    /// Applies an event of the provider.
     pub(crate) fn on(&self, event: HealthEvent) {
         let mut inner = self.inner.lock();
         let now = self.ledger.at();
@@ -158,22 +159,22 @@ impl ProviderHealth {
         self.apply_actions(&mut inner, actions);
     }
 
-    /// The ledger says that the health scope changed: another process, or our own echo. Nobody waits
-    /// for a store that takes time; a task does. Must be called inside a tokio runtime.
+    /// The ledger reports that the health scope changed, by another process or by this one. A slow
+    /// store is read in a task, so that nobody waits for it. Must be called inside a tokio runtime.
     pub(crate) fn on_scope_changed(self: &Arc<ProviderHealth>) {
         if self.ledger.takes_time() {
             let machine = self.clone();
             tokio::spawn(async move { machine.sync().await });
         } else {
-            // Under the lock, so that it is never older than what we did last.
+            // Under the lock, so that the view is never older than our last action.
             let mut inner = self.inner.lock();
             let view = self.ledger.last_seen_scope(self.scope);
             self.apply_shared(&mut inner, view);
         }
     }
 
-    /// Before a call looks at the door: the first one after a start must not meet a provider that looks
-    /// new while its ledger knows that it sleeps.
+    /// Runs before a call checks admission: the first call after a start must not see a provider as
+    /// new while the ledger knows that it sleeps.
     pub(crate) async fn sync_once(&self) {
         if !self.has_synced.load(Ordering::Acquire) {
             self.sync().await;
@@ -181,14 +182,14 @@ impl ProviderHealth {
         }
     }
 
-    /// Everything that the ledger says of the health scope is known when this returns, unless its
+    /// Reads the health scope from the ledger. When this returns, all of it is applied, unless the
     /// store is lost.
     pub(crate) async fn sync(&self) {
         for _ in 0..SYNC_READS_MAX {
             let (look, told, number) = {
                 let mut inner = self.inner.lock();
                 inner.reads_started += 1;
-                // Asked under the lock: of two who look, the one with the higher number sees more.
+                // Requested under the lock: of two reads, the one with the higher number sees more.
                 (
                     self.ledger.try_peek_scope(self.scope),
                     inner.updates_sent,
@@ -203,7 +204,7 @@ impl ProviderHealth {
             if number < inner.last_read {
                 return;
             }
-            // What we did meanwhile may not be in this view.
+            // Our own actions during the read may be missing from this view.
             if told == inner.updates_sent {
                 inner.last_read = number;
                 return self.apply_shared(&mut inner, view);
@@ -211,7 +212,7 @@ impl ProviderHealth {
         }
     }
 
-    /// This is what all processes know.
+    /// Applies the state that all processes share.
     fn apply_shared(&self, inner: &mut Inner, view: ScopeView) {
         if view == ScopeView::Open {
             self.local_ledger.settle(Settle::Open { scope: self.scope });
@@ -231,7 +232,7 @@ impl ProviderHealth {
         inner.health.state() == HealthState::HalfOpen
     }
 
-    /// What a call meets now.
+    /// The admission and throttle that a call meets now.
     pub(crate) fn view(&self) -> HealthView {
         let inner = self.inner.lock();
         let now = self.ledger.at();
@@ -242,25 +243,25 @@ impl ProviderHealth {
         }
     }
 
-    /// What its health looks like now, for people.
+    /// The current health status, for people.
     pub(crate) fn status(&self) -> HealthStatus {
         let inner = self.inner.lock();
         inner.health.status(self.ledger.at())
     }
 
-    /// Hears of changes from now on: a new pace, a door that closed, other settings.
+    /// Subscribes to changes: a new throttle, a closed scope, other settings.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
 
-    /// Those who wait must look again.
+    /// Makes waiting calls check again.
     pub(crate) fn notify_waiting(&self) {
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// An attempt under a cool-down's scope came to its end. Health and cool-down hear of it in one
-    /// step: attempts that were on their way when the scope closed are old news to both, and none
-    /// slips between them (A4). Returns the rest that begins now.
+    /// An attempt under a cool-down's scope ended. Health and cool-down process it in one step:
+    /// both ignore attempts that were already sent when the scope closed, and none slips between
+    /// them (A4). Returns the cool-down that starts now.
     pub(crate) fn on_response(
         &self,
         scope: ScopeId,
@@ -289,7 +290,7 @@ impl ProviderHealth {
         }
     }
 
-    /// A call of this scope was refused: it rests for everybody.
+    /// The provider limited a call of this scope: the scope cools down for everybody.
     fn cool_down(
         &self,
         inner: &mut Inner,
@@ -322,12 +323,12 @@ impl ProviderHealth {
         Some(rest)
     }
 
-    /// A throw of this provider's dice.
+    /// A random number from this provider's generator.
     pub(crate) fn roll_dice(&self) -> Dice {
         Dice(self.inner.lock().rng.u64(..))
     }
 
-    /// What is left of a scope: little means that only the cache is used.
+    /// Applies the remaining permits of a scope: if few remain, only the cache responds.
     pub(crate) fn on_remaining(
         &self,
         settings: &DegradeSettings,
@@ -360,8 +361,8 @@ impl ProviderHealth {
         }
     }
 
-    /// An operator ends cool-downs and degrade modes: those named, and on request every other one
-    /// that this process knows of. Other processes see the scopes open and follow.
+    /// An operator ends cool-downs and degrade modes: the named ones, and on request every other
+    /// one that this process knows. Other processes see the scopes open and follow.
     pub(crate) fn clear_scopes(&self, scopes: &[ScopeId], and_others: bool) {
         let mut inner = self.inner.lock();
         let mut scopes = scopes.to_vec();
@@ -375,13 +376,13 @@ impl ProviderHealth {
         }
     }
 
-    /// A call is made for the first time.
+    /// A call makes its first attempt.
     pub(crate) fn on_call(&self, settings: &BudgetSettings) {
         let now = self.ledger.at();
         self.inner.lock().budget.on_call(settings, now);
     }
 
-    /// May a failed attempt be made again?
+    /// May a failed attempt be retried?
     pub(crate) fn decide_retry(
         &self,
         settings: &RetrySettings,
@@ -393,7 +394,7 @@ impl ProviderHealth {
         settings.decide(failed, &mut inner.budget, dice, now)
     }
 
-    /// Does what the health machine wants, in order and under its lock.
+    /// Executes the actions of the health state machine, in order and under its lock.
     fn apply_actions(&self, inner: &mut Inner, actions: Actions) {
         let tick = inner.health.next_tick();
         if tick != inner.tick {
@@ -433,7 +434,7 @@ impl ProviderHealth {
         }
     }
 
-    /// Tells both ledgers of a scope. It happens rarely, and nobody knows when the store is lost.
+    /// Reports a scope to both ledgers. This is rare, and the store may be lost at any time.
     fn settle(&self, settle: Settle) {
         self.local_ledger.settle(settle.clone());
         self.ledger.settle(settle);
@@ -455,8 +456,9 @@ pub(super) fn health_scope(provider: &str) -> ScopeId {
 
 impl ThrottleRules {
     fn of(pace: Pace) -> ThrottleRules {
-        // Both are sane by construction: a gap of at least one microsecond, at least one at a time.
-        // The rate holds from the send on: it slows this process down, it is nobody's limit.
+        // Both are valid by construction: a gap of at least one microsecond, a concurrency of at
+        // least one. The rate holds from the send on: it slows this process down and is no
+        // provider's limit.
         let rate = pace
             .rate
             .and_then(|rate| Rule::bucket(1, rate.gap(), 1).ok());
@@ -471,7 +473,7 @@ impl ThrottleRules {
     }
 }
 
-/// The one timer of a provider's health, until the provider is gone.
+/// The one timer of a provider's health; ends with the provider.
 async fn run_timer(machine: Weak<ProviderHealth>, poke: Arc<Notify>) {
     loop {
         let Some(pause) = machine.upgrade().map(|machine| machine.next_tick()) else {
@@ -488,7 +490,7 @@ async fn run_timer(machine: Weak<ProviderHealth>, poke: Arc<Notify>) {
 }
 
 impl Drop for ProviderHealth {
-    /// Lets the task that keeps time end.
+    /// Lets the timer task end.
     fn drop(&mut self) {
         self.timer_reset.notify_one();
     }

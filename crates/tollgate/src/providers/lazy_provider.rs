@@ -1,11 +1,11 @@
-//! A provider's place on the shelf: known by its file, started by its first call.
+//! A provider in the catalog: its file is loaded, and its first call starts it.
 //!
-//! Most of the built-in providers are never called. What is not called costs a file in memory and
+//! Most built-in providers are never called. One that is not called costs a file in memory and
 //! neither a gate nor a task.
 //!
-//! Promises: started once, whoever asks first. A reload before the start is a reload all the same.
+//! Promises: starts once, whoever calls first. A reload before the start takes effect too.
 //!
-//! Never: ends what was started; that goes with the shelf.
+//! Never: stops a started provider; it ends with the catalog.
 
 use std::sync::{Arc, OnceLock};
 
@@ -28,7 +28,7 @@ use super::per_node;
 use super::policy::CompiledPolicy;
 use crate::pool::Dialer;
 
-/// What starting a provider takes.
+/// What a provider needs to start.
 #[derive(Debug)]
 pub(super) struct ProviderDeps {
     pub(super) ledger: Ledger,
@@ -37,7 +37,7 @@ pub(super) struct ProviderDeps {
     pub(super) loss: StoreLossContext,
     pub(super) callers: ArcSwap<Callers>,
     pub(super) via: Via,
-    /// Providers begin asleep, until somebody says `resume`.
+    /// Providers start asleep, until an operator says `resume`.
     pub(super) offline: bool,
 }
 
@@ -52,7 +52,8 @@ impl ProviderDeps {
         )
     }
 
-    /// A provider as it is obeyed: as a whole where the ledger is common, else this node's part.
+    /// Compiles a provider: whole limits where nodes share the ledger, else this node's part of
+    /// them.
     fn compile(&self, mut provider: Provider) -> CompiledPolicy {
         let nothing = match self.ledger {
             Ledger::Memory(_) if self.loss.share.nodes > 1 => {
@@ -66,18 +67,18 @@ impl ProviderDeps {
     }
 }
 
-/// A provider's place on the shelf.
+/// A provider in the catalog that its first call starts.
 #[derive(Debug)]
 pub(super) struct LazyProvider {
     pub(super) name: String,
-    /// Its file, until it is started. Held while it starts and while it is replaced.
+    /// The file, until the provider starts. Locked while it starts and while it is replaced.
     pending: Mutex<Option<Box<Provider>>>,
-    /// Read by every call, so without a lock.
+    /// Every call reads this, so it has no lock.
     active: OnceLock<Arc<ActiveProvider>>,
 }
 
 impl LazyProvider {
-    /// A place for a provider whose settings are sane.
+    /// An entry for a provider with valid settings.
     pub(super) fn new(provider: Provider) -> Result<LazyProvider, Vec<Problem>> {
         let problems = provider.health.check();
         if !problems.is_empty() {
@@ -90,7 +91,8 @@ impl LazyProvider {
         })
     }
 
-    /// The provider at work. The first caller starts it, so it must be inside a tokio runtime.
+    /// The running provider. The first call starts it, so the caller must be inside a tokio
+    /// runtime.
     pub(super) fn get_or_start(&self, means: &ProviderDeps) -> Arc<ActiveProvider> {
         if let Some(live) = self.active.get() {
             return live.clone();
@@ -112,12 +114,12 @@ impl LazyProvider {
         live.clone()
     }
 
-    /// The provider at work, if anybody has called it.
+    /// The running provider, if it has been called.
     pub(super) fn started(&self) -> Option<Arc<ActiveProvider>> {
         self.active.get().cloned()
     }
 
-    /// Another version of the file from now on. Its settings are sane.
+    /// Replaces the file. Its settings are valid.
     pub(super) fn update(
         &self,
         provider: Provider,
@@ -135,7 +137,7 @@ impl LazyProvider {
         live.apply(plan)
     }
 
-    /// Are its calls refused while the store is lost?
+    /// Does Tollgate reject its calls while the store is lost?
     pub(super) fn rejects_on_loss(&self) -> bool {
         let closes = |provider: &Provider| {
             let is_limited = !provider.limits.is_empty() || provider.concurrency.is_some();

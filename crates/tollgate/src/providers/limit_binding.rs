@@ -1,10 +1,10 @@
-//! Limits of a file as terms of an ask: where each is counted, and what a call costs there.
+//! Limits of a file as terms of an ask: the cell that counts each, and the cost of a call there.
 //!
-//! Promises: a cell is named by provider, per, period, algorithm, ordinal and key, and by the unit if
-//! that is not calls; never by the limit's name or number, so a changed number keeps what was
-//! counted. A limit whose shape has changed has a former one (`former.rs`). Keys enter a name only as a
-//! fingerprint. What a caller says it costs is taken at its word; an estimate is capped at the
-//! limit, so that it can always go.
+//! Promises: a cell is named by provider, per, period, algorithm, ordinal and key, and by the unit
+//! if that is not calls; never by the limit's name or number, so a changed number keeps its count.
+//! A limit whose shape has changed has a predecessor (`limit_inheritance.rs`). Keys enter a name
+//! only as a fingerprint. A cost that the caller states counts as stated; an estimate is capped at
+//! the limit, so that the call can always go.
 //!
 //! Never: counts. The ledger does.
 
@@ -23,7 +23,7 @@ use crate::error::Reason;
 /// The unit of a limit that names none.
 const CALLS: &str = "calls";
 
-/// One limit, ready to be asked for.
+/// One limit of a provider, bound to its cells.
 #[derive(Clone, Debug)]
 pub(crate) struct LimitBinding {
     /// Its name in every error.
@@ -32,19 +32,19 @@ pub(crate) struct LimitBinding {
     pub(crate) per: Per,
     /// The part that only urgent calls may use.
     reserve: u64,
-    /// What it counts, in the provider's word.
+    /// The unit it counts, in the provider's word.
     pub(crate) unit: String,
-    /// Whom it holds for; most hold for all.
+    /// The one priority it applies to; most limits apply to all.
     only_priority: Option<Priority>,
     /// Provider, per, period, algorithm, ordinal.
     identity: [String; 5],
-    /// The cell, where it is the same for all.
+    /// The cell, if all calls share it.
     shared_cell: Option<CellId>,
-    /// From whom it takes over what was counted, for a while after a reload.
+    /// The limit whose count it inherits, for a while after a reload.
     pub(super) predecessor: Option<Arc<Predecessor>>,
 }
 
-/// What of a call a meter may depend on.
+/// The attributes of a call that select its cells and costs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallAttributes<'a> {
     pub(crate) entity: Option<&'a str>,
@@ -61,7 +61,7 @@ pub(crate) struct CallAttributes<'a> {
 pub(crate) struct CallCost {
     pub(crate) unit: String,
     pub(crate) amount: u64,
-    /// The caller said so; otherwise it is an estimate.
+    /// The caller stated it; otherwise it is an estimate.
     pub(crate) explicit: bool,
 }
 
@@ -104,7 +104,7 @@ impl LimitBinding {
     ) -> LimitBinding {
         let algorithm = match unit {
             CALLS => algorithm(&rule).to_owned(),
-            // Tokens never take the place of calls because a limit before them was removed.
+            // Tokens never take over the cell of calls because an earlier limit was removed.
             _ => format!("{} {unit}", algorithm(&rule)),
         };
         let mut identity = [
@@ -139,22 +139,22 @@ impl LimitBinding {
         self.identity == other.identity
     }
 
-    /// Its cell, where it is the same for all.
+    /// Its cell, if all calls share it.
     pub(super) fn shared_cell(&self) -> Option<CellId> {
         self.shared_cell
     }
 
-    /// Does it count calls of one urgency only, and which?
+    /// The one priority whose calls it counts, if it is bound to one.
     pub(super) fn only_priority(&self) -> Option<Priority> {
         self.only_priority
     }
 
-    /// Does it hold for calls of this urgency?
+    /// Does it apply to calls of this priority?
     pub(crate) fn applies_to(&self, priority: Priority) -> bool {
         self.only_priority.is_none_or(|only| only == priority)
     }
 
-    /// The term of this limit for a call; `None` if it does not hold for it.
+    /// The term of this limit for a call; `None` if the limit does not apply.
     pub(crate) fn term(&self, who: &CallAttributes<'_>) -> Option<Term> {
         if !self.applies_to(who.priority) {
             return None;
@@ -171,7 +171,7 @@ impl LimitBinding {
         })
     }
 
-    /// The part of this limit that one caller may use, in thousandths, as a limit of its own.
+    /// The part of this limit that one caller may use, in thousandths, as its own limit.
     pub(crate) fn caller_share(&self, who: &CallAttributes<'_>, permille: u16) -> Option<Term> {
         self.term(who)?;
         let rule = Arc::new(self.rule.fraction(permille));
@@ -191,7 +191,7 @@ impl LimitBinding {
         ])
     }
 
-    /// Where a call is counted.
+    /// The cell that counts a call.
     pub(crate) fn cell_of(&self, who: &CallAttributes<'_>) -> CellId {
         if let Some(cell) = self.shared_cell {
             return cell;
@@ -199,11 +199,11 @@ impl LimitBinding {
         self.cell(&self.key(who))
     }
 
-    /// What of a call tells its cell from others of this limit.
+    /// The part of a call that selects its cell of this limit.
     fn key<'a>(&self, who: &CallAttributes<'a>) -> Cow<'a, str> {
         match self.per {
             Per::Provider => Cow::Borrowed(""),
-            // Calls without an entity share one place.
+            // Calls without an entity share one cell.
             Per::Entity => Cow::Borrowed(who.entity.unwrap_or_default()),
             Per::ApiKey => Cow::Borrowed(who.key.unwrap_or_default()),
             Per::Caller => Cow::Borrowed(who.caller),
@@ -234,12 +234,12 @@ impl LimitBinding {
         self.reserve
     }
 
-    /// Does it count calls at a time?
+    /// Does it limit concurrency?
     pub(crate) fn is_concurrency(&self) -> bool {
         matches!(self.rule.algorithm(), Algorithm::InFlight)
     }
 
-    /// What a call that it refuses is told.
+    /// The reason in the error of a call that this limit rejects.
     pub(crate) fn reason(&self) -> Reason {
         if self.is_concurrency() {
             Reason::Concurrency
@@ -248,14 +248,14 @@ impl LimitBinding {
         }
     }
 
-    /// Does it count calls, and not tokens or bytes?
+    /// Does it count calls rather than tokens or bytes?
     pub(crate) fn counts_calls(&self) -> bool {
         self.rule.cost_unit() == CostUnit::Calls
     }
 }
 
-/// What a call costs before it is sent: what its caller says, else what its body says, else what
-/// the file holds for it.
+/// The costs of a call before it is sent: as its caller states, else as its body states, else the
+/// default of the file.
 pub(crate) fn call_costs(costs: &[Cost], said: &[(String, u64)], body: &[u8]) -> Vec<CallCost> {
     let explicit = said.iter().map(|(unit, amount)| CallCost {
         unit: unit.clone(),
@@ -288,7 +288,7 @@ fn first_of(json: &serde_json::Value, names: &[String]) -> Option<u64> {
     })
 }
 
-/// The word of an algorithm in a cell's name.
+/// The name of an algorithm in a cell's name.
 fn algorithm(rule: &Rule) -> &'static str {
     match rule.algorithm() {
         Algorithm::Sliding { .. } => "sliding",
@@ -349,7 +349,7 @@ mod tests {
         assert_ne!(cell(Some("odds")), cell(None));
     }
 
-    /// M2: what is reserved is left alone by all but urgent calls.
+    /// M2: only high-priority calls use the reserve.
     #[test]
     fn m2_only_high_priority_calls_use_the_reserve() {
         let meters = bindings("limits: [{limit: 50, period: 10s, reserve: 40}]");

@@ -1,14 +1,13 @@
-//! Limits over a reload: from whom a limit that is new or has changed its shape takes over what was
-//! counted.
+//! Limits across a reload: which count a limit inherits when it is new or has changed its shape.
 //!
-//! Promises: a limit with the same per, period, algorithm and unit goes on in its own cell. Any other
-//! begins with what is known of the same calls: it takes over from the limit that counted them (same
-//! per if there is one, same unit) over the shortest period that is no shorter than its own, so that
-//! all that can matter to it is known, or else over the longest. Cells of keys follow when their key
-//! is asked for next.
+//! Promises: a limit with the same per, period, algorithm and unit keeps its cell. Any other starts
+//! with the known count of the same calls: it inherits from the limit that counted them (same per
+//! if there is one, same unit) over the shortest period that is no shorter than its own, so that it
+//! knows all that can matter, or else over the longest. The cells of a key follow when a call next
+//! asks for that key.
 //!
-//! Never: starts from zero beside a limit that knows better, and never matches limits by their names
-//! or numbers: what a limit has counted does not depend on what it is called.
+//! Never: starts from zero where another limit has the count, and never matches limits by name or
+//! number: a count does not depend on the limit's name.
 
 use std::sync::Arc;
 
@@ -19,20 +18,20 @@ use tollgate_core::time::{Micros, Span};
 
 use super::limit_binding::{CallAttributes, LimitBinding};
 
-/// Changes in a row that are followed back. Each needs a reload within the period of the one before;
-/// past this the oldest are left behind.
+/// The longest chain of changes that is followed back. Each needs a reload within the period of the
+/// previous one; past this the oldest are dropped.
 const CHAIN_MAX: usize = 4;
 
 /// The limit that counted before.
 #[derive(Debug)]
 pub(crate) struct Predecessor {
     binding: LimitBinding,
-    /// Nothing that it counted matters after this.
+    /// After this, nothing that it counted matters.
     until: Micros,
 }
 
-/// Gives each limit that is new or has another shape the one that it takes over from. A call of
-/// before may still arrive for `on_its_way`.
+/// Sets the predecessor of each limit that is new or has another shape. A call sent before the
+/// reload may still arrive for `on_its_way`.
 pub(super) fn inherit(
     new: &mut [LimitBinding],
     old: &[LimitBinding],
@@ -68,15 +67,15 @@ pub(super) fn inherit(
     }
 }
 
-/// Does what the old one counts say something about the new one?
+/// Does the count of the old limit say anything about the new one?
 fn can_inherit(old: &LimitBinding, new: &LimitBinding) -> bool {
     let same_kind = old.is_concurrency() == new.is_concurrency();
     let all_of_them = old.only_priority().is_none() || old.only_priority() == new.only_priority();
     same_kind && all_of_them && old.unit == new.unit
 }
 
-/// How far the keys of the old one are from those of the new one. A count of everybody is above that
-/// of each; a count of others is better than none.
+/// How far the keys of the old limit are from those of the new one. A count of all calls is an
+/// upper bound for each key; a count by other keys is better than none.
 fn key_distance(old: &LimitBinding, new: &LimitBinding) -> u8 {
     if old.per == new.per {
         0
@@ -103,7 +102,7 @@ fn truncate_chain(meter: &mut LimitBinding, most: usize) {
 }
 
 impl LimitBinding {
-    /// What must be taken over before this call may ask, oldest first.
+    /// The settles that this call must make before it asks, oldest first.
     pub(crate) fn carry_settles(
         &self,
         who: &CallAttributes<'_>,
@@ -122,7 +121,7 @@ impl LimitBinding {
         carries
     }
 
-    /// What can be taken over without a call: the cells that are the same for all.
+    /// The settles that need no call: those of cells that all calls share.
     pub(super) fn shared_carry_settles(&self, now: Micros) -> Vec<Settle> {
         let mut carries = Vec::new();
         self.each_predecessor(now, &mut |old, new| {
@@ -166,7 +165,7 @@ mod tests {
         LimitBinding::all(&draft.check(&Environment::empty()).provider.unwrap())
     }
 
-    /// The names of those that each limit takes over from.
+    /// The name of each limit's predecessor.
     fn predecessors(old: &str, new: &str) -> Vec<Option<String>> {
         let (old, mut new) = (bindings(old), bindings(new));
         inherit(&mut new, &old, Micros(1), Span::from_secs(35));

@@ -1,8 +1,8 @@
-//! Links that a provider sends, and what of them is the provider's own.
+//! Links that a provider sends, and which of them are its own.
 //!
-//! Promises: only a link to the same origin, below the same base, is the provider's.
+//! Promises: only a link to the same origin, below the same base, is the provider's own.
 //!
-//! Never: follows one.
+//! Never: follows a link.
 
 use http::header::{CONTENT_LOCATION, HeaderMap, HeaderName, HeaderValue, LINK, LOCATION};
 
@@ -13,18 +13,18 @@ use tollgate_config::provider::AuthStyle;
 /// How the links of one provider are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Links {
-    /// They come back through the gateway.
+    /// Links are rewritten to come back through the gateway.
     pub rewrite: bool,
     /// Where the call went: `https://api.example.org`.
     pub origin: String,
-    /// The path before the caller's own.
+    /// The path before the caller's path.
     pub base: String,
     /// The parameters that carry our keys.
     pub keys: Vec<String>,
 }
 
-/// Changes every link in the head of an answer: `Location`, `Content-Location` and those between
-/// the angles of `Link`.
+/// Maps every link in a response head: `Location`, `Content-Location` and those between the angle
+/// brackets of `Link`.
 pub fn map_links(headers: &mut HeaderMap, change: impl Fn(&str) -> String) {
     for name in [LOCATION, CONTENT_LOCATION] {
         map_header(headers, &name, &change);
@@ -64,7 +64,7 @@ fn map_link_header(value: &str, change: impl Fn(&str) -> String) -> String {
 }
 
 impl ActiveProvider {
-    /// How links in answers from this origin are read.
+    /// How links in responses from this origin are read.
     #[must_use]
     pub fn links(&self, origin: &str) -> Links {
         let plan = self.policy();
@@ -115,8 +115,8 @@ impl Links {
         }
     }
 
-    /// What follows the origin in a link that spells it differently: in upper case, with the port that
-    /// its scheme has anyway, or without a scheme.
+    /// The path of a link that spells the same origin differently: in upper case, with the default
+    /// port, or without a scheme.
     fn path_if_same_origin<'a>(&self, url: &'a str) -> Option<&'a str> {
         let (scheme, own) = self.origin.split_once("://")?;
         let rest = match url.strip_prefix("//") {

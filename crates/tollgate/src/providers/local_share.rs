@@ -1,12 +1,13 @@
-//! What goes on while the ledger's store is lost: a line and a count of this process alone.
+//! Permits while the ledger's store is lost: a queue and counts of this process alone.
 //!
-//! Promises: `on_store_loss` is obeyed as it is written now. `closed` refuses at once; `local-share`
-//! is closed until nothing counted in the store can matter, then keeps to this node's part, and
-//! has the store closed for as long once it is back; `open` goes on, and every such call is counted.
-//! Pauses, sleep and this process's own bounds hold meanwhile. Calls without a limit need no store.
+//! Promises: applies the current `on_store_loss`. `closed` rejects at once. `local-share` is closed
+//! until no count in the store can matter, then grants this node's part of each limit, and keeps
+//! the store closed for as long once it is back. `open` lets calls pass and counts them as
+//! uncounted. Pauses, sleep and this process's own bounds still hold. Calls without a limit need no
+//! store.
 //!
-//! Never: tells the store afterwards what was granted without it. A process that is killed on its
-//! share takes what it knew with it.
+//! Never: reports to the store what was granted without it. If the process is killed meanwhile, its
+//! local counts are lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,36 +20,36 @@ use tollgate_ledger::{Ledger, StoreLoss};
 use super::policy::CompiledPolicy;
 use crate::path::permit::{PermitRequest, Permits};
 
-/// The ledger looks this often whether its store is back; earlier than that nothing can change.
+/// How often the ledger checks whether its store is back; nothing changes earlier.
 const STORE_RETRY: Span = Span::from_secs(1);
 
-/// The line and the count of this process alone.
+/// The queue and counts of this process alone.
 #[derive(Debug)]
 pub(crate) struct LocalShare {
     pub(crate) ledger: Ledger,
     pub(crate) permits: Permits,
     context: StoreLossContext,
-    /// Calls that went on uncounted.
+    /// Calls that ran uncounted.
     uncounted: AtomicU64,
 }
 
-/// What the spares of all providers have in common.
+/// What the local shares of all providers have in common.
 #[derive(Clone, Debug)]
 pub(super) struct StoreLossContext {
     pub(super) share: NodeShare,
-    /// Calls of all providers that went on uncounted, those of providers that are gone included.
+    /// Uncounted calls of all providers, including removed ones.
     pub(super) uncounted: Arc<AtomicU64>,
 }
 
-/// What becomes of a call while the store is lost.
+/// How Tollgate treats a call while the store is lost.
 #[derive(Debug)]
 pub(crate) enum LossDecision {
-    /// It is refused; it may come back after this time, if that is known.
+    /// Tollgate rejects it; it may come back after this time, if that is known.
     Reject(Option<Span>),
-    /// It asks here for this.
+    /// It asks the local ledger for this.
     Ask {
         wanted: Box<PermitRequest>,
-        /// `false`: the limits are not asked, so it is to be reported.
+        /// `false`: no limit is asked, so the call is reported as uncounted.
         is_counted: bool,
     },
 }
@@ -68,8 +69,8 @@ impl LocalShare {
         }
     }
 
-    /// What becomes of a call that wanted this of the store. The last `local` terms are this
-    /// process's own in any case.
+    /// Decides about a call that wanted this from the store. The last `local` terms belong to this
+    /// process in any case.
     pub(crate) fn decide(
         &self,
         plan: &CompiledPolicy,
@@ -125,7 +126,7 @@ impl LocalShare {
         }
     }
 
-    /// A call goes on uncounted.
+    /// Counts a call that runs uncounted.
     pub(crate) fn record_uncounted(&self) {
         self.uncounted.fetch_add(1, Ordering::Relaxed);
         self.context.uncounted.fetch_add(1, Ordering::Relaxed);
@@ -136,7 +137,7 @@ impl LocalShare {
     }
 }
 
-/// Since when the store was lost as far as a call knows that has just been told so.
+/// The loss as known to a call that has just received the error.
 pub(crate) fn loss_since_now(at: Micros) -> StoreLoss {
     StoreLoss {
         since: at,

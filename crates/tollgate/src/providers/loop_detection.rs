@@ -1,16 +1,16 @@
-//! Loops: a call that comes back to the gateway that sent it.
+//! Loop detection: finds calls that come back to the gateway that sent them.
 //!
-//! Promises: a gateway knows its own name in `Via` (RFC 9110, 7.6.3) again, whatever stands around it.
-//! The name is made anew for each run and says nothing about the host.
+//! Promises: a gateway recognises its own name in `Via` (RFC 9110, 7.6.3) among others. The name is
+//! new for each run and reveals nothing about the host.
 //!
-//! Never: goes to an upstream over TLS. Another gateway is called in the clear; providers on the web
-//! are not, and some servers answer calls with a `Via` otherwise, uncompressed for instance.
+//! Never: sent to an upstream over TLS. Other gateways are called without TLS, public providers
+//! with it, and some servers respond differently to a `Via`, for instance uncompressed.
 
 use std::hash::{BuildHasher, RandomState};
 
 use http::header::{HeaderMap, HeaderValue, VIA};
 
-/// The name of this run.
+/// The name of this run in `Via`.
 #[derive(Clone, Debug)]
 pub(crate) struct Via {
     /// As it is sent: `1.1 tollgate-0123456789abcdef`.
@@ -18,7 +18,7 @@ pub(crate) struct Via {
 }
 
 impl Default for Via {
-    /// Keys of the standard library's hash come from the system's random source.
+    /// The standard library seeds its hash keys from the system's random source.
     fn default() -> Via {
         Via::new(RandomState::new().hash_one(0))
     }
@@ -32,12 +32,12 @@ impl Via {
         }
     }
 
-    /// The line that is added to calls.
+    /// The header value that is added to calls.
     pub(crate) fn header_value(&self) -> &HeaderValue {
         &self.value
     }
 
-    /// Have we sent this call ourselves?
+    /// Did this process send the call?
     pub(crate) fn has_passed(&self, headers: &HeaderMap) -> bool {
         let own = self.value.as_bytes();
         let name = own.rsplit(|byte| *byte == b' ').next().unwrap_or(own);

@@ -1,13 +1,13 @@
-//! A provider's limits cut to this node's part, where each node counts for itself.
+//! A provider's limits divided by the number of nodes, where each node counts for itself.
 //!
-//! Promises: with a ledger in memory and `nodes: N`, every node keeps to ⌊limit / N⌋, so that
-//! together they keep the limit without knowing of each other.
+//! Promises: with a ledger in memory and `nodes: N`, every node grants at most ⌊limit / N⌋, so that
+//! together they keep the limit without communication.
 //!
-//! Never: rounds up. A limit below N leaves nothing, and calls under it are refused.
+//! Never: rounds up. A limit below N becomes zero, and Tollgate rejects calls under it.
 
 use tollgate_config::Provider;
 
-/// Cuts the limits. Returns the name of one of which nothing is left, if there is one.
+/// Divides the limits. Returns the name of one that becomes zero, if any.
 pub(super) fn divide_limits(provider: &mut Provider, nodes: u32) -> Option<String> {
     let mut nothing = None;
     for limit in &mut provider.limits {

@@ -1,8 +1,8 @@
-//! A provider file as it is obeyed at run time: everything that a reload replaces at once.
+//! A provider file compiled for run time: everything that a reload replaces at once.
 //!
 //! Promises: built once per reload, so that a call only reads it.
 //!
-//! Never: holds what was counted or learned. That stays through a reload.
+//! Never: holds counts or learned state. Those survive a reload.
 
 use std::sync::Arc;
 
@@ -26,51 +26,51 @@ use super::limit_binding::{CallAttributes, LimitBinding};
 use super::limit_inheritance;
 use crate::path::{Account, auth_headers};
 
-/// One provider as it is obeyed.
+/// One provider's file, compiled.
 #[derive(Debug)]
 pub(crate) struct CompiledPolicy {
     pub(crate) provider: Provider,
     pub(crate) limits: Vec<LimitBinding>,
-    /// Calls at a time that the connections carry, where no limit is lower anyway.
+    /// The concurrency that the connections allow, unless another limit is lower anyway.
     pub(crate) connections: Option<Arc<Rule>>,
     pub(crate) connections_max: usize,
     pub(crate) dialect: Arc<Dialect>,
     pub(crate) keys: Vec<ApiKey>,
-    /// Where tokens come from, if calls carry tokens: one for each key.
+    /// The sources of tokens, if calls carry tokens: one for each key.
     pub(crate) accounts: Vec<Arc<Account>>,
     pub(crate) retry: RetrySettings,
     pub(crate) cooldown: CooldownSettings,
     pub(crate) degrade: Option<DegradeSettings>,
     pub(crate) health: HealthSettings,
-    /// A limit of which nothing is left for this node.
+    /// A limit whose part for this node is zero.
     pub(crate) zero_limit: Option<String>,
-    /// The scope that is closed after nodes went on with their shares.
+    /// The scope that is closed after nodes ran on their shares.
     pub(crate) share_scope: Option<ScopeId>,
     pub(crate) cache: CachePolicy,
-    /// What a refusal is about.
+    /// The part of a provider that a 429 closes.
     cooldown_per: CooldownPer,
-    /// The scopes of the whole provider, named once.
+    /// The scopes of the whole provider, computed once.
     provider_scopes: ProviderScopes,
 }
 
-/// Scopes that are the same for every call: naming one takes a hash.
+/// Scopes that are the same for every call: computing one takes a hash.
 #[derive(Clone, Copy, Debug)]
 struct ProviderScopes {
     cooldown: ScopeId,
     degrade: ScopeId,
 }
 
-/// A key of a pool.
+/// An API key of the provider's key pool.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiKey {
     pub(crate) secret: Secret,
     /// Its name in cells.
     pub(crate) fingerprint: Arc<str>,
-    /// It and its companions as headers, written once; `None` where they go another way.
+    /// The key and its companions as headers, built once; `None` if they are not sent as headers.
     pub(crate) headers: Option<Vec<(HeaderName, HeaderValue)>>,
 }
 
-/// The part of a provider that a refusal is about.
+/// The part of a provider that a 429 closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CooldownPer {
     Provider,
@@ -124,7 +124,7 @@ impl CompiledPolicy {
         }
     }
 
-    /// Takes over what was counted under the old plan.
+    /// Inherits the counts of the old policy.
     pub(super) fn inherit(&mut self, old: &CompiledPolicy, now: Micros) {
         let late =
             |plan: &CompiledPolicy| plan.provider.timeouts.first_byte + plan.provider.late_arrival;
@@ -132,7 +132,7 @@ impl CompiledPolicy {
         limit_inheritance::inherit(&mut self.limits, &old.limits, now, on_its_way);
     }
 
-    /// What must be taken over before a call may ask; nothing but for a while after a reload.
+    /// The settles that must precede a call's ask; none except for a while after a reload.
     pub(crate) fn carry_settles(
         &self,
         who: &CallAttributes<'_>,
@@ -147,7 +147,7 @@ impl CompiledPolicy {
         each.flatten().collect()
     }
 
-    /// What can be taken over without a call.
+    /// The settles that need no call.
     pub(super) fn shared_carry_settles(&self, now: Micros) -> Vec<Settle> {
         let meters = self.limits.iter();
         meters
@@ -155,17 +155,17 @@ impl CompiledPolicy {
             .collect()
     }
 
-    /// What the limits allow when all is well.
+    /// What the limits allow in normal health.
     pub(crate) fn base(&self) -> BasePace {
         BasePace::of(self.limits.iter().map(|meter| &*meter.rule))
     }
 
-    /// How the gate works.
+    /// The settings of the gate.
     pub(crate) fn gate_settings(&self) -> tollgate_core::gate::GateSettings {
         gate_settings::for_provider(&self.provider)
     }
 
-    /// The scope that a refusal of this call closes.
+    /// The scope that a 429 to this call closes.
     pub(crate) fn cooldown_scope(&self, entity: Option<&str>, key: Option<&str>) -> ScopeId {
         let name = &self.provider.name;
         match self.cooldown_per {
@@ -177,8 +177,8 @@ impl CompiledPolicy {
         }
     }
 
-    /// Which terms of a call learn their true cost from its answer, and from which field of it. The
-    /// order is that of the ask: limits, then the caller's parts of them.
+    /// Which terms of a call learn their true cost from its response, and from which field. The
+    /// order is that of the ask: limits, then the caller's shares of them.
     pub(crate) fn true_costs(&self, priority: Priority, has_shares: bool) -> Vec<(usize, String)> {
         let costs = &self.provider.costs;
         if costs.iter().all(|cost| cost.after.is_none()) {
@@ -201,12 +201,12 @@ impl CompiledPolicy {
             .collect()
     }
 
-    /// Is anything counted, or closed, by entity?
+    /// Are limits or cool-downs per entity?
     pub(crate) fn counts_by_entity(&self) -> bool {
         self.cooldown_per == CooldownPer::Entity
     }
 
-    /// Is a refusal about the key alone?
+    /// Does a 429 concern the key alone?
     pub(crate) fn cools_per_key(&self) -> bool {
         self.cooldown_per == CooldownPer::ApiKey
     }
@@ -224,13 +224,13 @@ impl CompiledPolicy {
     }
 }
 
-/// The scope that is closed after nodes went on with their shares of the limits.
+/// The scope that is closed after nodes ran on their shares of the limits.
 fn share_scope(provider: &Provider) -> Option<ScopeId> {
     let shares = provider.on_store_loss == OnStoreLoss::LocalShare;
     shares.then(|| ScopeId::named(&[&provider.name, "share"]))
 }
 
-/// The cells of a provider that concern this process alone. Named once, because its name and its
+/// The cells of a provider that belong to this process alone. Computed once, because provider and
 /// owner do not change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnCells {
@@ -242,7 +242,7 @@ pub(crate) struct OwnCells {
 impl OwnCells {
     pub(crate) fn new(provider: &str, ledger: &Ledger) -> OwnCells {
         let owner = match ledger.owner() {
-            // A store that is lost at the start has given no number yet.
+            // A store that is lost at the start has assigned no number yet.
             OwnerId(0) => format!("{} {}", std::process::id(), ledger.at().0),
             owner => owner.0.to_string(),
         };
@@ -264,11 +264,11 @@ pub(crate) fn fingerprint(credential: &str) -> String {
         .collect()
 }
 
-/// Connections are a limit on calls at a time too. Asking for it in the same decision keeps order
-/// and priority: without it, calls with a permit would queue for a connection in any order.
+/// Connections limit concurrency too. Asking for them in the same decision keeps order and
+/// priority: otherwise calls with a permit would queue for a connection in any order.
 fn connections(provider: &Provider, meters: &[LimitBinding]) -> Option<Arc<Rule>> {
     let most = provider.connections.max(1);
-    // One for each of several entities, or for one urgency only, does not bound all calls together.
+    // A limit per entity, or for one priority only, does not bound all calls together.
     let is_lower = |meter: &LimitBinding| {
         let holds_for_all = meter.only_priority().is_none() && meter.per == Per::Provider;
         meter.is_concurrency() && holds_for_all && meter.rule.limit() <= most

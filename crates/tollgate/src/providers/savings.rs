@@ -1,14 +1,14 @@
-//! What a provider's calls were spared: counts of answers that cost nothing, since the start.
+//! Counts of calls that cost no permit, since the start.
 //!
-//! Promises: every call is counted by where its answer came from; adding costs one instruction.
+//! Promises: counts every call by the source of its response; counting costs one instruction.
 //!
-//! Never: decides anything, or goes back.
+//! Never: decides anything, or decreases.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::path::Source;
 
-/// Counts of calls, since the process started.
+/// Counters of calls, since the process started.
 #[derive(Debug, Default)]
 pub(crate) struct SavingsCounters {
     hits: AtomicU64,
@@ -22,31 +22,31 @@ pub(crate) struct SavingsCounters {
     merged: AtomicU64,
 }
 
-/// How many calls cost nothing, and why, since the process started.
+/// The number of calls that cost no permit, by reason, since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Savings {
-    /// Answered by what was kept, while it was good.
+    /// Served from the cache while fresh.
     pub hits: u64,
-    /// Answered by what was kept, past its time.
+    /// Served from the cache when stale.
     pub stale: u64,
-    /// Answered by what was kept, after the provider said that it has not changed.
+    /// Served from the cache after the provider confirmed that nothing changed.
     pub revalidated: u64,
-    /// Nothing that was kept would do, and the provider answered.
+    /// Not in the cache; served by the provider.
     pub misses: u64,
-    /// Answers that were not kept.
+    /// Responses that were not stored.
     pub not_stored: u64,
-    /// Waited for an answer that another call had asked for.
+    /// Waited for a response that another call had requested.
     pub joined: u64,
-    /// Given an answer that another call had asked for at the same time.
+    /// Received a response that another call had requested at the same time.
     pub shared: u64,
-    /// Waited for a part of another call's larger answer.
+    /// Waited for a part of another call's larger response.
     pub joined_merge: u64,
-    /// Given a part of another call's larger answer.
+    /// Received a part of another call's larger response.
     pub merged: u64,
 }
 
 impl SavingsCounters {
-    /// A call was answered by what was kept.
+    /// The cache served a call.
     pub(crate) fn on_cached(&self, source: Source, is_renewed: bool) {
         let count = match source {
             _ if is_renewed => &self.revalidated,
@@ -56,32 +56,32 @@ impl SavingsCounters {
         add(count, true);
     }
 
-    /// A call that looked was answered by the provider.
+    /// The provider served a call that was not in the cache.
     pub(crate) fn on_miss(&self) {
         add(&self.misses, true);
     }
 
-    /// An answer was not kept.
+    /// A response was not stored.
     pub(crate) fn on_not_stored(&self) {
         add(&self.not_stored, true);
     }
 
-    /// A call waits for what another has asked.
+    /// A call joined another call's flight.
     pub(crate) fn on_joined(&self) {
         add(&self.joined, true);
     }
 
-    /// A call was given a shared answer, if so.
+    /// A call received a shared response, if so.
     pub(crate) fn on_shared(&self, is_so: bool) {
         add(&self.shared, is_so);
     }
 
-    /// A call rides along with another.
+    /// A call joined another call's merge.
     pub(crate) fn on_joined_merge(&self) {
         add(&self.joined_merge, true);
     }
 
-    /// A call was given a part of a larger answer, if so.
+    /// A call received a part of a larger response, if so.
     pub(crate) fn on_merged(&self, is_so: bool) {
         add(&self.merged, is_so);
     }

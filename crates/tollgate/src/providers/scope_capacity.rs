@@ -1,23 +1,24 @@
-//! Room for what is remembered of scopes: cool-downs and degrade modes.
+//! Bounds the memory for scopes: cool-downs and degrade modes.
 //!
-//! Promises: bounded, whatever entities callers name; those at rest are forgotten first.
+//! Promises: bounded, whatever entities callers name; inactive scopes are dropped first.
 //!
-//! Never: forgets a scope that is needed to make room for another.
+//! Never: drops an active scope for another.
 
 use std::collections::HashMap;
 
 use tollgate_core::ask::ScopeId;
 use tollgate_core::time::{Micros, Span};
 
-/// Scopes whose cool-downs and degrade modes are remembered. Entities come from callers, so there
-/// may be any number; 4 096 at some 100 bytes are 400 KiB, and past that those at rest go first. If
-/// all are needed, another one rests for the time it was told, but is not remembered.
+/// The number of scopes whose cool-downs and degrade modes are remembered. Entities come from
+/// callers, so their number is unbounded; 4 096 at some 100 bytes are 400 KiB, and past that
+/// inactive scopes are dropped first. If all are active, a further one cools down for the time that
+/// it was told, but is not remembered.
 const SCOPES_MAX: usize = 4_096;
 
-/// How often those at rest are looked for while there is no room: each look goes through all.
+/// How often inactive scopes are dropped while the map is full: each pass visits all scopes.
 const CLEANUP_EVERY: Span = Span::from_secs(1);
 
-/// May this scope be remembered? Where there is no room, those at rest are forgotten.
+/// May this scope be remembered? Drops inactive scopes if the map is full.
 pub(super) fn has_capacity<T>(
     known: &mut HashMap<ScopeId, T>,
     scope: ScopeId,
@@ -40,7 +41,7 @@ pub(super) fn has_capacity<T>(
 mod tests {
     use super::*;
 
-    /// Entities come from callers: whoever names thousands that must rest fills no memory.
+    /// Entities come from callers: naming thousands that must cool down does not fill the memory.
     #[test]
     fn remembered_scopes_are_bounded() {
         let scope = |number: usize| ScopeId::named(&[&number.to_string()]);
@@ -58,7 +59,7 @@ mod tests {
             now,
             |_| { true }
         ));
-        // Those at rest make room, but are not looked for with every call.
+        // Inactive scopes are dropped, but not searched for with every call.
         let is_needed = |number: &usize| *number > 0;
         let new = scope(SCOPES_MAX);
         assert!(!has_capacity(

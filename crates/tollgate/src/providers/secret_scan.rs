@@ -1,9 +1,9 @@
-//! The texts of a provider's keys, to find them where they must not stand.
+//! Searches texts for a provider's secrets, to find them where they must not appear.
 //!
-//! Promises: every key of the file is looked for as it is, and as URLs, JSON and `Basic` write it. How
-//! much is searched is bounded: what would take longer counts as if a key stood in it.
+//! Promises: searches for every key of the file as it is, and as URLs, JSON and `Basic` encode it.
+//! The work is bounded: a text that would take longer counts as one that contains a key.
 //!
-//! Never: shows one.
+//! Never: shows a secret.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -13,15 +13,15 @@ use tollgate_config::{Provider, Secret};
 
 use crate::path::encoded;
 
-/// Shorter ones are no secrets: free plans have keys such as `3` and `demo`, which stand in every
-/// answer.
+/// Shorter keys are not secret: free plans have keys such as `3` and `demo`, which occur in every
+/// response.
 const LENGTH_MIN: usize = 8;
 
-/// Bytes that are searched for one answer, over all keys: some ten milliseconds at the very most. The
-/// largest answer that is kept can be searched for eight texts, one of 100 KiB for 600.
+/// Bytes searched per response, over all keys: at most some ten milliseconds. The largest cached
+/// response can be searched for eight texts, one of 100 KiB for 600.
 const WORK_MAX: usize = 64 * 1024 * 1024;
 
-/// The texts of a provider's keys.
+/// The secrets of a provider, in every encoding.
 #[derive(Debug, Default)]
 pub(crate) struct SecretScan {
     texts: Vec<Secret>,
@@ -74,12 +74,12 @@ impl SecretScan {
         }
     }
 
-    /// There is none.
+    /// Are there no secrets to search for?
     pub(crate) fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }
 
-    /// Stands a key in this text, or is there too much of it to tell?
+    /// Does this text contain a secret, or is it too large to search?
     pub(crate) fn found_in(&self, text: &[u8]) -> bool {
         text.len().saturating_mul(self.texts.len()) > WORK_MAX
             || self
@@ -89,7 +89,7 @@ impl SecretScan {
     }
 }
 
-/// Stands this token in a text?
+/// Does a text contain this token?
 pub(crate) fn secret_found_in(key: &[u8], text: &[u8]) -> bool {
     key.len() >= LENGTH_MIN && memmem::find(text, key).is_some()
 }
@@ -105,7 +105,7 @@ mod tests {
         SecretScan::of(&draft.check(&Environment::empty()).provider.unwrap())
     }
 
-    /// H3: a key is found however it is written, and so are its companions.
+    /// H3: a key is found in every encoding, and so are its companions.
     #[test]
     fn h3_keys_are_found_in_every_spelling() {
         let keys = scan(

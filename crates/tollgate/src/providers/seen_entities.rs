@@ -1,8 +1,9 @@
-//! The entities that calls were about, for those who look.
+//! The entities that calls have named, for status views.
 //!
-//! Promises: bounded; the first so many are remembered, and a call of a known one takes no lock.
+//! Promises: bounded; the first so many are remembered, and a call for a known entity takes no
+//! lock.
 //!
-//! Never: decides. What is counted of an entity is in the ledger, whether or not it is listed here.
+//! Never: decides. The ledger holds an entity's counts, whether or not it is listed here.
 
 use std::collections::BTreeSet;
 
@@ -10,16 +11,16 @@ use arc_swap::ArcSwap;
 
 use super::CompiledPolicy;
 
-/// Entities that are listed. They come from paths, so there may be any number; a list of more than
-/// this is read by nobody, and each costs a look into the ledger.
+/// The number of listed entities. They come from paths, so their number is unbounded; nobody reads
+/// a longer list, and each entry costs a read of the ledger.
 const ENTITIES_MAX: usize = 256;
 
-/// Entities that calls were about.
+/// Entities that calls have named.
 #[derive(Debug, Default)]
 pub(crate) struct SeenEntities(ArcSwap<BTreeSet<String>>);
 
 impl SeenEntities {
-    /// A call is about this entity.
+    /// Records the entity of a call.
     pub(crate) fn record(&self, plan: &CompiledPolicy, entity: Option<&str>) {
         let Some(entity) = entity.filter(|_| plan.counts_by_entity()) else {
             return;
@@ -37,7 +38,7 @@ impl SeenEntities {
         });
     }
 
-    /// All of them, by name.
+    /// All entities, by name.
     pub(crate) fn names(&self) -> Vec<String> {
         self.0.load().iter().cloned().collect()
     }

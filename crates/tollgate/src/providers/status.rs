@@ -1,9 +1,9 @@
-//! What a provider looks like from outside: limits, waiting, pauses; and what operators want of it.
+//! The status of a provider (limits, waiting, pauses) and the operator's commands to it.
 //!
-//! Promises: looking changes nothing and takes no permit. An order works at once and for every
-//! process that shares the ledger.
+//! Promises: reading the status changes nothing and takes no permit. A command works at once and
+//! for every process that shares the ledger.
 //!
-//! Never: shows a key; keys are told apart by their number in the pool.
+//! Never: shows a key; keys are identified by their number in the pool.
 
 use tollgate_config::provider::Per;
 use tollgate_core::ask::{Priority, ScopeId};
@@ -18,30 +18,30 @@ use super::limit_binding::{CallAttributes, LimitBinding};
 use super::{ActiveProvider, ProviderRegistry};
 use crate::path::fingerprints;
 
-/// One limit and what is left of it.
+/// One limit and what remains of it.
 #[derive(Clone, Debug)]
 pub struct LimitStatus {
     /// Its name in every error.
     pub name: String,
-    /// Its algorithm, in the word of the file; `concurrency` counts calls at a time.
+    /// Its algorithm, in the word of the file; `concurrency` limits concurrent calls.
     pub algorithm: &'static str,
     /// N.
     pub limit: u64,
-    /// The period; zero for calls at a time.
+    /// The period; zero for concurrency.
     pub period: Span,
     /// The part that only urgent calls may use.
     pub reserve: u64,
-    /// Per what it counts.
+    /// What it counts per.
     pub per: Per,
-    /// Which key of the pool, from 1.
+    /// The number of the key in the pool, from 1.
     pub key: Option<usize>,
-    /// What is counted; `None` where that depends on who calls.
+    /// The count; `None` if it depends on the caller.
     pub view: Option<CellView>,
 }
 
 impl ProviderRegistry {
-    /// The state of a provider's health, whether it was started or not: one that sleeps, by an order or
-    /// by what the ledger remembers, is asleep before anybody calls it.
+    /// The health state of a provider, started or not: one that sleeps, by an operator's command or
+    /// by the ledger's record, is asleep before its first call.
     pub async fn state_of(&self, name: &str) -> HealthState {
         let super::RegistryState {
             deps: means,
@@ -64,7 +64,7 @@ impl ActiveProvider {
         self.ledger.now()
     }
 
-    /// Every limit and what is left of it; of limits per entity, those of this one.
+    /// Every limit and what remains of it; of limits per entity, those of this one.
     pub async fn limits(&self, entity: Option<&str>) -> Vec<LimitStatus> {
         let plan = self.policy();
         let mut looks = Vec::new();
@@ -75,7 +75,7 @@ impl ActiveProvider {
                     let look = self.limit_status(meter, entity, None, entity.is_some());
                     looks.push(look.await);
                 }
-                // Without keys of ours it depends on what the client shows.
+                // Without keys of our own it depends on the client's key.
                 Per::ApiKey if fingerprints(&plan).next().is_none() => {
                     looks.push(self.limit_status(meter, None, None, false).await);
                 }
@@ -134,13 +134,13 @@ impl ActiveProvider {
         }
     }
 
-    /// Entities that calls of this process were about, as far as something is counted by entity.
+    /// Entities that calls of this process have named, if limits or cool-downs are per entity.
     #[must_use]
     pub fn entities(&self) -> Vec<String> {
         self.seen_entities.names()
     }
 
-    /// How long its cool-down lasts; of an entity, if it has one of its own.
+    /// The remaining time of its cool-down; of an entity's, if the entity has its own.
     pub async fn cooldown_remaining(&self, entity: Option<&str>) -> Option<Span> {
         let plan = self.policy();
         let mark = fingerprints(&plan).next();
@@ -151,7 +151,7 @@ impl ActiveProvider {
         }
     }
 
-    /// Only the cache answers, because little is left.
+    /// Only the cache responds, because few permits remain.
     pub async fn is_degraded(&self, entity: Option<&str>) -> bool {
         match self.policy().degrade_scope(entity) {
             Some(scope) => matches!(
@@ -162,13 +162,13 @@ impl ActiveProvider {
         }
     }
 
-    /// What the ledger remembers of its health is known when this returns: who has just started it
-    /// would otherwise see it as new.
+    /// Waits until the health that the ledger remembers is applied: a provider that has just
+    /// started would otherwise look new.
     pub async fn sync_health(&self) {
         self.health.sync().await;
     }
 
-    /// An operator wants something. `reset` also ends every cool-down and degrade mode.
+    /// Applies an operator's command. `reset` also ends every cool-down and degrade mode.
     pub fn apply_command(&self, command: Command) {
         self.health.on(HealthEvent::Operator(command));
         if command == Command::Reset {
@@ -179,12 +179,12 @@ impl ActiveProvider {
             self.health
                 .clear_scopes(&own.chain(cooling).collect::<Vec<ScopeId>>(), true);
         }
-        // Whoever waits at a door that has changed must look at it.
+        // Waiting calls must check admission again.
         self.health.notify_waiting();
     }
 
-    /// Ends the cool-down and the degrade mode that hold one entity back. Where keys cool down, not
-    /// entities, it is held back by those: all of them are free again.
+    /// Ends the cool-down and the degrade mode that block one entity. Where keys cool down instead
+    /// of entities, those block it: all of them are freed.
     pub fn reset_entity(&self, entity: &str) {
         let plan = self.policy();
         let keys = fingerprints(&plan).map(Some).chain([None]);
@@ -197,7 +197,7 @@ impl ActiveProvider {
     }
 }
 
-/// The state in which a provider would be started: what the ledger remembers of its health.
+/// The state in which a provider would start: the health that the ledger remembers.
 async fn stored_state(ledger: &Ledger, provider: &str) -> HealthState {
     let view = ledger.try_peek_scope(health_scope(provider)).await;
     match view.filter(|_| ledger.loss().is_none()) {
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
     use crate::providers::Options;
 
-    /// What stands in while the store is lost was told of the cool-down, and is told of its end.
+    /// The local ledger received the cool-down, and it receives its end.
     #[tokio::test]
     async fn a_reset_reaches_the_local_share_ledger_too() {
         let file = "name: x\ndomain: api.example.org\nlimits: [5/1s]\nhealth: off\n";

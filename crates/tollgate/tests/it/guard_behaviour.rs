@@ -1,14 +1,14 @@
-//! What every guard does, wherever it counts: one suite for all backends.
+//! The behaviour of every guard backend: one suite for all of them.
 //!
-//! A backend implements [`Guards`] and calls `guard_behaviours!`; each behaviour becomes a test of
-//! its own. Time is virtual: a backend is told what time it is.
+//! A backend implements [`Guards`] and calls `guard_behaviours!`; each behaviour becomes its own
+//! test. Time is virtual: the suite passes it to the backend.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tollgate::guard::Limit;
 
-/// A place where guards count.
+/// A guard backend.
 pub(crate) trait Guards {
     /// Its smallest step of time: waits may be longer than exact by less than this.
     const GRAIN: Duration;
@@ -28,7 +28,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) cost: i64,
 }
 
-/// What was decided.
+/// The decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     Granted {
@@ -93,7 +93,7 @@ fn wait_of(answer: Decision) -> Duration {
     }
 }
 
-/// C3: each class gives its burst at once, counts down, then refuses for one token's time.
+/// C3: each class grants its burst at once, counts down, then rejects for one token's time.
 pub(crate) fn c3_a_class_gives_its_burst_and_then_its_rate<G: Guards>(guards: &mut G) {
     for (who, limits) in [
         ("ip:a", &IP),
@@ -157,7 +157,7 @@ pub(crate) fn c1_a_slow_bucket_is_not_refilled_by_forgetting<G: Guards>(guards: 
     assert!(granted(one(guards, "ip:a", &limits, DAY)));
 }
 
-/// C2: looking takes nothing and shows fractions.
+/// C2: a peek takes nothing and shows fractions.
 pub(crate) fn c2_looking_takes_nothing_and_shows_fractions<G: Guards>(guards: &mut G) {
     assert_eq!(guards.peek("ip:a", &IP, Duration::ZERO), [5_000_000]);
     for _ in 0..5 {
@@ -172,7 +172,7 @@ pub(crate) fn c2_looking_takes_nothing_and_shows_fractions<G: Guards>(guards: &m
     assert_eq!(guards.peek("ip:a", &IP, MINUTE), [5_000_000]);
 }
 
-/// C11: when the global guard refuses, the address and the user keep their tokens.
+/// C11: when the global guard rejects, the address and the user keep their tokens.
 pub(crate) fn c11_a_refusal_spends_nothing_anywhere<G: Guards>(guards: &mut G) {
     let at = SECOND;
     let global = Ask {
@@ -252,7 +252,7 @@ pub(crate) fn c11_a_key_named_twice_pays_twice<G: Guards>(guards: &mut G) {
     );
 }
 
-/// All limits of one key agree or none is charged; the refusal names the one to wait for.
+/// All limits of one key agree or none is charged; the rejection names the longest wait.
 pub(crate) fn limits_of_one_key_are_decided_together<G: Guards>(guards: &mut G) {
     let limits = [limit(10, SECOND, 10), limit(12, MINUTE, 12)];
     let ask = |cost| {
@@ -273,7 +273,7 @@ pub(crate) fn limits_of_one_key_are_decided_together<G: Guards>(guards: &mut G) 
     assert_eq!(guards.peek("ip:a", &limits, SECOND)[0], 8_000_000);
 }
 
-/// A refusal's time is honest: refused one grain before it, granted at it, never zero.
+/// A rejection's time is exact: rejected one grain before it, granted at it, never zero.
 pub(crate) fn the_time_of_a_refusal_is_exact<G: Guards>(guards: &mut G) {
     let limits = [limit(35, SECOND, 35), limit(1_000, DAY, 100)];
     let mut at = Duration::ZERO;
@@ -293,7 +293,7 @@ pub(crate) fn the_time_of_a_refusal_is_exact<G: Guards>(guards: &mut G) {
     }
 }
 
-/// More than the burst at once can never be granted, and saying so costs nothing.
+/// More than the burst at once can never be granted, and the rejection costs nothing.
 pub(crate) fn a_cost_above_the_burst_is_never_granted<G: Guards>(guards: &mut G) {
     let ask = [Ask {
         who: "ip:a",
@@ -304,7 +304,7 @@ pub(crate) fn a_cost_above_the_burst_is_never_granted<G: Guards>(guards: &mut G)
     assert_eq!(guards.peek("ip:a", &IP, SECOND), [5_000_000]);
 }
 
-/// Cost 0 only looks, also at an empty bucket; a negative cost puts back, never above full.
+/// Cost 0 only peeks, also at an empty bucket; a negative cost puts back, never above full.
 pub(crate) fn cost_zero_looks_and_a_negative_cost_puts_back<G: Guards>(guards: &mut G) {
     let ask = |cost| {
         [Ask {
@@ -339,7 +339,7 @@ pub(crate) fn cost_zero_looks_and_a_negative_cost_puts_back<G: Guards>(guards: &
     );
 }
 
-/// A clock that goes back gives nothing and takes nothing for good.
+/// A clock that goes back grants nothing and takes nothing permanently.
 pub(crate) fn a_clock_that_goes_back_frees_nothing<G: Guards>(guards: &mut G) {
     let at = 10 * MINUTE;
     for _ in 0..5 {
@@ -366,7 +366,7 @@ pub(crate) fn a_clock_that_goes_back_frees_nothing<G: Guards>(guards: &mut G) {
     )));
 }
 
-/// A clock that stepped back for good blocks a key no longer than it takes to fill.
+/// A clock that permanently stepped back blocks a key no longer than its bucket takes to fill.
 pub(crate) fn a_clock_that_stepped_back_blocks_for_a_bounded_time<G: Guards>(guards: &mut G) {
     for _ in 0..5 {
         assert!(granted(one(guards, "ip:a", &IP, DAY)));
@@ -376,7 +376,7 @@ pub(crate) fn a_clock_that_stepped_back_blocks_for_a_bounded_time<G: Guards>(gua
     assert!(granted(one(guards, "ip:a", &IP, MINUTE + retry_in)));
 }
 
-/// Names of different callers, and the same name in different classes, do not meet.
+/// Different callers, and the same name in different classes, have separate buckets.
 pub(crate) fn callers_and_classes_are_apart<G: Guards>(guards: &mut G) {
     let ask = |who| {
         [Ask {
@@ -390,7 +390,7 @@ pub(crate) fn callers_and_classes_are_apart<G: Guards>(guards: &mut G) {
     }
 }
 
-/// A change of limits is neither a reset nor a burst: the tokens at hand stay.
+/// A change of limits is neither a reset nor a burst: the current tokens stay.
 pub(crate) fn a_change_of_limits_keeps_the_tokens_at_hand<G: Guards>(guards: &mut G) {
     let (small, large) = (IP, [limit(1_000, MINUTE, 50)]);
     let spent = [Ask {

@@ -1,4 +1,4 @@
-//! A table that is nearly full lies on pages of its own, and nobody can tell by its decisions.
+//! A table that is nearly full uses huge pages, and its decisions are the same.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tollgate::guard::{GuardPlan, GuardTable, Seed, Tick};
 
 use crate::guard_behaviour::{DAY, IP, SECOND};
 
-/// Keys of a table whose shards are large enough for plots, and not many more.
+/// Keys of a table whose shards are just large enough for regions.
 const MANY: usize = 200_000;
 
 fn at(after: Duration) -> Tick {
@@ -79,7 +79,7 @@ fn shards_that_move_during_a_sweep_lose_or_double_no_debt() {
             scope.spawn(move || {
                 for who in (thread..MANY as u64).step_by(2) {
                     assert!(table.take(names.number(who), plan, at(SECOND)).is_granted());
-                    // Nobody is idle at this moment: the sweep only looks.
+                    // No key is idle at this time: the sweep only visits.
                     if who % 64 == thread {
                         table.sweep(at(SECOND), 512);
                     }

@@ -15,7 +15,7 @@ use tollgate::guard::{Ask, GuardPlan, GuardTable, Seed, Tick};
 
 use crate::guard_behaviour::{DAY, MINUTE, SECOND, limit};
 
-/// Tells the child which row to run, and the parent (as `write`) to keep what it counts.
+/// Tells the child which row to run, and the parent (as `write`) to write the counts.
 const VARIABLE: &str = "TOLLGATE_INSTRUCTIONS";
 
 /// Name of the test below, for the child.
@@ -33,7 +33,7 @@ const TOLERANCE: u64 = 8;
 /// A row: the name of its function, and the function.
 type Row = (&'static str, fn(&Bench));
 
-/// What is counted.
+/// The counted rows.
 const ROWS: [Row; 8] = [
     ("row_known_key_one_limit", row_known_key_one_limit),
     ("row_known_key_three_limits", row_known_key_three_limits),

@@ -38,7 +38,7 @@ impl Guards for Memory {
                 cost: ask.cost,
             })
             .collect();
-        // One ask goes the fast way, several the general one: both are behind the suite.
+        // One ask takes the fast path, several the general one: the suite covers both.
         let outcome = match asks.as_slice() {
             [ask] => self.0.take_cost(*ask, now),
             several => self.0.take_all(several, now).expect("few asks"),

@@ -9,7 +9,7 @@ use tollgate::guard::{Ask, GuardPlan, GuardTable, Limit, Outcome, Seed, Tick};
 
 use crate::guard_oracle::{Oracle, Truth};
 
-/// One thing that happens.
+/// One event.
 #[derive(Clone, Debug)]
 enum Step {
     /// These keys with these costs, decided as one.
@@ -53,7 +53,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The table under test, and where its clock stands relative to the oracle's.
+/// The table under test, and the difference between its clock and the oracle's.
 struct Subject {
     table: GuardTable,
     plans: Vec<GuardPlan>,
@@ -168,7 +168,7 @@ proptest! {
     }
 
     /// A clock that jumps anywhere never makes the table grant what exact buckets on the furthest
-    /// time ever seen would refuse.
+    /// time ever seen would reject.
     #[test]
     fn a_jumping_clock_never_frees_tokens(
         limits in prop::collection::vec(limit(), 1..4),
@@ -179,7 +179,8 @@ proptest! {
         let (mut now, mut furthest) = (1 << 40, 0);
         let shortest = limits.iter().map(|limit| limit.period.as_nanos()).min().unwrap_or(0);
         for (back, by) in jumps {
-            // Steps back of up to a period: more is a clock that was set, told apart elsewhere.
+            // Steps back of up to a period: more is a clock that was set back, which another test
+            // covers.
             let by = by % u64::try_from(shortest).expect("short periods").max(1);
             now = if back { now.max(furthest) - by } else { now + by };
             furthest = furthest.max(now);

@@ -1,9 +1,9 @@
-//! The truth about buckets, kept independently of the table: brute force in exact integers.
+//! The oracle for buckets, independent of the table: brute force in exact integers.
 //!
 //! Promises: no rounding at all. A bucket counts in units of which a token is `period_ns` and a
-//! nanosecond of refill is `limit`; nothing is ever forgotten or divided.
+//! nanosecond of refill is `limit`; nothing is ever evicted or divided.
 //!
-//! Never: shares code or representation with what it judges.
+//! Never: shares code or representation with the code under test.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct Bucket {
     limit: Limit,
 }
 
-/// What the oracle says about a decision.
+/// The oracle's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Truth {
     Granted { remaining: u32 },
@@ -57,7 +57,7 @@ impl Bucket {
         } else if units > self.capacity() {
             return Truth::Never;
         } else {
-            // Overdrawn if refused: the oracle puts everything back as it was.
+            // Overdrawn if rejected: the oracle restores everything.
             self.missing += units;
         }
         let Some(room) = self.capacity().checked_sub(self.missing) else {
@@ -79,7 +79,7 @@ pub(crate) struct Oracle {
 }
 
 impl Oracle {
-    /// All asks or none; of several refusals the longest wait.
+    /// All asks or none; of several rejections the longest wait.
     pub(crate) fn take(&mut self, asks: &[(u64, &[Limit], i64)], now: u64) -> Truth {
         let before = self.keys.clone();
         let mut truth = Truth::Granted {

@@ -1,4 +1,4 @@
-//! A restart through a snapshot forgets no debt, and damaged bytes are refused.
+//! A restart through a snapshot loses no debt, and damaged bytes are rejected.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Bounds of the table: keys, plans, asks, the sweep, and what is refused when it is full.
+//! Bounds of the table: keys, plans, asks, the sweep, and rejections when it is full.
 
 use std::time::Duration;
 
@@ -68,8 +68,8 @@ fn a_full_table_makes_room_where_a_key_is_idle() {
     for who in 0..100 {
         table.take(keys.number(who), &plan, at(SECOND));
     }
-    // A minute later all of them are full again. Rooms are found shard by shard, so some
-    // strangers still share; the table never holds more than it may, and shares less and less.
+    // A minute later all of them are full again. Room is found shard by shard, so some new keys
+    // still share; the table never holds more than its bound, and shares less and less.
     let later = at(10 * MINUTE);
     for who in 100..2_000 {
         table.take(keys.number(who), &plan, later);

@@ -8,7 +8,7 @@ use tollgate::guard::{Ask, GuardTable, Seed, Tick};
 use crate::guard_behaviour::{DAY, MINUTE, SECOND, limit};
 use crate::guard_oracle::{Bucket, Truth};
 
-/// More threads than the two cores of a small machine, so that holders lose their core.
+/// More threads than the two cores of a small machine, so that lock holders are preempted.
 const THREADS: u64 = 4;
 
 fn table() -> GuardTable {
@@ -52,8 +52,8 @@ fn c11_in_any_interval_threads_get_at_most_burst_and_rate() {
         let granted = |now: &u64| table.take(key, &plan, Tick::from_nanos(*now)).is_granted();
         ticks.filter(granted).collect::<Vec<u64>>()
     };
-    // 40 virtual seconds in all: a thread that loses its core is stale by less than the minute
-    // after which the table takes a clock for one that was set back.
+    // 40 virtual seconds in all: a preempted thread is stale by less than the minute after which
+    // the table treats a clock as set back.
     let mut grants: Vec<u64> = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(take)).collect();
         threads
@@ -78,7 +78,7 @@ fn c11_in_any_interval_threads_get_at_most_burst_and_rate() {
 }
 
 /// C11: two keys decided as one, named in either order by different threads, while others decide
-/// them alone, look and sweep: it ends, and both keys paid for exactly what was granted.
+/// them alone, peek and sweep: it ends, and both keys paid for exactly what was granted.
 #[test]
 fn c11_decisions_on_several_keys_are_atomic_and_end() {
     const BURST: u32 = 1_000_000;

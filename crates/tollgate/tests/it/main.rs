@@ -1,4 +1,4 @@
-//! All integration tests of the crate in one program: linking is what costs.
+//! All integration tests of the crate in one program, because linking is expensive.
 
 mod guard_behaviour;
 mod guard_huge_pages;

@@ -1,4 +1,5 @@
-//! The permit stage under paused time: who is woken, when, and what happens to those who leave.
+//! The permit stage under paused time: which calls wake, when, and what happens to those that
+//! leave.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -202,7 +203,7 @@ async fn a_permit_that_was_decided_but_not_taken_goes_to_the_next() {
         tokio::task::yield_now().await;
         drop(unused);
         assert_eq!(stage.used().await, 0);
-        // The driver hears of it and decides, and nobody polls for the answer.
+        // The driver receives it and decides, and nobody polls for the result.
         for _ in 0..4 {
             tokio::task::yield_now().await;
         }

@@ -16,7 +16,7 @@ use tollgate_ledger::{Clock, Ledger};
 
 const PERIOD: Span = Span::from_secs(10);
 
-/// Callers that want a permit under whatever limit holds, and when each got it.
+/// Callers that want a permit under the current limit, and when each got it.
 #[derive(Clone)]
 struct Waiters {
     ledger: Ledger,
@@ -64,7 +64,7 @@ impl Waiters {
         }
     }
 
-    /// One caller: asks again for as long as it is recalled, and is answered at once.
+    /// One caller: asks again for as long as it is recalled, and gets its response at once.
     fn join(&self, number: usize) {
         let crowd = self.clone();
         let seniority = self.permits.new_seniority();
@@ -89,7 +89,7 @@ impl Waiters {
         self.permits.replace(GateSettings::default());
     }
 
-    /// The most that went in any window that ends after `from`.
+    /// The most grants in any window that ends after `from`.
     fn max_in_window(&self, from: Micros) -> usize {
         let went = self.granted.lock();
         let ends = went.iter().map(|(_, at)| *at).filter(|at| *at > from);
@@ -101,8 +101,8 @@ impl Waiters {
     }
 }
 
-/// R-A13: lowered from 10 to 2 while 30 wait: from then on never more than two in any window, with
-/// what went before counted, in the order of arrival, and everybody goes in the end.
+/// R-A13: lowered from 10 to 2 while 30 wait: from then on never more than two in any window,
+/// earlier grants included, in the order of arrival, and every call goes in the end.
 #[tokio::test(start_paused = true)]
 async fn a_lower_limit_applies_to_waiting_calls_and_resets_nothing() {
     let crowd = Waiters::new(10);
@@ -131,8 +131,8 @@ async fn a_lower_limit_applies_to_waiting_calls_and_resets_nothing() {
     assert_eq!(order, (0..40).collect::<Vec<_>>());
 }
 
-/// R-A13: a hundred changes up and down while calls wait and come: never more than the highest limit
-/// that held in the window, and nobody is lost.
+/// R-A13: a hundred changes up and down while calls wait and arrive: never more than the highest
+/// limit that held in the window, and no call is lost.
 #[tokio::test(start_paused = true)]
 async fn limits_hold_while_they_keep_changing() {
     let crowd = Waiters::new(5);
@@ -155,8 +155,8 @@ async fn limits_hold_while_they_keep_changing() {
     );
 }
 
-/// R-A13: who arrives in the very instant of the change does not get past those who were called back,
-/// although a raised limit has room for it at once.
+/// R-A13: a call that arrives in the very instant of the change does not overtake the recalled
+/// ones, although a raised limit has room for it at once.
 #[tokio::test(start_paused = true)]
 async fn a_call_arriving_during_a_change_queues_behind_waiting_calls() {
     let crowd = Waiters::new(10);
@@ -166,7 +166,7 @@ async fn a_call_arriving_during_a_change_queues_behind_waiting_calls() {
     advance(Duration::from_secs(1)).await;
     assert_eq!(crowd.granted.lock().len(), 10);
     crowd.change(20);
-    // Nobody who was called back has run yet.
+    // No recalled call has run yet.
     crowd.join(40);
     for _ in 0..400 {
         advance(Duration::from_millis(100)).await;
