@@ -31,6 +31,7 @@ mod credential; // with which key or token?
 mod account; //   the credentials that tokens are fetched for
 mod token; //   the current token, and the calls that wait for the next
 mod login; //   the call that fetches a token
+mod unsendable; //   settings whose values cannot be sent
 mod connect; // is there a connection?
 mod acquire; // permit: what to request from the gate, and what its verdict means
 mod attempt_guard; //   reports the end of an attempt to health
@@ -56,6 +57,7 @@ pub use route::{Call, CallOptions, Target};
 pub(crate) use send::{auth_headers, is_keyless_header};
 pub(crate) use store::Recorder;
 pub(crate) use token::Tokens;
+pub(crate) use unsendable::{Unsendable, unsendable_settings};
 pub(crate) use writes::Writes;
 
 use std::sync::Arc;

@@ -20,10 +20,10 @@ use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
 
 use super::learn::UpstreamResponse;
-use super::query;
 use super::retry::{self, AttemptError, RetryState};
 use super::route::Route;
 use super::token::{self, HeldToken};
+use super::{query, unsendable};
 use crate::Error;
 use crate::event::LogEvent;
 use crate::providers::{CompiledPolicy, fingerprint};
@@ -60,6 +60,7 @@ pub(crate) struct SuspendedKeys {
 
 /// Chooses the credential of an attempt.
 pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Credential, Error> {
+    unsendable::check_headers(route, policy)?;
     if !uses_own_key(route, policy) {
         return Ok(Credential {
             source: CredentialSource::Client,
@@ -72,6 +73,7 @@ pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Cre
         return with_token(route, policy).await;
     }
     let index = best_key(route, policy).await;
+    unsendable::check_key(policy, index)?;
     Ok(Credential {
         source: CredentialSource::Key(index),
         fingerprint: fingerprint_of(policy, index).cloned(),
@@ -102,9 +104,7 @@ async fn with_token(route: &Route, policy: &CompiledPolicy) -> Result<Credential
     loop {
         let index = best_key(route, policy).await;
         let Some(account) = policy.accounts.get(index).or(policy.accounts.first()) else {
-            return Err(Error::Malformed(
-                "the provider has no account to log in with",
-            ));
+            return Err(unsendable::account_missing(policy));
         };
         remaining = remaining.saturating_sub(1);
         match token::acquire(route, policy, account).await {

@@ -24,7 +24,7 @@ use super::credential::{Credential, CredentialSource};
 use super::learn::{self, UpstreamResponse};
 use super::retry::{AttemptError, FREE_RETRIES_MAX, RetryState};
 use super::route::Route;
-use super::{acquire, connect, send};
+use super::{acquire, connect, send, unsendable};
 use crate::body::ReplyBody;
 use crate::error::NoToken;
 use crate::providers::ActiveProvider;
@@ -168,7 +168,7 @@ async fn send_login(
 ) -> Result<LoginResponse, LoginError> {
     let headers = post
         .headers()
-        .ok_or_else(|| LoginError::new(provider, NoToken::Missing, None))?;
+        .ok_or_else(|| misconfigured(provider, account))?;
     let mut route = Route::post(provider.clone(), to, headers, Bytes::from(post.body));
     let credential = Credential {
         source: CredentialSource::Client,
@@ -181,6 +181,10 @@ async fn send_login(
             Err(AttemptError::Again | AttemptError::OtherKey) => {}
             Err(AttemptError::Fault { fault, .. }) => {
                 return Err(LoginError::new(provider, NoToken::NoResponse(fault), None));
+            }
+            // The caller had no part in this request.
+            Err(AttemptError::Stop(Error::Malformed(_))) => {
+                return Err(misconfigured(provider, account));
             }
             Err(AttemptError::Stop(error)) => {
                 let retry_after = match &error {
@@ -199,6 +203,14 @@ async fn send_login(
         NoToken::NoResponse(Fault::Reset),
         None,
     ))
+}
+
+/// The provider file describes a login that cannot be sent: only another file fixes it.
+fn misconfigured(provider: &ActiveProvider, account: &Account) -> LoginError {
+    LoginError {
+        error: unsendable::login_error(&provider.name, &account.method),
+        trouble: RenewalError::Permanent,
+    }
 }
 
 /// The stages of an attempt, without `credential`, which waits for this login.

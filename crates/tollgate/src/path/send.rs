@@ -28,7 +28,7 @@ use super::connect;
 use super::credential::{Credential, CredentialSource};
 use super::retry::{AttemptError, RetryState};
 use super::route::Route;
-use super::{merge, query};
+use super::{merge, query, unsendable};
 use crate::body::{Outgoing, Payload, Upload};
 use crate::error::Stage;
 use crate::event::LogEvent;
@@ -252,12 +252,14 @@ fn build_request(
                 }
                 None => {
                     let key = key.map(|key| &key.secret);
-                    attach_all(&policy.provider.auth, key, &mut headers, &mut query)?;
+                    attach_all(&policy.provider.auth, key, &mut headers, &mut query)
+                        .map_err(|error| unsendable::key_error(policy, *index, &error))?;
                 }
             }
         }
         CredentialSource::Token(held) => {
-            let value = secret_value("Bearer ", held.token.expose())?;
+            let value = secret_value("Bearer ", held.token.expose())
+                .map_err(|_| unsendable::token_error(policy))?;
             headers.insert(AUTHORIZATION, value);
         }
     }
@@ -278,7 +280,7 @@ fn build_request(
     let mut request = Request::new(route.payload.outgoing());
     *request.method_mut() = route.method.clone();
     *request.uri_mut() = PathAndQuery::from_maybe_shared(Bytes::from(target))
-        .map_err(|_| Error::Malformed("the path and query are not a valid request target"))?
+        .map_err(|_| unsendable::target_error(route, policy, credential))?
         .into();
     *request.headers_mut() = headers;
     Ok(request)
@@ -307,24 +309,50 @@ pub(crate) fn is_keyless_header(name: &str) -> bool {
 /// are not sent as headers.
 pub(crate) fn auth_headers(auth: &Auth, key: &Secret) -> Option<Vec<(HeaderName, HeaderValue)>> {
     let (mut headers, mut query) = (HeaderMap::new(), None);
-    attach_all(auth, Some(key), &mut headers, &mut query).ok()?;
+    attach_all(auth, Some(key), &mut headers, &mut query).ok()?; // `unsendable` says why
     let each = headers.iter();
     let each = each.map(|(name, value)| (name.clone(), value.clone()));
     query.is_none().then(|| each.collect())
 }
 
+/// A key or a companion that cannot be sent.
+#[derive(Debug)]
+pub(super) struct AttachError {
+    /// The name of the companion in `auth.also`; `None` = the key itself.
+    pub(super) companion: Option<String>,
+    pub(super) fault: HeaderFault,
+}
+
+/// Why a name and a value are not a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeaderFault {
+    /// The name is none.
+    Name,
+    /// The value has a character that a header cannot hold.
+    Value,
+}
+
 /// Adds a key and its companions.
-fn attach_all(
+pub(super) fn attach_all(
     auth: &Auth,
     key: Option<&Secret>,
     headers: &mut HeaderMap,
     query: &mut Option<String>,
-) -> Result<(), Error> {
-    if let Some(key) = key {
-        attach(&auth.style, None, key.expose(), headers, query)?;
-    }
-    for (name, key) in &auth.also {
-        attach(&auth.style, Some(name), key.expose(), headers, query)?;
+) -> Result<(), AttachError> {
+    let keys = key.map(|key| (None, key)).into_iter();
+    let companions = auth.also.iter().map(|(name, key)| (Some(name), key));
+    for (name, key) in keys.chain(companions) {
+        attach(
+            &auth.style,
+            name.map(String::as_str),
+            key.expose(),
+            headers,
+            query,
+        )
+        .map_err(|fault| AttachError {
+            companion: name.cloned(),
+            fault,
+        })?;
     }
     Ok(())
 }
@@ -337,7 +365,7 @@ fn attach(
     key: &str,
     headers: &mut HeaderMap,
     query: &mut Option<String>,
-) -> Result<(), Error> {
+) -> Result<(), HeaderFault> {
     let (at, value) = match style {
         AuthStyle::Query { name: own } => {
             *query = Some(query::with_parameter(
@@ -363,16 +391,15 @@ fn attach(
         },
         AuthStyle::None | AuthStyle::OAuth2(_) | AuthStyle::Login(_) => return Ok(()),
     };
-    let at = HeaderName::try_from(at)
-        .map_err(|_| Error::Malformed("the name of the key's header is not valid"))?;
+    let at = HeaderName::try_from(at).map_err(|_| HeaderFault::Name)?;
     headers.insert(at, value);
     Ok(())
 }
 
 /// A value that no debug output shows.
-fn secret_value(prefix: &str, secret: &str) -> Result<HeaderValue, Error> {
-    let mut value = HeaderValue::try_from(format!("{prefix}{secret}"))
-        .map_err(|_| Error::Malformed("the key contains a character that a header cannot hold"))?;
+pub(super) fn secret_value(prefix: &str, secret: &str) -> Result<HeaderValue, HeaderFault> {
+    let mut value =
+        HeaderValue::try_from(format!("{prefix}{secret}")).map_err(|_| HeaderFault::Value)?;
     value.set_sensitive(true);
     Ok(value)
 }
