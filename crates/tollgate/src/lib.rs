@@ -3,7 +3,7 @@
 //! A [`ProviderRegistry`] over a ledger, and [`path::call`]: that is all of it. The daemon adds
 //! addresses and files.
 //!
-//! Promises: needs no daemon, and no clock except its ledger's (guards have their own).
+//! Promises: needs no daemon, and no clock except its ledger's.
 //!
 //! Never: reads a configuration file; providers come in checked.
 
@@ -12,7 +12,6 @@ pub mod cache;
 pub mod error;
 pub mod event;
 mod failpoint;
-pub mod guard;
 pub mod path;
 mod permit;
 pub mod pool;
