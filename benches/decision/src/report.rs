@@ -1,6 +1,6 @@
-//! What was found: figures of each process, their medians, and the document made of them.
+//! The results: figures of each process, their medians, and the assembled document.
 //!
-//! Beside a document `docs/benchmarks.md` a part has the figures of every process that measured it in
+//! For a document `docs/benchmarks.md` a part has the figures of every process that measured it in
 //! `docs/benchmarks/results/decision-PART.json`. The document is assembled from all of them, so a
 //! part that is measured alone leaves all other rows as they are.
 
@@ -43,7 +43,7 @@ pub struct Table {
     /// Name, unit and decimals of each column.
     pub columns: Vec<(String, String, usize)>,
     pub rows: Vec<(String, Vec<f64>)>,
-    /// Said below the table.
+    /// The text below the table.
     pub note: String,
 }
 
@@ -64,7 +64,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Adds what one more process found, and tells whoever is watching.
+    /// Adds the results of one more process and prints them.
     pub fn add(&mut self, found: Report) {
         for goal in &found.goals {
             let Goal {

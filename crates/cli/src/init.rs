@@ -1,7 +1,8 @@
-//! `tollgate init`: a first tollgate.yaml, with the keys that are found in the environment or asked for.
+//! `tollgate init`: a first tollgate.yaml, with the keys that are found in the environment or asked
+//! for.
 //!
-//! Promises: never overwrites a file unless told to; never writes a key into it, only the name of the
-//! variable or the file that holds it. Prints each base URL to use instead of the provider's.
+//! Promises: overwrites a file only with `--force`; never writes a key into it, only the name of
+//! the variable or the file that holds it. Prints each base URL to use instead of the provider's.
 //!
 //! Never: makes a call.
 
@@ -18,7 +19,7 @@ use tollgate_config::problem::nearest;
 use tollgate_config::provider::AuthStyle;
 use tollgate_config::{Config, Environment, Sources, disk};
 
-/// Where it is written: here, where `serve` finds it.
+/// The file to write, in the folder where `serve` finds it.
 const FILE: &str = "tollgate.yaml";
 
 const EXAMPLES: &str = "\
@@ -40,7 +41,7 @@ pub(crate) struct Init {
 }
 
 impl Init {
-    /// Writes the file and tells what to do next.
+    /// Writes the file and prints the next steps.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let world = disk::environment();
         let chosen = self.chosen(&world);
@@ -72,7 +73,7 @@ impl Init {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Where its key is: found, or asked for.
+    /// Where its key is: found in a variable, or prompted for.
     fn key(&self, preset: &Preset, world: &Environment<'_>) -> anyhow::Result<KeySource> {
         let usual = preset.usual_variables().into_iter().next();
         if let Some(name) = variable(preset, world) {
@@ -95,7 +96,7 @@ impl Init {
         Ok(KeySource::File(path.display().to_string()))
     }
 
-    /// Those that are named, or those whose keys are there.
+    /// The named presets, or those whose keys are in the environment.
     fn chosen(&self, world: &Environment<'_>) -> Vec<&'static Preset> {
         if !self.presets.is_empty() {
             let mut chosen: Vec<&'static Preset> = Vec::new();
@@ -117,9 +118,9 @@ enum KeySource {
     Variable(String),
     /// In this file.
     File(String),
-    /// Nowhere yet; this variable would be the usual place.
+    /// Nowhere yet; this is the usual variable.
     Missing(String),
-    /// There is none.
+    /// The provider needs no key.
     NotNeeded,
 }
 
@@ -171,7 +172,7 @@ listen: 127.0.0.1:4290
     text
 }
 
-/// The host below which each user has one of their own, if that is all it has.
+/// The parent host of a provider that gives each user a host of their own.
 fn wildcard_host(preset: &Preset) -> Option<String> {
     let provider = preset.provider(None, &Environment::empty()).provider?;
     provider

@@ -88,8 +88,8 @@ impl Config {
         crate::load::load(sources, world)
     }
 
-    /// The valid settings of tollgate.yaml, variables and flags, with no provider. A client finds the
-    /// daemon by it although one of the daemon's files is broken.
+    /// The valid settings of tollgate.yaml, variables and flags, with no provider. Clients find the
+    /// daemon by them although one of its files is broken.
     #[must_use]
     pub fn without_providers(sources: &Sources, world: &Environment<'_>) -> Config {
         crate::load::without_providers(sources, world)

@@ -46,7 +46,7 @@ fn expand_as(
                     place: node.place.clone(),
                     path: path.to_owned(),
                     what: format!("the environment variable `{name}` is not set"),
-                    remedy: "export it, or write `${NAME:-otherwise}`".to_owned(),
+                    remedy: "export it, or write `${NAME:-default}`".to_owned(),
                 });
                 // One problem is enough: a later check must not also report a wrong type.
                 node.value = Value::Null;

@@ -1,9 +1,9 @@
-//! When the providers are down: the planned outage, and those that a key made.
+//! When the providers are down: the planned outage, and those that a key started.
 //!
-//! Promises: both sides are struck at the same moments; what counts as "outside the outage" is decided
-//! here and nowhere else.
+//! Promises: both sides have outages at the same moments; only this module decides what counts as
+//! "outside the outage".
 //!
-//! Never: strikes. The providers do.
+//! Never: causes an outage. The providers do.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tollgate_core::time::{Micros, Span};
 
 use super::LIMIT;
 
-/// Seconds after an outage that are left out of the quota's use: health tests first.
+/// Seconds after an outage that do not count in quota use: health probes first.
 const AFTERMATH: u64 = 4;
 
 /// Seconds after an outage until users click again.

@@ -12,14 +12,14 @@ use tollgate_sim::rule::Unit;
 use super::clients::ClientGroup;
 use super::outages::Outages;
 
-/// What one side came to.
+/// The score of one side.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Side {
-    /// Refusals by the provider.
+    /// 429s from the provider.
     pub(super) violations: usize,
     /// Most arrivals in any second.
     pub(super) most: u64,
-    /// Of what was allowed, in thousandths; `None` while no whole second counts.
+    /// The used part of the quota, in thousandths; `None` while no whole second counts.
     pub(super) used: Option<u64>,
     pub(super) click_p99: Option<Span>,
     pub(super) into_outage: usize,
@@ -46,8 +46,8 @@ pub(super) fn score(provider: &SimProvider, crowd: &ClientGroup, trouble: &Outag
     }
 }
 
-/// Accepted calls of what was allowed, in thousandths: whole seconds up to the last arrival, those of
-/// outages left out, and the first one, which starts at rest.
+/// Accepted calls as a part of the quota, in thousandths: whole seconds up to the last arrival,
+/// without those of outages and without the first one, which starts idle.
 fn used(judge: &Judge, trouble: &Outages) -> Option<u64> {
     let accepted = judge.arrivals().iter().filter(|arrival| arrival.accepted);
     let seconds: Vec<u64> = accepted.map(|arrival| trouble.second(arrival.at)).collect();

@@ -1,8 +1,9 @@
-//! The two sides: twin providers, the gateway before one of them, and a crowd at each.
+//! The two sides: twin providers, the gateway in front of one of them, and a client group for each.
 //!
-//! Promises: both providers are alike and meet the same trouble; both crowds ask the same.
+//! Promises: both providers are identical and have the same outages; both client groups send the
+//! same calls.
 //!
-//! Never: tells the gateway's side anything that the other is not told.
+//! Never: gives the gateway's side any information that the other side does not get.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,13 +26,13 @@ use super::outages::Outages;
 use super::score::{Side, score};
 use super::{LIMIT, RunLength};
 
-/// Where the README says it listens; another port if this one is taken.
+/// The address in the README; another port if this one is in use.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:4290";
 
 /// Calls of a user burst.
 const BURST: u64 = 10;
 
-/// States of health that are remembered for the screen: three outages' worth.
+/// The most health states that the screen shows: those of three outages.
 const STATES_MAX: usize = 9;
 
 /// See the module.
@@ -43,7 +44,7 @@ pub(super) struct Twins {
     gateway: Gateway,
     gateway_address: SocketAddr,
     outages: Outages,
-    /// Health as it went, repeats left out.
+    /// The history of health states, without repeats.
     states: Mutex<Vec<HealthState>>,
 }
 
@@ -96,7 +97,7 @@ impl Twins {
         [0, 1].map(|side| score(&self.providers[side], &self.clients[side], &self.outages))
     }
 
-    /// What only Tollgate can say.
+    /// The state that only Tollgate knows.
     pub(super) fn now(&self) -> GovernedStatus {
         let mut states = self.states.lock();
         let mut waiting = 0;
@@ -123,7 +124,7 @@ impl Twins {
         self.inject(&format!("outage {from}s..{to}s 503"))
     }
 
-    /// Both providers halve their limit, and tell it by header only.
+    /// Both providers halve their limit, and announce it by header only.
     pub(super) fn halve(&self) -> anyhow::Result<()> {
         self.outages.halve(wall());
         self.inject("limit 0 halve now")
@@ -136,7 +137,7 @@ impl Twins {
         Ok(())
     }
 
-    /// Both sides get clicks at once.
+    /// Both sides get a burst of clicks.
     pub(super) fn burst(&mut self) {
         for crowd in &self.clients {
             crowd.clone().click(BURST);
@@ -155,7 +156,7 @@ fn wall() -> Micros {
     Micros(Clock::System.now().wall.0)
 }
 
-/// The usual port if it is free.
+/// Listens on the default port if it is free.
 async fn open_gateway(gateway: &mut Gateway) -> anyhow::Result<SocketAddr> {
     let usual: SocketAddr = DEFAULT_ADDRESS.parse().context("an address")?;
     if let Ok(listening) = gateway.listen(usual, ListenerKind::All).await {
@@ -166,9 +167,9 @@ async fn open_gateway(gateway: &mut Gateway) -> anyhow::Result<SocketAddr> {
     Ok(listening.context("no free port")?.address)
 }
 
-/// A strict provider with a round trip of some 3 ms: on a window of 1 s a slower one could not be
+/// A strict provider with a round trip of some 3 ms: with a window of 1 s a slower one could not be
 /// used to 99 %. One wait of 2 ms, because each wait is rounded up to the timer's next millisecond:
-/// three of 1 ms may be 6.
+/// three waits of 1 ms may take 6 ms.
 async fn provider(trouble: &Outages) -> anyhow::Result<SimProvider> {
     let ms = Span::from_millis(2);
     let (from, to) = trouble.latest();

@@ -1,8 +1,8 @@
 //! How a key is attached to a call.
 //!
-//! Promises: one way at a time; a login or OAuth 2 block that comes out is complete.
+//! Promises: one auth method at a time; a checked login or OAuth 2 block is complete.
 //!
-//! Never: attaches anything. That is `send`'s, and only for the provider's own hosts.
+//! Never: attaches anything. `send` does, and only for the provider's own hosts.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ use crate::raw::{Node, Value};
 use crate::secret::{Environment, Secret, expand_with};
 use crate::setting::open;
 
-/// Fields that choose the way.
+/// Fields that select the auth method.
 pub(super) const STYLES: &[&str] = &["query", "header", "bearer", "basic", "oauth2", "login"];
 
 /// A token that lasts a day is what providers with logins give; refreshing five minutes early
@@ -49,7 +49,7 @@ pub(super) fn auth(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut 
     auth.replace = block.read("replace", problems).unwrap_or(true);
     if let Some(at) = block.get("also") {
         for (name, _, value) in at.entries(problems) {
-            // Parameters and fields of a form have any name; a header has not.
+            // Query parameters and form fields may have any name; a header may not.
             let is_header = matches!(
                 auth.style,
                 AuthStyle::Header { .. } | AuthStyle::Bearer | AuthStyle::Basic
@@ -102,7 +102,7 @@ fn style(
     login(&at, world, problems).map(AuthStyle::Login)
 }
 
-/// What stands before the key in its header; as little as a header itself may it hold a line break.
+/// The text before the key in its header; like a header it must not contain a line break.
 fn prefix(block: &Fields<'_>, problems: &mut Problems) -> Option<String> {
     let at = block.get("prefix")?;
     let text = at.text(problems)?.to_owned();
@@ -144,8 +144,7 @@ fn oauth2(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Opti
     })
 }
 
-/// Where credentials are posted. That they travel in the clear is told, unless they stay on this
-/// machine.
+/// Where credentials are posted. Warns if they are sent without TLS to another machine.
 fn credential_url(block: &Fields<'_>, name: &str, problems: &mut Problems) -> Option<Upstream> {
     let at = block.get(name)?;
     let url = endpoint::exact_url(&at, problems)?;
@@ -194,8 +193,8 @@ fn require(at: &At<'_>, block: &Fields<'_>, names: &[&str], problems: &mut Probl
     }
 }
 
-/// What is posted: written as text, or as a block that becomes JSON. A variable is filled in as one
-/// value, whatever letters it has: it cannot end its text and begin another field.
+/// The body to post: written as text, or as a block that becomes JSON. A variable is inserted as
+/// one escaped value: whatever characters it has, it cannot add another field.
 fn body(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Option<Secret> {
     let Some(text) = at.node.text() else {
         let mut json = String::new();
@@ -210,7 +209,7 @@ fn body(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Option
         .map(Secret::new)
 }
 
-/// Every value as a JSON string, because a key of digits is still a text.
+/// Every value as a JSON string, because a key of digits is still text.
 fn write_json(
     node: &Node,
     at: &At<'_>,
@@ -255,7 +254,7 @@ fn quote(text: &str, json: &mut String) {
     json.push('"');
 }
 
-/// A text as it stands between the quotes of JSON.
+/// A text with the escapes that a JSON string needs.
 fn json_escape(text: &str) -> String {
     let mut json = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -270,7 +269,7 @@ fn json_escape(text: &str) -> String {
     json
 }
 
-/// A text as it stands in a form.
+/// A text with the escapes that a form needs.
 fn form_encode(text: &str) -> String {
     let mut form = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,7 +1,7 @@
-//! Keys and headers: looked up, taken out of sight, never repeated.
+//! Keys and headers: resolved, made secret, never repeated.
 //!
-//! Promises: a key that cannot be found is an error that names where it was looked for, and nothing
-//! of its value; a key file that others can read is a warning (H3).
+//! Promises: a key that cannot be found is an error that names its variable or file, and nothing of
+//! its value; a key file that other users can read is a warning (H3).
 //!
 //! Never: lets a control character into a header.
 
@@ -50,7 +50,7 @@ pub(crate) fn keys(
     keys
 }
 
-/// Headers to send where the caller sends none. Their values may be keys, so they are treated so.
+/// Headers to send where the caller sends none. Their values may be keys, so they are secrets.
 pub(crate) fn headers(
     fields: &Fields<'_>,
     world: &Environment<'_>,
@@ -99,7 +99,7 @@ pub(crate) fn secret(
     Some(Secret::new(text))
 }
 
-/// What a text stands for.
+/// Resolves a text: its variables, or the file that it names.
 pub(super) fn resolve(
     at: &At<'_>,
     text: &str,
@@ -114,7 +114,7 @@ pub(super) fn resolve(
     }
 }
 
-/// A variable is missing: its name may be told.
+/// Reports a missing variable by name; the name is not secret.
 pub(super) fn not_set(at: &At<'_>, name: &str, problems: &mut Problems) {
     let what = format!("the environment variable `{name}` is not set");
     problems.push(at.error(&what, "export it, or put it into the file of --env-file"));
@@ -126,7 +126,7 @@ fn from_file(
     world: &Environment<'_>,
     problems: &mut Problems,
 ) -> Option<String> {
-    // As for all paths in files, the folder of the file that names it counts.
+    // Like all paths in files, it is relative to the folder of the file that names it.
     let path = crate::load::gather::resolve_path(&at.node.place.file, path);
     match (world.read_file)(&path) {
         Ok(file) => {

@@ -1,7 +1,7 @@
-//! Assembling: one configuration from all that was gathered, with the old one to fall back on.
+//! Assembles one configuration from everything gathered, with the old one as a fallback.
 //!
-//! Promises: with nothing old, whatever is wrong is an error; with something old, what is wrong is
-//! refused piece by piece and the old piece stays. The result never mixes two versions of one file.
+//! Promises: without an old configuration every error fails the load; with one, each invalid file
+//! is rejected and its old version stays. The result never mixes two versions of one file.
 //!
 //! Never: changes the old configuration.
 
@@ -24,7 +24,7 @@ pub(super) struct Assembled {
     pub(super) rejected: Problems,
 }
 
-/// Reads everything; `old` is what to fall back on.
+/// Reads everything; `old` is the fallback.
 pub(super) fn assemble(
     sources: &Sources,
     world: &Environment<'_>,
@@ -88,7 +88,7 @@ pub(super) fn assemble(
     }
 }
 
-/// tollgate.yaml with variables and flags over it; what is wrong with it has its default.
+/// tollgate.yaml with variables and flags over it; an invalid field has its default.
 pub(super) fn without_providers(sources: &Sources, world: &Environment<'_>) -> Config {
     let (mut said, mut refused) = (Problems::default(), Problems::default());
     let env = variables(sources, world, &mut said).unwrap_or_default();
@@ -102,8 +102,8 @@ pub(super) fn without_providers(sources: &Sources, world: &Environment<'_>) -> C
     base.settings.config
 }
 
-/// Remembers which files are read: one that holds a key is a part of the configuration, and is watched
-/// like the others.
+/// Records which files are read: a file that holds a key is part of the configuration and is
+/// watched like the others.
 fn record_reads<'a>(
     read: &'a RefCell<Vec<String>>,
     world: &'a Environment<'_>,
@@ -114,7 +114,7 @@ fn record_reads<'a>(
     }
 }
 
-/// What is named, and what was read on the way, once each.
+/// The named files and the files that were read, once each.
 fn watched(mut named: Vec<String>, read: Vec<String>) -> Vec<String> {
     for path in read {
         if !named.contains(&path) {
@@ -124,14 +124,14 @@ fn watched(mut named: Vec<String>, read: Vec<String>) -> Vec<String> {
     named
 }
 
-/// Nobody said anything about it.
+/// Whether the value is the default.
 fn is_default(values: &[EffectiveValue], path: &str) -> bool {
     let said = values.iter().find(|value| value.path == path);
     said.is_none_or(|value| value.origin == Origin::Default)
 }
 
-/// Where only this host gets in, hosts that nobody claims may be called. One address that others
-/// reach is enough to refuse them: the gateway must not become a proxy for everybody.
+/// If every address is loopback, calls to hosts of no provider are allowed. One address that other
+/// hosts can reach is enough to reject them: the gateway must not become an open proxy.
 fn unknown_domain(config: &Config) -> UnknownDomain {
     let own = config.providers.iter().filter_map(|one| one.listen);
     if own.chain([config.listen]).all(|at| at.ip().is_loopback()) {
@@ -141,8 +141,8 @@ fn unknown_domain(config: &Config) -> UnknownDomain {
     }
 }
 
-/// H3: whoever reaches the gateway calls with our keys. Tokens of callers do not change that: they
-/// prove a name, and who claims none is let in.
+/// H3: every client that reaches the gateway can call with the configured keys. Tokens of callers
+/// do not change that: they authenticate a name, and a call without a name is accepted.
 fn warn_if_exposed(config: &Config, tree: &Node, said: &mut Problems) {
     let has_key = |one: &Provider| {
         !one.keys.is_empty() || matches!(one.auth.style, AuthStyle::OAuth2(_) | AuthStyle::Login(_))
@@ -161,16 +161,13 @@ fn warn_if_exposed(config: &Config, tree: &Node, said: &mut Problems) {
             level: Level::Warning,
             place: written.map_or_else(|| Place::whole("--listen"), |node| node.place.clone()),
             path,
-            what: format!(
-                "other hosts can reach {address} and call with the keys configured here"
-            ),
-            remedy: "listen on 127.0.0.1, or restrict access by a firewall or a proxy"
-                .to_owned(),
+            what: format!("other hosts can reach {address} and call with the keys configured here"),
+            remedy: "listen on 127.0.0.1, or restrict access by a firewall or a proxy".to_owned(),
         });
     }
 }
 
-/// The file of `--env-file`, out of sight.
+/// The variables of `--env-file`, as secrets.
 fn variables(
     sources: &Sources,
     world: &Environment<'_>,

@@ -1,9 +1,9 @@
-//! tollgate.yaml as it is obeyed: the file, variables of the program and flags over it.
+//! The settings of tollgate.yaml, with the program's variables and flags over it.
 //!
-//! Promises: an invalid file is refused as a whole and the old settings stay. What only a start can
-//! change stays as it is until then, and that is said.
+//! Promises: an invalid file is rejected as a whole and the old settings stay. A setting that needs
+//! a restart stays as it is until then, and a warning says so.
 //!
-//! Never: looks into the providers.
+//! Never: reads the providers.
 
 use crate::config::check::{Settings, settings};
 use crate::config::{CONFIG, Config};
@@ -36,7 +36,7 @@ pub(super) fn base_config(
         .and_then(|found| reject_if_vanished(found, old));
     let path = match &found {
         Ok(found) => found.as_ref().map(|(path, _)| path.clone()),
-        // It cannot be read now, but it counts, and its old tree names the file.
+        // The file cannot be read now, but it is still configured; the old tree has its name.
         Err(_) => old.map(|old| old.tree.place.file.to_string()),
     };
     let tree = match found {
@@ -77,7 +77,8 @@ pub(super) fn base_config(
     (path, base)
 }
 
-/// A file that is gone or empty for a moment, because somebody is just writing it, takes nothing away.
+/// Rejects a file that is missing or empty, because an editor may be writing it: the old settings
+/// stay.
 fn reject_if_vanished(
     found: Option<(String, Node)>,
     old: Option<&Loaded>,
@@ -99,7 +100,7 @@ fn reject_if_vanished(
     }
 }
 
-/// Sockets, stores and the log are opened once. A change of them waits for the next start.
+/// Sockets, stores and the log are opened once. A change of them waits for the next restart.
 fn keep_until_restart(new: &mut Config, old: &Config, file: &str, said: &mut Problems) {
     macro_rules! keep {
         ($( $field:ident ),*) => { $( if new.$field != old.$field {
@@ -174,7 +175,7 @@ fn check(
         ("cache_store", settings.config.cache_store.as_ref()),
         ("guard_store", Some(&settings.config.guard_store)),
     ] {
-        // An address may hold a password.
+        // The address may contain a password.
         let value = values.iter_mut().find(|value| value.path == path);
         if let (Some(value), Some(store)) = (value, store) {
             value.text = Some(store.redacted());

@@ -1,9 +1,9 @@
-//! Gathering: which files there are, and what is written in them.
+//! Gathers the configuration files and their content.
 //!
-//! Promises: every file that counts is read once and named as the user named it; a folder is read in
-//! the order of its names. Paths in tollgate.yaml count from the folder it stands in.
+//! Promises: every configured file is read once and named as the user named it; a folder is read in
+//! the order of its names. Paths in tollgate.yaml are relative to its folder.
 //!
-//! Never: checks what a provider says.
+//! Never: checks the content of a provider.
 
 use crate::check::ProviderFile;
 use crate::origin::literal_keys;
@@ -14,7 +14,7 @@ use crate::shape::Field;
 
 use super::{PROVIDERS_MAX, Sources};
 
-/// A provider that was found, and what could be read of it.
+/// A provider that was found, and its file or the problems of reading it.
 pub(super) struct FoundProvider {
     pub(super) source: String,
     pub(super) file: Result<ProviderFile, Problems>,
@@ -22,12 +22,12 @@ pub(super) struct FoundProvider {
     pub(super) warnings: Problems,
 }
 
-/// What was gathered.
+/// Everything gathered.
 #[derive(Default)]
 pub(super) struct Gathered {
     pub(super) found: Vec<FoundProvider>,
     pub(super) watched: Vec<String>,
-    /// Folders that could not be read: what they held before stays.
+    /// Folders that could not be read: their previous providers stay.
     pub(super) unreadable_dirs: Vec<String>,
     pub(super) problems: Problems,
 }
@@ -205,7 +205,7 @@ fn read(
 ) -> Result<ProviderFile, Problems> {
     let file = (world.read_file)(path).map_err(|why| unreadable(path, &why))?;
     let draft = ProviderFile::read(path, &file.text)?;
-    // A file that is just being written is empty for a moment, and would be a provider without
+    // A file that an editor is writing is empty for a moment, and would be a provider without
     // limits.
     if draft.tree().entries().is_some_and(<[_]>::is_empty) {
         let place = Place::whole(path);
@@ -272,13 +272,13 @@ pub(super) fn problem(place: &Place, what: &str, remedy: &str) -> Problem {
     }
 }
 
-/// Hidden files are editors' and package managers' own.
+/// Hidden files belong to editors and package managers.
 fn is_provider_file(name: &str) -> bool {
     let ends = name.ends_with(".yaml") || name.ends_with(".yml");
     ends && !name.starts_with('.') && name != "tollgate.yaml" && name != "tollgate.yml"
 }
 
-/// A path that is written in a file counts from the folder of that file.
+/// A path in a file is relative to the folder of that file.
 pub(crate) fn resolve_path(file: &str, path: &str) -> String {
     match file.rfind('/') {
         Some(slash) if !path.starts_with('/') => {

@@ -316,7 +316,7 @@ fn c12_values_may_come_from_variables_with_defaults() {
         .load_errors(&Sources::default());
     assert_eq!(
         missing,
-        "tollgate.yaml:1:13: env_prefix: the environment variable `NODES` is not set; export it, or write `${NAME:-otherwise}`"
+        "tollgate.yaml:1:13: env_prefix: the environment variable `NODES` is not set; export it, or write `${NAME:-default}`"
     );
 }
 

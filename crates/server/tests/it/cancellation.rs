@@ -40,12 +40,12 @@ struct Round {
 async fn round(ledger: Ledger, polls: usize) -> Round {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let rest = format!("limits: [2/1h]\nconnections: 1\n{NO_RETRY}");
-    let stand =
+    let gateway =
         TestGateway::start_on_ledger(ledger, &[file(upstream.address, &rest)], Options::default())
             .await;
     let mut trail = CallTrace::default();
     let is_over = {
-        let mut dropped = pin!(path::call(&stand.registry, unshared_call(), &mut trail));
+        let mut dropped = pin!(path::call(&gateway.registry, unshared_call(), &mut trail));
         polled(dropped.as_mut(), polls).await.is_some()
     };
     // The connection and the place are free again, or nobody would be answered. A wait of an hour
@@ -54,7 +54,7 @@ async fn round(ledger: Ledger, polls: usize) -> Round {
     let patient = [("x-tollgate-timeout", "30s")];
     loop {
         let path = format!("/x/{went}");
-        match get_with(stand.address, &path, &patient).await.status {
+        match get_with(gateway.address, &path, &patient).await.status {
             200 => went += 1,
             429 => break,
             other => panic!("{polls} polls: {other}"),

@@ -17,9 +17,9 @@ async fn s7_a_leader_without_a_deadline_times_out_with_the_queue_and_followers_c
     let line = BusyProvider::start("queue: {timeout: 600ms}").await;
     let first = line.enqueue("/x/a", &[]).await;
     let patient = line.join("/x/a", &[("x-tollgate-timeout", "30s")]).await;
-    let refused = within_timeout(first).await.unwrap();
+    let rejected = within_timeout(first).await.unwrap();
     assert_eq!(
-        (refused.status, &refused.json()["reason"]),
+        (rejected.status, &rejected.json()["reason"]),
         (504, &"deadline".into())
     );
     assert!(!patient.is_finished());
@@ -45,12 +45,12 @@ async fn s7_a_follower_without_a_deadline_waits_no_longer_than_the_queue_timeout
 async fn s7_the_queue_timeout_does_not_end_a_call_that_was_sent() {
     let (upstream, word) = gated(plain).await;
     let rest = "limits: [1/1h]\nqueue: {timeout: 50ms}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let live = stand.registry.named("x").unwrap();
-    let first = spawn_get(&stand, "/x/a");
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let first = spawn_get(&gateway, "/x/a");
     wait_until(|| upstream.count() == 1).await;
-    let second = spawn_get(&stand, "/x/a");
-    wait_until(|| live.joined() == 1).await;
+    let second = spawn_get(&gateway, "/x/a");
+    wait_until(|| active.joined() == 1).await;
     pause(120).await;
     word.notify_one();
     for call in [first, second] {
@@ -77,17 +77,17 @@ async fn s7_a_leader_keeps_its_deadline_when_a_follower_has_none() {
 async fn s7_a_follower_that_leaves_takes_its_longer_deadline_with_it() {
     for time in TIMEOUTS {
         let (upstream, _word) = gated(plain).await;
-        let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
-        let live = stand.registry.named("x").unwrap();
-        let first = spawn_get_with(&stand, "/x/a", &[("x-tollgate-timeout", time)]);
+        let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+        let active = gateway.registry.named("x").unwrap();
+        let first = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-timeout", time)]);
         wait_until(|| upstream.count() == 1 || first.is_finished()).await;
-        let patient = spawn_get_with(&stand, "/x/a", &[("x-tollgate-timeout", "10m")]);
-        wait_until(|| live.joined() == 1 || first.is_finished() || patient.is_finished()).await;
+        let patient = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-timeout", "10m")]);
+        wait_until(|| active.joined() == 1 || first.is_finished() || patient.is_finished()).await;
         patient.abort();
         assert!(patient.await.is_err());
         // The gateway hears of it, or the first one's time is up before that: a longer one.
         pause(20).await;
-        if live.joined() == 0 || first.is_finished() {
+        if active.joined() == 0 || first.is_finished() {
             continue;
         }
         assert_eq!(within_timeout(first).await.unwrap().status, 504);
@@ -115,12 +115,12 @@ async fn s7_a_response_stored_between_lookup_and_flight_is_not_fetched_twice() {
     let old = path::call(&before.registry, call(), &mut CallTrace::default()).await;
     assert_eq!(text(old.unwrap()).await, "0");
     before.registry.cache().close().await;
-    let stand = open("1h").await;
+    let gateway = open("1h").await;
     let mut trail = CallTrace::default();
-    let mut late = Box::pin(path::call(&stand.registry, call(), &mut trail));
+    let mut late = Box::pin(path::call(&gateway.registry, call(), &mut trail));
     // It has found nothing in memory and waits for the disk.
     assert!(polled(late.as_mut(), 1).await.is_none());
-    let first = path::call(&stand.registry, call(), &mut CallTrace::default()).await;
+    let first = path::call(&gateway.registry, call(), &mut CallTrace::default()).await;
     assert_eq!(text(first.unwrap()).await, "1");
     let late = within_timeout(late).await.unwrap();
     assert_eq!(late.source, Source::Cache);
@@ -133,9 +133,9 @@ async fn s7_a_response_stored_between_lookup_and_flight_is_not_fetched_twice() {
 async fn s11_a_refresh_ignores_a_response_that_was_just_cached() {
     let upstream = counting().await;
     let rest = "limits: [100/1s]\ncache: {ttl: 1h}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     for expected in ["0", "1"] {
-        let refresh = spawn_get_with(&stand, "/x/a", &[("x-tollgate-cache", "refresh")]);
+        let refresh = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-cache", "refresh")]);
         assert_eq!(within_timeout(refresh).await.unwrap().body, expected);
     }
 }

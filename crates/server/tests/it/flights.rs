@@ -13,34 +13,36 @@ use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 
 /// An upstream whose answers wait for a word.
-pub(crate) async fn gated(answer: fn(usize, &ReceivedRequest) -> Reply) -> (Upstream, Arc<Notify>) {
+pub(crate) async fn gated(
+    response: fn(usize, &ReceivedRequest) -> Reply,
+) -> (Upstream, Arc<Notify>) {
     let word = Arc::new(Notify::new());
     let heard = word.clone();
-    let upstream = Upstream::start(move |number, asked| {
+    let upstream = Upstream::start(move |number, received| {
         let heard = heard.clone();
         async move {
             heard.notified().await;
-            answer(number, &asked)
+            response(number, &received)
         }
     })
     .await;
     (upstream, word)
 }
 
-pub(crate) fn plain(_: usize, asked: &ReceivedRequest) -> Reply {
-    reply(200, &[("etag", "\"a\"")], &asked.target)
+pub(crate) fn plain(_: usize, received: &ReceivedRequest) -> Reply {
+    reply(200, &[("etag", "\"a\"")], &received.target)
 }
 
-pub(crate) fn spawn_get(stand: &TestGateway, path: &str) -> JoinHandle<ClientResponse> {
-    spawn_get_with(stand, path, &[])
+pub(crate) fn spawn_get(gateway: &TestGateway, path: &str) -> JoinHandle<ClientResponse> {
+    spawn_get_with(gateway, path, &[])
 }
 
 pub(crate) fn spawn_get_with(
-    stand: &TestGateway,
+    gateway: &TestGateway,
     path: &str,
     headers: &[(&'static str, &'static str)],
 ) -> JoinHandle<ClientResponse> {
-    let (address, path, headers) = (stand.address, path.to_owned(), headers.to_vec());
+    let (address, path, headers) = (gateway.address, path.to_owned(), headers.to_vec());
     tokio::spawn(async move { get_with(address, &path, &headers).await })
 }
 
@@ -56,12 +58,12 @@ impl BusyProvider {
     pub(crate) async fn start(rest: &str) -> BusyProvider {
         let (upstream, word) = gated(plain).await;
         let rest = format!("concurrency: 1\nlimits: [100/1s]\n{rest}");
-        let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
-        let busy = spawn_get(&stand, "/x/busy");
+        let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+        let busy = spawn_get(&gateway, "/x/busy");
         wait_until(|| upstream.count() == 1).await;
         BusyProvider {
             upstream,
-            gateway: stand,
+            gateway,
             release: word,
             busy,
         }
@@ -77,9 +79,9 @@ impl BusyProvider {
         path: &str,
         headers: &[(&'static str, &'static str)],
     ) -> JoinHandle<ClientResponse> {
-        let (live, before) = (self.provider(), self.provider().waiting());
+        let (active, before) = (self.provider(), self.provider().waiting());
         let call = spawn_get_with(&self.gateway, path, headers);
-        wait_until(|| live.waiting() == before + 1).await;
+        wait_until(|| active.waiting() == before + 1).await;
         call
     }
 
@@ -89,9 +91,9 @@ impl BusyProvider {
         path: &str,
         headers: &[(&'static str, &'static str)],
     ) -> JoinHandle<ClientResponse> {
-        let (live, before) = (self.provider(), self.provider().joined());
+        let (active, before) = (self.provider(), self.provider().joined());
         let call = spawn_get_with(&self.gateway, path, headers);
-        wait_until(|| live.joined() == before + 1).await;
+        wait_until(|| active.joined() == before + 1).await;
         call
     }
 
@@ -118,18 +120,18 @@ impl BusyProvider {
 
 /// Asks twice, the second while the first is on its way, and says where the answers came from.
 async fn sources_of_two(
-    stand: &TestGateway,
+    gateway: &TestGateway,
     (upstream, word): (&Upstream, &Notify),
     first: &[(&'static str, &'static str)],
     second: &[(&'static str, &'static str)],
 ) -> [String; 2] {
     let before = upstream.count();
-    let joined = stand.registry.named("x").unwrap().joined();
-    let first = spawn_get_with(stand, "/x/a", first);
+    let joined = gateway.registry.named("x").unwrap().joined();
+    let first = spawn_get_with(gateway, "/x/a", first);
     wait_until(|| upstream.count() == before + 1).await;
-    let second = spawn_get_with(stand, "/x/a", second);
-    let live = stand.registry.named("x").unwrap();
-    wait_until(|| live.joined() > joined || upstream.count() == before + 2).await;
+    let second = spawn_get_with(gateway, "/x/a", second);
+    let active = gateway.registry.named("x").unwrap();
+    wait_until(|| active.joined() > joined || upstream.count() == before + 2).await;
     let mut sources = [String::new(), String::new()];
     word.notify_one();
     let mut second = Some(second);
@@ -156,28 +158,28 @@ async fn sources_of_two(
 #[tokio::test]
 async fn s7_a_thousand_identical_calls_make_one_upstream_call() {
     let (upstream, word) = gated(plain).await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
-    let live = stand.registry.named("x").unwrap();
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+    let active = gateway.registry.named("x").unwrap();
     let calls: Vec<_> = (0..1_000)
         // The order of parameters is nobody's question.
-        .map(|n| spawn_get(&stand, ["/x/a?b=1&c=2", "/x/a?c=2&b=1"][n % 2]))
+        .map(|n| spawn_get(&gateway, ["/x/a?b=1&c=2", "/x/a?c=2&b=1"][n % 2]))
         .collect();
-    wait_until(|| live.joined() == 999).await;
+    wait_until(|| active.joined() == 999).await;
     word.notify_one();
     let mut sources = [0, 0];
     let mut bodies = std::collections::HashSet::new();
     for call in calls {
-        let answer = within_timeout(call).await.unwrap();
-        assert_eq!(answer.status, 200);
-        bodies.insert(answer.body.clone());
-        match answer.header("x-tollgate-source") {
+        let response = within_timeout(call).await.unwrap();
+        assert_eq!(response.status, 200);
+        bodies.insert(response.body.clone());
+        match response.header("x-tollgate-source") {
             "upstream" => sources[0] += 1,
             "shared" => sources[1] += 1,
             other => panic!("{other}"),
         }
     }
     assert_eq!((upstream.count(), sources, bodies.len()), (1, [1, 999], 1));
-    assert_eq!(live.shared(), 999);
+    assert_eq!(active.shared(), 999);
 }
 
 /// S3: cache, then flight, then permit, then the call, and then the cache again.
@@ -185,20 +187,20 @@ async fn s7_a_thousand_identical_calls_make_one_upstream_call() {
 async fn s3_a_cached_or_in_flight_response_costs_no_permit() {
     let (upstream, word) = gated(plain).await;
     let rest = "cache: {ttl: 1h}\nlimits: [1/1h]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let live = stand.registry.named("x").unwrap();
-    let calls: Vec<_> = (0..10).map(|_| spawn_get(&stand, "/x/a")).collect();
-    wait_until(|| live.joined() == 9).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let calls: Vec<_> = (0..10).map(|_| spawn_get(&gateway, "/x/a")).collect();
+    wait_until(|| active.joined() == 9).await;
     word.notify_one();
     for call in calls {
         assert_eq!(within_timeout(call).await.unwrap().status, 200);
     }
-    let later = within_timeout(spawn_get(&stand, "/x/a")).await.unwrap();
+    let later = within_timeout(spawn_get(&gateway, "/x/a")).await.unwrap();
     assert_eq!(
         (later.status, later.header("x-tollgate-source")),
         (200, "cache")
     );
-    let other = spawn_get_with(&stand, "/x/b", &[("x-tollgate-timeout", "30s")]);
+    let other = spawn_get_with(&gateway, "/x/b", &[("x-tollgate-timeout", "30s")]);
     assert_eq!(
         within_timeout(other).await.unwrap().status,
         429,
@@ -212,11 +214,11 @@ async fn s3_a_cached_or_in_flight_response_costs_no_permit() {
 async fn s7_conditional_and_unconditional_requests_do_not_share() {
     let (upstream, word) = gated(plain).await;
     let rest = "cache: {ttl: 1h}\nlimits: [100/1s]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     let condition = [("if-none-match", "\"a\"")];
     let calls = [
-        spawn_get_with(&stand, "/x/a", &condition),
-        spawn_get(&stand, "/x/a"),
+        spawn_get_with(&gateway, "/x/a", &condition),
+        spawn_get(&gateway, "/x/a"),
     ];
     wait_until(|| upstream.count() == 2).await;
     for call in calls {
@@ -226,14 +228,14 @@ async fn s7_conditional_and_unconditional_requests_do_not_share() {
         })
         .await;
     }
-    assert_eq!(stand.registry.named("x").unwrap().joined(), 0);
+    assert_eq!(gateway.registry.named("x").unwrap().joined(), 0);
 }
 
 /// S7: what tells two questions apart.
 #[tokio::test]
 async fn s7_method_parameters_credentials_and_cookies_separate_flights() {
     let (upstream, word) = gated(plain).await;
-    let stand =
+    let gateway =
         TestGateway::start(&[file(upstream.address, "dedup: true\nlimits: [100/1s]")]).await;
     let others = [
         ("GET", "/x/a", vec![]),
@@ -254,7 +256,7 @@ async fn s7_method_parameters_credentials_and_cookies_separate_flights() {
         .iter()
         .map(|(method, path, headers)| {
             let request = request(method, path, headers, "");
-            let address = stand.address;
+            let address = gateway.address;
             tokio::spawn(async move {
                 read_response(Session::open(address).await.send(request).await).await
             })
@@ -273,7 +275,7 @@ async fn s7_method_parameters_credentials_and_cookies_separate_flights() {
         .await;
         assert_eq!(call.await.unwrap().header("x-tollgate-source"), "upstream");
     }
-    assert_eq!(stand.registry.named("x").unwrap().joined(), 0);
+    assert_eq!(gateway.registry.named("x").unwrap().joined(), 0);
 }
 
 /// S7: the modes of `dedup`, by provider and by entity.
@@ -282,7 +284,7 @@ async fn s7_an_uncacheable_response_is_shared_only_if_configured() {
     fn uncacheable(_: usize, _: &ReceivedRequest) -> Reply {
         reply(200, &[("cache-control", "no-store")], "x")
     }
-    for (answer, rest, expected) in [
+    for (response, rest, expected) in [
         (plain as fn(usize, &ReceivedRequest) -> Reply, "", "shared"),
         (plain, "dedup: cacheable", "shared"),
         (plain, "dedup: off", "upstream"),
@@ -291,10 +293,10 @@ async fn s7_an_uncacheable_response_is_shared_only_if_configured() {
         (uncacheable, "dedup: true", "shared"),
         (uncacheable, "entities: {dedup: {a: true}}", "shared"),
     ] {
-        let (upstream, word) = gated(answer).await;
+        let (upstream, word) = gated(response).await;
         let rest = format!("{rest}\nlimits: [100/1s]");
-        let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
-        let [_, second] = sources_of_two(&stand, (&upstream, &word), &[], &[]).await;
+        let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+        let [_, second] = sources_of_two(&gateway, (&upstream, &word), &[], &[]).await;
         assert_eq!(second, expected, "{rest}");
     }
 }
@@ -317,10 +319,10 @@ async fn s7_private_cookie_stream_and_variant_responses_are_not_shared() {
     ];
     for (name, script) in scripts {
         let (upstream, word) = gated(script).await;
-        let stand =
+        let gateway =
             TestGateway::start(&[file(upstream.address, "dedup: true\nlimits: [100/1s]")]).await;
         let (one, two) = ([("user-agent", "one")], [("user-agent", "two")]);
-        let sources = sources_of_two(&stand, (&upstream, &word), &one, &two).await;
+        let sources = sources_of_two(&gateway, (&upstream, &word), &one, &two).await;
         assert_eq!(sources, ["upstream", "upstream"], "{name}");
         assert_eq!(upstream.count(), 2, "{name}");
     }
@@ -331,9 +333,9 @@ async fn s7_private_cookie_stream_and_variant_responses_are_not_shared() {
 async fn s7_a_request_whose_response_was_not_shared_does_not_wait_again() {
     let script = |_: usize, _: &ReceivedRequest| reply(200, &[("cache-control", "private")], "x");
     let (upstream, word) = gated(script).await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
-    sources_of_two(&stand, (&upstream, &word), &[], &[]).await;
-    let calls = [spawn_get(&stand, "/x/a"), spawn_get(&stand, "/x/a")];
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    sources_of_two(&gateway, (&upstream, &word), &[], &[]).await;
+    let calls = [spawn_get(&gateway, "/x/a"), spawn_get(&gateway, "/x/a")];
     wait_until(|| upstream.count() == 4).await;
     for call in calls {
         wait_until(|| {
@@ -348,12 +350,12 @@ async fn s7_a_request_whose_response_was_not_shared_does_not_wait_again() {
 #[tokio::test]
 async fn s7_a_leader_that_leaves_does_not_fail_its_followers() {
     let (upstream, word) = gated(plain).await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
-    let live = stand.registry.named("x").unwrap();
-    let first = spawn_get(&stand, "/x/a");
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let first = spawn_get(&gateway, "/x/a");
     wait_until(|| upstream.count() == 1).await;
-    let others: Vec<_> = (0..5).map(|_| spawn_get(&stand, "/x/a")).collect();
-    wait_until(|| live.joined() == 5).await;
+    let others: Vec<_> = (0..5).map(|_| spawn_get(&gateway, "/x/a")).collect();
+    wait_until(|| active.joined() == 5).await;
     first.abort();
     assert!(first.await.is_err());
     others[0].abort();
@@ -388,8 +390,8 @@ async fn s7_a_flight_without_callers_is_not_sent() {
         call.abort();
         assert!(call.await.is_err());
     }
-    let live = line.provider();
-    wait_until(|| live.waiting() == 0).await;
+    let active = line.provider();
+    wait_until(|| active.waiting() == 0).await;
     line.release_one();
     wait_until(|| line.busy.is_finished()).await;
     assert_eq!(line.upstream.count(), 1);
@@ -406,8 +408,8 @@ async fn s7_a_high_priority_follower_promotes_a_background_call() {
     let urgent = line.join("/x/a", &[("x-tollgate-priority", "high")]).await;
     let calls = vec![background, urgent, normal];
     assert_eq!(line.finish_all(calls).await, [200; 3]);
-    let asked = line.upstream.requests().into_iter();
-    let targets: Vec<_> = asked.map(|asked| asked.target).collect();
+    let received = line.upstream.requests().into_iter();
+    let targets: Vec<_> = received.map(|received| received.target).collect();
     assert_eq!(targets, ["/busy", "/a", "/normal"]);
 }
 
@@ -416,15 +418,15 @@ async fn s7_a_high_priority_follower_promotes_a_background_call() {
 async fn s7_each_caller_has_its_own_deadline() {
     for time in TIMEOUTS {
         let (upstream, word) = gated(plain).await;
-        let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
-        let live = stand.registry.named("x").unwrap();
+        let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+        let active = gateway.registry.named("x").unwrap();
         let short = [("x-tollgate-timeout", time)];
-        let first = spawn_get_with(&stand, "/x/a", &short);
+        let first = spawn_get_with(&gateway, "/x/a", &short);
         wait_until(|| upstream.count() == 1 || first.is_finished()).await;
-        let patient = spawn_get_with(&stand, "/x/a", &[("x-tollgate-timeout", "30s")]);
-        let short = spawn_get_with(&stand, "/x/a", &short);
-        wait_until(|| live.joined() == 2 || first.is_finished() || short.is_finished()).await;
-        if live.joined() < 2 {
+        let patient = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-timeout", "30s")]);
+        let short = spawn_get_with(&gateway, "/x/a", &short);
+        wait_until(|| active.joined() == 2 || first.is_finished() || short.is_finished()).await;
+        if active.joined() < 2 {
             continue; // its time was up before the others were there: a longer one
         }
         assert_eq!(within_timeout(first).await.unwrap().status, 504);
@@ -447,15 +449,15 @@ async fn s7_after_a_failed_leader_one_follower_retries() {
         reply(if number == 0 { 503 } else { 200 }, &[], "x")
     }
     let (upstream, word) = gated(down_at_first).await;
-    let stand = TestGateway::start(&[file(upstream.address, RETRY)]).await;
-    let live = stand.registry.named("x").unwrap();
-    let first = spawn_get_with(&stand, "/x/a", &[("x-tollgate-priority", "high")]);
+    let gateway = TestGateway::start(&[file(upstream.address, RETRY)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let first = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-priority", "high")]);
     wait_until(|| upstream.count() == 1).await;
-    let others: Vec<_> = (0..4).map(|_| spawn_get(&stand, "/x/a")).collect();
-    wait_until(|| live.joined() == 4).await;
+    let others: Vec<_> = (0..4).map(|_| spawn_get(&gateway, "/x/a")).collect();
+    wait_until(|| active.joined() == 4).await;
     word.notify_one();
     assert_eq!(within_timeout(first).await.unwrap().status, 503);
-    wait_until(|| upstream.count() == 2 && live.joined() == 7).await;
+    wait_until(|| upstream.count() == 2 && active.joined() == 7).await;
     word.notify_one();
     for other in others {
         assert_eq!(within_timeout(other).await.unwrap().status, 200);
@@ -467,18 +469,18 @@ async fn s7_after_a_failed_leader_one_follower_retries() {
 #[tokio::test]
 async fn s7_a_persistent_failure_is_shared() {
     let (upstream, word) = gated(|_, _| reply(500, &[], "down")).await;
-    let stand = TestGateway::start(&[file(upstream.address, RETRY)]).await;
-    let live = stand.registry.named("x").unwrap();
-    let calls: Vec<_> = (0..50).map(|_| spawn_get(&stand, "/x/a")).collect();
+    let gateway = TestGateway::start(&[file(upstream.address, RETRY)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let calls: Vec<_> = (0..50).map(|_| spawn_get(&gateway, "/x/a")).collect();
     // The first tries twice, then one of the others for all that are left; each of them has one
     // retry.
-    for (asked, joined) in [(1, 49), (2, 49), (3, 97), (4, 97)] {
-        wait_until(|| upstream.count() == asked && live.joined() == joined).await;
+    for (received, joined) in [(1, 49), (2, 49), (3, 97), (4, 97)] {
+        wait_until(|| upstream.count() == received && active.joined() == joined).await;
         word.notify_one();
     }
     for call in calls {
-        let answer = within_timeout(call).await.unwrap();
-        assert_eq!((answer.status, answer.body.as_str()), (500, "down"));
+        let response = within_timeout(call).await.unwrap();
+        assert_eq!((response.status, response.body.as_str()), (500, "down"));
     }
     assert_eq!(upstream.count(), 4);
 }

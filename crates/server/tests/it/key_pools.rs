@@ -11,18 +11,18 @@ use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{ReceivedRequest, Reply, Upstream, ok, reply};
 
 /// Answers by the key.
-async fn by_key(answer: impl Fn(&str) -> Reply + Clone + Send + Sync + 'static) -> Upstream {
-    Upstream::start(move |_, asked: ReceivedRequest| {
-        let answer = answer.clone();
-        async move { answer(asked.headers["x-key"].to_str().unwrap()) }
+async fn by_key(response: impl Fn(&str) -> Reply + Clone + Send + Sync + 'static) -> Upstream {
+    Upstream::start(move |_, received: ReceivedRequest| {
+        let response = response.clone();
+        async move { response(received.headers["x-key"].to_str().unwrap()) }
     })
     .await
 }
 
 fn keys(upstream: &Upstream) -> Vec<String> {
-    let asked = upstream.requests().into_iter();
-    asked
-        .map(|asked| asked.headers["x-key"].to_str().unwrap().to_owned())
+    let received = upstream.requests().into_iter();
+    received
+        .map(|received| received.headers["x-key"].to_str().unwrap().to_owned())
         .collect()
 }
 
@@ -39,9 +39,9 @@ async fn a_key_with_a_401_is_suspended_while_the_others_serve() {
         }
     })
     .await;
-    let stand = TestGateway::start(&[file(upstream.address, POOL)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, POOL)]).await;
     for _ in 0..6 {
-        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+        assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     }
     let used = keys(&upstream);
     assert_eq!(
@@ -63,10 +63,10 @@ async fn a_key_with_a_429_cools_down_while_the_others_serve() {
         }
     };
     let upstream = by_key(busy).await;
-    let stand = TestGateway::start(&[file(upstream.address, POOL)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, POOL)]).await;
     for _ in 0..3 {
-        assert_eq!(post(stand.address, "/x/a", &[], "b").await.status, 200);
-        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+        assert_eq!(post(gateway.address, "/x/a", &[], "b").await.status, 200);
+        assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     }
     let used = keys(&upstream);
     assert_eq!(
@@ -89,9 +89,9 @@ async fn a_key_with_a_spent_quota_is_suspended() {
     };
     let upstream = by_key(spent).await;
     let pool = format!("dialect: openai\n{POOL}");
-    let stand = TestGateway::start(&[file(upstream.address, &pool)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, &pool)]).await;
     for _ in 0..4 {
-        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+        assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     }
     let used = keys(&upstream);
     assert_eq!(
@@ -105,13 +105,16 @@ async fn a_key_with_a_spent_quota_is_suspended() {
 #[tokio::test]
 async fn a_pool_without_a_valid_key_forwards_the_error() {
     let upstream = by_key(|_| reply(401, &[], "unknown key")).await;
-    let stand = TestGateway::start(&[file(upstream.address, POOL)]).await;
-    let answer = get(stand.address, "/x/a").await;
-    assert_eq!((answer.status, answer.body.as_str()), (401, "unknown key"));
+    let gateway = TestGateway::start(&[file(upstream.address, POOL)]).await;
+    let response = get(gateway.address, "/x/a").await;
+    assert_eq!(
+        (response.status, response.body.as_str()),
+        (401, "unknown key")
+    );
     let mut used = keys(&upstream);
     used.sort_unstable();
     assert_eq!(used, ["k1", "k2"]);
-    assert_eq!(get(stand.address, "/x/a").await.status, 401);
+    assert_eq!(get(gateway.address, "/x/a").await.status, 401);
     assert_eq!(upstream.count(), 3, "there is none that is free");
 }
 
@@ -119,9 +122,9 @@ async fn a_pool_without_a_valid_key_forwards_the_error() {
 async fn a_single_key_is_never_suspended() {
     let upstream = by_key(|_| reply(401, &[], "")).await;
     let one = POOL.replace("[k1, k2]", "[k1]");
-    let stand = TestGateway::start(&[file(upstream.address, &one)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, &one)]).await;
     for _ in 0..2 {
-        assert_eq!(get(stand.address, "/x/a").await.status, 401);
+        assert_eq!(get(gateway.address, "/x/a").await.status, 401);
     }
     assert_eq!(upstream.count(), 2);
 }
@@ -131,11 +134,11 @@ async fn a_single_key_is_never_suspended() {
 async fn a_second_key_is_sent_in_its_own_header() {
     let upstream = by_key(|_| ok()).await;
     let rest = "api_key: k1\nauth: {header: x-key, also: {x-second: s2}}\nlimits: [100/1s]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    get_with(stand.address, "/x/a", &[("x-second", "theirs")]).await;
-    let asked = &upstream.requests()[0];
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    get_with(gateway.address, "/x/a", &[("x-second", "theirs")]).await;
+    let received = &upstream.requests()[0];
     assert_eq!(
-        (&asked.headers["x-key"], &asked.headers["x-second"]),
+        (&received.headers["x-key"], &received.headers["x-second"]),
         (&"k1".parse().unwrap(), &"s2".parse().unwrap())
     );
 }
@@ -146,8 +149,8 @@ async fn a_key_is_not_sent_along_a_redirect() {
     let elsewhere = Upstream::start(|_, _| async { ok() }).await;
     let to = format!("http://{}/caught", elsewhere.address);
     let upstream = by_key(move |_| reply(307, &[("location", &to)], "")).await;
-    let stand = TestGateway::start(&[file(upstream.address, POOL)]).await;
-    assert_eq!(get(stand.address, "/x/a").await.status, 307);
+    let gateway = TestGateway::start(&[file(upstream.address, POOL)]).await;
+    assert_eq!(get(gateway.address, "/x/a").await.status, 307);
     assert_eq!((upstream.count(), elsewhere.count()), (1, 0));
 }
 
@@ -172,14 +175,14 @@ async fn compressed(json: &str) -> (Upstream, Bytes) {
     (upstream, body)
 }
 
-async fn bytes(stand: &TestGateway, time: &str) -> (u16, Bytes) {
-    let mut session = Session::open(stand.address).await;
+async fn bytes(gateway: &TestGateway, time: &str) -> (u16, Bytes) {
+    let mut session = Session::open(gateway.address).await;
     let soon = [("x-tollgate-timeout", time)];
-    let answer = session.send(request("GET", "/x/a", &soon, "")).await;
-    let status = answer.status().as_u16();
+    let response = session.send(request("GET", "/x/a", &soon, "")).await;
+    let status = response.status().as_u16();
     (
         status,
-        answer.into_body().collect().await.unwrap().to_bytes(),
+        response.into_body().collect().await.unwrap().to_bytes(),
     )
 }
 
@@ -189,13 +192,13 @@ async fn s4_a_compressed_response_is_read_and_forwarded_unchanged() {
     let json =
         "{\"data\":[],\"rate_limit\":{\"limit\":100,\"remaining\":0,\"resets_in_seconds\":3600}}";
     let (upstream, body) = compressed(json).await;
-    let stand = TestGateway::start(&[file(
+    let gateway = TestGateway::start(&[file(
         upstream.address,
         "dialect: sportmonks\nlimits: [100/1h]",
     )])
     .await;
-    assert_eq!(bytes(&stand, "30s").await, (200, body));
-    assert_ne!(bytes(&stand, "100ms").await.0, 200, "nothing is left");
+    assert_eq!(bytes(&gateway, "30s").await, (200, body));
+    assert_ne!(bytes(&gateway, "100ms").await.0, 200, "nothing is left");
     assert_eq!(upstream.count(), 1);
 }
 
@@ -207,13 +210,13 @@ async fn r_d3_a_decompression_bomb_is_forwarded_unread() {
         "0".repeat(32 << 20)
     );
     let (upstream, body) = compressed(&json).await;
-    let stand = TestGateway::start(&[file(
+    let gateway = TestGateway::start(&[file(
         upstream.address,
         "dialect: sportmonks\nlimits: [100/1h]",
     )])
     .await;
-    assert_eq!(bytes(&stand, "30s").await, (200, body.clone()));
-    assert_eq!(bytes(&stand, "30s").await, (200, body));
+    assert_eq!(bytes(&gateway, "30s").await, (200, body.clone()));
+    assert_eq!(bytes(&gateway, "30s").await, (200, body));
 }
 
 /// A pool in which every key is refused, however many there are: the caller gets the provider's own
@@ -223,8 +226,8 @@ async fn a_pool_of_rejected_keys_returns_the_providers_401() {
     let upstream = by_key(|_| reply(401, &[], "no")).await;
     let names: Vec<String> = (0..20).map(|key| format!("k{key}")).collect();
     let pool = POOL.replace("k1, k2", &names.join(", "));
-    let stand = TestGateway::start(&[file(upstream.address, &pool)]).await;
-    let answer = get(stand.address, "/x/a").await;
-    assert_eq!((answer.status, answer.body.as_str()), (401, "no"));
+    let gateway = TestGateway::start(&[file(upstream.address, &pool)]).await;
+    let response = get(gateway.address, "/x/a").await;
+    assert_eq!((response.status, response.body.as_str()), (401, "no"));
     assert_eq!(keys(&upstream).len(), 20);
 }

@@ -50,7 +50,7 @@ impl GatewayProcess {
     async fn start(folder: &Path, upstream: SocketAddr, place: &str, times: u32) -> GatewayProcess {
         let folder = folder.display();
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["killed::child_process_entry", "--exact", "--nocapture"])
+            .args(["killed_process::child_process_entry", "--exact", "--nocapture"])
             .env(ROLE, format!("{folder} {upstream} {place} {times}"))
             .stdout(Stdio::piped())
             .spawn()
@@ -103,8 +103,8 @@ fn child_process_entry() {
     runtime.block_on(async {
         let ledger = Ledger::sqlite(folder, Clock::System).unwrap();
         let files = [file(upstream, &format!("limits: [{QUOTA}/1d]"))];
-        let stand = TestGateway::start_on_ledger(ledger, &files, Options::default()).await;
-        print_line(&stand.address.to_string());
+        let test_gateway = TestGateway::start_on_ledger(ledger, &files, Options::default()).await;
+        print_line(&test_gateway.address.to_string());
         std::future::pending::<()>().await;
     });
 }
@@ -135,9 +135,9 @@ async fn call(address: SocketAddr, number: usize) -> Option<u16> {
         "GET /x/{number} HTTP/1.1\r\nHost: g\r\nX-Call-Id: {number}\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.ok()?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.ok()?;
-    std::str::from_utf8(answer.get(9..12)?).ok()?.parse().ok()
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).await.ok()?;
+    std::str::from_utf8(response.get(9..12)?).ok()?.parse().ok()
 }
 
 /// Clients that call one after the other until the quota is used up or the gateway is gone.

@@ -13,23 +13,23 @@ use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok};
 
 /// Greedy clients: each asks again as soon as it has its answer.
-async fn greedy(stand: &TestGateway, clients: usize, each: usize) -> Vec<u16> {
+async fn greedy(gateway: &TestGateway, clients: usize, each: usize) -> Vec<u16> {
     let asks = (0..clients).map(|client| {
-        let address = stand.address;
+        let address = gateway.address;
         tokio::spawn(async move {
             let mut session = Session::open(address).await;
             let mut seen = Vec::new();
             for call in 0..each {
                 let id = format!("{client}-{call}");
-                let answer = session.get("/x/items", &[("x-call-id", &id)]).await;
-                seen.push(answer.status);
+                let response = session.get("/x/items", &[("x-call-id", &id)]).await;
+                seen.push(response.status);
             }
             seen
         })
     });
     let mut statuses = Vec::new();
-    for asked in asks.collect::<Vec<_>>() {
-        statuses.extend(asked.await.expect("no panic"));
+    for received in asks.collect::<Vec<_>>() {
+        statuses.extend(received.await.expect("no panic"));
     }
     statuses
 }
@@ -43,8 +43,8 @@ async fn provider(rules: &str) -> SimProvider {
 
 async fn assert_no_excess_and_no_loss(rules: &str, limits: &str) {
     let provider = provider(rules).await;
-    let stand = TestGateway::start(&[file(provider.address(), limits)]).await;
-    let statuses = greedy(&stand, 8, 5).await;
+    let gateway = TestGateway::start(&[file(provider.address(), limits)]).await;
+    let statuses = greedy(&gateway, 8, 5).await;
     let report = provider.stop().await;
     assert_eq!(statuses, [200; 40]);
     assert_eq!(
@@ -84,23 +84,23 @@ async fn held(rest: &str) -> (Upstream, TestGateway, watch::Sender<bool>) {
         }
     })
     .await;
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    (upstream, stand, go)
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    (upstream, gateway, go)
 }
 
 /// C13: connections to the upstream are pooled and capped, and waiting for one is waiting in line.
 /// Two slow calls and six behind them use two connections, by the upstream's own count.
 #[tokio::test]
 async fn c13_connections_are_capped_and_shared() {
-    let (upstream, stand, go) = held("connections: 2\nlimits: [1000/1s]").await;
-    let live = stand.registry.named("x").unwrap();
+    let (upstream, gateway, go) = held("connections: 2\nlimits: [1000/1s]").await;
+    let active = gateway.registry.named("x").unwrap();
     let mut calls = Vec::new();
     for (number, waiting) in [0, 0, 1, 2, 3, 4, 5, 6].into_iter().enumerate() {
         let path = format!("/x/{number}");
         calls.push(tokio::spawn(async move {
-            get(stand.address, &path).await.status
+            get(gateway.address, &path).await.status
         }));
-        wait_until(|| upstream.count() == (number + 1).min(2) && live.waiting() == waiting).await;
+        wait_until(|| upstream.count() == (number + 1).min(2) && active.waiting() == waiting).await;
     }
     go.send_replace(true);
     for call in calls {
@@ -114,12 +114,12 @@ async fn c13_connections_are_capped_and_shared() {
 #[tokio::test]
 async fn c13_a_lower_concurrency_for_low_priority_keeps_the_connection_cap() {
     let rest = "concurrency: {normal: 100, low: 1}\nconnections: 2\nlimits: [1000/1s]";
-    let (upstream, stand, go) = held(rest).await;
-    let live = stand.registry.named("x").unwrap();
+    let (upstream, gateway, go) = held(rest).await;
+    let active = gateway.registry.named("x").unwrap();
     let ask =
-        |number: usize| async move { get(stand.address, &format!("/x/{number}")).await.status };
+        |number: usize| async move { get(gateway.address, &format!("/x/{number}")).await.status };
     let calls: Vec<_> = (0..4).map(|number| tokio::spawn(ask(number))).collect();
-    wait_until(|| upstream.count() + live.waiting() == 4).await;
+    wait_until(|| upstream.count() + active.waiting() == 4).await;
     assert_eq!(upstream.count(), 2);
     go.send_replace(true);
     for call in calls {
@@ -144,19 +144,20 @@ async fn c10_a_response_reports_the_decision() {
     })
     .await;
     let rest = "concurrency: 1\nlimits: [2/1h]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let live = stand.registry.named("x").unwrap();
-    let first = tokio::spawn(get(stand.address, "/x/a"));
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let first = tokio::spawn(get(gateway.address, "/x/a"));
     wait_until(|| upstream.count() == 1).await;
-    let second = tokio::spawn(get(stand.address, "/x/b"));
-    wait_until(|| live.waiting() == 1).await;
+    let second = tokio::spawn(get(gateway.address, "/x/b"));
+    wait_until(|| active.waiting() == 1).await;
     word.notify_one();
     let (first, second) = (
         within_timeout(first).await.unwrap(),
         within_timeout(second).await.unwrap(),
     );
-    let third = get_with(stand.address, "/x/c", &[("x-tollgate-timeout", "30s")]).await;
-    let decisions = [&first, &second, &third].map(|answer| answer.header("x-tollgate-decision"));
+    let third = get_with(gateway.address, "/x/c", &[("x-tollgate-timeout", "30s")]).await;
+    let decisions =
+        [&first, &second, &third].map(|response| response.header("x-tollgate-decision"));
     assert_eq!(decisions, ["allow", "queue", "reject"]);
     assert_eq!(
         (
@@ -184,8 +185,8 @@ async fn c10_a_response_reports_the_decision() {
 async fn s1_no_spelling_of_an_entity_bypasses_its_limit() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let limits = "limits: [{limit: 1, period: 1h, per: entity}]";
-    let stand = TestGateway::start(&[file(upstream.address, limits)]).await;
-    assert_eq!(get(stand.address, "/x/odds/1").await.status, 200);
+    let gateway = TestGateway::start(&[file(upstream.address, limits)]).await;
+    assert_eq!(get(gateway.address, "/x/odds/1").await.status, 200);
     for path in [
         "/x/odds",
         "/x/ODDS/2",
@@ -200,12 +201,15 @@ async fn s1_no_spelling_of_an_entity_bypasses_its_limit() {
         "/x/v3/odds/2",
         "/x/odds./2",
     ] {
-        let answer = get_with(stand.address, path, &[("x-tollgate-timeout", "30s")]).await;
-        assert!([400, 429].contains(&answer.status), "{path}: {answer:?}");
+        let response = get_with(gateway.address, path, &[("x-tollgate-timeout", "30s")]).await;
+        assert!(
+            [400, 429].contains(&response.status),
+            "{path}: {response:?}"
+        );
     }
     assert_eq!(upstream.count(), 1);
     assert_eq!(
-        get(stand.address, "/x/fixtures").await.status,
+        get(gateway.address, "/x/fixtures").await.status,
         200,
         "others go on"
     );
@@ -226,13 +230,13 @@ async fn a13_nodes_that_count_separately_keep_to_their_share() {
     let (first, second) = tokio::join!(greedy(&one, 8, 3), greedy(&two, 8, 3));
     assert_eq!((first, second), (vec![200; 24], vec![200; 24]));
     let small = [file(provider.address(), "limits: [1/1s]")];
-    let refused = get(
+    let rejected = get(
         TestGateway::start_with(&small, options()).await.address,
         "/x/a",
     )
     .await;
     assert_eq!(
-        (refused.status, refused.json()["limit"].as_str()),
+        (rejected.status, rejected.json()["limit"].as_str()),
         (429, Some("1/1s"))
     );
     let report = provider.stop().await;
@@ -261,9 +265,9 @@ async fn h4_the_257th_concurrent_call_to_unknown_domains_waits_for_a_slot() {
         private: true,
         ..tollgate::providers::Options::default()
     };
-    let stand = TestGateway::start_with(&[], options).await;
-    let unknown = stand.registry.named_or_unknown("unknown").unwrap();
-    let (address, to) = (stand.address, upstream.address);
+    let gateway = TestGateway::start_with(&[], options).await;
+    let unknown = gateway.registry.named_or_unknown("unknown").unwrap();
+    let (address, to) = (gateway.address, upstream.address);
     let call = |number: usize| {
         let path = format!("/http://{to}/{number}");
         tokio::spawn(async move { get(address, &path).await.status })

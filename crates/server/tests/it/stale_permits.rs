@@ -31,14 +31,14 @@ async fn a_permit_older_than_500_ms_is_not_used() {
     let listener = listener_with_backlog_one();
     let rest = "name: slow\nconcurrency: 1\nlimits: [2/1h]\nhealth: off";
     let address = listener.local_addr().unwrap();
-    let stand = TestGateway::start(&[file(address, rest).replacen("name: x\n", "", 1)]).await;
-    let live = stand.registry.named("slow").unwrap();
-    let first = tokio::spawn(get(stand.address, "/slow/first"));
+    let gateway = TestGateway::start(&[file(address, rest).replacen("name: x\n", "", 1)]).await;
+    let active = gateway.registry.named("slow").unwrap();
+    let first = tokio::spawn(get(gateway.address, "/slow/first"));
     let (mut one, _) = within_timeout(listener.accept()).await.unwrap();
     read_head(&mut one).await;
-    let second = tokio::spawn(get(stand.address, "/slow/second"));
+    let second = tokio::spawn(get(gateway.address, "/slow/second"));
     let (two, _) = within_timeout(listener.accept()).await.unwrap();
-    wait_until(|| live.waiting() == 1).await;
+    wait_until(|| active.waiting() == 1).await;
     drop(two);
     let mut fillers = Vec::new();
     for _ in 0..2 {

@@ -103,9 +103,9 @@ impl TestDaemon {
             .config
             .all_providers()
             .map(|provider| (**provider).clone());
-        let shop = ProviderRegistry::build(providers.collect(), ledger, options).unwrap();
-        let daemon = Daemon::new(shop.clone(), sources, loaded, world);
-        let mut gateway = Gateway::new(shop, GatewayOptions::default());
+        let registry = ProviderRegistry::build(providers.collect(), ledger, options).unwrap();
+        let daemon = Daemon::new(registry.clone(), sources, loaded, world);
+        let mut gateway = Gateway::new(registry, GatewayOptions::default());
         let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let address = gateway
             .listen(free, ListenerKind::All)

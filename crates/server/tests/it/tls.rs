@@ -51,14 +51,14 @@ async fn start(host: &str, upstream: &Upstream, believed: CertificateDer<'static
 #[tokio::test]
 async fn h3_a_key_is_sent_to_its_own_origin_over_tls() {
     let (upstream, certificate) = secure("localhost").await;
-    let stand = start("localhost", &upstream, certificate).await;
-    let answer = get(stand.address, "/x/a").await;
-    assert_eq!((answer.status, answer.body.as_str()), (200, "fine"));
-    let asked = &upstream.requests()[0];
-    assert_eq!(asked.headers["x-key"], "canary");
+    let gateway = start("localhost", &upstream, certificate).await;
+    let response = get(gateway.address, "/x/a").await;
+    assert_eq!((response.status, response.body.as_str()), (200, "fine"));
+    let received = &upstream.requests()[0];
+    assert_eq!(received.headers["x-key"], "canary");
     let host = format!("localhost:{}", upstream.address.port());
-    assert_eq!(asked.headers["host"], host);
-    assert!(!asked.headers.contains_key("via"));
+    assert_eq!(received.headers["host"], host);
+    assert!(!received.headers.contains_key("via"));
 }
 
 /// H3: whoever cannot prove its name gets neither a key nor a permit, and the caller and the log
@@ -69,19 +69,19 @@ async fn h3_an_invalid_certificate_costs_no_permit_and_is_reported() {
     let (wrong, certificate) = secure("other.example.org").await;
     let (_, of_nobody) = secure("localhost").await;
     for (upstream, believed) in [(&wrong, certificate), (&right, of_nobody)] {
-        let stand = start("localhost", upstream, believed).await;
-        let answer = get(stand.address, "/x/a").await;
-        let json = answer.json();
+        let gateway = start("localhost", upstream, believed).await;
+        let response = get(gateway.address, "/x/a").await;
+        let json = response.json();
         assert_eq!(
-            (answer.status, json["error"].as_str()),
+            (response.status, json["error"].as_str()),
             (502, Some("UpstreamError"))
         );
         assert!(
             json["hint"].as_str().unwrap().contains("certificate"),
             "{json}"
         );
-        assert_eq!(answer.header("x-tollgate-attempts"), "0");
-        let look = stand.registry.named("x").unwrap().limits(None).await;
+        assert_eq!(response.header("x-tollgate-attempts"), "0");
+        let look = gateway.registry.named("x").unwrap().limits(None).await;
         assert_eq!(look[0].view.unwrap().remaining, 1, "the permit is there");
         assert_eq!(upstream.count(), 0);
     }
