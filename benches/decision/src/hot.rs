@@ -135,7 +135,7 @@ pub fn others(effort: Effort, report: &mut Report) {
             table.take_all(&asks, clock.now()).is_ok()
         ),
         again!(
-            "Tollgate, a limit with parts (7 a second)",
+            "Tollgate, a limit with a fractional interval (7 a second)",
             table.take(fourth, &parts, clock.now()).is_granted()
         ),
         again!(

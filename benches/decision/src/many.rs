@@ -103,8 +103,8 @@ pub fn strings(effort: Effort, report: &mut Report) {
         random_name!("governor", name => govern.check_key(name).is_ok()),
         random_name!("Tollgate", name => guard.text(name)),
         random_name!("throttlecrab", name => crab.text(name)),
-        random!("governor, names out of the cache too", at => govern.check_key(&stored[at as usize]).is_ok()),
-        random!("Tollgate, names out of the cache too", at => guard.text(&stored[at as usize])),
+        random!("governor, names not in the CPU cache", at => govern.check_key(&stored[at as usize]).is_ok()),
+        random!("Tollgate, names not in the CPU cache", at => guard.text(&stored[at as usize])),
     ];
     let timings = [1, 2].map(|threads| compare(threads, effort.rounds, effort.cold, &contenders));
     report.goal(row(

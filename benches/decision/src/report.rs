@@ -194,8 +194,8 @@ pub fn markdown(parts: &[Part]) -> String {
         format!("{least} to {most}")
     };
     let mut text = format!(
-        "Every part was measured in {processes} new processes, one after the other. A figure is the median over them, \
-         and \"from … to\" are the least and the greatest result of a process.\n\n\
+        "Each part was measured in {processes} new processes, one after the other. A figure is the median of these \
+         processes; \"from … to\" is the lowest and the highest result of a process.\n\n\
          | measure | governor | floor | Tollgate | result | from … to | goal | |\n|---|---|---|---|---|---|---|---|\n"
     );
     parts.iter().for_each(|part| part.goals(&mut text));

@@ -60,7 +60,7 @@ pub async fn run(site: &Site, log: &Log, effort: Effort) -> anyhow::Result<Part>
         .collect();
     let (most, used) = ours;
     part.goal(
-        "limit 100/s offered 1,000/s: most in any second, and use",
+        "limit 100/s, offered 1,000/s: most calls in any second, use",
         &peers.join(", "),
         format!("{most}, {used:.1} %"),
         "≤ 100, ≥ 99.5 %",

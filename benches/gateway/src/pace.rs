@@ -43,7 +43,7 @@ struct Figures {
     name: &'static str,
     /// The duration as a multiple of the ideal duration.
     stretch: f64,
-    /// Waiters that were granted before an earlier one.
+    /// Waiters that were granted before an earlier waiter.
     overtaken: usize,
     /// Polls per waiter.
     polls: f64,
@@ -186,7 +186,7 @@ fn report(figures: &[Figures]) -> Part {
         .map(|one| format!("{} {}", one.name, show(one)))
         .collect();
     part.goal(
-        "pace with 10,000 waiters, 1,000 a second: time vs the ideal, order, polls per waiter",
+        "pace with 10,000 waiters, 1,000 a second: time vs ideal, order, polls per waiter",
         &peers.join("; "),
         show(ours),
         "≤ 1.02x, in order, ≤ 3",
@@ -205,8 +205,8 @@ fn report(figures: &[Figures]) -> Part {
         .collect();
     let head = [
         "10,000 waiters",
-        "time vs the ideal",
-        "granted before an earlier one",
+        "time vs ideal",
+        "granted before an earlier waiter",
         "polls per waiter",
     ];
     part.section("Pace", table(&head, &lines));

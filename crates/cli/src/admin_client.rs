@@ -59,12 +59,12 @@ impl AdminClient {
     /// The daemon that flags, variables and tollgate.yaml name. It is found although the
     /// configuration has errors: the daemon may run with an older version.
     pub(crate) fn find(options: &Options) -> anyhow::Result<AdminClient> {
-        let (sources, world) = (options.sources(), disk::environment());
-        let config = match Config::load(&sources, &world) {
+        let (sources, environment) = (options.sources(), disk::environment());
+        let config = match Config::load(&sources, &environment) {
             Ok(loaded) => loaded.config,
             Err(_) => {
                 check_admin_address(options)?;
-                Config::without_providers(&sources, &world)
+                Config::without_providers(&sources, &environment)
             }
         };
         let admin = config.admin;

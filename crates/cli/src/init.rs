@@ -43,14 +43,14 @@ pub(crate) struct Init {
 impl Init {
     /// Writes the file and prints the next steps.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let world = disk::environment();
-        let chosen = self.chosen(&world);
+        let environment = disk::environment();
+        let chosen = self.chosen(&environment);
         if !self.force && std::path::Path::new(FILE).exists() {
             return Err(already_exists()); // before anything is asked
         }
         let chosen = chosen
             .into_iter()
-            .map(|preset| Ok((preset, self.key(preset, &world)?)))
+            .map(|preset| Ok((preset, self.key(preset, &environment)?)))
             .collect::<anyhow::Result<Vec<_>>>()?;
         let text = file_text(&chosen);
         write(&text, self.force)?;
@@ -74,9 +74,9 @@ impl Init {
     }
 
     /// Where its key is: found in a variable, or prompted for.
-    fn key(&self, preset: &Preset, world: &Environment<'_>) -> anyhow::Result<KeySource> {
+    fn key(&self, preset: &Preset, environment: &Environment<'_>) -> anyhow::Result<KeySource> {
         let usual = preset.usual_variables().into_iter().next();
-        if let Some(name) = variable(preset, world) {
+        if let Some(name) = variable(preset, environment) {
             return Ok(KeySource::Variable(name));
         }
         let Some(usual) = usual.filter(|_| wants_key(preset)) else {
@@ -90,14 +90,14 @@ impl Init {
             ..Sources::default()
         };
         let loaded =
-            Config::load(&bare, world).map_err(|problems| anyhow::anyhow!("{problems}"))?;
+            Config::load(&bare, environment).map_err(|problems| anyhow::anyhow!("{problems}"))?;
         let folder = std::path::absolute(&loaded.config.state_dir)?;
         let path = prompt::save_key(&folder, preset.name, &key, self.force)?;
         Ok(KeySource::File(path.display().to_string()))
     }
 
     /// The named presets, or those whose keys are in the environment.
-    fn chosen(&self, world: &Environment<'_>) -> Vec<&'static Preset> {
+    fn chosen(&self, environment: &Environment<'_>) -> Vec<&'static Preset> {
         if !self.presets.is_empty() {
             let mut chosen: Vec<&'static Preset> = Vec::new();
             for preset in self.presets.iter().filter_map(|name| preset::find(name)) {
@@ -107,7 +107,8 @@ impl Init {
             }
             return chosen;
         }
-        let with_key = |preset: &&Preset| !preset.is_variant() && variable(preset, world).is_some();
+        let with_key =
+            |preset: &&Preset| !preset.is_variant() && variable(preset, environment).is_some();
         preset::all().iter().filter(with_key).collect()
     }
 }
@@ -125,8 +126,8 @@ enum KeySource {
 }
 
 /// The variable that holds its key.
-fn variable(preset: &Preset, world: &Environment<'_>) -> Option<String> {
-    let is_set = |name: &String| (world.env)(name).is_some_and(|value| !value.is_empty());
+fn variable(preset: &Preset, environment: &Environment<'_>) -> Option<String> {
+    let is_set = |name: &String| (environment.env)(name).is_some_and(|value| !value.is_empty());
     preset.usual_variables().into_iter().find(is_set)
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct Options {
 
 #[expect(
     clippy::unnecessary_wraps,
-    reason = "the parser of command lines wants a result; it repeats what it refuses, so nothing is"
+    reason = "clap wants a result; its error would repeat the text, which may be a key"
 )]
 fn setting(text: &str) -> Result<ProviderSetting, std::convert::Infallible> {
     Ok(ProviderSetting::parse(text))

@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use tollgate::ProviderRegistry;
 use tollgate::cache::{Cache, Sizes};
 use tollgate::event::LogEvent;
-use tollgate::providers::{Options as ShopOptions, Unknown};
+use tollgate::providers::{Options as RegistryOptions, Unknown};
 use tollgate_config::amount;
 use tollgate_config::config::{Store, UnknownDomain};
 use tollgate_config::{Config, Flag, Level, Loaded, Origin, Problems, Sources, disk};
@@ -178,10 +178,10 @@ async fn serve(
     mut sockets: Sockets,
     ledger: Ledger,
 ) -> anyhow::Result<ExitCode> {
-    let mut orders = watch::DaemonEvents::listen(loaded.config.log.file.clone())?;
+    let mut events = watch::DaemonEvents::listen(loaded.config.log.file.clone())?;
     let config = loaded.config.clone();
     let wants_admin = wants_admin(&loaded);
-    let options = ShopOptions {
+    let options = RegistryOptions {
         unknown: match config.unknown_domain {
             UnknownDomain::Allow => Unknown::Allow,
             UnknownDomain::Refuse => Unknown::Refuse,
@@ -190,32 +190,32 @@ async fn serve(
         node_lease: config.node_lease,
         offline,
         cache: cache(&config),
-        ..ShopOptions::default()
+        ..RegistryOptions::default()
     };
     let providers = config.all_providers().map(|provider| (**provider).clone());
-    let shop = ProviderRegistry::build(providers.collect(), ledger, options)?;
-    let kept = shop.cache().clone();
-    shop.set_callers(&config.callers);
-    let daemon = Daemon::new(shop.clone(), sources, loaded, disk::environment);
-    let mut gateway = Gateway::new(shop, GatewayOptions::default());
+    let registry = ProviderRegistry::build(providers.collect(), ledger, options)?;
+    let response_cache = registry.cache().clone();
+    registry.set_callers(&config.callers);
+    let daemon = Daemon::new(registry.clone(), sources, loaded, disk::environment);
+    let mut gateway = Gateway::new(registry, GatewayOptions::default());
     let socket = sockets.gateway.take();
     let mut listening = vec![listen(&mut gateway, socket, config.listen, ListenerKind::All).await?];
     for provider in config.all_providers() {
         if let Some(address) = provider.listen {
-            let door = ListenerKind::Provider(provider.name.clone());
+            let kind = ListenerKind::Provider(provider.name.clone());
             let socket = sockets.by_provider.remove(&provider.name);
-            listening.push(listen(&mut gateway, socket, address, door).await?);
+            listening.push(listen(&mut gateway, socket, address, kind).await?);
         }
     }
     daemon.set_listeners(gateway.listeners());
     let admin = admin(&daemon, &config, sockets.admin, wants_admin).await?;
-    orders.watch(&daemon).await;
+    events.watch(&daemon).await;
     announce(&mut crate::out::out(), &config, &listening, admin.as_ref())?;
     systemd::ready();
     if let Some(every) = systemd::watchdog() {
         tokio::spawn(systemd::send_watchdog(every));
     }
-    orders.run(&daemon).await;
+    events.run(&daemon).await;
     systemd::notify("STOPPING=1");
     let drained = async {
         // The admin address responds until the gateway is drained.
@@ -223,11 +223,11 @@ async fn serve(
         if let Some(admin) = admin {
             admin.drain().await;
         }
-        kept.close().await;
+        response_cache.close().await;
     };
     tokio::select! {
         () = drained => Ok(ExitCode::SUCCESS),
-        () = orders.wait_for_stop() => bail!("stopped at once by a second signal; calls in flight were dropped"),
+        () = events.wait_for_stop() => bail!("stopped at once by a second signal; calls in flight were dropped"),
     }
 }
 
@@ -236,16 +236,16 @@ async fn listen(
     gateway: &mut Gateway,
     socket: Option<std::net::TcpListener>,
     address: SocketAddr,
-    door: ListenerKind,
+    kind: ListenerKind,
 ) -> anyhow::Result<ListenAddress> {
     if let Some(socket) = socket {
-        return Ok(gateway.listen_on(TcpListener::from_std(socket)?, door)?);
+        return Ok(gateway.listen_on(TcpListener::from_std(socket)?, kind)?);
     }
-    let remedy = match &door {
+    let remedy = match &kind {
         ListenerKind::All => "choose another with --listen".to_owned(),
         ListenerKind::Provider(name) => format!("choose another `listen` for the provider {name}"),
     };
-    let opened = gateway.listen(address, door).await;
+    let opened = gateway.listen(address, kind).await;
     opened.with_context(|| format!("could not listen on {address}; is it in use? {remedy}"))
 }
 
@@ -290,11 +290,11 @@ async fn admin(
         Some(token) => Some(token.clone()),
         None if is_local => None,
         None => {
-            let kept = TokenFile::ensure(Path::new(&config.state_dir))?;
-            let path = kept.path.display();
+            let stored = TokenFile::ensure(Path::new(&config.state_dir))?;
+            let path = stored.path.display();
             let mut out = crate::out::out();
-            if kept.is_new {
-                let token = kept.token.expose();
+            if stored.is_new {
+                let token = stored.token.expose();
                 writeln!(
                     out,
                     "the admin token, shown only once and stored in {path}: {token}"
@@ -302,7 +302,7 @@ async fn admin(
             } else {
                 writeln!(out, "the admin token is in {path}")?;
             }
-            Some(kept.token)
+            Some(stored.token)
         }
     };
     let options = AdminOptions {
@@ -373,14 +373,10 @@ fn announce(
     listening: &[ListenAddress],
     admin: Option<&Admin>,
 ) -> io::Result<()> {
-    for ListenAddress {
-        address,
-        kind: door,
-    } in listening
-    {
+    for ListenAddress { address, kind } in listening {
         // Users copy the printed address, and 0.0.0.0 cannot be called.
         let (open, address) = (address, crate::admin_client::reachable(*address));
-        match door {
+        match kind {
             ListenerKind::All if open.ip().is_unspecified() => {
                 writeln!(
                     out,
@@ -390,7 +386,7 @@ fn announce(
             ListenerKind::All => writeln!(out, "tollgate listens on http://{address}")?,
             ListenerKind::Provider(_) => {}
         }
-        match door {
+        match kind {
             ListenerKind::All => {
                 for provider in &config.providers {
                     let name = &provider.name;
@@ -429,9 +425,9 @@ mod tests {
             (ListenerKind::All, 4_290),
             (ListenerKind::Provider("x".to_owned()), 4_300),
         ]
-        .map(|(door, port)| ListenAddress {
+        .map(|(kind, port)| ListenAddress {
             address: SocketAddr::from(([0, 0, 0, 0], port)),
-            kind: door,
+            kind,
         });
         let mut out = Vec::new();
         announce(

@@ -17,7 +17,7 @@ use clap::Args;
 use hyper::Method;
 use serde_json::{Value, json};
 use tollgate::ProviderRegistry;
-use tollgate::providers::Options as ShopOptions;
+use tollgate::providers::Options as RegistryOptions;
 use tollgate_config::config::Store;
 use tollgate_config::{Config, disk};
 use tollgate_core::time::Span;
@@ -110,9 +110,9 @@ impl StatusCommand {
                 .config
                 .all_providers()
                 .map(|provider| (**provider).clone());
-            let shop =
-                ProviderRegistry::build(providers.collect(), ledger, ShopOptions::default())?;
-            let daemon = Daemon::new(shop, sources, loaded, disk::environment);
+            let registry =
+                ProviderRegistry::build(providers.collect(), ledger, RegistryOptions::default())?;
+            let daemon = Daemon::new(registry, sources, loaded, disk::environment);
             Ok(match &self.name {
                 Some(name) => json!(daemon.describe(name, self.entity.as_deref()).await?),
                 None => json!({ "providers": daemon.list().await, "problems": daemon.problems() }),

@@ -139,24 +139,24 @@ impl ProviderFile {
 
     /// Checks everything.
     #[must_use]
-    pub fn check(&self, world: &Environment<'_>) -> Checked {
+    pub fn check(&self, environment: &Environment<'_>) -> Checked {
         let mut problems = Problems::default();
         let mut own = self.tree.clone();
-        expand::expand_variables(&mut own, PROVIDER, world, &mut problems);
+        expand::expand_variables(&mut own, PROVIDER, environment, &mut problems);
         let root = At {
             node: &own,
             path: String::new(),
         };
         Fields::open(&root, FIELDS, &mut problems);
         let (mut tree, preset) = layers::with_preset(&root, &mut problems);
-        self.apply_overlays(&mut tree, world, &mut problems);
+        self.apply_overlays(&mut tree, environment, &mut problems);
         let fields = Fields {
             at: At {
                 node: &tree,
                 path: String::new(),
             },
         };
-        let provider = provider(&fields, &self.stem, preset, world, &mut problems);
+        let provider = provider(&fields, &self.stem, preset, environment, &mut problems);
         problems.sort();
         Checked {
             provider: (!problems.has_errors()).then_some(provider),
@@ -167,15 +167,21 @@ impl ProviderFile {
     }
 
     /// Applies the environment for all, then for this provider, then other overrides.
-    fn apply_overlays(&self, tree: &mut Node, world: &Environment<'_>, problems: &mut Problems) {
+    fn apply_overlays(
+        &self,
+        tree: &mut Node,
+        environment: &Environment<'_>,
+        problems: &mut Problems,
+    ) {
         if let Some(prefix) = &self.env_prefix {
             let mode = tree.get("health").and_then(|health| health.get("mode"));
             let mode = mode.and_then(Node::text).unwrap_or("adaptive").to_owned();
-            for overlay in overlay::from_environment(prefix, None, &mode, world) {
+            for overlay in overlay::from_environment(prefix, None, &mode, environment) {
                 // A rate for all providers does not apply to one without a token bucket.
                 let _changed = overlay.apply(tree);
             }
-            for overlay in overlay::from_environment(prefix, Some(self.name()), &mode, world) {
+            for overlay in overlay::from_environment(prefix, Some(self.name()), &mode, environment)
+            {
                 if !overlay.apply(tree) {
                     overlay::warn_unused(&overlay, problems);
                 }
@@ -216,13 +222,13 @@ fn provider(
     fields: &Fields<'_>,
     stem: &str,
     preset: Option<&'static Preset>,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) -> Provider {
     let name = endpoint::name(fields, stem, problems);
     let domains = endpoint::domains(fields, problems);
-    let keys = secrets::keys(fields, world, problems);
-    let auth = auth::auth(fields, world, problems);
+    let keys = secrets::keys(fields, environment, problems);
+    let auth = auth::auth(fields, environment, problems);
     warn_if_unattached(fields, &auth, problems);
     let limits = limits::limits(fields, problems);
     let degrade = degrade(fields, &limits, problems);
@@ -244,7 +250,7 @@ fn provider(
         enabled: fields.read("enabled", problems).unwrap_or(true),
         learn,
         keys,
-        headers: secrets::headers(fields, world, problems),
+        headers: secrets::headers(fields, environment, problems),
         auth,
         limits,
         costs: cost::costs(fields, problems),

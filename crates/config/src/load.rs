@@ -179,8 +179,8 @@ impl Loaded {
 }
 
 /// Reads and checks everything.
-pub(crate) fn load(sources: &Sources, world: &Environment<'_>) -> Result<Loaded, Problems> {
-    let assembled = assemble::assemble(sources, world, None);
+pub(crate) fn load(sources: &Sources, environment: &Environment<'_>) -> Result<Loaded, Problems> {
+    let assembled = assemble::assemble(sources, environment, None);
     if !assembled.rejected.has_errors() {
         return Ok(assembled.loaded);
     }
@@ -191,29 +191,29 @@ pub(crate) fn load(sources: &Sources, world: &Environment<'_>) -> Result<Loaded,
 }
 
 /// The valid settings of tollgate.yaml alone.
-pub(crate) fn without_providers(sources: &Sources, world: &Environment<'_>) -> Config {
-    assemble::without_providers(sources, world)
+pub(crate) fn without_providers(sources: &Sources, environment: &Environment<'_>) -> Config {
+    assemble::without_providers(sources, environment)
 }
 
 /// Loads again: valid files take effect, an invalid file is rejected and its old version stays.
 #[must_use]
-pub fn reload(old: &Loaded, sources: &Sources, world: &Environment<'_>) -> Reloaded {
-    let mut assembled = assemble::assemble(sources, world, Some(old));
-    let mut refused = Problems::default();
+pub fn reload(old: &Loaded, sources: &Sources, environment: &Environment<'_>) -> Reloaded {
+    let mut assembled = assemble::assemble(sources, environment, Some(old));
+    let mut rejected = Problems::default();
     for problem in dedup(&assembled.rejected).iter() {
         if problem.level == Level::Error {
-            refused.push(problem.clone());
+            rejected.push(problem.clone());
         }
     }
     // Errors of rejected files stay visible until the files are fixed.
-    assembled.loaded.problems.extend(refused.clone());
+    assembled.loaded.problems.extend(rejected.clone());
     assembled.loaded.problems.sort();
     assembled.loaded.problems = dedup(&assembled.loaded.problems);
     let changed = change::changes(old, &assembled.loaded);
     Reloaded {
         loaded: assembled.loaded,
         changed,
-        rejected: refused,
+        rejected,
     }
 }
 

@@ -177,7 +177,7 @@ pub(crate) fn from_environment(
     prefix: &str,
     provider: Option<&str>,
     mode: &str,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
 ) -> Vec<Overlay> {
     let prefix = match provider {
         Some(provider) => format!("{prefix}{}_", env_name(provider)),
@@ -188,7 +188,7 @@ pub(crate) fn from_environment(
         .filter(|key| provider.is_some() || key.fits(mode));
     let said = fitting.filter_map(|key| {
         let name = format!("{prefix}{}", key.name);
-        let text = (world.env)(&name).filter(|text| !text.trim().is_empty())?;
+        let text = (environment.env)(&name).filter(|text| !text.trim().is_empty())?;
         Some(key.overlay(&text, &Origin::environment(&name)))
     });
     said.collect()

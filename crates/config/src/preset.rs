@@ -133,9 +133,9 @@ impl Preset {
 
     /// The provider that this preset makes by itself, as `presets: auto` does.
     #[must_use]
-    pub fn provider(&self, tier: Option<&str>, world: &Environment<'_>) -> Checked {
+    pub fn provider(&self, tier: Option<&str>, environment: &Environment<'_>) -> Checked {
         match self.provider_file(tier) {
-            Ok(draft) => draft.check(world),
+            Ok(draft) => draft.check(environment),
             Err(problems) => Checked::rejected(problems),
         }
     }

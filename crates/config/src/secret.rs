@@ -56,7 +56,7 @@ pub struct FileContent {
 
 impl fmt::Debug for FileContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeyFile(hidden)")
+        f.write_str("FileContent(hidden)")
     }
 }
 
@@ -100,7 +100,7 @@ impl Environment<'_> {
 
 impl fmt::Debug for Environment<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("World")
+        f.write_str("Environment")
     }
 }
 
@@ -125,14 +125,14 @@ pub(crate) fn lookup(text: &str) -> Lookup<'_> {
 
 /// Replaces every `${NAME}` and `${NAME:-default}`; the error is the name of a variable that is not
 /// set.
-pub(crate) fn expand(text: &str, world: &Environment<'_>) -> Result<String, String> {
-    expand_with(text, world, &str::to_owned)
+pub(crate) fn expand(text: &str, environment: &Environment<'_>) -> Result<String, String> {
+    expand_with(text, environment, &str::to_owned)
 }
 
 /// The same, with every value escaped for its context by `written`.
 pub(crate) fn expand_with(
     text: &str,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     written: &dyn Fn(&str) -> String,
 ) -> Result<String, String> {
     let mut whole = String::with_capacity(text.len());
@@ -146,7 +146,7 @@ pub(crate) fn expand_with(
             None => (name, None),
         };
         whole.push_str(before);
-        let value = (world.env)(name).filter(|value| !value.is_empty());
+        let value = (environment.env)(name).filter(|value| !value.is_empty());
         let value = value.or_else(|| default.map(str::to_owned));
         whole.push_str(&written(&value.ok_or_else(|| name.to_owned())?));
         rest = tail;
@@ -174,15 +174,21 @@ mod tests {
 
     #[test]
     fn variables_are_replaced_anywhere_in_a_value() {
-        let world = Environment {
+        let environment = Environment {
             env: &|name| (name == "KEY").then(|| "abc".to_owned()),
             ..Environment::empty()
         };
-        assert_eq!(expand("${KEY}", &world).unwrap(), "abc");
-        assert_eq!(expand("Bot ${KEY}.${KEY}", &world).unwrap(), "Bot abc.abc");
-        assert_eq!(expand("plain", &world).unwrap(), "plain");
-        assert_eq!(expand("${OTHER}", &world), Err("OTHER".to_owned()));
-        assert_eq!(expand("${KEY", &world).unwrap(), "${KEY");
-        assert_eq!(expand("${KEY:-x}${OTHER:-10}", &world).unwrap(), "abc10");
+        assert_eq!(expand("${KEY}", &environment).unwrap(), "abc");
+        assert_eq!(
+            expand("Bot ${KEY}.${KEY}", &environment).unwrap(),
+            "Bot abc.abc"
+        );
+        assert_eq!(expand("plain", &environment).unwrap(), "plain");
+        assert_eq!(expand("${OTHER}", &environment), Err("OTHER".to_owned()));
+        assert_eq!(expand("${KEY", &environment).unwrap(), "${KEY");
+        assert_eq!(
+            expand("${KEY:-x}${OTHER:-10}", &environment).unwrap(),
+            "abc10"
+        );
     }
 }

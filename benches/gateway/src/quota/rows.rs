@@ -93,7 +93,7 @@ pub fn burst(tools: &Tools) -> anyhow::Result<Part> {
     let late = ours.judged.lasted() - 35.0;
     let lost = 160 - ours.tally.ok.min(160);
     part.goal(
-        "W2 burst after idle: violations, end after the ideal, lost",
+        "W2 burst after idle: violations, delay after the ideal end, calls lost",
         &span_of(&outcomes),
         format!("{}, {late:.2} s, {lost}", ours.judged.violations()),
         "0, ≤ 0.2 s, 0",
@@ -110,8 +110,8 @@ pub fn burst(tools: &Tools) -> anyhow::Result<Part> {
     let head = [
         "W2",
         "violations",
-        "of 160 answered",
-        "last one let through after (ideal 35 s)",
+        "successful of 160",
+        "last call accepted after (ideal 35 s)",
     ];
     part.section(
         "W2, burst after idle",
@@ -202,7 +202,7 @@ pub fn outage(tools: &Tools) -> anyhow::Result<Part> {
             && full.percent >= 99.0,
     );
     let recovery = format!(
-        "\nOurs was Normal again {:.1} s after the end of the outage.\n",
+        "\nTollgate was Normal again {:.1} s after the end of the outage.\n",
         full.normal - 20.0
     );
     part.section("W4, outage", after_outage(&outcomes, lost) + &recovery);
@@ -225,7 +225,7 @@ fn after_outage(outcomes: &[Outcome], lost: impl Fn(&Outcome) -> u64) -> String 
         "lost of 1,200",
         "sent into the outage",
         "violations",
-        "last one let through after",
+        "last call accepted after",
     ];
     table(&head, &lines.collect::<Vec<_>>())
 }

@@ -118,14 +118,14 @@ async fn providers(config: &Config, ledger: Ledger) -> Vec<Finding> {
         .providers
         .iter()
         .map(|provider| single_attempt(provider));
-    let shop = match ProviderRegistry::build(all.collect(), ledger, Options::default()) {
-        Ok(shop) => shop,
+    let registry = match ProviderRegistry::build(all.collect(), ledger, Options::default()) {
+        Ok(registry) => registry,
         Err(error) => return vec![Finding::failed(format!("providers: {error}"))],
     };
     let mut found = Vec::new();
     for provider in &config.providers {
         if provider.upstream.is_some() || !provider.domains.is_empty() {
-            found.extend(call_provider(&shop, provider).await);
+            found.extend(call_provider(&registry, provider).await);
         }
     }
     found
@@ -144,9 +144,9 @@ fn single_attempt(provider: &Provider) -> Provider {
 }
 
 /// One call: does the provider respond, does it accept the key, and what is its time?
-async fn call_provider(shop: &ProviderRegistry, provider: &Provider) -> Vec<Finding> {
+async fn call_provider(registry: &ProviderRegistry, provider: &Provider) -> Vec<Finding> {
     let name = &provider.name;
-    match shop.state_of(name).await {
+    match registry.state_of(name).await {
         HealthState::Normal | HealthState::Throttle => {}
         resting @ (HealthState::Sleep | HealthState::HalfOpen | HealthState::CacheOnly) => {
             return vec![Finding::failed(format!(
@@ -170,7 +170,7 @@ async fn call_provider(shop: &ProviderRegistry, provider: &Provider) -> Vec<Find
             ..CallOptions::default()
         },
     };
-    match path::call(shop, call, &mut CallTrace::default()).await {
+    match path::call(registry, call, &mut CallTrace::default()).await {
         Err(error) => vec![Finding::failed(format!("{name}: {}", error_text(&error)))],
         Ok(reply) => {
             let status = reply.head.status.as_u16();

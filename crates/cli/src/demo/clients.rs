@@ -74,14 +74,14 @@ impl ClientGroup {
     }
 
     /// Sends calls for this many seconds; then waits for those in flight.
-    pub(super) async fn run(self: Arc<ClientGroup>, seconds: u64, trouble: Outages) {
+    pub(super) async fn run(self: Arc<ClientGroup>, seconds: u64, outages: Outages) {
         let mut calls = JoinSet::new();
         let mut beat = tokio::time::interval(Duration::from_micros(1_000_000 / CALLS_PER_SECOND));
         for number in 0..seconds * CALLS_PER_SECOND {
             beat.tick().await;
             while calls.try_join_next().is_some() {}
             let is_click = number.is_multiple_of(CALLS_PER_CLICK)
-                && trouble.has_clicks(number / CALLS_PER_SECOND);
+                && outages.has_clicks(number / CALLS_PER_SECOND);
             calls.spawn(self.clone().call(number, is_click));
         }
         while calls.join_next().await.is_some() {}

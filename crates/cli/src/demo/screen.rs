@@ -43,10 +43,10 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    pub(super) fn new(colours: bool, door: SocketAddr) -> Screen {
+    pub(super) fn new(colours: bool, gateway_address: SocketAddr) -> Screen {
         Screen {
             colours,
-            gateway_address: door,
+            gateway_address,
             drawn: 0,
             is_over: false,
         }

@@ -59,30 +59,30 @@ pub(super) struct GovernedStatus {
 
 impl Twins {
     pub(super) async fn start(length: RunLength) -> anyhow::Result<Twins> {
-        let trouble = Outages::planned(length.planned, wall());
-        let providers = [provider(&trouble).await?, provider(&trouble).await?];
-        let shop = build_registry(&providers[1])?;
+        let outages = Outages::planned(length.planned, wall());
+        let providers = [provider(&outages).await?, provider(&outages).await?];
+        let registry = build_registry(&providers[1])?;
         let options = GatewayOptions {
             grace: Span::ZERO,
             ..GatewayOptions::default()
         };
-        let mut gateway = Gateway::new(shop.clone(), options);
-        let door = open_gateway(&mut gateway).await?;
-        let crowds = [
+        let mut gateway = Gateway::new(registry.clone(), options);
+        let gateway_address = open_gateway(&mut gateway).await?;
+        let clients = [
             Arc::new(ClientGroup::direct(providers[0].address())),
-            Arc::new(ClientGroup::governed(door)),
+            Arc::new(ClientGroup::governed(gateway_address)),
         ];
-        let asking = crowds
+        let client_tasks = clients
             .each_ref()
-            .map(|crowd| tokio::spawn(crowd.clone().run(length.most, trouble.clone())));
+            .map(|group| tokio::spawn(group.clone().run(length.most, outages.clone())));
         Ok(Twins {
             providers,
-            clients: crowds,
-            client_tasks: asking,
-            registry: shop,
+            clients,
+            client_tasks,
+            registry,
             gateway,
-            gateway_address: door,
-            outages: trouble,
+            gateway_address,
+            outages,
             states: Mutex::new(Vec::new()),
         })
     }
@@ -139,14 +139,14 @@ impl Twins {
 
     /// Both sides get a burst of clicks.
     pub(super) fn burst(&mut self) {
-        for crowd in &self.clients {
-            crowd.clone().click(BURST);
+        for group in &self.clients {
+            group.clone().click(BURST);
         }
     }
 
     pub(super) async fn end(self) {
-        for asking in &self.client_tasks {
-            asking.abort();
+        for task in &self.client_tasks {
+            task.abort();
         }
         self.gateway.drain().await;
     }
@@ -170,9 +170,9 @@ async fn open_gateway(gateway: &mut Gateway) -> anyhow::Result<SocketAddr> {
 /// A strict provider with a round trip of some 3 ms: with a window of 1 s a slower one could not be
 /// used to 99 %. One wait of 2 ms, because each wait is rounded up to the timer's next millisecond:
 /// three waits of 1 ms may take 6 ms.
-async fn provider(trouble: &Outages) -> anyhow::Result<SimProvider> {
+async fn provider(outages: &Outages) -> anyhow::Result<SimProvider> {
     let ms = Span::from_millis(2);
-    let (from, to) = trouble.latest();
+    let (from, to) = outages.latest();
     let settings = Settings::with_rules(&format!("sliding {LIMIT}/1s"))?
         .style(Style::XRateLimit)
         .latency(Latency::constant(Span::ZERO, ms, Span::ZERO))

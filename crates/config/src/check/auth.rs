@@ -25,7 +25,11 @@ pub(super) const STYLES: &[&str] = &["query", "header", "bearer", "basic", "oaut
 const LIFETIME: Span = Span::from_secs(86_400);
 const REFRESH_BEFORE: Span = Span::from_secs(300);
 
-pub(super) fn auth(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems) -> Auth {
+pub(super) fn auth(
+    fields: &Fields<'_>,
+    environment: &Environment<'_>,
+    problems: &mut Problems,
+) -> Auth {
     let mut auth = Auth {
         style: AuthStyle::None,
         replace: true,
@@ -45,7 +49,7 @@ pub(super) fn auth(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut 
             "keep one of query, header, bearer, basic, oauth2, login",
         ));
     }
-    auth.style = style(&block, world, problems).unwrap_or_default();
+    auth.style = style(&block, environment, problems).unwrap_or_default();
     auth.replace = block.read("replace", problems).unwrap_or(true);
     if let Some(at) = block.get("also") {
         for (name, _, value) in at.entries(problems) {
@@ -61,7 +65,7 @@ pub(super) fn auth(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut 
                 ));
                 continue;
             }
-            if let Some(secret) = secrets::secret(&value, world, problems) {
+            if let Some(secret) = secrets::secret(&value, environment, problems) {
                 auth.also.push((name.to_owned(), secret));
             }
         }
@@ -71,7 +75,7 @@ pub(super) fn auth(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut 
 
 fn style(
     block: &Fields<'_>,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) -> Option<AuthStyle> {
     if let Some(at) = block.get("query") {
@@ -96,10 +100,10 @@ fn style(
         return Some(AuthStyle::Basic);
     }
     if let Some(at) = block.get("oauth2") {
-        return oauth2(&at, world, problems).map(AuthStyle::OAuth2);
+        return oauth2(&at, environment, problems).map(AuthStyle::OAuth2);
     }
     let at = block.get("login")?;
-    login(&at, world, problems).map(AuthStyle::Login)
+    login(&at, environment, problems).map(AuthStyle::Login)
 }
 
 /// The text before the key in its header; like a header it must not contain a line break.
@@ -119,7 +123,7 @@ fn prefix(block: &Fields<'_>, problems: &mut Problems) -> Option<String> {
     None
 }
 
-fn oauth2(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Option<OAuth2> {
+fn oauth2(at: &At<'_>, environment: &Environment<'_>, problems: &mut Problems) -> Option<OAuth2> {
     let block = open(at, OAUTH2, problems)?;
     require(
         at,
@@ -128,7 +132,7 @@ fn oauth2(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Opti
         problems,
     );
     let token_url = credential_url(&block, "token_url", problems);
-    let mut secret = |name: &str| secrets::secret(&block.get(name)?, world, problems);
+    let mut secret = |name: &str| secrets::secret(&block.get(name)?, environment, problems);
     let (id, password, refresh) = (
         secret("client_id"),
         secret("client_secret"),
@@ -161,11 +165,13 @@ fn credential_url(block: &Fields<'_>, name: &str, problems: &mut Problems) -> Op
     Some(url)
 }
 
-fn login(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Option<Login> {
+fn login(at: &At<'_>, environment: &Environment<'_>, problems: &mut Problems) -> Option<Login> {
     let block = open(at, LOGIN, problems)?;
     require(at, &block, &["url", "body", "token"], problems);
     let url = credential_url(&block, "url", problems);
-    let body = block.get("body").and_then(|at| body(&at, world, problems));
+    let body = block
+        .get("body")
+        .and_then(|at| body(&at, environment, problems));
     let token = block.read("token", problems);
     let lifetime = block.read("lifetime", problems).unwrap_or(LIFETIME);
     let refresh_before = block
@@ -195,15 +201,15 @@ fn require(at: &At<'_>, block: &Fields<'_>, names: &[&str], problems: &mut Probl
 
 /// The body to post: written as text, or as a block that becomes JSON. A variable is inserted as
 /// one escaped value: whatever characters it has, it cannot add another field.
-fn body(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Option<Secret> {
+fn body(at: &At<'_>, environment: &Environment<'_>, problems: &mut Problems) -> Option<Secret> {
     let Some(text) = at.node.text() else {
         let mut json = String::new();
-        write_json(at.node, at, world, problems, &mut json)?;
+        write_json(at.node, at, environment, problems, &mut json)?;
         return Some(Secret::new(json));
     };
     let is_json = text.trim_start().starts_with(['{', '[']);
     let written = if is_json { json_escape } else { form_encode };
-    expand_with(text, world, &written)
+    expand_with(text, environment, &written)
         .map_err(|name| secrets::not_set(at, &name, problems))
         .ok()
         .map(Secret::new)
@@ -213,14 +219,14 @@ fn body(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Option
 fn write_json(
     node: &Node,
     at: &At<'_>,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
     json: &mut String,
 ) -> Option<()> {
     match &node.value {
         Value::Null => json.push_str("null"),
         Value::Text(text) => {
-            quote(&secrets::resolve(at, text, world, problems)?, json);
+            quote(&secrets::resolve(at, text, environment, problems)?, json);
         }
         Value::List(items) => {
             json.push('[');
@@ -228,7 +234,7 @@ fn write_json(
                 if index > 0 {
                     json.push(',');
                 }
-                write_json(item, at, world, problems, json)?;
+                write_json(item, at, environment, problems, json)?;
             }
             json.push(']');
         }
@@ -240,7 +246,7 @@ fn write_json(
                 }
                 quote(&entry.name, json);
                 json.push(':');
-                write_json(&entry.node, at, world, problems, json)?;
+                write_json(&entry.node, at, environment, problems, json)?;
             }
             json.push('}');
         }

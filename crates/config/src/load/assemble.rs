@@ -27,33 +27,45 @@ pub(super) struct Assembled {
 /// Reads everything; `old` is the fallback.
 pub(super) fn assemble(
     sources: &Sources,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     old: Option<&Loaded>,
 ) -> Assembled {
-    let mut refused = Problems::default();
+    let mut rejected = Problems::default();
     let mut said = Problems::default();
-    let env = variables(sources, world, &mut said).unwrap_or_else(|problems| {
-        refused.extend(problems);
+    let env = variables(sources, environment, &mut said).unwrap_or_else(|problems| {
+        rejected.extend(problems);
         old.map(|old| old.env.clone()).unwrap_or_default()
     });
     let of_file = |name: &str| env.get(name).map(|value| value.expose().to_owned());
-    let get = |name: &str| of_file(name).or_else(|| (world.env)(name));
-    let all = || env.keys().cloned().chain((world.env_names)()).collect();
+    let get = |name: &str| of_file(name).or_else(|| (environment.env)(name));
+    let all = || {
+        env.keys()
+            .cloned()
+            .chain((environment.env_names)())
+            .collect()
+    };
     let read = RefCell::default();
-    let key_file = record_reads(&read, world);
-    let world = Environment {
+    let key_file = record_reads(&read, environment);
+    let environment = Environment {
         env: &get,
         env_names: &all,
         read_file: &key_file,
-        ..*world
+        ..*environment
     };
-    let (path, base) = base_config(sources, &world, old, &mut said, &mut refused);
+    let (path, base) = base_config(sources, &environment, old, &mut said, &mut rejected);
     let config = path.as_deref().map(|path| (path, &base.tree));
-    let gathered = gather::providers(sources, config, &world);
-    refused.extend(gathered.problems.clone());
+    let gathered = gather::providers(sources, config, &environment);
+    rejected.extend(gathered.problems.clone());
     let mut config = base.settings.config;
-    let governed = load_providers(&gathered, sources, &config, &world, old, &mut refused);
-    let mut governed = without_conflicts(governed, &config, old, &mut refused);
+    let governed = load_providers(
+        &gathered,
+        sources,
+        &config,
+        &environment,
+        old,
+        &mut rejected,
+    );
+    let mut governed = without_conflicts(governed, &config, old, &mut rejected);
     for one in &governed {
         said.extend(notes_of(one));
     }
@@ -63,15 +75,15 @@ pub(super) fn assemble(
         config.unknown_domain = unknown_domain(&config);
     }
     let presets = base.settings.presets;
-    let built_in = built_in(sources, presets, &config, &world, old, &mut said);
+    let built_in = built_in(sources, presets, &config, &environment, old, &mut said);
     config.built_in = built_in.iter().map(|one| one.provider.clone()).collect();
     governed.extend(built_in);
-    unknown_sets(sources, &governed, &mut refused);
+    unknown_sets(sources, &governed, &mut rejected);
     if !sources.only_named {
-        hints::mistyped(&config.env_prefix, &governed, &world, &mut said);
+        hints::mistyped(&config.env_prefix, &governed, &environment, &mut said);
     }
     said.sort();
-    refused.sort();
+    rejected.sort();
     let loaded = Loaded {
         config,
         problems: said,
@@ -82,23 +94,20 @@ pub(super) fn assemble(
         tree: base.tree,
         env,
     };
-    Assembled {
-        loaded,
-        rejected: refused,
-    }
+    Assembled { loaded, rejected }
 }
 
 /// tollgate.yaml with variables and flags over it; an invalid field has its default.
-pub(super) fn without_providers(sources: &Sources, world: &Environment<'_>) -> Config {
-    let (mut said, mut refused) = (Problems::default(), Problems::default());
-    let env = variables(sources, world, &mut said).unwrap_or_default();
+pub(super) fn without_providers(sources: &Sources, environment: &Environment<'_>) -> Config {
+    let (mut said, mut rejected) = (Problems::default(), Problems::default());
+    let env = variables(sources, environment, &mut said).unwrap_or_default();
     let of_file = |name: &str| env.get(name).map(|value| value.expose().to_owned());
-    let get = |name: &str| of_file(name).or_else(|| (world.env)(name));
-    let world = Environment {
+    let get = |name: &str| of_file(name).or_else(|| (environment.env)(name));
+    let environment = Environment {
         env: &get,
-        ..*world
+        ..*environment
     };
-    let (_, base) = base_config(sources, &world, None, &mut said, &mut refused);
+    let (_, base) = base_config(sources, &environment, None, &mut said, &mut rejected);
     base.settings.config
 }
 
@@ -106,11 +115,11 @@ pub(super) fn without_providers(sources: &Sources, world: &Environment<'_>) -> C
 /// watched like the others.
 fn record_reads<'a>(
     read: &'a RefCell<Vec<String>>,
-    world: &'a Environment<'_>,
+    environment: &'a Environment<'_>,
 ) -> impl Fn(&str) -> Result<FileContent, String> + 'a {
     |path| {
         read.borrow_mut().push(path.to_owned());
-        (world.read_file)(path)
+        (environment.read_file)(path)
     }
 }
 
@@ -170,13 +179,13 @@ fn warn_if_exposed(config: &Config, tree: &Node, said: &mut Problems) {
 /// The variables of `--env-file`, as secrets.
 fn variables(
     sources: &Sources,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     said: &mut Problems,
 ) -> Result<BTreeMap<String, Secret>, Problems> {
     let Some(path) = &sources.env_file else {
         return Ok(BTreeMap::new());
     };
-    let file = (world.read_file)(path).map_err(|why| gather::unreadable(path, &why))?;
+    let file = (environment.read_file)(path).map_err(|why| gather::unreadable(path, &why))?;
     if file.readable_by_others {
         said.push(Problem {
             level: Level::Warning,

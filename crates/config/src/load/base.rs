@@ -26,13 +26,13 @@ pub(super) struct BaseConfig {
 
 pub(super) fn base_config(
     sources: &Sources,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     old: Option<&Loaded>,
     said: &mut Problems,
-    refused: &mut Problems,
+    rejected: &mut Problems,
 ) -> (Option<String>, BaseConfig) {
     let mut about = Problems::default();
-    let found = gather::config_file(sources, world, &mut about)
+    let found = gather::config_file(sources, environment, &mut about)
         .and_then(|found| reject_if_vanished(found, old));
     let path = match &found {
         Ok(found) => found.as_ref().map(|(path, _)| path.clone()),
@@ -42,12 +42,12 @@ pub(super) fn base_config(
     let tree = match found {
         Ok(found) => found.map_or_else(empty, |(_, tree)| tree),
         Err(problems) => {
-            refused.extend(problems);
+            rejected.extend(problems);
             old.map_or_else(empty, |old| old.tree.clone())
         }
     };
     let mut problems = Problems::default();
-    let base = check(&tree, sources, world, &mut problems);
+    let base = check(&tree, sources, environment, &mut problems);
     said.extend(about);
     if !problems.has_errors() {
         said.extend(problems);
@@ -62,7 +62,7 @@ pub(super) fn base_config(
         }
         return (path, base);
     }
-    refused.extend(problems);
+    rejected.extend(problems);
     let base = match old {
         Some(old) => BaseConfig {
             tree: old.tree.clone(),
@@ -139,7 +139,7 @@ fn empty() -> Node {
 fn check(
     tree: &Node,
     sources: &Sources,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) -> BaseConfig {
     let mut whole = tree.clone();
@@ -153,7 +153,7 @@ fn check(
         ("TOLLGATE_CACHE_DISK", "cache_size.disk"),
     ] {
         if let Some(value) =
-            (world.env)(name).filter(|value| !value.is_empty() && !sources.only_named)
+            (environment.env)(name).filter(|value| !value.is_empty() && !sources.only_named)
         {
             set_value(&mut whole, path, &value, &Origin::environment(name));
         }
@@ -161,13 +161,13 @@ fn check(
     for flag in &sources.flags {
         set_value(&mut whole, flag.path, &flag.value, &Place::whole(flag.name));
     }
-    expand_variables(&mut whole, CONFIG, world, problems);
+    expand_variables(&mut whole, CONFIG, environment, problems);
     let root = At {
         node: &whole,
         path: String::new(),
     };
     let fields = Fields::open(&root, &names(CONFIG), problems).unwrap_or(Fields { at: root });
-    let settings = settings(&fields, world, problems);
+    let settings = settings(&fields, environment, problems);
     let mut values = effective_values(&whole, CONFIG);
     values.retain(|value| !value.path.starts_with("providers"));
     for (path, store) in [

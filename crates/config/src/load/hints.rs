@@ -64,7 +64,7 @@ pub(super) fn note_not_used_yet(tree: &Node, paths: &[&str], problems: &mut Prob
 pub(super) fn mistyped(
     prefix: &str,
     governed: &[LoadedProvider],
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) {
     let settings: Vec<&str> = keys().iter().map(|key| key.name.as_str()).collect();
@@ -81,7 +81,7 @@ pub(super) fn mistyped(
         .collect();
     // The longest first: `OMDB_PAID_` before `OMDB_`.
     providers.sort_by_key(|name| std::cmp::Reverse(name.len()));
-    let mut names = (world.env_names)();
+    let mut names = (environment.env_names)();
     names.sort();
     for name in &names {
         let Some(rest) = name.strip_prefix(prefix) else {

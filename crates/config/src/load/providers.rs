@@ -26,20 +26,20 @@ pub(super) fn load_providers(
     gathered: &Gathered,
     sources: &Sources,
     config: &Config,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     old: Option<&Loaded>,
-    refused: &mut Problems,
+    rejected: &mut Problems,
 ) -> Vec<LoadedProvider> {
     let mut governed = Vec::new();
     for piece in &gathered.found {
         let checked = match &piece.file {
             Ok(draft) => require_nodes(
-                check_with_overrides(draft.clone(), sources, &config.env_prefix, world),
+                check_with_overrides(draft.clone(), sources, &config.env_prefix, environment),
                 config,
             ),
             Err(problems) => Checked::rejected(problems.clone()),
         };
-        governed.extend(new_or_previous(piece, checked, old, refused));
+        governed.extend(new_or_previous(piece, checked, old, rejected));
     }
     // The providers of a folder that cannot be read now stay.
     for folder in &gathered.unreadable_dirs {
@@ -75,7 +75,7 @@ fn check_with_overrides(
     draft: ProviderFile,
     sources: &Sources,
     prefix: &str,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
 ) -> Checked {
     let mut draft = draft;
     if !sources.only_named {
@@ -98,7 +98,7 @@ fn check_with_overrides(
             problems.extend(wrong);
         }
     }
-    let mut checked = draft.check(world);
+    let mut checked = draft.check(environment);
     hints::note_not_used_yet(
         draft.tree(),
         hints::PROVIDER_NOT_USED_YET,
@@ -116,13 +116,13 @@ fn new_or_previous(
     piece: &FoundProvider,
     checked: Checked,
     old: Option<&Loaded>,
-    refused: &mut Problems,
+    rejected: &mut Problems,
 ) -> Option<LoadedProvider> {
     let before = previous(&piece.source, old);
     let mut problems = piece.warnings.clone();
     problems.extend(checked.problems);
     let Some(provider) = checked.provider else {
-        refused.extend(problems.clone());
+        rejected.extend(problems.clone());
         return before.map(|one| LoadedProvider {
             problems,
             ..as_unchanged(one)
@@ -157,11 +157,11 @@ pub(super) fn without_conflicts(
     governed: Vec<LoadedProvider>,
     config: &Config,
     old: Option<&Loaded>,
-    refused: &mut Problems,
+    rejected: &mut Problems,
 ) -> Vec<LoadedProvider> {
     let mut governed = governed;
     while let Some((loser, problem)) = conflict::first(&governed, config) {
-        refused.push(problem.clone());
+        rejected.push(problem.clone());
         let lost = governed.remove(loser);
         let before = previous(&lost.source, old).filter(|_| lost.is_changed);
         if let Some(one) = before {
@@ -236,7 +236,7 @@ pub(super) fn built_in(
     sources: &Sources,
     presets: Presets,
     config: &Config,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     old: Option<&Loaded>,
     said: &mut Problems,
 ) -> Vec<LoadedProvider> {
@@ -258,7 +258,8 @@ pub(super) fn built_in(
         let Ok(draft) = preset.provider_file(None) else {
             continue;
         };
-        let mut checked = check_with_overrides(draft.clone(), sources, &config.env_prefix, world);
+        let mut checked =
+            check_with_overrides(draft.clone(), sources, &config.env_prefix, environment);
         if checked.provider.is_none() {
             // A setting for all providers is invalid for this one, which has no file.
             for problem in checked.problems.iter() {
@@ -268,7 +269,7 @@ pub(super) fn built_in(
                     ..problem.clone()
                 });
             }
-            checked = draft.check(world);
+            checked = draft.check(environment);
         }
         let Some(mut provider) = checked.provider else {
             continue;
@@ -293,7 +294,11 @@ pub(super) fn built_in(
 }
 
 /// Rejects `--set` and `tollgate set` for unknown providers.
-pub(super) fn unknown_sets(sources: &Sources, governed: &[LoadedProvider], refused: &mut Problems) {
+pub(super) fn unknown_sets(
+    sources: &Sources,
+    governed: &[LoadedProvider],
+    rejected: &mut Problems,
+) {
     let names: Vec<&str> = governed
         .iter()
         .map(|one| one.provider.name.as_str())
@@ -303,9 +308,9 @@ pub(super) fn unknown_sets(sources: &Sources, governed: &[LoadedProvider], refus
     for (set, place) in flags.chain(later) {
         if set.provider.is_empty() {
             let remedy = "write PROVIDER.KEY=VALUE, such as tmdb.sleep_max=60";
-            refused.push(problem(&place, "is not a setting", remedy));
+            rejected.push(problem(&place, "is not a setting", remedy));
         } else if !names.contains(&set.provider.as_str()) {
-            refused.push(hints::unknown_provider(&set.provider, &place, &names));
+            rejected.push(hints::unknown_provider(&set.provider, &place, &names));
         }
     }
 }

@@ -433,7 +433,7 @@ fn each_mistake_has_its_place_and_remedy() {
     }
 }
 
-/// A field that is checked but not obeyed yet is told as such.
+/// A field that is checked but not used yet is reported as such.
 #[test]
 fn fields_not_used_yet_are_reported() {
     let machine = TestHost::new().file(

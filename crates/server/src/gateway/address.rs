@@ -227,8 +227,8 @@ mod tests {
     #[test]
     fn a_url_of_another_scheme_is_rejected() {
         for text in ["ftp://api.example.com/x", "ws://api.example.com/x"] {
-            let refused = Address::of(&text.parse().unwrap(), &ListenerKind::All).unwrap_err();
-            assert!(matches!(refused, Error::Malformed(_)), "{text}: {refused}");
+            let error = Address::of(&text.parse().unwrap(), &ListenerKind::All).unwrap_err();
+            assert!(matches!(error, Error::Malformed(_)), "{text}: {error}");
         }
         assert!(matches!(
             target("HTTP://api.example.com/x"),

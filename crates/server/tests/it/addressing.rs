@@ -1,4 +1,4 @@
-//! The doors of the gateway: by name, by URL, as a proxy, on an address of its own.
+//! Addressing: by name, by URL, as a proxy, on a provider's own listener.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ fn known(upstream: SocketAddr) -> String {
     file(upstream, "domain: api.example.org\nlimits: [100/1s]")
 }
 
-/// H4: a URL finds its provider by its host, however that is spelt, and goes to its upstream.
+/// H4: a URL is routed by its host, in any spelling, to the upstream of its provider.
 #[tokio::test]
 async fn h4_a_url_finds_its_provider_by_its_host() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -34,7 +34,7 @@ async fn h4_a_url_finds_its_provider_by_its_host() {
     assert_eq!(targets, ["/a?b=1"; 4]);
 }
 
-/// H4: what nobody limits runs without limits.
+/// H4: an unknown domain has no limits.
 #[tokio::test]
 async fn an_unknown_domain_is_forwarded_unchanged_without_limits() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -76,17 +76,17 @@ async fn a_proxy_request_is_governed_too() {
 async fn a_provider_can_have_its_own_listener() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let mut gateway = TestGateway::start(&[known(upstream.address)]).await;
-    let door = ListenerKind::Provider("x".to_owned());
+    let kind = ListenerKind::Provider("x".to_owned());
     let own = gateway
         .gateway
-        .listen("127.0.0.1:0".parse().unwrap(), door)
+        .listen("127.0.0.1:0".parse().unwrap(), kind)
         .await
         .unwrap();
     assert_eq!(get(own.address, "/health?x=1").await.body, "fine");
     assert_eq!(upstream.requests()[0].target, "/health?x=1");
 }
 
-/// Whoever reaches the address of one provider does not reach the rest of the world through it.
+/// A provider's own listener gives no access to other hosts.
 #[tokio::test]
 async fn h4_a_provider_listener_does_not_proxy_to_other_hosts() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -100,9 +100,9 @@ async fn h4_a_provider_listener_does_not_proxy_to_other_hosts() {
         ..Options::default()
     };
     let mut gateway = TestGateway::start_with(&[known(upstream.address), second], options).await;
-    let door = ListenerKind::Provider("x".to_owned());
+    let kind = ListenerKind::Provider("x".to_owned());
     let free = "127.0.0.1:0".parse().unwrap();
-    let own = gateway.gateway.listen(free, door).await.unwrap().address;
+    let own = gateway.gateway.listen(free, kind).await.unwrap().address;
     let ask = async |url: &str| {
         let line = format!("GET {url} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         raw(own, &line).await
@@ -207,8 +207,7 @@ async fn the_gateway_serves_its_own_health_and_ready() {
     );
 }
 
-/// H4: `*.example.org` is many hosts, and nobody can know which one is meant by the provider's
-/// name.
+/// H4: `*.example.org` is many hosts, and the provider's name does not select one.
 #[tokio::test]
 async fn h4_a_wildcard_provider_explains_how_to_name_a_host() {
     let text = "name: x\ndomain: '*.example.org'\nlimits: [100/1s]\n".to_owned();
@@ -220,8 +219,8 @@ async fn h4_a_wildcard_provider_explains_how_to_name_a_host() {
     assert!(hint.contains("/https://YOURS.example.org/path"), "{hint}");
 }
 
-/// A page of another site may not make the user's browser call with our keys; programs, pages of
-/// this machine and reverse proxies may.
+/// A page of another site may not make the user's browser call with configured keys. Programs,
+/// local pages and reverse proxies may call.
 #[tokio::test]
 async fn a_cross_site_page_is_rejected_on_loopback() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;

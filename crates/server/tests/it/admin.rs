@@ -1,4 +1,4 @@
-//! The admin address: who may ask, and how it says no (R-E8).
+//! The admin address: access rules and error responses (R-E8).
 
 use crate::client::{get, raw};
 use crate::test_daemon::{TestDaemon, from_file, raw_request, write_file};
@@ -12,8 +12,8 @@ async fn start(path: &str, token: Option<&str>) -> TestDaemon {
     TestDaemon::start_with(from_file(path), Default::default(), token).await
 }
 
-/// R-E8: without a token. A page of another site has no way in: it cannot set our header, its name
-/// is not ours even if its DNS says so, and a GET changes nothing.
+/// R-E8: without a token. A page of another site has no access: it cannot set our header, its host
+/// name is rejected even if it resolves to us, and a GET changes nothing.
 #[tokio::test]
 async fn without_a_token_only_local_programs_are_allowed() {
     let daemon = start("admin-open.yaml", None).await;
@@ -68,7 +68,7 @@ async fn without_a_token_only_local_programs_are_allowed() {
     }
 }
 
-/// R-E8: with a token nothing but the probes is answered without it, and it is never repeated.
+/// R-E8: with a token only the probes work without it, and no response contains it.
 #[tokio::test]
 async fn with_a_token_every_path_but_health_and_ready_requires_it() {
     let daemon = start("admin-token.yaml", Some("s3cret-canary")).await;
@@ -135,7 +135,7 @@ async fn a_non_loopback_admin_address_requires_a_token() {
     assert!(rejected.unwrap_err().to_string().contains("token"));
 }
 
-/// Whatever is wrong with a request, the answer is JSON with the next step, and nothing changes.
+/// Every invalid request gets JSON with the next step, and nothing changes.
 #[tokio::test]
 async fn an_invalid_request_is_rejected_in_json() {
     let daemon = start("admin-odd.yaml", None).await;
@@ -169,7 +169,7 @@ async fn an_invalid_request_is_rejected_in_json() {
     assert!(close.starts_with("HTTP/1.1 400"), "{close}");
 }
 
-/// What it knows is shown, also of a provider that nobody has called yet.
+/// All fields are shown, also for a provider without calls.
 #[tokio::test]
 async fn a_provider_is_shown_with_all_its_fields() {
     write_file(
@@ -200,7 +200,7 @@ async fn a_provider_is_shown_with_all_its_fields() {
     assert_eq!(one["problems"].as_array().unwrap().len(), 0);
 }
 
-/// The entities that were called are listed with what is left of theirs, and no more than a bound.
+/// The called entities are listed with their remaining quota, up to a bound.
 #[tokio::test]
 async fn a_provider_is_shown_with_its_called_entities() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
@@ -229,8 +229,8 @@ async fn a_provider_is_shown_with_its_called_entities() {
     assert_eq!(one["entities"].as_object().unwrap().len(), 256);
 }
 
-/// A5: offline is a sleep without an end: nothing is sent, no time is named, and only `resume` ends
-/// it.
+/// A5: offline is a sleep without an end: nothing is sent, there is no retry time, and only
+/// `resume` ends it.
 #[tokio::test]
 async fn a5_offline_sleeps_until_resumed() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
@@ -263,7 +263,7 @@ async fn a5_offline_sleeps_until_resumed() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// A5: `--offline` holds domains that no provider has as well, until `unknown` is resumed.
+/// A5: `--offline` also blocks domains without a provider, until `unknown` is resumed.
 #[tokio::test]
 async fn a5_offline_blocks_unknown_domains_too() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
@@ -289,7 +289,7 @@ async fn a5_offline_blocks_unknown_domains_too() {
     assert_eq!(get(daemon.gateway, &url).await.status, 200);
 }
 
-/// A7: cache-only by order, for a while or until resumed; a restart finds it as what it is.
+/// A7: cache-only by an operator, for a while or until resumed, survives a restart.
 #[tokio::test]
 async fn a7_cache_only_by_an_operator_survives_a_restart() {
     write_file("admin-cache.yaml", FILE);
@@ -333,7 +333,7 @@ async fn a7_cache_only_by_an_operator_survives_a_restart() {
     assert_eq!(resumed.json()["state"], "normal");
 }
 
-/// The end: what is under way is finished, and nothing new is accepted.
+/// Shutdown finishes running requests and accepts no new ones.
 #[tokio::test]
 async fn the_admin_address_shuts_down_gracefully() {
     let daemon = start("admin-end.yaml", None).await;
@@ -344,8 +344,8 @@ async fn the_admin_address_shuts_down_gracefully() {
     assert!(tokio::net::TcpStream::connect(admin).await.is_err());
 }
 
-/// The end of the gateway: a call that still waits after the grace is dropped, and what it held
-/// goes back: nothing is counted that was not sent.
+/// On shutdown a call that still waits after the grace period is dropped and releases its permit:
+/// calls that were not sent are not counted.
 #[tokio::test]
 async fn a_call_waiting_past_the_grace_period_is_not_counted() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;

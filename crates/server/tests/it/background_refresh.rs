@@ -1,4 +1,4 @@
-//! Answers that are fetched beside old ones: what ends that, and what does not.
+//! Background refreshes of stale responses: what cancels them, and what does not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use crate::flights::{spawn_get, spawn_get_with};
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, reply};
 
-/// A new answer in one language says nothing about the other: that is fetched all the same.
+/// A new response in one language does not cancel the refresh of another language.
 #[tokio::test]
 async fn a_response_for_other_request_headers_does_not_cancel_a_refresh() {
     let word = Arc::new(Notify::new());
@@ -47,7 +47,7 @@ async fn a_response_for_other_request_headers_does_not_cancel_a_refresh() {
     wait_until(|| upstream.count() == 5).await;
 }
 
-/// What has left is paid for: a newer answer of somebody else's does not break it off.
+/// A refresh that was sent has used its permit: a newer response does not cancel it.
 #[tokio::test]
 async fn a_refresh_that_was_sent_is_not_cancelled() {
     let (word, is_answered) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
@@ -72,7 +72,7 @@ async fn a_refresh_that_was_sent_is_not_cancelled() {
     wait_until(|| upstream.count() == 2).await;
     let refresh = [("x-tollgate-cache", "refresh")];
     assert_response(&manual.get("/x/a", &refresh).await, 200, "upstream", "2");
-    // Whoever breaks it off has had the time to.
+    // A cancellation would have happened by now.
     assert_response(&manual.get("/x/b", &[]).await, 200, "upstream", "3");
     word.notify_one();
     wait_until(|| is_answered.load(Ordering::Acquire)).await;

@@ -1,4 +1,5 @@
-//! Kept answers, over sockets: what they save, how old they get, and when they stand in.
+//! Cached responses over sockets: what they save, how long they live, and when they are served
+//! stale.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -16,7 +17,7 @@ use crate::upstream::{ReceivedRequest, Reply, Upstream, ok, reply};
 
 pub(crate) const NO_RETRY: &str = "retry: {retries: {high: 0, normal: 0, low: 0}}";
 
-/// A gateway whose time passes when it is told to.
+/// A gateway with a manual clock.
 pub(crate) struct ManualClockGateway {
     pub(crate) gateway: TestGateway,
     pub(crate) clock: Arc<ManualClock>,
@@ -35,8 +36,8 @@ impl ManualClockGateway {
         // Ids of calls begin with the time, and the log is shared by all tests.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let apart = NUMBER.fetch_add(1_000, Ordering::Relaxed);
-        // Behind the clock of upstreams, whose answers are then new, and not by days: times of
-        // theirs that are too far away mean nothing.
+        // An hour behind the upstreams' clock, so that their responses are new, and not by days:
+        // times of theirs that are too far away mean nothing.
         static START: OnceLock<u64> = OnceLock::new();
         let start = START.get_or_init(|| Clock::System.now().wall.0 - 3_600_000_000);
         let clock = ManualClock::new(Now {
@@ -75,13 +76,13 @@ pub(crate) fn assert_response(
     );
 }
 
-/// Each answer says its number, and ends its connection.
+/// Each response contains its number and closes its connection.
 pub(crate) async fn counting() -> Upstream {
     let close = [("connection", "close")];
     Upstream::start(move |number, _| async move { reply(200, &close, &number.to_string()) }).await
 }
 
-/// S3, S8: the cache comes before the permit: what it has costs nothing, for the entity's time.
+/// S3, S8: the cache comes before the permit: a hit costs nothing, for the entity's TTL.
 #[tokio::test]
 async fn s3_s8_a_cached_response_costs_no_permit_and_lives_for_the_ttl_of_its_entity() {
     let upstream = counting().await;
@@ -101,13 +102,13 @@ async fn s3_s8_a_cached_response_costs_no_permit_and_lives_for_the_ttl_of_its_en
     );
     assert_eq!(aged.header("x-tollgate-attempts"), "0");
     manual.advance(1);
-    // The limit is used up: what is old stands in, and says so.
+    // The limit is used up: the stale response is served and marked.
     assert_response(&manual.get("/x/odds", &[]).await, 200, "stale", "0");
     assert_response(&manual.get("/x/teams", &[]).await, 200, "cache", "1");
     assert_eq!(upstream.count(), 2);
 }
 
-/// M11: what is kept for ever is there after a restart, and a range is kept too.
+/// M11: a response with `ttl: forever` survives a restart, and so does one with a TTL range.
 #[tokio::test]
 async fn m11_ttl_forever_survives_a_restart() {
     let folder = TempFolder::new();
@@ -131,7 +132,7 @@ async fn m11_ttl_forever_survives_a_restart() {
     assert_eq!(upstream.count(), 2);
 }
 
-/// S11: per call, the cache is used, not used, asked alone or refreshed.
+/// S11: each call can use, skip, require or refresh the cache.
 #[tokio::test]
 async fn s11_a_request_header_selects_the_cache_mode() {
     let upstream = counting().await;
@@ -171,8 +172,8 @@ pub(crate) async fn tagged(_: usize, received: ReceivedRequest) -> Reply {
     }
 }
 
-/// An old answer is asked about with its validator; a 304 renews it and, where the provider does
-/// not count 304s, costs no permit.
+/// A stale response is revalidated; a 304 refreshes it and, if the provider does not count 304s,
+/// costs no permit.
 #[tokio::test]
 async fn a_stale_response_is_revalidated_by_a_304_that_costs_no_permit() {
     let upstream = Upstream::start(tagged).await;
@@ -199,8 +200,8 @@ async fn a_stale_response_is_revalidated_by_a_304_that_costs_no_permit() {
     assert_eq!(upstream.count(), 6);
 }
 
-/// An old answer makes waiting optional: it is served at once, and a new one is fetched when its
-/// turn comes, behind everybody else.
+/// A stale response avoids the wait: it is served at once, and the refresh waits behind all other
+/// calls.
 #[tokio::test]
 async fn a_stale_response_is_served_instead_of_waiting_and_refreshed_later() {
     for period in ["300ms", "3s", "10s"] {
@@ -220,13 +221,13 @@ async fn a_stale_response_is_served_instead_of_waiting_and_refreshed_later() {
             response.header("cache-status"),
             "tollgate; hit; detail=waiting"
         );
-        wait_until(|| upstream.count() == 2).await; // and nobody has asked
+        wait_until(|| upstream.count() == 2).await; // without another request
         return;
     }
     panic!("there was never anything to wait for");
 }
 
-/// A provider that fails, refuses or is gone is covered by what was kept.
+/// If the provider fails, limits or is unreachable, the cached response is served.
 #[tokio::test]
 async fn a_stale_response_is_served_when_the_provider_fails() {
     for (status, rest) in [(503, NO_RETRY), (429, NO_RETRY), (500, "")] {
@@ -246,7 +247,7 @@ async fn a_stale_response_is_served_when_the_provider_fails() {
         assert_eq!(upstream.count(), 2);
         manual.advance(3_600);
         let late = manual.get("/x/a", &[("x-tollgate-timeout", "100ms")]).await;
-        assert_ne!(late.1, "stale", "{status}: too old to stand in");
+        assert_ne!(late.1, "stale", "{status}: too old to be served stale");
     }
 }
 
@@ -263,13 +264,13 @@ async fn a_stale_response_is_served_when_the_provider_is_unreachable() {
     assert_response(&manual.get("/x/a", &[]).await, 200, "stale", "0");
 }
 
-/// S6: below the threshold the entity is served from the cache only, old answers included and
+/// S6: below the threshold the entity is served from the cache only, stale responses included and
 /// marked; a miss is 504.
 #[tokio::test]
 async fn s6_a_degraded_entity_is_served_from_the_cache_only() {
     let upstream = Upstream::start(|number, _| async move {
         let remaining = (300 - number * 200).to_string();
-        // By the clock of whoever sends `Date`.
+        // By the clock of the `Date` header.
         let reset = (Clock::System.now().wall.0 / 1_000_000 + 3_600).to_string();
         let headers = [
             ("x-ratelimit-remaining", remaining.as_str()),
@@ -332,7 +333,7 @@ async fn s13_an_adaptive_ttl_follows_how_often_a_response_changes() {
     }
 }
 
-/// S13: while the quota is short, an answer is good for twice its lifetime.
+/// S13: while little quota remains, a response is fresh for twice its TTL.
 #[tokio::test]
 async fn s13_the_ttl_doubles_while_little_quota_remains() {
     let upstream = counting().await;
@@ -377,7 +378,7 @@ async fn a_404_is_cached_only_if_configured() {
     );
 }
 
-/// A HEAD is answered by what was kept of a GET; a client that has it already gets a 304.
+/// A HEAD is served from the cached GET; a client with the current version gets a 304.
 #[tokio::test]
 async fn head_and_conditional_requests_are_served_from_the_cache() {
     let upstream = Upstream::start(tagged).await;
@@ -406,7 +407,8 @@ async fn head_and_conditional_requests_are_served_from_the_cache() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// A change makes what was kept of its URL invalid, whoever asked for it; a failed one does not.
+/// A successful write invalidates the cached responses of its URL for all callers; a failed one
+/// does not.
 #[tokio::test]
 async fn a_successful_write_invalidates_the_cached_response() {
     let upstream = Upstream::start(|number, received| async move {
@@ -435,7 +437,7 @@ async fn a_successful_write_invalidates_the_cached_response() {
     assert_response(&manual.get("/x/a", &other).await, 200, "cache", "7");
 }
 
-/// Nothing is kept half, and nothing that is too large.
+/// Partial and oversized responses are not cached.
 #[tokio::test]
 async fn a_truncated_or_oversized_body_is_not_cached() {
     let large = "x".repeat(3_000);
@@ -471,7 +473,7 @@ async fn a_truncated_or_oversized_body_is_not_cached() {
     broken.await.unwrap();
 }
 
-/// A purge forgets by provider and entity, and what was on its way then is not kept.
+/// A purge removes by provider and entity, and a response in flight at that time is not cached.
 #[tokio::test]
 async fn a_purge_removes_cached_responses() {
     let upstream = counting().await;

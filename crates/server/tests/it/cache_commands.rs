@@ -1,4 +1,4 @@
-//! Kept answers when little is left, by order, and by the word of a call, over sockets.
+//! Cached responses in degrade mode, by operator commands, and by request headers, over sockets.
 
 use serde_json::json;
 use tollgate::providers::Options;
@@ -17,7 +17,7 @@ const DEGRADE: &str = "degrade: {below: 200, recover: 400}\ncache: {ttl: 10s}";
 /// Says 100 of 3000 until an hour from now, and afterwards that nothing is used.
 async fn low_quota_at_first() -> Upstream {
     Upstream::start(|number, _| async move {
-        // By the clock of whoever sends `Date`.
+        // By the clock of the `Date` header.
         let reset = Clock::System.now().wall.0 / 1_000_000 + 3_600;
         let remaining = if number == 0 { "100" } else { "3000" };
         let headers = [
@@ -30,7 +30,7 @@ async fn low_quota_at_first() -> Upstream {
     .await
 }
 
-/// Is the miss refused, and is what is old served and marked?
+/// Is the miss rejected, and is the stale response served and marked?
 async fn is_degraded(manual: &ManualClockGateway) -> bool {
     let old = get(manual.gateway.address, "/x/odds/1").await;
     let missing = get(manual.gateway.address, "/x/odds/2").await;
@@ -51,7 +51,7 @@ async fn is_degraded(manual: &ManualClockGateway) -> bool {
     true
 }
 
-/// S6: it never sticks: the provider's reset ends it, with nobody's help and no call in between.
+/// S6: degrade mode never sticks: the provider's reset ends it without an operator or a call.
 #[tokio::test]
 async fn s6_the_provider_reset_ends_degrade_mode_over_sockets() {
     let upstream = low_quota_at_first().await;
@@ -64,13 +64,13 @@ async fn s6_the_provider_reset_ends_degrade_mode_over_sockets() {
     assert!(is_degraded(&manual).await);
     // Another entity is not concerned.
     assert_eq!(manual.get("/x/teams/1", &[]).await.1, "upstream");
-    // A minute more than the rest of the hour: the provider's clock goes on while a busy machine
+    // A minute more than the rest of the hour: the provider's clock continues while a busy machine
     // calls.
     manual.advance(160);
     assert!(!is_degraded(&manual).await);
 }
 
-/// S6: an operator ends it, for one entity.
+/// S6: an operator ends degrade mode for one entity.
 #[tokio::test]
 async fn s6_an_operator_ends_degrade_mode_over_sockets() {
     let upstream = low_quota_at_first().await;
@@ -86,8 +86,8 @@ async fn s6_an_operator_ends_degrade_mode_over_sockets() {
     assert_eq!(get(daemon.gateway, "/x/odds/2").await.status, 200);
 }
 
-/// A5, A7: by order only the cache is used: what is kept is served, old or not, and marked; what is
-/// not there is refused; afterwards everything is as before.
+/// A5, A7: an operator restricts the provider to the cache: fresh and stale responses are served
+/// and marked, a miss is rejected, and afterwards everything is as before.
 #[tokio::test]
 async fn a5_a7_an_operator_can_restrict_a_provider_to_the_cache() {
     for (order, status, error) in [
@@ -112,13 +112,13 @@ async fn a5_a7_an_operator_can_restrict_a_provider_to_the_cache() {
         );
         manual.advance(3_600);
         assert_eq!(manual.get("/x/a", &[]).await.0, status, "too old");
-        assert_eq!(upstream.count(), 1, "nobody has asked");
+        assert_eq!(upstream.count(), 1, "no upstream call was made");
         active.apply_command(Command::Resume);
         assert_response(&manual.get("/x/a", &[]).await, 200, "upstream", "1");
     }
 }
 
-/// `--offline`: what an earlier run has kept is served from the start.
+/// `--offline`: responses that an earlier run cached are served from the start.
 #[tokio::test]
 async fn a5_a_gateway_started_offline_serves_responses_cached_earlier() {
     let folder = crate::cache::TempFolder::new();
@@ -140,7 +140,7 @@ async fn a5_a_gateway_started_offline_serves_responses_cached_earlier() {
     }
 }
 
-/// S11: per call, which entity, and whether the answer of another call will do.
+/// S11: each call can name its entity and opt out of sharing.
 #[tokio::test]
 async fn s11_a_request_can_name_its_entity_and_opt_out_of_dedup() {
     let upstream = counting().await;
@@ -150,7 +150,7 @@ async fn s11_a_request_can_name_its_entity_and_opt_out_of_dedup() {
     assert_response(&manual.get("/x/a", &as_odds).await, 200, "upstream", "0");
     manual.clock.pass(Span::from_secs(5));
     assert_response(&manual.get("/x/a", &as_odds).await, 200, "upstream", "1");
-    // It is about the call, not about what is kept.
+    // It concerns the call, not the cached response.
     let own = [("x-tollgate-entity", "odds"), ("x-tollgate-dedup", "no")];
     assert_response(&manual.get("/x/a", &own).await, 200, "cache", "1");
     let odd = get_with(

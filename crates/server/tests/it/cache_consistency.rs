@@ -1,4 +1,5 @@
-//! What is kept of answers that cross each other, and of what they carry, over sockets.
+//! Consistency of the cache: responses that overtake each other, and the headers that are stored,
+//! over sockets.
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use crate::flights::{gated, spawn_get, spawn_get_with};
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, reply};
 
-/// Answers with the number of the question; GETs of `/slow` wait for a word, changes succeed.
+/// Responds with the number of the request; GETs of `/slow` wait for a notification, writes
+/// succeed.
 async fn slow_first() -> (Upstream, Arc<Notify>) {
     let word = Arc::new(Notify::new());
     let heard = word.clone();
@@ -35,7 +37,7 @@ async fn slow_first() -> (Upstream, Arc<Notify>) {
     (upstream, word)
 }
 
-/// A read that a change overtook is neither joined nor kept.
+/// A read that a write overtook is neither shared nor cached.
 #[tokio::test]
 async fn a_read_overtaken_by_a_write_is_neither_shared_nor_cached() {
     for rest in ["", "cache: {ttl: 1h}"] {
@@ -55,7 +57,7 @@ async fn a_read_overtaken_by_a_write_is_neither_shared_nor_cached() {
     }
 }
 
-/// The same where nobody asked in between: what was asked for before the change is not kept.
+/// The same without a request in between: a response requested before the write is not cached.
 #[tokio::test]
 async fn a_response_requested_before_a_write_is_not_cached() {
     let (upstream, word) = slow_first().await;
@@ -78,7 +80,7 @@ async fn a_response_requested_before_a_write_is_not_cached() {
     );
 }
 
-/// Of two answers the one that was asked for later stays.
+/// Of two responses the one requested later stays.
 #[tokio::test]
 async fn a_late_response_to_an_earlier_request_does_not_replace_a_newer_one() {
     let (upstream, word) = slow_first().await;
@@ -92,7 +94,7 @@ async fn a_late_response_to_an_earlier_request_does_not_replace_a_newer_one() {
     assert_eq!(get(gateway.address, "/x/a").await.body, "1");
 }
 
-/// What may be kept may be shared, however large its head says it is.
+/// A cacheable response may be shared, whatever size its head announces.
 #[tokio::test]
 async fn a_cacheable_response_is_shared_up_to_the_same_size() {
     let (upstream, word) = gated(|_, _| {
@@ -113,7 +115,7 @@ async fn a_cacheable_response_is_shared_up_to_the_same_size() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// Who comes out of a flight with nothing looks at what its answer has left in the cache.
+/// A follower that leaves a flight without a response checks the cache.
 #[tokio::test]
 async fn a_follower_without_a_response_checks_the_cache() {
     let (upstream, word) = gated(|_, _| reply(200, &[("vary", "traceparent")], "same")).await;
@@ -129,7 +131,7 @@ async fn a_follower_without_a_response_checks_the_cache() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// A new answer that somebody has fetched ends the wait of the one that would be fetched beside.
+/// A newer response cancels the waiting background refresh.
 #[tokio::test]
 async fn a_newer_response_cancels_the_waiting_background_refresh() {
     let word = Arc::new(Notify::new());
@@ -162,11 +164,11 @@ async fn a_newer_response_cancels_the_waiting_background_refresh() {
     assert_eq!(
         get(gateway.address, "/x/b").await.body,
         "3",
-        "nobody between"
+        "no other call in between"
     );
 }
 
-/// RFC 9111, 4.2.3: the age of an answer counts from when its request left, not from our queue.
+/// RFC 9111, 4.2.3: the age of a response counts from the send of its request, not from our queue.
 #[tokio::test]
 async fn time_in_our_queue_does_not_count_as_age() {
     let word = Arc::new(Notify::new());
@@ -205,7 +207,7 @@ async fn time_in_our_queue_does_not_count_as_age() {
     );
 }
 
-/// "There is no such thing" is kept also where there was one, and each time.
+/// A 404 is cached also after a 200, and each time.
 #[tokio::test]
 async fn a_404_is_cached_after_a_200_and_again() {
     let upstream = Upstream::start(|number, _| async move {
@@ -226,7 +228,7 @@ async fn a_404_is_cached_after_a_200_and_again() {
     }
 }
 
-/// S13: lifetimes that adapt are those of answers, not of their absence.
+/// S13: only the TTL of a 200 adapts, not that of a 404.
 #[tokio::test]
 async fn s13_the_ttl_of_a_404_does_not_adapt() {
     let upstream = Upstream::start(|_, _| async { reply(404, &[], "gone") }).await;
@@ -238,7 +240,7 @@ async fn s13_the_ttl_of_a_404_does_not_adapt() {
     }
 }
 
-/// A 304 that does not say when it was made was made now.
+/// A 304 without a date is dated now.
 #[tokio::test]
 async fn a_304_without_a_date_refreshes_the_cached_response() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -282,8 +284,8 @@ async fn a_304_without_a_date_refreshes_the_cached_response() {
     );
 }
 
-/// S13: the quota doubles lifetimes also where nothing stands in for long, and never those that an
-/// answer itself has set.
+/// S13: a low quota doubles a TTL also without a long `stale`, and never a lifetime that the
+/// response sets.
 #[tokio::test]
 async fn s13_a_low_quota_extends_configured_ttls_only() {
     for (cache, source) in [
@@ -312,7 +314,7 @@ async fn s13_a_low_quota_extends_configured_ttls_only() {
     }
 }
 
-/// S11: a call that asked for the cache only causes no other, and is told so.
+/// S11: a cache-only request starts no upstream call, and its rejection says so.
 #[tokio::test]
 async fn s11_a_cache_only_request_starts_no_upstream_call() {
     let upstream = Upstream::start(|number, _| async move {
@@ -342,7 +344,8 @@ async fn s11_a_cache_only_request_starts_no_upstream_call() {
     assert!(reported.contains("X-Tollgate-Cache: only"), "{reported}");
 }
 
-/// What an answer says of limits is about its own moment; what a 304 says must not be kept, is not.
+/// Rate-limit headers describe one moment and are not stored; neither is what a 304 forbids to
+/// store.
 #[tokio::test]
 async fn rate_limit_headers_are_not_stored() {
     let upstream = Upstream::start(|number, _| async move {
@@ -386,7 +389,7 @@ async fn rate_limit_headers_are_not_stored() {
     );
 }
 
-/// A refusal of the moment does not keep later calls from sharing an answer.
+/// A temporary 429 does not prevent later calls from sharing a response.
 #[tokio::test]
 async fn s7_a_temporary_429_does_not_end_sharing() {
     let (upstream, word) = gated(|number, _| match number {
@@ -415,7 +418,7 @@ async fn s7_a_temporary_429_does_not_end_sharing() {
     assert_eq!(upstream.count(), 3);
 }
 
-/// A file that adds another header asks another question.
+/// A configured request header is part of the cache key.
 #[tokio::test]
 async fn configured_request_headers_are_part_of_the_cache_key() {
     let folder = crate::cache::TempFolder::new();

@@ -1,5 +1,5 @@
-//! Answers that are not what they seem: refusals with 200, keys inside of what was compressed, 304s
-//! that say more than that nothing has changed, and files that were read again.
+//! Edge cases of the cache: rate-limit errors with status 200, keys inside compressed bodies, 304s
+//! with new headers, and reloads.
 
 use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
@@ -17,7 +17,7 @@ use crate::raw_upstream::RawUpstream;
 use crate::test_gateway::{TestGateway, file, providers};
 use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 
-/// R-D6: a refusal that comes with 200 is nobody's answer later.
+/// R-D6: a rate-limit error with status 200 is not served from the cache later.
 #[tokio::test]
 async fn r_d6_a_rate_limit_error_with_status_200_is_not_cached() {
     let upstream = Upstream::start(|number, _| async move {
@@ -63,7 +63,8 @@ fn text(length: usize, end: &str) -> Vec<u8> {
     text
 }
 
-/// R-D6: a key of ours inside of a body that cannot be opened whole is not kept either.
+/// R-D6: a body that cannot be decompressed completely is not cached, because it may contain a
+/// configured key.
 #[tokio::test]
 async fn r_d6_a_compressed_body_that_cannot_be_searched_is_not_cached() {
     const KEY: &str = "k3y-of-ours-1234567890";
@@ -101,7 +102,7 @@ async fn r_d6_a_compressed_body_that_cannot_be_searched_is_not_cached() {
     }
 }
 
-/// A file that is read again reaches what was kept under the one before.
+/// A reloaded file applies to responses that were cached under the old one.
 #[tokio::test]
 async fn a_reload_applies_to_cached_responses() {
     fn private(number: usize) -> Reply {
@@ -153,7 +154,7 @@ async fn a_reload_applies_to_cached_responses() {
     );
 }
 
-/// Answers with its number and a tag; from the second on as it is told.
+/// Responds with its number and an ETag; from the second on as `then` says.
 async fn tagged(then: fn(usize, &ReceivedRequest) -> Reply) -> Upstream {
     Upstream::start(move |number, received| async move {
         match number {
@@ -164,7 +165,7 @@ async fn tagged(then: fn(usize, &ReceivedRequest) -> Reply) -> Upstream {
     .await
 }
 
-/// A 304 that says `Vary` makes the answer one for those who ask alike.
+/// A 304 with `Vary` restricts the cached response to matching requests.
 #[tokio::test]
 async fn a_304_can_add_vary_to_a_cached_response() {
     let upstream = tagged(|number, received| {
@@ -186,7 +187,7 @@ async fn a_304_can_add_vary_to_a_cached_response() {
     assert_response(&manual.get("/x/a", &de).await, 200, "cache", "0");
 }
 
-/// RFC 9111, 4.3.4: a 304 about another answer renews nothing; what is there now is asked for.
+/// RFC 9111, 4.3.4: a 304 for another representation refreshes nothing; the current one is fetched.
 #[tokio::test]
 async fn a_304_with_another_strong_etag_does_not_refresh() {
     let upstream = tagged(|number, received| {
@@ -206,7 +207,7 @@ async fn a_304_with_another_strong_etag_does_not_refresh() {
     assert_eq!(upstream.count(), 3);
 }
 
-/// A header that belongs to the connection of a 304 is not kept.
+/// A hop-by-hop header of a 304 is not stored.
 #[tokio::test]
 async fn a_hop_by_hop_header_of_a_304_is_not_stored() {
     let upstream = tagged(|_, _| {
@@ -229,7 +230,7 @@ async fn a_hop_by_hop_header_of_a_304_is_not_stored() {
     }
 }
 
-/// `no-store` of one caller is about its own answer; a 304 to it leaves the others what they have.
+/// `no-store` of one caller concerns its own response; a 304 to it does not evict the cached one.
 #[tokio::test]
 async fn no_store_of_one_caller_does_not_evict_for_others() {
     let upstream = tagged(|number, received| {
@@ -254,7 +255,7 @@ async fn no_store_of_one_caller_does_not_evict_for_others() {
     assert_eq!(upstream.count(), 4, "the last two were asked about");
 }
 
-/// A 404 for one caller is nothing about what others were told.
+/// A 404 for one caller does not evict the responses of others.
 #[tokio::test]
 async fn a_404_for_one_caller_does_not_evict_for_others() {
     let upstream = Upstream::start(|number, _| async move {
@@ -275,7 +276,8 @@ async fn a_404_for_one_caller_does_not_evict_for_others() {
     assert_eq!(manual.get("/x/a", &only).await.0, 504, "its own is gone");
 }
 
-/// What is fetched beside an old answer is for everybody, whatever the one said who saw it first.
+/// A background refresh serves all callers, whatever the request headers of the one that started
+/// it.
 #[tokio::test]
 async fn a_background_refresh_is_cached_despite_no_store_of_its_caller() {
     let upstream = Upstream::start(|number, _| async move {
@@ -305,7 +307,7 @@ async fn a_background_refresh_is_cached_despite_no_store_of_its_caller() {
     assert_eq!(upstream.count(), 2);
 }
 
-/// What must be asked for before each use is not one answer for all who ask at once.
+/// A response that needs revalidation before each use is not shared between concurrent callers.
 #[tokio::test]
 async fn a_response_that_must_be_revalidated_is_not_shared_in_flight() {
     for control in ["no-cache", "max-age=0"] {
@@ -337,7 +339,7 @@ async fn a_response_that_must_be_revalidated_is_not_shared_in_flight() {
     }
 }
 
-/// What the file says that answers vary on tells calls apart in flight too.
+/// The configured `vary` headers separate concurrent calls too.
 #[tokio::test]
 async fn configured_vary_headers_separate_calls_in_flight() {
     let (upstream, word) = gated(|_, received| {
@@ -364,7 +366,7 @@ async fn configured_vary_headers_separate_calls_in_flight() {
     assert_eq!(bodies.map(|answer| answer.body), ["phone", "desktop"]);
 }
 
-/// An answer that came without `Date` is kept with the one of its arrival (RFC 9110, 6.6.1).
+/// A response without `Date` is stored with its arrival time (RFC 9110, 6.6.1).
 #[tokio::test]
 async fn a_response_without_a_date_gets_its_arrival_time() {
     let host = RawUpstream::replying("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine").await;
@@ -393,8 +395,8 @@ async fn a_response_without_a_date_gets_its_arrival_time() {
     assert_eq!(kept.header("date"), date);
 }
 
-/// Who asks, by whatever header it says so, has answers of its own; what only counts or traces
-/// calls, or says which program asks, does not make another answer.
+/// Any header that may identify a caller is part of the cache key; headers that only count, trace
+/// or name the client program are not.
 #[tokio::test]
 async fn every_request_header_is_part_of_the_cache_key_except_known_neutral_ones() {
     let upstream = counting().await;

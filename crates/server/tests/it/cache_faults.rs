@@ -1,5 +1,5 @@
-//! Bodies on their way into the cache: slow, large, cut off or left alone; nothing is kept half,
-//! and nobody waits for it.
+//! Bodies on their way into the cache: slow, large, truncated or abandoned. Nothing partial is
+//! cached, and nobody waits for the cache.
 
 use std::convert::Infallible;
 
@@ -25,7 +25,7 @@ fn source(response: &crate::client::ClientResponse) -> &str {
     response.header("x-tollgate-source")
 }
 
-/// The first answer streams what it is told; the others say their number.
+/// The first response streams frames from a channel; the others contain their number.
 async fn streaming_at_first() -> (Upstream, mpsc::Sender<Frame<Bytes>>) {
     let (sender, frames) = mpsc::channel(64);
     let frames = parking_lot::Mutex::new(Some(frames));
@@ -42,7 +42,8 @@ async fn streaming_at_first() -> (Upstream, mpsc::Sender<Frame<Bytes>>) {
     (upstream, sender)
 }
 
-/// A client that leaves in the middle takes nothing half with it; the next one gets a whole answer.
+/// A client disconnect in the middle stores nothing partial; the next client gets a complete
+/// response.
 #[tokio::test]
 async fn a_client_disconnect_mid_body_stores_nothing_partial() {
     let (upstream, sender) = streaming_at_first().await;
@@ -70,8 +71,8 @@ async fn a_client_disconnect_mid_body_stores_nothing_partial() {
     assert_eq!((source(&kept), kept.body.as_str()), ("cache", "1"));
 }
 
-/// An upstream that cuts its answer, with and without a length, is a broken answer for the client
-/// and none for the cache.
+/// A truncated upstream response, with and without a length, is visibly truncated for the client
+/// and not cached.
 #[tokio::test]
 async fn a_truncated_response_is_not_cached() {
     for half in [
@@ -108,9 +109,9 @@ async fn a_truncated_response_is_not_cached() {
     }
 }
 
-/// Asks for an answer and reads the beginning of it.
+/// Sends a request and reads the beginning of the response.
 async fn begun(to: std::net::SocketAddr) -> (tokio::net::TcpStream, Vec<u8>) {
-    // It takes little at a time, so that the answer waits in the middle of its file.
+    // A small receive buffer stops the response in the middle of its file.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
     let mut stream = socket.connect(to).await.unwrap();
@@ -121,8 +122,8 @@ async fn begun(to: std::net::SocketAddr) -> (tokio::net::TcpStream, Vec<u8>) {
     (stream, read)
 }
 
-/// Clients that leave or stand still in the middle of a large kept answer, which goes to them as a
-/// file, take nothing from others, and who reads on gets the rest of it.
+/// Clients that disconnect or stall in the middle of a large cached response, sent as a file, do
+/// not affect others, and a client that resumes reading gets the rest.
 #[tokio::test]
 async fn a_stalled_or_disconnected_reader_of_a_cached_file_affects_nobody() {
     let text: String = (0..170_000).map(|number| format!("{number:06}")).collect();
@@ -154,7 +155,8 @@ async fn a_stalled_or_disconnected_reader_of_a_cached_file_affects_nobody() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// A large answer that is read slowly holds nobody up, is kept whole, and lies on disk afterwards.
+/// A large response with a slow reader blocks nobody, is cached completely, and is on disk
+/// afterwards.
 #[tokio::test]
 async fn a_slow_reader_of_a_large_response_blocks_nobody() {
     let (upstream, sender) = streaming_at_first().await;
@@ -172,7 +174,7 @@ async fn a_slow_reader_of_a_large_response_blocks_nobody() {
         }
     });
     let slow = session.send(request("GET", "/x/large", &[], "")).await;
-    // Nobody reads it, and others are served all the same.
+    // No client reads it, and others are served all the same.
     for number in 1..4 {
         let other = get(gateway.address, &format!("/x/{number}")).await;
         assert_eq!(other.body, number.to_string());
@@ -189,7 +191,7 @@ async fn a_slow_reader_of_a_large_response_blocks_nobody() {
     assert!(large.is_some_and(|row| row.bytes > 6_000_000), "{rows:?}");
 }
 
-/// What turns out to be too large, announced or not, passes whole and is not kept.
+/// An oversized response, announced or not, is forwarded completely and not cached.
 #[tokio::test]
 async fn an_oversized_response_is_forwarded_and_not_cached() {
     let upstream = Upstream::start(|_, received| async move {
@@ -220,7 +222,7 @@ async fn an_oversized_response_is_forwarded_and_not_cached() {
     assert!(gateway.registry.cache().usage().await.is_empty());
 }
 
-/// R-G: `cache.db` may vanish, be held, or turn to rubbish while the gateway runs: calls go on.
+/// R-G: `cache.db` may be removed, locked or corrupted while the gateway runs: calls continue.
 #[tokio::test]
 async fn the_gateway_serves_while_cache_db_is_missing_locked_or_corrupt() {
     let folder = TempFolder::new();

@@ -1,5 +1,5 @@
-//! R-E5, R-E6, adversarially: what one caller sends changes nothing of what another is given, with
-//! cache, shared answers and old answers all at work.
+//! R-E5, R-E6, adversarially: the request of one caller never changes the response of another, with
+//! cache, flights and stale responses enabled.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 
 const OPEN: &str = "limits: [100000/1s]\ncache: {ttl: 1h}\nhealth: off";
 
-/// Names whoever asks, by everything that may name somebody; slowly enough to be joined.
+/// Responds with the user, by every header that may identify one; slowly enough to be joined.
 async fn owned(_: usize, received: ReceivedRequest) -> Reply {
     tokio::task::yield_now().await;
     let owner = owner(&received.target, &|name| {
@@ -49,9 +49,9 @@ impl Random {
     }
 }
 
-/// R-E6: thousands of users at once over the whole path. Some ask for a part, some under a
-/// condition that everybody's answer meets, some when what is kept is old, some at the same time:
-/// every body names whoever asked, or is nothing at all.
+/// R-E6: thousands of concurrent users over the whole path, with ranges, conditions that every
+/// response meets, stale entries and identical requests: every body names its own user, or is
+/// empty.
 #[tokio::test]
 async fn concurrent_users_never_receive_each_others_responses() {
     let upstream = Upstream::start(owned).await;
@@ -67,7 +67,7 @@ async fn concurrent_users_never_receive_each_others_responses() {
     for worker in workers {
         within_timeout(worker).await.unwrap();
     }
-    // It would prove nothing if everybody had asked alone.
+    // Without shared calls the test would prove nothing.
     let spared = manual.gateway.registry.named("x").unwrap().savings();
     assert!(spared.hits + spared.shared > 1_000, "{spared:?}");
 }
@@ -97,7 +97,7 @@ async fn one_of_many(manual: &ManualClockGateway, worker: u64) {
             found.map(|(_, value)| (*value).to_owned())
         };
         let expected = owner(target, &find);
-        // The order of parameters is whoever's asked first.
+        // The first request decides the order of parameters.
         let other = owner(&target.replace("b=2&a=1", "a=1&b=2"), &find);
         let body = response.body.replace("b=2&a=1", "a=1&b=2");
         match response.status {
@@ -114,7 +114,7 @@ async fn echo(_: usize, received: ReceivedRequest) -> Reply {
     reply(200, &[], &received.target)
 }
 
-/// R-E5: two spellings are one question only if every server reads them alike.
+/// R-E5: two spellings share a cache key only if every server treats them alike.
 #[tokio::test]
 async fn url_spellings_share_a_cache_key_only_if_equivalent() {
     let upstream = Upstream::start(echo).await;
@@ -146,7 +146,7 @@ async fn url_spellings_share_a_cache_key_only_if_equivalent() {
     }
 }
 
-/// The host that a client names is not the host that is asked, whatever it looks like.
+/// The `Host` header of a client never selects the upstream.
 #[tokio::test]
 async fn the_host_header_of_a_client_is_not_forwarded() {
     let upstream = Upstream::start(|_, received: ReceivedRequest| async move {
@@ -172,7 +172,7 @@ async fn the_host_header_of_a_client_is_not_forwarded() {
     }
 }
 
-/// A GET whose body some servers obey is neither kept nor answered from what is kept.
+/// A GET with a body, which some servers apply, is neither cached nor served from the cache.
 #[tokio::test]
 async fn a_get_with_a_body_bypasses_the_cache() {
     let upstream = Upstream::start(|_, received: ReceivedRequest| async move {
@@ -187,7 +187,7 @@ async fn a_get_with_a_body_bypasses_the_cache() {
     assert_response(&manual.get("/x/a", &[]).await, 200, "upstream", "");
 }
 
-/// What one client cannot read is not given to it because another can.
+/// A client never gets an encoding that only another client accepts.
 #[tokio::test]
 async fn an_encoded_response_is_served_only_to_clients_that_accept_it() {
     let upstream = Upstream::start(|_, received: ReceivedRequest| async move {
@@ -224,7 +224,7 @@ async fn an_encoded_response_is_served_only_to_clients_that_accept_it() {
     assert_ne!(manual.get("/x/a", &[]).await.2, "zipped");
 }
 
-/// A caller that names another entity does not choose how long others are given its answer.
+/// A caller that names another entity does not change the TTL for others.
 #[tokio::test]
 async fn the_ttl_of_an_entity_named_by_one_caller_does_not_apply_to_others() {
     let upstream =
@@ -239,7 +239,7 @@ async fn the_ttl_of_an_entity_named_by_one_caller_does_not_apply_to_others() {
     assert_response(&manual.get("/x/odds", &long).await, 200, "cache", "0");
 }
 
-/// R-D6: what is not kept says so, and why, to whoever asked.
+/// R-D6: a response that is not cached says so, with the reason.
 #[tokio::test]
 async fn cache_status_says_why_a_response_was_not_cached() {
     let upstream = Upstream::start(|_, received: ReceivedRequest| async move {
@@ -276,7 +276,7 @@ async fn cache_status_says_why_a_response_was_not_cached() {
         assert_eq!(said, format!("tollgate; {why}"), "{path}");
         assert!(!response.everything().contains("Bearer mine"));
     }
-    // What other caches say of themselves stays, and ours is not kept with it.
+    // `Cache-Status` of other caches stays, and ours is not stored with it.
     let again = get_with(manual.gateway.address, "/x/a", &[]).await;
     assert_eq!(again.headers.get_all("cache-status").iter().count(), 2);
     assert_eq!(again.header("cache-status"), "cdn; hit");

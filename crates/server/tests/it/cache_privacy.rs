@@ -1,4 +1,4 @@
-//! R-E5, R-E6, R-D6: an answer reaches nobody but those who asked as its owner did.
+//! R-E5, R-E6, R-D6: a cached response is served only to requests that match those of its owner.
 
 use std::collections::HashMap;
 
@@ -26,8 +26,8 @@ fn owner(received: &ReceivedRequest) -> String {
     format!("{}|{}", received.target, all.join("|"))
 }
 
-/// R-E6: thousands of users with random credentials, headers and queries, all allowed into the
-/// cache: every body names whoever asked.
+/// R-E6: thousands of users with random credentials, headers and queries, all cacheable: every body
+/// names its own user.
 #[tokio::test]
 async fn a_cached_response_is_not_shared_between_users() {
     let upstream = Upstream::start(owned).await;
@@ -81,8 +81,8 @@ async fn a_cached_response_is_not_shared_between_users() {
     assert!(sources["cache"] > 100, "{sources:?}");
 }
 
-/// R-E5: headers that a server may obey although it does not say so in `Vary` cannot poison the
-/// answer for those who do not send them.
+/// R-E5: headers that a server may apply without listing them in `Vary` cannot poison the response
+/// for clients that do not send them.
 #[tokio::test]
 async fn headers_missing_from_vary_cannot_poison_the_cache() {
     let upstream = Upstream::start(|_, received: ReceivedRequest| async move {
@@ -128,7 +128,8 @@ async fn headers_missing_from_vary_cannot_poison_the_cache() {
     }
 }
 
-/// An encoded answer is not for those who cannot read it, an answer for one origin not for others.
+/// An encoded response is not served to clients that do not accept the encoding, and a response for
+/// one origin not to others.
 #[tokio::test]
 async fn an_implied_vary_is_applied_to_encoding_and_origin() {
     let upstream = Upstream::start(|number, received: ReceivedRequest| async move {
@@ -170,7 +171,7 @@ async fn an_implied_vary_is_applied_to_encoding_and_origin() {
     );
 }
 
-/// R-D6: what is somebody's own is not kept, and the log says why.
+/// R-D6: a private response is not cached, and the log says why.
 #[tokio::test]
 async fn a_private_response_is_not_cached_and_the_log_says_why() {
     let upstream = Upstream::start(|_, received: ReceivedRequest| async move {
@@ -195,7 +196,7 @@ async fn a_private_response_is_not_cached_and_the_log_says_why() {
     ] {
         let first = get_with(manual.gateway.address, path, headers).await;
         assert_eq!(manual.get(path, headers).await.1, "upstream", "{path}");
-        // The caller is told, and the log.
+        // The response and the log say so.
         let status = format!("tollgate; fwd=miss; detail={why}");
         assert_eq!(first.header("cache-status"), status, "{path}");
         let id = first.header("x-tollgate-id");
@@ -211,7 +212,7 @@ async fn a_private_response_is_not_cached_and_the_log_says_why() {
     assert!(!log::captured().contains("Bearer mine"));
 }
 
-/// The key that Tollgate adds is not the caller's: answers under it are shared by its callers.
+/// The key that Tollgate adds is not the caller's: callers share responses under it.
 #[tokio::test]
 async fn responses_for_a_configured_key_are_shared_and_never_contain_the_key() {
     let upstream =
@@ -224,8 +225,8 @@ async fn responses_for_a_configured_key_are_shared_and_never_contain_the_key() {
     assert_eq!(upstream.requests()[0].headers["authorization"], "Bearer k1");
 }
 
-/// Many APIs answer by a version or a preference in a header and say nothing of it in `Vary`: each
-/// has an answer of its own.
+/// Many APIs select a response by a version or preference header without `Vary`: each value has its
+/// own cached response.
 #[tokio::test]
 async fn a_version_or_preference_header_separates_cached_responses() {
     let upstream = crate::cache::counting().await;
@@ -248,9 +249,8 @@ async fn a_version_or_preference_header_separates_cached_responses() {
     }
 }
 
-/// S7: a 304 is an answer to a client's own condition. While the cache asks the provider about what
-/// it has, with a condition of its own, it is shared with those who have set the same and nobody
-/// else.
+/// S7: a 304 responds to a client's own condition. While the cache revalidates with its own
+/// condition, the 304 is shared only with clients that sent the same condition.
 #[tokio::test]
 async fn s7_a_304_is_shared_only_with_callers_that_sent_the_same_condition() {
     fn by_tag(_: usize, received: &ReceivedRequest) -> Reply {

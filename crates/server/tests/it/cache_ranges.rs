@@ -1,4 +1,5 @@
-//! Parts of answers: a part is cut out of a whole that was kept, and never kept for the whole.
+//! Ranges: a range is served from a complete cached response, and a partial response is never
+//! cached as the whole.
 
 use crate::cache::{ManualClockGateway, NO_RETRY, assert_response};
 use crate::client::{ClientResponse, Session, get_with, request};
@@ -6,7 +7,7 @@ use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 
 const REST: &str = "limits: [1000/1s]\ncache: {ttl: 10s, stale: 1h}\nhealth: off";
 
-/// Has ten digits, gives a part to whoever asks for it, and knows a name for them.
+/// Ten digits, with range support and an ETag.
 async fn digits(_: usize, received: ReceivedRequest) -> Reply {
     let tag = [("etag", "\"a\""), ("connection", "close")];
     let has = |name: &str, value: &str| {
@@ -57,7 +58,7 @@ async fn a_partial_response_of_the_provider_is_not_cached() {
     );
 }
 
-/// Also where nobody has asked for a part.
+/// Also if no client requested a range.
 #[tokio::test]
 async fn an_unrequested_partial_response_is_not_cached() {
     let upstream = Upstream::start(|number, _| async move {
@@ -124,7 +125,7 @@ async fn a_single_range_is_served_from_a_complete_cached_response() {
     assert_eq!(head.headers()["x-tollgate-source"], "upstream");
 }
 
-/// A provider that knows no parts sends the whole, and that is kept.
+/// A provider without range support sends the complete response, which is cached.
 #[tokio::test]
 async fn a_complete_response_to_a_range_request_is_cached() {
     let upstream = Upstream::start(digits).await;
@@ -139,7 +140,8 @@ async fn a_complete_response_to_a_range_request_is_cached() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// A part of what is old is asked for as it was asked, and stands in when the provider is gone.
+/// A range of a stale response is forwarded as requested, and served stale if the provider is
+/// unreachable.
 #[tokio::test]
 async fn a_range_of_a_stale_response_is_revalidated_or_served_on_failure() {
     let upstream = Upstream::start(digits).await;
@@ -165,7 +167,7 @@ async fn a_range_of_a_stale_response_is_revalidated_or_served_on_failure() {
     );
 }
 
-/// A 304 to a condition of the client's own is about what the client has: it renews nothing here.
+/// A 304 to a client's own condition concerns the client's copy: it refreshes nothing here.
 #[tokio::test]
 async fn a_304_to_a_clients_own_condition_does_not_refresh_the_cache() {
     let theirs = ("if-none-match", "\"theirs\"");

@@ -8,7 +8,7 @@ use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 
 const MODE: &str = "limits: [1000/1s]\ncache: {mode: rfc9111, stale: 0s}\nhealth: off\nretry: {retries: {high: 0, normal: 0, low: 0}}";
 
-/// The answer says what its request asked it to say.
+/// The request selects the headers of the response.
 async fn echo_cache_control(number: usize, received: ReceivedRequest) -> Reply {
     let said = received
         .headers
@@ -94,7 +94,7 @@ async fn request_cache_control_can_force_revalidation_or_cache_only() {
     );
 }
 
-/// An old answer is used while a new one is fetched beside it, once for all who ask.
+/// A stale response is served during one background refresh for all callers.
 #[tokio::test]
 async fn stale_while_revalidate_refreshes_in_the_background() {
     let upstream = Upstream::start(echo_cache_control).await;

@@ -1,4 +1,4 @@
-//! Callers that the configuration knows: urgency, shares and tokens.
+//! Configured callers: priorities, shares and tokens.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok};
 
 const TOKEN: &str = "canary-caller-token-5e";
-/// An hour is known to be longer, so whoever would wait for it is refused at once.
+/// A wait of an hour is known to be longer, so it is rejected at once.
 const SOON: (&str, &str) = ("x-tollgate-timeout", "30s");
 
 fn caller(name: &str, priority: Priority) -> Caller {
@@ -42,7 +42,8 @@ async fn start(limits: &str, callers: &[Caller]) -> (Upstream, TestGateway) {
     (upstream, gateway)
 }
 
-/// A caller with a token is that caller only with it, however it is shown; none of it goes on.
+/// A caller with a token is recognised only with it, however it is sent; the token is not
+/// forwarded.
 #[tokio::test]
 async fn a_caller_with_a_token_must_send_it() {
     let (upstream, gateway) = start("limits: [100/1h]", &[backfill()]).await;
@@ -78,8 +79,7 @@ async fn a_caller_with_a_token_must_send_it() {
     assert!(!crate::log::captured().contains(TOKEN));
 }
 
-/// A caller that says nothing but who it is has its part and its urgency: as clients of a proxy
-/// show themselves, and by its address.
+/// A caller that sends only its name, as a proxy user or in the path, gets its share and priority.
 #[tokio::test]
 async fn a_caller_can_be_named_by_proxy_user_or_address_alone() {
     let (_upstream, at_proxy) = start("limits: [10/1h]", &[backfill()]).await;
@@ -100,7 +100,7 @@ async fn a_caller_can_be_named_by_proxy_user_or_address_alone() {
     assert_eq!(statuses, [200, 429, 200]);
 }
 
-/// `at_most`: a part of every limit, and not more, whatever is free.
+/// `at_most`: a share of every limit and no more, whatever is free.
 #[tokio::test]
 async fn a_caller_gets_at_most_its_share() {
     let (_upstream, gateway) = start("limits: [10/1h]", &[backfill()]).await;
@@ -122,7 +122,7 @@ async fn a_caller_gets_at_most_its_share() {
     assert_eq!(get_with(gateway.address, "/x/a", &[SOON]).await.status, 429);
 }
 
-/// R-C2: a caller is as urgent as the configuration lets it be: the reserve is for urgent calls.
+/// R-C2: the configuration caps the priority of a caller: the reserve is for high-priority calls.
 #[tokio::test]
 async fn r_c2_the_configuration_caps_the_priority_of_a_caller() {
     let callers = [
@@ -141,7 +141,7 @@ async fn r_c2_the_configuration_caps_the_priority_of_a_caller() {
         );
     }
     for _ in 0..2 {
-        // It need not say so: it is urgent by configuration.
+        // It sends no priority: the configuration sets it.
         assert_eq!(
             get_with(gateway.address, "/x@web/a", &[SOON]).await.status,
             200
@@ -149,8 +149,7 @@ async fn r_c2_the_configuration_caps_the_priority_of_a_caller() {
     }
 }
 
-/// `at_least` reaches the gate: under a flood the promised half is kept, and a reload takes it
-/// back.
+/// `at_least` reaches the gate: under load the guaranteed half holds, and a reload removes it.
 #[tokio::test]
 async fn a_caller_gets_at_least_its_share_under_load() {
     let word = Arc::new(Semaphore::new(0));
@@ -179,7 +178,7 @@ async fn a_caller_gets_at_least_its_share_under_load() {
     let flood: Vec<_> = (0..12).map(|_| call("/x@flood/f")).collect();
     let web: Vec<_> = (0..4).map(|_| call("/x@web/w")).collect();
     let active = gateway.registry.named("x").unwrap();
-    // Nobody is answered before all are in line, however long that takes.
+    // No call gets a response before all are queued, however long that takes.
     wait_until(|| active.waiting() == 16).await;
     word.add_permits(1);
     for call in flood.into_iter().chain(web).chain([first]) {
@@ -197,12 +196,12 @@ async fn a_caller_gets_at_least_its_share_under_load() {
         .count();
     assert!(
         among_first >= 3,
-        "less urgent, and promised half: {order:?}"
+        "lower priority, with a guaranteed half: {order:?}"
     );
 }
 
-/// S7, R-C2: whoever has limits of its own waits under them, and not under those of somebody who
-/// asks the same: a part of every limit, a limit for each caller, a limit for each address.
+/// S7, R-C2: a caller with its own limits waits under them, not under those of another caller with
+/// the same request: a share of every limit, a limit per caller, a limit per address.
 #[tokio::test]
 async fn s7_callers_with_their_own_limits_do_not_share_a_permit() {
     let own = |per| format!("limits: [1000/1s, {{limit: 1000, period: 1s, per: {per}}}]");

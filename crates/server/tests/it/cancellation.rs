@@ -1,5 +1,5 @@
-//! A call that is dropped at any await gives back what it held: its permit unless it was sent
-//! under, its connection, its place.
+//! A call that is dropped at any await releases its connection, its slot, and its permit unless it
+//! was sent.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -20,7 +20,7 @@ use crate::upstream::{Upstream, ok};
 /// Permits of a round: the dropped call may use one up.
 const PERMITS: usize = 2;
 
-/// A call that shares its way with nobody.
+/// A call without dedup.
 fn unshared_call() -> Call<Empty<Bytes>> {
     Call {
         method: Method::POST,
@@ -48,8 +48,8 @@ async fn round(ledger: Ledger, polls: usize) -> Round {
         let mut dropped = pin!(path::call(&gateway.registry, unshared_call(), &mut trail));
         polled(dropped.as_mut(), polls).await.is_some()
     };
-    // The connection and the place are free again, or nobody would be answered. A wait of an hour
-    // is refused at once.
+    // The connection and the slot are free again, or no call would get a response. A wait of an
+    // hour is rejected at once.
     let mut went = 0;
     let patient = [("x-tollgate-timeout", "30s")];
     loop {

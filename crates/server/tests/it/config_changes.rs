@@ -1,4 +1,4 @@
-//! Configuration that changes while calls go on: reloads, settings, and what stays (A14, R-A13).
+//! Configuration changes while calls run: reloads, settings, and preserved usage (A14, R-A13).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,8 +27,7 @@ async fn provider(rules: &str) -> SimProvider {
     SimProvider::start(settings).await.unwrap()
 }
 
-/// Clients that ask without a pause until they are told to stop; how often they were not answered
-/// well.
+/// Clients that call without a pause until stopped; how often they did not get a response well.
 struct Load {
     stop: Arc<AtomicBool>,
     failed: Arc<AtomicUsize>,
@@ -71,8 +70,8 @@ impl Load {
     }
 }
 
-/// R-A13: hundreds of reloads under load, half of them of files that are wrong in some way: no call
-/// fails, and the provider never sees too many.
+/// R-A13: hundreds of reloads under load, half of them invalid: no call fails, and the provider
+/// never gets too many.
 #[tokio::test]
 async fn repeated_reloads_lose_no_call_and_break_no_limit() {
     let provider = provider("sliding 20/200ms").await;
@@ -110,8 +109,8 @@ async fn repeated_reloads_lose_no_call_and_break_no_limit() {
     assert!(report.accepted > 0);
 }
 
-/// R-A13: lowered from 10 to 2 while calls wait: by what the provider saw, no window that begins
-/// after the change has more than two, use made before it counts, and nobody is lost.
+/// R-A13: lowered from 10 to 2 while calls wait: in the provider's log no window after the change
+/// has more than two, earlier usage counts, and no call is lost.
 #[tokio::test]
 async fn a_limit_lowered_under_load_applies_at_once() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
@@ -123,7 +122,7 @@ async fn a_limit_lowered_under_load_applies_at_once() {
     wait_until(|| upstream.count() >= 20 && active.waiting() >= 10).await;
     write_file("lower.yaml", &limit(2));
     assert_eq!(daemon.reload().await.status, 200);
-    // What was granted before the change may be on its way for half a second, and then some.
+    // A call granted before the change may take half a second and a little more to arrive.
     let after = active.now().at + Span::from_secs(1);
     let late = || -> Vec<_> {
         let arrivals = upstream.requests().into_iter().map(|received| received.at);
@@ -148,9 +147,8 @@ async fn a_limit_lowered_under_load_applies_at_once() {
     }
 }
 
-/// R-A13: a limit whose period or algorithm changes counts on: what was used under the old one is
-/// used under the new one, for everybody and for each key, and the change of it back forgets
-/// nothing.
+/// R-A13: a limit with a new period or algorithm keeps its usage, in total and per key, and
+/// changing it back loses nothing.
 #[tokio::test]
 async fn a_limit_with_a_new_period_or_algorithm_keeps_its_usage() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
@@ -168,7 +166,7 @@ async fn a_limit_with_a_new_period_or_algorithm_keeps_its_usage() {
     let calls = async |paths: &[&str]| {
         let mut sent = Vec::new();
         for path in paths {
-            // Refused at once all the same: an hour is known to be longer.
+            // Rejected at once all the same: an hour is known to be longer.
             let now = [("x-tollgate-timeout", "30s")];
             sent.push(get_with(daemon.gateway, path, &now).await.status);
         }
@@ -195,8 +193,8 @@ async fn a_limit_with_a_new_period_or_algorithm_keeps_its_usage() {
     assert_eq!(calls(&["/x/a/9"]).await, [429]);
 }
 
-/// An invalid new version is refused, shown where people look, and the old one stays; mended, it is
-/// gone from there.
+/// An invalid new version is rejected and shown to operators, and the old one stays; once fixed,
+/// the problem disappears.
 #[tokio::test]
 async fn an_invalid_file_is_rejected_and_shown_until_it_is_fixed() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
@@ -226,8 +224,8 @@ async fn an_invalid_file_is_rejected_and_shown_until_it_is_fixed() {
     assert_eq!(shown["problems"].as_array().unwrap().len(), 0);
 }
 
-/// A14: all settings of a request or none; a name that is not known is told with the nearest; what
-/// is set wins over the file, survives a reload, and can be taken back.
+/// A14: all settings of a request or none; an unknown name gets the nearest valid one as a hint; a
+/// runtime setting wins over the file, survives a reload, and can be removed.
 #[tokio::test]
 async fn a14_a_runtime_setting_wins_until_it_is_removed() {
     write_file(
@@ -370,8 +368,8 @@ impl SettingSources {
     }
 }
 
-/// A14: every setting of the table is obeyed by a running server whether it stands in the file, in
-/// the environment, on the command line or in a PATCH; and nonsense is refused.
+/// A14: a running server applies every setting of the table from file, environment, command line
+/// and PATCH, and rejects invalid values.
 #[tokio::test]
 async fn a14_every_threshold_can_be_set_by_file_environment_flag_and_patch() {
     write_file("every.yaml", &plain_file().to_string());

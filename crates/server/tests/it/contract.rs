@@ -1,4 +1,4 @@
-//! The contract of refusals: every kind and reason, with its status, JSON and headers.
+//! The contract of rejections: every error and reason, with its status, JSON and headers.
 
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -12,7 +12,7 @@ use crate::upstream::{Upstream, ok, reply};
 
 const NO_RETRY: &str = "retry: {retries: {high: 0, normal: 0, low: 0}}";
 
-/// What a refusal must be.
+/// The expected rejection.
 struct Expected {
     status: u16,
     error: &'static str,
@@ -35,7 +35,7 @@ fn expected(
     }
 }
 
-/// Everything that holds for every refusal but M10's.
+/// The checks for every rejection except M10's.
 fn check(rejected: &ClientResponse, expected: &Expected) {
     let body = rejected.json();
     let what = format!("{rejected:?}");
@@ -99,13 +99,13 @@ async fn fine() -> Upstream {
     Upstream::start(|_, _| async { ok() }).await
 }
 
-/// Never answers.
+/// Never responds.
 async fn silent() -> Upstream {
     Upstream::start(|_, _| async { std::future::pending().await }).await
 }
 
 async fn get_with_short_timeout(gateway: &TestGateway, headers: &[(&str, &str)]) -> ClientResponse {
-    // Shorter than every wait here, which is known, so that it is refused at once.
+    // Shorter than every wait here, so that the call is rejected at once.
     let mut all = vec![("x-tollgate-timeout", "10s")];
     all.extend_from_slice(headers);
     within_timeout(get_with(gateway.address, "/x/a", &all)).await
@@ -150,8 +150,8 @@ async fn a_cooldown_is_429() {
     assert_eq!(rejected.json()["limit"], json!(null));
 }
 
-/// As many as allowed are on their way: whoever has no time at all is told so; whoever has some
-/// waits, and its time runs out.
+/// The concurrency limit is reached: a call without time to wait is rejected at once; a call with
+/// time waits until its deadline.
 #[tokio::test]
 async fn a_concurrency_limit_is_429_without_a_time_and_504_after_the_deadline() {
     let upstream = silent().await;
@@ -220,7 +220,7 @@ async fn a_full_queue_is_503() {
     );
 }
 
-/// S6 over sockets: little left means that only the cache is used, and it says so.
+/// S6 over sockets: in degrade mode only the cache is used, and the response says so.
 #[tokio::test]
 async fn s6_degrade_mode_is_504_with_the_degraded_header() {
     let upstream = fine().await;
@@ -250,7 +250,7 @@ async fn a_miss_in_cache_only_mode_is_504() {
     assert_eq!(upstream.count(), 0);
 }
 
-/// Every header that names a deadline is obeyed, and time that runs out upstream is 504.
+/// Every deadline header is applied, and a deadline that passes upstream is 504.
 #[tokio::test]
 async fn each_of_four_headers_sets_a_deadline() {
     let upstream = silent().await;
@@ -280,7 +280,7 @@ async fn each_of_four_headers_sets_a_deadline() {
     }
 }
 
-/// A wait that is known to pass the deadline is refused at once, not after it.
+/// A wait known to pass the deadline is rejected at once, not after it.
 #[tokio::test]
 async fn a_wait_known_to_pass_the_deadline_is_rejected_at_once() {
     let upstream = fine().await;
@@ -353,7 +353,7 @@ async fn errors_that_are_not_limits_have_their_own_codes() {
     }
 }
 
-/// A call that would come back to us, by whichever way.
+/// A call that would loop back, by any route.
 #[tokio::test]
 async fn a_loop_is_508() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -383,7 +383,7 @@ async fn a_loop_is_508() {
     }
 }
 
-/// The store is gone: nobody is told that a limit refused.
+/// The store is lost: the rejection does not blame a limit.
 #[tokio::test]
 async fn a_lost_store_is_503() {
     let upstream = fine().await;

@@ -1,4 +1,4 @@
-//! Providers that refuse or fail: pauses are kept, outages are slept through, and calls come back.
+//! Providers that limit or fail: cool-downs hold, calls wait through outages, and then continue.
 
 use serde_json::json;
 use tollgate::providers::Options;
@@ -12,7 +12,7 @@ use crate::client::{get, get_with, wait_until, within_timeout};
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok, reply};
 
-/// M8, S5, A9: the provider's pause is kept by everybody, and the call is tried again after it.
+/// M8, S5, A9: the cool-down applies to all calls, and the call is retried after it.
 #[tokio::test]
 async fn m8_nothing_is_sent_during_retry_after_and_the_call_succeeds_after_it() {
     let upstream = Upstream::start(|number, _| async move {
@@ -48,7 +48,7 @@ async fn m8_nothing_is_sent_during_retry_after_and_the_call_succeeds_after_it() 
     assert_eq!(received.len(), 22);
 }
 
-/// S5: during the pause a call that cannot wait is refused, with the reason and the time.
+/// S5: during the cool-down a call that cannot wait is rejected, with the reason and the time.
 #[tokio::test]
 async fn s5_a_call_that_cannot_wait_for_the_end_of_a_cooldown_is_rejected() {
     let upstream = Upstream::start(|_, received| async move {
@@ -79,8 +79,8 @@ async fn s5_a_call_that_cannot_wait_for_the_end_of_a_cooldown_is_rejected() {
     assert_eq!(upstream.count(), 2);
 }
 
-/// A5, A6 over sockets: an outage puts the provider to sleep, a probe finds that it is over, and no
-/// call with time is lost.
+/// A5, A6 over sockets: an outage puts the provider to sleep, a probe detects its end, and no call
+/// with enough time is lost.
 #[tokio::test]
 async fn a5_calls_wait_through_an_outage_and_none_is_lost() {
     let settings = Settings::with_rules("sliding 1000/1s").unwrap();
@@ -101,9 +101,9 @@ async fn a5_calls_wait_through_an_outage_and_none_is_lost() {
     assert_eq!((report.violations, report.struck), (0, 3), "{report:?}");
 }
 
-/// A4, A11: what is neither a success nor a failure ends no row of failures, neither that of one
-/// process nor that of all who share a ledger: 3 + 2 of two gateways are five, with 404s between
-/// them.
+/// A4, A11: a result that is neither success nor failure does not reset consecutive failures,
+/// neither in one process nor across a shared ledger: 3 + 2 of two gateways are five, with 404s in
+/// between.
 #[tokio::test]
 async fn a11_a_404_does_not_reset_consecutive_failures_across_processes() {
     let upstream = Upstream::start(|_, received| async move {
@@ -137,7 +137,7 @@ async fn a11_a_404_does_not_reset_consecutive_failures_across_processes() {
     assert_eq!(upstream.count(), 8);
 }
 
-/// A connection that is refused is a failure too: the provider sleeps, and is not knocked at.
+/// A refused connection is a failure too: the provider sleeps and gets no connection attempts.
 #[tokio::test]
 async fn an_unreachable_provider_gets_no_connection_attempts() {
     let rest = "limits: [1000/1s]\nretry: {retries: {high: 0, normal: 0, low: 0}}\nhealth: {failure_threshold: 3, sleep_first: 10m}";
@@ -158,7 +158,7 @@ async fn an_unreachable_provider_gets_no_connection_attempts() {
     );
 }
 
-/// A refusal in the provider's own dialect is a refusal (A11).
+/// A rate-limit response in the provider's own dialect counts as a 429 (A11).
 #[tokio::test]
 async fn a11_a_provider_dialect_defines_a_rate_limit_response() {
     let upstream = Upstream::start(|number, _| async move {
@@ -181,8 +181,8 @@ async fn a11_a_provider_dialect_defines_a_rate_limit_response() {
     );
 }
 
-/// A5: offline sends nothing, and what is kept is served all the same: fresh, and old when it has
-/// aged. What is not kept is refused without a time.
+/// A5: offline sends nothing, and cached responses are still served, fresh and stale. A miss is
+/// rejected without a retry time.
 #[tokio::test]
 async fn a5_fresh_and_stale_responses_are_served_while_offline() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -203,8 +203,8 @@ async fn a5_fresh_and_stale_responses_are_served_while_offline() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// A4: refusals of calls that were on their way together are one refusal. Five of them neither
-/// throttle a healthy provider nor send it to sleep; they count in the ratio.
+/// A4: 429s of concurrent calls count as one. Five of them neither throttle a healthy provider nor
+/// put it to sleep; they count in the ratio.
 #[tokio::test]
 async fn a4_concurrent_429s_count_as_one_health_transition() {
     let together = std::sync::Arc::new(tokio::sync::Barrier::new(6));

@@ -1,4 +1,4 @@
-//! Costs: held before a call, settled by what its answer says.
+//! Costs: reserved before a call, settled from its response.
 
 use std::io::Write;
 
@@ -12,10 +12,10 @@ use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Reply, Upstream, ok, reply};
 
 const LIMIT: &str = "limits: [{name: tpm, limit: 100, period: 1h, unit: tokens}]\ncost: {tokens: {before: [max_tokens], else: 60, after: usage.total_tokens}}";
-/// An hour is known to be longer, so whoever would wait for it is refused at once.
+/// A wait of an hour is known to be longer, so it is rejected at once.
 const SOON: (&str, &str) = ("x-tollgate-timeout", "30s");
 
-/// How many calls go before one is refused, at most ten.
+/// The number of calls before one is rejected, at most ten.
 async fn calls_until_rejected(gateway: &TestGateway, body: &str) -> usize {
     for count in 0..10 {
         let mut session = Session::open(gateway.address).await;
@@ -46,7 +46,7 @@ async fn start(
 
 const USAGE: &str = "{\"text\":\"hi\",\"usage\":{\"total_tokens\":10}}";
 
-/// 60 are held for each, 10 are used: four leave 60 free, five do not.
+/// Each call reserves 60 and uses 10: after four calls 60 are free, after five they are not.
 #[tokio::test]
 async fn a_cost_is_held_before_and_settled_after() {
     let (_upstream, gateway) =
@@ -65,7 +65,7 @@ async fn without_usage_in_the_response_the_estimated_cost_stays() {
     assert_eq!(calls_until_rejected(&gateway, "{}").await, 1);
 }
 
-/// The last event of a stream that tells the usage.
+/// The last event of a stream reports the usage.
 #[tokio::test]
 async fn a_stream_settles_by_its_last_event() {
     let events = format!("data: {{\"usage\":null}}\n\ndata: {USAGE}\n\ndata: [DONE]\n\n");
@@ -91,7 +91,7 @@ async fn a_compressed_response_settles_the_cost_too() {
     assert_eq!(calls_until_rejected(&gateway, "{}").await, 5);
 }
 
-/// What the caller says it costs is taken at its word, and what is too much is refused for good.
+/// The cost that the caller sends is applied, and a cost above the limit is rejected permanently.
 #[tokio::test]
 async fn a_caller_can_send_the_cost_of_its_call() {
     let (upstream, gateway) = start(ok).await;
@@ -119,12 +119,12 @@ async fn a_caller_can_send_the_cost_of_its_call() {
     assert_eq!(wrong.status, 400);
 }
 
-/// A JSON body with these fields, and so much beside them.
+/// A JSON body with these fields and so many bytes of padding.
 fn large(fields: &str, bytes: usize) -> String {
     format!("{{{fields}, \"text\": \"{}\"}}", "x".repeat(bytes))
 }
 
-/// A body that tells the cost is read up to 1 MiB, not only as far as any other.
+/// A body with a cost field is read up to 1 MiB, further than other bodies.
 #[tokio::test]
 async fn the_cost_in_a_large_body_is_reserved() {
     let (_upstream, gateway) = start(ok).await;
@@ -132,8 +132,8 @@ async fn the_cost_in_a_large_body_is_reserved() {
     assert_eq!(calls_until_rejected(&gateway, &body).await, 4);
 }
 
-/// S1: no size of a body dodges the limit of the entity that it names; past 1 MiB the caller names
-/// it.
+/// S1: no body size bypasses the limit of the entity that the body names; above 1 MiB the caller
+/// must name it in a header.
 #[tokio::test]
 async fn s1_a_large_body_does_not_bypass_the_limit_of_its_entity() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;

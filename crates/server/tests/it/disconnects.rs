@@ -1,5 +1,5 @@
-//! Clients that leave, connections that die, gateways that end: nothing is lost and nothing is
-//! counted that was not sent.
+//! Clients that disconnect, connections that break, gateways that shut down: no call is lost, and
+//! only sent calls are counted.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::client::{
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Reply, Upstream, ok};
 
-/// An upstream whose answers wait for a word.
+/// An upstream whose responses wait for a notification.
 async fn gated() -> (Upstream, Arc<Notify>) {
     let word = Arc::new(Notify::new());
     let heard = word.clone();
@@ -30,7 +30,7 @@ async fn gated() -> (Upstream, Arc<Notify>) {
     (upstream, word)
 }
 
-/// R-A12: who leaves the line gives its place up, and its call is never sent.
+/// R-A12: a client that disconnects in the queue gives up its position, and its call is never sent.
 #[tokio::test]
 async fn a_client_that_leaves_the_queue_is_never_sent() {
     let (upstream, word) = gated().await;
@@ -58,7 +58,7 @@ async fn a_client_that_leaves_the_queue_is_never_sent() {
     assert_eq!(targets, ["/first", "/third"]);
 }
 
-/// R-A11: a call that was sent counts, even if its client did not wait for the answer.
+/// R-A11: a sent call counts, even if its client did not wait for the response.
 #[tokio::test]
 async fn a_client_disconnect_after_the_send_uses_the_permit() {
     let (upstream, _word) = gated().await;
@@ -67,7 +67,7 @@ async fn a_client_disconnect_after_the_send_uses_the_permit() {
     wait_until(|| upstream.count() == 1).await;
     first.abort();
     let rejected = get_until_late(gateway.address, "/x/second").await;
-    // Nobody can say when it comes back, so the time runs out.
+    // The end of the wait is unknown, so the deadline passes.
     assert_eq!((rejected.status, upstream.count()), (504, 1));
 }
 
@@ -91,7 +91,7 @@ async fn a_refused_upstream_connection_costs_no_permit() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// A hung upstream is given up after `first_byte`, and the call counts as sent.
+/// A hanging upstream times out after `first_byte`, and the call counts as sent.
 #[tokio::test]
 async fn a_hanging_upstream_times_out_and_uses_the_permit() {
     let (upstream, _word) = gated().await;
@@ -103,7 +103,7 @@ async fn a_hanging_upstream_times_out_and_uses_the_permit() {
         (502, &"UpstreamError".into())
     );
     let rejected = get_until_late(gateway.address, "/x/a").await;
-    // Nobody can say when it comes back, so the time runs out.
+    // The end of the wait is unknown, so the deadline passes.
     assert_eq!(rejected.status, 504);
     wait_until(|| upstream.count() == 1).await;
 }
@@ -126,7 +126,7 @@ async fn a_deadline_that_passes_upstream_is_504() {
     panic!("it was never sent");
 }
 
-/// A pooled connection that the other side has closed is not an error of the call.
+/// A pooled connection that the upstream has closed is not an error of the call.
 #[tokio::test]
 async fn a_closed_connection_is_replaced() {
     let closing = |_: usize, _| async {
@@ -145,7 +145,7 @@ async fn a_closed_connection_is_replaced() {
     assert_eq!(upstream.count(), 5, "and nothing was sent twice");
 }
 
-/// The gateway ends in good order: what is under way is finished.
+/// The gateway shuts down gracefully: running calls are finished.
 #[tokio::test]
 async fn draining_finishes_running_calls_and_accepts_no_new_ones() {
     let (upstream, word) = gated().await;

@@ -1,5 +1,5 @@
-//! Whose fault it is: time and uploads of callers say nothing about the provider, and a body that
-//! is read to learn from it does not keep its caller.
+//! Failure attribution: deadlines and uploads of callers are not provider failures, and reading a
+//! body for feedback does not delay its caller.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -19,7 +19,8 @@ fn assert_healthy(gateway: &TestGateway) {
     assert_eq!((state, failures), (HealthState::Normal, 0));
 }
 
-/// A caller that leaves before the connection is there has learned nothing about the provider.
+/// A caller that disconnects before the upstream connection is open is no sign of a provider
+/// failure.
 #[tokio::test]
 async fn impatient_callers_do_not_put_a_healthy_provider_to_sleep() {
     // It accepts, and takes its time for the TLS handshake.
@@ -51,7 +52,7 @@ async fn upload(gateway: &TestGateway) -> TcpStream {
     stream
 }
 
-/// A provider that reads and never answers, and how many heads it has seen.
+/// A provider that reads and never responds, and the number of heads it has received.
 async fn listener() -> RawUpstream {
     RawUpstream::start(|_, mut stream| async move {
         read_head(&mut stream).await;
@@ -61,7 +62,7 @@ async fn listener() -> RawUpstream {
     .await
 }
 
-/// R-C10: a client that breaks off its upload is not the provider's failure.
+/// R-C10: an aborted upload is not the provider's failure.
 #[tokio::test]
 async fn an_aborted_upload_is_not_a_provider_failure() {
     let upstream = listener().await;
@@ -77,7 +78,7 @@ async fn an_aborted_upload_is_not_a_provider_failure() {
     assert_healthy(&gateway);
 }
 
-/// R-C10: nor is one that stands still. It is told so.
+/// R-C10: nor is a stalled upload. Its client gets a 400.
 #[tokio::test]
 async fn a_stalled_upload_is_400_and_not_a_provider_failure() {
     let upstream = listener().await;
@@ -103,7 +104,7 @@ async fn slow_body(begin: &'static str) -> RawUpstream {
     .await
 }
 
-/// The head of an answer whose body drips for minutes is there when the caller's time is up.
+/// The head of a response whose body takes minutes reaches the caller at its deadline.
 #[tokio::test]
 async fn a_slow_response_body_is_not_read_past_the_callers_deadline() {
     for (begin, rest) in [
@@ -137,7 +138,7 @@ async fn a_slow_response_body_is_not_read_past_the_callers_deadline() {
     }
 }
 
-/// Trailers of a small request reach the provider, and the body is read beforehand all the same.
+/// Trailers of a small request reach the provider, although the body is buffered first.
 #[tokio::test]
 async fn trailers_of_a_small_request_are_forwarded() {
     let upstream = RawUpstream::start(|_, mut stream| async move {

@@ -1,5 +1,5 @@
-//! Shared answers: bodies reach everybody, whoever leaves, comes late or reads slowly; and nobody
-//! gets somebody else's.
+//! Shared responses: bodies reach every follower, although others disconnect, join late or read
+//! slowly; and never another user.
 
 use std::pin::{Pin, pin};
 use std::task::Poll;
@@ -30,7 +30,7 @@ pub(crate) fn call() -> Call<Empty<Bytes>> {
     }
 }
 
-/// Polls a future so often, each time after it asked for it; `None` = it was not enough.
+/// Polls a future up to `times` times, each time after its wake-up; `None` = it is still pending.
 pub(crate) async fn polled<F: Future>(mut future: Pin<&mut F>, times: usize) -> Option<F::Output> {
     let mut left = times;
     std::future::poll_fn(|cx| {
@@ -51,7 +51,7 @@ pub(crate) async fn text(reply: Reply) -> Bytes {
         .to_bytes()
 }
 
-/// S7, R-C7: wherever the first one is dropped, the other gets the one answer.
+/// S7, R-C7: wherever the leader is dropped, its follower gets the one response.
 #[tokio::test]
 async fn s7_a_leader_dropped_at_any_await_does_not_fail_its_followers() {
     let upstream = Upstream::start(|_, _| async { reply(200, &[], &"x".repeat(100_000)) }).await;
@@ -66,7 +66,7 @@ async fn s7_a_leader_dropped_at_any_await_does_not_fail_its_followers() {
         let mut done = polled(first.as_mut(), 1).await;
         let second = tokio::spawn(async move {
             let reply = path::call(&registry, call(), &mut CallTrace::default()).await;
-            text(reply.expect("an answer")).await
+            text(reply.expect("a response")).await
         });
         wait_until(|| active.joined() == 1 || active.shared() == 1).await;
         if done.is_none() && rounds > 1 {
@@ -87,7 +87,7 @@ async fn s7_a_leader_dropped_at_any_await_does_not_fail_its_followers() {
     assert!(rounds > 2, "there are more awaits than that: {rounds}");
 }
 
-/// An upstream that streams what it is told; each request has a stream of its own.
+/// An upstream that streams frames from a channel; each request has its own stream.
 async fn streaming(headers: &'static [(&'static str, &'static str)]) -> (Upstream, FrameSender) {
     let (sender, frames) = mpsc::channel(64);
     let frames = parking_lot::Mutex::new(Some(frames));
@@ -112,7 +112,7 @@ fn chunk(text: impl Into<Bytes>) -> Frame<Bytes> {
     Frame::data(text.into())
 }
 
-/// S7: who comes while the body comes gets it from its beginning.
+/// S7: a follower that joins during the body gets it from the start.
 #[tokio::test]
 async fn s7_a_late_follower_gets_the_body_from_the_start() {
     let (upstream, sender) = streaming(&[]).await;
@@ -128,14 +128,14 @@ async fn s7_a_late_follower_gets_the_body_from_the_start() {
     let mut late = Session::open(gateway.address).await;
     let late = late.send(request("GET", "/x/a", &[], "")).await;
     assert_eq!(late.headers()["x-tollgate-source"], "shared");
-    drop(first); // and nobody depends on who came first
+    drop(first); // the follower does not depend on the leader
     sender.send(chunk("two")).await.unwrap();
     drop(sender);
     assert_eq!(read_response(late).await.body, "one two");
     assert_eq!(upstream.count(), 1);
 }
 
-/// What nobody has announced to be large is shared in pieces, and held only in part.
+/// A body without an announced size is shared in pieces, and only a part of it is in memory.
 #[tokio::test]
 async fn s7_a_body_above_the_cap_reaches_every_reader() {
     let (upstream, sender) = streaming(&[]).await;
@@ -161,7 +161,7 @@ async fn s7_a_body_above_the_cap_reaches_every_reader() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// A reader that stands still does not hold the others for ever.
+/// A stalled reader does not block the others for ever.
 #[tokio::test]
 async fn s7_a_stalled_reader_is_dropped_after_the_idle_timeout() {
     let (upstream, sender) = streaming(&[]).await;
@@ -170,7 +170,7 @@ async fn s7_a_stalled_reader_is_dropped_after_the_idle_timeout() {
     let registry = gateway.registry.clone();
     let first = tokio::spawn(async move {
         let reply = path::call(&registry, call(), &mut CallTrace::default()).await;
-        text(reply.expect("an answer")).await
+        text(reply.expect("a response")).await
     });
     wait_until(|| upstream.count() == 1).await;
     let mut trail = CallTrace::default();
@@ -184,13 +184,13 @@ async fn s7_a_stalled_reader_is_dropped_after_the_idle_timeout() {
     drop(sender);
     let slow = within_timeout(slow).await;
     assert_eq!(within_timeout(first).await.unwrap().len(), 160 * 65_536);
-    // It came to its head, or finds that it came too late; either way it was not waited for.
+    // It got the head or was too late; in both cases nobody waited for it.
     if let Ok(slow) = slow {
         assert!(within_timeout(slow.body.collect()).await.is_err());
     }
 }
 
-/// R-E6: a thousand users at once, each asking several times, and each body names its owner.
+/// R-E6: a thousand concurrent users with several requests each: each body names its owner.
 #[tokio::test]
 async fn s7_a_shared_response_never_reaches_another_user() {
     static WORD: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(0);

@@ -1,11 +1,11 @@
-//! Questions whose answers could not be shared: how long that is remembered.
+//! Requests whose responses could not be shared: how long that is remembered.
 
 use crate::client::{get, wait_until, within_timeout};
 use crate::flights::{gated, spawn_get};
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::reply;
 
-/// An answer for one alone makes the next ones go alone; one for everybody ends that.
+/// After an unshareable response the next calls are not coalesced; a shareable one ends that.
 #[tokio::test]
 async fn s7_a_shareable_response_clears_the_unshareable_mark() {
     let (upstream, word) = gated(|number, _| match number {
@@ -23,7 +23,7 @@ async fn s7_a_shareable_response_clears_the_unshareable_mark() {
     for call in calls {
         assert_eq!(within_timeout(call).await.unwrap().body, "mine");
     }
-    // It is remembered, and an answer like the first one does not change that.
+    // The mark stays, and a response like the first one does not change it.
     for (body, count) in [("mine", 3), ("everybody's", 4)] {
         word.notify_one();
         assert_eq!(get(gateway.address, "/x/a").await.body, body);

@@ -12,7 +12,7 @@ use crate::client::{
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 
-/// An upstream whose answers wait for a word.
+/// An upstream whose responses wait for a notification.
 pub(crate) async fn gated(
     response: fn(usize, &ReceivedRequest) -> Reply,
 ) -> (Upstream, Arc<Notify>) {
@@ -46,7 +46,7 @@ pub(crate) fn spawn_get_with(
     tokio::spawn(async move { get_with(address, &path, &headers).await })
 }
 
-/// A provider that takes one call at a time, with one on its way: whoever comes stands in line.
+/// A provider with concurrency 1 and one running call: every further call waits in the queue.
 pub(crate) struct BusyProvider {
     pub(crate) upstream: Upstream,
     pub(crate) gateway: TestGateway,
@@ -73,7 +73,7 @@ impl BusyProvider {
         self.gateway.registry.named("x").unwrap()
     }
 
-    /// A call that stands in line by itself.
+    /// A call that waits in the queue on its own.
     pub(crate) async fn enqueue(
         &self,
         path: &str,
@@ -85,7 +85,7 @@ impl BusyProvider {
         call
     }
 
-    /// A call that joins one that stands there.
+    /// A call that joins a waiting one.
     pub(crate) async fn join(
         &self,
         path: &str,
@@ -97,7 +97,7 @@ impl BusyProvider {
         call
     }
 
-    /// Lets everybody through, one by one, and says what they were told.
+    /// Lets all calls through, one by one, and returns their statuses.
     pub(crate) async fn finish_all(&self, calls: Vec<JoinHandle<ClientResponse>>) -> Vec<u16> {
         let mut statuses = Vec::new();
         for call in calls {
@@ -118,7 +118,7 @@ impl BusyProvider {
     }
 }
 
-/// Asks twice, the second while the first is on its way, and says where the answers came from.
+/// Sends two requests, the second during the first, and returns the sources of the responses.
 async fn sources_of_two(
     gateway: &TestGateway,
     (upstream, word): (&Upstream, &Notify),
@@ -142,7 +142,7 @@ async fn sources_of_two(
     if upstream.count() == before + 2 {
         word.notify_one();
     }
-    // Released at the head, it goes its own way.
+    // A follower released at the head makes its own call.
     let second = second.take().unwrap();
     wait_until(|| second.is_finished() || upstream.count() == before + 2).await;
     word.notify_one();
@@ -154,14 +154,15 @@ async fn sources_of_two(
     sources
 }
 
-/// S7, S3: a thousand at once are one upstream call and one permit, and all get the whole answer.
+/// S7, S3: a thousand concurrent calls are one upstream call and one permit, and all get the
+/// complete response.
 #[tokio::test]
 async fn s7_a_thousand_identical_calls_make_one_upstream_call() {
     let (upstream, word) = gated(plain).await;
     let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
     let active = gateway.registry.named("x").unwrap();
     let calls: Vec<_> = (0..1_000)
-        // The order of parameters is nobody's question.
+        // The order of parameters does not separate requests.
         .map(|n| spawn_get(&gateway, ["/x/a?b=1&c=2", "/x/a?c=2&b=1"][n % 2]))
         .collect();
     wait_until(|| active.joined() == 999).await;
@@ -209,7 +210,7 @@ async fn s3_a_cached_or_in_flight_response_costs_no_permit() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// S7: a client's conditions are its own, whatever the cache asks the provider.
+/// S7: a client's conditions are its own, whatever condition the cache sends.
 #[tokio::test]
 async fn s7_conditional_and_unconditional_requests_do_not_share() {
     let (upstream, word) = gated(plain).await;
@@ -231,7 +232,7 @@ async fn s7_conditional_and_unconditional_requests_do_not_share() {
     assert_eq!(gateway.registry.named("x").unwrap().joined(), 0);
 }
 
-/// S7: what tells two questions apart.
+/// S7: what separates two requests.
 #[tokio::test]
 async fn s7_method_parameters_credentials_and_cookies_separate_flights() {
     let (upstream, word) = gated(plain).await;
@@ -301,7 +302,7 @@ async fn s7_an_uncacheable_response_is_shared_only_if_configured() {
     }
 }
 
-/// What is one user's, or varies by what is not compared, releases those who wait.
+/// A private response, or one that varies by an uncompared header, releases the followers.
 #[tokio::test]
 async fn s7_private_cookie_stream_and_variant_responses_are_not_shared() {
     type Script = fn(usize, &ReceivedRequest) -> Reply;
@@ -328,7 +329,7 @@ async fn s7_private_cookie_stream_and_variant_responses_are_not_shared() {
     }
 }
 
-/// Callers do not wait for an answer that was not for them the last time.
+/// Callers do not wait for a response that was not shared the last time.
 #[tokio::test]
 async fn s7_a_request_whose_response_was_not_shared_does_not_wait_again() {
     let script = |_: usize, _: &ReceivedRequest| reply(200, &[("cache-control", "private")], "x");
@@ -346,7 +347,7 @@ async fn s7_a_request_whose_response_was_not_shared_does_not_wait_again() {
     }
 }
 
-/// S7, R-C7: who asked first may leave; those who wait get the one answer all the same.
+/// S7, R-C7: the leader may disconnect; its followers still get the one response.
 #[tokio::test]
 async fn s7_a_leader_that_leaves_does_not_fail_its_followers() {
     let (upstream, word) = gated(plain).await;
@@ -366,54 +367,54 @@ async fn s7_a_leader_that_leaves_does_not_fail_its_followers() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// The same while it waits for a permit: the others get its place in line.
+/// The same while it waits for a permit: the followers get its position in the queue.
 #[tokio::test]
 async fn s7_followers_inherit_the_queue_position_of_a_leader_that_leaves() {
-    let line = BusyProvider::start("").await;
-    let first = line.enqueue("/x/a", &[]).await;
-    let second = line.join("/x/a", &[]).await;
+    let busy = BusyProvider::start("").await;
+    let first = busy.enqueue("/x/a", &[]).await;
+    let second = busy.join("/x/a", &[]).await;
     first.abort();
     assert!(first.await.is_err());
-    line.release_one();
-    wait_until(|| line.upstream.count() == 2).await;
-    assert_eq!(line.finish_all(vec![second]).await, [200]);
-    assert_eq!(line.upstream.count(), 2);
+    busy.release_one();
+    wait_until(|| busy.upstream.count() == 2).await;
+    assert_eq!(busy.finish_all(vec![second]).await, [200]);
+    assert_eq!(busy.upstream.count(), 2);
 }
 
-/// A flight that everybody has left is never sent.
+/// A flight that all callers have left is never sent.
 #[tokio::test]
 async fn s7_a_flight_without_callers_is_not_sent() {
-    let line = BusyProvider::start("").await;
-    let first = line.enqueue("/x/a", &[]).await;
-    let second = line.join("/x/a", &[]).await;
+    let busy = BusyProvider::start("").await;
+    let first = busy.enqueue("/x/a", &[]).await;
+    let second = busy.join("/x/a", &[]).await;
     for call in [first, second] {
         call.abort();
         assert!(call.await.is_err());
     }
-    let active = line.provider();
+    let active = busy.provider();
     wait_until(|| active.waiting() == 0).await;
-    line.release_one();
-    wait_until(|| line.busy.is_finished()).await;
-    assert_eq!(line.upstream.count(), 1);
+    busy.release_one();
+    wait_until(|| busy.busy.is_finished()).await;
+    assert_eq!(busy.upstream.count(), 1);
 }
 
-/// S7: one more urgent that joins makes the waiting call as urgent.
+/// S7: a follower with a higher priority raises the waiting call to it.
 #[tokio::test]
 async fn s7_a_high_priority_follower_promotes_a_background_call() {
-    let line = BusyProvider::start("").await;
-    let background = line
+    let busy = BusyProvider::start("").await;
+    let background = busy
         .enqueue("/x/a", &[("x-tollgate-priority", "low")])
         .await;
-    let normal = line.enqueue("/x/normal", &[]).await;
-    let urgent = line.join("/x/a", &[("x-tollgate-priority", "high")]).await;
+    let normal = busy.enqueue("/x/normal", &[]).await;
+    let urgent = busy.join("/x/a", &[("x-tollgate-priority", "high")]).await;
     let calls = vec![background, urgent, normal];
-    assert_eq!(line.finish_all(calls).await, [200; 3]);
-    let received = line.upstream.requests().into_iter();
+    assert_eq!(busy.finish_all(calls).await, [200; 3]);
+    let received = busy.upstream.requests().into_iter();
     let targets: Vec<_> = received.map(|received| received.target).collect();
     assert_eq!(targets, ["/busy", "/a", "/normal"]);
 }
 
-/// S7: each has its own time. One that is short neither ends the flight nor waits for it.
+/// S7: each caller has its own deadline. A short one neither ends the flight nor waits for it.
 #[tokio::test]
 async fn s7_each_caller_has_its_own_deadline() {
     for time in TIMEOUTS {
@@ -442,7 +443,7 @@ async fn s7_each_caller_has_its_own_deadline() {
 
 const RETRY: &str = "limits: [100/1s]\nhealth: off\nretry: {base: 1ms, max: 1ms, jitter: none, retries: {high: 0, normal: 1, low: 5}}";
 
-/// S7, R-C7: if the first one fails, one of the others goes next, once.
+/// S7, R-C7: if the leader fails, one of the followers retries, once.
 #[tokio::test]
 async fn s7_after_a_failed_leader_one_follower_retries() {
     fn down_at_first(number: usize, _: &ReceivedRequest) -> Reply {
@@ -465,15 +466,14 @@ async fn s7_after_a_failed_leader_one_follower_retries() {
     assert_eq!(upstream.count(), 2);
 }
 
-/// A provider that stays down is not asked by everybody in turn.
+/// A provider that stays down is not called by each follower in turn.
 #[tokio::test]
 async fn s7_a_persistent_failure_is_shared() {
     let (upstream, word) = gated(|_, _| reply(500, &[], "down")).await;
     let gateway = TestGateway::start(&[file(upstream.address, RETRY)]).await;
     let active = gateway.registry.named("x").unwrap();
     let calls: Vec<_> = (0..50).map(|_| spawn_get(&gateway, "/x/a")).collect();
-    // The first tries twice, then one of the others for all that are left; each of them has one
-    // retry.
+    // The leader tries twice, then one follower for all that remain; each of them has one retry.
     for (received, joined) in [(1, 49), (2, 49), (3, 97), (4, 97)] {
         wait_until(|| upstream.count() == received && active.joined() == joined).await;
         word.notify_one();

@@ -1,4 +1,4 @@
-//! Clients that break the rules, dribble, flood or leave (R-C9, R-C10, R-E1 to R-E3).
+//! Clients that break the protocol, send slowly, flood or disconnect (R-C9, R-C10, R-E1 to R-E3).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ fn smuggled(lines: &str) -> String {
     )
 }
 
-/// R-E2: shapes that two servers read differently are 400, end the connection, and are not
+/// R-E2: requests that two servers parse differently are 400, close the connection, and are not
 /// forwarded.
 #[tokio::test]
 async fn smuggling_attempts_are_400_and_close_the_connection() {
@@ -86,7 +86,7 @@ async fn nothing_follows_a_chunked_request_on_its_connection() {
     assert!(!received[0].headers.contains_key("transfer-encoding"));
 }
 
-/// The same request in pieces: what is unclear is found however the bytes are cut.
+/// The same request in pieces: the ambiguity is found however the bytes are split.
 #[tokio::test]
 async fn a_smuggling_attempt_in_pieces_after_a_valid_request_is_400() {
     let upstream = fine().await;
@@ -118,7 +118,7 @@ async fn a_smuggling_attempt_in_pieces_after_a_valid_request_is_400() {
         "{rest}"
     );
     let is_signed = rest.contains("\r\nx-tollgate-id: ") && rest.contains("\"id\":");
-    assert!(is_signed, "every answer of ours has an id: {rest}");
+    assert!(is_signed, "every own response has an id: {rest}");
     assert_eq!(upstream.count(), 1);
 }
 
@@ -137,7 +137,7 @@ async fn a_body_larger_than_declared_is_not_forwarded() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// A client that leaves before its request is whole has cost nothing.
+/// A client that disconnects before its request is complete costs nothing.
 #[tokio::test]
 async fn a_client_disconnect_in_head_or_body_costs_no_permit() {
     let upstream = fine().await;
@@ -165,7 +165,7 @@ async fn a_client_disconnect_in_head_or_body_costs_no_permit() {
     );
 }
 
-/// A client that leaves in the middle of an answer frees its place.
+/// A client that disconnects during a response frees its slot.
 #[tokio::test]
 async fn a_client_disconnect_during_a_response_frees_its_slot() {
     let upstream = RawUpstream::start(|_, mut stream| async move {
@@ -195,7 +195,7 @@ async fn a_client_disconnect_during_a_response_frees_its_slot() {
     );
 }
 
-/// R-C9: a reader that stops holds up its upstream, not our memory.
+/// R-C9: a stopped reader slows its upstream and does not fill our memory.
 #[tokio::test]
 async fn a_slow_reader_applies_back_pressure_to_the_upstream() {
     let sent = Arc::new(AtomicU64::new(0));
@@ -232,7 +232,7 @@ async fn a_slow_reader_applies_back_pressure_to_the_upstream() {
     assert!(before > 0 && before < 64_000_000, "{before}");
 }
 
-/// R-C10: who finds no room is told so at once, and those inside go on.
+/// R-C10: a connection above the cap is rejected at once, and open ones continue.
 #[tokio::test]
 async fn a_connection_above_the_cap_is_rejected_in_json() {
     let upstream = fine().await;
@@ -278,7 +278,7 @@ async fn until_served(address: std::net::SocketAddr) {
     .await;
 }
 
-/// R-E3: no spelling of a host dodges its provider's limit.
+/// R-E3: no spelling of a host bypasses its provider's limit.
 #[tokio::test]
 async fn h4_no_spelling_of_a_host_bypasses_its_limit() {
     let upstream = fine().await;
@@ -317,7 +317,7 @@ async fn h4_no_spelling_of_a_host_bypasses_its_limit() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// A call that waits is dropped with its connection, at once and at every priority.
+/// A waiting call is dropped with its connection, at once and at every priority.
 #[tokio::test]
 async fn a_disconnected_waiting_call_is_removed_from_the_queue() {
     let upstream = fine().await;

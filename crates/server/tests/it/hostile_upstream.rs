@@ -1,7 +1,9 @@
-//! Upstreams that break the rules (R-D1, R-D2, R-D5): what the caller gets, and what it cost.
+//! Upstreams that break the protocol (R-D1, R-D2, R-D5): what the caller gets, and what the call
+//! costs.
 //!
-//! What was sent counts, whatever came back. A head that arrived settles the permit, so a short
-//! window frees by itself; an answer that never came is held until it can no longer arrive.
+//! A sent call counts, whatever came back. A head that arrives settles the permit, so a short
+//! window frees by itself. Without a response the permit is held until the call can no longer
+//! arrive.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -20,12 +22,12 @@ const ONE: &str = "limits: [1/1h]\nretry: {retries: {high: 0, normal: 0, low: 0}
 const SHORT_TIMEOUTS: &str = "limits: [1/1h]\nretry: {retries: {high: 0, normal: 0, low: 0}}\nhealth: off\n\
     timeout: {first_byte: 150ms, idle: 150ms}\nlate_arrival: 50ms";
 
-/// What became of the one permit of `ONE`.
+/// The state of the one permit of `ONE`.
 #[derive(Debug, PartialEq, Eq)]
 enum Permit {
     /// It came back: nothing was sent.
     Unsent,
-    /// It counts, and everybody knows when it is free.
+    /// It counts, and its end is known.
     Settled,
     /// It counts, and may still arrive.
     Unknown,
@@ -42,14 +44,14 @@ async fn permit(gateway: &TestGateway) -> Permit {
         match (next.status, retry_in) {
             (429, Some(millis)) if millis > 3_000_000 => return Permit::Settled,
             (504, _) => return Permit::Unknown,
-            // Its time was up before it came to the line.
+            // Its deadline passed before it reached the queue.
             other => seen.push(other),
         }
     }
     panic!("{seen:?}")
 }
 
-/// An answer that is no answer, said to one call: 502, and the permit is spent.
+/// Sends an invalid response to one call: 502, and the permit is spent.
 async fn is_502(bytes: impl Into<Vec<u8>>) {
     let bytes = bytes.into();
     let shown = String::from_utf8_lossy(&bytes)
@@ -116,7 +118,7 @@ async fn the_largest_allowed_headers_are_forwarded() {
     }
 }
 
-/// R-D1: a few hints pass, a flood of them does not.
+/// R-D1: a few 1xx responses pass, a flood of them does not.
 #[tokio::test]
 async fn endless_1xx_responses_are_502_long_before_the_timeout() {
     let flood = RawUpstream::start(|_, mut stream| async move {
@@ -177,8 +179,7 @@ async fn passed_on(gateway: &TestGateway) -> String {
     raw(gateway.address, call).await
 }
 
-/// A body that breaks, lies about its length or stands still: the caller can see that it is not
-/// whole.
+/// A body that is reset, has a wrong length or stalls: the caller sees that it is incomplete.
 #[tokio::test]
 async fn a_truncated_body_is_visibly_truncated_for_the_caller() {
     for (said, then_resets) in [
@@ -218,7 +219,7 @@ async fn a_truncated_body_is_visibly_truncated_for_the_caller() {
     }
 }
 
-/// R-D2: a body that stands still is cut, one that drips is not.
+/// R-D2: a stalled body is cut, a slow one is not.
 #[tokio::test]
 async fn a_slow_body_is_never_cut_and_a_stalled_one_is() {
     let upstream = RawUpstream::start(|number, mut stream| async move {
@@ -246,7 +247,7 @@ async fn a_slow_body_is_never_cut_and_a_stalled_one_is() {
     assert!(get_with(gateway.address, "/health", &[]).await.status == 200);
 }
 
-/// R-C9, R-D2: an endless body flows as fast as its reader, and ends with it.
+/// R-C9, R-D2: an endless body flows as fast as its reader, and ends when the reader disconnects.
 #[tokio::test]
 async fn an_endless_body_ends_when_its_client_disconnects() {
     let (gone, mut told) = tokio::sync::mpsc::channel(1);
@@ -277,11 +278,11 @@ async fn an_endless_body_ends_when_its_client_disconnects() {
     within_timeout(stream.read_exact(&mut read)).await.unwrap();
     drop(stream);
     let sent = within_timeout(told.recv()).await.unwrap();
-    // What is on its way lies in the kernel's buffers and ours, not in ever more memory.
+    // Bytes in transit are in bounded buffers, the kernel's and ours.
     assert!(sent < 100_000_000, "{sent}");
 }
 
-/// An answer before the request was read: the caller gets it, and the connection is not used again.
+/// A response before the request was read: the caller gets it, and the connection is not reused.
 #[tokio::test]
 async fn an_early_response_reaches_the_caller() {
     let upstream = RawUpstream::start(|_, mut stream| async move {
@@ -310,7 +311,7 @@ async fn an_early_response_reaches_the_caller() {
     assert_eq!(permit(&gateway).await, Permit::Settled);
 }
 
-/// `Expect: 100-continue` is answered here, so that a provider that does not know it sees none.
+/// The gateway handles `Expect: 100-continue`, so a provider without support never sees it.
 #[tokio::test]
 async fn a_client_that_waits_for_100_continue_gets_it() {
     let upstream = RawUpstream::start(|_, mut stream| async move {

@@ -1,4 +1,4 @@
-//! An upstream that gives tokens and accepts only the newest of them.
+//! An upstream that issues tokens and accepts only the newest ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
@@ -23,9 +23,9 @@ struct IssuerState {
     logins: AtomicUsize,
     /// Accepts tokens from this one on.
     since: AtomicUsize,
-    /// What the login answers in place of a token.
+    /// The status of a failed login; 0 = none fails.
     fails: AtomicU16,
-    /// Refuses every token.
+    /// Rejects every token.
     refuses: AtomicBool,
     /// A login waits for one of these.
     gate: Semaphore,
@@ -61,7 +61,7 @@ impl Issuer {
         self.state.logins.load(Ordering::SeqCst)
     }
 
-    /// Tokens given so far are worth nothing any more.
+    /// Revokes all issued tokens.
     pub(crate) fn revoke(&self) {
         self.state.since.store(self.logins() + 1, Ordering::SeqCst);
     }
@@ -70,12 +70,12 @@ impl Issuer {
         self.state.refuses.store(true, Ordering::SeqCst);
     }
 
-    /// Logins are answered with this status; 0 = with a token.
+    /// Logins get this status; 0 = a token.
     pub(crate) fn fail_logins(&self, status: u16) {
         self.state.fails.store(status, Ordering::SeqCst);
     }
 
-    /// Logins wait until they are let through.
+    /// Logins wait until [`Issuer::release_logins`].
     pub(crate) fn hold_logins(&self) {
         self.state.gate.forget_permits(1_000);
     }
@@ -84,7 +84,7 @@ impl Issuer {
         self.state.gate.add_permits(1_000);
     }
 
-    /// The tokens with which it was called, in order.
+    /// The tokens of its calls, in order.
     pub(crate) fn tokens(&self) -> Vec<String> {
         let calls = self.upstream.requests().into_iter();
         calls
@@ -93,7 +93,7 @@ impl Issuer {
             .collect()
     }
 
-    /// What was posted to the login.
+    /// The requests to the login.
     pub(crate) fn login_requests(&self) -> Vec<ReceivedRequest> {
         let received = self.upstream.requests().into_iter();
         received
@@ -141,7 +141,7 @@ impl IssuerState {
     }
 }
 
-/// A clock for what takes hours.
+/// A manual clock, for tests that cover hours.
 pub(crate) fn clock() -> (Arc<ManualClock>, Clock) {
     let clock = ManualClock::new(Now {
         at: Micros(1_000_000),

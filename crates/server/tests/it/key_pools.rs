@@ -1,4 +1,4 @@
-//! Pools of keys: the one that is free first is used, one that is refused goes aside.
+//! Key pools: the key that is free first is used, a rejected one is suspended.
 
 use bytes::Bytes;
 use flate2::Compression;
@@ -10,7 +10,7 @@ use crate::client::{Session, get, get_with, post, request};
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{ReceivedRequest, Reply, Upstream, ok, reply};
 
-/// Answers by the key.
+/// Responds by key.
 async fn by_key(response: impl Fn(&str) -> Reply + Clone + Send + Sync + 'static) -> Upstream {
     Upstream::start(move |_, received: ReceivedRequest| {
         let response = response.clone();
@@ -28,7 +28,7 @@ fn keys(upstream: &Upstream) -> Vec<String> {
 
 const POOL: &str = "api_keys: [k1, k2]\nauth: {header: x-key}\nlimits: [{limit: 100, period: 1h, per: api_key}]\nhealth: off";
 
-/// A key that the provider does not know goes aside; its call is made with the next.
+/// A key that the provider does not accept is suspended; its call is retried with the next key.
 #[tokio::test]
 async fn a_key_with_a_401_is_suspended_while_the_others_serve() {
     let upstream = by_key(|key| {
@@ -52,7 +52,8 @@ async fn a_key_with_a_401_is_suspended_while_the_others_serve() {
     assert_eq!(used.len(), 7);
 }
 
-/// A 429 rests its key alone, and whatever the method was, the call goes with another at once.
+/// A 429 cools down its key only, and whatever the method, the call is retried with another key at
+/// once.
 #[tokio::test]
 async fn a_key_with_a_429_cools_down_while_the_others_serve() {
     let busy = |key: &str| {
@@ -76,7 +77,7 @@ async fn a_key_with_a_429_cools_down_while_the_others_serve() {
     );
 }
 
-/// A quota that the provider calls spent is the key's own trouble.
+/// A quota that the provider reports as spent suspends that key only.
 #[tokio::test]
 async fn a_key_with_a_spent_quota_is_suspended() {
     let spent = |key: &str| {
@@ -101,7 +102,7 @@ async fn a_key_with_a_spent_quota_is_suspended() {
     );
 }
 
-/// Where no key is accepted the caller hears it; each was tried once.
+/// If no key is accepted, the caller gets the error; each key was tried once.
 #[tokio::test]
 async fn a_pool_without_a_valid_key_forwards_the_error() {
     let upstream = by_key(|_| reply(401, &[], "unknown key")).await;
@@ -129,7 +130,7 @@ async fn a_single_key_is_never_suspended() {
     assert_eq!(upstream.count(), 2);
 }
 
-/// The second key goes beside the first, the same way under its own name.
+/// The second key is sent with the first, in the same style under its own name.
 #[tokio::test]
 async fn a_second_key_is_sent_in_its_own_header() {
     let upstream = by_key(|_| ok()).await;
@@ -143,7 +144,7 @@ async fn a_second_key_is_sent_in_its_own_header() {
     );
 }
 
-/// R-F4: a redirect is the caller's affair: neither the call nor its key follows it.
+/// R-F4: the caller follows redirects: neither the call nor its key does.
 #[tokio::test]
 async fn a_key_is_not_sent_along_a_redirect() {
     let elsewhere = Upstream::start(|_, _| async { ok() }).await;
@@ -154,7 +155,7 @@ async fn a_key_is_not_sent_along_a_redirect() {
     assert_eq!((upstream.count(), elsewhere.count()), (1, 0));
 }
 
-/// A provider whose quota stands in its bodies, compressed.
+/// A provider that reports its quota in compressed bodies.
 async fn compressed(json: &str) -> (Upstream, Bytes) {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     gzip.write_all(json.as_bytes()).unwrap();
@@ -186,7 +187,7 @@ async fn bytes(gateway: &TestGateway, time: &str) -> (u16, Bytes) {
     )
 }
 
-/// S4: what a compressed answer says of its quota is heard, and it is passed on as it came.
+/// S4: the quota in a compressed response is learned, and the response is forwarded unchanged.
 #[tokio::test]
 async fn s4_a_compressed_response_is_read_and_forwarded_unchanged() {
     let json =
@@ -198,11 +199,11 @@ async fn s4_a_compressed_response_is_read_and_forwarded_unchanged() {
     )])
     .await;
     assert_eq!(bytes(&gateway, "30s").await, (200, body));
-    assert_ne!(bytes(&gateway, "100ms").await.0, 200, "nothing is left");
+    assert_ne!(bytes(&gateway, "100ms").await.0, 200, "nothing remains");
     assert_eq!(upstream.count(), 1);
 }
 
-/// R-D3: a bomb is passed on as it came and says nothing.
+/// R-D3: a decompression bomb is forwarded unchanged and teaches nothing.
 #[tokio::test]
 async fn r_d3_a_decompression_bomb_is_forwarded_unread() {
     let json = format!(
@@ -219,8 +220,8 @@ async fn r_d3_a_decompression_bomb_is_forwarded_unread() {
     assert_eq!(bytes(&gateway, "30s").await, (200, body));
 }
 
-/// A pool in which every key is refused, however many there are: the caller gets the provider's own
-/// word.
+/// If every key of a pool is rejected, however many there are, the caller gets the provider's own
+/// response.
 #[tokio::test]
 async fn a_pool_of_rejected_keys_returns_the_providers_401() {
     let upstream = by_key(|_| reply(401, &[], "no")).await;

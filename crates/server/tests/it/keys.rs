@@ -1,4 +1,4 @@
-//! Keys reach their provider and nobody else.
+//! Keys reach their provider only.
 
 use tollgate::providers::Options;
 
@@ -81,7 +81,7 @@ async fn a_clients_own_key_wins_if_configured_and_is_counted_separately() {
     assert_eq!(keys, ["Bearer a", "Bearer b", &format!("Bearer {CANARY}")]);
 }
 
-/// M14 (keys): each key of a pool has its own count, and the one that is free is used.
+/// M14 (keys): each key of a pool has its own count, and a free one is used.
 #[tokio::test]
 async fn a_pool_uses_each_key_within_its_own_limit() {
     let upstream = echo().await;
@@ -126,7 +126,7 @@ async fn a_key_is_not_sent_to_another_port_or_without_tls() {
     assert!(!received[0].headers.contains_key("authorization"));
 }
 
-/// An upstream that redirects, refuses and fails, and repeats what it was asked.
+/// An upstream that redirects, rejects and fails, and echoes the request.
 async fn troubled() -> Upstream {
     Upstream::start(|_, received| async move {
         match received.target.split('?').next().unwrap() {
@@ -146,7 +146,7 @@ async fn troubled() -> Upstream {
     .await
 }
 
-/// H3: a key is in no answer and no line of the log, whatever goes wrong.
+/// H3: no response and no log line contains a key, whatever fails.
 #[tokio::test]
 async fn h3_a_key_is_in_no_response_and_no_log() {
     let upstream = troubled().await;

@@ -1,5 +1,4 @@
-//! Limits hold at the provider, by the provider's own log: nothing over, nothing lost, nothing
-//! twice.
+//! Limits hold at the provider, verified by its own log: no excess, no lost call, no duplicate.
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use crate::client::{Session, get, get_with, pause, wait_until, within_timeout};
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok};
 
-/// Greedy clients: each asks again as soon as it has its answer.
+/// Greedy clients: each calls again as soon as it has its response.
 async fn greedy(gateway: &TestGateway, clients: usize, each: usize) -> Vec<u16> {
     let asks = (0..clients).map(|client| {
         let address = gateway.address;
@@ -53,13 +52,13 @@ async fn assert_no_excess_and_no_loss(rules: &str, limits: &str) {
     );
 }
 
-/// M1: a window is kept at the provider.
+/// M1: a sliding window holds at the provider.
 #[tokio::test]
 async fn m1_a_sliding_window_holds_under_load_and_no_call_is_lost() {
     assert_no_excess_and_no_loss("sliding 10/200ms", "limits: [10/200ms]").await;
 }
 
-/// A12: a bucket and calls at a time, both kept.
+/// A12: a token bucket and a concurrency limit both hold.
 #[tokio::test]
 async fn a12_a_token_bucket_and_a_concurrency_limit_hold_under_load() {
     let limits =
@@ -73,7 +72,7 @@ async fn several_limits_are_decided_together() {
     assert_no_excess_and_no_loss("sliding 6/100ms, sliding 20/500ms", limits).await;
 }
 
-/// An upstream that answers nobody until it is told to.
+/// An upstream that holds all responses until it is released.
 async fn held(rest: &str) -> (Upstream, TestGateway, watch::Sender<bool>) {
     let (go, gone) = watch::channel(false);
     let upstream = Upstream::start(move |_, _| {
@@ -88,8 +87,8 @@ async fn held(rest: &str) -> (Upstream, TestGateway, watch::Sender<bool>) {
     (upstream, gateway, go)
 }
 
-/// C13: connections to the upstream are pooled and capped, and waiting for one is waiting in line.
-/// Two slow calls and six behind them use two connections, by the upstream's own count.
+/// C13: upstream connections are pooled and capped, and calls wait for one in the queue. Two slow
+/// calls and six behind them use two connections, by the upstream's own count.
 #[tokio::test]
 async fn c13_connections_are_capped_and_shared() {
     let (upstream, gateway, go) = held("connections: 2\nlimits: [1000/1s]").await;
@@ -109,8 +108,7 @@ async fn c13_connections_are_capped_and_shared() {
     assert_eq!((upstream.count(), upstream.accepted()), (8, 2));
 }
 
-/// C13: a limit on calls at a time that holds for some calls only does not lift the cap for the
-/// others.
+/// C13: a concurrency limit for some calls only does not lift the cap for the others.
 #[tokio::test]
 async fn c13_a_lower_concurrency_for_low_priority_keeps_the_connection_cap() {
     let rest = "concurrency: {normal: 100, low: 1}\nconnections: 2\nlimits: [1000/1s]";
@@ -127,7 +125,7 @@ async fn c13_a_lower_concurrency_for_low_priority_keeps_the_connection_cap() {
     }
 }
 
-/// C10: what was decided is told with every answer.
+/// C10: every response reports the decision.
 #[tokio::test]
 async fn c10_a_response_reports_the_decision() {
     let word = Arc::new(Notify::new());
@@ -180,7 +178,7 @@ async fn c10_a_response_reports_the_decision() {
     );
 }
 
-/// S1, R-E3: no spelling of an entity dodges its limit.
+/// S1, R-E3: no spelling of an entity bypasses its limit.
 #[tokio::test]
 async fn s1_no_spelling_of_an_entity_bypasses_its_limit() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -215,8 +213,8 @@ async fn s1_no_spelling_of_an_entity_bypasses_its_limit() {
     );
 }
 
-/// A13: two nodes that each count in memory keep one limit together, and one of which a node has no
-/// part lets nothing through.
+/// A13: two nodes that count in memory keep one limit together, and a limit of which a node has no
+/// share lets nothing through.
 #[tokio::test]
 async fn a13_nodes_that_count_separately_keep_to_their_share() {
     let provider = provider("sliding 10/200ms").await;
@@ -243,9 +241,8 @@ async fn a13_nodes_that_count_separately_keep_to_their_share() {
     assert_eq!((report.violations, report.accepted), (0, 48));
 }
 
-/// H4: domains that nobody describes have no limits but what this host can bear: all of them
-/// together have 256 connections. The call after that is neither refused nor lost; it waits for a
-/// place.
+/// H4: unknown domains have no limits, but share 256 connections. The next call is neither rejected
+/// nor lost; it waits for a slot.
 #[tokio::test]
 async fn h4_the_257th_concurrent_call_to_unknown_domains_waits_for_a_slot() {
     const SLOTS: usize = 256;

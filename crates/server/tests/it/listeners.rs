@@ -1,4 +1,4 @@
-//! Addresses of providers that come and go on reload.
+//! Listeners of providers that a reload opens and closes.
 
 use std::net::SocketAddr;
 
@@ -47,7 +47,7 @@ async fn a_reload_opens_moves_and_closes_the_address_of_a_provider() {
     assert_eq!(get(daemon.gateway, "/x/d").await.status, 200);
 }
 
-/// A call that is under way on a door that is closed is answered.
+/// A running call on a listener that closes gets its response.
 #[tokio::test]
 async fn a_running_call_on_a_closed_listener_is_finished() {
     let (go, gone) = tokio::sync::watch::channel(false);
@@ -77,8 +77,8 @@ async fn a_running_call_on_a_closed_listener_is_finished() {
     assert_eq!(within_timeout(call).await.unwrap().status, 200);
 }
 
-/// An address that cannot be had is said in the answer; the old one stays, and so does everything
-/// else of the new version.
+/// An address that cannot be opened is reported in the response; the old one stays, and the rest of
+/// the new version applies.
 #[tokio::test]
 async fn an_address_in_use_is_rejected_with_a_message() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -106,8 +106,8 @@ async fn an_address_in_use_is_rejected_with_a_message() {
     assert_eq!(shown["limits"][0]["limit"], 20);
 }
 
-/// Two providers that swap their addresses in one reload: neither can have the other's while it is
-/// open, so both keep their own, and the answer says so.
+/// Two providers swap their addresses in one reload: neither can open the other's while it is in
+/// use, so both keep their own, and the response says so.
 #[tokio::test]
 async fn two_providers_that_swap_addresses_keep_their_old_ones() {
     let upstream =
@@ -139,7 +139,8 @@ async fn two_providers_that_swap_addresses_keep_their_old_ones() {
     assert_eq!(get(two, "/a").await.body, "/y/a");
 }
 
-/// An address that a provider has given up may be somebody else's: it is called like any other.
+/// An address that a provider has released may belong to another service: it is called like any
+/// other.
 #[tokio::test]
 async fn a_released_address_is_no_longer_treated_as_our_own() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;

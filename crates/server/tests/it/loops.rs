@@ -1,4 +1,4 @@
-//! Ways that lead back, or to a private host: loops, bases of upstreams, links, names of one's own.
+//! Loops and private hosts: calls that return, base paths of upstreams, links, own host names.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ fn pointing_to(gateway: SocketAddr) -> String {
     format!("name: x\nupstream: http://{gateway}/x\n{once}\n")
 }
 
-/// Two gateways that lead to each other notice at the first return.
+/// Two gateways that forward to each other detect the loop at the first return.
 #[tokio::test]
 async fn two_gateways_in_a_loop_are_508() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -42,7 +42,7 @@ async fn two_gateways_in_a_loop_are_508() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// H4: a host that a file names may be private; one that nobody names may not.
+/// H4: a configured host may be private; any other may not.
 #[tokio::test]
 async fn h4_a_configured_domain_can_be_a_private_host() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -59,8 +59,8 @@ async fn h4_a_configured_domain_can_be_a_private_host() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// H4: a URL on the upstream's own host has its base in it already; links come back by the host
-/// that the caller used.
+/// H4: a URL on the upstream's own host already contains its base path; links get the host that the
+/// caller used.
 #[tokio::test]
 async fn h4_a_url_below_the_upstream_base_path_does_not_repeat_it() {
     let upstream = Upstream::start(|_, received| async move {

@@ -9,7 +9,7 @@ use crate::upstream::{Upstream, ok};
 
 const LOW: (&str, &str) = ("x-tollgate-priority", "background");
 
-/// M12: background work has fewer places, and leaves the others to everybody else.
+/// M12: background calls have a lower concurrency and leave the other slots to other calls.
 #[tokio::test]
 async fn m12_background_calls_run_with_lower_concurrency() {
     static WORD: Notify = Notify::const_new();
@@ -59,7 +59,8 @@ fn hours(from: u64, to: u64) -> String {
     format!("{}-{}", at(from), at(to))
 }
 
-/// M12: outside the hours a background call waits or is told when they begin; others go.
+/// M12: outside the hours a background call waits or gets their start as its retry time; other
+/// calls are sent.
 #[tokio::test]
 async fn m12_background_calls_are_sent_in_off_peak_hours_only() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;

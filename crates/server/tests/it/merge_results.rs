@@ -1,4 +1,4 @@
-//! What merging leaves behind: how old parts are, and how many calls it saved.
+//! The results of merging: the age of parts, and the number of saved calls.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::test_daemon::{TestDaemon, from_file, write_file};
 use crate::test_gateway::file;
 use crate::upstream::{ReceivedRequest, Reply, Upstream};
 
-/// The only place is busy until a word comes.
+/// The only slot is busy until a notification.
 async fn busy(response: fn(&ReceivedRequest) -> Reply) -> (Upstream, Arc<Notify>) {
     let word = Arc::new(Notify::new());
     let heard = word.clone();
@@ -31,7 +31,7 @@ async fn busy(response: fn(&ReceivedRequest) -> Reply) -> (Upstream, Arc<Notify>
     (upstream, word)
 }
 
-/// RFC 9111, 4.2.3: time in our own queue is no part of the age of a part either.
+/// RFC 9111, 4.2.3: time in our queue does not count as the age of a part either.
 #[tokio::test]
 async fn m15_merged_parts_have_the_age_of_the_call_that_fetched_them() {
     let aged = |received: &ReceivedRequest| {
@@ -68,7 +68,7 @@ async fn m15_merged_parts_have_the_age_of_the_call_that_fetched_them() {
     }
 }
 
-/// M15, S7: permits that were saved are visible: in `GET /v1/cache` and in the status.
+/// M15, S7: saved permits are visible in `GET /v1/cache` and in the status.
 #[tokio::test]
 async fn m15_s7_merged_and_shared_calls_are_counted_in_the_status() {
     let (upstream, word) = busy(tmdb).await;

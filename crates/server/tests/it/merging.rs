@@ -1,5 +1,5 @@
-//! M15 over sockets: parts of one item that wait together are one call, and each caller gets the
-//! JSON that its own call would have had.
+//! M15 over sockets: waiting calls for parts of one item become one call, and each caller gets the
+//! JSON of its own call.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub(crate) fn tmdb(received: &ReceivedRequest) -> Reply {
     reply(200, &headers, &response.to_string())
 }
 
-/// A provider whose first answer waits for a word; the others come at once.
+/// A provider whose first response waits for a notification; the others come at once.
 pub(crate) async fn held(
     response: fn(&ReceivedRequest) -> Reply,
     rest: &str,
@@ -77,7 +77,7 @@ pub(crate) async fn held(
     (upstream, word, gateway)
 }
 
-/// Keeps the only place busy, asks these while they must wait, then lets them go.
+/// Keeps the only slot busy, sends these calls while they must wait, then releases them.
 pub(crate) async fn together(
     (upstream, word, gateway): &(Upstream, Arc<Notify>, TestGateway),
     paths: &[&str],
@@ -92,7 +92,7 @@ pub(crate) async fn together(
     let mut calls = Vec::new();
     for (index, path) in paths.iter().enumerate() {
         calls.push(ask(path));
-        // Each is in line, alone or with another, before the next one comes.
+        // Each call is queued, alone or merged, before the next one is sent.
         let seen =
             || active.waiting() + usize::try_from(active.joined_merge()).unwrap() == index + 1;
         wait_until(seen).await;
@@ -174,7 +174,7 @@ async fn m15_without_the_setting_nothing_is_merged() {
     );
 }
 
-/// A larger call that fails, is no JSON, or lacks a part leaves each to itself.
+/// If a merged call fails, is not JSON, or lacks a part, each caller makes its own call.
 #[tokio::test]
 async fn m15_a_failed_merged_call_falls_back_to_single_calls() {
     type Script = fn(&ReceivedRequest) -> Reply;
@@ -218,8 +218,8 @@ fn gzipped(text: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A provider that compresses although nobody has asked for it is understood: its parts are cut out
-/// of the text. A stream that breaks off leaves each to itself.
+/// An unrequested compression is decompressed before the parts are extracted. After a truncated
+/// stream each caller makes its own call.
 #[tokio::test]
 async fn m15_a_compressed_merged_response_is_decompressed() {
     async fn compressed(received: &ReceivedRequest, is_cut: bool) -> Reply {
@@ -263,8 +263,8 @@ async fn m15_a_compressed_merged_response_is_decompressed() {
     }
 }
 
-/// Who was first may leave, in line or when its bytes have left: the larger call goes on for those
-/// who wait for their parts, also where whole answers are not shared.
+/// The first caller may disconnect, in the queue or after the send: the merged call continues for
+/// the others, also if complete responses are not shared.
 #[tokio::test]
 async fn m15_a_first_caller_that_leaves_does_not_fail_the_others() {
     for (dedup, has_left) in [
@@ -304,7 +304,7 @@ async fn m15_a_first_caller_that_leaves_does_not_fail_the_others() {
             word.add_permits(1);
             within_timeout(busy).await.unwrap();
         }
-        // Whoever breaks it off has had the time to.
+        // A cancellation would have happened by now.
         let _other = get(gateway.address, "/health").await;
         word.add_permits(3);
         let part = within_timeout(second).await.unwrap();
@@ -317,8 +317,8 @@ async fn m15_a_first_caller_that_leaves_does_not_fail_the_others() {
     }
 }
 
-/// The time of whoever was first is its own: the larger call goes on for the others, and they get
-/// their parts of it, with no other call.
+/// The deadline of the first caller is its own: the merged call continues, and the others get their
+/// parts without another call.
 #[tokio::test]
 async fn m15_a_first_caller_past_its_deadline_does_not_fail_the_others() {
     for time in TIMEOUTS {
@@ -347,7 +347,7 @@ async fn m15_a_first_caller_past_its_deadline_does_not_fail_the_others() {
         within_timeout(busy).await.unwrap();
         wait_until(|| upstream.count() == 2 || first.is_finished()).await;
         if first.is_finished() {
-            continue; // its time was up before its bytes had left: a longer one
+            continue; // its deadline passed before the send: use a longer one
         }
         assert_eq!(within_timeout(first).await.unwrap().status, 504);
         word.add_permits(1);
@@ -359,7 +359,7 @@ async fn m15_a_first_caller_past_its_deadline_does_not_fail_the_others() {
         assert_eq!(upstream.count(), 2);
         return;
     }
-    panic!("its bytes never left in time");
+    panic!("the call was never sent in time");
 }
 
 #[tokio::test]
@@ -391,7 +391,7 @@ async fn m15_the_plain_tvdb_record_comes_with_the_extended_one() {
     }
 }
 
-/// A larger call that breaks off is followed by one for each part, not by another larger one.
+/// After an aborted merged call each part is fetched by its own call, not by another merged one.
 #[tokio::test]
 async fn m15_a_merged_call_without_a_response_is_followed_by_single_calls() {
     fn breaks(received: &ReceivedRequest) -> Reply {
@@ -418,7 +418,7 @@ async fn m15_a_merged_call_without_a_response_is_followed_by_single_calls() {
     assert_eq!(larger.count(), 1);
 }
 
-/// Whoever joins a call that rides along makes the larger call as urgent as itself.
+/// A follower of a merged caller raises the merged call to its own priority.
 #[tokio::test]
 async fn m15_a_follower_raises_the_priority_of_the_merged_call() {
     let stage = held(tmdb, ONE_AT_A_TIME).await;

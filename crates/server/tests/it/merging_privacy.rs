@@ -1,5 +1,5 @@
-//! M15: what is one caller's own is no part of anybody else's answer, and a call whose time is up
-//! asks no more.
+//! M15: a private response is not shared with merged callers, and a call past its deadline makes no
+//! further calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::merging::{ONE_AT_A_TIME, held, tmdb, together};
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{ReceivedRequest, Reply, Upstream};
 
-/// Numbers its answers and says this of each.
+/// Numbers its responses and adds this header to each.
 fn numbered(received: &ReceivedRequest, name: &'static str, value: &'static str) -> Reply {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
@@ -23,7 +23,7 @@ fn numbered(received: &ReceivedRequest, name: &'static str, value: &'static str)
     response
 }
 
-/// A cookie, a private answer or one that varies on anything is for the one who got it.
+/// A response with a cookie, `private` or `Vary` is for its own caller only.
 #[tokio::test]
 async fn m15_a_private_response_is_not_shared_with_merged_callers() {
     let responses: [fn(&ReceivedRequest) -> Reply; 3] = [
@@ -49,7 +49,7 @@ async fn m15_a_private_response_is_not_shared_with_merged_callers() {
     }
 }
 
-/// An answer that varies by program goes to riders with the same one only.
+/// A response that varies by `User-Agent` is shared only with callers of the same one.
 #[tokio::test]
 async fn m15_a_response_that_varies_by_user_agent_is_shared_only_within_it() {
     let stage = held(
@@ -90,8 +90,8 @@ async fn m15_a_response_that_varies_by_user_agent_is_shared_only_within_it() {
     assert_eq!(upstream.count(), 3, "one larger call and one single one");
 }
 
-/// A larger call that nobody has time left for is the last one: its callers hear that it was too
-/// late.
+/// If no caller of a merged call has time remaining, no further call follows: its callers get the
+/// deadline error.
 #[tokio::test]
 async fn m15_a_merged_call_past_its_deadline_makes_no_further_calls() {
     for time in TIMEOUTS {
@@ -126,7 +126,7 @@ async fn m15_a_merged_call_past_its_deadline_makes_no_further_calls() {
         within_timeout(busy).await.unwrap();
         wait_until(|| upstream.count() == 2 || first.is_finished()).await;
         if upstream.count() < 2 {
-            continue; // its time was up before its bytes had left: a longer one
+            continue; // its deadline passed before the send: use a longer one
         }
         for call in [first, second] {
             let late = within_timeout(call).await.unwrap();
@@ -136,5 +136,5 @@ async fn m15_a_merged_call_past_its_deadline_makes_no_further_calls() {
         assert_eq!(upstream.count(), 2);
         return;
     }
-    panic!("its bytes never left in time");
+    panic!("the call was never sent in time");
 }

@@ -24,7 +24,7 @@ impl Forms {
     }
 }
 
-/// A token endpoint at `/token/` beside an API that takes every token.
+/// A token endpoint at `/token/`, and an API that accepts every token.
 async fn server(accepts_basic: bool, response: &'static str) -> (Upstream, Forms) {
     let forms = Forms::default();
     let kept = forms.clone();
@@ -72,7 +72,7 @@ fn tokens(upstream: &Upstream) -> Vec<String> {
     calls.map(|received| bearer(&received)).collect()
 }
 
-/// M6: client credentials, shown as `Authorization: Basic`, with a scope.
+/// M6: client credentials, sent as `Authorization: Basic`, with a scope.
 #[tokio::test]
 async fn m6_client_credentials_give_a_token() {
     let (upstream, forms) = server(true, "{\"access_token\":\"tN\",\"expires_in\":3600}").await;
@@ -83,7 +83,7 @@ async fn m6_client_credentials_give_a_token() {
     assert_eq!(forms.all(), ["grant_type=client_credentials&scope=a%20b"]);
 }
 
-/// M6: where `Basic` is refused, id and secret go into the form, and so from then on.
+/// M6: if `Basic` is rejected, id and secret are sent in the form, from then on.
 #[tokio::test]
 async fn m6_id_and_secret_are_sent_in_the_form_if_basic_is_rejected() {
     let (upstream, forms) = server(false, "{\"access_token\":\"tN\",\"expires_in\":\"60\"}").await;
@@ -101,7 +101,7 @@ async fn m6_id_and_secret_are_sent_in_the_form_if_basic_is_rejected() {
     );
 }
 
-/// M6: a refresh token gives tokens, and the one that comes back takes its place.
+/// M6: a refresh token gives access tokens, and a rotated refresh token replaces it.
 #[tokio::test]
 async fn m6_a_rotated_refresh_token_is_used() {
     let response = "{\"access_token\":\"tN\",\"expires_in\":60,\"refresh_token\":\"rN\"}";
@@ -128,7 +128,7 @@ async fn m6_a_rotated_refresh_token_is_used() {
     assert_eq!(tokens(&upstream), ["t1", "t2", "t3"]);
 }
 
-/// M6: an answer that does not say how long its token lives means an hour.
+/// M6: a token without expiry lives for an hour.
 #[tokio::test]
 async fn m6_a_token_without_expiry_lives_for_an_hour() {
     let (upstream, forms) = server(true, "{\"access_token\":\"tN\"}").await;
@@ -145,7 +145,7 @@ async fn m6_a_token_without_expiry_lives_for_an_hour() {
     );
 }
 
-/// Refused in both ways: the error names the provider, and neither id nor secret.
+/// Rejected in both ways: the error names the provider, and neither id nor secret.
 #[tokio::test]
 async fn m6_rejected_client_credentials_are_reported() {
     let refuses = Upstream::start(|_, received| async move {

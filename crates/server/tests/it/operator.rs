@@ -1,5 +1,5 @@
-//! What an operator sees and does: providers that nobody has called, settings by every name,
-//! addresses that cannot be had, cool-downs that are ended.
+//! What an operator sees and does: providers without calls, settings by every name, addresses in
+//! use, cool-downs that are reset.
 
 use serde_json::Value;
 use tollgate::providers::Options;
@@ -36,8 +36,8 @@ fn entry(name: &str, state: &str, started: bool) -> (String, String, bool) {
     (name.to_owned(), state.to_owned(), started)
 }
 
-/// A5: whoever starts offline sees that everything sleeps, before anything is called, and that this
-/// holds for domains that no provider has.
+/// A5: after a start with `--offline` every provider is shown asleep before its first call, domains
+/// without a provider included.
 #[tokio::test]
 async fn a5_a_sleeping_provider_is_shown_before_its_first_call() {
     write_file("op-offline.yaml", FILE);
@@ -59,7 +59,7 @@ async fn a5_a_sleeping_provider_is_shown_before_its_first_call() {
     assert_eq!(listed(&daemon).await, [entry("x", "sleep", false)]);
 }
 
-/// M14: what the ledger remembers is shown by a process that has not called the provider yet.
+/// M14: a process shows the state in the ledger before it has called the provider.
 #[tokio::test]
 async fn m14_sleep_and_cache_only_are_shown_after_a_restart() {
     write_file("op-kept.yaml", FILE);
@@ -82,7 +82,7 @@ async fn patch(daemon: &TestDaemon, provider: &str, body: &str) -> ClientRespons
     daemon.request("PATCH", &path, body).await
 }
 
-/// A14: a setting has several spellings, and is taken back by any of them.
+/// A14: a setting has several spellings, and any of them removes it.
 #[tokio::test]
 async fn a14_a_setting_can_be_removed_by_any_of_its_names() {
     write_file("op-names.yaml", FILE);
@@ -120,8 +120,7 @@ fn with_presets(path: &str) -> Sources {
     }
 }
 
-/// A built-in provider has an address of its own like any other: by `--set` and by PATCH, and a
-/// reload does not take it away.
+/// A built-in provider can have its own listener, by `--set` and by PATCH, and a reload keeps it.
 #[tokio::test]
 async fn a_built_in_provider_gets_its_configured_address() {
     write_file("op-built-in.yaml", FILE);
@@ -157,7 +156,7 @@ async fn a_reload_keeps_the_port_chosen_for_port_0() {
     assert_eq!(doors.addresses(), before);
 }
 
-/// An address that cannot be had is shown until it can; by PATCH it is refused.
+/// An address that cannot be opened is shown until it can; by PATCH it is rejected.
 #[tokio::test]
 async fn an_address_in_use_is_shown_and_cannot_be_set() {
     let squatter = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -191,8 +190,7 @@ async fn used(daemon: &TestDaemon) -> Vec<Value> {
     limits.iter().map(|limit| limit["used"].clone()).collect()
 }
 
-/// What is counted by key is shown by key; where clients bring their own, nobody knows whose to
-/// show.
+/// A limit per key is shown per key; for keys of clients there is nothing to show.
 #[tokio::test]
 async fn a_limit_per_key_is_shown_only_for_configured_keys() {
     let upstream = Upstream::start(|_, received| async move {
@@ -229,7 +227,7 @@ async fn a_limit_per_key_is_shown_only_for_configured_keys() {
     }
 }
 
-/// `reset` of an entity whose calls are held back by the cool-down of a key.
+/// `reset` of an entity whose calls are blocked by the cool-down of a key.
 #[tokio::test]
 async fn a_reset_of_an_entity_ends_the_cooldown_that_blocks_it() {
     let upstream = Upstream::start(|number, _| async move {

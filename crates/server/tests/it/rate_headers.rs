@@ -1,4 +1,4 @@
-//! Rate headers: what is left, told with every answer and every refusal.
+//! Rate headers: the remaining quota, in every response and every rejection.
 
 use tollgate::providers::Options;
 use tollgate_ledger::Clock;
@@ -61,7 +61,7 @@ async fn a_rejection_names_the_limit_and_its_reset_time() {
     assert!((epoch() + 15..=epoch() + 32).contains(&reset), "{reset}");
 }
 
-/// SDKs of the provider read its headers: where it sends its own, ours stay away.
+/// SDKs of the provider read its headers: if it sends its own, ours are omitted.
 #[tokio::test]
 async fn rate_headers_of_the_upstream_are_not_changed() {
     let theirs = [
@@ -120,8 +120,8 @@ async fn calls_without_limits_have_no_rate_headers() {
     }
 }
 
-/// A background call that somebody joins who is in more of a hurry is asked for under other limits:
-/// its answer tells those, with what they have left.
+/// A background call that a higher-priority follower joins is decided under other limits: its
+/// response reports those, with their remaining quota.
 #[tokio::test]
 async fn a_promoted_call_reports_the_limits_of_its_new_priority() {
     let (upstream, word) = gated(plain).await;

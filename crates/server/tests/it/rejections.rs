@@ -1,4 +1,4 @@
-//! Refusals: their statuses, JSON and headers.
+//! Rejections: their statuses, JSON and headers.
 
 use serde_json::json;
 use tollgate::providers::{Options, Unknown};
@@ -42,10 +42,10 @@ async fn a_wait_past_the_deadline_is_rejected_at_once_with_limit_and_time() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/30s]")]).await;
     get(gateway.address, "/x/a").await;
-    let refused = get_with(gateway.address, "/x/a", &[("x-tollgate-timeout", "5s")]).await;
-    let body = refused.json();
+    let rejected = get_with(gateway.address, "/x/a", &[("x-tollgate-timeout", "5s")]).await;
+    let body = rejected.json();
     assert_eq!(
-        (refused.status, &body["error"]),
+        (rejected.status, &body["error"]),
         (429, &json!("RateLimitExceeded"))
     );
     assert_eq!(
@@ -58,11 +58,11 @@ async fn a_wait_past_the_deadline_is_rejected_at_once_with_limit_and_time() {
     );
     let retry_in = body["retryIn"].as_u64().unwrap();
     assert!((20_000..=30_100).contains(&retry_in), "{retry_in}");
-    let after: u64 = refused.header("retry-after").parse().unwrap();
-    let after_ms: u64 = refused.header("retry-after-ms").parse().unwrap();
+    let after: u64 = rejected.header("retry-after").parse().unwrap();
+    let after_ms: u64 = rejected.header("retry-after-ms").parse().unwrap();
     assert_eq!((after, after_ms), (retry_in.div_ceil(1_000), retry_in));
-    assert_eq!(refused.header("x-should-retry"), "");
-    assert_eq!(body["id"], refused.header("x-tollgate-id"));
+    assert_eq!(rejected.header("x-should-retry"), "");
+    assert_eq!(body["id"], rejected.header("x-tollgate-id"));
     assert!(body["hint"].as_str().is_some_and(|hint| !hint.is_empty()));
 }
 
@@ -71,18 +71,18 @@ async fn a_cost_above_the_limit_is_rejected_without_a_retry_time() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let limits = "limits: [{name: tpm, limit: 100, period: 1m, unit: tokens}]";
     let gateway = TestGateway::start(&[file(upstream.address, limits)]).await;
-    let refused = get_with(
+    let rejected = get_with(
         gateway.address,
         "/x/a",
         &[("x-tollgate-cost", "tokens=101")],
     )
     .await;
-    let body = refused.json();
+    let body = rejected.json();
     assert_eq!(
-        (refused.status, &body["reason"], &body["limit"]),
+        (rejected.status, &body["reason"], &body["limit"]),
         (429, &json!("too_costly"), &json!("tpm"))
     );
-    assert_eq!(refused.header("retry-after"), "");
+    assert_eq!(rejected.header("retry-after"), "");
 }
 
 #[tokio::test]
@@ -90,18 +90,18 @@ async fn an_unknown_provider_is_404_with_the_nearest_name() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let file = file(upstream.address, "limits: [1/1s]").replace("name: x", "name: tmdb");
     let gateway = TestGateway::start(&[file]).await;
-    let refused = get(gateway.address, "/tmbd/a").await;
+    let rejected = get(gateway.address, "/tmbd/a").await;
     assert_eq!(
-        (refused.status, &refused.json()["error"]),
+        (rejected.status, &rejected.json()["error"]),
         (404, &json!("UnknownProvider"))
     );
     assert!(
-        refused.json()["hint"].as_str().unwrap().contains("tmdb"),
-        "{refused:?}"
+        rejected.json()["hint"].as_str().unwrap().contains("tmdb"),
+        "{rejected:?}"
     );
 }
 
-/// R-E7: a URL does not lead inside.
+/// R-E7: a URL does not reach private addresses.
 #[tokio::test]
 async fn a_private_address_is_403() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -111,9 +111,9 @@ async fn a_private_address_is_403() {
         format!("localhost:{}", upstream.address.port()),
         "[::1]:9".to_owned(),
     ] {
-        let refused = get(gateway.address, &format!("/http://{host}/a")).await;
+        let rejected = get(gateway.address, &format!("/http://{host}/a")).await;
         assert_eq!(
-            (refused.status, &refused.json()["error"]),
+            (rejected.status, &rejected.json()["error"]),
             (403, &json!("DomainNotAllowed")),
             "{host}"
         );
@@ -121,7 +121,7 @@ async fn a_private_address_is_403() {
     assert_eq!(upstream.count(), 0);
 }
 
-/// H4: an unknown domain is refused where the setting says so.
+/// H4: an unknown domain is rejected with `unknown_domain: refuse`.
 #[tokio::test]
 async fn h4_an_unknown_domain_is_403_with_unknown_domain_refuse() {
     let options = Options {
@@ -131,9 +131,9 @@ async fn h4_an_unknown_domain_is_403_with_unknown_domain_refuse() {
     };
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let gateway = TestGateway::start_with(&[], options).await;
-    let refused = get(gateway.address, &format!("/http://{}/a", upstream.address)).await;
+    let rejected = get(gateway.address, &format!("/http://{}/a", upstream.address)).await;
     assert_eq!(
-        (refused.status, &refused.json()["error"]),
+        (rejected.status, &rejected.json()["error"]),
         (403, &json!("DomainNotAllowed"))
     );
     assert_eq!(upstream.count(), 0);
@@ -149,9 +149,9 @@ async fn a_call_that_loops_back_is_508() {
         },
     )
     .await;
-    let refused = get(gateway.address, &format!("/http://{}/a", gateway.address)).await;
+    let rejected = get(gateway.address, &format!("/http://{}/a", gateway.address)).await;
     assert_eq!(
-        (refused.status, &refused.json()["error"]),
+        (rejected.status, &rejected.json()["error"]),
         (508, &json!("LoopDetected"))
     );
 }
@@ -160,15 +160,15 @@ async fn a_call_that_loops_back_is_508() {
 async fn a_cache_only_request_without_an_entry_is_not_in_cache() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
-    let refused = get_with(gateway.address, "/x/a", &[("x-tollgate-cache", "only")]).await;
+    let rejected = get_with(gateway.address, "/x/a", &[("x-tollgate-cache", "only")]).await;
     assert_eq!(
-        (refused.status, &refused.json()["error"]),
+        (rejected.status, &rejected.json()["error"]),
         (504, &json!("NotInCache"))
     );
     assert_eq!(upstream.count(), 0);
 }
 
-/// A11: a POST whose outcome is unknown is not repeated, and neither is a fault of the caller.
+/// A11: a POST with an unknown outcome is not retried, and neither is an error of the caller.
 #[tokio::test]
 async fn a11_unsafe_and_permanent_failures_are_not_retried() {
     let upstream = Upstream::start(|_, received| async move {
@@ -199,8 +199,7 @@ async fn a11_unsafe_and_permanent_failures_are_not_retried() {
     );
 }
 
-/// What a caller says of a call is obeyed or refused: twice, or in letters that nobody reads, is no
-/// reason to go on as if it had said nothing.
+/// An option header is applied or rejected: a repeated or non-ASCII one is never ignored.
 #[tokio::test]
 async fn a_duplicate_or_non_ascii_tollgate_header_is_rejected() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;

@@ -1,10 +1,10 @@
-//! Reloads: all at once, and nothing that was counted is forgotten.
+//! Reloads: all at once, and usage is preserved.
 
 use crate::client::{get, get_with, wait_until};
 use crate::test_gateway::{TestGateway, file, providers};
 use crate::upstream::{Upstream, ok};
 
-/// R-A13: 1 → 2 leaves exactly one more; 2 → 1 leaves nothing.
+/// R-A13: 1 → 2 allows exactly one more; 2 → 1 allows none.
 #[tokio::test]
 async fn a_changed_limit_keeps_its_usage() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -22,7 +22,7 @@ async fn a_changed_limit_keeps_its_usage() {
     assert_eq!(upstream.count(), 2);
 }
 
-/// A call that waits under the old limit goes as soon as the new one lets it.
+/// A call that waits under the old limit is sent as soon as the new one allows it.
 #[tokio::test]
 async fn waiting_calls_are_decided_again_under_the_new_limit() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;

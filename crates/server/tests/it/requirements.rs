@@ -1,6 +1,6 @@
-//! Requirements of the documents end to end: real sockets, and the provider's own log as judge.
+//! The requirements of the documents end to end: real sockets, verified by the provider's own log.
 //!
-//! Safety, order among those who wait, and counts are asserted; speed never is.
+//! Asserts safety, queue order and counts; never speed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -25,12 +25,12 @@ async fn sim(rules: &str) -> SimProvider {
 fn with_priority(priority: &'static str) -> [(&'static str, &'static str); 2] {
     [
         ("x-tollgate-priority", priority),
-        // Shorter than every wait here, which is known, so that it is refused at once.
+        // Shorter than every wait here, so that the call is rejected at once.
         ("x-tollgate-timeout", "30s"),
     ]
 }
 
-/// M2: the reserve is for urgent calls; the whole limit is never passed.
+/// M2: the reserve is for high-priority calls; the whole limit is never exceeded.
 #[tokio::test]
 async fn m2_high_priority_calls_use_the_reserve_over_sockets() {
     let provider = sim("sliding 5/1h").await;
@@ -68,7 +68,7 @@ async fn enqueue(
     waiting
 }
 
-/// Sends a first call that takes the one place, lines others up behind it, and tells their order.
+/// Sends a first call that takes the only slot, queues others behind it, and returns their order.
 async fn order(rest: &str, calls: &[(&'static str, &'static str)]) -> Vec<String> {
     let word = Arc::new(tokio::sync::Notify::new());
     let heard = word.clone();
@@ -99,7 +99,8 @@ async fn order(rest: &str, calls: &[(&'static str, &'static str)]) -> Vec<String
         .collect()
 }
 
-/// M3, S13 (priority queue): urgent calls overtake, and those of one priority keep their order.
+/// M3, S13 (priority queue): high-priority calls overtake, and calls of one priority keep their
+/// order.
 #[tokio::test]
 async fn m3_s13_the_order_over_sockets_is_by_priority_and_arrival() {
     let calls = [
@@ -124,7 +125,7 @@ async fn m3_s13_the_order_over_sockets_is_by_priority_and_arrival() {
     );
 }
 
-/// M13: in strict order nobody overtakes, however urgent.
+/// M13: in strict order no call overtakes, whatever its priority.
 #[tokio::test]
 async fn m13_strict_order_holds_over_sockets() {
     let calls = [("/x/1", "low"), ("/x/2", "high"), ("/x/3", "normal")];
@@ -132,7 +133,7 @@ async fn m13_strict_order_holds_over_sockets() {
     assert_eq!(order(rest, &calls).await, ["/1", "/2", "/3"]);
 }
 
-/// M4: calls wait for their permits, none is refused and none is early.
+/// M4: calls wait for their permits; none is rejected and none is early.
 #[tokio::test]
 async fn m4_calls_wait_over_sockets_until_a_permit_is_free() {
     let word = Arc::new(tokio::sync::Semaphore::new(0));
@@ -151,7 +152,7 @@ async fn m4_calls_wait_over_sockets_until_a_permit_is_free() {
         .map(|_| tokio::spawn(get(gateway.address, "/x/a")))
         .collect();
     let active = gateway.registry.named("x").unwrap();
-    // Nobody is answered before all are there, however long that takes.
+    // No call gets a response before all have arrived, however long that takes.
     wait_until(|| active.waiting() == 4).await;
     word.add_permits(1);
     let mut waits = Vec::new();
@@ -174,7 +175,7 @@ async fn m4_calls_wait_over_sockets_until_a_permit_is_free() {
     assert_eq!(arrivals.len(), 6);
 }
 
-/// M7: tries after the first by priority: high 2, normal 3, low 5.
+/// M7: retries by priority: high 2, normal 3, low 5.
 #[tokio::test]
 async fn m7_the_number_of_retries_depends_on_the_priority() {
     let upstream = Upstream::start(|_, _| async { reply(503, &[], "down") }).await;
@@ -209,8 +210,8 @@ async fn m7_a_transient_failure_is_hidden_from_the_caller() {
     );
 }
 
-/// M9: five failures open the breaker, a test call after its time and two successes close it, and
-/// one failure in between opens it again.
+/// M9: five failures open the breaker; after its timeout a probe and two successes close it; a
+/// failure in between opens it again.
 #[tokio::test]
 async fn m9_the_breaker_opens_half_opens_and_closes_over_sockets() {
     let responses = Arc::new(AtomicU16::new(503));
@@ -249,7 +250,8 @@ async fn m9_the_breaker_opens_half_opens_and_closes_over_sockets() {
     assert_eq!(breaker(), "closed");
 }
 
-/// A5: while it sleeps nothing is sent; a call without the time is refused now, with the time.
+/// A5: during sleep nothing is sent; a call that cannot wait is rejected at once, with the retry
+/// time.
 #[tokio::test]
 async fn a5_a_sleeping_provider_gets_no_calls() {
     let upstream = Upstream::start(|_, _| async { reply(503, &[], "") }).await;
@@ -261,24 +263,24 @@ async fn a5_a_sleeping_provider_gets_no_calls() {
         get(gateway.address, "/x/a").await;
     }
     for priority in ["high", "normal", "low"] {
-        let refused = get_with(gateway.address, "/x/a", &with_priority(priority)).await;
-        let body = refused.json();
+        let rejected = get_with(gateway.address, "/x/a", &with_priority(priority)).await;
+        let body = rejected.json();
         assert_eq!(
-            (refused.status, &body["health"]),
+            (rejected.status, &body["health"]),
             (503, &"sleep".into()),
             "{body}"
         );
         let reset_in = body["resetIn"].as_u64().unwrap();
         assert!((500_000..=600_000).contains(&reset_in), "{reset_in}");
         assert_eq!(
-            refused.header("retry-after"),
+            rejected.header("retry-after"),
             reset_in.div_ceil(1_000).to_string()
         );
     }
     assert_eq!(upstream.count(), 2);
 }
 
-/// A9: `Retry-After` as a date, in the past, and as nonsense.
+/// A9: `Retry-After` as a date, in the past, and invalid.
 #[tokio::test]
 async fn a9_retry_after_is_applied_in_every_form() {
     // The provider's clock is an hour ahead; its own `Date` says so.
@@ -311,21 +313,21 @@ async fn a9_retry_after_is_applied_in_every_form() {
         })
         .await;
         let rest = format!("limits: [100/1s]\n{NO_RETRY}\ncooldown: {{base: 1s, jitter: none}}");
-        // Its time stands still: the shortest of these pauses is a second.
+        // A manual clock: the shortest of these cool-downs is a second.
         let clock = Clock::Manual(ManualClock::new(Clock::System.now()));
         let files = [file(upstream.address, &rest)];
         let gateway = TestGateway::start_on_clock(clock, &files, Options::default()).await;
         assert_eq!(get(gateway.address, "/x/a").await.status, 429);
         let soon = [("x-tollgate-timeout", "900ms")];
-        let refused = get_with(gateway.address, "/x/a", &soon).await;
-        assert_eq!(refused.json()["reason"], "cooldown", "{value}");
-        let after: u64 = refused.header("retry-after").parse().unwrap();
+        let rejected = get_with(gateway.address, "/x/a", &soon).await;
+        assert_eq!(rejected.json()["reason"], "cooldown", "{value}");
+        let after: u64 = rejected.header("retry-after").parse().unwrap();
         assert!((low..=high).contains(&after), "{value}: {after}");
         assert_eq!(upstream.count(), 1, "{value}");
     }
 }
 
-/// A12: the document's bucket and calls at a time, by the provider's own log.
+/// A12: the document's token bucket and concurrency limit, verified by the provider's own log.
 #[tokio::test]
 async fn a12_the_token_bucket_of_the_documents_holds_over_sockets() {
     let provider = sim("bucket 35/1s burst 35, in-flight 4").await;
@@ -341,8 +343,8 @@ async fn a12_the_token_bucket_of_the_documents_holds_over_sockets() {
     assert_eq!((report.violations, report.accepted), (0, 60));
 }
 
-/// C10, C13: a cost cap by `X-Tollgate-Cost`, decided with the other limits: what it refuses has
-/// cost nothing elsewhere.
+/// C10, C13: a cost cap by `X-Tollgate-Cost`, decided with the other limits: a rejected call
+/// charges no other limit.
 #[tokio::test]
 async fn c10_c13_costs_are_capped_per_day() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -387,7 +389,7 @@ async fn c10_c13_costs_are_capped_per_day() {
     assert_eq!(
         left.json()["limit"],
         "spend",
-        "of three calls one is left, so it is not `3/1h`"
+        "of three calls one remains, so it is not `3/1h`"
     );
 }
 
@@ -417,7 +419,7 @@ async fn h4_a_url_goes_to_its_own_host_and_is_governed() {
     );
 }
 
-/// A3: throttled, calls are paced and go on.
+/// A3: calls to a throttled provider are paced and continue.
 #[tokio::test]
 async fn a3_calls_to_a_throttled_provider_are_paced_over_sockets() {
     let upstream = Upstream::start(|number, _| async move {

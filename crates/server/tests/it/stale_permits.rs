@@ -1,4 +1,4 @@
-//! A permit that has grown old is not used: the sender asks again.
+//! A stale permit is not used: the call asks for a new one.
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -10,7 +10,7 @@ use crate::log;
 use crate::raw_upstream::read_head;
 use crate::test_gateway::{TestGateway, file};
 
-/// A listener whose queue two connections fill: the kernel answers a third one only when it asks
+/// A listener whose queue two connections fill: the kernel accepts a third one only when it retries
 /// again, a second later.
 fn listener_with_backlog_one() -> TcpListener {
     let socket = TcpSocket::new_v4().unwrap();

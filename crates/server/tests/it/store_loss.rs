@@ -1,7 +1,7 @@
-//! The store is lost while the gateway runs: what callers get, and that it ends by itself.
+//! Store loss while the gateway runs: what callers get, and the automatic recovery.
 //!
-//! The loss is real: somebody else keeps the ledger's lock, as a process does that was stopped in
-//! the middle of a transaction.
+//! The loss is real: another process holds the ledger's lock, as if stopped in the middle of a
+//! transaction.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ impl Drop for LedgerFolder {
     }
 }
 
-/// Calls until the answer is of this status.
+/// Calls until the response has this status.
 async fn get_until(gateway: &TestGateway, status: u16) -> ClientResponse {
     within_timeout(async {
         loop {
@@ -82,7 +82,7 @@ async fn closed_rejects_at_once_and_recovers_with_the_store() {
     let gateway = folder.start(&files, Options::default()).await;
     assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     let lock = folder.lock();
-    // An hour to wait: it is the loss that answers, and not the caller's time.
+    // With an hour to wait, the loss causes the rejection, not the deadline.
     let patient = [("x-tollgate-timeout", "1h")];
     for _ in 0..3 {
         let response = get_with(gateway.address, "/x/a", &patient).await;
@@ -94,8 +94,8 @@ async fn closed_rejects_at_once_and_recovers_with_the_store() {
     get_until(&gateway, 200).await;
 }
 
-/// What was used is unknown for one period of the provider's limits. What this process allows
-/// itself, such as connections, has no period, and nobody else has used it.
+/// Usage is unknown for one period of the provider's limits. Limits of this process, such as
+/// connections, have no period and no other user.
 #[tokio::test]
 async fn a_removed_folder_blocks_calls_for_one_period_only() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -108,7 +108,7 @@ async fn a_removed_folder_blocks_calls_for_one_period_only() {
     get_until(&gateway, 200).await;
 }
 
-/// A balancer in front sends callers elsewhere while calls are refused, and back when they are not.
+/// A load balancer sends callers elsewhere while calls are rejected, and back afterwards.
 #[tokio::test]
 async fn ready_is_503_while_calls_are_rejected() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -119,7 +119,7 @@ async fn ready_is_503_while_calls_are_rejected() {
         let gateway = folder.start(&files, Options::default()).await;
         assert_eq!(get(gateway.address, "/ready").await.status, 200);
         let lock = folder.lock();
-        // Somebody has to ask before anybody knows.
+        // A call must fail before the loss is known.
         let received = get(gateway.address, "/x/a").await.status;
         assert_eq!(received, status, "{policy}");
         let response = get(gateway.address, "/ready").await;
@@ -144,7 +144,7 @@ async fn ready_is_503_while_calls_are_rejected() {
     }
 }
 
-/// A call that waits for its turn stays in line through a loss that ends before its turn comes.
+/// A queued call survives a loss that ends before its turn.
 #[tokio::test]
 async fn a_queued_call_survives_a_short_store_loss() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -160,7 +160,7 @@ async fn a_queued_call_survives_a_short_store_loss() {
     let waiting = tokio::spawn(async move { get(address, "/x/a").await });
     let active = gateway.registry.named("x").expect("a provider");
     wait_until(|| active.waiting() == 1).await;
-    // Whoever comes later has its answer, so the one in line has been told to wait.
+    // A later call has its response, so the queued one has been told to wait.
     assert_eq!(get(gateway.address, "/y/a").await.status, 200);
     let lock = folder.lock();
     assert_eq!(get(gateway.address, "/y/a").await.status, 503);
@@ -212,8 +212,8 @@ async fn get_until_rejected(gateway: &TestGateway) {
     .await;
 }
 
-/// Two nodes: half of the limit, after what was counted together has left its window; and the same
-/// pause once the store is back. The provider has the whole limit and sees it kept throughout.
+/// Two nodes: each gets half of the limit after the common usage has left its window, with the same
+/// pause once the store is back. The provider enforces the whole limit and never sees an excess.
 #[tokio::test]
 async fn local_share_pauses_then_keeps_to_its_share_and_pauses_again() {
     let settings = Settings::with_rules("sliding 4/400ms").expect("rules");
@@ -236,7 +236,7 @@ async fn local_share_pauses_then_keeps_to_its_share_and_pauses_again() {
     assert_store_lost(&closed);
     let left = closed.json()["retryIn"].as_u64();
     assert!(left.is_some_and(|left| left <= 2_001), "{closed:?}");
-    // Its part is two per window: of eight calls at once most are refused for the limit.
+    // Its share is two per window: of eight concurrent calls the limit rejects most.
     get_until(&gateway, 200).await;
     let address = gateway.address;
     let calls = (0..8).map(|number| {
@@ -264,7 +264,7 @@ async fn local_share_pauses_then_keeps_to_its_share_and_pauses_again() {
     assert_eq!(gateway.registry.uncounted(), 0);
 }
 
-/// What nobody limits needs no store.
+/// A provider without limits needs no store.
 #[tokio::test]
 async fn a_provider_without_limits_works_without_the_store() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -289,7 +289,7 @@ async fn a_provider_without_limits_works_without_the_store() {
     );
 }
 
-/// A pause that the provider asked for holds, although the store that all share cannot be told.
+/// A cool-down holds, although it cannot be written to the shared store.
 #[tokio::test]
 async fn a_provider_cooldown_holds_while_the_store_is_lost() {
     let upstream = Upstream::start(|number, _| async move {
@@ -316,7 +316,7 @@ async fn a_provider_cooldown_holds_while_the_store_is_lost() {
     assert_eq!(upstream.count(), 2, "nothing was sent into the pause");
 }
 
-/// Those who wait in the line that stands in for the store are told by priority too.
+/// Calls that wait during a store loss are counted by priority too.
 #[tokio::test]
 async fn calls_waiting_during_a_store_loss_are_counted_by_priority() {
     let (go, gone) = tokio::sync::watch::channel(false);
@@ -346,9 +346,9 @@ async fn calls_waiting_during_a_store_loss_are_counted_by_priority() {
     assert_eq!(within_timeout(second).await.unwrap().status, 200);
 }
 
-/// A stopped process keeps the lock: whoever must know what is left waits for it, and nobody else
-/// does. All of this has one thread, so a stage that kept it would keep everybody, every time; on a
-/// machine that is slow for once, those who wait are given up before the others have been answered.
+/// A stopped process holds the lock: calls that need the remaining quota wait for it, and no others
+/// do. This test has one thread, so a stage that blocked it would block every call, every time; on
+/// a slow machine the waiting calls are given up before the others have responses.
 #[tokio::test]
 async fn reading_a_locked_ledger_does_not_block_other_calls() {
     for _ in 0..5 {
@@ -356,7 +356,7 @@ async fn reading_a_locked_ledger_does_not_block_other_calls() {
             return;
         }
     }
-    panic!("nobody was answered before those who look had their answers");
+    panic!("no other call got a response before the waiting ones");
 }
 
 async fn other_calls_are_served() -> bool {
@@ -403,7 +403,7 @@ async fn other_calls_are_served() -> bool {
     let still_wait = !looks.is_finished() && !asks.is_finished();
     drop(lock);
     for call in [looks, asks] {
-        let status = within_timeout(call).await.expect("an answer").status;
+        let status = within_timeout(call).await.expect("a response").status;
         // Given up: then that is what is said.
         assert!([200, 503].contains(&status), "{status}");
     }

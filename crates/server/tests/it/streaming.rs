@@ -16,7 +16,7 @@ use crate::client::{Session, get, post, request, wait_until, within_timeout};
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok, reply};
 
-/// A body that says what it is told to say.
+/// A body of frames from a channel.
 pub(crate) struct ChannelBody(pub(crate) mpsc::Receiver<Frame<Bytes>>);
 
 impl Body for ChannelBody {
@@ -85,7 +85,7 @@ async fn each_chunk_arrives_before_the_next_is_sent_and_trailers_come_last() {
     assert_eq!(last.into_trailers().unwrap()["x-sum"], "6");
 }
 
-/// A place is held until the end of the body, and free after it.
+/// A concurrency slot is held until the end of the body.
 #[tokio::test]
 async fn a_stream_holds_its_concurrency_slot_until_its_end() {
     let (upstream, sender) = streaming().await;

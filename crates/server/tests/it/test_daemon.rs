@@ -138,7 +138,7 @@ impl TestDaemon {
         self.request("POST", "/v1/reload", "").await
     }
 
-    /// What is in force: the value, and who set it.
+    /// The effective value and its origin.
     pub(crate) async fn setting(&self, provider: &str, key: &str) -> (String, String) {
         let path = format!("/v1/providers/{provider}");
         let described = self.request("GET", &path, "").await.json();

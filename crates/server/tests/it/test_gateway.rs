@@ -25,7 +25,7 @@ impl TestGateway {
         TestGateway::start_on_clock(Clock::System, files, options).await
     }
 
-    /// The same by another clock, for what takes hours.
+    /// The same with another clock, for tests that cover hours.
     pub(crate) async fn start_on_clock(
         clock: Clock,
         files: &[String],

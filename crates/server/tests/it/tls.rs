@@ -1,4 +1,4 @@
-//! Upstreams over TLS: whom we believe, what they are sent, and what it costs if we do not.
+//! Upstreams over TLS: certificate checks, what is sent, and what a failed handshake costs.
 
 use std::sync::Arc;
 
@@ -46,8 +46,8 @@ async fn start(host: &str, upstream: &Upstream, believed: CertificateDer<'static
     TestGateway::start_with(&[text], options).await
 }
 
-/// H3: the key goes to the provider's own origin, in HTTP/1.1 whatever else is offered. Nothing of
-/// ours is added.
+/// H3: the key is sent to the provider's own origin, in HTTP/1.1 whatever else is offered. No
+/// Tollgate header is added.
 #[tokio::test]
 async fn h3_a_key_is_sent_to_its_own_origin_over_tls() {
     let (upstream, certificate) = secure("localhost").await;
@@ -61,8 +61,8 @@ async fn h3_a_key_is_sent_to_its_own_origin_over_tls() {
     assert!(!received.headers.contains_key("via"));
 }
 
-/// H3: whoever cannot prove its name gets neither a key nor a permit, and the caller and the log
-/// are told.
+/// H3: an upstream with an invalid certificate gets no key, costs no permit, and is reported to the
+/// caller and the log.
 #[tokio::test]
 async fn h3_an_invalid_certificate_costs_no_permit_and_is_reported() {
     let (right, _) = secure("localhost").await;
@@ -88,7 +88,7 @@ async fn h3_an_invalid_certificate_costs_no_permit_and_is_reported() {
     assert!(crate::log::captured().contains("invalid peer certificate"));
 }
 
-/// A host that is an address proves the address.
+/// An upstream given by IP is verified by its IP.
 #[tokio::test]
 async fn an_upstream_given_by_ip_is_verified_by_ip() {
     let (upstream, certificate) = secure("127.0.0.1").await;

@@ -1,4 +1,4 @@
-//! M6: logins, and the tokens that they give.
+//! M6: logins and their tokens.
 
 use tollgate::providers::Options;
 use tollgate_core::time::Span;
@@ -11,12 +11,12 @@ use crate::issuer::{Issuer, PASSWORD, bearer, clock, minutes};
 use crate::test_gateway::{TestGateway, file, providers};
 use crate::upstream::{Upstream, ok, reply};
 
-/// M6, M5: the preset as it is: its login is made, and its token goes with every call.
+/// M6, M5: the unmodified preset logs in and sends its token with every call.
 #[tokio::test]
 async fn m6_the_tvdb_preset_logs_in_and_calls_with_the_token() {
     let issuer = Issuer::start().await;
     let gateway = TestGateway::start(&[issuer.tvdb("auth: { also: { pin: \"1234\" } }")]).await;
-    // Three of them: the preset keeps answers for a day.
+    // Three different paths: the preset caches responses for a day.
     for series in ["/x/v4/series/1", "/x/v4/series/2", "/x/v4/series/3"] {
         let response = get_with(gateway.address, series, &[("authorization", "mine")]).await;
         assert_eq!((response.status, response.body.as_str()), (200, "fine"));
@@ -48,7 +48,7 @@ async fn m6_concurrent_calls_share_one_login() {
     assert_eq!(issuer.logins(), 1);
 }
 
-/// M6: five minutes before its end a token is renewed, while the old one serves.
+/// M6: a token is renewed five minutes before it expires, while the old one is in use.
 #[tokio::test]
 async fn m6_a_token_is_renewed_before_it_expires_while_it_is_in_use() {
     let issuer = Issuer::start().await;
@@ -74,7 +74,7 @@ async fn m6_a_token_is_renewed_before_it_expires_while_it_is_in_use() {
     assert_eq!(issuer.logins(), 2);
 }
 
-/// M6: a token that is dead is not used; the call waits for the next.
+/// M6: an expired token is not used; the call waits for the next.
 #[tokio::test]
 async fn m6_an_expired_token_is_replaced_before_the_call() {
     let issuer = Issuer::start().await;
@@ -86,7 +86,7 @@ async fn m6_an_expired_token_is_replaced_before_the_call() {
     assert_eq!(issuer.tokens(), ["token-1", "token-2"]);
 }
 
-/// M6: a 401 renews the token once, and the call is made again with it, whatever its method.
+/// M6: a 401 renews the token once, and the call is retried with it, whatever its method.
 #[tokio::test]
 async fn m6_a_401_renews_the_token_and_the_call_is_retried() {
     let issuer = Issuer::start().await;
@@ -110,7 +110,7 @@ async fn m6_a_401_renews_the_token_and_the_call_is_retried() {
     assert_eq!(issuer.tokens(), ["token-1", "token-1", "token-2"]);
 }
 
-/// M6: a burst of 401s on one token is one login.
+/// M6: a burst of 401s on one token causes one login.
 #[tokio::test]
 async fn m6_a_burst_of_401s_causes_one_login() {
     let issuer = Issuer::start().await;
@@ -126,8 +126,8 @@ async fn m6_a_burst_of_401s_causes_one_login() {
     assert_eq!(issuer.logins(), 2);
 }
 
-/// M6: a second 401 is the caller's, and a provider that refuses every token is not logged in to
-/// for every call.
+/// M6: a second 401 is forwarded to the caller, and a provider that rejects every token does not
+/// get a login for every call.
 #[tokio::test]
 async fn m6_a_second_401_is_forwarded() {
     let issuer = Issuer::start().await;
@@ -145,7 +145,7 @@ async fn m6_a_second_401_is_forwarded() {
     assert_eq!(issuer.logins(), 2, "the new token did not help");
 }
 
-/// M6: a login costs a permit, at high priority: it may use what is reserved.
+/// M6: a login costs a permit at high priority: it may use the reserve.
 #[tokio::test]
 async fn m6_a_login_costs_a_permit_at_high_priority() {
     let issuer = Issuer::start().await;
@@ -164,7 +164,7 @@ async fn m6_a_login_costs_a_permit_at_high_priority() {
     assert_eq!(rejected.status, 429, "the login was counted");
 }
 
-/// M6: whoever began a login may leave; those who wait get what it brings.
+/// M6: the caller that started a login may disconnect; waiting calls still get the token.
 #[tokio::test]
 async fn m6_a_caller_that_leaves_does_not_end_the_login() {
     let issuer = Issuer::start().await;
@@ -182,8 +182,7 @@ async fn m6_a_caller_that_leaves_does_not_end_the_login() {
     assert_eq!(issuer.logins(), 1);
 }
 
-/// M6: refused credentials are told with provider and remedy, and asked for once, not for each
-/// call.
+/// M6: rejected credentials are reported with provider and hint, after one login, not one per call.
 #[tokio::test]
 async fn m6_rejected_credentials_are_reported_once_and_never_shown() {
     let issuer = Issuer::start().await;
@@ -216,7 +215,7 @@ async fn m6_rejected_credentials_are_reported_once_and_never_shown() {
     assert_eq!(issuer.logins(), 1);
     clock.pass(Span::from_secs(14));
     get(gateway.address, "/x/v4/a").await;
-    assert_eq!(issuer.logins(), 2, "once more after a rest");
+    assert_eq!(issuer.logins(), 2, "once more after a pause");
     gateway
         .registry
         .replace(providers(&[issuer.tvdb("")]))
@@ -224,12 +223,12 @@ async fn m6_rejected_credentials_are_reported_once_and_never_shown() {
     assert_eq!(
         get(gateway.address, "/x/v4/a").await.status,
         200,
-        "a reload mends it"
+        "a reload fixes it"
     );
     assert!(!crate::log::captured().contains("canary-wrong-1f"));
 }
 
-/// M6: a login that fails is not repeated at once by everybody who needs it.
+/// M6: a failed login is not repeated at once by every call that needs it.
 #[tokio::test]
 async fn m6_a_failed_login_is_not_repeated_by_every_call() {
     let issuer = Issuer::start().await;
@@ -279,7 +278,7 @@ async fn a_login_response_without_a_token_is_reported() {
     );
 }
 
-/// A reload keeps the token; another credential begins anew.
+/// A reload keeps the token; a new credential logs in again.
 #[tokio::test]
 async fn m6_a_reload_keeps_the_token_of_the_same_credential() {
     let issuer = Issuer::start().await;
@@ -297,7 +296,7 @@ async fn m6_a_reload_keeps_the_token_of_the_same_credential() {
     assert_eq!(issuer.tokens(), ["token-1", "token-1", "token-2"]);
 }
 
-/// R-F4: a login at another host gets what it is sent for, and neither tokens nor keys beside it.
+/// R-F4: a login at another host gets its credentials, and no other tokens or keys.
 #[tokio::test]
 async fn a_login_at_another_host_gets_the_credentials_only() {
     let issuer = Issuer::start().await;
@@ -341,7 +340,7 @@ async fn a_token_is_not_sent_to_another_port_or_without_tls() {
     assert_eq!(issuer.logins(), 0);
 }
 
-/// Each key of a pool has its own token; one whose login is refused goes aside.
+/// Each key of a pool has its own token; one whose login is rejected is suspended.
 #[tokio::test]
 async fn a_pool_of_logins_uses_the_key_that_is_accepted() {
     let issuer = Issuer::start().await;
@@ -356,7 +355,7 @@ async fn a_pool_of_logins_uses_the_key_that_is_accepted() {
     assert_eq!(issuer.logins(), 2);
 }
 
-/// A body that is still being sent cannot be sent again: the 401 is the caller's, the next call
+/// A body that is still being sent cannot be sent again: the 401 is forwarded, and the next call
 /// has a new token.
 #[tokio::test]
 async fn a_consumed_request_body_is_not_sent_again() {

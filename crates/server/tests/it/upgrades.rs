@@ -1,4 +1,4 @@
-//! Upgrades: one permit, then bytes both ways until both sides are done.
+//! Upgrades: one permit, then a tunnel until both sides close.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -36,7 +36,7 @@ async fn echo() -> RawUpstream {
     .await
 }
 
-/// A tunnel, with the head of the answer that opened it.
+/// A tunnel, with the head of the response that opened it.
 async fn open(gateway: &TestGateway) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     stream.write_all(UPGRADE_REQUEST.as_bytes()).await.unwrap();
@@ -78,7 +78,7 @@ async fn an_upgrade_costs_one_permit_and_opens_a_tunnel() {
     assert_eq!(rejected.status, 429, "the one permit is spent");
 }
 
-/// Each side closes its own direction and still hears the other.
+/// Each side closes its own direction and still receives from the other.
 #[tokio::test]
 async fn a_tunnel_may_be_half_closed() {
     let upstream = echo().await;
@@ -93,7 +93,7 @@ async fn a_tunnel_may_be_half_closed() {
     assert_eq!(heard, "last wordsbye");
 }
 
-/// Bytes that come right behind the request are the tunnel's.
+/// Bytes right after the request belong to the tunnel.
 #[tokio::test]
 async fn early_tunnel_bytes_are_neither_lost_nor_parsed_as_requests() {
     let upstream = echo().await;
@@ -114,7 +114,7 @@ async fn early_tunnel_bytes_are_neither_lost_nor_parsed_as_requests() {
     assert_eq!(back, early.as_bytes());
 }
 
-/// The place among the calls at a time is held until the tunnel ends.
+/// The concurrency slot is held until the tunnel ends.
 #[tokio::test]
 async fn a_tunnel_holds_its_concurrency_slot_until_it_ends() {
     let upstream = echo().await;
@@ -150,11 +150,11 @@ async fn an_upstream_that_declines_an_upgrade_gives_a_normal_response() {
         within_timeout(self::read_head(&mut stream))
             .await
             .contains(" 200 "),
-        "the connection goes on"
+        "the connection continues"
     );
 }
 
-/// H2c would carry requests past every limit: it is not passed on.
+/// h2c would carry requests past every limit: it is not forwarded.
 #[tokio::test]
 async fn an_upgrade_to_http_2_is_not_forwarded() {
     let upstream = echo().await;
@@ -172,7 +172,7 @@ async fn an_upgrade_to_http_2_is_not_forwarded() {
     );
 }
 
-/// Nobody asked, so nobody could speak what follows.
+/// The client did not request it and cannot use the protocol.
 #[tokio::test]
 async fn an_unrequested_upgrade_is_502() {
     let upstream = RawUpstream::replying(UPGRADE_RESPONSE).await;
@@ -196,11 +196,11 @@ async fn an_idle_tunnel_is_closed() {
     assert_eq!(
         get(gateway.address, "/x/a").await.status,
         200,
-        "its place is free"
+        "its slot is free"
     );
 }
 
-/// The gateway ends: tunnels get the grace, then both sides are closed.
+/// On shutdown tunnels get the grace period, then both sides are closed.
 #[tokio::test]
 async fn draining_closes_tunnels_after_the_grace_period() {
     let upstream = echo().await;
@@ -220,7 +220,7 @@ async fn draining_closes_tunnels_after_the_grace_period() {
     assert!(Clock::System.now().at.since(began) >= Span::from_millis(800));
 }
 
-/// A client that goes away ends the upstream's side too.
+/// A client disconnect closes the upstream's side too.
 #[tokio::test]
 async fn a_client_disconnect_ends_its_tunnel() {
     let upstream = echo().await;
@@ -235,7 +235,7 @@ async fn a_client_disconnect_ends_its_tunnel() {
     );
 }
 
-/// Whoever wants to speak another protocol is not answered with what was kept of the plain one.
+/// An upgrade request is not served from the cache.
 #[tokio::test]
 async fn an_upgrade_is_not_served_from_the_cache() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -244,7 +244,7 @@ async fn an_upgrade_is_not_served_from_the_cache() {
     for _ in 0..2 {
         assert_eq!(get(gateway.address, "/x/chat").await.status, 200);
     }
-    assert_eq!(upstream.count(), 1, "it is kept");
+    assert_eq!(upstream.count(), 1, "it is cached");
     let (_stream, head) = open(&gateway).await;
     assert!(head.contains("x-tollgate-source: upstream"), "{head}");
     assert_eq!(upstream.count(), 2);

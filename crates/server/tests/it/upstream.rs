@@ -1,4 +1,4 @@
-//! An upstream that does what a test says and remembers what it was asked.
+//! A scripted upstream that records the requests it receives.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use tollgate_core::time::Micros;
 use tollgate_ledger::Clock;
 
-/// What it was asked.
+/// A recorded request.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceivedRequest {
     pub(crate) at: Micros,
@@ -43,7 +43,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// Answers each request by its number, counted from 0.
+    /// Responds to each request by its number, counted from 0.
     pub(crate) async fn start<F, A>(script: F) -> Upstream
     where
         F: Fn(usize, ReceivedRequest) -> A + Send + Sync + 'static,
