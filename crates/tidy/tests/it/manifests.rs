@@ -13,10 +13,7 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     ("config", &["core"]),
     ("guard", &[]),
     ("tollgate", &["core", "ledger", "config"]),
-    (
-        "server",
-        &["core", "ledger", "config", "guard", "tollgate"],
-    ),
+    ("server", &["core", "ledger", "config", "guard", "tollgate"]),
     (
         "cli",
         &[
