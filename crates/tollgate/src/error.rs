@@ -149,8 +149,8 @@ pub enum Error {
         /// When the next login is made.
         retry_in: Option<Span>,
     },
-    /// A value of the configuration cannot be sent.
-    #[error("the setting `{setting}` of `{provider}` cannot be sent: {why}")]
+    /// A value of the configuration cannot be sent or used.
+    #[error("the setting `{setting}` of `{provider}` cannot be used: {why}")]
     Misconfigured {
         /// Whose.
         provider: String,

@@ -3,11 +3,19 @@
 //! A [`ProviderRegistry`] over a ledger, and [`path::call`]: that is all of it. The daemon adds
 //! addresses and files.
 //!
+//! Features, all on by default: `sqlite` (permits and cached responses in a folder), `tls` (calls to
+//! `https:` upstreams), `cache` (cached responses). Without them the library is small: a test in
+//! `crates/tidy` pins the number of crates that it compiles.
+//!
 //! Promises: needs no daemon, and no clock except its ledger's.
 //!
 //! Never: reads a configuration file; providers come in checked.
 
 pub mod body;
+#[cfg_attr(
+    not(all(feature = "cache", feature = "sqlite")),
+    allow(dead_code, reason = "the tiers that use it are not built")
+)]
 pub mod cache;
 pub mod error;
 pub mod event;
