@@ -44,9 +44,7 @@ pub(crate) struct NoDaemon(SocketAddr);
 
 /// Somebody else listens there.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "{0} is not an admin address of tollgate; give the daemon's address with --admin"
-)]
+#[error("{0} is not an admin address of tollgate; give the daemon's address with --admin")]
 struct NotTollgate(SocketAddr);
 
 /// The daemon said no.
@@ -96,7 +94,10 @@ impl AdminClient {
             async { tokio::time::timeout(TIMEOUT, self.exchange(method, path, body)).await };
         match runtime.block_on(asked) {
             Ok(answer) => answer,
-            Err(_) => bail!("the daemon on {} does not respond within 40 s; is it overloaded?", self.address),
+            Err(_) => bail!(
+                "the daemon on {} does not respond within 40 s; is it overloaded?",
+                self.address
+            ),
         }
     }
 
@@ -137,7 +138,10 @@ impl AdminClient {
             .await;
         carried.abort();
         let Ok(whole) = whole else {
-            bail!("the response of {} was cut off or is larger than 16 MiB", self.address);
+            bail!(
+                "the response of {} was cut off or is larger than 16 MiB",
+                self.address
+            );
         };
         let value: Value =
             serde_json::from_slice(&whole.to_bytes()).map_err(|_| NotTollgate(self.address))?;

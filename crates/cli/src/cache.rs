@@ -70,7 +70,8 @@ impl Cache {
                     saved(&mut out, &told)?;
                 } else {
                     let folder = configured_dir(&options)?;
-                    let rows = kept::usage(&folder).context("the cached responses cannot be read")?;
+                    let rows =
+                        kept::usage(&folder).context("the cached responses cannot be read")?;
                     show(&mut out, &folder.display().to_string(), &rows)?;
                 }
             }
@@ -208,7 +209,9 @@ fn configured_dir(options: &Options) -> anyhow::Result<PathBuf> {
 fn dir_of(loaded: &Loaded) -> anyhow::Result<PathBuf> {
     match cache_dir(&loaded.config) {
         Some(folder) => Ok(folder),
-        None => bail!("responses are cached in memory only, and no daemon responds; start one with `tollgate serve`"),
+        None => bail!(
+            "responses are cached in memory only, and no daemon responds; start one with `tollgate serve`"
+        ),
     }
 }
 

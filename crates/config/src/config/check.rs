@@ -182,7 +182,10 @@ fn url_encode(text: &str) -> String {
 fn nodes(fields: &Fields<'_>, problems: &mut Problems) -> u32 {
     let nodes: u32 = fields.read("nodes", problems).unwrap_or(1);
     if let (0, Some(at)) = (nodes, fields.get("nodes")) {
-        problems.push(at.error("must be 1 or more", "write the number of nodes that share the limits"));
+        problems.push(at.error(
+            "must be 1 or more",
+            "write the number of nodes that share the limits",
+        ));
     }
     nodes.max(1)
 }

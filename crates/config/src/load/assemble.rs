@@ -161,11 +161,8 @@ fn warn_if_exposed(config: &Config, tree: &Node, said: &mut Problems) {
             level: Level::Warning,
             place: written.map_or_else(|| Place::whole("--listen"), |node| node.place.clone()),
             path,
-            what: format!(
-                "other hosts can reach {address} and call with the keys configured here"
-            ),
-            remedy: "listen on 127.0.0.1, or restrict access by a firewall or a proxy"
-                .to_owned(),
+            what: format!("other hosts can reach {address} and call with the keys configured here"),
+            remedy: "listen on 127.0.0.1, or restrict access by a firewall or a proxy".to_owned(),
         });
     }
 }

@@ -55,8 +55,7 @@ const CONFIGURATION: &str = include_str!("../../../../docs/configuration.md");
 
 /// A table of fields in Markdown, with everything below them.
 fn table(fields: &[Field]) -> String {
-    let mut text =
-        "| field | default | type | meaning |\n|---|---|---|---|\n".to_owned();
+    let mut text = "| field | default | type | meaning |\n|---|---|---|---|\n".to_owned();
     rows(fields, "", &mut text);
     text
 }

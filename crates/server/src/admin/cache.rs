@@ -67,10 +67,7 @@ pub(super) async fn purge(
 ) -> Result<Response, ApiError> {
     if which.entity.is_some() && which.provider.is_none() {
         let hint = "add the provider, for example ?provider=tmdb&entity=movie";
-        return Err(ApiError::bad_request(
-            "`entity` needs `provider`",
-            hint,
-        ));
+        return Err(ApiError::bad_request("`entity` needs `provider`", hint));
     }
     let shop = desk.daemon.registry();
     if let Some(name) = &which.provider

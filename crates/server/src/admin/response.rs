@@ -105,7 +105,8 @@ impl ApiError {
 
     pub(super) fn timed_out() -> ApiError {
         let message = "the response took longer than 30 s";
-        let hint = "try again; if it happens again, check the disk of the configuration and the store";
+        let hint =
+            "try again; if it happens again, check the disk of the configuration and the store";
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "TooSlow", message, hint)
     }
 

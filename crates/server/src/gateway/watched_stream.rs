@@ -221,10 +221,7 @@ impl<S> WatchedStream<S> {
 
     /// The idle time between two requests. One timer serves all of them: if it fires too early for
     /// the current one, it is reset.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "since when a connection is idle"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "since when a connection is idle")]
     fn poll_idle_timeout(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let since = *self.idle_since.get_or_insert_with(Instant::now);
         let end = since + std::time::Duration::from(self.timeouts.idle);
