@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tollgate::Answer;
-use tollgate::path::permit::{Permits, Wanted};
+use tollgate::permits::{Permits, Wanted};
 use tollgate_core::ask::{CellId, Evidence, Priority, Scopes, Term, Terms};
 use tollgate_core::gate::{CallerId, Settings};
 use tollgate_core::limit::Rule;

@@ -16,7 +16,6 @@ use tollgate_ledger::Ledger;
 use super::health::health_scope;
 use super::limit_binding::{CallAttributes, LimitBinding};
 use super::{ActiveProvider, ProviderRegistry};
-use crate::path::fingerprints;
 
 /// One limit and what remains of it.
 #[derive(Clone, Debug)]
@@ -76,11 +75,11 @@ impl ActiveProvider {
                     looks.push(look.await);
                 }
                 // Without keys of our own it depends on the client's key.
-                Per::ApiKey if fingerprints(&plan).next().is_none() => {
+                Per::ApiKey if plan.fingerprints().next().is_none() => {
                     looks.push(self.limit_status(meter, None, None, false).await);
                 }
                 Per::ApiKey => {
-                    for (index, mark) in fingerprints(&plan).enumerate() {
+                    for (index, mark) in plan.fingerprints().enumerate() {
                         let mut look = self.limit_status(meter, None, Some(mark), true).await;
                         look.key = Some(index + 1);
                         looks.push(look);
@@ -143,7 +142,7 @@ impl ActiveProvider {
     /// The remaining time of its cool-down; of an entity's, if the entity has its own.
     pub async fn cooldown_remaining(&self, entity: Option<&str>) -> Option<Span> {
         let plan = self.policy();
-        let mark = fingerprints(&plan).next();
+        let mark = plan.fingerprints().next();
         let scope = plan.cooldown_scope(entity, mark);
         match self.ledger.peek_scope(scope).await {
             ScopeView::Closed { remaining: left } => left,
@@ -174,7 +173,7 @@ impl ActiveProvider {
         if command == Command::Reset {
             let plan = self.policy();
             let own = plan.degrade_scope(None).into_iter();
-            let keys = fingerprints(&plan).map(Some);
+            let keys = plan.fingerprints().map(Some);
             let cooling = keys.chain([None]).map(|key| plan.cooldown_scope(None, key));
             self.health
                 .clear_scopes(&own.chain(cooling).collect::<Vec<ScopeId>>(), true);
@@ -187,7 +186,7 @@ impl ActiveProvider {
     /// of entities, those block it: all of them are freed.
     pub fn reset_entity(&self, entity: &str) {
         let plan = self.policy();
-        let keys = fingerprints(&plan).map(Some).chain([None]);
+        let keys = plan.fingerprints().map(Some).chain([None]);
         let mut scopes: Vec<ScopeId> = keys
             .map(|key| plan.cooldown_scope(Some(entity), key))
             .collect();
