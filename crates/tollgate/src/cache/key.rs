@@ -277,22 +277,22 @@ mod tests {
             );
         }
         let salt = Salt([7; 32]);
-        let place = RequestUrl {
+        let url = RequestUrl {
             tls: true,
             host: "api.example.org",
             port: 443,
             path,
             query,
         };
-        let keyed = KeyInputs {
-            url: place.hash(&salt),
+        let inputs = KeyInputs {
+            url: url.hash(&salt),
             entity: None,
             provider_and_keys: &[],
             headers: &map,
             replaced_header: None,
             mode: FreshnessMode::Rfc9111,
         };
-        keyed.key(&salt)
+        inputs.key(&salt)
     }
 
     #[test]

@@ -31,26 +31,26 @@ pub(crate) struct SecretScan {
 impl SecretScan {
     pub(crate) fn of(provider: &Provider) -> SecretScan {
         let auth = &provider.auth;
-        let mut found = SecretScan::default();
+        let mut scan = SecretScan::default();
         let also = auth.also.iter().map(|(_, value)| value);
         for key in provider.keys.iter().chain(also) {
-            found.add(key.expose());
+            scan.add(key.expose());
         }
         for (name, value) in &provider.headers {
             if !is_keyless_header(name) {
-                found.add(value.expose());
+                scan.add(value.expose());
             }
         }
         match &auth.style {
             AuthStyle::Basic => {
                 for key in &provider.keys {
-                    found.add(&BASE64.encode(key.expose()));
+                    scan.add(&BASE64.encode(key.expose()));
                 }
             }
             AuthStyle::OAuth2(oauth2) => {
-                found.add(oauth2.client_secret.expose());
+                scan.add(oauth2.client_secret.expose());
                 if let Some(token) = &oauth2.refresh_token {
-                    found.add(token.expose());
+                    scan.add(token.expose());
                 }
             }
             AuthStyle::None
@@ -59,7 +59,7 @@ impl SecretScan {
             | AuthStyle::Bearer
             | AuthStyle::Login(_) => {}
         }
-        found
+        scan
     }
 
     fn add(&mut self, key: &str) {

@@ -181,7 +181,7 @@ where
 
 #[expect(
     clippy::needless_pass_by_value,
-    reason = "the shape that map_err wants"
+    reason = "`map_err` passes the error by value"
 )]
 fn connect_failed(error: io::Error) -> ConnectError {
     // EMFILE and ENFILE: `io::ErrorKind` has no stable variant for them.
