@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tollgate::LimitReport;
-use tollgate::path::permit::{PermitRequest, Permits};
+use tollgate::permits::{PermitRequest, Permits};
 use tollgate_core::ask::{CellId, Evidence, Priority, Scopes, Term, Terms};
 use tollgate_core::gate::{CallerId, GateSettings};
 use tollgate_core::limit::Rule;

@@ -11,21 +11,30 @@
 //!
 //! Never: reads a configuration file; providers come in checked.
 
-pub mod body;
+// Lowest first: a module uses only modules above it (a test in `crates/tidy` holds it).
+mod failpoint;
+mod timer;
+mod query;
+mod headers;
+mod decode;
+mod single_flight;
+pub mod error;
+pub mod event;
+mod payload;
+pub mod permits;
+pub mod pool;
 #[cfg_attr(
     not(all(feature = "cache", feature = "sqlite")),
     allow(dead_code, reason = "the tiers that use it are not built")
 )]
 pub mod cache;
-pub mod error;
-pub mod event;
-mod failpoint;
-pub mod path;
-mod permit;
-pub mod pool;
+pub mod body;
+mod reply;
+mod flights;
+mod credentials;
 pub mod providers;
-mod timer;
+pub mod path;
 
 pub use error::Error;
-pub use permit::{LimitReport, Permit};
+pub use permits::{LimitReport, Permit};
 pub use providers::{Options, ProviderRegistry};

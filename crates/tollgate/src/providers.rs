@@ -8,7 +8,6 @@
 mod callers;
 mod limit_inheritance;
 mod cache_policy;
-mod secret_scan;
 mod links;
 mod active;
 mod status;
@@ -32,9 +31,8 @@ pub(crate) use limit_binding::{CallAttributes, CallCost, LimitBinding, call_cost
 pub use links::{Links, map_links};
 use local_share::StoreLossContext;
 pub(crate) use local_share::{LossDecision, loss_since_now};
-pub(crate) use policy::{CompiledPolicy, fingerprint};
+pub(crate) use policy::CompiledPolicy;
 pub use savings::Savings;
-pub(crate) use secret_scan::secret_found_in;
 pub use status::LimitStatus;
 
 use std::collections::HashMap;
@@ -60,7 +58,7 @@ use crate::Error;
 use crate::cache::Cache;
 use crate::error::NotAllowed;
 use crate::event::LogEvent;
-use crate::path::Flights;
+use crate::flights::Flights;
 use crate::pool::{Dialer, Roots, TlsError};
 use lazy_provider::{LazyProvider, ProviderDeps};
 

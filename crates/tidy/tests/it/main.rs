@@ -14,6 +14,7 @@ mod tokens;
 mod size;
 mod small_library;
 mod names;
+mod modules;
 mod manifests;
 mod unfinished;
 mod text;

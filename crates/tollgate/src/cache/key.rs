@@ -15,7 +15,8 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 use tollgate_core::fresh::{FreshnessMode, Headers, variant_text};
 
-use crate::path::{is_ignored_header, parameters};
+use crate::headers::is_ignored_header;
+use crate::query::parameters;
 
 /// A hash of the request and its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -19,8 +19,8 @@ use tollgate_core::time::Span;
 use super::address::{Origin, is_private};
 use super::preamble::{CountedStream, Preamble};
 use super::tls::{Roots, TlsClient, TlsError};
-use crate::body::Outgoing;
 use crate::event::LogEvent;
+use crate::payload::Outgoing;
 use crate::timer::{Elapsed, within};
 
 /// Addresses of one name that are tried. Each gets its part of the timeout; with more of them, each

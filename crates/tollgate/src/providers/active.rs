@@ -21,8 +21,9 @@ use super::loop_detection::Via;
 use super::policy::{CompiledPolicy, OwnCells};
 use super::savings::{Savings, SavingsCounters};
 use super::seen_entities::SeenEntities;
-use crate::path::permit::Permits;
-use crate::path::{MergeGroups, SuspendedKeys, Tokens, Writes};
+use crate::credentials::{SuspendedKeys, Tokens};
+use crate::flights::{MergeGroups, Writes};
+use crate::permits::Permits;
 use crate::pool::{Dialer, Pool};
 
 /// One provider at run time.

@@ -11,9 +11,9 @@ use tollgate_config::amount::Lifetime as Written;
 use tollgate_config::settings::{CacheIgnore, CacheMode};
 use tollgate_core::fresh::{FreshnessMode, FreshnessRule, Ignore, Lifetime};
 
-use super::fingerprint;
-use super::secret_scan::SecretScan;
 use crate::cache::OBJECT_MAX;
+use crate::credentials::SecretScan;
+use crate::credentials::fingerprint;
 
 /// How Tollgate caches a provider's responses.
 #[derive(Debug)]

@@ -7,7 +7,7 @@
 use http::header::{CONTENT_LOCATION, HeaderMap, HeaderName, HeaderValue, LINK, LOCATION};
 
 use super::ActiveProvider;
-use crate::path::without_parameter;
+use crate::query::without_parameter;
 use tollgate_config::provider::AuthStyle;
 
 /// How the links of one provider are read.

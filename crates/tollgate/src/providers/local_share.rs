@@ -18,7 +18,7 @@ use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{Ledger, StoreLoss};
 
 use super::policy::CompiledPolicy;
-use crate::path::permit::{PermitRequest, Permits};
+use crate::permits::{PermitRequest, Permits};
 
 /// How often the ledger checks whether its store is back; nothing changes earlier.
 const STORE_RETRY: Span = Span::from_secs(1);

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
-use tollgate_config::provider::Per;
+use tollgate_config::provider::{AuthStyle, Per};
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_config::{Provider, Secret};
 use tollgate_core::ask::{CellId, OwnerId, Priority, ScopeId, Settle};
@@ -24,7 +24,7 @@ use super::cache_policy::CachePolicy;
 use super::gate_settings;
 use super::limit_binding::{CallAttributes, LimitBinding};
 use super::limit_inheritance;
-use crate::path::{Account, Unsendable, auth_headers, unsendable_settings};
+use crate::credentials::{Account, Unsendable, auth_headers, fingerprint, unsendable_settings};
 
 /// One provider's file, compiled.
 #[derive(Debug)]
@@ -209,6 +209,30 @@ impl CompiledPolicy {
             .collect()
     }
 
+    /// The fingerprints of all our keys and accounts.
+    pub(crate) fn fingerprints(&self) -> impl Iterator<Item = &str> {
+        (0..self.key_count()).filter_map(|index| Some(&**self.key_fingerprint(index)?))
+    }
+
+    /// How many keys there are to choose from.
+    pub(crate) fn key_count(&self) -> usize {
+        self.accounts.len().max(match self.provider.auth.style {
+            // Keys without an account cannot be used.
+            AuthStyle::OAuth2(_) | AuthStyle::Login(_) => 0,
+            AuthStyle::None
+            | AuthStyle::Query { .. }
+            | AuthStyle::Header { .. }
+            | AuthStyle::Bearer
+            | AuthStyle::Basic => self.keys.len(),
+        })
+    }
+
+    /// The fingerprint of a key.
+    pub(crate) fn key_fingerprint(&self, index: usize) -> Option<&Arc<str>> {
+        let of_source = self.accounts.get(index).map(|account| &account.fingerprint);
+        of_source.or_else(|| self.keys.get(index).map(|key| &key.fingerprint))
+    }
+
     /// Are limits or cool-downs per entity?
     pub(crate) fn counts_by_entity(&self) -> bool {
         self.cooldown_per == CooldownPer::Entity
@@ -261,15 +285,6 @@ impl OwnCells {
             rate: cell("throttle rate"),
         }
     }
-}
-
-/// A credential's name in cells: a fingerprint, so that neither a store nor a log holds a key.
-pub(crate) fn fingerprint(credential: &str) -> String {
-    let hash = blake3::derive_key("tollgate 2026 credential mark", credential.as_bytes());
-    hash.iter()
-        .take(16)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
 }
 
 /// Connections limit concurrency too. Asking for them in the same decision keeps order and

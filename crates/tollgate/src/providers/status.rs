@@ -16,7 +16,6 @@ use tollgate_ledger::Ledger;
 use super::health::health_scope;
 use super::limit_binding::{CallAttributes, LimitBinding};
 use super::{ActiveProvider, ProviderRegistry};
-use crate::path::fingerprints;
 
 /// One limit and what remains of it.
 #[derive(Clone, Debug)]
@@ -76,11 +75,11 @@ impl ActiveProvider {
                     statuses.push(status.await);
                 }
                 // Without keys of our own it depends on the client's key.
-                Per::ApiKey if fingerprints(&policy).next().is_none() => {
+                Per::ApiKey if policy.fingerprints().next().is_none() => {
                     statuses.push(self.limit_status(binding, None, None, false).await);
                 }
                 Per::ApiKey => {
-                    for (index, fingerprint) in fingerprints(&policy).enumerate() {
+                    for (index, fingerprint) in policy.fingerprints().enumerate() {
                         let mut status = self
                             .limit_status(binding, None, Some(fingerprint), true)
                             .await;
@@ -145,7 +144,7 @@ impl ActiveProvider {
     /// The remaining time of its cool-down; of an entity's, if the entity has its own.
     pub async fn cooldown_remaining(&self, entity: Option<&str>) -> Option<Span> {
         let policy = self.policy();
-        let fingerprint = fingerprints(&policy).next();
+        let fingerprint = policy.fingerprints().next();
         let scope = policy.cooldown_scope(entity, fingerprint);
         match self.ledger.peek_scope(scope).await {
             ScopeView::Closed { remaining: left } => left,
@@ -176,7 +175,7 @@ impl ActiveProvider {
         if command == Command::Reset {
             let policy = self.policy();
             let own = policy.degrade_scope(None).into_iter();
-            let keys = fingerprints(&policy).map(Some);
+            let keys = policy.fingerprints().map(Some);
             let cooling = keys
                 .chain([None])
                 .map(|key| policy.cooldown_scope(None, key));
@@ -191,7 +190,7 @@ impl ActiveProvider {
     /// of entities, those block it: all of them are freed.
     pub fn reset_entity(&self, entity: &str) {
         let policy = self.policy();
-        let keys = fingerprints(&policy).map(Some).chain([None]);
+        let keys = policy.fingerprints().map(Some).chain([None]);
         let mut scopes: Vec<ScopeId> = keys
             .map(|key| policy.cooldown_scope(Some(entity), key))
             .collect();

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Empty};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tollgate::path::{self, Call, CallOptions, CallTrace, Target};
-use tollgate::{Error, Options, ProviderRegistry};
+use tollgate::{Options, ProviderRegistry};
 use tollgate_config::{Environment, ProviderFile};
 use tollgate_ledger::{Clock, Ledger};
 
@@ -68,7 +68,7 @@ async fn an_https_upstream_is_misconfigured_without_the_feature() {
     let registry = registry("https://127.0.0.1:9");
     let error = path::call(&registry, call(), &mut CallTrace::default()).await;
     match error.expect_err("there is no TLS") {
-        Error::Misconfigured { setting, why, .. } => {
+        tollgate::Error::Misconfigured { setting, why, .. } => {
             assert_eq!(setting, "upstream");
             assert!(why.contains("`tls`"), "{why}");
         }

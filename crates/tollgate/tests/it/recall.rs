@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use smallvec::smallvec;
 use tokio::time::advance;
 use tollgate::LimitReport;
-use tollgate::path::permit::{Denied, PermitRequest, Permits};
+use tollgate::permits::{Denied, PermitRequest, Permits};
 use tollgate_core::ask::{CellId, Evidence, Priority, Scopes, Term};
 use tollgate_core::gate::{CallerId, GateSettings};
 use tollgate_core::limit::Rule;

@@ -11,7 +11,8 @@ use memchr::memmem;
 use tollgate_config::provider::AuthStyle;
 use tollgate_config::{Provider, Secret};
 
-use crate::path::encoded;
+use crate::headers::is_keyless_header;
+use crate::query::encoded;
 
 /// Shorter keys are not secret: free plans have keys such as `3` and `demo`, which occur in every
 /// response.
@@ -36,7 +37,7 @@ impl SecretScan {
             scan.add(key.expose());
         }
         for (name, value) in &provider.headers {
-            if !crate::path::is_keyless_header(name) {
+            if !is_keyless_header(name) {
                 scan.add(value.expose());
             }
         }
