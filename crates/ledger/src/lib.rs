@@ -24,6 +24,7 @@ mod offer;
 pub use offer::{OfferVerdicts, PendingOffer, StoreLoss, StoreLost};
 mod cell_forwarding;
 use cell_forwarding::CellForwarding;
+pub mod lock_order;
 mod memory;
 pub use memory::MemoryLedger;
 #[cfg(feature = "sqlite")]

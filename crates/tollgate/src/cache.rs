@@ -45,9 +45,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate_core::time::Wall;
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use crate::event::LogEvent;
 use disk::Disk;
@@ -110,7 +110,8 @@ struct CacheState {
     memory: Arc<MemoryTier>,
     disk: Option<Disk>,
     salt: Salt,
-    refreshes: Mutex<HashMap<(CacheKey, Variant), Arc<BackgroundRefresh>>>,
+    refreshes:
+        RankedMutex<{ rank::REFRESHES }, HashMap<(CacheKey, Variant), Arc<BackgroundRefresh>>>,
 }
 
 /// The right to refresh a response in the background. Dropping it frees the right for others.
@@ -209,7 +210,7 @@ impl Cache {
                 memory,
                 disk,
                 salt,
-                refreshes: Mutex::default(),
+                refreshes: RankedMutex::default(),
             }),
         }
     }

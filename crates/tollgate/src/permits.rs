@@ -17,7 +17,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tollgate_core::ask::{
     Ask, CellId, Evidence, PermitId, Priority, Scopes, Settle, Terms, Verdict,
@@ -26,6 +25,7 @@ use tollgate_core::gate::{
     CallerId, CallerShare, Effects, Gate, GateSettings, Resolution, Resolved, Waiter,
 };
 use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 use tollgate_ledger::{Event, Ledger, OfferVerdicts, StoreLost};
 
 pub use denied::Denied;
@@ -70,7 +70,7 @@ pub struct PermitRequest {
 #[derive(Debug)]
 struct Shared {
     ledger: Ledger,
-    state: Mutex<State>,
+    state: RankedMutex<{ rank::PERMITS }, State>,
     /// Counts the changes of the limits. Written under the lock, read without it.
     edition: AtomicU64,
     /// Wakes the driver task after a change to the gate.
@@ -115,7 +115,7 @@ impl Permits {
         let wake = Arc::new(Notify::new());
         let shared = Arc::new(Shared {
             ledger,
-            state: Mutex::new(state),
+            state: RankedMutex::new(state),
             edition: AtomicU64::new(0),
             wake,
         });

@@ -12,15 +12,15 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
+use tollgate_ledger::lock_order::{RankedGuard, RankedMutex, rank};
 
-use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// One question and everyone who waits for its end. `S` is what callers agree on before the end,
 /// `T` is the end.
 #[derive(Debug)]
 pub(crate) struct Round<S, T> {
-    state: Mutex<RoundState<S, T>>,
+    state: RankedMutex<{ rank::ROUND }, RoundState<S, T>>,
     ended: Notify,
 }
 
@@ -40,13 +40,13 @@ impl<S: Default, T> Default for Round<S, T> {
 impl<S, T> Round<S, T> {
     pub(crate) fn new(open: S) -> Round<S, T> {
         Round {
-            state: Mutex::new(RoundState { open, end: None }),
+            state: RankedMutex::new(RoundState { open, end: None }),
             ended: Notify::new(),
         }
     }
 
     /// Joining and ending are decided under this lock. Whoever sets the end calls `wake` after it.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, RoundState<S, T>> {
+    pub(crate) fn lock(&self) -> RankedGuard<'_, RoundState<S, T>> {
         self.state.lock()
     }
 
@@ -79,7 +79,7 @@ impl<S, T: Clone> Round<S, T> {
 /// The open rounds, by key. Clones share them.
 #[derive(Debug)]
 pub(crate) struct Leaders<K, V> {
-    open: Arc<Mutex<HashMap<K, Arc<V>>>>,
+    open: Arc<RankedMutex<{ rank::FLIGHTS }, HashMap<K, Arc<V>>>>,
 }
 
 /// What a newcomer may do with an open round.
