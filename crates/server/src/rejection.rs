@@ -38,6 +38,9 @@ struct Rejection<'a> {
     reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_in: Option<u64>,
+    /// The setting that an operator must fix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    setting: Option<&'a str>,
 }
 
 /// M10: the JSON of an unavailable provider, with exactly these fields.
@@ -73,6 +76,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         limit: None,
         reason: None,
         retry_in: wait.map(millis),
+        setting: None,
     };
     match error {
         Error::NoPermit {
@@ -105,6 +109,12 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         | Error::NoCredential { provider, .. }
         | Error::NoUpstream { provider, .. }
         | Error::Loop { provider } => rejection.provider = Some(provider),
+        Error::Misconfigured {
+            provider, setting, ..
+        } => {
+            rejection.provider = Some(provider);
+            rejection.setting = Some(setting);
+        }
         Error::Asleep { .. }
         | Error::UnknownProvider { .. }
         | Error::NotAllowed { .. }
@@ -195,6 +205,7 @@ fn status_and_code(error: &Error) -> (StatusCode, &'static str) {
         Error::WrongCallerToken { .. } | Error::CrossSite => {
             (StatusCode::FORBIDDEN, "CallerNotAllowed")
         }
+        Error::Misconfigured { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "Misconfigured"),
         Error::Loop { .. } => (StatusCode::LOOP_DETECTED, "LoopDetected"),
         Error::NoUpstream { .. }
         | Error::Path(_)

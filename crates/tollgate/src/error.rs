@@ -149,6 +149,16 @@ pub enum Error {
         /// When the next login is made.
         retry_in: Option<Span>,
     },
+    /// A value of the configuration cannot be sent or used.
+    #[error("the setting `{setting}` of `{provider}` cannot be used: {why}")]
+    Misconfigured {
+        /// Whose.
+        provider: String,
+        /// The setting, as in the provider file; never its value.
+        setting: String,
+        /// What is wrong with the value.
+        why: &'static str,
+    },
     /// There is no such provider.
     #[error("{}", unknown(.name))]
     UnknownProvider {
@@ -280,6 +290,7 @@ impl Error {
                 why: NoToken::Rejected(_) | NoToken::Missing,
                 ..
             }
+            | Error::Misconfigured { .. }
             | Error::Loop { .. } => Blame::Tollgate,
             Error::NoPermit { .. }
             | Error::TooLate {

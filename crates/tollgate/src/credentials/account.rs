@@ -197,7 +197,7 @@ impl Account {
 }
 
 impl TokenRequest {
-    /// `None`: the credentials contain a character that a header cannot hold.
+    /// `None`: the client id or secret cannot be a header.
     pub(crate) fn headers(&self) -> Option<HeaderMap> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
