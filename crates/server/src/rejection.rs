@@ -43,7 +43,7 @@ struct Rejection<'a> {
     setting: Option<&'a str>,
 }
 
-/// M10: the JSON of an unavailable provider, field for field.
+/// M10: the JSON of an unavailable provider, with exactly these fields.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Unavailable<'a> {
@@ -128,7 +128,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
     json(status, &rejection, wait)
 }
 
-/// An own response with a JSON body.
+/// A response from Tollgate itself, with a JSON body.
 pub(crate) fn json(
     status: StatusCode,
     body: &impl Serialize,
@@ -167,7 +167,7 @@ fn provider_unavailable(provider: &str, status: &HealthStatus) -> Response<Reply
     json(StatusCode::SERVICE_UNAVAILABLE, &body, wait)
 }
 
-/// When to retry: whole seconds for most clients, milliseconds for those that read them.
+/// When to retry: whole seconds for most clients, milliseconds for clients that read them.
 fn add_retry_after(headers: &mut HeaderMap, wait: Span) {
     headers.insert(RETRY_AFTER, HeaderValue::from(wait.0.div_ceil(1_000_000)));
     headers.insert("retry-after-ms", HeaderValue::from(millis(wait)));
@@ -260,7 +260,7 @@ mod tests {
         (status, serde_json::from_slice(&body).unwrap())
     }
 
-    /// Reasons inside Tollgate use the codes of the contract, with hints of their own.
+    /// Rejections that Tollgate itself causes use the documented codes, but have their own hints.
     #[tokio::test]
     async fn rejections_caused_by_tollgate_have_their_own_hints() {
         for (reason, status, error, word, hint_part) in [

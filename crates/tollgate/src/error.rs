@@ -48,7 +48,7 @@ pub enum Reason {
     CacheRequested,
     /// The concurrency limit is reached.
     Concurrency,
-    /// Background calls run in off-peak hours only.
+    /// Low-priority calls run in off-peak hours only.
     OffPeak,
     /// The queue is full.
     QueueFull,
@@ -357,7 +357,7 @@ fn no_permit(
         Reason::Limit => format!("{limit} is used up"),
         Reason::Concurrency => format!("{limit} on concurrent calls is reached"),
         Reason::Cooldown => "the provider asked for a pause".to_owned(),
-        Reason::OffPeak => "background calls run in off-peak hours only".to_owned(),
+        Reason::OffPeak => "low-priority calls run in off-peak hours only".to_owned(),
         Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested => {
             "only the cache is used".to_owned()
         }
