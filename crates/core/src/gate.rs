@@ -214,6 +214,10 @@ impl Gate {
         self.callers.arrived(caller);
         self.deadlines.insert((deadline, id));
         self.waiting.insert(id, entry);
+        debug_assert!(
+            self.waiting.len() <= self.settings.waiting_max,
+            "the queue is bounded"
+        );
         self.enqueue(id, now);
     }
 
@@ -292,6 +296,11 @@ impl Gate {
         if self.offered.is_empty() {
             self.fill_offer(now);
         }
+        debug_assert!(self.offered.len() <= BATCH_MAX, "an offer is bounded");
+        debug_assert!(
+            self.deadlines.len() <= self.waiting.len(),
+            "only waiters have deadlines"
+        );
         let timers = [
             self.wakes.first().map(|wake| wake.0),
             self.deadlines.first().map(|due| due.0),

@@ -296,6 +296,7 @@ impl ExpectedCall {
 impl Drop for ExpectedCall {
     fn drop(&mut self) {
         let mut state = self.upstream.state.lock();
+        debug_assert!(state.expected > 0, "each expected call leaves once");
         state.expected = state.expected.saturating_sub(1);
     }
 }
@@ -318,6 +319,7 @@ struct OpeningGuard<'a> {
 impl Drop for OpeningGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.upstream.state.lock();
+        debug_assert!(state.opening > 0, "each opening ends once");
         state.opening = state.opening.saturating_sub(1);
         drop(state);
         self.upstream.opened.notify_waiters();

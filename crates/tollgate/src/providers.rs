@@ -278,7 +278,13 @@ impl ProviderRegistry {
             lazy.update(provider, deps)
                 .map_err(|problems| invalid_settings(&name, problems))?;
         }
+        // Off the path of calls, so also in release builds: a provider that no name leads to would
+        // never be governed.
         let providers = new.names.len();
+        assert!(
+            new.scopes.len() <= providers,
+            "every scope belongs to a named provider"
+        );
         catalog.store(Arc::new(new));
         LogEvent::Reloaded { providers }.emit();
         Ok(())
