@@ -37,13 +37,13 @@ pub mod rank {
     pub const TOKENS: u8 = 36;
     /// One token.
     pub const TOKEN: u8 = 38;
+    /// A body that several callers read; its last chunk releases the connection.
+    pub const SHARED_BODY: u8 = 40;
     /// The upstreams of a provider.
-    pub const UPSTREAMS: u8 = 40;
+    pub const UPSTREAMS: u8 = 42;
     /// The connections of one upstream.
-    pub const UPSTREAM: u8 = 42;
-    /// A body that several callers read.
-    pub const SHARED_BODY: u8 = 44;
-    /// The readers that wait for its next chunk.
+    pub const UPSTREAM: u8 = 44;
+    /// The readers that wait for the next chunk of a shared body.
     pub const BODY_WAKERS: u8 = 46;
     /// The gate of a provider: who waits for a permit.
     pub const PERMITS: u8 = 50;
@@ -76,9 +76,9 @@ pub mod rank {
             DEMAND => "DEMAND",
             TOKENS => "TOKENS",
             TOKEN => "TOKEN",
+            SHARED_BODY => "SHARED_BODY",
             UPSTREAMS => "UPSTREAMS",
             UPSTREAM => "UPSTREAM",
-            SHARED_BODY => "SHARED_BODY",
             BODY_WAKERS => "BODY_WAKERS",
             PERMITS => "PERMITS",
             HEALTH => "HEALTH",
