@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use http::response::Parts;
 use parking_lot::Mutex;
 use tollgate_config::settings::Dedup;
-use tollgate_ledger::Ledger;
+use tollgate_ledger::ProviderLedger;
 
 use super::flight::{Flight, FlightState};
 use super::flight_table::FlightTable;
@@ -46,7 +46,7 @@ pub(super) struct SharedResponse {
 pub(super) struct FlightEnd {
     flight: Arc<Flight>,
     table: Arc<FlightTable>,
-    ledger: Ledger,
+    ledger: ProviderLedger,
 }
 
 /// The table entry of a flight; removed when nobody can join any more.
@@ -73,7 +73,11 @@ impl SharedResponse {
 }
 
 impl FlightEnd {
-    pub(super) fn new(flight: Arc<Flight>, table: Arc<FlightTable>, ledger: Ledger) -> FlightEnd {
+    pub(super) fn new(
+        flight: Arc<Flight>,
+        table: Arc<FlightTable>,
+        ledger: ProviderLedger,
+    ) -> FlightEnd {
         FlightEnd {
             flight,
             table,

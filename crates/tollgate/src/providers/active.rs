@@ -13,7 +13,7 @@ use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::ask::Priority;
 use tollgate_core::health::HealthStatus;
 use tollgate_core::problem::Problem;
-use tollgate_ledger::Ledger;
+use tollgate_ledger::{Ledger, ProviderLedger};
 
 use super::health::ProviderHealth;
 use super::local_share::{LocalShare, StoreLossContext};
@@ -33,7 +33,7 @@ pub struct ActiveProvider {
     pub(crate) health: Arc<ProviderHealth>,
     pub(crate) permits: Permits,
     pub(crate) pool: Pool,
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: ProviderLedger,
     /// Grants permits while the ledger's store is lost.
     pub(crate) local_share: LocalShare,
     pub(crate) own_cells: OwnCells,
@@ -65,12 +65,13 @@ impl ActiveProvider {
         let health = (plan.health, plan.base());
         let name = plan.provider.name.clone();
         let spare = LocalShare::new(ledger, &plan, common);
-        let ledgers = (ledger.clone(), spare.ledger.clone());
+        let counted = ledger.provider(&name);
+        let ledgers = (counted.clone(), spare.ledger.clone());
         Ok(ActiveProvider {
             health: ProviderHealth::start(&name, ledgers, health, &plan.retry.budget)?,
-            permits: Permits::new(ledger.clone(), plan.gate_settings()),
+            permits: Permits::new(counted.clone(), plan.gate_settings()),
             pool: Pool::new(dialer.clone(), ledger.clone()),
-            ledger: ledger.clone(),
+            ledger: counted,
             own_cells: OwnCells::new(&name, ledger),
             via: via.clone(),
             local_share: spare,
