@@ -1,6 +1,6 @@
-//! `tollgate completions`: what a shell needs to complete our commands.
+//! `tollgate completions`: shell completions of all commands.
 //!
-//! Promises: made from the commands themselves, so it cannot lag behind them.
+//! Promises: generated from the commands themselves, so they are always complete.
 //!
 //! Never: installs anything.
 
@@ -26,7 +26,7 @@ pub(crate) struct Completions {
 impl Completions {
     /// Prints them.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        // Into memory first: the generator panics where its output is cut off.
+        // Into memory first: the generator panics if its output is closed.
         let mut script = Vec::new();
         clap_complete::generate(
             self.shell,

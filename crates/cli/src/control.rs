@@ -1,6 +1,7 @@
-//! Commands that change a running daemon: `set`, `reload`, `pause`, `cache-only`, `resume`, `reset`.
+//! Commands that change a running daemon: `set`, `reload`, `pause`, `cache-only`, `resume`,
+//! `reset`.
 //!
-//! Promises: what was done is said; what was refused is said with its reason, and exits with 1.
+//! Promises: prints each change; prints each rejected part with its reason, and exits with 1.
 //!
 //! Never: changes a file.
 
@@ -40,7 +41,7 @@ pub(crate) struct SetCommand {
     options: Options,
 }
 
-/// The parser repeats what it refuses, so it is refused without its value.
+/// The error must not contain the value: it may be a key.
 fn key_value(text: &str) -> Result<(String, Option<String>), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => {
@@ -95,7 +96,7 @@ Examples:
   tollgate resume tmdb
   tollgate reset tmdb --entity fixtures";
 
-/// A provider, and of it perhaps one part
+/// A provider, or one entity of it
 #[derive(Debug, Args)]
 #[command(after_help = CONTROL_EXAMPLES, after_long_help = CONTROL_EXAMPLES)]
 pub(crate) struct ControlCommand {
@@ -111,7 +112,7 @@ pub(crate) struct ControlCommand {
     options: Options,
 }
 
-/// The same, for a while
+/// The same, for a limited time
 #[derive(Debug, Args)]
 #[command(after_help = CONTROL_EXAMPLES, after_long_help = CONTROL_EXAMPLES)]
 pub(crate) struct TimedControlCommand {
@@ -131,7 +132,7 @@ fn duration(text: &str) -> Result<String, String> {
 }
 
 impl ControlCommand {
-    /// Gives the order of this word.
+    /// Sends this command.
     pub(crate) fn run(self, word: &str) -> anyhow::Result<ExitCode> {
         self.send(word, None)
     }
@@ -168,7 +169,7 @@ impl TimedControlCommand {
     }
 }
 
-/// A provider's name as a part of a path.
+/// A provider's name as a path segment.
 pub(crate) fn segment(name: &str) -> anyhow::Result<String> {
     if name.is_empty() {
         bail!("the provider has no name");
@@ -176,7 +177,8 @@ pub(crate) fn segment(name: &str) -> anyhow::Result<String> {
     Ok(percent_encode(name))
 }
 
-/// Everything but letters, digits, `-` and `_` as `%XX`; dots too, because `..` is a way up.
+/// Everything but letters, digits, `-` and `_` as `%XX`; dots too, because `..` leads to the
+/// parent.
 pub(crate) fn percent_encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     text.bytes()
@@ -187,7 +189,7 @@ pub(crate) fn percent_encode(text: &str) -> String {
         .collect()
 }
 
-/// What came of a change.
+/// Prints the result of a change.
 fn report_changes(told: &Value) -> anyhow::Result<ExitCode> {
     let mut out = crate::out::out();
     let list = |name: &str| told[name].as_array().cloned().unwrap_or_default();

@@ -1,7 +1,8 @@
-//! `tollgate init`: a first tollgate.yaml, with the keys that are found in the environment or asked for.
+//! `tollgate init`: a first tollgate.yaml, with the keys that are found in the environment or asked
+//! for.
 //!
-//! Promises: never overwrites a file unless told to; never writes a key into it, only the name of the
-//! variable or the file that holds it. Prints each base URL to use instead of the provider's.
+//! Promises: overwrites a file only with `--force`; never writes a key into it, only the name of
+//! the variable or the file that holds it. Prints each base URL to use instead of the provider's.
 //!
 //! Never: makes a call.
 
@@ -18,7 +19,7 @@ use tollgate_config::problem::nearest;
 use tollgate_config::provider::AuthStyle;
 use tollgate_config::{Config, Environment, Sources, disk};
 
-/// Where it is written: here, where `serve` finds it.
+/// The file to write, in the folder where `serve` finds it.
 const FILE: &str = "tollgate.yaml";
 
 const EXAMPLES: &str = "\
@@ -40,16 +41,16 @@ pub(crate) struct Init {
 }
 
 impl Init {
-    /// Writes the file and tells what to do next.
+    /// Writes the file and prints the next steps.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let world = disk::environment();
-        let chosen = self.chosen(&world);
+        let environment = disk::environment();
+        let chosen = self.chosen(&environment);
         if !self.force && std::path::Path::new(FILE).exists() {
             return Err(already_exists()); // before anything is asked
         }
         let chosen = chosen
             .into_iter()
-            .map(|preset| Ok((preset, self.key(preset, &world)?)))
+            .map(|preset| Ok((preset, self.key(preset, &environment)?)))
             .collect::<anyhow::Result<Vec<_>>>()?;
         let text = file_text(&chosen);
         write(&text, self.force)?;
@@ -72,10 +73,10 @@ impl Init {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Where its key is: found, or asked for.
-    fn key(&self, preset: &Preset, world: &Environment<'_>) -> anyhow::Result<KeySource> {
+    /// Where its key is: found in a variable, or prompted for.
+    fn key(&self, preset: &Preset, environment: &Environment<'_>) -> anyhow::Result<KeySource> {
         let usual = preset.usual_variables().into_iter().next();
-        if let Some(name) = variable(preset, world) {
+        if let Some(name) = variable(preset, environment) {
             return Ok(KeySource::Variable(name));
         }
         let Some(usual) = usual.filter(|_| wants_key(preset)) else {
@@ -89,14 +90,14 @@ impl Init {
             ..Sources::default()
         };
         let loaded =
-            Config::load(&bare, world).map_err(|problems| anyhow::anyhow!("{problems}"))?;
+            Config::load(&bare, environment).map_err(|problems| anyhow::anyhow!("{problems}"))?;
         let folder = std::path::absolute(&loaded.config.state_dir)?;
         let path = prompt::save_key(&folder, preset.name, &key, self.force)?;
         Ok(KeySource::File(path.display().to_string()))
     }
 
-    /// Those that are named, or those whose keys are there.
-    fn chosen(&self, world: &Environment<'_>) -> Vec<&'static Preset> {
+    /// The named presets, or those whose keys are in the environment.
+    fn chosen(&self, environment: &Environment<'_>) -> Vec<&'static Preset> {
         if !self.presets.is_empty() {
             let mut chosen: Vec<&'static Preset> = Vec::new();
             for preset in self.presets.iter().filter_map(|name| preset::find(name)) {
@@ -106,7 +107,8 @@ impl Init {
             }
             return chosen;
         }
-        let with_key = |preset: &&Preset| !preset.is_variant() && variable(preset, world).is_some();
+        let with_key =
+            |preset: &&Preset| !preset.is_variant() && variable(preset, environment).is_some();
         preset::all().iter().filter(with_key).collect()
     }
 }
@@ -117,15 +119,15 @@ enum KeySource {
     Variable(String),
     /// In this file.
     File(String),
-    /// Nowhere yet; this variable would be the usual place.
+    /// Nowhere yet; this is the usual variable.
     Missing(String),
-    /// There is none.
+    /// The provider needs no key.
     NotNeeded,
 }
 
 /// The variable that holds its key.
-fn variable(preset: &Preset, world: &Environment<'_>) -> Option<String> {
-    let is_set = |name: &String| (world.env)(name).is_some_and(|value| !value.is_empty());
+fn variable(preset: &Preset, environment: &Environment<'_>) -> Option<String> {
+    let is_set = |name: &String| (environment.env)(name).is_some_and(|value| !value.is_empty());
     preset.usual_variables().into_iter().find(is_set)
 }
 
@@ -171,7 +173,7 @@ listen: 127.0.0.1:4290
     text
 }
 
-/// The host below which each user has one of their own, if that is all it has.
+/// The parent host of a provider that gives each user a host of their own.
 fn wildcard_host(preset: &Preset) -> Option<String> {
     let provider = preset.provider(None, &Environment::empty()).provider?;
     provider

@@ -1,9 +1,9 @@
-//! The `tollgate` program: one file per command, and here the list of them.
+//! The `tollgate` program: the list of commands, with one file per command.
 //!
-//! Promises: exit code 0 is success, 1 failure, 2 wrong usage. An error is told once, on standard
-//! error, with its causes and the next step.
+//! Promises: exit code 0 is success, 1 failure, 2 wrong usage. An error is printed once, on
+//! standard error, with its causes and the next step.
 //!
-//! Never: decides anything about limits; that is the core's business.
+//! Never: decides anything about limits; `core` does.
 
 use clap::{Parser, Subcommand};
 use std::io::{self, Write};
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            // If standard error is gone too, the exit code is all that is left to tell.
+            // If standard error is closed too, only the exit code reports the failure.
             let _told = writeln!(io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,6 +1,6 @@
-//! `tollgate provider list | show`: what is built in, and what the configuration makes of it.
+//! `tollgate provider list | show`: built-in and configured providers.
 //!
-//! Promises: shows what is obeyed, with who set it. Keys are counted, never shown (H3).
+//! Promises: shows the settings in effect and who set them. Keys are counted, never shown (H3).
 //!
 //! Never: makes a call.
 
@@ -107,7 +107,7 @@ fn describe_loaded(one: &LoadedProvider) -> String {
     head + &preset::describe(&one.provider)
 }
 
-/// The settings that somebody set, or all, each with who set it.
+/// The settings that are not defaults, or all, each with its origin.
 fn settings(one: &LoadedProvider, all: bool) -> String {
     let name = &one.provider.name;
     let mut text = format!(
@@ -125,7 +125,7 @@ fn settings(one: &LoadedProvider, all: bool) -> String {
     text
 }
 
-/// Nobody has this name; the nearest one that somebody has.
+/// The error for an unknown provider, with the nearest name.
 pub(crate) fn unknown_provider(name: &str, loaded: &Loaded) -> anyhow::Error {
     let hint = loaded
         .nearest(name)

@@ -1,11 +1,11 @@
-//! `tollgate serve` (also `start`): the gateway in front of the providers that are named, and the
-//! admin address beside it.
+//! `tollgate serve` (also `start`): the gateway in front of the configured providers, and the admin
+//! address.
 //!
-//! Promises: every problem of every file is told before anything listens; what it listens on is
-//! printed. SIGHUP, a changed file and the API reload; SIGTERM and SIGINT end it in good order, and
-//! a second one at once.
+//! Promises: every problem of every file is printed before anything listens; every listen address
+//! is printed. SIGHUP, a changed file and the API trigger a reload; SIGTERM and SIGINT shut it down
+//! gracefully, a second one at once.
 //!
-//! Never: keeps a key anywhere but in memory.
+//! Never: stores a key anywhere but in memory.
 
 mod hardening;
 mod systemd;
@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use tollgate::ProviderRegistry;
 use tollgate::cache::{Cache, Sizes};
 use tollgate::event::LogEvent;
-use tollgate::providers::{Options as ShopOptions, Unknown};
+use tollgate::providers::{Options as RegistryOptions, Unknown};
 use tollgate_config::amount;
 use tollgate_config::config::{Store, UnknownDomain};
 use tollgate_config::{Config, Flag, Level, Loaded, Origin, Problems, Sources, disk};
@@ -43,14 +43,14 @@ Examples:
   tollgate serve --offline                         # nothing is sent until `tollgate resume NAME`
   curl http://127.0.0.1:4290/tmdb/3/movie/550";
 
-/// How long a file that is being read may keep the process at its end: a disk answers sooner, or not
-/// at all.
+/// How long a pending file read may delay the end of the process: a disk responds sooner, or not at
+/// all.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Run the gateway: applications call it in place of the provider
 ///
-/// They never see an avoidable 429: calls wait for a permit, cool-downs are honoured, and outages are
-/// waited out.
+/// They never see an avoidable 429: calls wait for a permit, cool-downs are honoured, and outages
+/// are waited out.
 #[derive(Debug, Args)]
 #[command(visible_alias = "start", after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Serve {
@@ -104,15 +104,15 @@ impl Serve {
         let ledger = open_ledger(&loaded.config.store)?;
         let serving = serve(loaded, sources, self.offline, sockets, ledger.clone());
         let ended = runtime.block_on(serving);
-        // Everybody who has a permit gives it back; whoever still reads a file does not keep the process.
+        // Permits in use are given back; a pending file read does not block the process.
         runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
-        // The last handle: waits until everything that was told is written.
+        // The last handle: waits until every settle is written.
         drop(ledger);
         ended
     }
 
-    /// Where a socket is open already is where we listen, whatever flags say: what holds for an
-    /// address, such as a token, must hold for the true one.
+    /// Inherited sockets take precedence over flags: checks of an address, such as the need for a
+    /// token, must use the real one.
     fn sources(&self, sockets: &Sockets) -> io::Result<Sources> {
         let mut sources = self.options.sources();
         let mut lay = |name, path, value: Option<String>| {
@@ -145,7 +145,7 @@ fn load(sources: &Sources) -> anyhow::Result<Loaded> {
     })
 }
 
-/// A length of time, or a number of minutes. Laid over a file a bare number would be seconds.
+/// A duration, or a number of minutes. As an override of a file a bare number would be seconds.
 fn minutes(text: &str) -> Result<String, String> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let text = if is_number {
@@ -159,7 +159,7 @@ fn minutes(text: &str) -> Result<String, String> {
     }
 }
 
-/// One thread per core. On a single core there is nobody to share work with, and a runtime that
+/// One thread per core. On a single core there is no thread to share work with, and a runtime that
 /// does not try spends a tenth less per call.
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -178,10 +178,10 @@ async fn serve(
     mut sockets: Sockets,
     ledger: Ledger,
 ) -> anyhow::Result<ExitCode> {
-    let mut orders = watch::DaemonEvents::listen(loaded.config.log.file.clone())?;
+    let mut events = watch::DaemonEvents::listen(loaded.config.log.file.clone())?;
     let config = loaded.config.clone();
     let wants_admin = wants_admin(&loaded);
-    let options = ShopOptions {
+    let options = RegistryOptions {
         unknown: match config.unknown_domain {
             UnknownDomain::Allow => Unknown::Allow,
             UnknownDomain::Refuse => Unknown::Refuse,
@@ -190,66 +190,66 @@ async fn serve(
         node_lease: config.node_lease,
         offline,
         cache: cache(&config),
-        ..ShopOptions::default()
+        ..RegistryOptions::default()
     };
     let providers = config.all_providers().map(|provider| (**provider).clone());
-    let shop = ProviderRegistry::build(providers.collect(), ledger, options)?;
-    let kept = shop.cache().clone();
-    shop.set_callers(&config.callers);
-    let daemon = Daemon::new(shop.clone(), sources, loaded, disk::environment);
-    let mut gateway = Gateway::new(shop, GatewayOptions::default());
+    let registry = ProviderRegistry::build(providers.collect(), ledger, options)?;
+    let response_cache = registry.cache().clone();
+    registry.set_callers(&config.callers);
+    let daemon = Daemon::new(registry.clone(), sources, loaded, disk::environment);
+    let mut gateway = Gateway::new(registry, GatewayOptions::default());
     let socket = sockets.gateway.take();
     let mut listening = vec![listen(&mut gateway, socket, config.listen, ListenerKind::All).await?];
     for provider in config.all_providers() {
         if let Some(address) = provider.listen {
-            let door = ListenerKind::Provider(provider.name.clone());
+            let kind = ListenerKind::Provider(provider.name.clone());
             let socket = sockets.by_provider.remove(&provider.name);
-            listening.push(listen(&mut gateway, socket, address, door).await?);
+            listening.push(listen(&mut gateway, socket, address, kind).await?);
         }
     }
     daemon.set_listeners(gateway.listeners());
     let admin = admin(&daemon, &config, sockets.admin, wants_admin).await?;
-    orders.watch(&daemon).await;
+    events.watch(&daemon).await;
     announce(&mut crate::out::out(), &config, &listening, admin.as_ref())?;
     systemd::ready();
     if let Some(every) = systemd::watchdog() {
         tokio::spawn(systemd::send_watchdog(every));
     }
-    orders.run(&daemon).await;
+    events.run(&daemon).await;
     systemd::notify("STOPPING=1");
     let drained = async {
-        // Both at once; the admin address answers until the gateway is done.
+        // The admin address responds until the gateway is drained.
         gateway.drain().await;
         if let Some(admin) = admin {
             admin.drain().await;
         }
-        kept.close().await;
+        response_cache.close().await;
     };
     tokio::select! {
         () = drained => Ok(ExitCode::SUCCESS),
-        () = orders.wait_for_stop() => bail!("stopped at once by a second signal; calls in flight were dropped"),
+        () = events.wait_for_stop() => bail!("stopped at once by a second signal; calls in flight were dropped"),
     }
 }
 
-/// A socket that is open already, or one of its own.
+/// Listens on an inherited socket, or on a new one.
 async fn listen(
     gateway: &mut Gateway,
     socket: Option<std::net::TcpListener>,
     address: SocketAddr,
-    door: ListenerKind,
+    kind: ListenerKind,
 ) -> anyhow::Result<ListenAddress> {
     if let Some(socket) = socket {
-        return Ok(gateway.listen_on(TcpListener::from_std(socket)?, door)?);
+        return Ok(gateway.listen_on(TcpListener::from_std(socket)?, kind)?);
     }
-    let remedy = match &door {
+    let remedy = match &kind {
         ListenerKind::All => "choose another with --listen".to_owned(),
         ListenerKind::Provider(name) => format!("choose another `listen` for the provider {name}"),
     };
-    let opened = gateway.listen(address, door).await;
+    let opened = gateway.listen(address, kind).await;
     opened.with_context(|| format!("could not listen on {address}; is it in use? {remedy}"))
 }
 
-/// Somebody named the admin address. If nobody did and it is taken, another daemon has it.
+/// Whether the admin address is configured. If it is not and it is in use, another daemon has it.
 fn wants_admin(loaded: &Loaded) -> bool {
     let named = loaded
         .values
@@ -290,11 +290,11 @@ async fn admin(
         Some(token) => Some(token.clone()),
         None if is_local => None,
         None => {
-            let kept = TokenFile::ensure(Path::new(&config.state_dir))?;
-            let path = kept.path.display();
+            let stored = TokenFile::ensure(Path::new(&config.state_dir))?;
+            let path = stored.path.display();
             let mut out = crate::out::out();
-            if kept.is_new {
-                let token = kept.token.expose();
+            if stored.is_new {
+                let token = stored.token.expose();
                 writeln!(
                     out,
                     "the admin token, shown only once and stored in {path}: {token}"
@@ -302,7 +302,7 @@ async fn admin(
             } else {
                 writeln!(out, "the admin token is in {path}")?;
             }
-            Some(kept.token)
+            Some(stored.token)
         }
     };
     let options = AdminOptions {
@@ -312,7 +312,7 @@ async fn admin(
     Ok(Some(Admin::serve(daemon, listener, options)?))
 }
 
-/// Where answers are kept: beside the ledger, unless the configuration says otherwise.
+/// The response cache: beside the ledger, unless the configuration names another store.
 fn cache(config: &Config) -> Cache {
     let sizes = Sizes {
         memory: config.cache_size.memory.0,
@@ -328,8 +328,8 @@ fn cache(config: &Config) -> Cache {
     Cache::open_within(&folder, sizes)
 }
 
-/// The ledger that a store names. Where it cannot be opened, each provider obeys its `on_store_loss`
-/// until it can.
+/// The ledger of a store. If it cannot be opened, each provider follows its `on_store_loss` until
+/// it can.
 pub(crate) fn open_ledger(store: &Store) -> anyhow::Result<Ledger> {
     let (ledger, why) = try_open_ledger(store)?;
     if let Some(why) = why {
@@ -366,21 +366,17 @@ fn print_problems(problems: &Problems) -> io::Result<()> {
     Ok(())
 }
 
-/// What to put in place of the provider's address.
+/// Prints the addresses to use in place of the providers'.
 fn announce(
     out: &mut impl Write,
     config: &Config,
     listening: &[ListenAddress],
     admin: Option<&Admin>,
 ) -> io::Result<()> {
-    for ListenAddress {
-        address,
-        kind: door,
-    } in listening
-    {
-        // Nobody can call 0.0.0.0: what is printed is to be copied.
+    for ListenAddress { address, kind } in listening {
+        // Users copy the printed address, and 0.0.0.0 cannot be called.
         let (open, address) = (address, crate::admin_client::reachable(*address));
-        match door {
+        match kind {
             ListenerKind::All if open.ip().is_unspecified() => {
                 writeln!(
                     out,
@@ -390,7 +386,7 @@ fn announce(
             ListenerKind::All => writeln!(out, "tollgate listens on http://{address}")?,
             ListenerKind::Provider(_) => {}
         }
-        match door {
+        match kind {
             ListenerKind::All => {
                 for provider in &config.providers {
                     let name = &provider.name;
@@ -417,7 +413,7 @@ fn announce(
 mod tests {
     use super::*;
 
-    /// What is printed is copied into programs, and nobody can call 0.0.0.0.
+    /// Users copy the printed address into programs, and 0.0.0.0 cannot be called.
     #[test]
     fn an_unspecified_address_is_announced_as_loopback() {
         let sources = Sources {
@@ -429,9 +425,9 @@ mod tests {
             (ListenerKind::All, 4_290),
             (ListenerKind::Provider("x".to_owned()), 4_300),
         ]
-        .map(|(door, port)| ListenAddress {
+        .map(|(kind, port)| ListenAddress {
             address: SocketAddr::from(([0, 0, 0, 0], port)),
-            kind: door,
+            kind,
         });
         let mut out = Vec::new();
         announce(

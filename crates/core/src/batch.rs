@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::ask::{Ask, CellId, Outcome, OwnerId, ScopeId, Settle, Verdict};
 use crate::fairness::{self, Waiter, Wake, Withheld};
 use crate::limit::{CellView, Rule};
-use crate::time::{Micros, Now, Span};
+use crate::time::{Micros, Span, TimeBounds};
 use crate::turn::{CellStore, Turn, turn};
 
 /// Limits shorter than this need not survive a power cut: what they counted is over before a host
@@ -31,7 +31,7 @@ pub trait Rows: CellStore {
     /// The same, to be changed.
     fn waiters_mut(&mut self, cell: CellId) -> &mut Vec<Waiter>;
     /// The visible state of a limit.
-    fn peek(&self, cell: CellId, rule: &Rule, now: Now) -> CellView;
+    fn peek(&self, cell: CellId, rule: &Rule, now: TimeBounds) -> CellView;
 }
 
 /// One settle and when it was told, on the clock of its owner.
@@ -48,7 +48,8 @@ pub struct QueuedSettle {
 pub enum Settles<'a> {
     /// Told this moment.
     Now(&'a [Settle]),
-    /// They have waited: their ages grow by that.
+    /// They have waited, on the clock of the store: their ages grow by that. A store with a clock of
+    /// its own gives them aged by the clock of this process ([`QueuedSettle::aged`]).
     Queued(&'a [QueuedSettle]),
 }
 
@@ -187,13 +188,14 @@ fn rows_of<'a, E>(
 }
 
 /// Decides a batch.
-pub fn decide(rows: &mut impl Rows, now: Now, batch: &Batch<'_>) -> Decision {
+pub fn decide(rows: &mut impl Rows, now: impl Into<TimeBounds>, batch: &Batch<'_>) -> Decision {
+    let now = now.into();
     if rows.is_shared() {
         return decide_shared(rows, now, batch);
     }
     let turn = match batch.settles {
         Settles::Now(settles) => turn(rows, now, settles, batch.asks),
-        Settles::Queued(settles) => turn(rows, now, &aged(settles, now.at), batch.asks),
+        Settles::Queued(settles) => turn(rows, now, &aged(settles, now.lo), batch.asks),
     };
     Decision {
         verdicts: turn.verdicts,
@@ -201,17 +203,17 @@ pub fn decide(rows: &mut impl Rows, now: Now, batch: &Batch<'_>) -> Decision {
         changed_scopes: turn.changed_scopes,
         wakes: Vec::new(),
         saved_for: Vec::new(),
-        at: now.at,
+        at: now.lo,
     }
 }
 
-fn decide_shared(rows: &mut impl Rows, now: Now, batch: &Batch<'_>) -> Decision {
+fn decide_shared(rows: &mut impl Rows, now: TimeBounds, batch: &Batch<'_>) -> Decision {
     let owner = batch.owner;
     meet_waiters(rows, now, batch);
     let mut wakes: Vec<Wake> = Vec::new();
     for &cell in batch.stopped_waiting {
         let waiters = rows.waiters_mut(cell);
-        wakes.extend(fairness::leave(cell, waiters, owner, now.at));
+        wakes.extend(fairness::leave(cell, waiters, owner, now.lo));
     }
     let Turn {
         freed,
@@ -219,11 +221,11 @@ fn decide_shared(rows: &mut impl Rows, now: Now, batch: &Batch<'_>) -> Decision 
         ..
     } = match batch.settles {
         Settles::Now(settles) => turn(rows, now, settles, &[]),
-        Settles::Queued(settles) => turn(rows, now, &aged(settles, now.at), &[]),
+        Settles::Queued(settles) => turn(rows, now, &aged(settles, now.lo), &[]),
     };
     let (verdicts, saved_for) = serve(rows, now, batch, &freed);
     for (cell, tally) in fairness::tally(batch.asks, &verdicts) {
-        fairness::record(rows.waiters_mut(cell), owner, tally, now.at);
+        fairness::record(rows.waiters_mut(cell), owner, tally, now.lo);
     }
     wake_waiters(rows, now, batch, &freed, &mut wakes);
     Decision {
@@ -232,13 +234,13 @@ fn decide_shared(rows: &mut impl Rows, now: Now, batch: &Batch<'_>) -> Decision 
         changed_scopes,
         wakes,
         saved_for,
-        at: now.at,
+        at: now.lo,
     }
 }
 
 /// Forgets waiters that are dead or have not come, and lets the cells of the batch know of the
 /// others.
-fn meet_waiters(rows: &mut impl Rows, now: Now, batch: &Batch<'_>) {
+fn meet_waiters(rows: &mut impl Rows, now: TimeBounds, batch: &Batch<'_>) {
     let meet = |row: RowId<'_>| -> Result<(), std::convert::Infallible> {
         let RowId::Cell(id, _) = row else {
             return Ok(());
@@ -247,7 +249,7 @@ fn meet_waiters(rows: &mut impl Rows, now: Now, batch: &Batch<'_>) {
             return Ok(());
         }
         let waiters = rows.waiters_mut(id);
-        waiters.retain(|one| one.until > now.at && !batch.dead.contains(&one.owner));
+        waiters.retain(|one| one.until > now.lo && !batch.dead.contains(&one.owner));
         let awaited: Vec<_> = waiters.iter().map(|waiter| waiter.on).collect();
         let cell = rows.cell(id);
         awaited.into_iter().for_each(|on| cell.note_waiter(on));
@@ -262,7 +264,7 @@ fn meet_waiters(rows: &mut impl Rows, now: Now, batch: &Batch<'_>) {
 /// Decides the asks: this owner's share only, where others wait.
 fn serve(
     rows: &mut impl Rows,
-    now: Now,
+    now: TimeBounds,
     batch: &Batch<'_>,
     freed: &[CellId],
 ) -> (Vec<Verdict>, Vec<OwnerId>) {
@@ -289,7 +291,7 @@ fn serve(
 /// Adds whom to wake for the cells that have come free.
 fn wake_waiters(
     rows: &mut impl Rows,
-    now: Now,
+    now: TimeBounds,
     batch: &Batch<'_>,
     freed: &[CellId],
     wakes: &mut Vec<Wake>,
@@ -300,7 +302,7 @@ fn wake_waiters(
         }
         let room = rule_of(batch, cell).map_or(1, |rule| rows.peek(cell, rule, now).remaining);
         let waiters = rows.waiters_mut(cell);
-        let wake = fairness::wake_for_room(cell, waiters, room, batch.owner, now.at);
+        let wake = fairness::wake_for_room(cell, waiters, room, batch.owner, now.lo);
         wakes.extend(wake);
     }
 }

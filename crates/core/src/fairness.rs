@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use crate::ask::{Ask, BlockedBy, CellId, OwnerId, Priority, Term, Verdict, WakeOn};
 use crate::batch::Rows;
-use crate::time::{Micros, Now, Span};
+use crate::time::{Micros, Span, TimeBounds};
 
 /// Owners that one cell remembers as waiting. At some 30 bytes each they add 8 KiB to a row; one
 /// that finds no place has no place in the order either, and asks again at its time.
@@ -131,7 +131,7 @@ impl ContendedCell {
         term: &Term,
         is_freed: bool,
         owner: OwnerId,
-        now: Now,
+        now: TimeBounds,
     ) -> Option<ContendedCell> {
         let waiters = rows.waiters(term.cell);
         let others: Vec<Waiter> = others(waiters, owner).collect();
@@ -143,9 +143,9 @@ impl ContendedCell {
             return None;
         }
         let own = waiters.iter().find(|waiter| waiter.owner == owner);
-        let expected = |waiter: &Waiter| (is_freed && !waiter.is_woken) || is_due(waiter, now.at);
+        let expected = |waiter: &Waiter| (is_freed && !waiter.is_woken) || is_due(waiter, now.lo);
         Some(ContendedCell {
-            now: now.at,
+            now: now.lo,
             free,
             taken: 0,
             hold: None,
@@ -232,7 +232,7 @@ pub(crate) fn withheld(
     asks: &[Ask],
     freed: &[CellId],
     owner: OwnerId,
-    now: Now,
+    now: TimeBounds,
 ) -> Withheld {
     let terms = asks.iter().flat_map(|ask| &ask.terms);
     let mut contests: BTreeMap<CellId, ContendedCell> = BTreeMap::new();
@@ -267,7 +267,7 @@ pub(crate) fn withheld(
         {
             saved_for.push(for_);
         }
-        over.map(|(term, hold)| hold.verdict(term, now.at))
+        over.map(|(term, hold)| hold.verdict(term, now.lo))
     };
     let verdicts = asks.iter().map(&mut withhold).collect();
     Withheld {

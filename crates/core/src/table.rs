@@ -13,7 +13,7 @@ use crate::batch::Rows;
 use crate::fairness::Waiter;
 use crate::limit::{Cell, CellView, Damaged, Rule};
 use crate::scope::{Scope, ScopeView};
-use crate::time::{Micros, Now, Span};
+use crate::time::{Micros, Span, TimeBounds};
 use crate::turn::CellStore;
 
 /// Cells and scopes by their ids.
@@ -51,7 +51,7 @@ impl Rows for Table {
         self.waiters.entry(cell).or_default()
     }
 
-    fn peek(&self, cell: CellId, rule: &Rule, now: Now) -> CellView {
+    fn peek(&self, cell: CellId, rule: &Rule, now: TimeBounds) -> CellView {
         Table::peek(self, cell, rule, now)
     }
 }
@@ -70,7 +70,8 @@ impl Table {
 
     /// The visible state of a limit; an unused one has everything remaining.
     #[must_use]
-    pub fn peek(&self, id: CellId, rule: &Rule, now: Now) -> CellView {
+    pub fn peek(&self, id: CellId, rule: &Rule, now: impl Into<TimeBounds>) -> CellView {
+        let now = now.into();
         self.cells.get(&id).map_or_else(
             || Cell::default().peek(rule, now),
             |cell| cell.peek(rule, now),

@@ -63,7 +63,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
     }
     let (status, name) = status_and_code(error);
     let wait = retry_in(error);
-    let mut refusal = Rejection {
+    let mut rejection = Rejection {
         error: name,
         message: capitalised(&error.to_string()),
         hint: hint::hint(error),
@@ -82,10 +82,10 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
             reason,
             ..
         } => {
-            refusal.provider = Some(provider);
-            refusal.entity = Some(entity.as_deref());
-            refusal.limit = Some(limit.as_deref());
-            refusal.reason = Some(reason.as_str());
+            rejection.provider = Some(provider);
+            rejection.entity = Some(entity.as_deref());
+            rejection.limit = Some(limit.as_deref());
+            rejection.reason = Some(reason.as_str());
         }
         Error::NotInCache {
             provider,
@@ -93,18 +93,18 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
             reason,
             ..
         } => {
-            refusal.provider = Some(provider);
-            refusal.entity = Some(entity.as_deref());
-            refusal.reason = Some(reason.as_str());
+            rejection.provider = Some(provider);
+            rejection.entity = Some(entity.as_deref());
+            rejection.reason = Some(reason.as_str());
         }
         Error::TooLate { provider, .. } => {
-            refusal.provider = Some(provider);
-            refusal.reason = Some(Reason::Deadline.as_str());
+            rejection.provider = Some(provider);
+            rejection.reason = Some(Reason::Deadline.as_str());
         }
         Error::NoResponse { provider, .. }
         | Error::NoCredential { provider, .. }
         | Error::NoUpstream { provider, .. }
-        | Error::Loop { provider } => refusal.provider = Some(provider),
+        | Error::Loop { provider } => rejection.provider = Some(provider),
         Error::Asleep { .. }
         | Error::UnknownProvider { .. }
         | Error::NotAllowed { .. }
@@ -115,7 +115,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         | Error::Malformed(_)
         | Error::NoBody => {}
     }
-    json(status, &refusal, wait)
+    json(status, &rejection, wait)
 }
 
 /// An own response with a JSON body.
@@ -252,7 +252,7 @@ mod tests {
     /// Reasons inside Tollgate use the codes of the contract, with hints of their own.
     #[tokio::test]
     async fn rejections_caused_by_tollgate_have_their_own_hints() {
-        for (reason, status, error, word, helps) in [
+        for (reason, status, error, word, hint_part) in [
             (
                 Reason::NoDescriptors,
                 503,
@@ -282,12 +282,12 @@ mod tests {
                 "`tollgate status x` shows how many of each priority",
             ),
         ] {
-            let (told, json) = rejection_for(reason).await;
+            let (actual, json) = rejection_for(reason).await;
             assert_eq!(
-                (told, &json["error"], &json["reason"]),
+                (actual, &json["error"], &json["reason"]),
                 (status, &error.into(), &word.into())
             );
-            assert!(json["hint"].as_str().unwrap().contains(helps), "{json}");
+            assert!(json["hint"].as_str().unwrap().contains(hint_part), "{json}");
         }
     }
 }

@@ -193,20 +193,20 @@ impl Cache {
 
     /// The responses in memory, without waiting.
     pub(crate) fn get_from_memory(&self, key: &CacheKey, now: Wall) -> Option<Arc<VariantSet>> {
-        let shelf = self.shared.memory.get(key)?;
+        let variants = self.shared.memory.get(key)?;
         // A response that is hot in memory must not be evicted first on disk.
         if let Some(disk) = &self.shared.disk
-            && shelf.is_use_due(now, disk::TOUCH_STEP)
+            && variants.is_use_due(now, disk::TOUCH_STEP)
         {
             disk.touch(*key, now);
         }
-        Some(shelf)
+        Some(variants)
     }
 
     /// The responses under this key, in memory or on disk.
     pub(crate) async fn find(&self, key: &CacheKey, now: Wall) -> Option<Arc<VariantSet>> {
         match self.get_from_memory(key, now) {
-            Some(shelf) => Some(shelf),
+            Some(variants) => Some(variants),
             None => self.shared.disk.as_ref()?.find(*key, &[], now).await,
         }
     }
@@ -233,15 +233,15 @@ impl Cache {
     ) -> bool {
         let (memory, disk) = (&self.shared.memory, &self.shared.disk);
         // Under one lock, so that the disk receives both in the same order.
-        let is_kept = memory.put(key, object, now, purges, || {
+        let is_stored = memory.put(key, object, now, purges, || {
             let put = |disk: &Disk| disk.put(key, object, now);
             disk.as_ref().is_some_and(put)
         });
         let of = (key, object.variant);
-        if is_kept && let Some(beside) = self.shared.refreshes.lock().get(&of) {
-            beside.superseded.notify_one();
+        if is_stored && let Some(refresh) = self.shared.refreshes.lock().get(&of) {
+            refresh.superseded.notify_one();
         }
-        is_kept
+        is_stored
     }
 
     /// Stores a response that was requested just now.
@@ -279,14 +279,14 @@ impl Cache {
         if under_way.len() >= REFRESHING_MAX || under_way.contains_key(&of) {
             return None;
         }
-        let beside = Arc::<BackgroundRefresh>::default();
-        under_way.insert(of, beside.clone());
+        let refresh = Arc::<BackgroundRefresh>::default();
+        under_way.insert(of, refresh.clone());
         drop(under_way);
         let cache = self.clone();
         Some(RefreshGuard {
             cache,
             target: of,
-            refresh: beside,
+            refresh,
         })
     }
 

@@ -7,18 +7,27 @@
 //!
 //! Never: reads a configuration file; providers come in checked.
 
-pub mod body;
-pub mod cache;
+// Lowest first: a module uses only modules above it (a test in `crates/tidy` holds it).
+mod failpoint;
+mod timer;
+mod query;
+mod headers;
+mod decode;
+mod single_flight;
 pub mod error;
 pub mod event;
-mod failpoint;
-pub mod guard;
-pub mod path;
-mod permit;
+mod payload;
+pub mod permits;
 pub mod pool;
+pub mod cache;
+pub mod body;
+mod reply;
+mod flights;
+mod credentials;
 pub mod providers;
-mod timer;
+pub mod path;
+pub mod guard;
 
 pub use error::Error;
-pub use permit::{LimitReport, Permit};
+pub use permits::{LimitReport, Permit};
 pub use providers::{Options, ProviderRegistry};

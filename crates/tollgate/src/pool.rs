@@ -116,10 +116,10 @@ struct BusyGuard {
 }
 
 impl BusyGuard {
-    fn new(lane: &Arc<UpstreamPool>) -> BusyGuard {
-        lane.busy.fetch_add(1, Ordering::SeqCst);
+    fn new(upstream: &Arc<UpstreamPool>) -> BusyGuard {
+        upstream.busy.fetch_add(1, Ordering::SeqCst);
         BusyGuard {
-            upstream: lane.clone(),
+            upstream: upstream.clone(),
         }
     }
 }
@@ -150,31 +150,31 @@ impl Pool {
 
     /// Announces a call to this upstream.
     pub(crate) fn expect(&self, origin: &Origin) -> ExpectedCall {
-        let mut lanes = self.shared.upstreams.lock();
-        let lane = match lanes.get(origin) {
-            Some(lane) => lane.clone(),
+        let mut upstreams = self.shared.upstreams.lock();
+        let upstream = match upstreams.get(origin) {
+            Some(upstream) => upstream.clone(),
             None => {
                 let now = self.shared.ledger.at();
-                lanes.retain(|_, lane| !lane.prune_if_unused(now));
-                if lanes.len() >= UPSTREAMS_MAX {
-                    lanes.retain(|_, lane| lane.is_busy());
+                upstreams.retain(|_, upstream| !upstream.prune_if_unused(now));
+                if upstreams.len() >= UPSTREAMS_MAX {
+                    upstreams.retain(|_, upstream| upstream.is_busy());
                 }
-                let lane = Arc::new(UpstreamPool {
+                let upstream = Arc::new(UpstreamPool {
                     host: HeaderValue::try_from(origin.authority()).ok(),
                     origin: origin.clone(),
                     state: Mutex::default(),
                     busy: AtomicUsize::new(0),
                     opened: Notify::new(),
                 });
-                lanes.insert(origin.clone(), lane.clone());
-                lane
+                upstreams.insert(origin.clone(), upstream.clone());
+                upstream
             }
         };
         // Under the lock of all upstreams: one with an expected call is not dropped.
-        lane.state.lock().expected += 1;
-        drop(lanes);
+        upstream.state.lock().expected += 1;
+        drop(upstreams);
         ExpectedCall {
-            upstream: lane,
+            upstream,
             shared: self.shared.clone(),
         }
     }
@@ -418,7 +418,7 @@ mod tests {
         clock.pass(IDLE_MAX);
         let (second, _kept) = warmed(&pool).await;
         assert_eq!(opened.read(&mut [0]).await.unwrap(), 0, "it is closed");
-        let lanes = pool.shared.upstreams.lock();
-        assert!(!lanes.contains_key(&first) && lanes.contains_key(&second));
+        let upstreams = pool.shared.upstreams.lock();
+        assert!(!upstreams.contains_key(&first) && upstreams.contains_key(&second));
     }
 }

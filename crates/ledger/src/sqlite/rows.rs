@@ -13,7 +13,7 @@ use tollgate_core::batch::{Batch, LONG_PERIOD, RowId, Rows};
 use tollgate_core::fairness::Waiter;
 use tollgate_core::limit::{Cell, CellView, Rule};
 use tollgate_core::scope::Scope;
-use tollgate_core::time::{Micros, Now, Span};
+use tollgate_core::time::{Micros, Now, Span, TimeBounds};
 use tollgate_core::turn::CellStore;
 
 use crate::sqlite::waiters;
@@ -152,7 +152,7 @@ impl Rows for TransactionRows {
         &mut self.cells.entry(cell).or_default().waiters
     }
 
-    fn peek(&self, cell: CellId, rule: &Rule, now: Now) -> CellView {
+    fn peek(&self, cell: CellId, rule: &Rule, now: TimeBounds) -> CellView {
         match self.cells.get(&cell) {
             Some(row) => row.cell.peek(rule, now),
             None => Cell::default().peek(rule, now),

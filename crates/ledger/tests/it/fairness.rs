@@ -339,13 +339,16 @@ pub(crate) async fn saving_permits_in_one_limit_does_not_close_another(backend: 
     let (mut saves, mut here) = (Owner::new(backend, 1), Owner::new(backend, 2));
     drain(&mut saves, &deep).await;
     want_ten(&mut saves, &deep, Priority::High).await;
-    let beside = term("y", &shallow);
-    let taken = here.take(smallvec![beside.clone()]).await.unwrap();
+    let other_limit = term("y", &shallow);
+    let taken = here.take(smallvec![other_limit.clone()]).await.unwrap();
     here.settle(&taken, crate::backend::arrived());
-    saves.take(smallvec![beside.clone()]).await.unwrap_err();
+    saves
+        .take(smallvec![other_limit.clone()])
+        .await
+        .unwrap_err();
     backend.pass(Span::from_millis(100));
-    let both = here.ask(smallvec![term("x", &deep), beside.clone()]);
-    let one = here.ask(smallvec![beside]);
+    let both = here.ask(smallvec![term("x", &deep), other_limit.clone()]);
+    let one = here.ask(smallvec![other_limit]);
     let verdicts = here.offer(vec![both, one]).await;
     assert!(is_saved_up(&verdicts[0]), "{verdicts:?}");
     assert_eq!(verdicts[1], ask_again_soon());

@@ -120,7 +120,7 @@ async fn a_scope_is_closed_on_recovery_before_anything_is_granted() {
     lock.unlock().unwrap();
     let rejected = loop {
         match owner.ledger.offer(vec![ask.clone()]).await {
-            Ok(mut answer) => break answer.verdicts.remove(0).1,
+            Ok(mut offered) => break offered.verdicts.remove(0).1,
             Err(_) => tokio::task::yield_now().await,
         }
     };

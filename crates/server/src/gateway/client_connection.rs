@@ -46,15 +46,15 @@ pub(super) struct ClientConnection {
 impl ClientConnection {
     pub(super) fn new(
         state: Arc<GatewayState>,
-        door: Arc<ListenerKind>,
+        kind: Arc<ListenerKind>,
         peer: IpAddr,
-        ending: watch::Receiver<bool>,
+        shutdown: watch::Receiver<bool>,
     ) -> ClientConnection {
         ClientConnection {
             state,
-            kind: door,
+            kind,
             peer,
-            shutdown: ending,
+            shutdown,
             progress: Arc::default(),
             tunnel: Mutex::new(None),
         }
@@ -73,21 +73,22 @@ impl ClientConnection {
 }
 
 /// Serves one connection until the client closes it or the gateway shuts down.
-pub(super) async fn serve(stream: TcpStream, visit: ClientConnection) {
+pub(super) async fn serve(stream: TcpStream, client: ClientConnection) {
     // Clients wait for responses. A socket without the option works all the same.
     stream.set_nodelay(true).ok();
-    let mut ending = visit.shutdown.clone();
-    let patience = visit.state.options.timeouts;
-    let visit = Arc::new(visit);
-    let lane = HitFastPath::new(visit.clone());
-    let line = WatchedStream::new(stream, visit.progress.clone(), patience).with_fast_path(lane);
+    let mut shutdown = client.shutdown.clone();
+    let timeouts = client.state.options.timeouts;
+    let client = Arc::new(client);
+    let fast_path = HitFastPath::new(client.clone());
+    let watched =
+        WatchedStream::new(stream, client.progress.clone(), timeouts).with_fast_path(fast_path);
     let service = service_fn(|request| {
-        let visit = visit.clone();
+        let client = client.clone();
         async move {
-            let answer = handler::handle(&visit, request).await;
-            Ok::<_, Infallible>(answer.map(|body| TrackedBody {
+            let response = handler::handle(&client, request).await;
+            Ok::<_, Infallible>(response.map(|body| TrackedBody {
                 body,
-                connection: visit,
+                connection: client,
             }))
         }
     });
@@ -97,19 +98,19 @@ pub(super) async fn serve(stream: TcpStream, visit: ClientConnection) {
             .header_read_timeout(None)
             .max_buf_size(HEAD_MAX)
             .max_header_size(HEAD_MAX)
-            .serve_connection(TokioIo::new(line), service)
+            .serve_connection(TokioIo::new(watched), service)
             .with_upgrades()
     );
     tokio::select! {
         // An error on a client's connection concerns the client only.
         _ended = connection.as_mut() => {}
-        () = shutdown_requested(&mut ending) => {
-            visit.progress.close_when_idle();
+        () = shutdown_requested(&mut shutdown) => {
+            client.progress.close_when_idle();
             connection.as_mut().graceful_shutdown();
             connection.await.ok();
         }
     }
-    let tunnel = visit.tunnel.lock().take();
+    let tunnel = client.tunnel.lock().take();
     if let Some((caller, tunnel)) = tunnel
         && let Ok(caller) = caller.await
     {

@@ -79,9 +79,7 @@ fn for_name(name: &str, nearest: Option<&str>) -> String {
 
 fn for_cache_miss(reason: Reason) -> &'static str {
     match reason {
-        Reason::Degraded => {
-            "little of the quota remains; `tollgate reset` ends degrade mode"
-        }
+        Reason::Degraded => "little of the quota remains; `tollgate reset` ends degrade mode",
         Reason::CacheRequested => {
             "leave out `X-Tollgate-Cache: only` and `only-if-cached` to call the provider"
         }
@@ -108,7 +106,9 @@ fn for_host(why: NotAllowed) -> &'static str {
         NotAllowed::Unknown => {
             "add a provider file with this domain, or set `unknown_domain: allow`"
         }
-        NotAllowed::Private => "if you mean a private host, set it as `upstream:` in a provider file",
+        NotAllowed::Private => {
+            "if you mean a private host, set it as `upstream:` in a provider file"
+        }
         NotAllowed::OtherProvider => {
             "this address serves one provider only; use the gateway's main address"
         }

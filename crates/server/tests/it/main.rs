@@ -1,4 +1,4 @@
-//! The gateway over real sockets, loopback only, against providers that judge what they saw.
+//! The gateway over real sockets, loopback only, against providers that verify what they received.
 #![expect(
     clippy::unwrap_used,
     reason = "a test that cannot set its stage should fail loudly"

@@ -25,7 +25,7 @@ impl TestGateway {
         TestGateway::start_on_clock(Clock::System, files, options).await
     }
 
-    /// The same by another clock, for what takes hours.
+    /// The same with another clock, for tests that cover hours.
     pub(crate) async fn start_on_clock(
         clock: Clock,
         files: &[String],
@@ -59,9 +59,9 @@ impl TestGateway {
         gateway: GatewayOptions,
     ) -> TestGateway {
         crate::log::capture();
-        let shop =
+        let registry =
             ProviderRegistry::build(providers(files), ledger, options).expect("sane providers");
-        let mut gateway = Gateway::new(shop.clone(), gateway);
+        let mut gateway = Gateway::new(registry.clone(), gateway);
         let free = "127.0.0.1:0".parse().unwrap();
         let address = gateway
             .listen(free, ListenerKind::All)
@@ -70,7 +70,7 @@ impl TestGateway {
             .address;
         TestGateway {
             address,
-            registry: shop,
+            registry,
             gateway,
         }
     }

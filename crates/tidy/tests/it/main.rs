@@ -13,6 +13,7 @@ mod tree;
 mod tokens;
 mod size;
 mod names;
+mod modules;
 mod manifests;
 mod unfinished;
 mod text;

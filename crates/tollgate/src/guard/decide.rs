@@ -54,8 +54,8 @@ type LockedShards<'t> = SmallVec<[(usize, SpinMutexGuard<'t, Shard>); ASKS_MAX]>
 impl GuardTable {
     /// Decides at most [`ASKS_MAX`] asks and fills as many views as there are places.
     #[inline(never)]
-    pub(super) fn decide(&self, asks: &[Ask<'_>], now: Tick, looks: &mut [KeyView]) -> Outcome {
-        let mut seats: PlacedAsks<'_> = asks
+    pub(super) fn decide(&self, asks: &[Ask<'_>], now: Tick, views: &mut [KeyView]) -> Outcome {
+        let mut placed_asks: PlacedAsks<'_> = asks
             .iter()
             .map(|ask| PlacedAsk {
                 ask: *ask,
@@ -66,16 +66,16 @@ impl GuardTable {
         // Ends: the first round without room searches for it, every later one moves at least one
         // more ask to a shared bucket, which needs no room.
         loop {
-            match self.attempt(&seats, now, looks) {
+            match self.attempt(&placed_asks, now, views) {
                 Ok(outcome) => return outcome,
                 Err(NoCapacity(which)) => {
-                    let lacking = seats.iter_mut().enumerate();
-                    for (_, seat) in lacking.filter(|(at, _)| which >> at & 1 == 1) {
+                    let lacking = placed_asks.iter_mut().enumerate();
+                    for (_, placed) in lacking.filter(|(at, _)| which >> at & 1 == 1) {
                         if searched {
-                            seat.ask.key = self.shared_key(seat.ask.plan);
-                            seat.shared = true;
+                            placed.ask.key = self.shared_key(placed.ask.plan);
+                            placed.shared = true;
                         } else {
-                            self.evict_idle(self.shard_of(seat.ask.key), now);
+                            self.evict_idle(self.shard_of(placed.ask.key), now);
                         }
                     }
                     searched = true;
@@ -107,12 +107,12 @@ impl GuardTable {
         let mut verdict = ChargeResult::default();
         verdict.charge(&mut slot, ask, ask.wanted(), now, 0);
         let outcome = verdict.outcome(slot.tokens(ask.plan, now));
-        let mut given_up = None;
+        let mut freed = None;
         if outcome.is_granted() && ask.writes(fresh) {
             if !fresh {
                 *place = slot;
             } else if self.reserve(1) {
-                given_up = shard.put(slot, self.region(at));
+                freed = shard.put(slot, self.region(at));
             } else {
                 return None;
             }
@@ -121,22 +121,22 @@ impl GuardTable {
         self.hints[at].note(&shard);
         // The lock first: see `Slots`.
         drop(shard);
-        drop(given_up);
+        drop(freed);
         Some(outcome)
     }
 
     fn attempt(
         &self,
-        seats: &[PlacedAsk<'_>],
+        placed_asks: &[PlacedAsk<'_>],
         now: Tick,
-        looks: &mut [KeyView],
+        views: &mut [KeyView],
     ) -> Result<Outcome, NoCapacity> {
-        let mut held = self.lock_in_order(seats);
+        let mut held = self.lock_in_order(placed_asks);
         let mut verdict = ChargeResult::default();
         let mut drafts = Drafts::new();
-        for (ask, seat) in (0_u8..).zip(seats) {
-            let mut draft = self.draft(*seat, &drafts, &mut held, now.nanos());
-            verdict.charge(&mut draft.after, seat.ask, draft.total, now.nanos(), ask);
+        for (ask, placed) in (0_u8..).zip(placed_asks) {
+            let mut draft = self.draft(*placed, &drafts, &mut held, now.nanos());
+            verdict.charge(&mut draft.after, placed.ask, draft.total, now.nanos(), ask);
             drafts.push(draft);
         }
         let left = drafts
@@ -148,7 +148,7 @@ impl GuardTable {
             self.admit_new_keys(&drafts)?;
         }
         // Allocates only if some shard grew.
-        let mut given_up = Vec::new();
+        let mut freed = Vec::new();
         for draft in &drafts {
             let slot = if granted && draft.writes() {
                 draft.after
@@ -158,23 +158,23 @@ impl GuardTable {
                 continue;
             };
             let at = self.shard_of(slot.key);
-            given_up.extend(shard_in(&mut held, at).put(slot, self.region(at)));
+            freed.extend(shard_in(&mut held, at).put(slot, self.region(at)));
         }
         // The locks first: see `Slots`.
         drop(held);
-        drop(given_up);
-        for (look, draft) in looks.iter_mut().zip(&drafts) {
+        drop(freed);
+        for (view, draft) in views.iter_mut().zip(&drafts) {
             let slot = if granted { &draft.after } else { &draft.before };
-            *look = KeyView::new(slot, draft.placed.ask.plan, now);
+            *view = KeyView::new(slot, draft.placed.ask.plan, now);
         }
         Ok(outcome)
     }
 
     /// The shards of all asks, each once and in the order of their numbers.
-    fn lock_in_order(&self, seats: &[PlacedAsk<'_>]) -> LockedShards<'_> {
-        let mut order: SmallVec<[usize; ASKS_MAX]> = seats
+    fn lock_in_order(&self, placed_asks: &[PlacedAsk<'_>]) -> LockedShards<'_> {
+        let mut order: SmallVec<[usize; ASKS_MAX]> = placed_asks
             .iter()
-            .map(|seat| self.shard_of(seat.ask.key))
+            .map(|placed| self.shard_of(placed.ask.key))
             .collect();
         order.sort_unstable();
         order.dedup();
@@ -187,12 +187,12 @@ impl GuardTable {
     /// One ask before it is charged, given the drafts of the asks before it.
     fn draft<'p>(
         &self,
-        seat: PlacedAsk<'p>,
+        placed: PlacedAsk<'p>,
         earlier: &Drafts<'p>,
         held: &mut LockedShards<'_>,
         now: u64,
     ) -> Draft<'p> {
-        let Ask { key, plan, .. } = seat.ask;
+        let Ask { key, plan, .. } = placed.ask;
         let twin = earlier
             .iter()
             .rev()
@@ -220,8 +220,8 @@ impl GuardTable {
             repaired: healed || twin.is_none() && carried,
             total: twin
                 .map_or(0, |twin| twin.total)
-                .saturating_add(seat.ask.wanted()),
-            placed: seat,
+                .saturating_add(placed.ask.wanted()),
+            placed,
             before,
             after: before,
         }
@@ -239,8 +239,8 @@ impl GuardTable {
         let Some(old) = plans.named(slot.plan) else {
             return carried;
         };
-        for (at, heir) in plan.inherited_limits(old).iter().enumerate() {
-            if let Some(from) = *heir {
+        for (at, inherited) in plan.inherited_limits(old).iter().enumerate() {
+            if let Some(from) = *inherited {
                 let full = plan.paces[at].carry(&old.paces[from], slot.full_at(from), now);
                 carried.set(at, full);
             }
@@ -266,8 +266,8 @@ impl GuardTable {
 
     /// Evicts idle keys from the shard of a new key.
     fn evict_idle(&self, shard: usize, now: Tick) {
-        let visit = self.shards[shard].lock().sweep(now.nanos(), ROOM_SEARCH);
-        self.keys.fetch_sub(visit.removed, Ordering::Relaxed);
+        let step = self.shards[shard].lock().sweep(now.nanos(), ROOM_SEARCH);
+        self.keys.fetch_sub(step.removed, Ordering::Relaxed);
     }
 }
 
@@ -354,7 +354,5 @@ impl Slot {
 /// The locked shard with this number.
 fn shard_in<'h>(held: &'h mut LockedShards<'_>, at: usize) -> &'h mut Shard {
     let held = held.iter_mut().find(|(number, _)| *number == at);
-    &mut held
-        .expect("lock_in_order locked the shard of every seat")
-        .1
+    &mut held.expect("lock_in_order locked the shard of every ask").1
 }

@@ -107,8 +107,8 @@ impl RegionHandle<'_> {
     /// The shard's region, if the shard should use it: it has `keys` keys and needs `slots` slots.
     /// `None` also if the region is already claimed.
     pub(crate) fn claim(self, keys: usize, slots: usize) -> Option<Region> {
-        let plot = self.pages.slots;
-        if plot == 0 || slots * SHARE_DEN <= plot * SHARE_NUM || keys > capacity(plot) {
+        let most = self.pages.slots;
+        if most == 0 || slots * SHARE_DEN <= most * SHARE_NUM || keys > capacity(most) {
             return None;
         }
         Region::claim(self.pages.mapping()?, self.number)
@@ -134,7 +134,7 @@ struct Mapping {
 
 impl Mapping {
     #[cold]
-    fn new(plots: usize, slots: usize, length: usize) -> Option<Mapping> {
+    fn new(regions: usize, slots: usize, length: usize) -> Option<Mapping> {
         // One huge page longer, so that it contains an aligned range of this length wherever the
         // system puts it. The memory around that range is never touched, so it costs addresses
         // only.
@@ -142,14 +142,14 @@ impl Mapping {
         let offset = map.as_mut_ptr().addr().wrapping_neg() % HUGE;
         // If this fails (a system without huge pages), ordinary pages remain, which work too.
         #[cfg(target_os = "linux")]
-        let _refused = map
+        let _failed = map
             .advise_range(memmap2::Advice::HugePage, offset, length)
             .is_err();
         Some(Mapping {
             map,
             offset,
             slots,
-            states: (0..plots).map(|_| AtomicU8::new(FRESH)).collect(),
+            states: (0..regions).map(|_| AtomicU8::new(FRESH)).collect(),
         })
     }
 }
@@ -209,36 +209,32 @@ mod tests {
         HugePages::new(4, 4 * 1_400)
     }
 
-    fn region(ground: &HugePages, number: usize) -> Option<Region> {
-        RegionHandle {
-            pages: ground,
-            number,
-        }
-        .claim(1_300, 1_900)
+    fn region(pages: &HugePages, number: usize) -> Option<Region> {
+        RegionHandle { pages, number }.claim(1_300, 1_900)
     }
 
     #[test]
     fn a_region_has_one_owner_at_a_time() {
-        let ground = pages();
-        let first = region(&ground, 2);
+        let pages = pages();
+        let first = region(&pages, 2);
         assert!(first.is_some());
-        assert!(region(&ground, 2).is_none());
+        assert!(region(&pages, 2).is_none());
         // A failed claim has freed nothing.
-        assert!(region(&ground, 2).is_none());
+        assert!(region(&pages, 2).is_none());
         drop(first);
-        assert!(region(&ground, 2).is_some());
+        assert!(region(&pages, 2).is_some());
     }
 
     #[test]
     fn regions_do_not_overlap_and_lie_in_the_mapping() {
-        let ground = pages();
-        let plots: Vec<_> = (0..4)
-            .map(|number| region(&ground, number).expect("ground"))
+        let pages = pages();
+        let regions: Vec<_> = (0..4)
+            .map(|number| region(&pages, number).expect("a region"))
             .collect();
-        let map = &plots[0].mapping.map;
+        let map = &regions[0].mapping.map;
         let mut end = map.as_mut_ptr().addr();
-        for plot in &plots {
-            let (first, slots) = plot.slots();
+        for region in &regions {
+            let (first, slots) = region.slots();
             assert_eq!(slots, 2_000);
             assert!(first.addr().get() >= end && first.is_aligned());
             end = first.addr().get() + slots * size_of::<Slot>();
@@ -253,35 +249,35 @@ mod tests {
 
     #[test]
     fn a_shard_gets_a_region_only_near_its_expected_size() {
-        let ground = pages();
-        let site = RegionHandle {
-            pages: &ground,
+        let pages = pages();
+        let handle = RegionHandle {
+            pages: &pages,
             number: 0,
         };
-        assert!(site.claim(1_000, 1_750).is_none());
-        assert!(site.claim(1_601, 2_400).is_none());
-        assert_eq!(ground.bytes(), 0);
-        assert!(site.claim(1_600, 2_400).is_some());
+        assert!(handle.claim(1_000, 1_750).is_none());
+        assert!(handle.claim(1_601, 2_400).is_none());
+        assert_eq!(pages.bytes(), 0);
+        assert!(handle.claim(1_600, 2_400).is_some());
     }
 
     #[test]
     fn small_shards_have_no_regions() {
-        let ground = HugePages::new(256, 100_000);
-        let site = RegionHandle {
-            pages: &ground,
+        let pages = HugePages::new(256, 100_000);
+        let handle = RegionHandle {
+            pages: &pages,
             number: 0,
         };
-        assert!(site.claim(390, 558).is_none());
+        assert!(handle.claim(390, 558).is_none());
     }
 
     #[test]
     fn the_mapping_is_released_with_its_last_region() {
-        let ground = pages();
-        let (one, two) = (region(&ground, 1), region(&ground, 3));
-        assert_eq!(ground.bytes(), HUGE);
+        let pages = pages();
+        let (one, two) = (region(&pages, 1), region(&pages, 3));
+        assert_eq!(pages.bytes(), HUGE);
         drop(one);
-        assert_eq!(ground.bytes(), HUGE);
+        assert_eq!(pages.bytes(), HUGE);
         drop(two);
-        assert_eq!(ground.bytes(), 0);
+        assert_eq!(pages.bytes(), 0);
     }
 }

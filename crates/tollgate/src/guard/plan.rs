@@ -54,7 +54,7 @@ pub enum PlanError {
     TooMany(usize),
     /// A period of zero, or a burst that takes more than 73 years to fill.
     #[error(
-        "limit {0} cannot be kept: its period is zero or its burst takes over 73 years to fill; use a longer period or a smaller burst"
+        "limit {0} is impossible: its period is zero or its burst takes over 73 years to fill; use a longer period or a smaller burst"
     )]
     Impossible(usize),
     /// The table already has [`super::PLANS_MAX`] different plans.
@@ -128,20 +128,21 @@ impl GuardPlan {
     /// else the one at the same position unless another limit has its period. A limit that
     /// continues none starts full.
     pub(crate) fn inherited_limits(&self, old: &GuardPlan) -> [Option<usize>; LIMITS_MAX] {
-        let mut heirs = [None; LIMITS_MAX];
+        let mut inherited = [None; LIMITS_MAX];
         let mut taken = [false; LIMITS_MAX];
-        for (heir, limit) in heirs.iter_mut().zip(self.limits()) {
-            *heir = (0..old.count).find(|&at| !taken[at] && old.limits[at].period == limit.period);
-            if let Some(at) = *heir {
+        for (inherited_limit, limit) in inherited.iter_mut().zip(self.limits()) {
+            *inherited_limit =
+                (0..old.count).find(|&at| !taken[at] && old.limits[at].period == limit.period);
+            if let Some(at) = *inherited_limit {
                 taken[at] = true;
             }
         }
         for at in 0..self.count.min(old.count) {
-            if heirs[at].is_none() && !taken[at] {
-                heirs[at] = Some(at);
+            if inherited[at].is_none() && !taken[at] {
+                inherited[at] = Some(at);
                 taken[at] = true;
             }
         }
-        heirs
+        inherited
     }
 }

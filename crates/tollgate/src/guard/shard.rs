@@ -53,10 +53,10 @@ impl Shard {
     }
 
     /// A shard with room for `keys` keys.
-    pub(crate) fn with_room(keys: usize, site: RegionHandle<'_>) -> Shard {
+    pub(crate) fn with_room(keys: usize, handle: RegionHandle<'_>) -> Shard {
         let slots = SLOTS_MIN.max(slots_for(keys));
         Shard {
-            slots: site
+            slots: handle
                 .claim(keys, slots)
                 .map_or_else(|| Slots::new(slots), Slots::on_region),
             used: 0,
@@ -106,41 +106,41 @@ impl Shard {
     /// Writes a slot, new or not. If the shard had to grow, returns the old slots, to be dropped
     /// when the lock is no longer held.
     #[must_use]
-    pub(crate) fn put(&mut self, slot: Slot, site: RegionHandle<'_>) -> Option<Slots> {
+    pub(crate) fn put(&mut self, slot: Slot, handle: RegionHandle<'_>) -> Option<Slots> {
         let mut at = self.probe(slot.key);
-        let mut given_up = None;
+        let mut freed = None;
         if self.slots[at].plan == 0 {
             self.used += 1;
             if self.used > self.capacity() {
-                given_up = Some(self.grow(site));
+                freed = Some(self.grow(handle));
                 at = self.probe(slot.key);
             }
         }
         self.slots[at] = slot;
-        given_up
+        freed
     }
 
     /// Visits at most `budget` slots from the cursor on and evicts those that are idle.
     pub(crate) fn sweep(&mut self, now: u64, budget: usize) -> SweepStep {
-        let mut visit = SweepStep::default();
-        while visit.visited < budget {
+        let mut step = SweepStep::default();
+        while step.visited < budget {
             if self.cursor >= self.slots.len() {
-                visit.wrapped = true;
+                step.wrapped = true;
                 self.cursor = 0;
-                visit.freed = self.shrink();
+                step.freed = self.shrink();
                 break;
             }
-            visit.visited += 1;
+            step.visited += 1;
             let slot = &self.slots[self.cursor];
             if slot.plan != 0 && slot.is_idle(now) {
                 // Another slot may have moved here; it is visited next.
                 self.remove(self.cursor);
-                visit.removed += 1;
+                step.removed += 1;
             } else {
                 self.cursor += 1;
             }
         }
-        visit
+        step
     }
 
     fn home(&self, key: GuardKey) -> usize {
@@ -204,11 +204,11 @@ impl Shard {
 
     /// Grows by a few slots, or to its whole region. Returns the old slots.
     #[cold]
-    fn grow(&mut self, site: RegionHandle<'_>) -> Slots {
+    fn grow(&mut self, handle: RegionHandle<'_>) -> Slots {
         let few = self.slots.len() + self.slots.len() / GROWTH_DEN + SLOTS_MIN;
         let slots = few.max(slots_for(self.used));
-        let plot = site.claim(self.used, slots);
-        self.resize(plot.map_or_else(|| Slots::new(slots), Slots::on_region))
+        let region = handle.claim(self.used, slots);
+        self.resize(region.map_or_else(|| Slots::new(slots), Slots::on_region))
     }
 
     /// Shrinks when under a third of the memory is used.
@@ -262,7 +262,7 @@ mod tests {
         shard_on(&pages(), keys)
     }
 
-    fn shard_on(ground: &HugePages, keys: u64) -> Shard {
+    fn shard_on(pages: &HugePages, keys: u64) -> Shard {
         let mut shard = Shard::new();
         for number in 0..keys {
             let slot = Slot {
@@ -270,13 +270,7 @@ mod tests {
                 plan: PLAN,
                 ..Slot::EMPTY
             };
-            drop(shard.put(
-                slot,
-                RegionHandle {
-                    pages: ground,
-                    number: 0,
-                },
-            ));
+            drop(shard.put(slot, RegionHandle { pages, number: 0 }));
         }
         shard
     }
@@ -348,33 +342,33 @@ mod tests {
     #[test]
     fn a_shard_moves_to_its_region_and_beyond_with_all_its_keys() {
         for (keys, slots) in [(1_400, 2_000), (1_600, 2_000), (1_601, 2_288)] {
-            let ground = pages();
-            let mut shard = shard_on(&ground, keys);
+            let pages = pages();
+            let mut shard = shard_on(&pages, keys);
             assert_eq!(shard.slots.len(), slots);
             assert_eq!(shard.slots.is_on_huge_pages(), slots == 2_000);
-            assert_eq!(ground.bytes() > 0, slots == 2_000);
+            assert_eq!(pages.bytes() > 0, slots == 2_000);
             assert!(has_all(&mut shard, keys));
         }
     }
 
     #[test]
     fn an_emptied_shard_leaves_its_region_and_can_return() {
-        let ground = pages();
-        let mut shard = shard_on(&ground, 1_500);
+        let pages = pages();
+        let mut shard = shard_on(&pages, 1_500);
         for number in 0..100 {
             shard.find(key(number)).at[0] = 100;
         }
         while !shard.sweep(50, usize::MAX).wrapped {}
-        assert!(!shard.slots.is_on_huge_pages() && ground.bytes() == 0);
+        assert!(!shard.slots.is_on_huge_pages() && pages.bytes() == 0);
         assert!(has_all(&mut shard, 100));
         for number in 100..1_500 {
             let mut slot = *shard.find(key(0));
             slot.key = key(number);
-            let site = RegionHandle {
-                pages: &ground,
+            let handle = RegionHandle {
+                pages: &pages,
                 number: 0,
             };
-            drop(shard.put(slot, site));
+            drop(shard.put(slot, handle));
         }
         assert!(shard.slots.is_on_huge_pages());
         assert!(has_all(&mut shard, 1_500));

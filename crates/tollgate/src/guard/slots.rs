@@ -81,13 +81,13 @@ impl Slots {
     }
 
     /// The empty slots of a region.
-    pub(crate) fn on_region(plot: Region) -> Slots {
-        let (first, count) = plot.slots();
-        let used = plot.used;
+    pub(crate) fn on_region(region: Region) -> Slots {
+        let (first, count) = region.slots();
+        let used = region.used;
         let mut slots = Slots {
             first,
             count,
-            region: Some(plot),
+            region: Some(region),
         };
         // A region that was never used is zeros, thus empty, and is better not touched before its
         // time.
@@ -140,7 +140,7 @@ impl Drop for Slots {
         let slots = ptr::slice_from_raw_parts_mut(self.first.as_ptr(), self.count);
         // SAFETY: without a region this is the slice that `new` leaked, whole, and it is freed
         // once: a dropped value is not used again.
-        #[expect(unsafe_code, reason = "what was leaked must come back")]
+        #[expect(unsafe_code, reason = "the leaked slice must be freed")]
         unsafe {
             drop(Box::from_raw(slots));
         }
@@ -151,7 +151,7 @@ impl fmt::Debug for Slots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Slots")
             .field("count", &self.count)
-            .field("plot", &self.region)
+            .field("region", &self.region)
             .finish_non_exhaustive()
     }
 }
@@ -163,16 +163,23 @@ mod tests {
 
     #[test]
     fn slots_are_empty_also_on_a_reused_region() {
-        let ground = HugePages::new(2, 2 * 1_400);
-        let site = RegionHandle {
-            pages: &ground,
+        let pages = HugePages::new(2, 2 * 1_400);
+        let handle = RegionHandle {
+            pages: &pages,
             number: 1,
         };
         // The other region keeps the pages mapped, so that this one is not new the second time.
-        let other = RegionHandle { number: 0, ..site }.claim(1_300, 1_900);
+        let other = RegionHandle {
+            number: 0,
+            ..handle
+        }
+        .claim(1_300, 1_900);
         for turn in 0..2 {
-            let mut slots = Slots::on_region(site.claim(1_300, 1_900).expect("a plot"));
-            assert_eq!(slots.region.as_ref().map(|plot| plot.used), Some(turn > 0));
+            let mut slots = Slots::on_region(handle.claim(1_300, 1_900).expect("a region"));
+            assert_eq!(
+                slots.region.as_ref().map(|region| region.used),
+                Some(turn > 0)
+            );
             assert_eq!(slots.len(), 2_000);
             assert!(slots.iter().all(|slot| slot.plan == 0));
             slots.iter_mut().for_each(|slot| slot.plan = 1);

@@ -119,26 +119,26 @@ impl GuardTable {
         let keys_max = keys_max.clamp(1, KEYS_MAX);
         let shards = shards_for(keys_max);
         let each = count / shards;
-        let ground = HugePages::new(shards, keys_max);
-        let site = |number| RegionHandle {
-            pages: &ground,
+        let huge_pages = HugePages::new(shards, keys_max);
+        let handle = |number| RegionHandle {
+            pages: &huge_pages,
             number,
         };
         let mut shards: Vec<Shard> = (0..shards)
-            .map(|number| Shard::with_room(each + each / 16, site(number)))
+            .map(|number| Shard::with_room(each + each / 16, handle(number)))
             .collect();
         let mask = shards.len() as u64 - 1;
         let away = u64::try_from(away.as_nanos()).unwrap_or(u64::MAX);
         for _ in 0..count {
             let slot = reader.slot(&plans, now.nanos(), away)?;
             let at = usize::try_from(slot.key.low & mask).unwrap_or(0);
-            drop(shards[at].put(slot, site(at)));
+            drop(shards[at].put(slot, handle(at)));
         }
         if !reader.rest.is_empty() {
             return Err(SnapshotError::Damaged);
         }
         Ok(GuardTable::with_shards(
-            shards, ground, keys_max, seed, plans,
+            shards, huge_pages, keys_max, seed, plans,
         ))
     }
 }

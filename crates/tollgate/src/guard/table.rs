@@ -88,13 +88,13 @@ impl GuardTable {
     pub fn new(keys_max: usize, seed: Seed) -> GuardTable {
         let keys_max = keys_max.clamp(1, KEYS_MAX);
         let shards: Vec<_> = (0..shards_for(keys_max)).map(|_| Shard::new()).collect();
-        let ground = HugePages::new(shards.len(), keys_max);
-        GuardTable::with_shards(shards, ground, keys_max, seed, Plans::default())
+        let huge_pages = HugePages::new(shards.len(), keys_max);
+        GuardTable::with_shards(shards, huge_pages, keys_max, seed, Plans::default())
     }
 
     pub(super) fn with_shards(
         shards: Vec<Shard>,
-        ground: HugePages,
+        huge_pages: HugePages,
         keys_max: usize,
         seed: Seed,
         plans: Plans,
@@ -104,7 +104,7 @@ impl GuardTable {
             mask: shards.len() as u64 - 1,
             hints: shards.iter().map(|_| Hint::default()).collect(),
             shards: shards.into_iter().map(Lock::new).collect(),
-            huge_pages: ground,
+            huge_pages,
             keys: AtomicUsize::new(keys),
             keys_max,
             plans: RwLock::new(plans),
@@ -170,14 +170,14 @@ impl GuardTable {
         while left > 0 && swept.shards < self.shards.len() {
             let at = self.sweep_at.load(Ordering::Relaxed) % self.shards.len();
             // Lives longer than the lock: the replaced memory is dropped without it, see `Slots`.
-            let visit = self.shards[at]
+            let step = self.shards[at]
                 .lock()
                 .sweep(now.nanos(), left.min(SWEEP_HOLD));
-            self.keys.fetch_sub(visit.removed, Ordering::Relaxed);
-            swept.visited += visit.visited;
-            swept.removed += visit.removed;
-            left = left.saturating_sub(visit.visited.max(1));
-            if visit.wrapped {
+            self.keys.fetch_sub(step.removed, Ordering::Relaxed);
+            swept.visited += step.visited;
+            swept.removed += step.removed;
+            left = left.saturating_sub(step.visited.max(1));
+            if step.wrapped {
                 swept.shards += 1;
                 self.sweep_at.store(at + 1, Ordering::Relaxed);
             }

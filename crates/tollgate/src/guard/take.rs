@@ -142,7 +142,7 @@ impl GuardTable {
     }
 
     /// The same, and the buckets of each ask afterwards, as part of the same decision; as many as
-    /// `looks` has places.
+    /// `views` has places.
     ///
     /// # Errors
     /// More than [`ASKS_MAX`] asks.
@@ -150,12 +150,12 @@ impl GuardTable {
         &self,
         asks: &[Ask<'_>],
         now: Tick,
-        looks: &mut [KeyView],
+        views: &mut [KeyView],
     ) -> Result<Outcome, TooManyAsks> {
         if asks.len() > ASKS_MAX {
             return Err(TooManyAsks(asks.len()));
         }
-        Ok(self.decide(asks, now, looks))
+        Ok(self.decide(asks, now, views))
     }
 
     /// New keys, rejections, limits with parts; and, seldom, everything else.
@@ -186,30 +186,30 @@ impl GuardTable {
     /// The buckets of a key, without taking anything.
     #[must_use]
     pub fn peek(&self, key: GuardKey, plan: &GuardPlan, now: Tick) -> KeyView {
-        let mut looks = [KeyView::default()];
-        self.decide(&[Ask { key, plan, cost: 0 }], now, &mut looks);
-        looks[0]
+        let mut views = [KeyView::default()];
+        self.decide(&[Ask { key, plan, cost: 0 }], now, &mut views);
+        views[0]
     }
 }
 
 impl KeyView {
     pub(super) fn new(slot: &Slot, plan: &GuardPlan, now: Tick) -> KeyView {
-        let mut look = KeyView {
+        let mut view = KeyView {
             last_refill: now,
             ..KeyView::default()
         };
         for (at, pace) in plan.paces().iter().enumerate() {
             let full = slot.full_at(at);
             let ahead = full.at.saturating_sub(now.nanos());
-            look.buckets[at] = BucketView {
+            view.buckets[at] = BucketView {
                 micro_tokens: pace.micro_tokens(full, now.nanos()),
                 full_in: Duration::from_nanos(
                     ahead + u64::from(full.part > 0 && full.at >= now.nanos()),
                 ),
             };
-            look.count = at + 1;
+            view.count = at + 1;
         }
-        look
+        view
     }
 
     /// The buckets, in the order of the plan's limits.

@@ -23,12 +23,12 @@ use tollgate_core::turn::too_costly;
 use tollgate_ledger::{ProviderLedger, StoreLoss};
 
 use super::attempt_guard::AttemptGuard;
-use super::credential::Credential;
-use super::permit::{Denied, PermitRequest, Permits};
 use super::rates::Rates;
 use super::retry::RetryState;
 use super::route::Route;
+use crate::credentials::Credential;
 use crate::error::{Reason, Stage};
+use crate::permits::{Denied, PermitRequest, Permits};
 use crate::providers::{
     ActiveProvider, CallAttributes, CompiledPolicy, LossDecision, ThrottleRules, loss_since_now,
 };

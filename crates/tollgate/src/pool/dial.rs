@@ -23,8 +23,8 @@ use tollgate_core::time::Span;
 use super::address::{Origin, is_private};
 use super::preamble::{CountedStream, Preamble};
 use super::tls::Roots;
-use crate::body::Outgoing;
 use crate::event::LogEvent;
+use crate::payload::Outgoing;
 use crate::timer::{Elapsed, within};
 
 /// Addresses of one name that are tried. Each gets its part of the timeout; with more of them, each
@@ -181,7 +181,7 @@ where
 
 #[expect(
     clippy::needless_pass_by_value,
-    reason = "the shape that map_err wants"
+    reason = "`map_err` passes the error by value"
 )]
 fn connect_failed(error: io::Error) -> ConnectError {
     // EMFILE and ENFILE: `io::ErrorKind` has no stable variant for them.

@@ -80,15 +80,15 @@ fn one<G: Guards>(guards: &mut G, who: &str, limits: &[Limit], at: Duration) -> 
     )
 }
 
-fn granted(answer: Decision) -> bool {
-    matches!(answer, Decision::Granted { .. })
+fn granted(decision: Decision) -> bool {
+    matches!(decision, Decision::Granted { .. })
 }
 
-fn wait_of(answer: Decision) -> Duration {
-    match answer {
+fn wait_of(decision: Decision) -> Duration {
+    match decision {
         Decision::Rejected { retry_in, .. } => retry_in,
         Decision::Granted { .. } | Decision::Never { .. } => {
-            panic!("refused expected, got {answer:?}")
+            panic!("expected a rejection, got {decision:?}")
         }
     }
 }
@@ -103,8 +103,8 @@ pub(crate) fn c3_a_class_gives_its_burst_and_then_its_rate<G: Guards>(guards: &m
     ] {
         let [class] = *limits;
         for left in (0..class.burst.get()).rev() {
-            let answer = one(guards, who, limits, SECOND);
-            assert_eq!(answer, Decision::Granted { remaining: left }, "{who}");
+            let decision = one(guards, who, limits, SECOND);
+            assert_eq!(decision, Decision::Granted { remaining: left }, "{who}");
         }
         let token = class.period / class.limit.get();
         let retry_in = wait_of(one(guards, who, limits, SECOND));

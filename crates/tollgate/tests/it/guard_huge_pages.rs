@@ -32,8 +32,8 @@ fn filled(keys: usize) -> (GuardTable, GuardPlan) {
 fn all_owe_one(table: &GuardTable, plan: &GuardPlan) -> bool {
     let names = table.keys("ip");
     (0..MANY as u64).all(|who| {
-        let look = table.peek(names.number(who), plan, at(SECOND));
-        look.buckets()[0].micro_tokens == 4_000_000
+        let view = table.peek(names.number(who), plan, at(SECOND));
+        view.buckets()[0].micro_tokens == 4_000_000
     })
 }
 

@@ -1,4 +1,4 @@
-//! The gate on the cost of decisions: instructions, counted by valgrind, beside a kept baseline.
+//! The gate on the cost of decisions: instructions, counted by valgrind, against a stored baseline.
 //!
 //! Time depends on the machine and its neighbours; instructions do not. The test runs itself once
 //! per row under callgrind, which counts only inside the row's function, and compares the count

@@ -59,12 +59,12 @@ impl Guards for Memory {
     }
 
     fn peek(&mut self, who: &str, limits: &[Limit], at: Duration) -> Vec<u64> {
-        let look = self
+        let view = self
             .0
             .peek(self.key(who), &self.plan(limits), Tick::default().after(at));
-        look.buckets()
+        view.buckets()
             .iter()
-            .map(|seen| seen.micro_tokens)
+            .map(|bucket| bucket.micro_tokens)
             .collect()
     }
 }

@@ -222,11 +222,11 @@ fn a_new_limit_in_a_plan_starts_full_and_the_old_ones_go_on() {
     let new = table
         .plan(&[limit(2, SECOND, 2), limit(10, MINUTE, 5)])
         .expect("valid");
-    let look = table.peek(key, &new, at(SECOND));
-    let tokens: Vec<u64> = look
+    let view = table.peek(key, &new, at(SECOND));
+    let tokens: Vec<u64> = view
         .buckets()
         .iter()
-        .map(|seen| seen.micro_tokens)
+        .map(|bucket| bucket.micro_tokens)
         .collect();
     assert_eq!(tokens, [2_000_000, 0]);
 }
@@ -235,20 +235,20 @@ fn a_new_limit_in_a_plan_starts_full_and_the_old_ones_go_on() {
 fn a_decision_returns_the_buckets_it_saw() {
     let table = table(10);
     let (plan, key) = (plan(&table), table.keys("ip").number(1));
-    let mut looks = [Default::default()];
+    let mut views = [Default::default()];
     let ask = [Ask {
         key,
         plan: &plan,
         cost: 2,
     }];
     let now = at(SECOND);
-    table.take_and_view(&ask, now, &mut looks).expect("one ask");
-    let seen = looks[0].buckets()[0];
+    table.take_and_view(&ask, now, &mut views).expect("one ask");
+    let bucket = views[0].buckets()[0];
     assert_eq!(
-        (seen.micro_tokens, seen.full_in),
+        (bucket.micro_tokens, bucket.full_in),
         (3_000_000, Duration::from_secs(12))
     );
-    assert_eq!((looks[0].remaining(), looks[0].last_refill), (3, now));
+    assert_eq!((views[0].remaining(), views[0].last_refill), (3, now));
 }
 
 #[test]

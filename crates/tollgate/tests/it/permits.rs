@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use smallvec::smallvec;
 use tokio::time::advance;
-use tollgate::path::permit::{Denied, PermitRequest, Permits};
+use tollgate::permits::{Denied, PermitRequest, Permits};
 use tollgate::{LimitReport, Permit};
 use tollgate_core::ask::{CellId, Evidence, LimitReading, Priority, Scopes, Term};
 use tollgate_core::gate::{CallerId, GateSettings, Order};

@@ -16,8 +16,8 @@ use serde_json::Value;
 use tollgate_config::Secret;
 use tollgate_config::provider::{AuthStyle, Login, OAuth2, Provider};
 
-use super::query;
-use crate::providers::fingerprint;
+use super::fingerprint;
+use crate::query;
 
 /// The placeholder for the key in the body of a login.
 const KEY_PLACEHOLDER: &str = "{api_key}";
@@ -28,7 +28,7 @@ const FORM: &str = "application/x-www-form-urlencoded";
 /// A credential that tokens are fetched for.
 #[derive(Debug)]
 pub(crate) struct Account {
-    pub(super) method: LoginMethod,
+    pub(crate) method: LoginMethod,
     key: Option<Secret>,
     also: Vec<(String, Secret)>,
     /// A fingerprint of all fields: a changed credential is another account.
@@ -38,15 +38,15 @@ pub(crate) struct Account {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum LoginMethod {
+pub(crate) enum LoginMethod {
     Login(Login),
     OAuth2(OAuth2),
 }
 
 /// A request for a token.
-pub(super) struct TokenRequest {
+pub(crate) struct TokenRequest {
     content_type: &'static str,
-    pub(super) body: String,
+    pub(crate) body: String,
     authorization: Option<String>,
 }
 
@@ -131,7 +131,7 @@ impl Account {
 
     /// The login request: the body of the provider file with the key filled in, plus any further
     /// keys.
-    pub(super) fn login_request(&self, login: &Login) -> TokenRequest {
+    pub(crate) fn login_request(&self, login: &Login) -> TokenRequest {
         let key = self.key.as_ref().map_or("", Secret::expose);
         let template = login.body.expose();
         let Ok(mut json) = serde_json::from_str::<Value>(template) else {
@@ -159,7 +159,7 @@ impl Account {
     }
 
     /// RFC 6749, 4.4 and 6; id and secret as in 2.3.1.
-    pub(super) fn oauth2_request(
+    pub(crate) fn oauth2_request(
         &self,
         oauth2: &OAuth2,
         refresh: Option<&Secret>,
@@ -198,7 +198,7 @@ impl Account {
 
 impl TokenRequest {
     /// `None`: the credentials contain a character that a header cannot hold.
-    pub(super) fn headers(&self) -> Option<HeaderMap> {
+    pub(crate) fn headers(&self) -> Option<HeaderMap> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
         headers.insert(ACCEPT, HeaderValue::from_static(JSON));

@@ -14,17 +14,17 @@ use parking_lot::Mutex;
 use tollgate_config::settings::Dedup;
 use tollgate_core::time::{Micros, Span};
 
-use super::CallOutcome;
 use super::flight::Flight;
 use super::sharing::{self, FlightKey, KeyHasher, RequestIdentity};
 use crate::body::HeldBytes;
+use crate::reply::Reply;
 
 /// Shards of the table, so that threads rarely contend for one lock.
 const SHARDS: usize = 32;
 
 /// How long calls of an unshareable request go alone. Otherwise every group of callers would wait
 /// for the first response only to learn that again.
-pub(super) const PASS_FOR: Span = Span::from_secs(120);
+pub(crate) const PASS_FOR: Span = Span::from_secs(120);
 
 /// Pass entries per shard: 32 x 512 of 48 bytes are below 1 MiB. Beyond that new ones are not
 /// recorded, which costs one group of callers a wait.
@@ -32,17 +32,17 @@ const PASSES_MAX: usize = 512;
 
 /// All flights, by key.
 #[derive(Debug, Default)]
-pub(super) struct FlightTable {
-    pub(super) shards: [Mutex<FlightShard>; SHARDS],
+pub(crate) struct FlightTable {
+    pub(crate) shards: [Mutex<FlightShard>; SHARDS],
     /// How many bytes all shared responses hold.
-    pub(super) held_bytes: HeldBytes,
+    pub(crate) held_bytes: HeldBytes,
 }
 
-pub(super) type FlightShard = HashMap<FlightKey, FlightSlot, BuildHasherDefault<KeyHasher>>;
+pub(crate) type FlightShard = HashMap<FlightKey, FlightSlot, BuildHasherDefault<KeyHasher>>;
 
 /// What is known about a request.
 #[derive(Debug)]
-pub(super) enum FlightSlot {
+pub(crate) enum FlightSlot {
     /// It is in flight.
     InFlight(Arc<Flight>),
     /// Not worth waiting for, until then.
@@ -52,31 +52,28 @@ pub(super) enum FlightSlot {
 /// Records that responses to a request could not be shared.
 #[derive(Debug)]
 pub(crate) struct PassEntry {
-    pub(super) key: FlightKey,
-    pub(super) identity: RequestIdentity,
-    pub(super) mode: Dedup,
-    pub(super) table: Arc<FlightTable>,
+    pub(crate) key: FlightKey,
+    pub(crate) identity: RequestIdentity,
+    pub(crate) mode: Dedup,
+    pub(crate) table: Arc<FlightTable>,
 }
 
 impl PassEntry {
     /// After a call that went alone: if its response could have been shared, the next calls share.
-    pub(crate) fn on_outcome(&self, outcome: &CallOutcome) {
-        if let Ok(reply) = &outcome.result
-            && !outcome.is_failure
-            && sharing::may_share_reply(&self.identity, self.mode, reply)
-        {
+    pub(crate) fn on_reply(&self, reply: &Reply) {
+        if sharing::may_share_reply(&self.identity, self.mode, reply) {
             self.table.remove_pass(self.key);
         }
     }
 }
 
 impl FlightTable {
-    pub(super) fn shard(&self, key: FlightKey) -> &Mutex<FlightShard> {
+    pub(crate) fn shard(&self, key: FlightKey) -> &Mutex<FlightShard> {
         &self.shards[key.shard(SHARDS)]
     }
 
     /// Removes a flight, unless another has replaced it.
-    pub(super) fn remove(&self, flight: &Arc<Flight>) {
+    pub(crate) fn remove(&self, flight: &Arc<Flight>) {
         let mut shard = self.shard(flight.key).lock();
         if matches!(shard.get(&flight.key), Some(FlightSlot::InFlight(found)) if Arc::ptr_eq(found, flight))
         {
@@ -93,7 +90,7 @@ impl FlightTable {
     }
 
     /// Remembers that a flight's response could not be shared.
-    pub(super) fn pass(&self, flight: &Arc<Flight>, now: Micros) {
+    pub(crate) fn pass(&self, flight: &Arc<Flight>, now: Micros) {
         let mut shard = self.shard(flight.key).lock();
         if shard.len() >= PASSES_MAX {
             shard.retain(|_, slot| match slot {

@@ -31,14 +31,14 @@ impl Default for Writes {
 
 impl Writes {
     /// Records a write that has completed, if it succeeded.
-    pub(super) fn record(&self, path: &str, status: StatusCode, now: Micros) {
+    pub(crate) fn record(&self, path: &str, status: StatusCode, now: Micros) {
         if status.is_success() || status.is_redirection() {
             self.slot(path).fetch_max(now.0, Ordering::AcqRel);
         }
     }
 
     /// Has the path changed since?
-    pub(super) fn changed_since(&self, path: &str, since: Micros) -> bool {
+    pub(crate) fn changed_since(&self, path: &str, since: Micros) -> bool {
         let last = self.slot(path).load(Ordering::Acquire);
         last != 0 && last >= since.0
     }

@@ -30,7 +30,7 @@ struct Decoded {
 }
 
 /// The decoded body, of at most `most` bytes. Empty where it cannot be decoded.
-pub(super) fn decoded<'a>(headers: &HeaderMap, body: &'a [u8], most: usize) -> Cow<'a, [u8]> {
+pub(crate) fn decoded<'a>(headers: &HeaderMap, body: &'a [u8], most: usize) -> Cow<'a, [u8]> {
     if is_plain(headers) {
         return Cow::Borrowed(body);
     }
@@ -39,7 +39,7 @@ pub(super) fn decoded<'a>(headers: &HeaderMap, body: &'a [u8], most: usize) -> C
 }
 
 /// The decoded body, complete or `None`.
-pub(super) fn decoded_whole<'a>(
+pub(crate) fn decoded_whole<'a>(
     headers: &HeaderMap,
     body: &'a [u8],
     most: usize,

@@ -1,4 +1,4 @@
-//! The permit stage: whose turn is it, and do all limits and scopes agree?
+//! The permit queue of a provider: whose turn is it, and do all limits and scopes agree?
 //!
 //! `Gate` and `turn` in `core` decide; this module drives them. One task per provider passes
 //! effects between the gate, the ledger and the waiting calls.
@@ -9,6 +9,9 @@
 //! the store is lost, requests fail at once.
 //!
 //! Never: holds a lock across an await.
+
+mod denied;
+mod permit;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,8 +28,8 @@ use tollgate_core::gate::{
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{Event, OfferVerdicts, PendingOffer, ProviderLedger, StoreLost};
 
-pub use super::denied::Denied;
-use crate::Permit;
+pub use denied::Denied;
+pub use permit::{LimitReport, Permit};
 
 /// The sequence number of asks in this process. One for all providers, because a permit id must be
 /// unique in its ledger.

@@ -14,14 +14,16 @@ use tollgate_config::settings::Dedup;
 use tollgate_ledger::ProviderLedger;
 
 use super::flight::{Flight, FlightState};
-use super::flight_table::FlightTable;
-use super::{CallOutcome, Reply, Source, sharing};
+use super::sharing;
+use super::table::FlightTable;
 use crate::Error;
 use crate::body::{ReplyBody, SharedBody};
+use crate::reply::{Reply, Source};
+use crate::single_flight::RoundState;
 
 /// How a flight has ended.
 #[derive(Clone, Debug)]
-pub(super) enum FlightResult {
+pub(crate) enum FlightResult {
     /// With a response for all callers.
     Shared(Arc<SharedResponse>),
     /// With a failure. Followers that may retry do so.
@@ -34,16 +36,16 @@ pub(super) enum FlightResult {
 
 /// A response for all callers.
 #[derive(Debug)]
-pub(super) struct SharedResponse {
-    pub(super) head: Parts,
-    pub(super) body: SharedBody,
+pub(crate) struct SharedResponse {
+    pub(crate) head: Parts,
+    pub(crate) body: SharedBody,
     source: Source,
     degraded: bool,
 }
 
 /// A flight that has not ended yet.
 #[derive(Debug)]
-pub(super) struct FlightEnd {
+pub(crate) struct FlightEnd {
     flight: Arc<Flight>,
     table: Arc<FlightTable>,
     ledger: ProviderLedger,
@@ -58,7 +60,7 @@ struct Entry {
 
 impl SharedResponse {
     /// The response for a follower that reserved it; `None` = its beginning is gone.
-    pub(super) fn to_reply(&self) -> Option<Reply> {
+    pub(crate) fn to_reply(&self) -> Option<Reply> {
         let reader = self.body.open_reader()?;
         Some(Reply {
             head: self.head.clone(),
@@ -73,7 +75,7 @@ impl SharedResponse {
 }
 
 impl FlightEnd {
-    pub(super) fn new(
+    pub(crate) fn new(
         flight: Arc<Flight>,
         table: Arc<FlightTable>,
         ledger: ProviderLedger,
@@ -86,51 +88,41 @@ impl FlightEnd {
     }
 
     /// Ends the flight. Returns what the leader gets.
-    pub(super) fn finish(self, outcome: CallOutcome) -> CallOutcome {
-        let CallOutcome {
-            result,
-            is_failure,
-            attempts,
-            waited,
-            rates,
-        } = outcome;
-        let result = self.publish(result, is_failure);
-        CallOutcome {
-            result,
-            is_failure,
-            attempts,
-            waited,
-            rates,
-        }
+    pub(crate) fn finish(
+        self,
+        result: Result<Reply, Error>,
+        is_failure: bool,
+    ) -> Result<Reply, Error> {
+        self.publish(result, is_failure)
     }
 
     fn publish(&self, result: Result<Reply, Error>, is_failure: bool) -> Result<Reply, Error> {
         let flight = &self.flight;
-        let mut state = flight.state.lock();
-        if state.result.is_some() {
+        let mut state = flight.round.lock();
+        if state.end.is_some() {
             return result; // everybody has left
         }
         let reply = match result {
             Ok(reply) => reply,
             Err(error) => {
-                state.result = Some(FlightResult::Failed(Arc::new(Err(error.clone()))));
+                state.end = Some(FlightResult::Failed(Arc::new(Err(error.clone()))));
                 return Err(error);
             }
         };
-        if state.followers == 0 && (is_failure || reply.body.is_whole()) {
-            state.result = Some(FlightResult::Lost);
+        if state.open.followers == 0 && (is_failure || reply.body.is_whole()) {
+            state.end = Some(FlightResult::Lost);
             return Ok(reply);
         }
         if !is_failure && !sharing::may_share_reply(&flight.identity, flight.mode, &reply) {
             // With dedup off nothing is shared, so there is nothing to remember.
             let lasts =
                 flight.mode != Dedup::Off && sharing::is_never_shareable(&flight.identity, &reply);
-            let (left, reply) = if state.leader_left {
+            let (left, reply) = if state.open.leader_left {
                 (Some(reply), None)
             } else {
                 (None, Some(reply))
             };
-            state.result = Some(FlightResult::Alone(Arc::new(Mutex::new(left))));
+            state.end = Some(FlightResult::Alone(Arc::new(Mutex::new(left))));
             drop(state);
             if lasts {
                 self.table.pass(flight, self.ledger.at());
@@ -143,7 +135,12 @@ impl FlightEnd {
     }
 
     /// Shares a response with all callers.
-    fn share(&self, state: &mut FlightState, reply: Reply, is_failure: bool) -> Reply {
+    fn share(
+        &self,
+        state: &mut RoundState<FlightState, FlightResult>,
+        reply: Reply,
+        is_failure: bool,
+    ) -> Reply {
         let Reply {
             head,
             body,
@@ -159,15 +156,20 @@ impl FlightEnd {
             })
         };
         let held = self.table.held_bytes.clone();
-        let (body, reader) =
-            SharedBody::new(body, state.followers, self.flight.idle, held, join_guard);
+        let (body, reader) = SharedBody::new(
+            body,
+            state.open.followers,
+            self.flight.idle,
+            held,
+            join_guard,
+        );
         let shared = SharedResponse {
             head: head.clone(),
             body,
             source,
             degraded,
         };
-        state.result = Some(if is_failure {
+        state.end = Some(if is_failure {
             FlightResult::Failed(Arc::new(Ok(shared)))
         } else {
             FlightResult::Shared(Arc::new(shared))
@@ -188,15 +190,15 @@ fn caller_left() -> Error {
 
 impl Drop for FlightEnd {
     fn drop(&mut self) {
-        let mut state = self.flight.state.lock();
-        let result = state.result.get_or_insert(FlightResult::Lost);
+        let mut state = self.flight.round.lock();
+        let result = state.end.get_or_insert(FlightResult::Lost);
         let is_joinable = matches!(result, FlightResult::Shared(_));
         let is_passed = matches!(result, FlightResult::Alone(_));
         drop(state);
         if !is_joinable && !is_passed {
             self.table.remove(&self.flight);
         }
-        self.flight.changed.notify_waiters();
+        self.flight.round.wake();
     }
 }
 

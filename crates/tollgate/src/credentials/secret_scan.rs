@@ -11,7 +11,8 @@ use memchr::memmem;
 use tollgate_config::provider::AuthStyle;
 use tollgate_config::{Provider, Secret};
 
-use crate::path::encoded;
+use crate::headers::is_keyless_header;
+use crate::query::encoded;
 
 /// Shorter keys are not secret: free plans have keys such as `3` and `demo`, which occur in every
 /// response.
@@ -30,26 +31,26 @@ pub(crate) struct SecretScan {
 impl SecretScan {
     pub(crate) fn of(provider: &Provider) -> SecretScan {
         let auth = &provider.auth;
-        let mut found = SecretScan::default();
+        let mut scan = SecretScan::default();
         let also = auth.also.iter().map(|(_, value)| value);
         for key in provider.keys.iter().chain(also) {
-            found.add(key.expose());
+            scan.add(key.expose());
         }
         for (name, value) in &provider.headers {
-            if !crate::path::is_keyless_header(name) {
-                found.add(value.expose());
+            if !is_keyless_header(name) {
+                scan.add(value.expose());
             }
         }
         match &auth.style {
             AuthStyle::Basic => {
                 for key in &provider.keys {
-                    found.add(&BASE64.encode(key.expose()));
+                    scan.add(&BASE64.encode(key.expose()));
                 }
             }
             AuthStyle::OAuth2(oauth2) => {
-                found.add(oauth2.client_secret.expose());
+                scan.add(oauth2.client_secret.expose());
                 if let Some(token) = &oauth2.refresh_token {
-                    found.add(token.expose());
+                    scan.add(token.expose());
                 }
             }
             AuthStyle::None
@@ -58,7 +59,7 @@ impl SecretScan {
             | AuthStyle::Bearer
             | AuthStyle::Login(_) => {}
         }
-        found
+        scan
     }
 
     fn add(&mut self, key: &str) {

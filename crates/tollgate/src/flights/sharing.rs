@@ -10,39 +10,23 @@
 
 use std::hash::Hasher;
 
+use http::StatusCode;
 use http::header::{
-    ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPIRES, HeaderMap,
-    HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
-    IF_UNMODIFIED_SINCE, RANGE, SET_COOKIE, USER_AGENT, VARY,
+    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, EXPIRES, HeaderMap, HeaderValue, SET_COOKIE,
+    USER_AGENT, VARY,
 };
 use http::response::Parts;
-use http::{Method, StatusCode};
-use smallvec::SmallVec;
-use tollgate_config::provider::Per;
 use tollgate_config::settings::Dedup;
 use tollgate_core::fresh::CacheControl;
 use tollgate_core::time::Span;
 
-use super::cache::HeaderView;
-use super::ignored_headers::is_ignored_header;
-use super::route::Route;
-use super::{Reply, query};
 use crate::body::OBJECT_MAX;
-use crate::providers::CompiledPolicy;
-
-/// Headers that make a call conditional.
-pub(crate) const CONDITIONS: [HeaderName; 6] = [
-    IF_MATCH,
-    IF_MODIFIED_SINCE,
-    IF_NONE_MATCH,
-    IF_RANGE,
-    IF_UNMODIFIED_SINCE,
-    RANGE,
-];
+use crate::headers::{CONDITIONS, HeaderView, is_ignored_header};
+use crate::reply::Reply;
 
 /// Identifies a request. 128 bits of a cryptographic hash: nobody can construct a collision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct FlightKey([u8; 16]);
+pub(crate) struct FlightKey(pub(crate) [u8; 16]);
 
 /// A request header by which a response may vary although it is not in the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,17 +35,17 @@ pub(crate) struct UserAgent(Option<HeaderValue>);
 /// The properties of a request that decide who may share its response.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestIdentity {
-    user_agent: UserAgent,
-    is_head: bool,
+    pub(crate) user_agent: UserAgent,
+    pub(crate) is_head: bool,
     /// The client has sent `Authorization`.
-    is_authorized: bool,
+    pub(crate) is_authorized: bool,
     /// The request names a user: by a credential or cookie of the client, or by our own key.
-    names_user: bool,
+    pub(crate) names_user: bool,
 }
 
 /// A fingerprint of the client's conditions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Conditions(u64);
+pub(crate) struct Conditions(pub(crate) u64);
 
 impl Conditions {
     /// Usually there are none, and nothing is computed.
@@ -112,19 +96,6 @@ impl FlightKey {
 }
 
 impl RequestIdentity {
-    pub(crate) fn new(route: &Route, policy: &CompiledPolicy) -> RequestIdentity {
-        let headers = &route.headers;
-        let is_authorized = headers.contains_key(AUTHORIZATION);
-        let has_key =
-            route.is_own_origin && !(policy.keys.is_empty() && policy.accounts.is_empty());
-        RequestIdentity {
-            user_agent: user_agent(headers),
-            is_head: route.method == Method::HEAD,
-            is_authorized,
-            names_user: is_authorized || has_key || headers.contains_key(COOKIE),
-        }
-    }
-
     /// Does the response vary by a header that is not in the key, and does the other call differ in
     /// it?
     pub(crate) fn varies_for(&self, head: &Parts, other: &UserAgent) -> bool {
@@ -133,88 +104,6 @@ impl RequestIdentity {
                 name.eq_ignore_ascii_case("user-agent")
             })
     }
-}
-
-/// Whether calls like this one share responses, by the provider file.
-pub(crate) fn mode(route: &Route, policy: &CompiledPolicy) -> Dedup {
-    let provider = &policy.provider;
-    let entity = route.entity.as_deref();
-    let of_entity = provider
-        .entity_dedup
-        .iter()
-        .find(|(name, _)| Some(name.as_str()) == entity);
-    of_entity.map_or(provider.dedup, |(_, dedup)| *dedup)
-}
-
-/// Can this call share a response at all?
-pub(crate) fn can_share(route: &Route, mode: Dedup) -> bool {
-    let is_off = mode == Dedup::Off || route.options.no_dedup || route.sharing.is_alone;
-    let is_safe = route.method == Method::GET || route.method == Method::HEAD;
-    let is_stream = |accept: &HeaderValue| contains(accept.as_bytes(), b"text/event-stream");
-    !is_off
-        && is_safe
-        && route.payload.is_empty()
-        && !route.headers.get(ACCEPT).is_some_and(is_stream)
-}
-
-/// The key of a call.
-pub(crate) fn key(route: &Route) -> FlightKey {
-    key_of(route, &route.path)
-}
-
-/// The key of a call with another path.
-pub(crate) fn key_of(route: &Route, path: &str) -> FlightKey {
-    // Concatenated first and hashed at once: incremental hashing takes twice as long.
-    let mut text = Vec::with_capacity(512);
-    let mut add = |part: &[u8]| {
-        text.extend_from_slice(&(part.len() as u64).to_le_bytes());
-        text.extend_from_slice(part);
-    };
-    add(route.provider.name.as_bytes());
-    add(&[u8::from(route.origin.tls)]);
-    add(route.origin.host.as_str().as_bytes());
-    add(&route.origin.port.to_le_bytes());
-    add(route.method.as_str().as_bytes());
-    add(path.as_bytes());
-    add(route.entity.as_deref().unwrap_or_default().as_bytes());
-    // A caller with its own limits does not wait under those of another.
-    let policy = route.provider.policy();
-    let own = |per| policy.limits.iter().any(|limit| limit.per == per);
-    let part = route.at_most_permille.unwrap_or(u16::MAX);
-    add(&part.to_le_bytes());
-    if route.at_most_permille.is_some() || own(Per::Caller) {
-        add(route
-            .options
-            .caller
-            .as_deref()
-            .unwrap_or_default()
-            .as_bytes());
-    }
-    if own(Per::Ip) {
-        add(format!("{:?}", route.options.ip).as_bytes());
-    }
-    // A call that rejects stale responses does not join calls that accept them.
-    add(&[u8::from(route.fallback), route.options.cache as u8]);
-    add(&route.conditions.0.to_le_bytes());
-    let parameters = query::parameters(route.query.as_deref().unwrap_or_default());
-    add(&(parameters.len() as u64).to_le_bytes());
-    parameters.iter().for_each(|part| add(part.as_bytes()));
-    let vary = &policy.cache.rule(route.entity.as_deref()).vary;
-    let mut headers: SmallVec<[(&str, &[u8]); 16]> = route
-        .headers
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.as_bytes()))
-        .filter(|(name, _)| !is_ignored_header(name) || vary.iter().any(|varied| varied == name))
-        .collect();
-    headers.sort_by_key(|(name, _)| *name);
-    for (name, value) in headers {
-        add(name.as_bytes());
-        add(value);
-    }
-    let mut key = [0; 16];
-    let hash = blake3::hash(&text);
-    key.copy_from_slice(hash.as_bytes().split_at(16).0);
-    FlightKey(key)
 }
 
 /// The header by which a response may vary although it is not in the key.
@@ -331,7 +220,7 @@ fn is_stale(headers: &HeaderMap, control: &CacheControl) -> bool {
     }
 }
 
-fn contains(text: &[u8], part: &[u8]) -> bool {
+pub(crate) fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len())
         .any(|window| window.eq_ignore_ascii_case(part))
 }

@@ -18,13 +18,13 @@ const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'~');
 
 /// The decoded value of a parameter.
-pub(super) fn find(query: &str, name: &str) -> Option<String> {
+pub(crate) fn find(query: &str, name: &str) -> Option<String> {
     let (_, value) = pairs(query).find(|(found, _)| matches_name(found, name))?;
     Some(percent_decode_str(value).decode_utf8_lossy().into_owned())
 }
 
 /// The query with this parameter at its end, in place of any earlier value.
-pub(super) fn with_parameter(query: Option<&str>, name: &str, value: &str) -> String {
+pub(crate) fn with_parameter(query: Option<&str>, name: &str, value: &str) -> String {
     let mut kept = without_parameter(query.unwrap_or_default(), name);
     if !kept.is_empty() {
         kept.push('&');
