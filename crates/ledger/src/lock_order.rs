@@ -61,6 +61,22 @@ pub mod rank {
     pub const CACHE_INDEX: u8 = 70;
     /// When the store was lost.
     pub const STORE_LOSS: u8 = 80;
+    /// Scopes to close when the store is back (`ledger::front`).
+    pub const RECOVERY: u8 = 82;
+    /// Cells that others have inherited from.
+    pub const FORWARDINGS: u8 = 84;
+    /// Signals that this process waits for (`ledger::hub`).
+    pub const AWAITED: u8 = 86;
+    /// The providers of a ledger.
+    pub const TAGS: u8 = 88;
+    /// The folder of an SQLite ledger.
+    pub const SQLITE: u8 = 90;
+    /// What of it is on disk.
+    pub const DURABLE: u8 = 92;
+    /// The owners of a memory ledger.
+    pub const MEMORY_OWNERS: u8 = 94;
+    /// Its cells and scopes.
+    pub const MEMORY_TABLE: u8 = 96;
 
     /// The name of a rank, for messages.
     #[cfg(debug_assertions)]
@@ -88,6 +104,14 @@ pub mod rank {
             CACHE_COMMANDS => "CACHE_COMMANDS",
             CACHE_INDEX => "CACHE_INDEX",
             STORE_LOSS => "STORE_LOSS",
+            RECOVERY => "RECOVERY",
+            FORWARDINGS => "FORWARDINGS",
+            AWAITED => "AWAITED",
+            TAGS => "TAGS",
+            SQLITE => "SQLITE",
+            DURABLE => "DURABLE",
+            MEMORY_OWNERS => "MEMORY_OWNERS",
+            MEMORY_TABLE => "MEMORY_TABLE",
             _unnamed => "a rank without a name",
         }
     }

@@ -273,7 +273,8 @@ impl Cache {
     }
 
     /// Stores a response that was requested just now.
-    #[cfg(all(test, feature = "cache", feature = "sqlite"))]
+    #[cfg(test)]
+    #[cfg(all(feature = "cache", feature = "sqlite"))]
     pub(crate) fn store_now(&self, key: CacheKey, object: &Arc<CachedResponse>, now: Wall) {
         self.store(key, object, now, self.purge_count());
     }
@@ -361,9 +362,12 @@ impl Cache {
     }
 }
 
-#[cfg(all(test, feature = "cache", feature = "sqlite"))]
+#[cfg(test)]
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod fault_tests;
-#[cfg(all(test, feature = "cache", feature = "sqlite"))]
+#[cfg(test)]
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod removal_tests;
-#[cfg(all(test, feature = "cache", feature = "sqlite"))]
+#[cfg(test)]
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod tests;

@@ -215,7 +215,7 @@ impl TokenRequest {
 fn insert_key(json: &mut Value, key: &str) {
     match json {
         Value::String(text) if text.contains(KEY_PLACEHOLDER) => {
-            *text = text.replace(KEY_PLACEHOLDER, key)
+            *text = text.replace(KEY_PLACEHOLDER, key);
         }
         Value::Array(items) => items.iter_mut().for_each(|item| insert_key(item, key)),
         Value::Object(fields) => fields.values_mut().for_each(|field| insert_key(field, key)),

@@ -20,7 +20,7 @@ use tollgate_core::limit::Rule;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
 use tollgate_core::turn::too_costly;
-use tollgate_ledger::{Ledger, StoreLoss};
+use tollgate_ledger::{ProviderLedger, StoreLoss};
 
 use super::attempt_guard::AttemptGuard;
 use super::rates::Rates;
@@ -185,7 +185,7 @@ async fn reject_if_closed(
     route: &Route,
     policy: &CompiledPolicy,
     admission: &Admission,
-    scopes: &Ledger,
+    scopes: &ProviderLedger,
 ) -> Result<(), Error> {
     let provider = || route.provider.name.clone();
     match *admission {

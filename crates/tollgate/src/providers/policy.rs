@@ -18,7 +18,7 @@ use tollgate_core::health::{BasePace, HealthSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::retry::RetrySettings;
 use tollgate_core::time::Micros;
-use tollgate_ledger::Ledger;
+use tollgate_ledger::{Ledger, ProviderLedger};
 
 use super::cache_policy::CachePolicy;
 use super::gate_settings;
@@ -141,7 +141,7 @@ impl CompiledPolicy {
         &self,
         call: &CallAttributes<'_>,
         has_shares: bool,
-        ledger: &Ledger,
+        ledger: &ProviderLedger,
     ) -> Vec<Settle> {
         if self
             .limits
