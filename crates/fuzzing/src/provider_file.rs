@@ -10,7 +10,7 @@ use tollgate_config::{Environment, Level, ProviderFile};
 /// A key that no message may show.
 const CANARY: &str = "canary5f1c9a7b";
 
-/// Reads and checks the file; `CANARY` in it stands for a key.
+/// Reads and checks the file.
 pub fn run(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
@@ -26,7 +26,10 @@ pub fn run(input: &[u8]) {
         has_provider || !problems.is_empty(),
         "a file without a provider has a problem"
     );
-    if text.contains("api_key: canary5f1c9a7b") {
+    // In the first line it is the value of `api_key` and nothing else; elsewhere a tag or a quote
+    // may make it the name of a field, and messages name fields.
+    let key_line = text.strip_prefix("api_key: canary5f1c9a7b\n");
+    if key_line.is_some_and(|rest| !rest.contains(CANARY)) {
         let shown = problems.iter().find(|problem| problem.contains(CANARY));
         assert_eq!(shown, None, "no message shows a key");
     }
