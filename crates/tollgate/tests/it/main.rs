@@ -11,3 +11,4 @@ mod guard_table;
 mod guard_threads;
 mod permits;
 mod recall;
+mod slow_store;
