@@ -11,6 +11,15 @@
 //! Never: decides anything, or reads an instant on another clock than it was taken on: what is told
 //! to a ledger from outside is an age or a delay.
 
+#![cfg_attr(
+    not(feature = "sqlite"),
+    allow(
+        unused_variables,
+        clippy::needless_pass_by_value,
+        reason = "memory alone needs less than the stores do"
+    )
+)]
+
 mod clock;
 pub use clock::{Clock, ManualClock};
 mod event;

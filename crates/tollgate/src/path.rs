@@ -25,6 +25,7 @@ mod retry; // try again? Everything below happens once per attempt
 mod credential; // with which key or token?
 mod token; //   the current token, or the next one
 mod login; //   the call that fetches a token
+mod unsendable; //   settings whose values cannot be sent
 mod connect; // is there a connection?
 mod acquire; // permit: what to request from the gate, and what its verdict means
 mod attempt_guard; //   reports the end of an attempt to health

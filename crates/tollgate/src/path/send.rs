@@ -20,9 +20,9 @@ use tollgate_core::time::Span;
 use super::acquire::Grant;
 use super::attempt_guard::AttemptGuard;
 use super::connect;
-use super::merge;
 use super::retry::{AttemptError, RetryState};
 use super::route::Route;
+use super::{merge, unsendable};
 use crate::credentials::{Credential, CredentialSource};
 use crate::credentials::{attach_all, secret_value};
 use crate::error::Stage;
@@ -241,12 +241,14 @@ fn build_request(
                 }
                 None => {
                     let key = key.map(|key| &key.secret);
-                    attach_all(&policy.provider.auth, key, &mut headers, &mut query)?;
+                    attach_all(&policy.provider.auth, key, &mut headers, &mut query)
+                        .map_err(|error| unsendable::key_error(policy, *index, &error))?;
                 }
             }
         }
         CredentialSource::Token(held) => {
-            let value = secret_value("Bearer ", held.token.expose())?;
+            let value = secret_value("Bearer ", held.token.expose())
+                .map_err(|_| unsendable::token_error(policy))?;
             headers.insert(AUTHORIZATION, value);
         }
     }
@@ -267,7 +269,7 @@ fn build_request(
     let mut request = Request::new(route.payload.outgoing());
     *request.method_mut() = route.method.clone();
     *request.uri_mut() = PathAndQuery::from_maybe_shared(Bytes::from(target))
-        .map_err(|_| Error::Malformed("the path and query are not a valid request target"))?
+        .map_err(|_| unsendable::target_error(route, policy, credential))?
         .into();
     *request.headers_mut() = headers;
     Ok(request)
