@@ -35,11 +35,10 @@ mod scrub; //   removes keys and short-lived headers before storing
 mod link_target; //   which cached responses a link refers to
 mod rates; // the rate limits reported in response headers
 pub use crate::reply::{Reply, Source};
-pub use cache::UseCache;
 pub use hit::{Hit, RememberedRequest};
 pub use outcome::CallTrace;
 pub use rates::{Rate, RateState, Rates};
-pub use route::{Call, CallOptions, Target};
+pub use route::{Call, CallOptions, Target, UseCache};
 
 use std::sync::Arc;
 
@@ -69,14 +68,14 @@ where
     B::Error: Into<BodyError>,
 {
     let mut route = route::route(registry, call).await?; // which provider, which limits, how urgent
-    trace.provider = Some(route.provider.clone());
-    trace.origin = Some(route.origin.clone());
+    trace.provider = Some(route.subject.provider.clone());
+    trace.origin = Some(route.request.origin.clone());
     let pending = match cache::lookup(registry, &mut route).await? {
         CacheResult::Hit(reply) => return Ok(*reply), // a cached response costs nothing
         CacheResult::Miss(pending) => pending,
     };
     loop {
-        let role = if is_upgrade(&route.headers) {
+        let role = if is_upgrade(&route.request.headers) {
             FlightRole::Alone // a tunnel cannot be shared
         } else {
             flight::join(registry.flights(), &mut route) // identical calls become one
@@ -112,7 +111,7 @@ where
 /// A call that could not use the response of a flight checks whether another call has stored one
 /// meanwhile.
 fn recheck_cache(route: &Route, pending: &PendingStore) -> Option<Reply> {
-    let has_waited = route.sharing.is_alone;
+    let has_waited = route.flight.is_alone;
     has_waited.then(|| cache::recheck(route, pending)).flatten()
 }
 
@@ -121,7 +120,7 @@ fn recheck_cache(route: &Route, pending: &PendingStore) -> Option<Reply> {
 async fn execute(mut route: Route, mut pending: PendingStore) -> CallOutcome {
     let mut retries = RetryState::default();
     let done = loop {
-        if !is_upgrade(&route.headers)
+        if !is_upgrade(&route.request.headers)
             && let Some(follower) = merge::join(&mut route)
         {
             match merge::wait_part(follower, &mut route).await {
@@ -142,14 +141,18 @@ async fn execute(mut route: Route, mut pending: PendingStore) -> CallOutcome {
     };
     emit_completed(&route, &retries, &done);
     if let Ok(response) = &done
-        && !route.method.is_safe()
+        && !route.request.method.is_safe()
     {
-        let (status, now) = (response.head.status, route.provider.ledger.at());
-        route.provider.writes.record(&route.path, status, now);
+        let (status, now) = (response.head.status, route.subject.provider.ledger.at());
+        route
+            .subject
+            .provider
+            .writes
+            .record(&route.request.path, status, now);
     }
     let mut result = store::store(&route, pending, done); // may it be stored?
     if let Ok(reply) = &mut result
-        && route.merging.is_part
+        && route.flight.merging.is_part
     {
         reply.source = Source::Merged;
     }
@@ -167,11 +170,12 @@ async fn execute(mut route: Route, mut pending: PendingStore) -> CallOutcome {
 /// Makes attempts until one succeeds or no further one is allowed.
 async fn attempts(route: &mut Route, retries: &mut RetryState) -> Result<UpstreamResponse, Error> {
     route
+        .subject
         .provider
         .health
-        .on_call(&route.provider.policy().retry.budget);
+        .on_call(&route.subject.provider.policy().retry.budget);
     loop {
-        let policy = route.provider.policy();
+        let policy = route.subject.provider.policy();
         let attempt = attempt(route, &policy, retries).await; // everything once per attempt
         match retries.next(route, &policy, attempt) {
             // Retry-After, backoff and budget determine the delay.
@@ -189,7 +193,7 @@ async fn attempt(
 ) -> Result<UpstreamResponse, AttemptError> {
     let key = credential::choose(route, policy).await?; // which key or token
     let expected = connect::connect(route, policy).await?; // before the permit: failing is free
-    let granted = acquire::permit(route, &key, retries).await?; // health and all limits at once
+    let granted = acquire::permit(&route.subject, &key, retries).await?; // health and all limits at once
     let sent = send::send(route, policy, &key, granted, expected, retries).await?; // bytes leave
     let response = learn::learn(route, policy, &key, sent).await; // what does the response say?
     credential::on_response(route, policy, &key, retries, response).await // suspends a rejected key
@@ -198,12 +202,12 @@ async fn attempt(
 fn emit_completed(route: &Route, retries: &RetryState, done: &Result<UpstreamResponse, Error>) {
     if let Ok(response) = done {
         LogEvent::Completed {
-            id: &route.options.id,
-            provider: &route.provider.name,
+            id: &route.subject.id,
+            provider: &route.subject.provider.name,
             status: response.head.status.as_u16(),
             attempts: retries.made,
             waited: retries.waited,
-            priority: route.options.priority,
+            priority: route.subject.priority,
         }
         .emit();
     }

@@ -25,7 +25,7 @@ use tollgate_ledger::{Ledger, StoreLoss};
 use super::attempt_guard::AttemptGuard;
 use super::rates::Rates;
 use super::retry::RetryState;
-use super::route::Route;
+use super::subject::Subject;
 use crate::credentials::Credential;
 use crate::error::{Reason, Stage};
 use crate::permits::{Denied, PermitRequest, Permits};
@@ -43,11 +43,11 @@ pub(crate) struct Grant {
 
 /// Waits for a permit for one attempt.
 pub(crate) async fn permit(
-    route: &Route,
+    subject: &Subject,
     credential: &Credential,
     retries: &mut RetryState,
 ) -> Result<Grant, Error> {
-    let provider = &route.provider;
+    let provider = &subject.provider;
     provider.health.sync_once().await;
     let mut began = None;
     let seniority = retries.seniority(|| provider.permits.new_seniority());
@@ -61,28 +61,28 @@ pub(crate) async fn permit(
         let view = provider.health.view();
         let began = *began.get_or_insert(view.at);
         let (request, requested) = RequestedLimits::new(
-            route,
+            subject,
             &policy,
             credential,
             &view.throttle,
             (seniority, edition),
         );
         let priority = request.priority; // as requested: it may be raised meanwhile
-        let until = route.queue_deadline(policy.provider.queue.timeout);
+        let until = subject.queue_deadline(policy.provider.queue.timeout);
         let loss = provider.ledger.loss().or(reported_loss.take());
         if policy.provider.enabled {
             let scopes = loss.map_or(&provider.ledger, |_| &provider.local_share.ledger);
-            let may = reject_if_closed(route, &policy, &view.admission, scopes).await;
+            let may = reject_if_closed(subject, &policy, &view.admission, scopes).await;
             may.inspect_err(|_| cancel_return())?;
         }
-        let chosen = choose_ledger(route, &policy, &requested, request, loss)
+        let chosen = choose_ledger(subject, &policy, &requested, request, loss)
             .inspect_err(|_| cancel_return());
         let (permits, request, is_counted) = chosen?;
         requested.inherit_counts(permits, edition);
-        let Some(result) = request_permit(route, permits, request, &mut changes).await else {
+        let Some(result) = request_permit(subject, permits, request, &mut changes).await else {
             continue;
         };
-        if requested.continues_for_others(route, &policy, &result, until, loss) {
+        if requested.continues_for_others(subject, &policy, &result, until, loss) {
             continue; // another caller with more time still waits for it
         }
         if result.as_ref().is_err_and(|denied| *denied == Denied::Lost) {
@@ -97,7 +97,7 @@ pub(crate) async fn permit(
         retries.waited = retries.waited + decided.since(began);
         let permit = result.map_err(|denied| {
             retries.rates = Rates::rejected(&policy, priority, requested.exhausted_limit(denied));
-            requested.to_error(route, &policy, denied, loss)
+            requested.to_error(subject, &policy, denied, loss)
         })?;
         retries.rates = Rates::granted(&policy, priority, permit.marks());
         if !is_counted {
@@ -111,7 +111,7 @@ pub(crate) async fn permit(
 /// with its seniority, because the limits or the throttle have changed or a more urgent caller has
 /// joined.
 async fn request_permit(
-    route: &Route,
+    subject: &Subject,
     permits: &Permits,
     request: PermitRequest,
     changes: &mut watch::Receiver<u64>,
@@ -119,14 +119,14 @@ async fn request_permit(
     let result = match permits.try_acquire(request) {
         Ok(result) => Some(result),
         // On the heap: its size would be that of every call.
-        Err(request) => Box::pin(wait_in_queue(route, permits, request, changes)).await,
+        Err(request) => Box::pin(wait_in_queue(subject, permits, request, changes)).await,
     };
     result.filter(|result| !matches!(result, Err(Denied::Recalled)))
 }
 
 /// Waits in the queue.
 async fn wait_in_queue(
-    route: &Route,
+    subject: &Subject,
     permits: &Permits,
     request: PermitRequest,
     changes: &mut watch::Receiver<u64>,
@@ -141,7 +141,7 @@ async fn wait_in_queue(
             permits.recheck();
             None
         }
-        () = route.queue_until_raised() => {
+        () = subject.queue_until_raised() => {
             returns();
             None
         }
@@ -152,18 +152,18 @@ async fn wait_in_queue(
 /// local one while the store is lost. A request that can never be granted fails here: a full queue
 /// would report "later".
 fn choose_ledger<'a>(
-    route: &'a Route,
+    subject: &'a Subject,
     policy: &CompiledPolicy,
     requested: &RequestedLimits,
     request: PermitRequest,
     loss: Option<StoreLoss>,
 ) -> Result<(&'a Permits, PermitRequest, bool), Error> {
-    let provider = &route.provider;
+    let provider = &subject.provider;
     if let Some(limit) = &policy.zero_limit {
-        return Err(no_share(route, limit));
+        return Err(no_share(subject, limit));
     }
     if let Some(why) = too_costly(&request.terms, request.priority) {
-        return Err(requested.to_error(route, policy, Denied::Never(why), None));
+        return Err(requested.to_error(subject, policy, Denied::Never(why), None));
     }
     let Some(loss) = loss else {
         return Ok((&provider.permits, request, true));
@@ -172,7 +172,7 @@ fn choose_ledger<'a>(
         .local_share
         .decide(policy, request, requested.local, &provider.ledger, loss)
     {
-        LossDecision::Reject(retry_in) => Err(store_lost(route, retry_in)),
+        LossDecision::Reject(retry_in) => Err(store_lost(subject, retry_in)),
         LossDecision::Ask {
             wanted: request,
             is_counted,
@@ -182,12 +182,12 @@ fn choose_ledger<'a>(
 
 /// Rejects a call at once if the provider is closed and waiting is not allowed.
 async fn reject_if_closed(
-    route: &Route,
+    subject: &Subject,
     policy: &CompiledPolicy,
     admission: &Admission,
     scopes: &Ledger,
 ) -> Result<(), Error> {
-    let provider = || route.provider.name.clone();
+    let provider = || subject.provider.name.clone();
     match *admission {
         Admission::Closed {
             why: BlockReason::CacheOnly,
@@ -196,7 +196,7 @@ async fn reject_if_closed(
         } => {
             return Err(Error::NotInCache {
                 provider: provider(),
-                entity: route.entity.clone(),
+                entity: subject.entity.clone(),
                 reason: Reason::CacheOnly,
                 retry_in: remaining,
             });
@@ -208,7 +208,7 @@ async fn reject_if_closed(
         } => {
             return Err(Error::Asleep {
                 provider: provider(),
-                status: Box::new(route.provider.status()),
+                status: Box::new(subject.provider.status()),
             });
         }
         Admission::Open
@@ -219,13 +219,13 @@ async fn reject_if_closed(
             ..
         } => {}
     }
-    let Some(scope) = policy.degrade_scope(route.entity.as_deref()) else {
+    let Some(scope) = policy.degrade_scope(subject.entity.as_deref()) else {
         return Ok(());
     };
     match scopes.peek_scope(scope).await {
         ScopeView::Closed { remaining } => Err(Error::NotInCache {
             provider: provider(),
-            entity: route.entity.clone(),
+            entity: subject.entity.clone(),
             reason: Reason::Degraded,
             retry_in: remaining,
         }),
@@ -262,25 +262,25 @@ enum TermKind {
 
 impl RequestedLimits {
     fn new(
-        route: &Route,
+        subject: &Subject,
         policy: &CompiledPolicy,
         credential: &Credential,
         local: &ThrottleRules,
         (seniority, edition): (u64, u64),
     ) -> (PermitRequest, RequestedLimits) {
-        let who = route.who(credential.fingerprint.as_deref());
-        route.provider.seen_entities.record(policy, who.entity);
+        let who = subject.who(credential.fingerprint.as_deref());
+        subject.provider.seen_entities.record(policy, who.entity);
         let mut requested = RequestedLimits {
             terms: SmallVec::new(),
             limits: 0,
             local: 0,
-            health: route.provider.health.scope(),
+            health: subject.provider.health.scope(),
             cooldown: policy.cooldown_scope(who.entity, who.key),
             share: policy.share_scope,
             carries: policy.carry_settles(
                 &who,
-                route.at_most_permille.is_some(),
-                &route.provider.ledger,
+                subject.at_most_permille.is_some(),
+                &subject.provider.ledger,
             ),
         };
         let mut terms = Terms::new();
@@ -291,17 +291,17 @@ impl RequestedLimits {
             }
         }
         requested.limits = terms.len();
-        if let Some(permille) = route.at_most_permille {
+        if let Some(permille) = subject.at_most_permille {
             requested.add_caller_shares(policy, &who, permille, &mut terms);
         }
-        requested.add_local(route, policy, local, &mut terms);
-        let demand = route.demand();
+        requested.add_local(subject, policy, local, &mut terms);
+        let demand = subject.demand();
         let request = PermitRequest {
             terms,
             scopes: requested.scopes(policy, who.entity),
             priority: demand.priority,
             caller: demand.caller,
-            patience: route.queue_patience(policy.provider.queue.timeout),
+            patience: subject.queue_patience(policy.provider.queue.timeout),
             evidence: Evidence::Report {
                 timeout: policy.provider.timeouts.first_byte,
                 late: policy.provider.late_arrival,
@@ -322,12 +322,12 @@ impl RequestedLimits {
     /// Adds the terms of this process. They come last.
     fn add_local(
         &mut self,
-        route: &Route,
+        subject: &Subject,
         policy: &CompiledPolicy,
         local: &ThrottleRules,
         terms: &mut Terms,
     ) {
-        for (rule, cell, name, reason) in local_limits(&route.provider, policy, local) {
+        for (rule, cell, name, reason) in local_limits(&subject.provider, policy, local) {
             if let Some(rule) = rule {
                 self.local += 1;
                 self.terms.push((cell, TermKind::Local(reason, name)));
@@ -386,14 +386,14 @@ impl RequestedLimits {
     /// Why there is no permit, as an error for the caller.
     fn to_error(
         &self,
-        route: &Route,
+        subject: &Subject,
         policy: &CompiledPolicy,
         denied: Denied,
         loss: Option<StoreLoss>,
     ) -> Error {
         let no_permit = |reason, limit, retry_in| Error::NoPermit {
-            provider: route.provider.name.clone(),
-            entity: route.entity.clone(),
+            provider: subject.provider.name.clone(),
+            entity: subject.entity.clone(),
             limit,
             reason,
             retry_in,
@@ -406,18 +406,18 @@ impl RequestedLimits {
                     no_permit(reason, limit, Some(retry_in))
                 }
                 Blocker::Scope(scope) if scope == self.health => Error::Asleep {
-                    provider: route.provider.name.clone(),
-                    status: Box::new(route.provider.status()),
+                    provider: subject.provider.name.clone(),
+                    status: Box::new(subject.provider.status()),
                 },
                 Blocker::Scope(scope) if Some(scope) == self.share => {
-                    store_lost(route, Some(retry_in))
+                    store_lost(subject, Some(retry_in))
                 }
                 Blocker::Scope(scope) if scope == self.cooldown => {
                     no_permit(Reason::Cooldown, None, Some(retry_in))
                 }
                 Blocker::Scope(_) => Error::NotInCache {
-                    provider: route.provider.name.clone(),
-                    entity: route.entity.clone(),
+                    provider: subject.provider.name.clone(),
+                    entity: subject.entity.clone(),
                     reason: Reason::Degraded,
                     retry_in: Some(retry_in),
                 },
@@ -425,18 +425,18 @@ impl RequestedLimits {
                 Blocker::Front => no_permit(Reason::Limit, None, Some(retry_in)),
             },
             Denied::TimedOut { .. } => Error::TooLate {
-                provider: route.provider.name.clone(),
+                provider: subject.provider.name.clone(),
                 at: Stage::Waiting,
             },
             Denied::Full => no_permit(Reason::QueueFull, None, Some(Span::from_secs(1))),
             // More than this node's share can ever hold.
-            Denied::Never(_) if loss.is_some() => store_lost(route, None),
+            Denied::Never(_) if loss.is_some() => store_lost(subject, None),
             Denied::Never(Never::TooCostly { term, .. }) => {
                 let (_, name) = self.term_name(policy, Some(term));
                 no_permit(Reason::TooCostly, name, None)
             }
             // Not reached for a recall: a recalled call asks again.
-            Denied::Lost | Denied::Recalled => store_lost(route, None),
+            Denied::Lost | Denied::Recalled => store_lost(subject, None),
             Denied::Closed => no_permit(Reason::ShuttingDown, None, None),
         }
     }
@@ -444,18 +444,18 @@ impl RequestedLimits {
     /// The caller's time in the queue is up. Does the call continue for others who have more time?
     fn continues_for_others(
         &self,
-        route: &Route,
+        subject: &Subject,
         policy: &CompiledPolicy,
         result: &Result<Permit, Denied>,
         until: Micros,
         loss: Option<StoreLoss>,
     ) -> bool {
-        let (Err(denied), Some(demand)) = (result, &route.shared_demand) else {
+        let (Err(denied), Some(demand)) = (result, &subject.shared_demand) else {
             return false;
         };
-        let error = || self.to_error(route, policy, *denied, loss);
+        let error = || self.to_error(subject, policy, *denied, loss);
         denied.is_timeout()
-            && !route.fallback
+            && !subject.fallback
             && demand.continues_after(until, policy.provider.queue.timeout, error)
     }
 
@@ -493,10 +493,10 @@ impl RequestedLimits {
 }
 
 /// The node has no share of this limit.
-fn no_share(route: &Route, limit: &str) -> Error {
+fn no_share(subject: &Subject, limit: &str) -> Error {
     Error::NoPermit {
-        provider: route.provider.name.clone(),
-        entity: route.entity.clone(),
+        provider: subject.provider.name.clone(),
+        entity: subject.entity.clone(),
         limit: Some(limit.to_owned()),
         reason: Reason::NoShare,
         retry_in: None,
@@ -524,10 +524,10 @@ fn local_limits<'a>(
 }
 
 /// The store is lost, and `on_store_loss` rejects the call.
-fn store_lost(route: &Route, retry_in: Option<Span>) -> Error {
+fn store_lost(subject: &Subject, retry_in: Option<Span>) -> Error {
     Error::NoPermit {
-        provider: route.provider.name.clone(),
-        entity: route.entity.clone(),
+        provider: subject.provider.name.clone(),
+        entity: subject.entity.clone(),
         limit: None,
         reason: Reason::StoreLost,
         retry_in,

@@ -24,8 +24,8 @@ pub(crate) async fn connect(
     route: &Route,
     policy: &CompiledPolicy,
 ) -> Result<ExpectedCall, AttemptError> {
-    let live = &route.provider;
-    let expected = live.pool.expect(&route.origin);
+    let live = &route.subject.provider;
+    let expected = live.pool.expect(&route.request.origin);
     let patience = timeout(route, policy);
     if matches!(live.health.view().admission, Admission::Open)
         && let Err(unreached) = expected.warm(policy.connections_max, patience).await
@@ -48,7 +48,10 @@ pub(crate) async fn connect(
 /// How long connecting may take.
 pub(crate) fn timeout(route: &Route, policy: &CompiledPolicy) -> Span {
     let most = policy.provider.timeouts.connect;
-    route.remaining().map_or(most, |left| left.min(most))
+    route
+        .subject
+        .remaining()
+        .map_or(most, |left| left.min(most))
 }
 
 /// What a failure to connect within `most` means for the call.
@@ -58,11 +61,11 @@ pub(crate) fn connect_failure(
     most: Span,
     unreached: ConnectError,
 ) -> AttemptError {
-    let provider = route.provider.name.clone();
+    let provider = route.subject.provider.name.clone();
     match unreached {
         // The caller's time, not the provider's: it says nothing about the provider.
         ConnectError::Fault(Fault::Timeout) if most < policy.provider.timeouts.connect => {
-            match route.remaining() {
+            match route.subject.remaining() {
                 // A follower has brought more time.
                 Some(left) if left > Span::ZERO => AttemptError::Again,
                 Some(_) | None => AttemptError::Stop(Error::TooLate {
@@ -84,13 +87,13 @@ pub(crate) fn connect_failure(
             }
         }
         ConnectError::Private => AttemptError::Stop(Error::NotAllowed {
-            host: route.origin.host.to_string(),
+            host: route.request.origin.host.to_string(),
             why: NotAllowed::Private,
         }),
         ConnectError::OwnAddress => AttemptError::Stop(Error::Loop { provider }),
         ConnectError::NoDescriptors => AttemptError::Stop(Error::NoPermit {
             provider,
-            entity: route.entity.clone(),
+            entity: route.subject.entity.clone(),
             limit: None,
             reason: Reason::NoDescriptors,
             retry_in: Some(NO_DESCRIPTOR_RETRY),

@@ -52,14 +52,19 @@ pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Cre
 /// Is one of our keys sent with the call?
 pub(crate) fn uses_own_key(route: &Route, policy: &CompiledPolicy) -> bool {
     let auth = &policy.provider.auth;
-    let has_own =
-        policy.key_count() > 0 && !matches!(auth.style, AuthStyle::None) && route.is_own_origin;
+    let has_own = policy.key_count() > 0
+        && !matches!(auth.style, AuthStyle::None)
+        && route.request.is_own_origin;
     has_own && (auth.replace || client_credential(route, policy).is_none())
 }
 
 fn client_credential(route: &Route, policy: &CompiledPolicy) -> Option<String> {
     let style = &policy.provider.auth.style;
-    find_client_credential(style, &route.headers, route.query.as_deref())
+    find_client_credential(
+        style,
+        &route.request.headers,
+        route.request.query.as_deref(),
+    )
 }
 
 /// The token of the key that is free first. If its login is rejected, the token of the next key.
@@ -108,7 +113,7 @@ pub(crate) async fn on_response(
         }
     };
     // The provider did not carry out a rejected call, so any method may be repeated.
-    if !has_next || !route.payload.is_resendable() {
+    if !has_next || !route.request.payload.is_resendable() {
         return Ok(response);
     }
     // On the heap: every call's future would otherwise grow by its size.
@@ -124,9 +129,9 @@ fn renews_token(
     response: &UpstreamResponse,
 ) -> bool {
     let is_refused = response.head.status.as_u16() == 401;
-    let now = route.provider.ledger.at();
+    let now = route.subject.provider.ledger.at();
     if retries.token_renewed {
-        held.on_retry_response(is_refused, now, route.provider.health.roll_dice());
+        held.on_retry_response(is_refused, now, route.subject.provider.health.roll_dice());
         return false;
     }
     retries.token_renewed = is_refused && held.rejected(now);
@@ -159,7 +164,7 @@ async fn switches_key(
     };
     let is_cooling = response.class == Class::Limited && policy.cools_per_key();
     if is_refused {
-        let provider = &route.provider.name;
+        let provider = &route.subject.provider.name;
         LogEvent::KeySuspended { provider, status }.emit();
         suspend_key(route, policy, fingerprint, response.retry_after);
     }
@@ -172,13 +177,14 @@ async fn switches_key(
 }
 
 fn suspend_key(route: &Route, policy: &CompiledPolicy, fingerprint: &str, reported: Option<Span>) {
-    let until = route.provider.ledger.at() + reported.unwrap_or(SUSPEND_FOR);
+    let until = route.subject.provider.ledger.at() + reported.unwrap_or(SUSPEND_FOR);
     let is_known = |known: &str| {
         policy
             .fingerprints()
             .any(|fingerprint| fingerprint == known)
     };
     route
+        .subject
         .provider
         .suspended_keys
         .suspend(fingerprint, until, is_known);
@@ -196,7 +202,7 @@ async fn best_key(route: &Route, policy: &CompiledPolicy) -> usize {
     if count < 2 {
         return 0;
     }
-    let turn = route.provider.next_key_index();
+    let turn = route.subject.provider.next_key_index();
     let mut best = None;
     for step in 0..count {
         let index = turn.wrapping_add(step) % count;
@@ -212,12 +218,12 @@ async fn best_key(route: &Route, policy: &CompiledPolicy) -> usize {
 
 async fn availability(route: &Route, policy: &CompiledPolicy, index: usize) -> KeyAvailability {
     let (live, fingerprint) = (
-        &route.provider,
+        &route.subject.provider,
         policy
             .key_fingerprint(index)
             .map(|fingerprint| &**fingerprint),
     );
-    let who = route.who(fingerprint);
+    let who = route.subject.who(fingerprint);
     let cells: Vec<_> = policy
         .limits
         .iter()
@@ -249,8 +255,8 @@ async fn cooldown_remaining(
     if !policy.cools_per_key() {
         return None;
     }
-    let scope = policy.cooldown_scope(route.entity.as_deref(), fingerprint);
-    match route.provider.ledger.peek_scope(scope).await {
+    let scope = policy.cooldown_scope(route.subject.entity.as_deref(), fingerprint);
+    match route.subject.provider.ledger.peek_scope(scope).await {
         ScopeView::Closed { remaining } => Some(remaining.unwrap_or(Span(u64::MAX))),
         ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
     }

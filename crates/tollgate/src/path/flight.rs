@@ -61,9 +61,9 @@ pub(crate) struct LeaderRole {
 
 /// Finds the role of a call.
 pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
-    let policy = route.provider.policy();
+    let policy = route.subject.provider.policy();
     let mode = identity::mode(route, &policy);
-    route.shared_demand = None;
+    route.subject.shared_demand = None;
     if !identity::can_share(route, mode) {
         if mode != Dedup::Off || !merge::may_lead(route) {
             return FlightRole::Alone;
@@ -81,7 +81,7 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
             match shard.get(&key) {
                 // A flight from before a write does not serve calls after it.
                 Some(FlightSlot::InFlight(flight)) if !is_outdated(route, flight) => flight.clone(),
-                Some(FlightSlot::Pass(until)) if *until > route.provider.ledger.at() => {
+                Some(FlightSlot::Pass(until)) if *until > route.subject.provider.ledger.at() => {
                     drop(shard);
                     return FlightRole::Unshared(PassEntry {
                         key,
@@ -101,8 +101,8 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
             }
         };
         if found.add_follower() {
-            found.demand.join(route.own_demand());
-            route.provider.savings.on_joined();
+            found.demand.join(route.subject.own_demand());
+            route.subject.provider.savings.on_joined();
             return FlightRole::Follower(Follower {
                 flight: found,
                 is_over: false,
@@ -116,9 +116,10 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
 
 fn is_outdated(route: &Route, flight: &Flight) -> bool {
     route
+        .subject
         .provider
         .writes
-        .changed_since(&route.path, flight.started)
+        .changed_since(&route.request.path, flight.started)
 }
 
 fn new_flight(key: FlightKey, mode: Dedup, route: &Route, policy: &CompiledPolicy) -> Flight {
@@ -126,22 +127,22 @@ fn new_flight(key: FlightKey, mode: Dedup, route: &Route, policy: &CompiledPolic
     let idle = policy.provider.timeouts.idle;
     Flight {
         // Its bytes leave after this, whenever its call arrived.
-        started: route.provider.ledger.at(),
-        ..Flight::of(key, mode, identity, idle, route.own_demand())
+        started: route.subject.provider.ledger.at(),
+        ..Flight::of(key, mode, identity, idle, route.subject.own_demand())
     }
 }
 
 fn into_leader(flight: Arc<Flight>, flights: &Flights, route: &mut Route) -> FlightRole {
-    route.shared_demand = Some(flight.demand.clone());
-    if route.provider.policy().provider.merge != Merge::Off {
-        route.merging.flight = Some(flight.clone());
+    route.subject.shared_demand = Some(flight.demand.clone());
+    if route.subject.provider.policy().provider.merge != Merge::Off {
+        route.flight.merging.flight = Some(flight.clone());
     }
     FlightRole::Leader(LeaderRole {
         flight,
         table: flights.table.clone(),
-        remaining: route.own_remaining(),
-        deadline: route.own_demand().overall_deadline(),
-        provider: route.provider.clone(),
+        remaining: route.subject.own_remaining(),
+        deadline: route.subject.own_demand().overall_deadline(),
+        provider: route.subject.provider.clone(),
     })
 }
 
@@ -269,8 +270,8 @@ impl Drop for Leader {
 pub(crate) async fn follow(mut follower: Follower, route: &mut Route) -> Option<CallOutcome> {
     let flight = follower.flight.clone();
     let result = match wait_as_if_alone(
-        route,
-        route.own_demand(),
+        &route.subject,
+        route.subject.own_demand(),
         &flight.demand,
         flight.round.finished(),
     )
@@ -279,19 +280,19 @@ pub(crate) async fn follow(mut follower: Follower, route: &mut Route) -> Option<
         Ok(result) => result,
         Err(late) => return Some(CallOutcome::from_error(late)),
     };
-    let user_agent = flights::user_agent(&route.headers);
+    let user_agent = flights::user_agent(&route.request.headers);
     match result {
         FlightResult::Shared(shared) => {
             let fits = !flight.identity.varies_for(&shared.head, &user_agent);
             follower.is_over = fits;
             let reply = if fits { shared.to_reply() } else { None };
-            route.sharing.is_alone = reply.is_none();
-            route.provider.savings.on_shared(reply.is_some());
+            route.flight.is_alone = reply.is_none();
+            route.subject.provider.savings.on_shared(reply.is_some());
             reply.map(CallOutcome::from_reply)
         }
         FlightResult::Failed(failed) => {
-            route.sharing.failed_flights += 1;
-            if route.sharing.failed_flights <= failed_flights_max(route) {
+            route.flight.failed_flights += 1;
+            if route.flight.failed_flights <= failed_flights_max(&route.subject) {
                 return None; // a follower leads next
             }
             match &*failed {
@@ -308,7 +309,7 @@ pub(crate) async fn follow(mut follower: Follower, route: &mut Route) -> Option<
             let mut unclaimed = unclaimed.lock();
             let reply =
                 unclaimed.take_if(|reply| !flight.identity.varies_for(&reply.head, &user_agent));
-            route.sharing.is_alone = true;
+            route.flight.is_alone = true;
             reply.map(CallOutcome::from_reply)
         }
         FlightResult::Lost => None,

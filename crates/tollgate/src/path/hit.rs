@@ -77,6 +77,7 @@ impl RememberedRequest {
         registry.is_current(&self.config_version)
             && self
                 .route
+                .subject
                 .provider
                 .is_current_policy(|policy| self.key.is_for(policy))
     }
@@ -86,7 +87,7 @@ impl RememberedRequest {
     pub fn hit(&self, registry: &ProviderRegistry) -> Option<Hit> {
         let (object, now) = self.key.in_memory(registry, &self.route)?;
         Some(Hit {
-            provider: self.route.provider.clone(),
+            provider: self.route.subject.provider.clone(),
             age: object.freshness.age(now),
             object,
         })

@@ -75,6 +75,7 @@ pub(crate) async fn learn(
         0 => body_stream.read_available().await,
         most => {
             let left = route
+                .subject
                 .remaining()
                 .map_or(READ_WAIT, |left| left.min(READ_WAIT));
             body_stream.read(most, left).await
@@ -113,11 +114,11 @@ pub(crate) async fn learn(
 /// Logs that the scope of a limited call cools down.
 fn emit_cooldown(route: &Route, cooldown: Span, retry_after: Option<Span>) {
     LogEvent::Cooldown {
-        provider: &route.provider.name,
-        entity: route.entity.as_deref(),
+        provider: &route.subject.provider.name,
+        entity: route.subject.entity.as_deref(),
         duration: cooldown,
         retry_after,
-        status: &route.provider.status(),
+        status: &route.subject.provider.status(),
     }
     .emit();
 }
@@ -178,7 +179,10 @@ fn has_content_type(head: &Parts, word: &[u8]) -> bool {
 
 /// Reads the real cost of the call, where the provider file says that the response reports it.
 fn cost_reader(route: &Route, policy: &CompiledPolicy, head: &Parts) -> Option<CostReader> {
-    let wanted = policy.true_costs(route.priority(), route.at_most_permille.is_some());
+    let wanted = policy.true_costs(
+        route.subject.joint_priority(),
+        route.subject.at_most_permille.is_some(),
+    );
     if wanted.is_empty() || head.status.as_u16() >= 400 {
         return None;
     }
@@ -207,7 +211,11 @@ fn read_feedback(route: &Route, policy: &CompiledPolicy, head: &Parts, body: &[u
         headers: &headers,
         body,
     };
-    feedback::read(&response, &policy.dialect, route.provider.ledger.wall())
+    feedback::read(
+        &response,
+        &policy.dialect,
+        route.subject.provider.ledger.wall(),
+    )
 }
 
 /// Classifies a response (A11). The dialect's verdict on a limit overrides the status. An unpaid
@@ -229,11 +237,11 @@ fn update_degrade(
     credential: &Credential,
     feedback: &Feedback,
 ) {
-    let entity = route.entity.as_deref();
+    let entity = route.subject.entity.as_deref();
     let (Some(settings), Some(scope)) = (&policy.degrade, policy.degrade_scope(entity)) else {
         return;
     };
-    let who = route.who(credential.fingerprint.as_deref());
+    let who = route.subject.who(credential.fingerprint.as_deref());
     let limits = policy
         .limits
         .iter()
@@ -246,25 +254,29 @@ fn update_degrade(
         remaining,
         reset_after: feedback
             .reset_at
-            .map(|reset| reset.since(route.provider.ledger.wall())),
+            .map(|reset| reset.since(route.subject.provider.ledger.wall())),
     });
-    let (health, settings) = (route.provider.health.clone(), *settings);
+    let (health, settings) = (route.subject.provider.health.clone(), *settings);
     // The response does not wait for it.
-    route.provider.ledger.peek_then(cells, move |views| {
-        let tightest = views
-            .iter()
-            .zip(periods)
-            .min_by_key(|(view, _)| view.remaining);
-        if let Some((view, period)) = tightest {
-            let ours = LocalQuota {
-                remaining: view.remaining,
-                limit: view.limit,
-                full_after: view.reset_after,
-                period,
-            };
-            health.on_remaining(&settings, scope, theirs, ours);
-        }
-    });
+    route
+        .subject
+        .provider
+        .ledger
+        .peek_then(cells, move |views| {
+            let tightest = views
+                .iter()
+                .zip(periods)
+                .min_by_key(|(view, _)| view.remaining);
+            if let Some((view, period)) = tightest {
+                let ours = LocalQuota {
+                    remaining: view.remaining,
+                    limit: view.limit,
+                    full_after: view.reset_after,
+                    period,
+                };
+                health.on_remaining(&settings, scope, theirs, ours);
+            }
+        });
 }
 
 /// Matches the windows that the provider reports with our limits.

@@ -167,9 +167,9 @@ async fn attempt(
     credential: &Credential,
     retries: &mut RetryState,
 ) -> Result<UpstreamResponse, AttemptError> {
-    let policy = route.provider.policy();
+    let policy = route.subject.provider.policy();
     let expected = connect::connect(route, &policy).await?;
-    let granted = acquire::permit(route, credential, retries).await?;
+    let granted = acquire::permit(&route.subject, credential, retries).await?;
     let sent = send::send(route, &policy, credential, granted, expected, retries).await?;
     Ok(learn::learn(route, &policy, credential, sent).await)
 }

@@ -108,19 +108,24 @@ impl RetryState {
                 (Class::of_fault(*fault), *sent, *probe, None)
             }
         };
-        if !class.is_failure() || route.fallback {
+        if !class.is_failure() || route.subject.fallback {
             return RetryState::stop(route, attempt);
         }
         let failed = FailedAttempt {
-            priority: route.priority(),
+            priority: route.subject.joint_priority(),
             used: self.retries_used,
             class,
             retry_after,
             safety: safety(route, sent),
             probe,
-            time_remaining: route.remaining(),
+            time_remaining: route.subject.remaining(),
         };
-        match route.provider.health.decide_retry(&policy.retry, &failed) {
+        match route
+            .subject
+            .provider
+            .health
+            .decide_retry(&policy.retry, &failed)
+        {
             Decision::Again { after, counts } => {
                 self.retries_used += u32::from(counts);
                 NextStep::Again(after, attempt.ok())
@@ -130,17 +135,19 @@ impl RetryState {
     }
 
     fn stop(route: &Route, attempt: Result<UpstreamResponse, AttemptError>) -> NextStep {
-        let provider = || route.provider.name.clone();
+        let provider = || route.subject.provider.name.clone();
         NextStep::Done(attempt.map_err(|ended| match ended {
             AttemptError::Stop(error) => error,
             AttemptError::Again | AttemptError::OtherKey => Error::NoResponse {
                 provider: provider(),
                 fault: Fault::Reset,
             },
-            AttemptError::Fault { .. } if route.remaining() == Some(Span::ZERO) => Error::TooLate {
-                provider: provider(),
-                at: Stage::Upstream,
-            },
+            AttemptError::Fault { .. } if route.subject.remaining() == Some(Span::ZERO) => {
+                Error::TooLate {
+                    provider: provider(),
+                    at: Stage::Upstream,
+                }
+            }
             AttemptError::Fault { fault, .. } => Error::NoResponse {
                 provider: provider(),
                 fault,
@@ -151,11 +158,11 @@ impl RetryState {
 
 /// May it be repeated? A body that is gone cannot.
 fn safety(route: &Route, sent: bool) -> Safety {
-    if !route.payload.is_resendable() {
+    if !route.request.payload.is_resendable() {
         return Safety::MayHaveActed;
     }
-    let has_key = route.headers.contains_key("idempotency-key");
-    Safety::of(route.method.as_str(), has_key, sent)
+    let has_key = route.request.headers.contains_key("idempotency-key");
+    Safety::of(route.request.method.as_str(), has_key, sent)
 }
 
 /// Waits until the next attempt. Meanwhile the rest of an unwanted response is read, so that its

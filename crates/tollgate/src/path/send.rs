@@ -86,7 +86,7 @@ pub(crate) async fn send(
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 conn.upgraded = Some(hyper::upgrade::on(&mut response));
             }
-            if conn.upgraded.is_some() && !is_upgrade(&route.headers) {
+            if conn.upgraded.is_some() && !is_upgrade(&route.request.headers) {
                 // The caller did not ask for an upgrade, so it cannot handle the new protocol.
                 return Err(attempt_failed(route, attempt_guard, Fault::Reset));
             }
@@ -102,7 +102,7 @@ pub(crate) async fn send(
             Some(request) => {
                 permit.unsent();
                 retries.made -= 1;
-                route.payload.restore(request.into_body());
+                route.request.payload.restore(request.into_body());
                 Err(AttemptError::Again)
             }
             None => Err(no_response(
@@ -113,7 +113,7 @@ pub(crate) async fn send(
             )),
         },
         // The caller's time, not the provider's: it says nothing about the provider.
-        Err(_) if route.remaining() == Some(Span::ZERO) => Err(too_late(route)),
+        Err(_) if route.subject.remaining() == Some(Span::ZERO) => Err(too_late(route)),
         Err(_) => Err(no_response(
             route,
             attempt_guard,
@@ -125,7 +125,7 @@ pub(crate) async fn send(
 
 fn too_late(route: &Route) -> AttemptError {
     AttemptError::Stop(Error::TooLate {
-        provider: route.provider.name.clone(),
+        provider: route.subject.provider.name.clone(),
         at: Stage::Upstream,
     })
 }
@@ -150,7 +150,7 @@ fn no_response(
 
 /// Is the permit too old to send under?
 fn is_stale(route: &Route, permit: &Permit) -> bool {
-    let (provider, age) = (&route.provider.name, permit.age());
+    let (provider, age) = (&route.subject.provider.name, permit.age());
     let is_stale = age > PERMIT_AGE_MAX;
     if is_stale {
         LogEvent::StalePermit { provider, age }.emit();
@@ -160,7 +160,7 @@ fn is_stale(route: &Route, permit: &Permit) -> bool {
 
 /// Bytes have left, and no response arrived.
 fn attempt_failed(route: &Route, attempt_guard: AttemptGuard, fault: Fault) -> AttemptError {
-    let provider = &route.provider.name;
+    let provider = &route.subject.provider.name;
     LogEvent::AttemptFailed { provider, fault }.emit();
     let probe = attempt_guard.probe;
     attempt_guard.failed(fault);
@@ -200,13 +200,16 @@ async fn wait_for_head<T>(
     let gone = || upload.map(Upload::pieces);
     let (mut seen, mut rest) = (gone(), most);
     loop {
-        let patience = route.remaining().map_or(rest, |left| left.min(rest));
+        let patience = route
+            .subject
+            .remaining()
+            .map_or(rest, |left| left.min(rest));
         match within(Some(patience), response.as_mut()).await {
             Ok(response) => return Ok(response),
             Err(late) => {
                 let sent = gone();
                 rest = if sent == seen { rest - patience } else { most };
-                if rest == Span::ZERO || route.remaining() == Some(Span::ZERO) {
+                if rest == Span::ZERO || route.subject.remaining() == Some(Span::ZERO) {
                     return Err(late);
                 }
                 seen = sent;
@@ -223,7 +226,7 @@ fn build_request(
     host: Option<&HeaderValue>,
 ) -> Result<Request<Outgoing>, Error> {
     failpoint::reached("granted");
-    let mut headers = route.headers.clone();
+    let mut headers = route.request.headers.clone();
     let (path, mut query, is_merged) = merge::target(route);
     if is_merged {
         headers.remove(ACCEPT_ENCODING); // its parts are extracted from plain text
@@ -252,10 +255,10 @@ fn build_request(
     }
     let host = host.ok_or(Error::Malformed("the host name is not valid"))?;
     headers.insert(HOST, host.clone());
-    if !route.origin.tls {
-        headers.append(VIA, route.provider.via.header_value().clone());
+    if !route.request.origin.tls {
+        headers.append(VIA, route.subject.provider.via.header_value().clone());
     }
-    if matches!(route.payload, Payload::Whole(_)) {
+    if matches!(route.request.payload, Payload::Whole(_)) {
         headers.remove(CONTENT_LENGTH);
     }
     let mut target = path;
@@ -264,8 +267,8 @@ fn build_request(
         target.push('?');
         target.push_str(query);
     }
-    let mut request = Request::new(route.payload.outgoing());
-    *request.method_mut() = route.method.clone();
+    let mut request = Request::new(route.request.payload.outgoing());
+    *request.method_mut() = route.request.method.clone();
     *request.uri_mut() = PathAndQuery::from_maybe_shared(Bytes::from(target))
         .map_err(|_| Error::Malformed("the path and query are not a valid request target"))?
         .into();
@@ -277,7 +280,7 @@ fn build_request(
 /// sent only to the provider's own origin, except those that are never keys.
 fn add_defaults(route: &Route, policy: &CompiledPolicy, headers: &mut HeaderMap) {
     for (name, value) in &policy.provider.headers {
-        if (route.is_own_origin || is_keyless_header(name))
+        if (route.request.is_own_origin || is_keyless_header(name))
             && let Ok(name) = HeaderName::try_from(name)
             && let Ok(value) = secret_value("", value.expose())
             && !headers.contains_key(&name)

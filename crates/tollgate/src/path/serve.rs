@@ -103,8 +103,8 @@ pub(super) fn from_cache(
         why.source()
     };
     LogEvent::FromCache {
-        id: &route.options.id,
-        provider: &route.provider.name,
+        id: &route.subject.id,
+        provider: &route.subject.provider.name,
         source: source.as_str(),
         age,
         why: why.as_str(),
@@ -123,7 +123,7 @@ pub(super) fn from_cache(
         head.status = StatusCode::NOT_MODIFIED;
         head.headers.remove(CONTENT_LENGTH);
         body = Bytes::new();
-    } else if route.method == Method::HEAD {
+    } else if route.request.method == Method::HEAD {
         body = Bytes::new();
     } else if object.status == StatusCode::OK {
         body = apply_range(&mut head, body, client, now);
@@ -131,7 +131,11 @@ pub(super) fn from_cache(
     let why = if is_fresh { ServeReason::Fresh } else { why };
     head.headers.append(CACHE_STATUS, why.status());
     let is_unchanged = matches!(why, ServeReason::Revalidated | ServeReason::Unchanged);
-    route.provider.savings.on_cached(source, is_unchanged);
+    route
+        .subject
+        .provider
+        .savings
+        .on_cached(source, is_unchanged);
     // Identical calls at the same time may share it, unless each must ask the provider.
     let is_for_others = match why {
         ServeReason::Revalidated => is_reusable(&object.freshness, now),
@@ -229,8 +233,8 @@ pub(super) fn refresh(route: &Route, request: &CacheRequest, object: Arc<CachedR
         return;
     };
     let mut route = route.for_refresh();
-    route.refresh = Some(turn.refresh());
-    super::cache::add_validators(&mut route.headers, &object);
+    route.flight.refresh = Some(turn.refresh());
+    super::cache::add_validators(&mut route.request.headers, &object);
     let mut client = request.client_headers.clone();
     for name in [RANGE, IF_RANGE] {
         client.remove(name);

@@ -56,13 +56,13 @@ pub(crate) fn store(
         (Err(error), _) => Err(error),
         (Ok(response), Some(old))
             if response.head.status == StatusCode::NOT_MODIFIED
-                && request.may_validate(&route.method) =>
+                && request.may_validate(&route.request.method) =>
         {
             Ok(revalidate(route, &request, &old, response))
         }
         (Ok(response), Some(old)) if request.fallback && response.class.is_failure() => {
             tokio::spawn(retry::discard(response));
-            let now = route.provider.ledger.wall();
+            let now = route.subject.provider.ledger.wall();
             let client = &request.client_headers;
             Ok(serve::from_cache(
                 route,
@@ -112,7 +112,7 @@ fn serve_stale(
         Error::NoPermit { .. } | Error::Asleep { .. } => (ServeReason::Waiting, false),
         _ => (ServeReason::Failing, false),
     };
-    let now = route.provider.ledger.wall();
+    let now = route.subject.provider.ledger.wall();
     let reply = serve::from_cache(route, &old, &request.client_headers, now, why, degraded);
     if matches!(error, Error::NoPermit { .. }) && !request.is_background {
         serve::refresh(route, request, old);
@@ -130,8 +130,8 @@ pub(crate) fn retries_unconditionally(
     let (Some(request), Ok(response)) = (pending.0.as_deref_mut(), done) else {
         return false;
     };
-    let is_about_ours =
-        response.head.status == StatusCode::NOT_MODIFIED && request.may_validate(&route.method);
+    let is_about_ours = response.head.status == StatusCode::NOT_MODIFIED
+        && request.may_validate(&route.request.method);
     let differs = |old: &mut Arc<CachedResponse>| {
         is_other_representation(
             &HeaderView(&old.headers),
@@ -142,9 +142,9 @@ pub(crate) fn retries_unconditionally(
         return false;
     };
     request.cache.remove(&request.key, &old, old.stored);
-    (request.fallback, route.fallback) = (false, false);
+    (request.fallback, route.subject.fallback) = (false, false);
     for name in [IF_NONE_MATCH, IF_MODIFIED_SINCE] {
-        route.headers.remove(name);
+        route.request.headers.remove(name);
     }
     true
 }
@@ -176,12 +176,12 @@ fn revalidate(
     old: &CachedResponse,
     response: UpstreamResponse,
 ) -> Reply {
-    let policy = route.provider.policy();
-    let now = route.provider.ledger.now();
+    let policy = route.subject.provider.policy();
+    let now = route.subject.provider.ledger.now();
     let (sent, now) = (sent_at(request, &response, now), now.wall);
     let mut object = updated_by_304(old, &response.head.headers, now);
     tokio::spawn(retry::discard(response));
-    let rule = policy.cache.rule(route.entity.as_deref());
+    let rule = policy.cache.rule(route.subject.entity.as_deref());
     let chosen = match rule.lifetime.range() {
         Some(range) if policy.cache.adaptive => {
             fresh::adapted(old.freshness.lifetime, ContentChange::Unchanged, range)
@@ -247,10 +247,10 @@ fn pass_on(
         }
         return to_reply(response);
     }
-    if route.method != Method::GET || status == StatusCode::NOT_MODIFIED {
+    if route.request.method != Method::GET || status == StatusCode::NOT_MODIFIED {
         return to_reply(response);
     }
-    let now = route.provider.ledger.now();
+    let now = route.subject.provider.ledger.now();
     let (sent, now) = (sent_at(request, &response, now), now.wall);
     if let Some(old) = &old
         && is_gone(status)
@@ -260,7 +260,7 @@ fn pass_on(
         request.cache.remove(&request.key, old, sent - Span(1));
     }
     if !request.is_background {
-        route.provider.savings.on_miss();
+        route.subject.provider.savings.on_miss();
     }
     let has_old = old.is_some();
     let recorder = record(route, request, old, &response, (sent, now));
@@ -294,8 +294,8 @@ fn record(
     response: &UpstreamResponse,
     (sent, now): (Wall, Wall),
 ) -> Result<Box<Recorder>, NotStored> {
-    let policy = route.provider.policy();
-    let rule = policy.cache.rule(route.entity.as_deref());
+    let policy = route.subject.provider.policy();
+    let rule = policy.cache.rule(route.subject.entity.as_deref());
     let (status, headers) = (response.head.status, &response.head.headers);
     if is_limited(response) {
         return Err(NotStored::Limited);
@@ -339,14 +339,14 @@ fn record(
         status,
         headers,
         body: Bytes::new(),
-        provider: route.provider.name.clone(),
-        entity: route.entity.clone(),
+        provider: route.subject.provider.name.clone(),
+        entity: route.subject.entity.clone(),
         wire_form: WireForm::default(),
     };
     let adapts = policy.cache.adaptive && rule.mode == FreshnessMode::Ttl && !is_gone(status);
     Ok(Box::new(Recorder {
-        provider: route.provider.clone(),
-        id: route.options.id.clone(),
+        provider: route.subject.provider.clone(),
+        id: route.subject.id.clone(),
         cache: request.cache.clone(),
         key: request.key,
         purges: request.purges,
@@ -408,7 +408,7 @@ fn cacheability(
     chosen: Span,
     (sent, now): (Wall, Wall),
 ) -> Result<Freshness, NotStored> {
-    let rule = policy.cache.rule(route.entity.as_deref());
+    let rule = policy.cache.rule(route.subject.entity.as_deref());
     let facts = Facts {
         status: status.as_u16(),
         headers: &HeaderView(headers),
@@ -443,7 +443,7 @@ fn date_header(now: Wall) -> HeaderValue {
 
 /// Invalidates what a write changes: its own URL and the ones that it links to, on the same origin.
 fn invalidate(route: &Route, request: &CacheRequest, headers: &HeaderMap) {
-    let now = route.provider.ledger.wall();
+    let now = route.subject.provider.ledger.wall();
     request
         .cache
         .invalidate(Some(&request.key), request.url, now);
@@ -459,7 +459,7 @@ fn invalidate(route: &Route, request: &CacheRequest, headers: &HeaderMap) {
 
 /// Reports that a response is not stored and why, in the log and in `Cache-Status` (RFC 9211).
 fn not_stored(route: &Route, why: NotStored) -> HeaderValue {
-    emit_not_stored(&route.provider, &route.options.id, why);
+    emit_not_stored(&route.subject.provider, &route.subject.id, why);
     let word = why.as_str();
     let status = HeaderValue::try_from(format!("tollgate; fwd=miss; detail={word}"));
     status.unwrap_or_else(|_| HeaderValue::from_static("tollgate; fwd=miss"))

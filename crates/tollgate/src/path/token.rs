@@ -25,7 +25,7 @@ pub(crate) async fn acquire(
     policy: &CompiledPolicy,
     account: &Arc<Account>,
 ) -> Result<HeldToken, Error> {
-    let live = &route.provider;
+    let live = &route.subject.provider;
     let slot = live.tokens.slot(&policy.accounts, account);
     let mut failures = 0;
     loop {
@@ -44,8 +44,8 @@ pub(crate) async fn acquire(
             TokenStatus::Wait => None,
             TokenStatus::BackOff(remaining, error) => {
                 failures += 1;
-                let is_tired = failures > policy.retry.retries.of(route.options.priority);
-                let is_late = remaining > route.patience(policy.provider.queue.timeout);
+                let is_tired = failures > policy.retry.retries.of(route.subject.priority);
+                let is_late = remaining > route.subject.patience(policy.provider.queue.timeout);
                 if is_tired || is_late || !is_temporary(&error) {
                     return Err(with_retry_in(error, remaining));
                 }
@@ -58,7 +58,7 @@ pub(crate) async fn acquire(
                 () = timer::sleep(pause) => {}
             }
         };
-        let patience = route.patience(policy.provider.queue.timeout);
+        let patience = route.subject.patience(policy.provider.queue.timeout);
         within(Some(patience), changed)
             .await
             .map_err(|_| Error::TooLate {
