@@ -29,5 +29,6 @@ pub mod path;
 pub mod guard;
 
 pub use error::Error;
+pub use path::decide;
 pub use permits::{LimitReport, Permit};
 pub use providers::{Options, ProviderRegistry};

@@ -34,6 +34,7 @@ mod store; // may the response be cached?
 mod scrub; //   removes keys and short-lived headers before storing
 mod link_target; //   which cached responses a link refers to
 mod rates; // the rate limits reported in response headers
+pub mod decide; // permit and learn without a request
 pub use crate::reply::{Reply, Source};
 pub use hit::{Hit, RememberedRequest};
 pub use outcome::CallTrace;
@@ -162,8 +163,8 @@ async fn execute(mut route: Route, mut pending: PendingStore) -> CallOutcome {
         is_failure: has_failed && !result.as_ref().is_ok_and(has_another),
         result,
         attempts: retries.made,
-        waited: retries.waited,
-        rates: retries.rates,
+        waited: retries.permits.waited,
+        rates: retries.permits.rates,
     }
 }
 
@@ -193,9 +194,9 @@ async fn attempt(
 ) -> Result<UpstreamResponse, AttemptError> {
     let key = credential::choose(route, policy).await?; // which key or token
     let expected = connect::connect(route, policy).await?; // before the permit: failing is free
-    let granted = acquire::permit(&route.subject, &key, retries).await?; // health and all limits at once
+    let granted = acquire::permit(&route.subject, key.fingerprint(), &mut retries.permits).await?; // health and all limits at once
     let sent = send::send(route, policy, &key, granted, expected, retries).await?; // bytes leave
-    let response = learn::learn(route, policy, &key, sent).await; // what does the response say?
+    let response = learn::learn(&route.subject, policy, key.fingerprint(), sent).await; // what does the response say?
     credential::on_response(route, policy, &key, retries, response).await // suspends a rejected key
 }
 
@@ -206,7 +207,7 @@ fn emit_completed(route: &Route, retries: &RetryState, done: &Result<UpstreamRes
             provider: &route.subject.provider.name,
             status: response.head.status.as_u16(),
             attempts: retries.made,
-            waited: retries.waited,
+            waited: retries.permits.waited,
             priority: route.subject.priority,
         }
         .emit();

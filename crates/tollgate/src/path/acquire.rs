@@ -24,9 +24,7 @@ use tollgate_ledger::{Ledger, StoreLoss};
 
 use super::attempt_guard::AttemptGuard;
 use super::rates::Rates;
-use super::retry::RetryState;
 use super::subject::Subject;
-use crate::credentials::Credential;
 use crate::error::{Reason, Stage};
 use crate::permits::{Denied, PermitRequest, Permits};
 use crate::providers::{
@@ -41,16 +39,29 @@ pub(crate) struct Grant {
     pub(crate) attempt_guard: AttemptGuard,
 }
 
-/// Waits for a permit for one attempt.
+/// What the permits of one call have cost it so far.
+#[derive(Debug, Default)]
+pub(crate) struct PermitHistory {
+    /// Time spent waiting.
+    pub(crate) waited: Span,
+    /// What remained of each limit at the last decision.
+    pub(crate) rates: Rates,
+    /// The call's position in the order of arrival, the same for all its attempts.
+    seniority: Option<u64>,
+}
+
+/// Waits for a permit for one attempt with the key of this fingerprint.
 pub(crate) async fn permit(
     subject: &Subject,
-    credential: &Credential,
-    retries: &mut RetryState,
+    key: Option<&str>,
+    history: &mut PermitHistory,
 ) -> Result<Grant, Error> {
     let provider = &subject.provider;
     provider.health.sync_once().await;
     let mut began = None;
-    let seniority = retries.seniority(|| provider.permits.new_seniority());
+    let seniority = *history
+        .seniority
+        .get_or_insert_with(|| provider.permits.new_seniority());
     let mut changes = provider.health.changes();
     let mut reported_loss = None;
     let cancel_return = || provider.permits.cancel_return(seniority);
@@ -60,13 +71,8 @@ pub(crate) async fn permit(
         let policy = provider.policy();
         let view = provider.health.view();
         let began = *began.get_or_insert(view.at);
-        let (request, requested) = RequestedLimits::new(
-            subject,
-            &policy,
-            credential,
-            &view.throttle,
-            (seniority, edition),
-        );
+        let (request, requested) =
+            RequestedLimits::new(subject, &policy, key, &view.throttle, (seniority, edition));
         let priority = request.priority; // as requested: it may be raised meanwhile
         let until = subject.queue_deadline(policy.provider.queue.timeout);
         let loss = provider.ledger.loss().or(reported_loss.take());
@@ -94,12 +100,12 @@ pub(crate) async fn permit(
         let decided = result
             .as_ref()
             .map_or_else(|_| provider.ledger.at(), Permit::granted);
-        retries.waited = retries.waited + decided.since(began);
+        history.waited = history.waited + decided.since(began);
         let permit = result.map_err(|denied| {
-            retries.rates = Rates::rejected(&policy, priority, requested.exhausted_limit(denied));
+            history.rates = Rates::rejected(&policy, priority, requested.exhausted_limit(denied));
             requested.to_error(subject, &policy, denied, loss)
         })?;
-        retries.rates = Rates::granted(&policy, priority, permit.marks());
+        history.rates = Rates::granted(&policy, priority, permit.marks());
         if !is_counted {
             provider.local_share.record_uncounted();
         }
@@ -264,11 +270,11 @@ impl RequestedLimits {
     fn new(
         subject: &Subject,
         policy: &CompiledPolicy,
-        credential: &Credential,
+        key: Option<&str>,
         local: &ThrottleRules,
         (seniority, edition): (u64, u64),
     ) -> (PermitRequest, RequestedLimits) {
-        let who = subject.who(credential.fingerprint.as_deref());
+        let who = subject.who(key);
         subject.provider.seen_entities.record(policy, who.entity);
         let mut requested = RequestedLimits {
             terms: SmallVec::new(),

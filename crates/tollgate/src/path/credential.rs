@@ -78,7 +78,7 @@ async fn with_token(route: &Route, policy: &CompiledPolicy) -> Result<Credential
             ));
         };
         remaining = remaining.saturating_sub(1);
-        match token::acquire(route, policy, account).await {
+        match token::acquire(&route.subject, policy, account).await {
             Ok(held) => {
                 return Ok(Credential {
                     source: CredentialSource::Token(held),

@@ -169,9 +169,14 @@ async fn attempt(
 ) -> Result<UpstreamResponse, AttemptError> {
     let policy = route.subject.provider.policy();
     let expected = connect::connect(route, &policy).await?;
-    let granted = acquire::permit(&route.subject, credential, retries).await?;
+    let granted = acquire::permit(
+        &route.subject,
+        credential.fingerprint(),
+        &mut retries.permits,
+    )
+    .await?;
     let sent = send::send(route, &policy, credential, granted, expected, retries).await?;
-    Ok(learn::learn(route, &policy, credential, sent).await)
+    Ok(learn::learn(&route.subject, &policy, credential.fingerprint(), sent).await)
 }
 
 async fn read_response(

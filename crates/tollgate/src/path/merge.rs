@@ -31,8 +31,7 @@ use super::subject::wait_as_if_alone;
 use crate::body::{OBJECT_MAX, ReplyBody};
 use crate::error::Stage;
 use crate::flights::{
-    self, GroupEnd, MergeFollower, MergeGroup, MergeLeader, SharedDemand,
-    WHOLE_BODY_HEADERS,
+    self, GroupEnd, MergeFollower, MergeGroup, MergeLeader, SharedDemand, WHOLE_BODY_HEADERS,
 };
 use crate::headers::CONDITIONS;
 use crate::single_flight::Role;

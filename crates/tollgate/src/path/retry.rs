@@ -9,8 +9,8 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::retry::{Decision, FailedAttempt, Safety};
 use tollgate_core::time::Span;
 
+use super::acquire::PermitHistory;
 use super::learn::UpstreamResponse;
-use super::rates::Rates;
 use super::route::Route;
 use crate::error::Stage;
 use crate::providers::CompiledPolicy;
@@ -28,10 +28,8 @@ const DISCARD_MAX: Span = Span::from_secs(1);
 pub(crate) struct RetryState {
     /// Attempts whose bytes may have left.
     pub(crate) made: u32,
-    /// Time spent waiting for permits.
-    pub(crate) waited: Span,
-    /// What remained of each limit at the last decision.
-    pub(crate) rates: Rates,
+    /// What its permits have cost.
+    pub(crate) permits: PermitHistory,
     /// Retries used.
     retries_used: u32,
     /// Repetitions that cost nothing.
@@ -40,8 +38,6 @@ pub(crate) struct RetryState {
     pub(crate) token_renewed: bool,
     /// How often the call was repeated with another key.
     pub(crate) key_switches: usize,
-    /// The call's position in the order of arrival.
-    seniority: Option<u64>,
 }
 
 /// An attempt without a response.
@@ -80,11 +76,6 @@ pub(crate) enum NextStep {
 }
 
 impl RetryState {
-    /// The call's position in the order of arrival, the same for all its attempts.
-    pub(crate) fn seniority(&mut self, new: impl FnOnce() -> u64) -> u64 {
-        *self.seniority.get_or_insert_with(new)
-    }
-
     /// Decides what follows an attempt.
     pub(crate) fn next(
         &mut self,

@@ -44,8 +44,7 @@ const PERMIT_AGE_MAX: Span = Span::from_millis(500);
 pub(crate) struct Sent {
     pub(crate) response: Response<Incoming>,
     pub(crate) conn: Conn,
-    pub(crate) permit: Permit,
-    pub(crate) attempt_guard: AttemptGuard,
+    pub(crate) grant: Grant,
 }
 
 /// Sends one attempt and waits for the head of its response.
@@ -93,8 +92,10 @@ pub(crate) async fn send(
             Ok(Sent {
                 response,
                 conn,
-                permit,
-                attempt_guard,
+                grant: Grant {
+                    permit,
+                    attempt_guard,
+                },
             })
         }
         Ok(Err(mut error)) => match error.take_message() {
