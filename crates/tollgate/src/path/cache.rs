@@ -9,10 +9,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::header::{
-    AUTHORIZATION, ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE,
-    LAST_MODIFIED, RANGE,
-};
+use http::header::{AUTHORIZATION, IF_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE};
 use http::{HeaderMap, Method};
 use smallvec::{SmallVec, smallvec};
 use tollgate_config::provider::AuthStyle;
@@ -20,8 +17,10 @@ use tollgate_core::fresh::{Demand, FreshnessDecision, FreshnessMode, FreshnessRu
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Wall;
 
-use super::credential;
-use super::route::{Route, UseCache};
+use super::cache_request::{CacheRequest, PendingStore, add_validators};
+use super::call::UseCache;
+use super::refresh::{self, Go};
+use super::route::Route;
 use super::serve::{self, ServeReason};
 use crate::cache::{
     Cache, CacheKey, CachedResponse, KeyInputs, RequestUrl, UrlHash, VARIANTS_MAX, Variant,
@@ -47,38 +46,11 @@ pub(crate) enum CacheResult {
     Miss(PendingStore),
 }
 
-/// Passed to the store stage with the response. Empty: nothing is stored.
-#[derive(Debug, Default)]
-pub(crate) struct PendingStore(pub(super) Option<Box<CacheRequest>>);
-
-/// A request, as the cache sees it.
-#[derive(Debug)]
-pub(crate) struct CacheRequest {
-    pub(super) cache: Cache,
-    pub(super) key: CacheKey,
-    pub(super) url: UrlHash,
-    pub(super) at: Wall,
-    /// The purge count when the request began.
-    pub(super) purges: u64,
-    /// The response is not stored, but it invalidates others.
-    pub(super) is_write: bool,
-    /// The cached response, stale.
-    pub(super) object: Option<Arc<CachedResponse>>,
-    /// It may be used if the provider cannot be reached.
-    pub(super) fallback: bool,
-    /// A background refresh: no caller waits for it.
-    pub(super) is_background: bool,
-    /// The request headers as the client sent them.
-    pub(super) client_headers: HeaderMap,
-    /// The client's own `Authorization` is sent with the call.
-    pub(super) authorization: bool,
-    pub(super) demand: Demand,
-}
-
 /// Looks up a response.
 pub(crate) async fn lookup(
     registry: &ProviderRegistry,
     route: &mut Route,
+    go: Go,
 ) -> Result<CacheResult, Error> {
     let policy = route.subject.provider.policy();
     let rule = policy.cache.rule(route.subject.entity.as_deref());
@@ -107,7 +79,7 @@ pub(crate) async fn lookup(
             Ok(request.into_miss())
         };
     };
-    decide(route, &policy, rule, request, object).await
+    decide(route, &policy, rule, (request, object), go).await
 }
 
 /// Decides what to do with a cached response.
@@ -115,8 +87,8 @@ async fn decide(
     route: &mut Route,
     policy: &CompiledPolicy,
     rule: &FreshnessRule,
-    mut request: Box<CacheRequest>,
-    object: Arc<CachedResponse>,
+    (mut request, object): (Box<CacheRequest>, Arc<CachedResponse>),
+    go: Go,
 ) -> Result<CacheResult, Error> {
     let now = request.at;
     let mut status = object.freshness.decide(&request.demand, now);
@@ -136,7 +108,7 @@ async fn decide(
         FreshnessDecision::Stale { refresh } => {
             let result = hit(ServeReason::Allowed);
             if refresh && !only && !request.demand.only_if_cached {
-                serve::refresh(route, &request, object.clone());
+                refresh::refresh(route, &request, object.clone(), go);
             }
             result
         }
@@ -192,12 +164,6 @@ impl CacheRequest {
         CacheResult::Miss(PendingStore(Some(self)))
     }
 
-    /// May we ask the provider whether the cached response is still valid? Otherwise the conditions
-    /// are the client's, and a 304 refers to the client's own copy.
-    pub(super) fn may_validate(&self, method: &Method) -> bool {
-        method == Method::GET && !self.client_headers.contains_key(RANGE)
-    }
-
     /// The newest response for these request headers, from memory or disk.
     async fn find(&self, rule: &FreshnessRule) -> Option<Arc<CachedResponse>> {
         let mut variants = self.cache.find(&self.key, self.at).await?;
@@ -237,7 +203,7 @@ impl CacheRequest {
 
 /// The cache key and demands of a simple request, valid as long as the policy is.
 #[derive(Debug)]
-pub(super) struct RememberedKey {
+pub(crate) struct RememberedKey {
     policy: Arc<CompiledPolicy>,
     key: CacheKey,
     demand: Demand,
@@ -245,7 +211,7 @@ pub(super) struct RememberedKey {
 
 impl RememberedKey {
     /// `None`: the cache does not handle this call, or the caller wants a special use of it.
-    pub(super) fn of(registry: &ProviderRegistry, route: &Route) -> Option<RememberedKey> {
+    pub(crate) fn of(registry: &ProviderRegistry, route: &Route) -> Option<RememberedKey> {
         let policy = route.subject.provider.policy();
         let rule = policy.cache.rule(route.subject.entity.as_deref());
         if !rule.is_on() || route.request.cache != UseCache::Yes || bypasses_cache(route) {
@@ -258,13 +224,13 @@ impl RememberedKey {
         })
     }
 
-    pub(super) fn is_for(&self, policy: &Arc<CompiledPolicy>) -> bool {
+    pub(crate) fn is_for(&self, policy: &Arc<CompiledPolicy>) -> bool {
         Arc::ptr_eq(&self.policy, policy)
     }
 
     /// The response, if it is fresh and in memory. Never waits. After `None`, `lookup` may still
     /// find one.
-    pub(super) fn in_memory(
+    pub(crate) fn in_memory(
         &self,
         registry: &ProviderRegistry,
         route: &Route,
@@ -319,7 +285,7 @@ struct KeyParts {
 }
 
 fn key_parts(cache: &Cache, route: &Route, policy: &CompiledPolicy) -> KeyParts {
-    let is_ours = credential::uses_own_key(route, policy);
+    let is_ours = route.request.uses_own_key(policy);
     let style = &policy.provider.auth.style;
     let written = route.request.query.as_deref().unwrap_or_default();
     let query = match style {
@@ -409,16 +375,6 @@ fn bypasses_cache(route: &Route) -> bool {
             || (has(IF_RANGE) && !has(RANGE))
             || has(IF_MATCH)
             || has(IF_UNMODIFIED_SINCE))
-}
-
-/// Asks whether the cached response is still valid, in place of the client's own conditions.
-pub(super) fn add_validators(headers: &mut HeaderMap, object: &CachedResponse) {
-    for (ours, theirs) in [(ETAG, IF_NONE_MATCH), (LAST_MODIFIED, IF_MODIFIED_SINCE)] {
-        headers.remove(&theirs);
-        if let Some(value) = object.headers.get(ours) {
-            headers.insert(theirs, value.clone());
-        }
-    }
 }
 
 /// S13: while the quota is low, an adaptive response lives twice as long.

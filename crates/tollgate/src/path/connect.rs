@@ -8,7 +8,7 @@
 use tollgate_core::health::{Admission, AttemptResult, Class, Fault, HealthEvent};
 use tollgate_core::time::Span;
 
-use super::retry::AttemptError;
+use super::response::AttemptError;
 use super::route::Route;
 use crate::Error;
 use crate::error::{NotAllowed, Reason, Stage};

@@ -8,20 +8,18 @@
 
 use std::cmp::Reverse;
 
-use tollgate_config::provider::{AuthStyle, Per};
+use tollgate_config::provider::Per;
 use tollgate_core::feedback::LimitVerdict;
 use tollgate_core::health::Class;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
 
-use super::learn::UpstreamResponse;
-use super::retry::{self, AttemptError, RetryState};
+use super::response::{self, AttemptError, UpstreamResponse};
+use super::retry::RetryState;
 use super::route::Route;
 use super::token;
 use crate::Error;
-use crate::credentials::{
-    Credential, CredentialSource, HeldToken, find_client_credential, fingerprint,
-};
+use crate::credentials::{Credential, CredentialSource, HeldToken, fingerprint};
 use crate::event::LogEvent;
 use crate::providers::CompiledPolicy;
 
@@ -31,10 +29,12 @@ const SUSPEND_FOR: Span = Span::from_secs(300);
 
 /// Chooses the credential of an attempt.
 pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Credential, Error> {
-    if !uses_own_key(route, policy) {
+    if !route.request.uses_own_key(policy) {
         return Ok(Credential {
             source: CredentialSource::Client,
-            fingerprint: client_credential(route, policy)
+            fingerprint: route
+                .request
+                .client_credential(policy)
                 .as_deref()
                 .map(|key| fingerprint(key).into()),
         });
@@ -47,24 +47,6 @@ pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Cre
         source: CredentialSource::Key(index),
         fingerprint: policy.key_fingerprint(index).cloned(),
     })
-}
-
-/// Is one of our keys sent with the call?
-pub(crate) fn uses_own_key(route: &Route, policy: &CompiledPolicy) -> bool {
-    let auth = &policy.provider.auth;
-    let has_own = policy.key_count() > 0
-        && !matches!(auth.style, AuthStyle::None)
-        && route.request.is_own_origin;
-    has_own && (auth.replace || client_credential(route, policy).is_none())
-}
-
-fn client_credential(route: &Route, policy: &CompiledPolicy) -> Option<String> {
-    let style = &policy.provider.auth.style;
-    find_client_credential(
-        style,
-        &route.request.headers,
-        route.request.query.as_deref(),
-    )
 }
 
 /// The token of the key that is free first. If its login is rejected, the token of the next key.
@@ -117,7 +99,7 @@ pub(crate) async fn on_response(
         return Ok(response);
     }
     // On the heap: every call's future would otherwise grow by its size.
-    Box::pin(retry::discard(response)).await;
+    Box::pin(response::discard(response)).await;
     Err(AttemptError::OtherKey)
 }
 

@@ -18,9 +18,9 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::Span;
 
 use super::acquire::{self, Grant, PermitHistory};
+use super::call::CallOptions;
 use super::learn::{self, Observed};
 use super::rates::Rates;
-use super::route::CallOptions;
 use super::subject::Subject;
 use crate::Error;
 use crate::credentials::fingerprint;

@@ -20,23 +20,25 @@ use tokio::runtime::Handle;
 use tollgate_config::settings::{Dedup, Merge};
 use tollgate_core::time::{Micros, Span};
 
-use super::identity;
-use super::merge;
-use super::outcome::CallOutcome;
+use super::cache_request::PendingStore;
+use super::outcome::{BoxedCall, CallOutcome};
+use super::refresh::Go;
 use super::route::Route;
 use super::subject::{failed_flights_max, wait_as_if_alone};
+use super::{cache, identity, merge};
 use crate::error::Stage;
 use crate::flights::{
     self, Flight, FlightEnd, FlightKey, FlightResult, FlightSlot, FlightTable, Flights, Follower,
     PassEntry,
 };
+use crate::headers::is_upgrade;
 use crate::providers::{ActiveProvider, CompiledPolicy};
 use crate::reply::Reply;
 use crate::{Error, timer};
 
 /// The role of a call in a flight.
 #[derive(Debug)]
-pub(crate) enum FlightRole {
+enum FlightRole {
     /// It goes alone.
     Alone,
     /// It goes alone because responses to this request could not be shared.
@@ -49,7 +51,7 @@ pub(crate) enum FlightRole {
 
 /// The right to send the request for all callers.
 #[derive(Debug)]
-pub(crate) struct LeaderRole {
+struct LeaderRole {
     flight: Arc<Flight>,
     table: Arc<FlightTable>,
     /// The remaining time of this caller.
@@ -59,8 +61,55 @@ pub(crate) struct LeaderRole {
     provider: Arc<ActiveProvider>,
 }
 
+/// Makes a call alone, for everybody who wants the same, or waits for the one that does.
+pub(crate) async fn fly(
+    flights: &Flights,
+    mut route: Route,
+    pending: PendingStore,
+    go: Go,
+) -> CallOutcome {
+    loop {
+        match join(flights, &mut route) {
+            FlightRole::Alone => {
+                // A call that could not use the response of a flight checks whether another call
+                // has stored one meanwhile.
+                let has_waited = route.flight.is_alone;
+                return match has_waited
+                    .then(|| cache::recheck(&route, &pending))
+                    .flatten()
+                {
+                    Some(reply) => CallOutcome::from_reply(reply),
+                    None => go(route, pending).await,
+                };
+            }
+            FlightRole::Unshared(entry) => {
+                let outcome = go(route, pending).await;
+                if let (Ok(reply), false) = (&outcome.result, outcome.is_failure) {
+                    entry.on_reply(reply); // perhaps the next calls can share one response
+                }
+                return outcome;
+            }
+            FlightRole::Leader(flight) => {
+                return match cache::recheck(&route, &pending) {
+                    Some(reply) => flight.finish_with(reply), // another flight has just stored it
+                    None => flight.lead(go(route, pending)).await,
+                };
+            }
+            FlightRole::Follower(flight) => {
+                if let Some(outcome) = follow(flight, &mut route).await {
+                    return outcome;
+                }
+                // The leader failed or may not share: our turn.
+            }
+        }
+    }
+}
+
 /// Finds the role of a call.
-pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
+fn join(flights: &Flights, route: &mut Route) -> FlightRole {
+    if is_upgrade(&route.request.headers) {
+        return FlightRole::Alone; // a tunnel cannot be shared
+    }
     let policy = route.subject.provider.policy();
     let mode = identity::mode(route, &policy);
     route.subject.shared_demand = None;
@@ -153,12 +202,9 @@ struct Leader {
     flight: Arc<Flight>,
 }
 
-/// A call on the heap: every future above it would otherwise have its size, and be copied with it.
-type BoxedCall = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
-
 impl LeaderRole {
     /// Makes the call for all callers.
-    pub(crate) async fn lead(self, call: BoxedCall) -> CallOutcome {
+    async fn lead(self, call: BoxedCall) -> CallOutcome {
         let LeaderRole {
             flight,
             table,
@@ -187,7 +233,7 @@ impl LeaderRole {
     }
 
     /// A response is already there: all callers get it.
-    pub(crate) fn finish_with(self, reply: Reply) -> CallOutcome {
+    fn finish_with(self, reply: Reply) -> CallOutcome {
         let ledger = self.provider.ledger.clone();
         finish(
             FlightEnd::new(self.flight, self.table, ledger),
@@ -267,7 +313,7 @@ impl Drop for Leader {
 }
 
 /// Waits for the response of a flight; `None` = the call must find another role.
-pub(crate) async fn follow(mut follower: Follower, route: &mut Route) -> Option<CallOutcome> {
+async fn follow(mut follower: Follower, route: &mut Route) -> Option<CallOutcome> {
     let flight = follower.flight.clone();
     let result = match wait_as_if_alone(
         &route.subject,

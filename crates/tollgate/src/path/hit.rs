@@ -15,7 +15,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Method};
 use tollgate_core::time::Span;
 
-use super::route::{Call, CallOptions, Route, Target, route_without_body};
+use super::call::{Call, CallOptions, Target};
+use super::route::{Route, route_without_body};
 use super::{cache, serve};
 use crate::cache::{CachedResponse, MemfdBody, PreparedHead};
 use crate::headers::CONDITIONS;

@@ -17,9 +17,10 @@ use tollgate_core::degrade::{LocalQuota, ProviderQuota};
 use tollgate_core::feedback::{self, Feedback, LimitVerdict, Response, Window};
 use tollgate_core::health::Class;
 use tollgate_core::limit::Algorithm;
-use tollgate_core::time::{Micros, Span, Wall};
+use tollgate_core::time::{Span, Wall};
 
 use super::acquire::Grant;
+use super::response::{ERROR_BODY_MAX, UpstreamResponse};
 use super::send::Sent;
 use super::subject::Subject;
 use crate::body::{BodyFormat, CostReader, Decoder, ReplyBody, UpstreamBody};
@@ -29,28 +30,9 @@ use crate::failpoint;
 use crate::providers::CompiledPolicy;
 use crate::{LimitReport, Permit};
 
-/// How much of an error body is read to learn from it. Limit responses are small; larger ones are
-/// pages for people, and their headers must suffice.
-const ERROR_BODY_MAX: usize = 64 * 1024;
-
 /// How long a body is read to learn from it. Most arrive with their heads. The caller waits
 /// meanwhile; what arrives later is passed on unread.
 const READ_WAIT: Span = Span::from_secs(5);
-
-/// A response, and what it means.
-#[derive(Debug)]
-pub(crate) struct UpstreamResponse {
-    pub(crate) head: Parts,
-    pub(crate) body: ReplyBody,
-    pub(crate) class: Class,
-    pub(crate) verdict: LimitVerdict,
-    pub(crate) retry_after: Option<Span>,
-    pub(crate) probe: bool,
-    /// When its permit was granted, just before its bytes left; `None` = another call fetched it.
-    pub(crate) granted: Option<Micros>,
-    /// The policy when its bytes left; `None` = another call fetched it.
-    pub(crate) sent_under: Option<Arc<CompiledPolicy>>,
-}
 
 /// What a response means for limits and health.
 #[derive(Debug)]
@@ -380,25 +362,4 @@ fn date(headers: &HeaderMap) -> Option<Wall> {
     let date = httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()?;
     let since = date.duration_since(std::time::UNIX_EPOCH).ok()?;
     Some(Wall(Span::from(since).0))
-}
-
-impl UpstreamResponse {
-    /// A part of a response that has already been learned from.
-    pub(crate) fn part(head: Parts, body: ReplyBody, granted: Option<Micros>) -> UpstreamResponse {
-        UpstreamResponse {
-            head,
-            body,
-            class: Class::Success,
-            verdict: LimitVerdict::Passed,
-            retry_after: None,
-            probe: false,
-            granted,
-            sent_under: None,
-        }
-    }
-
-    /// Discards a failure: reads the rest of it, so that its connection can be reused.
-    pub(crate) async fn discard(self) {
-        self.body.drain(ERROR_BODY_MAX).await;
-    }
 }

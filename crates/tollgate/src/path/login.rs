@@ -19,8 +19,9 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::renewal::RenewalError;
 use tollgate_core::time::Span;
 
-use super::learn::{self, UpstreamResponse};
-use super::retry::{AttemptError, FREE_RETRIES_MAX, RetryState};
+use super::learn;
+use super::response::{AttemptError, UpstreamResponse};
+use super::retry::{FREE_RETRIES_MAX, RetryState};
 use super::route::Route;
 use super::{acquire, connect, send};
 use crate::body::ReplyBody;

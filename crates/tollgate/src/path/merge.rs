@@ -25,7 +25,7 @@ use tollgate_config::settings::Merge;
 use tollgate_core::time::{Micros, Span};
 
 use super::identity;
-use super::learn::UpstreamResponse;
+use super::response::UpstreamResponse;
 use super::route::Route;
 use super::subject::wait_as_if_alone;
 use crate::body::{OBJECT_MAX, ReplyBody};
@@ -33,12 +33,25 @@ use crate::error::Stage;
 use crate::flights::{
     self, GroupEnd, MergeFollower, MergeGroup, MergeLeader, SharedDemand, WHOLE_BODY_HEADERS,
 };
-use crate::headers::CONDITIONS;
+use crate::headers::{CONDITIONS, is_upgrade};
 use crate::single_flight::Role;
 use crate::{Error, decode};
 
+/// The response as a part of another call's; `None` = the call must be sent, alone or for others.
+pub(crate) async fn part_of_another(route: &mut Route) -> Option<Result<UpstreamResponse, Error>> {
+    if is_upgrade(&route.request.headers) {
+        return None;
+    }
+    loop {
+        let follower = join(route)?;
+        if let Some(part) = wait_part(follower, route).await {
+            return Some(part);
+        }
+    }
+}
+
 /// Joins calls that wait for the same item; `None` = it leads, and others may join it.
-pub(crate) fn join(route: &mut Route) -> Option<MergeFollower> {
+fn join(route: &mut Route) -> Option<MergeFollower> {
     let policy = route.subject.provider.policy();
     let recipe = policy.provider.merge;
     if recipe == Merge::Off || route.flight.merging.is_alone || !is_mergeable(route) {
@@ -147,7 +160,7 @@ pub(crate) async fn split(
 }
 
 /// May others join this call for their parts?
-pub(super) fn may_lead(route: &Route) -> bool {
+pub(crate) fn may_lead(route: &Route) -> bool {
     let recipe = route.subject.provider.policy().provider.merge;
     recipe != Merge::Off
         && is_mergeable(route)
@@ -193,7 +206,7 @@ async fn read_whole(head: &mut Parts, mut body: ReplyBody) -> Option<Bytes> {
 }
 
 /// Waits for the part of a larger response; `None` = the call must go another way.
-pub(crate) async fn wait_part(
+async fn wait_part(
     follower: MergeFollower,
     route: &mut Route,
 ) -> Option<Result<UpstreamResponse, Error>> {

@@ -10,8 +10,9 @@ use tollgate_core::retry::{Decision, FailedAttempt, Safety};
 use tollgate_core::time::Span;
 
 use super::acquire::PermitHistory;
-use super::learn::UpstreamResponse;
+use super::response::{AttemptError, UpstreamResponse, discard};
 use super::route::Route;
+use super::subject::Subject;
 use crate::error::Stage;
 use crate::providers::CompiledPolicy;
 use crate::{Error, timer};
@@ -19,9 +20,6 @@ use crate::{Error, timer};
 /// How often a call asks again because its permit was too old or its connection just closed. Both
 /// cost nothing; this bounds the loop on a host that is too slow to ever succeed.
 pub(super) const FREE_RETRIES_MAX: u32 = 16;
-
-/// How long the rest of an unwanted response is read. Closing its connection costs less than this.
-const DISCARD_MAX: Span = Span::from_secs(1);
 
 /// The state of one call's attempts.
 #[derive(Debug, Default)]
@@ -40,32 +38,6 @@ pub(crate) struct RetryState {
     pub(crate) key_switches: usize,
 }
 
-/// An attempt without a response.
-#[derive(Debug)]
-pub(crate) enum AttemptError {
-    /// The call is over.
-    Stop(Error),
-    /// No byte has left and nothing was learned: ask again at once.
-    Again,
-    /// Its credential was rejected, and there is another: at most once for each.
-    OtherKey,
-    /// The network failed.
-    Fault {
-        /// How.
-        fault: Fault,
-        /// Bytes of it may have left.
-        sent: bool,
-        /// It was a probe.
-        probe: bool,
-    },
-}
-
-impl From<Error> for AttemptError {
-    fn from(error: Error) -> AttemptError {
-        AttemptError::Stop(error)
-    }
-}
-
 /// What follows an attempt.
 #[derive(Debug)]
 pub(crate) enum NextStep {
@@ -76,6 +48,12 @@ pub(crate) enum NextStep {
 }
 
 impl RetryState {
+    /// The call makes its first attempt.
+    pub(crate) fn begin(&self, subject: &Subject) {
+        let provider = &subject.provider;
+        provider.health.on_call(&provider.policy().retry.budget);
+    }
+
     /// Decides what follows an attempt.
     pub(crate) fn next(
         &mut self,
@@ -166,9 +144,4 @@ pub(crate) async fn wait_and_discard(after: Span, unwanted: Option<UpstreamRespo
         }
     };
     tokio::join!(timer::sleep(Some(after)), discarded);
-}
-
-/// Reads the rest of an unwanted response, if it arrives soon.
-pub(crate) async fn discard(response: UpstreamResponse) {
-    let _late = timer::within(Some(DISCARD_MAX), response.discard()).await;
 }

@@ -5,110 +5,31 @@
 //!
 //! Never: requests a permit, or opens a connection.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{IF_RANGE, RANGE};
 use http::{HeaderMap, Method};
 use http_body::Body;
-use tollgate_config::Secret;
-use tollgate_config::provider::Upstream;
+use tollgate_config::provider::{AuthStyle, Upstream};
 use tollgate_core::ask::Priority;
 use tollgate_core::entity::{EntityError, EntityRequest, OnAmbiguity};
 use tollgate_core::gate::CallerId;
-use tollgate_core::time::{Micros, Span};
+use tollgate_core::time::Micros;
 
+use super::call::{Call, CallOptions, UseCache};
 use super::destination::{Destination, resolve, to_upstream};
 use super::subject::Subject;
 use crate::Error;
 use crate::cache::BackgroundRefresh;
+use crate::credentials::find_client_credential;
 use crate::flights::{Conditions, Flight, MergeLeader};
 use crate::payload::{BodyError, Payload, READ_MAX, WHOLE_MAX};
 use crate::pool::Origin;
-use crate::providers::{ActiveProvider, Claim, ProviderRegistry, call_costs, caller_id};
+use crate::providers::{
+    ActiveProvider, Claim, CompiledPolicy, ProviderRegistry, call_costs, caller_id,
+};
 use crate::timer::within;
-
-/// What a caller asks for.
-#[derive(Debug)]
-pub struct Call<B> {
-    /// The provider or URL.
-    pub target: Target,
-    /// The method.
-    pub method: Method,
-    /// The headers to send, hop-by-hop ones and our own already removed.
-    pub headers: HeaderMap,
-    /// The body to send.
-    pub body: B,
-    /// Options of the call.
-    pub options: CallOptions,
-}
-
-/// The provider or URL that a call is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// A provider by name.
-    Provider {
-        /// The name.
-        name: String,
-        /// The path below it, with its slash.
-        path: String,
-        /// The query, without `?`.
-        query: Option<String>,
-    },
-    /// A URL; its host determines the provider.
-    Url {
-        /// `https`.
-        tls: bool,
-        /// Host and port.
-        authority: String,
-        /// The path, with its slash.
-        path: String,
-        /// The query, without `?`.
-        query: Option<String>,
-    },
-}
-
-/// Options of a call.
-#[derive(Clone, Debug, Default)]
-pub struct CallOptions {
-    /// The call's id in logs.
-    pub id: String,
-    /// Its priority; a known caller's own maximum applies.
-    pub priority: Priority,
-    /// The caller named no priority: a known caller has its own.
-    pub uses_default_priority: bool,
-    /// Who calls.
-    pub caller: Option<String>,
-    /// The token that proves it.
-    pub token: Option<Secret>,
-    /// The entity, if the path does not determine it.
-    pub entity: Option<String>,
-    /// What it costs, by unit.
-    pub costs: Vec<(String, u64)>,
-    /// How long it may wait and run in total.
-    pub timeout: Option<Span>,
-    /// The caller's address.
-    pub ip: Option<IpAddr>,
-    /// It wants its own response, even if an identical call is in flight.
-    pub no_dedup: bool,
-    /// How it uses the cache.
-    pub cache: UseCache,
-}
-
-/// How a call uses the cache (S11).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum UseCache {
-    /// As the provider's file says.
-    #[default]
-    Yes,
-    /// Not at all: neither read nor store.
-    No,
-    /// Only the cache: a miss is 504.
-    Only,
-    /// Do not read, but store.
-    Refresh,
-}
 
 /// A routed call, split by who needs what.
 #[derive(Debug)]
@@ -305,6 +226,22 @@ impl PendingRoute {
             request,
             flight: FlightMembership::default(),
         })
+    }
+}
+
+impl Request {
+    /// Is one of our keys sent with the call?
+    pub(crate) fn uses_own_key(&self, policy: &CompiledPolicy) -> bool {
+        let auth = &policy.provider.auth;
+        let has_own =
+            policy.key_count() > 0 && !matches!(auth.style, AuthStyle::None) && self.is_own_origin;
+        has_own && (auth.replace || self.client_credential(policy).is_none())
+    }
+
+    /// The credential that the client sent itself, where this provider expects one.
+    pub(crate) fn client_credential(&self, policy: &CompiledPolicy) -> Option<String> {
+        let style = &policy.provider.auth.style;
+        find_client_credential(style, &self.headers, self.query.as_deref())
     }
 }
 

@@ -6,24 +6,20 @@
 //!
 //! Never: decides whether a response may be used.
 
-use std::pin::Pin;
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http::header::{
     AGE, CACHE_STATUS, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderValue,
-    IF_RANGE, RANGE,
+    RANGE,
 };
 use http::response::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
-use tollgate_core::fresh::{ByteRange, Demand, is_not_modified, requested_range};
+use tollgate_core::fresh::{ByteRange, is_not_modified, requested_range};
 use tollgate_core::time::{Span, Wall};
 
-use super::cache::{CacheRequest, PendingStore};
+use super::cache_request::is_reusable;
 use super::route::Route;
-use super::store::is_reusable;
 use crate::body::ReplyBody;
-use crate::cache::{CachedResponse, OBJECT_MAX};
+use crate::cache::CachedResponse;
 use crate::event::LogEvent;
 use crate::headers::HeaderView;
 use crate::providers::ActiveProvider;
@@ -31,7 +27,7 @@ use crate::reply::{Reply, Source};
 
 /// Why a response is served although it may be stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ServeReason {
+pub(crate) enum ServeReason {
     /// It is fresh.
     Fresh,
     /// The provider reports no change, and it is stored for another lifetime.
@@ -86,7 +82,7 @@ impl ServeReason {
 }
 
 /// Builds the reply for a caller from a cached response.
-pub(super) fn from_cache(
+pub(crate) fn from_cache(
     route: &Route,
     object: &CachedResponse,
     client: &HeaderMap,
@@ -165,7 +161,7 @@ fn head(object: &CachedResponse, age: Span) -> Parts {
 }
 
 /// A fresh response for every caller that requests all of it without conditions.
-pub(super) fn fresh_reply(object: &CachedResponse, age: Span) -> Reply {
+pub(crate) fn fresh_reply(object: &CachedResponse, age: Span) -> Reply {
     let mut head = head(object, age);
     head.headers
         .append(CACHE_STATUS, ServeReason::Fresh.status());
@@ -178,7 +174,7 @@ pub(super) fn fresh_reply(object: &CachedResponse, age: Span) -> Reply {
 }
 
 /// Logs and counts that a fresh response was used.
-pub(super) fn emit_hit(provider: &ActiveProvider, id: &str, age: Span) {
+pub(crate) fn emit_hit(provider: &ActiveProvider, id: &str, age: Span) {
     LogEvent::FromCache {
         id,
         provider: &provider.name,
@@ -225,52 +221,4 @@ fn apply_range(head: &mut Parts, body: Bytes, client: &HeaderMap, now: Wall) -> 
     head.headers
         .insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
     body
-}
-
-/// Fetches a new response in a background task that waits behind all other calls.
-pub(super) fn refresh(route: &Route, request: &CacheRequest, object: Arc<CachedResponse>) {
-    let Some(turn) = request.cache.refresh(request.key, &object) else {
-        return;
-    };
-    let mut route = route.for_refresh();
-    route.flight.refresh = Some(turn.refresh());
-    super::cache::add_validators(&mut route.request.headers, &object);
-    let mut client = request.client_headers.clone();
-    for name in [RANGE, IF_RANGE] {
-        client.remove(name);
-    }
-    let pending = PendingStore(Some(Box::new(CacheRequest {
-        cache: request.cache.clone(),
-        key: request.key,
-        url: request.url,
-        at: request.at,
-        purges: request.purges,
-        is_write: false,
-        object: Some(object),
-        fallback: false,
-        is_background: true,
-        client_headers: client,
-        authorization: request.authorization,
-        // It is fetched for everybody, whatever the caller wants that triggered it.
-        demand: Demand {
-            no_store: false,
-            ..request.demand
-        },
-    })));
-    // Boxed, because `execute` may call this function again.
-    let call: Pin<Box<dyn Future<Output = super::outcome::CallOutcome> + Send>> =
-        Box::pin(super::execute(route, pending));
-    tokio::spawn(async move {
-        let outcome = tokio::select! {
-            biased;
-            outcome = call => outcome,
-            // While it waited in the queue, another call has fetched the response.
-            () = turn.until_superseded() => return,
-        };
-        if let Ok(reply) = outcome.result {
-            // Reading the body stores it.
-            reply.body.drain(OBJECT_MAX).await;
-        }
-        drop(turn);
-    });
 }

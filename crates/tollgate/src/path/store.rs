@@ -24,11 +24,14 @@ use tollgate_core::fresh::{
 };
 use tollgate_core::time::{Now, Span, Wall};
 
-use super::cache::{CacheRequest, PendingStore};
-use super::learn::UpstreamResponse;
+use super::cache_request::{CacheRequest, PendingStore, is_reusable};
+use super::outcome::CallOutcome;
+use super::refresh::{self, Go};
+use super::response::{self, UpstreamResponse};
+use super::retry::RetryState;
 use super::route::Route;
 use super::serve::{self, ServeReason};
-use super::{link_target, retry, scrub};
+use super::{link_target, scrub};
 use crate::Error;
 use crate::body::BodyRecorder;
 use crate::cache::{Cache, CacheKey, CachedResponse, WireForm, variant};
@@ -39,11 +42,67 @@ use crate::headers::HeaderView;
 use crate::providers::{ActiveProvider, CompiledPolicy};
 use crate::reply::{Reply, Source};
 
-/// Stores a response if it may be used again, and returns what the caller gets.
+/// Stores a response if it may be used again, and returns what became of the call.
 pub(crate) fn store(
     route: &Route,
     pending: PendingStore,
     done: Result<UpstreamResponse, Error>,
+    retries: RetryState,
+    go: Go,
+) -> CallOutcome {
+    emit_completed(route, &retries, &done);
+    record_write(route, &done);
+    let has_failed = match &done {
+        Ok(response) => response.class.is_failure(),
+        Err(_) => true,
+    };
+    let mut result = store_or_replace(route, pending, done, go);
+    if let Ok(reply) = &mut result
+        && route.flight.merging.is_part
+    {
+        reply.source = Source::Merged;
+    }
+    let has_another = |reply: &Reply| matches!(reply.source, Source::Cache | Source::Stale);
+    CallOutcome {
+        // A cached response has replaced the failure.
+        is_failure: has_failed && !result.as_ref().is_ok_and(has_another),
+        result,
+        attempts: retries.made,
+        waited: retries.permits.waited,
+        rates: retries.permits.rates,
+    }
+}
+
+fn emit_completed(route: &Route, retries: &RetryState, done: &Result<UpstreamResponse, Error>) {
+    if let Ok(response) = done {
+        LogEvent::Completed {
+            id: &route.subject.id,
+            provider: &route.subject.provider.name,
+            status: response.head.status.as_u16(),
+            attempts: retries.made,
+            waited: retries.permits.waited,
+            priority: route.subject.priority,
+        }
+        .emit();
+    }
+}
+
+/// Flights from before a write do not serve calls after it.
+fn record_write(route: &Route, done: &Result<UpstreamResponse, Error>) {
+    if let Ok(response) = done
+        && !route.request.method.is_safe()
+    {
+        let provider = &route.subject.provider;
+        let (status, now) = (response.head.status, provider.ledger.at());
+        provider.writes.record(&route.request.path, status, now);
+    }
+}
+
+fn store_or_replace(
+    route: &Route,
+    pending: PendingStore,
+    done: Result<UpstreamResponse, Error>,
+    go: Go,
 ) -> Result<Reply, Error> {
     let Some(mut request) = pending.0 else {
         return done.map(to_reply);
@@ -51,7 +110,7 @@ pub(crate) fn store(
     let old = request.object.take();
     match (done, old) {
         (Err(error), Some(old)) if request.fallback && allows_fallback(&error) => {
-            Ok(serve_stale(route, &request, old, &error))
+            Ok(serve_stale(route, &request, old, &error, go))
         }
         (Err(error), _) => Err(error),
         (Ok(response), Some(old))
@@ -61,7 +120,7 @@ pub(crate) fn store(
             Ok(revalidate(route, &request, &old, response))
         }
         (Ok(response), Some(old)) if request.fallback && response.class.is_failure() => {
-            tokio::spawn(retry::discard(response));
+            tokio::spawn(response::discard(response));
             let now = route.subject.provider.ledger.wall();
             let client = &request.client_headers;
             Ok(serve::from_cache(
@@ -106,6 +165,7 @@ fn serve_stale(
     request: &CacheRequest,
     old: Arc<CachedResponse>,
     error: &Error,
+    go: Go,
 ) -> Reply {
     let (why, degraded) = match error {
         Error::NotInCache { reason, .. } => (ServeReason::Waiting, *reason == Reason::Degraded),
@@ -115,7 +175,7 @@ fn serve_stale(
     let now = route.subject.provider.ledger.wall();
     let reply = serve::from_cache(route, &old, &request.client_headers, now, why, degraded);
     if matches!(error, Error::NoPermit { .. }) && !request.is_background {
-        serve::refresh(route, request, old);
+        refresh::refresh(route, request, old, go);
     }
     reply
 }
@@ -180,7 +240,7 @@ fn revalidate(
     let now = route.subject.provider.ledger.now();
     let (sent, now) = (sent_at(request, &response, now), now.wall);
     let mut object = updated_by_304(old, &response.head.headers, now);
-    tokio::spawn(retry::discard(response));
+    tokio::spawn(response::discard(response));
     let rule = policy.cache.rule(route.subject.entity.as_deref());
     let chosen = match rule.lifetime.range() {
         Some(range) if policy.cache.adaptive => {
@@ -279,11 +339,6 @@ fn pass_on(
     };
     reply.head.headers.append(CACHE_STATUS, status);
     reply
-}
-
-/// May a cached response be used without asking the provider?
-pub(super) fn is_reusable(kept: &Freshness, now: Wall) -> bool {
-    !kept.always_revalidate && now < kept.fresh_until
 }
 
 /// Prepares to store a response while it passes.

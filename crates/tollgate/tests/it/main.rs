@@ -10,4 +10,5 @@ mod guard_snapshot;
 mod guard_table;
 mod guard_threads;
 mod permits;
+mod decide;
 mod recall;
