@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 use tollgate_core::time::Wall;
 
-use crate::event::LogEvent;
+use crate::event::{Event, Events};
 use crate::single_flight::{Join, Leader, Leaders, Role};
 use disk::Disk;
 use memory::MemoryTier;
@@ -150,19 +150,19 @@ impl Cache {
     /// log says why.
     #[must_use]
     pub fn open(folder: &Path) -> Cache {
-        Cache::open_within(folder, Sizes::default())
+        Cache::open_within(folder, Sizes::default(), &Events::new())
     }
 
-    /// The same, within these sizes.
+    /// The same, within these sizes. Its facts are told on this bus.
     #[must_use]
-    pub fn open_within(folder: &Path, sizes: Sizes) -> Cache {
+    pub fn open_within(folder: &Path, sizes: Sizes, events: &Events) -> Cache {
         memfd::set_memory_bytes(sizes.memory);
         let memory = Arc::new(MemoryTier::new(sizes.memory));
-        match Disk::open(folder, memory.clone(), sizes.disk) {
+        match Disk::open(folder, memory.clone(), sizes.disk, events) {
             Ok((disk, salt)) => Cache::with(memory, Some(disk), salt),
             Err(error) => {
-                let why = &error.to_string();
-                LogEvent::CacheOnlyInMemory { why }.emit();
+                let why = error.to_string().into();
+                events.emit(Event::CacheOnlyInMemory { why });
                 Cache::with(memory, None, Salt::random())
             }
         }

@@ -26,6 +26,7 @@ use super::attempt_guard::AttemptGuard;
 use super::rates::Rates;
 use super::subject::Subject;
 use crate::error::{Reason, Stage};
+use crate::event::{DecisionVerdict, Event};
 use crate::permits::{Denied, PermitRequest, Permits};
 use crate::providers::{
     ActiveProvider, CallAttributes, CompiledPolicy, LossDecision, ThrottleRules, loss_since_now,
@@ -52,6 +53,41 @@ pub(crate) struct PermitHistory {
 
 /// Waits for a permit for one attempt with the key of this fingerprint.
 pub(crate) async fn permit(
+    subject: &Subject,
+    key: Option<&str>,
+    history: &mut PermitHistory,
+) -> Result<Grant, Error> {
+    let waited = history.waited;
+    let result = decide(subject, key, history).await;
+    emit_decision(subject, &result, history.waited - waited);
+    result
+}
+
+/// Tells what was decided, for subscribers.
+fn emit_decision(subject: &Subject, result: &Result<Grant, Error>, waited: Span) {
+    subject.provider.events.emit_with(|| {
+        let (id, provider, entity) = subject.labels();
+        let verdict = match result {
+            Ok(_) if waited == Span::ZERO => DecisionVerdict::Allowed,
+            Ok(_) => DecisionVerdict::Queued,
+            Err(error) => DecisionVerdict::Rejected {
+                limit: error.limit().map(Arc::from),
+                reason: error.reason().map_or("error", Reason::as_str),
+            },
+        };
+        Event::Decision {
+            id,
+            provider,
+            entity,
+            caller: subject.caller.as_deref().map(Arc::from),
+            priority: subject.joint_priority(),
+            verdict,
+            waited,
+        }
+    });
+}
+
+async fn decide(
     subject: &Subject,
     key: Option<&str>,
     history: &mut PermitHistory,
@@ -101,10 +137,14 @@ pub(crate) async fn permit(
             .as_ref()
             .map_or_else(|_| provider.ledger.at(), Permit::granted);
         history.waited = history.waited + decided.since(began);
-        let permit = result.map_err(|denied| {
-            history.rates = Rates::rejected(&policy, priority, requested.exhausted_limit(denied));
-            requested.to_error(subject, &policy, denied, loss)
-        })?;
+        let permit = match result {
+            Ok(permit) => permit,
+            Err(denied) => {
+                let exhausted = requested.exhausted_limit(denied);
+                history.rates = Rates::rejected(&policy, priority, exhausted);
+                return Err(requested.to_error(subject, &policy, denied, loss));
+            }
+        };
         history.rates = Rates::granted(&policy, priority, permit.marks());
         if !is_counted {
             provider.local_share.record_uncounted();

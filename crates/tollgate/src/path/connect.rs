@@ -10,9 +10,10 @@ use tollgate_core::time::Span;
 
 use super::response::AttemptError;
 use super::route::Route;
+use super::subject::Subject;
 use crate::Error;
 use crate::error::{NotAllowed, Reason, Stage};
-use crate::event::LogEvent;
+use crate::event::Event;
 use crate::pool::{ConnectError, ExpectedCall};
 use crate::providers::CompiledPolicy;
 
@@ -54,6 +55,15 @@ pub(crate) fn timeout(route: &Route, policy: &CompiledPolicy) -> Span {
         .map_or(most, |left| left.min(most))
 }
 
+/// Tells that an attempt got no response.
+pub(crate) fn emit_failed(subject: &Subject, fault: Fault) {
+    let provider = subject.provider.label();
+    subject
+        .provider
+        .events
+        .emit(Event::AttemptFailed { provider, fault });
+}
+
 /// What a failure to connect within `most` means for the call.
 pub(crate) fn connect_failure(
     route: &Route,
@@ -75,11 +85,7 @@ pub(crate) fn connect_failure(
             }
         }
         ConnectError::Fault(fault) => {
-            LogEvent::AttemptFailed {
-                provider: &provider,
-                fault,
-            }
-            .emit();
+            emit_failed(&route.subject, fault);
             AttemptError::Fault {
                 fault,
                 sent: false,

@@ -20,7 +20,7 @@ use super::route::Route;
 use super::token;
 use crate::Error;
 use crate::credentials::{Credential, CredentialSource, HeldToken, fingerprint};
-use crate::event::LogEvent;
+use crate::event::Event;
 use crate::providers::CompiledPolicy;
 
 /// How long a rejected key is suspended if the provider does not say: long enough not to annoy,
@@ -146,8 +146,12 @@ async fn switches_key(
     };
     let is_cooling = response.class == Class::Limited && policy.cools_per_key();
     if is_refused {
-        let provider = &route.subject.provider.name;
-        LogEvent::KeySuspended { provider, status }.emit();
+        let provider = route.subject.provider.label();
+        route
+            .subject
+            .provider
+            .events
+            .emit(Event::KeySuspended { provider, status });
         suspend_key(route, policy, fingerprint, response.retry_after);
     }
     if !(is_refused || is_cooling) || retries.key_switches + 1 >= policy.key_count() {

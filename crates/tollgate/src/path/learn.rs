@@ -25,7 +25,7 @@ use super::send::Sent;
 use super::subject::Subject;
 use crate::body::{BodyFormat, CostReader, Decoder, ReplyBody, UpstreamBody};
 use crate::decode;
-use crate::event::LogEvent;
+use crate::event::Event;
 use crate::failpoint;
 use crate::providers::CompiledPolicy;
 use crate::{LimitReport, Permit};
@@ -121,6 +121,7 @@ pub(crate) fn observe(
 ) -> Observation {
     let feedback = read_feedback(subject, policy, observed);
     let class = classify(observed.status, feedback.verdict);
+    emit_response(subject, observed.status, class, &grant.permit);
     let permit = settle(policy, observed, (class, &feedback), grant.permit);
     let probe = grant.attempt_guard.probe;
     let retry_after = feedback.wait.filter(|_| class.is_failure());
@@ -142,16 +143,29 @@ pub(crate) fn observe(
     }
 }
 
-/// Logs that the scope of a limited call cools down.
+fn emit_response(subject: &Subject, status: u16, class: Class, permit: &Permit) {
+    subject.provider.events.emit_with(|| {
+        let (id, provider, entity) = subject.labels();
+        Event::Response {
+            id,
+            provider,
+            entity,
+            status,
+            class,
+            took: permit.age(),
+        }
+    });
+}
+
+/// Tells that the scope of a limited call cools down.
 fn emit_cooldown(subject: &Subject, cooldown: Span, retry_after: Option<Span>) {
-    LogEvent::Cooldown {
-        provider: &subject.provider.name,
-        entity: subject.entity.as_deref(),
+    subject.provider.events.emit(Event::Cooldown {
+        provider: subject.provider.label(),
+        entity: subject.entity.as_deref().map(Arc::from),
         duration: cooldown,
         retry_after,
-        status: &subject.provider.status(),
-    }
-    .emit();
+        status: Box::new(subject.provider.status()),
+    });
 }
 
 /// Settles a permit at the ledger. Returns it unless it is settled for good.

@@ -24,10 +24,11 @@ use super::merge;
 use super::response::AttemptError;
 use super::retry::RetryState;
 use super::route::Route;
+use super::subject::Subject;
 use crate::credentials::{Credential, CredentialSource};
 use crate::credentials::{attach_all, secret_value};
 use crate::error::Stage;
-use crate::event::LogEvent;
+use crate::event::Event;
 use crate::failpoint;
 use crate::headers::{is_keyless_header, is_upgrade};
 use crate::payload::{Outgoing, Payload, Upload};
@@ -77,6 +78,7 @@ pub(crate) async fn send(
     permit.sent();
     route.mark_sent();
     retries.made += 1;
+    emit_attempt(&route.subject, retries.made);
     conn.wire.preamble.start();
     let response = conn.wire.sender.try_send_request(request);
     let response = wait_for_head(route, policy, upload.as_deref(), response).await;
@@ -150,20 +152,35 @@ fn no_response(
     attempt_failed(route, attempt_guard, fault)
 }
 
+fn emit_attempt(subject: &Subject, number: u32) {
+    subject.provider.events.emit_with(|| {
+        let (id, provider, entity) = subject.labels();
+        Event::Attempt {
+            id,
+            provider,
+            entity,
+            number,
+        }
+    });
+}
+
 /// Is the permit too old to send under?
 fn is_stale(route: &Route, permit: &Permit) -> bool {
-    let (provider, age) = (&route.subject.provider.name, permit.age());
+    let (provider, age) = (&route.subject.provider, permit.age());
     let is_stale = age > PERMIT_AGE_MAX;
     if is_stale {
-        LogEvent::StalePermit { provider, age }.emit();
+        let name = provider.label();
+        provider.events.emit(Event::StalePermit {
+            provider: name,
+            age,
+        });
     }
     is_stale
 }
 
 /// Bytes have left, and no response arrived.
 fn attempt_failed(route: &Route, attempt_guard: AttemptGuard, fault: Fault) -> AttemptError {
-    let provider = &route.subject.provider.name;
-    LogEvent::AttemptFailed { provider, fault }.emit();
+    connect::emit_failed(&route.subject, fault);
     let probe = attempt_guard.probe;
     attempt_guard.failed(fault);
     AttemptError::Fault {

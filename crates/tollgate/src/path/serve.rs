@@ -20,7 +20,7 @@ use super::cache_request::is_reusable;
 use super::route::Route;
 use crate::body::ReplyBody;
 use crate::cache::CachedResponse;
-use crate::event::LogEvent;
+use crate::event::Event;
 use crate::headers::HeaderView;
 use crate::providers::ActiveProvider;
 use crate::reply::{Reply, Source};
@@ -98,14 +98,17 @@ pub(crate) fn from_cache(
     } else {
         why.source()
     };
-    LogEvent::FromCache {
-        id: &route.subject.id,
-        provider: &route.subject.provider.name,
-        source: source.as_str(),
-        age,
-        why: why.as_str(),
-    }
-    .emit();
+    route
+        .subject
+        .provider
+        .events
+        .emit_with(|| Event::FromCache {
+            id: route.subject.id.as_str().into(),
+            provider: route.subject.provider.label(),
+            source: source.as_str(),
+            age,
+            why: why.as_str(),
+        });
     let mut head = head(object, age);
     let mut body = object.body.clone();
     let is_same = object.status == StatusCode::OK
@@ -175,14 +178,13 @@ pub(crate) fn fresh_reply(object: &CachedResponse, age: Span) -> Reply {
 
 /// Logs and counts that a fresh response was used.
 pub(crate) fn emit_hit(provider: &ActiveProvider, id: &str, age: Span) {
-    LogEvent::FromCache {
-        id,
-        provider: &provider.name,
+    provider.events.emit_with(|| Event::FromCache {
+        id: id.into(),
+        provider: provider.label(),
         source: Source::Cache.as_str(),
         age,
         why: ServeReason::Fresh.as_str(),
-    }
-    .emit();
+    });
     provider.savings.on_cached(Source::Cache, false);
 }
 

@@ -36,7 +36,7 @@ use crate::Error;
 use crate::body::BodyRecorder;
 use crate::cache::{Cache, CacheKey, CachedResponse, WireForm, variant};
 use crate::error::Reason;
-use crate::event::LogEvent;
+use crate::event::Event;
 use crate::headers;
 use crate::headers::HeaderView;
 use crate::providers::{ActiveProvider, CompiledPolicy};
@@ -75,15 +75,15 @@ pub(crate) fn store(
 
 fn emit_completed(route: &Route, retries: &RetryState, done: &Result<UpstreamResponse, Error>) {
     if let Ok(response) = done {
-        LogEvent::Completed {
-            id: &route.subject.id,
-            provider: &route.subject.provider.name,
+        let subject = &route.subject;
+        subject.provider.events.emit_with(|| Event::Completed {
+            id: subject.id.as_str().into(),
+            provider: subject.provider.label(),
             status: response.head.status.as_u16(),
             attempts: retries.made,
             waited: retries.permits.waited,
-            priority: route.subject.priority,
-        }
-        .emit();
+            priority: subject.priority,
+        });
     }
 }
 
@@ -320,7 +320,12 @@ fn pass_on(
         request.cache.remove(&request.key, old, sent - Span(1));
     }
     if !request.is_background {
-        route.subject.provider.savings.on_miss();
+        let subject = &route.subject;
+        subject.provider.savings.on_miss();
+        subject.provider.events.emit_with(|| Event::CacheMiss {
+            id: subject.id.as_str().into(),
+            provider: subject.provider.label(),
+        });
     }
     let has_old = old.is_some();
     let recorder = record(route, request, old, &response, (sent, now));
@@ -521,9 +526,11 @@ fn not_stored(route: &Route, why: NotStored) -> HeaderValue {
 }
 
 fn emit_not_stored(live: &ActiveProvider, id: &str, why: NotStored) {
-    let provider = &live.name;
-    let why = why.as_str();
-    LogEvent::NotStored { id, provider, why }.emit();
+    live.events.emit_with(|| Event::NotStored {
+        id: id.into(),
+        provider: live.label(),
+        why: why.as_str(),
+    });
     live.savings.on_not_stored();
 }
 

@@ -74,6 +74,12 @@ impl Subject {
         }
     }
 
+    /// The names of a call in its events: id, provider, entity.
+    pub(crate) fn labels(&self) -> (Arc<str>, Arc<str>, Option<Arc<str>>) {
+        let entity = self.entity.as_deref().map(Arc::from);
+        (self.id.as_str().into(), self.provider.label(), entity)
+    }
+
     /// The attributes that limits may depend on.
     pub(crate) fn who<'a>(&'a self, key: Option<&'a str>) -> CallAttributes<'a> {
         CallAttributes {

@@ -141,5 +141,7 @@ fn settle(
     fetched: Result<NewToken, LoginError>,
 ) -> Option<Span> {
     let (now, dice) = (live.ledger.at(), live.health.roll_dice());
-    slot.settle(&live.name, fetched, now, dice)
+    let (pause, fact) = slot.settle(&live.name, fetched, now, dice);
+    live.events.emit(fact);
+    pause
 }

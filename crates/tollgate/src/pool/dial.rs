@@ -23,7 +23,7 @@ use tollgate_core::time::Span;
 use super::address::{Origin, is_private};
 use super::preamble::{CountedStream, Preamble};
 use super::tls::Roots;
-use crate::event::LogEvent;
+use crate::event::{Event, Events};
 use crate::payload::Outgoing;
 use crate::timer::{Elapsed, within};
 
@@ -40,6 +40,7 @@ pub struct Dialer {
     tls: Arc<ClientConfig>,
     /// Our own addresses: a call to one of them would loop forever.
     own: RwLock<Vec<SocketAddr>>,
+    events: Events,
 }
 
 /// A connection that speaks HTTP.
@@ -64,10 +65,11 @@ pub enum ConnectError {
 
 impl Dialer {
     /// A dialer that trusts these root certificates.
-    pub fn new(roots: &Roots) -> Result<Dialer, rustls::Error> {
+    pub fn new(roots: &Roots, events: Events) -> Result<Dialer, rustls::Error> {
         Ok(Dialer {
             tls: roots.config()?,
             own: RwLock::default(),
+            events,
         })
     }
 
@@ -107,8 +109,8 @@ impl Dialer {
             .connect(name, stream)
             .await
             .map_err(|error| {
-                let (host, why) = (origin.host.as_str(), error.to_string());
-                LogEvent::TlsFailed { host, why: &why }.emit();
+                let (host, why) = (origin.host.as_str().into(), error.to_string().into());
+                self.events.emit(Event::TlsFailed { host, why });
                 connect_failed(error)
             })?;
         http_handshake(stream).await

@@ -10,7 +10,7 @@ use tollgate_core::time::{Span, Wall};
 use tollgate_ledger::{Clock, Ledger};
 
 fn registry(limits: &str) -> ProviderRegistry {
-    let file = format!("name: x\ndomain: api.example.org\n{limits}\nentities: {{films: {{}}}}\n");
+    let file = format!("name: x\ndomain: api.example.org\n{limits}\n");
     let draft = ProviderFile::read("x.yaml", &file).expect("the file can be read");
     let checked = draft.check(&Environment::empty());
     let provider = checked.provider.expect("the file is valid");
