@@ -263,7 +263,7 @@ impl Network {
 block! {
     /// Scheduled fetches of sources.
     Scheduler {
-        /// how often it checks for sources that are due
+        /// how often it checks for due sources
         cycle: Span = Span::from_secs(1),
         /// sources that are fetched concurrently
         workers: u32 = 4,

@@ -160,11 +160,11 @@ impl Setting for Jitter {
 
 block! {
     for Retries {
-        /// a person waits: fail quickly
+        /// for high-priority calls; few, because a person waits
         high(high): u32,
-        /// calls without a priority
+        /// for calls without a priority
         normal(normal): u32,
-        /// background work has time
+        /// for background calls; more, because they can wait
         low(low): u32,
     }
 }
@@ -295,7 +295,7 @@ block! {
         stale: Span = Span::from_secs(7 * 86_400),
         /// lifetimes adapt to how often responses change
         adaptive: bool = false,
-        /// request headers that select another response
+        /// request headers that are part of the cache key
         vary: Vec<String> = Vec::new(),
         /// how long a 404 or 410 is cached in ttl mode; off, because the item may appear at any moment
         negative: Span = Span::ZERO,

@@ -58,3 +58,5 @@ mod hostile_tests;
 mod safety_tests;
 #[cfg(test)]
 mod inherit_tests;
+#[cfg(test)]
+mod bounds_tests;

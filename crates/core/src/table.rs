@@ -11,7 +11,7 @@ use std::ops::Bound;
 use crate::ask::{CellId, ScopeId};
 use crate::limit::{Cell, CellView, Damaged, Rule};
 use crate::scope::{Scope, ScopeView};
-use crate::time::{Micros, Now, Span};
+use crate::time::{Micros, Span, TimeBounds};
 use crate::turn::CellStore;
 
 /// Cells and scopes by their ids.
@@ -41,7 +41,8 @@ impl Table {
 
     /// The visible state of a limit; an unused one has everything remaining.
     #[must_use]
-    pub fn peek(&self, id: CellId, rule: &Rule, now: Now) -> CellView {
+    pub fn peek(&self, id: CellId, rule: &Rule, now: impl Into<TimeBounds>) -> CellView {
+        let now = now.into();
         self.cells.get(&id).map_or_else(
             || Cell::default().peek(rule, now),
             |cell| cell.peek(rule, now),

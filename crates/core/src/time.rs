@@ -32,6 +32,58 @@ pub struct Now {
     pub wall: Wall,
 }
 
+/// Bounds of the store's time, for a node that knows it only from replies: `lo ≤ store time ≤ hi`.
+///
+/// What *frees* (is there room, has a slot come back, is a scope open again) uses `lo`; what
+/// *stamps* (settles, debits, give-up times, closes) uses `hi`. So nothing that was stamped is free
+/// before its time, however late a reply was. A ledger that reads its own clock under its lock
+/// knows the time exactly: `lo = hi`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimeBounds {
+    /// The ledger's clock shows at least this.
+    pub lo: Micros,
+    /// The ledger's clock shows at most this.
+    pub hi: Micros,
+    /// Calendar clock, read together with `lo`.
+    pub wall: Wall,
+}
+
+impl From<Now> for TimeBounds {
+    fn from(now: Now) -> TimeBounds {
+        TimeBounds::exact(now.at, now.wall)
+    }
+}
+
+impl TimeBounds {
+    /// The time is known exactly.
+    #[must_use]
+    pub const fn exact(at: Micros, wall: Wall) -> TimeBounds {
+        TimeBounds {
+            lo: at,
+            hi: at,
+            wall,
+        }
+    }
+
+    /// Bounds in the right order: a `hi` below `lo` is `lo`.
+    #[must_use]
+    pub fn new(lo: Micros, hi: Micros, wall: Wall) -> TimeBounds {
+        TimeBounds {
+            lo,
+            hi: hi.max(lo),
+            wall,
+        }
+    }
+
+    /// The reading with which calendar time is compared.
+    pub(crate) fn freeing(self) -> Now {
+        Now {
+            at: self.lo,
+            wall: self.wall,
+        }
+    }
+}
+
 impl Micros {
     /// Time passed since `earlier`; zero if `earlier` lies ahead.
     #[must_use]

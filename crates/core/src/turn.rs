@@ -8,6 +8,9 @@
 //! more urgent. So order holds, and small costs do not starve a large one; other cells are not
 //! affected. `Never` only where waiting cannot help.
 //!
+//! Time comes as two bounds: what frees uses the lower one, what stamps the upper one
+//! ([`TimeBounds`]). A ledger that reads its clock under its lock passes that one reading.
+//!
 //! Never: reads a clock. The caller reads `now` after it holds the lock.
 
 use smallvec::SmallVec;
@@ -18,7 +21,7 @@ use crate::ask::{
 };
 use crate::limit::{Cell, Rule, SettleAt, Settled};
 use crate::scope::Scope;
-use crate::time::{Now, Span};
+use crate::time::{Span, TimeBounds};
 
 /// Stores cells and scopes. Both start empty.
 pub trait CellStore {
@@ -40,7 +43,13 @@ pub struct Turn {
 }
 
 /// Applies `settles`, then decides `asks` in the order given.
-pub fn turn(cells: &mut impl CellStore, now: Now, settles: &[Settle], asks: &[Ask]) -> Turn {
+pub fn turn(
+    cells: &mut impl CellStore,
+    now: impl Into<TimeBounds>,
+    settles: &[Settle],
+    asks: &[Ask],
+) -> Turn {
+    let now = now.into();
     let mut turn = Turn {
         verdicts: Vec::with_capacity(asks.len()),
         ..Turn::default()
@@ -78,7 +87,7 @@ enum CellOrScope {
     Scope(ScopeId),
 }
 
-fn decide(cells: &mut impl CellStore, now: Now, ask: &Ask, batch: &mut Batch) -> Verdict {
+fn decide(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Batch) -> Verdict {
     if let Some(why) = too_costly(&ask.terms, ask.priority) {
         return Verdict::Never(why);
     }
@@ -134,7 +143,7 @@ pub fn too_costly(terms: &Terms, priority: Priority) -> Option<NeverReason> {
 /// one would be rejected again.
 fn longest_wait(
     cells: &mut impl CellStore,
-    now: Now,
+    now: TimeBounds,
     ask: &Ask,
     batch: &Batch,
 ) -> Option<(BlockedBy, Span, WakeOn)> {
@@ -146,7 +155,7 @@ fn longest_wait(
     };
     for (index, &id) in ask.scopes.iter().enumerate() {
         let scope = cells.scope(id);
-        if let Err((after, on)) = scope.check(ask.id, now.at) {
+        if let Err((after, on)) = scope.check(ask.id, now.lo) {
             consider(BlockedBy::Scope(index), after, on);
         } else if let Some((after, on)) = batch.rejection_for(CellOrScope::Scope(id), ask.priority)
         {
@@ -156,7 +165,7 @@ fn longest_wait(
     for (index, term) in ask.terms.iter().enumerate() {
         let cell = cells.cell(term.cell);
         cell.refresh(&term.rule, now);
-        cell.set_owner_limit(ask.id.owner, &term.rule, now.at);
+        cell.set_owner_limit(ask.id.owner, &term.rule, now);
         let cost = cost_in_cell(&ask.terms, term.cell);
         let leave = term.reserve_for(ask.priority);
         let room = cell.room(&term.rule, cost, leave, ask.priority, now);
@@ -176,8 +185,8 @@ fn longest_wait(
     longest
 }
 
-fn grant(cells: &mut impl CellStore, now: Now, ask: &Ask, batch: &mut Batch) -> Marks {
-    let arrives_by = now.at + ask.evidence.latest_arrival();
+fn grant(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Batch) -> Marks {
+    let arrives_by = now.hi + ask.evidence.latest_arrival();
     for &id in &ask.scopes {
         cells.scope(id).take(ask.id, arrives_by);
     }
@@ -225,7 +234,7 @@ impl Batch {
     }
 }
 
-fn apply(cells: &mut impl CellStore, now: Now, settle: &Settle, turn: &mut Turn) {
+fn apply(cells: &mut impl CellStore, now: TimeBounds, settle: &Settle, turn: &mut Turn) {
     match settle {
         Settle::Permit {
             id,
@@ -252,7 +261,7 @@ fn apply(cells: &mut impl CellStore, now: Now, settle: &Settle, turn: &mut Turn)
             closed_for,
             reopen,
         } => {
-            let until = closed_for.map(|span| (now.at - *age) + span);
+            let until = closed_for.map(|span| (now.hi - *age) + span);
             cells.scope(*scope).close(until, *reopen);
             turn.changed_scopes.push(*scope);
         }
@@ -272,8 +281,8 @@ fn apply(cells: &mut impl CellStore, now: Now, settle: &Settle, turn: &mut Turn)
             in_a_row,
             closed_for,
         } => {
-            let until = (now.at - *age) + *closed_for;
-            if cells.scope(*scope).record_failure(*in_a_row, until, now.at) {
+            let until = (now.hi - *age) + *closed_for;
+            if cells.scope(*scope).record_failure(*in_a_row, until, now.lo) {
                 turn.changed_scopes.push(*scope);
             }
         }
@@ -284,7 +293,7 @@ fn apply(cells: &mut impl CellStore, now: Now, settle: &Settle, turn: &mut Turn)
 /// Counts the usage of one cell in another cell too.
 fn inherit(
     cells: &mut impl CellStore,
-    now: Now,
+    now: TimeBounds,
     (from, old_rule): (CellId, &Rule),
     (to, rule): (CellId, &Rule),
 ) {
@@ -300,7 +309,7 @@ fn inherit(
 /// Applies the outcome of a permit to its scopes.
 fn settle_scopes(
     cells: &mut impl CellStore,
-    now: Now,
+    now: TimeBounds,
     id: PermitId,
     scopes: &Scopes,
     outcome: &Outcome,
@@ -315,7 +324,7 @@ fn settle_scopes(
         Outcome::Unsent => {
             let returned = scopes
                 .iter()
-                .filter(|scope| cells.scope(**scope).return_probe(id, now.at));
+                .filter(|scope| cells.scope(**scope).return_probe(id, now.lo));
             turn.changed_scopes.extend(returned);
         }
         Outcome::Arrived { .. }
@@ -329,7 +338,7 @@ fn settle_scopes(
 /// `true` if an ask that was rejected earlier may now succeed.
 fn settle_term(
     cell: &mut Cell,
-    now: Now,
+    now: TimeBounds,
     id: PermitId,
     index: usize,
     term: &Term,
@@ -340,7 +349,7 @@ fn settle_term(
     let settled = |age: Span, proven: bool| Settled {
         id,
         cost,
-        at: now.at - age,
+        at: now.hi - age,
         proven,
     };
     match outcome {
@@ -354,28 +363,28 @@ fn settle_term(
                 .pending_call(id)
                 .map_or(settled.at, |(_, granted)| granted);
             let mut freed = match rule.settles_at() {
-                SettleAt::Head => cell.settle(rule, settled, now.at).freed,
+                SettleAt::Head => cell.settle(rule, settled, now.lo).freed,
                 SettleAt::End => false,
             };
             for reading in readings.iter().filter(|reading| reading.term == index) {
                 freed |= cell.apply_reading(rule, reading, cost, granted, *limited, now);
             }
             if *limited && !readings.iter().any(|reading| reading.term == index) {
-                cell.limited_without_reading(rule, granted, now.at);
+                cell.limited_without_reading(rule, granted, now);
             }
             freed
         }
         Outcome::Failed { age } => match rule.settles_at() {
-            SettleAt::Head => cell.settle(rule, settled(*age, false), now.at).freed,
+            SettleAt::Head => cell.settle(rule, settled(*age, false), now.lo).freed,
             SettleAt::End => false,
         },
         Outcome::Finished { age } | Outcome::Complete { age } => {
-            cell.settle(rule, settled(*age, true), now.at).freed
+            cell.settle(rule, settled(*age, true), now.lo).freed
         }
         Outcome::Unsent => cell.undo(rule, id).freed,
-        Outcome::Unknown { age, late } => cell.give_up(rule, id, (now.at - *age) + *late).freed,
+        Outcome::Unknown { age, late } => cell.give_up(rule, id, (now.hi - *age) + *late).freed,
         Outcome::Alive { extend_by } => {
-            cell.extend(rule, id, now.at + *extend_by);
+            cell.extend(rule, id, now.hi + *extend_by);
             false
         }
     }

@@ -105,7 +105,7 @@ fn check_live_tries_ports_store_clock_and_keys() {
         "port: the gateway's address",
         "shut: the key is rejected (401)",
         "clock: this machine is",
-        "gone: no answer",
+        "gone: no response",
     ] {
         assert!(
             output.err.contains(&format!("error: {line}")),

@@ -55,17 +55,17 @@ table! {
         cost: Shape::Map(&Shape::Either(&[Shape::Integer, Shape::Block(COST)])), "what a call costs in units other than calls";
         concurrency: Shape::Either(&[Shape::OrOff(&Shape::Integer), Shape::Block(CONCURRENCY)]), "calls at a time";
         connections: Shape::Integer, "connections to the upstream" = "32";
-        hold_until: Hold::SHAPE, "what proves that a call has arrived" = "response";
+        hold_until: Hold::SHAPE, "which event proves that a call has reached the provider" = "response";
         late_arrival: Shape::Duration, "how long an abandoned call may still arrive, at least" = "5s";
-        edge_margin: Shape::Duration, "how long after its edge a calendar window is used" = "2s";
-        counter_lag: Shape::Duration, "for providers that count after the response" = "0s";
+        edge_margin: Shape::Duration, "how long after its edge a new calendar window is first used" = "2s";
+        counter_lag: Shape::Duration, "how long after the response the provider may still count the call" = "0s";
         free_status: Shape::List(&Shape::Integer), "statuses that the provider does not count";
         entities: Shape::Block(ENTITIES), "parts of the provider with limits and lifetimes of their own";
         cache: Cache::SHAPE, "caching of responses";
         dedup: Dedup::SHAPE, "whether identical calls in flight share one upstream call" = "cacheable";
         merge: Merge::SHAPE, "merging waiting calls into one" = "off";
         queue: Queue::SHAPE, "waiting for a permit";
-        off_peak: Shape::OrOff(&Shape::Block(OFF_PEAK)), "hours outside which background calls wait";
+        off_peak: Shape::OrOff(&Shape::Block(OFF_PEAK)), "background calls wait outside these hours";
         retry: RetrySettings::SHAPE, "how a failed call is tried again";
         cooldown: CooldownSettings::SHAPE, "how long a scope cools down after a 429";
         degrade: Shape::OrOff(&Degrade::SHAPE), "serving from cache only when few calls remain" = "off";
@@ -143,7 +143,7 @@ table! {
 table! {
     pub(crate) CONCURRENCY {
         normal: Shape::OrOff(&Shape::Integer), "for all calls together";
-        low: Shape::Integer, "how many of them may be background work" = "as `normal`";
+        low: Shape::Integer, "how many of these calls may be background calls" = "same as normal";
     }
 }
 

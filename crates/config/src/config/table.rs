@@ -21,7 +21,7 @@ table! {
         admin: Shape::Block(ADMIN), "the admin address: API, dashboard, metrics";
         store: Shape::Text, "where permits are counted: `sqlite:DIR`, `memory:`, `postgres://…`, `redis://…`" = "sqlite: in the user's state folder";
         postgres: Postgres::SHAPE, "how Postgres is used";
-        cache_store: Shape::Text, "where responses are cached; a Redis (REDIS_HOST, REDIS_PORT and REDIS_PASSWORD if set) is not used yet: responses are then cached beside the ledger" = "beside the ledger";
+        cache_store: Shape::Text, "where responses are cached; a Redis (REDIS_HOST, REDIS_PORT and REDIS_PASSWORD if set) is not used yet, so responses are cached in the folder of the ledger" = "in the folder of the ledger";
         cache_size: CacheSize::SHAPE, "size of the response cache";
         guard_store: Shape::Text, "where guards count: `memory:` or `redis://…`" = "memory:";
         nodes: Shape::Integer, "processes or hosts that share a limit without a common store; `local-share` needs it" = "1";
@@ -31,7 +31,7 @@ table! {
         intercept: Intercept::SHAPE, "CONNECT: configured domains are opened with the local CA" = "configured";
         callers: Shape::Map(&Shape::Block(CALLER)), "callers by name, with their priority and share";
         env_prefix: Shape::Text, "prefix of the variables that set thresholds" = "TOLLGATE_";
-        unknown_domain: UnknownDomain::SHAPE, "what happens to calls to hosts of no provider" = "allow on loopback, refuse elsewhere";
+        unknown_domain: UnknownDomain::SHAPE, "what happens to calls to hosts without a provider" = "allow on loopback, refuse elsewhere";
         limiting: Limiting::SHAPE, "whether guards reject; `shadow` only counts" = "on";
         guards: Shape::Map(&Shape::Block(GUARD)), "limits on callers";
         exempt_paths: Shape::List(&Shape::Text), "path prefixes that guards do not check" = "[/health]";

@@ -4,7 +4,9 @@
 //! Promises: the provider's bucket (same rate, same depth) never runs dry, for any latency and
 //! jitter. Proof: for the last-granted call j of any interval, every other call was either pending
 //! when j was granted (reserved) or debited inside the interval; the local level bounds their
-//! number by depth + rate × length. No fraction of a token is lost: the debt is stored in
+//! number by depth + rate × length. Where the time is known only within bounds, debits are stamped
+//! with the upper one and the level is read at the lower one, so the same count holds: each debit
+//! of the interval is stamped inside it, and no refill is used before it is there. No fraction of a token is lost: the debt is stored in
 //! token-microseconds, of which N disappear each microsecond.
 //!
 //! A change of depth keeps the level: a provider's bucket that grows is not filled at once, so
@@ -67,7 +69,7 @@ impl Bucket {
             return;
         }
         self.debt = self.debt_at(now);
-        self.at = self.at.max(now);
+        self.at = now;
         self.rate = limit;
         // The first depth is that of a full bucket.
         let before = if self.depth == 0 { depth } else { self.depth };
@@ -106,7 +108,7 @@ impl Bucket {
 
     pub(crate) fn take(&mut self, rule: &Rule, grant: Grant) {
         if rule.holds_until_send() {
-            self.debit(rule, grant.cost, grant.at);
+            self.debit(rule, grant.cost, grant.latest);
         } else {
             let free_at = grant.arrives_by + rule.lag();
             self.holds.pending.add(
@@ -168,13 +170,21 @@ impl Bucket {
 
     /// Computes the debt at `at`, so that earlier times no longer matter.
     pub(crate) fn advance(&mut self, at: Micros) {
-        self.debt = self.debt_at(at);
+        self.debt = self.debt_from(at);
         self.at = self.at.max(at);
     }
 
-    /// The debt at `now`, in token-microseconds.
+    /// The debt at `now`, in token-microseconds. A debit is stamped with the latest time at which
+    /// it can have happened, so `now` may lie before it: then the refill until that time is not
+    /// here yet, and the debt is higher by it.
     pub(crate) fn debt_at(&self, now: Micros) -> u128 {
-        let shrunk = u128::from(now.since(self.at).0) * u128::from(self.rate);
+        let ahead = u128::from(self.at.since(now).0) * u128::from(self.rate);
+        self.debt_from(now).saturating_add(ahead)
+    }
+
+    /// The debt from which the refill since `at` counts; that of `self.at` if `at` lies before it.
+    fn debt_from(&self, at: Micros) -> u128 {
+        let shrunk = u128::from(at.since(self.at).0) * u128::from(self.rate);
         self.debt.saturating_sub(shrunk)
     }
 
@@ -182,7 +192,7 @@ impl Bucket {
     /// between, and then on the safe side.
     fn debit(&mut self, rule: &Rule, cost: u64, at: Micros) {
         let used = u128::from(cost) * u128::from(token(rule));
-        self.debt = self.debt_at(at).saturating_add(used);
+        self.debt = self.debt_from(at).saturating_add(used);
         self.at = self.at.max(at);
     }
 }

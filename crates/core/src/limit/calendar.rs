@@ -233,7 +233,7 @@ impl CalendarCount {
 
     pub(crate) fn take(&mut self, rule: &Rule, calendar: &Calendar, grant: Grant) {
         if rule.holds_until_send() {
-            let late = self.is_late(calendar, grant.at);
+            let late = self.is_late(calendar, grant.latest);
             self.counter
                 .take_settled(grant.cost, late, Micros(u64::MAX));
         } else {

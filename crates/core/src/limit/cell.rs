@@ -15,7 +15,7 @@ use crate::limit::reported::{OutsideUse, Reported};
 use crate::limit::room::{CellRequest, CellWait, Grant, Settled};
 use crate::limit::sliding::Log;
 use crate::limit::{Algorithm, IN_FLIGHT_TAIL, Rule, Strictness};
-use crate::time::{Micros, Now, Span};
+use crate::time::{Micros, Span, TimeBounds};
 
 /// The state of one limit for one key. A new one is empty: nothing used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,29 +75,29 @@ pub(crate) struct CellChange {
 
 impl Cell {
     /// Brings the cell up to `now`. Call this before every other method.
-    pub(crate) fn refresh(&mut self, rule: &Rule, now: Now) {
-        self.fit(rule, now.at);
-        self.reported.refresh(now.at);
-        let (limit, most) = (self.limit(rule, now.at), self.max_cost(rule, now.at));
+    pub(crate) fn refresh(&mut self, rule: &Rule, now: TimeBounds) {
+        self.fit(rule, now.hi);
+        self.reported.refresh(now.lo);
+        let (limit, most) = (self.limit(rule, now.lo), self.max_cost(rule, now.lo));
         let lapsed = match (&mut self.state, rule.algorithm()) {
             (CellState::Calendar(count), Algorithm::Calendar(calendar)) => {
-                count.refresh(calendar, now)
+                count.refresh(calendar, now.freeing())
             }
-            (CellState::Log(log), _) => log.refresh(now.at),
-            (CellState::Bucket(bucket), _) => bucket.refresh(rule, limit, most, now.at),
-            (CellState::Fixed(fixed), _) => fixed.refresh(rule, now.at),
-            (CellState::InFlight(in_flight), _) => in_flight.refresh(now.at),
+            (CellState::Log(log), _) => log.refresh(now.lo),
+            (CellState::Bucket(bucket), _) => bucket.refresh(rule, limit, most, now.lo),
+            (CellState::Fixed(fixed), _) => fixed.refresh(rule, now.lo),
+            (CellState::InFlight(in_flight), _) => in_flight.refresh(now.lo),
             (CellState::Empty | CellState::Calendar(_), _) => 0,
         };
         self.settled = self.settled.wrapping_add(lapsed);
     }
 
     /// Records which N an owner uses: during a rolling reload the smallest one applies.
-    pub(crate) fn set_owner_limit(&mut self, owner: OwnerId, rule: &Rule, now: Micros) {
-        self.reported.set_owner_limit(owner, rule.limit(), now);
-        let (limit, most) = (self.limit(rule, now), self.max_cost(rule, now));
+    pub(crate) fn set_owner_limit(&mut self, owner: OwnerId, rule: &Rule, now: TimeBounds) {
+        self.reported.set_owner_limit(owner, rule.limit(), now.hi);
+        let (limit, most) = (self.limit(rule, now.lo), self.max_cost(rule, now.lo));
         if let CellState::Bucket(bucket) = &mut self.state {
-            bucket.set_rate(rule, limit, most, now);
+            bucket.set_rate(rule, limit, most, now.lo);
         }
     }
 
@@ -108,14 +108,14 @@ impl Cell {
         cost: u64,
         leave: u64,
         priority: Priority,
-        now: Now,
+        now: TimeBounds,
     ) -> Result<(), (Span, WakeOn)> {
         if priority == Priority::High
             && let CellState::Log(log) = &mut self.state
         {
-            log.note_urgent(now.at);
+            log.note_urgent(now.hi);
         }
-        let verdict = self.check_room(rule, cost, leave, priority, now.at);
+        let verdict = self.check_room(rule, cost, leave, priority, now.lo);
         if let Err(wait) = verdict {
             self.pending_wake = match (wait.on, self.pending_wake) {
                 (WakeOn::Event, _) | (_, PendingWake::Event) => PendingWake::Event,
@@ -132,14 +132,15 @@ impl Cell {
         cost: u64,
         id: PermitId,
         evidence: Evidence,
-        now: Now,
+        now: TimeBounds,
     ) -> Mark {
         let grant = Grant {
             id,
             cost,
-            limit: self.limit(rule, now.at),
-            at: now.at,
-            arrives_by: now.at + evidence.latest_arrival(),
+            limit: self.limit(rule, now.lo),
+            at: now.lo,
+            latest: now.hi,
+            arrives_by: now.hi + evidence.latest_arrival(),
         };
         self.granted = self.granted.wrapping_add(cost);
         self.idle_from = self.idle_from.max(grant.arrives_by + rule.longest_hold());
@@ -153,13 +154,13 @@ impl Cell {
             (CellState::InFlight(in_flight), _) => in_flight.take(grant),
             (CellState::Empty | CellState::Calendar(_), _) => {}
         }
-        let used = self.used(rule, now.at);
-        let remaining = self.max_cost(rule, now.at).saturating_sub(used);
+        let used = self.used(rule, now.lo);
+        let remaining = self.max_cost(rule, now.lo).saturating_sub(used);
         Mark {
             granted: self.granted,
             settled: self.settled,
             used,
-            remaining: remaining.saturating_sub(self.reported.outside_use(now.at)),
+            remaining: remaining.saturating_sub(self.reported.outside_use(now.lo)),
         }
     }
 

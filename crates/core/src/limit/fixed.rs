@@ -19,7 +19,7 @@ use crate::limit::inherit::CarriedUsage;
 use crate::limit::room::{CellRequest, CellWait, Grant, Settled};
 use crate::limit::rule::Rule;
 use crate::limit::window_counter::WindowCounter;
-use crate::time::{Micros, Span};
+use crate::time::{Micros, Span, TimeBounds};
 
 /// One window at a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,8 +109,8 @@ impl Fixed {
             free_at: grant.arrives_by + rule.lag(),
         };
         if rule.holds_until_send() {
-            let end = grant.at + window(rule);
-            let late = self.is_late(grant.at);
+            let end = grant.latest + window(rule);
+            let late = self.is_late(grant.latest);
             self.counter.take_settled(grant.cost, late, end);
             self.note_end(&call, end, true);
             self.close_if_never_opened(rule);
@@ -138,18 +138,18 @@ impl Fixed {
 
     /// Usage of another cell is in the provider's current window. That window may end at any time
     /// from now on, and ends one period from now at the latest unless a later call opens it.
-    pub(super) fn take_over(&mut self, rule: &Rule, usage: &CarriedUsage, now: Micros) {
+    pub(super) fn take_over(&mut self, rule: &Rule, usage: &CarriedUsage, now: TimeBounds) {
         self.earliest_end = match self.opened {
-            Some(_) => self.earliest_end.min(now),
-            None => now,
+            Some(_) => self.earliest_end.min(now.lo),
+            None => now.lo,
         };
-        self.opened.get_or_insert(now);
+        self.opened.get_or_insert(now.lo);
         let counted = usage.counted_up_to(rule.max_cost());
         self.counter.used = self.counter.used.saturating_add(counted);
-        self.unproven_end = self.unproven_end.max(Some(now + window(rule)));
+        self.unproven_end = self.unproven_end.max(Some(now.hi + window(rule)));
         for &(id, call) in &usage.pending {
             let call = PendingCall {
-                granted: now,
+                granted: now.lo,
                 free_at: call.free_at + rule.lag(),
                 ..call
             };

@@ -14,7 +14,7 @@ use crate::limit::cell::{Cell, CellState, HandOver};
 use crate::limit::holds::PendingCall;
 use crate::limit::reported::{OutsideUse, growth};
 use crate::limit::{Algorithm, Rule};
-use crate::time::{Micros, Now};
+use crate::time::{Micros, TimeBounds};
 
 /// The usage that one cell passes to another.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl Cell {
         (own, rule): (CellId, &Rule),
         old: &Cell,
         (of, old_rule): (CellId, &Rule),
-        now: Now,
+        now: TimeBounds,
     ) -> HandOver {
         let before = old.hand_over.filter(|hand_over| hand_over.to == own);
         let back = self.hand_over.filter(|hand_over| hand_over.to == of);
@@ -72,7 +72,7 @@ impl Cell {
         let news = back.map_or(news, |hand_over| {
             news.min(growth(old.granted, hand_over.granted_there))
         });
-        let mut usage = old.carried_usage(old_rule, now.at);
+        let mut usage = old.carried_usage(old_rule, now);
         usage
             .pending
             .retain(|(id, _)| self.pending_call(*id).is_none());
@@ -84,7 +84,7 @@ impl Cell {
         if !usage.is_empty() {
             self.take_over(rule, &usage, now);
         }
-        self.take_over_reported(rule, old, now.at);
+        self.take_over_reported(rule, old, now);
         HandOver {
             to: own,
             granted: old.granted,
@@ -100,21 +100,21 @@ impl Cell {
         }
     }
 
-    fn take_over(&mut self, rule: &Rule, usage: &CarriedUsage, now: Now) {
+    fn take_over(&mut self, rule: &Rule, usage: &CarriedUsage, now: TimeBounds) {
         let (counted, pending) = (usage.counted(), usage.pending_cost());
         self.granted = self.granted.wrapping_add(counted).wrapping_add(pending);
         self.settled = self.settled.wrapping_add(counted);
         let bounds = usage.pending.iter().map(|(_, call)| call.free_at);
-        let last = bounds.chain([now.at]).max().unwrap_or(now.at);
+        let last = bounds.chain([now.hi]).max().unwrap_or(now.hi);
         self.idle_from = self.idle_from.max(last + rule.longest_hold());
-        let limit = self.limit(rule, now.at);
+        let limit = self.limit(rule, now.lo);
         match (&mut self.state, rule.algorithm()) {
             (CellState::Calendar(count), Algorithm::Calendar(calendar)) => {
-                count.take_over(rule, calendar, usage, now.at);
+                count.take_over(rule, calendar, usage, now.hi);
             }
-            (CellState::Log(log), _) => log.take_over(rule, usage, limit, now.at),
-            (CellState::Bucket(bucket), _) => bucket.take_over(rule, usage, now.at),
-            (CellState::Fixed(fixed), _) => fixed.take_over(rule, usage, now.at),
+            (CellState::Log(log), _) => log.take_over(rule, usage, limit, now),
+            (CellState::Bucket(bucket), _) => bucket.take_over(rule, usage, now.hi),
+            (CellState::Fixed(fixed), _) => fixed.take_over(rule, usage, now),
             (CellState::InFlight(in_flight), _) => in_flight.take_over(usage),
             (CellState::Empty | CellState::Calendar(_), _) => {}
         }
@@ -122,10 +122,10 @@ impl Cell {
 
     /// Outside use, or the unknown usage of a lost cell, counts here too: for one period of this
     /// limit, because its time is unknown.
-    fn take_over_reported(&mut self, rule: &Rule, old: &Cell, now: Micros) {
-        let outside = old.reported.outside_use(now).min(rule.max_cost());
-        if outside > self.reported.outside_use(now) {
-            let until = now + rule.stretched(rule.period());
+    fn take_over_reported(&mut self, rule: &Rule, old: &Cell, now: TimeBounds) {
+        let outside = old.reported.outside_use(now.lo).min(rule.max_cost());
+        if outside > self.reported.outside_use(now.lo) {
+            let until = now.hi + rule.stretched(rule.period());
             self.reported.close(OutsideUse {
                 cost: outside,
                 until,
@@ -134,10 +134,10 @@ impl Cell {
     }
 
     /// The usage that this cell passes to another.
-    fn carried_usage(&self, rule: &Rule, now: Micros) -> CarriedUsage {
+    fn carried_usage(&self, rule: &Rule, now: TimeBounds) -> CarriedUsage {
         let tail = self.tail(rule);
         let bound = |(id, call): (&PermitId, &PendingCall)| {
-            let free_at = (call.free_at - tail).max(now);
+            let free_at = (call.free_at - tail).max(now.hi);
             (*id, PendingCall { free_at, ..*call })
         };
         let pending: Vec<(PermitId, PendingCall)> = match self.pending_calls() {
@@ -154,7 +154,7 @@ impl Cell {
             CellState::Bucket(_) | CellState::Fixed(_) | CellState::Calendar(_) => {
                 let costs = pending.iter().map(|(_, call)| call.cost);
                 let held = costs.fold(0, u64::saturating_add);
-                vec![(now, self.used(rule, now).saturating_sub(held))]
+                vec![(now.hi, self.used(rule, now.lo).saturating_sub(held))]
             }
         };
         CarriedUsage { pending, done }

@@ -12,7 +12,7 @@ use crate::ask::LimitReading;
 use crate::limit::cell::{Cell, CellState};
 use crate::limit::reported::{OutsideUse, growth};
 use crate::limit::{Algorithm, Rule};
-use crate::time::{Micros, Now, Span};
+use crate::time::{Micros, Span, TimeBounds};
 
 impl Cell {
     /// Applies the response to a call of cost `cost`, granted at `granted`. Lower only. `limited`:
@@ -24,25 +24,25 @@ impl Cell {
         cost: u64,
         granted: Micros,
         limited: bool,
-        now: Now,
+        now: TimeBounds,
     ) -> bool {
         if let (CellState::Calendar(count), Some(date)) = (&mut self.state, reading.date) {
-            count.confirm(now, date);
+            count.confirm(now.freeing(), date);
         }
         // The provider of a bucket reports its depth or its rate; neither is lower than configured
         // unless it is below both.
         let whole = rule.limit().min(rule.max_cost());
         let reported = reading.limit.map(|limit| rule.less_headroom(limit));
-        let before = self.limit(rule, now.at);
+        let before = self.limit(rule, now.lo);
         let raised = reported.is_some_and(|limit| {
             let window = rule.stretched(rule.period());
-            self.reported.report_limit(limit, whole, window, now.at)
+            self.reported.report_limit(limit, whole, window, now)
         });
         // A lower limit explains the 429s of all calls granted before it was known.
-        if self.limit(rule, now.at) < before
+        if self.limit(rule, now.lo) < before
             && let CellState::Log(log) = &mut self.state
         {
-            log.tightened_at = now.at;
+            log.tightened_at = now.hi;
         }
         // The most of our calls that the provider can have counted when it wrote the response.
         let since = growth(self.granted, reading.mark.granted);
@@ -52,11 +52,11 @@ impl Cell {
         let outside = reading.remaining.is_some_and(unseen);
         let less = reading.remaining.is_some_and(|remaining| {
             let outside_cost = if outside {
-                self.outside_use(rule, reading, remaining, cost, now.at)
+                self.outside_use(rule, reading, remaining, cost, now.lo)
             } else {
                 0
             };
-            let until = now.at + self.outside_use_ttl(rule, reading.reset_after, now.at);
+            let until = now.hi + self.outside_use_ttl(rule, reading.reset_after, now.lo);
             let outside_cost = OutsideUse {
                 cost: outside_cost,
                 until,
@@ -65,16 +65,21 @@ impl Cell {
                 .report_outside_use(outside_cost, reading.mark.granted, self.granted)
         });
         if limited && !outside && ours.saturating_mul(2) >= rule.limit() {
-            self.tighten(rule, granted, now.at);
+            self.tighten(rule, granted, now.hi);
         }
         (raised || less) && self.freed(true).freed
     }
 
     /// The provider limited a call granted at `granted` and reported nothing about this limit. If
     /// at least half of the limit is used, the provider's window is stricter than configured.
-    pub(crate) fn limited_without_reading(&mut self, rule: &Rule, granted: Micros, now: Micros) {
-        if self.used(rule, now).saturating_mul(2) >= rule.limit() {
-            self.tighten(rule, granted, now);
+    pub(crate) fn limited_without_reading(
+        &mut self,
+        rule: &Rule,
+        granted: Micros,
+        now: TimeBounds,
+    ) {
+        if self.used(rule, now.lo).saturating_mul(2) >= rule.limit() {
+            self.tighten(rule, granted, now.hi);
         }
     }
 

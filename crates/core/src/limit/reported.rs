@@ -10,7 +10,7 @@
 use smallvec::SmallVec;
 
 use crate::ask::OwnerId;
-use crate::time::{Micros, Span};
+use crate::time::{Micros, Span, TimeBounds};
 
 /// How long an owner counts as running after its last ask. A rolling reload of a fleet takes
 /// minutes, but each process asks several times a minute while it has work.
@@ -102,7 +102,7 @@ impl Reported {
         limit: u64,
         configured: u64,
         window: Span,
-        now: Micros,
+        now: TimeBounds,
     ) -> bool {
         let below = |limit: u64| {
             (limit < configured).then_some(LoweredLimit {
@@ -118,9 +118,9 @@ impl Reported {
             self.limit = below(limit);
             return false;
         }
-        let (since, least) = lowered.higher.get_or_insert((now, limit));
+        let (since, least) = lowered.higher.get_or_insert((now.hi, limit));
         *least = limit.min(*least);
-        if now.since(*since) < window {
+        if now.lo.since(*since) < window {
             return false;
         }
         self.limit = below(*least);

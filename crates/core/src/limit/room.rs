@@ -35,7 +35,10 @@ pub(crate) struct Grant {
     pub(crate) id: PermitId,
     pub(crate) cost: u64,
     pub(crate) limit: u64,
+    /// It was granted not before this. What happens at the provider happens later.
     pub(crate) at: Micros,
+    /// It was granted not after this.
+    pub(crate) latest: Micros,
     /// The last instant at which the call may still reach the provider.
     pub(crate) arrives_by: Micros,
 }

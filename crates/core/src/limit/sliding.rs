@@ -3,8 +3,8 @@
 //!
 //! Promises: in no window of the provider's more than N, for any latency, jitter and reordering.
 //! Proof: take a window of length W with more than N arrivals and its last-granted member j. Every
-//! other member i was granted before j, and its response came at r ≥ a, so its slot is held until r
-//! + W ≥ a + W, which is after j's arrival and so after j's grant: N slots were held when j was
+//! other member i was granted before j, and its response came at r ≥ a, so its slot is held until
+//! r + W ≥ a + W, which is after j's arrival and so after j's grant: N slots were held when j was
 //! granted. Contradiction.
 //!
 //! A provider that is stricter than a sliding log (two counters, bins) limits calls although the
@@ -20,7 +20,7 @@ use crate::limit::inherit::CarriedUsage;
 use crate::limit::paced;
 use crate::limit::room::{CellRequest, CellWait, Grant, Settled};
 use crate::limit::rule::{Rule, SLOTS_EXACT, SUB_WINDOWS};
-use crate::time::{Micros, Span};
+use crate::time::{Micros, Span, TimeBounds};
 
 /// How strict the provider's window is, as learned from its 429s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,11 +93,11 @@ impl Log {
     pub(crate) fn take(&mut self, rule: &Rule, grant: Grant) {
         if self.is_spaced(rule) && grant.cost > 0 {
             let gap = self.gap(rule, grant.limit);
-            self.due = paced::next_due(self.due, gap, grant.cost, grant.at);
+            self.due = paced::next_due(self.due, gap, grant.cost, grant.latest);
         }
         self.last_grant = grant.at;
         if rule.holds_until_send() {
-            let free_at = grant.at + self.hold(rule);
+            let free_at = grant.latest + self.hold(rule);
             self.holds.push_done(grant.cost, free_at, self.grain(rule));
         } else {
             let free_at = grant.arrives_by + rule.lag() + self.hold(rule);
@@ -137,10 +137,16 @@ impl Log {
     }
 
     /// Usage of another cell is held for one window since it was counted.
-    pub(super) fn take_over(&mut self, rule: &Rule, usage: &CarriedUsage, limit: u64, now: Micros) {
+    pub(super) fn take_over(
+        &mut self,
+        rule: &Rule,
+        usage: &CarriedUsage,
+        limit: u64,
+        now: TimeBounds,
+    ) {
         let (hold, grain) = (self.hold(rule) + rule.lag(), self.grain(rule));
         for &(at, cost) in &usage.done {
-            if at + hold > now {
+            if at + hold > now.lo {
                 self.holds.push_done(cost, at + hold, grain);
             }
         }
@@ -149,11 +155,11 @@ impl Log {
             self.holds.pending.add(id, PendingCall { free_at, ..call });
         }
         if self.is_spaced(rule) {
-            self.due = self.due.max(now + self.gap(rule, limit));
+            self.due = self.due.max(now.hi + self.gap(rule, limit));
         }
-        self.last_grant = now;
+        self.last_grant = now.lo;
         // Those calls went under another limit: a 429 for them says nothing about this one.
-        self.tightened_at = now;
+        self.tightened_at = now.hi;
     }
 
     /// How long a slot is held after the response.

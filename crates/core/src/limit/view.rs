@@ -6,7 +6,7 @@
 
 use crate::limit::cell::{Cell, CellState};
 use crate::limit::{Algorithm, Rule, Strictness};
-use crate::time::{Micros, Now, Span};
+use crate::time::{Micros, Span, TimeBounds};
 
 /// The visible state of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,17 +28,18 @@ pub struct CellView {
 impl Cell {
     /// The visible state of the cell; does not change it.
     #[must_use]
-    pub fn peek(&self, rule: &Rule, now: Now) -> CellView {
+    pub fn peek(&self, rule: &Rule, now: impl Into<TimeBounds>) -> CellView {
+        let now = now.into();
         let mut cell = self.clone();
         cell.refresh(rule, now);
-        let (window_age, reset_after, strictness) = cell.window(rule, now.at);
+        let (window_age, reset_after, strictness) = cell.window(rule, now.lo);
         let remaining = cell
-            .remaining(rule, now.at)
-            .saturating_sub(cell.reported.outside_use(now.at));
-        let limit = cell.limit(rule, now.at);
+            .remaining(rule, now.lo)
+            .saturating_sub(cell.reported.outside_use(now.lo));
+        let limit = cell.limit(rule, now.lo);
         CellView {
             limit,
-            used: cell.used(rule, now.at),
+            used: cell.used(rule, now.lo),
             remaining,
             window_age,
             reset_after,
