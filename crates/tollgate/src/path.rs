@@ -30,12 +30,14 @@ mod credential; // with which key or token?
 mod token; //   the current token, or the next one
 mod login; //   the call that fetches a token
 mod connect; // is there a connection?
-mod acquire; // permit: what to request from the gate, and what its verdict means
+mod permit; // do turn, health and all limits agree?
+mod requested_limits; //   what one attempt asks for, and what a verdict means
 mod attempt_guard; //   reports the end of an attempt to health
 mod rates; //   what remained of the limits, for response headers
 mod send; // the bytes leave
 mod learn; // what does the response say about limits and health?
 mod store; // may the response be cached?
+mod recorder; //   stores it while it passes
 mod scrub; //   removes keys and short-lived headers before storing
 mod link_target; //   which cached responses a link refers to
 pub mod decide; // permit and learn without a request
@@ -125,7 +127,7 @@ async fn attempt(
     let key = credential::choose(route, policy).await?; // which key or token
     let expected = connect::connect(route, policy).await?; // before the permit: failing is free
     let mark = key.fingerprint();
-    let granted = acquire::permit(&route.subject, mark, &mut retries.permits).await?; // all limits at once
+    let granted = permit::permit(&route.subject, mark, &mut retries.permits).await?; // all limits at once
     let sent = send::send(route, policy, &key, granted, expected, retries).await?; // bytes leave
     let response = learn::learn(&route.subject, policy, mark, sent).await; // what does it say?
     credential::on_response(route, policy, &key, retries, response).await // suspends a rejected key

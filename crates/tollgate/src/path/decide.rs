@@ -17,10 +17,11 @@ use tollgate_core::gate::CallerId;
 use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::Span;
 
-use super::acquire::{self, Grant, PermitHistory};
 use super::call::CallOptions;
 use super::learn::{self, Observed};
+use super::permit::{self, PermitHistory};
 use super::rates::Rates;
+use super::requested_limits::Grant;
 use super::subject::Subject;
 use crate::Error;
 use crate::credentials::fingerprint;
@@ -57,7 +58,7 @@ pub async fn acquire(
     let subject = subject(registry, provider, options)?;
     let key = key.map(fingerprint);
     let mut history = PermitHistory::default();
-    let grant = acquire::permit(&subject, key.as_deref(), &mut history).await?;
+    let grant = permit::permit(&subject, key.as_deref(), &mut history).await?;
     Ok(Decision {
         policy: subject.provider.policy(),
         subject,

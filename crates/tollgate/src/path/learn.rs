@@ -19,7 +19,7 @@ use tollgate_core::health::Class;
 use tollgate_core::limit::Algorithm;
 use tollgate_core::time::{Span, Wall};
 
-use super::acquire::Grant;
+use super::requested_limits::Grant;
 use super::response::{ERROR_BODY_MAX, UpstreamResponse};
 use super::send::Sent;
 use super::subject::Subject;

@@ -23,7 +23,7 @@ use super::learn;
 use super::response::{AttemptError, UpstreamResponse};
 use super::retry::{FREE_RETRIES_MAX, RetryState};
 use super::route::Route;
-use super::{acquire, connect, send};
+use super::{connect, permit, send};
 use crate::body::ReplyBody;
 use crate::credentials::{
     Account, Credential, CredentialSource, LoginError, LoginMemory, LoginMethod, NewToken,
@@ -170,7 +170,7 @@ async fn attempt(
 ) -> Result<UpstreamResponse, AttemptError> {
     let policy = route.subject.provider.policy();
     let expected = connect::connect(route, &policy).await?;
-    let granted = acquire::permit(
+    let granted = permit::permit(
         &route.subject,
         credential.fingerprint(),
         &mut retries.permits,

@@ -9,7 +9,7 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::retry::{Decision, FailedAttempt, Safety};
 use tollgate_core::time::Span;
 
-use super::acquire::PermitHistory;
+use super::permit::PermitHistory;
 use super::response::{AttemptError, UpstreamResponse, discard};
 use super::route::Route;
 use super::subject::Subject;

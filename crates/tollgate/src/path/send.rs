@@ -17,10 +17,10 @@ use hyper::body::Incoming;
 use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
-use super::acquire::Grant;
 use super::attempt_guard::AttemptGuard;
 use super::connect;
 use super::merge;
+use super::requested_limits::Grant;
 use super::response::AttemptError;
 use super::retry::RetryState;
 use super::route::Route;

@@ -12,8 +12,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{
-    CACHE_STATUS, CONTENT_LENGTH, CONTENT_LOCATION, DATE, HeaderValue, IF_MODIFIED_SINCE,
-    IF_NONE_MATCH, LOCATION, TRANSFER_ENCODING,
+    CACHE_STATUS, CONTENT_LOCATION, DATE, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, LOCATION,
+    TRANSFER_ENCODING,
 };
 use http::{HeaderMap, Method, StatusCode};
 use http_body::Body;
@@ -24,8 +24,9 @@ use tollgate_core::fresh::{
 };
 use tollgate_core::time::{Now, Span, Wall};
 
-use super::cache_request::{CacheRequest, PendingStore, is_reusable};
+use super::cache_request::{CacheRequest, PendingStore};
 use super::outcome::CallOutcome;
+use super::recorder::{Recorder, emit_not_stored};
 use super::refresh::{self, Go};
 use super::response::{self, UpstreamResponse};
 use super::retry::RetryState;
@@ -33,13 +34,12 @@ use super::route::Route;
 use super::serve::{self, ServeReason};
 use super::{link_target, scrub};
 use crate::Error;
-use crate::body::BodyRecorder;
-use crate::cache::{Cache, CacheKey, CachedResponse, WireForm, variant};
+use crate::cache::{CachedResponse, WireForm, variant};
 use crate::error::Reason;
 use crate::event::Event;
 use crate::headers;
 use crate::headers::HeaderView;
-use crate::providers::{ActiveProvider, CompiledPolicy};
+use crate::providers::CompiledPolicy;
 use crate::reply::{Reply, Source};
 
 /// Stores a response if it may be used again, and returns what became of the call.
@@ -523,78 +523,4 @@ fn not_stored(route: &Route, why: NotStored) -> HeaderValue {
     let word = why.as_str();
     let status = HeaderValue::try_from(format!("tollgate; fwd=miss; detail={word}"));
     status.unwrap_or_else(|_| HeaderValue::from_static("tollgate; fwd=miss"))
-}
-
-fn emit_not_stored(live: &ActiveProvider, id: &str, why: NotStored) {
-    live.events.emit_with(|| Event::NotStored {
-        id: id.into(),
-        provider: live.label(),
-        why: why.as_str(),
-    });
-    live.savings.on_not_stored();
-}
-
-/// Stores a response while it passes to the caller. Dropped before the end, it stores nothing.
-#[derive(Debug)]
-struct Recorder {
-    provider: Arc<ActiveProvider>,
-    id: String,
-    cache: Cache,
-    key: CacheKey,
-    purges: u64,
-    received: Wall,
-    object: CachedResponse,
-    body: BytesMut,
-    size_max: usize,
-    /// For adaptive lifetimes: the rule, and the response before this one.
-    adapts: Option<(FreshnessRule, Option<Arc<CachedResponse>>)>,
-    /// The policy under which the call was made.
-    policy: Arc<CompiledPolicy>,
-}
-
-impl BodyRecorder for Recorder {
-    fn is_reusable(&self) -> bool {
-        is_reusable(&self.object.freshness, self.received)
-    }
-
-    fn push(&mut self, piece: &Bytes) -> bool {
-        if self.body.len() + piece.len() > self.size_max {
-            return false;
-        }
-        self.body.extend_from_slice(piece);
-        true
-    }
-
-    fn finish(mut self: Box<Self>) {
-        let length = self.object.headers.get(CONTENT_LENGTH);
-        let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        if length.is_some_and(|length| length != self.body.len()) {
-            return;
-        }
-        if let Err(why) = scrub::find_key(
-            &self.provider,
-            &self.policy,
-            &self.object.headers,
-            &self.body,
-        ) {
-            return emit_not_stored(&self.provider, &self.id, why);
-        }
-        self.object.body = Bytes::copy_from_slice(&self.body);
-        if let Some((rule, Some(old))) = &self.adapts
-            && let Some(range) = rule.lifetime.range()
-            && old.status == self.object.status
-        {
-            let change = if old.body == self.object.body {
-                ContentChange::Unchanged
-            } else {
-                ContentChange::Changed
-            };
-            let lifetime = fresh::adapted(old.freshness.lifetime, change, range);
-            let kept = self.object.freshness;
-            self.object.freshness = kept.with_lifetime(self.received, lifetime, rule.stale);
-        }
-        let object = Arc::new(self.object);
-        let now = self.provider.ledger.wall();
-        self.cache.store(self.key, &object, now, self.purges);
-    }
 }
