@@ -14,6 +14,7 @@ mod tokens;
 mod size;
 mod names;
 mod modules;
+mod repeated_types;
 mod manifests;
 mod unfinished;
 mod text;

@@ -22,9 +22,7 @@ use super::subject::Subject;
 use crate::error::Reason;
 use crate::event::{DecisionVerdict, Event};
 use crate::permits::{Denied, PermitRequest, Permits};
-use crate::providers::{
-    CompiledPolicy, LossDecision, loss_since_now,
-};
+use crate::providers::{CompiledPolicy, LossDecision, loss_since_now};
 use crate::{Error, Permit};
 
 /// What the permits of one call have cost it so far.

@@ -11,4 +11,6 @@ mod guard_table;
 mod guard_threads;
 mod permits;
 mod decide;
+mod events;
+mod path_cost;
 mod recall;
