@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leaky_bucket::RateLimiter as Leaky;
 use ratelimit::Ratelimiter;
-use tollgate::guard::{Ask, Limit};
+use tollgate_guard::{Ask, Limit};
 
 use crate::Effort;
 use crate::measure::{Contender, compare, floor};

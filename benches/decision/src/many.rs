@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use tollgate::guard::{GuardTable, Tick};
+use tollgate_guard::{GuardTable, Tick};
 
 use crate::measure::{Contender, Dice, compare, cpu_ns, floor, median};
 use crate::report::{Goal, Report, row, side_by_side};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tollgate::guard::{Tick, TickClock};
+use tollgate_guard::{Tick, TickClock};
 
 use crate::Effort;
 use crate::measure::median;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use governor::clock::DefaultClock;
 use governor::state::keyed::DefaultKeyedStateStore;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
-use tollgate::guard::{GuardKey, GuardPlan, GuardTable, Keys, Limit, Seed, TickClock};
+use tollgate_guard::{GuardKey, GuardPlan, GuardTable, Keys, Limit, Seed, TickClock};
 
 /// Tokens per second of every limiter: more than any loop here can use.
 pub const PLENTY: NonZeroU32 = NonZeroU32::new(1_000_000_000).expect("above zero");

@@ -156,7 +156,7 @@ fn check_admin_address(options: &Options) -> anyhow::Result<()> {
     let address = address.filter(|address| !address.is_empty());
     if let Some(address) = address {
         let parsed = address.parse::<SocketAddr>();
-        parsed.context("the admin address has no port; write such as 127.0.0.1:4291")?;
+        parsed.context("the admin address is invalid; write IP:PORT, such as 127.0.0.1:4291")?;
     }
     Ok(())
 }

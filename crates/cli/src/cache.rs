@@ -49,10 +49,10 @@ enum CacheCommand {
     /// Purge all cached responses, or those of a provider or entity
     #[command(after_help = "Example:\n  tollgate cache purge tmdb --entity movie")]
     Purge {
-        /// The provider; without it, all of them
+        /// The provider; default: all providers
         #[arg(value_name = "PROVIDER")]
         name: Option<String>,
-        /// Only this entity of it
+        /// Only this entity of the provider
         #[arg(long, value_name = "E", requires = "name")]
         entity: Option<String>,
         #[command(flatten)]
@@ -217,7 +217,7 @@ fn dir_of(loaded: &Loaded) -> anyhow::Result<PathBuf> {
 
 /// The folder of `cache.db`; `None` = memory.
 pub(crate) fn cache_dir(config: &Config) -> Option<PathBuf> {
-    // This version caches no responses in Redis or Postgres: they are cached beside the ledger.
+    // This version caches no responses in Redis or Postgres, but in the folder of the ledger.
     let store = match &config.cache_store {
         Some(own @ (Store::Sqlite(_) | Store::Memory)) => own,
         Some(Store::Postgres(_) | Store::Redis(_)) | None => &config.store,

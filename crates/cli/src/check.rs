@@ -30,10 +30,11 @@ Examples:
   tollgate check                 # what `tollgate serve` would load here
   tollgate check --live          # also ports, store, clock, and one call to each provider";
 
-/// Check configuration: every problem with file, line, column and a remedy; what limits guarantee
+/// Check the configuration and show what each limit guarantees
 ///
-/// Takes provider files, tollgate.yaml, or folders of them; without any, what the options and
-/// ./tollgate.yaml name. Errors end with exit code 1, warnings and notes do not.
+/// Prints every problem with file, line, column and a remedy. Without FILE|DIR, checks what
+/// `tollgate serve` would load with the same options. Exit code 1 if there is an error; warnings
+/// and notes do not change the exit code.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Check {
@@ -41,7 +42,7 @@ pub(crate) struct Check {
     #[arg(value_name = "FILE|DIR")]
     paths: Vec<String>,
 
-    /// Also try ports, store, clock and keys: one governed HEAD call to each provider
+    /// Also check ports, store, clock and keys; sends one HEAD call to each provider
     #[arg(long)]
     live: bool,
 

@@ -24,8 +24,8 @@ Examples:
 
 /// Change settings of the running daemon, until it stops
 ///
-/// All of them apply, or none. They take precedence over flags, environment and files. `KEY=`
-/// resets one.
+/// Either all settings apply or none. They take precedence over flags, environment and files.
+/// `KEY=` removes such a change.
 #[derive(Debug, Args)]
 #[command(after_help = SET_EXAMPLES, after_long_help = SET_EXAMPLES)]
 pub(crate) struct SetCommand {
@@ -71,9 +71,10 @@ Examples:
   tollgate reload
   tollgate check providers/ && tollgate reload";
 
-/// Reload the files of the running daemon
+/// Make the running daemon read its files again
 ///
-/// An invalid file is rejected and its old version stays; the command says so and exits with 1.
+/// An invalid file is rejected and its old version stays; the command prints the reason and exits
+/// with 1.
 #[derive(Debug, Args)]
 #[command(after_help = RELOAD_EXAMPLES, after_long_help = RELOAD_EXAMPLES)]
 pub(crate) struct Reload {
@@ -172,7 +173,7 @@ impl TimedControlCommand {
 /// A provider's name as a path segment.
 pub(crate) fn segment(name: &str) -> anyhow::Result<String> {
     if name.is_empty() {
-        bail!("the provider has no name");
+        bail!("the name of the provider is empty");
     }
     Ok(percent_encode(name))
 }
@@ -225,9 +226,9 @@ fn change_text(change: &Value) -> String {
         text("renamed"),
         text("provider"),
     ) {
-        (Some(name), ..) => format!("{name}: new"),
-        (_, Some(name), ..) => format!("{name}: gone"),
-        (_, _, Some(name), _) => format!("{name}: now {}", text("to").unwrap_or_default()),
+        (Some(name), ..) => format!("{name}: added"),
+        (_, Some(name), ..) => format!("{name}: removed"),
+        (_, _, Some(name), _) => format!("{name}: renamed to {}", text("to").unwrap_or_default()),
         (_, _, _, Some(name)) if fields.is_empty() => format!("{name}: changed"),
         (_, _, _, Some(name)) => format!("{name}: {fields}"),
         (None, None, None, None) => format!("tollgate.yaml: {fields}"),

@@ -1,7 +1,7 @@
 //! `tollgate demo`: twin strict providers, the same greedy clients, one side direct, one through
 //! Tollgate, with an outage on the way.
 //!
-//! Promises: violations come from the providers' own logs; lost and answered calls come from the
+//! Promises: violations come from the providers' own logs; lost and completed calls come from the
 //! clients. Exit 0 only if the provider behind Tollgate counted no violation and nothing else in
 //! the verdict is bad. On a terminal the table is drawn in place and keys inject faults; elsewhere
 //! there is one line a second, then the table.

@@ -30,7 +30,7 @@ const LINE_MAX: usize = 8 * BODY_MAX;
 const EXAMPLES: &str = "\
 Examples:
   tollgate explain --provider github --status 403 \\
-      --header 'Retry-After: 60' --header 'X-RateLimit-Remaining: 4988' --body answer.json
+      --header 'Retry-After: 60' --header 'X-RateLimit-Remaining: 4988' --body response.json
   tollgate explain --status 429 --header 'RateLimit: \"burst\";r=0;t=30'
   tollgate explain --jsonl < responses.jsonl";
 
@@ -42,8 +42,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Explain {
-    /// Whose dialect to use: a built-in provider, one of your own, or `generic` for the standard
-    /// rules alone
+    /// The provider whose dialect to use: built-in or your own; `generic` = only the standard rules
     #[arg(long, value_name = "NAME", default_value = "generic", value_parser = known_provider)]
     provider: String,
 
@@ -60,12 +59,12 @@ pub(crate) struct Explain {
     #[arg(long, value_name = "FILE")]
     body: Option<PathBuf>,
 
-    /// When the response came: RFC 3339 or seconds since 1970; default: now
+    /// When the response arrived: RFC 3339 or seconds since 1970; default: now
     #[arg(long, value_name = "TIME", value_parser = record::instant)]
     now: Option<Wall>,
 
-    /// Read many: one JSON object per line on standard input, with `id`, `provider`, `now`,
-    /// `status`, `headers` and `body`; a provider without a dialect is read as `generic`
+    /// Read many responses: one JSON object per line on standard input, with `id`, `provider`,
+    /// `now`, `status`, `headers` and `body`; for a provider without a dialect, `generic` is used
     #[arg(long, conflicts_with_all = ["provider", "status", "headers", "body", "now"])]
     jsonl: bool,
 }

@@ -25,13 +25,13 @@ const FILE: &str = "tollgate.yaml";
 const EXAMPLES: &str = "\
 Examples:
   tollgate init tmdb omdb
-  tollgate init                  # those whose keys are in the environment";
+  tollgate init                  # the providers whose keys are in the environment";
 
-/// Write ./tollgate.yaml: providers, keys found in the environment or asked for, each base URL
+/// Write ./tollgate.yaml, find or ask for keys, and print each base URL
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Init {
-    /// Built-in providers; none = those whose keys are in the environment
+    /// Built-in providers; default: those whose keys are in the environment
     #[arg(value_name = "PRESET", value_parser = known_preset)]
     presets: Vec<String>,
 
@@ -46,7 +46,7 @@ impl Init {
         let environment = disk::environment();
         let chosen = self.chosen(&environment);
         if !self.force && std::path::Path::new(FILE).exists() {
-            return Err(already_exists()); // before anything is asked
+            return Err(already_exists()); // before the user is asked for a key
         }
         let chosen = chosen
             .into_iter()
@@ -66,7 +66,7 @@ impl Init {
             )?;
             writeln!(
                 out,
-                "Known domains are governed all the same; name providers to list them: tollgate init tmdb"
+                "Tollgate applies the limits of known domains anyway. To list a provider, name it: tollgate init tmdb"
             )?;
         }
         writeln!(out, "\nnext: tollgate check, then tollgate serve")?;
@@ -144,7 +144,7 @@ listen: 127.0.0.1:4290
     .to_owned();
     if chosen.is_empty() {
         text.push_str(
-            "# Domains that Tollgate knows are governed with no file at all.\npresets: auto\n",
+            "# Tollgate applies the limits of known domains without a provider file.\npresets: auto\n",
         );
         return text;
     }
@@ -156,7 +156,7 @@ listen: 127.0.0.1:4290
         ));
         if let Some(host) = wildcard_host(preset) {
             text.push_str(&format!(
-                "    # upstream: https://YOURS.{host}   # write your own; the key goes there alone\n"
+                "    # upstream: https://YOURS.{host}   # write your own host; the key is sent only there\n"
             ));
         }
         let tiers: Vec<&str> = preset.tiers().collect();
@@ -230,7 +230,7 @@ fn summary(preset: &Preset, key: &KeySource) -> String {
         ),
         Some(host) => format!(
             "\n{name}: http://{listen}/https://YOURS.{host} instead of https://YOURS.{host}\n  \
-             with your own address as its `upstream` also http://{listen}/{name}\n",
+             after you set `upstream` to your own address: also http://{listen}/{name}\n",
             name = preset.name
         ),
     };
@@ -238,7 +238,7 @@ fn summary(preset: &Preset, key: &KeySource) -> String {
         KeySource::Variable(name) => text.push_str(&format!("  key: found in ${name}\n")),
         KeySource::File(path) => text.push_str(&format!("  key: stored in {path}\n")),
         KeySource::Missing(name) => text.push_str(&format!(
-            "  key: none found; calls must bring their own, or export {name} and remove the #\n"
+            "  key: none found; export {name} and remove the # before api_key, or send a key with each call\n"
         )),
         KeySource::NotNeeded => {}
     }

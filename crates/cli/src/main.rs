@@ -52,9 +52,9 @@ enum Command {
     /// Send no calls to a provider until it is resumed
     #[command(visible_alias = "offline")]
     Pause(control::ControlCommand),
-    /// Serve a provider from the cache only
+    /// Use only the cache for calls to a provider
     CacheOnly(control::TimedControlCommand),
-    /// Let calls to a provider flow again; one that was failing is probed first
+    /// Send calls to a provider again; a provider that was failing is probed first
     Resume(control::ControlCommand),
     /// Clear a provider's failures, cool-downs and degrade modes
     Reset(control::ControlCommand),

@@ -1,9 +1,9 @@
 //! `tollgate serve` (also `start`): the gateway in front of the configured providers, and the admin
 //! address.
 //!
-//! Promises: every problem of every file is printed before anything listens; every listen address
-//! is printed. SIGHUP, a changed file and the API trigger a reload; SIGTERM and SIGINT shut it down
-//! gracefully, a second one at once.
+//! Promises: every problem of every file is printed before the gateway listens; every listen
+//! address is printed. SIGHUP, a changed file and the API trigger a reload; SIGTERM and SIGINT shut
+//! the gateway down gracefully; a second signal ends it at once.
 //!
 //! Never: stores a key anywhere but in memory.
 
@@ -38,19 +38,19 @@ use systemd::Sockets;
 
 const EXAMPLES: &str = "\
 Examples:
-  tollgate serve                                   # what ./tollgate.yaml names
+  tollgate serve                                   # with the providers of ./tollgate.yaml
   tollgate serve --provider tmdb.yaml --provider-dir providers/
-  tollgate serve --offline                         # nothing is sent until `tollgate resume NAME`
+  tollgate serve --offline                         # sends no calls until `tollgate resume NAME`
   curl http://127.0.0.1:4290/tmdb/3/movie/550";
 
 /// How long a pending file read may delay the end of the process: a disk responds sooner, or not at
 /// all.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Run the gateway: applications call it in place of the provider
+/// Run the gateway that applications call instead of the provider
 ///
-/// They never see an avoidable 429: calls wait for a permit, cool-downs are honoured, and outages
-/// are waited out.
+/// Calls wait until the limits of the provider allow them. Tollgate honours cool-downs and holds
+/// calls during outages, so that applications see no avoidable 429.
 #[derive(Debug, Args)]
 #[command(visible_alias = "start", after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Serve {
@@ -70,7 +70,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR")]
     resp: Option<String>,
 
-    /// An address for the gRPC of Envoy's rate limits; not supported yet
+    /// An address for Envoy's rate limit service (gRPC); not supported yet
     #[arg(long, value_name = "ADDR")]
     grpc: Option<String>,
 
@@ -89,8 +89,7 @@ impl Serve {
             }
         }
         hardening::disable_core_dumps()?;
-        let mut sockets =
-            Sockets::take().context("a socket of the service manager is no TCP socket")?;
+        let mut sockets = Sockets::take().context("a socket from systemd is not a TCP socket")?;
         let mut sources = self.sources(&sockets)?;
         let mut loaded = load(&sources)?;
         let own = sockets.provider_addresses(|name| loaded.config.provider(name).is_some())?;
@@ -104,15 +103,15 @@ impl Serve {
         let ledger = open_ledger(&loaded.config.store)?;
         let serving = serve(loaded, sources, self.offline, sockets, ledger.clone());
         let ended = runtime.block_on(serving);
-        // Permits in use are given back; a pending file read does not block the process.
+        // Permits in use are returned; a pending file read does not block the process.
         runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
-        // The last handle: waits until every settle is written.
+        // The drop of the last handle waits until every settle is written.
         drop(ledger);
         ended
     }
 
-    /// Inherited sockets take precedence over flags: checks of an address, such as the need for a
-    /// token, must use the real one.
+    /// Inherited sockets take precedence over flags: checks of an address, such as whether it needs
+    /// a token, must use the real address.
     fn sources(&self, sockets: &Sockets) -> io::Result<Sources> {
         let mut sources = self.options.sources();
         let mut lay = |name, path, value: Option<String>| {
@@ -145,7 +144,7 @@ fn load(sources: &Sources) -> anyhow::Result<Loaded> {
     })
 }
 
-/// A duration, or a number of minutes. As an override of a file a bare number would be seconds.
+/// Parses a duration; a bare number means minutes here, although it means seconds elsewhere.
 fn minutes(text: &str) -> Result<String, String> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let text = if is_number {
@@ -159,8 +158,7 @@ fn minutes(text: &str) -> Result<String, String> {
     }
 }
 
-/// One thread per core. On a single core there is no thread to share work with, and a runtime that
-/// does not try spends a tenth less per call.
+/// One thread per core. On a single core, the single-threaded runtime costs a tenth less per call.
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut builder = if cores == 1 {
@@ -251,7 +249,8 @@ async fn listen(
     opened.with_context(|| format!("could not listen on {address}; is it in use? {remedy}"))
 }
 
-/// Whether the admin address is configured. If it is not and it is in use, another daemon has it.
+/// Whether the admin address is configured. If the default address is in use, the daemon starts
+/// without an admin address.
 fn wants_admin(loaded: &Loaded) -> bool {
     let named = loaded
         .values
@@ -314,7 +313,7 @@ async fn admin(
     Ok(Some(Admin::serve(daemon, listener, options)?))
 }
 
-/// The response cache: beside the ledger, unless the configuration names another store.
+/// The response cache: in the folder of the ledger, unless the configuration names another store.
 fn cache(config: &Config, events: &Events) -> Cache {
     let sizes = Sizes {
         memory: config.cache_size.memory.0,
@@ -330,19 +329,22 @@ fn cache(config: &Config, events: &Events) -> Cache {
     Cache::open_within(&folder, sizes, events)
 }
 
-/// The ledger of a store. If it cannot be opened, each provider follows its `on_store_loss` until
-/// it can.
+/// Opens the ledger of a store. While the store cannot be opened, `on_store_loss` of each provider
+/// applies.
 pub(crate) fn open_ledger(store: &Store) -> anyhow::Result<Ledger> {
     let (ledger, why) = try_open_ledger(store)?;
     if let Some(why) = why {
         let mut out = crate::out::err();
         writeln!(out, "error: {why}")?;
-        writeln!(out, "  calls follow on_store_loss until the store is fixed")?;
+        writeln!(
+            out,
+            "  until it is fixed, on_store_loss of each provider applies"
+        )?;
     }
     Ok(ledger)
 }
 
-/// The same, with the reason if it is lost from the start.
+/// Like [`open_ledger`], but returns the reason if the store cannot be opened.
 pub(crate) fn try_open_ledger(store: &Store) -> anyhow::Result<(Ledger, Option<String>)> {
     match store {
         Store::Memory => Ok((Ledger::memory(Clock::System), None)),
@@ -352,7 +354,7 @@ pub(crate) fn try_open_ledger(store: &Store) -> anyhow::Result<(Ledger, Option<S
             Ok((ledger, why.map(|why| why.with_source())))
         }
         Store::Postgres(_) | Store::Redis(_) => {
-            bail!("this store is not built yet; use --store sqlite:DIR or --store memory:")
+            bail!("this store is not supported yet; use --store sqlite:DIR or --store memory:")
         }
     }
 }
@@ -368,7 +370,7 @@ fn print_problems(problems: &Problems) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints the addresses to use in place of the providers'.
+/// Prints the base URLs that applications use instead of the providers' addresses.
 fn announce(
     out: &mut impl Write,
     config: &Config,

@@ -1,9 +1,9 @@
 //! `tollgate status`: the current state of the providers.
 //!
-//! Promises: shows the running daemon's view if one responds and no `--store` is given; otherwise
-//! notes that no daemon responds and shows the state in the ledger, which is the same for every
-//! process that shares it. A lost store is reported first; one that cannot be read here is an
-//! error.
+//! Promises: shows the state in the running daemon if one responds and no `--store` is given;
+//! otherwise notes that no daemon responds and shows the state in the ledger, which is the same for
+//! every process that shares it. A lost store is reported first; a store that this command cannot
+//! read is an error.
 //!
 //! Never: shows a key; creates a ledger where there is none.
 
@@ -38,15 +38,15 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct StatusCommand {
-    /// One provider; without it, all that have a file or were called
+    /// The provider; default: all that have a file or were called
     #[arg(value_name = "PROVIDER")]
     name: Option<String>,
 
-    /// Also one entity of it
+    /// Also show this entity of the provider
     #[arg(long, value_name = "E", requires = "name")]
     entity: Option<String>,
 
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 

@@ -405,7 +405,7 @@ fn warn_if_unlimited(
     }
     let (what, remedy) = match (learn, preset) {
         (true, Some(preset)) => (
-            "there is no limit: the provider reports it in responses, which is not used yet, so calls slow down only after a 429",
+            "there is no limit: the provider reports its limits only in responses, and Tollgate does not learn them from there yet, so calls slow down only after a 429",
             format!(
                 "add the `limits:` of your plan; `tollgate provider show {}` shows how",
                 preset.name

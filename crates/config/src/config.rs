@@ -50,7 +50,7 @@ pub struct Config {
     pub guard_store: Store,
     /// Processes or hosts that share a limit without a common store.
     pub nodes: u32,
-    /// How long a node's registration holds.
+    /// How long a node's registration is valid.
     pub node_lease: Span,
     /// The providers of the files, in their order.
     pub providers: Vec<Arc<Provider>>,
@@ -263,7 +263,7 @@ impl Network {
 block! {
     /// Scheduled fetches of sources.
     Scheduler {
-        /// how often it checks for due sources
+        /// how often the scheduler checks for due sources
         cycle: Span = Span::from_secs(1),
         /// sources that are fetched concurrently
         workers: u32 = 4,

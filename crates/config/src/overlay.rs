@@ -66,7 +66,7 @@ static KEYS: LazyLock<Vec<SettingKey>> = LazyLock::new(|| {
         special(
             "CONCURRENCY",
             "concurrency.normal",
-            "calls at a time",
+            "how many calls may run at a time",
             Target::Field,
         ),
     ];

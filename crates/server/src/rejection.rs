@@ -38,9 +38,12 @@ struct Rejection<'a> {
     reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_in: Option<u64>,
+    /// The setting that an operator must fix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    setting: Option<&'a str>,
 }
 
-/// M10: the JSON of an unavailable provider, field for field.
+/// M10: the JSON of an unavailable provider, with exactly these fields.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Unavailable<'a> {
@@ -73,6 +76,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         limit: None,
         reason: None,
         retry_in: wait.map(millis),
+        setting: None,
     };
     match error {
         Error::NoPermit {
@@ -105,6 +109,12 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         | Error::NoCredential { provider, .. }
         | Error::NoUpstream { provider, .. }
         | Error::Loop { provider } => rejection.provider = Some(provider),
+        Error::Misconfigured {
+            provider, setting, ..
+        } => {
+            rejection.provider = Some(provider);
+            rejection.setting = Some(setting);
+        }
         Error::Asleep { .. }
         | Error::UnknownProvider { .. }
         | Error::NotAllowed { .. }
@@ -118,7 +128,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
     json(status, &rejection, wait)
 }
 
-/// An own response with a JSON body.
+/// A response from Tollgate itself, with a JSON body.
 pub(crate) fn json(
     status: StatusCode,
     body: &impl Serialize,
@@ -157,7 +167,7 @@ fn provider_unavailable(provider: &str, status: &HealthStatus) -> Response<Reply
     json(StatusCode::SERVICE_UNAVAILABLE, &body, wait)
 }
 
-/// When to retry: whole seconds for most clients, milliseconds for those that read them.
+/// When to retry: whole seconds for most clients, milliseconds for clients that read them.
 fn add_retry_after(headers: &mut HeaderMap, wait: Span) {
     headers.insert(RETRY_AFTER, HeaderValue::from(wait.0.div_ceil(1_000_000)));
     headers.insert("retry-after-ms", HeaderValue::from(millis(wait)));
@@ -195,6 +205,7 @@ fn status_and_code(error: &Error) -> (StatusCode, &'static str) {
         Error::WrongCallerToken { .. } | Error::CrossSite => {
             (StatusCode::FORBIDDEN, "CallerNotAllowed")
         }
+        Error::Misconfigured { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "Misconfigured"),
         Error::Loop { .. } => (StatusCode::LOOP_DETECTED, "LoopDetected"),
         Error::NoUpstream { .. }
         | Error::Path(_)
@@ -249,7 +260,7 @@ mod tests {
         (status, serde_json::from_slice(&body).unwrap())
     }
 
-    /// Reasons inside Tollgate use the codes of the contract, with hints of their own.
+    /// Rejections that Tollgate itself causes use the documented codes, but have their own hints.
     #[tokio::test]
     async fn rejections_caused_by_tollgate_have_their_own_hints() {
         for (reason, status, error, word, hint_part) in [

@@ -9,18 +9,32 @@
 //! Never: decides whether a response may be used (`core::fresh` does), or holds a credential: keys
 //! are hashes with a secret salt.
 
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod database;
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod admin;
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod disk;
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod reader;
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod index;
+#[cfg(all(feature = "cache", feature = "sqlite"))]
+mod writer;
+#[cfg(not(all(feature = "cache", feature = "sqlite")))]
+#[path = "cache/no_disk.rs"]
+mod disk;
 mod key;
+#[cfg(feature = "cache")]
+mod memory;
+#[cfg(not(feature = "cache"))]
+#[path = "cache/no_memory.rs"]
 mod memory;
 mod object;
-mod writer;
 mod memfd;
 
-pub use admin::{CacheAdminError, CacheUsage, purge, usage};
+#[cfg(all(feature = "cache", feature = "sqlite"))]
+pub use admin::{CacheAdminError, purge, usage};
 pub(crate) use key::{CacheKey, KeyInputs, RequestUrl, Salt, UrlHash, Variant, variant};
 pub use memfd::{MEMFDS_MAX, MemfdBody, set_memfds_max};
 pub use object::PreparedHead;
@@ -65,6 +79,19 @@ impl Default for Sizes {
             disk: 1024 * 1024 * 1024,
         }
     }
+}
+
+/// The cached responses of one provider and entity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheUsage {
+    /// The provider.
+    pub provider: String,
+    /// The entity, if the provider has any.
+    pub entity: Option<String>,
+    /// The number of responses.
+    pub responses: u64,
+    /// Their size.
+    pub bytes: u64,
 }
 
 /// Concurrent background refreshes. They queue with low priority, so more of them would only wait
@@ -237,6 +264,7 @@ impl Cache {
 
     /// Stores a response that was requested just now.
     #[cfg(test)]
+    #[cfg(all(feature = "cache", feature = "sqlite"))]
     pub(crate) fn store_now(&self, key: CacheKey, object: &Arc<CachedResponse>, now: Wall) {
         self.store(key, object, now, self.purge_count());
     }
@@ -318,8 +346,11 @@ impl Cache {
 }
 
 #[cfg(test)]
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod fault_tests;
 #[cfg(test)]
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod removal_tests;
 #[cfg(test)]
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod tests;

@@ -8,12 +8,16 @@
 mod account; // the credentials that tokens are fetched for
 mod attach; // writes keys into requests
 mod secret_scan; // finds secrets where they must not appear
+mod unsendable; // settings whose values cannot be sent
 mod tokens; // the current token, and the calls that wait for the next
 pub(crate) use account::{Account, LoginMethod, TokenRequest};
-pub(crate) use attach::{attach_all, auth_headers, secret_value};
+pub(crate) use attach::{AttachError, attach_all, auth_headers, secret_value};
 pub(crate) use secret_scan::SecretScan;
 pub(crate) use tokens::{
     HeldToken, LoginError, LoginMemory, NewToken, TokenSlot, TokenStatus, Tokens,
+};
+pub(crate) use unsendable::{
+    Unsendable, UnsendableIn, attach_setting, key_setting, login_error, unsendable_settings,
 };
 
 use std::collections::HashMap;

@@ -3,7 +3,11 @@
 //! A [`ProviderRegistry`] over a ledger, and [`path::call`]: that is all of it. The daemon adds
 //! addresses and files.
 //!
-//! Promises: needs no daemon, and no clock except its ledger's (guards have their own).
+//! Features, all on by default: `sqlite` (permits and cached responses in a folder), `tls` (calls to
+//! `https:` upstreams), `cache` (cached responses). Without them the library is small: a test in
+//! `crates/tidy` pins the number of crates that it compiles.
+//!
+//! Promises: needs no daemon, and no clock except its ledger's.
 //!
 //! Never: reads a configuration file; providers come in checked.
 
@@ -19,6 +23,10 @@ pub mod event;
 mod payload;
 pub mod permits;
 pub mod pool;
+#[cfg_attr(
+    not(all(feature = "cache", feature = "sqlite")),
+    allow(dead_code, reason = "the tiers that use it are not built")
+)]
 pub mod cache;
 pub mod body;
 mod reply;
@@ -26,7 +34,6 @@ mod flights;
 mod credentials;
 pub mod providers;
 pub mod path;
-pub mod guard;
 
 pub use error::Error;
 pub use path::decide;

@@ -29,6 +29,7 @@ mod response; //   what an attempt brings back
 mod credential; // with which key or token?
 mod token; //   the current token, or the next one
 mod login; //   the call that fetches a token
+mod unsendable; //   settings whose values cannot be sent
 mod connect; // is there a connection?
 mod permit; // do turn, health and all limits agree?
 mod requested_limits; //   what one attempt asks for, and what a verdict means

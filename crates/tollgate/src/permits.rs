@@ -26,7 +26,7 @@ use tollgate_core::gate::{
     CallerId, CallerShare, Effects, Gate, GateSettings, Resolution, Resolved, Waiter,
 };
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::{Event, Ledger, OfferVerdicts, StoreLost};
+use tollgate_ledger::{Event, OfferVerdicts, PendingOffer, ProviderLedger, StoreLost};
 
 pub use denied::Denied;
 pub use permit::{LimitReport, Permit};
@@ -69,7 +69,7 @@ pub struct PermitRequest {
 
 #[derive(Debug)]
 struct Shared {
-    ledger: Ledger,
+    ledger: ProviderLedger,
     state: Mutex<State>,
     /// Counts the changes of the limits. Written under the lock, read without it.
     edition: AtomicU64,
@@ -105,7 +105,7 @@ impl Permits {
     /// The permits of one provider on this ledger, for this process. Starts the task that hands
     /// them out, so it must be called inside a tokio runtime; the task ends with the last clone.
     #[must_use]
-    pub fn new(ledger: Ledger, settings: GateSettings) -> Permits {
+    pub fn new(ledger: ProviderLedger, settings: GateSettings) -> Permits {
         let state = State {
             gate: Gate::new(settings),
             last_seniority: 0,
@@ -248,7 +248,7 @@ impl Permits {
             max_wait: request.patience,
             evidence: request.evidence,
         };
-        match ledger.try_offer(&ask) {
+        match ledger.offer_at_once(&ask) {
             Some((Verdict::Go { marks }, at)) => {
                 state.gate.record_bypass(request.caller, &ask.terms);
                 drop(state);
@@ -350,11 +350,13 @@ async fn drive(shared: Weak<Shared>) {
     else {
         return;
     };
+    // At most one at a time; while it is on its way, deadlines, cancellations and events are served.
+    let mut pending: Option<Offered> = None;
     loop {
         let Some(strong) = shared.upgrade() else {
             return;
         };
-        if strong.ledger.takes_time() {
+        if pending.is_none() && strong.ledger.takes_time() {
             // Calls that are about to ask join this offer: one transaction costs the same for all
             // of them. If nothing else is runnable, this continues at once.
             tokio::task::yield_now().await;
@@ -370,25 +372,53 @@ async fn drive(shared: Weak<Shared>) {
             strong.ledger.settle(settle);
         }
         if !left.is_empty() {
-            strong.ledger.stop_waiting(&left);
+            strong.ledger.stopped_waiting(&left);
         }
         for resolved in resolve {
             strong.deliver(resolved, strong.ledger.at());
         }
         if !offer.is_empty() {
-            strong.ask_ledger(offer).await;
-            continue;
+            pending = Some(Offered::new(&strong.ledger, offer));
         }
         let pause = arm.map(|at| at.since(strong.ledger.at()));
         drop(strong);
         tokio::select! {
-            () = wake.notified() => {}
-            () = sleep(pause) => {}
+            biased;
+            verdicts = decided(&mut pending) => {
+                let Some(strong) = shared.upgrade() else { return };
+                let asked = pending.take().map(|offered| offered.ids).unwrap_or_default();
+                strong.on_verdicts(&asked, verdicts);
+            }
             event = events.next() => {
                 let Some(strong) = shared.upgrade() else { return };
                 strong.on_event(event.unwrap_or(Event::Resync));
             }
+            () = wake.notified() => {}
+            () = sleep(pause) => {}
         }
+    }
+}
+
+/// An offer that the ledger has.
+struct Offered {
+    ids: Vec<PermitId>,
+    verdicts: PendingOffer,
+}
+
+impl Offered {
+    fn new(ledger: &ProviderLedger, asks: Vec<Ask>) -> Offered {
+        Offered {
+            ids: asks.iter().map(|ask| ask.id).collect(),
+            verdicts: ledger.offer(asks),
+        }
+    }
+}
+
+/// What the ledger decides of the pending offer. Dropped and awaited again, nothing is lost.
+async fn decided(pending: &mut Option<Offered>) -> Result<OfferVerdicts, StoreLost> {
+    match pending {
+        Some(offered) => (&mut offered.verdicts).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -413,9 +443,7 @@ impl Shared {
         self.state.lock().gate.tick(self.ledger.now())
     }
 
-    async fn ask_ledger(&self, asks: Vec<Ask>) {
-        let ids: Vec<PermitId> = asks.iter().map(|ask| ask.id).collect();
-        let result = self.ledger.offer(asks).await;
+    fn on_verdicts(&self, ids: &[PermitId], result: Result<OfferVerdicts, StoreLost>) {
         let mut state = self.state.lock();
         let State { gate, waiting, .. } = &mut *state;
         let now = self.ledger.now();

@@ -12,11 +12,15 @@
 mod address;
 mod dial;
 mod preamble;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "pool/no_tls.rs"]
 mod tls;
 pub use address::{Origin, is_private};
 pub(crate) use dial::Wire;
 pub use dial::{ConnectError, Dialer};
-pub use tls::Roots;
+pub use tls::{Roots, TlsError};
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -412,7 +416,7 @@ mod tests {
     async fn old_connections_are_closed_when_another_upstream_is_called() {
         let clock = ManualClock::new(Now::default());
         let ledger = Ledger::memory(Clock::Manual(clock.clone()));
-        let dialer = Dialer::new(&Roots::Only(Vec::new()), crate::event::Events::new()).unwrap();
+        let dialer = Dialer::new(&Roots::default(), crate::event::Events::new()).unwrap();
         let pool = Pool::new(Arc::new(dialer), ledger);
         let (first, mut opened) = warmed(&pool).await;
         clock.pass(IDLE_MAX);

@@ -59,7 +59,7 @@ use crate::cache::Cache;
 use crate::error::NotAllowed;
 use crate::event::{Event, Events};
 use crate::flights::Flights;
-use crate::pool::{Dialer, Roots};
+use crate::pool::{Dialer, Roots, TlsError};
 use lazy_provider::{LazyProvider, ProviderDeps};
 
 /// The provider of every domain that no file names: no limits, no key, no cache.
@@ -138,7 +138,7 @@ pub enum BuildError {
     },
     /// TLS cannot be set up.
     #[error("TLS cannot be set up")]
-    Tls(#[from] rustls::Error),
+    Tls(#[from] TlsError),
 }
 
 /// All providers. Clones share them.

@@ -72,7 +72,7 @@ pub(super) async fn run(config: &Config) -> Vec<Finding> {
         // A lost store rejects every call, so no provider can be checked.
         Ok((_, Some(why))) => found.push(Finding::failed(format!("store: {why}"))),
         Ok((ledger, None)) => {
-            found.push(Finding::ok("store: opens, and can be written".to_owned()));
+            found.push(Finding::ok("store: can be opened and written".to_owned()));
             found.extend(providers(config, ledger).await);
         }
         Err(error) => found.push(Finding::failed(format!("store: {error:#}"))),
@@ -87,7 +87,7 @@ fn port((address, what): (SocketAddr, String)) -> Finding {
             Finding::ok(format!("port: tollgate listens on {address} ({what})"))
         }
         Err(error) => Finding::failed(format!(
-            "port: {what}, {address}, cannot be opened: {error}; is tollgate running already? else choose another"
+            "port: {what}, {address}, cannot be opened: {error}; is tollgate running already? If not, choose another address"
         )),
     }
 }
@@ -185,10 +185,10 @@ async fn call_provider(registry: &ProviderRegistry, provider: &Provider) -> Vec<
             };
             let key = match status {
                 401 | 403 if has_key => Finding::failed(format!(
-                    "{name}: the key is rejected ({status}); check that it is complete and of this provider"
+                    "{name}: the key is rejected ({status}); check that it is complete and belongs to this provider"
                 )),
                 401 | 403 => Finding::ok(format!(
-                    "{name}: responds ({status}); there is no key, so calls must bring their own"
+                    "{name}: responds ({status}); there is no key, so calls must send their own"
                 )),
                 _ => Finding::ok(format!("{name}: responds ({status})")),
             };
@@ -218,7 +218,7 @@ fn clock_finding(name: &str, theirs: Wall, ours: Wall) -> Option<Finding> {
     (off > CLOCK_OFF).then(|| {
         let way = if ours > theirs { "ahead of" } else { "behind" };
         Finding::failed(format!(
-            "clock: this machine is {} s {way} {name}; set it by NTP, or calendar windows have wrong edges",
+            "clock: this machine is {} s {way} {name}; set the clock by NTP; otherwise calendar windows start and end at the wrong time",
             off.0 / 1_000_000
         ))
     })

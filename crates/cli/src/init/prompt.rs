@@ -27,7 +27,7 @@ pub(super) fn prompt_key(provider: &str) -> anyhow::Result<Option<String>> {
     let mut out = io::stdout().lock();
     write!(
         out,
-        "key of {provider} (not shown; just Enter if calls bring their own): "
+        "key of {provider} (input is hidden; press Enter if calls send their own key): "
     )?;
     out.flush()?;
     let mut line = String::new();

@@ -83,7 +83,7 @@ pub(super) fn providers(
     if let Some((path, tree)) = config {
         gathered.watched.push(path.to_owned());
         if let Some(node) = tree.get("providers") {
-            gathered.from_config(path, node, environment);
+            gathered.add_from_config(path, node, environment);
         }
     }
     for folder in &sources.provider_dirs {
@@ -99,7 +99,7 @@ pub(super) fn providers(
 
 impl Gathered {
     /// A folder, a list of files, or providers inside.
-    fn from_config(&mut self, path: &str, node: &Node, environment: &Environment<'_>) {
+    fn add_from_config(&mut self, path: &str, node: &Node, environment: &Environment<'_>) {
         match &node.value {
             Value::Null => {}
             Value::Text(folder) => {

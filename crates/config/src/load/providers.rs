@@ -21,7 +21,7 @@ use crate::settings::OnStoreLoss;
 use super::gather::{FoundProvider, Gathered, problem};
 use super::{Loaded, LoadedProvider, ProviderSetting, Sources, conflict, hints};
 
-/// Checks every gathered provider; one with errors is rejected, and its old version stays.
+/// Checks every gathered provider. A provider with errors is rejected, and its old version stays.
 pub(super) fn load_providers(
     gathered: &Gathered,
     sources: &Sources,
@@ -41,7 +41,7 @@ pub(super) fn load_providers(
         };
         governed.extend(new_or_previous(piece, checked, old, rejected));
     }
-    // The providers of a folder that cannot be read now stay.
+    // If a folder cannot be read now, its providers stay.
     for folder in &gathered.unreadable_dirs {
         let inside = format!("{}/", folder.trim_end_matches('/'));
         let held = old.into_iter().flat_map(|old| &old.providers);
@@ -53,7 +53,8 @@ pub(super) fn load_providers(
     governed
 }
 
-/// Without the number of nodes each node's share is the whole limit, and together they exceed it.
+/// Rejects `local-share` without the number of nodes: each node would use the whole limit, and all
+/// nodes together would exceed it.
 fn require_nodes(checked: Checked, config: &Config) -> Checked {
     let mut checked = checked;
     let shares = |provider: &Provider| provider.on_store_loss == OnStoreLoss::LocalShare;
@@ -111,7 +112,7 @@ fn check_with_overrides(
     checked
 }
 
-/// The new version if it has no errors, else the old one, else none.
+/// The new version if it has no errors, else the old version if there is one.
 fn new_or_previous(
     piece: &FoundProvider,
     checked: Checked,
@@ -152,7 +153,8 @@ fn as_unchanged(one: &LoadedProvider) -> LoadedProvider {
     }
 }
 
-/// Removes conflicts. Each round removes one new provider, so the loop ends.
+/// Rejects providers that conflict with another one. Each round removes one provider or restores
+/// its old version, so the loop ends.
 pub(super) fn without_conflicts(
     governed: Vec<LoadedProvider>,
     config: &Config,
@@ -194,7 +196,8 @@ pub(super) fn notes_of(one: &LoadedProvider) -> Problems {
     notes
 }
 
-/// A preset has no limit if its provider reports limits only in responses and no file sets one.
+/// Warns about a preset without limits: its provider reports limits only in responses, and no file
+/// sets one.
 fn learn_only_warning(one: &LoadedProvider) -> Option<Problem> {
     let provider = &one.provider;
     let is_bare = provider.learn && provider.limits.is_empty() && provider.concurrency.is_none();
@@ -207,13 +210,13 @@ fn learn_only_warning(one: &LoadedProvider) -> Option<Problem> {
         level: Level::Warning,
         place: Place::whole(&one.source),
         path: provider.name.clone(),
-        what: "there is no limit: the provider reports it in responses, which is not used yet, so calls slow down only after a 429".to_owned(),
+        what: "there is no limit: the provider reports its limits only in responses, and Tollgate does not learn them from there yet, so calls slow down only after a 429".to_owned(),
         remedy: format!("add the `limits:` of your plan; `tollgate provider show {preset}` shows how"),
     })
 }
 
-/// `*.example.org` matches many hosts, and Tollgate does not know which one is the user's: a call
-/// by the provider's name has no target, and its key is sent to none of them.
+/// Warns about `*.example.org`. It matches many hosts, and Tollgate does not know which host is the
+/// user's: a call by the provider's name has no target, and the key is sent to none of these hosts.
 fn wildcard_warnings(one: &LoadedProvider) -> Problems {
     let mut problems = Problems::default();
     if let Some(domain) = one.provider.wildcard_only_domain() {
@@ -223,7 +226,7 @@ fn wildcard_warnings(one: &LoadedProvider) -> Problems {
             place: Place::whole(&one.source),
             path: one.provider.name.clone(),
             what: format!(
-                "`{domain}` matches many hosts, so calls by provider name fail and the key is sent to none"
+                "`{domain}` matches many hosts, so calls by provider name fail, and the key is sent to none of these hosts"
             ),
             remedy: format!("write your own host, such as `upstream: https://YOURS.{host}`"),
         });
@@ -231,7 +234,7 @@ fn wildcard_warnings(one: &LoadedProvider) -> Problems {
     problems
 }
 
-/// Built-in providers for domains of no file.
+/// Built-in providers, for domains that no file names.
 pub(super) fn built_in(
     sources: &Sources,
     presets: Presets,
@@ -261,7 +264,7 @@ pub(super) fn built_in(
         let mut checked =
             check_with_overrides(draft.clone(), sources, &config.env_prefix, environment);
         if checked.provider.is_none() {
-            // A setting for all providers is invalid for this one, which has no file.
+            // A setting for all providers is invalid for this preset: warn, and load it without.
             for problem in checked.problems.iter() {
                 let level = Level::Warning;
                 said.push(Problem {

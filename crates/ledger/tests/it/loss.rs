@@ -26,7 +26,7 @@ async fn starts_lost(folder: &Folder, why: impl Fn(&OpenError) -> bool, fix: imp
     let mut events = ledger.events();
     let mut owner = Owner::of(ledger.clone());
     let ask = owner.ask(smallvec![term("x", &sliding(5, secs(10)))]);
-    assert!(ledger.offer(vec![ask]).await.is_err());
+    assert!(owner.ledger.offer(vec![ask]).await.is_err());
     fix();
     wait_for_recovery(&mut events).await;
     assert_eq!((ledger.loss(), ledger.loss_reason()), (None, None));

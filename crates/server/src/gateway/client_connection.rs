@@ -1,9 +1,9 @@
-//! One client connection: its requests in order, then perhaps a tunnel.
+//! One client connection: it serves requests in order, and may then become a tunnel.
 //!
-//! Promises: on shutdown, the running request is finished and no other follows. A tunnel runs in
-//! the task of its connection, so it counts as a connection and ends with the gateway.
+//! Promises: on shutdown, the running request is finished and no further request is read. A tunnel
+//! runs in the task of its connection, so it counts as a connection and ends with the gateway.
 //!
-//! Never: knows what a call is about.
+//! Never: decides anything about a call.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ pub(super) struct ClientConnection {
     pub(super) peer: IpAddr,
     progress: Arc<RequestProgress>,
     tunnel: Mutex<Option<(OnUpgrade, Tunnel)>>,
-    /// The listener closes, or the gateway shuts down.
+    /// `true` when the listener closes or the gateway shuts down.
     shutdown: watch::Receiver<bool>,
 }
 
@@ -60,12 +60,12 @@ impl ClientConnection {
         }
     }
 
-    /// A request begins. `false`: its end is ambiguous.
+    /// Marks the start of a request. Returns `false` if it is unclear where it ends.
     pub(super) fn begin_request(&self) -> bool {
         self.progress.begin_request()
     }
 
-    /// After this response the connection is a tunnel.
+    /// Makes the connection a tunnel after the current response.
     pub(super) fn become_tunnel(&self, caller: OnUpgrade, tunnel: Tunnel) {
         self.progress.become_tunnel();
         *self.tunnel.lock() = Some((caller, tunnel));
@@ -74,7 +74,8 @@ impl ClientConnection {
 
 /// Serves one connection until the client closes it or the gateway shuts down.
 pub(super) async fn serve(stream: TcpStream, client: ClientConnection) {
-    // Clients wait for responses. A socket without the option works all the same.
+    // Clients wait for responses, so send them without delay. If the option cannot be set, the
+    // connection still works.
     stream.set_nodelay(true).ok();
     let mut shutdown = client.shutdown.clone();
     let timeouts = client.state.options.timeouts;
@@ -92,7 +93,7 @@ pub(super) async fn serve(stream: TcpStream, client: ClientConnection) {
             }))
         }
     });
-    // `WatchedStream` has the timeouts for idle connections and for heads.
+    // `WatchedStream` enforces the timeouts for idle connections and for request heads.
     let mut connection = std::pin::pin!(
         http1::Builder::new()
             .header_read_timeout(None)
@@ -118,7 +119,7 @@ pub(super) async fn serve(stream: TcpStream, client: ClientConnection) {
     }
 }
 
-/// A response body. Its drop marks the response as handed over to be written.
+/// A response body. When it is dropped, the response counts as passed on for writing.
 #[derive(Debug)]
 struct TrackedBody {
     body: ReplyBody,

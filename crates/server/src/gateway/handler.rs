@@ -248,6 +248,7 @@ fn is_malformed(error: &Error) -> bool {
         | Error::NotAllowed { .. }
         | Error::WrongCallerToken { .. }
         | Error::CrossSite
+        | Error::Misconfigured { .. }
         | Error::Loop { .. } => false,
     }
 }

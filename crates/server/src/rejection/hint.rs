@@ -41,6 +41,11 @@ pub(super) fn hint(error: &Error) -> String {
         }
         Error::NoResponse { .. } => "the provider may be down; try again later",
         Error::NoCredential { why, .. } => for_token(*why),
+        Error::Misconfigured { setting, .. } => {
+            return format!(
+                "the caller cannot fix this: change `{setting}` in the provider's file, or the variable or file that it names, then reload"
+            );
+        }
         Error::UnknownProvider { name, nearest } => return for_name(name, nearest.as_deref()),
         Error::NotAllowed { why, .. } => for_host(*why),
         Error::WrongCallerToken { .. } => {

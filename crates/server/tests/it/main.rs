@@ -48,6 +48,7 @@ mod rate_headers;
 mod merge_results;
 mod merging;
 mod merging_privacy;
+mod misconfigured;
 mod operator;
 mod client_timeouts;
 mod key_pools;

@@ -12,6 +12,7 @@
 mod tree;
 mod tokens;
 mod size;
+mod small_library;
 mod names;
 mod modules;
 mod repeated_types;

@@ -194,7 +194,7 @@ fn paths(tokens: &[Token], module: &[String]) -> Vec<(Vec<String>, usize)> {
                 use_tree(tokens, at, &mut Vec::new(), &mut relative);
                 let absolute = relative
                     .into_iter()
-                    .map(|(path, line)| (from_root(&here, path), line));
+                    .map(|(path, line)| (from_root(&here, &path), line));
                 found.extend(absolute);
             }
             _ => {}
@@ -209,9 +209,9 @@ fn is_path_start(tokens: &[Token], at: usize) -> bool {
     continues && (at == 0 || text(at - 1) != Some(":"))
 }
 
-fn from_root(here: &[String], path: Vec<String>) -> Vec<String> {
+fn from_root(here: &[String], path: &[String]) -> Vec<String> {
     let mut base = here.to_vec();
-    let mut rest = path.as_slice();
+    let mut rest = path;
     while let Some((first, behind)) = rest.split_first() {
         match first.as_str() {
             "crate" => base.clear(),

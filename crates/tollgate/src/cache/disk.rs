@@ -19,7 +19,7 @@ use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
 use tollgate_core::time::{Span, Wall};
 
-use super::admin::CacheUsage;
+use super::CacheUsage;
 use super::database::{self, DatabaseError};
 use super::index::{Index, IndexLoader};
 use super::key::{Salt, UrlHash, Variant};

@@ -203,6 +203,7 @@ fn sealed(_body: &[u8]) -> Option<OwnedFd> {
     None
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(all(target_os = "linux", feature = "cache", feature = "sqlite"))]
 #[path = "memfd_tests.rs"]
 mod tests;

@@ -14,9 +14,8 @@ use quick_cache::sync::{Cache as Quick, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use tollgate_core::time::{Span, Wall};
 
-use super::admin::CacheUsage;
 use super::key::{UrlHash, Variant};
-use super::{CacheKey, CachedResponse, OBJECT_MAX, VariantSet};
+use super::{CacheKey, CacheUsage, CachedResponse, OBJECT_MAX, VariantSet};
 
 /// The shards split the room evenly, and no variant set is larger than its shard: four shards are
 /// enough for the threads of a gateway. If a shard could not hold the largest response, there is

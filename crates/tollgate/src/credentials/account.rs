@@ -197,7 +197,7 @@ impl Account {
 }
 
 impl TokenRequest {
-    /// `None`: the credentials contain a character that a header cannot hold.
+    /// `None`: the client id or secret cannot be a header.
     pub(crate) fn headers(&self) -> Option<HeaderMap> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
@@ -215,7 +215,7 @@ impl TokenRequest {
 fn insert_key(json: &mut Value, key: &str) {
     match json {
         Value::String(text) if text.contains(KEY_PLACEHOLDER) => {
-            *text = text.replace(KEY_PLACEHOLDER, key)
+            *text = text.replace(KEY_PLACEHOLDER, key);
         }
         Value::Array(items) => items.iter_mut().for_each(|item| insert_key(item, key)),
         Value::Object(fields) => fields.values_mut().for_each(|field| insert_key(field, key)),

@@ -10,16 +10,33 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use tollgate_config::Secret;
 use tollgate_config::provider::{Auth, AuthStyle};
 
-use crate::{Error, query};
+use crate::query;
 
 /// The headers of a key and its companions, built once and not for every call; `None` where they
 /// are not sent as headers.
 pub(crate) fn auth_headers(auth: &Auth, key: &Secret) -> Option<Vec<(HeaderName, HeaderValue)>> {
     let (mut headers, mut query) = (HeaderMap::new(), None);
-    attach_all(auth, Some(key), &mut headers, &mut query).ok()?;
+    attach_all(auth, Some(key), &mut headers, &mut query).ok()?; // `unsendable` says why
     let each = headers.iter();
     let each = each.map(|(name, value)| (name.clone(), value.clone()));
     query.is_none().then(|| each.collect())
+}
+
+/// A key or a companion that cannot be sent.
+#[derive(Debug)]
+pub(crate) struct AttachError {
+    /// The name of the companion in `auth.also`; `None` = the key itself.
+    pub(super) companion: Option<String>,
+    pub(super) fault: HeaderFault,
+}
+
+/// Why a name and a value are not a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeaderFault {
+    /// The name is none.
+    Name,
+    /// The value has a character that a header cannot hold.
+    Value,
 }
 
 /// Adds a key and its companions.
@@ -28,12 +45,17 @@ pub(crate) fn attach_all(
     key: Option<&Secret>,
     headers: &mut HeaderMap,
     query: &mut Option<String>,
-) -> Result<(), Error> {
-    if let Some(key) = key {
-        attach(&auth.style, None, key.expose(), headers, query)?;
-    }
-    for (name, key) in &auth.also {
-        attach(&auth.style, Some(name), key.expose(), headers, query)?;
+) -> Result<(), AttachError> {
+    let keys = key.map(|key| (None, key)).into_iter();
+    let companions = auth.also.iter().map(|(name, key)| (Some(name), key));
+    for (name, key) in keys.chain(companions) {
+        let written = name.map(String::as_str);
+        attach(&auth.style, written, key.expose(), headers, query).map_err(|fault| {
+            AttachError {
+                companion: name.cloned(),
+                fault,
+            }
+        })?;
     }
     Ok(())
 }
@@ -46,7 +68,7 @@ fn attach(
     key: &str,
     headers: &mut HeaderMap,
     query: &mut Option<String>,
-) -> Result<(), Error> {
+) -> Result<(), HeaderFault> {
     let (at, value) = match style {
         AuthStyle::Query { name: own } => {
             *query = Some(query::with_parameter(
@@ -72,16 +94,15 @@ fn attach(
         },
         AuthStyle::None | AuthStyle::OAuth2(_) | AuthStyle::Login(_) => return Ok(()),
     };
-    let at = HeaderName::try_from(at)
-        .map_err(|_| Error::Malformed("the name of the key's header is not valid"))?;
+    let at = HeaderName::try_from(at).map_err(|_| HeaderFault::Name)?;
     headers.insert(at, value);
     Ok(())
 }
 
 /// A value that no debug output shows.
-pub(crate) fn secret_value(prefix: &str, secret: &str) -> Result<HeaderValue, Error> {
-    let mut value = HeaderValue::try_from(format!("{prefix}{secret}"))
-        .map_err(|_| Error::Malformed("the key contains a character that a header cannot hold"))?;
+pub(crate) fn secret_value(prefix: &str, secret: &str) -> Result<HeaderValue, HeaderFault> {
+    let mut value =
+        HeaderValue::try_from(format!("{prefix}{secret}")).map_err(|_| HeaderFault::Value)?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -73,7 +73,7 @@ impl Event {
             }
             Event::Reloaded { providers } => tracing::info!(event = "reloaded", providers),
             Event::ReloadRejected { problem } => {
-                tracing::error!(event = "reload_refused", problem = &**problem)
+                tracing::error!(event = "reload_refused", problem = &**problem);
             }
             Event::OperatorCommand {
                 provider,

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use http::response::Parts;
 use parking_lot::Mutex;
 use tollgate_config::settings::Dedup;
-use tollgate_ledger::Ledger;
+use tollgate_ledger::ProviderLedger;
 
 use super::flight::{Flight, FlightState};
 use super::sharing;
@@ -48,7 +48,7 @@ pub(crate) struct SharedResponse {
 pub(crate) struct FlightEnd {
     flight: Arc<Flight>,
     table: Arc<FlightTable>,
-    ledger: Ledger,
+    ledger: ProviderLedger,
 }
 
 /// The table entry of a flight; removed when nobody can join any more.
@@ -75,7 +75,11 @@ impl SharedResponse {
 }
 
 impl FlightEnd {
-    pub(crate) fn new(flight: Arc<Flight>, table: Arc<FlightTable>, ledger: Ledger) -> FlightEnd {
+    pub(crate) fn new(
+        flight: Arc<Flight>,
+        table: Arc<FlightTable>,
+        ledger: ProviderLedger,
+    ) -> FlightEnd {
         FlightEnd {
             flight,
             table,

@@ -17,7 +17,7 @@ use tollgate_core::time::Span;
 use super::response::{self, AttemptError, UpstreamResponse};
 use super::retry::RetryState;
 use super::route::Route;
-use super::token;
+use super::{token, unsendable};
 use crate::Error;
 use crate::credentials::{Credential, CredentialSource, HeldToken, fingerprint};
 use crate::event::Event;
@@ -29,6 +29,7 @@ const SUSPEND_FOR: Span = Span::from_secs(300);
 
 /// Chooses the credential of an attempt.
 pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Credential, Error> {
+    unsendable::check_headers(route, policy)?;
     if !route.request.uses_own_key(policy) {
         return Ok(Credential {
             source: CredentialSource::Client,
@@ -43,6 +44,7 @@ pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Cre
         return with_token(route, policy).await;
     }
     let index = best_key(route, policy).await;
+    unsendable::check_key(policy, index)?;
     Ok(Credential {
         source: CredentialSource::Key(index),
         fingerprint: policy.key_fingerprint(index).cloned(),
@@ -55,9 +57,7 @@ async fn with_token(route: &Route, policy: &CompiledPolicy) -> Result<Credential
     loop {
         let index = best_key(route, policy).await;
         let Some(account) = policy.accounts.get(index).or(policy.accounts.first()) else {
-            return Err(Error::Malformed(
-                "the provider has no account to log in with",
-            ));
+            return Err(unsendable::account_missing(policy));
         };
         remaining = remaining.saturating_sub(1);
         match token::acquire(&route.subject, policy, account).await {

@@ -30,7 +30,7 @@ fn flight(table: &Arc<FlightTable>) -> Arc<Flight> {
 }
 
 fn flight_end(flight: &Arc<Flight>, table: &Arc<FlightTable>) -> FlightEnd {
-    let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
+    let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000))).provider("p");
     FlightEnd::new(flight.clone(), table.clone(), ledger)
 }
 

@@ -27,7 +27,7 @@ use super::{connect, permit, send};
 use crate::body::ReplyBody;
 use crate::credentials::{
     Account, Credential, CredentialSource, LoginError, LoginMemory, LoginMethod, NewToken,
-    TokenRequest,
+    TokenRequest, login_error,
 };
 use crate::error::NoToken;
 use crate::providers::ActiveProvider;
@@ -125,7 +125,7 @@ async fn send_login(
 ) -> Result<LoginResponse, LoginError> {
     let headers = post
         .headers()
-        .ok_or_else(|| LoginError::new(&provider.name, NoToken::Missing, None))?;
+        .ok_or_else(|| misconfigured(provider, account))?;
     let mut route = Route::post(provider.clone(), to, headers, Bytes::from(post.body));
     let credential = Credential {
         source: CredentialSource::Client,
@@ -142,6 +142,10 @@ async fn send_login(
                     NoToken::NoResponse(fault),
                     None,
                 ));
+            }
+            // The caller had no part in this request.
+            Err(AttemptError::Stop(Error::Malformed(_))) => {
+                return Err(misconfigured(provider, account));
             }
             Err(AttemptError::Stop(error)) => {
                 let retry_after = match &error {
@@ -160,6 +164,14 @@ async fn send_login(
         NoToken::NoResponse(Fault::Reset),
         None,
     ))
+}
+
+/// The provider file describes a login that cannot be sent: only another file fixes it.
+fn misconfigured(provider: &ActiveProvider, account: &Account) -> LoginError {
+    LoginError {
+        error: login_error(&provider.name, &account.method),
+        trouble: RenewalError::Permanent,
+    }
 }
 
 /// The stages of an attempt, without `credential`, which waits for this login.

@@ -14,7 +14,7 @@ use tollgate_core::health::{Admission, BlockReason, WhenBlocked};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
 use tollgate_core::turn::too_costly;
-use tollgate_ledger::{Ledger, StoreLoss};
+use tollgate_ledger::{ProviderLedger, StoreLoss};
 
 use super::rates::Rates;
 use super::requested_limits::{Grant, RequestedLimits, no_share, store_lost};
@@ -216,7 +216,7 @@ async fn reject_if_closed(
     subject: &Subject,
     policy: &CompiledPolicy,
     admission: &Admission,
-    scopes: &Ledger,
+    scopes: &ProviderLedger,
 ) -> Result<(), Error> {
     let provider = || subject.provider.name.clone();
     match *admission {

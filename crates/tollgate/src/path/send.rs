@@ -19,7 +19,7 @@ use tollgate_core::time::Span;
 
 use super::attempt_guard::AttemptGuard;
 use super::connect;
-use super::merge;
+use super::{merge, unsendable};
 use super::requested_limits::Grant;
 use super::response::AttemptError;
 use super::retry::RetryState;
@@ -263,12 +263,14 @@ fn build_request(
                 }
                 None => {
                     let key = key.map(|key| &key.secret);
-                    attach_all(&policy.provider.auth, key, &mut headers, &mut query)?;
+                    attach_all(&policy.provider.auth, key, &mut headers, &mut query)
+                        .map_err(|error| unsendable::key_error(policy, *index, &error))?;
                 }
             }
         }
         CredentialSource::Token(held) => {
-            let value = secret_value("Bearer ", held.token.expose())?;
+            let value = secret_value("Bearer ", held.token.expose())
+                .map_err(|_| unsendable::token_error(policy))?;
             headers.insert(AUTHORIZATION, value);
         }
     }
@@ -289,7 +291,7 @@ fn build_request(
     let mut request = Request::new(route.request.payload.outgoing());
     *request.method_mut() = route.request.method.clone();
     *request.uri_mut() = PathAndQuery::from_maybe_shared(Bytes::from(target))
-        .map_err(|_| Error::Malformed("the path and query are not a valid request target"))?
+        .map_err(|_| unsendable::target_error(route, policy, credential))?
         .into();
     *request.headers_mut() = headers;
     Ok(request)

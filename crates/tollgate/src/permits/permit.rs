@@ -9,7 +9,7 @@ use tollgate_core::ask::{
     Ask, Evidence, LimitReading, Marks, Outcome, Readings, Settle, Term, Terms,
 };
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::Ledger;
+use tollgate_ledger::ProviderLedger;
 
 use crate::failpoint;
 
@@ -24,7 +24,7 @@ pub struct Permit {
 
 #[derive(Debug)]
 struct PermitInner {
-    ledger: Ledger,
+    ledger: ProviderLedger,
     ask: Ask,
     marks: Marks,
     granted: Micros,
@@ -56,7 +56,7 @@ pub struct LimitReport {
 
 impl Permit {
     pub(crate) fn new(
-        ledger: Ledger,
+        ledger: ProviderLedger,
         ask: Ask,
         marks: Marks,
         (granted, waited): (Micros, Span),

@@ -7,22 +7,18 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use parking_lot::RwLock;
-use rustls::ClientConfig;
-use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
 use super::address::{Origin, is_private};
 use super::preamble::{CountedStream, Preamble};
-use super::tls::Roots;
+use super::tls::{Roots, TlsClient, TlsError};
 use crate::event::{Event, Events};
 use crate::payload::Outgoing;
 use crate::timer::{Elapsed, within};
@@ -37,7 +33,7 @@ const HEAD_MAX: usize = 64 * 1024;
 
 /// Opens connections.
 pub struct Dialer {
-    tls: Arc<ClientConfig>,
+    tls: TlsClient,
     /// Our own addresses: a call to one of them would loop forever.
     own: RwLock<Vec<SocketAddr>>,
     events: Events,
@@ -59,15 +55,17 @@ pub enum ConnectError {
     Private,
     /// The address is ours.
     OwnAddress,
+    /// The origin needs TLS, and this program was built without it.
+    NoTls,
     /// This process has no file descriptors left; the provider is not at fault.
     NoDescriptors,
 }
 
 impl Dialer {
     /// A dialer that trusts these root certificates.
-    pub fn new(roots: &Roots, events: Events) -> Result<Dialer, rustls::Error> {
+    pub fn new(roots: &Roots, events: Events) -> Result<Dialer, TlsError> {
         Ok(Dialer {
-            tls: roots.config()?,
+            tls: roots.client()?,
             own: RwLock::default(),
             events,
         })
@@ -96,6 +94,9 @@ impl Dialer {
     }
 
     async fn connect(&self, origin: &Origin, most: Span) -> Result<Wire, ConnectError> {
+        if origin.tls && !cfg!(feature = "tls") {
+            return Err(ConnectError::NoTls);
+        }
         let addresses = self.resolve(origin).await?;
         let stream = connect_any(&addresses, most).await?;
         // Heads are small and urgent.
@@ -103,16 +104,12 @@ impl Dialer {
         if !origin.tls {
             return http_handshake(stream).await;
         }
-        let name = ServerName::try_from(origin.host.as_str().to_owned())
-            .map_err(|_| ConnectError::Fault(Fault::Connect))?;
-        let stream = TlsConnector::from(self.tls.clone())
-            .connect(name, stream)
-            .await
-            .map_err(|error| {
-                let (host, why) = (origin.host.as_str().into(), error.to_string().into());
-                self.events.emit(Event::TlsFailed { host, why });
-                connect_failed(error)
-            })?;
+        let host = origin.host.as_str();
+        let stream = self.tls.handshake(host, stream).await.map_err(|error| {
+            let (host, why) = (host.into(), error.to_string().into());
+            self.events.emit(Event::TlsFailed { host, why });
+            connect_failed(error)
+        })?;
         http_handshake(stream).await
     }
 

@@ -13,7 +13,7 @@ use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::ask::Priority;
 use tollgate_core::health::HealthStatus;
 use tollgate_core::problem::Problem;
-use tollgate_ledger::Ledger;
+use tollgate_ledger::ProviderLedger;
 
 use super::health::ProviderHealth;
 use super::lazy_provider::ProviderDeps;
@@ -38,7 +38,7 @@ pub struct ActiveProvider {
     pub(crate) health: Arc<ProviderHealth>,
     pub(crate) permits: Permits,
     pub(crate) pool: Pool,
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: ProviderLedger,
     /// Grants permits while the ledger's store is lost.
     pub(crate) local_share: LocalShare,
     pub(crate) own_cells: OwnCells,
@@ -68,12 +68,13 @@ impl ActiveProvider {
         let name = policy.provider.name.clone();
         let (ledger, events) = (&deps.ledger, &deps.events);
         let local_share = LocalShare::new(ledger, &policy, &deps.loss);
-        let ledgers = (ledger.clone(), local_share.ledger.clone());
+        let counted = ledger.provider(&name);
+        let ledgers = (counted.clone(), local_share.ledger.clone());
         Ok(ActiveProvider {
             health: ProviderHealth::start((&name, events), ledgers, health, &policy.retry.budget)?,
-            permits: Permits::new(ledger.clone(), policy.gate_settings()),
+            permits: Permits::new(counted.clone(), policy.gate_settings()),
             pool: Pool::new(deps.dialer.clone(), ledger.clone()),
-            ledger: ledger.clone(),
+            ledger: counted,
             own_cells: OwnCells::new(&name, ledger),
             via: deps.via.clone(),
             events: events.clone(),

@@ -28,7 +28,7 @@ use tollgate_core::problem::Problem;
 use tollgate_core::retry::{Budget, BudgetSettings, Decision, FailedAttempt, RetrySettings};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::Ledger;
+use tollgate_ledger::ProviderLedger;
 
 use super::scope_capacity::has_capacity;
 use crate::event::{Event, Events};
@@ -42,9 +42,9 @@ const SYNC_READS_MAX: usize = 8;
 pub(crate) struct ProviderHealth {
     provider: Arc<str>,
     events: Events,
-    ledger: Ledger,
+    ledger: ProviderLedger,
     /// Knows the scopes that this process has closed, for use while the store is lost.
-    local_ledger: Ledger,
+    local_ledger: ProviderLedger,
     scope: ScopeId,
     inner: Mutex<Inner>,
     /// The health that the ledger remembers from before the start has been read.
@@ -97,7 +97,7 @@ impl ProviderHealth {
     /// called inside a tokio runtime.
     pub(crate) fn start(
         (provider, events): (&str, &Events),
-        (ledger, local_ledger): (Ledger, Ledger),
+        (ledger, local_ledger): (ProviderLedger, ProviderLedger),
         (health, base): (HealthSettings, BasePace),
         budget: &BudgetSettings,
     ) -> Result<Arc<ProviderHealth>, Vec<Problem>> {

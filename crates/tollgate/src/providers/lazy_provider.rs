@@ -51,11 +51,10 @@ impl ProviderDeps {
     /// Compiles a provider: whole limits where nodes share the ledger, else this node's part of
     /// them.
     fn compile(&self, mut provider: Provider) -> CompiledPolicy {
-        let zero_limit = match self.ledger {
-            Ledger::Memory(_) if self.loss.share.nodes > 1 => {
-                per_node::divide_limits(&mut provider, self.loss.share.nodes)
-            }
-            _ => None,
+        let nodes = self.loss.share.nodes;
+        let zero_limit = match self.ledger.is_shared_by_processes() {
+            false if nodes > 1 => per_node::divide_limits(&mut provider, nodes),
+            true | false => None,
         };
         let mut policy = CompiledPolicy::new(provider, &self.dialects);
         policy.zero_limit = zero_limit;

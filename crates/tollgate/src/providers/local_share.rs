@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::store_loss::{Allowance, NodeShare};
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::{Ledger, StoreLoss};
+use tollgate_ledger::{Ledger, ProviderLedger, StoreLoss};
 
 use super::policy::CompiledPolicy;
 use crate::permits::{PermitRequest, Permits};
@@ -26,7 +26,7 @@ const STORE_RETRY: Span = Span::from_secs(1);
 /// The queue and counts of this process alone.
 #[derive(Debug)]
 pub(crate) struct LocalShare {
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: ProviderLedger,
     pub(crate) permits: Permits,
     context: StoreLossContext,
     /// Calls that ran uncounted.
@@ -60,7 +60,7 @@ impl LocalShare {
         policy: &CompiledPolicy,
         common: &StoreLossContext,
     ) -> LocalShare {
-        let ledger = store.empty_in_memory();
+        let ledger = store.empty_in_memory().provider(&policy.provider.name);
         LocalShare {
             permits: Permits::new(ledger.clone(), policy.gate_settings()),
             ledger,
@@ -76,7 +76,7 @@ impl LocalShare {
         policy: &CompiledPolicy,
         wanted: PermitRequest,
         local: usize,
-        store: &Ledger,
+        store: &ProviderLedger,
         loss: StoreLoss,
     ) -> LossDecision {
         let mut wanted = wanted;

@@ -18,13 +18,13 @@ use tollgate_core::health::{BasePace, HealthSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::retry::RetrySettings;
 use tollgate_core::time::Micros;
-use tollgate_ledger::Ledger;
+use tollgate_ledger::{Ledger, ProviderLedger};
 
 use super::cache_policy::CachePolicy;
 use super::gate_settings;
 use super::limit_binding::{CallAttributes, LimitBinding};
 use super::limit_inheritance;
-use crate::credentials::{Account, auth_headers, fingerprint};
+use crate::credentials::{Account, Unsendable, auth_headers, fingerprint, unsendable_settings};
 
 /// One provider's file, compiled.
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub(crate) struct CompiledPolicy {
     pub(crate) connections_max: usize,
     pub(crate) dialect: Arc<Dialect>,
     pub(crate) keys: Vec<ApiKey>,
+    /// Settings whose values cannot be sent; empty for every file that `check` accepts.
+    pub(crate) unsendable: Vec<Unsendable>,
     /// The sources of tokens, if calls carry tokens: one for each key.
     pub(crate) accounts: Vec<Arc<Account>>,
     pub(crate) retry: RetrySettings,
@@ -106,6 +108,7 @@ impl CompiledPolicy {
             connections_max: usize::try_from(provider.connections).unwrap_or(usize::MAX),
             dialect: Arc::new(dialect.clone()),
             keys: provider.keys.iter().map(key).collect(),
+            unsendable: unsendable_settings(&provider),
             accounts: Account::all(&provider),
             retry: provider.retry,
             cooldown: provider.cooldown,
@@ -138,7 +141,7 @@ impl CompiledPolicy {
         &self,
         call: &CallAttributes<'_>,
         has_shares: bool,
-        ledger: &Ledger,
+        ledger: &ProviderLedger,
     ) -> Vec<Settle> {
         if self
             .limits

@@ -202,7 +202,8 @@ impl ActiveProvider {
 
 /// The state in which a provider would start: the health that the ledger remembers.
 async fn stored_state(ledger: &Ledger, provider: &str) -> HealthState {
-    let view = ledger.try_peek_scope(health_scope(provider)).await;
+    let known = ledger.provider(provider);
+    let view = known.try_peek_scope(health_scope(provider)).await;
     match view.filter(|_| ledger.loss().is_none()) {
         None | Some(ScopeView::Open) => HealthState::Normal,
         Some(ScopeView::Closed { .. }) => HealthState::Sleep,

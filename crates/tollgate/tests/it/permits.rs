@@ -16,14 +16,14 @@ use tollgate_core::ask::{CellId, Evidence, LimitReading, Priority, Scopes, Term}
 use tollgate_core::gate::{CallerId, GateSettings, Order};
 use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::time::{Micros, Span, Wall};
-use tollgate_ledger::{Clock, Ledger};
+use tollgate_ledger::{Clock, Ledger, ProviderLedger};
 
 fn secs(secs: u64) -> Span {
     Span::from_secs(secs)
 }
 
 struct Stage {
-    ledger: Ledger,
+    ledger: ProviderLedger,
     permits: Permits,
     rule: Arc<Rule>,
 }
@@ -34,7 +34,7 @@ impl Stage {
     }
 
     fn with(rule: Rule, settings: GateSettings) -> Stage {
-        let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
+        let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000))).provider("p");
         let permits = Permits::new(ledger.clone(), settings);
         Stage {
             ledger,

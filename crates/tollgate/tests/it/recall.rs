@@ -12,14 +12,14 @@ use tollgate_core::ask::{CellId, Evidence, Priority, Scopes, Term};
 use tollgate_core::gate::{CallerId, GateSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span, Wall};
-use tollgate_ledger::{Clock, Ledger};
+use tollgate_ledger::{Clock, Ledger, ProviderLedger};
 
 const PERIOD: Span = Span::from_secs(10);
 
 /// Callers that want a permit under the current limit, and when each got it.
 #[derive(Clone)]
 struct Waiters {
-    ledger: Ledger,
+    ledger: ProviderLedger,
     permits: Permits,
     limit: Arc<Mutex<Arc<Rule>>>,
     granted: Arc<Mutex<Vec<(usize, Micros)>>>,
@@ -32,7 +32,7 @@ fn rule(limit: u64) -> Arc<Rule> {
 
 impl Waiters {
     fn new(limit: u64) -> Waiters {
-        let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
+        let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000))).provider("p");
         Waiters {
             permits: Permits::new(ledger.clone(), GateSettings::default()),
             limit: Arc::new(Mutex::new(rule(limit))),

@@ -6,7 +6,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tollgate::guard::Limit;
+use tollgate_guard::Limit;
 
 /// A guard backend.
 pub(crate) trait Guards {
@@ -64,7 +64,7 @@ pub(crate) const TASK: [Limit; 1] = [limit(50, MINUTE, 15)];
 /// Everything of the suite as tests against `$new()`.
 macro_rules! guard_behaviours {
     ($new:expr; $($name:ident),* $(,)?) => {
-        $(#[test] fn $name() { crate::guard_behaviour::$name(&mut $new()); })*
+        $(#[test] fn $name() { crate::behaviour::$name(&mut $new()); })*
     };
 }
 pub(crate) use guard_behaviours;

@@ -24,7 +24,7 @@ const EVICTABLE_AFTER: Span = Span::from_secs(10);
 
 /// What was last seen of scopes.
 #[derive(Debug, Default)]
-pub(super) struct LastSeenScopes {
+pub(crate) struct LastSeenScopes {
     scopes: Mutex<HashMap<ScopeId, SeenScope>>,
 }
 
@@ -39,15 +39,15 @@ struct SeenScope {
 
 /// What can be said at once.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct LastSeenScope {
-    pub(super) view: ScopeView,
+pub(crate) struct LastSeenScope {
+    pub(crate) view: ScopeView,
     /// It is not known, or old, and nobody has asked for it lately.
-    pub(super) needs_refresh: bool,
+    pub(crate) needs_refresh: bool,
 }
 
 impl LastSeenScopes {
     /// What a scope looks like, as far as that is known.
-    pub(super) fn get(&self, scope: ScopeId, now: Micros) -> LastSeenScope {
+    pub(crate) fn get(&self, scope: ScopeId, now: Micros) -> LastSeenScope {
         let mut scopes = self.scopes.lock();
         let Some(seen) = scopes.get_mut(&scope) else {
             let unseen = SeenScope {
@@ -72,7 +72,7 @@ impl LastSeenScopes {
     }
 
     /// This is what the store says.
-    pub(super) fn record(&self, scope: ScopeId, view: ScopeView, now: Micros) {
+    pub(crate) fn record(&self, scope: ScopeId, view: ScopeView, now: Micros) {
         let asked = now;
         let seen = SeenScope {
             view,
@@ -83,7 +83,7 @@ impl LastSeenScopes {
     }
 
     /// This process has settled something: a scope that it closes or opens.
-    pub(super) fn on_settle(&self, settle: &Settle, now: Micros) {
+    pub(crate) fn on_settle(&self, settle: &Settle, now: Micros) {
         match settle {
             Settle::Close {
                 scope,

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use tollgate::guard::Limit;
+use tollgate_guard::Limit;
 
 /// One bucket: units missing from full, and when that was counted.
 #[derive(Clone, Copy, Debug)]

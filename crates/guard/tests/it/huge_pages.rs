@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::guard::{GuardPlan, GuardTable, Seed, Tick};
+use tollgate_guard::{GuardPlan, GuardTable, Seed, Tick};
 
-use crate::guard_behaviour::{DAY, IP, SECOND};
+use crate::behaviour::{DAY, IP, SECOND};
 
 /// Keys of a table whose shards are just large enough for regions.
 const MANY: usize = 200_000;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::guard::{Ask, GuardPlan, GuardTable, Seed, SnapshotError, Tick};
+use tollgate_guard::{Ask, GuardPlan, GuardTable, Seed, SnapshotError, Tick};
 
-use crate::guard_behaviour::{IP, MINUTE, SECOND, limit};
+use crate::behaviour::{IP, MINUTE, SECOND, limit};
 
 fn at(after: Duration) -> Tick {
     Tick::default().after(after)

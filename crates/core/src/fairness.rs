@@ -1,24 +1,25 @@
-//! Fairness between processes: who goes first, who takes how much of what is free, and who is woken.
+//! Fairness between owners: who goes first, who takes how much of what is free, and who is woken.
 //!
-//! Promises: an urgent ask goes before the less urgent ones of every process, and among equals the
-//! least served process goes first: what is free is left for those who are expected this very
-//! moment and go before, and saved up for those who go before and need more than there is. A
-//! transaction takes at most ⌈free / waiting owners⌉ of a cell for which others wait that are not
-//! less urgent; what it leaves, it may come back for at once. Of those who wait the first in this
-//! order are woken, and no more than there is room for. Who was refused and does not wait counts
-//! for nothing.
+//! Promises: an urgent ask goes before the less urgent ones of every owner, and among equals the
+//! least served owner goes first: what is free is left for those who are expected this very moment
+//! and go before, and saved up for those who go before and need more than there is. A batch takes
+//! at most ⌈free / waiting owners⌉ of a cell for which others wait that are not less urgent; what it
+//! leaves, it may come back for at once. Of those who wait the first in this order are woken, and no
+//! more than there is room for. An owner that was rejected and does not wait counts for nothing.
 //!
-//! Never: holds anything back when nobody else waits, or for longer than [`LATE`] after its time for
-//! one who does not come.
+//! Never: holds anything back when nobody else waits, or for longer than [`LATE_TOLERANCE`] after
+//! its time for one who does not come.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use tollgate_core::ask::{Ask, BlockedBy, CellId, OwnerId, Priority, Term, Verdict, WakeOn};
-use tollgate_core::time::{Micros, Now, Span};
+use crate::ask::{Ask, BlockedBy, CellId, OwnerId, Priority, Term, Verdict, WakeOn};
+use crate::batch::Rows;
+use crate::time::{Micros, Span, TimeBounds};
 
-use crate::sqlite::rows::TransactionRows;
-use crate::sqlite::waiters::Waiter;
+/// Owners that one cell remembers as waiting. At some 30 bytes each they add 8 KiB to a row; one
+/// that finds no place has no place in the order either, and asks again at its time.
+pub const WAITERS_MAX: usize = 256;
 
 /// When to come back for the rest of what is free: others have had their turn by then.
 const ASK_AGAIN_AFTER: Span = Span::from_millis(1);
@@ -34,43 +35,69 @@ const EARLY_TOLERANCE: Span = Span::from_millis(1);
 /// How much longer than it said a waiter is expected. It asks at its time, or each second.
 const GRACE: Span = Span::from_millis(1_500);
 
-/// What became of the asks for one cell in this transaction.
+/// An owner that a cell has rejected and that waits for it: the most urgent of its asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    /// Which owner.
+    pub owner: OwnerId,
+    /// What ends its wait.
+    pub on: WakeOn,
+    /// How urgent its most urgent ask is.
+    pub priority: Priority,
+    /// What that ask takes.
+    pub cost: u64,
+    /// What it was granted since it waits: free units go to the least served.
+    pub granted: u64,
+    /// Since when it waits.
+    pub since: Micros,
+    /// When it asks again: at its time, or now that it was signalled.
+    pub due: Micros,
+    /// Until when it counts as waiting.
+    pub until: Micros,
+    /// Somebody has signalled it already.
+    pub is_woken: bool,
+}
+
+/// Whom to wake for a cell that has come free: the first `at_most` of these that live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wake {
+    /// The cell.
+    pub cell: CellId,
+    /// In the order in which they are to be served.
+    pub owners: Vec<OwnerId>,
+    /// As many as there is room for.
+    pub at_most: usize,
+}
+
+/// What became of the asks for one cell in this batch.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) granted: i64,
+pub(crate) struct Tally {
+    granted: u64,
     /// The least urgent one that was granted.
-    pub(super) served: Option<Priority>,
-    /// The most urgent one that was refused and waits.
-    pub(super) waiting: Option<WaitingAsk>,
+    served: Option<Priority>,
+    /// The most urgent one that was rejected and waits.
+    waiting: Option<WaitingAsk>,
 }
 
 /// For what this owner waits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WaitingAsk {
-    pub(super) priority: Priority,
-    pub(super) cost: u64,
-    pub(super) on: WakeOn,
+struct WaitingAsk {
+    priority: Priority,
+    cost: u64,
+    on: WakeOn,
     /// When it asks again.
-    pub(super) after: Span,
+    after: Span,
     /// How long this owner counts as waiting.
-    pub(super) waits: Span,
+    waits: Span,
 }
 
-/// Whom to wake for a cell that has come free: the first `at_most` of these that live.
-#[derive(Debug)]
-pub(super) struct Wake {
-    pub(super) cell: CellId,
-    pub(super) owners: Vec<OwnerId>,
-    pub(super) at_most: usize,
-}
-
-/// What the asks of one transaction must leave to others.
+/// What the asks of one batch must leave to others.
 #[derive(Debug, Default)]
-pub(super) struct Withheld {
-    /// Per ask: what it hears if it must wait so that others are served.
-    pub(super) verdicts: Vec<Option<Verdict>>,
+pub(crate) struct Withheld {
+    /// Per ask: what it hears if it must wait so that others are served. Empty if none must.
+    pub(crate) verdicts: Vec<Option<Verdict>>,
     /// For whom something is saved up. If one of them is dead, nobody else would find out.
-    pub(super) saved_for: Vec<OwnerId>,
+    pub(crate) saved_for: Vec<OwnerId>,
 }
 
 /// Why an ask must leave what is free.
@@ -82,16 +109,16 @@ enum Hold {
     Saved { for_: OwnerId, until: Micros },
 }
 
-/// A cell that has something free and for which others wait, as one transaction meets it.
+/// A cell that has something free and for which others wait, as one batch meets it.
 struct ContendedCell {
     now: Micros,
     free: u64,
-    /// What this transaction has taken so far.
+    /// What this batch has taken so far.
     taken: u64,
     /// Whoever comes after one that was withheld must not overtake it.
     hold: Option<Hold>,
     /// This owner among equals: how much it got, since when it waits.
-    own_rank: (i64, i64, OwnerId),
+    own_rank: (u64, Micros, OwnerId),
     others: Vec<Waiter>,
     /// Of the others: is it expected this very moment?
     expected: Vec<bool>,
@@ -100,28 +127,30 @@ struct ContendedCell {
 impl ContendedCell {
     /// `None`: nobody else waits, or there is nothing to share.
     fn of(
-        page: &TransactionRows,
-        cell: CellId,
+        rows: &impl Rows,
+        term: &Term,
         is_freed: bool,
         owner: OwnerId,
-        now: Now,
+        now: TimeBounds,
     ) -> Option<ContendedCell> {
-        let row = page.cells.get(&cell)?;
-        let others: Vec<Waiter> = others(&row.waiters, owner).collect();
-        let rule = row.rule.as_ref().filter(|_| !others.is_empty())?;
-        let free = row.cell.peek(rule, now).remaining;
+        let waiters = rows.waiters(term.cell);
+        let others: Vec<Waiter> = others(waiters, owner).collect();
+        if others.is_empty() {
+            return None;
+        }
+        let free = rows.peek(term.cell, &term.rule, now).remaining;
         if free == 0 {
             return None;
         }
-        let own = row.waiters.iter().find(|waiter| waiter.owner == owner);
-        let expected = |waiter: &Waiter| (is_freed && !waiter.is_woken) || is_due(waiter, now.at);
+        let own = waiters.iter().find(|waiter| waiter.owner == owner);
+        let expected = |waiter: &Waiter| (is_freed && !waiter.is_woken) || is_due(waiter, now.lo);
         Some(ContendedCell {
-            now: now.at,
+            now: now.lo,
             free,
             taken: 0,
             hold: None,
             // Who does not wait yet comes after those who do.
-            own_rank: own.map_or((i64::MAX, i64::MAX, owner), rank),
+            own_rank: own.map_or((u64::MAX, Micros(u64::MAX), owner), rank),
             expected: others.iter().map(expected).collect(),
             others,
         })
@@ -188,7 +217,7 @@ impl Hold {
 }
 
 /// The order among equals: the least served, then who waits longest.
-fn rank(waiter: &Waiter) -> (i64, i64, OwnerId) {
+fn rank(waiter: &Waiter) -> (u64, Micros, OwnerId) {
     (waiter.granted, waiter.since, waiter.owner)
 }
 
@@ -198,23 +227,22 @@ fn is_due(waiter: &Waiter, now: Micros) -> bool {
 }
 
 /// What these asks must leave to others who are served first.
-pub(super) fn withheld(
-    page: &TransactionRows,
+pub(crate) fn withheld(
+    rows: &impl Rows,
     asks: &[Ask],
     freed: &[CellId],
     owner: OwnerId,
-    now: Now,
+    now: TimeBounds,
 ) -> Withheld {
-    let mut contests: BTreeMap<CellId, ContendedCell> = page
-        .cells
-        .keys()
-        .filter_map(|&id| {
-            Some((
-                id,
-                ContendedCell::of(page, id, freed.contains(&id), owner, now)?,
-            ))
-        })
-        .collect();
+    let terms = asks.iter().flat_map(|ask| &ask.terms);
+    let mut contests: BTreeMap<CellId, ContendedCell> = BTreeMap::new();
+    for term in terms.filter(|term| !rows.waiters(term.cell).is_empty()) {
+        if !contests.contains_key(&term.cell) {
+            let is_freed = freed.contains(&term.cell);
+            let contest = ContendedCell::of(rows, term, is_freed, owner, now);
+            contests.extend(contest.map(|contest| (term.cell, contest)));
+        }
+    }
     if contests.is_empty() {
         return Withheld::default();
     }
@@ -239,7 +267,7 @@ pub(super) fn withheld(
         {
             saved_for.push(for_);
         }
-        over.map(|(term, hold)| hold.verdict(term, now.at))
+        over.map(|(term, hold)| hold.verdict(term, now.lo))
     };
     let verdicts = asks.iter().map(&mut withhold).collect();
     Withheld {
@@ -249,15 +277,14 @@ pub(super) fn withheld(
 }
 
 /// Counts what was granted and refused, cell by cell.
-pub(super) fn tally(asks: &[Ask], verdicts: &[Verdict]) -> BTreeMap<CellId, Tally> {
+pub(crate) fn tally(asks: &[Ask], verdicts: &[Verdict]) -> BTreeMap<CellId, Tally> {
     let mut tallies: BTreeMap<CellId, Tally> = BTreeMap::new();
     for (ask, verdict) in asks.iter().zip(verdicts) {
         match verdict {
             Verdict::Go { .. } => {
                 for term in &ask.terms {
                     let tally = tallies.entry(term.cell).or_default();
-                    let cost = i64::try_from(term.cost).unwrap_or(i64::MAX);
-                    tally.granted = tally.granted.saturating_add(cost);
+                    tally.granted = tally.granted.saturating_add(term.cost);
                     let least = tally.served.unwrap_or(Priority::High);
                     tally.served = Some(least.min(ask.priority));
                 }
@@ -281,7 +308,8 @@ pub(super) fn tally(asks: &[Ask], verdicts: &[Verdict]) -> BTreeMap<CellId, Tall
 }
 
 /// Does an ask that hears this wait? If not, nobody is to leave it anything.
-pub(super) fn will_wait(ask: &Ask, after: Span, on: WakeOn) -> bool {
+#[must_use]
+pub fn will_wait(ask: &Ask, after: Span, on: WakeOn) -> bool {
     match on {
         WakeOn::Time => ask.max_wait >= after,
         WakeOn::Event => ask.max_wait > Span::ZERO,
@@ -328,54 +356,99 @@ impl WaitingAsk {
     }
 }
 
-/// Whom to wake for the cells that have come free.
-pub(super) fn wake_ups(
-    page: &TransactionRows,
-    freed: &[CellId],
-    owner: OwnerId,
-    now: Now,
-) -> Vec<Wake> {
-    let mut wakes: Vec<Wake> = Vec::new();
-    for id in freed {
-        let Some(row) = page.cells.get(id) else {
-            continue;
+/// Notes that this owner waits for a cell, or that it does so no longer.
+pub(crate) fn record(waiters: &mut Vec<Waiter>, owner: OwnerId, tally: Tally, now: Micros) {
+    let known = waiters.iter().position(|waiter| waiter.owner == owner);
+    if let Some(waiting) = tally.waiting {
+        // Who is new here has not been served less than the others.
+        let least = waiters.iter().map(|waiter| waiter.granted).min();
+        let before = known.map(|index| waiters[index]);
+        let granted = before.map_or(least.unwrap_or(0), |before| before.granted);
+        let waiter = Waiter {
+            owner,
+            on: waiting.on,
+            priority: waiting.priority,
+            cost: waiting.cost,
+            granted: granted.saturating_add(tally.granted),
+            since: before.map_or(now, |before| before.since),
+            due: now + waiting.after,
+            until: now + waiting.waits,
+            is_woken: false,
         };
-        if wakes.iter().any(|wake| wake.cell == *id) {
-            continue;
+        match known {
+            Some(index) => waiters[index] = waiter,
+            None if waiters.len() < WAITERS_MAX => waiters.push(waiter),
+            None => {}
         }
-        let room = row
-            .rule
-            .as_ref()
-            .map_or(1, |rule| row.cell.peek(rule, now).remaining);
-        // Without room, those who wait for a signal learn by asking when there will be: all of
-        // them, for each will then have a timer.
-        let mut waiters: Vec<Waiter> = others(&row.waiters, owner)
-            .filter(|waiter| !waiter.is_woken && (room > 0 || waiter.on == WakeOn::Event))
-            .collect();
-        waiters.sort_by_key(|waiter| (Reverse(waiter.priority), rank(waiter)));
-        let at_most = match usize::try_from(room) {
-            Ok(room @ 1..) => room.min(waiters.len()),
-            Ok(0) | Err(_) => waiters.len(),
-        };
-        if !waiters.is_empty() {
-            wakes.push(Wake {
-                cell: *id,
-                at_most,
-                owners: waiters.iter().map(|waiter| waiter.owner).collect(),
-            });
-        }
+        return;
     }
-    wakes
+    match (known, tally.served) {
+        // Something more urgent of this owner went past the one that waits.
+        (Some(index), Some(served)) if served > waiters[index].priority => {
+            let known = &mut waiters[index];
+            known.granted = known.granted.saturating_add(tally.granted);
+        }
+        (Some(index), Some(_)) => {
+            waiters.remove(index);
+        }
+        // Nobody was served: an ask that does not wait says nothing of one that does.
+        (_, None) | (None, _) => {}
+    }
 }
 
-/// Whom to wake because one that waited for a cell has left: what was saved up for it is theirs. It
-/// does not happen often, so all of them are, and their order is kept when they ask.
-pub(super) fn wake_ups_after_leaving(cell: CellId, others: &[Waiter]) -> Option<Wake> {
-    let owners: Vec<OwnerId> = others.iter().map(|waiter| waiter.owner).collect();
+/// Whom to wake for a cell that has come free and has this much room. They are expected from now on.
+pub(crate) fn wake_for_room(
+    cell: CellId,
+    waiters: &mut [Waiter],
+    room: u64,
+    owner: OwnerId,
+    now: Micros,
+) -> Option<Wake> {
+    // Without room, those who wait for a signal learn by asking when there will be: all of them,
+    // for each will then have a timer.
+    let mut woken: Vec<Waiter> = others(waiters, owner)
+        .filter(|waiter| !waiter.is_woken && (room > 0 || waiter.on == WakeOn::Event))
+        .collect();
+    woken.sort_by_key(|waiter| (Reverse(waiter.priority), rank(waiter)));
+    let at_most = match usize::try_from(room) {
+        Ok(room @ 1..) => room.min(woken.len()),
+        Ok(0) | Err(_) => woken.len(),
+    };
+    let owners = woken.iter().map(|waiter| waiter.owner).collect();
+    wake(cell, waiters, owners, at_most, now)
+}
+
+/// This owner waits for a cell no longer. Whom to wake for it: what was saved up for it is theirs.
+/// It does not happen often, so all of them are, and their order is kept when they ask.
+pub(crate) fn leave(
+    cell: CellId,
+    waiters: &mut Vec<Waiter>,
+    owner: OwnerId,
+    now: Micros,
+) -> Option<Wake> {
+    let left = waiters.iter().position(|waiter| waiter.owner == owner)?;
+    waiters.remove(left);
+    let owners: Vec<OwnerId> = waiters.iter().map(|waiter| waiter.owner).collect();
+    let at_most = owners.len();
+    wake(cell, waiters, owners, at_most, now)
+}
+
+fn wake(
+    cell: CellId,
+    waiters: &mut [Waiter],
+    owners: Vec<OwnerId>,
+    at_most: usize,
+    now: Micros,
+) -> Option<Wake> {
+    for waiter in waiters.iter_mut() {
+        if owners.iter().take(at_most).any(|one| *one == waiter.owner) {
+            (waiter.is_woken, waiter.due) = (true, now);
+        }
+    }
     (!owners.is_empty()).then_some(Wake {
         cell,
-        at_most: owners.len(),
         owners,
+        at_most,
     })
 }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::guard::{self, GuardKey, GuardPlan, GuardTable, Limit, Outcome, Seed, Tick};
+use tollgate_guard::{GuardKey, GuardPlan, GuardTable, Limit, Outcome, Seed, Tick};
 
-use crate::guard_behaviour::{Ask, Decision, Guards, guard_behaviours};
+use crate::behaviour::{Ask, Decision, Guards, guard_behaviours};
 
 struct Memory(GuardTable);
 
@@ -29,10 +29,10 @@ impl Guards for Memory {
     fn take(&mut self, asks: &[Ask<'_>], at: Duration) -> Decision {
         let now = Tick::default().after(at);
         let plans: Vec<GuardPlan> = asks.iter().map(|ask| self.plan(ask.limits)).collect();
-        let asks: Vec<guard::Ask<'_>> = asks
+        let asks: Vec<tollgate_guard::Ask<'_>> = asks
             .iter()
             .zip(&plans)
-            .map(|(ask, plan)| guard::Ask {
+            .map(|(ask, plan)| tollgate_guard::Ask {
                 key: self.key(ask.who),
                 plan,
                 cost: ask.cost,

@@ -2,7 +2,7 @@
 //!
 //! Time depends on the machine and its neighbours; instructions do not. The test runs itself once
 //! per row under callgrind, which counts only inside the row's function, and compares the count
-//! per decision with `tests/guard_instructions.txt`. It speaks of the dev profile, in which tests
+//! per decision with `tests/instructions.txt`. It speaks of the dev profile, in which tests
 //! are built; the release figures are in `docs/benchmarks.md`.
 
 use std::fmt::Write;
@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use tollgate::guard::{Ask, GuardPlan, GuardTable, Seed, Tick};
+use tollgate_guard::{Ask, GuardPlan, GuardTable, Seed, Tick};
 
-use crate::guard_behaviour::{DAY, MINUTE, SECOND, limit};
+use crate::behaviour::{DAY, MINUTE, SECOND, limit};
 
 /// Tells the child which row to run, and the parent (as `write`) to write the counts.
 const VARIABLE: &str = "TOLLGATE_INSTRUCTIONS";
 
 /// Name of the test below, for the child.
-const TEST: &str = "guard_instructions::a_decision_costs_no_more_instructions_than_it_did";
+const TEST: &str = "instructions::a_decision_costs_no_more_instructions_than_it_did";
 
 /// Decisions per row: enough that the few around the loop do not show.
 const COUNT: u64 = 10_000;
@@ -63,7 +63,7 @@ fn a_decision_costs_no_more_instructions_than_it_did() {
 }
 
 fn baseline() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guard_instructions.txt")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/instructions.txt")
 }
 
 /// `name count` per line.

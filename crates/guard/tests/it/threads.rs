@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use tollgate::guard::{Ask, GuardTable, Seed, Tick};
+use tollgate_guard::{Ask, GuardTable, Seed, Tick};
 
-use crate::guard_behaviour::{DAY, MINUTE, SECOND, limit};
-use crate::guard_oracle::{Bucket, Truth};
+use crate::behaviour::{DAY, MINUTE, SECOND, limit};
+use crate::oracle::{Bucket, Truth};
 
 /// More threads than the two cores of a small machine, so that lock holders are preempted.
 const THREADS: u64 = 4;

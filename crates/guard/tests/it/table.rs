@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use tollgate::guard::{
+use tollgate_guard::{
     ASKS_MAX, Ask, GuardPlan, GuardTable, LIMITS_MAX, Outcome, PlanError, Seed, Tick, TickClock,
     TooManyAsks,
 };
 
-use crate::guard_behaviour::{DAY, IP, MINUTE, SECOND, limit};
+use crate::behaviour::{DAY, IP, MINUTE, SECOND, limit};
 
 fn table(keys_max: usize) -> GuardTable {
     GuardTable::new(keys_max, Seed([1, 2]))

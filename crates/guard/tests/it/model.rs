@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use tollgate::guard::{Ask, GuardPlan, GuardTable, Limit, Outcome, Seed, Tick};
+use tollgate_guard::{Ask, GuardPlan, GuardTable, Limit, Outcome, Seed, Tick};
 
-use crate::guard_oracle::{Oracle, Truth};
+use crate::oracle::{Oracle, Truth};
 
 /// One event.
 #[derive(Clone, Debug)]
