@@ -19,12 +19,12 @@ use tollgate_core::time::Span;
 
 use super::attempt_guard::AttemptGuard;
 use super::connect;
-use super::{merge, unsendable};
 use super::requested_limits::Grant;
 use super::response::AttemptError;
 use super::retry::RetryState;
 use super::route::Route;
 use super::subject::Subject;
+use super::{merge, unsendable};
 use crate::credentials::{Credential, CredentialSource};
 use crate::credentials::{attach_all, secret_value};
 use crate::error::Stage;

@@ -23,7 +23,8 @@ const TARGET_MAX: usize = u16::MAX as usize - 1;
 pub(super) fn check_headers(route: &Route, policy: &CompiledPolicy) -> Result<(), Error> {
     check(policy, |sender| match sender {
         UnsendableIn::Header(name) => {
-            (route.request.is_own_origin || is_keyless_header(name)) && !route.request.headers.contains_key(name)
+            (route.request.is_own_origin || is_keyless_header(name))
+                && !route.request.headers.contains_key(name)
         }
         UnsendableIn::Key(_) => false,
     })
