@@ -49,7 +49,7 @@ impl Event {
                 );
             }
             Event::TlsFailed { host, why } => {
-                tracing::warn!(event = "no_tls", host = &**host, why = &**why)
+                tracing::warn!(event = "no_tls", host = &**host, why = &**why);
             }
             Event::StalePermit { provider, age } => {
                 tracing::warn!(event = "stale_permit", provider = &**provider, age = %age);
@@ -165,7 +165,7 @@ impl Event {
                 tracing::warn!(event = "cache_only_in_memory", why = &**why);
             }
             Event::CacheRecreated { file } => {
-                tracing::warn!(event = "cache_begun_anew", file = &**file)
+                tracing::warn!(event = "cache_begun_anew", file = &**file);
             }
             // The caller handles all other events.
             _ => {}

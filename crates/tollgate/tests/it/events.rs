@@ -147,8 +147,8 @@ impl tracing::Subscriber for CallsBack {
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
 
     fn event(&self, _: &tracing::Event<'_>) {
-        let provider = self.0.named("x").unwrap();
-        let (done, waits) = mpsc::channel();
+        let provider = self.0.named("x").expect("it is built with it");
+        let (done, waits) = mpsc::sync_channel(1);
         std::thread::spawn(move || {
             let status = provider.status();
             done.send(status).ok();

@@ -8,7 +8,8 @@
 //! is of the dev profile, in which tests are built.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -102,7 +103,8 @@ fn run_row(wanted: &str) {
     let row = ROWS.iter().find(|(row, _)| *row == name);
     let (_, run) = row.expect("a row of this file");
     run(count.parse().expect("a count"));
-    eprintln!("Allocations: {}", ALLOCATIONS.load(Ordering::Relaxed));
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed);
+    writeln!(io::stderr(), "Allocations: {allocations}").expect("stderr is open");
 }
 
 fn baseline() -> PathBuf {
