@@ -14,6 +14,7 @@ pub mod limit;
 pub mod scope;
 pub mod turn;
 pub mod table;
+pub mod replica;
 pub mod gate;
 pub mod store_loss;
 pub mod ratio;
