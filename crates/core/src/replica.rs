@@ -30,8 +30,8 @@ mod tests;
 
 pub use clock::Stamp;
 pub use row::{
-    Epoch, LONG_PERIOD, Loss, Reply, ReplyOutcome, Request, Row, RowBody, RowId, RowWaiter, Version,
-    WAITERS_MAX,
+    Epoch, LONG_PERIOD, Loss, Reply, ReplyOutcome, Request, Row, RowBody, RowId, SERVED_MAX, Served,
+    Version, Waiting,
 };
 pub use rules::Rules;
 
@@ -50,10 +50,6 @@ const SILENCE_MAX: Span = Span::from_secs(10);
 
 /// Conflicts in a row that lengthen the pause further: with 64 owners one of them gets through.
 const CONFLICTS_MAX: u64 = 8;
-
-/// Batches in a row after which a node pauses: it costs a busy node an eighth of a round trip per
-/// batch.
-const BATCHES_BEFORE_PAUSE: u64 = 12;
 
 /// What a replica needs to know of its process and its store.
 #[derive(Clone, Copy, Debug)]
@@ -106,8 +102,6 @@ pub struct Replica {
     in_flight: Option<InFlight>,
     batches: u64,
     conflicts: u64,
-    /// Batches since the last pause.
-    unpaused: u64,
     not_before: Micros,
     done: Actions,
 }
@@ -137,7 +131,6 @@ impl Replica {
             in_flight: None,
             batches: 0,
             conflicts: 0,
-            unpaused: 0,
             not_before: Micros(0),
             done: Actions::default(),
         }
@@ -190,7 +183,6 @@ impl Replica {
         match (reply.outcome, sent.decided) {
             (ReplyOutcome::Replaced, Some(decided)) => {
                 self.conflicts = 0;
-                self.yield_at_times(now);
                 for (id, row) in decided.replaced {
                     self.rows.wrote(id, row, step);
                 }
@@ -203,16 +195,17 @@ impl Replica {
                 for (id, row) in rows {
                     self.rows.learn(id, row);
                 }
-                if decided.is_some() {
+                if decided.is_some_and(|decided| !decided.replaced.is_empty()) {
                     self.back_off(now);
                 }
                 self.put_back(sent.settles, sent.asks);
             }
         }
+        self.rows.note_waiting(reply.waiting);
     }
 
     /// Rows that another owner has replaced arrived with its wake-up.
-    pub fn pushed(&mut self, rows: Vec<(RowId, Row)>) {
+    pub fn pushed(&mut self, rows: Vec<(RowId, Row)>, waiting: Waiting) {
         for (id, row) in rows {
             match id {
                 _ if !self.rows.pushed(id, row) => {}
@@ -221,6 +214,7 @@ impl Replica {
                 RowId::Provider => {}
             }
         }
+        self.rows.note_waiting(waiting);
     }
 
     /// What to do at this local time.
@@ -255,6 +249,10 @@ impl Replica {
         if now < self.not_before {
             return Next::Later(self.not_before);
         }
+        let settles_due = settles::due(&self.settles, self.clock.round_trip());
+        if self.asks.is_empty() && now < settles_due {
+            return Next::Later(settles_due);
+        }
         let settles = self.settles.iter().map(|queued| &queued.settle);
         let needed = needed(settles, self.asks.iter());
         let is_known = needed.keys().all(|id| self.rows.get(*id).is_some());
@@ -281,11 +279,15 @@ impl Replica {
         if decided.go_at > now {
             return Next::Later(decided.go_at);
         }
-        if decided.replaced.is_empty() {
-            // Settles that change nothing are about permits that the ledger no longer holds.
-            self.settles.clear();
+        let can_wait = !self.settles.is_empty() && !decided.has_grant && now < settles_due;
+        if decided.waits.is_empty() && (decided.replaced.is_empty() || can_wait) {
             let asks = std::mem::take(&mut self.asks);
             self.answer(asks, decided.verdicts, now, now);
+            if can_wait {
+                return Next::Later(settles_due);
+            }
+            // Settles that change nothing are about permits that the ledger no longer holds.
+            self.settles.clear();
             return Next::Nothing;
         }
         let request = plan.request(&decided, bounds);
@@ -347,16 +349,6 @@ impl Replica {
         let given_back = given_back.map(|settle| QueuedSettle { settle, at: now });
         self.settles.extend(given_back);
         self.back_off(now);
-    }
-
-    /// A node whose every request follows its last reply would win every race, and another one could
-    /// not even register as waiting. So it pauses now and then, for as long as that one needs.
-    fn yield_at_times(&mut self, now: Micros) {
-        self.unpaused += 1;
-        if self.unpaused >= BATCHES_BEFORE_PAUSE && self.settings.rules.take_turns {
-            self.unpaused = 0;
-            self.not_before = now + self.clock.round_trip().scale_up(3, 2);
-        }
     }
 
     /// After a conflict: a pause that differs between owners and grows with each conflict.

@@ -9,10 +9,11 @@
 //!
 //! Never: understands a row.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
-use tollgate_core::replica::{Epoch, Reply, ReplyOutcome, Request, Row, RowId};
+use tollgate_core::ask::OwnerId;
+use tollgate_core::replica::{Epoch, Reply, ReplyOutcome, Request, Row, RowId, Waiting};
 use tollgate_core::time::{Micros, Span};
 
 use crate::clock::NodeClock;
@@ -26,8 +27,8 @@ pub use plan::{Promotion, StorePlan};
 pub enum Delivery {
     /// The reply to one of its requests.
     Reply(Reply),
-    /// Rows that another node has replaced.
-    Pushed(Vec<(RowId, Row)>),
+    /// Rows that another node has replaced, and who waits for them.
+    Pushed(Vec<(RowId, Row)>, Waiting),
 }
 
 /// What the store has done.
@@ -47,6 +48,8 @@ pub struct RowStore {
     plan: StorePlan,
     rows: BTreeMap<RowId, Row>,
     epoch: u64,
+    /// Who waits for a row, and until when.
+    waiting: BTreeMap<RowId, BTreeMap<NodeId, Micros>>,
     /// What each replacement replaced, for promotions to a copy that is behind.
     history: Vec<(Micros, RowId, Option<Row>)>,
     requests: BTreeMap<(Micros, u64), (NodeId, Request)>,
@@ -63,6 +66,7 @@ impl RowStore {
         RowStore {
             rows: BTreeMap::new(),
             epoch: 1,
+            waiting: BTreeMap::new(),
             history: Vec::new(),
             requests: BTreeMap::new(),
             deliveries: BTreeMap::new(),
@@ -125,20 +129,18 @@ impl RowStore {
     ) {
         self.counts.requests += 1;
         let stored_at = self.plan.time_at(at);
+        self.note(node, &request, at);
         let matches = self.agrees(&request, stored_at);
+        let expected = request.expected.iter().map(|(id, _)| *id);
+        let named: Vec<RowId> = expected.chain(request.read.iter().copied()).collect();
         let outcome = if matches && !request.replace.is_empty() {
             self.counts.replaced += 1;
             self.replace(&request.replace, at);
-            for owner in &request.notify {
-                let to = NodeId(usize::try_from(owner.0).unwrap_or(usize::MAX));
-                self.deliver(to, at, Delivery::Pushed(request.replace.clone()), wakes);
-            }
+            self.push(node, &request.replace, at, wakes);
             ReplyOutcome::Replaced
         } else {
             self.counts.conflicts += u64::from(!request.replace.is_empty());
-            let expected = request.expected.iter().map(|(id, _)| *id);
-            let named = expected.chain(request.read.iter().copied());
-            let rows = named.map(|id| (id, self.rows.get(&id).cloned()));
+            let rows = named.iter().map(|id| (*id, self.rows.get(id).cloned()));
             ReplyOutcome::Current(rows.collect())
         };
         let reply = Reply {
@@ -146,8 +148,50 @@ impl RowStore {
             stored_at,
             epoch: Epoch(self.epoch),
             outcome,
+            waiting: self.waiting(named.iter().copied(), at),
         };
         self.deliver(node, at, Delivery::Reply(reply), wakes);
+    }
+
+    /// Notes what a node waits for.
+    fn note(&mut self, node: NodeId, request: &Request, at: Micros) {
+        for (id, wait) in &request.waits {
+            let owners = self.waiting.entry(*id).or_default();
+            match wait {
+                Some(wait) => owners.insert(node, at + *wait),
+                None => owners.remove(&node),
+            };
+        }
+    }
+
+    fn waiting(&self, rows: impl Iterator<Item = RowId>, at: Micros) -> Waiting {
+        let owners = |id: RowId| {
+            let noted = self.waiting.get(&id).into_iter().flatten();
+            let noted = noted.filter(|(_, until)| **until > at);
+            noted
+                .map(|(node, _)| OwnerId(u32::try_from(node.0).unwrap_or(u32::MAX)))
+                .collect()
+        };
+        rows.map(|id| (id, owners(id))).collect()
+    }
+
+    /// Sends new rows to the nodes that wait for any of them.
+    fn push(
+        &mut self,
+        from: NodeId,
+        rows: &[(RowId, Row)],
+        at: Micros,
+        wakes: &mut Vec<(NodeId, Micros)>,
+    ) {
+        let waiting = self.waiting(rows.iter().map(|(id, _)| *id), at);
+        let owners = waiting.iter().flat_map(|(_, owners)| owners);
+        let nodes: BTreeSet<NodeId> = owners
+            .map(|owner| NodeId(usize::try_from(owner.0).unwrap_or(usize::MAX)))
+            .collect();
+        for node in nodes.into_iter().filter(|node| *node != from) {
+            let pushed = Delivery::Pushed(rows.to_vec(), waiting.clone());
+            self.deliver(node, at, pushed, wakes);
+        }
     }
 
     fn agrees(&mut self, request: &Request, stored_at: Micros) -> bool {
@@ -179,7 +223,7 @@ impl RowStore {
     ) {
         let lost_ppm = match delivery {
             Delivery::Reply(_) => self.plan.lost_replies_ppm,
-            Delivery::Pushed(_) => self.plan.lost_pushes_ppm,
+            Delivery::Pushed(..) => self.plan.lost_pushes_ppm,
         };
         if self.chance(lost_ppm) {
             return;

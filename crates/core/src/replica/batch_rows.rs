@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::ask::{Ask, CellId, OwnerId, ScopeId, Settle};
+use crate::ask::{Ask, CellId, OwnerId, ScopeId, Settle, WakeOn};
 use crate::limit::{Cell, Rule};
 use crate::scope::Scope;
-use crate::time::{Micros, TimeBounds};
+use crate::time::TimeBounds;
 use crate::turn::CellStore;
 
-use super::row::{LONG_PERIOD, Loss, Row, RowBody, RowId, RowWaiter, Version, WAITERS_MAX};
+use super::row::{LONG_PERIOD, Loss, Row, RowBody, RowId, SERVED_MAX, Served, Version};
 
 /// The rows that a batch needs, each with the rule under which it is used.
 pub(super) type Needed = BTreeMap<RowId, Option<Arc<Rule>>>;
@@ -25,7 +25,9 @@ pub(super) struct BatchRow {
     pub(super) expected: Option<Version>,
     pub(super) revision: u64,
     pub(super) body: RowBody,
-    pub(super) waiters: Vec<RowWaiter>,
+    pub(super) served: Vec<Served>,
+    /// The other owners that wait for it.
+    pub(super) rivals: Vec<OwnerId>,
     /// Must be written even if no permit came or went.
     pub(super) must_write: bool,
 }
@@ -74,7 +76,8 @@ impl BatchRow {
             expected: None,
             revision: 0,
             body,
-            waiters: Vec::new(),
+            served: Vec::new(),
+            rivals: Vec::new(),
             must_write: false,
         }
     }
@@ -84,7 +87,8 @@ impl BatchRow {
             expected,
             revision: row.revision,
             body: row.body,
-            waiters: row.waiters,
+            served: row.served,
+            rivals: Vec::new(),
             must_write: false,
         }
     }
@@ -98,25 +102,25 @@ impl BatchRows {
     }
 
     /// The other owners that wait for a cell.
-    pub(super) fn rivals(&self, cell: CellId, owner: OwnerId, now: TimeBounds) -> usize {
-        self.waiters(cell)
-            .filter(|waiter| waiter.owner != owner && waiter.until > now.lo)
-            .count()
-    }
-
-    /// How many owners go before this one: the less served, and among equals the lower number.
-    pub(super) fn rank(&self, cell: CellId, owner: OwnerId, now: TimeBounds) -> u64 {
-        let own = self.waiters(cell).find(|waiter| waiter.owner == owner);
-        let place = own.map_or((u64::MAX, owner), |waiter| (waiter.served, owner));
-        let before = self
-            .waiters(cell)
-            .filter(|waiter| waiter.until > now.lo && (waiter.served, waiter.owner) < place);
-        before.count() as u64
-    }
-
-    fn waiters(&self, cell: CellId) -> impl Iterator<Item = &RowWaiter> {
+    pub(super) fn rivals(&self, cell: CellId) -> &[OwnerId] {
         let row = self.rows.get(&RowId::Cell(cell));
-        row.into_iter().flat_map(|row| &row.waiters)
+        row.map_or(&[], |row| &row.rivals)
+    }
+
+    /// How many of them go before this owner: the less served, and among equals the lower number.
+    pub(super) fn rank(&self, cell: CellId, owner: OwnerId) -> u64 {
+        let Some(row) = self.rows.get(&RowId::Cell(cell)) else {
+            return 0;
+        };
+        // Who is new has not been served less than the others.
+        let least = row.served.iter().map(|served| served.cost).min();
+        let served = |owner: OwnerId| {
+            let known = row.served.iter().find(|served| served.owner == owner);
+            (known.map_or(least.unwrap_or(0), |known| known.cost), owner)
+        };
+        let own = served(owner);
+        let before = row.rivals.iter().filter(|rival| served(**rival) < own);
+        before.count() as u64
     }
 
     /// What is free in a cell for a call of high priority.
@@ -127,57 +131,49 @@ impl BatchRows {
         }
     }
 
-    /// Registers an owner as waiting for a cell, or renews it. What it was granted counts against
-    /// it; what it did not get while it was away does not count for it beyond `deficit_max`.
-    pub(super) fn register(
-        &mut self,
-        cell: CellId,
-        owner: OwnerId,
-        until: (Micros, Micros),
-        deficit_max: u64,
-    ) {
-        let (renew_before, until) = until;
+    /// An owner was granted this much of a cell. What it did not get while others did counts for it
+    /// up to `deficit_max`; who no longer waits is forgotten.
+    pub(super) fn served(&mut self, cell: CellId, owner: OwnerId, cost: u64, deficit_max: u64) {
         let Some(row) = self.rows.get_mut(&RowId::Cell(cell)) else {
             return;
         };
-        let most = row.waiters.iter().map(|waiter| waiter.served).max();
-        let least = most.unwrap_or(0).saturating_sub(deficit_max);
-        let at_least = row.waiters.iter().map(|waiter| waiter.served).min();
-        let has_place = row.waiters.len() < WAITERS_MAX;
-        match row.waiters.iter_mut().find(|waiter| waiter.owner == owner) {
-            Some(own) => {
-                own.served = own.served.max(least);
-                if own.until < renew_before {
-                    own.until = until;
-                    row.must_write = true;
-                }
-            }
-            None if has_place => {
-                row.must_write = true;
-                row.waiters.push(RowWaiter {
-                    owner,
-                    // A newcomer has not been served less than the others.
-                    served: at_least.unwrap_or(0).max(least),
-                    until,
+        if row.rivals.is_empty() {
+            row.served.clear();
+            return;
+        }
+        let rivals = &row.rivals;
+        row.served
+            .retain(|served| served.owner == owner || rivals.contains(&served.owner));
+        let most = row.served.iter().map(|served| served.cost).max();
+        let least = row.served.iter().map(|served| served.cost).min();
+        // Who is new has not been served less than the others.
+        let floor = most.unwrap_or(0).saturating_sub(deficit_max);
+        let newcomer = least.unwrap_or(0).max(floor);
+        for &one in rivals.iter().chain([&owner]) {
+            let is_known = row.served.iter().any(|served| served.owner == one);
+            if !is_known && row.served.len() < SERVED_MAX {
+                row.served.push(Served {
+                    owner: one,
+                    cost: newcomer,
                 });
             }
-            None => {}
+        }
+        for served in &mut row.served {
+            served.cost = served.cost.max(floor);
+            if served.owner == owner {
+                served.cost = served.cost.saturating_add(cost);
+            }
         }
     }
 
-    /// An owner was granted this much of a cell.
-    pub(super) fn served(&mut self, cell: CellId, owner: OwnerId, cost: u64) {
-        if let Some(row) = self.rows.get_mut(&RowId::Cell(cell))
-            && let Some(own) = row.waiters.iter_mut().find(|waiter| waiter.owner == owner)
-        {
-            own.served = own.served.saturating_add(cost);
-        }
-    }
-
-    /// Forgets waiters that have not come.
-    pub(super) fn forget_gone(&mut self, now: TimeBounds) {
-        for row in self.rows.values_mut() {
-            row.waiters.retain(|waiter| waiter.until > now.lo);
+    /// Somebody waits for this row: a settle that frees something there is to be told.
+    pub(super) fn note_waiters(&mut self, is_own: impl Fn(RowId) -> bool) {
+        for (id, row) in &mut self.rows {
+            if let RowBody::Cell(cell) = &mut row.body
+                && (!row.rivals.is_empty() || is_own(*id))
+            {
+                cell.note_waiter(WakeOn::Event);
+            }
         }
     }
 }

@@ -16,9 +16,8 @@ use super::row::{Epoch, Loss, Request, Row, RowBody, RowId, Version};
 use super::settles::QueuedSettle;
 use super::{PerCell, ReplicaSettings};
 
-/// How long an owner counts as waiting after it said so, and when it says so again.
-const WAITS_FOR: Span = Span::from_secs(3);
-const RENEW_BEFORE: Span = Span::from_secs(1);
+/// How much longer than it said an owner counts as waiting: it asks at its time, or each second.
+const GRACE: Span = Span::from_millis(1_500);
 
 /// How much longer than usual a request may take before the store turns it away: a later one could
 /// hide a step of the clock.
@@ -47,8 +46,12 @@ pub(super) struct Decided {
     pub(super) expected: Vec<(RowId, Option<Version>)>,
     /// The new rows; empty: nothing changes.
     pub(super) replaced: Vec<(RowId, Row)>,
+    /// What the store is to note: for which rows this node waits, and for how long.
+    pub(super) waits: Vec<(RowId, Option<Span>)>,
     /// Not before this local time: others go first.
     pub(super) go_at: Micros,
+    /// Is anything granted?
+    pub(super) has_grant: bool,
     now: TimeBounds,
 }
 
@@ -63,7 +66,10 @@ impl Plan<'_> {
     ) -> Decided {
         let (mut rows, now) = self.rows(known, needed, bounds);
         let before = rows.clone();
-        rows.forget_gone(now);
+        rows.note_waiters(|id| {
+            let noted = known.get(id).map(|known| known.noted_until);
+            noted.is_some_and(|until| until > self.local)
+        });
         let settles: Vec<Settle> = settles
             .iter()
             .map(|queued| queued.aged(self.local))
@@ -72,7 +78,8 @@ impl Plan<'_> {
         let withheld = self.withheld(&rows, asks, now);
         let go_at = self.go_at(known, &rows, asks, now);
         let verdicts = self.serve(&mut rows, asks, &withheld, now);
-        self.record(&mut rows, asks, &verdicts, now);
+        self.count_served(&mut rows, asks, &verdicts);
+        let waits = self.waits(known, asks, &verdicts);
         let has_grant = verdicts
             .iter()
             .any(|verdict| matches!(verdict, Verdict::Go { .. }));
@@ -85,8 +92,10 @@ impl Plan<'_> {
             } else {
                 Vec::new()
             },
+            has_grant,
             go_at: if has_grant { go_at } else { self.local },
             verdicts,
+            waits,
             freed: settled.freed,
             changed_scopes: settled.changed_scopes,
             now,
@@ -97,13 +106,6 @@ impl Plan<'_> {
     pub(super) fn request(&self, decided: &Decided, bounds: TimeBounds) -> Request {
         let rules = &self.settings.rules;
         let transit = self.shortest_round_trip.scale_up(4, 1) + TRANSIT_SLACK;
-        let waiters = decided.replaced.iter().flat_map(|(_, row)| &row.waiters);
-        let others = waiters.map(|waiter| waiter.owner);
-        let mut notify: Vec<_> = others
-            .filter(|owner| *owner != self.settings.owner)
-            .collect();
-        notify.sort_unstable();
-        notify.dedup();
         Request {
             batch: self.batch,
             epoch: rules.compare_epoch.then_some(self.epoch),
@@ -113,7 +115,11 @@ impl Plan<'_> {
             expected: decided.expected.clone(),
             read: Vec::new(),
             replace: decided.replaced.clone(),
-            notify,
+            waits: if rules.note_waiting {
+                decided.waits.clone()
+            } else {
+                Vec::new()
+            },
         }
     }
 
@@ -149,7 +155,10 @@ impl Plan<'_> {
                 }
                 None => BatchRow::absent(id, rule, loss),
             };
-            rows.rows.insert(id, row);
+            let waiting = seen.into_iter().flat_map(|known| &known.waiting);
+            let rivals = waiting.filter(|owner| **owner != self.settings.owner);
+            let rivals = rivals.copied().collect();
+            rows.rows.insert(id, BatchRow { rivals, ..row });
         }
         let now = TimeBounds::new(lo, bounds.hi, bounds.wall);
         if self.settings.rules.two_bounds {
@@ -218,7 +227,7 @@ impl Plan<'_> {
 
     /// ⌈free / waiting owners⌉ where others wait.
     fn share(&self, rows: &BatchRows, term: &Term, now: TimeBounds) -> u64 {
-        let rivals = rows.rivals(term.cell, self.settings.owner, now) as u64;
+        let rivals = rows.rivals(term.cell).len() as u64;
         if rivals == 0 || !self.settings.rules.take_turns {
             return u64::MAX;
         }
@@ -251,7 +260,7 @@ impl Plan<'_> {
                 continue;
             }
             let since = *known.room_since.get_or_insert(self.local);
-            let rank = rows.rank(term.cell, self.settings.owner, now);
+            let rank = rows.rank(term.cell, self.settings.owner);
             go_at = go_at.max(since + self.round_trip.scale_up(rank, 1));
         }
         go_at
@@ -283,35 +292,60 @@ impl Plan<'_> {
         withheld.iter().filter_map(verdict).collect()
     }
 
-    /// Registers this owner where it waits, and counts what it was granted.
-    fn record(&self, rows: &mut BatchRows, asks: &[Ask], verdicts: &[Verdict], now: TimeBounds) {
-        let owner = self.settings.owner;
-        for (ask, verdict) in asks.iter().zip(verdicts) {
-            match verdict {
-                Verdict::Go { .. } => {
-                    for term in &ask.terms {
-                        rows.served(term.cell, owner, term.cost);
-                    }
-                }
-                Verdict::Wait {
-                    by: BlockedBy::Term(index),
-                    ..
-                } if ask.max_wait > Span::ZERO => {
-                    if let Some(term) = ask.terms.get(*index) {
-                        let until = (now.hi + RENEW_BEFORE, now.hi + WAITS_FOR);
-                        rows.register(term.cell, owner, until, term.rule.limit());
-                    }
-                }
-                Verdict::Wait { .. } | Verdict::Never(_) => {}
+    /// Counts what this owner was granted where others wait.
+    fn count_served(&self, rows: &mut BatchRows, asks: &[Ask], verdicts: &[Verdict]) {
+        let both = asks.iter().zip(verdicts);
+        for (ask, _) in both.filter(|(_, verdict)| matches!(verdict, Verdict::Go { .. })) {
+            for term in &ask.terms {
+                let deficit_max = term.rule.limit();
+                rows.served(term.cell, self.settings.owner, term.cost, deficit_max);
             }
         }
+    }
+
+    /// Where this node must tell the store that it waits: where that is not noted yet, or not for
+    /// long enough.
+    fn waits(
+        &self,
+        known: &mut KnownRows,
+        asks: &[Ask],
+        verdicts: &[Verdict],
+    ) -> Vec<(RowId, Option<Span>)> {
+        let mut waits: Vec<(RowId, Option<Span>)> = Vec::new();
+        for (ask, verdict) in asks.iter().zip(verdicts) {
+            let Verdict::Wait {
+                after,
+                on,
+                by: BlockedBy::Term(index),
+            } = verdict
+            else {
+                continue;
+            };
+            let (Some(term), false) = (ask.terms.get(*index), ask.max_wait == Span::ZERO) else {
+                continue;
+            };
+            let id = RowId::Cell(term.cell);
+            let needed = match on {
+                WakeOn::Time => *after,
+                WakeOn::Event => Span::ZERO,
+            };
+            let is_told = waits.iter().any(|(told, _)| *told == id);
+            if let Some(known) = known.get_mut(id)
+                && known.noted_until < self.local + needed
+                && !is_told
+            {
+                known.noted_until = self.local + needed + GRACE;
+                waits.push((id, Some(needed + GRACE)));
+            }
+        }
+        waits
     }
 
     fn replaced(&self, before: &BatchRows, rows: BatchRows, now: TimeBounds) -> Vec<(RowId, Row)> {
         let rules = &self.settings.rules;
         let changed = rows.rows.into_iter().filter(|(id, row)| {
             let old = before.rows.get(id);
-            row.must_write || old.is_none_or(|old| (&old.body, &old.waiters) != (&row.body, &row.waiters))
+            row.must_write || old.is_none_or(|old| (&old.body, &old.served) != (&row.body, &row.served))
         });
         let written = changed.map(|(id, row)| {
             let version = if rules.named_versions {
@@ -332,7 +366,7 @@ impl Plan<'_> {
                 revision: row.revision + 1,
                 time: now.lo,
                 body: row.body,
-                waiters: row.waiters,
+                served: row.served,
             };
             (id, written)
         });

@@ -11,10 +11,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::ask::OwnerId;
 use crate::limit::Rule;
 use crate::time::{Micros, Span, TimeBounds};
 
-use super::row::{Epoch, LONG_PERIOD, Row, RowId};
+use super::row::{Epoch, LONG_PERIOD, Row, RowId, Waiting};
 use super::rules::Rules;
 
 /// Rows that are remembered: some kilobytes each at most, so tens of megabytes. A forgotten row
@@ -44,6 +45,10 @@ pub(super) struct KnownRow {
     seen: bool,
     /// Since when it is known that there is room in it.
     pub(super) room_since: Option<Micros>,
+    /// Owners that wait for it, as the store said last.
+    pub(super) waiting: Vec<OwnerId>,
+    /// Until when the store has noted that this node waits for it, on the local clock.
+    pub(super) noted_until: Micros,
 }
 
 /// The rows of one provider.
@@ -93,6 +98,15 @@ impl KnownRows {
         (dating, known.seen)
     }
 
+    /// The store says who waits for these rows.
+    pub(super) fn note_waiting(&mut self, waiting: Waiting) {
+        for (id, owners) in waiting {
+            if let Some(known) = self.rows.get_mut(&id) {
+                known.waiting = owners;
+            }
+        }
+    }
+
     /// A row arrived with a wake-up; late ones are dropped.
     pub(super) fn pushed(&mut self, id: RowId, row: Row) -> bool {
         let Some(known) = self.rows.get(&id) else {
@@ -116,15 +130,19 @@ impl KnownRows {
         if self.rows.len() >= ROWS_MAX && !self.rows.contains_key(&id) {
             self.rows.pop_last();
         }
-        self.rows.insert(
-            id,
-            KnownRow {
-                row,
-                dating,
-                seen,
-                room_since: None,
-            },
-        );
+        let before = self.rows.remove(&id);
+        let (room_since, waiting, noted_until) = before.map_or_else(Default::default, |known| {
+            (known.room_since, known.waiting, known.noted_until)
+        });
+        let known = KnownRow {
+            row,
+            dating,
+            seen,
+            room_since,
+            waiting,
+            noted_until,
+        };
+        self.rows.insert(id, known);
     }
 
     /// The store's clock has stepped.

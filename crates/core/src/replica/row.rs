@@ -10,9 +10,9 @@ use crate::limit::{Cell, Rule};
 use crate::scope::Scope;
 use crate::time::{Micros, Span, TimeBounds};
 
-/// Owners that one row remembers as waiting: more hosts than share one provider's key. One that
-/// finds no place asks again at its time.
-pub const WAITERS_MAX: usize = 64;
+/// Owners for which one row remembers what they were granted: more hosts than share one provider's
+/// key. One that finds no place counts as new.
+pub const SERVED_MAX: usize = 64;
 
 /// Limits of this length or longer count on after an epoch change, however old the rows are:
 /// closed for a whole day, nobody could work. They are exact only on a store that loses nothing.
@@ -57,8 +57,8 @@ pub struct Row {
     pub time: Micros,
     /// What it counts.
     pub body: RowBody,
-    /// Owners that wait for it.
-    pub waiters: Vec<RowWaiter>,
+    /// What the owners that wait for it were granted.
+    pub served: Vec<Served>,
 }
 
 /// The contents of a row.
@@ -81,16 +81,17 @@ pub struct Loss {
     pub is_all: bool,
 }
 
-/// An owner that waits for a row.
+/// What an owner that waits was granted. The least served goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowWaiter {
+pub struct Served {
     /// Which owner.
     pub owner: OwnerId,
-    /// What it was granted since it waits. The least served goes first.
-    pub served: u64,
-    /// Until when it counts as waiting unless it says so again.
-    pub until: Micros,
+    /// Since it waits.
+    pub cost: u64,
 }
+
+/// The owners that wait for rows.
+pub type Waiting = Vec<(RowId, Vec<OwnerId>)>;
 
 /// One request to the store.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -108,8 +109,10 @@ pub struct Request {
     pub read: Vec<RowId>,
     /// The new rows. Empty: only read.
     pub replace: Vec<(RowId, Row)>,
-    /// Owners to which the new rows are sent once they are stored.
-    pub notify: Vec<OwnerId>,
+    /// The rows that the sender waits for, and for how long; `None`: not any more. The store notes
+    /// it whatever becomes of the rest, or an owner that loses every race would never be known.
+    /// Owners that wait for a row are sent each new version of it.
+    pub waits: Vec<(RowId, Option<Span>)>,
 }
 
 /// The store's reply.
@@ -123,6 +126,8 @@ pub struct Reply {
     pub epoch: Epoch,
     /// What became of it.
     pub outcome: ReplyOutcome,
+    /// Who waits for the rows that the request named.
+    pub waiting: Waiting,
 }
 
 /// What became of a request.
@@ -155,13 +160,8 @@ impl Row {
             RowBody::Cell(cell) => RowBody::Cell(cell.moved(then, now)),
             RowBody::Scope(scope) => RowBody::Scope(scope.moved(then, now.hi)),
         };
-        let moved = |waiter: &RowWaiter| RowWaiter {
-            until: now.hi + waiter.until.since(then),
-            ..*waiter
-        };
         Row {
             body,
-            waiters: self.waiters.iter().map(moved).collect(),
             time: now.lo,
             ..self.clone()
         }

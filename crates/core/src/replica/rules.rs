@@ -28,6 +28,9 @@ pub struct Rules {
     /// After its own deadline a node takes back what may have been granted, with a write that no
     /// late request survives. Off: it assumes that the request was lost.
     pub recover_by_write: bool,
+    /// The store notes who waits, whatever becomes of a request, and sends them new rows. Off: an
+    /// owner that loses a race knows nothing of the next one.
+    pub note_waiting: bool,
     /// Waiting owners take turns by rank and take their share only. Off: everyone at once, all
     /// that is free.
     pub take_turns: bool,
@@ -46,6 +49,7 @@ impl Default for Rules {
             distrust_on_join: true,
             age_from_sent: true,
             recover_by_write: true,
+            note_waiting: true,
             take_turns: true,
             close_after_promotion: true,
         }

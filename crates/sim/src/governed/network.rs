@@ -52,7 +52,7 @@ impl Network {
         for delivery in self.store.receive(node, truth) {
             match delivery {
                 Delivery::Reply(reply) => self.replica(node).reply(reply, now.at),
-                Delivery::Pushed(rows) => self.replica(node).pushed(rows),
+                Delivery::Pushed(rows, waiting) => self.replica(node).pushed(rows, waiting),
             }
         }
         let mut actions = self.replica(node).poll(now.at);

@@ -97,21 +97,7 @@ fn awkward_store() -> impl Strategy<Value = StorePlan> {
 fn on_awkward_store(
     scenarios: impl Strategy<Value = Scenario>,
 ) -> impl Strategy<Value = Scenario> {
-    (scenarios, awkward_store()).prop_map(|(mut scenario, mut store)| {
-        let off = std::env::var("NET_OFF").unwrap_or_default();
-        for what in off.split(',') {
-            match what {
-                "steps" => store.clock.wall_steps.clear(),
-                "late" => store.late_ppm = 0,
-                "req" => store.lost_requests_ppm = 0,
-                "rep" => store.lost_replies_ppm = 0,
-                "push" => store.lost_pushes_ppm = 0,
-                "repeat" => store.repeated_ppm = 0,
-                "conflict" => store.conflict_ppm = 0,
-                "promo" => store.promotions.clear(),
-                _ => {}
-            }
-        }
+    (scenarios, awkward_store()).prop_map(|(mut scenario, store)| {
         scenario.network = Some(store);
         scenario
     })
@@ -141,6 +127,52 @@ proptest! {
 
 fn reference(pace: impl Pace, spec: &str, length: Span) -> usize {
     run(Saturating::new(pace), spec, 1, length).judge().accepted()
+}
+
+/// W1: what is used of rule A's and rule B's ceiling, in per mille.
+fn per_mille_used(rule: &Rule, spec: &str, of: usize, round_trip: Span, nodes: usize) -> usize {
+    let length = Span::from_secs(20);
+    let world = saturated(rule, spec, StorePlan::new(3, round_trip), nodes, length);
+    assert_eq!(world.judge().violations(), 0);
+    world.judge().accepted() * 1_000 / of
+}
+
+#[test]
+fn the_quota_is_used_fully_where_the_store_is_near() {
+    let (sliding, bucket) = ("sliding 100/1s", "bucket 100/1s burst 100");
+    let length = Span::from_secs(20);
+    let of_sliding = reference(ReferenceA::new(100, SECOND), sliding, length);
+    let of_bucket = reference(ReferenceB::new(100, SECOND, 100), bucket, length);
+    let window = Rule::sliding(100, SECOND).expect("sane");
+    let tokens = Rule::bucket(100, SECOND, 100).expect("sane");
+    for nodes in [1, 2, 4, 8] {
+        for round_trip in [Span(200), Span(1_000)] {
+            let used = per_mille_used(&window, sliding, of_sliding, round_trip, nodes);
+            assert!(used >= 995, "window, {nodes} nodes, {round_trip}: {used}");
+        }
+        for round_trip in [Span(1_000), Span(10_000)] {
+            let used = per_mille_used(&tokens, bucket, of_bucket, round_trip, nodes);
+            assert!(used >= 990, "bucket, {nodes} nodes, {round_trip}: {used}");
+        }
+    }
+}
+
+/// W6: all demand may be at one of eight nodes.
+#[test]
+fn a_node_that_has_all_the_demand_gets_all_of_the_quota_of_a_networked_store() {
+    let rule = Rule::sliding(40, Span::from_secs(10)).expect("sane");
+    let mut plan = GovernedPlan::new(vec![rule]);
+    plan.gate.waiting_max = 10_000;
+    plan.network = Some(StorePlan::new(3, Span::from_millis(1)));
+    let spec = "sliding 40/10s".parse().expect("a rule");
+    let setup = Setup::new(7, vec![spec], Latency::LAN).with_nodes(8);
+    let mut world = World::new(setup, Governed::new(plan));
+    for number in 0..1_000 {
+        world.submit(Micros(0), crate::order::node(5), crate::order::call(number));
+    }
+    world.run_until(Micros(100_500_000)).expect("time passes");
+    assert_eq!(world.judge().violations(), 0);
+    assert!(world.judge().accepted() >= 396, "{}", world.judge().accepted());
 }
 
 #[test]
