@@ -27,11 +27,13 @@ tools:
 check: tools ## formatting and lints, as strict as CI
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy -p tollgate --no-default-features --all-targets --locked -- -D warnings
 
 test: tools ## everything that must hold before a change lands: format, tests, lints
 	$(CARGO) fmt --all --check
 	$(CARGO) test --workspace --locked
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy -p tollgate --no-default-features --all-targets --locked -- -D warnings
 
 doc: ## rustdoc; a broken link is an error
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked

@@ -21,14 +21,14 @@ LEAVES = [
 ]
 STAGES = [
     ("ledger and permit", r"tollgate_ledger::|core::(turn|limit|table|gate)|Permits::at_once|tollgate::permit|path::admit"),
-    ("flight: naming, table, landing", r"path::flight::(join|Table|Flight)|path::(table|share|noise|landing|urgency)"),
-    ("what the answer says of limits", r"path::learn|core::feedback"),
-    ("cache: name, keep or not", r"path::(cache|keep)|core::fresh|tollgate::cache"),
+    ("flight: key, table, end", r"path::flight::(join|Table|Flight)|path::(table|share|noise|landing|urgency)"),
+    ("reading limits from the response", r"path::learn|core::feedback"),
+    ("cache: key, store or not", r"path::(cache|keep)|core::fresh|tollgate::cache"),
     ("route: address, provider, entity", r"path::(route|place|query)|gateway::address|core::entity|shop::Shop"),
-    ("headers that say what happened", r"gateway::(rates|head|links)|answer::(sign|dress)"),
-    ("the short way for hits", r"gateway::lane|path::hit"),
+    ("response headers that Tollgate adds", r"gateway::(rates|head|links)|answer::(sign|dress)"),
+    ("fast path for cache hits", r"gateway::lane|path::hit"),
     ("the rest of the path", r"tollgate::(path|body|pool|shop)"),
-    ("the caller's line", r"gateway::line"),
+    ("watching the client connection", r"gateway::line"),
 ]
 STAGES = [(name, re.compile(rule)) for name, rule in STAGES]
 

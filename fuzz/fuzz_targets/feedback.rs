@@ -1,7 +1,7 @@
-//! R-A14: no response, whatever it holds, breaks the bounds of what is read from it.
+//! R-A14: no response exceeds the bounds of the feedback read from it.
 //!
 //! An input is a response as text: `provider status`, header lines, an empty line, the body. So a
-//! crash can be read, and responses of the test vectors serve as seeds in `corpus/feedback`.
+//! crash is readable, and the responses of the test vectors are the seeds in `corpus/feedback`.
 //!
 //! Run: `cargo +nightly fuzz run feedback -- -max_total_time=60`
 #![no_main]

@@ -8,10 +8,10 @@ use crate::subjects::{governor_keyed, ours};
 use crate::{Effort, heap};
 
 /// Below the table.
-const NOTE: &str = "Bytes are what was asked of the allocator and what the table has mapped itself; a table made \
-    for ten million keys starts with 4,096 nearly empty shards. The work is O(1) in the number of keys; the time \
-    rises as the slots outgrow one level of the processor's caches after the other. A first sight may grow a shard \
-    or be the first on a huge page, and the old slots are given back: that is the worst one.";
+const NOTE: &str = "Bytes are the memory requested from the allocator plus the memory that the table maps itself. A \
+    table for ten million keys starts with 4,096 nearly empty shards. The work is O(1) in the number of keys; the \
+    time rises because the slots no longer fit into the next level of the CPU caches. The slowest insertion grows a \
+    shard, touches a new huge page and frees the old slots.";
 
 pub fn run(effort: Effort, report: &mut Report) {
     let column = |name: &str, unit: &str| (name.to_owned(), unit.to_owned(), 0);
@@ -27,7 +27,7 @@ pub fn run(effort: Effort, report: &mut Report) {
         columns: vec![
             column("Tollgate, three limits", " ns"),
             column("bytes per key", ""),
-            column("worst first sight of a key", " µs"),
+            column("slowest insertion of a new key", " µs"),
             column("governor, one limit", " ns"),
             column("bytes per key", ""),
         ],

@@ -1,4 +1,4 @@
-//! Few keys that every thread wants: what a decision costs when memory does not.
+//! A few keys used by every thread: the cost of a decision when memory access is cheap.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leaky_bucket::RateLimiter as Leaky;
 use ratelimit::Ratelimiter;
-use tollgate::guard::{Ask, Limit};
+use tollgate_guard::{Ask, Limit};
 
 use crate::Effort;
 use crate::measure::{Contender, compare, floor};
@@ -83,7 +83,7 @@ fn three_limits(effort: Effort, report: &mut Report) {
     let key = guard.keys.number(1);
     let [first, second, third] = [governor_direct(), governor_direct(), governor_direct()];
     let contenders = [
-        // `&`, not `&&`: all three are asked, as the table asks all three.
+        // `&`, not `&&`: all three are checked, as the table checks all three.
         again!(
             "governor",
             first.check().is_ok() & second.check().is_ok() & third.check().is_ok()
@@ -97,7 +97,7 @@ fn three_limits(effort: Effort, report: &mut Report) {
     }
 }
 
-/// What has no goal but is good to know: keys decided together, limits with parts, refusals.
+/// Figures without a goal: several keys in one decision, fractional limits, rejections.
 pub fn others(effort: Effort, report: &mut Report) {
     let guard = ours(1_000);
     let Ours {
@@ -135,11 +135,11 @@ pub fn others(effort: Effort, report: &mut Report) {
             table.take_all(&asks, clock.now()).is_ok()
         ),
         again!(
-            "Tollgate, a limit with parts (7 a second)",
+            "Tollgate, a limit with a fractional interval (7 a second)",
             table.take(fourth, &parts, clock.now()).is_granted()
         ),
         again!(
-            "Tollgate, a refusal",
+            "Tollgate, a rejection",
             table.take(fifth, &empty, clock.now()).is_granted()
         ),
     ];

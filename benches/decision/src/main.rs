@@ -3,11 +3,11 @@
 //! Measures every row of the decision engine's table side by side with the peers, prints it as
 //! markdown and writes it to FILE: between the markers `<!-- decision:begin -->` and
 //! `<!-- decision:end -->` if FILE has them, else as the whole file. `--only PART` measures one part and
-//! keeps what FILE's results say about the others, `--processes N` sets how often, and `--quick` takes
-//! fewer rounds (for trying, not for publishing).
+//! leaves the results of the others, `--processes N` sets how often, and `--quick` takes fewer rounds
+//! (for trying, not for publishing).
 //!
 //! Promises: every figure is CPU time or a ratio taken in interleaved rounds, because machines
-//! are shared. Every part is measured in processes of its own, several of them, so that no figure
+//! are shared. Every part is measured in several processes of its own, so that no figure
 //! depends on what ran before. Goals that are missed are printed as missed.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads clocks")]
@@ -58,30 +58,30 @@ const PARTS: [(&str, Measured); 7] = [
 /// Processes per part: where the system puts a process's memory moves a figure by a tenth.
 const PROCESSES: usize = 5;
 
-/// What was asked for.
-struct Asked {
+/// The arguments of the command line.
+struct Args {
     out: Option<PathBuf>,
     only: Option<String>,
     quick: bool,
     processes: usize,
-    /// Measure this part here, and print what was found for the parent.
+    /// Measure this part here, and print the results for the parent.
     child: Option<String>,
 }
 
 fn main() -> io::Result<()> {
-    let Some(asked) = asked(std::env::args().skip(1)) else {
+    let Some(args) = parse_args(std::env::args().skip(1)) else {
         eprintln!("use --out FILE, --only PART, --processes N (above 0), --quick; parts are:");
         PARTS.iter().for_each(|(name, _)| eprintln!("  {name}"));
         std::process::exit(2);
     };
-    match &asked.child {
-        Some(part) => child(part, asked.quick),
-        None => parent(&asked),
+    match &args.child {
+        Some(part) => child(part, args.quick),
+        None => parent(&args),
     }
 }
 
-fn asked(mut arguments: impl Iterator<Item = String>) -> Option<Asked> {
-    let mut asked = Asked {
+fn parse_args(mut arguments: impl Iterator<Item = String>) -> Option<Args> {
+    let mut args = Args {
         out: None,
         only: None,
         quick: false,
@@ -91,15 +91,15 @@ fn asked(mut arguments: impl Iterator<Item = String>) -> Option<Asked> {
     let part = |name: &String| PARTS.iter().any(|(part, _)| part == name);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            "--out" => asked.out = Some(arguments.next()?.into()),
-            "--only" => asked.only = Some(arguments.next().filter(part)?),
-            "--child" => asked.child = Some(arguments.next().filter(part)?),
-            "--quick" => asked.quick = true,
-            "--processes" => asked.processes = arguments.next()?.parse().ok().filter(|&n| n > 0)?,
+            "--out" => args.out = Some(arguments.next()?.into()),
+            "--only" => args.only = Some(arguments.next().filter(part)?),
+            "--child" => args.child = Some(arguments.next().filter(part)?),
+            "--quick" => args.quick = true,
+            "--processes" => args.processes = arguments.next()?.parse().ok().filter(|&n| n > 0)?,
             _ => return None,
         }
     }
-    Some(asked)
+    Some(args)
 }
 
 /// Measures one part in this process.
@@ -117,20 +117,20 @@ fn child(part: &str, quick: bool) -> io::Result<()> {
     Ok(serde_json::to_writer(io::stdout(), &report)?)
 }
 
-/// Has every part measured, each time by a process that has done nothing before.
-fn parent(asked: &Asked) -> io::Result<()> {
+/// Measures every part, each time in a new process.
+fn parent(args: &Args) -> io::Result<()> {
     let mut parts = Vec::new();
     for (name, _) in PARTS {
-        let wanted = asked.only.as_deref().is_none_or(|only| only == name);
-        let mut part = match &asked.out {
+        let wanted = args.only.as_deref().is_none_or(|only| only == name);
+        let mut part = match &args.out {
             Some(out) if !wanted => report::Part::load(out, name)?,
             _ => report::Part::default(),
         };
         if wanted {
-            for _ in 0..asked.processes {
-                part.add(measured(name, asked.quick)?);
+            for _ in 0..args.processes {
+                part.add(measured(name, args.quick)?);
             }
-            if let Some(out) = &asked.out {
+            if let Some(out) = &args.out {
                 part.save(out, name)?;
             }
         }
@@ -140,13 +140,13 @@ fn parent(asked: &Asked) -> io::Result<()> {
     }
     let text = report::markdown(&parts);
     io::stdout().write_all(text.as_bytes())?;
-    if let Some(path) = &asked.out {
+    if let Some(path) = &args.out {
         std::fs::write(path, placed(path, &text))?;
     }
     Ok(())
 }
 
-/// What a new process finds.
+/// The results of a new process.
 fn measured(part: &str, quick: bool) -> io::Result<report::Report> {
     let mut child = Command::new(std::env::current_exe()?);
     child.args(["--child", part]).stderr(Stdio::inherit());

@@ -1,10 +1,10 @@
-//! A million keys: what a decision costs when its key is somewhere in memory.
+//! A million keys: the cost of a decision when its key is not in the cache.
 
 use std::hint::black_box;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use tollgate::guard::{GuardTable, Tick};
+use tollgate_guard::{GuardTable, Tick};
 
 use crate::measure::{Contender, Dice, compare, cpu_ns, floor, median};
 use crate::report::{Goal, Report, row, side_by_side};
@@ -30,7 +30,7 @@ macro_rules! random {
     };
 }
 
-/// A contender that decides for the name of a random number, just written.
+/// A contender that decides for the freshly written name of a random number.
 macro_rules! random_name {
     ($contender:expr, $name:ident => $decision:expr) => {
         Contender {
@@ -88,11 +88,11 @@ fn allocations(decide: impl Fn(u64) -> bool) -> f64 {
     (heap::calls() - before) as f64 / MILLION as f64
 }
 
-/// Keys named by text, and what each costs in memory.
+/// Keys named by text, and the memory of each.
 pub fn strings(effort: Effort, report: &mut Report) {
     let (guard, govern, crab) = (ours(MILLION), governor_keyed::<String>(), crab(MILLION));
     let governor_bytes = memory(|name| govern.check_key(name).is_ok());
-    // What it has mapped is counted whole, touched or not.
+    // All mapped memory counts, touched or not.
     let own_bytes =
         memory(|name| guard.text(name)) + guard.table.mapped_bytes() as f64 / MILLION as f64;
     memory(|name| crab.text(name));
@@ -103,8 +103,8 @@ pub fn strings(effort: Effort, report: &mut Report) {
         random_name!("governor", name => govern.check_key(name).is_ok()),
         random_name!("Tollgate", name => guard.text(name)),
         random_name!("throttlecrab", name => crab.text(name)),
-        random!("governor, names out of the cache too", at => govern.check_key(&stored[at as usize]).is_ok()),
-        random!("Tollgate, names out of the cache too", at => guard.text(&stored[at as usize])),
+        random!("governor, names not in the CPU cache", at => govern.check_key(&stored[at as usize]).is_ok()),
+        random!("Tollgate, names not in the CPU cache", at => guard.text(&stored[at as usize])),
     ];
     let timings = [1, 2].map(|threads| compare(threads, effort.rounds, effort.cold, &contenders));
     report.goal(row(
@@ -136,12 +136,13 @@ pub fn strings(effort: Effort, report: &mut Report) {
     ));
 }
 
-/// Bytes per key that `decide` keeps for a million names.
+/// Bytes per key that `decide` allocates for a million names.
 fn memory(decide: impl Fn(&String) -> bool) -> f64 {
     let before = heap::live();
     let mut name = Name::new();
     (0..MILLION).for_each(|number| assert!(decide(name.of(number))));
-    // Less than before if it gave up more than it asked for: what it mapped itself is not counted here.
+    // Negative if it freed more than it allocated: memory that it mapped itself is not counted
+    // here.
     (heap::live() as f64 - before as f64) / MILLION as f64
 }
 
@@ -151,7 +152,7 @@ pub fn snapshot(effort: Effort, report: &mut Report) {
     for name in 0..MILLION {
         guard.number(name);
     }
-    // Some nanoseconds of debt would be gone before the snapshot begins: look from the past.
+    // A debt of some nanoseconds would be gone before the snapshot begins: use a time in the past.
     let then = Tick::default();
     let mut times = Vec::new();
     let mut size = 0;

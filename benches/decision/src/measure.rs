@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Something that makes so many decisions.
+/// A function that makes this many decisions.
 pub type Work<'a> = &'a (dyn Fn(u64) + Sync);
 
 /// One contender: its name and what it does.
@@ -15,10 +15,10 @@ pub struct Contender<'a> {
     pub work: Work<'a>,
 }
 
-/// Contenders whose waiters sleep: when they wait they use no CPU, which is no disturbance.
+/// Contenders whose waiters sleep: they use no CPU while they wait, which is no disturbance.
 const SLEEPERS: [&str; 2] = ["throttlecrab", "leaky-bucket"];
 
-/// What a contender needed.
+/// The times of a contender.
 #[derive(Clone)]
 pub struct Timing {
     pub name: &'static str,
@@ -36,10 +36,10 @@ const ROUNDS_MIN: usize = 5;
 
 /// Lets every contender make decisions on `threads` threads, in turn, `rounds` times.
 ///
-/// Batches are short (about a millisecond), so that many fit between two visits of the scheduler;
-/// a batch in which a thread lost its core is repeated.
+/// Batches are short (about a millisecond), so that many fit between two interrupts by the
+/// scheduler. A batch in which a thread lost its core is repeated.
 pub fn compare(threads: u64, rounds: usize, count: u64, all: &[Contender<'_>]) -> Vec<Timing> {
-    let mut kept = Vec::with_capacity(rounds);
+    let mut undisturbed_rounds = Vec::with_capacity(rounds);
     let mut disturbed = Vec::new();
     for _ in 0..rounds {
         let batch = |contender: &Contender<'_>| {
@@ -65,19 +65,23 @@ pub fn compare(threads: u64, rounds: usize, count: u64, all: &[Contender<'_>]) -
             .collect();
         let quiet = round.iter().all(Result::is_ok);
         if quiet {
-            kept.push(values)
+            undisturbed_rounds.push(values)
         } else {
             disturbed.push(values)
         }
     }
-    if kept.len() < ROUNDS_MIN {
+    if undisturbed_rounds.len() < ROUNDS_MIN {
         eprintln!(
             "the machine is busy: {} of {rounds} rounds were undisturbed",
-            kept.len()
+            undisturbed_rounds.len()
         );
-        kept.append(&mut disturbed);
+        undisturbed_rounds.append(&mut disturbed);
     }
-    let column = |at: usize| kept.iter().map(move |round: &Vec<f64>| round[at]);
+    let column = |at: usize| {
+        undisturbed_rounds
+            .iter()
+            .map(move |round: &Vec<f64>| round[at])
+    };
     let timing = |(at, contender): (usize, &Contender<'_>)| Timing {
         name: contender.name,
         ns: median(column(at).collect()),
@@ -91,7 +95,7 @@ pub fn compare(threads: u64, rounds: usize, count: u64, all: &[Contender<'_>]) -
     all.iter().enumerate().map(timing).collect()
 }
 
-/// What one thread spent on its batch.
+/// The time that one thread spent on its batch.
 struct Spent {
     cpu_ns: u64,
     began: Instant,
@@ -162,7 +166,7 @@ fn undisturbed(spent: &[Spent]) -> bool {
     common * 10 >= whole * 9 && used * 10 >= whole * 9
 }
 
-/// One compare-and-set with a time: what any shared limiter must at least do.
+/// One compare-and-set with a time: the least that any shared limiter must do.
 #[inline]
 pub fn floor(cell: &AtomicU64, now: u64) -> bool {
     let step = |old: u64| Some(old.max(now) + 1);

@@ -1,6 +1,6 @@
-//! What was found: figures of each process, their medians, and the document made of them.
+//! The results: figures of each process, their medians, and the assembled document.
 //!
-//! Beside a document `docs/benchmarks.md` a part has the figures of every process that measured it in
+//! For a document `docs/benchmarks.md` a part has the figures of every process that measured it in
 //! `docs/benchmarks/results/decision-PART.json`. The document is assembled from all of them, so a
 //! part that is measured alone leaves all other rows as they are.
 
@@ -43,7 +43,7 @@ pub struct Table {
     /// Name, unit and decimals of each column.
     pub columns: Vec<(String, String, usize)>,
     pub rows: Vec<(String, Vec<f64>)>,
-    /// Said below the table.
+    /// The text below the table.
     pub note: String,
 }
 
@@ -64,7 +64,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Adds what one more process found, and tells whoever is watching.
+    /// Adds the results of one more process and prints them.
     pub fn add(&mut self, found: Report) {
         for goal in &found.goals {
             let Goal {
@@ -194,8 +194,8 @@ pub fn markdown(parts: &[Part]) -> String {
         format!("{least} to {most}")
     };
     let mut text = format!(
-        "Every part was measured in {processes} new processes, one after the other. A figure is the median over them, \
-         and \"from … to\" are the least and the greatest result of a process.\n\n\
+        "Each part was measured in {processes} new processes, one after the other. A figure is the median of these \
+         processes; \"from … to\" is the lowest and the highest result of a process.\n\n\
          | measure | governor | floor | Tollgate | result | from … to | goal | |\n|---|---|---|---|---|---|---|---|\n"
     );
     parts.iter().for_each(|part| part.goals(&mut text));

@@ -1,10 +1,10 @@
-//! The worst decision while a million stale keys are swept away beside it.
+//! The worst decision while another thread sweeps a million stale keys.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tollgate::guard::{Tick, TickClock};
+use tollgate_guard::{Tick, TickClock};
 
 use crate::Effort;
 use crate::measure::median;
@@ -31,7 +31,7 @@ pub fn run(effort: Effort, report: &mut Report) {
             .collect(),
     );
     report.goal(Goal {
-        measure: "worst decision beside a sweep of 1 M stale keys".into(),
+        measure: "worst decision during a sweep of 1 M stale keys".into(),
         unit: "µs".into(),
         peer: Some(median(peer)),
         floor: None,
@@ -49,7 +49,8 @@ fn governor() -> f64 {
     }
     worst(
         |name| govern.check_key(&(STALE + name)).is_ok(),
-        // Without `shrink_to_fit`, which would stall it more: ours gives memory back as it sweeps.
+        // Without `shrink_to_fit`, which would stall it more: our table frees memory while it
+        // sweeps.
         || govern.retain_recent(),
     )
 }
@@ -89,7 +90,7 @@ fn worst(decide: impl Fn(u64) -> bool + Sync, sweep: impl FnOnce() + Send) -> f6
         });
         let deciding = scope.spawn(|| {
             pin(0);
-            // Keys that exist before the sweep begins: what is timed is a decision, not a birth.
+            // Keys that exist before the sweep begins: the row measures a decision, not an insert.
             (0..1_000).for_each(|name| assert!(decide(name)));
             let mut lost = cores_lost();
             let mut worst = 0;
@@ -115,8 +116,8 @@ fn worst(decide: impl Fn(u64) -> bool + Sync, sweep: impl FnOnce() + Send) -> f6
     })
 }
 
-/// How often this thread lost its core against its will: such a decision was slow because of
-/// somebody else's program. (Waiting for a lock gives the core away willingly and is counted.)
+/// How often the scheduler took the core from this thread: such a decision was slow because of
+/// another program. (A thread that waits for a lock yields its core, which is counted.)
 fn cores_lost() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let line = status

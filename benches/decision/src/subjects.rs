@@ -1,5 +1,5 @@
-//! The tables under comparison, all with limits far above what is asked for, so that every
-//! decision is a grant: a grant writes, a refusal does not.
+//! The compared tables, all with limits far above the load, so that every decision is a grant: a
+//! grant writes, a rejection does not.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime};
@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 use governor::clock::DefaultClock;
 use governor::state::keyed::DefaultKeyedStateStore;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
-use tollgate::guard::{GuardTable, Key, Keys, Limit, Plan, Seed, TickClock};
+use tollgate_guard::{GuardKey, GuardPlan, GuardTable, Keys, Limit, Seed, TickClock};
 
-/// Tokens per second of every limiter: more than any loop here can ask for.
+/// Tokens per second of every limiter: more than any loop here can use.
 pub const PLENTY: NonZeroU32 = NonZeroU32::new(1_000_000_000).expect("above zero");
 
 /// governor with one limit per key.
@@ -28,8 +28,8 @@ pub struct Ours {
     pub table: GuardTable,
     pub clock: TickClock,
     pub keys: Keys,
-    pub one: Plan,
-    pub three: Plan,
+    pub one: GuardPlan,
+    pub three: GuardPlan,
 }
 
 pub fn ours(keys_max: u64) -> Ours {
@@ -58,7 +58,7 @@ impl Ours {
     }
 
     #[inline]
-    fn take(&self, key: Key) -> bool {
+    fn take(&self, key: GuardKey) -> bool {
         self.table.fetch_ahead(key);
         self.table
             .take(key, &self.three, self.clock.now())
@@ -66,7 +66,7 @@ impl Ours {
     }
 }
 
-/// throttlecrab's limiter, which wants exclusive access: behind a lock, as its users must.
+/// throttlecrab's limiter, which needs exclusive access: behind a lock, as in its users' code.
 pub struct Crab(parking_lot::Mutex<throttlecrab::RateLimiter<throttlecrab::PeriodicStore>>);
 
 pub fn crab(capacity: u64) -> Crab {

@@ -1,8 +1,8 @@
-//! Cooling: the provider refuses one call and says for how long it will refuse all of them. What do
-//! a hundred callers get meanwhile, and what does the provider get?
+//! Cooling: the provider rejects one call with 429 and a Retry-After. What do a hundred callers get
+//! meanwhile, and what does the provider receive?
 //!
-//! A third of the callers will not wait, a third will, and a third asks for something that was kept
-//! and is past its time. The provider's own log says what was sent.
+//! A third of the callers will not wait, a third will, and a third requests a cached and stale
+//! response. The provider's own log shows what was sent.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,56 +12,57 @@ use crate::peers::{ENVOY_CACHE, Site, nginx_cache};
 use crate::proxied::HIGH;
 use crate::report::{Part, table};
 use crate::server::Server;
-use crate::upstream::{self, Came, Log, Manner, REFUSED};
+use crate::upstream::{self, Arrival, Behaviour, LIMITED, Log};
 
 const CALLERS: u32 = 100;
-/// What `Retry-After` says.
-const REST: Duration = Duration::from_secs(2);
-/// The callers come between these two, after the refusal.
+/// The value of `Retry-After`.
+const COOL_DOWN: Duration = Duration::from_secs(2);
+/// The callers arrive between these two times after the 429.
 const FIRST: Duration = Duration::from_millis(100);
 const LAST: Duration = Duration::from_millis(1_800);
-/// How long answers are fresh, and how long it takes until what was kept is old for everybody.
+/// The wait until every cached response is stale.
 const AGED: Duration = Duration::from_millis(2_100);
-/// How soon after the rest the first call must go out.
+/// How soon after the cool-down the first call must be sent.
 const LATE_MS: f64 = 50.0;
 
 /// What a caller wants.
 #[derive(Clone, Copy)]
-enum Wish {
-    /// An answer or a refusal at once.
-    Now,
-    /// An answer, whenever.
+enum CallerKind {
+    /// A response or a rejection at once.
+    NoWait,
+    /// A response after any wait.
     Wait,
-    /// Something that was kept.
-    Kept,
+    /// A cached response.
+    Cached,
 }
 
-const WISHES: [Wish; 3] = [Wish::Now, Wish::Wait, Wish::Kept];
+const CALLER_KINDS: [CallerKind; 3] = [CallerKind::NoWait, CallerKind::Wait, CallerKind::Cached];
 
 #[derive(Default)]
 struct Figures {
     name: &'static str,
-    /// Sent to the provider while it rested.
+    /// Sent to the provider during the cool-down.
     during: usize,
-    /// How long after the rest the first one came, in milliseconds. None did: everybody had gone.
+    /// How long after the cool-down the first call was sent, in milliseconds. `None`: no call was
+    /// sent.
     first_ms: Option<f64>,
-    /// Refused with the time to come back, by us or by the provider.
-    told: usize,
-    /// Answers by those who would wait.
+    /// Callers that would not wait and got a response or a Retry-After.
+    informed: usize,
+    /// Responses to callers that would wait.
     waited: usize,
-    /// Answers out of what was kept.
-    kept: usize,
+    /// Responses from the cache.
+    cached: usize,
     callers: [usize; 3],
 }
 
 pub async fn run(site: &Site) -> anyhow::Result<Part> {
-    let (address, log) = upstream::start(Manner {
+    let (address, log) = upstream::start(Behaviour {
         cache_control: Some("public, max-age=1, stale-if-error=600"),
-        rest_seconds: REST.as_secs(),
-        ..Manner::PLAIN
+        retry_after_seconds: COOL_DOWN.as_secs(),
+        ..Behaviour::PLAIN
     })
     .await?;
-    let site = site.before(address);
+    let site = site.with_upstream(address);
     let cache = nginx_cache(&site.fresh("nginx-cache")?, "on");
     let stale = format!(
         "{} proxy_cache_use_stale error updating http_429;",
@@ -83,26 +84,26 @@ pub async fn run(site: &Site) -> anyhow::Result<Part> {
 
 async fn one(server: &Server, log: &Log) -> anyhow::Result<Figures> {
     let path = |name: &str| format!("{}{name}", server.path);
-    // Kept, and then past its time.
-    ask(server.address, &path("/kept"), "30s").await?;
+    // Cached, and then stale.
+    ask(server.address, &path("/cached"), "30s").await?;
     tokio::time::sleep(AGED).await;
     log.take();
-    let refused = path(REFUSED);
+    let limited = path(LIMITED);
     let address = server.address;
     let began = tokio::time::Instant::now();
-    let first = tokio::task::spawn_local(async move { ask(address, &refused, "30s").await });
+    let first = tokio::task::spawn_local(async move { ask(address, &limited, "30s").await });
     let mut tasks = Vec::new();
     for caller in 0..CALLERS {
         let at = began + FIRST + (LAST - FIRST) * caller / CALLERS;
-        let wish = WISHES[caller as usize % WISHES.len()];
-        let (path, timeout) = match wish {
-            Wish::Kept => (path("/kept"), "30s"),
-            Wish::Now => (path(&format!("/own/{caller}")), "50ms"),
-            Wish::Wait => (path(&format!("/own/{caller}")), "30s"),
+        let kind = CALLER_KINDS[caller as usize % CALLER_KINDS.len()];
+        let (path, timeout) = match kind {
+            CallerKind::Cached => (path("/cached"), "30s"),
+            CallerKind::NoWait => (path(&format!("/own/{caller}")), "50ms"),
+            CallerKind::Wait => (path(&format!("/own/{caller}")), "30s"),
         };
         tasks.push(tokio::task::spawn_local(async move {
             tokio::time::sleep_until(at).await;
-            (wish, ask(address, &path, timeout).await)
+            (kind, ask(address, &path, timeout).await)
         }));
     }
     let mut figures = Figures {
@@ -110,12 +111,12 @@ async fn one(server: &Server, log: &Log) -> anyhow::Result<Figures> {
         ..Figures::default()
     };
     for task in tasks {
-        let (wish, got) = task.await?;
-        figures.add(wish, &got?);
+        let (kind, got) = task.await?;
+        figures.add(kind, &got?);
     }
     first.await??;
-    // Whoever is sent after the rest has come by now.
-    tokio::time::sleep_until(began + REST + AGED).await;
+    // Calls sent after the cool-down have arrived by now.
+    tokio::time::sleep_until(began + COOL_DOWN + AGED).await;
     figures.judge(&log.take());
     Ok(figures)
 }
@@ -128,7 +129,7 @@ struct Got {
 
 async fn ask(server: SocketAddr, path: &str, timeout: &str) -> anyhow::Result<Got> {
     let mut caller = Caller::connect(server).await?;
-    // The last line is for ours: how long this caller will wait.
+    // The last header is for Tollgate: how long this caller will wait.
     let request =
         format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Tollgate-Timeout: {timeout}\r\n\r\n");
     let status = caller.call(request.as_bytes()).await?.status;
@@ -137,31 +138,31 @@ async fn ask(server: SocketAddr, path: &str, timeout: &str) -> anyhow::Result<Go
 }
 
 impl Figures {
-    fn add(&mut self, wish: Wish, got: &Got) {
-        let is_answer = got.status == 200;
-        match wish {
-            Wish::Now => self.told += usize::from(is_answer || got.has_time),
-            Wish::Wait => self.waited += usize::from(is_answer),
-            Wish::Kept => self.kept += usize::from(is_answer),
+    fn add(&mut self, kind: CallerKind, got: &Got) {
+        let is_success = got.status == 200;
+        match kind {
+            CallerKind::NoWait => self.informed += usize::from(is_success || got.has_time),
+            CallerKind::Wait => self.waited += usize::from(is_success),
+            CallerKind::Cached => self.cached += usize::from(is_success),
         }
-        self.callers[wish as usize] += 1;
+        self.callers[kind as usize] += 1;
     }
 
-    fn judge(&mut self, came: &[Came]) {
-        let Some(first) = came.iter().find(|one| one.refused) else {
+    fn judge(&mut self, arrivals: &[Arrival]) {
+        let Some(first) = arrivals.iter().find(|one| one.limited) else {
             return;
         };
-        let after = |one: &Came| one.at.duration_since(first.at);
-        let later = || came.iter().filter(|one| one.at > first.at);
-        self.during = later().filter(|one| after(one) < REST).count();
-        let next = later().map(after).find(|after| *after >= REST);
-        self.first_ms = next.map(|after| (after - REST).as_secs_f64() * 1e3);
+        let after = |one: &Arrival| one.at.duration_since(first.at);
+        let later = || arrivals.iter().filter(|one| one.at > first.at);
+        self.during = later().filter(|one| after(one) < COOL_DOWN).count();
+        let next = later().map(after).find(|after| *after >= COOL_DOWN);
+        self.first_ms = next.map(|after| (after - COOL_DOWN).as_secs_f64() * 1e3);
     }
 
     fn is_reached(&self) -> bool {
         self.during == 0
             && self.first_ms.is_some_and(|late| late <= LATE_MS)
-            && [self.told, self.waited, self.kept] == self.callers
+            && [self.informed, self.waited, self.cached] == self.callers
     }
 }
 
@@ -182,11 +183,12 @@ fn report(figures: &[Figures]) -> Part {
         "cooling, 429 with Retry-After 2 s, 100 callers: sent meanwhile, first one after it",
         &format!("sent: {}", peers.join(", ")),
         format!("{}, {}", ours.during, late(ours)),
-        &format!("0, ≤ {LATE_MS:.0} ms, nobody left without an answer or a time"),
+        &format!("0, ≤ {LATE_MS:.0} ms, every caller gets a response or a time"),
         ours.is_reached(),
     );
-    let of =
-        |got: usize, one: &Figures, wish: Wish| format!("{got} of {}", one.callers[wish as usize]);
+    let of = |got: usize, one: &Figures, kind: CallerKind| {
+        format!("{got} of {}", one.callers[kind as usize])
+    };
     let lines: Vec<Vec<String>> = figures
         .iter()
         .map(|one| {
@@ -194,19 +196,19 @@ fn report(figures: &[Figures]) -> Part {
                 one.name.to_owned(),
                 one.during.to_string(),
                 late(one),
-                of(one.told, one, Wish::Now),
-                of(one.waited, one, Wish::Wait),
-                of(one.kept, one, Wish::Kept),
+                of(one.informed, one, CallerKind::NoWait),
+                of(one.waited, one, CallerKind::Wait),
+                of(one.cached, one, CallerKind::Cached),
             ]
         })
         .collect();
     let head = [
         "cooling",
-        "sent during the rest",
+        "sent during the cool-down",
         "first one after it",
-        "would not wait: answered or told when",
-        "would wait: answered",
-        "something that was kept: answered",
+        "would not wait: response or time",
+        "would wait: response",
+        "cached: response",
     ];
     part.section("Cooling", table(&head, &lines));
     part

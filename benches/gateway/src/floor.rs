@@ -1,8 +1,8 @@
 //! The bare proxy: hyper on both sides, a stack of idle connections, and nothing else. And the bare
-//! server, which has one answer for everything.
+//! server, which has one response for every request.
 //!
-//! They are the floor for everything that is made of the same parts: no limits, no key, no metrics,
-//! no cache to look into.
+//! They are the lower bound for everything built from the same parts: no limits, no key, no
+//! metrics, no cache.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -24,7 +24,7 @@ type Sender = client::SendRequest<Incoming>;
 type Idle = Rc<RefCell<Vec<Sender>>>;
 type Body = http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, hyper::Error>;
 
-/// Passes everything on until it is killed.
+/// Forwards every request until it is killed.
 pub fn run(listen: SocketAddr, upstream: SocketAddr) -> anyhow::Result<()> {
     let idle = Idle::default();
     serve(listen, move |stream| {
@@ -32,14 +32,14 @@ pub fn run(listen: SocketAddr, upstream: SocketAddr) -> anyhow::Result<()> {
     })
 }
 
-/// Answers everything with so many bytes until it is killed.
+/// Responds to every request with `bytes` bytes until it is killed.
 pub fn constant(listen: SocketAddr, bytes: usize) -> anyhow::Result<()> {
     let body = bytes::Bytes::from(vec![b'x'; bytes]);
     serve(listen, move |stream| {
         let body = body.clone();
         let service = service_fn(move |_: Request<Incoming>| {
-            let answer = Response::new(http_body_util::Full::new(body.clone()));
-            async move { Ok::<_, Infallible>(answer) }
+            let response = Response::new(http_body_util::Full::new(body.clone()));
+            async move { Ok::<_, Infallible>(response) }
         });
         async move {
             let http = server::Builder::new();
@@ -70,15 +70,15 @@ where
 async fn connection(stream: TcpStream, upstream: SocketAddr, idle: Idle) {
     let service = service_fn(move |request| {
         let idle = idle.clone();
-        async move { Ok::<_, Infallible>(answer(request, upstream, idle).await) }
+        async move { Ok::<_, Infallible>(respond(request, upstream, idle).await) }
     });
-    // What goes wrong on a client's connection is the client's affair.
+    // An error on a client's connection concerns only that client.
     let _ended = server::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
         .await;
 }
 
-async fn answer(
+async fn respond(
     mut request: Request<Incoming>,
     upstream: SocketAddr,
     idle: Idle,
@@ -95,12 +95,12 @@ async fn answer(
     let Ok(response) = sender.send_request(request).await else {
         return failed();
     };
-    // It is ready again once the answer has been read.
+    // It is ready again once the response has been read.
     idle.borrow_mut().push(sender);
     response.map(BodyExt::boxed_unsync)
 }
 
-/// The youngest connection that is done with its last answer.
+/// The youngest connection that has finished its last response.
 fn take(idle: &Idle) -> Option<Sender> {
     let mut idle = idle.borrow_mut();
     idle.retain(|sender| !sender.is_closed());

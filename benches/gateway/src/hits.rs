@@ -1,28 +1,28 @@
-//! The rows of answers that are kept: requests per second when every one is answered from the cache,
-//! of 1 KiB and of 64 KiB.
+//! The rows of cache hits: requests per second when every response comes from the cache, of 1 KiB
+//! and of 64 KiB.
 //!
-//! Promises: every server is asked for each answer once before it is measured, and a round in which
-//! anything reached the upstream fails the run. The first rounds warm up.
+//! Promises: every server fetches each response once before it is measured, and a round in which
+//! any request reaches the upstream fails the run. The first rounds warm up.
 
 use std::time::Duration;
 
 use anyhow::ensure;
 
 use crate::Effort;
-use crate::load::Flood;
+use crate::load::Load;
 use crate::peers::{ENVOY_CACHE, HAPROXY_CACHE, Site, nginx_cache};
 use crate::plot::Plot;
 use crate::proxied::{CALLERS, Figures, HIGH, Rounds, line, measure};
 use crate::report::{Part, table};
 use crate::server::Server;
-use crate::upstream::{self, Log, Manner};
+use crate::upstream::{self, Behaviour, Log};
 
-/// One row: what is asked for, and how many times the rate of nginx and of Envoy is the goal.
+/// One row: the request, and the goal as a multiple of the rates of nginx and of Envoy.
 struct Row {
     name: &'static str,
     word: &'static str,
     bytes: usize,
-    /// Every connection asks for another answer; otherwise all for the same.
+    /// Every connection requests another URL; otherwise all request the same.
     different: bool,
     nginx: f64,
     envoy: f64,
@@ -50,7 +50,7 @@ const ROWS: [Row; 3] = [
     SMALL,
     LARGE,
     Row {
-        name: "64 KiB, 64 different answers",
+        name: "64 KiB, 64 different responses",
         word: "hits-64k-different",
         different: true,
         ..LARGE
@@ -60,25 +60,25 @@ const ROWS: [Row; 3] = [
 /// Rounds, at most: all rows together stay below two minutes.
 const ROUNDS: usize = 4;
 
-/// How long one server is loaded in one round: some 50,000 answers.
+/// How long one server is loaded in one round: some 50,000 responses.
 const SPAN: Duration = Duration::from_secs(1);
 
-/// Bytes of the head of an answer, at most.
+/// The most bytes of the headers of a response.
 const HEAD: usize = 4 * 1_024;
 
-/// Ours keeps what the answers allow, as the others do.
-const KEEPING: &str = "cache: { mode: rfc9111 }\n";
+/// Tollgate caches what the responses allow, as the others do.
+const CACHE_LINES: &str = "cache: { mode: rfc9111 }\n";
 
 pub async fn run(site: &Site, effort: Effort) -> anyhow::Result<Part> {
     let mut part = Part::default();
     for row in &ROWS {
-        let (address, log) = upstream::start(Manner {
+        let (address, log) = upstream::start(Behaviour {
             bytes: row.bytes,
             cache_control: Some("public, max-age=86400"),
-            ..Manner::PLAIN
+            ..Behaviour::PLAIN
         })
         .await?;
-        let figures = one(&site.before(address), &log, row, effort).await?;
+        let figures = one(&site.with_upstream(address), &log, row, effort).await?;
         report(&mut part, row, &figures);
     }
     Ok(part)
@@ -94,27 +94,23 @@ async fn one(site: &Site, log: &Log, row: &Row, effort: Effort) -> anyhow::Resul
         site.varnish("Varnish")?,
         site.envoy("Envoy", ENVOY_CACHE)?,
         site.constant(row.bytes)?,
-        site.tollgate("Tollgate", "memory:", HIGH, KEEPING)?,
+        site.tollgate("Tollgate", "memory:", HIGH, CACHE_LINES)?,
     ];
     let mut rounds: Vec<Rounds> = servers.iter().map(|_| Rounds::default()).collect();
     for round in 0..=effort.rounds.min(ROUNDS) {
         for (server, rounds) in servers.iter().zip(&mut rounds) {
             log.begin();
-            let flood = Flood {
+            let load = Load {
                 connections: CALLERS,
                 span: effort.span.min(SPAN),
                 room: row.bytes + HEAD,
                 different: row.different,
             };
-            let measured = measure(server, flood).await?;
+            let measured = measure(server, load).await?;
             // The first round fills the caches.
             if round > 0 {
-                let asked = log.take().len();
-                ensure!(
-                    asked == 0,
-                    "{} asked its upstream {asked} times",
-                    server.name
-                );
+                let sent = log.take().len();
+                ensure!(sent == 0, "{} sent {sent} requests upstream", server.name);
                 rounds.add(&measured);
             }
         }
@@ -136,7 +132,7 @@ fn report(part: &mut Part, row: &Row, figures: &[Figures]) {
         let ratio = ours.rate / peer.rate;
         part.goal(
             &format!(
-                "cache hit {}, requests per second, beside {}",
+                "cache hit {}, requests per second, vs {}",
                 row.name, peer.name
             ),
             &peers.join(", "),

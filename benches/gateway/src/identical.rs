@@ -3,71 +3,71 @@
 use std::time::{Duration, Instant};
 
 use crate::Effort;
-use crate::load::{self, Caller, Ended};
+use crate::load::{self, CallResult, Caller};
 use crate::peers::{ENVOY_CACHE, HAPROXY_CACHE, Site, nginx_cache};
 use crate::plot::Plot;
 use crate::proxied::HIGH;
 use crate::report::{Part, median, table};
 use crate::server::Server;
-use crate::upstream::{self, Log, Manner};
+use crate::upstream::{self, Behaviour, Log};
 
 const CALLERS: usize = 1_000;
 const DELAY: Duration = Duration::from_millis(200);
-/// How much later than the upstream's answer 99 % of the callers may have theirs.
+/// How much later than the upstream's response 99 % of the callers may get theirs.
 const LATE_MS: f64 = 40.0;
 
-/// What one server did with them.
+/// The figures of one server.
 struct Figures {
     name: &'static str,
     upstream: usize,
     p50: f64,
     p99: f64,
-    /// Answers that were not 200.
+    /// Responses other than 200.
     failed: usize,
 }
 
 pub async fn run(site: &Site, effort: Effort) -> anyhow::Result<Part> {
     let mut figures = Vec::new();
-    let kept = Manner {
+    let cacheable = Behaviour {
         cache_control: Some("public, max-age=86400"),
         delay: DELAY,
-        ..Manner::PLAIN
+        ..Behaviour::PLAIN
     };
-    let (address, log) = upstream::start(kept).await?;
-    let before = site.before(address);
+    let (address, log) = upstream::start(cacheable).await?;
+    let site = site.with_upstream(address);
     let nginx = nginx_cache(&site.fresh("nginx-cache")?, "on");
-    let keeping = "cache: { mode: rfc9111 }\n";
+    let cache_lines = "cache: { mode: rfc9111 }\n";
     for server in [
-        before.nginx("nginx with cache lock", [&nginx[0], &nginx[1]])?,
-        before.haproxy("HAProxy", HAPROXY_CACHE)?,
-        before.varnish("Varnish")?,
-        before.envoy("Envoy", ENVOY_CACHE)?,
-        before.squid("Squid")?,
-        before.tollgate("Tollgate", "memory:", HIGH, keeping)?,
+        site.nginx("nginx with cache lock", [&nginx[0], &nginx[1]])?,
+        site.haproxy("HAProxy", HAPROXY_CACHE)?,
+        site.varnish("Varnish")?,
+        site.envoy("Envoy", ENVOY_CACHE)?,
+        site.squid("Squid")?,
+        site.tollgate("Tollgate", "memory:", HIGH, cache_lines)?,
     ] {
         figures.push(rounds(&server, &log, effort).await?);
     }
-    // Answers that nobody may keep: shared only where the provider's file says so.
-    let (address, log) = upstream::start(Manner {
+    // Responses that are not cacheable: shared only if the provider file allows it.
+    let (address, log) = upstream::start(Behaviour {
         cache_control: Some("no-store"),
-        ..kept
+        ..cacheable
     })
     .await?;
-    let before = site.before(address);
+    let site = site.with_upstream(address);
     let extra = "cache: { mode: rfc9111 }\ndedup: true\n";
-    let server = before.tollgate("Tollgate, no-store, dedup: true", "memory:", HIGH, extra)?;
+    let server = site.tollgate("Tollgate, no-store, dedup: true", "memory:", HIGH, extra)?;
     figures.push(rounds(&server, &log, effort).await?);
     Ok(report(&figures))
 }
 
-/// Several crowds, each with a question of its own: the most that went upstream, and the medians.
+/// Several bursts, each with its own URL: the most requests sent upstream, and the medians.
 async fn rounds(server: &Server, log: &Log, effort: Effort) -> anyhow::Result<Figures> {
     let mut worst = 0;
     let mut failed = 0;
     let (mut p50, mut p99) = (Vec::new(), Vec::new());
     for round in 0..effort.rounds {
         log.begin();
-        let (mut took, bad) = crowd(server, &format!("{}?crowd={round}", server.path)).await?;
+        let (mut took, bad) = burst(server, &format!("{}?burst={round}", server.path)).await?;
         took.sort_by(f64::total_cmp);
         worst = worst.max(log.take().len());
         failed += bad;
@@ -84,8 +84,8 @@ async fn rounds(server: &Server, log: &Log, effort: Effort) -> anyhow::Result<Fi
     })
 }
 
-/// Everybody asks at once. How long each took, in milliseconds, and how many were not answered well.
-async fn crowd(server: &Server, path: &str) -> anyhow::Result<(Vec<f64>, usize)> {
+/// All callers send at once. Returns how long each took, in milliseconds, and how many failed.
+async fn burst(server: &Server, path: &str) -> anyhow::Result<(Vec<f64>, usize)> {
     let mut callers = Vec::new();
     for _ in 0..CALLERS {
         callers.push(Caller::connect(server.address).await?);
@@ -97,17 +97,17 @@ async fn crowd(server: &Server, path: &str) -> anyhow::Result<(Vec<f64>, usize)>
         .map(|mut caller| {
             let request = request.clone();
             tokio::task::spawn_local(async move {
-                let ended = caller.call(&request).await;
+                let result = caller.call(&request).await;
                 let took = began.elapsed().as_secs_f64() * 1e3;
-                (took, matches!(ended, Ok(Ended { status: 200 })))
+                (took, matches!(result, Ok(CallResult { status: 200 })))
             })
         })
         .collect();
     let (mut took, mut failed) = (Vec::new(), 0);
     for task in tasks {
-        let (one, is_well) = task.await?;
+        let (one, is_success) = task.await?;
         took.push(one);
-        failed += usize::from(!is_well);
+        failed += usize::from(!is_success);
     }
     Ok((took, failed))
 }
@@ -123,7 +123,7 @@ fn report(figures: &[Figures]) -> Part {
     let peers = peers.join(", ");
     let cases = [
         ("", peers.as_str()),
-        (", not to be kept, `dedup: true`", "–"),
+        (", not cacheable, `dedup: true`", "–"),
     ];
     for (one, (what, peers)) in ours.iter().zip(cases) {
         part.goal(

@@ -1,17 +1,18 @@
-//! The limit row: 100 in a second, offered 1,000 a second, judged by when requests reach the upstream.
+//! The limit row: 100 a second, offered 1,000 a second, judged by the arrival times at the
+//! upstream.
 
 use std::time::{Duration, Instant};
 
 use crate::Effort;
-use crate::load::{Caller, Ended};
+use crate::load::{CallResult, Caller};
 use crate::peers::Site;
 use crate::plot::Plot;
 use crate::report::{Part, table};
 use crate::server::Server;
-use crate::upstream::{Came, Log};
+use crate::upstream::{Arrival, Log};
 
 const LIMIT: usize = 100;
-/// Connections, each with its part of the 1,000 a second.
+/// Connections; each sends its share of the 1,000 a second.
 const CALLERS: u32 = 64;
 
 /// A local limit of Envoy: 100 tokens, filled every second.
@@ -59,7 +60,7 @@ pub async fn run(site: &Site, log: &Log, effort: Effort) -> anyhow::Result<Part>
         .collect();
     let (most, used) = ours;
     part.goal(
-        "limit 100/s offered 1,000/s: most in any second, and use",
+        "limit 100/s, offered 1,000/s: most calls in any second, use",
         &peers.join(", "),
         format!("{most}, {used:.1} %"),
         "≤ 100, ≥ 99.5 %",
@@ -72,10 +73,10 @@ pub async fn run(site: &Site, log: &Log, effort: Effort) -> anyhow::Result<Part>
     Ok(part)
 }
 
-/// 1,000 requests a second, whatever becomes of them.
+/// Sends 1,000 requests a second, whatever the responses.
 async fn offer(server: &Server, span: Duration) -> anyhow::Result<()> {
     let path = server.path;
-    // The last line is for ours: a call that would wait longer is refused, as by the others.
+    // The last header is for Tollgate: a call that would wait longer is rejected, as by the others.
     let request =
         format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Tollgate-Timeout: 60ms\r\n\r\n");
     let began = tokio::time::Instant::now();
@@ -88,7 +89,7 @@ async fn offer(server: &Server, span: Duration) -> anyhow::Result<()> {
             let mut next = began + Duration::from_millis(u64::from(index));
             while next < began + span {
                 tokio::time::sleep_until(next).await;
-                let Ended { .. } = caller.call(request.as_bytes()).await?;
+                let CallResult { .. } = caller.call(request.as_bytes()).await?;
                 next += every;
             }
             anyhow::Ok(())
@@ -101,8 +102,8 @@ async fn offer(server: &Server, span: Duration) -> anyhow::Result<()> {
 }
 
 /// The most in any second, and how much of the limit was used, in percent.
-fn judge(came: &[Came], seconds: u64) -> (usize, f64) {
-    let arrivals: Vec<Instant> = came.iter().map(|one| one.at).collect();
+fn judge(log: &[Arrival], seconds: u64) -> (usize, f64) {
+    let arrivals: Vec<Instant> = log.iter().map(|one| one.at).collect();
     let window = Duration::from_secs(1);
     let mut most = 0;
     let mut first = 0;

@@ -1,7 +1,7 @@
-//! The callers of the speed rows: so many connections, each with one request under way.
+//! The callers of the speed rows: a number of connections, each with one request in flight.
 //!
-//! Promises: an answer is read to its end and its status checked; one that is not 200 is counted
-//! apart and never as work done.
+//! Promises: a response is read to its end and its status checked. A response other than 200 is
+//! counted separately and never as work done.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,20 +10,20 @@ use anyhow::{Context, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What the callers saw.
+/// The results of the callers.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
-    pub answers: u64,
-    pub refused: u64,
+pub struct LoadResult {
+    pub responses: u64,
+    pub rejected: u64,
     pub failed: u64,
     pub took: Duration,
-    /// Sorted, of every answer, in microseconds.
+    /// Of every response, sorted, in microseconds.
     pub latencies: Vec<u32>,
 }
 
-impl Seen {
+impl LoadResult {
     pub fn per_second(&self) -> f64 {
-        self.answers as f64 / self.took.as_secs_f64()
+        self.responses as f64 / self.took.as_secs_f64()
     }
 
     pub fn percentile(&self, percent: f64) -> f64 {
@@ -32,9 +32,9 @@ impl Seen {
         self.latencies.get(at).copied().unwrap_or(0).into()
     }
 
-    fn add(&mut self, other: Seen) {
-        self.answers += other.answers;
-        self.refused += other.refused;
+    fn add(&mut self, other: LoadResult) {
+        self.responses += other.responses;
+        self.rejected += other.rejected;
         self.failed += other.failed;
         self.latencies.extend(other.latencies);
     }
@@ -44,12 +44,12 @@ impl Seen {
 pub struct Caller {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// Where the last answer ends in it.
+    /// The end of the last response in the buffer.
     filled: usize,
 }
 
-/// How an answer ended.
-pub struct Ended {
+/// The result of one call.
+pub struct CallResult {
     pub status: u16,
 }
 
@@ -58,7 +58,7 @@ impl Caller {
         Caller::with_room(server, 16 * 1024).await
     }
 
-    /// For answers of up to so many bytes, heads included.
+    /// For responses of up to `bytes` bytes, headers included.
     pub async fn with_room(server: SocketAddr, bytes: usize) -> anyhow::Result<Caller> {
         let stream = TcpStream::connect(server).await.context("connect")?;
         stream.set_nodelay(true)?;
@@ -70,18 +70,18 @@ impl Caller {
         })
     }
 
-    /// Sends a request and reads its answer.
-    pub async fn call(&mut self, request: &[u8]) -> anyhow::Result<Ended> {
+    /// Sends a request and reads its response.
+    pub async fn call(&mut self, request: &[u8]) -> anyhow::Result<CallResult> {
         self.stream.write_all(request).await?;
         let mut filled = 0;
         let mut whole = None;
         loop {
             if filled == self.buffer.len() {
-                bail!("an answer of more than {filled} bytes");
+                bail!("the response has more than {filled} bytes");
             }
             let read = self.stream.read(&mut self.buffer[filled..]).await?;
             if read == 0 {
-                bail!("closed in the middle of an answer");
+                bail!("the connection closed in the middle of a response");
             }
             filled += read;
             if whole.is_none() {
@@ -91,16 +91,16 @@ impl Caller {
                 && filled >= length
             {
                 self.filled = filled;
-                return Ok(Ended { status });
+                return Ok(CallResult { status });
             }
         }
     }
 
-    /// A header of the last answer.
+    /// A header of the last response.
     pub fn header(&self, name: &str) -> Option<String> {
-        let answer = &self.buffer[..self.filled];
-        let head = memchr::memmem::find(answer, b"\r\n\r\n")?;
-        let text = std::str::from_utf8(&answer[..head]).ok()?;
+        let response = &self.buffer[..self.filled];
+        let head = memchr::memmem::find(response, b"\r\n\r\n")?;
+        let text = std::str::from_utf8(&response[..head]).ok()?;
         text.split("\r\n").find_map(|line| {
             let (found, value) = line.split_once(':')?;
             let is_it = found.eq_ignore_ascii_case(name);
@@ -109,42 +109,42 @@ impl Caller {
     }
 }
 
-/// The length of an answer with its head, and its status, once the head is there.
-fn length(answer: &[u8]) -> anyhow::Result<Option<(usize, u16)>> {
-    let Some(head) = memchr::memmem::find(answer, b"\r\n\r\n") else {
+/// The length of a response with its headers, and its status, once the headers are complete.
+fn length(response: &[u8]) -> anyhow::Result<Option<(usize, u16)>> {
+    let Some(head) = memchr::memmem::find(response, b"\r\n\r\n") else {
         return Ok(None);
     };
-    let text = std::str::from_utf8(&answer[..head])?;
+    let text = std::str::from_utf8(&response[..head])?;
     let status = text.get(9..12).context("a status")?.parse()?;
     let body = text.split("\r\n").find_map(|line| {
         let (name, value) = line.split_once(':')?;
         let is_length = name.eq_ignore_ascii_case("content-length");
         is_length.then(|| value.trim().parse::<usize>())
     });
-    let body = body.context("an answer without Content-Length")??;
+    let body = body.context("the response has no Content-Length")??;
     Ok(Some((head + 4 + body, status)))
 }
 
 /// How a server is loaded.
 #[derive(Clone, Copy, Debug)]
-pub struct Flood {
+pub struct Load {
     pub connections: usize,
     pub span: Duration,
-    /// For an answer with its head.
+    /// Bytes for a response with its headers.
     pub room: usize,
-    /// Each connection asks for something of its own: what is the same at the same time may be
-    /// answered by one call.
+    /// Each connection requests another URL: identical requests at the same time may share one
+    /// call.
     pub different: bool,
 }
 
-/// Calls as fast as answers come.
-pub async fn flood(server: SocketAddr, path: &str, flood: Flood) -> anyhow::Result<Seen> {
-    let Flood {
+/// Each connection sends its next request as soon as it has a response.
+pub async fn run(server: SocketAddr, path: &str, load: Load) -> anyhow::Result<LoadResult> {
+    let Load {
         connections,
         span,
         room,
         different,
-    } = flood;
+    } = load;
     let mut callers = Vec::new();
     for _ in 0..connections {
         callers.push(Caller::with_room(server, room).await?);
@@ -159,33 +159,35 @@ pub async fn flood(server: SocketAddr, path: &str, flood: Flood) -> anyhow::Resu
             tokio::task::spawn_local(one(caller, request, began + span))
         })
         .collect();
-    let mut seen = Seen::default();
+    let mut result = LoadResult::default();
     for task in tasks {
-        seen.add(task.await?);
+        result.add(task.await?);
     }
-    seen.took = began.elapsed();
-    seen.latencies.sort_unstable();
-    Ok(seen)
+    result.took = began.elapsed();
+    result.latencies.sort_unstable();
+    Ok(result)
 }
 
-async fn one(mut caller: Caller, request: Vec<u8>, end: Instant) -> Seen {
-    let mut seen = Seen::default();
+async fn one(mut caller: Caller, request: Vec<u8>, end: Instant) -> LoadResult {
+    let mut result = LoadResult::default();
     let mut began = Instant::now();
     while began < end {
         match caller.call(&request).await {
-            Ok(Ended { status: 200 }) => seen.answers += 1,
-            Ok(_) => seen.refused += 1,
+            Ok(CallResult { status: 200 }) => result.responses += 1,
+            Ok(_) => result.rejected += 1,
             Err(_) => {
-                seen.failed += 1;
-                return seen;
+                result.failed += 1;
+                return result;
             }
         }
         let now = Instant::now();
         let took = now.duration_since(began).as_micros();
-        seen.latencies.push(u32::try_from(took).unwrap_or(u32::MAX));
+        result
+            .latencies
+            .push(u32::try_from(took).unwrap_or(u32::MAX));
         began = now;
     }
-    seen
+    result
 }
 
 /// A request as a small client writes it.

@@ -1,12 +1,13 @@
 //! `cargo run --release --manifest-path benches/gateway/Cargo.toml --target-dir target/benches -- --out docs/benchmarks.md`
 //!
-//! Runs our gateway beside nginx, HAProxy, Envoy and a bare proxy, and beside the client libraries of
-//! npm, PyPI and the crate registry, and puts what it found into the document. `--only a,b` runs some
-//! parts, the rest of the document stays; `--assemble` measures nothing and writes what is kept beside it;
-//! `--quick` is for trying, not for publishing. From the root of the repository, after `cargo build --release -p tollgate-cli -p tollgate-sim`.
+//! Compares our gateway with nginx, HAProxy, Envoy and a bare proxy, and with the client libraries of
+//! npm, PyPI and the crate registry, and writes the results into the document. `--only a,b` runs some
+//! parts and leaves the rest of the document; `--assemble` measures nothing and writes the stored
+//! results; `--quick` is for trying, not for publishing. Run it from the root of the repository, after
+//! `cargo build --release -p tollgate-cli -p tollgate-sim`.
 //!
-//! Promises: servers on one core, callers and upstream on another; interleaved rounds, medians; goals
-//! that are missed are printed as missed. Everything that was started is stopped by its id.
+//! Promises: servers on one core, callers and upstream on another; interleaved rounds, medians;
+//! goals that are missed are printed as missed. Everything that was started is stopped by its id.
 
 mod cooling;
 mod floor;
@@ -61,16 +62,16 @@ const GATEWAY: [&str; 3] = ["proxied", "hits", "limit"];
 const QUOTA: [&str; 13] = [
     "w1-s", "w1-t", "w1-wan", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "cooling", "pace", "all",
 ];
-/// Those of them that need the servers of the speed rows.
+/// The parts that need the servers of the speed rows.
 const SERVERS: [&str; 5] = ["proxied", "hits", "limit", "w8", "cooling"];
 
-/// The one that needs nobody else.
+/// The part that needs no other program.
 const PACE: &str = "pace";
 
-/// No part: only put together what was measured before.
+/// No part: only assemble the stored results.
 const NOTHING: &str = "(nothing)";
 
-struct Asked {
+struct Args {
     only: Vec<String>,
     out: Option<PathBuf>,
     effort: Effort,
@@ -83,10 +84,10 @@ fn main() -> anyhow::Result<()> {
         ["bare", listen, upstream] => floor::run(listen.parse()?, upstream.parse()?),
         ["constant", listen, bytes] => floor::constant(listen.parse()?, bytes.parse()?),
         ["client", tool, file] => quota::client::run(tool, file),
-        ["pinned", ..] => run(&asked(&words[1..])?),
+        ["pinned", ..] => run(&parse_args(&words[1..])?),
         _ => {
-            // Callers and upstream have a core of their own: this process's.
-            asked(&words)?;
+            // Callers and upstream run in this process, on their own core.
+            parse_args(&words)?;
             let status = std::process::Command::new("taskset")
                 .args(["-c", server::CALLER_CORE])
                 .arg(std::env::current_exe()?)
@@ -98,8 +99,8 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-fn asked(words: &[&str]) -> anyhow::Result<Asked> {
-    let mut asked = Asked {
+fn parse_args(words: &[&str]) -> anyhow::Result<Args> {
+    let mut args = Args {
         only: Vec::new(),
         out: None,
         effort: FULL,
@@ -107,12 +108,12 @@ fn asked(words: &[&str]) -> anyhow::Result<Asked> {
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match *word {
-            "--quick" => asked.effort = QUICK,
-            "--out" => asked.out = words.next().map(PathBuf::from),
-            "--assemble" => asked.only = vec![NOTHING.to_owned()],
+            "--quick" => args.effort = QUICK,
+            "--out" => args.out = words.next().map(PathBuf::from),
+            "--assemble" => args.only = vec![NOTHING.to_owned()],
             "--only" => {
                 let names = words.next().context("--only needs the names of parts")?;
-                asked.only = names.split(',').map(str::to_owned).collect();
+                args.only = names.split(',').map(str::to_owned).collect();
             }
             other => bail!(
                 "unknown argument `{other}`; use --out FILE, --quick, --only PART,PART, --assemble"
@@ -123,14 +124,14 @@ fn asked(words: &[&str]) -> anyhow::Result<Asked> {
         let mut parts = GATEWAY.iter().chain(&QUOTA);
         name == NOTHING || parts.any(|part| part == name)
     };
-    if let Some(wrong) = asked.only.iter().find(|name| !known(name)) {
+    if let Some(wrong) = args.only.iter().find(|name| !known(name)) {
         bail!("there is no part `{wrong}`; there are {GATEWAY:?} and {QUOTA:?}");
     }
-    Ok(asked)
+    Ok(args)
 }
 
-fn run(asked: &Asked) -> anyhow::Result<()> {
-    let wants = |name: &str| asked.only.is_empty() || asked.only.iter().any(|only| only == name);
+fn run(args: &Args) -> anyhow::Result<()> {
+    let wants = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
     let folder = PathBuf::from("target/bench-gateway");
     std::fs::create_dir_all(&folder)?;
     let folder = folder.canonicalize()?;
@@ -138,7 +139,7 @@ fn run(asked: &Asked) -> anyhow::Result<()> {
     let parts = GATEWAY.into_iter().chain(QUOTA);
     let parts = parts.filter(|name| wants(name) && *name != PACE);
     let (served, governed): (Vec<&str>, Vec<&str>) = parts.partition(|name| SERVERS.contains(name));
-    let keep = |name: &str, part: report::Part| match &asked.out {
+    let save = |name: &str, part: report::Part| match &args.out {
         Some(out) => part.save(out, name),
         None => Ok(()),
     };
@@ -151,11 +152,11 @@ fn run(asked: &Asked) -> anyhow::Result<()> {
             upstream: "127.0.0.1:0".parse()?,
         };
         for name in served {
-            keep(name, serve(&site, name, asked.effort)?)?;
+            save(name, serve(&site, name, args.effort)?)?;
         }
     }
     if wants(PACE) {
-        keep(PACE, pace::run()?)?;
+        save(PACE, pace::run()?)?;
     }
     if !governed.is_empty() {
         let tools = quota::Tools {
@@ -167,25 +168,25 @@ fn run(asked: &Asked) -> anyhow::Result<()> {
             folder: folder.clone(),
         };
         for name in governed {
-            keep(name, tools.part(name, asked.effort)?)?;
+            save(name, tools.part(name, args.effort)?)?;
         }
     }
     let groups = BTreeMap::from([("gateway", GATEWAY.to_vec()), ("quota", QUOTA.to_vec())]);
-    match &asked.out {
+    match &args.out {
         Some(out) => report::assemble(&groups, out),
         None => Ok(()),
     }
 }
 
-/// A part with servers before an upstream of this process, on one thread with it.
+/// A part with servers in front of an upstream of this process, on one thread with it.
 fn serve(site: &peers::Site, name: &str, effort: Effort) -> anyhow::Result<report::Part> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
-        let (upstream, log) = upstream::start(upstream::Manner::PLAIN).await?;
-        let site = site.before(upstream);
+        let (upstream, log) = upstream::start(upstream::Behaviour::PLAIN).await?;
+        let site = site.with_upstream(upstream);
         match name {
             "proxied" => proxied::run(&site, effort).await,
             "hits" => hits::run(&site, effort).await,

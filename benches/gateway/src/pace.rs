@@ -1,7 +1,8 @@
-//! 10,000 waiters before one paced limit, in one process: how long until the last has gone, in which
-//! order, and how often each was woken. Beside governor and leaky-bucket, which run at another time.
+//! 10,000 waiters for one paced limit, in one process: how long until the last is granted, in which
+//! order, and how often each was polled. Compared with governor and leaky-bucket, one after
+//! another.
 //!
-//! Promises: everybody stands in line before the first permit is free, and all of them want one.
+//! Promises: all waiters are queued before the first permit is free, and each wants one permit.
 //! Polls are counted around the future that a user awaits.
 
 use std::cell::{Cell, RefCell};
@@ -14,10 +15,10 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use tollgate::Answer;
-use tollgate::path::permit::{Permits, Wanted};
+use tollgate::LimitReport;
+use tollgate::permits::{PermitRequest, Permits};
 use tollgate_core::ask::{CellId, Evidence, Priority, Scopes, Term, Terms};
-use tollgate_core::gate::{CallerId, Settings};
+use tollgate_core::gate::{CallerId, GateSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Ledger};
@@ -29,7 +30,7 @@ const WAITERS: u32 = 10_000;
 const RATE: u32 = 1_000;
 const BURST: u32 = 10;
 
-/// What is compared.
+/// The compared limiters.
 #[derive(Clone)]
 enum Limiter {
     Ours(Permits, Arc<Rule>),
@@ -37,12 +38,12 @@ enum Limiter {
     LeakyBucket(Arc<leaky_bucket::RateLimiter>),
 }
 
-/// What one of them did.
+/// The figures of one limiter.
 struct Figures {
     name: &'static str,
-    /// Times as long as the limit asks for.
+    /// The duration as a multiple of the ideal duration.
     stretch: f64,
-    /// Waiters that went before one that had come earlier.
+    /// Waiters that were granted before an earlier waiter.
     overtaken: usize,
     /// Polls per waiter.
     polls: f64,
@@ -77,10 +78,10 @@ fn limiter(name: &str) -> anyhow::Result<Limiter> {
         )),
         _ => {
             let rule = Rule::bucket(RATE.into(), Span::from_secs(1), BURST.into())?;
-            // The line is as long as all who wait.
-            let settings = Settings {
+            // The queue has room for all waiters.
+            let settings = GateSettings {
                 waiting_max: WAITERS as usize,
-                ..Settings::default()
+                ..GateSettings::default()
             };
             let permits = Permits::new(Ledger::memory(Clock::System), settings);
             Limiter::Ours(permits, Arc::new(rule))
@@ -126,25 +127,25 @@ impl Limiter {
                     cell: CellId::named(&["pace"]),
                     rule,
                     cost: 1,
-                    leave: 0,
+                    reserve: 0,
                 };
-                let wanted = Wanted {
+                let request = PermitRequest {
                     terms: Terms::from_elem(term, 1),
                     scopes: Scopes::new(),
                     priority: Priority::Normal,
                     caller: CallerId(0),
                     patience: Span::from_secs(600),
                     evidence: Evidence::Report {
-                        by: Span::from_secs(30),
+                        timeout: Span::from_secs(30),
                         late: Span::from_secs(5),
                     },
                     seniority: None,
                     edition: permits.edition(),
                 };
-                // Sent and answered at once: what is measured is the wait.
-                if let Ok(mut permit) = permits.acquire(wanted).await {
+                // Sent and settled at once: the row measures the wait.
+                if let Ok(mut permit) = permits.acquire(request).await {
                     permit.sent();
-                    permit.arrived(Answer::default());
+                    permit.arrived(LimitReport::default());
                     permit.finished(|_| None);
                 }
             }
@@ -185,7 +186,7 @@ fn report(figures: &[Figures]) -> Part {
         .map(|one| format!("{} {}", one.name, show(one)))
         .collect();
     part.goal(
-        "pace with 10,000 waiters, 1,000 a second: time beside the ideal, order, polls per waiter",
+        "pace with 10,000 waiters, 1,000 a second: time vs ideal, order, polls per waiter",
         &peers.join("; "),
         show(ours),
         "≤ 1.02x, in order, ≤ 3",
@@ -204,8 +205,8 @@ fn report(figures: &[Figures]) -> Part {
         .collect();
     let head = [
         "10,000 waiters",
-        "time beside the ideal",
-        "went before an earlier one",
+        "time vs ideal",
+        "granted before an earlier waiter",
         "polls per waiter",
     ];
     part.section("Pace", table(&head, &lines));

@@ -1,5 +1,5 @@
-//! The servers that are compared, each with a configuration of the shortest path: keep-alive on
-//! both sides, one worker, no access log, and a key added to every request.
+//! The compared servers, each with a minimal configuration: keep-alive on both sides, one worker,
+//! no access log, and a key added to every request.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::server::Server;
 
-/// What the servers are made from.
+/// The inputs for starting the servers.
 #[derive(Clone)]
 pub struct Site {
     /// Files of this run.
@@ -17,15 +17,15 @@ pub struct Site {
     pub ours: PathBuf,
     /// The `envoy` program.
     pub envoy: PathBuf,
-    /// Where answers come from.
+    /// The address of the upstream.
     pub upstream: SocketAddr,
 }
 
-/// The path that every server passes on.
+/// The path that every server forwards.
 const PATH: &str = "/item/1";
 
-/// Lines that make nginx keep answers, in a folder below this one: for `http`, and for `location`.
-/// `sendfile` is `on` as its own default file has it, or `off`, which suits small answers better.
+/// The nginx lines for a cache in this folder: for `http`, and for `location`. `sendfile` is `on`
+/// as in its default file, or `off`, which is faster for small responses.
 pub fn nginx_cache(folder: &str, sendfile: &str) -> [String; 2] {
     [
         format!(
@@ -38,14 +38,14 @@ pub fn nginx_cache(folder: &str, sendfile: &str) -> [String; 2] {
     ]
 }
 
-/// Lines that make HAProxy keep answers: of itself, and of the backend.
+/// The HAProxy lines for a cache: global, and for the backend.
 pub const HAPROXY_CACHE: [&str; 2] = [
     "cache c\n  total-max-size 256\n  max-object-size 262144\n  max-age 3600\n",
     "  http-request cache-use c\n  http-response cache-store c\n",
 ];
 
-/// The filter that makes Envoy keep answers; its second edition, in which one call goes out for all
-/// that ask at the same time.
+/// The Envoy filter for a cache, version 2, which sends one call for identical requests at the same
+/// time.
 pub const ENVOY_CACHE: &str = "
           - name: envoy.filters.http.cache_v2
             typed_config:
@@ -54,8 +54,8 @@ pub const ENVOY_CACHE: &str = "
                 '@type': type.googleapis.com/envoy.extensions.http.cache_v2.simple_http_cache.v3.SimpleHttpCacheV2Config";
 
 impl Site {
-    /// The same servers before another upstream.
-    pub fn before(&self, upstream: SocketAddr) -> Site {
+    /// The same servers with another upstream.
+    pub fn with_upstream(&self, upstream: SocketAddr) -> Site {
         Site {
             upstream,
             ..self.clone()
@@ -111,7 +111,7 @@ http {{
         )
     }
 
-    /// HAProxy; `cache` are the lines of its cache, if it has one: of itself, and of the backend.
+    /// HAProxy; `cache` are the lines of its cache, if it has one: global, and for the backend.
     pub fn haproxy(&self, name: &'static str, cache: [&str; 2]) -> anyhow::Result<Server> {
         let (address, [outside, inside]) = (free()?, cache);
         let text = format!(
@@ -190,7 +190,7 @@ backend b\n{inside}  http-request set-header Authorization \"Bearer secret\"\n  
         self.own("bare hyper", "bare", &self.upstream.to_string())
     }
 
-    /// The bare server of this package, which has one answer of so many bytes.
+    /// The bare server of this package, which has one response of `bytes` bytes.
     pub fn constant(&self, bytes: usize) -> anyhow::Result<Server> {
         self.own("bare hyper", "constant", &bytes.to_string())
     }
@@ -201,7 +201,7 @@ backend b\n{inside}  http-request set-header Authorization \"Bearer secret\"\n  
         Server::start(name, address, PATH, &program, &self.log(what))
     }
 
-    /// Varnish with 256 MB of memory for what it keeps, and one pool of threads.
+    /// Varnish with 256 MB of cache memory and one thread pool.
     pub fn varnish(&self, name: &'static str) -> anyhow::Result<Server> {
         let (address, folder) = (free()?, self.fresh("varnish")?);
         let (listen, upstream) = (address.to_string(), self.upstream.to_string());
@@ -224,10 +224,10 @@ backend b\n{inside}  http-request set-header Authorization \"Bearer secret\"\n  
         Server::start(name, address, PATH, &program, &self.log(name))
     }
 
-    /// Squid in front of the upstream; what is asked for at the same time is asked for once.
+    /// Squid in front of the upstream, with collapsed forwarding.
     pub fn squid(&self, name: &'static str) -> anyhow::Result<Server> {
         let (address, folder) = (free()?, self.fresh("squid")?);
-        // It goes on as another user.
+        // Squid switches to another user.
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
         let text = format!(
             "http_port {address} accel defaultsite=upstream no-vhost\npid_filename {folder}/squid.pid
@@ -261,7 +261,7 @@ maximum_object_size_in_memory 256 KB\ncoredump_dir {folder}\n",
         let file = self.write(&format!("{name}.yaml"), &file)?;
         let ours = self.ours.display().to_string();
         let listen = address.to_string();
-        // Only the ledger is on disk, so that its row tells of nothing else.
+        // Only the ledger is on disk, so that the row measures nothing else.
         let config = self.write(&format!("{name}.config"), "cache_store: 'memory:'\n")?;
         let is_on_disk = store.starts_with("sqlite:");
         let mut program = vec![
@@ -281,7 +281,7 @@ maximum_object_size_in_memory 256 KB\ncoredump_dir {folder}\n",
     }
 }
 
-/// A port that nobody has at the moment.
+/// A port that is free at the moment.
 pub fn free() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

@@ -2,7 +2,7 @@
 //! memory and on SQLite.
 
 use crate::Effort;
-use crate::load::{self, Flood};
+use crate::load::{self, Load};
 use crate::peers::Site;
 use crate::plot::Plot;
 use crate::report::{Part, median, table};
@@ -11,16 +11,16 @@ use crate::server::Server;
 /// Connections of callers.
 pub const CALLERS: usize = 64;
 
-/// Limits that never refuse here, but are counted.
+/// Limits that are never reached here, but are counted.
 pub const HIGH: &str = "[1000000/1s, 100000000/1m]";
 
-/// The cache looks and decides about every answer; these may not be kept.
-const KEEPING: &str = "cache: { mode: rfc9111 }\n";
+/// The cache checks every response; these are not cacheable.
+const CACHE_LINES: &str = "cache: { mode: rfc9111 }\n";
 
-/// Bytes of an answer with its head.
+/// Bytes of a response with its headers.
 const ROOM: usize = 16 * 1024;
 
-/// What one server gave, round by round.
+/// The figures of one server, by round.
 #[derive(Default)]
 pub struct Rounds {
     micros: Vec<f64>,
@@ -38,7 +38,7 @@ pub struct Figures {
     pub rate: f64,
     pub p50: f64,
     pub p99: f64,
-    /// Which part of its core it used: less than all, and the callers were the slow ones.
+    /// The used fraction of its core. Below 1 the callers were the bottleneck.
     pub busy: f64,
     pub memory: f64,
 }
@@ -51,19 +51,19 @@ pub async fn run(site: &Site, effort: Effort) -> anyhow::Result<Part> {
         site.haproxy("HAProxy", ["", ""])?,
         site.envoy("Envoy", "")?,
         site.bare()?,
-        site.tollgate("Tollgate", "memory:", HIGH, KEEPING)?,
-        site.tollgate("Tollgate on SQLite", &on_disk, HIGH, KEEPING)?,
+        site.tollgate("Tollgate", "memory:", HIGH, CACHE_LINES)?,
+        site.tollgate("Tollgate on SQLite", &on_disk, HIGH, CACHE_LINES)?,
     ];
     let mut rounds: Vec<Rounds> = servers.iter().map(|_| Rounds::default()).collect();
     for round in 0..=effort.rounds {
         for (server, rounds) in servers.iter().zip(&mut rounds) {
-            let flood = Flood {
+            let load = Load {
                 connections: CALLERS,
                 span: effort.span,
                 room: ROOM,
                 different: true,
             };
-            let measured = measure(server, flood).await?;
+            let measured = measure(server, load).await?;
             // The first round warms up.
             if round > 0 {
                 rounds.add(&measured);
@@ -79,24 +79,24 @@ pub async fn run(site: &Site, effort: Effort) -> anyhow::Result<Part> {
 }
 
 /// One server under load for a while.
-pub async fn measure(server: &Server, flood: Flood) -> anyhow::Result<Figures> {
+pub async fn measure(server: &Server, load: Load) -> anyhow::Result<Figures> {
     let before = server.cpu();
-    let seen = load::flood(server.address, server.path, flood).await?;
+    let result = load::run(server.address, server.path, load).await?;
     let cpu = server.cpu() - before;
     anyhow::ensure!(
-        seen.refused + seen.failed == 0,
-        "{}: {} refused, {} failed",
+        result.rejected + result.failed == 0,
+        "{}: {} rejected, {} failed",
         server.name,
-        seen.refused,
-        seen.failed
+        result.rejected,
+        result.failed
     );
     Ok(Figures {
         name: server.name,
-        micros: cpu.as_secs_f64() * 1e6 / seen.answers as f64,
-        rate: seen.per_second(),
-        p50: seen.percentile(50.0),
-        p99: seen.percentile(99.0),
-        busy: cpu.as_secs_f64() / seen.took.as_secs_f64(),
+        micros: cpu.as_secs_f64() * 1e6 / result.responses as f64,
+        rate: result.per_second(),
+        p50: result.percentile(50.0),
+        p99: result.percentile(99.0),
+        busy: cpu.as_secs_f64() / result.took.as_secs_f64(),
         memory: server.memory(),
     })
 }
@@ -137,7 +137,7 @@ fn report(figures: &[Figures]) -> Part {
     for (peer, bar) in [(nginx, 1.30), (envoy, 0.52)] {
         let ratio = ours.micros / peer.micros;
         part.goal(
-            &format!("proxied GET 1 KiB, CPU per request, beside {}", peer.name),
+            &format!("proxied GET 1 KiB, CPU per request, vs {}", peer.name),
             &peers(&micros),
             format!("{} ({ratio:.2}x)", micros(ours)),
             &format!("≤ {bar:.2}x"),
@@ -148,7 +148,7 @@ fn report(figures: &[Figures]) -> Part {
     for (peer, bar) in [(nginx, 0.75), (envoy, 1.6)] {
         let ratio = ours.rate / peer.rate;
         part.goal(
-            &format!("proxied, requests per second, beside {}", peer.name),
+            &format!("proxied, requests per second, vs {}", peer.name),
             &peers(&rate),
             format!("{} ({ratio:.2}x)", rate(ours)),
             &format!("≥ {bar}x"),
@@ -181,7 +181,7 @@ fn report(figures: &[Figures]) -> Part {
     part
 }
 
-/// What counting on disk costs a call.
+/// The cost per call of counting on disk.
 fn on_sqlite(part: &mut Part, ours: &Figures, sqlite: &Figures) {
     let cost = sqlite.micros - ours.micros;
     part.goal(

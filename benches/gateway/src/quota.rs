@@ -1,7 +1,8 @@
-//! Quota kept and used: our gateway beside the client libraries, judged by the provider's own log.
+//! Quotas kept and used: our gateway compared with the client libraries, judged by the provider's
+//! own log.
 //!
-//! Every subject of a workload has a provider of its own, and all of them run at the same time: the
-//! calls are few, and so everybody meets the same noise.
+//! Every subject of a workload has its own provider, and all subjects run at the same time: the
+//! calls are few, and so all subjects see the same noise.
 
 mod all;
 pub mod client;
@@ -24,19 +25,19 @@ use crate::Effort;
 use crate::peers::free;
 use crate::report::Part;
 
-/// What the subjects are made from.
+/// The programs and files that the subjects need.
 pub struct Tools {
     pub folder: PathBuf,
     pub ours: PathBuf,
     pub sim: PathBuf,
     /// Scripts of this package.
     pub scripts: PathBuf,
-    /// Where npm has put its packages.
+    /// The folder of the npm packages.
     pub node_modules: PathBuf,
     pub python: PathBuf,
 }
 
-/// Everybody that is compared. The first one is ours.
+/// The compared subjects. The first one is ours.
 pub const SUBJECTS: [&str; 10] = [
     "Tollgate",
     "bottleneck",
@@ -50,19 +51,19 @@ pub const SUBJECTS: [&str; 10] = [
     "tower",
 ];
 
-/// What came of one subject in one workload.
+/// The result of one subject in one workload.
 pub struct Outcome {
     pub name: &'static str,
     pub judged: Judged,
     pub tally: Tally,
 }
 
-/// A subject that runs.
+/// A running subject.
 struct Running {
     name: &'static str,
     provider: Provider,
     client: Child,
-    /// Ended with it.
+    /// Ended together with the subject.
     _gateway: Option<Process>,
 }
 
@@ -80,7 +81,7 @@ impl Drop for Process {
 const UPLINK_SLACK: f64 = 0.05;
 
 impl Outcome {
-    /// Background calls that came after one of the same process that had been asked for later.
+    /// Background calls that arrived after a later call of the same process.
     fn overtaken(&self, scenario: &Scenario) -> usize {
         let busy = scenario.busy.max(1);
         let is_low = |process: usize, call: usize| {
@@ -114,7 +115,7 @@ impl Tools {
         }
     }
 
-    /// What the gateway of this word has said.
+    /// The log file of the gateway with this label.
     fn log(&self, word: &str) -> PathBuf {
         self.folder.join(format!("{word}.log"))
     }
@@ -129,8 +130,8 @@ impl Tools {
         Ok(path.display().to_string())
     }
 
-    /// Runs one workload with all these subjects at once. `sim` are further words for the provider,
-    /// `extra` further lines of our provider file.
+    /// Runs one workload with all these subjects at once. `sim` are further arguments of the
+    /// provider, `extra` further lines of our provider file.
     pub fn run(
         &self,
         word: &str,
@@ -233,7 +234,7 @@ impl Running {
         let judged = self.provider.judge()?;
         let text = String::from_utf8_lossy(&output.stdout);
         let tally = serde_json::from_str(text.trim())
-            .with_context(|| format!("{} told nothing: {text}", self.name))?;
+            .with_context(|| format!("{} printed no tally: {text}", self.name))?;
         Ok(Outcome {
             name: self.name,
             judged,
@@ -261,13 +262,13 @@ fn gateway_at(ours: &Path, file: &Path, store: &str) -> anyhow::Result<(Process,
     Ok((gateway, format!("http://{address}/up/item")))
 }
 
-/// Waits until somebody listens there.
+/// Waits until a process listens on the address.
 fn listens(address: std::net::SocketAddr) -> anyhow::Result<()> {
     let began = Instant::now();
     while std::net::TcpStream::connect(address).is_err() {
         anyhow::ensure!(
             began.elapsed() < Duration::from_secs(10),
-            "nobody listens on {address}"
+            "no process listens on {address}"
         );
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -1,9 +1,9 @@
-//! Results: kept per part, so that a part can be measured alone, and put together into the document.
+//! Results: stored per part, so that a part can be measured alone, and assembled into the document.
 //!
-//! Beside a document `docs/benchmarks.md` a part has its results in `docs/benchmarks/results/PART.json`,
-//! which are committed with it; the document is assembled from all of them, each group between its
-//! markers `<!-- GROUP:begin -->` and `<!-- GROUP:end -->`. So a part that is measured alone, in any
-//! copy of the repository, leaves all other rows as they are.
+//! For a document `docs/benchmarks.md` a part has its results in
+//! `docs/benchmarks/results/PART.json`, which is committed with it; the document is assembled from
+//! all of them, each group between its markers `<!-- GROUP:begin -->` and `<!-- GROUP:end -->`. So
+//! a part that is measured alone, in any copy of the repository, leaves all other rows as they are.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plot::Plot;
 
-/// What one part found.
+/// The results of one part.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Part {
     pub goals: Vec<Goal>,
@@ -50,7 +50,7 @@ impl Part {
         self.sections.push((title.to_owned(), text));
     }
 
-    /// Keeps it beside the document.
+    /// Stores it next to the document.
     pub fn save(&self, out: &Path, name: &str) -> anyhow::Result<()> {
         let file = results(out, name);
         if let Some(folder) = file.parent() {
@@ -67,7 +67,7 @@ fn results(out: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.json"))
 }
 
-/// Puts everything that was measured so far into the document.
+/// Writes all stored results into the document.
 pub fn assemble(groups: &BTreeMap<&str, Vec<&str>>, out: &Path) -> anyhow::Result<()> {
     let mut document = std::fs::read_to_string(out)?;
     let images = out.with_extension("");
@@ -134,7 +134,7 @@ pub fn table(head: &[&str], lines: &[Vec<String>]) -> String {
     text
 }
 
-/// The middle one, or what is between the two in the middle.
+/// The middle value, or the mean of the two in the middle.
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     let at = |index: usize| figures.get(index).copied().unwrap_or(f64::NAN);

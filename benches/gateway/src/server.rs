@@ -76,7 +76,7 @@ impl Server {
         std::iter::once(own).chain(children).collect()
     }
 
-    /// CPU time so far, user and kernel, of all threads.
+    /// CPU time used, user and kernel, of all threads.
     pub fn cpu(&self) -> Duration {
         let mut nanos = 0;
         for process in self.processes() {
@@ -108,7 +108,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Politely first, so that nginx ends its workers.
+        // SIGTERM first, so that nginx ends its workers.
         let id = self.child.id().to_string();
         let _asked = Command::new("kill").args(["-TERM", &id]).status();
         for _ in 0..50 {

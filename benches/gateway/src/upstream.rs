@@ -1,8 +1,8 @@
-//! The provider of the speed rows: the same answer for every request, as fast as can be, or after a
-//! while, or refused for a while.
+//! The provider of the speed rows: the same response for every request, at once or after a delay,
+//! or 429 for a while.
 //!
-//! It notes when each request came and what became of it: its log is the judge of the rows in which
-//! it matters what was sent.
+//! It logs the time and the result of each request. The log is the judge of the rows that depend on
+//! what was sent.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -12,102 +12,103 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A request for this path is refused once; for so long as it says, everything is.
-pub const REFUSED: &str = "/refused";
+/// The first request for this path gets a 429, and so do all requests until its Retry-After is
+/// over.
+pub const LIMITED: &str = "/limited";
 
-/// How it answers.
+/// How it responds.
 #[derive(Clone, Copy, Debug)]
-pub struct Manner {
-    /// Of the body.
+pub struct Behaviour {
+    /// The length of the body.
     pub bytes: usize,
-    /// What it says about keeping the answer.
+    /// The Cache-Control header of the response.
     pub cache_control: Option<&'static str>,
-    /// How long an answer takes.
+    /// The delay of a response.
     pub delay: Duration,
-    /// For how long [`REFUSED`] closes it, in whole seconds.
-    pub rest_seconds: u64,
+    /// The Retry-After of [`LIMITED`], in whole seconds.
+    pub retry_after_seconds: u64,
 }
 
-impl Manner {
-    /// 1 KiB that nobody may keep, at once.
-    pub const PLAIN: Manner = Manner {
+impl Behaviour {
+    /// 1 KiB, not cacheable, without delay.
+    pub const PLAIN: Behaviour = Behaviour {
         bytes: 1_024,
         cache_control: None,
         delay: Duration::ZERO,
-        rest_seconds: 0,
+        retry_after_seconds: 0,
     };
 }
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
-pub struct Came {
+pub struct Arrival {
     pub at: Instant,
-    pub refused: bool,
+    pub limited: bool,
 }
 
-/// What is known about its requests. Clones share it.
+/// The log of its requests. Clones share it.
 #[derive(Clone, Default)]
-pub struct Log(Rc<Seen>);
+pub struct Log(Rc<LogState>);
 
 #[derive(Default)]
-struct Seen {
-    /// `None`: nobody wants to know.
-    came: RefCell<Option<Vec<Came>>>,
+struct LogState {
+    /// `None`: not recorded.
+    arrivals: RefCell<Option<Vec<Arrival>>>,
     closed_until: Cell<Option<Instant>>,
 }
 
 impl Log {
-    /// Another run begins: from now on it is noted what comes, and it may be closed again.
+    /// Starts a run: records requests from now on, and allows another 429 phase.
     pub fn begin(&self) {
-        self.0.came.replace(Some(Vec::new()));
+        self.0.arrivals.replace(Some(Vec::new()));
         self.0.closed_until.set(None);
     }
 
-    /// All that came since the beginning, or since this was asked last.
-    pub fn take(&self) -> Vec<Came> {
-        let mut came = self.0.came.borrow_mut();
-        came.as_mut().map(std::mem::take).unwrap_or_default()
+    /// The requests since the start of the run or since the last call.
+    pub fn take(&self) -> Vec<Arrival> {
+        let mut arrivals = self.0.arrivals.borrow_mut();
+        arrivals.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Notes a request. Is it refused?
-    fn note(&self, head: &[u8], manner: Manner) -> bool {
-        let mut came = self.0.came.borrow_mut();
-        let Some(came) = &mut *came else {
+    /// Records a request and returns whether it gets a 429.
+    fn record(&self, head: &[u8], behaviour: Behaviour) -> bool {
+        let mut arrivals = self.0.arrivals.borrow_mut();
+        let Some(arrivals) = &mut *arrivals else {
             return false;
         };
         let at = Instant::now();
         if self.0.closed_until.get().is_none()
-            && manner.rest_seconds > 0
-            && memchr::memmem::find(head, REFUSED.as_bytes()).is_some()
+            && behaviour.retry_after_seconds > 0
+            && memchr::memmem::find(head, LIMITED.as_bytes()).is_some()
         {
-            let rest = Duration::from_secs(manner.rest_seconds);
-            self.0.closed_until.set(Some(at + rest));
+            let cool_down = Duration::from_secs(behaviour.retry_after_seconds);
+            self.0.closed_until.set(Some(at + cool_down));
         }
-        let refused = self.0.closed_until.get().is_some_and(|until| at < until);
-        came.push(Came { at, refused });
-        refused
+        let limited = self.0.closed_until.get().is_some_and(|until| at < until);
+        arrivals.push(Arrival { at, limited });
+        limited
     }
 }
 
 /// Starts it on this thread's runtime.
-pub async fn start(manner: Manner) -> anyhow::Result<(SocketAddr, Log)> {
+pub async fn start(behaviour: Behaviour) -> anyhow::Result<(SocketAddr, Log)> {
     let log = Log::default();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let served = log.clone();
     tokio::task::spawn_local(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::task::spawn_local(serve(stream, served.clone(), manner));
+            tokio::task::spawn_local(serve(stream, served.clone(), behaviour));
         }
     });
     Ok((address, log))
 }
 
-async fn serve(mut stream: TcpStream, log: Log, manner: Manner) {
-    let answer = answer(manner);
-    let refusal = format!(
+async fn serve(mut stream: TcpStream, log: Log, behaviour: Behaviour) {
+    let response = response(behaviour);
+    let limited_response = format!(
         "HTTP/1.1 429 Too Many Requests\r\nserver: upstream\r\nretry-after: {}\r\ncontent-length: 0\r\n\r\n",
-        manner.rest_seconds
+        behaviour.retry_after_seconds
     );
     if stream.set_nodelay(true).is_err() {
         return;
@@ -123,27 +124,32 @@ async fn serve(mut stream: TcpStream, log: Log, manner: Manner) {
         if !buffer[..filled].ends_with(b"\r\n\r\n") {
             continue;
         }
-        let refused = log.note(&buffer[..filled], manner);
+        let limited = log.record(&buffer[..filled], behaviour);
         filled = 0;
-        if !manner.delay.is_zero() && !refused {
-            tokio::time::sleep(manner.delay).await;
+        if !behaviour.delay.is_zero() && !limited {
+            tokio::time::sleep(behaviour.delay).await;
         }
-        let answer = if refused { &refusal } else { &answer };
-        if stream.write_all(answer.as_bytes()).await.is_err() {
+        let response = if limited {
+            &limited_response
+        } else {
+            &response
+        };
+        if stream.write_all(response.as_bytes()).await.is_err() {
             return;
         }
     }
 }
 
-/// A success. Its date is that of the start, which is recent enough for whoever computes an age.
-fn answer(manner: Manner) -> String {
+/// A success. Its Date is the start time, recent enough for any computed Age.
+fn response(behaviour: Behaviour) -> String {
     let date = httpdate::fmt_http_date(SystemTime::now());
-    let keep = manner.cache_control;
-    let keep = keep.map_or(String::new(), |how| format!("cache-control: {how}\r\n"));
+    let cache_control = behaviour.cache_control;
+    let cache_control =
+        cache_control.map_or(String::new(), |value| format!("cache-control: {value}\r\n"));
     format!(
         "HTTP/1.1 200 OK\r\nserver: upstream\r\ncontent-type: text/plain\r\ndate: {date}\r\n\
-         {keep}content-length: {}\r\n\r\n{}",
-        manner.bytes,
-        "x".repeat(manner.bytes)
+         {cache_control}content-length: {}\r\n\r\n{}",
+        behaviour.bytes,
+        "x".repeat(behaviour.bytes)
     )
 }

@@ -1,9 +1,9 @@
-//! A running daemon, asked over its admin address by a minimal HTTP/1 client.
+//! A minimal HTTP/1 client for the admin address of a running daemon.
 //!
-//! Promises: says where nobody answers and what to do about it; a refusal is told in the daemon's own
-//! words. Everything has its time and its size.
+//! Promises: reports an address without a daemon, with a remedy; prints a rejection in the daemon's
+//! own words. Every request has a timeout and every response a size limit.
 //!
-//! Never: sends a token to another address than the one that was named, or shows it.
+//! Never: sends a token to any other address than the configured one, or shows it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -22,10 +22,10 @@ use tollgate_server::admin::TokenFile;
 
 use crate::options::Options;
 
-/// Longer than the daemon takes for any answer.
+/// Longer than the daemon takes for any response.
 const TIMEOUT: Duration = Duration::from_secs(40);
 
-/// The largest answer: a thousand providers with a kilobyte each.
+/// The largest response: a thousand providers with a kilobyte each.
 const RESPONSE_MAX: usize = 16 << 20;
 
 /// A daemon's admin address.
@@ -35,21 +35,19 @@ pub(crate) struct AdminClient {
     token: Option<Secret>,
 }
 
-/// Nobody listens there.
+/// No daemon listens there.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no daemon responds on {0}; start one with `tollgate serve`, or give its address with --admin"
 )]
 pub(crate) struct NoDaemon(SocketAddr);
 
-/// Somebody else listens there.
+/// Another program listens there.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "{0} is not an admin address of tollgate; give the daemon's address with --admin"
-)]
+#[error("{0} is not an admin address of tollgate; give the daemon's address with --admin")]
 struct NotTollgate(SocketAddr);
 
-/// The daemon said no.
+/// The daemon rejected the request.
 #[derive(Debug)]
 pub(crate) struct Rejected {
     pub(crate) message: String,
@@ -58,20 +56,20 @@ pub(crate) struct Rejected {
 }
 
 impl AdminClient {
-    /// The daemon that flags, variables and tollgate.yaml name. A configuration with errors does not
-    /// keep anybody from speaking to the daemon that runs with an older one.
+    /// The daemon that flags, variables and tollgate.yaml name. It is found although the
+    /// configuration has errors: the daemon may run with an older version.
     pub(crate) fn find(options: &Options) -> anyhow::Result<AdminClient> {
-        let (sources, world) = (options.sources(), disk::environment());
-        let config = match Config::load(&sources, &world) {
+        let (sources, environment) = (options.sources(), disk::environment());
+        let config = match Config::load(&sources, &environment) {
             Ok(loaded) => loaded.config,
             Err(_) => {
                 check_admin_address(options)?;
-                Config::without_providers(&sources, &world)
+                Config::without_providers(&sources, &environment)
             }
         };
         let admin = config.admin;
         let address = reachable(admin.listen);
-        // The token of this machine's daemon is not for whatever address a flag names.
+        // The stored token belongs to this machine's daemon, not to any address that a flag names.
         let is_ours = options.admin.is_none() || address.ip().is_loopback();
         let token = match admin.token {
             Some(token) => Some(token),
@@ -81,7 +79,7 @@ impl AdminClient {
         Ok(AdminClient { address, token })
     }
 
-    /// One question, one answer. `Ok(Err)`: the daemon refused.
+    /// One request and its response. `Ok(Err)`: the daemon rejected it.
     pub(crate) fn request(
         &self,
         method: Method,
@@ -96,7 +94,10 @@ impl AdminClient {
             async { tokio::time::timeout(TIMEOUT, self.exchange(method, path, body)).await };
         match runtime.block_on(asked) {
             Ok(answer) => answer,
-            Err(_) => bail!("the daemon on {} does not respond within 40 s; is it overloaded?", self.address),
+            Err(_) => bail!(
+                "the daemon on {} does not respond within 40 s; is it overloaded?",
+                self.address
+            ),
         }
     }
 
@@ -125,7 +126,7 @@ impl AdminClient {
         let request = request.context("the token or the name cannot be sent over HTTP")?;
         let answer = sender.send_request(request).await;
         let answer = answer.map_err(|error| {
-            // What cannot be read as HTTP comes from another kind of program.
+            // A response that is not HTTP comes from another program.
             if error.is_parse() {
                 return anyhow::Error::new(NotTollgate(self.address));
             }
@@ -137,7 +138,10 @@ impl AdminClient {
             .await;
         carried.abort();
         let Ok(whole) = whole else {
-            bail!("the response of {} was cut off or is larger than 16 MiB", self.address);
+            bail!(
+                "the response of {} was cut off or is larger than 16 MiB",
+                self.address
+            );
         };
         let value: Value =
             serde_json::from_slice(&whole.to_bytes()).map_err(|_| NotTollgate(self.address))?;
@@ -145,19 +149,19 @@ impl AdminClient {
     }
 }
 
-/// An address that cannot be one is not replaced by the default silently.
+/// Rejects an invalid address instead of silently using the default.
 fn check_admin_address(options: &Options) -> anyhow::Result<()> {
     let by_variable = || std::env::var("TOLLGATE_ADMIN").ok();
     let address = options.admin.clone().or_else(by_variable);
     let address = address.filter(|address| !address.is_empty());
     if let Some(address) = address {
         let parsed = address.parse::<SocketAddr>();
-        parsed.context("the admin address has no port; write such as 127.0.0.1:4291")?;
+        parsed.context("the admin address is invalid; write IP:PORT, such as 127.0.0.1:4291")?;
     }
     Ok(())
 }
 
-/// A daemon that listens on all addresses is asked on this machine's own.
+/// A daemon that listens on all addresses is reached by loopback.
 pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     let mut address = address;
     if address.ip().is_unspecified() {
@@ -170,7 +174,7 @@ pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 fn into_result(status: StatusCode, value: Value) -> Result<Value, Rejected> {
-    // A reload of which parts were refused is told whole.
+    // The result of a reload with rejected parts is not an error: it is printed whole.
     if status.is_success() || value.get("error").is_none() {
         return Ok(value);
     }

@@ -1,10 +1,10 @@
-//! `tollgate cache stats | purge`: what is kept, and out with it.
+//! `tollgate cache stats | purge`: shows or purges the cached responses.
 //!
-//! Promises: asks the running daemon if one answers and no `--store` is given, and then also tells
-//! what its calls were spared; otherwise works on `cache.db` directly, and gateways on the same
-//! folder forget what was purged within a second.
+//! Promises: asks the running daemon if one responds and no `--store` is given, and then also shows
+//! the calls that the cache saved; otherwise works on `cache.db` directly, and gateways on the same
+//! folder drop purged responses within a second.
 //!
-//! Never: shows an answer, or whose it is.
+//! Never: shows a response, or whose it is.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use hyper::Method;
 use serde_json::Value;
-use tollgate::cache::{self as kept, CacheUsage};
+use tollgate::cache::{self as disk_cache, CacheUsage};
 use tollgate_config::amount::Size;
 use tollgate_config::config::Store;
 use tollgate_config::{Config, Loaded, disk};
@@ -49,10 +49,10 @@ enum CacheCommand {
     /// Purge all cached responses, or those of a provider or entity
     #[command(after_help = "Example:\n  tollgate cache purge tmdb --entity movie")]
     Purge {
-        /// The provider; without it, all of them
+        /// The provider; default: all providers
         #[arg(value_name = "PROVIDER")]
         name: Option<String>,
-        /// Only this entity of it
+        /// Only this entity of the provider
         #[arg(long, value_name = "E", requires = "name")]
         entity: Option<String>,
         #[command(flatten)]
@@ -70,7 +70,8 @@ impl Cache {
                     saved(&mut out, &told)?;
                 } else {
                     let folder = configured_dir(&options)?;
-                    let rows = kept::usage(&folder).context("the cached responses cannot be read")?;
+                    let rows = disk_cache::usage(&folder)
+                        .context("the cached responses cannot be read")?;
                     show(&mut out, &folder.display().to_string(), &rows)?;
                 }
             }
@@ -98,14 +99,14 @@ impl Cache {
     }
 }
 
-/// What the running daemon says; `None` = there is none, or it is not the one that is meant.
+/// The response of the running daemon; `None` = no daemon runs, or `--store` names another store.
 fn from_daemon(options: &Options, method: Method, path: &str) -> anyhow::Result<Option<Value>> {
     if options.store.is_some() {
         return Ok(None);
     }
     match AdminClient::find(options)?.request(method, path, None) {
         Ok(answer) => Ok(Some(answer?)),
-        // A named address that nobody answers on is a mistake; the default one need not exist.
+        // No daemon on a named address is a mistake; on the default address it is not.
         Err(error) if error.is::<NoDaemon>() && options.admin.is_none() => Ok(None),
         Err(error) => Err(error),
     }
@@ -123,7 +124,7 @@ fn rows(told: &Value) -> Vec<CacheUsage> {
     kept.iter().map(row).collect()
 }
 
-/// What calls were spared since the daemon started.
+/// The calls that were saved since the daemon started.
 fn saved(out: &mut impl Write, told: &Value) -> io::Result<()> {
     const COUNTS: [&str; 7] = [
         "hits",
@@ -180,17 +181,17 @@ fn show(out: &mut impl Write, place: &str, rows: &[CacheUsage]) -> io::Result<()
     line(out, "all", "", answers, bytes)
 }
 
-/// Without a daemon. Answers of a provider that is gone from the files can still be forgotten.
+/// Purges without a daemon. Responses of a provider that is no longer configured can be purged too.
 fn purge(options: &Options, provider: Option<&str>, entity: Option<&str>) -> anyhow::Result<u64> {
     let loaded = load(options)?;
     let folder = dir_of(&loaded)?;
     if let Some(name) = provider.filter(|name| loaded.provider(name).is_none()) {
-        let rows = kept::usage(&folder).context("the cached responses cannot be read")?;
+        let rows = disk_cache::usage(&folder).context("the cached responses cannot be read")?;
         if !rows.iter().any(|row| row.provider == name) {
             return Err(crate::provider::unknown_provider(name, &loaded));
         }
     }
-    kept::purge(&folder, provider, entity).context("the cached responses cannot be purged")
+    disk_cache::purge(&folder, provider, entity).context("the cached responses cannot be purged")
 }
 
 fn load(options: &Options) -> anyhow::Result<Loaded> {
@@ -200,7 +201,7 @@ fn load(options: &Options) -> anyhow::Result<Loaded> {
     })
 }
 
-/// Where the configuration keeps answers on disk.
+/// The folder in which the configuration caches responses.
 fn configured_dir(options: &Options) -> anyhow::Result<PathBuf> {
     dir_of(&load(options)?)
 }
@@ -208,13 +209,15 @@ fn configured_dir(options: &Options) -> anyhow::Result<PathBuf> {
 fn dir_of(loaded: &Loaded) -> anyhow::Result<PathBuf> {
     match cache_dir(&loaded.config) {
         Some(folder) => Ok(folder),
-        None => bail!("responses are cached in memory only, and no daemon responds; start one with `tollgate serve`"),
+        None => bail!(
+            "responses are cached in memory only, and no daemon responds; start one with `tollgate serve`"
+        ),
     }
 }
 
 /// The folder of `cache.db`; `None` = memory.
 pub(crate) fn cache_dir(config: &Config) -> Option<PathBuf> {
-    // Servers keep no answers in this version: what is named for them is kept beside the ledger.
+    // This version caches no responses in Redis or Postgres, but in the folder of the ledger.
     let store = match &config.cache_store {
         Some(own @ (Store::Sqlite(_) | Store::Memory)) => own,
         Some(Store::Postgres(_) | Store::Redis(_)) | None => &config.store,

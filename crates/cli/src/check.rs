@@ -1,8 +1,8 @@
-//! `tollgate check`: what is wrong with the configuration, and what it promises.
+//! `tollgate check`: the problems of the configuration, and what its limits guarantee.
 //!
-//! Promises: every problem at once with file, line, column and remedy, on standard error; exit code 1
-//! if there is an error, warnings do not fail. For what is right, standard output says what each limit
-//! keeps at the provider.
+//! Promises: every problem at once with file, line, column and remedy, on standard error; exit code
+//! 1 if there is an error, warnings do not fail. Standard output says what each limit of a valid
+//! file guarantees at the provider.
 //!
 //! Never: opens a store or makes a call, except with `--live`.
 
@@ -30,10 +30,11 @@ Examples:
   tollgate check                 # what `tollgate serve` would load here
   tollgate check --live          # also ports, store, clock, and one call to each provider";
 
-/// Check configuration: every problem with file, line, column and a remedy; what each limit promises
+/// Check the configuration and show what each limit guarantees
 ///
-/// Takes provider files, tollgate.yaml, or folders of them; without any, what the options and
-/// ./tollgate.yaml name. Errors end with exit code 1, warnings and notes do not.
+/// Prints every problem with file, line, column and a remedy. Without FILE|DIR, checks what
+/// `tollgate serve` would load with the same options. Exit code 1 if there is an error; warnings
+/// and notes do not change the exit code.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Check {
@@ -41,7 +42,7 @@ pub(crate) struct Check {
     #[arg(value_name = "FILE|DIR")]
     paths: Vec<String>,
 
-    /// Also try ports, store, clock and keys: one governed HEAD call to each provider
+    /// Also check ports, store, clock and keys; sends one HEAD call to each provider
     #[arg(long)]
     live: bool,
 
@@ -50,7 +51,7 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    /// Checks, and tells.
+    /// Checks the configuration and prints the report.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let mut told = CheckReport::default();
         for sources in self.sources() {
@@ -63,7 +64,7 @@ impl Check {
         told.print(&mut crate::out::out(), &mut crate::out::err())
     }
 
-    /// Each tollgate.yaml by itself, and all provider files together, so that clashes are found.
+    /// Each tollgate.yaml by itself, and all provider files together, so that conflicts are found.
     fn sources(&self) -> Vec<Sources> {
         if self.paths.is_empty() {
             return vec![self.options.sources()];
@@ -110,7 +111,7 @@ fn is_provider_file(name: &str) -> bool {
     yaml && !name.starts_with('.') && name != "tollgate.yaml"
 }
 
-/// By its name, or by fields that only one of the two kinds has.
+/// Whether a file is a tollgate.yaml: by its name, or by fields that only one of the two kinds has.
 fn is_config(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     if name == "tollgate.yaml" || name == "tollgate.yml" {
@@ -130,7 +131,7 @@ fn is_config(path: &str) -> bool {
     ours > theirs
 }
 
-/// What is to be told of all loads.
+/// The report on all loads.
 #[derive(Default)]
 struct CheckReport {
     problems: Problems,

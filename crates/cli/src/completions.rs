@@ -1,6 +1,6 @@
-//! `tollgate completions`: what a shell needs to complete our commands.
+//! `tollgate completions`: shell completions of all commands.
 //!
-//! Promises: made from the commands themselves, so it cannot lag behind them.
+//! Promises: generated from the commands themselves, so they are always complete.
 //!
 //! Never: installs anything.
 
@@ -19,14 +19,14 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Completions {
-    /// Which shell
+    /// The shell
     shell: Shell,
 }
 
 impl Completions {
     /// Prints them.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        // Into memory first: the generator panics where its output is cut off.
+        // Into memory first: the generator panics if its output is closed.
         let mut script = Vec::new();
         clap_complete::generate(
             self.shell,

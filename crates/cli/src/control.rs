@@ -1,6 +1,7 @@
-//! Commands that change a running daemon: `set`, `reload`, `pause`, `cache-only`, `resume`, `reset`.
+//! Commands that change a running daemon: `set`, `reload`, `pause`, `cache-only`, `resume`,
+//! `reset`.
 //!
-//! Promises: what was done is said; what was refused is said with its reason, and exits with 1.
+//! Promises: prints each change; prints each rejected part with its reason, and exits with 1.
 //!
 //! Never: changes a file.
 
@@ -23,8 +24,8 @@ Examples:
 
 /// Change settings of the running daemon, until it stops
 ///
-/// All of them apply, or none. They take precedence over flags, environment and files. `KEY=`
-/// resets one.
+/// Either all settings apply or none. They take precedence over flags, environment and files.
+/// `KEY=` removes such a change.
 #[derive(Debug, Args)]
 #[command(after_help = SET_EXAMPLES, after_long_help = SET_EXAMPLES)]
 pub(crate) struct SetCommand {
@@ -40,7 +41,7 @@ pub(crate) struct SetCommand {
     options: Options,
 }
 
-/// The parser repeats what it refuses, so it is refused without its value.
+/// The error must not contain the value: it may be a key.
 fn key_value(text: &str) -> Result<(String, Option<String>), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => {
@@ -70,9 +71,10 @@ Examples:
   tollgate reload
   tollgate check providers/ && tollgate reload";
 
-/// Reload the files of the running daemon
+/// Make the running daemon read its files again
 ///
-/// An invalid file is rejected and its old version stays; the command says so and exits with 1.
+/// An invalid file is rejected and its old version stays; the command prints the reason and exits
+/// with 1.
 #[derive(Debug, Args)]
 #[command(after_help = RELOAD_EXAMPLES, after_long_help = RELOAD_EXAMPLES)]
 pub(crate) struct Reload {
@@ -95,7 +97,7 @@ Examples:
   tollgate resume tmdb
   tollgate reset tmdb --entity fixtures";
 
-/// A provider, and of it perhaps one part
+/// A provider, or one entity of it
 #[derive(Debug, Args)]
 #[command(after_help = CONTROL_EXAMPLES, after_long_help = CONTROL_EXAMPLES)]
 pub(crate) struct ControlCommand {
@@ -111,7 +113,7 @@ pub(crate) struct ControlCommand {
     options: Options,
 }
 
-/// The same, for a while
+/// The same, for a limited time
 #[derive(Debug, Args)]
 #[command(after_help = CONTROL_EXAMPLES, after_long_help = CONTROL_EXAMPLES)]
 pub(crate) struct TimedControlCommand {
@@ -131,7 +133,7 @@ fn duration(text: &str) -> Result<String, String> {
 }
 
 impl ControlCommand {
-    /// Gives the order of this word.
+    /// Sends this command.
     pub(crate) fn run(self, word: &str) -> anyhow::Result<ExitCode> {
         self.send(word, None)
     }
@@ -168,15 +170,16 @@ impl TimedControlCommand {
     }
 }
 
-/// A provider's name as a part of a path.
+/// A provider's name as a path segment.
 pub(crate) fn segment(name: &str) -> anyhow::Result<String> {
     if name.is_empty() {
-        bail!("the provider has no name");
+        bail!("the name of the provider is empty");
     }
     Ok(percent_encode(name))
 }
 
-/// Everything but letters, digits, `-` and `_` as `%XX`; dots too, because `..` is a way up.
+/// Everything but letters, digits, `-` and `_` as `%XX`; dots too, because `..` leads to the
+/// parent.
 pub(crate) fn percent_encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     text.bytes()
@@ -187,7 +190,7 @@ pub(crate) fn percent_encode(text: &str) -> String {
         .collect()
 }
 
-/// What came of a change.
+/// Prints the result of a change.
 fn report_changes(told: &Value) -> anyhow::Result<ExitCode> {
     let mut out = crate::out::out();
     let list = |name: &str| told[name].as_array().cloned().unwrap_or_default();
@@ -223,9 +226,9 @@ fn change_text(change: &Value) -> String {
         text("renamed"),
         text("provider"),
     ) {
-        (Some(name), ..) => format!("{name}: new"),
-        (_, Some(name), ..) => format!("{name}: gone"),
-        (_, _, Some(name), _) => format!("{name}: now {}", text("to").unwrap_or_default()),
+        (Some(name), ..) => format!("{name}: added"),
+        (_, Some(name), ..) => format!("{name}: removed"),
+        (_, _, Some(name), _) => format!("{name}: renamed to {}", text("to").unwrap_or_default()),
         (_, _, _, Some(name)) if fields.is_empty() => format!("{name}: changed"),
         (_, _, _, Some(name)) => format!("{name}: {fields}"),
         (None, None, None, None) => format!("tollgate.yaml: {fields}"),

@@ -1,12 +1,12 @@
 //! `tollgate demo`: twin strict providers, the same greedy clients, one side direct, one through
 //! Tollgate, with an outage on the way.
 //!
-//! Promises: what providers say comes from the providers' own logs; what callers met comes from the
-//! callers. Exit 0 only if the provider behind Tollgate counted no violation and nothing else in the
-//! verdict is bad. On a terminal the table
-//! is drawn in place and keys make trouble; elsewhere there is one line a second, then the table.
+//! Promises: violations come from the providers' own logs; lost and completed calls come from the
+//! clients. Exit 0 only if the provider behind Tollgate counted no violation and nothing else in
+//! the verdict is bad. On a terminal the table is drawn in place and keys inject faults; elsewhere
+//! there is one line a second, then the table.
 //!
-//! Never: leaves this machine. Everything is on loopback.
+//! Never: calls another machine. Everything is on loopback.
 
 mod twins;
 mod clients;
@@ -29,18 +29,19 @@ use score::Side;
 use screen::Screen;
 use twins::Twins;
 
-/// What both providers enforce, and what Tollgate is told of it.
+/// The limit that both providers enforce and that Tollgate is configured with.
 const LIMIT: u64 = 20;
 
-/// Redrawn so often: often enough for a bar to glide, seldom enough to cost nothing.
+/// The time between two frames: bars move smoothly, and drawing costs next to nothing.
 const FRAME: Duration = Duration::from_millis(250);
 const FRAMES_PER_SECOND: u64 = 4;
 
-/// How long it runs if nobody says so and nobody can press a key; the outage is planned by this too.
+/// How long it runs without `--seconds` and without a terminal; also the base of the planned
+/// outage.
 const SECONDS: u64 = 20;
 
-/// The shortest run: in a shorter one the outage and its aftermath leave no second in which the use
-/// of the quota could be measured.
+/// The shortest run: in a shorter one the outage and its aftermath leave no second in which quota
+/// use can be measured.
 const SECONDS_MIN: u64 = 10;
 
 /// The longest run: the providers' logs hold every call of it.
@@ -72,7 +73,7 @@ impl Demo {
             .build()
             .context("the runtime could not start")?;
         let ended = runtime.block_on(self.show());
-        // The reader of keys waits in a system call; nobody waits for it.
+        // The thread that reads keys blocks in a system call; do not wait for it.
         runtime.shutdown_background();
         ended
     }
@@ -107,11 +108,11 @@ impl Demo {
 /// How long it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RunLength {
-    /// It ends after so many seconds, or earlier by key.
+    /// It ends after this many seconds, or earlier by key.
     most: u64,
-    /// What people were told of that; `None` = it ends when they want.
+    /// The length that is shown; `None` = it runs until a key is pressed.
     shown: Option<u64>,
-    /// The planned outage lies in the middle of so many.
+    /// The planned outage is in the middle of this many seconds.
     planned: u64,
 }
 
@@ -126,7 +127,7 @@ impl RunLength {
     }
 }
 
-/// The table, drawn in place, with keys; and for how long it ran.
+/// Draws the table in place and handles keys; returns both sides and how long it ran.
 async fn draw(twins: &mut Twins, length: RunLength) -> anyhow::Result<([Side; 2], u64)> {
     let mut screen = Screen::new(!is_plain(), twins.gateway_address());
     let mut keys = Keys::listen();
@@ -164,7 +165,7 @@ async fn print_lines(twins: &Twins, length: RunLength) -> anyhow::Result<([Side;
     print_summary(twins, &mut screen, length.most, length)
 }
 
-/// The last table and what follows from it.
+/// Prints the last table and the verdict.
 fn print_summary(
     twins: &Twins,
     screen: &mut Screen,

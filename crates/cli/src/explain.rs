@@ -1,7 +1,7 @@
 //! `tollgate explain`: what Tollgate reads from a response.
 //!
-//! Promises: the same reading that the gateway acts on, shown as JSON. With `--jsonl` a bad line
-//! is reported with its number and what to write instead, and the lines around it still come out.
+//! Promises: prints as JSON the same reading that the gateway acts on. With `--jsonl` a bad line is
+//! reported with its number and a remedy, and the other lines are still explained.
 //!
 //! Never: makes a call, or waits for anything but its input.
 
@@ -30,19 +30,19 @@ const LINE_MAX: usize = 8 * BODY_MAX;
 const EXAMPLES: &str = "\
 Examples:
   tollgate explain --provider github --status 403 \\
-      --header 'Retry-After: 60' --header 'X-RateLimit-Remaining: 4988' --body answer.json
+      --header 'Retry-After: 60' --header 'X-RateLimit-Remaining: 4988' --body response.json
   tollgate explain --status 429 --header 'RateLimit: \"burst\";r=0;t=30'
   tollgate explain --jsonl < responses.jsonl";
 
 /// Show what Tollgate reads from a response: limited or not, what remains, how long to wait
 ///
 /// Prints JSON. `wait_seconds` is null if the response gives no instruction (Tollgate then backs
-/// off by itself) and 0 for "at once". `scope` is the part that must wait, as the provider names it.
+/// off by itself) and 0 for "at once". `scope` is the part that must wait, as the provider names
+/// it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Explain {
-    /// Whose dialect to read: a built-in provider, one of your own, or `generic` for the standard rules
-    /// alone
+    /// The provider whose dialect to use: built-in or your own; `generic` = only the standard rules
     #[arg(long, value_name = "NAME", default_value = "generic", value_parser = known_provider)]
     provider: String,
 
@@ -51,7 +51,7 @@ pub(crate) struct Explain {
           value_parser = clap::value_parser!(u16).range(100..=999))]
     status: Option<u16>,
 
-    /// A header line, as `Name: value`; repeat it for more
+    /// A header line, as `Name: value`; repeatable
     #[arg(long = "header", short = 'H', value_name = "LINE", value_parser = header_line)]
     headers: Vec<(String, String)>,
 
@@ -59,12 +59,12 @@ pub(crate) struct Explain {
     #[arg(long, value_name = "FILE")]
     body: Option<PathBuf>,
 
-    /// When the response came: RFC 3339 or seconds since 1970; default: now
+    /// When the response arrived: RFC 3339 or seconds since 1970; default: now
     #[arg(long, value_name = "TIME", value_parser = record::instant)]
     now: Option<Wall>,
 
-    /// Read many: one JSON object per line on standard input, with `id`, `provider`, `now`,
-    /// `status`, `headers` and `body`; a provider without a dialect is read as `generic`
+    /// Read many responses: one JSON object per line on standard input, with `id`, `provider`,
+    /// `now`, `status`, `headers` and `body`; for a provider without a dialect, `generic` is used
     #[arg(long, conflicts_with_all = ["provider", "status", "headers", "body", "now"])]
     jsonl: bool,
 }
@@ -101,7 +101,7 @@ impl Explain {
     }
 }
 
-/// Answers every line of `input`; exit code 1 if one of them could not be read.
+/// Explains every line of `input`; exit code 1 if one of them could not be read.
 fn explain_lines(
     dialects: &Dialects,
     mut input: impl BufRead,
@@ -140,7 +140,7 @@ enum NextLine {
     End,
 }
 
-/// Reads the next line into `line`; what is too long is skipped to its end.
+/// Reads the next line into `line`; a line that is too long is skipped to its end.
 fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<NextLine> {
     line.clear();
     let bound = u64::try_from(LINE_MAX).unwrap_or(u64::MAX);
@@ -154,7 +154,7 @@ fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<NextLin
     Ok(NextLine::TooLong)
 }
 
-/// A body as far as it would be read.
+/// The part of a body that the gateway would read.
 fn body_file(path: &Path) -> anyhow::Result<Vec<u8>> {
     // One byte more than is read, so that the reader can see that it is too large.
     let bound = u64::try_from(BODY_MAX).unwrap_or(u64::MAX) + 1;
@@ -189,7 +189,7 @@ fn wall_clock() -> Wall {
     Wall(u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX))
 }
 
-/// A mistyped provider would be read by the wrong rules without a word, so it is refused here.
+/// Rejects an unknown provider: a mistyped name would silently select the wrong rules.
 fn known_provider(name: &str) -> Result<String, String> {
     let dialects = Dialects::built_in();
     if let Some(dialect) = dialects.get(name) {
@@ -200,7 +200,7 @@ fn known_provider(name: &str) -> Result<String, String> {
         let dialect = dialects.get(&provider.dialect);
         dialect.map_or_else(generic, |dialect| dialect.name().to_owned())
     };
-    // A provider of one's own goes before the preset of its name.
+    // The user's own provider takes precedence over the preset of the same name.
     let loaded = Config::load(&Sources::default(), &disk::environment()).ok();
     let own = loaded
         .as_ref()

@@ -1,7 +1,8 @@
-//! `tollgate init`: a first tollgate.yaml, with the keys that are found in the environment or asked for.
+//! `tollgate init`: a first tollgate.yaml, with the keys that are found in the environment or asked
+//! for.
 //!
-//! Promises: never overwrites a file unless told to; never writes a key into it, only the name of the
-//! variable or the file that holds it. Prints each base URL to use instead of the provider's.
+//! Promises: overwrites a file only with `--force`; never writes a key into it, only the name of
+//! the variable or the file that holds it. Prints each base URL to use instead of the provider's.
 //!
 //! Never: makes a call.
 
@@ -18,19 +19,19 @@ use tollgate_config::problem::nearest;
 use tollgate_config::provider::AuthStyle;
 use tollgate_config::{Config, Environment, Sources, disk};
 
-/// Where it is written: here, where `serve` finds it.
+/// The file to write, in the folder where `serve` finds it.
 const FILE: &str = "tollgate.yaml";
 
 const EXAMPLES: &str = "\
 Examples:
   tollgate init tmdb omdb
-  tollgate init                  # those whose keys are in the environment";
+  tollgate init                  # the providers whose keys are in the environment";
 
-/// Write ./tollgate.yaml: providers, keys found in the environment or asked for, each base URL
+/// Write ./tollgate.yaml, find or ask for keys, and print each base URL
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Init {
-    /// Built-in providers; none = those whose keys are in the environment
+    /// Built-in providers; default: those whose keys are in the environment
     #[arg(value_name = "PRESET", value_parser = known_preset)]
     presets: Vec<String>,
 
@@ -40,16 +41,16 @@ pub(crate) struct Init {
 }
 
 impl Init {
-    /// Writes the file and tells what to do next.
+    /// Writes the file and prints the next steps.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let world = disk::environment();
-        let chosen = self.chosen(&world);
+        let environment = disk::environment();
+        let chosen = self.chosen(&environment);
         if !self.force && std::path::Path::new(FILE).exists() {
-            return Err(already_exists()); // before anything is asked
+            return Err(already_exists()); // before the user is asked for a key
         }
         let chosen = chosen
             .into_iter()
-            .map(|preset| Ok((preset, self.key(preset, &world)?)))
+            .map(|preset| Ok((preset, self.key(preset, &environment)?)))
             .collect::<anyhow::Result<Vec<_>>>()?;
         let text = file_text(&chosen);
         write(&text, self.force)?;
@@ -65,17 +66,17 @@ impl Init {
             )?;
             writeln!(
                 out,
-                "Known domains are governed all the same; name providers to list them: tollgate init tmdb"
+                "Tollgate applies the limits of known domains anyway. To list a provider, name it: tollgate init tmdb"
             )?;
         }
         writeln!(out, "\nnext: tollgate check, then tollgate serve")?;
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Where its key is: found, or asked for.
-    fn key(&self, preset: &Preset, world: &Environment<'_>) -> anyhow::Result<KeySource> {
+    /// Where its key is: found in a variable, or prompted for.
+    fn key(&self, preset: &Preset, environment: &Environment<'_>) -> anyhow::Result<KeySource> {
         let usual = preset.usual_variables().into_iter().next();
-        if let Some(name) = variable(preset, world) {
+        if let Some(name) = variable(preset, environment) {
             return Ok(KeySource::Variable(name));
         }
         let Some(usual) = usual.filter(|_| wants_key(preset)) else {
@@ -89,14 +90,14 @@ impl Init {
             ..Sources::default()
         };
         let loaded =
-            Config::load(&bare, world).map_err(|problems| anyhow::anyhow!("{problems}"))?;
+            Config::load(&bare, environment).map_err(|problems| anyhow::anyhow!("{problems}"))?;
         let folder = std::path::absolute(&loaded.config.state_dir)?;
         let path = prompt::save_key(&folder, preset.name, &key, self.force)?;
         Ok(KeySource::File(path.display().to_string()))
     }
 
-    /// Those that are named, or those whose keys are there.
-    fn chosen(&self, world: &Environment<'_>) -> Vec<&'static Preset> {
+    /// The named presets, or those whose keys are in the environment.
+    fn chosen(&self, environment: &Environment<'_>) -> Vec<&'static Preset> {
         if !self.presets.is_empty() {
             let mut chosen: Vec<&'static Preset> = Vec::new();
             for preset in self.presets.iter().filter_map(|name| preset::find(name)) {
@@ -106,7 +107,8 @@ impl Init {
             }
             return chosen;
         }
-        let with_key = |preset: &&Preset| !preset.is_variant() && variable(preset, world).is_some();
+        let with_key =
+            |preset: &&Preset| !preset.is_variant() && variable(preset, environment).is_some();
         preset::all().iter().filter(with_key).collect()
     }
 }
@@ -117,15 +119,15 @@ enum KeySource {
     Variable(String),
     /// In this file.
     File(String),
-    /// Nowhere yet; this variable would be the usual place.
+    /// Nowhere yet; this is the usual variable.
     Missing(String),
-    /// There is none.
+    /// The provider needs no key.
     NotNeeded,
 }
 
 /// The variable that holds its key.
-fn variable(preset: &Preset, world: &Environment<'_>) -> Option<String> {
-    let is_set = |name: &String| (world.env)(name).is_some_and(|value| !value.is_empty());
+fn variable(preset: &Preset, environment: &Environment<'_>) -> Option<String> {
+    let is_set = |name: &String| (environment.env)(name).is_some_and(|value| !value.is_empty());
     preset.usual_variables().into_iter().find(is_set)
 }
 
@@ -142,7 +144,7 @@ listen: 127.0.0.1:4290
     .to_owned();
     if chosen.is_empty() {
         text.push_str(
-            "# Domains that Tollgate knows are governed with no file at all.\npresets: auto\n",
+            "# Tollgate applies the limits of known domains without a provider file.\npresets: auto\n",
         );
         return text;
     }
@@ -154,7 +156,7 @@ listen: 127.0.0.1:4290
         ));
         if let Some(host) = wildcard_host(preset) {
             text.push_str(&format!(
-                "    # upstream: https://YOURS.{host}   # write your own; the key goes there alone\n"
+                "    # upstream: https://YOURS.{host}   # write your own host; the key is sent only there\n"
             ));
         }
         let tiers: Vec<&str> = preset.tiers().collect();
@@ -171,7 +173,7 @@ listen: 127.0.0.1:4290
     text
 }
 
-/// The host below which each user has one of their own, if that is all it has.
+/// The parent host of a provider that gives each user a host of their own.
 fn wildcard_host(preset: &Preset) -> Option<String> {
     let provider = preset.provider(None, &Environment::empty()).provider?;
     provider
@@ -228,7 +230,7 @@ fn summary(preset: &Preset, key: &KeySource) -> String {
         ),
         Some(host) => format!(
             "\n{name}: http://{listen}/https://YOURS.{host} instead of https://YOURS.{host}\n  \
-             with your own address as its `upstream` also http://{listen}/{name}\n",
+             after you set `upstream` to your own address: also http://{listen}/{name}\n",
             name = preset.name
         ),
     };
@@ -236,7 +238,7 @@ fn summary(preset: &Preset, key: &KeySource) -> String {
         KeySource::Variable(name) => text.push_str(&format!("  key: found in ${name}\n")),
         KeySource::File(path) => text.push_str(&format!("  key: stored in {path}\n")),
         KeySource::Missing(name) => text.push_str(&format!(
-            "  key: none found; calls must bring their own, or export {name} and remove the #\n"
+            "  key: none found; export {name} and remove the # before api_key, or send a key with each call\n"
         )),
         KeySource::NotNeeded => {}
     }

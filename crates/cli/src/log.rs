@@ -1,10 +1,10 @@
-//! The log of the gateway: `log:` of tollgate.yaml, and `TOLLGATE_LOG` for how much is said.
+//! The log of the gateway: `log:` of tollgate.yaml, and `TOLLGATE_LOG` for its level.
 //!
-//! Promises: a line is one line, whatever a provider or a caller put into it. Lines of the rate
-//! limiter have all the keys of their standard in its order, `none` where nothing is known (A16). A
-//! file never grows past what `max_size` and `keep` allow.
+//! Promises: an event is one line, whatever a provider or a caller put into it. Lines of the rate
+//! limiter have all standard keys in order, `none` where a value is unknown (A16). Log files never
+//! exceed `max_size` and `keep`.
 //!
-//! Never: knows a key; facts have none. Never stops a call because a line cannot be written.
+//! Never: contains a key; events have none. Never stops a call because a line cannot be written.
 
 mod file;
 mod line;
@@ -24,7 +24,7 @@ use tracing_subscriber::registry::LookupSpan;
 use file::LogFile;
 use line::LogLine;
 
-/// Begins the log of this process.
+/// Starts the log of this process.
 pub(crate) fn init(log: &Log) -> anyhow::Result<()> {
     match &log.file {
         None => start(log.format, io::stderr),
@@ -44,7 +44,7 @@ where
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter())
         .with_writer(writer);
-    // A second log of one process would be a mistake of ours, and no reason not to serve.
+    // A second log in one process is a bug, but no reason not to serve.
     let _begun = match format {
         LogFormat::Logfmt => builder
             .event_format(LogFormatter { is_json: false })
@@ -56,13 +56,13 @@ where
     };
 }
 
-/// `TOLLGATE_LOG`, such as `debug`; by default what an operator wants to know.
+/// `TOLLGATE_LOG`, such as `debug`; the default is `info`.
 fn filter() -> EnvFilter {
     let wanted = std::env::var("TOLLGATE_LOG").unwrap_or_else(|_| "info".to_owned());
     EnvFilter::new(wanted)
 }
 
-/// Lines that machines read.
+/// Formats lines as logfmt or JSON.
 #[derive(Debug)]
 struct LogFormatter {
     is_json: bool,

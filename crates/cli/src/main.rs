@@ -1,9 +1,9 @@
-//! The `tollgate` program: one file per command, and here the list of them.
+//! The `tollgate` program: the list of commands, with one file per command.
 //!
-//! Promises: exit code 0 is success, 1 failure, 2 wrong usage. An error is told once, on standard
-//! error, with its causes and the next step.
+//! Promises: exit code 0 is success, 1 failure, 2 wrong usage. An error is printed once, on
+//! standard error, with its causes and the next step.
 //!
-//! Never: decides anything about limits; that is the core's business.
+//! Never: decides anything about limits; `core` does.
 
 use clap::{Parser, Subcommand};
 use std::io::{self, Write};
@@ -52,9 +52,9 @@ enum Command {
     /// Send no calls to a provider until it is resumed
     #[command(visible_alias = "offline")]
     Pause(control::ControlCommand),
-    /// Serve a provider from the cache only
+    /// Use only the cache for calls to a provider
     CacheOnly(control::TimedControlCommand),
-    /// Let calls to a provider flow again; one that was failing is probed first
+    /// Send calls to a provider again; a provider that was failing is probed first
     Resume(control::ControlCommand),
     /// Clear a provider's failures, cool-downs and degrade modes
     Reset(control::ControlCommand),
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            // If standard error is gone too, the exit code is all that is left to tell.
+            // If standard error is closed too, only the exit code reports the failure.
             let _told = writeln!(io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,8 +1,8 @@
-//! Options of every command that reads the configuration: where it comes from.
+//! Options of every command that reads the configuration: the sources of the configuration.
 //!
 //! Promises: the same names and the same meaning for every command.
 //!
-//! Never: reads a file; it only says which.
+//! Never: reads a file; it only names them.
 
 use clap::Args;
 use tollgate_config::{Flag, ProviderSetting, Sources};
@@ -15,7 +15,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<String>,
 
-    /// A provider file; repeat it for more
+    /// A provider file; repeatable
     #[arg(long, value_name = "FILE")]
     pub(crate) provider: Vec<String>,
 
@@ -47,20 +47,20 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Option<String>,
 
-    /// One setting of one provider; repeat it for more
+    /// One setting of one provider; repeatable
     #[arg(long, value_name = "PROVIDER.KEY=VALUE", value_parser = setting)]
     pub(crate) set: Vec<ProviderSetting>,
 }
 
 #[expect(
     clippy::unnecessary_wraps,
-    reason = "the parser of command lines wants a result; it repeats what it refuses, so nothing is"
+    reason = "clap wants a result; its error would repeat the text, which may be a key"
 )]
 fn setting(text: &str) -> Result<ProviderSetting, std::convert::Infallible> {
     Ok(ProviderSetting::parse(text))
 }
 
-/// A token that does not show itself in debug output.
+/// A token that debug output does not show.
 #[derive(Clone)]
 pub(crate) struct Token(String);
 
@@ -77,7 +77,7 @@ impl std::fmt::Debug for Token {
 }
 
 impl Options {
-    /// As the loader wants them.
+    /// The sources for the loader.
     pub(crate) fn sources(&self) -> Sources {
         let token = self.token.as_ref().map(|token| token.0.clone());
         let flags = [

@@ -1,13 +1,13 @@
-//! Standard output and standard error of commands, for readers who may leave early.
+//! Standard output and standard error of commands, for pipes that may close early.
 //!
-//! Promises: where the reader is gone (`tollgate status | head -1`), what is left to say is dropped and
-//! the command comes to its end as if it had been read: its exit code is the one that it decides.
+//! Promises: if the reader closes the pipe (`tollgate status | head -1`), further output is dropped
+//! and the command finishes normally, with its own exit code.
 //!
 //! Never: hides any other failure, such as a full disk behind `>`, or a broken connection.
 
 use std::io::{self, Write};
 
-/// A writer whose reader may leave.
+/// A writer that ignores a closed pipe.
 #[derive(Debug)]
 pub(crate) struct PipeSafeWriter<W> {
     to: W,
@@ -32,7 +32,7 @@ impl<W: Write> PipeSafeWriter<W> {
         }
     }
 
-    /// Nobody reads any more: whoever would go on for long need not.
+    /// Whether the reader has closed the pipe: a long loop may stop.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
     }

@@ -1,6 +1,6 @@
-//! `tollgate provider list | show`: what is built in, and what the configuration makes of it.
+//! `tollgate provider list | show`: built-in and configured providers.
 //!
-//! Promises: shows what is obeyed, with who set it. Keys are counted, never shown (H3).
+//! Promises: shows the current settings and where each was set. Keys are counted, never shown (H3).
 //!
 //! Never: makes a call.
 
@@ -19,7 +19,7 @@ Examples:
   tollgate provider show tmdb
   tollgate provider show mine --provider mine.yaml --all";
 
-/// List providers, or show one: limits, plans, advice, settings and who set them
+/// List providers, or show one: limits, plans, advice, settings and where each was set
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Provider {
@@ -29,7 +29,7 @@ pub(crate) struct Provider {
 
 #[derive(Debug, Subcommand)]
 enum ProviderCommand {
-    /// Every configured provider, then every built-in one
+    /// List every configured provider, then every built-in provider
     #[command(
         after_help = "Example:\n  tollgate provider list --provider-dir /etc/tollgate/providers"
     )]
@@ -37,12 +37,12 @@ enum ProviderCommand {
         #[command(flatten)]
         options: Options,
     },
-    /// One provider: its settings in effect, and who set them
+    /// Show the current settings of one provider, and where each was set
     #[command(after_help = "Example:\n  tollgate provider show tvdb")]
     Show {
-        /// Its name
+        /// The provider's name
         name: String,
-        /// Also settings that have their default
+        /// Also show settings that have their default value
         #[arg(long)]
         all: bool,
         #[command(flatten)]
@@ -107,7 +107,7 @@ fn describe_loaded(one: &LoadedProvider) -> String {
     head + &preset::describe(&one.provider)
 }
 
-/// The settings that somebody set, or all, each with who set it.
+/// The settings that are not defaults, or all, each with its origin.
 fn settings(one: &LoadedProvider, all: bool) -> String {
     let name = &one.provider.name;
     let mut text = format!(
@@ -125,7 +125,7 @@ fn settings(one: &LoadedProvider, all: bool) -> String {
     text
 }
 
-/// Nobody has this name; the nearest one that somebody has.
+/// The error for an unknown provider, with the nearest name.
 pub(crate) fn unknown_provider(name: &str, loaded: &Loaded) -> anyhow::Error {
     let hint = loaded
         .nearest(name)

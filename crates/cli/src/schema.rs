@@ -1,8 +1,8 @@
-//! `tollgate schema`: a JSON schema, so that editors complete and check configuration while it is typed.
+//! `tollgate schema`: a JSON schema, so that editors complete and check configuration.
 //!
-//! Promises: made from the same table of fields as the checks, so unknown fields are refused by both.
+//! Promises: generated from the same table of fields as the checks, so both reject unknown fields.
 //!
-//! Never: says more than `tollgate check`: what the schema accepts may still have problems.
+//! Never: replaces `tollgate check`: a file that the schema accepts may still have problems.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -66,7 +66,7 @@ fn schema(kind: Kind) -> Value {
     whole
 }
 
-/// A preset may say more: plans, advice, sources.
+/// A preset has more fields: plans, advice, sources.
 fn preset() -> Value {
     let mut whole = block(PROVIDER);
     let mut tier = block(PROVIDER);
@@ -93,7 +93,7 @@ fn block(fields: &[Field]) -> Value {
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
 
-/// A value may always be `${NAME}`, or nothing, which takes away what a preset says.
+/// A value may always be `${NAME}`, or null, which removes a preset's value.
 fn shape(shape: &Shape) -> Value {
     let text = |pattern: &str| {
         let variable = r"\$\{[A-Za-z0-9_]+(:-[^}]*)?\}";
@@ -139,7 +139,7 @@ fn shape(shape: &Shape) -> Value {
     }
 }
 
-/// Words that editors may take for a switch or a number are allowed as such.
+/// Words that editors may read as a boolean or a number are allowed as such.
 fn words_of(words: &[&str]) -> Value {
     let mut values: Vec<Value> = words.iter().map(|word| json!(word)).collect();
     for word in words {

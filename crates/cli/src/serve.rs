@@ -1,11 +1,11 @@
-//! `tollgate serve` (also `start`): the gateway in front of the providers that are named, and the
-//! admin address beside it.
+//! `tollgate serve` (also `start`): the gateway in front of the configured providers, and the admin
+//! address.
 //!
-//! Promises: every problem of every file is told before anything listens; what it listens on is
-//! printed. SIGHUP, a changed file and the API reload; SIGTERM and SIGINT end it in good order, and
-//! a second one at once.
+//! Promises: every problem of every file is printed before the gateway listens; every listen
+//! address is printed. SIGHUP, a changed file and the API trigger a reload; SIGTERM and SIGINT shut
+//! the gateway down gracefully; a second signal ends it at once.
 //!
-//! Never: keeps a key anywhere but in memory.
+//! Never: stores a key anywhere but in memory.
 
 mod hardening;
 mod systemd;
@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use tollgate::ProviderRegistry;
 use tollgate::cache::{Cache, Sizes};
 use tollgate::event::LogEvent;
-use tollgate::providers::{Options as ShopOptions, Unknown};
+use tollgate::providers::{Options as RegistryOptions, Unknown};
 use tollgate_config::amount;
 use tollgate_config::config::{Store, UnknownDomain};
 use tollgate_config::{Config, Flag, Level, Loaded, Origin, Problems, Sources, disk};
@@ -38,19 +38,19 @@ use systemd::Sockets;
 
 const EXAMPLES: &str = "\
 Examples:
-  tollgate serve                                   # what ./tollgate.yaml names
+  tollgate serve                                   # with the providers of ./tollgate.yaml
   tollgate serve --provider tmdb.yaml --provider-dir providers/
-  tollgate serve --offline                         # nothing is sent until `tollgate resume NAME`
+  tollgate serve --offline                         # sends no calls until `tollgate resume NAME`
   curl http://127.0.0.1:4290/tmdb/3/movie/550";
 
-/// How long a file that is being read may keep the process at its end: a disk answers sooner, or not
-/// at all.
+/// How long a pending file read may delay the end of the process: a disk responds sooner, or not at
+/// all.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Run the gateway: applications call it in place of the provider
+/// Run the gateway that applications call instead of the provider
 ///
-/// They never see an avoidable 429: calls wait for a permit, cool-downs are honoured, and outages are
-/// waited out.
+/// Calls wait until the limits of the provider allow them. Tollgate honours cool-downs and holds
+/// calls during outages, so that applications see no avoidable 429.
 #[derive(Debug, Args)]
 #[command(visible_alias = "start", after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Serve {
@@ -70,7 +70,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR")]
     resp: Option<String>,
 
-    /// An address for the gRPC of Envoy's rate limits; not supported yet
+    /// An address for Envoy's rate limit service (gRPC); not supported yet
     #[arg(long, value_name = "ADDR")]
     grpc: Option<String>,
 
@@ -89,8 +89,7 @@ impl Serve {
             }
         }
         hardening::disable_core_dumps()?;
-        let mut sockets =
-            Sockets::take().context("a socket of the service manager is no TCP socket")?;
+        let mut sockets = Sockets::take().context("a socket from systemd is not a TCP socket")?;
         let mut sources = self.sources(&sockets)?;
         let mut loaded = load(&sources)?;
         let own = sockets.provider_addresses(|name| loaded.config.provider(name).is_some())?;
@@ -104,15 +103,15 @@ impl Serve {
         let ledger = open_ledger(&loaded.config.store)?;
         let serving = serve(loaded, sources, self.offline, sockets, ledger.clone());
         let ended = runtime.block_on(serving);
-        // Everybody who has a permit gives it back; whoever still reads a file does not keep the process.
+        // Permits in use are returned; a pending file read does not block the process.
         runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
-        // The last handle: waits until everything that was told is written.
+        // The drop of the last handle waits until every settle is written.
         drop(ledger);
         ended
     }
 
-    /// Where a socket is open already is where we listen, whatever flags say: what holds for an
-    /// address, such as a token, must hold for the true one.
+    /// Inherited sockets take precedence over flags: checks of an address, such as whether it needs
+    /// a token, must use the real address.
     fn sources(&self, sockets: &Sockets) -> io::Result<Sources> {
         let mut sources = self.options.sources();
         let mut lay = |name, path, value: Option<String>| {
@@ -145,7 +144,7 @@ fn load(sources: &Sources) -> anyhow::Result<Loaded> {
     })
 }
 
-/// A length of time, or a number of minutes. Laid over a file a bare number would be seconds.
+/// Parses a duration; a bare number means minutes here, although it means seconds elsewhere.
 fn minutes(text: &str) -> Result<String, String> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let text = if is_number {
@@ -159,8 +158,7 @@ fn minutes(text: &str) -> Result<String, String> {
     }
 }
 
-/// One thread per core. On a single core there is nobody to share work with, and a runtime that
-/// does not try spends a tenth less per call.
+/// One thread per core. On a single core, the single-threaded runtime costs a tenth less per call.
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut builder = if cores == 1 {
@@ -178,10 +176,10 @@ async fn serve(
     mut sockets: Sockets,
     ledger: Ledger,
 ) -> anyhow::Result<ExitCode> {
-    let mut orders = watch::DaemonEvents::listen(loaded.config.log.file.clone())?;
+    let mut events = watch::DaemonEvents::listen(loaded.config.log.file.clone())?;
     let config = loaded.config.clone();
     let wants_admin = wants_admin(&loaded);
-    let options = ShopOptions {
+    let options = RegistryOptions {
         unknown: match config.unknown_domain {
             UnknownDomain::Allow => Unknown::Allow,
             UnknownDomain::Refuse => Unknown::Refuse,
@@ -190,66 +188,67 @@ async fn serve(
         node_lease: config.node_lease,
         offline,
         cache: cache(&config),
-        ..ShopOptions::default()
+        ..RegistryOptions::default()
     };
     let providers = config.all_providers().map(|provider| (**provider).clone());
-    let shop = ProviderRegistry::build(providers.collect(), ledger, options)?;
-    let kept = shop.cache().clone();
-    shop.set_callers(&config.callers);
-    let daemon = Daemon::new(shop.clone(), sources, loaded, disk::environment);
-    let mut gateway = Gateway::new(shop, GatewayOptions::default());
+    let registry = ProviderRegistry::build(providers.collect(), ledger, options)?;
+    let response_cache = registry.cache().clone();
+    registry.set_callers(&config.callers);
+    let daemon = Daemon::new(registry.clone(), sources, loaded, disk::environment);
+    let mut gateway = Gateway::new(registry, GatewayOptions::default());
     let socket = sockets.gateway.take();
     let mut listening = vec![listen(&mut gateway, socket, config.listen, ListenerKind::All).await?];
     for provider in config.all_providers() {
         if let Some(address) = provider.listen {
-            let door = ListenerKind::Provider(provider.name.clone());
+            let kind = ListenerKind::Provider(provider.name.clone());
             let socket = sockets.by_provider.remove(&provider.name);
-            listening.push(listen(&mut gateway, socket, address, door).await?);
+            listening.push(listen(&mut gateway, socket, address, kind).await?);
         }
     }
     daemon.set_listeners(gateway.listeners());
     let admin = admin(&daemon, &config, sockets.admin, wants_admin).await?;
-    orders.watch(&daemon).await;
+    events.watch(&daemon).await;
     announce(&mut crate::out::out(), &config, &listening, admin.as_ref())?;
     systemd::ready();
     if let Some(every) = systemd::watchdog() {
         tokio::spawn(systemd::send_watchdog(every));
     }
-    orders.run(&daemon).await;
+    events.run(&daemon).await;
     systemd::notify("STOPPING=1");
     let drained = async {
-        // Both at once; the admin address answers until the gateway is done.
+        // The admin address responds until the gateway is drained.
         gateway.drain().await;
         if let Some(admin) = admin {
             admin.drain().await;
         }
-        kept.close().await;
+        response_cache.close().await;
     };
     tokio::select! {
         () = drained => Ok(ExitCode::SUCCESS),
-        () = orders.wait_for_stop() => bail!("stopped at once by a second signal; calls in flight were dropped"),
+        () = events.wait_for_stop() => bail!("stopped at once by a second signal; calls in flight were dropped"),
     }
 }
 
-/// A socket that is open already, or one of its own.
+/// Listens on an inherited socket, or on a new one.
 async fn listen(
     gateway: &mut Gateway,
     socket: Option<std::net::TcpListener>,
     address: SocketAddr,
-    door: ListenerKind,
+    kind: ListenerKind,
 ) -> anyhow::Result<ListenAddress> {
     if let Some(socket) = socket {
-        return Ok(gateway.listen_on(TcpListener::from_std(socket)?, door)?);
+        return Ok(gateway.listen_on(TcpListener::from_std(socket)?, kind)?);
     }
-    let remedy = match &door {
+    let remedy = match &kind {
         ListenerKind::All => "choose another with --listen".to_owned(),
         ListenerKind::Provider(name) => format!("choose another `listen` for the provider {name}"),
     };
-    let opened = gateway.listen(address, door).await;
+    let opened = gateway.listen(address, kind).await;
     opened.with_context(|| format!("could not listen on {address}; is it in use? {remedy}"))
 }
 
-/// Somebody named the admin address. If nobody did and it is taken, another daemon has it.
+/// Whether the admin address is configured. If the default address is in use, the daemon starts
+/// without an admin address.
 fn wants_admin(loaded: &Loaded) -> bool {
     let named = loaded
         .values
@@ -290,11 +289,11 @@ async fn admin(
         Some(token) => Some(token.clone()),
         None if is_local => None,
         None => {
-            let kept = TokenFile::ensure(Path::new(&config.state_dir))?;
-            let path = kept.path.display();
+            let stored = TokenFile::ensure(Path::new(&config.state_dir))?;
+            let path = stored.path.display();
             let mut out = crate::out::out();
-            if kept.is_new {
-                let token = kept.token.expose();
+            if stored.is_new {
+                let token = stored.token.expose();
                 writeln!(
                     out,
                     "the admin token, shown only once and stored in {path}: {token}"
@@ -302,7 +301,7 @@ async fn admin(
             } else {
                 writeln!(out, "the admin token is in {path}")?;
             }
-            Some(kept.token)
+            Some(stored.token)
         }
     };
     let options = AdminOptions {
@@ -312,7 +311,7 @@ async fn admin(
     Ok(Some(Admin::serve(daemon, listener, options)?))
 }
 
-/// Where answers are kept: beside the ledger, unless the configuration says otherwise.
+/// The response cache: in the folder of the ledger, unless the configuration names another store.
 fn cache(config: &Config) -> Cache {
     let sizes = Sizes {
         memory: config.cache_size.memory.0,
@@ -328,19 +327,22 @@ fn cache(config: &Config) -> Cache {
     Cache::open_within(&folder, sizes)
 }
 
-/// The ledger that a store names. Where it cannot be opened, each provider obeys its `on_store_loss`
-/// until it can.
+/// Opens the ledger of a store. While the store cannot be opened, `on_store_loss` of each provider
+/// applies.
 pub(crate) fn open_ledger(store: &Store) -> anyhow::Result<Ledger> {
     let (ledger, why) = try_open_ledger(store)?;
     if let Some(why) = why {
         let mut out = crate::out::err();
         writeln!(out, "error: {why}")?;
-        writeln!(out, "  calls follow on_store_loss until the store is fixed")?;
+        writeln!(
+            out,
+            "  until it is fixed, on_store_loss of each provider applies"
+        )?;
     }
     Ok(ledger)
 }
 
-/// The same, with the reason if it is lost from the start.
+/// Like [`open_ledger`], but returns the reason if the store cannot be opened.
 pub(crate) fn try_open_ledger(store: &Store) -> anyhow::Result<(Ledger, Option<String>)> {
     match store {
         Store::Memory => Ok((Ledger::memory(Clock::System), None)),
@@ -350,7 +352,7 @@ pub(crate) fn try_open_ledger(store: &Store) -> anyhow::Result<(Ledger, Option<S
             Ok((ledger, why.map(|why| why.with_source())))
         }
         Store::Postgres(_) | Store::Redis(_) => {
-            bail!("this store is not built yet; use --store sqlite:DIR or --store memory:")
+            bail!("this store is not supported yet; use --store sqlite:DIR or --store memory:")
         }
     }
 }
@@ -366,21 +368,17 @@ fn print_problems(problems: &Problems) -> io::Result<()> {
     Ok(())
 }
 
-/// What to put in place of the provider's address.
+/// Prints the base URLs that applications use instead of the providers' addresses.
 fn announce(
     out: &mut impl Write,
     config: &Config,
     listening: &[ListenAddress],
     admin: Option<&Admin>,
 ) -> io::Result<()> {
-    for ListenAddress {
-        address,
-        kind: door,
-    } in listening
-    {
-        // Nobody can call 0.0.0.0: what is printed is to be copied.
+    for ListenAddress { address, kind } in listening {
+        // Users copy the printed address, and 0.0.0.0 cannot be called.
         let (open, address) = (address, crate::admin_client::reachable(*address));
-        match door {
+        match kind {
             ListenerKind::All if open.ip().is_unspecified() => {
                 writeln!(
                     out,
@@ -390,7 +388,7 @@ fn announce(
             ListenerKind::All => writeln!(out, "tollgate listens on http://{address}")?,
             ListenerKind::Provider(_) => {}
         }
-        match door {
+        match kind {
             ListenerKind::All => {
                 for provider in &config.providers {
                     let name = &provider.name;
@@ -417,7 +415,7 @@ fn announce(
 mod tests {
     use super::*;
 
-    /// What is printed is copied into programs, and nobody can call 0.0.0.0.
+    /// Users copy the printed address into programs, and 0.0.0.0 cannot be called.
     #[test]
     fn an_unspecified_address_is_announced_as_loopback() {
         let sources = Sources {
@@ -429,9 +427,9 @@ mod tests {
             (ListenerKind::All, 4_290),
             (ListenerKind::Provider("x".to_owned()), 4_300),
         ]
-        .map(|(door, port)| ListenAddress {
+        .map(|(kind, port)| ListenAddress {
             address: SocketAddr::from(([0, 0, 0, 0], port)),
-            kind: door,
+            kind,
         });
         let mut out = Vec::new();
         announce(

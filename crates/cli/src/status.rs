@@ -1,10 +1,11 @@
-//! `tollgate status`: what the providers look like now.
+//! `tollgate status`: the current state of the providers.
 //!
-//! Promises: the running daemon's view if one answers and no `--store` is given; otherwise what the
-//! ledger itself knows, which is the same for every process that shares it, and that no daemon
-//! answers. A store that is lost is said first; one that cannot be read here is an error.
+//! Promises: shows the state in the running daemon if one responds and no `--store` is given;
+//! otherwise notes that no daemon responds and shows the state in the ledger, which is the same for
+//! every process that shares it. A lost store is reported first; a store that this command cannot
+//! read is an error.
 //!
-//! Never: shows a key; makes a ledger where there is none.
+//! Never: shows a key; creates a ledger where there is none.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -16,7 +17,7 @@ use clap::Args;
 use hyper::Method;
 use serde_json::{Value, json};
 use tollgate::ProviderRegistry;
-use tollgate::providers::Options as ShopOptions;
+use tollgate::providers::Options as RegistryOptions;
 use tollgate_config::config::Store;
 use tollgate_config::{Config, disk};
 use tollgate_core::time::Span;
@@ -37,15 +38,15 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct StatusCommand {
-    /// One provider; without it, all that have a file or were called
+    /// The provider; default: all that have a file or were called
     #[arg(value_name = "PROVIDER")]
     name: Option<String>,
 
-    /// Also one entity of it
+    /// Also show this entity of the provider
     #[arg(long, value_name = "E", requires = "name")]
     entity: Option<String>,
 
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 
@@ -83,7 +84,7 @@ impl StatusCommand {
         };
         match remote.request(Method::GET, &path, None) {
             Ok(answer) => Ok(answer?),
-            // A named address that nobody answers on is a mistake; the default one need not exist.
+            // No daemon on a named address is a mistake; on the default address it is not.
             Err(error) if error.is::<NoDaemon>() && self.options.admin.is_none() => {
                 writeln!(crate::out::err(), "note: {error}")?;
                 self.from_ledger()
@@ -92,7 +93,7 @@ impl StatusCommand {
         }
     }
 
-    /// What the ledger knows, without a daemon.
+    /// The state in the ledger, without a daemon.
     fn from_ledger(&self) -> anyhow::Result<Value> {
         let sources = self.options.sources();
         let loaded = match Config::load(&sources, &disk::environment()) {
@@ -109,9 +110,9 @@ impl StatusCommand {
                 .config
                 .all_providers()
                 .map(|provider| (**provider).clone());
-            let shop =
-                ProviderRegistry::build(providers.collect(), ledger, ShopOptions::default())?;
-            let daemon = Daemon::new(shop, sources, loaded, disk::environment);
+            let registry =
+                ProviderRegistry::build(providers.collect(), ledger, RegistryOptions::default())?;
+            let daemon = Daemon::new(registry, sources, loaded, disk::environment);
             Ok(match &self.name {
                 Some(name) => json!(daemon.describe(name, self.entity.as_deref()).await?),
                 None => json!({ "providers": daemon.list().await, "problems": daemon.problems() }),
@@ -121,8 +122,8 @@ impl StatusCommand {
 }
 
 impl StatusCommand {
-    /// The ledger that is there already. One that nobody named and nobody has begun is empty; one
-    /// that was named and is not there is a mistake.
+    /// The existing ledger. A missing default ledger counts as empty; a missing ledger that
+    /// `--store` names is an error.
     fn existing_ledger(&self, store: &Store) -> anyhow::Result<Ledger> {
         if let Store::Sqlite(folder) = store
             && !has_ledger(Path::new(folder))
@@ -144,7 +145,7 @@ impl StatusCommand {
     }
 }
 
-/// Anything of a ledger: where only a part is left, opening it says what is wrong.
+/// Whether any file of a ledger exists: if a part is missing, opening it reports the problem.
 fn has_ledger(folder: &Path) -> bool {
     let parts = ["ledger.db", "ledger.lock"];
     parts.iter().any(|name| folder.join(name).exists())
@@ -155,7 +156,7 @@ fn print_all(out: &mut impl Write, status: &Value) -> io::Result<()> {
     for one in list("providers") {
         let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
         let waiting = &one["waiting"];
-        // Without a store its state is a memory: what holds is `on_store_loss`.
+        // Without a store its state is out of date: `on_store_loss` applies.
         let state = match text("store").as_str() {
             "lost" => "store lost".to_owned(),
             _up => text("state"),
@@ -221,7 +222,7 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
     Ok(())
 }
 
-/// Who holds it back, and until when.
+/// Who stopped its calls, and until when.
 fn hold_text(name: &str, health: &Value) -> String {
     let by = if health["ordered"] == true {
         ", set by an operator"

@@ -1,23 +1,24 @@
-//! The terminal that commands read from: silent while a key is typed or pressed.
+//! Turns off the echo of the terminal while a secret is typed or a key is pressed.
 //!
-//! Promises: it is as it was once [`NoEcho`] is dropped, also after a failure. Where standard input is
-//! no terminal there is nothing to change, and `None`.
+//! Promises: the terminal is restored when [`NoEcho`] is dropped, also after a failure. If standard
+//! input is not a terminal, the result is `None`.
 //!
 //! Never: reads.
 
 use std::io::{self, IsTerminal};
 
-/// A terminal that does not echo. Ctrl-C still ends the program, and then the shell puts it right.
+/// A terminal without echo. Ctrl-C still ends the program, and then the shell restores the
+/// terminal.
 pub(crate) struct NoEcho(rustix::termios::Termios);
 
 impl NoEcho {
-    /// Gives each key at once: for single keys.
+    /// Reads each key at once: for single keys.
     pub(crate) fn for_keys() -> Option<NoEcho> {
         use rustix::termios::LocalModes;
         NoEcho::without(LocalModes::ICANON | LocalModes::ECHO)
     }
 
-    /// Gives whole lines: for secrets.
+    /// Reads whole lines: for secrets.
     pub(crate) fn for_lines() -> Option<NoEcho> {
         NoEcho::without(rustix::termios::LocalModes::ECHO)
     }
@@ -39,7 +40,7 @@ impl NoEcho {
 impl Drop for NoEcho {
     fn drop(&mut self) {
         use rustix::termios::{OptionalActions, tcsetattr};
-        // Best effort: there is nobody left to tell.
+        // Best effort: there is nothing to report an error to.
         tcsetattr(io::stdin(), OptionalActions::Now, &self.0).ok();
     }
 }

@@ -1,8 +1,8 @@
-//! From written to obeyed: a file, the preset under it, and every problem at once.
+//! Checks a provider file with its preset, and reports every problem at once.
 //!
-//! Promises: what is written in the file wins over the tier, the tier over the preset. A file that
-//! names no preset but whose domain is known gets that preset's way of attaching the key and its
-//! dialect, never its limits. Either a provider comes out or at least one error does.
+//! Promises: the file takes precedence over the tier, the tier over the preset. A file that names
+//! no preset but a known domain gets that preset's auth method and dialect, never its limits. The
+//! result is either a provider or at least one error.
 //!
 //! Never: stops at the first problem. Never shows a value in a problem.
 
@@ -43,10 +43,10 @@ use crate::settings::{Degrade, Health, Timeout};
 /// Names that the gateway and the API use themselves.
 const RESERVED: [&str; 5] = ["health", "ready", "metrics", "v1", "api"];
 
-/// How long a call that was given up may still arrive, at least.
+/// How long an abandoned call may still arrive, at least.
 const LATE_ARRIVAL: Span = Span::from_secs(5);
 
-/// Connections to one upstream, if nothing else is said: what browsers and proxies allow at most.
+/// The default for connections to one upstream: the most that browsers and proxies allow.
 const CONNECTIONS: u64 = 32;
 
 /// A provider file that was read but not yet checked.
@@ -58,7 +58,7 @@ pub struct ProviderFile {
     overlays: Vec<Overlay>,
 }
 
-/// What came of a check.
+/// The result of a check.
 #[derive(Clone, Debug)]
 pub struct Checked {
     /// The provider, if there was no error.
@@ -70,7 +70,7 @@ pub struct Checked {
     pub(crate) places: Places,
 }
 
-/// Where things stand that are checked together with others'.
+/// The places of fields that are compared with those of other providers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     pub(crate) name: Option<Place>,
@@ -80,7 +80,7 @@ pub(crate) struct Places {
 }
 
 impl Checked {
-    /// A file that could not even be read.
+    /// The result for a file that could not be read.
     #[must_use]
     pub fn rejected(problems: Problems) -> Checked {
         Checked {
@@ -102,7 +102,7 @@ impl ProviderFile {
         Ok(ProviderFile::inline(&stem.to_ascii_lowercase(), tree))
     }
 
-    /// A provider that stands inside another file.
+    /// A provider inside another file.
     pub(crate) fn inline(stem: &str, tree: Node) -> ProviderFile {
         ProviderFile {
             stem: stem.to_owned(),
@@ -112,15 +112,15 @@ impl ProviderFile {
         }
     }
 
-    /// Sets one field over what is written, as `--set` does: `key` is `health.sleep_max` or
-    /// `SLEEP_MAX`, `origin` names who said so.
+    /// Overrides one field, as `--set` does: `key` is `health.sleep_max` or `SLEEP_MAX`, `origin`
+    /// names who set it.
     pub fn set(&mut self, key: &str, value: &str, origin: &str) -> Result<(), Problems> {
         let overlay = overlay::resolve(key, value, &Place::whole(origin))?;
         self.overlays.push(overlay);
         Ok(())
     }
 
-    /// Lets environment variables of this prefix be laid over what is written.
+    /// Lets environment variables of this prefix override the file.
     #[must_use]
     pub fn with_environment(mut self, prefix: &str) -> ProviderFile {
         self.env_prefix = Some(prefix.to_owned());
@@ -131,7 +131,7 @@ impl ProviderFile {
         &self.tree
     }
 
-    /// The name that the file gives itself, as far as it can be told before the check.
+    /// The provider's name, as far as it is known before the check.
     pub(crate) fn name(&self) -> &str {
         let written = self.tree.get("name").and_then(Node::text);
         written.map_or(self.stem.as_str(), str::trim)
@@ -139,24 +139,24 @@ impl ProviderFile {
 
     /// Checks everything.
     #[must_use]
-    pub fn check(&self, world: &Environment<'_>) -> Checked {
+    pub fn check(&self, environment: &Environment<'_>) -> Checked {
         let mut problems = Problems::default();
         let mut own = self.tree.clone();
-        expand::expand_variables(&mut own, PROVIDER, world, &mut problems);
+        expand::expand_variables(&mut own, PROVIDER, environment, &mut problems);
         let root = At {
             node: &own,
             path: String::new(),
         };
         Fields::open(&root, FIELDS, &mut problems);
         let (mut tree, preset) = layers::with_preset(&root, &mut problems);
-        self.apply_overlays(&mut tree, world, &mut problems);
+        self.apply_overlays(&mut tree, environment, &mut problems);
         let fields = Fields {
             at: At {
                 node: &tree,
                 path: String::new(),
             },
         };
-        let provider = provider(&fields, &self.stem, preset, world, &mut problems);
+        let provider = provider(&fields, &self.stem, preset, environment, &mut problems);
         problems.sort();
         Checked {
             provider: (!problems.has_errors()).then_some(provider),
@@ -166,16 +166,22 @@ impl ProviderFile {
         }
     }
 
-    /// The environment for all, then for this provider, then what was set.
-    fn apply_overlays(&self, tree: &mut Node, world: &Environment<'_>, problems: &mut Problems) {
+    /// Applies the environment for all, then for this provider, then other overrides.
+    fn apply_overlays(
+        &self,
+        tree: &mut Node,
+        environment: &Environment<'_>,
+        problems: &mut Problems,
+    ) {
         if let Some(prefix) = &self.env_prefix {
             let mode = tree.get("health").and_then(|health| health.get("mode"));
             let mode = mode.and_then(Node::text).unwrap_or("adaptive").to_owned();
-            for overlay in overlay::from_environment(prefix, None, &mode, world) {
-                // A provider without a token bucket is not meant by a rate for all.
+            for overlay in overlay::from_environment(prefix, None, &mode, environment) {
+                // A rate for all providers does not apply to one without a token bucket.
                 let _changed = overlay.apply(tree);
             }
-            for overlay in overlay::from_environment(prefix, Some(self.name()), &mode, world) {
+            for overlay in overlay::from_environment(prefix, Some(self.name()), &mode, environment)
+            {
                 if !overlay.apply(tree) {
                     overlay::warn_unused(&overlay, problems);
                 }
@@ -216,13 +222,13 @@ fn provider(
     fields: &Fields<'_>,
     stem: &str,
     preset: Option<&'static Preset>,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) -> Provider {
     let name = endpoint::name(fields, stem, problems);
     let domains = endpoint::domains(fields, problems);
-    let keys = secrets::keys(fields, world, problems);
-    let auth = auth::auth(fields, world, problems);
+    let keys = secrets::keys(fields, environment, problems);
+    let auth = auth::auth(fields, environment, problems);
     warn_if_unattached(fields, &auth, problems);
     let limits = limits::limits(fields, problems);
     let degrade = degrade(fields, &limits, problems);
@@ -233,7 +239,7 @@ fn provider(
     warn_without_domain(fields, preset, &domains, problems);
     warn_if_unlimited(fields, preset, (&limits, learn), problems);
     Provider {
-        // Without a name there is an error, so nobody sees this provider.
+        // Without a name there is an error, so this provider is never returned.
         name: name.unwrap_or_default(),
         preset: preset.map(|preset| preset.name),
         dialect: dialect(fields, problems),
@@ -244,7 +250,7 @@ fn provider(
         enabled: fields.read("enabled", problems).unwrap_or(true),
         learn,
         keys,
-        headers: secrets::headers(fields, world, problems),
+        headers: secrets::headers(fields, environment, problems),
         auth,
         limits,
         costs: cost::costs(fields, problems),
@@ -277,7 +283,7 @@ fn late_arrival(fields: &Fields<'_>, problems: &mut Problems) -> Span {
     said.unwrap_or(LATE_ARRIVAL)
 }
 
-/// How the provider speaks of limits: a dialect that `core` knows.
+/// How the provider reports limits: a dialect that `core` knows.
 fn dialect(fields: &Fields<'_>, problems: &mut Problems) -> String {
     static KNOWN: LazyLock<Dialects> = LazyLock::new(Dialects::built_in);
     let Some(at) = fields.get("dialect") else {
@@ -295,7 +301,7 @@ fn dialect(fields: &Fields<'_>, problems: &mut Problems) -> String {
     name.to_owned()
 }
 
-/// H1: a key that goes nowhere is told.
+/// H1: warns of a key that is not attached to calls.
 fn warn_if_unattached(fields: &Fields<'_>, auth: &Auth, problems: &mut Problems) {
     if let Some(at) = fields.get("api_key").or_else(|| fields.get("api_keys"))
         && matches!(auth.style, AuthStyle::None)
@@ -323,7 +329,7 @@ fn degrade(
     Some(settings)
 }
 
-/// How a failed call is tried again. What a `Retry-After` of 0 means is said once, under `health`.
+/// How a failed call is retried. The meaning of a `Retry-After` of 0 is set once, under `health`.
 fn retry(fields: &Fields<'_>, floor: Span, problems: &mut Problems) -> RetrySettings {
     let mut settings: RetrySettings = or_default(fields, "retry", problems);
     settings.retry_after_floor = floor;
@@ -333,7 +339,7 @@ fn retry(fields: &Fields<'_>, floor: Span, problems: &mut Problems) -> RetrySett
     settings
 }
 
-/// How long a scope rests after a refusal.
+/// How long a scope cools down after a 429.
 fn cooldown(fields: &Fields<'_>, floor: Span, problems: &mut Problems) -> CooldownSettings {
     let mut settings: CooldownSettings = or_default(fields, "cooldown", problems);
     settings.retry_after_floor = floor;
@@ -352,7 +358,8 @@ fn alerts(fields: &Fields<'_>, problems: &mut Problems) -> AlertSettings {
     settings
 }
 
-/// Where a preset was not found, what it would have said is not missing.
+/// Whether the file names a preset. If that preset is unknown, its fields are not reported as
+/// missing.
 fn names_preset(fields: &Fields<'_>) -> bool {
     let named = fields.get("preset").and_then(|at| at.node.text());
     named.is_some_and(|name| name != "none")
@@ -377,8 +384,8 @@ fn warn_without_domain(
     }
 }
 
-/// A limit that could not be read is an error already; one by what answers tell is none yet. A preset
-/// by itself is no mistake of anybody's: who uses it is told.
+/// A limit that could not be read is already an error; a limit reported in responses does not count
+/// yet. A preset by itself is not warned of: a provider that uses it is.
 fn warn_if_unlimited(
     fields: &Fields<'_>,
     preset: Option<&'static Preset>,
@@ -398,7 +405,7 @@ fn warn_if_unlimited(
     }
     let (what, remedy) = match (learn, preset) {
         (true, Some(preset)) => (
-            "there is no limit: the provider reports it in responses, which is not used yet, so calls slow down only after a 429",
+            "there is no limit: the provider reports its limits only in responses, and Tollgate does not learn them from there yet, so calls slow down only after a 429",
             format!(
                 "add the `limits:` of your plan; `tollgate provider show {}` shows how",
                 preset.name

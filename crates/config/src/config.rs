@@ -50,7 +50,7 @@ pub struct Config {
     pub guard_store: Store,
     /// Processes or hosts that share a limit without a common store.
     pub nodes: u32,
-    /// How long a node's registration holds.
+    /// How long a node's registration is valid.
     pub node_lease: Span,
     /// The providers of the files, in their order.
     pub providers: Vec<Arc<Provider>>,
@@ -84,15 +84,15 @@ pub struct Config {
 
 impl Config {
     /// Reads and checks everything. Warnings and notes come with what is loaded; errors come alone.
-    pub fn load(sources: &Sources, world: &Environment<'_>) -> Result<Loaded, Problems> {
-        crate::load::load(sources, world)
+    pub fn load(sources: &Sources, environment: &Environment<'_>) -> Result<Loaded, Problems> {
+        crate::load::load(sources, environment)
     }
 
-    /// The valid settings of tollgate.yaml, variables and flags, with no provider. A client finds the
-    /// daemon by it although one of the daemon's files is broken.
+    /// The valid settings of tollgate.yaml, variables and flags, with no provider. Clients find the
+    /// daemon by them although one of its files is broken.
     #[must_use]
-    pub fn without_providers(sources: &Sources, world: &Environment<'_>) -> Config {
-        crate::load::without_providers(sources, world)
+    pub fn without_providers(sources: &Sources, environment: &Environment<'_>) -> Config {
+        crate::load::without_providers(sources, environment)
     }
 
     /// The provider of a name, the files' before the built-in ones.
@@ -263,7 +263,7 @@ impl Network {
 block! {
     /// Scheduled fetches of sources.
     Scheduler {
-        /// how often it checks for sources that are due
+        /// how often the scheduler checks for due sources
         cycle: Span = Span::from_secs(1),
         /// sources that are fetched concurrently
         workers: u32 = 4,

@@ -13,7 +13,7 @@ use crate::shape::{Field, Shape};
 pub(crate) fn expand_variables(
     tree: &mut Node,
     table: &'static [Field],
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) {
     let Value::Map(entries) = &mut tree.value else {
@@ -21,7 +21,13 @@ pub(crate) fn expand_variables(
     };
     for entry in entries {
         if let Some(field) = table.iter().find(|field| field.name == entry.name) {
-            expand_as(&mut entry.node, &field.shape, field.name, world, problems);
+            expand_as(
+                &mut entry.node,
+                &field.shape,
+                field.name,
+                environment,
+                problems,
+            );
         }
     }
 }
@@ -30,7 +36,7 @@ fn expand_as(
     node: &mut Node,
     shape: &Shape,
     path: &str,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) {
     let may_be_key = match shape {
@@ -38,32 +44,34 @@ fn expand_as(
         shape => matches!(shape, Shape::Secret),
     };
     match &mut node.value {
-        Value::Text(text) if !may_be_key && text.contains("${") => match expand(text, world) {
-            Ok(whole) => *text = whole,
-            Err(name) => {
-                problems.push(Problem {
-                    level: Level::Error,
-                    place: node.place.clone(),
-                    path: path.to_owned(),
-                    what: format!("the environment variable `{name}` is not set"),
-                    remedy: "export it, or write `${NAME:-otherwise}`".to_owned(),
-                });
-                // One problem is enough: a later check must not also report a wrong type.
-                node.value = Value::Null;
+        Value::Text(text) if !may_be_key && text.contains("${") => {
+            match expand(text, environment) {
+                Ok(whole) => *text = whole,
+                Err(name) => {
+                    problems.push(Problem {
+                        level: Level::Error,
+                        place: node.place.clone(),
+                        path: path.to_owned(),
+                        what: format!("the environment variable `{name}` is not set"),
+                        remedy: "export it, or write `${NAME:-default}`".to_owned(),
+                    });
+                    // One problem is enough: a later check must not also report a wrong type.
+                    node.value = Value::Null;
+                }
             }
-        },
+        }
         Value::Null | Value::Text(_) => {}
         Value::List(items) => {
             let inner = list_item(shape);
             for item in items {
-                expand_as(item, inner, path, world, problems);
+                expand_as(item, inner, path, environment, problems);
             }
         }
         Value::Map(entries) => match (shape.fields(), map_item(shape)) {
-            (Some(fields), _) => expand_variables(node, fields, world, problems),
+            (Some(fields), _) => expand_variables(node, fields, environment, problems),
             (None, Some(inner)) => {
                 for entry in entries {
-                    expand_as(&mut entry.node, inner, path, world, problems);
+                    expand_as(&mut entry.node, inner, path, environment, problems);
                 }
             }
             (None, None) => {}

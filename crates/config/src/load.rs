@@ -1,9 +1,9 @@
 //! Loading: from files, flags and environment to one configuration, with every problem at once.
 //!
 //! Promises: the order of settings is set/PATCH > flag > environment > file > preset, and each
-//! effective value knows who set it. Two providers never share a name, a domain or an address: both
-//! places are told. [`reload`] is a pure function and atomic: what is invalid is refused and the old
-//! version of it stays, the rest is taken over.
+//! effective value knows who set it. Two providers never share a name, a domain or an address: the
+//! problem names both places. [`reload`] is a pure function and atomic: an invalid file is rejected
+//! and its old version stays; valid files take effect.
 //!
 //! Never: reads the environment or a file by itself; [`Environment`] does.
 
@@ -32,7 +32,8 @@ use crate::provider::Provider;
 use crate::raw::Node;
 use crate::secret::{Environment, Secret};
 
-/// The most providers: each has limits, a gate and metrics of its own; a thousand are a large fleet.
+/// The most providers: each has limits, a gate and metrics of its own; a thousand are a large
+/// fleet.
 pub const PROVIDERS_MAX: usize = 4_096;
 
 /// Where the configuration comes from.
@@ -40,34 +41,34 @@ pub const PROVIDERS_MAX: usize = 4_096;
 pub struct Sources {
     /// `--config`. Without it: TOLLGATE_CONFIG, else `tollgate.yaml` here, if there is one.
     pub config: Option<String>,
-    /// No tollgate.yaml unless [`Sources::config`] names one, and no built-in providers: only what
-    /// is named counts. For `tollgate check` and for embedding.
+    /// No tollgate.yaml unless [`Sources::config`] names one, and no built-in providers: only named
+    /// files are loaded. For `tollgate check` and for embedding.
     pub only_named: bool,
     /// `--provider`.
     pub providers: Vec<String>,
     /// `--provider-dir`: all *.yaml and *.yml in it.
     pub provider_dirs: Vec<String>,
-    /// `--env-file`: variables that win over those of the process.
+    /// `--env-file`: variables that take precedence over those of the process.
     pub env_file: Option<String>,
-    /// Flags that stand for a field of tollgate.yaml.
+    /// Flags that set a field of tollgate.yaml.
     pub flags: Vec<Flag>,
-    /// Settings of every provider by a flag of their own (`--auto-recover`), weaker than `--set`: key
-    /// and value.
+    /// Settings of every provider that have a flag of their own (`--auto-recover`): key and value.
+    /// `--set` takes precedence.
     pub for_all_providers: Vec<(&'static str, String)>,
     /// `--set`.
     pub set: Vec<ProviderSetting>,
-    /// What was set while running; it wins over everything.
+    /// Settings changed at run time; they take precedence over everything.
     pub patched: Vec<ProviderSetting>,
 }
 
-/// A flag that stands for a field of tollgate.yaml.
+/// A flag that sets a field of tollgate.yaml.
 #[derive(Clone)]
 pub struct Flag {
     /// The flag: `--listen`.
     pub name: &'static str,
     /// The field: `listen`.
     pub path: &'static str,
-    /// What it was given.
+    /// Its value.
     pub value: String,
 }
 
@@ -85,7 +86,7 @@ pub struct ProviderSetting {
     pub provider: String,
     /// The setting: `sleep_max`, `health.sleep_max` or `SLEEP_MAX`.
     pub key: String,
-    /// What it is set to.
+    /// The value.
     pub value: String,
 }
 
@@ -96,8 +97,8 @@ impl fmt::Debug for ProviderSetting {
 }
 
 impl ProviderSetting {
-    /// Reads `PROVIDER.KEY=VALUE`. What is none has no provider, which loading tells: whoever reads
-    /// command lines would repeat the text, and it may be a key.
+    /// Reads `PROVIDER.KEY=VALUE`. An invalid text gives an empty provider, and loading reports it:
+    /// the command-line parser would repeat the text, which may be a key.
     #[must_use]
     pub fn parse(text: &str) -> ProviderSetting {
         let parts = text.split_once('=').and_then(|(way, value)| {
@@ -114,32 +115,31 @@ impl ProviderSetting {
     }
 }
 
-/// A provider that was loaded, and how.
+/// A loaded provider and its sources.
 #[derive(Clone, Debug)]
 pub struct LoadedProvider {
     /// The provider.
     pub provider: Arc<Provider>,
-    /// The file it stands in, as the user named it; `preset NAME` for a built-in one.
+    /// Its file, as the user named it; `preset NAME` for a built-in one.
     pub source: String,
     /// Every effective value, and who set it.
     pub values: Vec<EffectiveValue>,
-    /// What is to be said about it. With errors: a newer version was refused, this is the old one.
+    /// Its problems. If there are errors, a newer version was rejected and this is the old one.
     pub problems: Problems,
     pub(crate) places: Places,
     pub(crate) is_changed: bool,
 }
 
-/// What was loaded.
+/// The loaded configuration.
 #[derive(Clone)]
 pub struct Loaded {
-    /// What is obeyed.
+    /// The checked configuration.
     pub config: Config,
-    /// Everything that is to be said: warnings and notes; after a [`reload`] also the errors of what
-    /// was refused.
+    /// All warnings and notes; after a [`reload`] also the errors of rejected files.
     pub problems: Problems,
     /// The files' providers, in their order, then the built-in ones.
     pub providers: Vec<LoadedProvider>,
-    /// Files and folders whose change is a reason to look again.
+    /// Files and folders whose change triggers a reload.
     pub watched: Vec<String>,
     /// Every effective value of tollgate.yaml, and who set it.
     pub values: Vec<EffectiveValue>,
@@ -158,7 +158,7 @@ impl fmt::Debug for Loaded {
 }
 
 impl Loaded {
-    /// A provider by name, and how it was loaded.
+    /// The loaded provider of this name.
     #[must_use]
     pub fn provider(&self, name: &str) -> Option<&LoadedProvider> {
         self.providers
@@ -166,7 +166,7 @@ impl Loaded {
             .find(|governed| governed.provider.name == name)
     }
 
-    /// What to say to somebody who named a provider that is not there.
+    /// The nearest provider name, to suggest for an unknown one.
     #[must_use]
     pub fn nearest(&self, name: &str) -> Option<&str> {
         let names: Vec<&str> = self
@@ -179,8 +179,8 @@ impl Loaded {
 }
 
 /// Reads and checks everything.
-pub(crate) fn load(sources: &Sources, world: &Environment<'_>) -> Result<Loaded, Problems> {
-    let assembled = assemble::assemble(sources, world, None);
+pub(crate) fn load(sources: &Sources, environment: &Environment<'_>) -> Result<Loaded, Problems> {
+    let assembled = assemble::assemble(sources, environment, None);
     if !assembled.rejected.has_errors() {
         return Ok(assembled.loaded);
     }
@@ -190,34 +190,34 @@ pub(crate) fn load(sources: &Sources, world: &Environment<'_>) -> Result<Loaded,
     Err(dedup(&problems))
 }
 
-/// tollgate.yaml alone, as far as it can be understood.
-pub(crate) fn without_providers(sources: &Sources, world: &Environment<'_>) -> Config {
-    assemble::without_providers(sources, world)
+/// The valid settings of tollgate.yaml alone.
+pub(crate) fn without_providers(sources: &Sources, environment: &Environment<'_>) -> Config {
+    assemble::without_providers(sources, environment)
 }
 
-/// Looks again: what is valid is taken over, what is not is refused and its old version stays.
+/// Loads again: valid files take effect, an invalid file is rejected and its old version stays.
 #[must_use]
-pub fn reload(old: &Loaded, sources: &Sources, world: &Environment<'_>) -> Reloaded {
-    let mut assembled = assemble::assemble(sources, world, Some(old));
-    let mut refused = Problems::default();
+pub fn reload(old: &Loaded, sources: &Sources, environment: &Environment<'_>) -> Reloaded {
+    let mut assembled = assemble::assemble(sources, environment, Some(old));
+    let mut rejected = Problems::default();
     for problem in dedup(&assembled.rejected).iter() {
         if problem.level == Level::Error {
-            refused.push(problem.clone());
+            rejected.push(problem.clone());
         }
     }
-    // What was refused stays to be seen until it is mended.
-    assembled.loaded.problems.extend(refused.clone());
+    // Errors of rejected files stay visible until the files are fixed.
+    assembled.loaded.problems.extend(rejected.clone());
     assembled.loaded.problems.sort();
     assembled.loaded.problems = dedup(&assembled.loaded.problems);
     let changed = change::changes(old, &assembled.loaded);
     Reloaded {
         loaded: assembled.loaded,
         changed,
-        rejected: refused,
+        rejected,
     }
 }
 
-/// The same thing said twice is said once.
+/// Removes repeated problems.
 fn dedup(problems: &Problems) -> Problems {
     let mut once = Problems::default();
     let mut said: Vec<&Problem> = Vec::new();

@@ -1,9 +1,9 @@
-//! Origins: who said what is obeyed.
+//! Origins: who set each effective value.
 //!
-//! Promises: every effective value of a provider comes with the place that set it, so that a person
-//! who wonders about a number finds the file, variable or command that wrote it.
+//! Promises: every effective value of a provider has the place that set it, so that a user finds
+//! the file, variable or command behind a number.
 //!
-//! Never: shows a key. Fields that hold keys only say that they are set, and by whom.
+//! Never: shows a key. For fields that hold keys only their origin is shown.
 
 use std::fmt;
 
@@ -11,17 +11,17 @@ use crate::problem::Place;
 use crate::raw::{Node, Value};
 use crate::shape::{Field, Shape};
 
-/// What stands before the name of an environment variable in a [`Place`].
+/// Prefix of the name of an environment variable in a [`Place`].
 const ENVIRONMENT: &str = "environment ";
-/// What stands before the name of a preset in a [`Place`].
+/// Prefix of the name of a preset in a [`Place`].
 const PRESET: &str = "preset ";
-/// Whom a [`Place`] names for what was set while running.
+/// The name in a [`Place`] for settings changed at run time.
 const SET: &str = "set";
 
 /// Who set a value, from the weakest to the strongest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody: it is the default.
+    /// The default.
     Default,
     /// A preset.
     Preset(String),
@@ -36,7 +36,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Who stands behind a place.
+    /// The origin that a place stands for.
     #[must_use]
     pub fn of(place: &Place) -> Origin {
         let file: &str = &place.file;
@@ -58,7 +58,7 @@ impl Origin {
         Place::whole(&format!("{ENVIRONMENT}{name}"))
     }
 
-    /// The place of what was set while running.
+    /// The place of settings changed at run time.
     pub(crate) fn set() -> Place {
         Place::whole(SET)
     }
@@ -77,7 +77,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A value that is obeyed.
+/// An effective value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EffectiveValue {
     /// The field, from the top: `health.sleep_max`.
@@ -92,7 +92,7 @@ pub struct EffectiveValue {
 pub(crate) fn effective_values(tree: &Node, table: &'static [Field]) -> Vec<EffectiveValue> {
     let mut values = Vec::new();
     block(Some(tree), table, "", &mut values);
-    // A breaker refuses at once unless told otherwise, so the table's default is not its own (M9).
+    // A breaker rejects by default, so the table's default does not apply to it (M9).
     let is_breaker = values
         .iter()
         .any(|value| value.path == "health.mode" && value.text.as_deref() == Some("breaker"));
@@ -161,7 +161,7 @@ fn value(node: &Node, shape: &Shape, path: &str, values: &mut Vec<EffectiveValue
             None => {
                 let inner = match shape {
                     Shape::Map(inner) => inner,
-                    // A block where none is known: nothing is shown of it.
+                    // An unexpected block: nothing of it is shown.
                     _ => &Shape::Secret,
                 };
                 for entry in entries {
@@ -177,7 +177,7 @@ fn value(node: &Node, shape: &Shape, path: &str, values: &mut Vec<EffectiveValue
     }
 }
 
-/// A key may stand here.
+/// Whether the value may be a key.
 pub(crate) fn may_be_secret(shape: &Shape) -> bool {
     match shape {
         Shape::Secret => true,
@@ -198,9 +198,9 @@ pub(crate) fn may_be_secret(shape: &Shape) -> bool {
     }
 }
 
-/// Keys that are written out in a tree: not by `${ENV}`, not by `file:`.
+/// Keys that are written out in a tree: not as `${ENV}`, not as `file:`.
 pub(crate) fn literal_keys<'a>(tree: &'a Node, table: &'static [Field]) -> Vec<(&'a Node, String)> {
-    /// Secret by caution, not by nature: a user agent is no key, a login's body is a template.
+    /// Treated as secrets for safety only: a user agent is no key, a login's body is a template.
     const HARMLESS: [&str; 3] = ["headers", "client_id", "body"];
     let mut found = Vec::new();
     for field in table.iter().filter(|field| !HARMLESS.contains(&field.name)) {

@@ -1,10 +1,10 @@
-//! Overlays: what the environment, flags and commands say over a file (A14).
+//! Overlays: settings of the environment, flags and commands over a file (A14).
 //!
 //! Promises: every threshold has one name everywhere, `health.sleep_max` as `SLEEP_MAX`; a bare
-//! number is seconds where a length of time is meant. A name that is not known is a problem with the
-//! nearest one that is.
+//! number is seconds where a duration is expected. An unknown name is a problem that suggests the
+//! nearest known one.
 //!
-//! Never: takes a key from a command line, where other users of the machine can read it (H3).
+//! Never: accepts a key on a command line, where other users of the machine can read it (H3).
 
 use std::sync::LazyLock;
 
@@ -16,10 +16,10 @@ use crate::raw::{self, Entry, Node, Value};
 use crate::secret::Environment;
 use crate::shape::{self, Field, Shape};
 
-/// Blocks whose fields can be set by environment: those of numbers that people tune.
+/// Blocks whose fields can be set by environment: numbers that people tune.
 const BLOCKS: [&str; 6] = ["retry", "cooldown", "degrade", "alerts", "queue", "timeout"];
 
-/// A setting that can be set from outside by a name of its own.
+/// A setting with a name in the environment.
 #[derive(Clone, Debug)]
 pub struct SettingKey {
     /// Its name in the environment, without prefix: `SLEEP_MAX`.
@@ -66,7 +66,7 @@ static KEYS: LazyLock<Vec<SettingKey>> = LazyLock::new(|| {
         special(
             "CONCURRENCY",
             "concurrency.normal",
-            "calls at a time",
+            "how many calls may run at a time",
             Target::Field,
         ),
     ];
@@ -91,7 +91,7 @@ fn flatten(path: &str, prefix: &str, keys: &mut Vec<SettingKey>) {
             continue;
         }
         let name = match path.as_str() {
-            // COOLDOWN_FACTOR is the health machine's, by its document.
+            // COOLDOWN_FACTOR is a setting of `health`, by its document.
             "cooldown.factor" => "COOLDOWN_BACKOFF_FACTOR".to_owned(),
             _ => name.to_ascii_uppercase(),
         };
@@ -111,8 +111,8 @@ pub fn keys() -> &'static [SettingKey] {
     &KEYS
 }
 
-/// First words of settings and of the program's own variables: a provider of such a name could not
-/// be told apart from a setting (`TOLLGATE_SLEEP_MIN` as `MIN` of a provider `sleep`).
+/// First words of settings and of the program's own variables. A provider of such a name would be
+/// ambiguous (`TOLLGATE_SLEEP_MIN` as `MIN` of a provider `sleep`).
 pub(crate) fn first_words() -> &'static [String] {
     static WORDS: LazyLock<Vec<String>> = LazyLock::new(|| {
         let own = ["config", "store", "admin", "state", "limiting"];
@@ -131,7 +131,7 @@ pub(crate) fn first_words() -> &'static [String] {
     &WORDS
 }
 
-/// One value over what a file says.
+/// One value that overrides a file.
 #[derive(Clone)]
 pub(crate) struct Overlay {
     target: Target,
@@ -158,8 +158,8 @@ impl SettingKey {
         }
     }
 
-    /// It holds for the health machine alone, so for adaptive providers only; those of the breaker
-    /// for breakers too.
+    /// Whether it applies in this health mode: health settings apply to adaptive providers only,
+    /// those of the breaker to breakers too.
     pub(crate) fn fits(&self, mode: &str) -> bool {
         const OF_BREAKERS: [&str; 3] = ["FAILURE_THRESHOLD", "RESET_TIMEOUT", "SUCCESS_THRESHOLD"];
         match mode {
@@ -172,12 +172,12 @@ impl SettingKey {
     }
 }
 
-/// What variables of this prefix say for all providers, or for one.
+/// The overlays of variables with this prefix, for all providers or for one.
 pub(crate) fn from_environment(
     prefix: &str,
     provider: Option<&str>,
     mode: &str,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
 ) -> Vec<Overlay> {
     let prefix = match provider {
         Some(provider) => format!("{prefix}{}_", env_name(provider)),
@@ -188,32 +188,32 @@ pub(crate) fn from_environment(
         .filter(|key| provider.is_some() || key.fits(mode));
     let said = fitting.filter_map(|key| {
         let name = format!("{prefix}{}", key.name);
-        let text = (world.env)(&name).filter(|text| !text.trim().is_empty())?;
+        let text = (environment.env)(&name).filter(|text| !text.trim().is_empty())?;
         Some(key.overlay(&text, &Origin::environment(&name)))
     });
     said.collect()
 }
 
-/// A provider's name as it stands in variables.
+/// A provider's name as part of a variable.
 pub(crate) fn env_name(provider: &str) -> String {
     provider.to_ascii_uppercase().replace('-', "_")
 }
 
-/// Which setting a `KEY` is, whatever its spelling: `SLEEP_MAX`, `sleep-max` and `health.sleep_max` are
-/// one. A name that is none comes back as a problem with the nearest one.
+/// The setting of a `KEY`, whatever its spelling: `SLEEP_MAX`, `sleep-max` and `health.sleep_max`
+/// are the same. An unknown name is a problem that suggests the nearest one.
 pub fn canonical_key(key: &str) -> Result<String, Problem> {
     let found = find(key, &Origin::set())?;
     Ok(match found {
         Found::Key(key) => match key.target {
             Target::Field => key.path.clone(),
-            // Both stand in `limits`, and each is a setting of its own.
+            // Both are in `limits`, and each is a separate setting.
             Target::RateBase | Target::BucketCap => key.name.to_ascii_lowercase(),
         },
         Found::Field(_, path) => path,
     })
 }
 
-/// What the name of a setting leads to.
+/// The setting that a name resolves to.
 enum Found {
     Key(&'static SettingKey),
     Field(&'static Field, String),
@@ -261,7 +261,7 @@ fn problem_at(what: &str, remedy: &str, place: &Place) -> Problem {
     }
 }
 
-/// `KEY` of `--set`, `tollgate set` and the API: a name as in the environment, or the way to a field.
+/// `KEY` of `--set`, `tollgate set` and the API: a name as in the environment, or a field's path.
 pub(crate) fn resolve(key: &str, text: &str, place: &Place) -> Result<Overlay, Problem> {
     let (field, path) = match find(key, place)? {
         Found::Key(key) => return Ok(key.overlay(text, place)),
@@ -289,7 +289,7 @@ fn parse_value(field: &Field, path: &str, text: &str, place: &Place) -> Result<O
     })
 }
 
-/// Everything below stands at one place.
+/// Sets the place of a node and of everything below it.
 fn set_place(node: &mut Node, place: &Place) {
     node.place = place.clone();
     match &mut node.value {
@@ -304,7 +304,7 @@ fn set_place(node: &mut Node, place: &Place) {
     }
 }
 
-/// Bare numbers are seconds; `35.0` is a whole number too, and words have one spelling.
+/// Normalises a value: a bare number is seconds, `35.0` is a whole number, words are lower case.
 fn normalize(text: &str, shape: &Shape) -> String {
     match shape {
         Shape::Duration | Shape::Minutes if amount::millionths(text).is_some() => {
@@ -331,8 +331,8 @@ fn normalize(text: &str, shape: &Shape) -> String {
 }
 
 impl Overlay {
-    /// Lays it over a tree that has its preset below it. `false` if there is nothing to change:
-    /// only a provider with a token bucket has a rate to set.
+    /// Applies it to a tree that includes the preset. `false` if there is nothing to change: only a
+    /// provider with a token bucket has a rate to set.
     #[must_use]
     pub(crate) fn apply(&self, tree: &mut Node) -> bool {
         match self.target {
@@ -376,7 +376,7 @@ impl Overlay {
     }
 }
 
-/// A warning that an overlay changed nothing.
+/// Warns that an overlay had no effect.
 pub(crate) fn warn_unused(overlay: &Overlay, problems: &mut Problems) {
     problems.push(Problem {
         level: Level::Warning,

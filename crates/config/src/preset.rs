@@ -1,8 +1,8 @@
-//! Presets: provider files that are built in, one for each provider whose limits we know.
+//! Presets: built-in provider files, one for each provider with known limits.
 //!
-//! Promises: a preset is a provider file like the user's own, with a few fields more (`title`,
-//! `tiers`, `batching`, `source`, …), so that whatever it can say a user can say too. A known host
-//! finds its preset with no file at all.
+//! Promises: a preset is a provider file like the user's own, with a few more fields (`title`,
+//! `tiers`, `batching`, `source`, …), so that a user can set whatever a preset sets. A known host
+//! gets its preset with no file at all.
 //!
 //! Never: holds a key.
 
@@ -19,7 +19,7 @@ use crate::problem::{Place, Problems};
 use crate::raw::{self, Node, Value};
 use crate::secret::Environment;
 
-/// Fields that only presets have: what is shown to people, and how presets are chosen.
+/// Fields that only presets have: texts for people, and how presets are selected.
 pub const PRESET_FIELDS: &[&str] = &[
     "title",
     "tiers",
@@ -45,7 +45,7 @@ static ALL: LazyLock<Vec<Preset>> = LazyLock::new(|| {
     let parse = |&(name, text): &(&'static str, &'static str)| Preset {
         name,
         text,
-        // A preset that cannot be read is an empty one; the tests read every one of them.
+        // A preset that cannot be read is empty; the tests read every preset.
         tree: raw::read(&format!("preset {name}"), text).unwrap_or_else(|_| Node {
             place: Place::whole(name),
             value: Value::Null,
@@ -57,12 +57,12 @@ static ALL: LazyLock<Vec<Preset>> = LazyLock::new(|| {
 static BY_DOMAIN: LazyLock<DomainTable<usize>> = LazyLock::new(|| {
     let mut table = DomainTable::default();
     for (index, preset) in ALL.iter().enumerate() {
-        // A variant is chosen by name; the domain belongs to what it is a variant of.
+        // A variant is selected by name; the domain belongs to its main preset.
         if preset.is_variant() {
             continue;
         }
         for domain in preset.domains() {
-            // Two owners of one domain are found by the tests; here the first one keeps it.
+            // The tests reject two owners of one domain; here the first one wins.
             table.insert(&domain, index).ok();
         }
     }
@@ -81,13 +81,13 @@ pub fn find(name: &str) -> Option<&'static Preset> {
     ALL.iter().find(|preset| preset.name == name)
 }
 
-/// The preset that knows a host.
+/// The preset of a host.
 #[must_use]
 pub fn for_host(host: &Host) -> Option<&'static Preset> {
     BY_DOMAIN.find(host).and_then(|&index| ALL.get(index))
 }
 
-/// Takes out what only presets have, so that a provider file remains.
+/// Removes the fields that only presets have, so that a provider file remains.
 pub(crate) fn remove_preset_fields(tree: &mut Node) {
     for name in PRESET_FIELDS {
         tree.remove(name);
@@ -133,14 +133,14 @@ impl Preset {
 
     /// The provider that this preset makes by itself, as `presets: auto` does.
     #[must_use]
-    pub fn provider(&self, tier: Option<&str>, world: &Environment<'_>) -> Checked {
+    pub fn provider(&self, tier: Option<&str>, environment: &Environment<'_>) -> Checked {
         match self.provider_file(tier) {
-            Ok(draft) => draft.check(world),
+            Ok(draft) => draft.check(environment),
             Err(problems) => Checked::rejected(problems),
         }
     }
 
-    /// The variables in which people usually keep its key, the most usual first.
+    /// The variables that usually hold its key, the most common first.
     #[must_use]
     pub fn usual_variables(&self) -> Vec<String> {
         const ENDINGS: [&str; 6] = [
@@ -159,7 +159,7 @@ impl Preset {
             .collect()
     }
 
-    /// The file that says nothing but the name of this preset.
+    /// A provider file that only names this preset.
     pub(crate) fn provider_file(&self, tier: Option<&str>) -> Result<ProviderFile, Problems> {
         let tier = tier
             .map(|tier| format!("tier: {tier:?}\n"))
@@ -168,7 +168,7 @@ impl Preset {
         ProviderFile::read(&format!("{}.yaml", self.name), &text)
     }
 
-    /// The variant that a second key chooses, or this one.
+    /// The variant that a second key selects, or this preset.
     pub(crate) fn with_second_key(&'static self, is_set: impl Fn(&str) -> bool) -> &'static Preset {
         let becomes = self
             .tree
@@ -181,7 +181,7 @@ impl Preset {
             .unwrap_or(self)
     }
 
-    /// Chosen by name only; its domain belongs to what it is a variant of.
+    /// Selected by name only; its domain belongs to its main preset.
     #[must_use]
     pub fn is_variant(&self) -> bool {
         self.tree.get("variant_of").is_some()

@@ -1,14 +1,14 @@
-//! Problems of a file: where, what, and what to do.
+//! Problems of a file: the place, what is wrong, and the remedy.
 //!
 //! Promises: a problem names the file, the line and column where they are known, the field, what is
 //! wrong and the remedy, in one line that editors can jump to.
 //!
-//! Never: repeats a value of the file. It may be a key, and the place shows where to look.
+//! Never: repeats a value of the file. It may be a key; the place is enough to find it.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The most problems that are kept: nobody reads more, and a hostile file cannot fill the memory.
+/// The most problems in a list: nobody reads more, and a hostile file cannot fill the memory.
 pub const PROBLEMS_MAX: usize = 100;
 
 /// Where something is written.
@@ -44,21 +44,21 @@ impl fmt::Display for Place {
     }
 }
 
-/// How much a problem weighs.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// The file cannot be obeyed.
+    /// The file is rejected.
     Error,
-    /// It can, but hardly as meant.
+    /// The file is valid, but probably not as intended.
     Warning,
-    /// It can; this is what it promises.
+    /// The file is valid; this explains an effect of it.
     Note,
 }
 
 /// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// How much it weighs.
+    /// Its severity.
     pub level: Level,
     /// Where it is.
     pub place: Place,
@@ -102,7 +102,8 @@ impl From<Problem> for Problems {
 }
 
 impl Problems {
-    /// Adds one. Beyond [`PROBLEMS_MAX`] they are only counted; an error replaces what weighs less.
+    /// Adds one. Beyond [`PROBLEMS_MAX`] they are only counted; an error replaces a less severe
+    /// one.
     pub fn push(&mut self, problem: Problem) {
         if self.all.len() < PROBLEMS_MAX {
             self.all.push(problem);
@@ -123,7 +124,7 @@ impl Problems {
         }
     }
 
-    /// Puts them into the order in which a reader of the files meets them.
+    /// Sorts them by file and line, notes last.
     pub fn sort(&mut self) {
         self.all.sort_by(|a, b| {
             (a.level == Level::Note, &a.place, &a.path).cmp(&(
@@ -151,7 +152,7 @@ impl Problems {
         self.all.is_empty()
     }
 
-    /// At least one keeps the file from being obeyed.
+    /// Whether at least one is an error.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.all.iter().any(|problem| problem.level == Level::Error)
@@ -178,7 +179,7 @@ impl std::error::Error for Problems {}
 /// The name that was probably meant: at most a third of its letters differ.
 pub fn nearest<'a>(wrong: &str, names: &[&'a str]) -> Option<&'a str> {
     let wrong = wrong.to_ascii_lowercase().replace('-', "_");
-    // Longer than any name by so much that it cannot be one; keeps the work small.
+    // Much longer than any name; the bound keeps the work small.
     if wrong.len() > 64 {
         return None;
     }

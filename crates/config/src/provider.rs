@@ -113,8 +113,8 @@ impl Provider {
         self.domains.first().filter(|_| !is_somewhere)
     }
 
-    /// Whether its key may be sent to this host. A host that only `*.example.org` matches may belong
-    /// to somebody else.
+    /// Whether its key may be sent to this host. A host that only `*.example.org` matches may be
+    /// somebody else's.
     #[must_use]
     pub fn may_receive_key(&self, host: &Host) -> bool {
         let mut domains = self.domains.iter();

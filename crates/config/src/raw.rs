@@ -1,8 +1,8 @@
 //! A file as it is written: a tree in which every value knows its place.
 //!
 //! Promises: values keep the text they were written with (an `api_key: 0012` stays `0012`), keys
-//! keep their order, and trees can be laid over each other before anything is checked, so a preset,
-//! a tier, a file and a command-line setting are one question with one answer.
+//! keep their order, and trees can be merged before anything is checked, so a preset, a tier, a
+//! file and a command-line setting become one tree.
 //!
 //! Never: knows a field's name or meaning. Never shows a value: `Debug` prints only the shape.
 
@@ -13,16 +13,16 @@ use std::fmt;
 
 use crate::problem::Place;
 
-/// A value and where it stands.
+/// A value and its place.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Where it stands.
+    /// Its place in the file.
     pub place: Place,
-    /// What stands there.
+    /// The value.
     pub value: Value,
 }
 
-/// What stands in a file.
+/// A value of a file.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Value {
     /// Nothing, `~` or `null`.
@@ -40,9 +40,9 @@ pub enum Value {
 pub struct Entry {
     /// The name.
     pub name: String,
-    /// Where the name stands.
+    /// The place of the name.
     pub place: Place,
-    /// What it is set to.
+    /// The value.
     pub node: Node,
 }
 
@@ -74,7 +74,7 @@ impl Node {
         }
     }
 
-    /// Takes a name out of a map.
+    /// Removes a name from a map.
     pub fn remove(&mut self, name: &str) -> Option<Node> {
         let Value::Map(entries) = &mut self.value else {
             return None;
@@ -83,8 +83,8 @@ impl Node {
         Some(entries.remove(at).node)
     }
 
-    /// Lays another tree over this one: maps are joined name by name, everything else is replaced.
-    /// Nothing laid over something removes it.
+    /// Merges another tree over this one: maps are joined name by name, everything else is
+    /// replaced. A null removes the value below it.
     pub fn merge(&mut self, over: Node) {
         let (Value::Map(below), Value::Map(above)) = (&mut self.value, &over.value) else {
             *self = over;

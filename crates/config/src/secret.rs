@@ -1,9 +1,10 @@
-//! Keys: where they come from, and a type that does not let them out.
+//! Keys: where they come from, and a type that never shows them.
 //!
 //! Promises: a [`Secret`] has no `Display` and no `Serialize`, its `Debug` shows nothing of it, and
-//! it is wiped when it goes. The one way to its content is [`Secret::expose`], easy to search for.
+//! it is wiped on drop. Only [`Secret::expose`] returns its content, which is easy to search for.
 //!
-//! Never: reads the environment or a file by itself. [`Environment`] does, and tests pass their own.
+//! Never: reads the environment or a file by itself. [`Environment`] does, and tests pass their
+//! own.
 
 use std::fmt;
 
@@ -14,7 +15,7 @@ use secrecy::{ExposeSecret, SecretString};
 pub struct Secret(SecretString);
 
 impl Secret {
-    /// Takes a text out of sight.
+    /// Makes a text a secret.
     #[must_use]
     pub fn new(text: String) -> Secret {
         Secret(SecretString::from(text))
@@ -27,7 +28,7 @@ impl Secret {
     }
 }
 
-/// Equal in as many steps whatever differs, so that no clock tells how much was right.
+/// Compares in constant time, so that timing does not reveal how much of a guess is right.
 impl PartialEq for Secret {
     fn eq(&self, other: &Secret) -> bool {
         let (ours, theirs) = (self.expose().as_bytes(), other.expose().as_bytes());
@@ -55,7 +56,7 @@ pub struct FileContent {
 
 impl fmt::Debug for FileContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeyFile(hidden)")
+        f.write_str("FileContent(hidden)")
     }
 }
 
@@ -70,17 +71,17 @@ pub enum PathKind {
     Folder(Vec<String>),
 }
 
-/// What lies outside: the environment and files. All of it comes in by functions, so that
-/// everything can be tested without touching the process.
+/// Access to environment variables and files. All of it is by functions, so that everything can be
+/// tested without touching the process.
 #[derive(Clone, Copy)]
 pub struct Environment<'a> {
     /// The value of an environment variable.
     pub env: &'a dyn Fn(&str) -> Option<String>,
     /// The names of all variables, to find mistyped ones.
     pub env_names: &'a dyn Fn() -> Vec<String>,
-    /// A file with what it holds, or why it cannot be read (without its content).
+    /// The content of a file, or why it cannot be read (without its content).
     pub read_file: &'a dyn Fn(&str) -> Result<FileContent, String>,
-    /// What is at a path, or why that cannot be told.
+    /// What is at a path, or why that is not known.
     pub path_kind: &'a dyn Fn(&str) -> Result<PathKind, String>,
 }
 
@@ -99,14 +100,14 @@ impl Environment<'_> {
 
 impl fmt::Debug for Environment<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("World")
+        f.write_str("Environment")
     }
 }
 
 /// The most bytes of a key: the longest tokens (JWTs with claims) have some 4 KiB.
 pub(crate) const SECRET_MAX: usize = 16 * 1024;
 
-/// Where a secret is said to come from.
+/// Where a secret comes from.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Lookup<'a> {
     /// `file:/path`.
@@ -122,15 +123,16 @@ pub(crate) fn lookup(text: &str) -> Lookup<'_> {
     }
 }
 
-/// Replaces every `${NAME}` and `${NAME:-otherwise}`; the error is the name of the variable that is not set.
-pub(crate) fn expand(text: &str, world: &Environment<'_>) -> Result<String, String> {
-    expand_with(text, world, &str::to_owned)
+/// Replaces every `${NAME}` and `${NAME:-default}`; the error is the name of a variable that is not
+/// set.
+pub(crate) fn expand(text: &str, environment: &Environment<'_>) -> Result<String, String> {
+    expand_with(text, environment, &str::to_owned)
 }
 
-/// The same, with every value written so that it can stand where it stands.
+/// The same, with every value escaped for its context by `written`.
 pub(crate) fn expand_with(
     text: &str,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     written: &dyn Fn(&str) -> String,
 ) -> Result<String, String> {
     let mut whole = String::with_capacity(text.len());
@@ -144,7 +146,7 @@ pub(crate) fn expand_with(
             None => (name, None),
         };
         whole.push_str(before);
-        let value = (world.env)(name).filter(|value| !value.is_empty());
+        let value = (environment.env)(name).filter(|value| !value.is_empty());
         let value = value.or_else(|| default.map(str::to_owned));
         whole.push_str(&written(&value.ok_or_else(|| name.to_owned())?));
         rest = tail;
@@ -157,7 +159,7 @@ pub(crate) fn expand_with(
 mod tests {
     use super::*;
 
-    /// H3: no way of printing a secret shows it.
+    /// H3: printing a secret never shows it.
     #[test]
     fn h3_a_secret_does_not_show_itself() {
         let secret = Secret::new("canary".to_owned());
@@ -172,15 +174,21 @@ mod tests {
 
     #[test]
     fn variables_are_replaced_anywhere_in_a_value() {
-        let world = Environment {
+        let environment = Environment {
             env: &|name| (name == "KEY").then(|| "abc".to_owned()),
             ..Environment::empty()
         };
-        assert_eq!(expand("${KEY}", &world).unwrap(), "abc");
-        assert_eq!(expand("Bot ${KEY}.${KEY}", &world).unwrap(), "Bot abc.abc");
-        assert_eq!(expand("plain", &world).unwrap(), "plain");
-        assert_eq!(expand("${OTHER}", &world), Err("OTHER".to_owned()));
-        assert_eq!(expand("${KEY", &world).unwrap(), "${KEY");
-        assert_eq!(expand("${KEY:-x}${OTHER:-10}", &world).unwrap(), "abc10");
+        assert_eq!(expand("${KEY}", &environment).unwrap(), "abc");
+        assert_eq!(
+            expand("Bot ${KEY}.${KEY}", &environment).unwrap(),
+            "Bot abc.abc"
+        );
+        assert_eq!(expand("plain", &environment).unwrap(), "plain");
+        assert_eq!(expand("${OTHER}", &environment), Err("OTHER".to_owned()));
+        assert_eq!(expand("${KEY", &environment).unwrap(), "${KEY");
+        assert_eq!(
+            expand("${KEY:-x}${OTHER:-10}", &environment).unwrap(),
+            "abc10"
+        );
     }
 }

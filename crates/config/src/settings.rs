@@ -124,7 +124,7 @@ impl Setting for Jitter {
         Shape::Decimal,
         Shape::Block(&[Field::new(
             "additive",
-            "adds up to this share",
+            "adds a random time of up to this share of the delay",
             Shape::Decimal,
             no_default,
         )]),
@@ -160,18 +160,18 @@ impl Setting for Jitter {
 
 block! {
     for Retries {
-        /// a person waits: fail quickly
+        /// for high-priority calls; few, because a person waits
         high(high): u32,
-        /// calls without a priority
+        /// for normal-priority calls
         normal(normal): u32,
-        /// background work has time
+        /// for low-priority calls; more, because they can wait
         low(low): u32,
     }
 }
 
 block! {
     for BudgetSettings {
-        /// retries as a share of calls
+        /// how many retries are allowed, as a share of calls
         ratio(ratio): Ppm,
         /// retries a second that are always allowed
         min_per_second(min_per_second): u32,
@@ -182,15 +182,15 @@ block! {
     for RetrySettings {
         /// the first delay
         base(backoff.base): Span,
-        /// how much longer each further delay is
+        /// factor by which each further delay is longer
         factor(backoff.factor): Ppm,
-        /// the longest computed delay; one that the provider asks for is not capped
+        /// the longest delay that Tollgate computes; a delay that the provider asks for is not capped
         max(backoff.max): Span,
-        /// how delays are spread, so that clients that failed together do not come back together
+        /// how delays are randomised, so that calls that failed together are not retried together
         jitter(backoff.jitter): Jitter,
         /// retries after the first attempt, by priority
         retries(retries): Retries,
-        /// how many calls may be retries
+        /// limits the number of retries
         budget(budget): BudgetSettings,
     }
 }
@@ -199,13 +199,13 @@ block! {
     for CooldownSettings {
         /// the first cool-down
         base(backoff.base): Span,
-        /// how much longer each further cool-down is
+        /// factor by which each further cool-down is longer
         factor(backoff.factor): Ppm,
-        /// the longest computed cool-down
+        /// the longest cool-down that Tollgate computes
         max(backoff.max): Span,
         /// random time that is added
         jitter(backoff.jitter): Jitter,
-        /// jitter only where the provider sent no time, or always
+        /// `backoff` = jitter only if the provider sent no time; `all` = always
         on(on): JitterOn,
     }
 }
@@ -222,13 +222,13 @@ impl Setting for Degrade {
     const SHAPE: Shape = Shape::Block(&[
         Field::new(
             "below",
-            "degrade begins below this many remaining calls",
+            "degrade mode begins when fewer calls than this remain",
             Shape::Integer,
             no_default,
         ),
         Field::new(
             "recover",
-            "degrade ends at this many; without it, twice `below`",
+            "degrade mode ends when this many calls remain; default: twice `below`",
             Shape::Integer,
             no_default,
         ),
@@ -261,13 +261,13 @@ impl Degrade {
 
 block! {
     for AlertSettings {
-        /// below this many remaining; off, because the right number depends on the limit
+        /// alert if fewer calls than this remain; off by default, because the right number depends on the limit
         critical(critical): Option<u64>,
-        /// below this many remaining
+        /// alert if fewer calls than this remain
         warning(warning): Option<u64>,
-        /// above this many 429s a minute
+        /// alert if there are more 429s than this in a minute
         rate_429_per_minute(rate_429_per_minute): Option<u64>,
-        /// below this share of cache hits
+        /// alert if the share of cache hits is lower than this
         cache_hit_rate(cache_hit_rate): Option<Ppm>,
     }
 }
@@ -275,11 +275,11 @@ block! {
 block! {
     /// Waiting for a permit.
     Queue {
-        /// calls that may wait: 1 000 with 2 KiB of head each are 2 MiB
+        /// how many calls may wait; 1000 calls with a request head of 2 KiB each need 2 MiB
         max: u64 = 1_000,
-        /// how long a call may wait, if it names no deadline
+        /// how long a call may wait, if it has no timeout of its own
         timeout: Span = Span::from_secs(60),
-        /// which call goes first
+        /// `priority` = the highest priority first, then the oldest call; `fifo` = the oldest call first
         order: Order = Order::Priority,
     }
 }
@@ -287,19 +287,19 @@ block! {
 block! {
     /// Caching of responses.
     Cache {
-        /// by the configured lifetimes, or by the response's own headers
+        /// `ttl` = by the configured lifetimes; `rfc9111` = by the response's own headers
         mode: CacheMode = CacheMode::Ttl,
-        /// how long responses are cached; off, because only you know how old the data may be
+        /// how long responses are cached; off by default, because only you know how old the data may be
         ttl: Lifetime = Lifetime::Off,
-        /// how long an expired response is stored for degrade mode and outages
+        /// how long an expired response stays in the cache, for degrade mode and outages
         stale: Span = Span::from_secs(7 * 86_400),
         /// lifetimes adapt to how often responses change
         adaptive: bool = false,
-        /// request headers that select another response
+        /// request headers that are part of the cache key
         vary: Vec<String> = Vec::new(),
-        /// how long a 404 or 410 is cached in ttl mode; off, because the item may appear at any moment
+        /// how long a 404 or 410 is cached in ttl mode; off by default, because the item may appear at any moment
         negative: Span = Span::ZERO,
-        /// conditions that do not prevent caching; the credential is part of every cache key all the same
+        /// conditions that normally prevent caching, and that Tollgate ignores; the credential is always part of the cache key
         ignore: Vec<CacheIgnore> = Vec::new(),
         /// the largest body that is cached; at most 8MiB
         max_object: Size = Size(8 << 20),
@@ -325,7 +325,7 @@ block! {
     Timeouts {
         /// to connect
         connect: Span = Span::from_secs(5),
-        /// until the response head; also the life of an unreported permit
+        /// until the response head arrives; also how long a permit is valid if its result is not reported
         first_byte: Span = Span::from_secs(30),
         /// between two chunks of the body
         idle: Span = Span::from_secs(60),

@@ -1,11 +1,11 @@
-//! Shapes: what may stand in a field, as data.
+//! Shapes: the type of each field, as data.
 //!
 //! Promises: one table. Checks, the documentation, the JSON schema and the list of effective values
-//! are all made from the same fields, so they cannot disagree.
+//! are all generated from the same fields, so they cannot disagree.
 //!
-//! Never: reads a value. A shape only says what one looks like.
+//! Never: reads a value. A shape only describes it.
 
-/// What may stand in a field.
+/// The type of a field.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     /// Any text.
@@ -22,7 +22,7 @@ pub enum Shape {
     Duration,
     /// A length of time; a bare number is minutes.
     Minutes,
-    /// How long an answer is kept.
+    /// How long a response is cached.
     Lifetime,
     /// A number, or a share of a limit.
     Part,
@@ -36,7 +36,7 @@ pub enum Shape {
     OrOff(&'static Shape),
     /// One of it, or a list.
     List(&'static Shape),
-    /// Names of the user's own, each with this.
+    /// Names that the user chooses, each with this.
     Map(&'static Shape),
     /// Named fields.
     Block(&'static [Field]),
@@ -50,14 +50,14 @@ pub struct Field {
     /// Its name.
     pub name: &'static str,
     pub(crate) doc: &'static str,
-    /// What may stand there.
+    /// Its type.
     pub shape: Shape,
-    /// What holds if nothing is written; empty if there is nothing to show.
+    /// The default; empty if there is none to show.
     pub default: fn() -> String,
 }
 
 impl Field {
-    /// What it is for, as a text of its own.
+    /// Its meaning, as documentation text.
     #[must_use]
     pub fn meaning(&self) -> &'static str {
         self.doc.trim()
@@ -157,7 +157,7 @@ pub(crate) const fn names_of<const N: usize>(fields: &[Field]) -> [&'static str;
     names
 }
 
-/// The field of a way such as `health.ramp.factor`.
+/// The field of a path such as `health.ramp.factor`.
 #[must_use]
 pub fn find(fields: &'static [Field], path: &str) -> Option<&'static Field> {
     let (first, rest) = match path.split_once('.') {

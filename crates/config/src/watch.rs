@@ -1,10 +1,10 @@
-//! The edge: when to look again, by SIGHUP or because a file changed.
+//! Watches for reasons to reload: SIGHUP or a changed file.
 //!
-//! Promises: one event for a burst of changes, after the files have been quiet for a moment. Folders
-//! are watched, not files, so that editors which replace a file and links that are turned are seen.
-//! Reading a file is no change.
+//! Promises: one event for a burst of changes, after the files have been quiet for a moment.
+//! Folders are watched, not files, so that replaced files and switched symbolic links are noticed.
+//! Reading a file is not a change.
 //!
-//! Never: reads or loads anything; it only says that it is time to.
+//! Never: reads or loads anything; it only reports the reason.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -19,11 +19,11 @@ use tokio::time::timeout;
 /// not notice a fifth of a second.
 pub const DEBOUNCE: Duration = Duration::from_millis(200);
 
-/// However busy the files are, somebody looks after so many rounds of [`QUIET`]: 5 s.
+/// Files that change all the time trigger a reload after this many rounds of [`DEBOUNCE`]: 5 s.
 const ROUNDS_MAX: u32 = 25;
 
-/// Endings of files without settings. Whatever else changes is a reason to look: a file may have any
-/// name, and a look too many costs little.
+/// Extensions of files without settings. Any other change triggers a reload: a file may have any
+/// name, and an unnecessary reload costs little.
 const NOT_SETTINGS: [&str; 9] = [
     "log",
     "out",
@@ -36,7 +36,7 @@ const NOT_SETTINGS: [&str; 9] = [
     "db-journal",
 ];
 
-/// Why to look again.
+/// Why to reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReloadReason {
     /// A file or folder changed.
@@ -45,7 +45,7 @@ pub enum ReloadReason {
     Signal,
 }
 
-/// Says when to look again.
+/// Reports when to reload.
 pub struct Watch {
     changes: mpsc::Receiver<()>,
     hangups: tokio::signal::unix::Signal,
@@ -60,22 +60,22 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-/// Why watching could not begin.
+/// Why watching could not start.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot watch the configuration")]
 pub struct WatchError(#[source] Box<dyn std::error::Error + Send + Sync>);
 
 impl Watch {
-    /// Watches these files and folders, and SIGHUP. What is not there yet is watched by the folder it
-    /// would stand in. `log` is what the process itself writes there: a look that leads to a line must
-    /// not lead to a look. Must be called inside a tokio runtime.
+    /// Watches these files and folders, and SIGHUP. A file that does not exist yet is watched by
+    /// its folder. `log` is the process's own log file: a reload writes a log line, which must not
+    /// trigger another reload. Must be called inside a tokio runtime.
     pub fn start(
         paths: &[String],
         log: Option<&str>,
         quiet: Duration,
     ) -> Result<Watch, WatchError> {
         let log = log.and_then(|path| Path::new(path).file_name()?.to_str().map(str::to_owned));
-        // One place: a second change before anybody looked says nothing new.
+        // One slot: a second change before the reload adds nothing.
         let (tell, changes) = mpsc::channel(1);
         let heard = move |event: notify::Result<Event>| {
             if event.is_ok_and(|event| {
@@ -83,13 +83,14 @@ impl Watch {
             }) {
                 return;
             }
-            // Full means that a look is due already. An error of the watcher is a reason to look too.
+            // Full means that a reload is already due. An error of the watcher also triggers a
+            // reload.
             let _due = tell.try_send(());
         };
         let mut watcher =
             notify::recommended_watcher(heard).map_err(|error| WatchError(error.into()))?;
         for folder in folders(paths) {
-            // A folder that is not there cannot change; SIGHUP still works.
+            // A missing folder cannot be watched; SIGHUP still works.
             watcher.watch(&folder, RecursiveMode::NonRecursive).ok();
         }
         Ok(Watch {
@@ -101,7 +102,7 @@ impl Watch {
         })
     }
 
-    /// The next reason to look again. Cancelling loses nothing but a reason that another will repeat.
+    /// The next reason to reload. Cancelling loses only a reason that another event repeats.
     pub async fn next(&mut self) -> ReloadReason {
         let look = tokio::select! {
             _ = self.hangups.recv() => return ReloadReason::Signal,
@@ -116,18 +117,18 @@ impl Watch {
     }
 }
 
-/// Reading is no change; a file that was closed after writing is.
+/// Reading is not a change; closing a file after writing is.
 fn is_changed(kind: EventKind) -> bool {
     !matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
 }
 
-/// Is it about files that nobody keeps settings in? A log or a store that lies in the same folder
-/// changes all the time.
+/// Whether only files without settings changed. A log or a store in the same folder changes all the
+/// time.
 fn is_unrelated(paths: &[PathBuf], log: Option<&str>) -> bool {
     let is_other = |path: &PathBuf| {
         let text = |part: Option<&OsStr>| part.and_then(|part| part.to_str().map(str::to_owned));
         let (name, ending) = (text(path.file_name()), text(path.extension()));
-        // The log, and the older ones beside it: `told.txt`, `told.txt.1`.
+        // The log and its rotated files: `told.txt`, `told.txt.1`.
         let is_log = log.zip(name).is_some_and(|(log, name)| {
             let number = name.strip_prefix(log).map(|rest| rest.strip_prefix('.'));
             let is_number =

@@ -13,6 +13,8 @@ pub mod ask;
 pub mod limit;
 pub mod scope;
 pub mod turn;
+pub mod fairness;
+pub mod batch;
 pub mod table;
 pub mod replica;
 pub mod gate;

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::ask::{CellId, ScopeId};
+use crate::batch::Rows;
+use crate::fairness::Waiter;
 use crate::limit::{Cell, CellView, Damaged, Rule};
 use crate::scope::{Scope, ScopeView};
 use crate::time::{Micros, Span, TimeBounds};
@@ -19,7 +21,11 @@ use crate::turn::CellStore;
 pub struct Table {
     cells: BTreeMap<CellId, Cell>,
     scopes: BTreeMap<ScopeId, Scope>,
+    /// Only cells that somebody waits for.
+    waiters: BTreeMap<CellId, Vec<Waiter>>,
     swept_to: Option<CellId>,
+    /// Several owners use it.
+    is_shared: bool,
 }
 
 impl CellStore for Table {
@@ -32,7 +38,30 @@ impl CellStore for Table {
     }
 }
 
+impl Rows for Table {
+    fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    fn waiters(&self, cell: CellId) -> &[Waiter] {
+        self.waiters.get(&cell).map_or(&[], Vec::as_slice)
+    }
+
+    fn waiters_mut(&mut self, cell: CellId) -> &mut Vec<Waiter> {
+        self.waiters.entry(cell).or_default()
+    }
+
+    fn peek(&self, cell: CellId, rule: &Rule, now: TimeBounds) -> CellView {
+        Table::peek(self, cell, rule, now)
+    }
+}
+
 impl Table {
+    /// Several owners use it from now on: they are served in turn.
+    pub fn share(&mut self) {
+        self.is_shared = true;
+    }
+
     /// The cell, if it was ever used.
     #[must_use]
     pub fn get(&self, id: CellId) -> Option<&Cell> {
@@ -85,6 +114,8 @@ impl Table {
             self.cells.remove(id);
         }
         if self.swept_to.is_none() {
+            self.waiters
+                .retain(|_, waiters| waiters.iter().any(|waiter| waiter.until > now));
             self.scopes.retain(|_, scope| !scope.is_idle(now));
         }
     }

@@ -144,7 +144,9 @@ fn child(folder: &str, gap: Span) {
         .enable_time()
         .build()
         .unwrap();
-    let ledger = Ledger::sqlite(folder, Clock::System).unwrap();
+    let ledger = Ledger::sqlite(folder, Clock::System)
+        .unwrap()
+        .provider("example");
     let rule = Arc::new(Rule::sliding(2_000, Span::from_millis(50)).unwrap());
     let (mut seq, mut waits) = (0, Vec::new());
     let (started, began) = (cpu(), ledger.now().at);

@@ -17,7 +17,7 @@ use tollgate_core::ask::{
 };
 use tollgate_core::limit::Rule;
 use tollgate_core::time::Span;
-use tollgate_ledger::{Clock, Ledger};
+use tollgate_ledger::{Clock, Ledger, ProviderLedger};
 
 /// Interleaved rounds; medians of them are printed.
 const ROUNDS: usize = 5;
@@ -39,8 +39,10 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
-    let sqlite = Ledger::sqlite(&folder, Clock::System).unwrap();
-    let memory = Ledger::memory(Clock::System);
+    let sqlite = Ledger::sqlite(&folder, Clock::System)
+        .unwrap()
+        .provider("example");
+    let memory = Ledger::memory(Clock::System).provider("example");
     println!(
         "| what one transaction carries | ledger | CPU µs | CPU µs per permit | p50 µs | p99 µs | CPU, memory = 1 |"
     );
@@ -94,7 +96,7 @@ impl Row {
 
     async fn measure(
         &mut self,
-        ledger: &Ledger,
+        ledger: &ProviderLedger,
         cell: CellId,
         rule: &Arc<Rule>,
         permits: usize,
@@ -129,7 +131,7 @@ impl Row {
 }
 
 /// 64 callers with one ask each at a time: the effect of group commit.
-async fn callers(name: &str, cell: CellId, ledger: &Ledger, rule: &Arc<Rule>) {
+async fn callers(name: &str, cell: CellId, ledger: &ProviderLedger, rule: &Arc<Rule>) {
     let local = tokio::task::LocalSet::new();
     let started = cpu();
     let mut tasks = Vec::new();
@@ -204,7 +206,9 @@ fn run_child(folder: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
-    let ledger = Ledger::sqlite(folder, Clock::System).unwrap();
+    let ledger = Ledger::sqlite(folder, Clock::System)
+        .unwrap()
+        .provider("example");
     let rule = Arc::new(Rule::sliding(2_000, Span::from_millis(50)).unwrap());
     let (mut seq, mut latency) = (0, Vec::new());
     let (started, began) = (cpu(), ledger.now().at);
@@ -246,7 +250,7 @@ fn ask(cell: CellId, rule: &Arc<Rule>, seq: &mut u64) -> Ask {
     }
 }
 
-fn settle_all(ledger: &Ledger, asks: Vec<Ask>, verdicts: Vec<(PermitId, Verdict)>) {
+fn settle_all(ledger: &ProviderLedger, asks: Vec<Ask>, verdicts: Vec<(PermitId, Verdict)>) {
     for (ask, (_, verdict)) in asks.into_iter().zip(verdicts) {
         if let Verdict::Go { .. } = verdict {
             ledger.settle(Settle::Permit {

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 use tollgate_core::ask::{CellId, ScopeId};
 
-/// Events that a receiver may lag behind. Each is a few words, and a gate drains them at once; past
-/// this it re-asks for everything, which costs one offer.
-pub const EVENTS_MAX: usize = 1_024;
+/// Events that a receiver may lag behind. Each is a few words, 12 KiB per provider, and a gate drains
+/// them at once; past this it re-asks for everything, which costs one offer.
+pub const EVENTS_MAX: usize = 256;
 
 /// Something that those who wait must hear of.
 #[derive(Clone, Debug, PartialEq, Eq)]

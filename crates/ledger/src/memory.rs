@@ -1,128 +1,150 @@
-//! The ledger in memory: `turn` under a lock.
+//! The store in memory: a table under a lock.
 //!
-//! Promises: exact within one process, and the measure for every other backend. Idle cells are
-//! forgotten a few at a time.
+//! Promises: exact within one process, and the measure for every other store. Several ledgers of one
+//! process may share it; each is an owner of its own. Idle cells are forgotten a few at a time.
 //!
 //! Never: survives its process. Limits that must are SQLite's.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::broadcast;
-use tollgate_core::ask::{Ask, CellId, ScopeId, Settle, Verdict};
-use tollgate_core::limit::{CellView, Rule};
-use tollgate_core::scope::ScopeView;
+use tollgate_core::ask::{CellId, OwnerId, ScopeId};
+use tollgate_core::batch::{Batch, Decision, decide};
 use tollgate_core::table::Table;
-use tollgate_core::time::{Micros, Now};
-use tollgate_core::turn::{Turn, turn};
 
-use crate::cell_forwarding::CellForwarding;
-use crate::{Clock, EVENTS_MAX, Event, Events, Ledger, PendingOffer};
+use crate::Clock;
+use crate::store::{EventSink, PeekQuery, PeekReply, Store, StoreError};
 
-/// Cells looked at per transaction with asks. Each of those makes at most a handful, so looking at
-/// this many keeps up with any number of keys; a settle alone makes none that was not there.
+/// Cells looked at per batch with asks. Each of those makes at most a handful, so looking at this
+/// many keeps up with any number of keys; a settle alone makes none that was not there.
 const SWEEP_CELLS: usize = 8;
 
-/// A ledger in this process; clones share it.
+/// Rows in this process that several ledgers may share; clones are the same rows.
 #[derive(Clone, Debug)]
-pub struct MemoryLedger {
-    shared: Arc<Shared>,
+pub struct SharedMemory {
+    rows: Arc<MemoryRows>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct MemoryRows {
     clock: Clock,
     table: Mutex<Table>,
-    events: broadcast::Sender<Event>,
-    forwarding: CellForwarding,
+    /// By the number of the owner. `None`: that one has gone.
+    owners: Mutex<Vec<Option<EventSink>>>,
 }
 
-impl MemoryLedger {
-    pub(crate) fn new(clock: Clock) -> MemoryLedger {
-        let (events, _) = broadcast::channel(EVENTS_MAX);
-        MemoryLedger {
-            shared: Arc::new(Shared {
+impl SharedMemory {
+    /// Empty rows on this clock.
+    #[must_use]
+    pub fn new(clock: Clock) -> SharedMemory {
+        SharedMemory {
+            rows: Arc::new(MemoryRows {
                 clock,
                 table: Mutex::default(),
-                events,
-                forwarding: CellForwarding::default(),
+                owners: Mutex::default(),
             }),
         }
     }
 
-    pub(crate) fn forwarding(&self) -> &CellForwarding {
-        &self.shared.forwarding
-    }
-
-    /// How many cells are kept.
-    #[must_use]
-    pub fn cell_count(&self) -> usize {
-        self.shared.table.lock().len()
-    }
-
     pub(crate) fn clock(&self) -> Clock {
-        self.shared.clock.clone()
+        self.rows.clock.clone()
     }
 
-    pub(crate) fn offer(&self, ledger: &Ledger, asks: Vec<Ask>) -> PendingOffer {
-        let (turn, _) = self.turn(&[], &asks);
-        let answer = asks.into_iter().zip(turn.verdicts).collect();
-        PendingOffer::ready(ledger.clone(), Ok((self.at(), answer)))
+    /// The store of one more owner. From the second one on they are served in turn.
+    pub(crate) fn join(&self, sink: EventSink) -> MemoryStore {
+        let mut owners = self.rows.owners.lock();
+        let number = u32::try_from(owners.len()).unwrap_or(u32::MAX);
+        owners.push(Some(sink));
+        if owners.len() > 1 {
+            self.rows.table.lock().share();
+        }
+        drop(owners);
+        MemoryStore {
+            rows: self.rows.clone(),
+            owner: OwnerId(number),
+        }
     }
+}
 
-    pub(crate) fn try_offer(&self, ask: &Ask) -> Option<(Verdict, Micros)> {
-        let (mut turn, at) = self.turn(&[], std::slice::from_ref(ask));
-        turn.verdicts.pop().map(|verdict| (verdict, at))
+/// The rows as one owner uses them.
+#[derive(Debug)]
+pub(crate) struct MemoryStore {
+    rows: Arc<MemoryRows>,
+    owner: OwnerId,
+}
+
+impl MemoryRows {
+    fn sink(&self, owner: OwnerId) -> Option<EventSink> {
+        let owners = self.owners.lock();
+        owners.get(usize::try_from(owner.0).ok()?)?.clone()
     }
+}
 
-    pub(crate) fn settle(&self, settle: &Settle) {
-        self.turn(std::slice::from_ref(settle), &[]);
-    }
-
-    pub(crate) fn events(&self) -> Events {
-        Events::new(self.shared.events.subscribe())
-    }
-
-    pub(crate) fn peek(&self, cells: &[(CellId, Arc<Rule>)]) -> Vec<CellView> {
-        let table = self.shared.table.lock();
-        let now = self.shared.clock.now();
-        let look = |(id, rule): &(CellId, Arc<Rule>)| table.peek(*id, rule, now);
-        cells.iter().map(look).collect()
-    }
-
-    pub(crate) fn peek_scope(&self, scope: ScopeId) -> ScopeView {
-        self.shared.table.lock().peek_scope(scope, self.at())
-    }
-
-    pub(crate) fn at(&self) -> Micros {
-        self.shared.clock.at()
-    }
-
-    pub(crate) fn now(&self) -> Now {
-        self.shared.clock.now()
-    }
-
-    /// One transaction, and when it was. The clock is read under the lock, so that time never goes
-    /// back between two of them.
-    fn turn(&self, settles: &[Settle], asks: &[Ask]) -> (Turn, Micros) {
-        let mut table = self.shared.table.lock();
-        let now = self.shared.clock.now();
-        let turn = turn(&mut *table, now, settles, asks);
-        if !asks.is_empty() {
+impl Store for MemoryStore {
+    /// The clock is read under the lock, so that time never goes back between two batches.
+    fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError> {
+        let mut table = self.rows.table.lock();
+        let now = self.rows.clock.now();
+        let decision = decide(&mut *table, now, batch);
+        if !batch.asks.is_empty() {
             table.sweep(now.at, SWEEP_CELLS);
         }
-        drop(table);
-        if !turn.freed.is_empty() {
-            self.send_event(Event::Freed(turn.freed.as_slice().into()));
-        }
-        if !turn.changed_scopes.is_empty() {
-            self.send_event(Event::Scopes(turn.changed_scopes.as_slice().into()));
-        }
-        (turn, now.at)
+        Ok(decision)
     }
 
-    /// Nobody listening is no error: then nobody waits.
-    fn send_event(&self, event: Event) {
-        drop(self.shared.events.send(event));
+    fn peek(&self, query: &PeekQuery) -> Result<PeekReply, StoreError> {
+        let table = self.rows.table.lock();
+        let now = self.rows.clock.now();
+        let cells = query.cells.iter();
+        let scopes = query.scopes.iter();
+        Ok(PeekReply {
+            cells: cells.map(|(id, rule)| table.peek(*id, rule, now)).collect(),
+            scopes: scopes.map(|id| table.peek_scope(*id, now.at)).collect(),
+        })
+    }
+
+    fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    fn wake(&self, owner: OwnerId, cell: CellId) -> bool {
+        let sink = self.rows.sink(owner);
+        if let Some(sink) = &sink {
+            sink.freed(vec![cell]);
+        }
+        sink.is_some()
+    }
+
+    fn is_alive(&self, owner: OwnerId) -> bool {
+        self.rows.sink(owner).is_some()
+    }
+
+    fn notify_scopes(&self, scopes: &[ScopeId]) {
+        let others: Vec<EventSink> = {
+            let owners = self.rows.owners.lock();
+            let others = owners.iter().enumerate();
+            let others = others.filter(|(number, _)| *number != self.owner.0 as usize);
+            others.filter_map(|(_, sink)| sink.clone()).collect()
+        };
+        for sink in others {
+            sink.scopes_changed(scopes.to_vec());
+        }
+    }
+
+    fn is_shared_by_processes(&self) -> bool {
+        false
+    }
+
+    fn cell_count(&self) -> Option<usize> {
+        Some(self.rows.table.lock().len())
+    }
+}
+
+impl Drop for MemoryStore {
+    fn drop(&mut self) {
+        let mut owners = self.rows.owners.lock();
+        if let Some(sink) = owners.get_mut(self.owner.0 as usize) {
+            *sink = None;
+        }
     }
 }

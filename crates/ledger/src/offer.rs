@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tollgate_core::ask::{Ask, Outcome, PermitId, Settle, Verdict};
 use tollgate_core::time::Micros;
 
-use crate::Ledger;
+use crate::ProviderLedger;
 
 /// The store cannot be reached; nothing is known of the offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,24 +48,20 @@ pub(crate) type OfferResult = Result<(Micros, Vec<(Ask, Verdict)>), StoreLost>;
 #[derive(Debug)]
 #[must_use = "a dropped answer gives its permits back"]
 pub struct PendingOffer {
-    ledger: Ledger,
+    ledger: ProviderLedger,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
     Ready(OfferResult),
-    #[cfg_attr(
-        not(feature = "sqlite"),
-        expect(dead_code, reason = "the memory ledger answers at once")
-    )]
     Waiting(oneshot::Receiver<OfferResult>),
     Taken,
 }
 
 impl PendingOffer {
     /// An answer that is there already.
-    pub(crate) fn ready(ledger: Ledger, answer: OfferResult) -> PendingOffer {
+    pub(crate) fn ready(ledger: ProviderLedger, answer: OfferResult) -> PendingOffer {
         PendingOffer {
             ledger,
             state: State::Ready(answer),
@@ -73,8 +69,10 @@ impl PendingOffer {
     }
 
     /// An answer that a store will give.
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn waiting(ledger: Ledger, answer: oneshot::Receiver<OfferResult>) -> PendingOffer {
+    pub(crate) fn waiting(
+        ledger: ProviderLedger,
+        answer: oneshot::Receiver<OfferResult>,
+    ) -> PendingOffer {
         PendingOffer {
             ledger,
             state: State::Waiting(answer),

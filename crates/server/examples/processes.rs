@@ -155,7 +155,7 @@ fn start(folder: &Path, files: &str, callers: usize, seconds: u64) -> Child {
         .unwrap()
 }
 
-/// Calls every provider as fast as it may, for a while or until nothing is left for a minute.
+/// Calls every provider as fast as allowed, for a while or until nothing remains for a minute.
 /// Without callers it makes one call each and then has no demand.
 async fn child(folder: &str, files: &str, callers: usize, seconds: &str) {
     let ledger = Ledger::sqlite(folder, Clock::System).unwrap();
@@ -167,13 +167,15 @@ async fn child(folder: &str, files: &str, callers: usize, seconds: &str) {
     });
     let providers: Vec<_> = providers.collect();
     let names: Vec<String> = providers.iter().map(|one| one.name.clone()).collect();
-    let shop = ProviderRegistry::build(providers, ledger, Options::default()).unwrap();
+    let registry = ProviderRegistry::build(providers, ledger, Options::default()).unwrap();
     let span = Duration::from_secs(seconds.parse().unwrap());
     let mut tasks = tokio::task::JoinSet::new();
     for name in names {
         for _ in 0..callers.max(1) {
-            let (shop, name) = (shop.clone(), name.clone());
-            tasks.spawn(async move { while call_provider(&shop, &name).await && callers > 0 {} });
+            let (registry, name) = (registry.clone(), name.clone());
+            tasks.spawn(
+                async move { while call_provider(&registry, &name).await && callers > 0 {} },
+            );
         }
     }
     let all = async { while tasks.join_next().await.is_some() {} };
@@ -186,8 +188,8 @@ async fn child(folder: &str, files: &str, callers: usize, seconds: &str) {
 }
 
 /// One call. `false`: there is nothing to be had for a long time.
-async fn call_provider(shop: &ProviderRegistry, name: &str) -> bool {
-    let call_ = Call {
+async fn call_provider(registry: &ProviderRegistry, name: &str) -> bool {
+    let outgoing = Call {
         target: Target::Provider {
             name: name.to_owned(),
             path: "/x".to_owned(),
@@ -201,7 +203,7 @@ async fn call_provider(shop: &ProviderRegistry, name: &str) -> bool {
             ..CallOptions::default()
         },
     };
-    match call(shop, call_, &mut CallTrace::default()).await {
+    match call(registry, outgoing, &mut CallTrace::default()).await {
         Ok(reply) => {
             drop(reply.body.collect().await);
             true

@@ -18,16 +18,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Handles the connections of a listening socket.
 pub(crate) trait ConnectionHandler: Send + Sync + 'static {
-    /// May the loop accept one more while `inside` are open? `false` leaves it in the kernel's
+    /// May the loop accept one more while `active` are open? `false` leaves it in the kernel's
     /// backlog.
-    fn has_capacity(&self, inside: usize) -> bool;
+    fn has_capacity(&self, active: usize) -> bool;
 
     /// Serves a new connection. `None`: the handler rejected it.
     fn handle(
         &self,
         stream: TcpStream,
         peer: SocketAddr,
-        ending: watch::Receiver<bool>,
+        shutdown: watch::Receiver<bool>,
     ) -> Option<impl Future<Output = ()> + Send + 'static>;
 
     /// An accept failed.
@@ -44,26 +44,26 @@ pub(crate) trait ConnectionHandler: Send + Sync + 'static {
 /// Accepts until shutdown, then waits for the connections.
 pub(crate) async fn run(
     listener: TcpListener,
-    host: impl ConnectionHandler,
-    mut ending: watch::Receiver<bool>,
+    handler: impl ConnectionHandler,
+    mut shutdown: watch::Receiver<bool>,
     grace: Duration,
 ) {
     let mut connections = JoinSet::new();
-    let order = ending.clone();
+    let signal = shutdown.clone();
     loop {
-        let has_room = host.has_capacity(connections.len());
+        let has_capacity = handler.has_capacity(connections.len());
         tokio::select! {
-            () = shutdown_requested(&mut ending) => break,
+            () = shutdown_requested(&mut shutdown) => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            accepted = listener.accept(), if has_room => match accepted {
+            accepted = listener.accept(), if has_capacity => match accepted {
                 Ok((stream, peer)) => {
-                    if let Some(visit) = host.handle(stream, peer, order.clone()) {
-                        connections.spawn(visit);
+                    if let Some(connection) = handler.handle(stream, peer, signal.clone()) {
+                        connections.spawn(connection);
                     }
                 }
                 // The client has disconnected already, or there is no free descriptor.
                 Err(error) => {
-                    host.on_accept_error(&listener, &error).await;
+                    handler.on_accept_error(&listener, &error).await;
                     pause(ACCEPT_PAUSE).await;
                 }
             }
@@ -77,8 +77,8 @@ pub(crate) async fn run(
 }
 
 /// Waits for the shutdown signal. A dropped sender counts as the signal.
-pub(crate) async fn shutdown_requested(ending: &mut watch::Receiver<bool>) {
-    let _order = ending.wait_for(|ends| *ends).await;
+pub(crate) async fn shutdown_requested(shutdown: &mut watch::Receiver<bool>) {
+    let _signal = shutdown.wait_for(|ends| *ends).await;
 }
 
 #[expect(clippy::disallowed_methods, reason = "a pause after a failed accept")]

@@ -92,18 +92,23 @@ impl Admin {
             return Err(AdminError::NoToken(address));
         }
         daemon.registry().add_own_address(address);
-        let ending = watch::Sender::new(false);
-        let safety = AccessPolicy::new(address, options.token);
-        let router = routes::router(daemon.clone(), safety, ending.subscribe());
-        let mut door = JoinSet::new();
-        let host = AdminHandler(router);
+        let shutdown = watch::Sender::new(false);
+        let policy = AccessPolicy::new(address, options.token);
+        let router = routes::router(daemon.clone(), policy, shutdown.subscribe());
+        let mut tasks = JoinSet::new();
+        let handler = AdminHandler(router);
         let grace = options.grace.into();
-        door.spawn(accept_loop::run(listener, host, ending.subscribe(), grace));
+        tasks.spawn(accept_loop::run(
+            listener,
+            handler,
+            shutdown.subscribe(),
+            grace,
+        ));
         LogEvent::Listening { address }.emit();
         Ok(Admin {
             address,
-            shutdown: ending,
-            tasks: door,
+            shutdown,
+            tasks,
         })
     }
 
@@ -124,24 +129,24 @@ impl Admin {
 struct AdminHandler(axum::Router);
 
 impl ConnectionHandler for AdminHandler {
-    fn has_capacity(&self, inside: usize) -> bool {
-        inside < CONNECTIONS_MAX
+    fn has_capacity(&self, active: usize) -> bool {
+        active < CONNECTIONS_MAX
     }
 
     fn handle(
         &self,
         stream: TcpStream,
         _peer: SocketAddr,
-        ending: watch::Receiver<bool>,
+        shutdown: watch::Receiver<bool>,
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
-        Some(serve_connection(stream, self.0.clone(), ending))
+        Some(serve_connection(stream, self.0.clone(), shutdown))
     }
 }
 
 async fn serve_connection(
     stream: TcpStream,
     router: axum::Router,
-    mut ending: watch::Receiver<bool>,
+    mut shutdown: watch::Receiver<bool>,
 ) {
     stream.set_nodelay(true).ok();
     let mut connection = std::pin::pin!(
@@ -154,7 +159,7 @@ async fn serve_connection(
     tokio::select! {
         // An error on a client's connection concerns the client only.
         _ended = connection.as_mut() => return,
-        () = shutdown_requested(&mut ending) => connection.as_mut().graceful_shutdown(),
+        () = shutdown_requested(&mut shutdown) => connection.as_mut().graceful_shutdown(),
     }
     connection.await.ok();
 }

@@ -91,7 +91,7 @@ impl Daemon {
     /// The configuration that this registry was built from.
     #[must_use]
     pub fn new(
-        shop: ProviderRegistry,
+        registry: ProviderRegistry,
         sources: Sources,
         loaded: Loaded,
         world: fn() -> Environment<'static>,
@@ -104,7 +104,7 @@ impl Daemon {
         };
         Daemon {
             shared: Arc::new(Shared {
-                registry: shop,
+                registry,
                 world,
                 changing: Mutex::new(()),
                 state: Mutex::new(state),
@@ -114,9 +114,9 @@ impl Daemon {
     }
 
     /// From now on these listeners follow the `listen` addresses of the providers.
-    pub fn set_listeners(&self, doors: Listeners) {
+    pub fn set_listeners(&self, listeners: Listeners) {
         // A daemon has one gateway; the first one stays.
-        let _known = self.shared.listeners.set(doors);
+        let _known = self.shared.listeners.set(listeners);
     }
 
     /// The providers.
@@ -154,7 +154,7 @@ impl Daemon {
         provider: &str,
         settings: &[(String, Option<String>)],
     ) -> Result<Outcome, SetError> {
-        let live = self.shared.registry.named(provider)?;
+        let active = self.shared.registry.named(provider)?;
         let _one_at_a_time = self.shared.changing.lock();
         let mut state = self.snapshot();
         let mut sources = state.sources.clone();
@@ -180,15 +180,14 @@ impl Daemon {
         let world = (self.shared.world)();
         let before = reload(&state.loaded, &state.sources, &world);
         let after = reload(&before.loaded, &sources, &world);
-        let mut guilty = new_problems(provider, &before, &after);
-        guilty.extend(self.listen_problems(provider, &state, &after.loaded.config));
-        if !guilty.is_empty() {
-            return Err(SetError::Rejected(guilty));
+        let mut problems = new_problems(provider, &before, &after);
+        problems.extend(self.listen_problems(provider, &state, &after.loaded.config));
+        if !problems.is_empty() {
+            return Err(SetError::Rejected(problems));
         }
-        let order = "set";
         LogEvent::OperatorCommand {
-            provider: live.name(),
-            command: order,
+            provider: active.name(),
+            command: "set",
         }
         .emit();
         let mut changed = before.changed;
@@ -202,12 +201,13 @@ impl Daemon {
     /// Why the newly set address of a provider cannot be opened.
     fn listen_problems(&self, provider: &str, state: &DaemonState, config: &Config) -> Vec<String> {
         let listen = |config: &Config| config.provider(provider).and_then(|one| one.listen);
-        let doors = self.shared.listeners.get();
-        let doors = doors.filter(|_| listen(&state.loaded.config) != listen(config));
-        let ready = doors.map(|doors| doors.prepare(addresses(config)));
-        let shut = ready.into_iter().flat_map(|ready| ready.problems);
-        shut.filter(|shut| shut.provider == provider)
-            .map(|shut| shut.message)
+        let listeners = self.shared.listeners.get();
+        let listeners = listeners.filter(|_| listen(&state.loaded.config) != listen(config));
+        let ready = listeners.map(|listeners| listeners.prepare(addresses(config)));
+        let errors = ready.into_iter().flat_map(|ready| ready.problems);
+        errors
+            .filter(|error| error.provider == provider)
+            .map(|error| error.message)
             .collect()
     }
 
@@ -229,8 +229,8 @@ impl Daemon {
         entity: Option<&str>,
         command: Command,
     ) -> Result<Arc<ActiveProvider>, Error> {
-        let live = self.shared.registry.named_or_unknown(provider)?;
-        let order = match command {
+        let active = self.shared.registry.named_or_unknown(provider)?;
+        let name = match command {
             Command::Offline => "offline",
             Command::CacheOnly { .. } => "cache-only",
             Command::Resume => "resume",
@@ -238,14 +238,14 @@ impl Daemon {
         };
         LogEvent::OperatorCommand {
             provider,
-            command: order,
+            command: name,
         }
         .emit();
         match entity {
-            Some(entity) => live.reset_entity(entity),
-            None => live.apply_command(command),
+            Some(entity) => active.reset_entity(entity),
+            None => active.apply_command(command),
         }
-        Ok(live)
+        Ok(active)
     }
 
     /// A copy of the current state. A change holds `changing` until it has stored the new state.
@@ -258,35 +258,39 @@ impl Daemon {
         let Reloaded {
             mut loaded,
             mut changed,
-            rejected: refused,
+            rejected,
         } = reloaded;
-        let mut refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
+        let mut rejected: Vec<String> = rejected.iter().map(ToString::to_string).collect();
         // Also if nothing has changed: an address that was in use the last time may be free now.
-        let doors = self.shared.listeners.get();
-        let ready = doors.map(|doors| (doors, doors.prepare(addresses(&loaded.config))));
-        let follow = || -> Vec<ListenError> {
+        let listeners = self.shared.listeners.get();
+        let ready =
+            listeners.map(|listeners| (listeners, listeners.prepare(addresses(&loaded.config))));
+        let open_listeners = || -> Vec<ListenError> {
             let ready = ready.into_iter();
-            ready.flat_map(|(doors, new)| doors.apply(new)).collect()
+            ready
+                .flat_map(|(listeners, new)| listeners.apply(new))
+                .collect()
         };
         if changed.is_empty() {
-            state.listen_errors = follow();
+            state.listen_errors = open_listeners();
         } else {
             match self.build(&loaded.config) {
                 Ok(()) => {
                     state.build_error = None;
-                    state.listen_errors = follow();
+                    state.listen_errors = open_listeners();
                 }
                 Err(error) => {
                     let problem = error.to_string();
-                    refused.push(problem.clone());
+                    rejected.push(problem.clone());
                     state.build_error = Some(problem);
                     changed.clear();
                     loaded = (*state.loaded).clone();
                 }
             }
         }
-        refused.extend(state.listen_errors.iter().map(|shut| shut.message.clone()));
-        for problem in &refused {
+        let listen_errors = state.listen_errors.iter();
+        rejected.extend(listen_errors.map(|error| error.message.clone()));
+        for problem in &rejected {
             LogEvent::ReloadRejected { problem }.emit();
         }
         let is_warning = |problem: &&Problem| problem.level == Level::Warning;
@@ -300,7 +304,7 @@ impl Daemon {
         state.loaded = Arc::new(loaded);
         Outcome {
             changed,
-            rejected: refused,
+            rejected,
             warnings,
         }
     }
@@ -343,16 +347,16 @@ fn new_problems(provider: &str, before: &Reloaded, after: &Reloaded) -> Vec<Stri
         let set = all
             .into_iter()
             .flat_map(|problems| problems.iter().filter(is_set));
-        let told = own
+        let own = own
             .iter()
             .filter(|problem| is_set(problem) || is_error(problem));
-        set.chain(told).map(ToString::to_string).collect()
+        set.chain(own).map(ToString::to_string).collect()
     };
     let known = of(before);
-    let mut guilty: Vec<String> = Vec::new();
+    let mut problems: Vec<String> = Vec::new();
     for problem in of(after) {
-        if !known.contains(&problem) && !guilty.contains(&problem) {
-            guilty.push(problem);
+        if !known.contains(&problem) && !problems.contains(&problem) {
+            problems.push(problem);
         }
     }
     // An invalid file would hide the setting.
@@ -360,11 +364,11 @@ fn new_problems(provider: &str, before: &Reloaded, after: &Reloaded) -> Vec<Stri
         let governed = reloaded.loaded.provider(provider);
         governed.is_some_and(|governed| governed.problems.has_errors())
     };
-    if guilty.is_empty() && is_broken(after) {
-        guilty.push(format!(
+    if problems.is_empty() && is_broken(after) {
+        problems.push(format!(
             "{}: the file of `{provider}` is invalid, so settings cannot be applied to it; fix the file first",
             Place::whole("set")
         ));
     }
-    guilty
+    problems
 }

@@ -110,8 +110,8 @@ struct GatewayState {
 impl Gateway {
     /// A gateway for these providers that does not listen yet.
     #[must_use]
-    pub fn new(shop: ProviderRegistry, options: GatewayOptions) -> Gateway {
-        let state = GatewayState::new(shop, options);
+    pub fn new(registry: ProviderRegistry, options: GatewayOptions) -> Gateway {
+        let state = GatewayState::new(registry, options);
         Gateway {
             listeners: Listeners::new(Arc::new(state)),
         }
@@ -121,19 +121,19 @@ impl Gateway {
     pub async fn listen(
         &mut self,
         address: SocketAddr,
-        door: ListenerKind,
+        kind: ListenerKind,
     ) -> io::Result<ListenAddress> {
         let listener = TcpListener::bind(address).await?;
-        self.listeners.open(listener, door, Some(address))
+        self.listeners.open(listener, kind, Some(address))
     }
 
     /// Starts to serve a socket that is open already, such as one from systemd.
     pub fn listen_on(
         &mut self,
         listener: TcpListener,
-        door: ListenerKind,
+        kind: ListenerKind,
     ) -> io::Result<ListenAddress> {
-        self.listeners.open(listener, door, None)
+        self.listeners.open(listener, kind, None)
     }
 
     /// The listeners, to open and close those of providers at run time.
@@ -163,18 +163,18 @@ fn id_without_call() -> String {
 }
 
 impl GatewayState {
-    fn new(shop: ProviderRegistry, options: GatewayOptions) -> GatewayState {
-        let run = format!("{:x}", shop.ledger().now().wall.0 / 1_000);
-        let most = connection_cap::max_connections(options.connections_max);
-        let most_of_one = options.connections_per_address_max;
-        let crowd = ConnectionCap::new(most, most_of_one, options.counts_this_host);
+    fn new(registry: ProviderRegistry, options: GatewayOptions) -> GatewayState {
+        let run_id = format!("{:x}", registry.ledger().now().wall.0 / 1_000);
+        let max = connection_cap::max_connections(options.connections_max);
+        let max_per_client = options.connections_per_address_max;
+        let cap = ConnectionCap::new(max, max_per_client, options.counts_this_host);
         GatewayState {
-            registry: shop,
+            registry,
             options,
             is_draining: AtomicBool::new(false),
-            connection_cap: Arc::new(crowd),
+            connection_cap: Arc::new(cap),
             overload: Overload::new(),
-            run_id: run,
+            run_id,
             calls: AtomicU64::new(0),
         }
     }

@@ -38,9 +38,12 @@ struct Rejection<'a> {
     reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_in: Option<u64>,
+    /// The setting that an operator must fix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    setting: Option<&'a str>,
 }
 
-/// M10: the JSON of an unavailable provider, field for field.
+/// M10: the JSON of an unavailable provider, with exactly these fields.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Unavailable<'a> {
@@ -63,7 +66,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
     }
     let (status, name) = status_and_code(error);
     let wait = retry_in(error);
-    let mut refusal = Rejection {
+    let mut rejection = Rejection {
         error: name,
         message: capitalised(&error.to_string()),
         hint: hint::hint(error),
@@ -73,6 +76,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         limit: None,
         reason: None,
         retry_in: wait.map(millis),
+        setting: None,
     };
     match error {
         Error::NoPermit {
@@ -82,10 +86,10 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
             reason,
             ..
         } => {
-            refusal.provider = Some(provider);
-            refusal.entity = Some(entity.as_deref());
-            refusal.limit = Some(limit.as_deref());
-            refusal.reason = Some(reason.as_str());
+            rejection.provider = Some(provider);
+            rejection.entity = Some(entity.as_deref());
+            rejection.limit = Some(limit.as_deref());
+            rejection.reason = Some(reason.as_str());
         }
         Error::NotInCache {
             provider,
@@ -93,18 +97,24 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
             reason,
             ..
         } => {
-            refusal.provider = Some(provider);
-            refusal.entity = Some(entity.as_deref());
-            refusal.reason = Some(reason.as_str());
+            rejection.provider = Some(provider);
+            rejection.entity = Some(entity.as_deref());
+            rejection.reason = Some(reason.as_str());
         }
         Error::TooLate { provider, .. } => {
-            refusal.provider = Some(provider);
-            refusal.reason = Some(Reason::Deadline.as_str());
+            rejection.provider = Some(provider);
+            rejection.reason = Some(Reason::Deadline.as_str());
         }
         Error::NoResponse { provider, .. }
         | Error::NoCredential { provider, .. }
         | Error::NoUpstream { provider, .. }
-        | Error::Loop { provider } => refusal.provider = Some(provider),
+        | Error::Loop { provider } => rejection.provider = Some(provider),
+        Error::Misconfigured {
+            provider, setting, ..
+        } => {
+            rejection.provider = Some(provider);
+            rejection.setting = Some(setting);
+        }
         Error::Asleep { .. }
         | Error::UnknownProvider { .. }
         | Error::NotAllowed { .. }
@@ -115,10 +125,10 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         | Error::Malformed(_)
         | Error::NoBody => {}
     }
-    json(status, &refusal, wait)
+    json(status, &rejection, wait)
 }
 
-/// An own response with a JSON body.
+/// A response from Tollgate itself, with a JSON body.
 pub(crate) fn json(
     status: StatusCode,
     body: &impl Serialize,
@@ -157,7 +167,7 @@ fn provider_unavailable(provider: &str, status: &HealthStatus) -> Response<Reply
     json(StatusCode::SERVICE_UNAVAILABLE, &body, wait)
 }
 
-/// When to retry: whole seconds for most clients, milliseconds for those that read them.
+/// When to retry: whole seconds for most clients, milliseconds for clients that read them.
 fn add_retry_after(headers: &mut HeaderMap, wait: Span) {
     headers.insert(RETRY_AFTER, HeaderValue::from(wait.0.div_ceil(1_000_000)));
     headers.insert("retry-after-ms", HeaderValue::from(millis(wait)));
@@ -195,6 +205,7 @@ fn status_and_code(error: &Error) -> (StatusCode, &'static str) {
         Error::WrongCallerToken { .. } | Error::CrossSite => {
             (StatusCode::FORBIDDEN, "CallerNotAllowed")
         }
+        Error::Misconfigured { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "Misconfigured"),
         Error::Loop { .. } => (StatusCode::LOOP_DETECTED, "LoopDetected"),
         Error::NoUpstream { .. }
         | Error::Path(_)
@@ -249,10 +260,10 @@ mod tests {
         (status, serde_json::from_slice(&body).unwrap())
     }
 
-    /// Reasons inside Tollgate use the codes of the contract, with hints of their own.
+    /// Rejections that Tollgate itself causes use the documented codes, but have their own hints.
     #[tokio::test]
     async fn rejections_caused_by_tollgate_have_their_own_hints() {
-        for (reason, status, error, word, helps) in [
+        for (reason, status, error, word, hint_part) in [
             (
                 Reason::NoDescriptors,
                 503,
@@ -282,12 +293,12 @@ mod tests {
                 "`tollgate status x` shows how many of each priority",
             ),
         ] {
-            let (told, json) = rejection_for(reason).await;
+            let (actual, json) = rejection_for(reason).await;
             assert_eq!(
-                (told, &json["error"], &json["reason"]),
+                (actual, &json["error"], &json["reason"]),
                 (status, &error.into(), &word.into())
             );
-            assert!(json["hint"].as_str().unwrap().contains(helps), "{json}");
+            assert!(json["hint"].as_str().unwrap().contains(hint_part), "{json}");
         }
     }
 }

@@ -1,10 +1,11 @@
-//! The independent checker: it writes its own log of the requests that reached the provider and
-//! judges a run from that log alone.
+//! The independent checker: it has its own log of the requests that reached the provider, and it
+//! judges a run only by that log.
 //!
-//! Promises: nothing is inferred from counters, neither the sender's nor the rules'; each figure
-//! has one definition, stated at its function; windows are recounted by brute force.
+//! Promises: uses no counters, neither those of the sender nor those of the rules. Each figure has
+//! one definition, stated at its function. Windows are counted again by brute force.
 //!
-//! Never: shares code with the code under test. It is simple and slow; a log is as long as a test.
+//! Never: shares code with the code under test. It is simple and slow, which is enough for the log
+//! of a test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,7 @@ mod tests;
 
 pub use quota::{QuotaUse, allowance};
 
-/// How urgent a call is; orders from most to least urgent.
+/// How urgent a call is, in order from most to least urgent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     /// A person waits for the response.
@@ -33,7 +34,7 @@ pub enum Priority {
 /// One request at the provider's limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Whose attempt it is.
+    /// The call that this request is an attempt of.
     pub id: CallId,
     /// When it reached the limiter.
     pub at: Micros,
@@ -48,32 +49,32 @@ pub struct Arrival {
 /// Which arrivals to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrivalFilter {
-    /// All that reached the provider, limited or not.
+    /// All requests that reached the provider, limited or not.
     Arrived,
-    /// Those it accepted.
+    /// Only requests that the provider accepted.
     Accepted,
 }
 
-/// The sequence by which order is judged.
+/// Which order to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrderBy {
     /// The order of sending.
     Sent,
-    /// The order of arrival at the limiter; the network may have reordered them.
+    /// The order of arrival at the limiter; the network may have changed the order.
     Arrived,
 }
 
-/// How long calls waited, from submission to the first accepted arrival. Percentiles are nearest
-/// rank: the smallest wait that at least p % of the calls did not exceed.
+/// How long calls waited, from submission to the first accepted arrival. Percentiles use the
+/// nearest rank: the smallest wait that at least p % of the calls did not exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waits {
     /// Calls measured.
     pub calls: usize,
-    /// Half of them waited no longer.
+    /// Half of the calls waited no longer than this.
     pub p50: Span,
-    /// 99 % of them waited no longer.
+    /// 99 % of the calls waited no longer than this.
     pub p99: Span,
-    /// None waited longer.
+    /// The longest wait.
     pub max: Span,
 }
 
@@ -100,8 +101,8 @@ impl Judge {
         Judge::default()
     }
 
-    /// A caller has submitted a call. Submissions are recorded in order; the second one of an id is
-    /// ignored, since it is the same call.
+    /// A caller has submitted a call. Submissions are recorded in order. A second submission with
+    /// the same id is ignored, because it is the same call.
     pub fn record_submit(&mut self, id: CallId, at: Micros, priority: Priority) {
         let seq = self.submitted.len();
         self.submitted.entry(id).or_insert(Submitted {
@@ -112,7 +113,7 @@ impl Judge {
         });
     }
 
-    /// The sender has sent an attempt. Recorded in order; only [`OrderBy::Sent`] needs it.
+    /// The sender has sent an attempt. Attempts are recorded in order, for [`OrderBy::Sent`] only.
     pub fn record_send(&mut self, id: CallId) {
         self.sent.push(id);
     }
@@ -160,8 +161,8 @@ impl Judge {
         1000.0 * self.violations() as f64 / self.arrivals.len().max(1) as f64
     }
 
-    /// The most units in any window `[t, t + window)`. One of the windows that start with an
-    /// arrival holds the most, so the function tries those.
+    /// The most units in any window `[t, t + window)`. The maximum occurs in a window that starts
+    /// with an arrival, so only such windows are counted.
     #[must_use]
     pub fn max_in_any_window(&self, window: Span, unit: Unit, which: ArrivalFilter) -> u64 {
         let mut log: Vec<&Arrival> = self.filtered(which).collect();
@@ -218,8 +219,8 @@ impl Judge {
         lost.map(|(id, _)| *id).collect()
     }
 
-    /// Calls that a later submitted call of the same priority has overtaken, judged by the first
-    /// occurrence of each. Calls that never occur are not judged.
+    /// Calls that were overtaken by a call of the same priority that was submitted later. Only the
+    /// first occurrence of a call counts. Calls that do not occur are left out.
     #[must_use]
     pub fn overtaken(&self, seen: OrderBy) -> Vec<CallId> {
         let order: Vec<CallId> = match seen {
@@ -261,7 +262,7 @@ impl Judge {
     }
 }
 
-/// Nearest rank in a sorted, non-empty list.
+/// The percentile by nearest rank, in a sorted, non-empty list.
 fn rank(sorted: &[Span], percent: usize) -> Span {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted[rank - 1]

@@ -226,7 +226,7 @@ impl<C: Client> World<C> {
             EventKind::Wake { node, timer } => {
                 if timer.is_none_or(|timer| timer == self.timers[node.0]) {
                     self.notify_client(node, |client, now, effects| {
-                        client.on_wake(node, now, effects)
+                        client.on_wake(node, now, effects);
                     });
                 }
             }
@@ -271,7 +271,7 @@ impl<C: Client> World<C> {
                 call,
             } => self.send(node, call),
             Effect::Send { after, call } => {
-                self.push(self.now + after, EventKind::Send { node, call })
+                self.push(self.now + after, EventKind::Send { node, call });
             }
             Effect::Timer(at) => {
                 self.timers[node.0] += 1;

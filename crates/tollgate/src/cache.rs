@@ -9,18 +9,32 @@
 //! Never: decides whether a response may be used (`core::fresh` does), or holds a credential: keys
 //! are hashes with a secret salt.
 
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod database;
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod admin;
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod disk;
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod reader;
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod index;
+#[cfg(all(feature = "cache", feature = "sqlite"))]
+mod writer;
+#[cfg(not(all(feature = "cache", feature = "sqlite")))]
+#[path = "cache/no_disk.rs"]
+mod disk;
 mod key;
+#[cfg(feature = "cache")]
+mod memory;
+#[cfg(not(feature = "cache"))]
+#[path = "cache/no_memory.rs"]
 mod memory;
 mod object;
-mod writer;
 mod memfd;
 
-pub use admin::{CacheAdminError, CacheUsage, purge, usage};
+#[cfg(all(feature = "cache", feature = "sqlite"))]
+pub use admin::{CacheAdminError, purge, usage};
 pub(crate) use key::{CacheKey, KeyInputs, RequestUrl, Salt, UrlHash, Variant, variant};
 pub use memfd::{MEMFDS_MAX, MemfdBody, set_memfds_max};
 pub use object::PreparedHead;
@@ -66,6 +80,19 @@ impl Default for Sizes {
             disk: 1024 * 1024 * 1024,
         }
     }
+}
+
+/// The cached responses of one provider and entity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheUsage {
+    /// The provider.
+    pub provider: String,
+    /// The entity, if the provider has any.
+    pub entity: Option<String>,
+    /// The number of responses.
+    pub responses: u64,
+    /// Their size.
+    pub bytes: u64,
 }
 
 /// Concurrent background refreshes. They queue with low priority, so more of them would only wait
@@ -193,20 +220,20 @@ impl Cache {
 
     /// The responses in memory, without waiting.
     pub(crate) fn get_from_memory(&self, key: &CacheKey, now: Wall) -> Option<Arc<VariantSet>> {
-        let shelf = self.shared.memory.get(key)?;
+        let variants = self.shared.memory.get(key)?;
         // A response that is hot in memory must not be evicted first on disk.
         if let Some(disk) = &self.shared.disk
-            && shelf.is_use_due(now, disk::TOUCH_STEP)
+            && variants.is_use_due(now, disk::TOUCH_STEP)
         {
             disk.touch(*key, now);
         }
-        Some(shelf)
+        Some(variants)
     }
 
     /// The responses under this key, in memory or on disk.
     pub(crate) async fn find(&self, key: &CacheKey, now: Wall) -> Option<Arc<VariantSet>> {
         match self.get_from_memory(key, now) {
-            Some(shelf) => Some(shelf),
+            Some(variants) => Some(variants),
             None => self.shared.disk.as_ref()?.find(*key, &[], now).await,
         }
     }
@@ -233,19 +260,20 @@ impl Cache {
     ) -> bool {
         let (memory, disk) = (&self.shared.memory, &self.shared.disk);
         // Under one lock, so that the disk receives both in the same order.
-        let is_kept = memory.put(key, object, now, purges, || {
+        let is_stored = memory.put(key, object, now, purges, || {
             let put = |disk: &Disk| disk.put(key, object, now);
             disk.as_ref().is_some_and(put)
         });
         let of = (key, object.variant);
-        if is_kept && let Some(beside) = self.shared.refreshes.lock().get(&of) {
-            beside.superseded.notify_one();
+        if is_stored && let Some(refresh) = self.shared.refreshes.lock().get(&of) {
+            refresh.superseded.notify_one();
         }
-        is_kept
+        is_stored
     }
 
     /// Stores a response that was requested just now.
     #[cfg(test)]
+    #[cfg(all(feature = "cache", feature = "sqlite"))]
     pub(crate) fn store_now(&self, key: CacheKey, object: &Arc<CachedResponse>, now: Wall) {
         self.store(key, object, now, self.purge_count());
     }
@@ -279,14 +307,14 @@ impl Cache {
         if under_way.len() >= REFRESHING_MAX || under_way.contains_key(&of) {
             return None;
         }
-        let beside = Arc::<BackgroundRefresh>::default();
-        under_way.insert(of, beside.clone());
+        let refresh = Arc::<BackgroundRefresh>::default();
+        under_way.insert(of, refresh.clone());
         drop(under_way);
         let cache = self.clone();
         Some(RefreshGuard {
             cache,
             target: of,
-            refresh: beside,
+            refresh,
         })
     }
 
@@ -334,8 +362,11 @@ impl Cache {
 }
 
 #[cfg(test)]
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod fault_tests;
 #[cfg(test)]
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod removal_tests;
 #[cfg(test)]
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod tests;

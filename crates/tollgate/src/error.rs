@@ -48,7 +48,7 @@ pub enum Reason {
     CacheRequested,
     /// The concurrency limit is reached.
     Concurrency,
-    /// Background calls run in off-peak hours only.
+    /// Low-priority calls run in off-peak hours only.
     OffPeak,
     /// The queue is full.
     QueueFull,
@@ -148,6 +148,16 @@ pub enum Error {
         why: NoToken,
         /// When the next login is made.
         retry_in: Option<Span>,
+    },
+    /// A value of the configuration cannot be sent or used.
+    #[error("the setting `{setting}` of `{provider}` cannot be used: {why}")]
+    Misconfigured {
+        /// Whose.
+        provider: String,
+        /// The setting, as in the provider file; never its value.
+        setting: String,
+        /// What is wrong with the value.
+        why: &'static str,
     },
     /// There is no such provider.
     #[error("{}", unknown(.name))]
@@ -280,6 +290,7 @@ impl Error {
                 why: NoToken::Rejected(_) | NoToken::Missing,
                 ..
             }
+            | Error::Misconfigured { .. }
             | Error::Loop { .. } => Blame::Tollgate,
             Error::NoPermit { .. }
             | Error::TooLate {
@@ -346,7 +357,7 @@ fn no_permit(
         Reason::Limit => format!("{limit} is used up"),
         Reason::Concurrency => format!("{limit} on concurrent calls is reached"),
         Reason::Cooldown => "the provider asked for a pause".to_owned(),
-        Reason::OffPeak => "background calls run in off-peak hours only".to_owned(),
+        Reason::OffPeak => "low-priority calls run in off-peak hours only".to_owned(),
         Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested => {
             "only the cache is used".to_owned()
         }

@@ -238,7 +238,7 @@ impl LogEvent<'_> {
             }
             LogEvent::Reloaded { providers } => tracing::info!(event = "reloaded", providers),
             LogEvent::ReloadRejected { problem } => {
-                tracing::error!(event = "reload_refused", problem)
+                tracing::error!(event = "reload_refused", problem);
             }
             LogEvent::OperatorCommand {
                 provider,

@@ -3,22 +3,38 @@
 //! A [`ProviderRegistry`] over a ledger, and [`path::call`]: that is all of it. The daemon adds
 //! addresses and files.
 //!
-//! Promises: needs no daemon, and no clock except its ledger's (guards have their own).
+//! Features, all on by default: `sqlite` (permits and cached responses in a folder), `tls` (calls to
+//! `https:` upstreams), `cache` (cached responses). Without them the library is small: a test in
+//! `crates/tidy` pins the number of crates that it compiles.
+//!
+//! Promises: needs no daemon, and no clock except its ledger's.
 //!
 //! Never: reads a configuration file; providers come in checked.
 
-pub mod body;
-pub mod cache;
+// Lowest first: a module uses only modules above it (a test in `crates/tidy` holds it).
+mod failpoint;
+mod timer;
+mod query;
+mod headers;
+mod decode;
+mod single_flight;
 pub mod error;
 pub mod event;
-mod failpoint;
-pub mod guard;
-pub mod path;
-mod permit;
+mod payload;
+pub mod permits;
 pub mod pool;
+#[cfg_attr(
+    not(all(feature = "cache", feature = "sqlite")),
+    allow(dead_code, reason = "the tiers that use it are not built")
+)]
+pub mod cache;
+pub mod body;
+mod reply;
+mod flights;
+mod credentials;
 pub mod providers;
-mod timer;
+pub mod path;
 
 pub use error::Error;
-pub use permit::{LimitReport, Permit};
+pub use permits::{LimitReport, Permit};
 pub use providers::{Options, ProviderRegistry};

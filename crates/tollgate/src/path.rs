@@ -13,164 +13,51 @@
 
 mod route; // which provider, entity, caller, priority, cost and deadline?
 mod destination; //   the provider and origin of a call
-mod query; //   query parameters: keys, and comparing two queries
-mod ignored_headers; //   request headers that do not change the response
+mod subject; //   time and priority of a call
 mod cache; // is there a cached response?
 mod hit; //   route and cache in one step, for simple GET requests
 mod serve; //   builds responses from the cache, and refreshes them
 mod flight; // is the same request already in flight?
-mod flight_table; //   all flights of this process
-mod sharing; //   which requests are identical, and which responses may be shared
-mod flight_end; //   how a flight ends
-mod writes; //   when each path was last written to
-mod demand; //   priority and deadline of all callers of a flight
+mod identity; //   which requests are identical
+mod outcome; //   what became of a call
 mod merge; // can the call be part of a larger one?
-mod recipe; //   how parts are requested together and split again
 mod retry; // try again? Everything below happens once per attempt
 mod credential; // with which key or token?
-mod account; //   the credentials that tokens are fetched for
-mod token; //   the current token, and the calls that wait for the next
+mod token; //   the current token, or the next one
 mod login; //   the call that fetches a token
+mod unsendable; //   settings whose values cannot be sent
 mod connect; // is there a connection?
 mod acquire; // permit: what to request from the gate, and what its verdict means
 mod attempt_guard; //   reports the end of an attempt to health
-pub mod permit; //   the permit queue of a provider
-mod denied; //   why there is no permit
 mod send; // the bytes leave
 mod learn; // what does the response say about limits and health?
-mod decode; //   decompresses a copy of a body
 mod store; // may the response be cached?
 mod scrub; //   removes keys and short-lived headers before storing
 mod link_target; //   which cached responses a link refers to
 mod rates; // the rate limits reported in response headers
-pub(crate) use account::Account;
+pub use crate::reply::{Reply, Source};
 pub use cache::UseCache;
-pub(crate) use credential::{SuspendedKeys, fingerprints};
-pub(crate) use flight::Flights;
 pub use hit::{Hit, RememberedRequest};
-pub(crate) use ignored_headers::is_ignored_header;
-pub(crate) use merge::MergeGroups;
-pub(crate) use query::{encoded, parameters, without_parameter};
+pub use outcome::CallTrace;
 pub use rates::{Rate, RateState, Rates};
 pub use route::{Call, CallOptions, Target};
-pub(crate) use send::{auth_headers, is_keyless_header};
-pub(crate) use store::Recorder;
-pub(crate) use token::Tokens;
-pub(crate) use writes::Writes;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::response::Parts;
 use http_body::Body;
-use tollgate_core::time::Span;
 
 use crate::Error;
-use crate::body::{BodyError, ReplyBody};
+use crate::body::BodyError;
 use crate::event::LogEvent;
-use crate::pool::Origin;
-use crate::providers::{ActiveProvider, CompiledPolicy, ProviderRegistry};
+use crate::headers::is_upgrade;
+use crate::providers::{CompiledPolicy, ProviderRegistry};
 use cache::{CacheResult, PendingStore};
 use flight::FlightRole;
 use learn::UpstreamResponse;
+use outcome::CallOutcome;
 use retry::{AttemptError, NextStep, RetryState};
 use route::Route;
-
-/// A response.
-#[derive(Debug)]
-pub struct Reply {
-    /// Status and headers, as received.
-    pub head: Parts,
-    /// The body, as it arrives.
-    pub body: ReplyBody,
-    /// Where the response came from.
-    pub source: Source,
-    /// A limit is nearly used up, so Tollgate serves this entity from the cache only.
-    pub degraded: bool,
-}
-
-/// Where a response came from. `as_str` gives the values of `X-Tollgate-Source`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Source {
-    /// The provider, for this call.
-    #[default]
-    Upstream,
-    /// A cached response.
-    Cache,
-    /// A cached response past its lifetime.
-    Stale,
-    /// The provider, for an identical call at the same time.
-    Shared,
-    /// The provider, as a part of a larger response.
-    Merged,
-}
-
-impl Source {
-    /// The value of `X-Tollgate-Source`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Source::Upstream => "upstream",
-            Source::Cache => "cache",
-            Source::Stale => "stale",
-            Source::Shared => "shared",
-            Source::Merged => "merged",
-        }
-    }
-}
-
-/// What happened to a call, whether it succeeded or not.
-#[derive(Clone, Debug, Default)]
-pub struct CallTrace {
-    /// The provider, once it is known.
-    pub provider: Option<Arc<ActiveProvider>>,
-    /// The origin it was sent to.
-    pub origin: Option<Origin>,
-    /// Attempts whose bytes may have left.
-    pub attempts: u32,
-    /// Time spent waiting for permits.
-    pub waited: Span,
-    /// What remained of each limit at the decision.
-    pub rates: Rates,
-}
-
-/// The result of a call that went to the provider.
-#[derive(Debug)]
-struct CallOutcome {
-    result: Result<Reply, Error>,
-    /// The response, or the missing one, is a failure of the provider.
-    is_failure: bool,
-    /// Attempts whose bytes may have left.
-    attempts: u32,
-    /// Time spent waiting for permits.
-    waited: Span,
-    /// What remained of each limit at the decision.
-    rates: Rates,
-}
-
-impl CallOutcome {
-    /// A response that cost this call no attempt.
-    fn from_reply(reply: Reply) -> CallOutcome {
-        CallOutcome {
-            result: Ok(reply),
-            is_failure: false,
-            attempts: 0,
-            waited: Span::ZERO,
-            rates: Rates::default(),
-        }
-    }
-
-    /// No response.
-    fn from_error(error: Error) -> CallOutcome {
-        CallOutcome {
-            result: Err(error),
-            is_failure: true,
-            attempts: 0,
-            waited: Span::ZERO,
-            rates: Rates::default(),
-        }
-    }
-}
 
 /// Makes a call: the whole path, outermost stage first. Fills the trace on the way.
 pub async fn call<B>(
@@ -190,7 +77,7 @@ where
         CacheResult::Miss(pending) => pending,
     };
     loop {
-        let role = if send::is_upgrade(&route.headers) {
+        let role = if is_upgrade(&route.headers) {
             FlightRole::Alone // a tunnel cannot be shared
         } else {
             flight::join(registry.flights(), &mut route) // identical calls become one
@@ -203,14 +90,16 @@ where
             },
             FlightRole::Unshared(entry) => {
                 let outcome = Box::pin(execute(route, pending)).await;
-                entry.on_outcome(&outcome); // perhaps the next calls can share one response
+                if let (Ok(reply), false) = (&outcome.result, outcome.is_failure) {
+                    entry.on_reply(reply); // perhaps the next calls can share one response
+                }
                 outcome
             }
             FlightRole::Leader(flight) => match cache::recheck(&route, &pending) {
                 Some(reply) => flight.finish_with(reply), // another flight has just stored it
                 None => flight.lead(Box::pin(execute(route, pending))).await,
             },
-            FlightRole::Follower(flight) => match flight.follow(&mut route).await {
+            FlightRole::Follower(flight) => match flight::follow(flight, &mut route).await {
                 Some(outcome) => outcome,
                 None => continue, // the leader failed or may not share: our turn
             },
@@ -233,10 +122,10 @@ fn recheck_cache(route: &Route, pending: &PendingStore) -> Option<Reply> {
 async fn execute(mut route: Route, mut pending: PendingStore) -> CallOutcome {
     let mut retries = RetryState::default();
     let done = loop {
-        if !send::is_upgrade(&route.headers)
+        if !is_upgrade(&route.headers)
             && let Some(follower) = merge::join(&mut route)
         {
-            match follower.wait_part(&mut route).await {
+            match merge::wait_part(follower, &mut route).await {
                 Some(part) => break part, // calls for one item that wait together become one
                 None => continue,
             }

@@ -12,11 +12,15 @@
 mod address;
 mod dial;
 mod preamble;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "pool/no_tls.rs"]
 mod tls;
 pub use address::{Origin, is_private};
 pub(crate) use dial::Wire;
 pub use dial::{ConnectError, Dialer};
-pub use tls::Roots;
+pub use tls::{Roots, TlsError};
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -116,10 +120,10 @@ struct BusyGuard {
 }
 
 impl BusyGuard {
-    fn new(lane: &Arc<UpstreamPool>) -> BusyGuard {
-        lane.busy.fetch_add(1, Ordering::SeqCst);
+    fn new(upstream: &Arc<UpstreamPool>) -> BusyGuard {
+        upstream.busy.fetch_add(1, Ordering::SeqCst);
         BusyGuard {
-            upstream: lane.clone(),
+            upstream: upstream.clone(),
         }
     }
 }
@@ -150,31 +154,31 @@ impl Pool {
 
     /// Announces a call to this upstream.
     pub(crate) fn expect(&self, origin: &Origin) -> ExpectedCall {
-        let mut lanes = self.shared.upstreams.lock();
-        let lane = match lanes.get(origin) {
-            Some(lane) => lane.clone(),
+        let mut upstreams = self.shared.upstreams.lock();
+        let upstream = match upstreams.get(origin) {
+            Some(upstream) => upstream.clone(),
             None => {
                 let now = self.shared.ledger.at();
-                lanes.retain(|_, lane| !lane.prune_if_unused(now));
-                if lanes.len() >= UPSTREAMS_MAX {
-                    lanes.retain(|_, lane| lane.is_busy());
+                upstreams.retain(|_, upstream| !upstream.prune_if_unused(now));
+                if upstreams.len() >= UPSTREAMS_MAX {
+                    upstreams.retain(|_, upstream| upstream.is_busy());
                 }
-                let lane = Arc::new(UpstreamPool {
+                let upstream = Arc::new(UpstreamPool {
                     host: HeaderValue::try_from(origin.authority()).ok(),
                     origin: origin.clone(),
                     state: Mutex::default(),
                     busy: AtomicUsize::new(0),
                     opened: Notify::new(),
                 });
-                lanes.insert(origin.clone(), lane.clone());
-                lane
+                upstreams.insert(origin.clone(), upstream.clone());
+                upstream
             }
         };
         // Under the lock of all upstreams: one with an expected call is not dropped.
-        lane.state.lock().expected += 1;
-        drop(lanes);
+        upstream.state.lock().expected += 1;
+        drop(upstreams);
         ExpectedCall {
-            upstream: lane,
+            upstream,
             shared: self.shared.clone(),
         }
     }
@@ -412,13 +416,13 @@ mod tests {
     async fn old_connections_are_closed_when_another_upstream_is_called() {
         let clock = ManualClock::new(Now::default());
         let ledger = Ledger::memory(Clock::Manual(clock.clone()));
-        let dialer = Dialer::new(&Roots::Only(Vec::new())).unwrap();
+        let dialer = Dialer::new(&Roots::default()).unwrap();
         let pool = Pool::new(Arc::new(dialer), ledger);
         let (first, mut opened) = warmed(&pool).await;
         clock.pass(IDLE_MAX);
         let (second, _kept) = warmed(&pool).await;
         assert_eq!(opened.read(&mut [0]).await.unwrap(), 0, "it is closed");
-        let lanes = pool.shared.upstreams.lock();
-        assert!(!lanes.contains_key(&first) && lanes.contains_key(&second));
+        let upstreams = pool.shared.upstreams.lock();
+        assert!(!upstreams.contains_key(&first) && upstreams.contains_key(&second));
     }
 }

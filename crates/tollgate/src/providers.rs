@@ -8,7 +8,6 @@
 mod callers;
 mod limit_inheritance;
 mod cache_policy;
-mod secret_scan;
 mod links;
 mod active;
 mod status;
@@ -32,9 +31,8 @@ pub(crate) use limit_binding::{CallAttributes, CallCost, LimitBinding, call_cost
 pub use links::{Links, map_links};
 use local_share::StoreLossContext;
 pub(crate) use local_share::{LossDecision, loss_since_now};
-pub(crate) use policy::{CompiledPolicy, fingerprint};
+pub(crate) use policy::CompiledPolicy;
 pub use savings::Savings;
-pub(crate) use secret_scan::secret_found_in;
 pub use status::LimitStatus;
 
 use std::collections::HashMap;
@@ -60,8 +58,8 @@ use crate::Error;
 use crate::cache::Cache;
 use crate::error::NotAllowed;
 use crate::event::LogEvent;
-use crate::path::Flights;
-use crate::pool::{Dialer, Roots};
+use crate::flights::Flights;
+use crate::pool::{Dialer, Roots, TlsError};
 use lazy_provider::{LazyProvider, ProviderDeps};
 
 /// The provider of every domain that no file names: no limits, no key, no cache.
@@ -118,7 +116,7 @@ pub enum BuildError {
     #[error("there are two providers with the name `{0}`; give one of them another `name:`")]
     DuplicateName(String),
     /// Two providers have one domain.
-    #[error("`{first}` and `{second}` both have the domain `{domain}`; leave it to one of them")]
+    #[error("`{first}` and `{second}` both have the domain `{domain}`; remove it from one")]
     DuplicateDomain {
         /// The domain.
         domain: String,
@@ -137,7 +135,7 @@ pub enum BuildError {
     },
     /// TLS cannot be set up.
     #[error("TLS cannot be set up")]
-    Tls(#[from] rustls::Error),
+    Tls(#[from] TlsError),
 }
 
 /// All providers. Clones share them.
@@ -194,7 +192,7 @@ impl ProviderRegistry {
             offline,
             cache,
         } = options;
-        let means = ProviderDeps {
+        let deps = ProviderDeps {
             dialer: Arc::new(Dialer::new(&roots)?),
             dialects: Dialects::built_in(),
             offline,
@@ -206,16 +204,16 @@ impl ProviderRegistry {
             via: loop_detection::Via::default(),
             ledger,
         };
-        let unknown = means
+        let unknown = deps
             .start(unknown_provider())
             .map_err(|problems| invalid_settings(UNKNOWN, problems))?;
-        if means.offline {
+        if deps.offline {
             unknown.apply_command(Command::Offline);
         }
-        let mut events = means.ledger.events();
-        let shop = ProviderRegistry {
+        let mut events = deps.ledger.events();
+        let registry = ProviderRegistry {
             shared: Arc::new(RegistryState {
-                deps: means,
+                deps,
                 private,
                 rejects_unknown: AtomicBool::new(of_unknown == Unknown::Refuse),
                 catalog: ArcSwap::default(),
@@ -226,9 +224,9 @@ impl ProviderRegistry {
                 cache,
             }),
         };
-        shop.replace(providers)?;
-        shop.shared.check_store();
-        let shared = Arc::downgrade(&shop.shared);
+        registry.replace(providers)?;
+        registry.shared.check_store();
+        let shared = Arc::downgrade(&registry.shared);
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 if !on_ledger_event(&shared, &event) {
@@ -236,37 +234,33 @@ impl ProviderRegistry {
                 }
             }
         });
-        Ok(shop)
+        Ok(registry)
     }
 
     /// Replaces all providers at once. On an error nothing changes.
     pub fn replace(&self, providers: Vec<Provider>) -> Result<(), BuildError> {
-        let RegistryState {
-            deps: means,
-            catalog: shelf,
-            ..
-        } = &*self.shared;
+        let RegistryState { deps, catalog, .. } = &*self.shared;
         let _one_at_a_time = self.shared.reload_lock.lock();
-        let old = shelf.load();
+        let old = catalog.load();
         let mut new = Catalog::default();
-        let mut followers = Vec::new();
+        let mut updates = Vec::new();
         for provider in providers {
             let name = provider.name.clone();
             let domains = provider.domains.clone();
-            let refused = |problems| invalid_settings(&name, problems);
-            let slot = match old.names.get(&name) {
-                Some(slot) => {
+            let invalid = |problems| invalid_settings(&name, problems);
+            let lazy = match old.names.get(&name) {
+                Some(lazy) => {
                     let problems = provider.health.check();
                     if !problems.is_empty() {
-                        return Err(refused(problems));
+                        return Err(invalid(problems));
                     }
-                    followers.push((slot.clone(), provider));
-                    slot.clone()
+                    updates.push((lazy.clone(), provider));
+                    lazy.clone()
                 }
-                None => Arc::new(LazyProvider::new(provider).map_err(refused)?),
+                None => Arc::new(LazyProvider::new(provider).map_err(invalid)?),
             };
             for domain in &domains {
-                if let Err(first) = new.domains.insert(domain, slot.clone()) {
+                if let Err(first) = new.domains.insert(domain, lazy.clone()) {
                     return Err(BuildError::DuplicateDomain {
                         domain: domain.host().to_string(),
                         first: first.name.clone(),
@@ -274,18 +268,18 @@ impl ProviderRegistry {
                     });
                 }
             }
-            new.scopes.insert(slot.scope(), slot.clone());
-            if new.names.insert(name.clone(), slot).is_some() {
+            new.scopes.insert(lazy.scope(), lazy.clone());
+            if new.names.insert(name.clone(), lazy).is_some() {
                 return Err(BuildError::DuplicateName(name));
             }
         }
-        for (slot, provider) in followers {
-            let name = slot.name.clone();
-            slot.update(provider, means)
+        for (lazy, provider) in updates {
+            let name = lazy.name.clone();
+            lazy.update(provider, deps)
                 .map_err(|problems| invalid_settings(&name, problems))?;
         }
         let providers = new.names.len();
-        shelf.store(Arc::new(new));
+        catalog.store(Arc::new(new));
         LogEvent::Reloaded { providers }.emit();
         Ok(())
     }
@@ -294,8 +288,8 @@ impl ProviderRegistry {
     pub fn set_callers(&self, callers: &[Caller]) {
         let new = Arc::new(Callers::new(callers));
         let former = self.shared.deps.callers.swap(new.clone());
-        for live in self.started() {
-            new.apply_shares(&live, &former);
+        for active in self.started() {
+            new.apply_shares(&active, &former);
         }
     }
 
@@ -305,10 +299,10 @@ impl ProviderRegistry {
 
     /// Sets how Tollgate treats calls to domains that no provider has.
     pub fn set_unknown(&self, unknown: Unknown) {
-        let refuses = unknown == Unknown::Refuse;
+        let rejects = unknown == Unknown::Refuse;
         self.shared
             .rejects_unknown
-            .store(refuses, Ordering::Relaxed);
+            .store(rejects, Ordering::Relaxed);
     }
 
     /// Adds an address of this process: a call to it would loop forever.
@@ -323,15 +317,15 @@ impl ProviderRegistry {
 
     /// The provider of this name.
     pub fn named(&self, name: &str) -> Result<Arc<ActiveProvider>, Error> {
-        let shelf = self.shared.catalog.load();
-        let slot = shelf
+        let catalog = self.shared.catalog.load();
+        let lazy = catalog
             .names
             .get(name)
             .ok_or_else(|| Error::UnknownProvider {
                 name: name.chars().take(64).collect(),
-                nearest: shelf.nearest(name),
+                nearest: catalog.nearest(name),
             })?;
-        Ok(slot.get_or_start(&self.shared.deps))
+        Ok(lazy.get_or_start(&self.shared.deps))
     }
 
     /// The provider that an operator's command names. `unknown` means all domains that no provider
@@ -349,15 +343,15 @@ impl ProviderRegistry {
     pub fn closed_reason(&self) -> Option<String> {
         let ledger = self.ledger();
         ledger.loss()?;
-        let shelf = self.shared.catalog.load();
-        let closed = shelf.names.values().any(|slot| slot.rejects_on_loss());
+        let catalog = self.shared.catalog.load();
+        let closed = catalog.names.values().any(|lazy| lazy.rejects_on_loss());
         closed.then(|| ledger.loss_reason().unwrap_or_default())
     }
 
     /// The provider of this host; `None` if the host is unknown and unknown hosts are allowed.
     pub(crate) fn find_by_host(&self, host: &Host) -> Result<Option<Arc<ActiveProvider>>, Error> {
-        if let Some(slot) = self.shared.catalog.load().domains.find(host) {
-            return Ok(Some(slot.get_or_start(&self.shared.deps)));
+        if let Some(lazy) = self.shared.catalog.load().domains.find(host) {
+            return Ok(Some(lazy.get_or_start(&self.shared.deps)));
         }
         if self.shared.rejects_unknown.load(Ordering::Relaxed) {
             return Err(Error::NotAllowed {
@@ -371,19 +365,19 @@ impl ProviderRegistry {
     /// Is the host of a URL a domain of this provider?
     pub fn has_host(&self, name: &str, authority: &str) -> Result<bool, Error> {
         let host = Host::parse(authority)?;
-        let shelf = self.shared.catalog.load();
-        let found = shelf.domains.find(&host);
-        Ok(found.is_some_and(|slot| slot.name == name))
+        let catalog = self.shared.catalog.load();
+        let found = catalog.domains.find(&host);
+        Ok(found.is_some_and(|lazy| lazy.name == name))
     }
 
     /// Every provider that has been called or looked up, by name. The others are not started yet.
     #[must_use]
     pub fn started(&self) -> Vec<Arc<ActiveProvider>> {
-        let shelf = self.shared.catalog.load();
-        let mut all: Vec<_> = shelf
+        let catalog = self.shared.catalog.load();
+        let mut all: Vec<_> = catalog
             .names
             .values()
-            .filter_map(|slot| slot.started())
+            .filter_map(|lazy| lazy.started())
             .collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
@@ -426,17 +420,17 @@ fn on_ledger_event(shared: &Weak<RegistryState>, event: &Event) -> bool {
     let Some(shared) = shared.upgrade() else {
         return false;
     };
-    let shelf = shared.catalog.load();
+    let catalog = shared.catalog.load();
     match event {
         Event::Scopes(scopes) => {
-            let changed = scopes.iter().filter_map(|scope| shelf.scopes.get(scope));
-            let started = changed.filter_map(|slot| slot.started());
-            started.for_each(|live| live.health.on_scope_changed());
+            let changed = scopes.iter().filter_map(|scope| catalog.scopes.get(scope));
+            let started = changed.filter_map(|lazy| lazy.started());
+            started.for_each(|active| active.health.on_scope_changed());
         }
         Event::Resync => {
             shared.check_store();
-            let started = shelf.names.values().filter_map(|slot| slot.started());
-            started.for_each(|live| live.health.on_scope_changed());
+            let started = catalog.names.values().filter_map(|lazy| lazy.started());
+            started.for_each(|active| active.health.on_scope_changed());
         }
         Event::Lost | Event::Recovered => shared.check_store(),
         Event::Freed(_) => {}
@@ -456,7 +450,7 @@ impl RegistryState {
                 LogEvent::StoreLost { why: &why }.emit();
                 self.all_started()
                     .iter()
-                    .for_each(|live| live.on_store_lost());
+                    .for_each(|active| active.on_store_lost());
             }
             (Some(since), None) => {
                 *lost_at = None;
@@ -465,7 +459,7 @@ impl RegistryState {
                 LogEvent::StoreBack { away, uncounted }.emit();
                 self.all_started()
                     .iter()
-                    .for_each(|live| live.on_store_back());
+                    .for_each(|active| active.on_store_back());
             }
             (None, None) | (Some(_), Some(_)) => {}
         }
@@ -473,8 +467,8 @@ impl RegistryState {
 
     /// The started providers, and the one for unknown domains.
     fn all_started(&self) -> Vec<Arc<ActiveProvider>> {
-        let shelf = self.catalog.load();
-        let started = shelf.names.values().filter_map(|slot| slot.started());
+        let catalog = self.catalog.load();
+        let started = catalog.names.values().filter_map(|lazy| lazy.started());
         started.chain([self.unknown.clone()]).collect()
     }
 
@@ -490,7 +484,7 @@ fn unknown_provider() -> Provider {
     let checked =
         ProviderFile::read("unknown", FILE).map(|draft| draft.check(&Environment::empty()));
     let provider = checked.ok().and_then(|checked| checked.provider);
-    provider.expect("a test builds a shop from it")
+    provider.expect("a test builds a registry from it")
 }
 
 fn invalid_settings(provider: &str, problems: Vec<Problem>) -> BuildError {

@@ -1,9 +1,9 @@
-//! W1, W3, W4 and W6 in one run: two processes on one quota, three times as much as the limit lets
-//! through, urgent calls among it, and an outage in between.
+//! W1, W3, W4 and W6 in one run: two processes on one quota, three times as many calls as the limit
+//! allows, some of them urgent, and an outage in between.
 
 use super::Tools;
 use super::full::Full;
-use super::many::Crowd;
+use super::many::ProcessGroup;
 use super::rows::NEAR;
 use super::scenario::Scenario;
 use crate::report::Part;
@@ -15,8 +15,8 @@ const PROCESSES: usize = 2;
 const UP: u64 = 9;
 
 pub fn at_once(tools: &Tools) -> anyhow::Result<Part> {
-    // Urgent calls are asked for while the provider is believed to be up: before the outage, and
-    // after the gateways have found out that it is over.
+    // Urgent calls are made while the gateways consider the provider up: before the outage, and
+    // after they have detected its end.
     let mut scenario = Scenario::t()
         .phase(0, UP, 150, true)
         .phase(UP, 30, 40, false)
@@ -28,8 +28,8 @@ pub fn at_once(tools: &Tools) -> anyhow::Result<Part> {
     let sim: Vec<&str> = NEAR.into_iter().chain(fault).collect();
     eprintln!("all: {} calls, 110 s", scenario.calls.len());
     let size = (PROCESSES, PROCESSES);
-    let mut crowd = Crowd::before(tools, "all", "Tollgate", &scenario, size, &sim)?;
-    let outcome = crowd.end()?;
+    let mut group = ProcessGroup::start_with(tools, "all", "Tollgate", &scenario, size, &sim)?;
+    let outcome = group.end()?;
     let logs: Vec<_> = (0..PROCESSES)
         .map(|index| tools.log(&format!("all-{index}")))
         .collect();

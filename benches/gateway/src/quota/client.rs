@@ -1,8 +1,8 @@
-//! A client in Rust under one workload: with a limiter of the crate registry, or with none in front
-//! of our gateway, which has it.
+//! A Rust client under one workload: with a limiter of the crate registry, or without one in front
+//! of our gateway, which does the limiting.
 //!
-//! A call is handed to the limiter when the scenario says; the limiter decides when it is sent. What
-//! it sent is judged by the provider's own log; what is printed is only what became of the calls.
+//! The scenario says when a call is handed to the limiter; the limiter decides when it is sent. The
+//! provider's own log judges what was sent; the client prints only the results of the calls.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use tower::{Service, ServiceExt};
 use super::scenario::{Scenario, Tally, Urgency};
 use crate::load::Caller;
 
-/// Whoever says when a call may go.
+/// The limiter that decides when a call is sent.
 #[derive(Clone)]
 enum Limiter {
     /// The gateway does.
@@ -36,7 +36,7 @@ pub fn run(tool: &str, file: &str) -> anyhow::Result<()> {
     let local = tokio::task::LocalSet::new();
     let tally = local.block_on(&runtime, calls(tool, &scenario))?;
     println!("{}", serde_json::to_string(&tally)?);
-    // Calls that still wait are nobody's any more.
+    // Calls that still wait are dropped.
     std::process::exit(0);
 }
 
@@ -117,7 +117,7 @@ impl Limiter {
     }
 }
 
-/// The connections to one server, and what became of the calls.
+/// The connections to one server, and the results of the calls.
 struct Line {
     server: SocketAddr,
     path: String,
@@ -133,7 +133,7 @@ impl Line {
             Urgency::Normal => "normal",
             Urgency::Low => "low",
         };
-        // The last two lines are for the gateway; providers do not know them.
+        // The last two headers are for the gateway; providers ignore them.
         let request = format!(
             "GET {} HTTP/1.1\r\nHost: {}\r\nX-Call-Id: {id}\r\nX-Priority: {word}\r\n\
              X-Submitted-At: {submitted:.6}\r\nX-Tollgate-Priority: {word}\r\n\

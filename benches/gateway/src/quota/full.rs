@@ -1,5 +1,5 @@
-//! After an outage: when was our gateway Normal again, by its own log, and how much of the limit did
-//! the provider see used from a second later on?
+//! After an outage: when our gateway was Normal again, by its own log, and how much of the limit
+//! was used at the provider from a second later on.
 
 use std::path::PathBuf;
 
@@ -14,12 +14,12 @@ const SOON: f64 = 1.0;
 pub struct Full {
     /// When the last of the gateways became Normal, in seconds since the provider started.
     pub normal: f64,
-    /// What was let through from then on until the last call, in percent of the limit.
+    /// The calls accepted from then on until the last call, in percent of the limit.
     pub percent: f64,
 }
 
 impl Full {
-    /// Of a bucket, and of more calls than it lets through.
+    /// For a bucket with more calls than it allows.
     pub fn judge(outcome: &Outcome, scenario: &Scenario, logs: &[PathBuf]) -> anyhow::Result<Full> {
         let judged = &outcome.judged;
         let mut normal: f64 = 0.0;

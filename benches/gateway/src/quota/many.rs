@@ -1,5 +1,5 @@
-//! The workloads with several processes on one quota, W6 and W7: no daemon between them, only the
-//! ledger's files.
+//! The workloads with several processes on one quota, W6 and W7: they share no daemon, only the
+//! files of the ledger.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -16,14 +16,14 @@ use crate::Effort;
 use crate::peers::free;
 use crate::report::{Part, table};
 
-/// How many processes there are, and how many of them have something to ask for.
-const CROWDS: [(usize, usize); 4] = [(2, 2), (4, 4), (2, 1), (4, 1)];
+/// The number of processes, and how many of them have calls.
+const GROUP_SIZES: [(usize, usize); 4] = [(2, 2), (4, 4), (2, 1), (4, 1)];
 
-/// Those that can share a quota between processes. The first one is ours.
-const SHARERS: [&str; 3] = ["Tollgate", "pyrate-sqlite", "bottleneck-redis"];
+/// The subjects that can share a quota between processes. The first one is ours.
+const SHARING_SUBJECTS: [&str; 3] = ["Tollgate", "pyrate-sqlite", "bottleneck-redis"];
 
 /// Several processes of one subject on one quota.
-pub struct Crowd {
+pub struct ProcessGroup {
     name: &'static str,
     provider: Provider,
     clients: Vec<Child>,
@@ -31,16 +31,16 @@ pub struct Crowd {
 }
 
 /// W6: one quota for 2 and 4 processes, and all demand at one of them, on S and on T at a time.
-/// Everybody begins when all are loaded: the peers' sixteen interpreters share one core with what is
-/// measured, and while they load, whoever calls already gets a twentieth of it.
+/// All clients begin when all are loaded: the peers' sixteen interpreters share one core with the
+/// measured ones, and while they load, a running client gets a twentieth of it.
 pub fn processes(tools: &Tools, effort: Effort) -> anyhow::Result<Part> {
     let redis = Redis::start(tools)?;
     let mut lines = Vec::new();
-    let mut worst = vec![(0_u64, f64::INFINITY); SHARERS.len()];
-    for (processes, busy) in CROWDS {
+    let mut worst = vec![(0_u64, f64::INFINITY); SHARING_SUBJECTS.len()];
+    for (processes, busy) in GROUP_SIZES {
         eprintln!("w6: {processes} processes, demand at {busy}");
         let mut running = Vec::new();
-        for name in SHARERS {
+        for name in SHARING_SUBJECTS {
             for (rule, scenario) in [("S", Scenario::s()), ("T", Scenario::t())] {
                 let mut scenario = scenario.overload(effort.seconds, false);
                 scenario.on_word = true;
@@ -49,23 +49,23 @@ pub fn processes(tools: &Tools, effort: Effort) -> anyhow::Result<Part> {
                     "bottleneck-redis" => format!("{}/{word}", redis.port),
                     _ => tools.fresh(&word)?,
                 });
-                let crowd = Crowd::start(tools, &word, name, &scenario, processes, busy)?;
-                running.push((rule, scenario, crowd));
+                let group = ProcessGroup::start(tools, &word, name, &scenario, processes, busy)?;
+                running.push((rule, scenario, group));
             }
         }
-        for (_, _, crowd) in &mut running {
-            crowd.loaded()?;
+        for (_, _, group) in &mut running {
+            group.loaded()?;
         }
-        for (_, _, crowd) in &mut running {
-            crowd.begin()?;
+        for (_, _, group) in &mut running {
+            group.begin()?;
         }
         for (number, pair) in running.chunks_mut(2).enumerate() {
             let mut line = vec![format!(
                 "{}, {processes} processes, demand at {busy}",
-                SHARERS[number]
+                SHARING_SUBJECTS[number]
             )];
-            for (_, scenario, crowd) in pair {
-                let outcome = crowd.end()?;
+            for (_, scenario, group) in pair {
+                let outcome = group.end()?;
                 let (violations, used) = (outcome.judged.violations(), used(&outcome, scenario));
                 worst[number].0 = worst[number].0.max(violations);
                 worst[number].1 = worst[number].1.min(used);
@@ -77,10 +77,10 @@ pub fn processes(tools: &Tools, effort: Effort) -> anyhow::Result<Part> {
     Ok(shared(&lines, &worst))
 }
 
-/// The worst of every sharer, and all of their figures.
+/// The worst figures of every subject, and the table of all figures.
 fn shared(lines: &[Vec<String>], worst: &[(u64, f64)]) -> Part {
     let show = |(violations, used): (u64, f64)| format!("{violations}, {used:.1} %");
-    let peers = SHARERS.iter().zip(worst).skip(1);
+    let peers = SHARING_SUBJECTS.iter().zip(worst).skip(1);
     let peers: Vec<String> = peers
         .map(|(name, worst)| format!("{name} {}", show(*worst)))
         .collect();
@@ -98,8 +98,8 @@ fn shared(lines: &[Vec<String>], worst: &[(u64, f64)]) -> Part {
     part
 }
 
-impl Crowd {
-    /// Starts all of them at once; every `busy`th call is asked of each that has demand.
+impl ProcessGroup {
+    /// Starts all processes at once; each process with demand gets every `busy`th call.
     pub fn start(
         tools: &Tools,
         word: &str,
@@ -107,19 +107,19 @@ impl Crowd {
         scenario: &Scenario,
         processes: usize,
         busy: usize,
-    ) -> anyhow::Result<Crowd> {
-        Crowd::before(tools, word, name, scenario, (processes, busy), &NEAR)
+    ) -> anyhow::Result<ProcessGroup> {
+        ProcessGroup::start_with(tools, word, name, scenario, (processes, busy), &NEAR)
     }
 
-    /// The same; `sim` are the words for its provider.
-    pub fn before(
+    /// As [`ProcessGroup::start`]; `sim` are the arguments of the provider.
+    pub fn start_with(
         tools: &Tools,
         word: &str,
         name: &'static str,
         scenario: &Scenario,
         (processes, busy): (usize, usize),
         sim: &[&str],
-    ) -> anyhow::Result<Crowd> {
+    ) -> anyhow::Result<ProcessGroup> {
         let provider = Provider::start(&tools.sim, &scenario.rule(), sim)?;
         let (mut gateways, mut clients) = (Vec::new(), Vec::new());
         for index in 0..processes {
@@ -140,7 +140,7 @@ impl Crowd {
             clients.push(own.save(&tools.folder, &word)?);
         }
         let started = clients.iter().map(|file| tools.client(name, file).spawn());
-        Ok(Crowd {
+        Ok(ProcessGroup {
             name,
             provider,
             clients: started.collect::<Result<_, _>>()?,
@@ -148,18 +148,18 @@ impl Crowd {
         })
     }
 
-    /// Waits until all of them say that they are loaded.
+    /// Waits until all clients report that they are loaded.
     fn loaded(&mut self) -> anyhow::Result<()> {
         for client in &mut self.clients {
             let stdout = client.stdout.as_mut().context("its output")?;
             let mut word = String::new();
             BufReader::new(stdout).read_line(&mut word)?;
-            anyhow::ensure!(word == "ready\n", "a client said `{word}`");
+            anyhow::ensure!(word == "ready\n", "a client printed `{word}`");
         }
         Ok(())
     }
 
-    /// Tells all of them to begin.
+    /// Makes all clients begin.
     fn begin(&mut self) -> anyhow::Result<()> {
         for client in &mut self.clients {
             let stdin = client.stdin.as_mut().context("its input")?;
@@ -168,7 +168,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Waits for all of them.
+    /// Waits for all clients.
     pub fn end(&mut self) -> anyhow::Result<Outcome> {
         let mut tally = Tally::default();
         for client in self.clients.drain(..) {
@@ -189,7 +189,7 @@ impl Crowd {
     }
 }
 
-/// A Redis of this run, with nothing on disk.
+/// A Redis server for this run, with nothing on disk.
 struct Redis {
     port: u16,
     _process: Process,

@@ -1,4 +1,4 @@
-//! The judge: `tollgate-sim serve` as a process of its own, and what its log says in the end.
+//! The judge: `tollgate-sim serve` as its own process, and the evaluation of its log.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,13 +10,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-/// A provider that enforces its limits and keeps its own log. Killed when dropped.
+/// A provider that enforces its limits and writes its own log. Killed when dropped.
 pub struct Provider {
     child: Child,
     pub url: String,
 }
 
-/// What the provider saw.
+/// The report and the log of the provider.
 #[derive(Clone, Debug)]
 pub struct Judged {
     report: Value,
@@ -30,7 +30,7 @@ pub struct Judged {
 pub struct Arrival {
     /// Seconds since the provider started.
     pub at: f64,
-    /// A rule let it through, and no planned fault struck it.
+    /// A rule accepted it, and no planned fault affected it.
     pub accepted: bool,
     /// Which process sent it, and which of its calls it was.
     pub call: Option<(usize, usize)>,
@@ -50,7 +50,7 @@ impl Provider {
         let mut url = String::new();
         BufReader::new(stdout).read_line(&mut url)?;
         if url.trim().is_empty() {
-            bail!("tollgate-sim did not say where it listens");
+            bail!("tollgate-sim did not print its address");
         }
         let url = url.trim().to_owned();
         Ok(Provider { child, url })
@@ -72,9 +72,9 @@ impl Provider {
         let mut stream = TcpStream::connect(address)?;
         let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
         stream.write_all(request.as_bytes())?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (_, body) = answer.split_once("\r\n\r\n").context("an answer")?;
+        let mut response = String::new();
+        stream.read_to_string(&mut response)?;
+        let (_, body) = response.split_once("\r\n\r\n").context("a response")?;
         Ok(body.to_owned())
     }
 }
@@ -108,23 +108,23 @@ impl Judged {
         self.report["arrivals"].as_u64().unwrap_or(0)
     }
 
-    /// Requests that a planned fault struck.
+    /// Requests that a planned fault affected.
     pub fn struck(&self) -> u64 {
         self.report["struck"].as_u64().unwrap_or(0)
     }
 
-    /// 99 % of the urgent calls waited no longer, in milliseconds.
+    /// The p99 of the waits of urgent calls, in milliseconds.
     pub fn urgent_p99(&self) -> f64 {
         self.report["scopes"][0]["waits"]["high"]["p99_ms"]
             .as_f64()
             .unwrap_or(f64::NAN)
     }
 
-    /// Of the calls of one process for which `of` holds: those that came, for the first time, more
-    /// than `slack` seconds after one that had been asked for later.
+    /// Of the calls of one process for which `of` holds: those that arrived, for the first time,
+    /// more than `slack` seconds after a later call.
     pub fn overtaken(&self, process: usize, slack: f64, of: impl Fn(usize) -> bool) -> usize {
         let mut seen = HashSet::new();
-        // Every call that was the latest so far, in the order of arrival.
+        // Every call with a higher number than all calls before it, in order of arrival.
         let mut latest: Vec<(usize, f64)> = Vec::new();
         let mut overtaken = 0;
         for arrival in &self.log {
@@ -144,13 +144,13 @@ impl Judged {
         overtaken
     }
 
-    /// Requests that were let through between two instants, in seconds since the provider started.
+    /// Requests accepted between two instants, in seconds since the provider started.
     pub fn accepted_between(&self, from: f64, to: f64) -> usize {
         let accepted = self.log.iter().filter(|arrival| arrival.accepted);
         accepted.filter(|one| one.at >= from && one.at < to).count()
     }
 
-    /// From the first request to the last one that was let through.
+    /// From the first request to the last accepted one.
     pub fn lasted(&self) -> f64 {
         let accepted = || self.log.iter().filter(|arrival| arrival.accepted);
         let first = self.log.first().map_or(0.0, |arrival| arrival.at);

@@ -1,4 +1,4 @@
-//! The workloads with one process, W1 to W5: what is offered, what is expected, what came of it.
+//! The workloads with one process, W1 to W5: the load, the goals and the results.
 
 use super::full::Full;
 use super::scenario::Scenario;
@@ -7,10 +7,10 @@ use crate::Effort;
 use crate::plot::Plot;
 use crate::report::{Part, table};
 
-/// The uplink of §1: 5 ms lognormal, answers after 20 ms.
+/// The uplink of §1: 5 ms lognormal, responses after 20 ms.
 pub const NEAR: [&str; 4] = ["--up", "5ms~0.5", "--work", "20ms"];
 
-/// A wide network: 30 ms with a heavy tail, answers after 100 ms.
+/// A wide-area network: 30 ms with a heavy tail, responses after 100 ms.
 const FAR: [&str; 4] = ["--up", "30ms~0.8", "--work", "100ms"];
 
 /// W1: three times the limit for the whole time.
@@ -43,7 +43,7 @@ pub fn overload(
     Ok(part)
 }
 
-/// W1 over a wide network, on a window of a second and on the bucket.
+/// W1 over a wide-area network, with a window of a second and with the bucket.
 pub fn wan(tools: &Tools, effort: Effort) -> anyhow::Result<Part> {
     let mut part = Part::default();
     let seconds = effort.seconds.min(20);
@@ -53,7 +53,7 @@ pub fn wan(tools: &Tools, effort: Effort) -> anyhow::Result<Part> {
     let on_window = tools.run("w1-wan-window", &window, &FAR, "", &subjects)?;
     let on_bucket = tools.run("w1-wan-bucket", &bucket, &FAR, "", &subjects[..1])?;
     let ours = &on_window[0];
-    // Rule A: a slot comes back one window after the answer, so W of every W + round trip is used.
+    // Rule A: a slot is freed one window after the response, so W of every W + round trip is used.
     let bound = 100.0 / (1.0 + 0.13);
     let used_window = used(ours, &window);
     part.goal(
@@ -82,7 +82,7 @@ pub fn wan(tools: &Tools, effort: Effort) -> anyhow::Result<Part> {
     Ok(part)
 }
 
-/// W2: 80 calls at once, and 80 more after a rest.
+/// W2: 80 calls at once, and 80 more after a pause.
 pub fn burst(tools: &Tools) -> anyhow::Result<Part> {
     let mut scenario = Scenario::s().until(37);
     let at = |ms| std::iter::repeat_n((ms, super::scenario::Urgency::Normal), 80);
@@ -93,7 +93,7 @@ pub fn burst(tools: &Tools) -> anyhow::Result<Part> {
     let late = ours.judged.lasted() - 35.0;
     let lost = 160 - ours.tally.ok.min(160);
     part.goal(
-        "W2 burst after idle: violations, end after the ideal, lost",
+        "W2 burst after idle: violations, delay after the ideal end, calls lost",
         &span_of(&outcomes),
         format!("{}, {late:.2} s, {lost}", ours.judged.violations()),
         "0, ≤ 0.2 s, 0",
@@ -110,8 +110,8 @@ pub fn burst(tools: &Tools) -> anyhow::Result<Part> {
     let head = [
         "W2",
         "violations",
-        "of 160 answered",
-        "last one let through after (ideal 35 s)",
+        "successful of 160",
+        "last call accepted after (ideal 35 s)",
     ];
     part.section(
         "W2, burst after idle",
@@ -163,7 +163,7 @@ pub fn urgent(tools: &Tools, effort: Effort) -> anyhow::Result<Part> {
     Ok(part)
 }
 
-/// W4: the provider is away for ten seconds.
+/// W4: the provider is down for ten seconds.
 pub fn outage(tools: &Tools) -> anyhow::Result<Part> {
     let scenario = Scenario::t().flood(40, 30, false).until(60);
     let fault = ["--fault", "outage 10s..20s 503"];
@@ -201,15 +201,15 @@ pub fn outage(tools: &Tools) -> anyhow::Result<Part> {
             && ours.judged.violations() == 0
             && full.percent >= 99.0,
     );
-    let told = format!(
-        "\nOurs was Normal again {:.1} s after the end of the outage.\n",
+    let recovery = format!(
+        "\nTollgate was Normal again {:.1} s after the end of the outage.\n",
         full.normal - 20.0
     );
-    part.section("W4, outage", after_outage(&outcomes, lost) + &told);
+    part.section("W4, outage", after_outage(&outcomes, lost) + &recovery);
     Ok(part)
 }
 
-/// What became of everybody's calls.
+/// The results of all subjects.
 fn after_outage(outcomes: &[Outcome], lost: impl Fn(&Outcome) -> u64) -> String {
     let lines = outcomes.iter().map(|one| {
         vec![
@@ -225,12 +225,12 @@ fn after_outage(outcomes: &[Outcome], lost: impl Fn(&Outcome) -> u64) -> String 
         "lost of 1,200",
         "sent into the outage",
         "violations",
-        "last one let through after",
+        "last call accepted after",
     ];
     table(&head, &lines.collect::<Vec<_>>())
 }
 
-/// W5: the limit is halved, and only headers say so.
+/// W5: the limit is halved, and only headers report it.
 pub fn halved(tools: &Tools, effort: Effort) -> anyhow::Result<Part> {
     let scenario = Scenario::s().overload(effort.seconds.max(20), false);
     let fault = ["--style", "x-ratelimit", "--fault", "limit 0 halve at 12s"];
@@ -239,7 +239,7 @@ pub fn halved(tools: &Tools, effort: Effort) -> anyhow::Result<Part> {
     let mut part = Part::default();
     let ours = &outcomes[0];
     part.goal(
-        "W5 limit halved, told by headers: violations",
+        "W5 limit halved, reported by headers: violations",
         &span_of(&outcomes),
         ours.judged.violations().to_string(),
         "≤ 5",
@@ -255,7 +255,7 @@ pub fn halved(tools: &Tools, effort: Effort) -> anyhow::Result<Part> {
     Ok(part)
 }
 
-/// What was let through, in percent of the most that the limit lets through.
+/// The accepted calls, in percent of the most that the limit allows.
 pub fn used(outcome: &Outcome, scenario: &Scenario) -> f64 {
     outcome.judged.accepted() as f64 * 100.0 / scenario.most() as f64
 }
@@ -270,7 +270,7 @@ fn span_of(outcomes: &[Outcome]) -> String {
     }
 }
 
-/// Everybody's violations and use, as a table and a plot.
+/// The violations and use of all subjects, as a table and a plot.
 fn listed(part: &mut Part, title: &str, file: &str, outcomes: &[Outcome], scenario: &Scenario) {
     let lines = outcomes.iter().map(|one| {
         vec![

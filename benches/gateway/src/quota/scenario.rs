@@ -1,6 +1,6 @@
-//! A workload as data: what the provider allows, and when which call is asked for.
+//! A workload as data: the limit of the provider, and the time and priority of each call.
 //!
-//! The same file is read by the clients of all languages, so that all of them get the same calls.
+//! The clients of all languages read the same file, so that all of them make the same calls.
 
 use std::path::{Path, PathBuf};
 
@@ -9,22 +9,23 @@ use serde::{Deserialize, Serialize};
 /// One workload for one client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scenario {
-    /// Where calls go.
+    /// The URL of the calls.
     pub url: String,
     pub kind: Kind,
     pub limit: u64,
     pub period_ms: u64,
     pub burst: u64,
-    /// When each call is asked for, in milliseconds, and how urgent it is.
+    /// The time of each call, in milliseconds, and its priority.
     pub calls: Vec<(u64, Urgency)>,
-    /// When the client stops and tells.
+    /// When the client stops and prints its tally.
     pub until_ms: u64,
     /// What it shares with other processes: a folder, or the port and name of a Redis.
     pub shared: Option<String>,
-    /// Which of these processes it is, and among how many the calls are dealt out.
+    /// The number of this process, and among how many processes the calls are divided.
     pub number: usize,
     pub busy: usize,
-    /// It says `ready` when it is loaded, and begins when it is told to. Otherwise it begins at once.
+    /// It prints `ready` when it is loaded, and begins on an input line. Otherwise it begins at
+    /// once.
     pub on_word: bool,
 }
 
@@ -43,7 +44,7 @@ pub enum Urgency {
     Low,
 }
 
-/// What a client tells about its calls.
+/// The tally that a client prints.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
     pub sent: u64,
@@ -91,7 +92,7 @@ impl Scenario {
         }
     }
 
-    /// Calls at an even pace of `per_second` for so long; every tenth is urgent if `urgent`.
+    /// Calls at an even rate of `per_second`; every tenth is urgent if `urgent`.
     pub fn flood(mut self, per_second: u64, seconds: u64, urgent: bool) -> Scenario {
         self.calls = (0..per_second * seconds)
             .map(|call| {
@@ -120,7 +121,7 @@ impl Scenario {
         self
     }
 
-    /// Three times as much as the limit lets through.
+    /// Three times as many calls as the limit allows.
     pub fn overload(self, seconds: u64, urgent: bool) -> Scenario {
         let per_second = (self.limit * 3_000).div_ceil(self.period_ms);
         self.flood(per_second, seconds, urgent)
@@ -131,13 +132,13 @@ impl Scenario {
         self
     }
 
-    /// The most of these calls that the limit lets through in time: each goes as soon as it is there
+    /// The most of these calls that the limit allows in time, if each is sent as soon as it is due
     /// and the limit has room, over a network without delay.
     pub fn most(&self) -> u64 {
         let gap = self.period_ms as f64 / self.limit as f64;
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
         let mut went: Vec<f64> = Vec::new();
-        // The bucket: when it would be full again.
+        // The bucket: the time at which it is full again.
         let mut full_at = f64::NEG_INFINITY;
         for (at, _) in &self.calls {
             let at = *at as f64;

@@ -1,11 +1,11 @@
-//! `tollgate check --live`: does it also hold outside the files? Ports, store, clock, keys.
+//! `tollgate check --live`: checks ports, store, clock and keys.
 //!
-//! Promises: what it finds is told in one line each, with a remedy. A provider is asked once, with a
-//! `HEAD` of its base address, through the same path as every call: the permit is counted in the store
-//! that is configured. What it answers to that says nothing of its health: many know no `HEAD`. One
-//! that rests is not asked.
+//! Promises: each finding is one line, with a remedy. A provider is called once, with a `HEAD` of
+//! its base address, through the same path as every call: the permit is counted in the configured
+//! store. The response does not affect its health: many providers do not support `HEAD`. A provider
+//! that sleeps is not called.
 //!
-//! Never: keeps a port, waits longer than [`PATIENCE`] for one provider, shows a key.
+//! Never: keeps a port, waits longer than [`CALL_TIMEOUT`] for one provider, shows a key.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -30,17 +30,17 @@ use crate::serve;
 /// How long one provider may take.
 const CALL_TIMEOUT: Span = Span::from_secs(10);
 
-/// How long whoever has a port may take to say who it is.
+/// How long the owner of a port may take to respond.
 const PORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Our own answer has some 200 bytes.
+/// Tollgate's own response has some 200 bytes.
 const RESPONSE_MAX: u64 = 4_096;
 
-/// A wall clock that is off by more than this shifts the edges of calendar windows noticeably: twice
-/// the margin that they keep by default.
+/// A wall clock that is off by more than this shifts the edges of calendar windows noticeably:
+/// twice their default margin.
 const CLOCK_OFF: Span = Span::from_secs(4);
 
-/// One thing that was tried.
+/// The result of one check.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) is_ok: bool,
@@ -57,7 +57,7 @@ impl Finding {
     }
 }
 
-/// Tries everything that the configuration names.
+/// Checks everything that the configuration names.
 pub(super) async fn run(config: &Config) -> Vec<Finding> {
     let own = config.all_providers().filter_map(|provider| {
         let address = provider.listen?;
@@ -69,10 +69,10 @@ pub(super) async fn run(config: &Config) -> Vec<Finding> {
     ];
     let mut found: Vec<Finding> = ports.into_iter().chain(own).map(port).collect();
     match serve::try_open_ledger(&config.store) {
-        // A store that is lost is a ledger too: it refuses. Whom would it ask?
+        // A lost store rejects every call, so no provider can be checked.
         Ok((_, Some(why))) => found.push(Finding::failed(format!("store: {why}"))),
         Ok((ledger, None)) => {
-            found.push(Finding::ok("store: opens, and can be written".to_owned()));
+            found.push(Finding::ok("store: can be opened and written".to_owned()));
             found.extend(providers(config, ledger).await);
         }
         Err(error) => found.push(Finding::failed(format!("store: {error:#}"))),
@@ -87,22 +87,23 @@ fn port((address, what): (SocketAddr, String)) -> Finding {
             Finding::ok(format!("port: tollgate listens on {address} ({what})"))
         }
         Err(error) => Finding::failed(format!(
-            "port: {what}, {address}, cannot be opened: {error}; is tollgate running already? else choose another"
+            "port: {what}, {address}, cannot be opened: {error}; is tollgate running already? If not, choose another address"
         )),
     }
 }
 
-/// Is it a tollgate that has the port? Every answer of ours says so, or is that of the admin address.
+/// Whether a tollgate has the port: its responses have our header, or are those of the admin
+/// address.
 fn is_tollgate(address: SocketAddr) -> bool {
     let ask = || -> io::Result<String> {
         let mut stream =
             TcpStream::connect_timeout(&crate::admin_client::reachable(address), PORT_TIMEOUT)?;
         stream.set_read_timeout(Some(PORT_TIMEOUT))?;
         stream.set_write_timeout(Some(PORT_TIMEOUT))?;
-        // Without a Host, so that a provider's own address refuses it in place of passing it on.
+        // Without a Host, so that a provider's own address rejects it instead of passing it on.
         stream.write_all(b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")?;
         let mut answer = Vec::new();
-        // Whoever does not close says enough at once.
+        // A server that keeps the connection open has already sent enough.
         let _cut = stream.take(RESPONSE_MAX).read_to_end(&mut answer);
         Ok(String::from_utf8_lossy(&answer).to_ascii_lowercase())
     };
@@ -117,20 +118,20 @@ async fn providers(config: &Config, ledger: Ledger) -> Vec<Finding> {
         .providers
         .iter()
         .map(|provider| single_attempt(provider));
-    let shop = match ProviderRegistry::build(all.collect(), ledger, Options::default()) {
-        Ok(shop) => shop,
+    let registry = match ProviderRegistry::build(all.collect(), ledger, Options::default()) {
+        Ok(registry) => registry,
         Err(error) => return vec![Finding::failed(format!("providers: {error}"))],
     };
     let mut found = Vec::new();
     for provider in &config.providers {
         if provider.upstream.is_some() || !provider.domains.is_empty() {
-            found.extend(call_provider(&shop, provider).await);
+            found.extend(call_provider(&registry, provider).await);
         }
     }
     found
 }
 
-/// The provider as it is asked here: one attempt, which nobody's health machine hears of.
+/// The provider with one attempt per call and no effect on its health.
 fn single_attempt(provider: &Provider) -> Provider {
     let mut provider = provider.clone();
     provider.retry.retries = Retries {
@@ -142,10 +143,10 @@ fn single_attempt(provider: &Provider) -> Provider {
     provider
 }
 
-/// One call: is it there, does it take the key, and what time is it there?
-async fn call_provider(shop: &ProviderRegistry, provider: &Provider) -> Vec<Finding> {
+/// One call: does the provider respond, does it accept the key, and what is its time?
+async fn call_provider(registry: &ProviderRegistry, provider: &Provider) -> Vec<Finding> {
     let name = &provider.name;
-    match shop.state_of(name).await {
+    match registry.state_of(name).await {
         HealthState::Normal | HealthState::Throttle => {}
         resting @ (HealthState::Sleep | HealthState::HalfOpen | HealthState::CacheOnly) => {
             return vec![Finding::failed(format!(
@@ -169,7 +170,7 @@ async fn call_provider(shop: &ProviderRegistry, provider: &Provider) -> Vec<Find
             ..CallOptions::default()
         },
     };
-    match path::call(shop, call, &mut CallTrace::default()).await {
+    match path::call(registry, call, &mut CallTrace::default()).await {
         Err(error) => vec![Finding::failed(format!("{name}: {}", error_text(&error)))],
         Ok(reply) => {
             let status = reply.head.status.as_u16();
@@ -184,10 +185,10 @@ async fn call_provider(shop: &ProviderRegistry, provider: &Provider) -> Vec<Find
             };
             let key = match status {
                 401 | 403 if has_key => Finding::failed(format!(
-                    "{name}: the key is rejected ({status}); check that it is complete and of this provider"
+                    "{name}: the key is rejected ({status}); check that it is complete and belongs to this provider"
                 )),
                 401 | 403 => Finding::ok(format!(
-                    "{name}: responds ({status}); there is no key, so calls must bring their own"
+                    "{name}: responds ({status}); there is no key, so calls must send their own"
                 )),
                 _ => Finding::ok(format!("{name}: responds ({status})")),
             };
@@ -217,7 +218,7 @@ fn clock_finding(name: &str, theirs: Wall, ours: Wall) -> Option<Finding> {
     (off > CLOCK_OFF).then(|| {
         let way = if ours > theirs { "ahead of" } else { "behind" };
         Finding::failed(format!(
-            "clock: this machine is {} s {way} {name}; set it by NTP, or calendar windows have wrong edges",
+            "clock: this machine is {} s {way} {name}; set the clock by NTP; otherwise calendar windows start and end at the wrong time",
             off.0 / 1_000_000
         ))
     })

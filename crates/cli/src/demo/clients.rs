@@ -1,10 +1,10 @@
-//! Five greedy clients: four ask 59 times a second in the background, one clicks once a second,
-//! except while the providers are down; and more clicks when a key asks for them.
+//! Five greedy clients: four send 59 background calls a second, one sends a user click once a
+//! second, except while the providers are down; a key adds a burst of clicks.
 //!
-//! Promises: both sides are asked the same, at the same moments. Direct clients try again when they
-//! are refused or fail, as most programs do; governed ones just wait.
+//! Promises: both sides get the same calls, at the same moments. Direct clients retry on a 429 or a
+//! failure, as most programs do; governed clients only wait.
 //!
-//! Never: slows down because answers are late.
+//! Never: slows down because responses are late.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use super::outages::Outages;
 /// Calls per second of all clients together.
 const CALLS_PER_SECOND: u64 = 60;
 
-/// Every so many calls one is a click.
+/// One of this many calls is a click.
 const CALLS_PER_CLICK: u64 = 60;
 
-/// The first call of the first burst: above what a demonstration of 600 s asks by itself.
+/// The number of the first call of a burst: above all numbers of a demonstration of 600 s.
 const FIRST_BURST: u64 = 1_000_000;
 
-/// Tries after the first of a direct client, each after twice the time: a common default.
+/// Retries of a direct client, each after twice the delay: a common default.
 const DIRECT_RETRIES: u32 = 4;
 const DIRECT_BACKOFF: Duration = Duration::from_millis(250);
 
@@ -39,7 +39,7 @@ pub(super) struct ClientGroup {
     retries: u32,
     done: AtomicUsize,
     lost: AtomicUsize,
-    /// Clicks of bursts: they are numbered after every other call.
+    /// The next number of a click in a burst.
     clicks: AtomicU64,
 }
 
@@ -68,26 +68,26 @@ impl ClientGroup {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Calls given up.
+    /// Calls that failed for good.
     pub(super) fn lost(&self) -> usize {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Asks for so many seconds; then the calls that wait are dropped.
-    pub(super) async fn run(self: Arc<ClientGroup>, seconds: u64, trouble: Outages) {
+    /// Sends calls for this many seconds; then waits for those in flight.
+    pub(super) async fn run(self: Arc<ClientGroup>, seconds: u64, outages: Outages) {
         let mut calls = JoinSet::new();
         let mut beat = tokio::time::interval(Duration::from_micros(1_000_000 / CALLS_PER_SECOND));
         for number in 0..seconds * CALLS_PER_SECOND {
             beat.tick().await;
             while calls.try_join_next().is_some() {}
             let is_click = number.is_multiple_of(CALLS_PER_CLICK)
-                && trouble.has_clicks(number / CALLS_PER_SECOND);
+                && outages.has_clicks(number / CALLS_PER_SECOND);
             calls.spawn(self.clone().call(number, is_click));
         }
         while calls.join_next().await.is_some() {}
     }
 
-    /// So many clicks at once.
+    /// Sends this many clicks at once.
     pub(super) fn click(self: Arc<ClientGroup>, calls: u64) {
         for _ in 0..calls {
             let number = self.clicks.fetch_add(1, Ordering::Relaxed);
@@ -117,7 +117,7 @@ impl ClientGroup {
     }
 }
 
-/// The status of one request; `None` without an answer.
+/// The status of one request; `None` without a response.
 async fn send(to: SocketAddr, request: &str) -> Option<u16> {
     let mut stream = TcpStream::connect(to).await.ok()?;
     stream.write_all(request.as_bytes()).await.ok()?;

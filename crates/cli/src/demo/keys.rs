@@ -1,7 +1,7 @@
 //! Keys pressed while the demonstration runs.
 //!
-//! Promises: the terminal is as it was once this is dropped, also after a failure. Without a terminal
-//! to read from there are simply no keys.
+//! Promises: the terminal is restored on drop, also after a failure. Without a terminal there are
+//! no keys.
 //!
 //! Never: blocks the runtime; a thread of its own reads.
 
@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::terminal::NoEcho;
 
-/// What a key asks for.
+/// The action of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DemoKey {
     Outage,
@@ -19,7 +19,7 @@ pub(super) enum DemoKey {
     Quit,
 }
 
-/// Keys not yet answered: more than a person presses in one frame.
+/// The most pending keys: more than a person presses in one frame.
 const PRESSED_MAX: usize = 16;
 
 /// See the module.

@@ -1,9 +1,9 @@
-//! When the providers are down: the planned outage, and those that a key made.
+//! When the providers are down: the planned outage, and those that a key started.
 //!
-//! Promises: both sides are struck at the same moments; what counts as "outside the outage" is decided
-//! here and nowhere else.
+//! Promises: both sides have outages at the same moments; only this module decides what counts as
+//! "outside the outage".
 //!
-//! Never: strikes. The providers do.
+//! Never: causes an outage. The providers do.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tollgate_core::time::{Micros, Span};
 
 use super::LIMIT;
 
-/// Seconds after an outage that are left out of the quota's use: health tests first.
+/// Seconds after an outage that do not count in quota use: health probes first.
 const AFTERMATH: u64 = 4;
 
 /// Seconds after an outage until users click again.
@@ -114,27 +114,27 @@ mod tests {
     #[test]
     fn an_outage_covers_its_seconds_and_its_aftermath() {
         let start = Micros(7_000_000);
-        let trouble = Outages::planned(20, start);
-        assert_eq!(trouble.latest(), (8, 11));
-        assert!(!trouble.contains(start + Span::from_millis(7_999)));
-        assert!(trouble.contains(start + Span::from_secs(8)));
-        assert!(!trouble.contains(start + Span::from_secs(11)));
-        let near: Vec<u64> = (0..20).filter(|second| trouble.is_near(*second)).collect();
+        let outages = Outages::planned(20, start);
+        assert_eq!(outages.latest(), (8, 11));
+        assert!(!outages.contains(start + Span::from_millis(7_999)));
+        assert!(outages.contains(start + Span::from_secs(8)));
+        assert!(!outages.contains(start + Span::from_secs(11)));
+        let near: Vec<u64> = (0..20).filter(|second| outages.is_near(*second)).collect();
         assert_eq!(near, (7..15).collect::<Vec<_>>());
     }
 
     #[test]
     fn a_halved_limit_holds_from_its_second_on() {
-        let trouble = Outages::planned(60, Micros(0));
-        trouble.halve(Micros(3_200_000));
-        trouble.halve(Micros(9_000_000));
-        assert_eq!([2, 3, 9].map(|second| trouble.limit(second)), [20, 10, 10]);
+        let outages = Outages::planned(60, Micros(0));
+        outages.halve(Micros(3_200_000));
+        outages.halve(Micros(9_000_000));
+        assert_eq!([2, 3, 9].map(|second| outages.limit(second)), [20, 10, 10]);
     }
 
     #[test]
     fn an_outage_by_key_starts_with_the_next_second() {
-        let trouble = Outages::planned(60, Micros(0));
-        assert_eq!(trouble.add(Micros(1_500_000)), (2, 5));
-        assert!(trouble.contains(Micros(2_000_000)));
+        let outages = Outages::planned(60, Micros(0));
+        assert_eq!(outages.add(Micros(1_500_000)), (2, 5));
+        assert!(outages.contains(Micros(2_000_000)));
     }
 }

@@ -1,7 +1,7 @@
-//! The end of a demonstration as a picture, for pages that cannot run it.
+//! The last table of a demonstration as an SVG picture, for documentation.
 //!
-//! Promises: shows the text of the terminal, colour for colour, in the light and the dark theme of
-//! whoever looks; needs no font that is not there.
+//! Promises: shows the text of the terminal with its colours, in the reader's light or dark theme;
+//! needs no special font.
 //!
 //! Never: draws anything that was not on the screen.
 

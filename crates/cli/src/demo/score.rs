@@ -12,14 +12,14 @@ use tollgate_sim::rule::Unit;
 use super::clients::ClientGroup;
 use super::outages::Outages;
 
-/// What one side came to.
+/// The score of one side.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Side {
-    /// Refusals by the provider.
+    /// 429s from the provider.
     pub(super) violations: usize,
     /// Most arrivals in any second.
     pub(super) most: u64,
-    /// Of what was allowed, in thousandths; `None` while no whole second counts.
+    /// The used part of the quota, in thousandths; `None` while no whole second counts.
     pub(super) used: Option<u64>,
     pub(super) click_p99: Option<Span>,
     pub(super) into_outage: usize,
@@ -27,35 +27,35 @@ pub(super) struct Side {
     pub(super) lost: usize,
 }
 
-pub(super) fn score(provider: &SimProvider, crowd: &ClientGroup, trouble: &Outages) -> Side {
+pub(super) fn score(provider: &SimProvider, clients: &ClientGroup, outages: &Outages) -> Side {
     let judge = provider.judges().into_iter().next().map(|(_, judge)| judge);
     let judge = judge.unwrap_or_default();
     let into_outage = judge
         .arrivals()
         .iter()
-        .filter(|arrival| trouble.contains(arrival.at))
+        .filter(|arrival| outages.contains(arrival.at))
         .count();
     Side {
         violations: provider.report().violations,
         most: judge.max_in_any_window(Span::from_secs(1), Unit::Calls, ArrivalFilter::Arrived),
-        used: used(&judge, trouble),
+        used: used(&judge, outages),
         click_p99: judge.waits(Priority::High).map(|waits| waits.p99),
         into_outage,
-        answered: crowd.done(),
-        lost: crowd.lost(),
+        answered: clients.done(),
+        lost: clients.lost(),
     }
 }
 
-/// Accepted calls of what was allowed, in thousandths: whole seconds up to the last arrival, those of
-/// outages left out, and the first one, which starts at rest.
-fn used(judge: &Judge, trouble: &Outages) -> Option<u64> {
+/// Accepted calls as a part of the quota, in thousandths: whole seconds up to the last arrival,
+/// without those of outages and without the first one, which starts idle.
+fn used(judge: &Judge, outages: &Outages) -> Option<u64> {
     let accepted = judge.arrivals().iter().filter(|arrival| arrival.accepted);
-    let seconds: Vec<u64> = accepted.map(|arrival| trouble.second(arrival.at)).collect();
+    let seconds: Vec<u64> = accepted.map(|arrival| outages.second(arrival.at)).collect();
     let last = seconds.iter().copied().max().unwrap_or(0);
-    let counts = |second: &u64| (1..last).contains(second) && !trouble.is_near(*second);
+    let counts = |second: &u64| (1..last).contains(second) && !outages.is_near(*second);
     let allowed: u64 = (0..last)
         .filter(counts)
-        .map(|second| trouble.limit(second))
+        .map(|second| outages.limit(second))
         .sum();
     let used = seconds.iter().filter(|second| counts(second)).count() as u64;
     (used * 1_000).checked_div(allowed)

@@ -1,7 +1,7 @@
 //! The demonstration as text: the table, one line a second, the verdict.
 //!
-//! Promises: pure; colours only when asked for; every state is a shape and a word. A frame after the
-//! first is drawn over the one before it.
+//! Promises: pure; colours only when asked for; every state is a shape and a word. A frame after
+//! the first is drawn over the one before it.
 //!
 //! Never: shows what it was not given.
 
@@ -19,11 +19,11 @@ use crate::check::plural;
 const DIRECT_AT: usize = 24;
 const OURS_AT: usize = 62;
 
-/// Length of a bar at the limit; what is above it is drawn as far again and no further.
+/// Length of a bar at the limit; a bar above the limit is at most twice as long.
 const BAR: u64 = 10;
 
-/// From here on the quota counts as used, in thousandths: what is left over is the time of answers on
-/// their way and the spacing that lets clicks in.
+/// From here on the quota counts as used, in thousandths: the remainder is the time of responses in
+/// flight and the spacing that lets clicks in.
 const QUOTA_FULL: u64 = 970;
 
 const OK: &str = "32";
@@ -36,23 +36,23 @@ const BOLD: &str = "1";
 pub(super) struct Screen {
     colours: bool,
     gateway_address: SocketAddr,
-    /// Lines drawn so far; 0 = none.
+    /// Lines of the previous frame; 0 = none.
     drawn: usize,
-    /// Nothing can be tried any more.
+    /// The demonstration has ended.
     is_over: bool,
 }
 
 impl Screen {
-    pub(super) fn new(colours: bool, door: SocketAddr) -> Screen {
+    pub(super) fn new(colours: bool, gateway_address: SocketAddr) -> Screen {
         Screen {
             colours,
-            gateway_address: door,
+            gateway_address,
             drawn: 0,
             is_over: false,
         }
     }
 
-    /// The next table is the last one: it offers nothing.
+    /// Marks the next table as the last one, without hints.
     pub(super) fn set_over(&mut self) {
         self.is_over = true;
     }
@@ -132,7 +132,8 @@ impl Screen {
         ]
     }
 
-    /// What can be done while it runs. Empty, not left out: the line before it is drawn over.
+    /// Hints on what to try. At the end the line is empty, not missing: it overwrites the previous
+    /// one.
     fn hints(&self) -> String {
         if self.is_over {
             return String::new();
@@ -143,7 +144,7 @@ impl Screen {
         )
     }
 
-    /// What follows from the governed side.
+    /// The verdict on the governed side.
     pub(super) fn verdict(&self, ours: &Side, waiting: usize, seconds: u64) -> String {
         let mark = |fine: bool| {
             if fine {
@@ -216,12 +217,12 @@ impl Screen {
     }
 }
 
-/// Nothing in the verdict is marked as bad.
+/// Whether nothing in the verdict is marked as bad.
 pub(super) fn passed(ours: &Side) -> bool {
     ours.violations == 0 && ours.lost == 0 && ours.used.is_none_or(|used| used >= QUOTA_FULL)
 }
 
-/// One second of a run that nobody watches.
+/// One second of a run without a terminal.
 pub(super) fn line(sides: &[Side; 2], now: &GovernedStatus, second: u64) -> String {
     let [direct, ours] = sides;
     let state = now.states.last().map_or("", |state| state_label(*state).1);
@@ -231,8 +232,8 @@ pub(super) fn line(sides: &[Side; 2], now: &GovernedStatus, second: u64) -> Stri
     )
 }
 
-/// How many wait, and when the last of them has gone if nobody else comes: one place in the limit is
-/// kept for clicks.
+/// How many calls wait, and when the last of them goes if no other call comes: one slot of the
+/// limit is reserved for clicks.
 fn waits(now: &GovernedStatus) -> String {
     let limit = if now.halved { LIMIT / 2 } else { LIMIT };
     let seconds = (now.waiting as u64).div_ceil(limit - 1);

@@ -1,8 +1,9 @@
-//! The two sides: twin providers, the gateway before one of them, and a crowd at each.
+//! The two sides: twin providers, the gateway in front of one of them, and a client group for each.
 //!
-//! Promises: both providers are alike and meet the same trouble; both crowds ask the same.
+//! Promises: both providers are identical and have the same outages; both client groups send the
+//! same calls.
 //!
-//! Never: tells the gateway's side anything that the other is not told.
+//! Never: gives the gateway's side any information that the other side does not get.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,13 +26,13 @@ use super::outages::Outages;
 use super::score::{Side, score};
 use super::{LIMIT, RunLength};
 
-/// Where the README says it listens; another port if this one is taken.
+/// The address in the README; another port if this one is in use.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:4290";
 
 /// Calls of a user burst.
 const BURST: u64 = 10;
 
-/// States of health that are remembered for the screen: three outages' worth.
+/// The most health states that the screen shows: those of three outages.
 const STATES_MAX: usize = 9;
 
 /// See the module.
@@ -43,7 +44,7 @@ pub(super) struct Twins {
     gateway: Gateway,
     gateway_address: SocketAddr,
     outages: Outages,
-    /// Health as it went, repeats left out.
+    /// The history of health states, without repeats.
     states: Mutex<Vec<HealthState>>,
 }
 
@@ -58,30 +59,30 @@ pub(super) struct GovernedStatus {
 
 impl Twins {
     pub(super) async fn start(length: RunLength) -> anyhow::Result<Twins> {
-        let trouble = Outages::planned(length.planned, wall());
-        let providers = [provider(&trouble).await?, provider(&trouble).await?];
-        let shop = build_registry(&providers[1])?;
+        let outages = Outages::planned(length.planned, wall());
+        let providers = [provider(&outages).await?, provider(&outages).await?];
+        let registry = build_registry(&providers[1])?;
         let options = GatewayOptions {
             grace: Span::ZERO,
             ..GatewayOptions::default()
         };
-        let mut gateway = Gateway::new(shop.clone(), options);
-        let door = open_gateway(&mut gateway).await?;
-        let crowds = [
+        let mut gateway = Gateway::new(registry.clone(), options);
+        let gateway_address = open_gateway(&mut gateway).await?;
+        let clients = [
             Arc::new(ClientGroup::direct(providers[0].address())),
-            Arc::new(ClientGroup::governed(door)),
+            Arc::new(ClientGroup::governed(gateway_address)),
         ];
-        let asking = crowds
+        let client_tasks = clients
             .each_ref()
-            .map(|crowd| tokio::spawn(crowd.clone().run(length.most, trouble.clone())));
+            .map(|group| tokio::spawn(group.clone().run(length.most, outages.clone())));
         Ok(Twins {
             providers,
-            clients: crowds,
-            client_tasks: asking,
-            registry: shop,
+            clients,
+            client_tasks,
+            registry,
             gateway,
-            gateway_address: door,
-            outages: trouble,
+            gateway_address,
+            outages,
             states: Mutex::new(Vec::new()),
         })
     }
@@ -96,7 +97,7 @@ impl Twins {
         [0, 1].map(|side| score(&self.providers[side], &self.clients[side], &self.outages))
     }
 
-    /// What only Tollgate can say.
+    /// The state that only Tollgate knows.
     pub(super) fn now(&self) -> GovernedStatus {
         let mut states = self.states.lock();
         let mut waiting = 0;
@@ -123,7 +124,7 @@ impl Twins {
         self.inject(&format!("outage {from}s..{to}s 503"))
     }
 
-    /// Both providers halve their limit, and tell it by header only.
+    /// Both providers halve their limit, and announce it by header only.
     pub(super) fn halve(&self) -> anyhow::Result<()> {
         self.outages.halve(wall());
         self.inject("limit 0 halve now")
@@ -136,16 +137,16 @@ impl Twins {
         Ok(())
     }
 
-    /// Both sides get clicks at once.
+    /// Both sides get a burst of clicks.
     pub(super) fn burst(&mut self) {
-        for crowd in &self.clients {
-            crowd.clone().click(BURST);
+        for group in &self.clients {
+            group.clone().click(BURST);
         }
     }
 
     pub(super) async fn end(self) {
-        for asking in &self.client_tasks {
-            asking.abort();
+        for task in &self.client_tasks {
+            task.abort();
         }
         self.gateway.drain().await;
     }
@@ -155,7 +156,7 @@ fn wall() -> Micros {
     Micros(Clock::System.now().wall.0)
 }
 
-/// The usual port if it is free.
+/// Listens on the default port if it is free.
 async fn open_gateway(gateway: &mut Gateway) -> anyhow::Result<SocketAddr> {
     let usual: SocketAddr = DEFAULT_ADDRESS.parse().context("an address")?;
     if let Ok(listening) = gateway.listen(usual, ListenerKind::All).await {
@@ -166,12 +167,12 @@ async fn open_gateway(gateway: &mut Gateway) -> anyhow::Result<SocketAddr> {
     Ok(listening.context("no free port")?.address)
 }
 
-/// A strict provider with a round trip of some 3 ms: on a window of 1 s a slower one could not be
+/// A strict provider with a round trip of some 3 ms: with a window of 1 s a slower one could not be
 /// used to 99 %. One wait of 2 ms, because each wait is rounded up to the timer's next millisecond:
-/// three of 1 ms may be 6.
-async fn provider(trouble: &Outages) -> anyhow::Result<SimProvider> {
+/// three waits of 1 ms may take 6 ms.
+async fn provider(outages: &Outages) -> anyhow::Result<SimProvider> {
     let ms = Span::from_millis(2);
-    let (from, to) = trouble.latest();
+    let (from, to) = outages.latest();
     let settings = Settings::with_rules(&format!("sliding {LIMIT}/1s"))?
         .style(Style::XRateLimit)
         .latency(Latency::constant(Span::ZERO, ms, Span::ZERO))

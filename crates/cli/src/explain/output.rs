@@ -27,7 +27,7 @@ impl<'a> JsonlLine<'a> {
     }
 }
 
-/// The answer for one response: the reading, and what it was made of.
+/// The output for one response: the reading, and its parts.
 #[derive(Debug, Serialize)]
 pub(crate) struct Detail<'a> {
     provider: &'a str,

@@ -1,7 +1,7 @@
 //! One line of `--jsonl`: a response as a JSON object.
 //!
-//! Promises: a line is read or refused with what to write instead. Members that are not needed
-//! (`expect`, `note`, …) are ignored, so that a file of test vectors is valid input.
+//! Promises: a line is read or rejected with a remedy. Members that are not needed (`expect`,
+//! `note`, …) are ignored, so that a file of test vectors is valid input.
 //!
 //! Never: repeats the line in an error; bodies may hold keys.
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use tollgate_core::feedback::{Dialects, Feedback, Response, read};
 use tollgate_core::time::Wall;
 
-/// A response as one line has it.
+/// The response in one line.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) id: Value,

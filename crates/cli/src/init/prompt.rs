@@ -1,7 +1,7 @@
-//! Asks for the keys that were not found, and puts each into a file of its own.
+//! Prompts for the keys that were not found, and writes each into a file of its own.
 //!
-//! Promises: asks only a person at a terminal, without echo; a key file is its owner's alone (0600, in
-//! a folder of 0700) and an old one is never overwritten without being told to.
+//! Promises: prompts only at a terminal, without echo; only its owner can read a key file (0600, in
+//! a folder of 0700), and an old one is overwritten only with `--force`.
 //!
 //! Never: shows a key, or writes it into tollgate.yaml.
 
@@ -16,7 +16,7 @@ use crate::terminal::NoEcho;
 /// The longest key: what the configuration reads of a key file.
 const KEY_MAX: usize = 16 * 1024;
 
-/// Asks a person for one key. `None`: nobody is there, or nothing was typed.
+/// Prompts for one key. `None`: there is no terminal, or nothing was typed.
 pub(super) fn prompt_key(provider: &str) -> anyhow::Result<Option<String>> {
     if !io::stdout().is_terminal() {
         return Ok(None);
@@ -27,7 +27,7 @@ pub(super) fn prompt_key(provider: &str) -> anyhow::Result<Option<String>> {
     let mut out = io::stdout().lock();
     write!(
         out,
-        "key of {provider} (not shown; just Enter if calls bring their own): "
+        "key of {provider} (input is hidden; press Enter if calls send their own key): "
     )?;
     out.flush()?;
     let mut line = String::new();
@@ -51,7 +51,7 @@ pub(super) fn save_key(
     let mut options = OpenOptions::new();
     options.write(true);
     if force {
-        // Away with the old one first: its mode may be loose, and a new file gets the right one.
+        // Remove the old file first: its mode may be too open, and a new file gets the right one.
         fs::remove_file(&path).ok();
     }
     options.create_new(true);
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// H3: the key file is its owner's alone, and is not overwritten by accident.
+    /// H3: only its owner can read the key file, and it is not overwritten by accident.
     #[test]
     fn h3_a_key_file_is_readable_by_its_owner_only() {
         let folder = std::env::temp_dir().join(format!("tollgate-ask-{}", std::process::id()));

@@ -1,8 +1,8 @@
-//! The file of the log, and the old ones beside it.
+//! The log file and its rotated files.
 //!
-//! Promises: `NAME` has at most `max_size` bytes (one longer line excepted), and at most `keep` older
-//! ones stand beside it as `NAME.1` (the youngest) to `NAME.<keep>`. Where a file cannot be moved
-//! aside it is emptied: the log is bounded first, complete second.
+//! Promises: `NAME` has at most `max_size` bytes (except for one longer line), and there are at
+//! most `keep` rotated files, `NAME.1` (the newest) to `NAME.<keep>`. A file that cannot be renamed
+//! is truncated: a bounded log is more important than a complete one.
 //!
 //! Never: splits a line, or waits for anything but the disk.
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// A log file that is open. Clones share it.
+/// An open log file. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct LogFile(Arc<Mutex<OpenFile>>);
 
@@ -29,7 +29,7 @@ struct OpenFile {
 }
 
 impl LogFile {
-    /// Goes on in the file of this name, or begins it.
+    /// Appends to the file, or creates it.
     pub(super) fn open(path: &Path, max_size: u64, keep: u32) -> io::Result<LogFile> {
         let file = append_to(path)?;
         let size = file.metadata()?.len();
@@ -87,7 +87,7 @@ impl OpenFile {
         if self.keep == 0 {
             return self.file.set_len(0);
         }
-        // As far as there are files: `keep` may be any number.
+        // Only up to the first missing file: `keep` may be any number.
         let gap = (1..self.keep).find(|number| !self.old_path(*number).exists());
         for number in (1..gap.unwrap_or(self.keep)).rev() {
             fs::rename(self.old_path(number), self.old_path(number + 1))?;

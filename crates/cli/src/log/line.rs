@@ -1,8 +1,7 @@
-//! One line of the log, from the fields of a fact.
+//! One line of the log, from the fields of an event.
 //!
-//! Promises: `ts`, `lvl` and `comp` first. With `comp=ratelimiter` the keys of [`STANDARD`] follow in
-//! their order, all of them; whatever else is known comes after. No value can begin a new line or
-//! another key.
+//! Promises: `ts`, `lvl` and `comp` first. With `comp=ratelimiter` all keys of [`STANDARD`] follow
+//! in order; other fields come after them. No value can start a new line or another key.
 //!
 //! Never: leaves a field out.
 
@@ -12,7 +11,7 @@ use serde_json::{Map, Value};
 use tollgate_core::health::HealthState;
 use tracing::field::{Field, Visit};
 
-/// What every line of the rate limiter has (A16).
+/// The keys of every line of the rate limiter (A16).
 const STANDARD: [&str; 8] = [
     "state",
     "event",
@@ -24,16 +23,16 @@ const STANDARD: [&str; 8] = [
     "retry_after",
 ];
 
-/// Whose lines these are.
+/// The component of these lines.
 const RATE_LIMITER: &str = "ratelimiter";
 
-/// In place of what is not known.
+/// The text for an unknown value.
 const NONE: &str = "none";
 
-/// Keys whose values are states, which JSON spells another way.
+/// Keys whose values are states, which JSON spells in snake_case.
 const STATES: [&str; 3] = ["state", "from", "to"];
 
-/// A line that is being gathered.
+/// A line under construction.
 #[derive(Debug)]
 pub(super) struct LogLine {
     ts: String,
@@ -43,7 +42,7 @@ pub(super) struct LogLine {
 }
 
 impl LogLine {
-    /// `target`: the module that speaks, for those who name no component.
+    /// `target`: the module of the event, used if it names no component.
     pub(super) fn new(ts: String, level: &'static str, target: &str) -> LogLine {
         let comp = target.split("::").next().unwrap_or(target).to_owned();
         LogLine {
@@ -72,7 +71,7 @@ impl LogLine {
         text
     }
 
-    /// One object; what is not known is `null`.
+    /// One object; an unknown value is `null`.
     pub(super) fn json(&self) -> Value {
         let mut object = Map::new();
         object.insert("ts".to_owned(), self.ts.clone().into());
@@ -155,7 +154,7 @@ fn json_state(state: &str) -> &str {
     found.map_or(state, |one| one.as_str())
 }
 
-/// A value as it stands, or in quotes if a reader could take it for something else.
+/// A value, in quotes if a parser could misread it.
 fn quote(text: &mut String, value: &str) {
     let is_plain = |letter: char| !letter.is_control() && !matches!(letter, ' ' | '"' | '=' | '\\');
     if !value.is_empty() && value.chars().all(is_plain) {
@@ -219,7 +218,7 @@ mod tests {
         );
     }
 
-    /// What a provider says cannot begin a line or a key of its own.
+    /// A value from a provider cannot start a line or a key.
     #[test]
     fn no_value_can_forge_a_line_or_a_key() {
         let evil = "x\r\nts=0 lvl=INFO event=\"ok\"\u{1b}[2J\u{85}";

@@ -1,12 +1,12 @@
-//! The service manager: what it is told, and the sockets that it holds for us.
+//! The service manager: notifications to it, and sockets inherited from it.
 //!
-//! Tells `READY=1`, `RELOADING=1`, `STOPPING=1` and, if it wants them, signs of life. Takes sockets by
-//! `LISTEN_FDS`, so that a restart refuses no connection. Everything is by systemd's documented
-//! protocols; without a service manager nothing happens.
+//! Sends `READY=1`, `RELOADING=1`, `STOPPING=1` and, if requested, watchdog messages. Takes sockets
+//! by `LISTEN_FDS`, so that a restart rejects no connection. Everything follows systemd's
+//! documented protocols; without a service manager nothing happens.
 //!
-//! Promises: telling never waits and never fails a start.
+//! Promises: a notification never waits and never fails a start.
 //!
-//! Never: believes sockets that were meant for another process (`LISTEN_PID`); the crate that takes
+//! Never: uses sockets that were meant for another process (`LISTEN_PID`); the crate that takes
 //! them checks it.
 
 use std::collections::HashMap;
@@ -25,23 +25,23 @@ const SOCKETS_MAX: usize = 64;
 const GATEWAY: &str = "gateway";
 const ADMIN: &str = "admin";
 
-/// Sockets that are open already.
+/// Inherited sockets.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     pub(super) gateway: Option<TcpListener>,
     pub(super) admin: Option<TcpListener>,
-    /// By their names, which are providers'.
+    /// By provider name.
     pub(super) by_provider: HashMap<String, TcpListener>,
 }
 
 impl Sockets {
-    /// Takes what the service manager holds. By the names that somebody gave: `gateway`, `admin` or a
-    /// provider's; without any the first is the gateway's and the second the admin's.
+    /// Takes the sockets of the service manager by their names: `gateway`, `admin` or a provider's.
+    /// Without names the first is the gateway's and the second the admin's.
     pub(super) fn take() -> io::Result<Sockets> {
         // Read first: taking the sockets removes the variables, so that no child sees them.
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let names: Vec<&str> = names.split(':').collect();
-        // What nobody named has the name of its unit.
+        // An unnamed socket has the name of its unit.
         let is_given = |name: &&str| !name.is_empty() && !name.contains('.') && *name != "unknown";
         let is_named = names.iter().any(is_given);
         let mut given = ListenFd::from_env();
@@ -63,8 +63,8 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// Providers listen where their sockets do, whatever their files say. A socket that is nobody's is
-    /// told and closed: whoever connects to it would wait for ever.
+    /// Inherited sockets take precedence over `listen` in provider files. A socket that matches no
+    /// provider is reported and closed: a client that connects to it would wait for ever.
     pub(super) fn provider_addresses(
         &mut self,
         is_provider: impl Fn(&str) -> bool,
@@ -90,34 +90,34 @@ impl Sockets {
     }
 }
 
-/// Where a socket listens, as a flag would say it.
+/// The address of a socket, as the value of a flag.
 pub(super) fn address(socket: Option<&TcpListener>) -> io::Result<Option<String>> {
     let address = socket.map(TcpListener::local_addr).transpose()?;
     Ok(address.map(|address| address.to_string()))
 }
 
-/// Tells the service manager something, if there is one.
+/// Notifies the service manager, if there is one.
 pub(super) fn notify(state: &str) {
     let Some(address) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
         return;
     };
-    // A service manager that does not listen is its own affair.
+    // A service manager that does not listen is no reason to fail.
     send(&address, state).ok();
 }
 
-/// All is well again after a reload, or for the first time.
+/// Ready to accept calls, at the start or after a reload.
 pub(super) fn ready() {
     notify("READY=1\nSTATUS=Accepting calls");
 }
 
-/// A reload begins. The service manager compares the time with its own.
+/// A reload starts. The service manager compares the time with its own.
 pub(super) fn reloading() {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
     notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
 }
 
-/// How often the service manager wants a sign of life, halved; `None` = it wants none.
+/// Half of the watchdog interval of the service manager; `None` = no watchdog.
 pub(super) fn watchdog() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
@@ -125,7 +125,7 @@ pub(super) fn watchdog() -> Option<Duration> {
     Some(Duration::from_micros(micros / 2))
 }
 
-/// Sends signs of life for as long as the runtime lives: a runtime that hangs sends none.
+/// Sends watchdog messages for as long as the runtime runs: a runtime that hangs sends none.
 pub(super) async fn send_watchdog(every: Duration) {
     let mut beat = tokio::time::interval(every);
     loop {

@@ -1,9 +1,9 @@
-//! What reaches a running daemon from outside: signals and changed files.
+//! Events for a running daemon: signals and changed files.
 //!
-//! Promises: every reason to look again leads to one look, one at a time; a watch that cannot be kept
-//! leaves SIGHUP and the API. The order to end waits for no reload.
+//! Promises: every event causes one reload, one at a time; if files cannot be watched, SIGHUP and
+//! the API still work. A stop signal does not wait for a reload.
 //!
-//! Never: decides what a configuration means.
+//! Never: interprets a configuration.
 
 use std::io;
 
@@ -12,18 +12,18 @@ use tollgate_server::Daemon;
 
 use super::systemd;
 
-/// Orders by signal, and changed files.
+/// Signals and changed files.
 #[derive(Debug)]
 pub(super) struct DaemonEvents {
     signals: Signals,
     watched: Vec<String>,
     watch: Option<Watch>,
-    /// The file of our own log, which changes with every look.
+    /// The daemon's own log file, which changes with every reload.
     log: Option<String>,
 }
 
 impl DaemonEvents {
-    /// Hears signals from now on, so that none of them ends the process while it starts. Must be
+    /// Handles signals from now on, so that none of them kills the process while it starts. Must be
     /// called inside a tokio runtime.
     pub(super) fn listen(log: Option<String>) -> io::Result<DaemonEvents> {
         Ok(DaemonEvents {
@@ -34,20 +34,20 @@ impl DaemonEvents {
         })
     }
 
-    /// Waits for the order to end.
+    /// Waits for a stop signal.
     pub(super) async fn wait_for_stop(&mut self) {
         self.signals.wait_for_stop().await;
     }
 
-    /// Watches the files from now on, and looks at them once: what changed between the load and the
-    /// watch is seen too.
+    /// Watches the files from now on, and reloads once, in case a file changed between the load and
+    /// the watch.
     pub(super) async fn watch(&mut self, daemon: &Daemon) {
         self.watched = daemon.watched();
         self.watch = start_watch(&self.watched, self.log.as_deref());
         reload(daemon).await;
     }
 
-    /// Reloads whenever there is a reason to, until the order to end.
+    /// Reloads on every event, until a stop signal.
     pub(super) async fn run(&mut self, daemon: &Daemon) {
         loop {
             let is_signal = tokio::select! {
@@ -76,7 +76,7 @@ impl DaemonEvents {
     }
 }
 
-/// Reads files beside the tasks that serve. What it finds is logged where it is found.
+/// Reloads on a blocking thread, beside the tasks that serve. The daemon logs the result.
 async fn reload(daemon: &Daemon) {
     let daemon = daemon.clone();
     let looked = tokio::task::spawn_blocking(move || daemon.reload());
@@ -93,8 +93,8 @@ fn start_watch(paths: &[String], log: Option<&str>) -> Option<Watch> {
     }
 }
 
-/// Waits until a file has changed. The watch hears hang-ups too; here they come by the signals, which
-/// are heard from the start.
+/// Waits until a file has changed. The watch also reports SIGHUP, which is ignored here: the signal
+/// handlers have it from the start.
 async fn file_change(watch: &mut Option<Watch>) {
     let Some(watch) = watch else {
         return std::future::pending().await;
@@ -102,7 +102,7 @@ async fn file_change(watch: &mut Option<Watch>) {
     while watch.next().await != ReloadReason::Files {}
 }
 
-/// What a signal wants.
+/// The action of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SignalAction {
     Reload,
@@ -134,7 +134,7 @@ impl Signals {
         }
     }
 
-    /// The order to end alone: a hang-up that comes meanwhile waits.
+    /// Waits for a stop signal only: a SIGHUP that comes meanwhile stays pending.
     async fn wait_for_stop(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

@@ -105,7 +105,7 @@ fn check_live_tries_ports_store_clock_and_keys() {
         "port: the gateway's address",
         "shut: the key is rejected (401)",
         "clock: this machine is",
-        "gone: no answer",
+        "gone: no response",
     ] {
         assert!(
             output.err.contains(&format!("error: {line}")),
@@ -134,7 +134,7 @@ fn check_live_tries_ports_store_clock_and_keys() {
     );
 }
 
-/// A store that cannot be opened is not reported as "opens, and can be written".
+/// A store that cannot be opened is not reported as "can be opened and written".
 #[test]
 fn check_live_reports_why_a_store_cannot_be_opened() {
     let garbage = "no database, but long enough".repeat(99);
@@ -156,7 +156,7 @@ fn check_live_reports_why_a_store_cannot_be_opened() {
         output.to_snapshot()
     );
     assert!(
-        !output.to_snapshot().contains("can be written"),
+        !output.to_snapshot().contains("opened and written"),
         "{}",
         output.to_snapshot()
     );

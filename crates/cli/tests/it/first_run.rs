@@ -160,7 +160,7 @@ fn check_warns_of_keys_behind_an_address_that_other_hosts_reach() {
     let folder = Folder::new("look-open").file("tollgate.yaml", config);
     let output = folder.run(&["check"]);
     assert!(
-        output.err.contains("other hosts reach 0.0.0.0:4290"),
+        output.err.contains("other hosts can reach 0.0.0.0:4290"),
         "{}",
         output.to_snapshot()
     );

@@ -126,7 +126,7 @@ fn a_socket_named_as_a_provider_is_its_own_address() {
     command.args(["-c", script, env!("CARGO_BIN_EXE_tollgate")]);
     command.stdin(Stdio::from(OwnedFd::from(listener)));
     let daemon = RunningDaemon::spawn(folder, command);
-    daemon.wait_for_log("socket `typo` is nobody's");
+    daemon.wait_for_log("socket `typo` matches no provider");
     assert_ne!(daemon.gateway, address.to_string());
     let mut call = TcpStream::connect(address).expect("a listener");
     let request = b"GET /a HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n";

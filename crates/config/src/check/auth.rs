@@ -1,8 +1,8 @@
 //! How a key is attached to a call.
 //!
-//! Promises: one way at a time; a login or OAuth 2 block that comes out is complete.
+//! Promises: one auth method at a time; a checked login or OAuth 2 block is complete.
 //!
-//! Never: attaches anything. That is `send`'s, and only for the provider's own hosts.
+//! Never: attaches anything. `send` does, and only for the provider's own hosts.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ use crate::raw::{Node, Value};
 use crate::secret::{Environment, Secret, expand_with};
 use crate::setting::open;
 
-/// Fields that choose the way.
+/// Fields that select the auth method.
 pub(super) const STYLES: &[&str] = &["query", "header", "bearer", "basic", "oauth2", "login"];
 
 /// A token that lasts a day is what providers with logins give; refreshing five minutes early
@@ -25,7 +25,11 @@ pub(super) const STYLES: &[&str] = &["query", "header", "bearer", "basic", "oaut
 const LIFETIME: Span = Span::from_secs(86_400);
 const REFRESH_BEFORE: Span = Span::from_secs(300);
 
-pub(super) fn auth(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems) -> Auth {
+pub(super) fn auth(
+    fields: &Fields<'_>,
+    environment: &Environment<'_>,
+    problems: &mut Problems,
+) -> Auth {
     let mut auth = Auth {
         style: AuthStyle::None,
         replace: true,
@@ -45,11 +49,11 @@ pub(super) fn auth(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut 
             "keep one of query, header, bearer, basic, oauth2, login",
         ));
     }
-    auth.style = style(&block, world, problems).unwrap_or_default();
+    auth.style = style(&block, environment, problems).unwrap_or_default();
     auth.replace = block.read("replace", problems).unwrap_or(true);
     if let Some(at) = block.get("also") {
         for (name, _, value) in at.entries(problems) {
-            // Parameters and fields of a form have any name; a header has not.
+            // Query parameters and form fields may have any name; a header may not.
             let is_header = matches!(
                 auth.style,
                 AuthStyle::Header { .. } | AuthStyle::Bearer | AuthStyle::Basic
@@ -61,7 +65,7 @@ pub(super) fn auth(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut 
                 ));
                 continue;
             }
-            if let Some(secret) = secrets::secret(&value, world, problems) {
+            if let Some(secret) = secrets::secret(&value, environment, problems) {
                 auth.also.push((name.to_owned(), secret));
             }
         }
@@ -71,7 +75,7 @@ pub(super) fn auth(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut 
 
 fn style(
     block: &Fields<'_>,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) -> Option<AuthStyle> {
     if let Some(at) = block.get("query") {
@@ -96,13 +100,13 @@ fn style(
         return Some(AuthStyle::Basic);
     }
     if let Some(at) = block.get("oauth2") {
-        return oauth2(&at, world, problems).map(AuthStyle::OAuth2);
+        return oauth2(&at, environment, problems).map(AuthStyle::OAuth2);
     }
     let at = block.get("login")?;
-    login(&at, world, problems).map(AuthStyle::Login)
+    login(&at, environment, problems).map(AuthStyle::Login)
 }
 
-/// What stands before the key in its header; as little as a header itself may it hold a line break.
+/// The text before the key in its header; like a header it must not contain a line break.
 fn prefix(block: &Fields<'_>, problems: &mut Problems) -> Option<String> {
     let at = block.get("prefix")?;
     let text = at.text(problems)?.to_owned();
@@ -119,7 +123,7 @@ fn prefix(block: &Fields<'_>, problems: &mut Problems) -> Option<String> {
     None
 }
 
-fn oauth2(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Option<OAuth2> {
+fn oauth2(at: &At<'_>, environment: &Environment<'_>, problems: &mut Problems) -> Option<OAuth2> {
     let block = open(at, OAUTH2, problems)?;
     require(
         at,
@@ -128,7 +132,7 @@ fn oauth2(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Opti
         problems,
     );
     let token_url = credential_url(&block, "token_url", problems);
-    let mut secret = |name: &str| secrets::secret(&block.get(name)?, world, problems);
+    let mut secret = |name: &str| secrets::secret(&block.get(name)?, environment, problems);
     let (id, password, refresh) = (
         secret("client_id"),
         secret("client_secret"),
@@ -144,8 +148,7 @@ fn oauth2(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Opti
     })
 }
 
-/// Where credentials are posted. That they travel in the clear is told, unless they stay on this
-/// machine.
+/// Where credentials are posted. Warns if they are sent without TLS to another machine.
 fn credential_url(block: &Fields<'_>, name: &str, problems: &mut Problems) -> Option<Upstream> {
     let at = block.get(name)?;
     let url = endpoint::exact_url(&at, problems)?;
@@ -162,11 +165,13 @@ fn credential_url(block: &Fields<'_>, name: &str, problems: &mut Problems) -> Op
     Some(url)
 }
 
-fn login(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Option<Login> {
+fn login(at: &At<'_>, environment: &Environment<'_>, problems: &mut Problems) -> Option<Login> {
     let block = open(at, LOGIN, problems)?;
     require(at, &block, &["url", "body", "token"], problems);
     let url = credential_url(&block, "url", problems);
-    let body = block.get("body").and_then(|at| body(&at, world, problems));
+    let body = block
+        .get("body")
+        .and_then(|at| body(&at, environment, problems));
     let token = block.read("token", problems);
     let lifetime = block.read("lifetime", problems).unwrap_or(LIFETIME);
     let refresh_before = block
@@ -194,34 +199,34 @@ fn require(at: &At<'_>, block: &Fields<'_>, names: &[&str], problems: &mut Probl
     }
 }
 
-/// What is posted: written as text, or as a block that becomes JSON. A variable is filled in as one
-/// value, whatever letters it has: it cannot end its text and begin another field.
-fn body(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Option<Secret> {
+/// The body to post: written as text, or as a block that becomes JSON. A variable is inserted as
+/// one escaped value: whatever characters it has, it cannot add another field.
+fn body(at: &At<'_>, environment: &Environment<'_>, problems: &mut Problems) -> Option<Secret> {
     let Some(text) = at.node.text() else {
         let mut json = String::new();
-        write_json(at.node, at, world, problems, &mut json)?;
+        write_json(at.node, at, environment, problems, &mut json)?;
         return Some(Secret::new(json));
     };
     let is_json = text.trim_start().starts_with(['{', '[']);
     let written = if is_json { json_escape } else { form_encode };
-    expand_with(text, world, &written)
+    expand_with(text, environment, &written)
         .map_err(|name| secrets::not_set(at, &name, problems))
         .ok()
         .map(Secret::new)
 }
 
-/// Every value as a JSON string, because a key of digits is still a text.
+/// Every value as a JSON string, because a key of digits is still text.
 fn write_json(
     node: &Node,
     at: &At<'_>,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
     json: &mut String,
 ) -> Option<()> {
     match &node.value {
         Value::Null => json.push_str("null"),
         Value::Text(text) => {
-            quote(&secrets::resolve(at, text, world, problems)?, json);
+            quote(&secrets::resolve(at, text, environment, problems)?, json);
         }
         Value::List(items) => {
             json.push('[');
@@ -229,7 +234,7 @@ fn write_json(
                 if index > 0 {
                     json.push(',');
                 }
-                write_json(item, at, world, problems, json)?;
+                write_json(item, at, environment, problems, json)?;
             }
             json.push(']');
         }
@@ -241,7 +246,7 @@ fn write_json(
                 }
                 quote(&entry.name, json);
                 json.push(':');
-                write_json(&entry.node, at, world, problems, json)?;
+                write_json(&entry.node, at, environment, problems, json)?;
             }
             json.push('}');
         }
@@ -255,7 +260,7 @@ fn quote(text: &str, json: &mut String) {
     json.push('"');
 }
 
-/// A text as it stands between the quotes of JSON.
+/// A text with the escapes that a JSON string needs.
 fn json_escape(text: &str) -> String {
     let mut json = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -270,7 +275,7 @@ fn json_escape(text: &str) -> String {
     json
 }
 
-/// A text as it stands in a form.
+/// A text with the escapes that a form needs.
 fn form_encode(text: &str) -> String {
     let mut form = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,9 +1,9 @@
-//! How answers are kept: what is written and would not be obeyed is told.
+//! The `cache` block: warns of settings that have no effect.
 //!
-//! Promises: `ttl: 0s` keeps nothing, whatever the mode. A setting that means nothing in the mode
-//! that was chosen is warned about.
+//! Promises: `ttl: 0s` caches nothing, whatever the mode. A setting that has no effect in the
+//! chosen mode gives a warning.
 //!
-//! Never: an error. What is meant is clear enough to go on with.
+//! Never: gives an error. The intention is clear enough to continue.
 
 use tollgate_core::entity::Entity;
 
@@ -14,10 +14,10 @@ use crate::settings::{Cache, CacheMode};
 
 use super::or_default;
 
-/// The largest body that any version keeps.
+/// The largest body that any version caches.
 const OBJECT_MAX: u64 = 8 << 20;
 
-/// `cache:`, and what of it would not be obeyed.
+/// Reads `cache:` and warns of settings in it that have no effect.
 pub(super) fn cache(
     fields: &Fields<'_>,
     entities: &[(Entity, Lifetime)],
@@ -54,7 +54,7 @@ pub(super) fn cache(
         if cache.ttl != Lifetime::Off {
             warn("ttl", what, remedy);
         } else if below(&at, "ttl").is_some() {
-            // Who writes that nothing is kept means it.
+            // A user who writes `ttl: 0s` wants no caching.
             cache.mode = CacheMode::Ttl;
         }
     }

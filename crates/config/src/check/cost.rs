@@ -2,7 +2,7 @@
 //!
 //! Promises: every unit of a limit or a cost is one that the ledger counts.
 //!
-//! Never: guesses a cost. What is not said is held as 1.
+//! Never: guesses a cost. An unknown cost is held as 1.
 
 use tollgate_core::ask::CostUnit;
 use tollgate_core::limit::Rule;
@@ -13,7 +13,7 @@ use crate::problem::Problems;
 use crate::provider::{Concurrency, Cost};
 use crate::setting::{Setting, open};
 
-/// Units and what the ledger counts them as. Providers have their own words for points.
+/// Units and what the ledger counts them as. Providers have their own names for points.
 const UNITS: [(&str, CostUnit); 11] = [
     ("calls", CostUnit::Calls),
     ("requests", CostUnit::Calls),
@@ -46,7 +46,7 @@ impl Cost {
     }
 }
 
-/// The unit of a limit: the provider's word, and what the ledger counts.
+/// The unit of a limit: the provider's name for it, and what the ledger counts.
 pub(super) fn unit(fields: &Fields<'_>, problems: &mut Problems) -> Option<(String, CostUnit)> {
     let Some(at) = fields.get("unit") else {
         return Some(("calls".to_owned(), CostUnit::Calls));

@@ -87,7 +87,7 @@ pub(crate) fn domains(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Domai
     domains
 }
 
-/// The domains that no preset has brought along.
+/// The domains that do not come from a preset.
 pub(crate) fn own_domains(fields: &Fields<'_>) -> Vec<Domain> {
     let all = ["domain", "domains"].map(|name| fields.get(name));
     let items = all.into_iter().flatten();
@@ -111,7 +111,7 @@ pub(crate) fn upstream(
     url(&at, problems)
 }
 
-/// `https://host[:port][/path]`, below which paths are put.
+/// `https://host[:port][/path]`, the base of paths.
 pub(crate) fn url(at: &At<'_>, problems: &mut Problems) -> Option<Upstream> {
     let mut upstream = exact_url(at, problems)?;
     upstream
@@ -120,7 +120,7 @@ pub(crate) fn url(at: &At<'_>, problems: &mut Problems) -> Option<Upstream> {
     Some(upstream)
 }
 
-/// `https://host[:port][/path]`, letter for letter: to some servers a slash at the end matters.
+/// `https://host[:port][/path]`, unchanged: for some servers a trailing slash matters.
 pub(crate) fn exact_url(at: &At<'_>, problems: &mut Problems) -> Option<Upstream> {
     const REMEDY: &str = "write `https://host/path`, without a user name, `?` or `#`";
     let text = at.text(problems)?.trim();
@@ -244,13 +244,13 @@ fn minute(text: &str) -> Option<u16> {
     (hours < 24 && minutes < 60).then_some(hours * 60 + minutes)
 }
 
-/// Can a header have this name (RFC 9110, 5.6.2)?
+/// Whether a header may have this name (RFC 9110, 5.6.2).
 pub(crate) fn is_token(text: &str) -> bool {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(known)
 }
 
-/// A text that is kept as it is, such as the name of a header.
+/// The name of a header or parameter, unchanged.
 pub(crate) fn header_name(at: &At<'_>, problems: &mut Problems) -> Option<String> {
     let text = String::read(at, problems)?;
     if is_token(&text) {
@@ -270,7 +270,7 @@ mod tests {
     use crate::check::ProviderFile;
     use crate::secret::Environment;
 
-    /// H4: what a preset brings along is a host on the web, whatever its name leads to.
+    /// H4: a domain of a preset is a public host, whatever address its name resolves to.
     #[test]
     fn own_domains_are_only_those_of_the_file_itself() {
         let names = |text: &str, host: &str| {

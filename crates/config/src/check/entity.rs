@@ -1,9 +1,9 @@
-//! The `entities` block: where entities are read from, and what each is given.
+//! The `entities` block: where entities are read from, and the settings of each.
 //!
-//! Promises: if anything depends on the entity (a limit, a lifetime, sharing), a call whose entity
-//! can be read in two ways is refused; otherwise it simply has none.
+//! Promises: if anything depends on the entity (a limit, a lifetime, dedup), a call whose entity is
+//! ambiguous is rejected; otherwise the call has no entity.
 //!
-//! Never: reads an entity. That is `core`'s.
+//! Never: reads an entity. `core` does.
 
 use tollgate_core::entity::{Entities, Entity, EntitySource, Glob, OnAmbiguity};
 
@@ -19,7 +19,7 @@ use crate::shape::Shape;
 /// The most rules: each is tried for each call.
 const RULES_MAX: usize = 256;
 
-/// What the block says.
+/// The checked block.
 #[derive(Default)]
 pub(super) struct EntitySettings {
     pub(super) entities: Entities,

@@ -1,8 +1,7 @@
-//! Layers: what is written in the file over the tier, the tier over the preset.
+//! Layers: the file over the tier, the tier over the preset.
 //!
-//! Promises: fields that say one thing in two ways replace each other as a group. A file that names
-//! no preset but whose domain is known gets that preset's way of attaching the key and its dialect,
-//! never its limits.
+//! Promises: fields that are two forms of one setting replace each other as a group. A file that
+//! names no preset but a known domain gets that preset's auth method and dialect, never its limits.
 //!
 //! Never: checks a value. Only names of presets and tiers are looked up here.
 
@@ -40,7 +39,7 @@ pub(super) fn with_preset(
     (base, preset)
 }
 
-/// Short forms become blocks, so that a block can be laid over them.
+/// Expands short forms to blocks, so that a block can be merged over them.
 pub(super) fn expand_short_forms(tree: &mut Node) {
     let Value::Map(entries) = &mut tree.value else {
         return;
@@ -63,7 +62,7 @@ pub(super) fn expand_short_forms(tree: &mut Node) {
     }
 }
 
-/// Lays a file over what lies below. Fields that say the same thing in two ways go together: a
+/// Merges a file over the layers below. Fields that are two forms of one setting belong together: a
 /// file that sets any of them replaces all of them.
 fn merge_over(below: &mut Node, over: Node) {
     const LIMITS: &[&str] = &["limit", "period", "algorithm", "limits"];
@@ -89,7 +88,7 @@ fn merge_over(below: &mut Node, over: Node) {
     below.merge(over);
 }
 
-/// Lays one value over the field that a way such as `health.sleep_max` names.
+/// Sets the field of a path such as `health.sleep_max`.
 pub(crate) fn set_path(tree: &mut Node, path: &str, node: Node) {
     let mut node = node;
     for name in path.rsplit('.') {
@@ -109,7 +108,7 @@ pub(crate) fn set_path(tree: &mut Node, path: &str, node: Node) {
         let text = tree.get("concurrency")?.get(name)?.text()?;
         crate::amount::number(text)
     };
-    // Fewer calls at a time leave no more to background work than to all.
+    // Background work may not have more calls at a time than all calls together.
     let low = at_a_time(tree, "low").zip(at_a_time(&node, "normal"));
     if low.is_some_and(|(low, normal)| low > normal)
         && let Value::Map(entries) = &mut tree.value
@@ -170,7 +169,7 @@ fn named_preset(at: &At<'_>, own: &Node, problems: &mut Problems) -> Option<&'st
     Some(preset.with_second_key(|key| also.is_some_and(|also| also.get(key).is_some())))
 }
 
-/// H1: a known domain brings its way of attaching the key and its dialect, never limits.
+/// H1: a known domain brings its auth method and its dialect, never limits.
 fn defaults_of_domain(own: &Node) -> Node {
     let mut base = empty_map(own);
     let written = |node: &Node| node.text().and_then(|text| Host::parse(text).ok());

@@ -214,8 +214,8 @@ fn finish(fields: &Fields<'_>, rule: Rule, name: String, problems: &mut Problems
     })
 }
 
-/// Says what a fixed window promises, where a user chose it; presets choose it only for providers
-/// that count this way themselves.
+/// Notes what a fixed window guarantees, where a user chose it; presets choose it only for
+/// providers that count this way themselves.
 fn note_window_edges(
     at: &At<'_>,
     fields: &Fields<'_>,

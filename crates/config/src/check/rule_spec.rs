@@ -1,6 +1,6 @@
-//! One limit's plan: which rule of `core` its words mean.
+//! The specification of one limit, and the rule of `core` that it means.
 //!
-//! Promises: a word that the algorithm cannot obey is refused, never bent.
+//! Promises: a value that the algorithm cannot use is rejected, never adjusted.
 //!
 //! Never: reads the tree; it is given values.
 
@@ -49,14 +49,14 @@ impl Setting for Period {
     }
 }
 
-/// What all limits of a provider share.
+/// The settings that all limits of a provider share.
 pub(super) struct SharedSettings {
     pub(super) hold: Hold,
     pub(super) counter_lag: Span,
     pub(super) edge_margin: Option<Span>,
 }
 
-/// What a rule is made of.
+/// The parts of a rule.
 pub(super) struct RuleSpec {
     pub(super) limit: u64,
     pub(super) period: Period,

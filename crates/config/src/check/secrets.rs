@@ -1,7 +1,7 @@
-//! Keys and headers: looked up, taken out of sight, never repeated.
+//! Keys and headers: resolved, made secret, never repeated.
 //!
-//! Promises: a key that cannot be found is an error that names where it was looked for, and nothing
-//! of its value; a key file that others can read is a warning (H3).
+//! Promises: a key that cannot be found is an error that names its variable or file, and nothing of
+//! its value; a key file that other users can read is a warning (H3).
 //!
 //! Never: lets a control character into a header.
 
@@ -25,7 +25,7 @@ const RESERVED_HEADERS: [&str; 9] = [
 /// `api_key` or `api_keys`.
 pub(crate) fn keys(
     fields: &Fields<'_>,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) -> Vec<Secret> {
     let (one, many) = (fields.get("api_key"), fields.get("api_keys"));
@@ -37,23 +37,23 @@ pub(crate) fn keys(
     }
     let mut keys: Vec<Secret> = one
         .iter()
-        .filter_map(|at| secret(at, world, problems))
+        .filter_map(|at| secret(at, environment, problems))
         .collect();
     if let Some(at) = many {
         let items = at.list().unwrap_or_else(|| vec![at.clone()]);
         keys.extend(
             items
                 .iter()
-                .filter_map(|item| secret(item, world, problems)),
+                .filter_map(|item| secret(item, environment, problems)),
         );
     }
     keys
 }
 
-/// Headers to send where the caller sends none. Their values may be keys, so they are treated so.
+/// Headers to send where the caller sends none. Their values may be keys, so they are secrets.
 pub(crate) fn headers(
     fields: &Fields<'_>,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) -> Vec<(String, Secret)> {
     let Some(at) = fields.get("headers") else {
@@ -70,7 +70,7 @@ pub(crate) fn headers(
             problems.push(problem);
             continue;
         }
-        if let Some(value) = secret(&value, world, problems) {
+        if let Some(value) = secret(&value, environment, problems) {
             headers.push((lower, value));
         }
     }
@@ -80,10 +80,10 @@ pub(crate) fn headers(
 /// A secret: a literal, `${ENV}`, or `file:/path`.
 pub(crate) fn secret(
     at: &At<'_>,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) -> Option<Secret> {
-    let text = resolve(at, at.text(problems)?, world, problems)?;
+    let text = resolve(at, at.text(problems)?, environment, problems)?;
     if text.is_empty() {
         problems.push(at.error("is empty", "write a literal, `${VARIABLE}` or `file:/path`"));
         return None;
@@ -99,22 +99,22 @@ pub(crate) fn secret(
     Some(Secret::new(text))
 }
 
-/// What a text stands for.
+/// Resolves a text: its variables, or the file that it names.
 pub(super) fn resolve(
     at: &At<'_>,
     text: &str,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) -> Option<String> {
     match lookup(text) {
-        Lookup::Text(text) => expand(text, world)
+        Lookup::Text(text) => expand(text, environment)
             .map_err(|name| not_set(at, &name, problems))
             .ok(),
-        Lookup::File(path) => from_file(at, path, world, problems),
+        Lookup::File(path) => from_file(at, path, environment, problems),
     }
 }
 
-/// A variable is missing: its name may be told.
+/// Reports a missing variable by name; the name is not secret.
 pub(super) fn not_set(at: &At<'_>, name: &str, problems: &mut Problems) {
     let what = format!("the environment variable `{name}` is not set");
     problems.push(at.error(&what, "export it, or put it into the file of --env-file"));
@@ -123,12 +123,12 @@ pub(super) fn not_set(at: &At<'_>, name: &str, problems: &mut Problems) {
 fn from_file(
     at: &At<'_>,
     path: &str,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) -> Option<String> {
-    // As for all paths in files, the folder of the file that names it counts.
+    // Like all paths in files, it is relative to the folder of the file that names it.
     let path = crate::load::gather::resolve_path(&at.node.place.file, path);
-    match (world.read_file)(&path) {
+    match (environment.read_file)(&path) {
         Ok(file) => {
             if file.readable_by_others {
                 let remedy = "run `chmod 600` on it";

@@ -36,47 +36,47 @@ pub(crate) use table;
 table! {
     /// The fields of a provider file, in the order of the documentation.
     pub PROVIDER {
-        name: Shape::Text, "its name in addresses, messages and metrics; health, ready, metrics, v1 and api are reserved" = "the file's name";
+        name: Shape::Text, "the provider's name in addresses, messages and metrics; health, ready, metrics, v1 and api are reserved" = "the file's name";
         preset: Shape::Text, "the built-in provider to start from; `none` = nothing built in";
-        tier: Shape::Text, "the plan of the preset; `tollgate provider show` lists them";
-        domain: Shape::List(&Shape::Text), "its host, with subdomains; or `*.example.org`";
+        tier: Shape::Text, "your plan at the provider; `tollgate provider show` lists the plans of a preset";
+        domain: Shape::List(&Shape::Text), "the provider's host, with its subdomains; or `*.example.org`";
         domains: Shape::List(&Shape::Text), "several hosts";
         listen: Shape::Address, "an address of the gateway for this provider only";
         upstream: Shape::Text, "where calls go" = "https://<domain>";
         enabled: Shape::Boolean, "`false` = no limiting for this provider" = "true";
         api_key: Shape::Secret, "literal, `${ENV}` or `file:/path`";
-        api_keys: Shape::List(&Shape::Secret), "a pool instead of `api_key`; the key that is free first is used";
-        headers: Shape::Map(&Shape::Secret), "headers that are sent if the caller sends none of that name";
+        api_keys: Shape::List(&Shape::Secret), "a pool instead of `api_key`; Tollgate uses the key that is free first";
+        headers: Shape::Map(&Shape::Secret), "headers that Tollgate adds if the caller does not send a header of that name";
         auth: Shape::Block(AUTH), "how the key is attached";
         limit: Shape::Integer, "short form: one limit of this many calls …";
         period: Shape::Text, "… per this length of time";
         algorithm: Algorithm::SHAPE, "how the short form counts" = "sliding-window";
         limits: Shape::List(&Shape::Either(&[Shape::Text, Shape::Block(LIMIT)])), "full form: `35/1s`, or blocks";
         cost: Shape::Map(&Shape::Either(&[Shape::Integer, Shape::Block(COST)])), "what a call costs in units other than calls";
-        concurrency: Shape::Either(&[Shape::OrOff(&Shape::Integer), Shape::Block(CONCURRENCY)]), "calls at a time";
+        concurrency: Shape::Either(&[Shape::OrOff(&Shape::Integer), Shape::Block(CONCURRENCY)]), "how many calls may run at a time";
         connections: Shape::Integer, "connections to the upstream" = "32";
-        hold_until: Hold::SHAPE, "what proves that a call has arrived" = "response";
-        late_arrival: Shape::Duration, "how long an abandoned call may still arrive, at least" = "5s";
-        edge_margin: Shape::Duration, "how long after its edge a calendar window is used" = "2s";
-        counter_lag: Shape::Duration, "for providers that count after the response" = "0s";
+        hold_until: Hold::SHAPE, "which event proves that a call has reached the provider" = "response";
+        late_arrival: Shape::Duration, "how long, at least, a call may still arrive at the provider after Tollgate gave up on it" = "5s";
+        edge_margin: Shape::Duration, "how long Tollgate waits after the start of a calendar window before it uses the window" = "2s";
+        counter_lag: Shape::Duration, "how long after the response the provider may still count the call" = "0s";
         free_status: Shape::List(&Shape::Integer), "statuses that the provider does not count";
         entities: Shape::Block(ENTITIES), "parts of the provider with limits and lifetimes of their own";
         cache: Cache::SHAPE, "caching of responses";
         dedup: Dedup::SHAPE, "whether identical calls in flight share one upstream call" = "cacheable";
-        merge: Merge::SHAPE, "merging waiting calls into one" = "off";
+        merge: Merge::SHAPE, "whether waiting calls for parts of one item are merged into one call" = "off";
         queue: Queue::SHAPE, "waiting for a permit";
-        off_peak: Shape::OrOff(&Shape::Block(OFF_PEAK)), "hours outside which background calls wait";
+        off_peak: Shape::OrOff(&Shape::Block(OFF_PEAK)), "low-priority calls wait outside these hours";
         retry: RetrySettings::SHAPE, "how a failed call is tried again";
         cooldown: CooldownSettings::SHAPE, "how long a scope cools down after a 429";
-        degrade: Shape::OrOff(&Degrade::SHAPE), "serving from cache only when few calls remain" = "off";
+        degrade: Shape::OrOff(&Degrade::SHAPE), "degrade mode: when few calls remain, responses come from the cache only" = "off";
         alerts: AlertSettings::SHAPE, "when to raise an alert";
-        timeout: Timeout::SHAPE, "how long each stage may take; `30s` is the first byte";
-        rewrite_links: Shape::Boolean, "links in responses lead back through the gateway" = "true";
+        timeout: Timeout::SHAPE, "how long each stage of a call may take; `timeout: 30s` sets `first_byte`";
+        rewrite_links: Shape::Boolean, "links in responses are rewritten so that they lead through the gateway" = "true";
         guards: Shape::List(&Shape::Text), "guards on callers, when the upstream is your own service";
         on_store_loss: OnStoreLoss::SHAPE, "what happens while the ledger cannot be reached" = "closed";
-        health: Health::SHAPE, "the health state machine: a mode, or every threshold" = "adaptive";
+        health: Health::SHAPE, "the health state machine: a mode, or a block of thresholds" = "adaptive";
         dialect: Shape::Text, "how the provider reports limits; the name of a preset, or `generic`" = "generic";
-        learn: Shape::Boolean, "its limits are not published, only reported in its responses; not used yet" = "false";
+        learn: Shape::Boolean, "the provider does not publish its limits, but reports them in its responses; not used yet" = "false";
         acquire_only: Shape::Boolean, "only permits are acquired; no call goes through the gateway" = "false";
     }
 }
@@ -90,8 +90,8 @@ table! {
         basic: Shape::Boolean, "as `Authorization: Basic`; the key is `user:password`";
         oauth2: Shape::Block(OAUTH2), "by an OAuth 2 token";
         login: Shape::Block(LOGIN), "by a token from the provider's own login";
-        also: Shape::Map(&Shape::Secret), "further keys, sent the same way under their own names; with `login` or `oauth2`, in the body that is posted there";
-        replace: Shape::Boolean, "`false` = the client's own credential wins" = "true";
+        also: Shape::Map(&Shape::Secret), "further keys by name, sent in the same way as the key; with `login` or `oauth2`, in the body of the login or token request";
+        replace: Shape::Boolean, "`false` = a credential that the client sends is forwarded instead of the key" = "true";
     }
 }
 
@@ -102,40 +102,40 @@ table! {
         client_secret: Shape::Secret, "the client secret";
         scope: Shape::Text, "the scope to request";
         refresh_token: Shape::Secret, "the refresh token";
-        client_auth: ClientAuth::SHAPE, "how id and secret are sent; `auto` = as `basic`, and as `body` where that is rejected" = "auto";
+        client_auth: ClientAuth::SHAPE, "how id and secret are sent; `auto` = `basic` first, then `body` if the provider rejects `basic`" = "auto";
     }
 }
 
 table! {
     pub(crate) LOGIN {
         url: Shape::Text, "the login endpoint";
-        body: Shape::Either(&[Shape::Secret, Shape::Map(&Shape::Secret)]), "the JSON or form that is posted; `{api_key}` stands for the key in use";
+        body: Shape::Either(&[Shape::Secret, Shape::Map(&Shape::Secret)]), "the JSON or form that is posted; `{api_key}` stands for the current key";
         token: Shape::Text, "the response field that holds the token";
         lifetime: Shape::Duration, "how long a token is valid" = "1d";
-        refresh_before: Shape::Duration, "how long before it expires a new token is fetched" = "5m";
+        refresh_before: Shape::Duration, "how long before a token expires Tollgate fetches a new one" = "5m";
     }
 }
 
 table! {
     pub(crate) LIMIT {
-        name: Shape::Text, "its name in every error" = "35/1s";
+        name: Shape::Text, "name of the limit in every error" = "35/1s";
         limit: Shape::Integer, "at most this many …";
         period: Shape::Text, "… per this length of time; `week` and `month` for the calendar";
-        algorithm: Algorithm::SHAPE, "how it counts" = "sliding-window";
+        algorithm: Algorithm::SHAPE, "how the limit counts" = "sliding-window";
         burst: Shape::Integer, "the depth of a token bucket" = "the limit";
         timezone: Shape::Text, "time zone of a calendar limit" = "UTC";
-        per: Per::SHAPE, "what it is counted per" = "provider";
-        reserve: Shape::Part, "the part that only high-priority calls may use" = "0";
-        unit: Shape::Text, "what it counts: calls, tokens, points, bytes" = "calls";
-        shadow: Shape::Boolean, "counts and reports, but rejects nothing" = "false";
-        headroom: Shape::Part, "the part left to users of the key outside Tollgate" = "0";
+        per: Per::SHAPE, "the limit has a separate count for each of these" = "provider";
+        reserve: Shape::Part, "the part of the limit that only high-priority calls may use" = "0";
+        unit: Shape::Text, "what the limit counts: calls, tokens, points, bytes" = "calls";
+        shadow: Shape::Boolean, "`true` = counts and reports, but rejects nothing" = "false";
+        headroom: Shape::Part, "the part of the limit for users of the key outside Tollgate" = "0";
     }
 }
 
 table! {
     pub(crate) COST {
         before: Shape::List(&Shape::Text), "request fields that hold the cost; the first that is present counts";
-        else: Shape::Integer, "the cost that is held if none is present" = "1";
+        else: Shape::Integer, "the cost if none of these fields is present" = "1";
         after: Shape::Text, "the response field that holds the actual cost";
     }
 }
@@ -143,15 +143,15 @@ table! {
 table! {
     pub(crate) CONCURRENCY {
         normal: Shape::OrOff(&Shape::Integer), "for all calls together";
-        low: Shape::Integer, "how many of them may be background work" = "as `normal`";
+        low: Shape::Integer, "how many of these calls may be low-priority calls" = "same as normal";
     }
 }
 
 table! {
     pub(crate) ENTITIES {
-        strip: Shape::Text, "prefix that is removed before the entity is read";
-        from: Shape::Text, "`path`, `host`, `query:NAME`, `header:NAME` or `body:FIELD`" = "path";
-        rules: Shape::Map(&Shape::Text), "entities of deeper paths";
+        strip: Shape::Text, "prefix of the path that is removed before the entity is read";
+        from: Shape::Text, "where the entity is read from: `path`, `host`, `query:NAME`, `header:NAME` or `body:FIELD`" = "path";
+        rules: Shape::Map(&Shape::Text), "path patterns and their entities";
         ttl: Shape::Map(&Shape::Lifetime), "lifetimes by entity";
         dedup: Shape::Map(&Dedup::SHAPE), "`dedup` by entity";
     }
@@ -161,6 +161,6 @@ table! {
     pub(crate) OFF_PEAK {
         hours: Shape::Text, "from and to: `\"01:00-06:00\"`";
         timezone: Shape::Text, "time zone of the hours" = "UTC";
-        applies_to: Confined::SHAPE, "this priority and below" = "low";
+        applies_to: Confined::SHAPE, "the hours apply to calls of this priority and lower priorities" = "low";
     }
 }

@@ -32,25 +32,25 @@ pub(crate) struct Settings {
 /// Checks everything but the providers.
 pub(crate) fn settings(
     fields: &Fields<'_>,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) -> Settings {
     let listen = fields
         .read("listen", problems)
         .unwrap_or_else(|| super::SocketAddr::from(([127, 0, 0, 1], 4290)));
-    let state_dir = state_dir(world);
+    let state_dir = state_dir(environment);
     let unknown_domain = fields.read("unknown_domain", problems);
     let config = Config {
         listen,
-        admin: admin(fields, world, problems),
-        store: store(fields, "store", world, problems)
+        admin: admin(fields, environment, problems),
+        store: store(fields, "store", environment, problems)
             .unwrap_or_else(|| Store::Sqlite(state_dir.clone())),
         state_dir,
         postgres: or_default(fields, "postgres", problems),
-        cache_store: store(fields, "cache_store", world, problems)
-            .or_else(|| redis_from_env(world)),
+        cache_store: store(fields, "cache_store", environment, problems)
+            .or_else(|| redis_from_env(environment)),
         cache_size: cache_size(fields, problems),
-        guard_store: store(fields, "guard_store", world, problems).unwrap_or(Store::Memory),
+        guard_store: store(fields, "guard_store", environment, problems).unwrap_or(Store::Memory),
         nodes: nodes(fields, problems),
         node_lease: fields
             .read("node_lease", problems)
@@ -58,7 +58,7 @@ pub(crate) fn settings(
         providers: Vec::new(),
         built_in: Vec::new(),
         intercept: or_default(fields, "intercept", problems),
-        callers: callers(fields, world, problems),
+        callers: callers(fields, environment, problems),
         env_prefix: env_prefix(fields, problems),
         // The default depends on every listen address, and those of providers are not known yet.
         unknown_domain: unknown_domain.unwrap_or(UnknownDomain::Refuse),
@@ -67,9 +67,9 @@ pub(crate) fn settings(
         exempt_paths: paths(fields, problems),
         trusted_proxies: networks(fields, problems),
         scheduler: or_default(fields, "scheduler", problems),
-        webhooks: webhooks(fields, world, problems),
+        webhooks: webhooks(fields, environment, problems),
         log: or_default(fields, "log", problems),
-        metrics: metrics(fields, world, problems),
+        metrics: metrics(fields, environment, problems),
     };
     Settings {
         config,
@@ -79,8 +79,8 @@ pub(crate) fn settings(
 
 /// The folder for everything that survives a restart: the one that the environment names, else the
 /// usual state folder.
-fn state_dir(world: &Environment<'_>) -> String {
-    let env = |name: &str| (world.env)(name).filter(|value| !value.is_empty());
+fn state_dir(environment: &Environment<'_>) -> String {
+    let env = |name: &str| (environment.env)(name).filter(|value| !value.is_empty());
     let in_state = || env("XDG_STATE_HOME").map(|folder| format!("{folder}/tollgate"));
     let in_home = || env("HOME").map(|folder| format!("{folder}/.local/state/tollgate"));
     env("TOLLGATE_STATE_DIR")
@@ -106,7 +106,7 @@ fn cache_size(fields: &Fields<'_>, problems: &mut Problems) -> CacheSize {
     sizes
 }
 
-fn admin(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems) -> Admin {
+fn admin(fields: &Fields<'_>, environment: &Environment<'_>, problems: &mut Problems) -> Admin {
     let block = fields
         .get("admin")
         .and_then(|at| open(&at, ADMIN, problems));
@@ -116,7 +116,7 @@ fn admin(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems) 
     let token = block
         .as_ref()
         .and_then(|block| block.get("token"))
-        .and_then(|at| secrets::secret(&at, world, problems));
+        .and_then(|at| secrets::secret(&at, environment, problems));
     let listen = listen.unwrap_or_else(|| super::SocketAddr::from(([127, 0, 0, 1], 4291)));
     if token.is_none() && !listen.ip().is_loopback() {
         let at = block.map_or_else(|| fields.at.clone(), |block| block.at);
@@ -132,13 +132,13 @@ fn admin(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems) 
 fn store(
     fields: &Fields<'_>,
     name: &str,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) -> Option<Store> {
     let at = fields.get(name)?;
     let text = at.text(problems)?.trim();
     let text = if text.starts_with("file:") {
-        secrets::secret(&at, world, problems)?
+        secrets::secret(&at, environment, problems)?
     } else {
         Secret::new(text.to_owned())
     };
@@ -157,8 +157,8 @@ fn store(
 }
 
 /// S12: the document's REDIS_HOST, REDIS_PORT and REDIS_PASSWORD.
-fn redis_from_env(world: &Environment<'_>) -> Option<Store> {
-    let env = |name: &str| (world.env)(name).filter(|value| !value.is_empty());
+fn redis_from_env(environment: &Environment<'_>) -> Option<Store> {
+    let env = |name: &str| (environment.env)(name).filter(|value| !value.is_empty());
     let host = env("REDIS_HOST")?;
     let port = env("REDIS_PORT").unwrap_or_else(|| "6379".to_owned());
     let password = env("REDIS_PASSWORD").map(|password| format!(":{}@", url_encode(&password)));
@@ -182,7 +182,10 @@ fn url_encode(text: &str) -> String {
 fn nodes(fields: &Fields<'_>, problems: &mut Problems) -> u32 {
     let nodes: u32 = fields.read("nodes", problems).unwrap_or(1);
     if let (0, Some(at)) = (nodes, fields.get("nodes")) {
-        problems.push(at.error("must be 1 or more", "write the number of nodes that share the limits"));
+        problems.push(at.error(
+            "must be 1 or more",
+            "write the number of nodes that share the limits",
+        ));
     }
     nodes.max(1)
 }
@@ -201,7 +204,11 @@ fn env_prefix(fields: &Fields<'_>, problems: &mut Problems) -> String {
     read_text(&at, problems, read, what, remedy).unwrap_or_default()
 }
 
-fn callers(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems) -> Vec<Caller> {
+fn callers(
+    fields: &Fields<'_>,
+    environment: &Environment<'_>,
+    problems: &mut Problems,
+) -> Vec<Caller> {
     let Some(at) = fields.get("callers") else {
         return Vec::new();
     };
@@ -211,7 +218,7 @@ fn callers(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems
         problems.push(at.error("has more than 1000 callers", "join some"));
     }
     for (name, _, at) in entries.into_iter().take(CALLERS_MAX) {
-        callers.extend(caller(name, &at, world, problems));
+        callers.extend(caller(name, &at, environment, problems));
     }
     let least = callers.iter().filter_map(|caller| caller.at_least);
     if least.map(|share| u64::from(share.0)).sum::<u64>() > u64::from(Ppm::ONE.0) {
@@ -226,7 +233,7 @@ fn callers(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems
 fn caller(
     name: &str,
     at: &At<'_>,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) -> Option<Caller> {
     let fields = open(at, CALLER, problems)?;
@@ -260,7 +267,7 @@ fn caller(
         at_most,
         token: fields
             .get("token")
-            .and_then(|at| secrets::secret(&at, world, problems)),
+            .and_then(|at| secrets::secret(&at, environment, problems)),
     })
 }
 
@@ -287,7 +294,11 @@ fn networks(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Network> {
     items.iter().filter_map(&mut read).collect()
 }
 
-fn webhooks(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems) -> Vec<Webhook> {
+fn webhooks(
+    fields: &Fields<'_>,
+    environment: &Environment<'_>,
+    problems: &mut Problems,
+) -> Vec<Webhook> {
     let block = fields
         .get("alerts")
         .and_then(|at| open(&at, ALERTS, problems));
@@ -301,7 +312,7 @@ fn webhooks(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problem
         };
         let secret = fields
             .get("secret")
-            .and_then(|at| secrets::secret(&at, world, problems));
+            .and_then(|at| secrets::secret(&at, environment, problems));
         match fields.get("url") {
             Some(at) => {
                 webhooks.extend(endpoint::url(&at, problems).map(|url| Webhook { url, secret }));
@@ -312,7 +323,7 @@ fn webhooks(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problem
     webhooks
 }
 
-fn metrics(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems) -> Metrics {
+fn metrics(fields: &Fields<'_>, environment: &Environment<'_>, problems: &mut Problems) -> Metrics {
     let mut metrics = Metrics {
         prefix: "tollgate_".to_owned(),
         ndjson: None,
@@ -343,6 +354,6 @@ fn metrics(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems
     metrics.every = block.read("every", problems).unwrap_or(metrics.every);
     metrics.token = block
         .get("token")
-        .and_then(|at| secrets::secret(&at, world, problems));
+        .and_then(|at| secrets::secret(&at, environment, problems));
     metrics
 }

@@ -21,18 +21,18 @@ table! {
         admin: Shape::Block(ADMIN), "the admin address: API, dashboard, metrics";
         store: Shape::Text, "where permits are counted: `sqlite:DIR`, `memory:`, `postgres://…`, `redis://…`" = "sqlite: in the user's state folder";
         postgres: Postgres::SHAPE, "how Postgres is used";
-        cache_store: Shape::Text, "where responses are cached; a Redis (REDIS_HOST, REDIS_PORT and REDIS_PASSWORD if set) is not used yet: responses are then cached beside the ledger" = "beside the ledger";
+        cache_store: Shape::Text, "where responses are cached; Redis (`redis://…`, or REDIS_HOST, REDIS_PORT and REDIS_PASSWORD) is not used yet: responses are then cached in the folder of the ledger" = "in the folder of the ledger";
         cache_size: CacheSize::SHAPE, "size of the response cache";
         guard_store: Shape::Text, "where guards count: `memory:` or `redis://…`" = "memory:";
-        nodes: Shape::Integer, "processes or hosts that share a limit without a common store; `local-share` needs it" = "1";
-        node_lease: Shape::Duration, "how long a node's registration holds" = "5s";
+        nodes: Shape::Integer, "number of processes or hosts that share a limit without a common store; `local-share` needs this number" = "1";
+        node_lease: Shape::Duration, "how long a node's registration is valid" = "5s";
         providers: Shape::Either(&[Shape::List(&Shape::Text), Shape::Map(&Shape::Block(PROVIDER))]), "a folder, a list of files, or the providers themselves; paths are relative to this file";
-        presets: Presets::SHAPE, "a known domain gets its preset with no file at all" = "auto";
-        intercept: Intercept::SHAPE, "CONNECT: configured domains are opened with the local CA" = "configured";
+        presets: Presets::SHAPE, "`auto` = a known domain gets its preset without a file" = "auto";
+        intercept: Intercept::SHAPE, "`configured` = CONNECT calls to configured domains are decrypted with a certificate of the local CA" = "configured";
         callers: Shape::Map(&Shape::Block(CALLER)), "callers by name, with their priority and share";
         env_prefix: Shape::Text, "prefix of the variables that set thresholds" = "TOLLGATE_";
-        unknown_domain: UnknownDomain::SHAPE, "what happens to calls to hosts of no provider" = "allow on loopback, refuse elsewhere";
-        limiting: Limiting::SHAPE, "whether guards reject; `shadow` only counts" = "on";
+        unknown_domain: UnknownDomain::SHAPE, "what happens to calls to hosts without a provider" = "allow on loopback, refuse elsewhere";
+        limiting: Limiting::SHAPE, "whether guards reject calls; `shadow` = guards only count" = "on";
         guards: Shape::Map(&Shape::Block(GUARD)), "limits on callers";
         exempt_paths: Shape::List(&Shape::Text), "path prefixes that guards do not check" = "[/health]";
         trusted_proxies: Shape::List(&Shape::Text), "networks whose X-Forwarded-For is trusted" = "[]";
@@ -45,16 +45,16 @@ table! {
 
 table! {
     pub(crate) ADMIN {
-        listen: Shape::Address, "where it listens" = "127.0.0.1:4291";
+        listen: Shape::Address, "where the admin API listens" = "127.0.0.1:4291";
         token: Shape::Secret, "the token that callers must send; without one, only loopback is allowed";
     }
 }
 
 table! {
     pub(crate) CALLER {
-        priority: Priority::SHAPE, "the highest priority it may use" = "normal";
-        at_least: Shape::Decimal, "the share that is guaranteed to it";
-        at_most: Shape::Decimal, "the share that it never exceeds";
+        priority: Priority::SHAPE, "the highest priority that this caller may use" = "normal";
+        at_least: Shape::Decimal, "the share of the limits that this caller gets at least";
+        at_most: Shape::Decimal, "the share of the limits that this caller never exceeds";
         token: Shape::Secret, "the token that authenticates this caller";
     }
 }
@@ -63,17 +63,17 @@ table! {
     pub(crate) GUARD {
         limit: Shape::Integer, "at most this many …";
         period: Shape::Duration, "… per this length of time";
-        burst: Shape::Integer, "how many at once" = "the limit";
-        by: Shape::Text, "`ip`, `global`, `name` or `header:NAME`" = "ip";
-        key_prefix: Shape::Text, "prefix of its keys in Redis" = "ratelimit:<guard>:";
-        shadow: Shape::Boolean, "counts and reports, but rejects nothing" = "false";
+        burst: Shape::Integer, "how many calls at once" = "the limit";
+        by: Shape::Text, "what the guard counts by: `ip`, `global`, `name` or `header:NAME`" = "ip";
+        key_prefix: Shape::Text, "prefix of the guard's keys in Redis" = "ratelimit:<guard>:";
+        shadow: Shape::Boolean, "`true` = counts and reports, but rejects nothing" = "false";
         on_store_loss: OnStoreLoss::SHAPE, "what happens while Redis cannot be reached" = "local-share";
-        match: Shape::Block(MATCH), "which calls it applies to";
-        max_pending: Shape::Integer, "tasks that may wait before more are rejected";
+        match: Shape::Block(MATCH), "which calls the guard applies to";
+        max_pending: Shape::Integer, "how many tasks may wait; further tasks are rejected";
         retry_delay: Shape::Duration, "how long until a requeued task is tried again" = "1m";
         wait: Shape::Duration, "how long a task may wait" = "5m";
-        retries: Shape::Integer, "tries of a task after a failure" = "3";
-        factor: Shape::Decimal, "how much longer each further wait is" = "2";
+        retries: Shape::Integer, "retries of a task after a failure" = "3";
+        factor: Shape::Decimal, "factor by which each further wait is longer" = "2";
     }
 }
 
@@ -92,15 +92,15 @@ table! {
 
 table! {
     pub(crate) WEBHOOK {
-        url: Shape::Text, "where it is posted";
-        secret: Shape::Secret, "the key of its HMAC signature";
+        url: Shape::Text, "where the alert is posted";
+        secret: Shape::Secret, "the key for the HMAC signature of the alert";
     }
 }
 
 table! {
     pub(crate) METRICS {
         prefix: Shape::Text, "prefix of metric names" = "tollgate_";
-        ndjson: Shape::Text, "a path, or `-` for standard output" = "off";
+        ndjson: Shape::Text, "the file that metrics are written to as NDJSON, or `-` for standard output" = "off";
         every: Shape::Duration, "how often NDJSON is written" = "10s";
         token: Shape::Secret, "the token that readers of /metrics must send";
     }

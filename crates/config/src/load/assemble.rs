@@ -1,7 +1,7 @@
-//! Assembling: one configuration from all that was gathered, with the old one to fall back on.
+//! Assembles one configuration from everything gathered, with the old one as a fallback.
 //!
-//! Promises: with nothing old, whatever is wrong is an error; with something old, what is wrong is
-//! refused piece by piece and the old piece stays. The result never mixes two versions of one file.
+//! Promises: without an old configuration every error fails the load; with one, each invalid file
+//! is rejected and its old version stays. The result never mixes two versions of one file.
 //!
 //! Never: changes the old configuration.
 
@@ -24,36 +24,48 @@ pub(super) struct Assembled {
     pub(super) rejected: Problems,
 }
 
-/// Reads everything; `old` is what to fall back on.
+/// Reads everything; `old` is the fallback.
 pub(super) fn assemble(
     sources: &Sources,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     old: Option<&Loaded>,
 ) -> Assembled {
-    let mut refused = Problems::default();
+    let mut rejected = Problems::default();
     let mut said = Problems::default();
-    let env = variables(sources, world, &mut said).unwrap_or_else(|problems| {
-        refused.extend(problems);
+    let env = variables(sources, environment, &mut said).unwrap_or_else(|problems| {
+        rejected.extend(problems);
         old.map(|old| old.env.clone()).unwrap_or_default()
     });
     let of_file = |name: &str| env.get(name).map(|value| value.expose().to_owned());
-    let get = |name: &str| of_file(name).or_else(|| (world.env)(name));
-    let all = || env.keys().cloned().chain((world.env_names)()).collect();
+    let get = |name: &str| of_file(name).or_else(|| (environment.env)(name));
+    let all = || {
+        env.keys()
+            .cloned()
+            .chain((environment.env_names)())
+            .collect()
+    };
     let read = RefCell::default();
-    let key_file = record_reads(&read, world);
-    let world = Environment {
+    let key_file = record_reads(&read, environment);
+    let environment = Environment {
         env: &get,
         env_names: &all,
         read_file: &key_file,
-        ..*world
+        ..*environment
     };
-    let (path, base) = base_config(sources, &world, old, &mut said, &mut refused);
+    let (path, base) = base_config(sources, &environment, old, &mut said, &mut rejected);
     let config = path.as_deref().map(|path| (path, &base.tree));
-    let gathered = gather::providers(sources, config, &world);
-    refused.extend(gathered.problems.clone());
+    let gathered = gather::providers(sources, config, &environment);
+    rejected.extend(gathered.problems.clone());
     let mut config = base.settings.config;
-    let governed = load_providers(&gathered, sources, &config, &world, old, &mut refused);
-    let mut governed = without_conflicts(governed, &config, old, &mut refused);
+    let governed = load_providers(
+        &gathered,
+        sources,
+        &config,
+        &environment,
+        old,
+        &mut rejected,
+    );
+    let mut governed = without_conflicts(governed, &config, old, &mut rejected);
     for one in &governed {
         said.extend(notes_of(one));
     }
@@ -63,15 +75,15 @@ pub(super) fn assemble(
         config.unknown_domain = unknown_domain(&config);
     }
     let presets = base.settings.presets;
-    let built_in = built_in(sources, presets, &config, &world, old, &mut said);
+    let built_in = built_in(sources, presets, &config, &environment, old, &mut said);
     config.built_in = built_in.iter().map(|one| one.provider.clone()).collect();
     governed.extend(built_in);
-    unknown_sets(sources, &governed, &mut refused);
+    unknown_sets(sources, &governed, &mut rejected);
     if !sources.only_named {
-        hints::mistyped(&config.env_prefix, &governed, &world, &mut said);
+        hints::mistyped(&config.env_prefix, &governed, &environment, &mut said);
     }
     said.sort();
-    refused.sort();
+    rejected.sort();
     let loaded = Loaded {
         config,
         problems: said,
@@ -82,39 +94,36 @@ pub(super) fn assemble(
         tree: base.tree,
         env,
     };
-    Assembled {
-        loaded,
-        rejected: refused,
-    }
+    Assembled { loaded, rejected }
 }
 
-/// tollgate.yaml with variables and flags over it; what is wrong with it has its default.
-pub(super) fn without_providers(sources: &Sources, world: &Environment<'_>) -> Config {
-    let (mut said, mut refused) = (Problems::default(), Problems::default());
-    let env = variables(sources, world, &mut said).unwrap_or_default();
+/// tollgate.yaml with variables and flags over it; an invalid field has its default.
+pub(super) fn without_providers(sources: &Sources, environment: &Environment<'_>) -> Config {
+    let (mut said, mut rejected) = (Problems::default(), Problems::default());
+    let env = variables(sources, environment, &mut said).unwrap_or_default();
     let of_file = |name: &str| env.get(name).map(|value| value.expose().to_owned());
-    let get = |name: &str| of_file(name).or_else(|| (world.env)(name));
-    let world = Environment {
+    let get = |name: &str| of_file(name).or_else(|| (environment.env)(name));
+    let environment = Environment {
         env: &get,
-        ..*world
+        ..*environment
     };
-    let (_, base) = base_config(sources, &world, None, &mut said, &mut refused);
+    let (_, base) = base_config(sources, &environment, None, &mut said, &mut rejected);
     base.settings.config
 }
 
-/// Remembers which files are read: one that holds a key is a part of the configuration, and is watched
-/// like the others.
+/// Records which files are read: a file that holds a key is part of the configuration and is
+/// watched like the others.
 fn record_reads<'a>(
     read: &'a RefCell<Vec<String>>,
-    world: &'a Environment<'_>,
+    environment: &'a Environment<'_>,
 ) -> impl Fn(&str) -> Result<FileContent, String> + 'a {
     |path| {
         read.borrow_mut().push(path.to_owned());
-        (world.read_file)(path)
+        (environment.read_file)(path)
     }
 }
 
-/// What is named, and what was read on the way, once each.
+/// The named files and the files that were read, once each.
 fn watched(mut named: Vec<String>, read: Vec<String>) -> Vec<String> {
     for path in read {
         if !named.contains(&path) {
@@ -124,14 +133,14 @@ fn watched(mut named: Vec<String>, read: Vec<String>) -> Vec<String> {
     named
 }
 
-/// Nobody said anything about it.
+/// Whether the value is the default.
 fn is_default(values: &[EffectiveValue], path: &str) -> bool {
     let said = values.iter().find(|value| value.path == path);
     said.is_none_or(|value| value.origin == Origin::Default)
 }
 
-/// Where only this host gets in, hosts that nobody claims may be called. One address that others
-/// reach is enough to refuse them: the gateway must not become a proxy for everybody.
+/// If every address is loopback, calls to hosts of no provider are allowed. One address that other
+/// hosts can reach is enough to reject them: the gateway must not become an open proxy.
 fn unknown_domain(config: &Config) -> UnknownDomain {
     let own = config.providers.iter().filter_map(|one| one.listen);
     if own.chain([config.listen]).all(|at| at.ip().is_loopback()) {
@@ -141,8 +150,8 @@ fn unknown_domain(config: &Config) -> UnknownDomain {
     }
 }
 
-/// H3: whoever reaches the gateway calls with our keys. Tokens of callers do not change that: they
-/// prove a name, and who claims none is let in.
+/// H3: every client that reaches the gateway can call with the configured keys. Tokens of callers
+/// do not change that: they authenticate a name, and a call without a name is accepted.
 fn warn_if_exposed(config: &Config, tree: &Node, said: &mut Problems) {
     let has_key = |one: &Provider| {
         !one.keys.is_empty() || matches!(one.auth.style, AuthStyle::OAuth2(_) | AuthStyle::Login(_))
@@ -161,25 +170,22 @@ fn warn_if_exposed(config: &Config, tree: &Node, said: &mut Problems) {
             level: Level::Warning,
             place: written.map_or_else(|| Place::whole("--listen"), |node| node.place.clone()),
             path,
-            what: format!(
-                "other hosts can reach {address} and call with the keys configured here"
-            ),
-            remedy: "listen on 127.0.0.1, or restrict access by a firewall or a proxy"
-                .to_owned(),
+            what: format!("other hosts can reach {address} and call with the keys configured here"),
+            remedy: "listen on 127.0.0.1, or restrict access by a firewall or a proxy".to_owned(),
         });
     }
 }
 
-/// The file of `--env-file`, out of sight.
+/// The variables of `--env-file`, as secrets.
 fn variables(
     sources: &Sources,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     said: &mut Problems,
 ) -> Result<BTreeMap<String, Secret>, Problems> {
     let Some(path) = &sources.env_file else {
         return Ok(BTreeMap::new());
     };
-    let file = (world.read_file)(path).map_err(|why| gather::unreadable(path, &why))?;
+    let file = (environment.read_file)(path).map_err(|why| gather::unreadable(path, &why))?;
     if file.readable_by_others {
         said.push(Problem {
             level: Level::Warning,

@@ -1,9 +1,9 @@
-//! tollgate.yaml as it is obeyed: the file, variables of the program and flags over it.
+//! The settings of tollgate.yaml, with the program's variables and flags over it.
 //!
-//! Promises: an invalid file is refused as a whole and the old settings stay. What only a start can
-//! change stays as it is until then, and that is said.
+//! Promises: an invalid file is rejected as a whole and the old settings stay. A setting that needs
+//! a restart stays as it is until then, and a warning says so.
 //!
-//! Never: looks into the providers.
+//! Never: reads the providers.
 
 use crate::config::check::{Settings, settings};
 use crate::config::{CONFIG, Config};
@@ -26,28 +26,28 @@ pub(super) struct BaseConfig {
 
 pub(super) fn base_config(
     sources: &Sources,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     old: Option<&Loaded>,
     said: &mut Problems,
-    refused: &mut Problems,
+    rejected: &mut Problems,
 ) -> (Option<String>, BaseConfig) {
     let mut about = Problems::default();
-    let found = gather::config_file(sources, world, &mut about)
+    let found = gather::config_file(sources, environment, &mut about)
         .and_then(|found| reject_if_vanished(found, old));
     let path = match &found {
         Ok(found) => found.as_ref().map(|(path, _)| path.clone()),
-        // It cannot be read now, but it counts, and its old tree names the file.
+        // The file cannot be read now, but it is still configured; the old tree has its name.
         Err(_) => old.map(|old| old.tree.place.file.to_string()),
     };
     let tree = match found {
         Ok(found) => found.map_or_else(empty, |(_, tree)| tree),
         Err(problems) => {
-            refused.extend(problems);
+            rejected.extend(problems);
             old.map_or_else(empty, |old| old.tree.clone())
         }
     };
     let mut problems = Problems::default();
-    let base = check(&tree, sources, world, &mut problems);
+    let base = check(&tree, sources, environment, &mut problems);
     said.extend(about);
     if !problems.has_errors() {
         said.extend(problems);
@@ -62,7 +62,7 @@ pub(super) fn base_config(
         }
         return (path, base);
     }
-    refused.extend(problems);
+    rejected.extend(problems);
     let base = match old {
         Some(old) => BaseConfig {
             tree: old.tree.clone(),
@@ -77,7 +77,8 @@ pub(super) fn base_config(
     (path, base)
 }
 
-/// A file that is gone or empty for a moment, because somebody is just writing it, takes nothing away.
+/// Rejects a file that is missing or empty, because an editor may be writing it: the old settings
+/// stay.
 fn reject_if_vanished(
     found: Option<(String, Node)>,
     old: Option<&Loaded>,
@@ -99,7 +100,7 @@ fn reject_if_vanished(
     }
 }
 
-/// Sockets, stores and the log are opened once. A change of them waits for the next start.
+/// Sockets, stores and the log are opened once. A change of them waits for the next restart.
 fn keep_until_restart(new: &mut Config, old: &Config, file: &str, said: &mut Problems) {
     macro_rules! keep {
         ($( $field:ident ),*) => { $( if new.$field != old.$field {
@@ -138,7 +139,7 @@ fn empty() -> Node {
 fn check(
     tree: &Node,
     sources: &Sources,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) -> BaseConfig {
     let mut whole = tree.clone();
@@ -152,7 +153,7 @@ fn check(
         ("TOLLGATE_CACHE_DISK", "cache_size.disk"),
     ] {
         if let Some(value) =
-            (world.env)(name).filter(|value| !value.is_empty() && !sources.only_named)
+            (environment.env)(name).filter(|value| !value.is_empty() && !sources.only_named)
         {
             set_value(&mut whole, path, &value, &Origin::environment(name));
         }
@@ -160,13 +161,13 @@ fn check(
     for flag in &sources.flags {
         set_value(&mut whole, flag.path, &flag.value, &Place::whole(flag.name));
     }
-    expand_variables(&mut whole, CONFIG, world, problems);
+    expand_variables(&mut whole, CONFIG, environment, problems);
     let root = At {
         node: &whole,
         path: String::new(),
     };
     let fields = Fields::open(&root, &names(CONFIG), problems).unwrap_or(Fields { at: root });
-    let settings = settings(&fields, world, problems);
+    let settings = settings(&fields, environment, problems);
     let mut values = effective_values(&whole, CONFIG);
     values.retain(|value| !value.path.starts_with("providers"));
     for (path, store) in [
@@ -174,7 +175,7 @@ fn check(
         ("cache_store", settings.config.cache_store.as_ref()),
         ("guard_store", Some(&settings.config.guard_store)),
     ] {
-        // An address may hold a password.
+        // The address may contain a password.
         let value = values.iter_mut().find(|value| value.path == path);
         if let (Some(value), Some(store)) = (value, store) {
             value.text = Some(store.redacted());

@@ -1,8 +1,9 @@
-//! Changes: what is different after looking again.
+//! Changes: the differences after a reload.
 //!
-//! Promises: a provider that is gone, new, renamed or changed is told by name, with the fields.
+//! Promises: a provider that is removed, added, renamed or changed is reported by name, with its
+//! changed fields.
 //!
-//! Never: shows the value of a key: that it is another one is all that is told.
+//! Never: shows the value of a key: only that it changed.
 
 use crate::origin::EffectiveValue;
 use crate::problem::Problems;
@@ -10,14 +11,14 @@ use crate::problem::Problems;
 use super::Loaded;
 use super::providers::previous;
 
-/// What came of looking again.
+/// The result of a reload.
 #[derive(Clone, Debug)]
 pub struct Reloaded {
-    /// What is to be obeyed from now on.
+    /// The new configuration.
     pub loaded: Loaded,
-    /// What is different.
+    /// The differences.
     pub changed: Vec<Change>,
-    /// What was refused; the old version of it stays.
+    /// The errors of rejected files, whose old versions stay.
     pub rejected: Problems,
 }
 
@@ -26,13 +27,13 @@ pub struct Reloaded {
 pub enum Change {
     /// There is a new provider.
     Added(String),
-    /// A provider is gone.
+    /// A provider was removed.
     Removed(String),
-    /// A file has given its provider another name. Its counts do not follow: they are kept by name.
+    /// A file gives its provider another name. Its counts do not follow: they are stored by name.
     Renamed {
-        /// As it was.
+        /// The old name.
         from: String,
-        /// As it is.
+        /// The new name.
         to: String,
     },
     /// A provider has other settings.
@@ -49,7 +50,7 @@ pub enum Change {
     },
 }
 
-/// What is different between two loads.
+/// The differences between two loads.
 pub(super) fn changes(old: &Loaded, new: &Loaded) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut fields = differing(&old.values, &new.values);
@@ -85,8 +86,8 @@ pub(super) fn changes(old: &Loaded, new: &Loaded) -> Vec<Change> {
     changes
 }
 
-/// Settings of which no value is shown, so that only what is obeyed can say that they differ: a token
-/// that was changed must hold at once, and one that was taken away must not.
+/// Changed secrets. Their values are not shown, so the checked configurations are compared: a
+/// changed token must apply at once, and a removed one must stop working.
 fn secrets(old: &Loaded, new: &Loaded) -> Vec<String> {
     let (was, is) = (&old.config, &new.config);
     let tokens = |loaded: &Loaded| -> Vec<_> {
@@ -103,7 +104,7 @@ fn secrets(old: &Loaded, new: &Loaded) -> Vec<String> {
     differ.map(|(name, _)| name.to_owned()).collect()
 }
 
-/// Fields whose values differ. What has no text is not compared here.
+/// Fields whose values differ. Fields without text are not compared here.
 fn differing(old: &[EffectiveValue], new: &[EffectiveValue]) -> Vec<String> {
     let text = |values: &[EffectiveValue], path: &str| {
         let found = values.iter().find(|value| value.path == path);

@@ -1,9 +1,9 @@
-//! Clashes: things that only one provider may have, and two claim.
+//! Conflicts: two providers claim a name, a domain or an address that only one may have.
 //!
-//! Promises: a clash is told with both places. After a reload the newcomer loses, never the one that
-//! was there.
+//! Promises: a conflict is reported with both places. After a reload the new provider loses, never
+//! the existing one.
 //!
-//! Never: lets two providers count one domain apart.
+//! Never: lets two providers count one domain separately.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::problem::{Place, Problem};
 use super::LoadedProvider;
 use super::gather::problem;
 
-/// The first clash: who loses, and why.
+/// The first conflict: the index of the provider that loses, and the problem.
 pub(super) fn first(governed: &[LoadedProvider], config: &Config) -> Option<(usize, Problem)> {
     let mut claims = Claims::default();
     for (index, one) in governed.iter().enumerate() {
@@ -79,7 +79,7 @@ impl Claims {
             self.0.insert(claim, (index, place));
             return None;
         };
-        // Who was there before stays; between two newcomers it is the first.
+        // The existing provider stays; of two new ones the first stays.
         let is_fresh = |index: usize| governed.get(index).is_none_or(|one| one.is_changed);
         let (loser, at, kept) = if is_fresh(*first) && !is_fresh(index) {
             (*first, other.clone(), place)

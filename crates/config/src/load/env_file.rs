@@ -1,7 +1,7 @@
 //! Files of variables: `KEY=VALUE`, one per line.
 //!
-//! Promises: what is read from it is out of sight at once, because such files hold keys; a line that
-//! is none of its kind is a problem with its number.
+//! Promises: every value becomes a secret at once, because such files hold keys; a line that is not
+//! `KEY=VALUE` is a problem with its number.
 //!
 //! Never: runs or expands anything.
 
@@ -77,7 +77,7 @@ fn is_name(name: &str) -> bool {
     begins && name.bytes().all(part)
 }
 
-/// The value without quotes around it; none if only one side has one.
+/// The value without its quotes; `None` if only one side has a quote.
 fn unquoted(value: &str) -> Option<&str> {
     for quote in ['"', '\''] {
         if let Some(rest) = value.strip_prefix(quote) {
@@ -108,7 +108,7 @@ mod tests {
         );
     }
 
-    /// H3: a line that cannot be read is told by its number, not by what it holds.
+    /// H3: a line that cannot be read is reported by its number, not by its content.
     #[test]
     fn h3_a_broken_line_is_reported_by_its_number() {
         let problems = parse("x.env", "A=1\nCANARY\n1B=CANARY\nC=\"CANARY\n").unwrap_err();

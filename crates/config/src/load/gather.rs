@@ -1,9 +1,9 @@
-//! Gathering: which files there are, and what is written in them.
+//! Gathers the configuration files and their content.
 //!
-//! Promises: every file that counts is read once and named as the user named it; a folder is read in
-//! the order of its names. Paths in tollgate.yaml count from the folder it stands in.
+//! Promises: every configured file is read once and named as the user named it; a folder is read in
+//! the order of its names. Paths in tollgate.yaml are relative to its folder.
 //!
-//! Never: checks what a provider says.
+//! Never: checks the content of a provider.
 
 use crate::check::ProviderFile;
 use crate::origin::literal_keys;
@@ -14,7 +14,7 @@ use crate::shape::Field;
 
 use super::{PROVIDERS_MAX, Sources};
 
-/// A provider that was found, and what could be read of it.
+/// A provider that was found, and its file or the problems of reading it.
 pub(super) struct FoundProvider {
     pub(super) source: String,
     pub(super) file: Result<ProviderFile, Problems>,
@@ -22,12 +22,12 @@ pub(super) struct FoundProvider {
     pub(super) warnings: Problems,
 }
 
-/// What was gathered.
+/// Everything gathered.
 #[derive(Default)]
 pub(super) struct Gathered {
     pub(super) found: Vec<FoundProvider>,
     pub(super) watched: Vec<String>,
-    /// Folders that could not be read: what they held before stays.
+    /// Folders that could not be read: their previous providers stay.
     pub(super) unreadable_dirs: Vec<String>,
     pub(super) problems: Problems,
 }
@@ -35,22 +35,23 @@ pub(super) struct Gathered {
 /// tollgate.yaml: its name and tree, `None` if there is none.
 pub(super) fn config_file(
     sources: &Sources,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     about: &mut Problems,
 ) -> Result<Option<(String, Node)>, Problems> {
-    let by_variable =
-        || (world.env)("TOLLGATE_CONFIG").filter(|path| !path.is_empty() && !sources.only_named);
+    let by_variable = || {
+        (environment.env)("TOLLGATE_CONFIG").filter(|path| !path.is_empty() && !sources.only_named)
+    };
     let named = sources.config.clone().or_else(by_variable);
     let path = match named {
         Some(path) => path,
         None if sources.only_named => return Ok(None),
-        None => match (world.path_kind)("tollgate.yaml") {
+        None => match (environment.path_kind)("tollgate.yaml") {
             Ok(PathKind::File) => "tollgate.yaml".to_owned(),
             Ok(PathKind::Nothing | PathKind::Folder(_)) => return Ok(None),
             Err(why) => return Err(unreadable("tollgate.yaml", &why).into()),
         },
     };
-    let file = (world.read_file)(&path).map_err(|why| unreadable(&path, &why))?;
+    let file = (environment.read_file)(&path).map_err(|why| unreadable(&path, &why))?;
     let tree = raw::read(&path, &file.text)?;
     warn_of_keys(&tree, crate::config::CONFIG, &file, about);
     warn_of_passwords(&tree, &file, about);
@@ -76,20 +77,20 @@ pub(super) fn config_file(
 pub(super) fn providers(
     sources: &Sources,
     config: Option<(&str, &Node)>,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
 ) -> Gathered {
     let mut gathered = Gathered::default();
     if let Some((path, tree)) = config {
         gathered.watched.push(path.to_owned());
         if let Some(node) = tree.get("providers") {
-            gathered.from_config(path, node, world);
+            gathered.add_from_config(path, node, environment);
         }
     }
     for folder in &sources.provider_dirs {
-        gathered.folder(folder, &Place::whole("--provider-dir"), world);
+        gathered.folder(folder, &Place::whole("--provider-dir"), environment);
     }
     for file in &sources.providers {
-        gathered.file(file, world);
+        gathered.file(file, environment);
     }
     gathered.watched.extend(sources.env_file.clone());
     gathered.enforce_max();
@@ -98,20 +99,20 @@ pub(super) fn providers(
 
 impl Gathered {
     /// A folder, a list of files, or providers inside.
-    fn from_config(&mut self, path: &str, node: &Node, world: &Environment<'_>) {
+    fn add_from_config(&mut self, path: &str, node: &Node, environment: &Environment<'_>) {
         match &node.value {
             Value::Null => {}
             Value::Text(folder) => {
                 let folder = resolve_path(path, folder);
-                match (world.path_kind)(&folder) {
-                    Ok(PathKind::File) => self.file(&folder, world),
-                    _ => self.folder(&folder, &node.place, world),
+                match (environment.path_kind)(&folder) {
+                    Ok(PathKind::File) => self.file(&folder, environment),
+                    _ => self.folder(&folder, &node.place, environment),
                 }
             }
             Value::List(items) => {
                 for item in items {
                     match item.text() {
-                        Some(file) => self.file(&resolve_path(path, file), world),
+                        Some(file) => self.file(&resolve_path(path, file), environment),
                         None => self.problems.push(problem(
                             &item.place,
                             "must be the name of a file",
@@ -136,9 +137,9 @@ impl Gathered {
         }
     }
 
-    fn folder(&mut self, folder: &str, place: &Place, world: &Environment<'_>) {
+    fn folder(&mut self, folder: &str, place: &Place, environment: &Environment<'_>) {
         self.watched.push(folder.to_owned());
-        let names = match (world.path_kind)(folder) {
+        let names = match (environment.path_kind)(folder) {
             Ok(PathKind::Folder(names)) => names,
             Ok(PathKind::Nothing) => {
                 return self.add_unreadable(folder, place, "there is no folder of this name");
@@ -160,7 +161,10 @@ impl Gathered {
             .collect();
         names.sort();
         for name in names {
-            self.file(&format!("{}/{name}", folder.trim_end_matches('/')), world);
+            self.file(
+                &format!("{}/{name}", folder.trim_end_matches('/')),
+                environment,
+            );
         }
     }
 
@@ -170,14 +174,14 @@ impl Gathered {
             .push(problem(place, what, "give a folder with provider files"));
     }
 
-    fn file(&mut self, path: &str, world: &Environment<'_>) {
+    fn file(&mut self, path: &str, environment: &Environment<'_>) {
         // A file that is named twice is one file.
         if self.found.iter().any(|piece| piece.source == path) {
             return;
         }
         self.watched.push(path.to_owned());
         let mut about = Problems::default();
-        let draft = read(path, world, &mut about);
+        let draft = read(path, environment, &mut about);
         self.found.push(FoundProvider {
             source: path.to_owned(),
             file: draft,
@@ -200,12 +204,12 @@ impl Gathered {
 
 fn read(
     path: &str,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     about: &mut Problems,
 ) -> Result<ProviderFile, Problems> {
-    let file = (world.read_file)(path).map_err(|why| unreadable(path, &why))?;
+    let file = (environment.read_file)(path).map_err(|why| unreadable(path, &why))?;
     let draft = ProviderFile::read(path, &file.text)?;
-    // A file that is just being written is empty for a moment, and would be a provider without
+    // A file that an editor is writing is empty for a moment, and would be a provider without
     // limits.
     if draft.tree().entries().is_some_and(<[_]>::is_empty) {
         let place = Place::whole(path);
@@ -272,13 +276,13 @@ pub(super) fn problem(place: &Place, what: &str, remedy: &str) -> Problem {
     }
 }
 
-/// Hidden files are editors' and package managers' own.
+/// Hidden files belong to editors and package managers.
 fn is_provider_file(name: &str) -> bool {
     let ends = name.ends_with(".yaml") || name.ends_with(".yml");
     ends && !name.starts_with('.') && name != "tollgate.yaml" && name != "tollgate.yml"
 }
 
-/// A path that is written in a file counts from the folder of that file.
+/// A path in a file is relative to the folder of that file.
 pub(crate) fn resolve_path(file: &str, path: &str) -> String {
     match file.rfind('/') {
         Some(slash) if !path.starts_with('/') => {

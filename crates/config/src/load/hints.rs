@@ -1,9 +1,9 @@
-//! Hints: what is probably meant otherwise, and what is not used yet.
+//! Hints: settings that are probably mistyped, and fields that are not used yet.
 //!
-//! Promises: a variable that looks like a setting but is none is told with the nearest one. A field
-//! that is checked but not obeyed yet is told, so that nobody relies on it.
+//! Promises: a variable that resembles a setting is reported with the nearest one. A field that is
+//! checked but not used yet is reported, so that nobody relies on it.
 //!
-//! Never: keeps anything from being loaded.
+//! Never: prevents a load.
 
 use crate::origin::Origin;
 use crate::overlay::{env_name, keys};
@@ -14,7 +14,7 @@ use crate::secret::Environment;
 
 use super::LoadedProvider;
 
-/// Variables of the program itself; they begin with TOLLGATE_ whatever the prefix is.
+/// Variables of the program itself; their prefix is always TOLLGATE_.
 pub(super) const PROGRAM_VARIABLES: [&str; 9] = [
     "CONFIG",
     "LOG",
@@ -27,7 +27,7 @@ pub(super) const PROGRAM_VARIABLES: [&str; 9] = [
     "CACHE_DISK",
 ];
 
-/// Fields of tollgate.yaml that are checked but not obeyed yet.
+/// Fields of tollgate.yaml that are checked but not used yet.
 pub const CONFIG_NOT_USED_YET: &[&str] = &[
     "postgres",
     "guard_store",
@@ -41,10 +41,10 @@ pub const CONFIG_NOT_USED_YET: &[&str] = &[
     "metrics",
 ];
 
-/// Fields of a provider file that are checked but not obeyed yet.
+/// Fields of a provider file that are checked but not used yet.
 pub const PROVIDER_NOT_USED_YET: &[&str] = &["guards", "alerts", "learn"];
 
-/// Notes for the fields of a file that are not obeyed yet.
+/// Adds notes for the fields of a file that are not used yet.
 pub(super) fn note_not_used_yet(tree: &Node, paths: &[&str], problems: &mut Problems) {
     for path in paths {
         let node = path.split('.').try_fold(tree, |node, name| node.get(name));
@@ -64,7 +64,7 @@ pub(super) fn note_not_used_yet(tree: &Node, paths: &[&str], problems: &mut Prob
 pub(super) fn mistyped(
     prefix: &str,
     governed: &[LoadedProvider],
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     problems: &mut Problems,
 ) {
     let settings: Vec<&str> = keys().iter().map(|key| key.name.as_str()).collect();
@@ -81,7 +81,7 @@ pub(super) fn mistyped(
         .collect();
     // The longest first: `OMDB_PAID_` before `OMDB_`.
     providers.sort_by_key(|name| std::cmp::Reverse(name.len()));
-    let mut names = (world.env_names)();
+    let mut names = (environment.env_names)();
     names.sort();
     for name in &names {
         let Some(rest) = name.strip_prefix(prefix) else {
@@ -94,7 +94,7 @@ pub(super) fn mistyped(
         if settings.contains(&setting) || (of_one.is_none() && PROGRAM_VARIABLES.contains(&rest)) {
             continue;
         }
-        // Variables of somebody else may begin the same; only what looks like ours is told.
+        // Other programs may use the same prefix; only names that resemble a setting are reported.
         if let Some(meant) = nearest(setting, &lower) {
             let head = name.strip_suffix(setting).unwrap_or(prefix);
             problems.push(Problem {
@@ -108,7 +108,7 @@ pub(super) fn mistyped(
     }
 }
 
-/// What was set for a provider that is not there.
+/// The problem of a setting for an unknown provider.
 pub(super) fn unknown_provider(name: &str, place: &Place, names: &[&str]) -> Problem {
     Problem {
         level: Level::Error,

@@ -1,9 +1,9 @@
-//! Governing: every provider with all that is laid over its file.
+//! Loads every provider with all overrides of its file.
 //!
-//! Promises: what has errors is refused and its old version stays; an unchanged provider is the very
-//! same one as before.
+//! Promises: a provider with errors is rejected and its old version stays; an unchanged provider is
+//! the same object as before.
 //!
-//! Never: lets a setting for all make a built-in provider unusable.
+//! Never: lets a setting for all providers make a built-in provider unusable.
 
 use std::sync::Arc;
 
@@ -21,27 +21,27 @@ use crate::settings::OnStoreLoss;
 use super::gather::{FoundProvider, Gathered, problem};
 use super::{Loaded, LoadedProvider, ProviderSetting, Sources, conflict, hints};
 
-/// Checks every provider that was gathered; what has errors is refused, and its old version stays.
+/// Checks every gathered provider. A provider with errors is rejected, and its old version stays.
 pub(super) fn load_providers(
     gathered: &Gathered,
     sources: &Sources,
     config: &Config,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     old: Option<&Loaded>,
-    refused: &mut Problems,
+    rejected: &mut Problems,
 ) -> Vec<LoadedProvider> {
     let mut governed = Vec::new();
     for piece in &gathered.found {
         let checked = match &piece.file {
             Ok(draft) => require_nodes(
-                check_with_overrides(draft.clone(), sources, &config.env_prefix, world),
+                check_with_overrides(draft.clone(), sources, &config.env_prefix, environment),
                 config,
             ),
             Err(problems) => Checked::rejected(problems.clone()),
         };
-        governed.extend(new_or_previous(piece, checked, old, refused));
+        governed.extend(new_or_previous(piece, checked, old, rejected));
     }
-    // What a folder held that cannot be read now is still there as far as we know.
+    // If a folder cannot be read now, its providers stay.
     for folder in &gathered.unreadable_dirs {
         let inside = format!("{}/", folder.trim_end_matches('/'));
         let held = old.into_iter().flat_map(|old| &old.providers);
@@ -53,7 +53,8 @@ pub(super) fn load_providers(
     governed
 }
 
-/// Without the number of nodes the share of one is the whole limit, and together they would exceed it.
+/// Rejects `local-share` without the number of nodes: each node would use the whole limit, and all
+/// nodes together would exceed it.
 fn require_nodes(checked: Checked, config: &Config) -> Checked {
     let mut checked = checked;
     let shares = |provider: &Provider| provider.on_store_loss == OnStoreLoss::LocalShare;
@@ -70,12 +71,12 @@ fn require_nodes(checked: Checked, config: &Config) -> Checked {
     checked
 }
 
-/// A draft with everything over it.
+/// Checks a provider file with all overrides.
 fn check_with_overrides(
     draft: ProviderFile,
     sources: &Sources,
     prefix: &str,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
 ) -> Checked {
     let mut draft = draft;
     if !sources.only_named {
@@ -98,7 +99,7 @@ fn check_with_overrides(
             problems.extend(wrong);
         }
     }
-    let mut checked = draft.check(world);
+    let mut checked = draft.check(environment);
     hints::note_not_used_yet(
         draft.tree(),
         hints::PROVIDER_NOT_USED_YET,
@@ -111,18 +112,18 @@ fn check_with_overrides(
     checked
 }
 
-/// The new version if it can be obeyed, else the old one, else none.
+/// The new version if it has no errors, else the old version if there is one.
 fn new_or_previous(
     piece: &FoundProvider,
     checked: Checked,
     old: Option<&Loaded>,
-    refused: &mut Problems,
+    rejected: &mut Problems,
 ) -> Option<LoadedProvider> {
     let before = previous(&piece.source, old);
     let mut problems = piece.warnings.clone();
     problems.extend(checked.problems);
     let Some(provider) = checked.provider else {
-        refused.extend(problems.clone());
+        rejected.extend(problems.clone());
         return before.map(|one| LoadedProvider {
             problems,
             ..as_unchanged(one)
@@ -130,7 +131,7 @@ fn new_or_previous(
     };
     let same = before.filter(|one| *one.provider == provider);
     Some(LoadedProvider {
-        // An unchanged provider is the same one, so that nothing is built anew for it.
+        // An unchanged provider is the same object, so that nothing is rebuilt for it.
         provider: same.map_or_else(|| Arc::new(provider), |one| one.provider.clone()),
         source: piece.source.clone(),
         values: checked.values,
@@ -144,7 +145,7 @@ pub(super) fn previous<'a>(source: &str, old: Option<&'a Loaded>) -> Option<&'a 
     old?.providers.iter().find(|one| one.source == source)
 }
 
-/// A provider as it was.
+/// The previous version, marked as unchanged.
 fn as_unchanged(one: &LoadedProvider) -> LoadedProvider {
     LoadedProvider {
         is_changed: false,
@@ -152,16 +153,17 @@ fn as_unchanged(one: &LoadedProvider) -> LoadedProvider {
     }
 }
 
-/// Until no two providers claim one thing. Each round takes one newcomer out, so it ends.
+/// Rejects providers that conflict with another one. Each round removes one provider or restores
+/// its old version, so the loop ends.
 pub(super) fn without_conflicts(
     governed: Vec<LoadedProvider>,
     config: &Config,
     old: Option<&Loaded>,
-    refused: &mut Problems,
+    rejected: &mut Problems,
 ) -> Vec<LoadedProvider> {
     let mut governed = governed;
     while let Some((loser, problem)) = conflict::first(&governed, config) {
-        refused.push(problem.clone());
+        rejected.push(problem.clone());
         let lost = governed.remove(loser);
         let before = previous(&lost.source, old).filter(|_| lost.is_changed);
         if let Some(one) = before {
@@ -177,7 +179,7 @@ pub(super) fn without_conflicts(
     governed
 }
 
-/// What is to be said of a provider that is obeyed as written; errors are told as refused.
+/// The warnings and notes of a provider. Errors are reported with the rejected file.
 pub(super) fn notes_of(one: &LoadedProvider) -> Problems {
     let mut notes = Problems::default();
     for problem in one
@@ -194,7 +196,8 @@ pub(super) fn notes_of(one: &LoadedProvider) -> Problems {
     notes
 }
 
-/// A preset that nothing was written over has no limit, where the provider tells it in answers only.
+/// Warns about a preset without limits: its provider reports limits only in responses, and no file
+/// sets one.
 fn learn_only_warning(one: &LoadedProvider) -> Option<Problem> {
     let provider = &one.provider;
     let is_bare = provider.learn && provider.limits.is_empty() && provider.concurrency.is_none();
@@ -207,13 +210,13 @@ fn learn_only_warning(one: &LoadedProvider) -> Option<Problem> {
         level: Level::Warning,
         place: Place::whole(&one.source),
         path: provider.name.clone(),
-        what: "there is no limit: the provider reports it in responses, which is not used yet, so calls slow down only after a 429".to_owned(),
+        what: "there is no limit: the provider reports its limits only in responses, and Tollgate does not learn them from there yet, so calls slow down only after a 429".to_owned(),
         remedy: format!("add the `limits:` of your plan; `tollgate provider show {preset}` shows how"),
     })
 }
 
-/// `*.example.org` is many hosts, and which of them is the user's own nobody knows: a call by the
-/// provider's name has nowhere to go, and its key goes to none of them.
+/// Warns about `*.example.org`. It matches many hosts, and Tollgate does not know which host is the
+/// user's: a call by the provider's name has no target, and the key is sent to none of these hosts.
 fn wildcard_warnings(one: &LoadedProvider) -> Problems {
     let mut problems = Problems::default();
     if let Some(domain) = one.provider.wildcard_only_domain() {
@@ -223,7 +226,7 @@ fn wildcard_warnings(one: &LoadedProvider) -> Problems {
             place: Place::whole(&one.source),
             path: one.provider.name.clone(),
             what: format!(
-                "`{domain}` matches many hosts, so calls by provider name fail and the key is sent to none"
+                "`{domain}` matches many hosts, so calls by provider name fail, and the key is sent to none of these hosts"
             ),
             remedy: format!("write your own host, such as `upstream: https://YOURS.{host}`"),
         });
@@ -231,12 +234,12 @@ fn wildcard_warnings(one: &LoadedProvider) -> Problems {
     problems
 }
 
-/// Providers of domains that no file claims.
+/// Built-in providers, for domains that no file names.
 pub(super) fn built_in(
     sources: &Sources,
     presets: Presets,
     config: &Config,
-    world: &Environment<'_>,
+    environment: &Environment<'_>,
     old: Option<&Loaded>,
     said: &mut Problems,
 ) -> Vec<LoadedProvider> {
@@ -258,9 +261,10 @@ pub(super) fn built_in(
         let Ok(draft) = preset.provider_file(None) else {
             continue;
         };
-        let mut checked = check_with_overrides(draft.clone(), sources, &config.env_prefix, world);
+        let mut checked =
+            check_with_overrides(draft.clone(), sources, &config.env_prefix, environment);
         if checked.provider.is_none() {
-            // What was set for all does not fit this one; nobody wrote a file for it.
+            // A setting for all providers is invalid for this preset: warn, and load it without.
             for problem in checked.problems.iter() {
                 let level = Level::Warning;
                 said.push(Problem {
@@ -268,7 +272,7 @@ pub(super) fn built_in(
                     ..problem.clone()
                 });
             }
-            checked = draft.check(world);
+            checked = draft.check(environment);
         }
         let Some(mut provider) = checked.provider else {
             continue;
@@ -292,8 +296,12 @@ pub(super) fn built_in(
     governed
 }
 
-/// `--set` and `tollgate set` for providers that are not there.
-pub(super) fn unknown_sets(sources: &Sources, governed: &[LoadedProvider], refused: &mut Problems) {
+/// Rejects `--set` and `tollgate set` for unknown providers.
+pub(super) fn unknown_sets(
+    sources: &Sources,
+    governed: &[LoadedProvider],
+    rejected: &mut Problems,
+) {
     let names: Vec<&str> = governed
         .iter()
         .map(|one| one.provider.name.as_str())
@@ -303,9 +311,9 @@ pub(super) fn unknown_sets(sources: &Sources, governed: &[LoadedProvider], refus
     for (set, place) in flags.chain(later) {
         if set.provider.is_empty() {
             let remedy = "write PROVIDER.KEY=VALUE, such as tmdb.sleep_max=60";
-            refused.push(problem(&place, "is not a setting", remedy));
+            rejected.push(problem(&place, "is not a setting", remedy));
         } else if !names.contains(&set.provider.as_str()) {
-            refused.push(hints::unknown_provider(&set.provider, &place, &names));
+            rejected.push(hints::unknown_provider(&set.provider, &place, &names));
         }
     }
 }

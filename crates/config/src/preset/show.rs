@@ -1,6 +1,6 @@
 //! Presets and providers as text: for `provider list`, `provider show` and the documentation.
 //!
-//! Promises: what is printed is what is obeyed, because it is printed from the checked provider.
+//! Promises: prints the settings in effect, because it prints the checked provider.
 //! Keys are counted, never shown.
 //!
 //! Never: prints to a terminal by itself.
@@ -14,7 +14,7 @@ use crate::provider::{AuthStyle, Limit, Per, Provider};
 use crate::raw::{Node, Value};
 use crate::secret::Environment;
 
-/// How wide the names of rows are.
+/// The width of row names.
 const NAME_WIDTH: usize = 13;
 
 /// Every preset in one line each: name, title, limits, batching advice.
@@ -34,7 +34,7 @@ pub fn list() -> String {
     text
 }
 
-/// One preset with its plans, advice and where its numbers come from.
+/// One preset with its plans, advice and the source of its numbers.
 #[must_use]
 pub fn show(name: &str) -> Option<String> {
     let preset = find(name)?;
@@ -87,7 +87,7 @@ pub fn show(name: &str) -> Option<String> {
     Some(text)
 }
 
-/// A provider as it is obeyed.
+/// A checked provider as text.
 #[must_use]
 pub fn describe(provider: &Provider) -> String {
     let mut text = String::new();

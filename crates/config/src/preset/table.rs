@@ -1,6 +1,6 @@
 //! The files of `providers/`, built in.
 //!
-//! Promises: every file of that folder stands here once, under its own name; a test compares both.
+//! Promises: every file of that folder is listed once, under its own name; a test compares both.
 //!
 //! Never: holds anything that is not in the folder.
 

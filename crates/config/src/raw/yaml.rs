@@ -1,8 +1,8 @@
-//! YAML: the one place that knows the parser.
+//! YAML: the only module that uses the parser.
 //!
-//! Promises: a file that is too large, too deep or full of aliases is refused before it costs
-//! anything; the parser's own words are replaced by ours, because some of them quote the file.
-//! `${NAME}` and `${NAME:-otherwise}` may stand without quotes anywhere, also between braces.
+//! Promises: a file that is too large, too deep or full of aliases is rejected before it costs
+//! anything; the parser's messages are replaced, because some of them quote the file. `${NAME}` and
+//! `${NAME:-default}` need no quotes anywhere, not even between braces.
 //!
 //! Never: shows a snippet of the file.
 
@@ -94,13 +94,13 @@ fn options() -> serde_saphyr::Options {
         budget.max_recorded_anchor_bytes = FILE_MAX;
         budget.max_total_scalar_bytes = 2 * FILE_MAX;
         budget.max_merge_keys = ALIASES_MAX;
-        // One more than allowed, so that a second document is told as such.
+        // One more than allowed, so that a second document is reported as such.
         budget.max_documents = 2;
     }
     options
 }
 
-/// Our words for the parser's errors; its own may quote the file.
+/// Messages for the parser's errors; its own may quote the file.
 fn explain(error: &serde_saphyr::Error) -> (&'static str, &'static str) {
     use serde_saphyr::Error;
     match error.without_snippet() {
@@ -159,7 +159,7 @@ fn mask_braces(text: &str) -> String {
     shielded
 }
 
-/// `NAME`, or `NAME:-otherwise` on one line.
+/// `NAME`, or `NAME:-default` on one line.
 fn is_variable(text: &str) -> bool {
     let (name, otherwise) = text.split_once(":-").unwrap_or((text, ""));
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
@@ -171,8 +171,8 @@ fn unmask_braces(text: &str) -> String {
     text.replace(OPEN, "{").replace(CLOSE, "}")
 }
 
-/// What the parser hands over. Numbers and switches only say that they are some: their text is
-/// taken from the file, so nothing is rounded or rewritten.
+/// A value from the parser. For numbers and booleans only the kind is recorded: their text is taken
+/// from the file, so nothing is rounded or rewritten.
 enum Parsed {
     Null,
     Scalar,
@@ -276,7 +276,7 @@ impl Tree<'_> {
         }
     }
 
-    /// The text of a number or switch, as it stands in the file.
+    /// The text of a number or boolean, as written in the file.
     fn scalar_text(&self, location: &serde_saphyr::Location) -> String {
         let span = location.span();
         let part = |start: u64, length: u64| {

@@ -22,28 +22,28 @@ words! { for RampAfter { Limited = "429", Any = "any", } }
 
 block! {
     for RampSettings {
-        /// how much faster at each step
+        /// factor by which the rate rises at each step
         factor(factor): Ppm,
         /// how long a step takes
         every(every): Span,
-        /// after 429s, or after any outage
+        /// `429` = only after 429s; `any` = after any outage
         after(after): RampAfter,
     }
 }
 
 block! {
     for HealthSettings {
-        /// which state machine: by error ratio, by consecutive failures only, or none
+        /// which state machine: `adaptive` = by error ratio, `breaker` = by consecutive failures only, `off` = none
         mode(mode): HealthMode,
         /// results older than this do not count in the error ratio
         window(window): Span,
         /// only this many of the latest results count
         window_results(window_results): u32,
-        /// with fewer results the ratio is 0
+        /// with fewer results than this the error ratio is 0
         min_results(min_results): u32,
-        /// on how many evaluations in a row a ratio must hold
+        /// how many evaluations in a row must agree before an error ratio has an effect
         confirm(confirm): u32,
-        /// ratio at which calls are throttled
+        /// error ratio at which calls are throttled
         p_throttle(p_throttle): Ppm,
         /// 429s in a row at which calls are throttled
         n_throttle(n_throttle): u32,
@@ -53,47 +53,47 @@ block! {
         throttle_min_rate(throttle_min_rate): Rate,
         /// lowest concurrency while throttled
         throttle_min_concurrency(throttle_min_concurrency): u32,
-        /// ratio below which a recovery counts
+        /// error ratio below which a throttled provider may recover
         p_recover(p_recover): Ppm,
-        /// successes until a recovery is tried
+        /// how many successes a throttled provider needs before it may recover
         s_recover(s_recover): u32,
         /// 429s in a row at which the provider sleeps (the name is historical)
         n_cacheonly(n_cacheonly): u32,
-        /// ratio at which the provider sleeps
+        /// error ratio at which the provider sleeps
         p_sleep(p_sleep): Ppm,
-        /// for how long that ratio must hold
+        /// how long the error ratio must stay at or above `p_sleep`
         p_sleep_for(p_sleep_for): Span,
         /// the shortest sleep
         sleep_min(sleep_min): Span,
-        /// the longest computed sleep; a `Retry-After` is not capped
+        /// the longest sleep that Tollgate computes; a `Retry-After` is not capped
         sleep_max(sleep_max): Span,
-        /// how much longer each further sleep is
+        /// factor by which each further sleep is longer
         cooldown_factor(cooldown_factor): Ppm,
         /// the first sleep
         sleep_first(sleep_first): Span,
-        /// what a `Retry-After` of 0 means
+        /// the wait that a `Retry-After` of 0 stands for
         retry_after_floor(retry_after_floor): Span,
-        /// successful probes until the state is normal
+        /// how many probes must succeed until the state is normal
         probe_success(probe_success): u32,
         /// probes a second
         probe_rate(probe_rate): Rate,
         /// probes at a time
         probe_concurrency(probe_concurrency): u32,
-        /// ratio below which probes count
+        /// error ratio below which probes may lead to the state normal
         p_probe(p_probe): Ppm,
-        /// how the rate climbs after a recovery
+        /// how the rate rises after a recovery
         ramp(ramp): RampSettings,
-        /// when cache-only tries to recover by itself
+        /// how often a provider in cache-only mode tries to recover by itself
         auto_recover(auto_recover): OffOrMinutes,
         /// how long failures must last until only the cache is used
         cache_only_after(cache_only_after): OffOrMinutes,
         /// what happens to calls while the provider sleeps; a breaker rejects by default
         when_blocked(when_blocked): WhenBlocked,
-        /// failures of any kind in a row that lead to sleep or open the breaker
+        /// how many failures of any kind in a row lead to sleep, or open the breaker
         failure_threshold(failure_threshold): Option<u32>,
         /// how long the breaker stays open
         reset_timeout(reset_timeout): Span,
-        /// successes that close the breaker again
+        /// how many successes close the breaker again
         success_threshold(success_threshold): u32,
     }
 }

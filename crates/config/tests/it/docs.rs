@@ -32,7 +32,7 @@ fn the_examples_of_the_documentation_load() {
             readable_by_others: false,
         })
     };
-    let world = Environment {
+    let environment = Environment {
         env: &|_| Some("key".to_owned()),
         read_file: &key_file,
         ..Environment::empty()
@@ -40,7 +40,7 @@ fn the_examples_of_the_documentation_load() {
     let mut examples = 0;
     for part in PAGE.split("```yaml\n").skip(1) {
         let text = part.split("```").next().unwrap_or_default();
-        let checked = crate::check_in(text, &world);
+        let checked = crate::check_in(text, &environment);
         assert!(
             !checked.problems.has_errors(),
             "{text}\n{}",
@@ -55,8 +55,7 @@ const CONFIGURATION: &str = include_str!("../../../../docs/configuration.md");
 
 /// A table of fields in Markdown, with everything below them.
 fn table(fields: &[Field]) -> String {
-    let mut text =
-        "| field | default | type | meaning |\n|---|---|---|---|\n".to_owned();
+    let mut text = "| field | default | type | meaning |\n|---|---|---|---|\n".to_owned();
     rows(fields, "", &mut text);
     text
 }
@@ -183,7 +182,7 @@ fn defaults(fields: &'static [Field], above: &str, found: &mut Vec<(String, Stri
     }
 }
 
-/// The defaults that the tables show are those that are obeyed: writing one changes nothing.
+/// The defaults in the tables are the effective ones: writing one changes nothing.
 #[test]
 fn documented_defaults_are_the_effective_defaults() {
     let text = "domain: a.example.org\nlimits: [5/1d]\n";

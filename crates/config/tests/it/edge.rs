@@ -88,18 +88,21 @@ fn h3_files_with_keys_that_others_can_read_are_warned_about() {
 fn the_disk_reports_files_folders_and_read_errors() {
     let folder = Folder::new("disk");
     fs::write(folder.0.join("bytes"), [0xff, 0xfe]).expect("a file that can be written");
-    let world = disk::environment();
+    let environment = disk::environment();
     assert_eq!(
-        (world.path_kind)(&folder.path("none")),
+        (environment.path_kind)(&folder.path("none")),
         Ok(PathKind::Nothing)
     );
-    assert_eq!((world.path_kind)(&folder.path("bytes")), Ok(PathKind::File));
     assert_eq!(
-        (world.path_kind)(&folder.path("")),
+        (environment.path_kind)(&folder.path("bytes")),
+        Ok(PathKind::File)
+    );
+    assert_eq!(
+        (environment.path_kind)(&folder.path("")),
         Ok(PathKind::Folder(vec!["bytes".to_owned()]))
     );
     let why = |name: &str| {
-        (world.read_file)(&folder.path(name))
+        (environment.read_file)(&folder.path(name))
             .map(|_| ())
             .unwrap_err()
     };

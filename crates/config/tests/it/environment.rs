@@ -142,8 +142,8 @@ fn key_of(path: &str) -> &'static SettingKey {
     key.unwrap_or_else(|| panic!("{path} has no name in the environment"))
 }
 
-/// A14: by the tables of fields, not by the list of names: a field whose name is another's would be
-/// on no list.
+/// A14: by the tables of fields, not by the list of names: a field whose name is taken would be on
+/// no list.
 #[test]
 fn a14_every_tunable_field_has_a_unique_variable_name() {
     let blocks = [
@@ -202,7 +202,7 @@ fn a14_variables_work_under_a_configured_prefix() {
     );
 }
 
-/// A14: what is said for all holds for adaptive providers; breakers take only what is theirs.
+/// A14: settings for all apply to adaptive providers; breakers take only breaker settings.
 #[test]
 fn a14_settings_for_all_apply_to_adaptive_providers() {
     let machine = TestHost::new()
@@ -282,7 +282,7 @@ fn a14_mistyped_variables_are_reported() {
     );
 }
 
-/// A rate for one provider without a token bucket changes nothing, and that is said.
+/// A rate for one provider without a token bucket has no effect, and a warning says so.
 #[test]
 fn a_rate_override_without_a_token_bucket_is_reported() {
     let machine = TestHost::new().file("a.yaml", "domain: a.example.org\nlimits: [5/1s]\n");
@@ -374,7 +374,7 @@ fn flags_win_over_variables_and_variables_over_the_file() {
     assert!(!format!("{:?} {:?} {sources:?}", loaded.values, loaded.config).contains("CANARY"));
 }
 
-/// A setting for all that a built-in provider cannot obey is a warning, not an end.
+/// A setting for all that is invalid for a built-in provider is a warning, not an error.
 #[test]
 fn a_setting_for_all_does_not_break_built_in_providers() {
     let loaded = tmdb()

@@ -1,4 +1,4 @@
-//! Every field that a file may have is obeyed by somebody, or the hints say that it is not yet.
+//! Every field of a file is used by some crate, or listed as not used yet.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use tollgate_config::config::CONFIG;
 use tollgate_config::load::{CONFIG_NOT_USED_YET, PROVIDER_NOT_USED_YET};
 use tollgate_config::shape::{Field, Shape};
 
-/// Who may obey.
+/// The crates that may use a field.
 const CRATES: [&str; 5] = ["core", "ledger", "tollgate", "server", "cli"];
 
 /// Fields whose value has another name once it is checked, and where it is read.
@@ -123,8 +123,7 @@ fn unread(fields: &[Field], holder: &str, not_yet: &[&str], text: &str) -> Vec<S
     paths
 }
 
-/// A field that is accepted and ignored is worse than one that is refused: whoever writes it relies
-/// on it.
+/// A field that is accepted and ignored is worse than one that is rejected: its user relies on it.
 #[test]
 fn every_field_is_used_or_listed_as_not_used_yet() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

@@ -20,11 +20,11 @@ const WHOLE: &str = include_str!("whole.yaml");
 
 fn whole() -> tollgate_config::Provider {
     let env = |name: &str| Some(format!("value of {name}"));
-    let world = Environment {
+    let environment = Environment {
         env: &env,
         ..Environment::empty()
     };
-    let checked = check_in(WHOLE, &world);
+    let checked = check_in(WHOLE, &environment);
     assert!(checked.problems.is_empty(), "{}", checked.problems);
     checked.provider.expect("no problems, so a provider")
 }

@@ -75,7 +75,7 @@ fn h2_the_configuration_is_found() {
     );
 }
 
-/// Two providers of one name or domain are told with both places.
+/// Two providers of one name or domain are reported with both places.
 #[test]
 fn conflicting_providers_are_reported_with_both_places() {
     let machine = TestHost::new()
@@ -108,7 +108,7 @@ fn conflicting_providers_are_reported_with_both_places() {
     );
 }
 
-/// Every problem of every file is told at once.
+/// Every problem of every file is reported at once.
 #[test]
 fn problems_of_all_files_are_reported_at_once() {
     let machine = TestHost::new()
@@ -167,7 +167,7 @@ fn h4_domains_belong_to_files_first_and_then_to_presets() {
     assert!(off.config.built_in.is_empty());
 }
 
-/// Names of the gateway's own and first words of settings are refused, also inline.
+/// Names of the gateway and first words of settings are rejected, also inline.
 #[test]
 fn reserved_names_are_rejected() {
     for (name, told) in [

@@ -23,9 +23,9 @@ fn check(text: &str) -> Checked {
     check_in(text, &Environment::empty())
 }
 
-fn check_in(text: &str, world: &Environment<'_>) -> Checked {
+fn check_in(text: &str, environment: &Environment<'_>) -> Checked {
     match ProviderFile::read("test.yaml", text) {
-        Ok(draft) => draft.check(world),
+        Ok(draft) => draft.check(environment),
         Err(problems) => Checked::rejected(problems),
     }
 }

@@ -228,7 +228,7 @@ fn broken_yaml_is_reported_with_its_place() {
     }
 }
 
-/// R-E: alias bombs, deep nesting and huge files are refused before they cost anything.
+/// R-E: alias bombs, deep nesting and huge files are rejected before they cost anything.
 #[test]
 fn alias_bombs_and_huge_files_are_rejected() {
     let mut bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n".to_owned();
@@ -248,7 +248,7 @@ fn alias_bombs_and_huge_files_are_rejected() {
     }
 }
 
-/// Warnings and notes do not keep a file from being obeyed.
+/// A file with only warnings and notes is valid.
 #[test]
 fn a_fixed_window_comes_with_a_note_about_its_edges() {
     let checked = check("domain: a.example.org\nlimit: 5\nperiod: 1m\nalgorithm: fixed-window\n");
@@ -261,7 +261,7 @@ fn a_fixed_window_comes_with_a_note_about_its_edges() {
     assert!(check("preset: sportmonks").problems.is_empty());
 }
 
-/// What would be ignored silently is told, and keeps nothing from being obeyed.
+/// A setting without effect causes a warning, not an error.
 #[test]
 fn a_prefix_that_changes_nothing_is_warned_of() {
     let says = |text: &str| {
@@ -299,7 +299,7 @@ proptest! {
     }
 }
 
-/// S8: what is written about the cache and would not be obeyed is told, each at its place.
+/// S8: cache settings that have no effect are reported, each at its place.
 #[test]
 fn s8_ineffective_cache_settings_are_warned_about() {
     for (cache, field) in [

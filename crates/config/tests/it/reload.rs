@@ -1,4 +1,4 @@
-//! Reload: what is valid is taken over, what is not is refused and the old version stays (R-A13).
+//! Reload: valid files take effect, an invalid file is rejected and its old version stays (R-A13).
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn limit(loaded: &Loaded, name: &str) -> Option<u64> {
     Some(loaded.config.provider(name)?.limits[0].rule.limit())
 }
 
-/// R-A13: an unchanged world changes nothing, and providers are the very same.
+/// R-A13: an unchanged environment changes nothing, and providers are the very same.
 #[test]
 fn reloading_unchanged_files_changes_nothing() {
     let old = machine().loaded(&Sources::default());
@@ -44,8 +44,8 @@ fn reloading_unchanged_files_changes_nothing() {
     assert!(pairs.clone().count() == 2 && { pairs }.all(|(a, b)| Arc::ptr_eq(a, b)));
 }
 
-/// R-A13: an invalid file is refused, the old version of that provider stays, others change, and the
-/// fact is seen until it is mended.
+/// R-A13: an invalid file is rejected, the old version of that provider stays, others change, and the
+/// error is shown until the file is fixed.
 #[test]
 fn an_invalid_file_is_rejected_and_its_old_version_stays() {
     let mut machine = machine();
@@ -89,7 +89,7 @@ fn an_invalid_file_is_rejected_and_its_old_version_stays() {
     assert!(!mended.loaded.problems.has_errors());
 }
 
-/// R-A13: a file that is just being written is empty or cut off; it is not a provider without limits.
+/// R-A13: a file that an editor is writing is empty or cut off; it is not a provider without limits.
 #[test]
 fn a_half_written_file_does_not_remove_the_limits() {
     let mut machine = machine();
@@ -113,7 +113,7 @@ fn a_half_written_file_does_not_remove_the_limits() {
     }
 }
 
-/// R-A13: an invalid tollgate.yaml is refused as a whole, also one that is empty or gone for a
+/// R-A13: an invalid tollgate.yaml is rejected as a whole, also one that is empty or missing for a
 /// moment; providers still change.
 #[test]
 fn an_invalid_tollgate_yaml_keeps_the_old_settings() {
@@ -146,8 +146,8 @@ fn an_invalid_tollgate_yaml_keeps_the_old_settings() {
     }
 }
 
-/// R-A13: added, removed and renamed providers are told; a folder that is gone for a moment takes
-/// nothing away.
+/// R-A13: added, removed and renamed providers are reported; a folder that is missing for a moment
+/// removes nothing.
 #[test]
 fn added_removed_and_renamed_providers_are_reported() {
     let mut machine = machine();
@@ -182,7 +182,7 @@ fn added_removed_and_renamed_providers_are_reported() {
     );
 }
 
-/// A newcomer that claims what another has is refused; who was there stays.
+/// A new provider that claims an existing domain is rejected; the existing provider stays.
 #[test]
 fn a_new_provider_cannot_claim_an_existing_domain() {
     let mut machine = machine();
@@ -212,7 +212,7 @@ fn a_new_provider_cannot_claim_an_existing_domain() {
         new.rejected
     );
     assert_eq!(new.changed, []);
-    // Two that trade their domains in one step are no clash.
+    // Two providers that swap their domains in one step are no conflict.
     let mut machine = self::machine();
     machine.write(
         "dir/a.yaml",
@@ -230,7 +230,7 @@ fn a_new_provider_cannot_claim_an_existing_domain() {
     );
 }
 
-/// A14: an env file that changed is obeyed; one that is broken is refused and the old one stays.
+/// A14: a changed env file takes effect; a broken one is rejected and the old one stays.
 #[test]
 fn a14_a_changed_env_file_takes_effect() {
     let mut sources = files(&["a.yaml"]);
@@ -267,7 +267,7 @@ fn a14_a_changed_env_file_takes_effect() {
     );
 }
 
-/// What is opened once stays until the next start, and that is said.
+/// Sockets and stores stay until the next restart, and a warning says so.
 #[test]
 fn settings_that_need_a_restart_stay_until_then() {
     let mut machine = machine();

@@ -26,7 +26,7 @@ fn key_file(path: &str) -> Result<FileContent, String> {
     }
 }
 
-fn world() -> Environment<'static> {
+fn environment() -> Environment<'static> {
     Environment {
         env: &env,
         read_file: &key_file,
@@ -39,19 +39,22 @@ fn world() -> Environment<'static> {
 fn h3_keys_are_found_where_the_file_says() {
     for source in [CANARY, "${KEY}", "file:/run/key", "file:/tmp/key"] {
         let text = format!("preset: tmdb\napi_key: {source}\n");
-        let provider = check_in(&text, &world()).provider.unwrap();
+        let provider = check_in(&text, &environment()).provider.unwrap();
         assert_eq!(provider.keys[0].expose(), CANARY, "{source}");
     }
-    let pool = check_in("preset: tmdb\napi_keys: [ \"${KEY}\", b ]\n", &world())
-        .provider
-        .unwrap();
+    let pool = check_in(
+        "preset: tmdb\napi_keys: [ \"${KEY}\", b ]\n",
+        &environment(),
+    )
+    .provider
+    .unwrap();
     assert_eq!(pool.keys.len(), 2);
 }
 
 /// H3: a key file that others can read is warned about.
 #[test]
 fn h3_an_open_key_file_is_warned_about() {
-    let checked = check_in("preset: tmdb\napi_key: file:/tmp/key\n", &world());
+    let checked = check_in("preset: tmdb\napi_key: file:/tmp/key\n", &environment());
     assert_eq!(
         checked.problems.to_string(),
         "test.yaml:2:10: warning: api_key: others can read this key file; run `chmod 600` on it"
@@ -88,7 +91,7 @@ fn an_alias_keeps_the_text_of_its_anchor() {
 #[test]
 fn variables_need_no_quotes_between_braces() {
     let text = "preset: fanart\nauth: { also: { client_key: ${KEY} } }\nheaders: { x-token: Bot ${KEY} }\n";
-    let provider = check_in(text, &world()).provider.unwrap();
+    let provider = check_in(text, &environment()).provider.unwrap();
     assert_eq!(provider.auth.also[0].1.expose(), CANARY);
     assert_eq!(provider.headers[0].1.expose(), format!("Bot {CANARY}"));
 }
@@ -96,12 +99,12 @@ fn variables_need_no_quotes_between_braces() {
 /// H3: what cannot be found is told by the name of the variable or the place, not by a value.
 #[test]
 fn h3_a_missing_key_error_names_its_variable_or_file() {
-    let missing = check_in("preset: tmdb\napi_key: ${OTHER}\n", &world());
+    let missing = check_in("preset: tmdb\napi_key: ${OTHER}\n", &environment());
     assert_eq!(
         missing.problems.to_string(),
         "test.yaml:2:10: api_key: the environment variable `OTHER` is not set; export it, or put it into the file of --env-file"
     );
-    let missing = check_in("preset: tmdb\napi_key: file:/nowhere\n", &world());
+    let missing = check_in("preset: tmdb\napi_key: file:/nowhere\n", &environment());
     assert!(
         missing
             .problems
@@ -187,7 +190,7 @@ fn planted() -> Vec<String> {
 #[test]
 fn h3_no_problem_repeats_a_value_of_the_file() {
     for text in planted() {
-        let shown = check_in(&text, &world()).problems.to_string();
+        let shown = check_in(&text, &environment()).problems.to_string();
         assert!(!shown.contains("CANARY"), "{text}\n{shown}");
     }
 }
@@ -199,7 +202,7 @@ fn h3_a_checked_provider_does_not_show_its_keys() {
         "preset: tmdb\napi_key: {CANARY}\nheaders: {{ x-a: {CANARY} }}\nauth: {{ also: {{ b: {CANARY} }} }}\n"
     );
     let draft = tollgate_config::ProviderFile::read("a.yaml", &text).unwrap();
-    let provider = draft.check(&world()).provider.unwrap();
+    let provider = draft.check(&environment()).provider.unwrap();
     assert!(!format!("{draft:?} {provider:#?}").contains("CANARY"));
 }
 
@@ -207,7 +210,7 @@ fn h3_a_checked_provider_does_not_show_its_keys() {
 #[test]
 fn h3_describing_a_provider_shows_no_key() {
     let text = "preset: tvdb\napi_keys: [${KEY}, ${KEY}]\nheaders: { x-token: ${KEY} }\nauth: { also: { pin: ${KEY} } }\n";
-    let provider = check_in(text, &world()).provider.unwrap();
+    let provider = check_in(text, &environment()).provider.unwrap();
     let shown = preset::describe(&provider);
     assert!(
         shown.contains("2 keys set") && !shown.contains("CANARY"),
@@ -220,7 +223,7 @@ fn h3_describing_a_provider_shows_no_key() {
 #[test]
 fn m6_a_login_body_is_json_and_secret() {
     let text = "auth: { login: { url: https://a.example.org/login, body: { apikey: \"{api_key}\", pin: ${KEY}, n: 7 }, token: data.token } }\ndomain: a.example.org\nlimits: [1/1s]";
-    let checked = check_in(text, &world());
+    let checked = check_in(text, &environment());
     let AuthStyle::Login(login) = checked.provider.unwrap().auth.style else {
         panic!("a login")
     };
@@ -234,7 +237,7 @@ fn m6_a_login_body_is_json_and_secret() {
 /// M6: what a variable holds stays one value of the body, whatever letters it has.
 #[test]
 fn m6_a_variable_cannot_add_fields_to_a_login_body() {
-    let world = Environment {
+    let environment = Environment {
         env: &|_| Some("a\",\"admin\":\"b&c".to_owned()),
         ..Environment::empty()
     };
@@ -250,7 +253,7 @@ fn m6_a_variable_cannot_add_fields_to_a_login_body() {
         let text = format!(
             "auth: {{ login: {{ url: https://a.example.org/login, body: {body}, token: t }} }}\ndomain: a.example.org\nlimits: [1/1s]"
         );
-        let provider = check_in(&text, &world).provider.unwrap();
+        let provider = check_in(&text, &environment).provider.unwrap();
         let AuthStyle::Login(login) = provider.auth.style else {
             panic!("a login")
         };
@@ -272,7 +275,11 @@ fn a_login_without_tls_is_warned_about() {
             "auth: {{ oauth2: {{ token_url: {url}, client_id: a, client_secret: b }} }}\ndomain: a.example.org\nlimits: [1/1s]"
         );
         let told = check_in(&text, &Environment::empty()).problems.to_string();
-        assert_eq!(told.contains("are sent without TLS"), warned, "{url} {told}");
+        assert_eq!(
+            told.contains("are sent without TLS"),
+            warned,
+            "{url} {told}"
+        );
     }
 }
 

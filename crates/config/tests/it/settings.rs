@@ -316,7 +316,7 @@ fn c12_values_may_come_from_variables_with_defaults() {
         .load_errors(&Sources::default());
     assert_eq!(
         missing,
-        "tollgate.yaml:1:13: env_prefix: the environment variable `NODES` is not set; export it, or write `${NAME:-otherwise}`"
+        "tollgate.yaml:1:13: env_prefix: the environment variable `NODES` is not set; export it, or write `${NAME:-default}`"
     );
 }
 
@@ -433,7 +433,7 @@ fn each_mistake_has_its_place_and_remedy() {
     }
 }
 
-/// A field that is checked but not obeyed yet is told as such.
+/// A field that is checked but not used yet is reported as such.
 #[test]
 fn fields_not_used_yet_are_reported() {
     let machine = TestHost::new().file(

@@ -1,4 +1,4 @@
-//! A machine that exists only in a test: files with their modes, and variables.
+//! A simulated host for tests: files with their modes, and variables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,7 +61,7 @@ impl TestHost {
         }
     }
 
-    /// Runs something in this machine's world.
+    /// Runs a function with this host's environment.
     pub(crate) fn with_environment<T>(&self, then: impl FnOnce(&Environment<'_>) -> T) -> T {
         let env = |name: &str| self.env.get(name).cloned();
         let env_names = || self.env.keys().cloned().collect();
@@ -82,7 +82,7 @@ impl TestHost {
     }
 
     pub(crate) fn load(&self, sources: &Sources) -> Result<Loaded, Problems> {
-        self.with_environment(|world| Config::load(sources, world))
+        self.with_environment(|environment| Config::load(sources, environment))
     }
 
     /// What loads without errors.
@@ -102,7 +102,7 @@ impl TestHost {
     }
 
     pub(crate) fn reload(&self, old: &Loaded, sources: &Sources) -> Reloaded {
-        self.with_environment(|world| reload(old, sources, world))
+        self.with_environment(|environment| reload(old, sources, environment))
     }
 }
 

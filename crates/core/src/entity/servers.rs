@@ -206,7 +206,7 @@ proptest! {
     #[test]
     fn any_text_is_routed_or_rejected(path in ".{0,40}", query in ".{0,40}", body in prop::collection::vec(any::<u8>(), 0..60)) {
         for source in [EntitySource::Path, EntitySource::Query("a".into()), EntitySource::Body(vec!["a".into()])] {
-            let entities = Entities { source: source, ..Entities::default() };
+            let entities = Entities { source, ..Entities::default() };
             let slashed = format!("/{path}");
             let request = EntityRequest { path: &slashed, query: &query, body: &body, ..EntityRequest::default() };
             drop(entities.route(&request));

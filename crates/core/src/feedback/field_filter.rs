@@ -93,7 +93,7 @@ impl FieldFilter {
         for rule in &rows.waits {
             match rule {
                 WaitRule::Field { place, .. } | WaitRule::AfterWords { place, .. } => {
-                    self.add_place(place)
+                    self.add_place(place);
                 }
                 WaitRule::Refill {
                     cost,

@@ -15,20 +15,20 @@ use crate::time::{Span, Wall};
 /// The heuristic lifetime is the time since the last change, divided by this (RFC 9111, 4.2.2).
 const HEURISTIC_DIVISOR: u64 = 10;
 
-/// The longest heuristic lifetime is a day: for longer ones providers send explicit headers.
+/// The longest heuristic lifetime is a day: for longer lifetimes, providers send explicit headers.
 const HEURISTIC_MAX: Span = Span::from_secs(86_400);
 
 /// The configured lifetime of responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lifetime {
-    /// Not at all.
+    /// Responses are not stored.
     #[default]
     Off,
-    /// This long.
+    /// Responses are fresh for this long.
     For(Span),
-    /// At least and at most this long.
+    /// Responses are fresh for a time between these two.
     Between(Span, Span),
-    /// Until they are purged.
+    /// Responses are fresh until they are purged.
     Forever,
 }
 
@@ -43,8 +43,9 @@ impl Lifetime {
     }
 }
 
-/// Reasons not to store a response that the configuration ignores. The credential is part of every
-/// key, so such a response still reaches no other caller.
+/// Reasons against storing a response; `true` = the configuration ignores this reason. The
+/// credential is part of every cache key, so callers with another credential do not get such a
+/// response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -68,9 +69,9 @@ pub struct StoreCandidate<'a, H> {
     pub status: u16,
     /// Its headers.
     pub headers: &'a H,
-    /// The client's own `Authorization` went with the request.
+    /// The request carried the client's own `Authorization`.
     pub authorization: bool,
-    /// The request said `no-store`.
+    /// The request has `no-store`.
     pub no_store: bool,
 }
 
@@ -102,7 +103,7 @@ pub enum NotStored {
     SetCookie,
     /// It was requested with the client's own `Authorization`.
     Authorization,
-    /// It varies on anything.
+    /// It has `Vary: *`, or its `Vary` names too many headers.
     VariesOnAnything,
     /// It has no lifetime and no validator.
     NoLifetime,
@@ -119,7 +120,7 @@ pub enum NotStored {
 }
 
 impl NotStored {
-    /// As in logs.
+    /// The word in logs and in `Cache-Status`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -200,7 +201,7 @@ fn check_forbidden<H: Headers>(
     }
 }
 
-/// `ttl`: a success is fresh for the configured time, from its receipt.
+/// Mode `ttl`: a successful response is fresh for the configured time after it was received.
 fn by_ttl(
     rule: &FreshnessRule,
     status: u16,
@@ -235,7 +236,7 @@ fn by_ttl(
     })
 }
 
-/// `rfc9111`: the response's headers decide.
+/// Mode `rfc9111`: the headers of the response decide.
 fn by_headers<H: Headers>(
     rule: &FreshnessRule,
     candidate: &StoreCandidate<'_, H>,
@@ -280,18 +281,18 @@ fn by_headers<H: Headers>(
     })
 }
 
-/// The age of the response at its receipt (RFC 9111, 4.2.3).
+/// The age of the response when it was received (RFC 9111, 4.2.3).
 fn initial_age<H: Headers>(headers: &H, times: ResponseTimes) -> Span {
     let apparent = fields::date_of(headers, "date", times.received)
         .map_or(Span::ZERO, |date| times.received.since(date));
-    // `Date` has whole seconds, so a fraction of a second is no age.
+    // `Date` has whole seconds, so a fraction of a second does not count as age.
     let apparent = Span(apparent.0 - apparent.0 % 1_000_000);
     let delay = times.received.since(times.requested);
     let reported = fields::age(headers);
     apparent.max(reported + delay)
 }
 
-/// The lifetime that `Expires` gives; a date that cannot be parsed is in the past.
+/// The lifetime that `Expires` gives; a date that cannot be parsed counts as past.
 fn expires<H: Headers>(headers: &H, received: Wall) -> Option<Span> {
     if !fields::has(headers, "expires") {
         return None;

@@ -130,7 +130,7 @@ impl Model {
                 priority,
                 max_wait,
             } => {
-                let want = want(kind, cost).from_caller(caller).priority(priority);
+                let want = want(kind, cost).with_caller(caller).priority(priority);
                 let seq = self.test.push(want.max_wait(max_wait));
                 self.waiting.insert(seq, (kind, cost, caller, priority));
             }
@@ -145,7 +145,7 @@ impl Model {
                     && let Some((kind, cost, caller, _)) = self.waiting.remove(&seq)
                 {
                     let want = want(kind, cost.max(1))
-                        .from_caller(caller)
+                        .with_caller(caller)
                         .priority(priority);
                     let seq = self.test.ask_again(seq, want.max_wait(max_wait));
                     // No other call has the same history, so it is a kind of its own.

@@ -1,10 +1,11 @@
-//! Builds the next offer to the ledger, in order.
+//! Builds the next offer to the ledger: a batch of asks, in order.
 //!
-//! Promises: the best waiters of all open queues, in order; per blocker no more than its batch. No
-//! waiter passes one that is queued before it at a shared blocker. In FIFO order a batch contains
-//! only asks with the same blockers, so a rejection of one rejects all behind it.
+//! Promises: an offer has the first waiters of all open queues, in order, and for each blocker at
+//! most as many as its batch allows. A waiter never overtakes a waiter that is queued before it at
+//! the same blocker. In FIFO order a batch contains only asks with the same blockers: if the ledger
+//! rejects one, it also rejects all that follow.
 //!
-//! Never: two offers at a time.
+//! Never: makes a second offer while one is pending.
 
 use crate::ask::{Ask, PermitId};
 use crate::gate::position::{blockers, needs};
@@ -15,13 +16,13 @@ use crate::time::Now;
 /// An ask that the ledger is deciding.
 #[derive(Debug)]
 pub(super) struct Offered {
-    /// The ask as it was offered; its waiter may have left.
+    /// The ask as it was offered; its waiter may no longer wait.
     pub(super) ask: Ask,
     pub(super) caller: CallerId,
 }
 
 impl Gate {
-    /// Takes the best waiters until the batch is full.
+    /// Adds the first waiters to the offer until it is full.
     pub(super) fn fill_offer(&mut self, now: Now) {
         while self.effects.offer.len() < BATCH_MAX {
             let Some((_, Rank { id, .. }, source)) = self.best() else {
@@ -60,7 +61,8 @@ impl Gate {
         self.offered.insert(id, Offered { ask, caller });
     }
 
-    /// The first in order among the ready waiters and the queues that may still offer.
+    /// The first waiter in order, among the ready waiters and the queues of blockers whose batch is
+    /// not full.
     fn best(&self) -> Option<(QueueKey, Rank, Position)> {
         let ready = self.ready.best(&self.callers, None);
         let ready = ready.map(|(key, rank)| (key, rank, Position::Ready));
@@ -77,7 +79,7 @@ impl Gate {
             .min_by_key(|(key, _, _)| *key)
     }
 
-    /// This blocker has as many asks in the offer as its batch allows.
+    /// Whether the offer already has as many asks for this blocker as its batch allows.
     fn is_exhausted(&self, blocker: Blocker) -> bool {
         let used = self.offered_to_blocker.get(&blocker).copied().unwrap_or(0);
         self.blocks
@@ -85,22 +87,23 @@ impl Gate {
             .is_some_and(|block| used >= block.batch)
     }
 
-    /// A blocker of this waiter that takes no more asks in this offer. The waiter joins its queue;
-    /// otherwise it would pass those that are queued there.
+    /// A blocker of this waiter whose batch is full. The waiter must join the queue of that
+    /// blocker; otherwise it would overtake the waiters there.
     fn exhausted_for(&self, id: PermitId) -> Option<Blocker> {
         let entry = self.waiting.get(&id)?;
         let mut blockers = blockers(self.settings.order, &entry.ask);
         blockers.find(|&blocker| self.is_exhausted(blocker))
     }
 
-    /// It was offered before and its deadline has passed.
+    /// Whether this waiter was offered before and its deadline has passed.
     fn is_too_late(&self, id: PermitId, now: Now) -> bool {
         self.waiting
             .get(&id)
             .is_some_and(|entry| entry.was_offered && entry.deadline < now.at)
     }
 
-    /// In FIFO order: could this waiter overtake the one before it if that one is rejected?
+    /// In FIFO order: could this waiter overtake the waiter before it, if the ledger rejects that
+    /// one?
     fn could_overtake(&self, id: PermitId) -> bool {
         let (Some(entry), Some(before)) = (self.waiting.get(&id), self.effects.offer.last()) else {
             return false;
@@ -108,7 +111,7 @@ impl Gate {
         self.settings.order == Order::Fifo && !shares_blockers(&entry.ask, before)
     }
 
-    /// Must it wait for a recalled waiter that is about to ask again?
+    /// Must this waiter wait for a recalled waiter that is about to ask again?
     fn is_behind_recalled(&self, id: PermitId) -> bool {
         let order = self.settings.order;
         self.waiting.get(&id).is_some_and(|entry| {
@@ -124,7 +127,7 @@ impl Gate {
     }
 }
 
-/// Every rejection of `before` would reject `ask` as well.
+/// Whether the ledger would also reject `ask` whenever it rejects `before`.
 fn shares_blockers(ask: &Ask, before: &Ask) -> bool {
     let cells = |ask: &Ask| ask.terms.iter().map(|term| term.cell).collect::<Vec<_>>();
     ask.priority <= before.priority && ask.scopes == before.scopes && cells(ask) == cells(before)

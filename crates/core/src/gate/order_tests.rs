@@ -62,7 +62,7 @@ fn a_call_has_at_most_the_priority_its_caller_is_allowed() {
     let want = TestCall::new(&sliding(2, s(10))).reserve(1);
     test.call(want.clone());
     let first = test.call(want.clone());
-    let claims = test.call(want.high().from_caller(7));
+    let claims = test.call(want.high().with_caller(7));
     assert_eq!(
         (test.resolution(first), test.resolution(claims)),
         (None, None)
@@ -116,9 +116,9 @@ fn a_call_raised_while_it_is_offered_is_offered_again_at_the_new_priority() {
 #[test]
 fn permits_are_fair_between_a_flooding_caller_and_twenty_others() {
     let mut test = TestGate::new();
-    test.calls(2_000, &TestCall::new(&bucket()).from_caller(1));
+    test.calls(2_000, &TestCall::new(&bucket()).with_caller(1));
     for caller in 2..22 {
-        test.calls(60, &TestCall::new(&bucket()).from_caller(caller));
+        test.calls(60, &TestCall::new(&bucket()).with_caller(caller));
     }
     let mut got = [0_u32; 22];
     test.respond_all(ms(20 * 1_049));
@@ -150,7 +150,7 @@ fn a_batch_of_permits_is_divided_between_callers() {
     for caller in 0..4 {
         calls.push(
             (0..64)
-                .map(|_| want.clone().from_caller(caller))
+                .map(|_| want.clone().with_caller(caller))
                 .collect::<Vec<_>>(),
         );
     }
@@ -169,8 +169,8 @@ fn a_batch_of_permits_is_divided_between_callers() {
 fn a_caller_of_large_calls_gets_as_much_as_one_of_small_calls() {
     let mut test = TestGate::new();
     let rule = Rule::bucket(100, s(1), 10).unwrap().drift_ppm(0);
-    let large = test.calls(200, &TestCall::new(&rule).cost(10).from_caller(1));
-    let small = test.calls(2_000, &TestCall::new(&rule).from_caller(2));
+    let large = test.calls(200, &TestCall::new(&rule).cost(10).with_caller(1));
+    let small = test.calls(2_000, &TestCall::new(&rule).with_caller(2));
     test.respond_all(s(20));
     let (large, small) = (count(&test, &large), count(&test, &small));
     assert!((95..=106).contains(&large), "{large} large calls");
@@ -190,8 +190,8 @@ fn set_share(test: &mut TestGate, caller: u32, permille: u16) {
 fn a_guaranteed_share_holds_under_a_flood_of_urgent_calls() {
     let mut test = TestGate::new();
     set_share(&mut test, 1, 100);
-    let low = test.calls(200, &TestCall::new(&bucket()).low().from_caller(1));
-    test.calls(1_000, &TestCall::new(&bucket()).high().from_caller(2));
+    let low = test.calls(200, &TestCall::new(&bucket()).low().with_caller(1));
+    test.calls(1_000, &TestCall::new(&bucket()).high().with_caller(2));
     test.respond_all(ms(20 * 499));
     let low = count(&test, &low);
     assert_eq!(test.granted.len(), 500);
@@ -204,10 +204,10 @@ fn a_guaranteed_share_does_not_fill_a_batch_before_urgent_calls() {
     set_share(&mut test, 1, 100);
     let want = TestCall::new(&sliding(40, s(10)));
     for _ in 0..100 {
-        test.push(want.clone().from_caller(1));
+        test.push(want.clone().with_caller(1));
     }
     for _ in 0..150 {
-        test.push(want.clone().high().from_caller(2));
+        test.push(want.clone().high().with_caller(2));
     }
     test.respond_all(s(20));
     let normal = test.granted.iter().filter(|&&seq| seq <= 100).count();
@@ -219,10 +219,10 @@ fn a_guaranteed_share_does_not_fill_a_batch_before_urgent_calls() {
 fn permits_a_caller_got_while_alone_are_no_debt() {
     let mut test = TestGate::new();
     set_share(&mut test, 1, 100);
-    let low = test.calls(400, &TestCall::new(&bucket()).low().from_caller(1));
+    let low = test.calls(400, &TestCall::new(&bucket()).low().with_caller(1));
     test.respond_all(ms(20 * 199));
     assert_eq!(count(&test, &low), 200);
-    test.calls(1_000, &TestCall::new(&bucket()).high().from_caller(2));
+    test.calls(1_000, &TestCall::new(&bucket()).high().with_caller(2));
     test.respond_all(s(2));
     let then = count(&test, &low) - 200;
     assert!((9..=12).contains(&then), "{then} of 100");
@@ -232,13 +232,13 @@ fn permits_a_caller_got_while_alone_are_no_debt() {
 fn a_caller_that_comes_back_gets_no_arrears_of_its_pause() {
     let mut test = TestGate::new();
     set_share(&mut test, 1, 200);
-    test.calls(2_000, &TestCall::new(&bucket()).from_caller(2));
-    let early = test.calls(5, &TestCall::new(&bucket()).from_caller(1));
+    test.calls(2_000, &TestCall::new(&bucket()).with_caller(2));
+    let early = test.calls(5, &TestCall::new(&bucket()).with_caller(1));
     test.respond_all(s(10));
     assert_eq!(count(&test, &early), 5);
     let (before, late) = (
         test.granted.len(),
-        test.calls(200, &TestCall::new(&bucket()).from_caller(1)),
+        test.calls(200, &TestCall::new(&bucket()).with_caller(1)),
     );
     test.respond_all(s(2));
     let (of, late) = (test.granted.len() - before, count(&test, &late));
@@ -296,7 +296,7 @@ fn m13_in_fifo_order_nobody_overtakes() {
     let mut calls = vec![test.call(TestCall::at("slow", &slow).low())];
     calls.push(test.push(TestCall::at("slow", &slow).low()));
     calls.push(test.push(TestCall::at("slow", &slow).high()));
-    calls.push(test.push(TestCall::at("quick", &quick).high().from_caller(3)));
+    calls.push(test.push(TestCall::at("quick", &quick).high().with_caller(3)));
     calls.push(test.push(TestCall::at("quick", &quick).low()));
     calls.push(test.push(TestCall::at("slow", &slow)));
     test.respond_all(s(100));

@@ -83,7 +83,7 @@ impl TestCall {
         self.priority(Priority::High)
     }
 
-    pub(super) fn from_caller(mut self, caller: u32) -> TestCall {
+    pub(super) fn with_caller(mut self, caller: u32) -> TestCall {
         self.caller = caller;
         self
     }

@@ -1,6 +1,6 @@
-//! State transitions: what is reset, what stays, what the ledger is sent.
+//! State transitions: which values are reset, which values stay, and what is sent to the ledger.
 //!
-//! Promises: each state is entered in one place, so its entry is the same for every cause.
+//! Promises: each state is entered in one place, so the same steps follow for every cause.
 //!
 //! Never: decides whether to change the state.
 
@@ -28,7 +28,7 @@ impl Health {
             HealthState::Throttle => self.enter_throttle(reason, now, actions),
             HealthState::Sleep => self.enter_sleep(reason, now, actions),
             HealthState::HalfOpen => {
-                // Calls in flight were granted at the old pace: they are no probes.
+                // Calls in flight were granted at the old pace, so they do not count as probes.
                 self.valid_from = now;
                 self.enter_half_open(ProbeSlot::Local, reason, now, actions);
             }
@@ -63,7 +63,7 @@ impl Health {
                 }
                 self.auto_recovering = true;
                 let is_over = closed_until.is_some_and(|until| until <= now);
-                // Open first: a shorter close never shortens a hold.
+                // Open first: a close with an earlier end does not change a closed scope.
                 if !is_over {
                     actions.push(Action::Open);
                 }
@@ -85,8 +85,8 @@ impl Health {
         self.enter_half_open(ProbeSlot::Shared, Reason::SleepOver, now, actions);
     }
 
-    /// When a lasting outage becomes CacheOnly (A7). Checked in Sleep only: a HalfOpen without
-    /// calls shows no errors, and must not become CacheOnly overnight.
+    /// When a long outage leads to CacheOnly (A7). This is checked in Sleep only: in HalfOpen
+    /// without calls there are no errors, so the state must not become CacheOnly overnight.
     pub(super) fn cache_only_at(&self) -> Option<Micros> {
         let lasts = self.settings.cache_only_after?;
         self.trouble_since.map(|since| since + lasts)
@@ -120,8 +120,8 @@ impl Health {
         );
     }
 
-    /// Sleeps for `max(Retry-After, cool-down)`. A failed probe makes the cool-down longer, and a
-    /// failed automatic recovery goes back to CacheOnly until the next one.
+    /// Sleeps for `max(Retry-After, cool-down)`. A failed probe makes the cool-down longer. A
+    /// failed automatic recovery returns to CacheOnly until the next automatic recovery.
     pub(super) fn enter_sleep(&mut self, reason: Reason, now: Micros, actions: &mut Actions) {
         if reason == Reason::ProbeFailed {
             self.failed_probes = self.failed_probes.saturating_add(1);
@@ -169,7 +169,7 @@ impl Health {
         let closed_for = ends
             .map(|ends| ends.since(now))
             .or(self.settings.auto_recover);
-        // Open first: a shorter hold never shortens the current one.
+        // Open first: a close with an earlier end does not change a closed scope.
         if closed_for.is_some() && self.phase.is_held() {
             actions.push(Action::Open);
         }
@@ -263,7 +263,7 @@ impl Health {
                     rate: Some(self.base.probe_rate(&self.settings)),
                     concurrency: Some(self.settings.probe_concurrency),
                 },
-                // A breaker tests with one call at a time, as fast as they come.
+                // A breaker limits the concurrency of probes, but not their rate.
                 HealthMode::Breaker => Pace {
                     rate: None,
                     concurrency: Some(self.settings.probe_concurrency),
@@ -293,8 +293,8 @@ impl Health {
         );
     }
 
-    /// Closes the scope for all processes. The ledger also stores the end of a hold: if this
-    /// process has stopped by then, others probe.
+    /// Closes the scope for all processes. The ledger also stores when the closed time ends: if
+    /// this process has ended by then, other processes probe.
     pub(super) fn close(&mut self, closed_for: Option<Span>, actions: &mut Actions) {
         self.seen_closed = false;
         actions.push(Action::Close {
@@ -315,7 +315,7 @@ impl Health {
         });
     }
 
-    /// From now on only an operator's command counts.
+    /// Starts a hold. Results of permits that were granted before it no longer count.
     fn begin_hold(&mut self, now: Micros) -> BeforeHold {
         self.valid_from = now;
         self.trouble_since = None;
@@ -323,7 +323,7 @@ impl Health {
         self.phase.before_hold()
     }
 
-    /// The one place where the phase changes.
+    /// Changes the phase. This is the only place that reports a transition.
     fn change_to(
         &mut self,
         phase: HealthPhase,
@@ -354,7 +354,7 @@ impl Health {
         }
     }
 
-    /// A15: the ramp after probes have led to Normal. An operator's reset returns to the full rate.
+    /// A15: the ramp after probes have led to Normal. After an operator's reset there is no ramp.
     fn ramp_after(&self, reason: Reason, now: Micros) -> Option<Ramp> {
         let wanted = match (self.settings.mode, self.settings.ramp.after) {
             (HealthMode::Adaptive, RampAfter::Any) => true,
@@ -368,7 +368,8 @@ impl Health {
         })
     }
 
-    /// An outage that begins in Normal is about limits if a 429 is among its results.
+    /// Records whether an outage that begins in Normal comes from limits: whether the window
+    /// contains a 429.
     fn note_429s(&mut self, now: Micros) {
         if matches!(self.phase, HealthPhase::Normal { .. }) {
             let counts = self.window.counts(self.settings.window_bounds(), now);
@@ -377,9 +378,9 @@ impl Health {
     }
 }
 
-/// The start of valid permits after a sleep. A permit of its first half was granted before all
-/// processes knew of the sleep; one of its second half is a probe on a clock slightly ahead of
-/// ours.
+/// The time from which permits count after a sleep. A permit from the first half of the sleep was
+/// granted before all processes knew of the sleep. A permit from the second half is a probe by a
+/// process whose clock is slightly ahead of ours.
 pub(super) fn midpoint(began: Micros, ended: Micros) -> Micros {
     began + Span(ended.since(began).0 / 2)
 }

@@ -127,9 +127,10 @@ fn violations(rule: &Rule, log: &[(u64, u64)]) -> usize {
         }
     };
     let above = (0..log.len()).filter(|&index| is_above(index)).count();
-    match rule.algorithm() {
-        Algorithm::Fixed { period } => above_first_use(limit, period.0, log),
-        _ => above,
+    if let Algorithm::Fixed { period } = rule.algorithm() {
+        above_first_use(limit, period.0, log)
+    } else {
+        above
     }
 }
 

@@ -7,16 +7,25 @@
 //! Never: needed for safety. The log is complete without it; it would only grow. But a disk that
 //! fails here is not believed again: a sync that is tried twice may succeed over what was lost.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::mpsc::Receiver;
 
 use rusqlite::{Connection, ErrorCode};
 
-use crate::sqlite::Shared;
-
 /// Pages that a checkpoint may leave for the ledger thread to move: some 20 transactions that came
 /// while it was made. Moving them takes well under a millisecond.
 const FEW_PAGES: i64 = 128;
+
+/// How the log is, as the last checkpoint found it.
+#[derive(Debug, Default)]
+pub(super) struct LogHealth {
+    /// How long it was at the last checkpoint that could not move all of it.
+    pub(super) pages: AtomicI64,
+    /// Little of it is left to be moved: the ledger thread does it.
+    pub(super) is_nearly_moved: AtomicBool,
+    /// The disk has failed a checkpoint.
+    pub(super) has_disk_failed: AtomicBool,
+}
 
 /// What a checkpoint has left in the log.
 #[derive(Clone, Copy, Debug)]
@@ -34,23 +43,23 @@ impl LogStatus {
 }
 
 /// Checkpoints as often as it is asked to.
-pub(super) fn run(conn: &Connection, asked: &Receiver<()>, shared: &Shared) {
+pub(super) fn run(conn: &Connection, asked: &Receiver<()>, health: &LogHealth) {
     while asked.recv().is_ok() {
-        record_result(checkpoint(conn), shared);
+        record_result(checkpoint(conn), health);
     }
 }
 
 /// Notes how a checkpoint went.
-pub(super) fn record_result(log: rusqlite::Result<LogStatus>, shared: &Shared) {
+pub(super) fn record_result(log: rusqlite::Result<LogStatus>, health: &LogHealth) {
     match log {
         Ok(log) => {
             let pages = if log.remaining == 0 { 0 } else { log.pages };
-            shared.log_pages.store(pages, Ordering::Relaxed);
+            health.pages.store(pages, Ordering::Relaxed);
             let rest = log.is_nearly_moved();
-            shared.is_log_nearly_moved.store(rest, Ordering::Relaxed);
+            health.is_nearly_moved.store(rest, Ordering::Relaxed);
         }
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) => {
-            shared.has_disk_failed.store(true, Ordering::Release);
+            health.has_disk_failed.store(true, Ordering::Release);
         }
         // Busy, or full: tried again with the next.
         Err(_) => {}

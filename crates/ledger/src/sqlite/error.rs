@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
+use crate::store::StoreError;
+
 /// Why a state folder cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -102,7 +104,7 @@ impl OpenError {
         }
     }
 
-    pub(super) fn from_io(folder: &Path, source: io::Error) -> OpenError {
+    pub(crate) fn from_io(folder: &Path, source: io::Error) -> OpenError {
         let folder = folder.to_owned();
         match source.kind() {
             io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
@@ -132,9 +134,9 @@ impl OpenError {
     }
 }
 
-/// Why the store cannot be used now.
+/// Why a folder cannot be used now.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum StoreError {
+pub(super) enum FolderError {
     #[error("another process has kept the lock for too long; is it stopped?")]
     Busy,
     #[error("the lock does not work: {0}")]
@@ -148,23 +150,36 @@ pub(super) enum StoreError {
         "the state folder was removed or replaced; what was used is unknown for one period, a minute for calls at a time"
     )]
     Replaced,
-    /// Why not was said when it was tried.
-    #[error("the state folder is not open")]
-    Closed,
 }
 
-impl StoreError {
+impl FolderError {
     /// Nothing but a restart helps.
     pub(super) fn is_final(&self) -> bool {
         match self {
-            StoreError::Busy | StoreError::Lock(_) | StoreError::Replaced | StoreError::Closed => {
-                false
-            }
-            StoreError::Sync(_) => true,
-            StoreError::Store(error) => matches!(
+            FolderError::Busy | FolderError::Lock(_) | FolderError::Replaced => false,
+            FolderError::Sync(_) => true,
+            FolderError::Store(error) => matches!(
                 error.sqlite_error_code(),
                 Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)
             ),
+        }
+    }
+}
+
+impl From<&FolderError> for StoreError {
+    fn from(error: &FolderError) -> StoreError {
+        StoreError {
+            message: error.to_string().into(),
+            is_final: error.is_final(),
+        }
+    }
+}
+
+impl From<&OpenError> for StoreError {
+    fn from(error: &OpenError) -> StoreError {
+        StoreError {
+            message: error.with_source().into(),
+            is_final: false,
         }
     }
 }

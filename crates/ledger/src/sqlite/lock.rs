@@ -80,7 +80,7 @@ impl KernelLock {
     }
 
     /// The file that is locked.
-    pub(super) fn file(&self) -> &File {
+    pub(super) fn file(&self) -> &Arc<File> {
         &self.file
     }
 

@@ -6,20 +6,17 @@
 //! Never: outlives its transaction; [`RowCache`] is what is left of it for the next one.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Result, params};
-use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId, Settle, Term, Terms};
-use tollgate_core::limit::{Cell, Rule};
+use tollgate_core::ask::{CellId, OwnerId, ScopeId};
+use tollgate_core::batch::{Batch, LONG_PERIOD, RowId, Rows};
+use tollgate_core::fairness::Waiter;
+use tollgate_core::limit::{Cell, CellView, Rule};
 use tollgate_core::scope::Scope;
-use tollgate_core::time::{Micros, Now, Span};
+use tollgate_core::time::{Micros, Now, Span, TimeBounds};
 use tollgate_core::turn::CellStore;
 
-use crate::sqlite::waiters::{self, Waiter};
-
-/// Limits shorter than this are not carried over a boot: they start used up instead. Longer ones
-/// are durable before a permit is handed out, so what is stored of them is all there was.
-pub(super) const LONG_PERIOD: Span = Span::from_secs(60);
+use crate::sqlite::waiters;
 
 /// The number of the boot in which a folder is made.
 pub(super) const FIRST_EPOCH: i64 = 1;
@@ -53,8 +50,10 @@ impl BootContext {
 #[derive(Debug, Default)]
 pub(super) struct CellRow {
     pub(super) cell: Cell,
-    pub(super) rule: Option<Arc<Rule>>,
+    /// Was the cell itself read? If not, only its waiters count.
+    is_read: bool,
     pub(super) waiters: Vec<Waiter>,
+    stored_waiters: Vec<Waiter>,
     /// The blob as it is stored, unless it must be written in any case.
     stored: Option<Vec<u8>>,
     /// There is a row for it.
@@ -100,7 +99,8 @@ impl RowCache {
         if rows > CACHED_ROWS_MAX {
             self.clear();
         }
-        self.cells.extend(page.cells);
+        let cells = page.cells.into_iter();
+        self.cells.extend(cells.filter(|(_, row)| row.is_read));
         self.scopes.extend(page.scopes);
     }
 
@@ -110,11 +110,11 @@ impl RowCache {
         self.scopes.clear();
     }
 
-    fn take_cell(&mut self, id: CellId, rule: &Arc<Rule>) -> Option<CellRow> {
+    fn take_cell(&mut self, id: CellId) -> Option<CellRow> {
         let row = self.cells.remove(&id)?;
         Some(CellRow {
-            rule: Some(rule.clone()),
             waiters: Vec::new(),
+            stored_waiters: Vec::new(),
             ..row
         })
     }
@@ -139,80 +139,66 @@ impl CellStore for TransactionRows {
     }
 }
 
-impl TransactionRows {
-    /// Reads every row that these settles and asks touch and that is not kept.
-    pub(super) fn read<'a>(
-        (conn, kept): (&Connection, &mut RowCache),
-        home: BootContext,
-        now: Micros,
-        settles: impl Iterator<Item = &'a Settle>,
-        asks: impl Iterator<Item = &'a Ask>,
-    ) -> Result<TransactionRows> {
-        let mut page = TransactionRows::default();
-        kept.check(conn)?;
-        let source = &mut (conn, kept);
-        let anybody_waits = waiters::any_waiting(conn)?;
-        for settle in settles {
-            match settle {
-                Settle::Permit { terms, scopes, .. } => {
-                    page.read_cells(source, home, now, terms, anybody_waits)?;
-                    page.read_scopes(source, now, scopes)?;
-                }
-                Settle::Close { scope, .. }
-                | Settle::Open { scope }
-                | Settle::Failed { scope, .. }
-                | Settle::Succeeded { scope } => {
-                    page.read_scopes(source, now, &[*scope])?;
-                }
-                Settle::Inherit {
-                    from,
-                    old_rule: former,
-                    to,
-                    rule,
-                } => {
-                    let both = [(*from, former), (*to, rule)].map(|(cell, rule)| Term {
-                        cell,
-                        rule: rule.clone(),
-                        cost: 0,
-                        reserve: 0,
-                    });
-                    let both = Terms::from_iter(both);
-                    page.read_cells(source, home, now, &both, anybody_waits)?;
-                }
-            }
-        }
-        for ask in asks {
-            page.read_cells(source, home, now, &ask.terms, anybody_waits)?;
-            page.read_scopes(source, now, &ask.scopes)?;
-        }
-        Ok(page)
+impl Rows for TransactionRows {
+    fn is_shared(&self) -> bool {
+        true
     }
 
-    fn read_cells(
-        &mut self,
-        (conn, kept): &mut (&Connection, &mut RowCache),
-        home: BootContext,
-        now: Micros,
-        terms: &Terms,
-        anybody_waits: bool,
-    ) -> Result<()> {
-        for term in terms {
-            if self.cells.contains_key(&term.cell) {
-                continue;
-            }
-            let mut row = match kept.take_cell(term.cell, &term.rule) {
-                Some(row) => row,
-                None => self.read_cell(conn, home, now, term.cell, &term.rule)?,
-            };
-            if anybody_waits {
-                row.waiters = waiters::read(conn, term.cell, now)?;
-                for waiter in &row.waiters {
-                    row.cell.note_waiter(waiter.on);
-                }
-            }
-            self.cells.insert(term.cell, row);
+    fn waiters(&self, cell: CellId) -> &[Waiter] {
+        self.cells.get(&cell).map_or(&[], |row| &row.waiters)
+    }
+
+    fn waiters_mut(&mut self, cell: CellId) -> &mut Vec<Waiter> {
+        &mut self.cells.entry(cell).or_default().waiters
+    }
+
+    fn peek(&self, cell: CellId, rule: &Rule, now: TimeBounds) -> CellView {
+        match self.cells.get(&cell) {
+            Some(row) => row.cell.peek(rule, now),
+            None => Cell::default().peek(rule, now),
         }
-        Ok(())
+    }
+}
+
+impl TransactionRows {
+    /// Reads every row that these batches touch and that is not kept.
+    pub(super) fn read(
+        (conn, kept): (&Connection, &mut RowCache),
+        context: BootContext,
+        now: Micros,
+        batches: &[Batch<'_>],
+    ) -> Result<TransactionRows> {
+        let mut rows = TransactionRows::default();
+        kept.check(conn)?;
+        let anybody_waits = waiters::any_waiting(conn)?;
+        for batch in batches {
+            batch.for_each_row(|row| match row {
+                RowId::Cell(id, _) if rows.cells.contains_key(&id) => Ok::<_, rusqlite::Error>(()),
+                RowId::Cell(id, rule) => {
+                    let mut row = match (kept.take_cell(id), rule) {
+                        (Some(row), _) => row,
+                        (None, Some(rule)) => rows.read_cell(conn, context, now, id, rule)?,
+                        (None, None) => CellRow::default(),
+                    };
+                    if anybody_waits {
+                        row.waiters = waiters::read(conn, id, now)?;
+                        row.stored_waiters.clone_from(&row.waiters);
+                    }
+                    rows.cells.insert(id, row);
+                    Ok(())
+                }
+                RowId::Scope(id) if rows.scopes.contains_key(&id) => Ok(()),
+                RowId::Scope(id) => {
+                    let row = match kept.scopes.remove(&id) {
+                        Some(row) => row,
+                        None => rows.read_scope(conn, now, id)?,
+                    };
+                    rows.scopes.insert(id, row);
+                    Ok(())
+                }
+            })?;
+        }
+        Ok(rows)
     }
 
     /// One cell as it is to be believed.
@@ -222,7 +208,7 @@ impl TransactionRows {
         home: BootContext,
         now: Micros,
         id: CellId,
-        rule: &Arc<Rule>,
+        rule: &Rule,
     ) -> Result<CellRow> {
         let row: Option<(i64, Vec<u8>)> = conn
             .prepare_cached("SELECT epoch, state FROM cells WHERE id = ?1")?
@@ -255,29 +241,12 @@ impl TransactionRows {
         };
         Ok(CellRow {
             cell,
-            rule: Some(rule.clone()),
+            is_read: true,
             waiters: Vec::new(),
+            stored_waiters: Vec::new(),
             stored,
             exists: is_there,
         })
-    }
-
-    fn read_scopes(
-        &mut self,
-        (conn, kept): &mut (&Connection, &mut RowCache),
-        now: Micros,
-        scopes: &[ScopeId],
-    ) -> Result<()> {
-        for &id in scopes {
-            if !self.scopes.contains_key(&id) {
-                let row = match kept.scopes.remove(&id) {
-                    Some(row) => row,
-                    None => self.read_scope(conn, now, id)?,
-                };
-                self.scopes.insert(id, row);
-            }
-        }
-        Ok(())
     }
 
     fn read_scope(&mut self, conn: &Connection, now: Micros, id: ScopeId) -> Result<ScopeRow> {
@@ -316,6 +285,12 @@ impl TransactionRows {
         )?;
         let mut new = 0;
         for (id, row) in &mut self.cells {
+            if row.waiters != row.stored_waiters {
+                waiters::write(conn, *id, &row.stored_waiters, &row.waiters)?;
+            }
+            if !row.is_read {
+                continue;
+            }
             let state = row.cell.to_bytes(Micros(0));
             if row.stored.as_ref() != Some(&state) {
                 cells.execute(params![&id.0.to_le_bytes()[..], home.epoch, state])?;

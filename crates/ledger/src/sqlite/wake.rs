@@ -9,22 +9,19 @@
 //!
 //! Never: carries a permit, and never blocks the sender.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::broadcast;
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
 use tollgate_core::time::Span;
 
-use crate::{Clock, Event};
+use crate::Clock;
+use crate::store::EventSink;
 
 /// Ids in one datagram. More than that freed at once is told as "anything".
 const IDS_MAX: usize = 64;
@@ -36,19 +33,6 @@ const SOCKET_PREFIX: &str = "wake.";
 
 /// Bytes of an id.
 const ID_BYTES: usize = 16;
-
-/// What of this process waits for a signal.
-#[derive(Debug, Default)]
-pub(super) struct AwaitedSignals {
-    pub(super) cells: BTreeSet<CellId>,
-    pub(super) scopes: BTreeSet<ScopeId>,
-}
-
-impl AwaitedSignals {
-    pub(super) fn is_empty(&self) -> bool {
-        self.cells.is_empty() && self.scopes.is_empty()
-    }
-}
 
 /// Sends wake-ups to other owners of a folder.
 #[derive(Debug)]
@@ -142,42 +126,36 @@ impl Notifier {
     }
 }
 
-/// Listens until the post closes: tells this process what others freed, and each second makes
+/// Listens until the notifier closes: tells this process what others freed, and each second makes
 /// those who wait for a signal ask again.
-pub(super) fn listen(
-    socket: &UnixDatagram,
-    waiting: &Mutex<AwaitedSignals>,
-    events: &broadcast::Sender<Event>,
-    is_over: &AtomicBool,
-) {
+pub(super) fn listen(socket: &UnixDatagram, sink: &EventSink, is_over: &AtomicBool) {
     let mut buffer = [0; 1 + ID_BYTES * IDS_MAX];
     let mut watched = Clock::System.now().at;
     while !is_over.load(Ordering::Acquire) {
-        let event = match socket.recv(&mut buffer) {
+        let message = match socket.recv(&mut buffer) {
             Ok(length) => read(&buffer[..length]),
             Err(_) => None,
         };
-        // Nobody listening is no error: then nobody waits.
-        if let Some(event) = event {
-            drop(events.send(event));
+        match message {
+            Some(Message::Freed(cells)) => sink.freed(cells),
+            Some(Message::Scopes(scopes)) => sink.scopes_changed(scopes),
+            Some(Message::Anything) => sink.resync(),
+            None => {}
         }
         let now = Clock::System.now().at;
         if now.since(watched) >= WATCHDOG {
             watched = now;
-            ask_again(&mut std::mem::take(&mut *waiting.lock()), events);
+            sink.ask_again();
         }
     }
 }
 
-fn ask_again(waiting: &mut AwaitedSignals, events: &broadcast::Sender<Event>) {
-    if !waiting.cells.is_empty() {
-        let cells: Arc<[CellId]> = waiting.cells.iter().copied().collect();
-        drop(events.send(Event::Freed(cells)));
-    }
-    if !waiting.scopes.is_empty() {
-        let scopes: Arc<[ScopeId]> = waiting.scopes.iter().copied().collect();
-        drop(events.send(Event::Scopes(scopes)));
-    }
+/// What another owner says.
+#[derive(Debug, PartialEq, Eq)]
+enum Message {
+    Freed(Vec<CellId>),
+    Scopes(Vec<ScopeId>),
+    Anything,
 }
 
 fn message(kind: u8, ids: impl ExactSizeIterator<Item = u128>) -> Vec<u8> {
@@ -190,14 +168,14 @@ fn message(kind: u8, ids: impl ExactSizeIterator<Item = u128>) -> Vec<u8> {
 }
 
 /// What a datagram says. One that makes no sense says nothing.
-fn read(bytes: &[u8]) -> Option<Event> {
+fn read(bytes: &[u8]) -> Option<Message> {
     let (kind, ids) = bytes.split_first()?;
     let (ids, rest) = ids.as_chunks::<ID_BYTES>();
     let mut ids = ids.iter().map(|id| u128::from_le_bytes(*id)).peekable();
     match (kind, rest) {
-        (1, []) if ids.peek().is_some() => Some(Event::Freed(ids.map(CellId).collect())),
-        (2, []) if ids.peek().is_some() => Some(Event::Scopes(ids.map(ScopeId).collect())),
-        (3, []) => Some(Event::Resync),
+        (1, []) if ids.peek().is_some() => Some(Message::Freed(ids.map(CellId).collect())),
+        (2, []) if ids.peek().is_some() => Some(Message::Scopes(ids.map(ScopeId).collect())),
+        (3, []) => Some(Message::Anything),
         _ => None,
     }
 }
@@ -210,9 +188,9 @@ mod tests {
     fn a_message_is_read_as_it_was_written_and_garbage_is_ignored() {
         let cells = [CellId(7), CellId(u128::MAX)];
         let bytes = message(1, cells.iter().map(|cell| cell.0));
-        assert_eq!(read(&bytes), Some(Event::Freed(Arc::from(cells))));
+        assert_eq!(read(&bytes), Some(Message::Freed(cells.to_vec())));
         let many = vec![1_u128; IDS_MAX + 1];
-        assert_eq!(read(&message(2, many.into_iter())), Some(Event::Resync));
+        assert_eq!(read(&message(2, many.into_iter())), Some(Message::Anything));
         for nonsense in [&[][..], &[0], &[9, 9], &bytes[..5], &[1]] {
             assert_eq!(read(nonsense), None);
         }

@@ -15,7 +15,7 @@ use tollgate_core::ask::{
 use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
-use tollgate_ledger::{Event, Events, Ledger};
+use tollgate_ledger::{Event, Events, Ledger, ProviderLedger};
 
 #[cfg(feature = "sqlite")]
 use crate::process_group::{RemoteOwner, WireMessage};
@@ -26,21 +26,18 @@ pub(crate) trait Backend {
     fn ledger(&self) -> Ledger;
     /// The owner with this number and its own handle.
     fn owner(&self, number: u32) -> Owner {
-        Owner {
-            ledger: self.ledger(),
-            id: OwnerId(number),
-            seq: 0,
-            #[cfg(feature = "sqlite")]
-            process: None,
-        }
+        Owner::numbered(self.ledger(), number)
     }
     /// Advances the ledger's clock.
     fn pass(&self, span: Span);
 }
 
+/// The provider of every test that needs only one.
+pub(crate) const TAG: &str = "tmdb";
+
 /// One owner: a handle and a sequence number for its asks.
 pub(crate) struct Owner {
-    pub ledger: Ledger,
+    pub ledger: ProviderLedger,
     id: OwnerId,
     seq: u64,
     /// The process that runs this owner, if it is not the test's own.
@@ -84,9 +81,20 @@ impl Owner {
         backend.owner(number)
     }
 
+    /// The owner with this number on this handle.
+    pub(crate) fn numbered(ledger: Ledger, number: u32) -> Owner {
+        Owner {
+            ledger: ledger.provider(TAG),
+            id: OwnerId(number),
+            seq: 0,
+            #[cfg(feature = "sqlite")]
+            process: None,
+        }
+    }
+
     /// An owner that runs in its own process.
     #[cfg(feature = "sqlite")]
-    pub(crate) fn in_process(ledger: Ledger, number: u32, remote: RemoteOwner) -> Owner {
+    pub(crate) fn in_process(ledger: ProviderLedger, number: u32, remote: RemoteOwner) -> Owner {
         Owner {
             ledger,
             id: OwnerId(number),
@@ -100,7 +108,7 @@ impl Owner {
     pub(crate) fn of(ledger: Ledger) -> Owner {
         Owner {
             id: ledger.owner(),
-            ledger,
+            ledger: ledger.provider(TAG),
             seq: 0,
             process: None,
         }

@@ -10,7 +10,7 @@ use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::ManualClock;
 
-use crate::backend::{Backend, Owner, secs, sliding, term};
+use crate::backend::{Backend, Owner, TAG, secs, sliding, term};
 use crate::sqlite::{START, Sqlite};
 
 const DAY: Span = Span::from_secs(86_400);
@@ -119,7 +119,7 @@ async fn a_cool_down_goes_on_after_a_restart_and_after_a_boot() {
         reopen: Reopen::All,
     });
     drop(owner);
-    let view = async |backend: &Sqlite| backend.ledger().peek_scope(scope).await;
+    let view = async |backend: &Sqlite| backend.ledger().provider(TAG).peek_scope(scope).await;
     let closed = |secs_remaining| ScopeView::Closed {
         remaining: Some(secs(secs_remaining)),
     };

@@ -150,8 +150,8 @@ impl<B: Backend> Simulation<'_, B> {
 
     fn arrive(&mut self, id: CallId) {
         let now = Micros(self.now * 1_000);
-        let answer = self.provider.arrive(id, now, Cost::CALL);
-        if answer == Decision::Accepted {
+        let decision = self.provider.arrive(id, now, Cost::CALL);
+        if decision == Decision::Accepted {
             self.log.push((id, self.now));
         } else {
             // Calls that were in flight when a lower limit took effect may be rejected.

@@ -1,4 +1,4 @@
-//! The order of service when several processes wait for the same limit.
+//! The behaviour of every ledger when several owners wait for the same limit.
 //!
 //! Every handle acts like a separate process. The test advances the clock, so it chooses which
 //! process asks first for a freed unit: always the one that should not get it.
@@ -12,7 +12,28 @@ use tollgate_core::time::Span;
 use tollgate_ledger::Event;
 
 use crate::backend::{Backend, Owner, Permit, term};
-use crate::sqlite::Sqlite;
+
+/// Defines one test per behaviour for a backend whose handles are owners of their own.
+macro_rules! fairness {
+    ($backend:expr) => {
+        crate::conformance::conformance!(tests $backend;
+            fairness::an_urgent_call_goes_before_background_calls_of_another_process,
+            fairness::processes_take_turns_even_if_one_is_always_quicker,
+            fairness::a_process_that_does_not_ask_again_delays_others_by_milliseconds_only,
+            fairness::a_new_process_does_not_overtake_one_that_waits,
+            fairness::a_costly_urgent_call_does_not_starve_behind_cheap_calls_of_another_process,
+            fairness::a_costly_call_gets_its_turn_among_cheap_calls_of_the_same_priority,
+            fairness::a_process_that_does_not_fetch_its_saved_permits_loses_them,
+            fairness::no_permits_are_saved_for_a_dead_process,
+            fairness::waiting_processes_are_notified_when_one_ahead_of_them_gives_up,
+            fairness::an_urgent_call_keeps_the_queue_place_of_its_process,
+            fairness::a_call_that_does_not_wait_delays_nobody,
+            fairness::a_call_that_does_not_wait_keeps_the_queue_place_of_its_process,
+            fairness::saving_permits_in_one_limit_does_not_close_another,
+        );
+    };
+}
+pub(crate) use fairness;
 
 /// One unit every 20 ms, and never two at once.
 const TICK: Span = Span::from_millis(20);
@@ -53,10 +74,11 @@ fn ask_again_soon() -> Verdict {
 }
 
 /// M3, between processes.
-#[tokio::test]
-async fn an_urgent_call_goes_before_background_calls_of_another_process() {
-    let (backend, rule) = (Sqlite::new(), one_at_a_time());
-    let (mut one, mut two) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
+pub(crate) async fn an_urgent_call_goes_before_background_calls_of_another_process(
+    backend: &impl Backend,
+) {
+    let rule = one_at_a_time();
+    let (mut one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
     try_one(&mut one, &rule, Priority::Low).await.unwrap();
     try_one(&mut two, &rule, Priority::Low).await.unwrap_err();
     try_one(&mut one, &rule, Priority::High).await.unwrap_err();
@@ -71,10 +93,9 @@ async fn an_urgent_call_goes_before_background_calls_of_another_process() {
     }
 }
 
-#[tokio::test]
-async fn processes_take_turns_even_if_one_is_always_quicker() {
-    let (backend, rule) = (Sqlite::new(), one_at_a_time());
-    let (mut quick, mut slow) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
+pub(crate) async fn processes_take_turns_even_if_one_is_always_quicker(backend: &impl Backend) {
+    let rule = one_at_a_time();
+    let (mut quick, mut slow) = (Owner::new(backend, 1), Owner::new(backend, 2));
     try_one(&mut quick, &rule, Priority::Low).await.unwrap();
     try_one(&mut quick, &rule, Priority::Low).await.unwrap_err();
     try_one(&mut slow, &rule, Priority::Low).await.unwrap_err();
@@ -92,10 +113,11 @@ async fn processes_take_turns_even_if_one_is_always_quicker() {
     assert_eq!((by_quick, by_slow), (10, 10));
 }
 
-#[tokio::test]
-async fn a_process_that_does_not_ask_again_delays_others_by_milliseconds_only() {
-    let (backend, rule) = (Sqlite::new(), one_at_a_time());
-    let (mut gone, mut here) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
+pub(crate) async fn a_process_that_does_not_ask_again_delays_others_by_milliseconds_only(
+    backend: &impl Backend,
+) {
+    let rule = one_at_a_time();
+    let (mut gone, mut here) = (Owner::new(backend, 1), Owner::new(backend, 2));
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
     try_one(&mut gone, &rule, Priority::High).await.unwrap_err();
     try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
@@ -112,10 +134,9 @@ async fn a_process_that_does_not_ask_again_delays_others_by_milliseconds_only() 
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
 }
 
-#[tokio::test]
-async fn a_new_process_does_not_overtake_one_that_waits() {
-    let (backend, rule) = (Sqlite::new(), one_at_a_time());
-    let (mut waits, mut new) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
+pub(crate) async fn a_new_process_does_not_overtake_one_that_waits(backend: &impl Backend) {
+    let rule = one_at_a_time();
+    let (mut waits, mut new) = (Owner::new(backend, 1), Owner::new(backend, 2));
     try_one(&mut waits, &rule, Priority::Normal).await.unwrap();
     try_one(&mut waits, &rule, Priority::Normal)
         .await
@@ -142,7 +163,7 @@ async fn drain(owner: &mut Owner, rule: &Arc<Rule>) {
 /// One process asks each millisecond, while another waits for ten units at once. Returns how long
 /// the second one waited and how many units the first one got until then.
 async fn wait_for_ten(
-    backend: &Sqlite,
+    backend: &impl Backend,
     (costly, mine): (&mut Owner, Priority),
     (cheap, theirs): (&mut Owner, Priority),
     rule: &Arc<Rule>,
@@ -167,26 +188,28 @@ async fn wait_for_ten(
 
 /// M3, a former bug: an ask for more units than are free did not count as waiting until its time
 /// had come, and by then other processes had taken the units freed since.
-#[tokio::test]
-async fn a_costly_urgent_call_does_not_starve_behind_cheap_calls_of_another_process() {
-    let (backend, rule) = (Sqlite::new(), burst_of_twenty());
-    let (mut urgent, mut other) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
+pub(crate) async fn a_costly_urgent_call_does_not_starve_behind_cheap_calls_of_another_process(
+    backend: &impl Backend,
+) {
+    let rule = burst_of_twenty();
+    let (mut urgent, mut other) = (Owner::new(backend, 1), Owner::new(backend, 2));
     drain(&mut other, &rule).await;
     let urgent = (&mut urgent, Priority::High);
     let other = (&mut other, Priority::Low);
-    let (waited, got) = wait_for_ten(&backend, urgent, other, &rule).await;
+    let (waited, got) = wait_for_ten(backend, urgent, other, &rule).await;
     assert!(waited <= Span::from_millis(202), "waited {waited:?}");
     assert_eq!(got, 0, "all units go to the urgent call");
 }
 
-#[tokio::test]
-async fn a_costly_call_gets_its_turn_among_cheap_calls_of_the_same_priority() {
-    let (backend, rule) = (Sqlite::new(), burst_of_twenty());
-    let (mut one, mut other) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
+pub(crate) async fn a_costly_call_gets_its_turn_among_cheap_calls_of_the_same_priority(
+    backend: &impl Backend,
+) {
+    let rule = burst_of_twenty();
+    let (mut one, mut other) = (Owner::new(backend, 1), Owner::new(backend, 2));
     drain(&mut other, &rule).await;
     let costly = (&mut one, Priority::Low);
     let cheap = (&mut other, Priority::Low);
-    let (waited, got) = wait_for_ten(&backend, costly, cheap, &rule).await;
+    let (waited, got) = wait_for_ten(backend, costly, cheap, &rule).await;
     assert!(waited <= Span::from_millis(450), "waited {waited:?}");
     assert!(got <= 10, "more than the costly call: {got}");
 }
@@ -210,10 +233,11 @@ fn is_saved_up(verdict: &Verdict) -> bool {
     )
 }
 
-#[tokio::test]
-async fn a_process_that_does_not_fetch_its_saved_permits_loses_them() {
-    let (backend, rule) = (Sqlite::new(), burst_of_twenty());
-    let (mut stopped, mut here) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
+pub(crate) async fn a_process_that_does_not_fetch_its_saved_permits_loses_them(
+    backend: &impl Backend,
+) {
+    let rule = burst_of_twenty();
+    let (mut stopped, mut here) = (Owner::new(backend, 1), Owner::new(backend, 2));
     drain(&mut stopped, &rule).await;
     want_ten(&mut stopped, &rule, Priority::High).await;
     backend.pass(Span::from_millis(190));
@@ -234,10 +258,9 @@ async fn a_process_that_does_not_fetch_its_saved_permits_loses_them() {
     }
 }
 
-#[tokio::test]
-async fn no_permits_are_saved_for_a_dead_process() {
-    let (backend, rule) = (Sqlite::new(), burst_of_twenty());
-    let (mut dead, mut here) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
+pub(crate) async fn no_permits_are_saved_for_a_dead_process(backend: &impl Backend) {
+    let rule = burst_of_twenty();
+    let (mut dead, mut here) = (Owner::new(backend, 1), Owner::new(backend, 2));
     drain(&mut dead, &rule).await;
     want_ten(&mut dead, &rule, Priority::High).await;
     drop(dead);
@@ -249,26 +272,26 @@ async fn no_permits_are_saved_for_a_dead_process() {
 }
 
 /// A former bug: others waited for a caller that had given up until the time of its turn.
-#[tokio::test]
-async fn waiting_processes_are_notified_when_one_ahead_of_them_gives_up() {
-    let (backend, rule) = (Sqlite::new(), burst_of_twenty());
-    let (mut leaves, mut here) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
+pub(crate) async fn waiting_processes_are_notified_when_one_ahead_of_them_gives_up(
+    backend: &impl Backend,
+) {
+    let rule = burst_of_twenty();
+    let (mut leaves, mut here) = (Owner::new(backend, 1), Owner::new(backend, 2));
     drain(&mut leaves, &rule).await;
     want_ten(&mut leaves, &rule, Priority::High).await;
     backend.pass(Span::from_millis(100));
     let rejected = try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
     assert!(is_saved_up(&rejected), "{rejected:?}");
     let mut events = here.ledger.events();
-    leaves.ledger.stop_waiting(&[term("x", &rule).cell]);
+    leaves.ledger.stopped_waiting(&[term("x", &rule).cell]);
     let freed = Event::Freed(Arc::from([term("x", &rule).cell]));
     assert_eq!(events.next().await, Some(freed));
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
 }
 
-#[tokio::test]
-async fn an_urgent_call_keeps_the_queue_place_of_its_process() {
-    let (backend, rule) = (Sqlite::new(), burst_of_twenty());
-    let (mut one, mut other) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
+pub(crate) async fn an_urgent_call_keeps_the_queue_place_of_its_process(backend: &impl Backend) {
+    let rule = burst_of_twenty();
+    let (mut one, mut other) = (Owner::new(backend, 1), Owner::new(backend, 2));
     drain(&mut one, &rule).await;
     want_ten(&mut one, &rule, Priority::Low).await;
     backend.pass(Span::from_millis(100));
@@ -278,10 +301,9 @@ async fn an_urgent_call_keeps_the_queue_place_of_its_process() {
 }
 
 /// A call with a stale response to fall back to asks once. It delayed others by 6 ms.
-#[tokio::test]
-async fn a_call_that_does_not_wait_delays_nobody() {
-    let (backend, rule) = (Sqlite::new(), one_at_a_time());
-    let (mut hasty, mut here) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
+pub(crate) async fn a_call_that_does_not_wait_delays_nobody(backend: &impl Backend) {
+    let rule = one_at_a_time();
+    let (mut hasty, mut here) = (Owner::new(backend, 1), Owner::new(backend, 2));
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
     let now = Ask {
         max_wait: Span::ZERO,
@@ -293,10 +315,11 @@ async fn a_call_that_does_not_wait_delays_nobody() {
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
 }
 
-#[tokio::test]
-async fn a_call_that_does_not_wait_keeps_the_queue_place_of_its_process() {
-    let (backend, rule) = (Sqlite::new(), one_at_a_time());
-    let (mut waits, mut new) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
+pub(crate) async fn a_call_that_does_not_wait_keeps_the_queue_place_of_its_process(
+    backend: &impl Backend,
+) {
+    let rule = one_at_a_time();
+    let (mut waits, mut new) = (Owner::new(backend, 1), Owner::new(backend, 2));
     try_one(&mut waits, &rule, Priority::Normal).await.unwrap();
     try_one(&mut waits, &rule, Priority::Normal)
         .await
@@ -311,19 +334,21 @@ async fn a_call_that_does_not_wait_keeps_the_queue_place_of_its_process() {
     assert_eq!(rejected.unwrap_err(), ask_again_soon());
 }
 
-#[tokio::test]
-async fn saving_permits_in_one_limit_does_not_close_another() {
-    let (backend, deep, shallow) = (Sqlite::new(), burst_of_twenty(), one_at_a_time());
-    let (mut saves, mut here) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
+pub(crate) async fn saving_permits_in_one_limit_does_not_close_another(backend: &impl Backend) {
+    let (deep, shallow) = (burst_of_twenty(), one_at_a_time());
+    let (mut saves, mut here) = (Owner::new(backend, 1), Owner::new(backend, 2));
     drain(&mut saves, &deep).await;
     want_ten(&mut saves, &deep, Priority::High).await;
-    let beside = term("y", &shallow);
-    let taken = here.take(smallvec![beside.clone()]).await.unwrap();
+    let other_limit = term("y", &shallow);
+    let taken = here.take(smallvec![other_limit.clone()]).await.unwrap();
     here.settle(&taken, crate::backend::arrived());
-    saves.take(smallvec![beside.clone()]).await.unwrap_err();
+    saves
+        .take(smallvec![other_limit.clone()])
+        .await
+        .unwrap_err();
     backend.pass(Span::from_millis(100));
-    let both = here.ask(smallvec![term("x", &deep), beside.clone()]);
-    let one = here.ask(smallvec![beside]);
+    let both = here.ask(smallvec![term("x", &deep), other_limit.clone()]);
+    let one = here.ask(smallvec![other_limit]);
     let verdicts = here.offer(vec![both, one]).await;
     assert!(is_saved_up(&verdicts[0]), "{verdicts:?}");
     assert_eq!(verdicts[1], ask_again_soon());

@@ -193,10 +193,7 @@ async fn a_damaged_cell_is_used_up_for_one_period() {
     drop(conn);
     let mut owner = Owner::new(&backend, 2);
     assert!(owner.take(smallvec![term("x", &hour())]).await.is_err());
-    let Ledger::Sqlite(sqlite) = &owner.ledger else {
-        panic!("not the SQLite ledger")
-    };
-    assert_eq!(sqlite.damaged_rows(), 1);
+    assert_eq!(owner.ledger.ledger().damaged_rows(), 1);
     backend.pass(secs(3_600));
     assert_eq!(owner.take_all("x", &hour()).await.len() as u64, LIMIT);
 }

@@ -26,7 +26,7 @@ async fn starts_lost(folder: &Folder, why: impl Fn(&OpenError) -> bool, fix: imp
     let mut events = ledger.events();
     let mut owner = Owner::of(ledger.clone());
     let ask = owner.ask(smallvec![term("x", &sliding(5, secs(10)))]);
-    assert!(ledger.offer(vec![ask]).await.is_err());
+    assert!(owner.ledger.offer(vec![ask]).await.is_err());
     fix();
     wait_for_recovery(&mut events).await;
     assert_eq!((ledger.loss(), ledger.loss_reason()), (None, None));
@@ -120,7 +120,7 @@ async fn a_scope_is_closed_on_recovery_before_anything_is_granted() {
     lock.unlock().unwrap();
     let rejected = loop {
         match owner.ledger.offer(vec![ask.clone()]).await {
-            Ok(mut answer) => break answer.verdicts.remove(0).1,
+            Ok(mut offered) => break offered.verdicts.remove(0).1,
             Err(_) => tokio::task::yield_now().await,
         }
     };

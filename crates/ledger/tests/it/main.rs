@@ -9,11 +9,10 @@ mod backend;
 mod changes;
 mod conformance;
 mod sharing;
+mod fairness;
 mod memory;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-#[cfg(feature = "sqlite")]
-mod fairness;
 #[cfg(feature = "sqlite")]
 mod child;
 #[cfg(feature = "sqlite")]
@@ -36,3 +35,5 @@ mod processes;
 mod folder;
 #[cfg(feature = "sqlite")]
 mod boot;
+#[cfg(feature = "sqlite")]
+mod former_format;

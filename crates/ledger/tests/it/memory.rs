@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 use tollgate_core::time::{Micros, Now, Span, Wall};
-use tollgate_ledger::{Clock, Ledger, ManualClock};
+use tollgate_ledger::{Clock, Ledger, ManualClock, SharedMemory};
 
 use crate::backend::{Backend, Owner, secs, sliding, term};
 use crate::conformance::conformance;
+use crate::fairness::fairness;
 
 struct Memory {
     clock: Arc<ManualClock>,
-    ledger: Ledger,
+    memory: SharedMemory,
 }
 
 impl Memory {
@@ -21,7 +22,7 @@ impl Memory {
             wall: Wall(1_772_323_200_000_000),
         });
         Memory {
-            ledger: Ledger::memory(Clock::Manual(clock.clone())),
+            memory: SharedMemory::new(Clock::Manual(clock.clone())),
             clock,
         }
     }
@@ -29,7 +30,7 @@ impl Memory {
 
 impl Backend for Memory {
     fn ledger(&self) -> Ledger {
-        self.ledger.clone()
+        Ledger::shared_memory(&self.memory)
     }
 
     fn pass(&self, span: Span) {
@@ -38,16 +39,17 @@ impl Backend for Memory {
 }
 
 conformance!(Memory::new());
+fairness!(Memory::new());
 
 /// A12: one bucket per process, for any number of threads.
 #[test]
 fn a12_threads_together_take_exactly_the_limit() {
-    let backend = Memory::new();
+    let ledger = Memory::new().ledger();
     let rule = sliding(1_000, secs(10));
     let taken: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
             .map(|number| {
-                let mut owner = Owner::new(&backend, number);
+                let mut owner = Owner::numbered(ledger.clone(), number);
                 let rule = rule.clone();
                 scope.spawn(move || {
                     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -83,12 +85,6 @@ async fn idle_cells_are_evicted_while_others_are_in_use() {
         drop(permit);
         backend.pass(secs(60));
     }
-    let Ledger::Memory(memory) = &owner.ledger else {
-        panic!("not the memory ledger")
-    };
-    assert!(
-        memory.cell_count() <= 2,
-        "{} cells are stored",
-        memory.cell_count()
-    );
+    let stored = owner.ledger.ledger().cell_count().unwrap();
+    assert!(stored <= 2, "{stored} cells are stored");
 }

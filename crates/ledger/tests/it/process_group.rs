@@ -22,7 +22,7 @@ use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Event, Ledger, ManualClock};
 
-use crate::backend::{Backend, Owner};
+use crate::backend::{Backend, Owner, TAG};
 use crate::child::{Worker, report};
 use crate::conformance::conformance;
 use crate::sqlite::{Folder, START};
@@ -144,7 +144,7 @@ impl Backend for ProcessGroup {
 
     fn owner(&self, number: u32) -> Owner {
         let process = (number as usize + self.0.processes - 1) % self.0.processes;
-        let ledger = self.handle(process);
+        let ledger = self.handle(process).provider(TAG);
         let remote = RemoteOwner {
             group: self.clone(),
             process,

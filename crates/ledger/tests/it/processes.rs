@@ -152,11 +152,11 @@ pub(crate) fn limited_by_provider(limit: u64, mut arrivals: Vec<u64>) -> usize {
             Decision::Limited { .. }
         )
     };
-    let refusals = arrivals
+    let limited = arrivals
         .into_iter()
         .enumerate()
         .filter(|arrival| arrive(*arrival));
-    refusals.count()
+    limited.count()
 }
 
 fn hammer_together(processes: usize, limit: u64) {

@@ -54,11 +54,11 @@ pub(crate) async fn no_event_is_sent_when_nobody_waits(backend: &impl Backend) {
 pub(crate) async fn a_scope_closes_for_all_owners_and_opens_by_itself(backend: &impl Backend) {
     let (one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
     let scope = ScopeId::named(&["tmdb"]);
-    let rest = Some(secs(30));
+    let closed_for = Some(secs(30));
     one.send_settle(Settle::Close {
         scope,
         age: secs(10),
-        closed_for: rest,
+        closed_for,
         reopen: Reopen::All,
     });
     one.wait_settled().await;

@@ -13,6 +13,7 @@ use tollgate_ledger::{Clock, Event, Ledger, ManualClock, StoreLost};
 
 use crate::backend::{Backend, Owner, arrived, secs, sliding, term};
 use crate::conformance::conformance;
+use crate::fairness::fairness;
 
 /// A temporary folder, removed at the end of the test.
 pub(crate) struct Folder(PathBuf);
@@ -68,6 +69,7 @@ impl Backend for Sqlite {
 }
 
 conformance!(Sqlite::new());
+fairness!(Sqlite::new());
 
 /// Another process is stopped while it holds the lock.
 #[tokio::test]

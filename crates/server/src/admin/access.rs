@@ -94,14 +94,14 @@ impl AccessPolicy {
 
 /// The first middleware of every request.
 pub(super) async fn check(
-    State(safety): State<Arc<AccessPolicy>>,
+    State(policy): State<Arc<AccessPolicy>>,
     request: Request,
     next: Next,
 ) -> Response {
     let path = request.uri().path();
-    match safety.authorize(request.method(), path, request.headers()) {
+    match policy.authorize(request.method(), path, request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(fault) => fault.into_response(),
+        Err(error) => error.into_response(),
     }
 }
 
@@ -110,9 +110,9 @@ fn is_read_only(method: &Method) -> bool {
 }
 
 fn has_bearer_token(headers: &HeaderMap, token: &Secret) -> bool {
-    let shown = text(headers, AUTHORIZATION.as_str()).filter(|shown| shown.len() <= BEARER_MAX);
-    let (scheme, rest) = shown
-        .and_then(|shown| shown.split_once(' '))
+    let sent = text(headers, AUTHORIZATION.as_str()).filter(|sent| sent.len() <= BEARER_MAX);
+    let (scheme, rest) = sent
+        .and_then(|sent| sent.split_once(' '))
         .unwrap_or_default();
     // Secrets compare in constant time.
     scheme.eq_ignore_ascii_case("bearer") && Secret::new(rest.trim().to_owned()) == *token

@@ -36,55 +36,52 @@ impl CacheFilter {
 
 /// `GET /v1/cache[?provider=][&entity=]`.
 pub(super) async fn stats(
-    State(desk): State<ApiState>,
-    Query(which): Query<CacheFilter>,
+    State(api): State<ApiState>,
+    Query(filter): Query<CacheFilter>,
 ) -> Response {
-    let shop = desk.daemon.registry();
-    let rows = shop.cache().usage().await;
-    let kept: Vec<&CacheUsage> = rows.iter().filter(|row| which.matches(row)).collect();
-    let started = shop.started();
-    let of = |live: &&Arc<ActiveProvider>| {
-        let name = which.provider.as_deref();
-        name.is_none_or(|name| name == live.name())
+    let registry = api.daemon.registry();
+    let rows = registry.cache().usage().await;
+    let matching: Vec<&CacheUsage> = rows.iter().filter(|row| filter.matches(row)).collect();
+    let started = registry.started();
+    let of = |provider: &&Arc<ActiveProvider>| {
+        let name = filter.provider.as_deref();
+        name.is_none_or(|name| name == provider.name())
     };
     let saved: Vec<Value> = started
         .iter()
         .filter(of)
-        .map(|live| savings_json(live))
+        .map(|provider| savings_json(provider))
         .collect();
     json(&json!({
-        "answers": kept.iter().map(|row| row.responses).sum::<u64>(),
-        "bytes": kept.iter().map(|row| row.bytes).sum::<u64>(),
-        "kept": kept.iter().map(|row| row_json(row)).collect::<Vec<_>>(),
+        "answers": matching.iter().map(|row| row.responses).sum::<u64>(),
+        "bytes": matching.iter().map(|row| row.bytes).sum::<u64>(),
+        "kept": matching.iter().map(|row| row_json(row)).collect::<Vec<_>>(),
         "saved": saved,
     }))
 }
 
 /// `DELETE /v1/cache[?provider=][&entity=]`.
 pub(super) async fn purge(
-    State(desk): State<ApiState>,
-    Query(which): Query<CacheFilter>,
+    State(api): State<ApiState>,
+    Query(filter): Query<CacheFilter>,
 ) -> Result<Response, ApiError> {
-    if which.entity.is_some() && which.provider.is_none() {
+    if filter.entity.is_some() && filter.provider.is_none() {
         let hint = "add the provider, for example ?provider=tmdb&entity=movie";
-        return Err(ApiError::bad_request(
-            "`entity` needs `provider`",
-            hint,
-        ));
+        return Err(ApiError::bad_request("`entity` needs `provider`", hint));
     }
-    let shop = desk.daemon.registry();
-    if let Some(name) = &which.provider
-        && let Err(unknown) = shop.named_or_unknown(name)
+    let registry = api.daemon.registry();
+    if let Some(name) = &filter.provider
+        && let Err(unknown) = registry.named_or_unknown(name)
         // Responses of a provider that is no longer configured can still be purged.
-        && !shop.cache().usage().await.iter().any(|row| row.provider == *name)
+        && !registry.cache().usage().await.iter().any(|row| row.provider == *name)
     {
         return Err(unknown.into());
     }
-    let forgotten = shop
+    let purged = registry
         .cache()
-        .purge(which.provider.as_deref(), which.entity.as_deref())
+        .purge(filter.provider.as_deref(), filter.entity.as_deref())
         .await;
-    Ok(json(&json!({ "forgotten": forgotten })))
+    Ok(json(&json!({ "forgotten": purged })))
 }
 
 fn row_json(row: &CacheUsage) -> Value {
@@ -97,10 +94,10 @@ fn row_json(row: &CacheUsage) -> Value {
 }
 
 /// What the cache, flights and merging saved a provider since the start.
-fn savings_json(live: &ActiveProvider) -> Value {
-    let savings = live.savings();
+fn savings_json(provider: &ActiveProvider) -> Value {
+    let savings = provider.savings();
     json!({
-        "provider": live.name(),
+        "provider": provider.name(),
         "hits": savings.hits,
         "stale": savings.stale,
         "revalidated": savings.revalidated,

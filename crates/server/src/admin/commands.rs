@@ -27,8 +27,8 @@ pub(super) struct CommandQuery {
 }
 
 /// `POST /v1/reload`.
-pub(super) async fn reload(State(desk): State<ApiState>) -> Response {
-    let Ok(outcome) = run_blocking(desk.daemon, Daemon::reload).await else {
+pub(super) async fn reload(State(api): State<ApiState>) -> Response {
+    let Ok(outcome) = run_blocking(api.daemon, Daemon::reload).await else {
         return ApiError::draining().into_response();
     };
     let mut response = json(&outcome_json(&outcome));
@@ -40,7 +40,7 @@ pub(super) async fn reload(State(desk): State<ApiState>) -> Response {
 
 /// `PATCH /v1/providers/{name}/settings`.
 pub(super) async fn set(
-    State(desk): State<ApiState>,
+    State(api): State<ApiState>,
     Path(name): Path<String>,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -54,7 +54,7 @@ pub(super) async fn set(
         return Err(ApiError::bad_request("the body contains no setting", hint));
     }
     let set = move |daemon: &Daemon| daemon.set(&name, &settings);
-    match run_blocking(desk.daemon, set).await {
+    match run_blocking(api.daemon, set).await {
         Ok(Ok(outcome)) => Ok(json(&outcome_json(&outcome))),
         Ok(Err(SetError::Provider(error))) => Err(error.into()),
         Ok(Err(SetError::Rejected(problems))) => Err(ApiError::invalid_settings(problems)),
@@ -68,69 +68,69 @@ pub(super) async fn set(
 
 /// `POST /v1/providers/{name}/offline`.
 pub(super) async fn offline(
-    desk: State<ApiState>,
+    api: State<ApiState>,
     name: Path<String>,
-    detail: Query<CommandQuery>,
+    query: Query<CommandQuery>,
 ) -> Result<Response, ApiError> {
-    reject_entity(&detail)?;
-    run_command(desk, name, detail, Command::Offline).await
+    reject_entity(&query)?;
+    run_command(api, name, query, Command::Offline).await
 }
 
 /// `POST /v1/providers/{name}/cache-only[?for=30m]`.
 pub(super) async fn cache_only(
-    desk: State<ApiState>,
+    api: State<ApiState>,
     name: Path<String>,
-    detail: Query<CommandQuery>,
+    query: Query<CommandQuery>,
 ) -> Result<Response, ApiError> {
-    reject_entity(&detail)?;
-    let lasts = match &detail.r#for {
+    reject_entity(&query)?;
+    let lasts = match &query.r#for {
         None => None,
         Some(text) => Some(amount::span(text).ok_or_else(|| {
             ApiError::bad_request("`for` is not a duration", "write for example for=30m")
         })?),
     };
-    run_command(desk, name, detail, Command::CacheOnly { lasts }).await
+    run_command(api, name, query, Command::CacheOnly { lasts }).await
 }
 
 /// `POST /v1/providers/{name}/resume[?entity=]`.
 pub(super) async fn resume(
-    desk: State<ApiState>,
+    api: State<ApiState>,
     name: Path<String>,
-    detail: Query<CommandQuery>,
+    query: Query<CommandQuery>,
 ) -> Result<Response, ApiError> {
-    run_command(desk, name, detail, Command::Resume).await
+    run_command(api, name, query, Command::Resume).await
 }
 
 /// `POST /v1/providers/{name}/reset[?entity=]`.
 pub(super) async fn reset(
-    desk: State<ApiState>,
+    api: State<ApiState>,
     name: Path<String>,
-    detail: Query<CommandQuery>,
+    query: Query<CommandQuery>,
 ) -> Result<Response, ApiError> {
-    run_command(desk, name, detail, Command::Reset).await
+    run_command(api, name, query, Command::Reset).await
 }
 
 async fn run_command(
-    State(desk): State<ApiState>,
+    State(api): State<ApiState>,
     Path(name): Path<String>,
     Query(CommandQuery { entity, .. }): Query<CommandQuery>,
     command: Command,
 ) -> Result<Response, ApiError> {
-    desk.daemon.catch_up(&name).await?;
+    api.daemon.catch_up(&name).await?;
     let work = move |daemon: &Daemon| {
-        let live = daemon.command(&name, entity.as_deref(), command)?;
-        let state = live.status().state.as_str();
+        let provider = daemon.command(&name, entity.as_deref(), command)?;
+        let state = provider.status().state.as_str();
         Ok(json(
             &json!({ "name": name, "entity": entity, "state": state }),
         ))
     };
-    let ordered = run_blocking(desk.daemon, work).await;
-    ordered.unwrap_or_else(|_| Err(ApiError::draining()))
+    let done = run_blocking(api.daemon, work).await;
+    done.unwrap_or_else(|_| Err(ApiError::draining()))
 }
 
 /// Health belongs to a provider; an entity has only cool-downs and degrade mode.
-fn reject_entity(detail: &CommandQuery) -> Result<(), ApiError> {
-    match detail.entity {
+fn reject_entity(query: &CommandQuery) -> Result<(), ApiError> {
+    match query.entity {
         None => Ok(()),
         Some(_) => Err(ApiError::bad_request(
             "this command applies to a whole provider",

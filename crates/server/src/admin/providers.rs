@@ -19,8 +19,8 @@ pub(super) struct ProviderQuery {
 }
 
 /// `GET /v1/providers`.
-pub(super) async fn list(State(desk): State<ApiState>) -> Result<Response, ApiError> {
-    let (providers, problems) = (desk.daemon.list().await, desk.daemon.problems());
+pub(super) async fn list(State(api): State<ApiState>) -> Result<Response, ApiError> {
+    let (providers, problems) = (api.daemon.list().await, api.daemon.problems());
     Ok(json(
         &json!({ "providers": providers, "problems": problems }),
     ))
@@ -28,10 +28,10 @@ pub(super) async fn list(State(desk): State<ApiState>) -> Result<Response, ApiEr
 
 /// `GET /v1/providers/{name}[?entity=]`.
 pub(super) async fn show(
-    State(desk): State<ApiState>,
+    State(api): State<ApiState>,
     Path(name): Path<String>,
-    Query(about): Query<ProviderQuery>,
+    Query(query): Query<ProviderQuery>,
 ) -> Result<Response, ApiError> {
-    let described = desk.daemon.describe(&name, about.entity.as_deref()).await?;
+    let described = api.daemon.describe(&name, query.entity.as_deref()).await?;
     Ok(json(&described))
 }

@@ -96,16 +96,17 @@ impl ApiError {
     pub(super) fn store_lost(trouble: &str) -> ApiError {
         let message = format!("the ledger's store is lost: {trouble}");
         let hint = "calls are rejected until the store is back; on_store_loss in the provider's file sets what happens meanwhile";
-        let fault = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "StoreLost", &message, hint);
+        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "StoreLost", &message, hint);
         ApiError {
             reason: Some("store_lost"),
-            ..fault
+            ..error
         }
     }
 
     pub(super) fn timed_out() -> ApiError {
         let message = "the response took longer than 30 s";
-        let hint = "try again; if it happens again, check the disk of the configuration and the store";
+        let hint =
+            "try again; if it happens again, check the disk of the configuration and the store";
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "TooSlow", message, hint)
     }
 
@@ -113,8 +114,8 @@ impl ApiError {
     pub(super) fn invalid_settings(problems: Vec<String>) -> ApiError {
         let message = problems.first().cloned().unwrap_or_default();
         let hint = "nothing was changed; GET /v1/providers/NAME lists every setting";
-        let fault = ApiError::new(StatusCode::BAD_REQUEST, "InvalidSetting", &message, hint);
-        ApiError { problems, ..fault }
+        let error = ApiError::new(StatusCode::BAD_REQUEST, "InvalidSetting", &message, hint);
+        ApiError { problems, ..error }
     }
 }
 

@@ -35,8 +35,8 @@ pub(super) struct ApiState {
 /// The routes. Decisions, events, metrics and the dashboard will be listed here too.
 pub(super) fn router(
     daemon: Daemon,
-    safety: AccessPolicy,
-    ending: watch::Receiver<bool>,
+    policy: AccessPolicy,
+    shutdown: watch::Receiver<bool>,
 ) -> Router {
     Router::new()
         .route("/health", get(health))
@@ -57,41 +57,38 @@ pub(super) fn router(
         .method_not_allowed_fallback(async || ApiError::wrong_method().into_response())
         .layer(middleware::from_fn(with_timeout))
         .layer(middleware::from_fn_with_state(
-            Arc::new(safety),
+            Arc::new(policy),
             access::check,
         ))
-        .with_state(ApiState {
-            daemon,
-            shutdown: ending,
-        })
+        .with_state(ApiState { daemon, shutdown })
 }
 
 async fn health() -> Response {
     json(&json!({ "status": "ok" }))
 }
 
-async fn ready(State(desk): State<ApiState>) -> Response {
-    if *desk.shutdown.borrow() {
+async fn ready(State(api): State<ApiState>) -> Response {
+    if *api.shutdown.borrow() {
         return ApiError::draining().into_response();
     }
-    if let Some(trouble) = desk.daemon.registry().closed_reason() {
+    if let Some(trouble) = api.daemon.registry().closed_reason() {
         return ApiError::store_lost(&trouble).into_response();
     }
     json(&json!({ "status": "ready" }))
 }
 
 async fn with_timeout(request: Request, next: Next) -> Response {
-    let answer = tokio::time::timeout(RESPONSE_TIMEOUT, next.run(request)).await;
-    let answer = answer.unwrap_or_else(|_| ApiError::timed_out().into_response());
-    let status = answer.status();
+    let response = tokio::time::timeout(RESPONSE_TIMEOUT, next.run(request)).await;
+    let response = response.unwrap_or_else(|_| ApiError::timed_out().into_response());
+    let status = response.status();
     // axum rejects some requests itself, such as a path that is not UTF-8, in plain text.
-    if status.is_client_error() && !is_json(&answer) {
+    if status.is_client_error() && !is_json(&response) {
         return ApiError::unreadable(status).into_response();
     }
-    answer
+    response
 }
 
-fn is_json(answer: &Response) -> bool {
-    let kind = answer.headers().get(CONTENT_TYPE);
+fn is_json(response: &Response) -> bool {
+    let kind = response.headers().get(CONTENT_TYPE);
     kind.is_some_and(|kind| kind == "application/json")
 }

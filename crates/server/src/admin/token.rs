@@ -120,15 +120,15 @@ impl TokenFile {
 
 /// Writes a temporary file and links it, so that nobody reads a partial token.
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    let beside = path.with_extension(format!("{}.new", std::process::id()));
+    let temporary = path.with_extension(format!("{}.new", std::process::id()));
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(&beside)?;
+    let mut file = options.open(&temporary)?;
     let written = writeln!(file, "{text}").and_then(|()| file.sync_all());
     // A hard link fails if the name exists, so only one process can be first.
-    let linked = written.and_then(|()| fs::hard_link(&beside, path));
-    fs::remove_file(&beside).ok();
+    let linked = written.and_then(|()| fs::hard_link(&temporary, path));
+    fs::remove_file(&temporary).ok();
     linked
 }
 

@@ -142,14 +142,14 @@ impl Daemon {
     pub async fn list(&self) -> Vec<ProviderSummary> {
         let state = self.snapshot();
         let started = self.shared.registry.started();
-        let find = |name: &str| started.iter().find(|live| live.name() == name);
+        let find = |name: &str| started.iter().find(|active| active.name() == name);
         let own = state.loaded.config.providers.len();
         let store = store_word(self.shared.registry.ledger().loss_reason().as_ref());
         let shown = state.loaded.providers.iter().enumerate();
         let shown = shown.filter(|(index, one)| *index < own || find(&one.provider.name).is_some());
         let mut list = Vec::new();
         for (_, one) in shown {
-            let live = find(&one.provider.name);
+            let active = find(&one.provider.name);
             let health = self.shared.registry.state_of(&one.provider.name).await;
             list.push(ProviderSummary {
                 name: one.provider.name.clone(),
@@ -157,8 +157,8 @@ impl Daemon {
                 domains: domains(one),
                 state: health.as_str(),
                 store,
-                waiting: live.map_or(0, |live| live.waiting()),
-                started: live.is_some(),
+                waiting: active.map_or(0, |active| active.waiting()),
+                started: active.is_some(),
                 problems: state.problems_of(one),
             });
         }
@@ -166,20 +166,20 @@ impl Daemon {
         list
     }
 
-    /// An entry for all domains without a provider, while an operator blocks them, so that the
-    /// reason is visible.
+    /// An entry for all domains without a provider while they are not `normal`, so that operators
+    /// see why calls are rejected.
     fn blocked_unknown_domains(&self) -> Option<ProviderSummary> {
-        let shop = &self.shared.registry;
-        let live = shop.named_or_unknown(UNKNOWN).ok()?;
-        let health = live.status().state;
-        let is_it = shop.named(UNKNOWN).is_err() && health != HealthState::Normal;
-        is_it.then(|| ProviderSummary {
+        let registry = &self.shared.registry;
+        let active = registry.named_or_unknown(UNKNOWN).ok()?;
+        let health = active.status().state;
+        let is_blocked = registry.named(UNKNOWN).is_err() && health != HealthState::Normal;
+        is_blocked.then(|| ProviderSummary {
             name: UNKNOWN.to_owned(),
             source: "domains without a provider".to_owned(),
             domains: Vec::new(),
             state: health.as_str(),
-            store: store_word(shop.ledger().loss_reason().as_ref()),
-            waiting: live.waiting(),
+            store: store_word(registry.ledger().loss_reason().as_ref()),
+            waiting: active.waiting(),
             started: true,
             problems: Vec::new(),
         })
@@ -191,10 +191,13 @@ impl Daemon {
         let state = self.snapshot();
         let lost = self.shared.registry.ledger().loss_reason();
         let lost = lost.map(|why| format!("error: the store is lost: {why}"));
-        let said = state.loaded.problems.iter().map(ToString::to_string);
-        let shut = state.listen_errors.into_iter().map(|shut| shut.message);
-        let told = lost.into_iter().chain(said);
-        told.chain(state.build_error).chain(shut).collect()
+        let loaded = state.loaded.problems.iter().map(ToString::to_string);
+        let listen_errors = state.listen_errors.into_iter().map(|error| error.message);
+        let problems = lost.into_iter().chain(loaded);
+        problems
+            .chain(state.build_error)
+            .chain(listen_errors)
+            .collect()
     }
 
     /// One provider with all its details, those of its called entities, and those of `entity`.
@@ -203,7 +206,7 @@ impl Daemon {
         name: &str,
         entity: Option<&str>,
     ) -> Result<ProviderDetails, Error> {
-        let live = self.shared.registry.named_or_unknown(name)?;
+        let active = self.shared.registry.named_or_unknown(name)?;
         let state = self.snapshot();
         let loaded = &state.loaded;
         let governed = loaded.provider(name);
@@ -213,25 +216,25 @@ impl Daemon {
             Store::Postgres(_) => "postgres",
             Store::Redis(_) => "redis",
         };
-        live.sync_health().await;
-        let now = live.now();
-        let status = live.status();
+        active.sync_health().await;
+        let now = active.now();
+        let status = active.status();
         let named = entity.map(str::to_owned);
         let mut entities = BTreeMap::new();
-        for entity in live.entities().into_iter().chain(named) {
+        for entity in active.entities().into_iter().chain(named) {
             let one = Entity {
-                limits: limits(&live, Some(&entity), now, true).await,
-                cooldown_until: cooldown_end(&live, Some(&entity), now).await,
-                degraded: live.is_degraded(Some(&entity)).await,
+                limits: limits(&active, Some(&entity), now, true).await,
+                cooldown_until: cooldown_end(&active, Some(&entity), now).await,
+                degraded: active.is_degraded(Some(&entity)).await,
             };
             entities.insert(entity, one);
         }
-        let own = limits(&live, None, now, false).await;
-        let cooldown_until = cooldown_end(&live, None, now).await;
-        let degraded = live.is_degraded(None).await;
+        let own = limits(&active, None, now, false).await;
+        let cooldown_until = cooldown_end(&active, None, now).await;
+        let degraded = active.is_degraded(None).await;
         let trouble = self.shared.registry.ledger().loss_reason();
         Ok(ProviderDetails {
-            name: live.name().to_owned(),
+            name: active.name().to_owned(),
             source: governed
                 .as_ref()
                 .map_or(String::new(), |one| one.source.clone()),
@@ -240,8 +243,8 @@ impl Daemon {
             health: health(&status, now),
             limits: own,
             entities,
-            queue: queue(&live, &status),
-            saved: saved(&live),
+            queue: queue(&active, &status),
+            saved: saved(&active),
             cooldown_until,
             degraded,
             store: StoreState {
@@ -270,7 +273,9 @@ fn health(status: &HealthStatus, now: Now) -> Health {
         breaker: Breaker::as_str(status.breaker),
         since: epoch_before(now, status.since),
         ordered: status.by_operator,
-        sleep_until: status.sleep_remaining.map(|left| epoch_after(now, left)),
+        sleep_until: status
+            .sleep_remaining
+            .map(|remaining| epoch_after(now, remaining)),
         reset_in: seconds(status.reset_in),
         consec429: status.consec429,
         err_rate_30s: decimals(u64::from(status.err_rate.0)),
@@ -286,33 +291,34 @@ fn health(status: &HealthStatus, now: Now) -> Health {
     }
 }
 
-async fn cooldown_end(live: &ActiveProvider, entity: Option<&str>, now: Now) -> Option<f64> {
-    live.cooldown_remaining(entity)
+async fn cooldown_end(active: &ActiveProvider, entity: Option<&str>, now: Now) -> Option<f64> {
+    active
+        .cooldown_remaining(entity)
         .await
-        .map(|left| epoch_after(now, left))
+        .map(|remaining| epoch_after(now, remaining))
 }
 
 async fn limits(
-    live: &ActiveProvider,
+    active: &ActiveProvider,
     entity: Option<&str>,
     now: Now,
     own_only: bool,
 ) -> Vec<Limit> {
-    let looks = live.limits(entity).await.into_iter();
-    let looks = looks.filter(|look| !own_only || look.per.word() == "entity");
-    looks
-        .map(|look| {
-            let view = look.view;
+    let limits = active.limits(entity).await.into_iter();
+    let limits = limits.filter(|limit| !own_only || limit.per.word() == "entity");
+    limits
+        .map(|limit| {
+            let view = limit.view;
             Limit {
-                name: look.name,
-                algorithm: look.algorithm,
-                limit: view.map_or(look.limit, |view| view.limit),
-                period: seconds(look.period),
-                per: look.per.word(),
-                key: look.key,
+                name: limit.name,
+                algorithm: limit.algorithm,
+                limit: view.map_or(limit.limit, |view| view.limit),
+                period: seconds(limit.period),
+                per: limit.per.word(),
+                key: limit.key,
                 used: view.map(|view| view.used),
                 remaining: view.map(|view| view.remaining),
-                reserve: look.reserve,
+                reserve: limit.reserve,
                 window_start: view.and_then(|view| Some(epoch_before(now, view.window_age?))),
                 reset_at: view.and_then(|view| Some(epoch_after(now, view.reset_after?))),
             }
@@ -321,8 +327,8 @@ async fn limits(
 }
 
 /// The calls that cached, shared and merged responses saved.
-fn saved(live: &ActiveProvider) -> Saved {
-    let savings = live.savings();
+fn saved(active: &ActiveProvider) -> Saved {
+    let savings = active.savings();
     Saved {
         hits: savings.hits,
         stale: savings.stale,
@@ -333,15 +339,15 @@ fn saved(live: &ActiveProvider) -> Saved {
 
 /// How long the last call in the queue waits at the current rate; 0 if no calls are sent or none
 /// waits.
-fn queue(live: &ActiveProvider, status: &HealthStatus) -> Queue {
-    let waiting = live.waiting() as u64;
+fn queue(active: &ActiveProvider, status: &HealthStatus) -> Queue {
+    let waiting = active.waiting() as u64;
     let rate = status.rate.map_or(0, |rate| rate.millionths());
     let flows = status.breaker != Breaker::Open && rate > 0;
     let micros = waiting.saturating_mul(1_000_000).saturating_mul(1_000_000) / rate.max(1);
     Queue {
-        high: live.waiting_at(Priority::High),
-        normal: live.waiting_at(Priority::Normal),
-        low: live.waiting_at(Priority::Low),
+        high: active.waiting_at(Priority::High),
+        normal: active.waiting_at(Priority::Normal),
+        low: active.waiting_at(Priority::Low),
         eta: if flows { seconds(Span(micros)) } else { 0.0 },
     }
 }
@@ -364,16 +370,18 @@ impl DaemonState {
     fn problems_of(&self, one: &LoadedProvider) -> Vec<String> {
         let mut problems: Vec<_> = one.problems.iter().collect();
         problems.sort_by_key(|problem| problem.level);
-        let shut = self.listen_errors.iter();
-        let shut = shut.filter(|shut| shut.provider == one.provider.name);
-        let said = problems.iter().map(ToString::to_string);
-        said.chain(shut.map(|shut| shut.message.clone())).collect()
+        let errors = self.listen_errors.iter();
+        let errors = errors.filter(|error| error.provider == one.provider.name);
+        let problems = problems.iter().map(ToString::to_string);
+        problems
+            .chain(errors.map(|error| error.message.clone()))
+            .collect()
     }
 }
 
 /// A future instant, as epoch seconds.
-fn epoch_after(now: Now, left: Span) -> f64 {
-    seconds(Span(now.wall.0.saturating_add(left.0)))
+fn epoch_after(now: Now, remaining: Span) -> f64 {
+    seconds(Span(now.wall.0.saturating_add(remaining.0)))
 }
 
 /// A past instant, as epoch seconds.

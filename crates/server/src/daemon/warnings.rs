@@ -9,24 +9,24 @@ use tollgate_config::provider::Per;
 
 /// The warnings about a changed or new provider.
 pub(super) fn for_change(before: Option<&Provider>, after: &Provider) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut warnings = Vec::new();
     let name = &after.name;
     if before.is_some_and(|before| counts_other_keys(before, after)) {
-        said.push(format!(
-            "warning: `{name}`: a limit is counted `per` something else now; what was used before is \
-             counted in it as far as the same calls go on"
+        warnings.push(format!(
+            "warning: `{name}`: a limit now counts by another `per`; earlier usage counts in it only as \
+             far as the same calls continue"
         ));
     }
-    said
+    warnings
 }
 
 /// Does a limit of the new version count by keys for which no old limit has the complete usage?
 fn counts_other_keys(before: &Provider, after: &Provider) -> bool {
-    let knows = |per: Per| {
+    let has_usage = |per: Per| {
         let mut old = before.limits.iter();
         old.any(|limit| limit.per == per || limit.per == Per::Provider)
     };
-    !before.limits.is_empty() && after.limits.iter().any(|limit| !knows(limit.per))
+    !before.limits.is_empty() && after.limits.iter().any(|limit| !has_usage(limit.per))
 }
 
 #[cfg(test)]
@@ -42,13 +42,13 @@ mod tests {
 
     #[test]
     fn a_warning_is_given_only_for_a_key_without_history() {
-        let said =
+        let warnings =
             |before: &str, after: &str| for_change(Some(&provider(before)), &provider(after)).len();
-        assert_eq!(said("limits: [5/1s]", "limits: [9/1s]"), 0);
-        assert_eq!(said("limits: [5/1s]", "limits: [5/2s]"), 0);
+        assert_eq!(warnings("limits: [5/1s]", "limits: [9/1s]"), 0);
+        assert_eq!(warnings("limits: [5/1s]", "limits: [5/2s]"), 0);
         let entity = "limits: [{limit: 5, period: 1s, per: entity}]";
-        assert_eq!(said("limits: [5/1s]", entity), 0);
-        assert_eq!(said(entity, "limits: [5/1s]"), 1);
+        assert_eq!(warnings("limits: [5/1s]", entity), 0);
+        assert_eq!(warnings(entity, "limits: [5/1s]"), 1);
         assert_eq!(for_change(None, &provider("limits: [5/1s]")).len(), 0);
     }
 }

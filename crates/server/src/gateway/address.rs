@@ -41,7 +41,7 @@ pub(super) enum Mount {
 }
 
 impl Address {
-    pub(super) fn of(uri: &Uri, door: &ListenerKind) -> Result<Address, Error> {
+    pub(super) fn of(uri: &Uri, kind: &ListenerKind) -> Result<Address, Error> {
         let path = uri.path();
         let query = uri.query().map(str::to_owned);
         if let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) {
@@ -59,7 +59,7 @@ impl Address {
                 mount: Mount::Proxy,
             });
         }
-        if let ListenerKind::Provider(name) = door {
+        if let ListenerKind::Provider(name) = kind {
             let target = Target::Provider {
                 name: name.clone(),
                 path: rooted(path),
@@ -227,8 +227,8 @@ mod tests {
     #[test]
     fn a_url_of_another_scheme_is_rejected() {
         for text in ["ftp://api.example.com/x", "ws://api.example.com/x"] {
-            let refused = Address::of(&text.parse().unwrap(), &ListenerKind::All).unwrap_err();
-            assert!(matches!(refused, Error::Malformed(_)), "{text}: {refused}");
+            let error = Address::of(&text.parse().unwrap(), &ListenerKind::All).unwrap_err();
+            assert!(matches!(error, Error::Malformed(_)), "{text}: {error}");
         }
         assert!(matches!(
             target("HTTP://api.example.com/x"),
@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn a_provider_listener_serves_every_path_of_that_provider() {
-        let door = ListenerKind::Provider("tmdb".to_owned());
-        let address = Address::of(&"/health".parse().unwrap(), &door).unwrap();
+        let kind = ListenerKind::Provider("tmdb".to_owned());
+        let address = Address::of(&"/health".parse().unwrap(), &kind).unwrap();
         let Address::Call { target, .. } = address else {
             panic!("a call");
         };

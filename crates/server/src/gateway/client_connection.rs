@@ -1,9 +1,9 @@
-//! One client connection: its requests in order, then perhaps a tunnel.
+//! One client connection: it serves requests in order, and may then become a tunnel.
 //!
-//! Promises: on shutdown, the running request is finished and no other follows. A tunnel runs in
-//! the task of its connection, so it counts as a connection and ends with the gateway.
+//! Promises: on shutdown, the running request is finished and no further request is read. A tunnel
+//! runs in the task of its connection, so it counts as a connection and ends with the gateway.
 //!
-//! Never: knows what a call is about.
+//! Never: decides anything about a call.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -39,33 +39,33 @@ pub(super) struct ClientConnection {
     pub(super) peer: IpAddr,
     progress: Arc<RequestProgress>,
     tunnel: Mutex<Option<(OnUpgrade, Tunnel)>>,
-    /// The listener closes, or the gateway shuts down.
+    /// `true` when the listener closes or the gateway shuts down.
     shutdown: watch::Receiver<bool>,
 }
 
 impl ClientConnection {
     pub(super) fn new(
         state: Arc<GatewayState>,
-        door: Arc<ListenerKind>,
+        kind: Arc<ListenerKind>,
         peer: IpAddr,
-        ending: watch::Receiver<bool>,
+        shutdown: watch::Receiver<bool>,
     ) -> ClientConnection {
         ClientConnection {
             state,
-            kind: door,
+            kind,
             peer,
-            shutdown: ending,
+            shutdown,
             progress: Arc::default(),
             tunnel: Mutex::new(None),
         }
     }
 
-    /// A request begins. `false`: its end is ambiguous.
+    /// Marks the start of a request. Returns `false` if it is unclear where it ends.
     pub(super) fn begin_request(&self) -> bool {
         self.progress.begin_request()
     }
 
-    /// After this response the connection is a tunnel.
+    /// Makes the connection a tunnel after the current response.
     pub(super) fn become_tunnel(&self, caller: OnUpgrade, tunnel: Tunnel) {
         self.progress.become_tunnel();
         *self.tunnel.lock() = Some((caller, tunnel));
@@ -73,43 +73,45 @@ impl ClientConnection {
 }
 
 /// Serves one connection until the client closes it or the gateway shuts down.
-pub(super) async fn serve(stream: TcpStream, visit: ClientConnection) {
-    // Clients wait for responses. A socket without the option works all the same.
+pub(super) async fn serve(stream: TcpStream, client: ClientConnection) {
+    // Clients wait for responses, so send them without delay. If the option cannot be set, the
+    // connection still works.
     stream.set_nodelay(true).ok();
-    let mut ending = visit.shutdown.clone();
-    let patience = visit.state.options.timeouts;
-    let visit = Arc::new(visit);
-    let lane = HitFastPath::new(visit.clone());
-    let line = WatchedStream::new(stream, visit.progress.clone(), patience).with_fast_path(lane);
+    let mut shutdown = client.shutdown.clone();
+    let timeouts = client.state.options.timeouts;
+    let client = Arc::new(client);
+    let fast_path = HitFastPath::new(client.clone());
+    let watched =
+        WatchedStream::new(stream, client.progress.clone(), timeouts).with_fast_path(fast_path);
     let service = service_fn(|request| {
-        let visit = visit.clone();
+        let client = client.clone();
         async move {
-            let answer = handler::handle(&visit, request).await;
-            Ok::<_, Infallible>(answer.map(|body| TrackedBody {
+            let response = handler::handle(&client, request).await;
+            Ok::<_, Infallible>(response.map(|body| TrackedBody {
                 body,
-                connection: visit,
+                connection: client,
             }))
         }
     });
-    // `WatchedStream` has the timeouts for idle connections and for heads.
+    // `WatchedStream` enforces the timeouts for idle connections and for request heads.
     let mut connection = std::pin::pin!(
         http1::Builder::new()
             .header_read_timeout(None)
             .max_buf_size(HEAD_MAX)
             .max_header_size(HEAD_MAX)
-            .serve_connection(TokioIo::new(line), service)
+            .serve_connection(TokioIo::new(watched), service)
             .with_upgrades()
     );
     tokio::select! {
         // An error on a client's connection concerns the client only.
         _ended = connection.as_mut() => {}
-        () = shutdown_requested(&mut ending) => {
-            visit.progress.close_when_idle();
+        () = shutdown_requested(&mut shutdown) => {
+            client.progress.close_when_idle();
             connection.as_mut().graceful_shutdown();
             connection.await.ok();
         }
     }
-    let tunnel = visit.tunnel.lock().take();
+    let tunnel = client.tunnel.lock().take();
     if let Some((caller, tunnel)) = tunnel
         && let Ok(caller) = caller.await
     {
@@ -117,7 +119,7 @@ pub(super) async fn serve(stream: TcpStream, visit: ClientConnection) {
     }
 }
 
-/// A response body. Its drop marks the response as handed over to be written.
+/// A response body. When it is dropped, the response counts as passed on for writing.
 #[derive(Debug)]
 struct TrackedBody {
     body: ReplyBody,

@@ -47,10 +47,10 @@ pub(super) struct ConnectionSlot {
 }
 
 impl ConnectionCap {
-    pub(super) fn new(most: usize, most_of_one: usize, counts_this_host: bool) -> ConnectionCap {
+    pub(super) fn new(max: usize, max_per_client: usize, counts_this_host: bool) -> ConnectionCap {
         ConnectionCap {
-            max: most,
-            max_per_client: most_of_one,
+            max,
+            max_per_client,
             counts_this_host,
             counts: Mutex::default(),
         }
@@ -59,37 +59,37 @@ impl ConnectionCap {
     /// A slot for one more connection, if there is one.
     pub(super) fn try_acquire(self: &Arc<ConnectionCap>, peer: IpAddr) -> Option<ConnectionSlot> {
         let counts = self.counts_this_host || !peer.to_canonical().is_loopback();
-        let place = counts.then(|| client_key(peer));
-        let mut inside = self.counts.lock();
-        if inside.total >= self.max {
+        let client = counts.then(|| client_key(peer));
+        let mut state = self.counts.lock();
+        if state.total >= self.max {
             return None;
         }
-        if let Some(place) = place {
-            let here = inside.by_client.entry(place).or_default();
-            if *here >= self.max_per_client {
+        if let Some(client) = client {
+            let count = state.by_client.entry(client).or_default();
+            if *count >= self.max_per_client {
                 return None;
             }
-            *here += 1;
+            *count += 1;
         }
-        inside.total += 1;
-        drop(inside);
+        state.total += 1;
+        drop(state);
         Some(ConnectionSlot {
             cap: self.clone(),
-            client: place,
+            client,
         })
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut inside = self.cap.counts.lock();
-        inside.total -= 1;
-        if let Some(place) = self.client
-            && let Some(here) = inside.by_client.get_mut(&place)
+        let mut state = self.cap.counts.lock();
+        state.total -= 1;
+        if let Some(client) = self.client
+            && let Some(count) = state.by_client.get_mut(&client)
         {
-            *here -= 1;
-            if *here == 0 {
-                inside.by_client.remove(&place);
+            *count -= 1;
+            if *count == 0 {
+                state.by_client.remove(&client);
             }
         }
     }
@@ -125,26 +125,26 @@ pub(super) fn max_connections(wanted: usize) -> usize {
     let Some(descriptors) = current else {
         return wanted;
     };
-    let (carried, sheets) = split_descriptors(descriptors, wanted);
-    set_memfds_max(sheets);
-    carried
+    let (connections, memfds) = split_descriptors(descriptors, wanted);
+    set_memfds_max(memfds);
+    connections
 }
 
 /// Splits descriptors into connections and memfd bodies.
 fn split_descriptors(descriptors: u64, wanted: usize) -> (usize, usize) {
-    let sheets = (descriptors / MEMFD_PART).min(MEMFDS_MAX as u64);
-    let carried = descriptors.saturating_sub(RESERVED + sheets) / PER_CALL;
-    let carried =
-        usize::try_from(carried).map_or(wanted, |carried| carried.clamp(1, wanted.max(1)));
-    (carried, usize::try_from(sheets).unwrap_or(MEMFDS_MAX))
+    let memfds = (descriptors / MEMFD_PART).min(MEMFDS_MAX as u64);
+    let connections = descriptors.saturating_sub(RESERVED + memfds) / PER_CALL;
+    let connections = usize::try_from(connections)
+        .map_or(wanted, |connections| connections.clamp(1, wanted.max(1)));
+    (connections, usize::try_from(memfds).unwrap_or(MEMFDS_MAX))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn connection_cap(most: usize, most_of_one: usize) -> Arc<ConnectionCap> {
-        Arc::new(ConnectionCap::new(most, most_of_one, false))
+    fn connection_cap(max: usize, max_per_client: usize) -> Arc<ConnectionCap> {
+        Arc::new(ConnectionCap::new(max, max_per_client, false))
     }
 
     fn ip(text: &str) -> IpAddr {
@@ -154,36 +154,35 @@ mod tests {
     /// R-E1: one address cannot lock out all others.
     #[test]
     fn one_address_cannot_exceed_its_share() {
-        let crowd = connection_cap(10, 2);
-        let one = crowd.try_acquire(ip("203.0.113.7")).unwrap();
-        let _two = crowd.try_acquire(ip("::ffff:203.0.113.7")).unwrap();
-        assert!(crowd.try_acquire(ip("203.0.113.7")).is_none());
-        assert!(crowd.try_acquire(ip("203.0.113.8")).is_some());
+        let cap = connection_cap(10, 2);
+        let one = cap.try_acquire(ip("203.0.113.7")).unwrap();
+        let _two = cap.try_acquire(ip("::ffff:203.0.113.7")).unwrap();
+        assert!(cap.try_acquire(ip("203.0.113.7")).is_none());
+        assert!(cap.try_acquire(ip("203.0.113.8")).is_some());
         drop(one);
-        assert!(crowd.try_acquire(ip("203.0.113.7")).is_some());
+        assert!(cap.try_acquire(ip("203.0.113.7")).is_some());
     }
 
     #[test]
     fn one_ipv6_prefix_of_64_bits_counts_as_one_client() {
-        let crowd = connection_cap(10, 1);
-        let _one = crowd.try_acquire(ip("2001:db8:1:2::1")).unwrap();
-        assert!(crowd.try_acquire(ip("2001:db8:1:2:ffff::9")).is_none());
-        assert!(crowd.try_acquire(ip("2001:db8:1:3::1")).is_some());
+        let cap = connection_cap(10, 1);
+        let _one = cap.try_acquire(ip("2001:db8:1:2::1")).unwrap();
+        assert!(cap.try_acquire(ip("2001:db8:1:2:ffff::9")).is_none());
+        assert!(cap.try_acquire(ip("2001:db8:1:3::1")).is_some());
     }
 
     #[test]
     fn loopback_is_limited_by_the_total_only() {
-        let crowd = connection_cap(3, 1);
-        let _rooms =
-            ["127.0.0.1", "::1", "::ffff:127.0.0.1"].map(|peer| crowd.try_acquire(ip(peer)));
-        assert!(crowd.try_acquire(ip("203.0.113.7")).is_none(), "full");
+        let cap = connection_cap(3, 1);
+        let _slots = ["127.0.0.1", "::1", "::ffff:127.0.0.1"].map(|peer| cap.try_acquire(ip(peer)));
+        assert!(cap.try_acquire(ip("203.0.113.7")).is_none(), "full");
     }
 
     #[test]
     fn a_client_without_connections_is_removed() {
-        let crowd = connection_cap(10, 2);
-        drop(crowd.try_acquire(ip("203.0.113.7")));
-        assert!(crowd.counts.lock().by_client.is_empty());
+        let cap = connection_cap(10, 2);
+        drop(cap.try_acquire(ip("203.0.113.7")));
+        assert!(cap.counts.lock().by_client.is_empty());
     }
 
     /// R-C10: callers never take the last descriptors.
@@ -193,8 +192,8 @@ mod tests {
         assert_eq!(split_descriptors(10, 4_096), (1, 0));
         assert_eq!(split_descriptors(1_048_576, 4_096), (4_096, MEMFDS_MAX));
         for descriptors in [128, 1_024, 4_096] {
-            let (calls, sheets) = split_descriptors(descriptors, usize::MAX);
-            let used = calls as u64 * PER_CALL + sheets as u64 + RESERVED;
+            let (calls, memfds) = split_descriptors(descriptors, usize::MAX);
+            let used = calls as u64 * PER_CALL + memfds as u64 + RESERVED;
             assert!(used <= descriptors, "{descriptors}: {used}");
         }
     }

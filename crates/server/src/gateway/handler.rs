@@ -37,13 +37,13 @@ const QUEUED_MIN: Span = Span::from_millis(1);
 
 /// Handles one request.
 pub(super) async fn handle(
-    visit: &ClientConnection,
+    connection: &ClientConnection,
     request: Request<Incoming>,
 ) -> Response<ReplyBody> {
-    let id = visit.state.next_id();
-    let mut trail = CallTrace::default();
+    let id = connection.state.next_id();
+    let mut trace = CallTrace::default();
     let is_last = head::must_close_after(request.headers());
-    let mut response = match respond(visit, request, &id, &mut trail).await {
+    let mut response = match respond(connection, request, &id, &mut trace).await {
         Ok(response) => response,
         Err(error) => {
             LogEvent::Rejected {
@@ -68,24 +68,24 @@ pub(super) async fn handle(
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    let wall = visit.state.registry.ledger().wall();
-    rate_headers::add_headers(response.headers_mut(), &trail.rates, wall);
-    add_call_headers(response.headers_mut(), &id, &trail);
+    let wall = connection.state.registry.ledger().wall();
+    rate_headers::add_headers(response.headers_mut(), &trace.rates, wall);
+    add_call_headers(response.headers_mut(), &id, &trace);
     response
 }
 
 async fn respond(
-    visit: &ClientConnection,
+    connection: &ClientConnection,
     mut request: Request<Incoming>,
     id: &str,
-    trail: &mut CallTrace,
+    trace: &mut CallTrace,
 ) -> Result<Response<ReplyBody>, Error> {
-    let state = &visit.state;
-    let is_clear = visit.begin_request();
+    let state = &connection.state;
+    let is_clear = connection.begin_request();
     let upgraded = hyper::upgrade::on(&mut request);
     let (mut parts, body) = request.into_parts();
     head::check(&parts, is_clear)?;
-    let (target, caller, mount) = match Address::of(&parts.uri, &visit.kind)? {
+    let (target, caller, mount) = match Address::of(&parts.uri, &connection.kind)? {
         Address::Health => return Ok(status_response(StatusCode::OK, "ok")),
         Address::Ready if state.is_draining() => {
             return Ok(status_response(StatusCode::SERVICE_UNAVAILABLE, "draining"));
@@ -97,38 +97,38 @@ async fn respond(
             mount,
         } => (target, caller, mount),
     };
-    check_listener(visit, &target)?;
-    if visit.peer.to_canonical().is_loopback() && head::is_cross_site(&parts.headers) {
+    check_listener(connection, &target)?;
+    if connection.peer.to_canonical().is_loopback() && head::is_cross_site(&parts.headers) {
         return Err(Error::CrossSite);
     }
-    let here = parts.headers.get(HOST).cloned();
-    let wanted = upgrade::requested(&parts);
-    let OptionHeaders { options: mut said } = OptionHeaders::take(&mut parts.headers)?;
-    id.clone_into(&mut said.id);
-    said.caller = caller.or(said.caller);
-    said.ip = Some(visit.peer);
-    upgrade::add_headers(&mut parts.headers, wanted);
+    let host = parts.headers.get(HOST).cloned();
+    let protocols = upgrade::requested(&parts);
+    let OptionHeaders { mut options } = OptionHeaders::take(&mut parts.headers)?;
+    id.clone_into(&mut options.id);
+    options.caller = caller.or(options.caller);
+    options.ip = Some(connection.peer);
+    upgrade::add_headers(&mut parts.headers, protocols);
     let call = Call {
         target,
         method: parts.method,
         headers: parts.headers,
         body,
-        options: said,
+        options,
     };
-    let mut reply = path::call(&state.registry, call, trail).await?;
-    let protocol = upgrade::accept(visit, upgraded, &mut reply);
-    let mut response = build_response(reply, trail, &mount, here.as_ref());
+    let mut reply = path::call(&state.registry, call, trace).await?;
+    let protocol = upgrade::accept(connection, upgraded, &mut reply);
+    let mut response = build_response(reply, trace, &mount, host.as_ref());
     upgrade::add_headers(response.headers_mut(), protocol);
     Ok(response)
 }
 
 /// A provider's own listener is no proxy to other hosts.
-pub(super) fn check_listener(visit: &ClientConnection, target: &Target) -> Result<(), Error> {
-    let (ListenerKind::Provider(name), Target::Url { authority, .. }) = (&*visit.kind, target)
+pub(super) fn check_listener(connection: &ClientConnection, target: &Target) -> Result<(), Error> {
+    let (ListenerKind::Provider(name), Target::Url { authority, .. }) = (&*connection.kind, target)
     else {
         return Ok(());
     };
-    if visit.state.registry.has_host(name, authority)? {
+    if connection.state.registry.has_host(name, authority)? {
         return Ok(());
     }
     Err(Error::NotAllowed {
@@ -140,9 +140,9 @@ pub(super) fn check_listener(visit: &ClientConnection, target: &Target) -> Resul
 /// The response to the caller, from the reply of the path.
 pub(super) fn build_response(
     reply: Reply,
-    trail: &CallTrace,
+    trace: &CallTrace,
     mount: &Mount,
-    here: Option<&HeaderValue>,
+    host: Option<&HeaderValue>,
 ) -> Response<ReplyBody> {
     let (source, degraded) = (reply.source.as_str(), reply.degraded);
     let mut response = Response::new(reply.body);
@@ -152,13 +152,16 @@ pub(super) fn build_response(
     head::remove_hop_by_hop(headers);
     head::remove_own(headers);
     if links::has_any(headers) {
-        let origin = trail.origin.as_ref().map(ToString::to_string);
-        let links = trail.provider.as_ref().map_or_else(Links::default, |live| {
-            live.links(origin.as_deref().unwrap_or_default())
-        });
-        links::rewrite(headers, &links, mount, &self::gateway_origin(here));
+        let origin = trace.origin.as_ref().map(ToString::to_string);
+        let links = trace
+            .provider
+            .as_ref()
+            .map_or_else(Links::default, |provider| {
+                provider.links(origin.as_deref().unwrap_or_default())
+            });
+        links::rewrite(headers, &links, mount, &self::gateway_origin(host));
     }
-    let decision = if trail.waited >= QUEUED_MIN {
+    let decision = if trace.waited >= QUEUED_MIN {
         "queue"
     } else {
         "allow"
@@ -172,8 +175,8 @@ pub(super) fn build_response(
 }
 
 /// Adds the id, the wait and the attempts.
-pub(super) fn add_call_headers(headers: &mut HeaderMap, id: &str, trail: &CallTrace) {
-    let waited = match trail.waited.0 / 1_000 {
+pub(super) fn add_call_headers(headers: &mut HeaderMap, id: &str, trace: &CallTrace) {
+    let waited = match trace.waited.0 / 1_000 {
         0 => Ok(HeaderValue::from_static("0.000")),
         millis => HeaderValue::try_from(format!("{}.{:03}", millis / 1_000, millis % 1_000)),
     };
@@ -182,7 +185,7 @@ pub(super) fn add_call_headers(headers: &mut HeaderMap, id: &str, trail: &CallTr
             headers.insert(name, value);
         }
     }
-    headers.insert(ATTEMPTS, HeaderValue::from(trail.attempts));
+    headers.insert(ATTEMPTS, HeaderValue::from(trace.attempts));
 }
 
 /// Can the gateway serve calls? Not while the ledger's store is lost and `on_store_loss` is
@@ -246,6 +249,7 @@ fn is_malformed(error: &Error) -> bool {
         | Error::NotAllowed { .. }
         | Error::WrongCallerToken { .. }
         | Error::CrossSite
+        | Error::Misconfigured { .. }
         | Error::Loop { .. } => false,
     }
 }

@@ -114,37 +114,37 @@ impl OptionHeaders {
     pub(super) fn take(headers: &mut HeaderMap) -> Result<OptionHeaders, Error> {
         if !headers.keys().any(|name| is_option(name.as_str())) {
             strip(headers);
-            let said = CallOptions {
+            let options = CallOptions {
                 uses_default_priority: true,
                 ..CallOptions::default()
             };
-            return Ok(OptionHeaders { options: said });
+            return Ok(OptionHeaders { options });
         }
         check_option_headers(headers)?;
         let mut head = OptionHeaders::default();
-        let said = &mut head.options;
+        let options = &mut head.options;
         match text(headers, "x-tollgate-priority") {
-            Some(word) => said.priority = parse_priority(word)?,
-            None => said.uses_default_priority = true,
+            Some(word) => options.priority = parse_priority(word)?,
+            None => options.uses_default_priority = true,
         }
-        (said.caller, said.token) = proxy_user(headers);
+        (options.caller, options.token) = proxy_user(headers);
         if let Some(name) = text(headers, "x-tollgate-caller") {
-            said.caller = Some(parse_caller(name)?);
+            options.caller = Some(parse_caller(name)?);
         }
         if let Some(token) = text(headers, "x-tollgate-token") {
-            said.token = Some(Secret::new(token.to_owned()));
+            options.token = Some(Secret::new(token.to_owned()));
         }
-        said.entity = text(headers, "x-tollgate-entity").map(str::to_owned);
+        options.entity = text(headers, "x-tollgate-entity").map(str::to_owned);
         if let Some(costs) = text(headers, "x-tollgate-cost") {
-            said.costs = self::parse_costs(costs)?;
+            options.costs = self::parse_costs(costs)?;
         }
-        said.timeout = timeout(headers)?;
-        said.no_dedup = match text(headers, "x-tollgate-dedup") {
+        options.timeout = timeout(headers)?;
+        options.no_dedup = match text(headers, "x-tollgate-dedup") {
             Some(word) => parse_dedup(word)?,
             None => false,
         };
         if let Some(word) = text(headers, "x-tollgate-cache") {
-            said.cache = parse_cache(word)?;
+            options.cache = parse_cache(word)?;
         }
         strip(headers);
         Ok(head)
@@ -314,11 +314,11 @@ fn timeout(headers: &HeaderMap) -> Result<Option<Span>, Error> {
         };
     }
     let number = |name: &str| text(headers, name)?.parse::<u64>().ok().filter(|n| *n > 0);
-    let told = text(headers, "x-stainless-read-timeout")
+    let sdk = text(headers, "x-stainless-read-timeout")
         .and_then(seconds)
         .or_else(|| number("x-envoy-expected-rq-timeout-ms").map(Span::from_millis))
         .or_else(|| text(headers, "grpc-timeout").and_then(grpc_timeout));
-    Ok(told.map(|told| told.min(TIMEOUT_MAX)))
+    Ok(sdk.map(|timeout| timeout.min(TIMEOUT_MAX)))
 }
 
 /// `600`, or `20.0` and `6.666666666666667` as SDKs write floats; digits below microseconds are
@@ -399,8 +399,8 @@ mod tests {
             ("0.5", 500_000),
             ("6.666666666666667", 6_666_666),
         ] {
-            let told = timeout(&[("x-stainless-read-timeout", written)]);
-            assert_eq!(told, Some(Span(micros)), "{written}");
+            let sdk = timeout(&[("x-stainless-read-timeout", written)]);
+            assert_eq!(sdk, Some(Span(micros)), "{written}");
         }
         for nothing in ["0", "0.0", "-1", "NaN", "None", ""] {
             assert_eq!(timeout(&[("x-stainless-read-timeout", nothing)]), None);

@@ -59,7 +59,7 @@ impl HitBody {
     pub(super) fn len(&self) -> usize {
         match self {
             HitBody::Bytes(bytes) => bytes.len(),
-            HitBody::Memfd(sheet) => sheet.len(),
+            HitBody::Memfd(memfd) => memfd.len(),
         }
     }
 }
@@ -95,9 +95,9 @@ struct PlainRequest {
 }
 
 impl HitFastPath {
-    pub(super) fn new(visit: Arc<ClientConnection>) -> HitFastPath {
+    pub(super) fn new(connection: Arc<ClientConnection>) -> HitFastPath {
         HitFastPath {
-            connection: visit,
+            connection,
             misses: 0,
             last: None,
         }
@@ -115,8 +115,8 @@ impl HitFastPath {
         if !self.should_try() {
             return None;
         }
-        let visit = &*self.connection;
-        let state = &visit.state;
+        let connection = &*self.connection;
+        let state = &connection.state;
         if state.is_draining() {
             return None;
         }
@@ -124,20 +124,20 @@ impl HitFastPath {
             last.request == request && last.remembered.is_current(&state.registry)
         };
         if !self.last.as_ref().is_some_and(is_same) {
-            self.last = remember(request, visit);
+            self.last = remember(request, connection);
         }
         let hit = self.last.as_ref()?.remembered.hit(&state.registry)?;
-        let written = hit.prepared_head(prepare_head)?;
+        let head = hit.prepared_head(prepare_head)?;
         let id = state.next_id();
         hit.emit(&id);
         self.misses = 0;
         let mut age = itoa::Buffer::new();
         for part in [
-            &*written.until_age,
+            &*head.until_age,
             age.format(hit.age()).as_bytes(),
-            &written.until_id,
+            &head.until_id,
             id.as_bytes(),
-            &written.rest,
+            &head.rest,
         ] {
             out.extend_from_slice(part);
         }
@@ -145,30 +145,35 @@ impl HitFastPath {
             out.extend_from_slice(hit.body());
             return Some(HitBody::default());
         }
-        let sheet = hit.memfd_body().map(HitBody::Memfd);
-        Some(sheet.unwrap_or_else(|| HitBody::Bytes(hit.body().clone())))
+        let memfd = hit.memfd_body().map(HitBody::Memfd);
+        Some(memfd.unwrap_or_else(|| HitBody::Bytes(hit.body().clone())))
     }
 }
 
 /// Parses and resolves a plain request.
-fn remember(request: &[u8], visit: &ClientConnection) -> Option<LastRequest> {
+fn remember(request: &[u8], connection: &ClientConnection) -> Option<LastRequest> {
     let PlainRequest {
         target,
         headers,
-        options: said,
-    } = parse_plain(request, visit)?;
+        options,
+    } = parse_plain(request, connection)?;
     // Not for URLs: their routing also depends on `unknown_domain`. Not for long requests: they
     // rarely repeat.
-    let lasts = matches!(target, Target::Provider { .. }) && request.len() <= REMEMBERED_MAX;
+    let is_remembered =
+        matches!(target, Target::Provider { .. }) && request.len() <= REMEMBERED_MAX;
     Some(LastRequest {
-        request: if lasts { request.to_vec() } else { Vec::new() },
-        remembered: RememberedRequest::of(&visit.state.registry, target, headers, said)?,
+        request: if is_remembered {
+            request.to_vec()
+        } else {
+            Vec::new()
+        },
+        remembered: RememberedRequest::of(&connection.state.registry, target, headers, options)?,
     })
 }
 
 /// Parses exactly one complete request. `None` for everything that needs the checks of the normal
 /// path.
-fn parse_plain(request: &[u8], visit: &ClientConnection) -> Option<PlainRequest> {
+fn parse_plain(request: &[u8], connection: &ClientConnection) -> Option<PlainRequest> {
     if !request.starts_with(b"GET /") || !request.ends_with(b"\r\n\r\n") {
         return None;
     }
@@ -207,20 +212,20 @@ fn parse_plain(request: &[u8], visit: &ClientConnection) -> Option<PlainRequest>
         return None;
     }
     let uri = Uri::try_from(parsed.path?).ok()?;
-    let Ok(Address::Call { target, caller, .. }) = Address::of(&uri, &visit.kind) else {
+    let Ok(Address::Call { target, caller, .. }) = Address::of(&uri, &connection.kind) else {
         return None;
     };
-    check_listener(visit, &target).ok()?;
-    let said = CallOptions {
+    check_listener(connection, &target).ok()?;
+    let options = CallOptions {
         uses_default_priority: true,
         caller,
-        ip: Some(visit.peer),
+        ip: Some(connection.peer),
         ..CallOptions::default()
     };
     Some(PlainRequest {
         target,
         headers,
-        options: said,
+        options,
     })
 }
 
@@ -230,9 +235,9 @@ fn prepare_head(reply: Reply) -> Option<PreparedHead> {
     if reply.head.status != StatusCode::OK || length == 0 || links::has_any(&reply.head.headers) {
         return None;
     }
-    let trail = CallTrace::default();
-    let mut response = build_response(reply, &trail, &Mount::Proxy, None);
-    add_call_headers(response.headers_mut(), "", &trail);
+    let trace = CallTrace::default();
+    let mut response = build_response(reply, &trace, &Mount::Proxy, None);
+    add_call_headers(response.headers_mut(), "", &trace);
     let headers = response.headers();
     let says_length = match headers.get(CONTENT_LENGTH) {
         Some(value) if value.as_bytes() == length.to_string().as_bytes() => true,

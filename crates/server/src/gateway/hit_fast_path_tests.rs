@@ -1,4 +1,4 @@
-//! The short way beside the ordinary one: the same bytes, or it does not answer at all.
+//! The fast path against the normal path: the same bytes, or the fast path does not respond.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -21,30 +21,32 @@ use crate::gateway::{Gateway, GatewayOptions, GatewayState, ListenerKind, Listen
 
 const DATE_LINE: &str = "Date: Sun, 15 Nov 2026 00:00:00 GMT";
 
-/// A gateway whose time stands still, with a lane beside its sockets.
+/// A gateway with a manual clock, and one connection for the fast path.
 struct FastPathGateway {
     address: SocketAddr,
     connection: Arc<ClientConnection>,
     clock: Arc<ManualClock>,
-    /// Ends it when it is dropped.
+    /// Dropping it stops the gateway.
     gateway: Gateway,
     _shutdown: watch::Sender<bool>,
 }
 
 fn provider(file: &str) -> Provider {
-    let draft = ProviderFile::read("x.yaml", file).expect("the stage is set");
+    let draft = ProviderFile::read("x.yaml", file).expect("the test is set up");
     let checked = draft.check(&Environment::empty());
-    checked.provider.expect("the stage is set")
+    checked.provider.expect("the test is set up")
 }
 
-/// Does the short way answer, on a connection that may have asked before?
-fn is_hit(lane: &mut HitFastPath, request: &str) -> bool {
-    lane.respond(request.as_bytes(), &mut Vec::new()).is_some()
+/// Does the fast path serve the request on this connection?
+fn is_hit(fast_path: &mut HitFastPath, request: &str) -> bool {
+    fast_path
+        .respond(request.as_bytes(), &mut Vec::new())
+        .is_some()
 }
 
 impl FastPathGateway {
-    /// A provider `x` that always answers with these lines and this body, chunked if no length is
-    /// said.
+    /// A provider `x` that always responds with these headers and this body, chunked without a
+    /// length.
     async fn start(lines: &str, body: &str, rest: &str) -> FastPathGateway {
         FastPathGateway::start_kind(lines, body, rest, &ListenerKind::All).await
     }
@@ -53,20 +55,20 @@ impl FastPathGateway {
         lines: &str,
         body: &str,
         rest: &str,
-        door: &ListenerKind,
+        kind: &ListenerKind,
     ) -> FastPathGateway {
-        let answer = format!("HTTP/1.1 200 OK\r\n{lines}\r\n\r\n{body}");
+        let response = format!("HTTP/1.1 200 OK\r\n{lines}\r\n\r\n{body}");
         let upstream = TcpListener::bind("127.0.0.1:0")
             .await
-            .expect("the stage is set");
-        let at = upstream.local_addr().expect("the stage is set");
+            .expect("the test is set up");
+        let at = upstream.local_addr().expect("the test is set up");
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = upstream.accept().await {
-                let answer = answer.clone();
+                let response = response.clone();
                 tokio::spawn(async move {
-                    let mut asked = [0; 4_096];
-                    while stream.read(&mut asked).await.is_ok_and(|read| read > 0) {
-                        stream.write_all(answer.as_bytes()).await.ok();
+                    let mut request = [0; 4_096];
+                    while stream.read(&mut request).await.is_ok_and(|read| read > 0) {
+                        stream.write_all(response.as_bytes()).await.ok();
                     }
                 });
             }
@@ -77,84 +79,84 @@ impl FastPathGateway {
             wall: Wall(1_794_700_800_000_000),
         });
         let ledger = Ledger::memory(Clock::Manual(clock.clone()));
-        let shop = ProviderRegistry::build(vec![provider], ledger, Options::default())
-            .expect("the stage is set");
-        let state = Arc::new(GatewayState::new(shop, GatewayOptions::default()));
+        let registry = ProviderRegistry::build(vec![provider], ledger, Options::default())
+            .expect("the test is set up");
+        let state = Arc::new(GatewayState::new(registry, GatewayOptions::default()));
         let mut gateway = Gateway {
             listeners: Listeners::new(state.clone()),
         };
-        let free = "127.0.0.1:0".parse().expect("the stage is set");
+        let free = "127.0.0.1:0".parse().expect("the test is set up");
         let address = gateway
-            .listen(free, door.clone())
+            .listen(free, kind.clone())
             .await
-            .expect("the stage is set")
+            .expect("the test is set up")
             .address;
-        let (ending, order) = watch::channel(false);
+        let (shutdown_sender, shutdown) = watch::channel(false);
         let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let visit = ClientConnection::new(state, Arc::new(door.clone()), peer, order);
+        let connection = ClientConnection::new(state, Arc::new(kind.clone()), peer, shutdown);
         FastPathGateway {
             address,
-            connection: Arc::new(visit),
+            connection: Arc::new(connection),
             clock,
             gateway,
-            _shutdown: ending,
+            _shutdown: shutdown_sender,
         }
     }
 
-    /// The answers to so many requests that come as one piece, as they stand on the wire.
+    /// The raw responses to `times` requests in one write.
     async fn send(&self, request: &str, times: usize) -> Vec<String> {
         let mut stream = TcpStream::connect(self.address)
             .await
-            .expect("the stage is set");
+            .expect("the test is set up");
         let requests = request.repeat(times);
         stream
             .write_all(requests.as_bytes())
             .await
-            .expect("the stage is set");
-        let mut answers = Vec::new();
+            .expect("the test is set up");
+        let mut responses = Vec::new();
         let mut read = String::new();
-        while answers.len() < times {
+        while responses.len() < times {
             let mut piece = vec![0; 128 * 1_024];
-            let came = stream.read(&mut piece).await.expect("the stage is set");
+            let came = stream.read(&mut piece).await.expect("the test is set up");
             assert_ne!(came, 0, "{read}");
             read.push_str(
-                str::from_utf8(piece.get(..came).expect("the stage is set"))
-                    .expect("the stage is set"),
+                str::from_utf8(piece.get(..came).expect("the test is set up"))
+                    .expect("the test is set up"),
             );
             while let Some(length) = response_length(&read).filter(|length| *length <= read.len()) {
                 let rest = read.split_off(length);
-                answers.push(std::mem::replace(&mut read, rest));
+                responses.push(std::mem::replace(&mut read, rest));
             }
         }
-        answers
+        responses
     }
 
-    /// What the short way says to a request.
+    /// The response of the fast path.
     fn fast(&self, request: &str) -> Option<String> {
         let mut out = Vec::new();
         let body = HitFastPath::new(self.connection.clone()).respond(request.as_bytes(), &mut out);
         match &body {
             Some(HitBody::Bytes(body)) => out.extend_from_slice(body),
-            Some(HitBody::Memfd(sheet)) => out.extend_from_slice(&content(sheet)),
-            None => assert!(out.is_empty(), "half an answer"),
+            Some(HitBody::Memfd(memfd)) => out.extend_from_slice(&content(memfd)),
+            None => assert!(out.is_empty(), "a partial response"),
         }
-        body.map(|_| String::from_utf8(out).expect("the stage is set"))
+        body.map(|_| String::from_utf8(out).expect("the test is set up"))
     }
 
-    /// Asserts that both ways give the same, byte for byte but for the number of the call.
+    /// Asserts that both paths write the same bytes, except for the call id.
     async fn assert_same(&self, request: &str) {
-        let short = self.fast(request);
-        let short = short.unwrap_or_else(|| panic!("not answered: {request}"));
-        // Two that come together go the ordinary way; one that comes alone, the short one.
+        let fast = self.fast(request);
+        let fast = fast.unwrap_or_else(|| panic!("not served: {request}"));
+        // Two requests in one write take the normal path, a single one the fast path.
         let two = self.send(request, 2).await;
         let one = self.send(request, 1).await;
         for ordinary in two.iter().chain(&one) {
-            assert_eq!(without_id(ordinary), without_id(&short), "{request}");
+            assert_eq!(without_id(ordinary), without_id(&fast), "{request}");
         }
     }
 }
 
-/// How long an answer is, once its head is there.
+/// The length of a response, once its head has arrived.
 fn response_length(read: &str) -> Option<usize> {
     let head = read.find("\r\n\r\n")? + 4;
     let lines = read.get(..head)?.lines();
@@ -162,30 +164,30 @@ fn response_length(read: &str) -> Option<usize> {
         .filter_map(|line| line.strip_prefix("content-length: "))
         .next();
     match length {
-        Some(length) => Some(head + length.parse::<usize>().expect("the stage is set")),
-        // In chunks, as it came.
+        Some(length) => Some(head + length.parse::<usize>().expect("the test is set up")),
+        // Chunked, as received.
         None => Some(read.find("0\r\n\r\n")? + 5),
     }
 }
 
-fn content(sheet: &MemfdBody) -> Vec<u8> {
-    let file = sheet
+fn content(memfd: &MemfdBody) -> Vec<u8> {
+    let file = memfd
         .as_fd()
         .try_clone_to_owned()
-        .expect("the stage is set");
-    let mut read = vec![0; sheet.len()];
+        .expect("the test is set up");
+    let mut read = vec![0; memfd.len()];
     std::fs::File::from(file)
         .read_exact_at(&mut read, 0)
-        .expect("the stage is set");
+        .expect("the test is set up");
     read
 }
 
-fn without_id(answer: &str) -> String {
+fn without_id(response: &str) -> String {
     let line = |line: &str| match line.starts_with("x-tollgate-id: ") {
         true => "x-tollgate-id: N".to_owned(),
         false => line.to_owned(),
     };
-    answer
+    response
         .split("\r\n")
         .map(line)
         .collect::<Vec<_>>()
@@ -232,64 +234,63 @@ async fn the_fast_path_and_the_normal_path_write_the_same_bytes() {
             large.as_str(),
         ),
     ] {
-        let stage = FastPathGateway::start(&lines, body, TTL).await;
+        let test = FastPathGateway::start(&lines, body, TTL).await;
         let request = get("/x/a?b=1", "Accept: */*\r\n");
-        stage.send(&request, 1).await;
-        stage.clock.pass(Span::from_secs(61));
-        stage.assert_same(&request).await;
-        stage
-            .assert_same(&get(
-                "/x/a?b=1",
-                "ACCEPT: */*\r\nconnection: Keep-Alive\r\n",
-            ))
-            .await;
+        test.send(&request, 1).await;
+        test.clock.pass(Span::from_secs(61));
+        test.assert_same(&request).await;
+        test.assert_same(&get(
+            "/x/a?b=1",
+            "ACCEPT: */*\r\nconnection: Keep-Alive\r\n",
+        ))
+        .await;
     }
 }
 
-/// The parser has never heard of a request on this connection, and yet it ends at once.
+/// The parser has never seen a request on this connection, and yet it closes at once.
 #[tokio::test]
 async fn a_connection_that_only_used_the_fast_path_drains_at_once() {
     let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
-    let stage = FastPathGateway::start(&lines, "abc", TTL).await;
+    let test = FastPathGateway::start(&lines, "abc", TTL).await;
     let request = get("/x/a", "");
-    stage.send(&request, 1).await;
-    let mut stream = TcpStream::connect(stage.address)
+    test.send(&request, 1).await;
+    let mut stream = TcpStream::connect(test.address)
         .await
-        .expect("the stage is set");
+        .expect("the test is set up");
     stream
         .write_all(request.as_bytes())
         .await
-        .expect("the stage is set");
+        .expect("the test is set up");
     let mut read = [0; 4_096];
-    assert_ne!(stream.read(&mut read).await.expect("the stage is set"), 0);
-    let drained = tokio::time::timeout(Duration::from_secs(5), stage.gateway.drain());
-    assert!(drained.await.is_ok(), "it waited for the grace");
-    assert_eq!(stream.read(&mut read).await.expect("the stage is set"), 0);
+    assert_ne!(stream.read(&mut read).await.expect("the test is set up"), 0);
+    let drained = tokio::time::timeout(Duration::from_secs(5), test.gateway.drain());
+    assert!(drained.await.is_ok(), "it waited for the grace period");
+    assert_eq!(stream.read(&mut read).await.expect("the test is set up"), 0);
 }
 
 #[tokio::test]
 async fn a_fast_path_response_has_its_current_age_and_a_new_id() {
     let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
-    let stage = FastPathGateway::start(&lines, "abc", TTL).await;
+    let test = FastPathGateway::start(&lines, "abc", TTL).await;
     let request = get("/x/a", "");
-    stage.send(&request, 1).await;
-    let mut former = String::new();
+    test.send(&request, 1).await;
+    let mut previous = String::new();
     for age in [1, 9, 90, 3_000] {
-        stage.clock.pass(Span::from_secs(age));
-        let answer = stage.fast(&request).expect("the stage is set");
-        assert_ne!(answer, former);
-        former = answer;
+        test.clock.pass(Span::from_secs(age));
+        let response = test.fast(&request).expect("the test is set up");
+        assert_ne!(response, previous);
+        previous = response;
     }
-    assert!(former.contains("\r\nage: 3100\r\n"), "{former}");
+    assert!(previous.contains("\r\nage: 3100\r\n"), "{previous}");
 }
 
 #[tokio::test]
 async fn only_a_plain_request_uses_the_fast_path() {
     let lines = format!("{DATE_LINE}\r\nContent-Length: 3\r\nETag: \"e\"");
-    let stage = FastPathGateway::start(&lines, "abc", TTL).await;
+    let test = FastPathGateway::start(&lines, "abc", TTL).await;
     let request = get("/x/a", "");
-    stage.send(&request, 1).await;
-    assert!(stage.fast(&request).is_some());
+    test.send(&request, 1).await;
+    assert!(test.fast(&request).is_some());
     for line in [
         "Connection: close",
         "Connection: keep-alive, X-Foo",
@@ -324,18 +325,18 @@ async fn only_a_plain_request_uses_the_fast_path() {
         "X\0: y",
     ] {
         let odd = get("/x/a", &format!("{line}\r\n"));
-        // `Cache-Control` of a request counts where the rules of HTTP do.
+        // `Cache-Control` of a request applies only with `mode: rfc9111`.
         let is_obeyed = !line.contains("no-cache");
-        assert_eq!(stage.fast(&odd).is_none(), is_obeyed, "{line}");
+        assert_eq!(test.fast(&odd).is_none(), is_obeyed, "{line}");
     }
 }
 
 #[tokio::test]
 async fn only_a_single_complete_request_uses_the_fast_path() {
     let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
-    let stage = FastPathGateway::start(&lines, "abc", TTL).await;
+    let test = FastPathGateway::start(&lines, "abc", TTL).await;
     let request = get("/x/a", "");
-    stage.send(&request, 1).await;
+    test.send(&request, 1).await;
     for odd in [
         request.repeat(2),
         format!("\r\n{request}"),
@@ -352,11 +353,11 @@ async fn only_a_single_complete_request_uses_the_fast_path() {
         request.replace("/x/a", "http://g/x/a"),
         request
             .get(..request.len() - 2)
-            .expect("the stage is set")
+            .expect("the test is set up")
             .to_owned(),
         String::new(),
     ] {
-        assert_eq!(stage.fast(&odd), None, "{odd}");
+        assert_eq!(test.fast(&odd), None, "{odd}");
     }
 }
 
@@ -368,96 +369,100 @@ async fn a_response_that_is_not_plain_uses_the_normal_path() {
         format!("{DATE_LINE}\r\n{length}\r\nContent-Location: /b"),
         format!("{DATE_LINE}\r\n{length}\r\nX-Long: {}", "l".repeat(5_000)),
     ] {
-        let stage = FastPathGateway::start(&lines, "abc", TTL).await;
+        let test = FastPathGateway::start(&lines, "abc", TTL).await;
         let request = get("/x/a", "");
-        stage.send(&request, 1).await;
-        assert_eq!(stage.fast(&request), None, "{lines}");
-        let answer = stage.send(&request, 1).await;
+        test.send(&request, 1).await;
+        assert_eq!(test.fast(&request), None, "{lines}");
+        let response = test.send(&request, 1).await;
         assert!(
-            answer.concat().contains("x-tollgate-source: cache"),
+            response.concat().contains("x-tollgate-source: cache"),
             "{lines}"
         );
     }
 }
 
-/// It is kept with the time when it came.
+/// It is stored with its arrival time.
 #[tokio::test]
 async fn a_response_without_a_date_uses_the_fast_path_too() {
-    let stage = FastPathGateway::start("Content-Length: 3", "abc", TTL).await;
-    stage.send(&get("/x/a", ""), 1).await;
-    stage.assert_same(&get("/x/a", "")).await;
+    let test = FastPathGateway::start("Content-Length: 3", "abc", TTL).await;
+    test.send(&get("/x/a", ""), 1).await;
+    test.assert_same(&get("/x/a", "")).await;
 }
 
 #[tokio::test]
 async fn stale_purged_and_missing_responses_use_the_normal_path() {
     let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
-    let stage = FastPathGateway::start(&lines, "abc", TTL).await;
+    let test = FastPathGateway::start(&lines, "abc", TTL).await;
     let request = get("/x/a", "");
-    assert_eq!(stage.fast(&request), None);
-    stage.send(&request, 1).await;
-    assert!(stage.fast(&request).is_some());
-    let cache = stage.connection.state.registry.cache().clone();
+    assert_eq!(test.fast(&request), None);
+    test.send(&request, 1).await;
+    assert!(test.fast(&request).is_some());
+    let cache = test.connection.state.registry.cache().clone();
     cache.purge(Some("x"), None).await;
-    assert_eq!(stage.fast(&request), None);
-    stage.send(&request, 1).await;
-    stage.clock.pass(Span::from_secs(3_600));
-    assert_eq!(stage.fast(&request), None);
+    assert_eq!(test.fast(&request), None);
+    test.send(&request, 1).await;
+    test.clock.pass(Span::from_secs(3_600));
+    assert_eq!(test.fast(&request), None);
 }
 
 #[tokio::test]
 async fn provider_listeners_callers_and_encoded_paths_use_the_fast_path_too() {
     let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
-    let door = ListenerKind::Provider("x".to_owned());
-    let stage = FastPathGateway::start_kind(&lines, "abc", TTL, &door).await;
-    stage.send(&get("/a", ""), 1).await;
-    stage.assert_same(&get("/a", "")).await;
-    let stage = FastPathGateway::start(&lines, "abc", TTL).await;
-    stage.send(&get("/x@web/a", ""), 1).await;
+    let kind = ListenerKind::Provider("x".to_owned());
+    let test = FastPathGateway::start_kind(&lines, "abc", TTL, &kind).await;
+    test.send(&get("/a", ""), 1).await;
+    test.assert_same(&get("/a", "")).await;
+    let test = FastPathGateway::start(&lines, "abc", TTL).await;
+    test.send(&get("/x@web/a", ""), 1).await;
     for path in ["/x@web/a", "/x/a", "/x/%2e%2e/a"] {
-        stage.assert_same(&get(path, "")).await;
+        test.assert_same(&get(path, "")).await;
     }
 }
 
 #[tokio::test]
 async fn a_remembered_request_ends_with_its_configuration() {
     let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
-    let stage = FastPathGateway::start(&lines, "abc", TTL).await;
-    let (shop, request) = (&stage.connection.state.registry, get("/x@web/a", ""));
-    stage.send(&request, 1).await;
-    let mut lane = HitFastPath::new(stage.connection.clone());
-    assert!(is_hit(&mut lane, &request));
-    assert!(is_hit(&mut lane, &request));
-    assert!(!is_hit(&mut lane, &get("/x@web/b", "")));
-    assert!(is_hit(&mut lane, &request));
-    // Whoever calls itself `web` must prove it from now on.
-    shop.set_callers(&[Caller {
+    let test = FastPathGateway::start(&lines, "abc", TTL).await;
+    let (registry, request) = (&test.connection.state.registry, get("/x@web/a", ""));
+    test.send(&request, 1).await;
+    let mut fast_path = HitFastPath::new(test.connection.clone());
+    assert!(is_hit(&mut fast_path, &request));
+    assert!(is_hit(&mut fast_path, &request));
+    assert!(!is_hit(&mut fast_path, &get("/x@web/b", "")));
+    assert!(is_hit(&mut fast_path, &request));
+    // From now on the caller `web` needs a token.
+    registry.set_callers(&[Caller {
         name: "web".to_owned(),
         priority: Priority::Normal,
         at_least: None,
         at_most: None,
         token: Some(Secret::new("t".to_owned())),
     }]);
-    assert!(!is_hit(&mut lane, &request));
-    shop.set_callers(&[]);
-    assert!(is_hit(&mut lane, &request));
-    // The same name is another server from now on.
+    assert!(!is_hit(&mut fast_path, &request));
+    registry.set_callers(&[]);
+    assert!(is_hit(&mut fast_path, &request));
+    // From now on the same name is another upstream.
     let elsewhere = format!("name: x\nupstream: http://127.0.0.1:9\n{TTL}\n");
-    shop.replace(vec![provider(&elsewhere)])
-        .expect("the stage is set");
-    assert!(!is_hit(&mut lane, &request));
+    registry
+        .replace(vec![provider(&elsewhere)])
+        .expect("the test is set up");
+    assert!(!is_hit(&mut fast_path, &request));
 }
 
 #[tokio::test]
 async fn after_many_misses_the_fast_path_is_tried_for_one_request_in_eight() {
     let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
-    let stage = FastPathGateway::start(&lines, "abc", TTL).await;
-    stage.send(&get("/x/kept", ""), 1).await;
-    let mut lane = HitFastPath::new(stage.connection.clone());
+    let test = FastPathGateway::start(&lines, "abc", TTL).await;
+    test.send(&get("/x/cached", ""), 1).await;
+    let mut fast_path = HitFastPath::new(test.connection.clone());
     for number in 0..MISSES_MAX {
-        assert!(!is_hit(&mut lane, &get(&format!("/x/new/{number}"), "")));
+        assert!(!is_hit(
+            &mut fast_path,
+            &get(&format!("/x/new/{number}"), "")
+        ));
     }
-    let kept = get("/x/kept", "");
-    let until = (1..=MISSES_MAX).find(|_| is_hit(&mut lane, &kept));
+    let cached = get("/x/cached", "");
+    let until = (1..=MISSES_MAX).find(|_| is_hit(&mut fast_path, &cached));
     assert_eq!(until, Some(MISSES_MAX));
-    assert!(is_hit(&mut lane, &kept), "from then on every time");
+    assert!(is_hit(&mut fast_path, &cached), "from then on every time");
 }

@@ -81,18 +81,15 @@ impl Listeners {
     pub(super) fn open(
         &self,
         listener: TcpListener,
-        door: ListenerKind,
+        kind: ListenerKind,
         wanted: Option<SocketAddr>,
     ) -> io::Result<ListenAddress> {
         let address = listener.local_addr()?;
         let Shared { state, open } = &*self.shared;
         state.registry.add_own_address(address);
-        let listening = ListenAddress {
-            address,
-            kind: door,
-        };
-        let ending = watch::Sender::new(false);
-        let hall = GatewayHandler {
+        let listening = ListenAddress { address, kind };
+        let shutdown = watch::Sender::new(false);
+        let handler = GatewayHandler {
             state: state.clone(),
             kind: Arc::new(listening.kind.clone()),
         };
@@ -103,12 +100,12 @@ impl Listeners {
         }
         // Remove the tasks that have finished.
         while open.tasks.try_join_next().is_some() {}
-        let serve = accept_loop::run(listener, hall, ending.subscribe(), grace);
+        let serve = accept_loop::run(listener, handler, shutdown.subscribe(), grace);
         open.tasks.spawn(serve);
         open.listeners.push(OpenListener {
             listening: listening.clone(),
             requested: wanted.unwrap_or(address),
-            shutdown: ending,
+            shutdown,
         });
         LogEvent::Listening { address }.emit();
         Ok(listening)
@@ -117,26 +114,26 @@ impl Listeners {
     /// Binds the addresses of providers that are not open yet. The current listeners continue until
     /// [`Listeners::apply`]. Must be called inside a tokio runtime.
     pub(crate) fn prepare(&self, wanted: Vec<(SocketAddr, String)>) -> PreparedListeners {
-        let here = self.current();
+        let current = self.current();
         let mut ready = PreparedListeners {
             new: Vec::new(),
             wanted: Vec::new(),
             problems: Vec::new(),
         };
         for (address, name) in wanted {
-            let door = ListenerKind::Provider(name.clone());
-            let is_own = |(asked, at): &&(SocketAddr, ListenAddress)| {
-                at.kind == door && (*asked == address || at.address == address)
+            let kind = ListenerKind::Provider(name.clone());
+            let is_own = |(requested, at): &&(SocketAddr, ListenAddress)| {
+                at.kind == kind && (*requested == address || at.address == address)
             };
-            if let Some((_, own)) = here.iter().find(is_own) {
-                ready.wanted.push((own.address, door));
+            if let Some((_, own)) = current.iter().find(is_own) {
+                ready.wanted.push((own.address, kind));
                 continue;
             }
             // Another provider has it now, and its listener closes only after this one would open.
             let is_others = |(_, at): &(SocketAddr, ListenAddress)| {
                 at.address == address && at.kind != ListenerKind::All
             };
-            let opened = if here.iter().any(is_others) {
+            let opened = if current.iter().any(is_others) {
                 Err(format!(
                     "`{name}`: {address} belongs to another provider; reload again after that provider has released it"
                 ))
@@ -148,14 +145,14 @@ impl Listeners {
                 })
             };
             match opened {
-                Ok(listener) => ready.new.push((listener, door, address)),
+                Ok(listener) => ready.new.push((listener, kind, address)),
                 Err(why) => {
                     let provider = name;
                     ready.problems.push(ListenError {
                         provider,
                         message: why,
                     });
-                    ready.wanted.extend(current_of(&here, &door));
+                    ready.wanted.extend(current_of(&current, &kind));
                 }
             }
         }
@@ -170,12 +167,9 @@ impl Listeners {
             mut problems,
         } = ready;
         let is_wanted = |opened: &OpenListener| {
-            let ListenAddress {
-                address,
-                kind: door,
-            } = &opened.listening;
-            let same = |(at, of): &(SocketAddr, ListenerKind)| at == address && of == door;
-            *door == ListenerKind::All || wanted.iter().any(same)
+            let ListenAddress { address, kind } = &opened.listening;
+            let same = |(at, of): &(SocketAddr, ListenerKind)| at == address && of == kind;
+            *kind == ListenerKind::All || wanted.iter().any(same)
         };
         self.shared.open.lock().listeners.retain(|opened| {
             let stays = is_wanted(opened);
@@ -186,12 +180,12 @@ impl Listeners {
             }
             stays
         });
-        for (listener, door, address) in new {
-            let ListenerKind::Provider(provider) = door.clone() else {
+        for (listener, kind, address) in new {
+            let ListenerKind::Provider(provider) = kind.clone() else {
                 continue; // the gateway's own address does not follow a reload
             };
             let listener = TcpListener::from_std(listener);
-            let opened = listener.and_then(|one| self.open(one, door, Some(address)));
+            let opened = listener.and_then(|one| self.open(one, kind, Some(address)));
             problems.extend(opened.err().map(|error| ListenError {
                 message: format!("`{provider}`: could not listen on {address}: {error}"),
                 provider,
@@ -204,15 +198,15 @@ impl Listeners {
     #[must_use]
     pub fn addresses(&self) -> Vec<ListenAddress> {
         let open = self.shared.open.lock();
-        let doors = open.listeners.iter();
-        doors.map(|opened| opened.listening.clone()).collect()
+        let listeners = open.listeners.iter();
+        listeners.map(|opened| opened.listening.clone()).collect()
     }
 
     /// The addresses that are served now, each with its configured address.
     fn current(&self) -> Vec<(SocketAddr, ListenAddress)> {
         let open = self.shared.open.lock();
-        let doors = open.listeners.iter();
-        doors
+        let listeners = open.listeners.iter();
+        listeners
             .map(|opened| (opened.requested, opened.listening.clone()))
             .collect()
     }
@@ -241,10 +235,10 @@ impl Listeners {
 
 /// The current addresses of a provider. They stay if the new one cannot be opened.
 fn current_of(
-    here: &[(SocketAddr, ListenAddress)],
-    door: &ListenerKind,
+    current: &[(SocketAddr, ListenAddress)],
+    kind: &ListenerKind,
 ) -> Vec<(SocketAddr, ListenerKind)> {
-    let own = here.iter().filter(|(_, at)| at.kind == *door);
+    let own = current.iter().filter(|(_, at)| at.kind == *kind);
     own.map(|(_, at)| (at.address, at.kind.clone())).collect()
 }
 
@@ -262,7 +256,7 @@ struct GatewayHandler {
 
 impl ConnectionHandler for GatewayHandler {
     /// Always: a connection above the cap gets a response.
-    fn has_capacity(&self, _inside: usize) -> bool {
+    fn has_capacity(&self, _active: usize) -> bool {
         true
     }
 
@@ -270,16 +264,17 @@ impl ConnectionHandler for GatewayHandler {
         &self,
         stream: TcpStream,
         peer: SocketAddr,
-        ending: watch::Receiver<bool>,
+        shutdown: watch::Receiver<bool>,
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
-        let Some(room) = self.state.connection_cap.try_acquire(peer.ip()) else {
+        let Some(slot) = self.state.connection_cap.try_acquire(peer.ip()) else {
             self.state.overload.reject(stream);
             return None;
         };
-        let visit = ClientConnection::new(self.state.clone(), self.kind.clone(), peer.ip(), ending);
+        let connection =
+            ClientConnection::new(self.state.clone(), self.kind.clone(), peer.ip(), shutdown);
         Some(async move {
-            client_connection::serve(stream, visit).await;
-            drop(room);
+            client_connection::serve(stream, connection).await;
+            drop(slot);
         })
     }
 

@@ -111,8 +111,8 @@ mod tests {
 
     #[test]
     fn the_rejection_is_json_with_a_correct_content_length() {
-        let answer = response();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let text = response();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains("\r\nx-tollgate-id: "), "{head}");
         assert!(
             head.contains(&format!("content-length: {}", body.len())),

@@ -34,7 +34,7 @@ pub(super) fn response(status: u16) -> Vec<u8> {
             "send at most 64 KiB and 100 headers",
         ),
         _ => (
-            "The request is not valid HTTP/1.1",
+            "The request is not valid HTTP",
             "check the URL and the headers; TLS and HTTP/2 are not supported on this address",
         ),
     };

@@ -21,7 +21,7 @@ pub(super) trait SendFile: AsyncWrite + Unpin {
     fn poll_sendfile(
         &mut self,
         cx: &mut Context<'_>,
-        sheet: &MemfdBody,
+        memfd: &MemfdBody,
         from: usize,
     ) -> Poll<io::Result<usize>>;
 }
@@ -38,13 +38,18 @@ impl SendFile for TcpStream {
     fn poll_sendfile(
         &mut self,
         cx: &mut Context<'_>,
-        sheet: &MemfdBody,
+        memfd: &MemfdBody,
         from: usize,
     ) -> Poll<io::Result<usize>> {
-        let left = sheet.len().saturating_sub(from);
+        let remaining = memfd.len().saturating_sub(from);
         when_ready(self, cx, || {
             let mut at = from as u64;
-            Ok(rustix::fs::sendfile(&*self, sheet, Some(&mut at), left)?)
+            Ok(rustix::fs::sendfile(
+                &*self,
+                memfd,
+                Some(&mut at),
+                remaining,
+            )?)
         })
     }
 }
@@ -76,7 +81,7 @@ impl SendFile for TcpStream {
     fn poll_sheet(
         &mut self,
         _cx: &mut Context<'_>,
-        _sheet: &MemfdBody,
+        _memfd: &MemfdBody,
         _from: usize,
     ) -> Poll<io::Result<usize>> {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))

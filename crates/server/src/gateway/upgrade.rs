@@ -36,17 +36,17 @@ pub(super) fn requested(head: &request::Parts) -> Option<HeaderValue> {
 }
 
 /// Adds `Connection: upgrade` and the protocols.
-pub(super) fn add_headers(headers: &mut HeaderMap, wanted: Option<HeaderValue>) {
-    if let Some(wanted) = wanted {
+pub(super) fn add_headers(headers: &mut HeaderMap, protocols: Option<HeaderValue>) {
+    if let Some(protocols) = protocols {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(UPGRADE, wanted);
+        headers.insert(UPGRADE, protocols);
     }
 }
 
 /// If the upstream accepted, the connection becomes a tunnel after this response. Returns the
 /// chosen protocol.
 pub(super) fn accept(
-    visit: &ClientConnection,
+    connection: &ClientConnection,
     caller: OnUpgrade,
     reply: &mut Reply,
 ) -> Option<HeaderValue> {
@@ -55,7 +55,7 @@ pub(super) fn accept(
     }
     let tunnel = std::mem::take(&mut reply.body).into_tunnel()?;
     reply.body = ReplyBody::default();
-    visit.become_tunnel(caller, tunnel);
+    connection.become_tunnel(caller, tunnel);
     reply.head.headers.get(UPGRADE).cloned()
 }
 
@@ -74,8 +74,10 @@ fn tokens<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a st
 
 fn carries_requests(offer: &str) -> bool {
     let name = offer.split('/').next().unwrap_or(offer);
-    let hides = ["h2", "h2c", "h3", "http", "tls"];
-    hides.iter().any(|hidden| name.eq_ignore_ascii_case(hidden))
+    let carriers = ["h2", "h2c", "h3", "http", "tls"];
+    carriers
+        .iter()
+        .any(|carrier| name.eq_ignore_ascii_case(carrier))
 }
 
 #[cfg(test)]

@@ -130,13 +130,13 @@ pub(super) struct WatchedStream<S> {
 impl<S> WatchedStream<S> {
     pub(super) fn new(
         stream: S,
-        seen: Arc<RequestProgress>,
-        patience: ClientTimeouts,
+        progress: Arc<RequestProgress>,
+        timeouts: ClientTimeouts,
     ) -> WatchedStream<S> {
         WatchedStream {
             stream,
-            progress: seen,
-            timeouts: patience,
+            progress,
+            timeouts,
             framing: Framing::default(),
             fast_path: None,
             used_fast_path: false,
@@ -153,9 +153,9 @@ impl<S> WatchedStream<S> {
     }
 
     /// The same, with the fast path for cache hits.
-    pub(super) fn with_fast_path(self, lane: HitFastPath) -> WatchedStream<S> {
+    pub(super) fn with_fast_path(self, fast_path: HitFastPath) -> WatchedStream<S> {
         WatchedStream {
-            fast_path: Some(lane),
+            fast_path: Some(fast_path),
             ..self
         }
     }
@@ -171,8 +171,10 @@ impl<S> WatchedStream<S> {
         if !self.is_idle() || self.progress.is_closing.load(Ordering::Acquire) {
             return false;
         }
-        let lane = self.fast_path.as_mut();
-        let Some(rest) = lane.and_then(|lane| lane.respond(bytes, &mut self.pending_head)) else {
+        let fast_path = self.fast_path.as_mut();
+        let Some(rest) =
+            fast_path.and_then(|fast_path| fast_path.respond(bytes, &mut self.pending_head))
+        else {
             return false;
         };
         self.pending_body = rest;
@@ -208,8 +210,8 @@ impl<S> WatchedStream<S> {
             return self.poll_idle_timeout(cx);
         }
         let timer = if self.framing.is_in_body() {
-            let most = self.timeouts.body;
-            Some(self.body_timer.get_or_insert_with(|| timer(most)))
+            let limit = self.timeouts.body;
+            Some(self.body_timer.get_or_insert_with(|| timer(limit)))
         } else {
             self.head_timer.as_mut()
         };
@@ -221,10 +223,7 @@ impl<S> WatchedStream<S> {
 
     /// The idle time between two requests. One timer serves all of them: if it fires too early for
     /// the current one, it is reset.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "since when a connection is idle"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "since when a connection is idle")]
     fn poll_idle_timeout(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let since = *self.idle_since.get_or_insert_with(Instant::now);
         let end = since + std::time::Duration::from(self.timeouts.idle);
@@ -242,11 +241,11 @@ impl<S> WatchedStream<S> {
     /// Holds bytes that look like a response of the parser itself.
     fn hold_parser_response(&mut self, bytes: &[u8]) -> bool {
         let is_tunnel = self.progress.is_tunnel.load(Ordering::Acquire);
-        let keeps = !is_tunnel && parse_error::parser_status(bytes).is_some();
-        if keeps {
+        let holds = !is_tunnel && parse_error::parser_status(bytes).is_some();
+        if holds {
             (self.pending_head, self.pending_written) = (bytes.to_vec(), 0);
         }
-        keeps
+        holds
     }
 
     /// The connection closes. If the parser has not passed on the last head, the held bytes are its
@@ -298,7 +297,7 @@ impl<S: SendFile> WatchedStream<S> {
                     let pieces = [io::IoSlice::new(head), io::IoSlice::new(body)];
                     stream.poll_write_vectored(cx, &pieces)
                 }
-                ([], HitBody::Memfd(sheet)) => self.stream.poll_sendfile(cx, sheet, sent),
+                ([], HitBody::Memfd(memfd)) => self.stream.poll_sendfile(cx, memfd, sent),
                 (head, HitBody::Memfd(_)) => self.stream.poll_send_more(cx, head),
             };
             match ready!(self.poll_write_timeout(cx, written)).unwrap_or_else(timed_out)? {
@@ -324,21 +323,21 @@ impl<S: SendFile> WatchedStream<S> {
 /// Joins pieces that fit into one buffer: a plain write saves more than the copy costs.
 fn coalesce<'a>(
     pieces: &[io::IoSlice<'_>],
-    room: &'a mut [u8; SINGLE_WRITE_MAX],
+    buffer: &'a mut [u8; SINGLE_WRITE_MAX],
 ) -> Option<&'a [u8]> {
     let mut filled = 0;
     for piece in pieces {
         let end = filled + piece.len();
-        room.get_mut(filled..end)?.copy_from_slice(piece);
+        buffer.get_mut(filled..end)?.copy_from_slice(piece);
         filled = end;
     }
-    room.get(..filled)
+    buffer.get(..filled)
 }
 
 /// A timer for one of the client timeouts.
 #[expect(clippy::disallowed_methods, reason = "the timers of a connection")]
-fn timer(most: Span) -> Pin<Box<Sleep>> {
-    Box::pin(tokio::time::sleep(most.into()))
+fn timer(limit: Span) -> Pin<Box<Sleep>> {
+    Box::pin(tokio::time::sleep(limit.into()))
 }
 
 fn timed_out<T>() -> io::Result<T> {
@@ -351,33 +350,33 @@ impl<S: AsyncRead + SendFile> AsyncRead for WatchedStream<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let line = self.get_mut();
+        let this = self.get_mut();
         let before = buf.filled().len();
         let read = loop {
-            ready!(line.poll_write_pending(cx))?;
-            if line.used_fast_path && line.progress.is_closing.load(Ordering::Acquire) {
+            ready!(this.poll_write_pending(cx))?;
+            if this.used_fast_path && this.progress.is_closing.load(Ordering::Acquire) {
                 // The parser waits for a first request and would not notice the shutdown.
                 return Poll::Ready(Ok(()));
             }
-            let read = Pin::new(&mut line.stream).poll_read(cx, buf);
-            if line.progress.is_tunnel.load(Ordering::Acquire) {
+            let read = Pin::new(&mut this.stream).poll_read(cx, buf);
+            if this.progress.is_tunnel.load(Ordering::Acquire) {
                 return read;
             }
             let came = buf.filled().get(before..).unwrap_or_default();
-            if !matches!(read, Poll::Ready(Ok(()))) || !line.try_fast_path(came) {
+            if !matches!(read, Poll::Ready(Ok(()))) || !this.try_fast_path(came) {
                 break read;
             }
             buf.set_filled(before);
         };
         match read {
             Poll::Ready(Ok(())) => {
-                line.on_bytes(buf.filled().get(before..).unwrap_or_default());
+                this.on_bytes(buf.filled().get(before..).unwrap_or_default());
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
-                let late = ready!(line.poll_read_timeout(cx));
-                line.send_408(cx);
+                let late = ready!(this.poll_read_timeout(cx));
+                this.send_408(cx);
                 Poll::Ready(late)
             }
         }
@@ -390,13 +389,13 @@ impl<S: SendFile> AsyncWrite for WatchedStream<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let line = self.get_mut();
-        ready!(line.poll_write_pending(cx))?;
-        if line.hold_parser_response(bytes) {
+        let this = self.get_mut();
+        ready!(this.poll_write_pending(cx))?;
+        if this.hold_parser_response(bytes) {
             return Poll::Ready(Ok(bytes.len()));
         }
-        let written = Pin::new(&mut line.stream).poll_write(cx, bytes);
-        line.poll_write_timeout(cx, written)
+        let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
+        this.poll_write_timeout(cx, written)
             .map(|written| written.unwrap_or_else(timed_out))
     }
 
@@ -405,19 +404,19 @@ impl<S: SendFile> AsyncWrite for WatchedStream<S> {
         cx: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let line = self.get_mut();
-        ready!(line.poll_write_pending(cx))?;
+        let this = self.get_mut();
+        ready!(this.poll_write_pending(cx))?;
         if let [one] = pieces
-            && line.hold_parser_response(one)
+            && this.hold_parser_response(one)
         {
             return Poll::Ready(Ok(one.len()));
         }
-        let mut room = [0; SINGLE_WRITE_MAX];
-        let written = match coalesce(pieces, &mut room) {
-            Some(bytes) => Pin::new(&mut line.stream).poll_write(cx, bytes),
-            None => Pin::new(&mut line.stream).poll_write_vectored(cx, pieces),
+        let mut buffer = [0; SINGLE_WRITE_MAX];
+        let written = match coalesce(pieces, &mut buffer) {
+            Some(bytes) => Pin::new(&mut this.stream).poll_write(cx, bytes),
+            None => Pin::new(&mut this.stream).poll_write_vectored(cx, pieces),
         };
-        line.poll_write_timeout(cx, written)
+        this.poll_write_timeout(cx, written)
             .map(|written| written.unwrap_or_else(timed_out))
     }
 
@@ -426,26 +425,26 @@ impl<S: SendFile> AsyncWrite for WatchedStream<S> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let line = self.get_mut();
+        let this = self.get_mut();
         // A flush follows the last write, so all responses that were handed over are written.
-        let ended = line.progress.ended.load(Ordering::Acquire);
-        if ended != line.responses {
-            line.responses = ended;
+        let ended = this.progress.ended.load(Ordering::Acquire);
+        if ended != this.responses {
+            this.responses = ended;
             // The parser polls again only when bytes arrive, so poll the idle timer here. When it
             // fires, wake the parser.
-            if line.is_idle() && !line.progress.is_tunnel.load(Ordering::Acquire) {
-                let is_over = line.poll_idle_timeout(cx).is_ready();
+            if this.is_idle() && !this.progress.is_tunnel.load(Ordering::Acquire) {
+                let is_over = this.poll_idle_timeout(cx).is_ready();
                 is_over.then(|| cx.waker().wake_by_ref());
             }
         }
-        Pin::new(&mut line.stream).poll_flush(cx)
+        Pin::new(&mut this.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let line = self.get_mut();
-        line.replace_parser_response();
-        ready!(line.poll_write_pending(cx))?;
-        Pin::new(&mut line.stream).poll_shutdown(cx)
+        let this = self.get_mut();
+        this.replace_parser_response();
+        ready!(this.poll_write_pending(cx))?;
+        Pin::new(&mut this.stream).poll_shutdown(cx)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A line on its own: who is cut, who is not, and when.
+//! The timeouts of a watched stream on its own.
 #![expect(
     clippy::disallowed_methods,
     reason = "tokio's own time, which is paused here"
@@ -10,7 +10,7 @@ use super::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tollgate::cache::MemfdBody;
 
-/// No socket: it takes no files.
+/// Not a socket, so no sendfile.
 impl SendFile for DuplexStream {
     fn poll_send_more(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(self).poll_write(cx, bytes)
@@ -19,29 +19,29 @@ impl SendFile for DuplexStream {
     fn poll_sendfile(
         &mut self,
         _cx: &mut Context<'_>,
-        _sheet: &MemfdBody,
+        _memfd: &MemfdBody,
         _from: usize,
     ) -> Poll<io::Result<usize>> {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 }
 
-async fn dribble(seen: &Arc<RequestProgress>, gap: Duration) -> io::Result<usize> {
+async fn dribble(progress: &Arc<RequestProgress>, gap: Duration) -> io::Result<usize> {
     let (mut client, server) = tokio::io::duplex(64);
-    let mut line = WatchedStream::new(server, seen.clone(), ClientTimeouts::default());
-    let dribbling = tokio::spawn(async move {
+    let mut stream = WatchedStream::new(server, progress.clone(), ClientTimeouts::default());
+    let sending = tokio::spawn(async move {
         for byte in "GET / HTTP/1.1\r\nX-Long: aaaaaaaa".bytes() {
             client.write_all(&[byte]).await.ok();
             tokio::time::sleep(gap).await;
         }
     });
     let mut read = Vec::new();
-    let outcome = line.read_to_end(&mut read).await;
-    dribbling.abort();
+    let outcome = stream.read_to_end(&mut read).await;
+    sending.abort();
     outcome
 }
 
-/// R-E1: a head that dribbles is cut ten seconds after its first byte.
+/// R-E1: a slow head times out ten seconds after its first byte.
 #[tokio::test(start_paused = true)]
 async fn a_slow_head_times_out() {
     let began = tokio::time::Instant::now();
@@ -54,16 +54,16 @@ async fn a_slow_head_times_out() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_tunnel_bytes_do_not_time_out() {
-    let seen = Arc::new(RequestProgress::default());
-    seen.become_tunnel();
-    let read = dribble(&seen, Duration::from_secs(1)).await.unwrap();
+    let progress = Arc::new(RequestProgress::default());
+    progress.become_tunnel();
+    let read = dribble(&progress, Duration::from_secs(1)).await.unwrap();
     assert_eq!(read, 32);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_start_and_a_slow_body_do_not_time_out() {
     let (mut client, server) = tokio::io::duplex(64);
-    let mut line = WatchedStream::new(server, Arc::default(), ClientTimeouts::default());
+    let mut stream = WatchedStream::new(server, Arc::default(), ClientTimeouts::default());
     let sending = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_secs(90)).await;
         client
@@ -76,16 +76,16 @@ async fn an_idle_start_and_a_slow_body_do_not_time_out() {
         }
     });
     let mut read = String::new();
-    line.read_to_string(&mut read).await.unwrap();
+    stream.read_to_string(&mut read).await.unwrap();
     assert!(read.ends_with("abc"));
     sending.await.unwrap();
 }
 
-/// R-C9: who reads nothing is let go; who reads slowly is not.
+/// R-C9: a client that reads nothing times out; one that reads slowly does not.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_stops_reading_times_out_and_a_slow_one_does_not() {
     let (mut client, server) = tokio::io::duplex(8);
-    let mut line = WatchedStream::new(server, Arc::default(), ClientTimeouts::default());
+    let mut stream = WatchedStream::new(server, Arc::default(), ClientTimeouts::default());
     let slow = tokio::spawn(async move {
         let mut eight = [0; 8];
         for _ in 0..4 {
@@ -94,33 +94,33 @@ async fn a_client_that_stops_reading_times_out_and_a_slow_one_does_not() {
         }
         client
     });
-    line.write_all(&[0; 40]).await.unwrap();
+    stream.write_all(&[0; 40]).await.unwrap();
     let _client = slow.await.unwrap();
     let began = tokio::time::Instant::now();
-    let error = line.write_all(&[0; 40]).await.unwrap_err();
+    let error = stream.write_all(&[0; 40]).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     assert_eq!(began.elapsed(), Duration::from_secs(60));
 }
 
-/// R-C9: between two requests a connection has its time, counted from the last one.
+/// R-C9: the idle timeout counts from the last request.
 #[tokio::test(start_paused = true)]
 async fn the_idle_timeout_restarts_after_each_response() {
     let (mut client, server) = tokio::io::duplex(64);
-    let seen = Arc::new(RequestProgress::default());
-    let mut line = WatchedStream::new(server, seen.clone(), ClientTimeouts::default());
+    let progress = Arc::new(RequestProgress::default());
+    let mut stream = WatchedStream::new(server, progress.clone(), ClientTimeouts::default());
     let began = tokio::time::Instant::now();
     let request = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
     let mut buffer = [0; 64];
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_secs(40)).await;
         client.write_all(request).await.unwrap();
-        let read = line.read(&mut buffer).await.unwrap();
+        let read = stream.read(&mut buffer).await.unwrap();
         assert_eq!(buffer.get(..read), Some(&request[..]));
-        assert!(seen.begin_request());
-        seen.end_response();
-        line.flush().await.unwrap();
+        assert!(progress.begin_request());
+        progress.end_response();
+        stream.flush().await.unwrap();
     }
-    let error = line.read(&mut buffer).await.unwrap_err();
+    let error = stream.read(&mut buffer).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     assert_eq!(began.elapsed(), Duration::from_secs(220));
 }
@@ -128,16 +128,16 @@ async fn the_idle_timeout_restarts_after_each_response() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_response_is_not_idle_time() {
     let (mut client, server) = tokio::io::duplex(64);
-    let seen = Arc::new(RequestProgress::default());
-    let mut line = WatchedStream::new(server, seen.clone(), ClientTimeouts::default());
+    let progress = Arc::new(RequestProgress::default());
+    let mut stream = WatchedStream::new(server, progress.clone(), ClientTimeouts::default());
     client
         .write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
         .await
         .unwrap();
     let mut buffer = [0; 64];
-    assert_ne!(line.read(&mut buffer).await.unwrap(), 0);
-    assert!(seen.begin_request());
-    line.flush().await.unwrap();
-    let waiting = tokio::time::timeout(Duration::from_secs(1_000), line.read(&mut buffer));
-    assert!(waiting.await.is_err(), "cut while its answer was made");
+    assert_ne!(stream.read(&mut buffer).await.unwrap(), 0);
+    assert!(progress.begin_request());
+    stream.flush().await.unwrap();
+    let waiting = tokio::time::timeout(Duration::from_secs(1_000), stream.read(&mut buffer));
+    assert!(waiting.await.is_err(), "timed out during the response");
 }

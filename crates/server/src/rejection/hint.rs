@@ -41,6 +41,11 @@ pub(super) fn hint(error: &Error) -> String {
         }
         Error::NoResponse { .. } => "the provider may be down; try again later",
         Error::NoCredential { why, .. } => for_token(*why),
+        Error::Misconfigured { setting, .. } => {
+            return format!(
+                "the caller cannot fix this: change `{setting}` in the provider's file, or the variable or file that it names, then reload"
+            );
+        }
         Error::UnknownProvider { name, nearest } => return for_name(name, nearest.as_deref()),
         Error::NotAllowed { why, .. } => for_host(*why),
         Error::WrongCallerToken { .. } => {
@@ -79,9 +84,7 @@ fn for_name(name: &str, nearest: Option<&str>) -> String {
 
 fn for_cache_miss(reason: Reason) -> &'static str {
     match reason {
-        Reason::Degraded => {
-            "little of the quota remains; `tollgate reset` ends degrade mode"
-        }
+        Reason::Degraded => "little of the quota remains; `tollgate reset` ends degrade mode",
         Reason::CacheRequested => {
             "leave out `X-Tollgate-Cache: only` and `only-if-cached` to call the provider"
         }
@@ -108,7 +111,9 @@ fn for_host(why: NotAllowed) -> &'static str {
         NotAllowed::Unknown => {
             "add a provider file with this domain, or set `unknown_domain: allow`"
         }
-        NotAllowed::Private => "if you mean a private host, set it as `upstream:` in a provider file",
+        NotAllowed::Private => {
+            "if you mean a private host, set it as `upstream:` in a provider file"
+        }
         NotAllowed::OtherProvider => {
             "this address serves one provider only; use the gateway's main address"
         }

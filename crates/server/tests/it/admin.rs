@@ -1,4 +1,4 @@
-//! The admin address: who may ask, and how it says no (R-E8).
+//! The admin address: access rules and error responses (R-E8).
 
 use crate::client::{get, raw};
 use crate::test_daemon::{TestDaemon, from_file, raw_request, write_file};
@@ -12,13 +12,13 @@ async fn start(path: &str, token: Option<&str>) -> TestDaemon {
     TestDaemon::start_with(from_file(path), Default::default(), token).await
 }
 
-/// R-E8: without a token. A page of another site has no way in: it cannot set our header, its name
-/// is not ours even if its DNS says so, and a GET changes nothing.
+/// R-E8: without a token. A page of another site has no access: it cannot set our header, its host
+/// name is rejected even if it resolves to us, and a GET changes nothing.
 #[tokio::test]
 async fn without_a_token_only_local_programs_are_allowed() {
-    let desk = start("admin-open.yaml", None).await;
-    let port = desk.admin.port();
-    let own = desk.admin.to_string();
+    let daemon = start("admin-open.yaml", None).await;
+    let port = daemon.admin.port();
+    let own = daemon.admin.to_string();
     let local = format!("localhost:{port}");
     let (page, evil) = (
         format!("http://{own}"),
@@ -56,23 +56,23 @@ async fn without_a_token_only_local_programs_are_allowed() {
         (("GET", "/health"), vec![host(&rebound)], 200),
     ];
     for ((method, path), headers, expected) in table {
-        let answer = raw_request(desk.admin, method, path, &headers, "").await;
+        let response = raw_request(daemon.admin, method, path, &headers, "").await;
         assert_eq!(
-            answer.status, expected,
-            "{method} {path} {headers:?}: {answer:?}"
+            response.status, expected,
+            "{method} {path} {headers:?}: {response:?}"
         );
-        assert_eq!(answer.header("content-type"), "application/json");
+        assert_eq!(response.header("content-type"), "application/json");
         if expected >= 400 {
-            assert!(answer.json()["hint"].is_string(), "{answer:?}");
+            assert!(response.json()["hint"].is_string(), "{response:?}");
         }
     }
 }
 
-/// R-E8: with a token nothing but the probes is answered without it, and it is never repeated.
+/// R-E8: with a token only the probes work without it, and no response contains it.
 #[tokio::test]
 async fn with_a_token_every_path_but_health_and_ready_requires_it() {
-    let desk = start("admin-token.yaml", Some("s3cret-canary")).await;
-    let own = desk.admin.to_string();
+    let daemon = start("admin-token.yaml", Some("s3cret-canary")).await;
+    let own = daemon.admin.to_string();
     let evil = "http://evil.example";
     let bearer = ("authorization", "Bearer s3cret-canary");
     let host = ("host", own.as_str());
@@ -121,24 +121,24 @@ async fn with_a_token_every_path_but_health_and_ready_requires_it() {
         ),
     ];
     for (method, path, headers, expected) in table {
-        let answer = raw_request(desk.admin, method, path, &headers, "").await;
-        assert_eq!(answer.status, expected, "{method} {path} {headers:?}");
-        assert!(!answer.everything().contains("s3cret"), "{answer:?}");
+        let response = raw_request(daemon.admin, method, path, &headers, "").await;
+        assert_eq!(response.status, expected, "{method} {path} {headers:?}");
+        assert!(!response.everything().contains("s3cret"), "{response:?}");
     }
 }
 
 #[tokio::test]
 async fn a_non_loopback_admin_address_requires_a_token() {
-    let desk = start("admin-wide.yaml", None).await;
+    let daemon = start("admin-wide.yaml", None).await;
     let wide = tokio::net::TcpListener::bind("0.0.0.0:0").await.unwrap();
-    let refused = tollgate_server::Admin::serve(&desk.daemon, wide, Default::default());
-    assert!(refused.unwrap_err().to_string().contains("token"));
+    let rejected = tollgate_server::Admin::serve(&daemon.daemon, wide, Default::default());
+    assert!(rejected.unwrap_err().to_string().contains("token"));
 }
 
-/// Whatever is wrong with a request, the answer is JSON with the next step, and nothing changes.
+/// Every invalid request gets JSON with the next step, and nothing changes.
 #[tokio::test]
 async fn an_invalid_request_is_rejected_in_json() {
-    let desk = start("admin-odd.yaml", None).await;
+    let daemon = start("admin-odd.yaml", None).await;
     let large = format!("{{\"sleep_max\": \"{}\"}}", "9".repeat(70_000));
     let settings = "/v1/providers/x/settings";
     let table = [
@@ -157,30 +157,30 @@ async fn an_invalid_request_is_rejected_in_json() {
         ("POST", "/v1/providers/y/resume", "", 404),
     ];
     for (method, path, body, expected) in table {
-        let answer = desk.request(method, path, body).await;
-        assert_eq!(answer.status, expected, "{method} {path}: {answer:?}");
-        let fault = answer.json();
+        let response = daemon.request(method, path, body).await;
+        assert_eq!(response.status, expected, "{method} {path}: {response:?}");
+        let fault = response.json();
         assert!(
             fault["error"].is_string() && fault["hint"].is_string(),
-            "{answer:?}"
+            "{response:?}"
         );
     }
-    let close = raw(desk.admin, "GET / HTTP/1.1\r\nHost: a\r\nbad\r\n\r\n").await;
+    let close = raw(daemon.admin, "GET / HTTP/1.1\r\nHost: a\r\nbad\r\n\r\n").await;
     assert!(close.starts_with("HTTP/1.1 400"), "{close}");
 }
 
-/// What it knows is shown, also of a provider that nobody has called yet.
+/// All fields are shown, also for a provider without calls.
 #[tokio::test]
 async fn a_provider_is_shown_with_all_its_fields() {
     write_file(
         "admin-show.yaml",
         "name: x\ndomain: api.example.org\nlimits: [5/1s, {limit: 9, period: 1h, per: entity}]\n",
     );
-    let desk = TestDaemon::start(from_file("admin-show.yaml")).await;
-    let list = desk.request("GET", "/v1/providers", "").await.json();
+    let daemon = TestDaemon::start(from_file("admin-show.yaml")).await;
+    let list = daemon.request("GET", "/v1/providers", "").await.json();
     assert_eq!(list["providers"][0]["name"], "x");
     assert_eq!(list["providers"][0]["started"], false);
-    let one = desk
+    let one = daemon
         .request("GET", "/v1/providers/x?entity=odds", "")
         .await
         .json();
@@ -200,7 +200,7 @@ async fn a_provider_is_shown_with_all_its_fields() {
     assert_eq!(one["problems"].as_array().unwrap().len(), 0);
 }
 
-/// The entities that were called are listed with what is left of theirs, and no more than a bound.
+/// The called entities are listed with their remaining quota, up to a bound.
 #[tokio::test]
 async fn a_provider_is_shown_with_its_called_entities() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
@@ -211,11 +211,11 @@ async fn a_provider_is_shown_with_its_called_entities() {
             "limits: [{limit: 9, period: 1h, per: entity}]",
         ),
     );
-    let desk = TestDaemon::start(from_file("admin-entities.yaml")).await;
+    let daemon = TestDaemon::start(from_file("admin-entities.yaml")).await;
     for path in ["/x/odds/1", "/x/odds/2", "/x/teams/1"] {
-        assert_eq!(crate::client::get(desk.gateway, path).await.status, 200);
+        assert_eq!(crate::client::get(daemon.gateway, path).await.status, 200);
     }
-    let one = desk.request("GET", "/v1/providers/x", "").await.json();
+    let one = daemon.request("GET", "/v1/providers/x", "").await.json();
     let left = |entity: &str| one["entities"][entity]["limits"][0]["remaining"].clone();
     assert_eq!((left("odds"), left("teams")), (7.into(), 8.into()));
     for n in 0..300 {
@@ -223,14 +223,14 @@ async fn a_provider_is_shown_with_its_called_entities() {
         let entity = entity
             .each_ref()
             .map(|(name, value)| (*name, value.as_str()));
-        crate::client::get_with(desk.gateway, &format!("/x/{n}"), &entity).await;
+        crate::client::get_with(daemon.gateway, &format!("/x/{n}"), &entity).await;
     }
-    let one = desk.request("GET", "/v1/providers/x", "").await.json();
+    let one = daemon.request("GET", "/v1/providers/x", "").await.json();
     assert_eq!(one["entities"].as_object().unwrap().len(), 256);
 }
 
-/// A5: offline is a sleep without an end: nothing is sent, no time is named, and only `resume` ends
-/// it.
+/// A5: offline is a sleep without an end: nothing is sent, there is no retry time, and only
+/// `resume` ends it.
 #[tokio::test]
 async fn a5_offline_sleeps_until_resumed() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
@@ -242,28 +242,28 @@ async fn a5_offline_sleeps_until_resumed() {
         offline: true,
         ..Default::default()
     };
-    let desk = TestDaemon::start_with(from_file("admin-off.yaml"), options, None).await;
-    let refused = get(desk.gateway, "/x/a").await;
-    let body = refused.json();
+    let daemon = TestDaemon::start_with(from_file("admin-off.yaml"), options, None).await;
+    let rejected = get(daemon.gateway, "/x/a").await;
+    let body = rejected.json();
     assert_eq!(
-        (refused.status, &body["health"], &body["resetIn"]),
+        (rejected.status, &body["health"], &body["resetIn"]),
         (503, &"sleep".into(), &0.into())
     );
-    desk.request("POST", "/v1/providers/x/reset", "").await;
+    daemon.request("POST", "/v1/providers/x/reset", "").await;
     assert_eq!(
-        get(desk.gateway, "/x/a").await.status,
+        get(daemon.gateway, "/x/a").await.status,
         503,
         "reset does not end it"
     );
-    let shown = desk.request("GET", "/v1/providers/x", "").await.json();
+    let shown = daemon.request("GET", "/v1/providers/x", "").await.json();
     assert_eq!(shown["health"]["sleep_until"], serde_json::Value::Null);
-    let resumed = desk.request("POST", "/v1/providers/x/resume", "").await;
+    let resumed = daemon.request("POST", "/v1/providers/x/resume", "").await;
     assert_eq!(resumed.json()["state"], "normal");
-    assert_eq!(get(desk.gateway, "/x/a").await.status, 200);
+    assert_eq!(get(daemon.gateway, "/x/a").await.status, 200);
     assert_eq!(upstream.count(), 1);
 }
 
-/// A5: `--offline` holds domains that no provider has as well, until `unknown` is resumed.
+/// A5: `--offline` also blocks domains without a provider, until `unknown` is resumed.
 #[tokio::test]
 async fn a5_offline_blocks_unknown_domains_too() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
@@ -273,23 +273,23 @@ async fn a5_offline_blocks_unknown_domains_too() {
         private: true,
         ..Default::default()
     };
-    let desk = TestDaemon::start_with(from_file("admin-dark.yaml"), options, None).await;
+    let daemon = TestDaemon::start_with(from_file("admin-dark.yaml"), options, None).await;
     let url = format!("/http://{}/a", upstream.address);
-    let refused = get(desk.gateway, &url).await;
-    let body = refused.json();
+    let rejected = get(daemon.gateway, &url).await;
+    let body = rejected.json();
     assert_eq!(
-        (refused.status, &body["provider"], &body["health"]),
+        (rejected.status, &body["provider"], &body["health"]),
         (503, &"unknown".into(), &"sleep".into())
     );
     assert_eq!(upstream.count(), 0);
-    let resumed = desk
+    let resumed = daemon
         .request("POST", "/v1/providers/unknown/resume", "")
         .await;
     assert_eq!(resumed.json()["state"], "normal");
-    assert_eq!(get(desk.gateway, &url).await.status, 200);
+    assert_eq!(get(daemon.gateway, &url).await.status, 200);
 }
 
-/// A7: cache-only by order, for a while or until resumed; a restart finds it as what it is.
+/// A7: cache-only by an operator, for a while or until resumed, survives a restart.
 #[tokio::test]
 async fn a7_cache_only_by_an_operator_survives_a_restart() {
     write_file("admin-cache.yaml", FILE);
@@ -307,9 +307,9 @@ async fn a7_cache_only_by_an_operator_survives_a_restart() {
         .request("POST", "/v1/providers/x/cache-only", "")
         .await;
     assert_eq!(state.json()["state"], "cache_only");
-    let refused = get(first.gateway, "/x/a").await;
+    let rejected = get(first.gateway, "/x/a").await;
     assert_eq!(
-        (refused.status, &refused.json()["reason"]),
+        (rejected.status, &rejected.json()["reason"]),
         (504, &"cache_only".into())
     );
     drop(first);
@@ -333,31 +333,32 @@ async fn a7_cache_only_by_an_operator_survives_a_restart() {
     assert_eq!(resumed.json()["state"], "normal");
 }
 
-/// The end: what is under way is finished, and nothing new is accepted.
+/// Shutdown finishes running requests and accepts no new ones.
 #[tokio::test]
 async fn the_admin_address_shuts_down_gracefully() {
-    let desk = start("admin-end.yaml", None).await;
-    let mut kept = crate::client::Session::open(desk.admin).await;
+    let daemon = start("admin-end.yaml", None).await;
+    let mut kept = crate::client::Session::open(daemon.admin).await;
     assert_eq!(kept.get("/ready", &[]).await.status, 200);
-    let admin = desk.admin;
-    crate::client::within_timeout(desk.servers.1.drain()).await;
+    let admin = daemon.admin;
+    crate::client::within_timeout(daemon.servers.1.drain()).await;
     assert!(tokio::net::TcpStream::connect(admin).await.is_err());
 }
 
-/// The end of the gateway: a call that still waits after the grace is dropped, and what it held
-/// goes back: nothing is counted that was not sent.
+/// On shutdown a call that still waits after the grace period is dropped and releases its permit:
+/// calls that were not sent are not counted.
 #[tokio::test]
 async fn a_call_waiting_past_the_grace_period_is_not_counted() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
     let file = crate::test_gateway::file(upstream.address, "limits: [1/30s]");
     let ledger = tollgate_ledger::Ledger::memory(tollgate_ledger::Clock::System);
     let providers = crate::test_gateway::providers(&[file]);
-    let shop = tollgate::ProviderRegistry::build(providers, ledger, Default::default()).unwrap();
+    let registry =
+        tollgate::ProviderRegistry::build(providers, ledger, Default::default()).unwrap();
     let options = tollgate_server::GatewayOptions {
         grace: tollgate_core::time::Span::from_millis(50),
         ..Default::default()
     };
-    let mut gateway = tollgate_server::Gateway::new(shop.clone(), options);
+    let mut gateway = tollgate_server::Gateway::new(registry.clone(), options);
     let free = "127.0.0.1:0".parse().unwrap();
     let all = tollgate_server::ListenerKind::All;
     let address = gateway.listen(free, all).await.unwrap().address;
@@ -365,14 +366,14 @@ async fn a_call_waiting_past_the_grace_period_is_not_counted() {
     let mut waiting = crate::client::Session::open(address).await;
     let call = crate::client::request("GET", "/x/b", &[], "");
     let call = tokio::spawn(async move { waiting.send(call).await.status() });
-    let live = shop.named("x").unwrap();
-    crate::client::wait_until(|| live.waiting() == 1).await;
+    let active = registry.named("x").unwrap();
+    crate::client::wait_until(|| active.waiting() == 1).await;
     crate::client::within_timeout(gateway.drain()).await;
     assert!(call.await.is_err(), "its connection was cut");
-    crate::client::wait_until(|| live.waiting() == 0).await;
+    crate::client::wait_until(|| active.waiting() == 0).await;
     assert_eq!(
         (
-            live.limits(None).await[0].view.unwrap().used,
+            active.limits(None).await[0].view.unwrap().used,
             upstream.count()
         ),
         (1, 1)

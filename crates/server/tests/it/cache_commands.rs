@@ -1,4 +1,4 @@
-//! Kept answers when little is left, by order, and by the word of a call, over sockets.
+//! Cached responses in degrade mode, by operator commands, and by request headers, over sockets.
 
 use serde_json::json;
 use tollgate::providers::Options;
@@ -17,7 +17,7 @@ const DEGRADE: &str = "degrade: {below: 200, recover: 400}\ncache: {ttl: 10s}";
 /// Says 100 of 3000 until an hour from now, and afterwards that nothing is used.
 async fn low_quota_at_first() -> Upstream {
     Upstream::start(|number, _| async move {
-        // By the clock of whoever sends `Date`.
+        // By the clock of the `Date` header.
         let reset = Clock::System.now().wall.0 / 1_000_000 + 3_600;
         let remaining = if number == 0 { "100" } else { "3000" };
         let headers = [
@@ -30,10 +30,10 @@ async fn low_quota_at_first() -> Upstream {
     .await
 }
 
-/// Is the miss refused, and is what is old served and marked?
-async fn is_degraded(still: &ManualClockGateway) -> bool {
-    let old = get(still.gateway.address, "/x/odds/1").await;
-    let missing = get(still.gateway.address, "/x/odds/2").await;
+/// Is the miss rejected, and is the stale response served and marked?
+async fn is_degraded(manual: &ManualClockGateway) -> bool {
+    let old = get(manual.gateway.address, "/x/odds/1").await;
+    let missing = get(manual.gateway.address, "/x/odds/2").await;
     let marked = (
         old.header("x-tollgate-source"),
         old.header("x-tollgate-degraded"),
@@ -51,43 +51,43 @@ async fn is_degraded(still: &ManualClockGateway) -> bool {
     true
 }
 
-/// S6: it never sticks: the provider's reset ends it, with nobody's help and no call in between.
+/// S6: degrade mode never sticks: the provider's reset ends it without an operator or a call.
 #[tokio::test]
 async fn s6_the_provider_reset_ends_degrade_mode_over_sockets() {
     let upstream = low_quota_at_first().await;
     let rest = format!("limits: [{{limit: 3000, period: 1h, per: entity}}]\n{DEGRADE}");
-    let still = ManualClockGateway::start(&upstream, &rest).await;
+    let manual = ManualClockGateway::start(&upstream, &rest).await;
     // A `Date` that is more than a day off is not believed.
-    still.clock.set_wall(Clock::System.now().wall);
-    assert_response(&still.get("/x/odds/1", &[]).await, 200, "upstream", "0");
-    still.advance(3_500);
-    assert!(is_degraded(&still).await);
+    manual.clock.set_wall(Clock::System.now().wall);
+    assert_response(&manual.get("/x/odds/1", &[]).await, 200, "upstream", "0");
+    manual.advance(3_500);
+    assert!(is_degraded(&manual).await);
     // Another entity is not concerned.
-    assert_eq!(still.get("/x/teams/1", &[]).await.1, "upstream");
-    // A minute more than the rest of the hour: the provider's clock goes on while a busy machine
+    assert_eq!(manual.get("/x/teams/1", &[]).await.1, "upstream");
+    // A minute more than the rest of the hour: the provider's clock continues while a busy machine
     // calls.
-    still.advance(160);
-    assert!(!is_degraded(&still).await);
+    manual.advance(160);
+    assert!(!is_degraded(&manual).await);
 }
 
-/// S6: an operator ends it, for one entity.
+/// S6: an operator ends degrade mode for one entity.
 #[tokio::test]
 async fn s6_an_operator_ends_degrade_mode_over_sockets() {
     let upstream = low_quota_at_first().await;
     let rest = format!("limits: [{{limit: 3000, period: 1h, per: entity}}]\n{DEGRADE}");
     write_file("degraded.yaml", &file(upstream.address, &rest));
-    let desk = TestDaemon::start(from_file("degraded.yaml")).await;
-    assert_eq!(get(desk.gateway, "/x/odds/1").await.body, "0");
-    assert_eq!(get(desk.gateway, "/x/odds/2").await.status, 504);
-    let done = desk
+    let daemon = TestDaemon::start(from_file("degraded.yaml")).await;
+    assert_eq!(get(daemon.gateway, "/x/odds/1").await.body, "0");
+    assert_eq!(get(daemon.gateway, "/x/odds/2").await.status, 504);
+    let done = daemon
         .request("POST", "/v1/providers/x/reset?entity=odds", "")
         .await;
     assert_eq!(done.status, 200);
-    assert_eq!(get(desk.gateway, "/x/odds/2").await.status, 200);
+    assert_eq!(get(daemon.gateway, "/x/odds/2").await.status, 200);
 }
 
-/// A5, A7: by order only the cache is used: what is kept is served, old or not, and marked; what is
-/// not there is refused; afterwards everything is as before.
+/// A5, A7: an operator restricts the provider to the cache: fresh and stale responses are served
+/// and marked, a miss is rejected, and afterwards everything is as before.
 #[tokio::test]
 async fn a5_a7_an_operator_can_restrict_a_provider_to_the_cache() {
     for (order, status, error) in [
@@ -96,29 +96,29 @@ async fn a5_a7_an_operator_can_restrict_a_provider_to_the_cache() {
     ] {
         let upstream = counting().await;
         let rest = "limits: [100/1s]\ncache: {ttl: 10s, stale: 1h}";
-        let still = ManualClockGateway::start(&upstream, rest).await;
-        let live = still.gateway.registry.named("x").unwrap();
-        assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "0");
-        live.apply_command(order);
-        assert_response(&still.get("/x/a", &[]).await, 200, "cache", "0");
-        still.advance(11);
-        assert_response(&still.get("/x/a", &[]).await, 200, "stale", "0");
+        let manual = ManualClockGateway::start(&upstream, rest).await;
+        let active = manual.gateway.registry.named("x").unwrap();
+        assert_response(&manual.get("/x/a", &[]).await, 200, "upstream", "0");
+        active.apply_command(order);
+        assert_response(&manual.get("/x/a", &[]).await, 200, "cache", "0");
+        manual.advance(11);
+        assert_response(&manual.get("/x/a", &[]).await, 200, "stale", "0");
         let with_part = [("range", "bytes=0-0")];
-        assert_response(&still.get("/x/a", &with_part).await, 206, "stale", "0");
-        let missing = get_with(still.gateway.address, "/x/b", &[]).await;
+        assert_response(&manual.get("/x/a", &with_part).await, 206, "stale", "0");
+        let missing = get_with(manual.gateway.address, "/x/b", &[]).await;
         assert_eq!(
             (missing.status, &missing.json()["error"]),
             (status, &json!(error))
         );
-        still.advance(3_600);
-        assert_eq!(still.get("/x/a", &[]).await.0, status, "too old");
-        assert_eq!(upstream.count(), 1, "nobody has asked");
-        live.apply_command(Command::Resume);
-        assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "1");
+        manual.advance(3_600);
+        assert_eq!(manual.get("/x/a", &[]).await.0, status, "too old");
+        assert_eq!(upstream.count(), 1, "no upstream call was made");
+        active.apply_command(Command::Resume);
+        assert_response(&manual.get("/x/a", &[]).await, 200, "upstream", "1");
     }
 }
 
-/// `--offline`: what an earlier run has kept is served from the start.
+/// `--offline`: responses that an earlier run cached are served from the start.
 #[tokio::test]
 async fn a5_a_gateway_started_offline_serves_responses_cached_earlier() {
     let folder = crate::cache::TempFolder::new();
@@ -129,32 +129,32 @@ async fn a5_a_gateway_started_offline_serves_responses_cached_earlier() {
             offline,
             ..Options::default()
         };
-        let still = ManualClockGateway::start_with(
+        let manual = ManualClockGateway::start_with(
             &upstream,
             "limits: [9/1s]\ncache: {ttl: forever}",
             options,
         )
         .await;
-        assert_response(&still.get("/x/a", &[]).await, 200, source, "0");
-        still.gateway.registry.cache().flush().await;
+        assert_response(&manual.get("/x/a", &[]).await, 200, source, "0");
+        manual.gateway.registry.cache().flush().await;
     }
 }
 
-/// S11: per call, which entity, and whether the answer of another call will do.
+/// S11: each call can name its entity and opt out of sharing.
 #[tokio::test]
 async fn s11_a_request_can_name_its_entity_and_opt_out_of_dedup() {
     let upstream = counting().await;
     let rest = "limits: [100/1s]\ncache: {ttl: 1h}\nentities: {ttl: {odds: 4s}}";
-    let still = ManualClockGateway::start(&upstream, rest).await;
+    let manual = ManualClockGateway::start(&upstream, rest).await;
     let as_odds = [("x-tollgate-entity", "odds")];
-    assert_response(&still.get("/x/a", &as_odds).await, 200, "upstream", "0");
-    still.clock.pass(Span::from_secs(5));
-    assert_response(&still.get("/x/a", &as_odds).await, 200, "upstream", "1");
-    // It is about the call, not about what is kept.
+    assert_response(&manual.get("/x/a", &as_odds).await, 200, "upstream", "0");
+    manual.clock.pass(Span::from_secs(5));
+    assert_response(&manual.get("/x/a", &as_odds).await, 200, "upstream", "1");
+    // It concerns the call, not the cached response.
     let own = [("x-tollgate-entity", "odds"), ("x-tollgate-dedup", "no")];
-    assert_response(&still.get("/x/a", &own).await, 200, "cache", "1");
+    assert_response(&manual.get("/x/a", &own).await, 200, "cache", "1");
     let odd = get_with(
-        still.gateway.address,
+        manual.gateway.address,
         "/x/a",
         &[("x-tollgate-dedup", "maybe")],
     )
@@ -165,8 +165,8 @@ async fn s11_a_request_can_name_its_entity_and_opt_out_of_dedup() {
 /// The counts of `tollgate cache stats` and `GET /v1/cache`, and the purge.
 #[tokio::test]
 async fn the_admin_api_counts_and_purges_cached_responses() {
-    let upstream = Upstream::start(|_, asked| async move {
-        match asked.target.as_str() {
+    let upstream = Upstream::start(|_, received| async move {
+        match received.target.as_str() {
             "/odds/mine" => reply(200, &[("set-cookie", "a=b")], "x"),
             _ => reply(200, &[], "12345"),
         }
@@ -174,11 +174,11 @@ async fn the_admin_api_counts_and_purges_cached_responses() {
     .await;
     let rest = "limits: [100/1s]\ncache: {ttl: 1h}";
     write_file("counted.yaml", &file(upstream.address, rest));
-    let desk = TestDaemon::start(from_file("counted.yaml")).await;
+    let daemon = TestDaemon::start(from_file("counted.yaml")).await;
     for path in ["/x/odds/1", "/x/odds/1", "/x/teams/1", "/x/odds/mine"] {
-        get(desk.gateway, path).await;
+        get(daemon.gateway, path).await;
     }
-    let seen = desk.request("GET", "/v1/cache", "").await.json();
+    let seen = daemon.request("GET", "/v1/cache", "").await.json();
     assert_eq!(seen["answers"], 2);
     assert_eq!(
         seen["saved"],
@@ -191,27 +191,27 @@ async fn the_admin_api_counts_and_purges_cached_responses() {
             .collect::<Vec<_>>()
     };
     assert_eq!(rows(&seen), ["odds", "teams"]);
-    let odds = desk
+    let odds = daemon
         .request("GET", "/v1/cache?provider=x&entity=odds", "")
         .await;
     assert_eq!(rows(&odds.json()), ["odds"]);
-    let whose = desk.request("DELETE", "/v1/cache?entity=odds", "").await;
+    let whose = daemon.request("DELETE", "/v1/cache?entity=odds", "").await;
     assert_eq!(whose.status, 400);
-    let gone = desk
+    let gone = daemon
         .request("DELETE", "/v1/cache?provider=x&entity=odds", "")
         .await;
     assert_eq!(gone.json(), json!({"forgotten": 1}));
     assert_eq!(
-        get(desk.gateway, "/x/odds/1")
+        get(daemon.gateway, "/x/odds/1")
             .await
             .header("x-tollgate-source"),
         "upstream"
     );
     assert_eq!(
-        get(desk.gateway, "/x/teams/1")
+        get(daemon.gateway, "/x/teams/1")
             .await
             .header("x-tollgate-source"),
         "cache"
     );
-    assert_eq!(desk.request("POST", "/v1/cache", "").await.status, 405);
+    assert_eq!(daemon.request("POST", "/v1/cache", "").await.status, 405);
 }

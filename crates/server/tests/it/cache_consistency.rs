@@ -1,4 +1,5 @@
-//! What is kept of answers that cross each other, and of what they carry, over sockets.
+//! Consistency of the cache: responses that overtake each other, and the headers that are stored,
+//! over sockets.
 
 use std::sync::Arc;
 
@@ -15,17 +16,18 @@ use crate::flights::{gated, spawn_get, spawn_get_with};
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, reply};
 
-/// Answers with the number of the question; GETs of `/slow` wait for a word, changes succeed.
+/// Responds with the number of the request; GETs of `/slow` wait for a notification, writes
+/// succeed.
 async fn slow_first() -> (Upstream, Arc<Notify>) {
     let word = Arc::new(Notify::new());
     let heard = word.clone();
-    let upstream = Upstream::start(move |number, asked| {
+    let upstream = Upstream::start(move |number, received| {
         let heard = heard.clone();
         async move {
             if number == 0 {
                 heard.notified().await;
             }
-            match asked.method.as_str() {
+            match received.method.as_str() {
                 "GET" => reply(200, &[], &number.to_string()),
                 _ => reply(201, &[], ""),
             }
@@ -35,64 +37,64 @@ async fn slow_first() -> (Upstream, Arc<Notify>) {
     (upstream, word)
 }
 
-/// A read that a change overtook is neither joined nor kept.
+/// A read that a write overtook is neither shared nor cached.
 #[tokio::test]
 async fn a_read_overtaken_by_a_write_is_neither_shared_nor_cached() {
     for rest in ["", "cache: {ttl: 1h}"] {
         let (upstream, word) = slow_first().await;
         let rest = format!("limits: [100/1s]\n{rest}");
-        let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
-        let early = spawn_get(&stand, "/x/a");
+        let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+        let early = spawn_get(&gateway, "/x/a");
         wait_until(|| upstream.count() == 1).await;
-        assert_eq!(post(stand.address, "/x/a", &[], "new").await.status, 201);
-        let joiner = spawn_get(&stand, "/x/a");
+        assert_eq!(post(gateway.address, "/x/a", &[], "new").await.status, 201);
+        let joiner = spawn_get(&gateway, "/x/a");
         let joiner = within_timeout(joiner).await.unwrap();
         assert_eq!(joiner.body, "2", "it asks for itself");
         word.notify_one();
         assert_eq!(within_timeout(early).await.unwrap().body, "0");
-        let after = get(stand.address, "/x/a").await;
+        let after = get(gateway.address, "/x/a").await;
         assert_ne!(after.body, "0", "{rest}");
     }
 }
 
-/// The same where nobody asked in between: what was asked for before the change is not kept.
+/// The same without a request in between: a response requested before the write is not cached.
 #[tokio::test]
 async fn a_response_requested_before_a_write_is_not_cached() {
     let (upstream, word) = slow_first().await;
     let rest = "limits: [100/1s]\ncache: {ttl: 1h}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let early = spawn_get(&stand, "/x/a");
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let early = spawn_get(&gateway, "/x/a");
     wait_until(|| upstream.count() == 1).await;
     // A caller that does not use the cache changes things all the same.
     let unused = [("x-tollgate-cache", "no")];
     assert_eq!(
-        post(stand.address, "/x/a", &unused, "new").await.status,
+        post(gateway.address, "/x/a", &unused, "new").await.status,
         201
     );
     word.notify_one();
     assert_eq!(within_timeout(early).await.unwrap().body, "0");
-    let after = get(stand.address, "/x/a").await;
+    let after = get(gateway.address, "/x/a").await;
     assert_eq!(
         (after.header("x-tollgate-source"), after.body.as_str()),
         ("upstream", "2")
     );
 }
 
-/// Of two answers the one that was asked for later stays.
+/// Of two responses the one requested later stays.
 #[tokio::test]
 async fn a_late_response_to_an_earlier_request_does_not_replace_a_newer_one() {
     let (upstream, word) = slow_first().await;
     let rest = "limits: [100/1s]\ncache: {ttl: 1h}\ndedup: off";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let early = spawn_get(&stand, "/x/a");
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let early = spawn_get(&gateway, "/x/a");
     wait_until(|| upstream.count() == 1).await;
-    assert_eq!(get(stand.address, "/x/a").await.body, "1");
+    assert_eq!(get(gateway.address, "/x/a").await.body, "1");
     word.notify_one();
     assert_eq!(within_timeout(early).await.unwrap().body, "0");
-    assert_eq!(get(stand.address, "/x/a").await.body, "1");
+    assert_eq!(get(gateway.address, "/x/a").await.body, "1");
 }
 
-/// What may be kept may be shared, however large its head says it is.
+/// A cacheable response may be shared, whatever size its head announces.
 #[tokio::test]
 async fn a_cacheable_response_is_shared_up_to_the_same_size() {
     let (upstream, word) = gated(|_, _| {
@@ -102,10 +104,10 @@ async fn a_cacheable_response_is_shared_up_to_the_same_size() {
     })
     .await;
     let rest = "limits: [100/1s]\ncache: {ttl: 1h}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let live = stand.registry.named("x").unwrap();
-    let calls: Vec<_> = (0..4).map(|_| spawn_get(&stand, "/x/a")).collect();
-    wait_until(|| upstream.count() == 1 && live.joined() == 3).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let calls: Vec<_> = (0..4).map(|_| spawn_get(&gateway, "/x/a")).collect();
+    wait_until(|| upstream.count() == 1 && active.joined() == 3).await;
     word.notify_one();
     for call in calls {
         assert_eq!(within_timeout(call).await.unwrap().body.len(), 6 << 20);
@@ -113,15 +115,15 @@ async fn a_cacheable_response_is_shared_up_to_the_same_size() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// Who comes out of a flight with nothing looks at what its answer has left in the cache.
+/// A follower that leaves a flight without a response checks the cache.
 #[tokio::test]
 async fn a_follower_without_a_response_checks_the_cache() {
     let (upstream, word) = gated(|_, _| reply(200, &[("vary", "traceparent")], "same")).await;
     let rest = "limits: [100/1s]\ncache: {ttl: 1h}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let live = stand.registry.named("x").unwrap();
-    let calls = [spawn_get(&stand, "/x/a"), spawn_get(&stand, "/x/a")];
-    wait_until(|| upstream.count() == 1 && live.joined() == 1).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let calls = [spawn_get(&gateway, "/x/a"), spawn_get(&gateway, "/x/a")];
+    wait_until(|| upstream.count() == 1 && active.joined() == 1).await;
     word.notify_one();
     for call in calls {
         assert_eq!(within_timeout(call).await.unwrap().body, "same");
@@ -129,15 +131,15 @@ async fn a_follower_without_a_response_checks_the_cache() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// A new answer that somebody has fetched ends the wait of the one that would be fetched beside.
+/// A newer response cancels the waiting background refresh.
 #[tokio::test]
 async fn a_newer_response_cancels_the_waiting_background_refresh() {
     let word = Arc::new(Notify::new());
     let heard = word.clone();
-    let upstream = Upstream::start(move |number, asked| {
+    let upstream = Upstream::start(move |number, received| {
         let heard = heard.clone();
         async move {
-            if asked.target == "/busy" {
+            if received.target == "/busy" {
                 heard.notified().await;
             }
             reply(200, &[], &number.to_string())
@@ -145,32 +147,36 @@ async fn a_newer_response_cancels_the_waiting_background_refresh() {
     })
     .await;
     let rest = "limits: [100/1s]\nconcurrency: 1\ncache: {ttl: 1ms}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let live = stand.registry.named("x").unwrap();
-    get(stand.address, "/x/a").await;
-    let busy = spawn_get(&stand, "/x/busy");
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    get(gateway.address, "/x/a").await;
+    let busy = spawn_get(&gateway, "/x/busy");
     wait_until(|| upstream.count() == 2).await;
-    let old = get(stand.address, "/x/a").await;
+    let old = get(gateway.address, "/x/a").await;
     assert_eq!(old.header("x-tollgate-source"), "stale");
-    wait_until(|| live.waiting() == 1).await;
-    let newer = spawn_get_with(&stand, "/x/a", &[("x-tollgate-cache", "refresh")]);
-    wait_until(|| live.waiting() == 2).await;
+    wait_until(|| active.waiting() == 1).await;
+    let newer = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-cache", "refresh")]);
+    wait_until(|| active.waiting() == 2).await;
     word.notify_one();
     within_timeout(busy).await.unwrap();
     assert_eq!(within_timeout(newer).await.unwrap().body, "2");
-    wait_until(|| live.waiting() == 0).await;
-    assert_eq!(get(stand.address, "/x/b").await.body, "3", "nobody between");
+    wait_until(|| active.waiting() == 0).await;
+    assert_eq!(
+        get(gateway.address, "/x/b").await.body,
+        "3",
+        "no other call in between"
+    );
 }
 
-/// RFC 9111, 4.2.3: the age of an answer counts from when its request left, not from our queue.
+/// RFC 9111, 4.2.3: the age of a response counts from the send of its request, not from our queue.
 #[tokio::test]
 async fn time_in_our_queue_does_not_count_as_age() {
     let word = Arc::new(Notify::new());
     let heard = word.clone();
-    let upstream = Upstream::start(move |_, asked| {
+    let upstream = Upstream::start(move |_, received| {
         let heard = heard.clone();
         async move {
-            if asked.target == "/busy" {
+            if received.target == "/busy" {
                 heard.notified().await;
             }
             reply(200, &[("cache-control", "max-age=3")], "a")
@@ -178,30 +184,30 @@ async fn time_in_our_queue_does_not_count_as_age() {
     })
     .await;
     let rest = "limits: [100/1s]\nconcurrency: 1\nqueue: {timeout: 1h}\ncache: {mode: rfc9111}";
-    let still = ManualClockGateway::start(&upstream, rest).await;
-    let live = still.gateway.registry.named("x").unwrap();
-    let busy = spawn_get(&still.gateway, "/x/busy");
+    let manual = ManualClockGateway::start(&upstream, rest).await;
+    let active = manual.gateway.registry.named("x").unwrap();
+    let busy = spawn_get(&manual.gateway, "/x/busy");
     wait_until(|| upstream.count() == 1).await;
-    let patient = spawn_get(&still.gateway, "/x/a");
-    wait_until(|| live.waiting() == 1).await;
-    still.advance(5);
+    let patient = spawn_get(&manual.gateway, "/x/a");
+    wait_until(|| active.waiting() == 1).await;
+    manual.advance(5);
     word.notify_one();
     within_timeout(busy).await.unwrap();
     // A slot that comes back now is free a moment later.
     wait_until(|| {
-        still.clock.pass(Span(10));
+        manual.clock.pass(Span(10));
         patient.is_finished()
     })
     .await;
     assert_eq!(within_timeout(patient).await.unwrap().status, 200);
-    let kept = get(still.gateway.address, "/x/a").await;
+    let kept = get(manual.gateway.address, "/x/a").await;
     assert_eq!(
         (kept.header("x-tollgate-source"), kept.header("age")),
         ("cache", "0")
     );
 }
 
-/// "There is no such thing" is kept also where there was one, and each time.
+/// A 404 is cached also after a 200, and each time.
 #[tokio::test]
 async fn a_404_is_cached_after_a_200_and_again() {
     let upstream = Upstream::start(|number, _| async move {
@@ -212,29 +218,29 @@ async fn a_404_is_cached_after_a_200_and_again() {
     })
     .await;
     let rest = "limits: [100/1s]\ncache: {ttl: 10s, negative: 5s}";
-    let still = ManualClockGateway::start(&upstream, rest).await;
-    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "there");
-    still.advance(11);
+    let manual = ManualClockGateway::start(&upstream, rest).await;
+    assert_response(&manual.get("/x/a", &[]).await, 200, "upstream", "there");
+    manual.advance(11);
     for _ in 0..3 {
-        assert_response(&still.get("/x/a", &[]).await, 404, "upstream", "gone");
-        assert_response(&still.get("/x/a", &[]).await, 404, "cache", "gone");
-        still.advance(6);
+        assert_response(&manual.get("/x/a", &[]).await, 404, "upstream", "gone");
+        assert_response(&manual.get("/x/a", &[]).await, 404, "cache", "gone");
+        manual.advance(6);
     }
 }
 
-/// S13: lifetimes that adapt are those of answers, not of their absence.
+/// S13: only the TTL of a 200 adapts, not that of a 404.
 #[tokio::test]
 async fn s13_the_ttl_of_a_404_does_not_adapt() {
     let upstream = Upstream::start(|_, _| async { reply(404, &[], "gone") }).await;
     let rest = "limits: [100/1s]\ncache: {ttl: 100s..1000s, adaptive: true, negative: 5s}";
-    let still = ManualClockGateway::start(&upstream, rest).await;
+    let manual = ManualClockGateway::start(&upstream, rest).await;
     for _ in 0..3 {
-        assert_response(&still.get("/x/a", &[]).await, 404, "upstream", "gone");
-        still.advance(6);
+        assert_response(&manual.get("/x/a", &[]).await, 404, "upstream", "gone");
+        manual.advance(6);
     }
 }
 
-/// A 304 that does not say when it was made was made now.
+/// A 304 without a date is dated now.
 #[tokio::test]
 async fn a_304_without_a_date_refreshes_the_cached_response() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -244,8 +250,8 @@ async fn a_304_without_a_date_refreshes_the_cached_response() {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut buffer = [0; 2_048];
             let read = stream.read(&mut buffer).await.unwrap();
-            let asked = String::from_utf8_lossy(&buffer[..read]).to_ascii_lowercase();
-            let answer = if asked.contains("if-none-match") {
+            let received = String::from_utf8_lossy(&buffer[..read]).to_ascii_lowercase();
+            let answer = if received.contains("if-none-match") {
                 "HTTP/1.1 304 Not Modified\r\nconnection: close\r\n\r\n"
             } else {
                 "HTTP/1.1 200 OK\r\ndate: Sun, 15 Nov 2026 00:00:00 GMT\r\ncache-control: max-age=60\r\netag: \"a\"\r\ncontent-length: 1\r\nconnection: close\r\n\r\na"
@@ -258,14 +264,14 @@ async fn a_304_without_a_date_refreshes_the_cached_response() {
         }
     });
     let upstream = Upstream::start(|_, _| async { reply(500, &[], "") }).await;
-    let still = ManualClockGateway::start(&upstream, "limits: [1/1s]").await;
+    let manual = ManualClockGateway::start(&upstream, "limits: [1/1s]").await;
     let rest = "limits: [100/1s]\ncache: {mode: rfc9111}";
-    let clock = tollgate_ledger::Clock::Manual(still.clock.clone());
-    let stand =
+    let clock = tollgate_ledger::Clock::Manual(manual.clock.clone());
+    let gateway =
         TestGateway::start_on_clock(clock, &[file(address, rest)], Default::default()).await;
-    let ask = || get(stand.address, "/x/a");
+    let ask = || get(gateway.address, "/x/a");
     assert_eq!(ask().await.header("x-tollgate-source"), "upstream");
-    still.advance(61);
+    manual.advance(61);
     assert_eq!(
         ask().await.header("cache-status"),
         "tollgate; fwd=stale; fwd-status=304; stored"
@@ -278,8 +284,8 @@ async fn a_304_without_a_date_refreshes_the_cached_response() {
     );
 }
 
-/// S13: the quota doubles lifetimes also where nothing stands in for long, and never those that an
-/// answer itself has set.
+/// S13: a low quota doubles a TTL also without a long `stale`, and never a lifetime that the
+/// response sets.
 #[tokio::test]
 async fn s13_a_low_quota_extends_configured_ttls_only() {
     for (cache, source) in [
@@ -298,17 +304,17 @@ async fn s13_a_low_quota_extends_configured_ttls_only() {
         })
         .await;
         let rest = format!("limits: [10/1h]\ncache: {{{cache}}}");
-        let still = ManualClockGateway::start(&upstream, &rest).await;
-        still.get("/x/a", &[]).await;
+        let manual = ManualClockGateway::start(&upstream, &rest).await;
+        manual.get("/x/a", &[]).await;
         for other in 0..8 {
-            still.get(&format!("/x/{other}"), &[]).await;
+            manual.get(&format!("/x/{other}"), &[]).await;
         }
-        still.advance(150);
-        assert_eq!(still.get("/x/a", &[]).await.1, source, "{cache}");
+        manual.advance(150);
+        assert_eq!(manual.get("/x/a", &[]).await.1, source, "{cache}");
     }
 }
 
-/// S11: a call that asked for the cache only causes no other, and is told so.
+/// S11: a cache-only request starts no upstream call, and its rejection says so.
 #[tokio::test]
 async fn s11_a_cache_only_request_starts_no_upstream_call() {
     let upstream = Upstream::start(|number, _| async move {
@@ -317,28 +323,29 @@ async fn s11_a_cache_only_request_starts_no_upstream_call() {
     })
     .await;
     let rest = "limits: [100/1s]\nconcurrency: 1\ncache: {mode: rfc9111}";
-    let still = ManualClockGateway::start(&upstream, rest).await;
-    still.get("/x/a", &[]).await;
-    still.advance(10);
+    let manual = ManualClockGateway::start(&upstream, rest).await;
+    manual.get("/x/a", &[]).await;
+    manual.advance(10);
     for only in [
         ("x-tollgate-cache", "only"),
         ("cache-control", "only-if-cached"),
     ] {
-        assert_response(&still.get("/x/a", &[only]).await, 200, "stale", "0");
+        assert_response(&manual.get("/x/a", &[only]).await, 200, "stale", "0");
     }
-    assert_response(&still.get("/x/b", &[]).await, 200, "upstream", "1");
+    assert_response(&manual.get("/x/b", &[]).await, 200, "upstream", "1");
     let only = [("x-tollgate-cache", "only")];
-    let missing = get_with(still.gateway.address, "/x/c", &only).await;
+    let missing = get_with(manual.gateway.address, "/x/c", &only).await;
     assert_eq!(
         (missing.status, &missing.json()["reason"]),
         (504, &json!("cache_only"))
     );
-    let told = missing.everything();
-    assert!(told.contains("asked for the cache only"), "{told}");
-    assert!(told.contains("X-Tollgate-Cache: only"), "{told}");
+    let reported = missing.everything();
+    assert!(reported.contains("asked for the cache only"), "{reported}");
+    assert!(reported.contains("X-Tollgate-Cache: only"), "{reported}");
 }
 
-/// What an answer says of limits is about its own moment; what a 304 says must not be kept, is not.
+/// Rate-limit headers describe one moment and are not stored; neither is what a 304 forbids to
+/// store.
 #[tokio::test]
 async fn rate_limit_headers_are_not_stored() {
     let upstream = Upstream::start(|number, _| async move {
@@ -360,9 +367,9 @@ async fn rate_limit_headers_are_not_stored() {
     })
     .await;
     let rest = "limits: [100/1s]\ndialect: shopify_rest\ncache: {ttl: 10s}";
-    let still = ManualClockGateway::start(&upstream, rest).await;
-    still.get("/x/a", &[]).await;
-    let kept = get(still.gateway.address, "/x/a").await;
+    let manual = ManualClockGateway::start(&upstream, rest).await;
+    manual.get("/x/a", &[]).await;
+    let kept = get(manual.gateway.address, "/x/a").await;
     assert_eq!(kept.header("x-tollgate-source"), "cache");
     assert_eq!(kept.header("x-stays"), "1");
     for name in [
@@ -372,9 +379,9 @@ async fn rate_limit_headers_are_not_stored() {
     ] {
         assert_eq!(kept.header(name), "", "{name}");
     }
-    still.advance(11);
-    still.get("/x/a", &[]).await;
-    let renewed = get(still.gateway.address, "/x/a").await;
+    manual.advance(11);
+    manual.get("/x/a", &[]).await;
+    let renewed = get(manual.gateway.address, "/x/a").await;
     assert_eq!(renewed.header("x-tollgate-source"), "cache");
     assert_eq!(
         (renewed.header("x-stays"), renewed.header("x-new")),
@@ -382,7 +389,7 @@ async fn rate_limit_headers_are_not_stored() {
     );
 }
 
-/// A refusal of the moment does not keep later calls from sharing an answer.
+/// A temporary 429 does not prevent later calls from sharing a response.
 #[tokio::test]
 async fn s7_a_temporary_429_does_not_end_sharing() {
     let (upstream, word) = gated(|number, _| match number {
@@ -391,10 +398,10 @@ async fn s7_a_temporary_429_does_not_end_sharing() {
     })
     .await;
     let rest = format!("limits: [100/1s]\n{NO_RETRY}");
-    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
-    let live = stand.registry.named("x").unwrap();
-    let both = [spawn_get(&stand, "/x/a"), spawn_get(&stand, "/x/a")];
-    wait_until(|| live.joined() == 1).await;
+    let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let both = [spawn_get(&gateway, "/x/a"), spawn_get(&gateway, "/x/a")];
+    wait_until(|| active.joined() == 1).await;
     for count in [1, 2] {
         wait_until(|| upstream.count() == count).await;
         word.notify_one();
@@ -402,8 +409,8 @@ async fn s7_a_temporary_429_does_not_end_sharing() {
     for call in both {
         assert_eq!(within_timeout(call).await.unwrap().status, 403);
     }
-    let both = [spawn_get(&stand, "/x/a"), spawn_get(&stand, "/x/a")];
-    wait_until(|| live.joined() == 2).await;
+    let both = [spawn_get(&gateway, "/x/a"), spawn_get(&gateway, "/x/a")];
+    wait_until(|| active.joined() == 2).await;
     word.notify_one();
     for call in both {
         assert_eq!(within_timeout(call).await.unwrap().body, "fine");
@@ -411,7 +418,7 @@ async fn s7_a_temporary_429_does_not_end_sharing() {
     assert_eq!(upstream.count(), 3);
 }
 
-/// A file that adds another header asks another question.
+/// A configured request header is part of the cache key.
 #[tokio::test]
 async fn configured_request_headers_are_part_of_the_cache_key() {
     let folder = crate::cache::TempFolder::new();
@@ -424,8 +431,8 @@ async fn configured_request_headers_are_part_of_the_cache_key() {
         let rest = format!(
             "limits: [100/1s]\ncache: {{ttl: forever}}\nheaders: {{accept-language: {language}}}"
         );
-        let still = ManualClockGateway::start_with(&upstream, &rest, options).await;
-        assert_eq!(still.get("/x/a", &[]).await.1, source, "{language}");
-        still.gateway.registry.cache().flush().await;
+        let manual = ManualClockGateway::start_with(&upstream, &rest, options).await;
+        assert_eq!(manual.get("/x/a", &[]).await.1, source, "{language}");
+        manual.gateway.registry.cache().flush().await;
     }
 }

@@ -1,5 +1,5 @@
-//! Answers that are not what they seem: refusals with 200, keys inside of what was compressed, 304s
-//! that say more than that nothing has changed, and files that were read again.
+//! Edge cases of the cache: rate-limit errors with status 200, keys inside compressed bodies, 304s
+//! with new headers, and reloads.
 
 use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
@@ -17,7 +17,7 @@ use crate::raw_upstream::RawUpstream;
 use crate::test_gateway::{TestGateway, file, providers};
 use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 
-/// R-D6: a refusal that comes with 200 is nobody's answer later.
+/// R-D6: a rate-limit error with status 200 is not served from the cache later.
 #[tokio::test]
 async fn r_d6_a_rate_limit_error_with_status_200_is_not_cached() {
     let upstream = Upstream::start(|number, _| async move {
@@ -32,15 +32,15 @@ async fn r_d6_a_rate_limit_error_with_status_200_is_not_cached() {
         "dialect: omdb\nlimits: [100/1s]\ncache: {{ttl: 7d}}\ncooldown: {{base: 1s}}\nhealth: off\n{}",
         crate::cache::NO_RETRY
     );
-    let still = ManualClockGateway::start(&upstream, &rest).await;
-    let refused = get_with(still.gateway.address, "/x/?t=heat", &[]).await;
-    assert!(refused.body.contains("limit reached"), "{refused:?}");
+    let manual = ManualClockGateway::start(&upstream, &rest).await;
+    let rejected = get_with(manual.gateway.address, "/x/?t=heat", &[]).await;
+    assert!(rejected.body.contains("limit reached"), "{rejected:?}");
     assert!(
-        refused.header("cache-status").ends_with("detail=refused"),
-        "{refused:?}"
+        rejected.header("cache-status").ends_with("detail=refused"),
+        "{rejected:?}"
     );
-    still.advance(2 * 86_400);
-    let next = still.get("/x/?t=heat", &[]).await;
+    manual.advance(2 * 86_400);
+    let next = manual.get("/x/?t=heat", &[]).await;
     assert_response(&next, 200, "upstream", r#"{"Title":"Heat"}"#);
 }
 
@@ -63,12 +63,13 @@ fn text(length: usize, end: &str) -> Vec<u8> {
     text
 }
 
-/// R-D6: a key of ours inside of a body that cannot be opened whole is not kept either.
+/// R-D6: a body that cannot be decompressed completely is not cached, because it may contain a
+/// configured key.
 #[tokio::test]
 async fn r_d6_a_compressed_body_that_cannot_be_searched_is_not_cached() {
     const KEY: &str = "k3y-of-ours-1234567890";
-    fn answer(asked: &ReceivedRequest) -> Reply {
-        let (coding, body) = match asked.target.as_str() {
+    fn answer(received: &ReceivedRequest) -> Reply {
+        let (coding, body) = match received.target.as_str() {
             "/large" => ("gzip", gzip(&text(1_150_000, KEY))),
             "/larger" => ("gzip", gzip(&text(5_000_000, KEY))),
             "/twice" => ("gzip, gzip", gzip(&gzip(KEY.as_bytes()))),
@@ -80,9 +81,9 @@ async fn r_d6_a_compressed_body_that_cannot_be_searched_is_not_cached() {
         *response.body_mut() = Full::new(Bytes::from(body)).boxed();
         response
     }
-    let upstream = Upstream::start(|_, asked| async move { answer(&asked) }).await;
+    let upstream = Upstream::start(|_, received| async move { answer(&received) }).await;
     let rest = format!("limits: [100/1s]\ncache: {{ttl: 1h}}\napi_key: {KEY}");
-    let still = ManualClockGateway::start(&upstream, &rest).await;
+    let manual = ManualClockGateway::start(&upstream, &rest).await;
     for (path, source) in [
         ("/x/large", "upstream"),
         ("/x/larger", "upstream"),
@@ -92,7 +93,7 @@ async fn r_d6_a_compressed_body_that_cannot_be_searched_is_not_cached() {
         ("/x/plain", "cache"),
     ] {
         for expected in ["upstream", source] {
-            let mut session = crate::client::Session::open(still.gateway.address).await;
+            let mut session = crate::client::Session::open(manual.gateway.address).await;
             let request = crate::client::request("GET", path, &[("accept-encoding", "gzip")], "");
             let answer = session.send(request).await;
             assert_eq!(answer.headers()["x-tollgate-source"], expected, "{path}");
@@ -101,7 +102,7 @@ async fn r_d6_a_compressed_body_that_cannot_be_searched_is_not_cached() {
     }
 }
 
-/// A file that is read again reaches what was kept under the one before.
+/// A reloaded file applies to responses that were cached under the old one.
 #[tokio::test]
 async fn a_reload_applies_to_cached_responses() {
     fn private(number: usize) -> Reply {
@@ -131,16 +132,20 @@ async fn a_reload_applies_to_cached_responses() {
     ] {
         let upstream = Upstream::start(|number, _| async move { private(number) }).await;
         let rest = |cache: &str| format!("limits: [100/1s]\ncache: {cache}");
-        let still = ManualClockGateway::start(&upstream, &rest(before)).await;
-        assert_response(&still.get("/x/a", &de).await, 200, "upstream", "0");
-        assert_response(&still.get("/x/a", &de).await, 200, "cache", "0");
+        let manual = ManualClockGateway::start(&upstream, &rest(before)).await;
+        assert_response(&manual.get("/x/a", &de).await, 200, "upstream", "0");
+        assert_response(&manual.get("/x/a", &de).await, 200, "cache", "0");
         let changed = [file(upstream.address, &rest(after))];
-        still.gateway.registry.replace(providers(&changed)).unwrap();
+        manual
+            .gateway
+            .registry
+            .replace(providers(&changed))
+            .unwrap();
         if after.contains("24h") {
-            assert_response(&still.get("/x/a", &de).await, 200, "cache", "0");
-            still.advance(86_401);
+            assert_response(&manual.get("/x/a", &de).await, 200, "cache", "0");
+            manual.advance(86_401);
         }
-        let answer = still.get("/x/a", second).await;
+        let answer = manual.get("/x/a", second).await;
         sources.push((after, answer.1));
     }
     assert!(
@@ -149,23 +154,23 @@ async fn a_reload_applies_to_cached_responses() {
     );
 }
 
-/// Answers with its number and a tag; from the second on as it is told.
+/// Responds with its number and an ETag; from the second on as `then` says.
 async fn tagged(then: fn(usize, &ReceivedRequest) -> Reply) -> Upstream {
-    Upstream::start(move |number, asked| async move {
+    Upstream::start(move |number, received| async move {
         match number {
             0 => reply(200, &[("etag", "\"a\"")], "0"),
-            _ => then(number, &asked),
+            _ => then(number, &received),
         }
     })
     .await
 }
 
-/// A 304 that says `Vary` makes the answer one for those who ask alike.
+/// A 304 with `Vary` restricts the cached response to matching requests.
 #[tokio::test]
 async fn a_304_can_add_vary_to_a_cached_response() {
-    let upstream = tagged(|number, asked| {
+    let upstream = tagged(|number, received| {
         let headers = [("etag", "\"a\""), ("vary", "accept-language")];
-        let is_known = asked.headers.contains_key("if-none-match");
+        let is_known = received.headers.contains_key("if-none-match");
         reply(
             if is_known { 304 } else { 200 },
             &headers,
@@ -173,20 +178,20 @@ async fn a_304_can_add_vary_to_a_cached_response() {
         )
     })
     .await;
-    let still = ManualClockGateway::start(&upstream, "limits: [100/1s]\ncache: {ttl: 10s}").await;
+    let manual = ManualClockGateway::start(&upstream, "limits: [100/1s]\ncache: {ttl: 10s}").await;
     let (de, en) = ([("accept-language", "de")], [("accept-language", "en")]);
-    assert_response(&still.get("/x/a", &de).await, 200, "upstream", "0");
-    still.advance(11);
-    assert_response(&still.get("/x/a", &de).await, 200, "cache", "0");
-    assert_response(&still.get("/x/a", &en).await, 200, "upstream", "2");
-    assert_response(&still.get("/x/a", &de).await, 200, "cache", "0");
+    assert_response(&manual.get("/x/a", &de).await, 200, "upstream", "0");
+    manual.advance(11);
+    assert_response(&manual.get("/x/a", &de).await, 200, "cache", "0");
+    assert_response(&manual.get("/x/a", &en).await, 200, "upstream", "2");
+    assert_response(&manual.get("/x/a", &de).await, 200, "cache", "0");
 }
 
-/// RFC 9111, 4.3.4: a 304 about another answer renews nothing; what is there now is asked for.
+/// RFC 9111, 4.3.4: a 304 for another representation refreshes nothing; the current one is fetched.
 #[tokio::test]
 async fn a_304_with_another_strong_etag_does_not_refresh() {
-    let upstream = tagged(|number, asked| {
-        let is_known = asked.headers.contains_key("if-none-match");
+    let upstream = tagged(|number, received| {
+        let is_known = received.headers.contains_key("if-none-match");
         reply(
             if is_known { 304 } else { 200 },
             &[("etag", "\"b\"")],
@@ -194,15 +199,15 @@ async fn a_304_with_another_strong_etag_does_not_refresh() {
         )
     })
     .await;
-    let still = ManualClockGateway::start(&upstream, "limits: [100/1s]\ncache: {ttl: 10s}").await;
-    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "0");
-    still.advance(11);
-    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "2");
-    assert_response(&still.get("/x/a", &[]).await, 200, "cache", "2");
+    let manual = ManualClockGateway::start(&upstream, "limits: [100/1s]\ncache: {ttl: 10s}").await;
+    assert_response(&manual.get("/x/a", &[]).await, 200, "upstream", "0");
+    manual.advance(11);
+    assert_response(&manual.get("/x/a", &[]).await, 200, "upstream", "2");
+    assert_response(&manual.get("/x/a", &[]).await, 200, "cache", "2");
     assert_eq!(upstream.count(), 3);
 }
 
-/// A header that belongs to the connection of a 304 is not kept.
+/// A hop-by-hop header of a 304 is not stored.
 #[tokio::test]
 async fn a_hop_by_hop_header_of_a_304_is_not_stored() {
     let upstream = tagged(|_, _| {
@@ -215,21 +220,21 @@ async fn a_hop_by_hop_header_of_a_304_is_not_stored() {
         reply(304, &headers, "")
     })
     .await;
-    let still = ManualClockGateway::start(&upstream, "limits: [100/1s]\ncache: {ttl: 10s}").await;
-    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "0");
-    still.advance(11);
+    let manual = ManualClockGateway::start(&upstream, "limits: [100/1s]\ncache: {ttl: 10s}").await;
+    assert_response(&manual.get("/x/a", &[]).await, 200, "upstream", "0");
+    manual.advance(11);
     for _ in 0..2 {
-        let kept = get_with(still.gateway.address, "/x/a", &[]).await;
+        let kept = get_with(manual.gateway.address, "/x/a", &[]).await;
         assert_eq!(kept.header("x-tollgate-source"), "cache");
         assert_eq!((kept.header("x-stays"), kept.header("x-hop")), ("1", ""));
     }
 }
 
-/// `no-store` of one caller is about its own answer; a 304 to it leaves the others what they have.
+/// `no-store` of one caller concerns its own response; a 304 to it does not evict the cached one.
 #[tokio::test]
 async fn no_store_of_one_caller_does_not_evict_for_others() {
-    let upstream = tagged(|number, asked| {
-        let is_known = asked.headers.contains_key("if-none-match");
+    let upstream = tagged(|number, received| {
+        let is_known = received.headers.contains_key("if-none-match");
         reply(
             if is_known { 304 } else { 200 },
             &[("etag", "\"a\"")],
@@ -237,20 +242,20 @@ async fn no_store_of_one_caller_does_not_evict_for_others() {
         )
     })
     .await;
-    let still = ManualClockGateway::start(&upstream, "limits: [100/1s]\ncache: {ttl: 10s}").await;
-    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "0");
-    still.advance(5);
+    let manual = ManualClockGateway::start(&upstream, "limits: [100/1s]\ncache: {ttl: 10s}").await;
+    assert_response(&manual.get("/x/a", &[]).await, 200, "upstream", "0");
+    manual.advance(5);
     let other = [("x-user", "b")];
-    assert_response(&still.get("/x/a", &other).await, 200, "upstream", "1");
-    still.advance(6);
+    assert_response(&manual.get("/x/a", &other).await, 200, "upstream", "1");
+    manual.advance(6);
     let unkept = [("cache-control", "no-store")];
-    assert_response(&still.get("/x/a", &unkept).await, 200, "cache", "0");
-    assert_response(&still.get("/x/a", &other).await, 200, "cache", "1");
-    assert_response(&still.get("/x/a", &[]).await, 200, "cache", "0");
+    assert_response(&manual.get("/x/a", &unkept).await, 200, "cache", "0");
+    assert_response(&manual.get("/x/a", &other).await, 200, "cache", "1");
+    assert_response(&manual.get("/x/a", &[]).await, 200, "cache", "0");
     assert_eq!(upstream.count(), 4, "the last two were asked about");
 }
 
-/// A 404 for one caller is nothing about what others were told.
+/// A 404 for one caller does not evict the responses of others.
 #[tokio::test]
 async fn a_404_for_one_caller_does_not_evict_for_others() {
     let upstream = Upstream::start(|number, _| async move {
@@ -259,19 +264,20 @@ async fn a_404_for_one_caller_does_not_evict_for_others() {
     })
     .await;
     let rest = "limits: [100/1s]\ncache: {ttl: 10s, stale: 1h}";
-    let still = ManualClockGateway::start(&upstream, rest).await;
+    let manual = ManualClockGateway::start(&upstream, rest).await;
     let other = [("x-user", "b")];
-    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "0");
-    still.advance(5);
-    assert_response(&still.get("/x/a", &other).await, 200, "upstream", "1");
-    still.advance(6);
-    assert_response(&still.get("/x/a", &[]).await, 404, "upstream", "2");
-    assert_response(&still.get("/x/a", &other).await, 200, "cache", "1");
+    assert_response(&manual.get("/x/a", &[]).await, 200, "upstream", "0");
+    manual.advance(5);
+    assert_response(&manual.get("/x/a", &other).await, 200, "upstream", "1");
+    manual.advance(6);
+    assert_response(&manual.get("/x/a", &[]).await, 404, "upstream", "2");
+    assert_response(&manual.get("/x/a", &other).await, 200, "cache", "1");
     let only = [("x-tollgate-cache", "only")];
-    assert_eq!(still.get("/x/a", &only).await.0, 504, "its own is gone");
+    assert_eq!(manual.get("/x/a", &only).await.0, 504, "its own is gone");
 }
 
-/// What is fetched beside an old answer is for everybody, whatever the one said who saw it first.
+/// A background refresh serves all callers, whatever the request headers of the one that started
+/// it.
 #[tokio::test]
 async fn a_background_refresh_is_cached_despite_no_store_of_its_caller() {
     let upstream = Upstream::start(|number, _| async move {
@@ -279,15 +285,15 @@ async fn a_background_refresh_is_cached_despite_no_store_of_its_caller() {
         reply(200, &headers, &number.to_string())
     })
     .await;
-    let still =
+    let manual =
         ManualClockGateway::start(&upstream, "limits: [100/1s]\ncache: {mode: rfc9111}").await;
-    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "0");
-    still.advance(11);
+    assert_response(&manual.get("/x/a", &[]).await, 200, "upstream", "0");
+    manual.advance(11);
     let unkept = [("cache-control", "no-store")];
-    assert_response(&still.get("/x/a", &unkept).await, 200, "stale", "0");
+    assert_response(&manual.get("/x/a", &unkept).await, 200, "stale", "0");
     wait_until(|| upstream.count() == 2).await;
     let kept = || async {
-        still
+        manual
             .get("/x/a", &[("cache-control", "only-if-cached")])
             .await
     };
@@ -301,28 +307,28 @@ async fn a_background_refresh_is_cached_despite_no_store_of_its_caller() {
     assert_eq!(upstream.count(), 2);
 }
 
-/// What must be asked for before each use is not one answer for all who ask at once.
+/// A response that needs revalidation before each use is not shared between concurrent callers.
 #[tokio::test]
 async fn a_response_that_must_be_revalidated_is_not_shared_in_flight() {
     for control in ["no-cache", "max-age=0"] {
-        let (upstream, word) = gated(|number, asked| {
-            let control = asked.headers["say"].to_str().unwrap();
+        let (upstream, word) = gated(|number, received| {
+            let control = received.headers["say"].to_str().unwrap();
             let headers = [("cache-control", control), ("etag", "\"a\"")];
             reply(200, &headers, &number.to_string())
         })
         .await;
         let rest = "limits: [100/1s]\ncache: {mode: rfc9111}";
-        let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-        let live = stand.registry.named("x").unwrap();
+        let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+        let active = gateway.registry.named("x").unwrap();
         let say: &[(&str, &str)] = match control {
             "no-cache" => &[("say", "no-cache")],
             _ => &[("say", "max-age=0")],
         };
         let calls = [
-            spawn_get_with(&stand, "/x/a", say),
-            spawn_get_with(&stand, "/x/a", say),
+            spawn_get_with(&gateway, "/x/a", say),
+            spawn_get_with(&gateway, "/x/a", say),
         ];
-        wait_until(|| upstream.count() == 1 && live.joined() == 1).await;
+        wait_until(|| upstream.count() == 1 && active.joined() == 1).await;
         word.notify_one();
         wait_until(|| {
             word.notify_one();
@@ -333,21 +339,21 @@ async fn a_response_that_must_be_revalidated_is_not_shared_in_flight() {
     }
 }
 
-/// What the file says that answers vary on tells calls apart in flight too.
+/// The configured `vary` headers separate concurrent calls too.
 #[tokio::test]
 async fn configured_vary_headers_separate_calls_in_flight() {
-    let (upstream, word) = gated(|_, asked| {
-        let agent = asked.headers["user-agent"].to_str().unwrap().to_owned();
+    let (upstream, word) = gated(|_, received| {
+        let agent = received.headers["user-agent"].to_str().unwrap().to_owned();
         reply(200, &[], &agent)
     })
     .await;
     let rest = "limits: [100/1s]\ncache: {ttl: 1h, vary: [User-Agent]}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let live = stand.registry.named("x").unwrap();
-    let phone = spawn_get_with(&stand, "/x/a", &[("user-agent", "phone")]);
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let phone = spawn_get_with(&gateway, "/x/a", &[("user-agent", "phone")]);
     wait_until(|| upstream.count() == 1).await;
-    let desktop = spawn_get_with(&stand, "/x/a", &[("user-agent", "desktop")]);
-    wait_until(|| upstream.count() == 2 || live.joined() == 1).await;
+    let desktop = spawn_get_with(&gateway, "/x/a", &[("user-agent", "desktop")]);
+    wait_until(|| upstream.count() == 2 || active.joined() == 1).await;
     wait_until(|| {
         word.notify_one();
         phone.is_finished() && desktop.is_finished()
@@ -360,7 +366,7 @@ async fn configured_vary_headers_separate_calls_in_flight() {
     assert_eq!(bodies.map(|answer| answer.body), ["phone", "desktop"]);
 }
 
-/// An answer that came without `Date` is kept with the one of its arrival (RFC 9110, 6.6.1).
+/// A response without `Date` is stored with its arrival time (RFC 9110, 6.6.1).
 #[tokio::test]
 async fn a_response_without_a_date_gets_its_arrival_time() {
     let host = RawUpstream::replying("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine").await;
@@ -371,16 +377,16 @@ async fn a_response_without_a_date_gets_its_arrival_time() {
     });
     let files = [file(host.address, "limits: [100/1s]\ncache: {ttl: 1h}")];
     let options = tollgate::providers::Options::default();
-    let stand = TestGateway::start_on_clock(Clock::Manual(clock.clone()), &files, options).await;
+    let gateway = TestGateway::start_on_clock(Clock::Manual(clock.clone()), &files, options).await;
     assert_eq!(
-        within_timeout(spawn_get(&stand, "/x/a"))
+        within_timeout(spawn_get(&gateway, "/x/a"))
             .await
             .unwrap()
             .status,
         200
     );
     clock.pass(tollgate_core::time::Span::from_secs(100));
-    let kept = get_with(stand.address, "/x/a", &[]).await;
+    let kept = get_with(gateway.address, "/x/a", &[]).await;
     let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_micros(now.0));
     assert_eq!(
         (kept.header("x-tollgate-source"), kept.header("age")),
@@ -389,12 +395,12 @@ async fn a_response_without_a_date_gets_its_arrival_time() {
     assert_eq!(kept.header("date"), date);
 }
 
-/// Who asks, by whatever header it says so, has answers of its own; what only counts or traces
-/// calls, or says which program asks, does not make another answer.
+/// Any header that may identify a caller is part of the cache key; headers that only count, trace
+/// or name the client program are not.
 #[tokio::test]
 async fn every_request_header_is_part_of_the_cache_key_except_known_neutral_ones() {
     let upstream = counting().await;
-    let still = ManualClockGateway::start(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
+    let manual = ManualClockGateway::start(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
     for name in [
         "openai-organization",
         "openai-project",
@@ -409,10 +415,10 @@ async fn every_request_header_is_part_of_the_cache_key_except_known_neutral_ones
         "x-anything",
     ] {
         let path = format!("/x/{name}");
-        assert_eq!(still.get(&path, &[(name, "a")]).await.1, "upstream");
-        assert_eq!(still.get(&path, &[(name, "a")]).await.1, "cache", "{name}");
+        assert_eq!(manual.get(&path, &[(name, "a")]).await.1, "upstream");
+        assert_eq!(manual.get(&path, &[(name, "a")]).await.1, "cache", "{name}");
         for other in [&[(name, "b")][..], &[]] {
-            assert_eq!(still.get(&path, other).await.1, "upstream", "{name}");
+            assert_eq!(manual.get(&path, other).await.1, "upstream", "{name}");
         }
     }
     for name in [
@@ -431,9 +437,9 @@ async fn every_request_header_is_part_of_the_cache_key_except_known_neutral_ones
         "x-datadog-trace-id",
     ] {
         let path = format!("/x/{name}");
-        assert_eq!(still.get(&path, &[(name, "a")]).await.1, "upstream");
+        assert_eq!(manual.get(&path, &[(name, "a")]).await.1, "upstream");
         for other in [&[(name, "b")][..], &[]] {
-            assert_eq!(still.get(&path, other).await.1, "cache", "{name}");
+            assert_eq!(manual.get(&path, other).await.1, "cache", "{name}");
         }
     }
 }

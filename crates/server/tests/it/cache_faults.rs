@@ -1,5 +1,5 @@
-//! Bodies on their way into the cache: slow, large, cut off or left alone; nothing is kept half,
-//! and nobody waits for it.
+//! Bodies on their way into the cache: slow, large, truncated or abandoned. Nothing partial is
+//! cached, and nobody waits for the cache.
 
 use std::convert::Infallible;
 
@@ -21,34 +21,35 @@ use crate::upstream::{Upstream, reply};
 
 const REST: &str = "limits: [1000/1s]\ncache: {ttl: 1h}\nhealth: off\nretry: {retries: {high: 0, normal: 0, low: 0}}";
 
-fn source(answer: &crate::client::ClientResponse) -> &str {
-    answer.header("x-tollgate-source")
+fn source(response: &crate::client::ClientResponse) -> &str {
+    response.header("x-tollgate-source")
 }
 
-/// The first answer streams what it is told; the others say their number.
+/// The first response streams frames from a channel; the others contain their number.
 async fn streaming_at_first() -> (Upstream, mpsc::Sender<Frame<Bytes>>) {
-    let (say, told) = mpsc::channel(64);
-    let told = parking_lot::Mutex::new(Some(told));
+    let (sender, frames) = mpsc::channel(64);
+    let frames = parking_lot::Mutex::new(Some(frames));
     let upstream = Upstream::start(move |number, _| {
-        let told = told.lock().take();
+        let frames = frames.lock().take();
         async move {
-            match told {
-                Some(told) => Response::new(ChannelBody(told).boxed()),
+            match frames {
+                Some(frames) => Response::new(ChannelBody(frames).boxed()),
                 None => reply(200, &[], &number.to_string()),
             }
         }
     })
     .await;
-    (upstream, say)
+    (upstream, sender)
 }
 
-/// A client that leaves in the middle takes nothing half with it; the next one gets a whole answer.
+/// A client disconnect in the middle stores nothing partial; the next client gets a complete
+/// response.
 #[tokio::test]
 async fn a_client_disconnect_mid_body_stores_nothing_partial() {
-    let (upstream, say) = streaming_at_first().await;
-    let stand = TestGateway::start(&[file(upstream.address, REST)]).await;
-    say.send(Frame::data(Bytes::from("half"))).await.unwrap();
-    let mut session = Session::open(stand.address).await;
+    let (upstream, sender) = streaming_at_first().await;
+    let gateway = TestGateway::start(&[file(upstream.address, REST)]).await;
+    sender.send(Frame::data(Bytes::from("half"))).await.unwrap();
+    let mut session = Session::open(gateway.address).await;
     let mut body = session
         .send(request("GET", "/x/a", &[], ""))
         .await
@@ -63,15 +64,15 @@ async fn a_client_disconnect_mid_body_stores_nothing_partial() {
         "half"
     );
     drop((body, session));
-    wait_until(|| say.is_closed()).await;
-    let next = get(stand.address, "/x/a").await;
+    wait_until(|| sender.is_closed()).await;
+    let next = get(gateway.address, "/x/a").await;
     assert_eq!((source(&next), next.body.as_str()), ("upstream", "1"));
-    let kept = get(stand.address, "/x/a").await;
+    let kept = get(gateway.address, "/x/a").await;
     assert_eq!((source(&kept), kept.body.as_str()), ("cache", "1"));
 }
 
-/// An upstream that cuts its answer, with and without a length, is a broken answer for the client
-/// and none for the cache.
+/// A truncated upstream response, with and without a length, is visibly truncated for the client
+/// and not cached.
 #[tokio::test]
 async fn a_truncated_response_is_not_cached() {
     for half in [
@@ -89,22 +90,28 @@ async fn a_truncated_response_is_not_cached() {
                 stream.write_all(half.as_bytes()).await.unwrap();
             }
         });
-        let stand = TestGateway::start(&[file(address, REST)]).await;
+        let gateway = TestGateway::start(&[file(address, REST)]).await;
         for _ in 0..2 {
-            let mut session = Session::open(stand.address).await;
-            let answer = session.send(request("GET", "/x/a", &[], "")).await;
-            assert_eq!(answer.headers()["x-tollgate-source"], "upstream", "{half}");
-            let is_cut = within_timeout(answer.into_body().collect()).await.is_err();
+            let mut session = Session::open(gateway.address).await;
+            let response = session.send(request("GET", "/x/a", &[], "")).await;
+            assert_eq!(
+                response.headers()["x-tollgate-source"],
+                "upstream",
+                "{half}"
+            );
+            let is_cut = within_timeout(response.into_body().collect())
+                .await
+                .is_err();
             assert_eq!(is_cut, !half.contains("ends with"), "{half}");
         }
         within_timeout(cuts).await.unwrap();
-        assert!(stand.registry.cache().usage().await.is_empty(), "{half}");
+        assert!(gateway.registry.cache().usage().await.is_empty(), "{half}");
     }
 }
 
-/// Asks for an answer and reads the beginning of it.
+/// Sends a request and reads the beginning of the response.
 async fn begun(to: std::net::SocketAddr) -> (tokio::net::TcpStream, Vec<u8>) {
-    // It takes little at a time, so that the answer waits in the middle of its file.
+    // A small receive buffer stops the response in the middle of its file.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
     let mut stream = socket.connect(to).await.unwrap();
@@ -115,25 +122,25 @@ async fn begun(to: std::net::SocketAddr) -> (tokio::net::TcpStream, Vec<u8>) {
     (stream, read)
 }
 
-/// Clients that leave or stand still in the middle of a large kept answer, which goes to them as a
-/// file, take nothing from others, and who reads on gets the rest of it.
+/// Clients that disconnect or stall in the middle of a large cached response, sent as a file, do
+/// not affect others, and a client that resumes reading gets the rest.
 #[tokio::test]
 async fn a_stalled_or_disconnected_reader_of_a_cached_file_affects_nobody() {
     let text: String = (0..170_000).map(|number| format!("{number:06}")).collect();
-    let answer = text.clone();
+    let response = text.clone();
     let upstream = Upstream::start(move |_, _| {
-        let answer = answer.clone();
-        async move { reply(200, &[], &answer) }
+        let response = response.clone();
+        async move { reply(200, &[], &response) }
     })
     .await;
     let rest = "limits: [100/1s]\ncache: {ttl: 1h}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    assert_eq!(get(stand.address, "/x/a").await.body.len(), text.len());
-    let (mut still, mut read) = begun(stand.address).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    assert_eq!(get(gateway.address, "/x/a").await.body.len(), text.len());
+    let (mut manual, mut read) = begun(gateway.address).await;
     for _ in 0..20 {
-        drop(begun(stand.address).await);
+        drop(begun(gateway.address).await);
     }
-    let other = get(stand.address, "/x/a").await;
+    let other = get(gateway.address, "/x/a").await;
     assert_eq!(other.header("x-tollgate-source"), "cache");
     assert!(other.body == text);
     let head = read
@@ -142,40 +149,41 @@ async fn a_stalled_or_disconnected_reader_of_a_cached_file_affects_nobody() {
         .unwrap()
         + 4;
     let mut rest = vec![0; head + text.len() - read.len()];
-    within_timeout(still.read_exact(&mut rest)).await.unwrap();
+    within_timeout(manual.read_exact(&mut rest)).await.unwrap();
     read.extend(rest);
     assert!(read.ends_with(text.as_bytes()));
     assert_eq!(upstream.count(), 1);
 }
 
-/// A large answer that is read slowly holds nobody up, is kept whole, and lies on disk afterwards.
+/// A large response with a slow reader blocks nobody, is cached completely, and is on disk
+/// afterwards.
 #[tokio::test]
 async fn a_slow_reader_of_a_large_response_blocks_nobody() {
-    let (upstream, say) = streaming_at_first().await;
+    let (upstream, sender) = streaming_at_first().await;
     let folder = TempFolder::new();
     let options = Options {
         cache: Cache::open(&folder.0),
         ..Options::default()
     };
-    let stand = TestGateway::start_with(&[file(upstream.address, REST)], options).await;
-    let mut session = Session::open(stand.address).await;
+    let gateway = TestGateway::start_with(&[file(upstream.address, REST)], options).await;
+    let mut session = Session::open(gateway.address).await;
     let (pieces, piece) = (96, Bytes::from(vec![b'x'; 65_536]));
     let sending = tokio::spawn(async move {
         for _ in 0..pieces {
-            say.send(Frame::data(piece.clone())).await.unwrap();
+            sender.send(Frame::data(piece.clone())).await.unwrap();
         }
     });
     let slow = session.send(request("GET", "/x/large", &[], "")).await;
-    // Nobody reads it, and others are served all the same.
+    // No client reads it, and others are served all the same.
     for number in 1..4 {
-        let other = get(stand.address, &format!("/x/{number}")).await;
+        let other = get(gateway.address, &format!("/x/{number}")).await;
         assert_eq!(other.body, number.to_string());
     }
     assert_eq!(read_response(slow).await.body.len(), pieces * 65_536);
     within_timeout(sending).await.unwrap();
-    let kept = get(stand.address, "/x/large").await;
+    let kept = get(gateway.address, "/x/large").await;
     assert_eq!((source(&kept), kept.body.len()), ("cache", pieces * 65_536));
-    stand.registry.cache().flush().await;
+    gateway.registry.cache().flush().await;
     let rows = tollgate::cache::usage(&folder.0).unwrap();
     let large = rows
         .iter()
@@ -183,35 +191,38 @@ async fn a_slow_reader_of_a_large_response_blocks_nobody() {
     assert!(large.is_some_and(|row| row.bytes > 6_000_000), "{rows:?}");
 }
 
-/// What turns out to be too large, announced or not, passes whole and is not kept.
+/// An oversized response, announced or not, is forwarded completely and not cached.
 #[tokio::test]
 async fn an_oversized_response_is_forwarded_and_not_cached() {
-    let upstream = Upstream::start(|_, asked| async move {
+    let upstream = Upstream::start(|_, received| async move {
         let text = "y".repeat(3_000);
-        if asked.target == "/announced" {
+        if received.target == "/announced" {
             return reply(200, &[], &text);
         }
-        let (say, told) = mpsc::channel(4);
+        let (sender, frames) = mpsc::channel(4);
         for piece in text.as_bytes().chunks(1_000) {
             let piece = Bytes::copy_from_slice(piece);
-            say.try_send(Frame::data(piece)).unwrap();
+            sender.try_send(Frame::data(piece)).unwrap();
         }
-        let body = ChannelBody(told);
+        let body = ChannelBody(frames);
         Response::new(BodyExt::map_err(body, |never: Infallible| match never {}).boxed())
     })
     .await;
     let rest = REST.replace("ttl: 1h", "ttl: 1h, max_object: 2KiB");
-    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     for path in ["/x/announced", "/x/streamed"] {
         for _ in 0..2 {
-            let answer = get(stand.address, path).await;
-            assert_eq!((source(&answer), answer.body.len()), ("upstream", 3_000));
+            let response = get(gateway.address, path).await;
+            assert_eq!(
+                (source(&response), response.body.len()),
+                ("upstream", 3_000)
+            );
         }
     }
-    assert!(stand.registry.cache().usage().await.is_empty());
+    assert!(gateway.registry.cache().usage().await.is_empty());
 }
 
-/// R-G: `cache.db` may vanish, be held, or turn to rubbish while the gateway runs: calls go on.
+/// R-G: `cache.db` may be removed, locked or corrupted while the gateway runs: calls continue.
 #[tokio::test]
 async fn the_gateway_serves_while_cache_db_is_missing_locked_or_corrupt() {
     let folder = TempFolder::new();
@@ -220,16 +231,16 @@ async fn the_gateway_serves_while_cache_db_is_missing_locked_or_corrupt() {
         cache: Cache::open(&folder.0),
         ..Options::default()
     };
-    let stand = TestGateway::start_with(&[file(upstream.address, REST)], options).await;
+    let gateway = TestGateway::start_with(&[file(upstream.address, REST)], options).await;
     let serves = async |path: &str| {
-        let first = get(stand.address, path).await;
+        let first = get(gateway.address, path).await;
         assert_eq!((first.status, source(&first)), (200, "upstream"), "{path}");
-        let second = get(stand.address, path).await;
+        let second = get(gateway.address, path).await;
         assert_eq!(source(&second), "cache", "{path}");
         assert_eq!(first.body, second.body);
     };
     serves("/x/before").await;
-    stand.registry.cache().flush().await;
+    gateway.registry.cache().flush().await;
     let database = folder.0.join(tollgate::cache::DATABASE);
     let holder = std::fs::File::options()
         .write(true)
@@ -241,6 +252,6 @@ async fn the_gateway_serves_while_cache_db_is_missing_locked_or_corrupt() {
     serves("/x/rubbish").await;
     std::fs::remove_dir_all(&folder.0).unwrap();
     serves("/x/gone").await;
-    assert!(stand.registry.cache().purge(None, None).await > 0);
-    assert_eq!(source(&get(stand.address, "/x/before").await), "upstream");
+    assert!(gateway.registry.cache().purge(None, None).await > 0);
+    assert_eq!(source(&get(gateway.address, "/x/before").await), "upstream");
 }

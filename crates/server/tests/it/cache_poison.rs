@@ -1,5 +1,5 @@
-//! R-E5, R-E6, adversarially: what one caller sends changes nothing of what another is given, with
-//! cache, shared answers and old answers all at work.
+//! R-E5, R-E6, adversarially: the request of one caller never changes the response of another, with
+//! cache, flights and stale responses enabled.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 
 const OPEN: &str = "limits: [100000/1s]\ncache: {ttl: 1h}\nhealth: off";
 
-/// Names whoever asks, by everything that may name somebody; slowly enough to be joined.
-async fn owned(_: usize, asked: ReceivedRequest) -> Reply {
+/// Responds with the user, by every header that may identify one; slowly enough to be joined.
+async fn owned(_: usize, received: ReceivedRequest) -> Reply {
     tokio::task::yield_now().await;
-    let owner = owner(&asked.target, &|name| {
-        let value = asked.headers.get(name)?;
+    let owner = owner(&received.target, &|name| {
+        let value = received.headers.get(name)?;
         Some(value.to_str().unwrap().to_owned())
     });
     reply(200, &[("etag", "\"one for all\"")], &owner)
@@ -49,33 +49,33 @@ impl Random {
     }
 }
 
-/// R-E6: thousands of users at once over the whole path. Some ask for a part, some under a
-/// condition that everybody's answer meets, some when what is kept is old, some at the same time:
-/// every body names whoever asked, or is nothing at all.
+/// R-E6: thousands of concurrent users over the whole path, with ranges, conditions that every
+/// response meets, stale entries and identical requests: every body names its own user, or is
+/// empty.
 #[tokio::test]
 async fn concurrent_users_never_receive_each_others_responses() {
     let upstream = Upstream::start(owned).await;
     let rest = "limits: [100000/1s]\ncache: {ttl: 1s, stale: 1h, ignore: [authorization, private]}\n\
                 dedup: true\nauth: {replace: false}\nhealth: off";
-    let still = Arc::new(ManualClockGateway::start(&upstream, rest).await);
+    let manual = Arc::new(ManualClockGateway::start(&upstream, rest).await);
     let workers: Vec<_> = (0..8)
         .map(|worker| {
-            let still = still.clone();
-            tokio::spawn(async move { one_of_many(&still, worker).await })
+            let manual = manual.clone();
+            tokio::spawn(async move { one_of_many(&manual, worker).await })
         })
         .collect();
     for worker in workers {
         within_timeout(worker).await.unwrap();
     }
-    // It would prove nothing if everybody had asked alone.
-    let spared = still.gateway.registry.named("x").unwrap().savings();
+    // Without shared calls the test would prove nothing.
+    let spared = manual.gateway.registry.named("x").unwrap().savings();
     assert!(spared.hits + spared.shared > 1_000, "{spared:?}");
 }
 
 /// One connection with many users behind it.
-async fn one_of_many(still: &ManualClockGateway, worker: u64) {
+async fn one_of_many(manual: &ManualClockGateway, worker: u64) {
     let mut dice = Random(0x9e37_79b9_7f4a_7c15 ^ (worker % 4));
-    let mut session = Session::open(still.gateway.address).await;
+    let mut session = Session::open(manual.gateway.address).await;
     for _ in 0..600 {
         let user = format!("user-{}", dice.below(3_000) / dice.below(40).max(1));
         let target = ["/me", "/me?b=2&a=1", "/me?a=1&b=2"][dice.below(3)];
@@ -88,37 +88,37 @@ async fn one_of_many(still: &ManualClockGateway, worker: u64) {
             _ => {}
         }
         if dice.below(20) == 0 {
-            still.clock.pass(Span::from_secs(1));
+            manual.clock.pass(Span::from_secs(1));
         }
-        still.clock.pass(Span::from_millis(1));
-        let answer = session.get(&format!("/x{target}"), &headers).await;
+        manual.clock.pass(Span::from_millis(1));
+        let response = session.get(&format!("/x{target}"), &headers).await;
         let find = |name: &str| {
             let found = headers.iter().find(|(found, _)| *found == name);
             found.map(|(_, value)| (*value).to_owned())
         };
         let expected = owner(target, &find);
-        // The order of parameters is whoever's asked first.
+        // The first request decides the order of parameters.
         let other = owner(&target.replace("b=2&a=1", "a=1&b=2"), &find);
-        let body = answer.body.replace("b=2&a=1", "a=1&b=2");
-        match answer.status {
+        let body = response.body.replace("b=2&a=1", "a=1&b=2");
+        match response.status {
             200 => assert!(body == other || body == expected, "{body} {expected}"),
-            206 => assert!(expected.starts_with(&answer.body), "{body} {expected}"),
-            304 => assert_eq!(answer.body, ""),
+            206 => assert!(expected.starts_with(&response.body), "{body} {expected}"),
+            304 => assert_eq!(response.body, ""),
             other => panic!("{other}"),
         }
     }
 }
 
 /// Says what it was asked.
-async fn echo(_: usize, asked: ReceivedRequest) -> Reply {
-    reply(200, &[], &asked.target)
+async fn echo(_: usize, received: ReceivedRequest) -> Reply {
+    reply(200, &[], &received.target)
 }
 
-/// R-E5: two spellings are one question only if every server reads them alike.
+/// R-E5: two spellings share a cache key only if every server treats them alike.
 #[tokio::test]
 async fn url_spellings_share_a_cache_key_only_if_equivalent() {
     let upstream = Upstream::start(echo).await;
-    let still = ManualClockGateway::start(&upstream, OPEN).await;
+    let manual = ManualClockGateway::start(&upstream, OPEN).await;
     for (first, second, is_same) in [
         ("/p?a=1&b=2", "/p?b=2&a=1", true),
         ("/p?c=1&&d=2", "/p?d=2&c=1", true),
@@ -136,25 +136,25 @@ async fn url_spellings_share_a_cache_key_only_if_equivalent() {
         ("/s", "/s/", false),
     ] {
         let (one, two) = (format!("/x{first}"), format!("/x{second}"));
-        assert_response(&still.get(&one, &[]).await, 200, "upstream", first);
-        let answer = still.get(&two, &[]).await;
+        assert_response(&manual.get(&one, &[]).await, 200, "upstream", first);
+        let response = manual.get(&two, &[]).await;
         if is_same {
-            assert_response(&answer, 200, "cache", first);
+            assert_response(&response, 200, "cache", first);
         } else {
-            assert_response(&answer, 200, "upstream", second);
+            assert_response(&response, 200, "upstream", second);
         }
     }
 }
 
-/// The host that a client names is not the host that is asked, whatever it looks like.
+/// The `Host` header of a client never selects the upstream.
 #[tokio::test]
 async fn the_host_header_of_a_client_is_not_forwarded() {
-    let upstream = Upstream::start(|_, asked: ReceivedRequest| async move {
-        let host = asked.headers["host"].to_str().unwrap().to_owned();
+    let upstream = Upstream::start(|_, received: ReceivedRequest| async move {
+        let host = received.headers["host"].to_str().unwrap().to_owned();
         reply(200, &[], &host)
     })
     .await;
-    let stand = TestGateway::start(&[file(upstream.address, OPEN)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, OPEN)]).await;
     let own = upstream.address.to_string();
     for (number, host) in ["evil.example", "GATEWAY", "gateway.", "gateway:81"]
         .iter()
@@ -162,9 +162,9 @@ async fn the_host_header_of_a_client_is_not_forwarded() {
     {
         let mut asks = request("GET", &format!("/x/{number}"), &[], "");
         asks.headers_mut().insert("host", host.parse().unwrap());
-        let answer = read_response(Session::open(stand.address).await.send(asks).await).await;
-        assert_eq!(answer.body, own, "{host}");
-        let next = get_with(stand.address, &format!("/x/{number}"), &[]).await;
+        let response = read_response(Session::open(gateway.address).await.send(asks).await).await;
+        assert_eq!(response.body, own, "{host}");
+        let next = get_with(gateway.address, &format!("/x/{number}"), &[]).await;
         assert_eq!(
             (next.body.as_str(), next.header("x-tollgate-source")),
             (own.as_str(), "cache")
@@ -172,25 +172,26 @@ async fn the_host_header_of_a_client_is_not_forwarded() {
     }
 }
 
-/// A GET whose body some servers obey is neither kept nor answered from what is kept.
+/// A GET with a body, which some servers apply, is neither cached nor served from the cache.
 #[tokio::test]
 async fn a_get_with_a_body_bypasses_the_cache() {
-    let upstream = Upstream::start(|_, asked: ReceivedRequest| async move {
-        reply(200, &[], &String::from_utf8_lossy(&asked.body))
+    let upstream = Upstream::start(|_, received: ReceivedRequest| async move {
+        reply(200, &[], &String::from_utf8_lossy(&received.body))
     })
     .await;
-    let still = ManualClockGateway::start(&upstream, OPEN).await;
+    let manual = ManualClockGateway::start(&upstream, OPEN).await;
     let evil = request("GET", "/x/a", &[], "evil");
-    let answer = read_response(Session::open(still.gateway.address).await.send(evil).await).await;
-    assert_eq!(answer.body, "evil");
-    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "");
+    let response =
+        read_response(Session::open(manual.gateway.address).await.send(evil).await).await;
+    assert_eq!(response.body, "evil");
+    assert_response(&manual.get("/x/a", &[]).await, 200, "upstream", "");
 }
 
-/// What one client cannot read is not given to it because another can.
+/// A client never gets an encoding that only another client accepts.
 #[tokio::test]
 async fn an_encoded_response_is_served_only_to_clients_that_accept_it() {
-    let upstream = Upstream::start(|_, asked: ReceivedRequest| async move {
-        match asked.headers.get("accept-encoding") {
+    let upstream = Upstream::start(|_, received: ReceivedRequest| async move {
+        match received.headers.get("accept-encoding") {
             Some(coding) if !coding.to_str().unwrap().contains("q=0") => {
                 reply(200, &[("content-encoding", "gzip")], "zipped")
             }
@@ -198,51 +199,51 @@ async fn an_encoded_response_is_served_only_to_clients_that_accept_it() {
         }
     })
     .await;
-    let still = ManualClockGateway::start(&upstream, OPEN).await;
+    let manual = ManualClockGateway::start(&upstream, OPEN).await;
     let coding = |line| [("accept-encoding", line)];
     assert_response(
-        &still.get("/x/a", &coding("gzip, br")).await,
+        &manual.get("/x/a", &coding("gzip, br")).await,
         200,
         "upstream",
         "zipped",
     );
     assert_response(
-        &still.get("/x/a", &coding("BR,gzip")).await,
+        &manual.get("/x/a", &coding("BR,gzip")).await,
         200,
         "cache",
         "zipped",
     );
     for line in ["gzip;q=0", "identity", "deflate;q=0, gzip;q=0.0"] {
-        let answer = still.get("/x/a", &coding(line)).await;
+        let response = manual.get("/x/a", &coding(line)).await;
         assert_ne!(
-            (answer.1.as_str(), answer.2.as_str()),
+            (response.1.as_str(), response.2.as_str()),
             ("cache", "zipped"),
             "{line}"
         );
     }
-    assert_ne!(still.get("/x/a", &[]).await.2, "zipped");
+    assert_ne!(manual.get("/x/a", &[]).await.2, "zipped");
 }
 
-/// A caller that names another entity does not choose how long others are given its answer.
+/// A caller that names another entity does not change the TTL for others.
 #[tokio::test]
 async fn the_ttl_of_an_entity_named_by_one_caller_does_not_apply_to_others() {
     let upstream =
         Upstream::start(|number, _| async move { reply(200, &[], &number.to_string()) }).await;
     let rest = format!("{OPEN}\nentities: {{ttl: {{odds: 4s, teams: 24h}}}}");
-    let still = ManualClockGateway::start(&upstream, &rest).await;
+    let manual = ManualClockGateway::start(&upstream, &rest).await;
     let long = [("x-tollgate-entity", "teams")];
-    assert_response(&still.get("/x/odds", &long).await, 200, "upstream", "0");
-    assert_response(&still.get("/x/odds", &[]).await, 200, "upstream", "1");
-    still.advance(5);
-    assert_response(&still.get("/x/odds", &[]).await, 200, "upstream", "2");
-    assert_response(&still.get("/x/odds", &long).await, 200, "cache", "0");
+    assert_response(&manual.get("/x/odds", &long).await, 200, "upstream", "0");
+    assert_response(&manual.get("/x/odds", &[]).await, 200, "upstream", "1");
+    manual.advance(5);
+    assert_response(&manual.get("/x/odds", &[]).await, 200, "upstream", "2");
+    assert_response(&manual.get("/x/odds", &long).await, 200, "cache", "0");
 }
 
-/// R-D6: what is not kept says so, and why, to whoever asked.
+/// R-D6: a response that is not cached says so, with the reason.
 #[tokio::test]
 async fn cache_status_says_why_a_response_was_not_cached() {
-    let upstream = Upstream::start(|_, asked: ReceivedRequest| async move {
-        let headers = match asked.target.as_str() {
+    let upstream = Upstream::start(|_, received: ReceivedRequest| async move {
+        let headers = match received.target.as_str() {
             "/cookie" => ("set-cookie", "sid=1"),
             "/cookie2" => ("set-cookie2", "sid=1"),
             "/private" => ("cache-control", "private"),
@@ -255,7 +256,7 @@ async fn cache_status_says_why_a_response_was_not_cached() {
     })
     .await;
     let rest = "limits: [1000/1s]\ncache: {ttl: 10s, max_object: 2KiB}";
-    let still = ManualClockGateway::start(&upstream, rest).await;
+    let manual = ManualClockGateway::start(&upstream, rest).await;
     let own = [("authorization", "Bearer mine")];
     let none: &[(&str, &str)] = &[];
     for (path, headers, why) in [
@@ -269,19 +270,19 @@ async fn cache_status_says_why_a_response_was_not_cached() {
         ("/x/a", none, "fwd=miss"),
         ("/x/a", none, "hit"),
     ] {
-        let answer = get_with(still.gateway.address, path, headers).await;
-        let said: Vec<_> = answer.headers.get_all("cache-status").iter().collect();
+        let response = get_with(manual.gateway.address, path, headers).await;
+        let said: Vec<_> = response.headers.get_all("cache-status").iter().collect();
         let said = said.last().unwrap().to_str().unwrap();
         assert_eq!(said, format!("tollgate; {why}"), "{path}");
-        assert!(!answer.everything().contains("Bearer mine"));
+        assert!(!response.everything().contains("Bearer mine"));
     }
-    // What other caches say of themselves stays, and ours is not kept with it.
-    let again = get_with(still.gateway.address, "/x/a", &[]).await;
+    // `Cache-Status` of other caches stays, and ours is not stored with it.
+    let again = get_with(manual.gateway.address, "/x/a", &[]).await;
     assert_eq!(again.headers.get_all("cache-status").iter().count(), 2);
     assert_eq!(again.header("cache-status"), "cdn; hit");
     // Where the cache is not used it says nothing.
     let not_used = get_with(
-        still.gateway.address,
+        manual.gateway.address,
         "/x/star",
         &[("x-tollgate-cache", "no")],
     )

@@ -1,4 +1,4 @@
-//! R-E5, R-E6, R-D6: an answer reaches nobody but those who asked as its owner did.
+//! R-E5, R-E6, R-D6: a cached response is served only to requests that match those of its owner.
 
 use std::collections::HashMap;
 
@@ -10,30 +10,30 @@ use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 use tollgate_core::time::Span;
 
 /// Names the owner: by whatever credential came along, and the query.
-async fn owned(_: usize, asked: ReceivedRequest) -> Reply {
-    reply(200, &[("vary", "accept-language")], &owner(&asked))
+async fn owned(_: usize, received: ReceivedRequest) -> Reply {
+    reply(200, &[("vary", "accept-language")], &owner(&received))
 }
 
-fn owner(asked: &ReceivedRequest) -> String {
+fn owner(received: &ReceivedRequest) -> String {
     let header = |name: &str| {
-        let value = asked.headers.get(name);
+        let value = received.headers.get(name);
         value
             .map_or("-", |value| value.to_str().unwrap())
             .to_owned()
     };
     let names = ["authorization", "cookie", "x-api-key", "accept-language"];
     let all: Vec<String> = names.into_iter().map(header).collect();
-    format!("{}|{}", asked.target, all.join("|"))
+    format!("{}|{}", received.target, all.join("|"))
 }
 
-/// R-E6: thousands of users with random credentials, headers and queries, all allowed into the
-/// cache: every body names whoever asked.
+/// R-E6: thousands of users with random credentials, headers and queries, all cacheable: every body
+/// names its own user.
 #[tokio::test]
 async fn a_cached_response_is_not_shared_between_users() {
     let upstream = Upstream::start(owned).await;
     let rest = "limits: [100000/1s]\ncache: {ttl: 1h, ignore: [authorization, private]}\nauth: {replace: false}";
-    let still = ManualClockGateway::start(&upstream, rest).await;
-    let mut session = Session::open(still.gateway.address).await;
+    let manual = ManualClockGateway::start(&upstream, rest).await;
+    let mut session = Session::open(manual.gateway.address).await;
     let mut dice = 0x9e37_79b9_7f4a_7c15_u64;
     let mut roll = |most: u64| {
         dice ^= dice << 13;
@@ -55,8 +55,8 @@ async fn a_cached_response_is_not_shared_between_users() {
         if roll(2) == 0 {
             headers.push(("accept-language", language));
         }
-        still.clock.pass(Span::from_millis(1));
-        let answer = session.get(&path, &headers).await;
+        manual.clock.pass(Span::from_millis(1));
+        let response = session.get(&path, &headers).await;
         let expected = ReceivedRequest {
             at: tollgate_core::time::Micros(0),
             method: "GET".to_owned(),
@@ -72,21 +72,21 @@ async fn a_cached_response_is_not_shared_between_users() {
                 .collect(),
             body: bytes::Bytes::new(),
         };
-        assert_eq!(answer.body, owner(&expected));
+        assert_eq!(response.body, owner(&expected));
         *sources
-            .entry(answer.header("x-tollgate-source").to_owned())
+            .entry(response.header("x-tollgate-source").to_owned())
             .or_default() += 1;
     }
     // It would prove nothing if nothing had come from the cache.
     assert!(sources["cache"] > 100, "{sources:?}");
 }
 
-/// R-E5: headers that a server may obey although it does not say so in `Vary` cannot poison the
-/// answer for those who do not send them.
+/// R-E5: headers that a server may apply without listing them in `Vary` cannot poison the response
+/// for clients that do not send them.
 #[tokio::test]
 async fn headers_missing_from_vary_cannot_poison_the_cache() {
-    let upstream = Upstream::start(|_, asked: ReceivedRequest| async move {
-        let mut seen: Vec<String> = asked
+    let upstream = Upstream::start(|_, received: ReceivedRequest| async move {
+        let mut seen: Vec<String> = received
             .headers
             .iter()
             .filter(|(name, _)| !matches!(name.as_str(), "host" | "content-length" | "via"))
@@ -96,7 +96,7 @@ async fn headers_missing_from_vary_cannot_poison_the_cache() {
         reply(200, &[], &seen.join(" "))
     })
     .await;
-    let still = ManualClockGateway::start(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
+    let manual = ManualClockGateway::start(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
     for (number, name) in [
         "x-forwarded-host",
         "x-forwarded-for",
@@ -122,21 +122,22 @@ async fn headers_missing_from_vary_cannot_poison_the_cache() {
     .enumerate()
     {
         let path = format!("/x/{number}");
-        let poisoned = still.get(&path, &[(name, "evil.example")]).await;
+        let poisoned = manual.get(&path, &[(name, "evil.example")]).await;
         assert!(poisoned.2.contains("evil"), "{name} is passed on");
-        assert_response(&still.get(&path, &[]).await, 200, "upstream", "");
+        assert_response(&manual.get(&path, &[]).await, 200, "upstream", "");
     }
 }
 
-/// An encoded answer is not for those who cannot read it, an answer for one origin not for others.
+/// An encoded response is not served to clients that do not accept the encoding, and a response for
+/// one origin not to others.
 #[tokio::test]
 async fn an_implied_vary_is_applied_to_encoding_and_origin() {
-    let upstream = Upstream::start(|number, asked: ReceivedRequest| async move {
+    let upstream = Upstream::start(|number, received: ReceivedRequest| async move {
         let body = number.to_string();
-        if asked.target == "/gz" && asked.headers.contains_key("accept-encoding") {
+        if received.target == "/gz" && received.headers.contains_key("accept-encoding") {
             return reply(200, &[("content-encoding", "gzip")], &body);
         }
-        match asked.headers.get("origin") {
+        match received.headers.get("origin") {
             Some(origin) => {
                 let origin = origin.to_str().unwrap();
                 reply(200, &[("access-control-allow-origin", origin)], &body)
@@ -145,36 +146,36 @@ async fn an_implied_vary_is_applied_to_encoding_and_origin() {
         }
     })
     .await;
-    let still = ManualClockGateway::start(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
+    let manual = ManualClockGateway::start(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
     let zip = [("accept-encoding", "gzip")];
-    assert_response(&still.get("/x/gz", &zip).await, 200, "upstream", "0");
-    assert_response(&still.get("/x/gz", &[]).await, 200, "upstream", "1");
+    assert_response(&manual.get("/x/gz", &zip).await, 200, "upstream", "0");
+    assert_response(&manual.get("/x/gz", &[]).await, 200, "upstream", "1");
     let origin = |name| [("origin", name)];
     assert_response(
-        &still.get("/x/o", &origin("https://a")).await,
+        &manual.get("/x/o", &origin("https://a")).await,
         200,
         "upstream",
         "2",
     );
     assert_response(
-        &still.get("/x/o", &origin("https://b")).await,
+        &manual.get("/x/o", &origin("https://b")).await,
         200,
         "upstream",
         "3",
     );
     assert_response(
-        &still.get("/x/o", &origin("https://a")).await,
+        &manual.get("/x/o", &origin("https://a")).await,
         200,
         "cache",
         "2",
     );
 }
 
-/// R-D6: what is somebody's own is not kept, and the log says why.
+/// R-D6: a private response is not cached, and the log says why.
 #[tokio::test]
 async fn a_private_response_is_not_cached_and_the_log_says_why() {
-    let upstream = Upstream::start(|_, asked: ReceivedRequest| async move {
-        let header = match asked.target.as_str() {
+    let upstream = Upstream::start(|_, received: ReceivedRequest| async move {
+        let header = match received.target.as_str() {
             "/cookie" => ("set-cookie", "sid=1"),
             "/private" => ("cache-control", "private"),
             "/secret" => ("cache-control", "no-store"),
@@ -184,7 +185,7 @@ async fn a_private_response_is_not_cached_and_the_log_says_why() {
         reply(200, &[header], "mine")
     })
     .await;
-    let still = ManualClockGateway::start(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
+    let manual = ManualClockGateway::start(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
     let own = [("authorization", "Bearer mine")];
     for (path, headers, why) in [
         ("/x/cookie", &[][..], "set_cookie"),
@@ -193,14 +194,14 @@ async fn a_private_response_is_not_cached_and_the_log_says_why() {
         ("/x/star", &[], "varies_on_anything"),
         ("/x/own", &own, "authorization"),
     ] {
-        let first = get_with(still.gateway.address, path, headers).await;
-        assert_eq!(still.get(path, headers).await.1, "upstream", "{path}");
-        // The caller is told, and the log.
+        let first = get_with(manual.gateway.address, path, headers).await;
+        assert_eq!(manual.get(path, headers).await.1, "upstream", "{path}");
+        // The response and the log say so.
         let status = format!("tollgate; fwd=miss; detail={why}");
         assert_eq!(first.header("cache-status"), status, "{path}");
         let id = first.header("x-tollgate-id");
-        let told = log::captured();
-        let line = told
+        let reported = log::captured();
+        let line = reported
             .lines()
             .find(|line| line.contains("not_kept") && line.contains(id));
         assert!(
@@ -211,26 +212,26 @@ async fn a_private_response_is_not_cached_and_the_log_says_why() {
     assert!(!log::captured().contains("Bearer mine"));
 }
 
-/// The key that Tollgate adds is not the caller's: answers under it are shared by its callers.
+/// The key that Tollgate adds is not the caller's: callers share responses under it.
 #[tokio::test]
 async fn responses_for_a_configured_key_are_shared_and_never_contain_the_key() {
     let upstream =
         Upstream::start(|number, _| async move { reply(200, &[], &number.to_string()) }).await;
     let rest = "limits: [1000/1s]\ncache: {ttl: 1h}\napi_key: k1\nauth: {bearer: true}";
-    let still = ManualClockGateway::start(&upstream, rest).await;
-    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "0");
+    let manual = ManualClockGateway::start(&upstream, rest).await;
+    assert_response(&manual.get("/x/a", &[]).await, 200, "upstream", "0");
     let theirs = [("authorization", "Bearer whatever")];
-    assert_response(&still.get("/x/a", &theirs).await, 200, "cache", "0");
+    assert_response(&manual.get("/x/a", &theirs).await, 200, "cache", "0");
     assert_eq!(upstream.requests()[0].headers["authorization"], "Bearer k1");
 }
 
-/// Many APIs answer by a version or a preference in a header and say nothing of it in `Vary`: each
-/// has an answer of its own.
+/// Many APIs select a response by a version or preference header without `Vary`: each value has its
+/// own cached response.
 #[tokio::test]
 async fn a_version_or_preference_header_separates_cached_responses() {
     let upstream = crate::cache::counting().await;
-    let still = ManualClockGateway::start(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
-    let mut asked = 0;
+    let manual = ManualClockGateway::start(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
+    let mut received = 0;
     for name in [
         "x-github-api-version",
         "notion-version",
@@ -239,45 +240,44 @@ async fn a_version_or_preference_header_separates_cached_responses() {
         "accept",
     ] {
         for value in ["1", "2"] {
-            let fresh = still.get("/x/a", &[(name, value)]).await;
-            assert_response(&fresh, 200, "upstream", &asked.to_string());
-            let kept = still.get("/x/a", &[(name, value)]).await;
-            assert_response(&kept, 200, "cache", &asked.to_string());
-            asked += 1;
+            let fresh = manual.get("/x/a", &[(name, value)]).await;
+            assert_response(&fresh, 200, "upstream", &received.to_string());
+            let kept = manual.get("/x/a", &[(name, value)]).await;
+            assert_response(&kept, 200, "cache", &received.to_string());
+            received += 1;
         }
     }
 }
 
-/// S7: a 304 is an answer to a client's own condition. While the cache asks the provider about what
-/// it has, with a condition of its own, it is shared with those who have set the same and nobody
-/// else.
+/// S7: a 304 responds to a client's own condition. While the cache revalidates with its own
+/// condition, the 304 is shared only with clients that sent the same condition.
 #[tokio::test]
 async fn s7_a_304_is_shared_only_with_callers_that_sent_the_same_condition() {
-    fn by_tag(_: usize, asked: &ReceivedRequest) -> Reply {
-        let is_same = asked.headers.get("if-none-match");
+    fn by_tag(_: usize, received: &ReceivedRequest) -> Reply {
+        let is_same = received.headers.get("if-none-match");
         let is_same = is_same.is_some_and(|tag| tag == "\"a\"");
         reply(if is_same { 304 } else { 200 }, &[("etag", "\"a\"")], "")
     }
     let (upstream, word) = gated(by_tag).await;
-    let still = ManualClockGateway::start(&upstream, "cache: {ttl: 10s}\nlimits: [100/1s]").await;
-    let live = still.gateway.registry.named("x").unwrap();
+    let manual = ManualClockGateway::start(&upstream, "cache: {ttl: 10s}\nlimits: [100/1s]").await;
+    let active = manual.gateway.registry.named("x").unwrap();
     word.notify_one();
     assert_eq!(
-        within_timeout(spawn_get(&still.gateway, "/x/a"))
+        within_timeout(spawn_get(&manual.gateway, "/x/a"))
             .await
             .unwrap()
             .status,
         200
     );
-    still.advance(11);
+    manual.advance(11);
     let same = [("if-none-match", "\"a\"")];
     let other = [("if-none-match", "\"b\"")];
-    let first = spawn_get_with(&still.gateway, "/x/a", &same);
+    let first = spawn_get_with(&manual.gateway, "/x/a", &same);
     wait_until(|| upstream.count() == 2).await;
-    let second = spawn_get_with(&still.gateway, "/x/a", &same);
-    wait_until(|| live.joined() == 1).await;
-    let third = spawn_get_with(&still.gateway, "/x/a", &other);
-    wait_until(|| upstream.count() == 3 || live.joined() == 2).await;
+    let second = spawn_get_with(&manual.gateway, "/x/a", &same);
+    wait_until(|| active.joined() == 1).await;
+    let third = spawn_get_with(&manual.gateway, "/x/a", &other);
+    wait_until(|| upstream.count() == 3 || active.joined() == 2).await;
     let mut statuses = Vec::new();
     for call in [first, second, third] {
         wait_until(|| {

@@ -1,4 +1,4 @@
-//! Callers that the configuration knows: urgency, shares and tokens.
+//! Configured callers: priorities, shares and tokens.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok};
 
 const TOKEN: &str = "canary-caller-token-5e";
-/// An hour is known to be longer, so whoever would wait for it is refused at once.
+/// A wait of an hour is known to be longer, so it is rejected at once.
 const SOON: (&str, &str) = ("x-tollgate-timeout", "30s");
 
 fn caller(name: &str, priority: Priority) -> Caller {
@@ -37,15 +37,16 @@ fn backfill() -> Caller {
 
 async fn start(limits: &str, callers: &[Caller]) -> (Upstream, TestGateway) {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let stand = TestGateway::start(&[file(upstream.address, limits)]).await;
-    stand.registry.set_callers(callers);
-    (upstream, stand)
+    let gateway = TestGateway::start(&[file(upstream.address, limits)]).await;
+    gateway.registry.set_callers(callers);
+    (upstream, gateway)
 }
 
-/// A caller with a token is that caller only with it, however it is shown; none of it goes on.
+/// A caller with a token is recognised only with it, however it is sent; the token is not
+/// forwarded.
 #[tokio::test]
 async fn a_caller_with_a_token_must_send_it() {
-    let (upstream, stand) = start("limits: [100/1h]", &[backfill()]).await;
+    let (upstream, gateway) = start("limits: [100/1h]", &[backfill()]).await;
     // `backfill:` and the token, as clients of a proxy send it.
     let basic = "Basic YmFja2ZpbGw6Y2FuYXJ5LWNhbGxlci10b2tlbi01ZQ==";
     for (path, headers, status) in [
@@ -58,15 +59,19 @@ async fn a_caller_with_a_token_must_send_it() {
         ("/x/a", &[("proxy-authorization", "Basic !")], 200),
         ("/x@other/a", &[("x-tollgate-token", "anything")], 200),
     ] {
-        let answer = get_with(stand.address, path, headers).await;
-        assert_eq!(answer.status, status, "{path} {headers:?} {}", answer.body);
+        let response = get_with(gateway.address, path, headers).await;
+        assert_eq!(
+            response.status, status,
+            "{path} {headers:?} {}",
+            response.body
+        );
         if status == 403 {
-            assert_eq!(answer.json()["error"], "CallerNotAllowed");
+            assert_eq!(response.json()["error"], "CallerNotAllowed");
         }
-        assert!(!answer.everything().contains(TOKEN));
+        assert!(!response.everything().contains(TOKEN));
     }
-    for asked in upstream.requests() {
-        let sent = format!("{:?} {}", asked.headers, asked.target);
+    for received in upstream.requests() {
+        let sent = format!("{:?} {}", received.headers, received.target);
         assert!(
             !sent.contains("x-tollgate") && !sent.contains("proxy-auth") && !sent.contains(TOKEN)
         );
@@ -74,8 +79,7 @@ async fn a_caller_with_a_token_must_send_it() {
     assert!(!crate::log::captured().contains(TOKEN));
 }
 
-/// A caller that says nothing but who it is has its part and its urgency: as clients of a proxy
-/// show themselves, and by its address.
+/// A caller that sends only its name, as a proxy user or in the path, gets its share and priority.
 #[tokio::test]
 async fn a_caller_can_be_named_by_proxy_user_or_address_alone() {
     let (_upstream, at_proxy) = start("limits: [10/1h]", &[backfill()]).await;
@@ -96,56 +100,56 @@ async fn a_caller_can_be_named_by_proxy_user_or_address_alone() {
     assert_eq!(statuses, [200, 429, 200]);
 }
 
-/// `at_most`: a part of every limit, and not more, whatever is free.
+/// `at_most`: a share of every limit and no more, whatever is free.
 #[tokio::test]
 async fn a_caller_gets_at_most_its_share() {
-    let (_upstream, stand) = start("limits: [10/1h]", &[backfill()]).await;
+    let (_upstream, gateway) = start("limits: [10/1h]", &[backfill()]).await;
     let token = ("x-tollgate-token", TOKEN);
     let mut statuses = Vec::new();
     for _ in 0..4 {
         statuses.push(
-            get_with(stand.address, "/x@backfill/a", &[SOON, token])
+            get_with(gateway.address, "/x@backfill/a", &[SOON, token])
                 .await
                 .status,
         );
     }
     assert_eq!(statuses, [200, 200, 200, 429]);
-    let refused = get_with(stand.address, "/x@backfill/a", &[SOON, token]).await;
-    assert_eq!(refused.json()["limit"], "10/1h (the caller's share)");
+    let rejected = get_with(gateway.address, "/x@backfill/a", &[SOON, token]).await;
+    assert_eq!(rejected.json()["limit"], "10/1h (the caller's share)");
     for _ in 0..7 {
-        assert_eq!(get_with(stand.address, "/x/a", &[SOON]).await.status, 200);
+        assert_eq!(get_with(gateway.address, "/x/a", &[SOON]).await.status, 200);
     }
-    assert_eq!(get_with(stand.address, "/x/a", &[SOON]).await.status, 429);
+    assert_eq!(get_with(gateway.address, "/x/a", &[SOON]).await.status, 429);
 }
 
-/// R-C2: a caller is as urgent as the configuration lets it be: the reserve is for urgent calls.
+/// R-C2: the configuration caps the priority of a caller: the reserve is for high-priority calls.
 #[tokio::test]
 async fn r_c2_the_configuration_caps_the_priority_of_a_caller() {
     let callers = [
         caller("web", Priority::High),
         caller("job", Priority::Normal),
     ];
-    let (_upstream, stand) = start("limits: [{limit: 3, period: 1h, reserve: 2}]", &callers).await;
-    assert_eq!(get_with(stand.address, "/x/a", &[SOON]).await.status, 200);
+    let (_upstream, gateway) =
+        start("limits: [{limit: 3, period: 1h, reserve: 2}]", &callers).await;
+    assert_eq!(get_with(gateway.address, "/x/a", &[SOON]).await.status, 200);
     let high = ("x-tollgate-priority", "high");
     for path in ["/x/a", "/x@job/a", "/x@stranger/a"] {
         assert_eq!(
-            get_with(stand.address, path, &[SOON, high]).await.status,
+            get_with(gateway.address, path, &[SOON, high]).await.status,
             429,
             "{path}"
         );
     }
     for _ in 0..2 {
-        // It need not say so: it is urgent by configuration.
+        // It sends no priority: the configuration sets it.
         assert_eq!(
-            get_with(stand.address, "/x@web/a", &[SOON]).await.status,
+            get_with(gateway.address, "/x@web/a", &[SOON]).await.status,
             200
         );
     }
 }
 
-/// `at_least` reaches the gate: under a flood the promised half is kept, and a reload takes it
-/// back.
+/// `at_least` reaches the gate: under load the guaranteed half holds, and a reload removes it.
 #[tokio::test]
 async fn a_caller_gets_at_least_its_share_under_load() {
     let word = Arc::new(Semaphore::new(0));
@@ -159,23 +163,23 @@ async fn a_caller_gets_at_least_its_share_under_load() {
     })
     .await;
     let rest = "dedup: off\nconcurrency: 1\nlimits: [1000/1s]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    stand.registry.set_callers(&[
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    gateway.registry.set_callers(&[
         Caller {
             at_least: Some(Ppm::percent(50)),
             ..caller("web", Priority::Normal)
         },
         caller("flood", Priority::High),
     ]);
-    let address = stand.address;
+    let address = gateway.address;
     let call = |path: &'static str| tokio::spawn(async move { get(address, path).await });
     let first = call("/x/first");
     wait_until(|| upstream.count() == 1).await;
     let flood: Vec<_> = (0..12).map(|_| call("/x@flood/f")).collect();
     let web: Vec<_> = (0..4).map(|_| call("/x@web/w")).collect();
-    let live = stand.registry.named("x").unwrap();
-    // Nobody is answered before all are in line, however long that takes.
-    wait_until(|| live.waiting() == 16).await;
+    let active = gateway.registry.named("x").unwrap();
+    // No call gets a response before all are queued, however long that takes.
+    wait_until(|| active.waiting() == 16).await;
     word.add_permits(1);
     for call in flood.into_iter().chain(web).chain([first]) {
         assert_eq!(within_timeout(call).await.unwrap().status, 200);
@@ -183,7 +187,7 @@ async fn a_caller_gets_at_least_its_share_under_load() {
     let order: Vec<String> = upstream
         .requests()
         .iter()
-        .map(|asked| asked.target.clone())
+        .map(|received| received.target.clone())
         .collect();
     let among_first = order
         .iter()
@@ -192,12 +196,12 @@ async fn a_caller_gets_at_least_its_share_under_load() {
         .count();
     assert!(
         among_first >= 3,
-        "less urgent, and promised half: {order:?}"
+        "lower priority, with a guaranteed half: {order:?}"
     );
 }
 
-/// S7, R-C2: whoever has limits of its own waits under them, and not under those of somebody who
-/// asks the same: a part of every limit, a limit for each caller, a limit for each address.
+/// S7, R-C2: a caller with its own limits waits under them, not under those of another caller with
+/// the same request: a share of every limit, a limit per caller, a limit per address.
 #[tokio::test]
 async fn s7_callers_with_their_own_limits_do_not_share_a_permit() {
     let own = |per| format!("limits: [1000/1s, {{limit: 1000, period: 1s, per: {per}}}]");
@@ -222,11 +226,11 @@ async fn s7_callers_with_their_own_limits_do_not_share_a_permit() {
         (own("ip"), [("/x/a", here); 2], 1),
     ] {
         let (upstream, word) = gated(plain).await;
-        let stand = TestGateway::start(&[file(upstream.address, &limits)]).await;
-        stand.registry.set_callers(&[backfill()]);
-        let live = stand.registry.named("x").unwrap();
-        let asked = calls.map(|(path, from)| {
-            let to = stand.address;
+        let gateway = TestGateway::start(&[file(upstream.address, &limits)]).await;
+        gateway.registry.set_callers(&[backfill()]);
+        let active = gateway.registry.named("x").unwrap();
+        let received = calls.map(|(path, from)| {
+            let to = gateway.address;
             tokio::spawn(async move {
                 Session::from(from.into(), to)
                     .await
@@ -234,9 +238,9 @@ async fn s7_callers_with_their_own_limits_do_not_share_a_permit() {
                     .await
             })
         });
-        wait_until(|| upstream.count() + usize::try_from(live.joined()).unwrap() == 2).await;
+        wait_until(|| upstream.count() + usize::try_from(active.joined()).unwrap() == 2).await;
         assert_eq!(upstream.count(), expected, "{limits} {calls:?}");
-        for call in asked {
+        for call in received {
             wait_until(|| {
                 word.notify_one();
                 call.is_finished()

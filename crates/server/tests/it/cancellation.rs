@@ -1,5 +1,5 @@
-//! A call that is dropped at any await gives back what it held: its permit unless it was sent
-//! under, its connection, its place.
+//! A call that is dropped at any await releases its connection, its slot, and its permit unless it
+//! was sent.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -20,7 +20,7 @@ use crate::upstream::{Upstream, ok};
 /// Permits of a round: the dropped call may use one up.
 const PERMITS: usize = 2;
 
-/// A call that shares its way with nobody.
+/// A call without dedup.
 fn unshared_call() -> Call<Empty<Bytes>> {
     Call {
         method: Method::POST,
@@ -40,21 +40,21 @@ struct Round {
 async fn round(ledger: Ledger, polls: usize) -> Round {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let rest = format!("limits: [2/1h]\nconnections: 1\n{NO_RETRY}");
-    let stand =
+    let gateway =
         TestGateway::start_on_ledger(ledger, &[file(upstream.address, &rest)], Options::default())
             .await;
     let mut trail = CallTrace::default();
     let is_over = {
-        let mut dropped = pin!(path::call(&stand.registry, unshared_call(), &mut trail));
+        let mut dropped = pin!(path::call(&gateway.registry, unshared_call(), &mut trail));
         polled(dropped.as_mut(), polls).await.is_some()
     };
-    // The connection and the place are free again, or nobody would be answered. A wait of an hour
-    // is refused at once.
+    // The connection and the slot are free again, or no call would get a response. A wait of an
+    // hour is rejected at once.
     let mut went = 0;
     let patient = [("x-tollgate-timeout", "30s")];
     loop {
         let path = format!("/x/{went}");
-        match get_with(stand.address, &path, &patient).await.status {
+        match get_with(gateway.address, &path, &patient).await.status {
             200 => went += 1,
             429 => break,
             other => panic!("{polls} polls: {other}"),

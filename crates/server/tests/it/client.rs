@@ -1,4 +1,4 @@
-//! A small HTTP client, and the ways in which tests wait.
+//! A small HTTP client, and helpers for waiting.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// machine; on one so busy that it was over before that stage, the next is tried.
 pub(crate) const TIMEOUTS: [&str; 3] = ["50ms", "1s", "10s"];
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug)]
 pub(crate) struct ClientResponse {
     pub(crate) status: u16,
@@ -47,7 +47,7 @@ impl ClientResponse {
     }
 }
 
-/// One connection that is kept open.
+/// One keep-alive connection.
 pub(crate) struct Session(SendRequest<Full<Bytes>>);
 
 impl Session {
@@ -68,14 +68,14 @@ impl Session {
         Session(sender)
     }
 
-    /// The head of the answer; the body is still to come.
+    /// The head of the response; the body follows.
     pub(crate) async fn send(&mut self, request: Request<Full<Bytes>>) -> Response<Incoming> {
         within_timeout(self.0.ready())
             .await
             .expect("an open connection");
         within_timeout(self.0.send_request(request))
             .await
-            .expect("an answer")
+            .expect("a response")
     }
 
     pub(crate) async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> ClientResponse {
@@ -102,7 +102,7 @@ pub(crate) fn request(
         .unwrap()
 }
 
-/// Reads an answer to its end.
+/// Reads a response to its end.
 pub(crate) async fn read_response(response: Response<Incoming>) -> ClientResponse {
     let (head, body) = response.into_parts();
     let body = within_timeout(body.collect())
@@ -129,7 +129,7 @@ pub(crate) async fn get_with(
     Session::open(to).await.get(path, headers).await
 }
 
-/// A GET whose time is to run out in line.
+/// A GET whose deadline passes in the queue.
 pub(crate) async fn get_until_late(to: SocketAddr, path: &str) -> ClientResponse {
     let mut answer = None;
     for time in TIMEOUTS {
@@ -186,7 +186,7 @@ pub(crate) async fn pause(millis: u64) {
     tokio::time::sleep(Duration::from_millis(millis)).await;
 }
 
-/// What must come although nobody knows when.
+/// Fails the test if the future takes longer than the timeout.
 pub(crate) async fn within_timeout<T>(answer: impl Future<Output = T>) -> T {
     tokio::time::timeout(TIMEOUT, answer)
         .await

@@ -1,4 +1,4 @@
-//! Configuration that changes while calls go on: reloads, settings, and what stays (A14, R-A13).
+//! Configuration changes while calls run: reloads, settings, and preserved usage (A14, R-A13).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,8 +27,7 @@ async fn provider(rules: &str) -> SimProvider {
     SimProvider::start(settings).await.unwrap()
 }
 
-/// Clients that ask without a pause until they are told to stop; how often they were not answered
-/// well.
+/// Clients that call without a pause until stopped; how often they did not get a response well.
 struct Load {
     stop: Arc<AtomicBool>,
     failed: Arc<AtomicUsize>,
@@ -36,19 +35,19 @@ struct Load {
 }
 
 impl Load {
-    fn on(desk: &TestDaemon, clients: usize) -> Load {
+    fn on(daemon: &TestDaemon, clients: usize) -> Load {
         let (stop, failed) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicUsize::new(0)),
         );
         let client = |number| {
-            let (stop, failed, to) = (stop.clone(), failed.clone(), desk.gateway);
+            let (stop, failed, to) = (stop.clone(), failed.clone(), daemon.gateway);
             tokio::spawn(async move {
                 let mut session = Session::open(to).await;
                 let path = format!("/x/{number}"); // its own: the same at once would be one call
                 while !stop.load(Ordering::Relaxed) {
-                    let answer = session.get(&path, &[]).await;
-                    if answer.status != 200 {
+                    let response = session.get(&path, &[]).await;
+                    if response.status != 200 {
                         failed.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -71,15 +70,15 @@ impl Load {
     }
 }
 
-/// R-A13: hundreds of reloads under load, half of them of files that are wrong in some way: no call
-/// fails, and the provider never sees too many.
+/// R-A13: hundreds of reloads under load, half of them invalid: no call fails, and the provider
+/// never gets too many.
 #[tokio::test]
 async fn repeated_reloads_lose_no_call_and_break_no_limit() {
     let provider = provider("sliding 20/200ms").await;
     let good = |limit: usize| file(provider.address(), &format!("limits: [{limit}/200ms]"));
     write_file("storm.yaml", &good(20));
-    let desk = TestDaemon::start(from_file("storm.yaml")).await;
-    let load = Load::on(&desk, 8);
+    let daemon = TestDaemon::start(from_file("storm.yaml")).await;
+    let load = Load::on(&daemon, 8);
     let wrong = [
         String::new(),
         "name: x\nlimits: [".to_owned(),
@@ -87,42 +86,46 @@ async fn repeated_reloads_lose_no_call_and_break_no_limit() {
         file(provider.address(), "limits: [many/200ms]"),
         file(provider.address(), "limits: [5/1s]\nhealth: {p_sleep: 7}"),
     ];
-    let mut refused = 0;
+    let mut rejected = 0;
     for round in 0..reloads() {
         let text = match round % 2 {
             0 => good([20, 7, 13, 20, 1][round / 2 % 5]),
             _ => wrong[round / 2 % wrong.len()].clone(),
         };
         write_file("storm.yaml", &text);
-        let answer = desk.reload().await;
-        refused += usize::from(answer.status == 422);
-        assert_eq!(answer.status == 422, round % 2 == 1, "{round}: {answer:?}");
+        let response = daemon.reload().await;
+        rejected += usize::from(response.status == 422);
+        assert_eq!(
+            response.status == 422,
+            round % 2 == 1,
+            "{round}: {response:?}"
+        );
     }
     write_file("storm.yaml", &good(20));
-    assert_eq!(desk.reload().await.status, 200);
-    assert_eq!((load.end().await, refused), (0, reloads() / 2));
+    assert_eq!(daemon.reload().await.status, 200);
+    assert_eq!((load.end().await, rejected), (0, reloads() / 2));
     let report = provider.stop().await;
     assert_eq!((report.violations, report.duplicates), (0, 0), "{report:?}");
     assert!(report.accepted > 0);
 }
 
-/// R-A13: lowered from 10 to 2 while calls wait: by what the provider saw, no window that begins
-/// after the change has more than two, use made before it counts, and nobody is lost.
+/// R-A13: lowered from 10 to 2 while calls wait: in the provider's log no window after the change
+/// has more than two, earlier usage counts, and no call is lost.
 #[tokio::test]
 async fn a_limit_lowered_under_load_applies_at_once() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
     let limit = |limit: usize| file(upstream.address, &format!("limits: [{limit}/300ms]"));
     write_file("lower.yaml", &limit(10));
-    let desk = TestDaemon::start(from_file("lower.yaml")).await;
-    let load = Load::on(&desk, 16);
-    let live = desk.daemon.registry().named("x").unwrap();
-    wait_until(|| upstream.count() >= 20 && live.waiting() >= 10).await;
+    let daemon = TestDaemon::start(from_file("lower.yaml")).await;
+    let load = Load::on(&daemon, 16);
+    let active = daemon.daemon.registry().named("x").unwrap();
+    wait_until(|| upstream.count() >= 20 && active.waiting() >= 10).await;
     write_file("lower.yaml", &limit(2));
-    assert_eq!(desk.reload().await.status, 200);
-    // What was granted before the change may be on its way for half a second, and then some.
-    let after = live.now().at + Span::from_secs(1);
+    assert_eq!(daemon.reload().await.status, 200);
+    // A call granted before the change may take half a second and a little more to arrive.
+    let after = active.now().at + Span::from_secs(1);
     let late = || -> Vec<_> {
-        let arrivals = upstream.requests().into_iter().map(|asked| asked.at);
+        let arrivals = upstream.requests().into_iter().map(|received| received.at);
         arrivals.filter(|at| *at > after).collect()
     };
     wait_until(|| {
@@ -144,9 +147,8 @@ async fn a_limit_lowered_under_load_applies_at_once() {
     }
 }
 
-/// R-A13: a limit whose period or algorithm changes counts on: what was used under the old one is
-/// used under the new one, for everybody and for each key, and the change of it back forgets
-/// nothing.
+/// R-A13: a limit with a new period or algorithm keeps its usage, in total and per key, and
+/// changing it back loses nothing.
 #[tokio::test]
 async fn a_limit_with_a_new_period_or_algorithm_keeps_its_usage() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
@@ -160,21 +162,21 @@ async fn a_limit_with_a_new_period_or_algorithm_keeps_its_usage() {
         "{limit: 5, period: 2h, per: entity}",
     ];
     write_file("shape.yaml", &limit(shapes[0]));
-    let desk = TestDaemon::start(from_file("shape.yaml")).await;
+    let daemon = TestDaemon::start(from_file("shape.yaml")).await;
     let calls = async |paths: &[&str]| {
         let mut sent = Vec::new();
         for path in paths {
-            // Refused at once all the same: an hour is known to be longer.
+            // Rejected at once all the same: an hour is known to be longer.
             let now = [("x-tollgate-timeout", "30s")];
-            sent.push(get_with(desk.gateway, path, &now).await.status);
+            sent.push(get_with(daemon.gateway, path, &now).await.status);
         }
         sent
     };
     assert_eq!(calls(&["/x/a/1", "/x/a/2"]).await, [200, 200]);
     for shape in &shapes[1..] {
         write_file("shape.yaml", &limit(shape));
-        let answer = desk.reload().await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        let response = daemon.reload().await;
+        assert_eq!(response.status, 200, "{response:?}");
         let (paths, before) = (["/x/a/3", "/x/a/4", "/x/a/5", "/x/a/6"], upstream.count());
         let sent = match *shape {
             // One more under each shape, until all five are used.
@@ -187,52 +189,52 @@ async fn a_limit_with_a_new_period_or_algorithm_keeps_its_usage() {
     }
     assert_eq!(upstream.count(), 5, "and all five could be used");
     write_file("shape.yaml", &limit(shapes[0]));
-    assert_eq!(desk.reload().await.status, 200);
+    assert_eq!(daemon.reload().await.status, 200);
     assert_eq!(calls(&["/x/a/9"]).await, [429]);
 }
 
-/// An invalid new version is refused, shown where people look, and the old one stays; mended, it is
-/// gone from there.
+/// An invalid new version is rejected and shown to operators, and the old one stays; once fixed,
+/// the problem disappears.
 #[tokio::test]
 async fn an_invalid_file_is_rejected_and_shown_until_it_is_fixed() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
     let good = file(upstream.address, "limits: [50/1s]");
     write_file("refused.yaml", &good);
-    let desk = TestDaemon::start(from_file("refused.yaml")).await;
+    let daemon = TestDaemon::start(from_file("refused.yaml")).await;
     write_file("refused.yaml", &good.replace("limits", "limts"));
-    let answer = desk.reload().await;
-    let told = answer.json()["refused"][0].as_str().unwrap().to_owned();
-    assert_eq!(answer.status, 422);
+    let response = daemon.reload().await;
+    let reported = response.json()["refused"][0].as_str().unwrap().to_owned();
+    assert_eq!(response.status, 422);
     assert!(
-        told.contains("refused.yaml:3") && told.contains("`limits`"),
-        "{told}"
+        reported.contains("refused.yaml:3") && reported.contains("`limits`"),
+        "{reported}"
     );
-    let shown = desk.request("GET", "/v1/providers/x", "").await.json();
+    let shown = daemon.request("GET", "/v1/providers/x", "").await.json();
     assert_eq!(
         shown["problems"][0],
-        told.as_str(),
+        reported.as_str(),
         "what is wrong comes first"
     );
     assert_eq!(shown["limits"][0]["limit"], 50);
     assert!(crate::log::captured().contains("refused.yaml:3"));
-    assert_eq!(get_with(desk.gateway, "/x/a", &[]).await.status, 200);
+    assert_eq!(get_with(daemon.gateway, "/x/a", &[]).await.status, 200);
     write_file("refused.yaml", &good);
-    assert_eq!(desk.reload().await.status, 200);
-    let shown = desk.request("GET", "/v1/providers/x", "").await.json();
+    assert_eq!(daemon.reload().await.status, 200);
+    let shown = daemon.request("GET", "/v1/providers/x", "").await.json();
     assert_eq!(shown["problems"].as_array().unwrap().len(), 0);
 }
 
-/// A14: all settings of a request or none; a name that is not known is told with the nearest; what
-/// is set wins over the file, survives a reload, and can be taken back.
+/// A14: all settings of a request or none; an unknown name gets the nearest valid one as a hint; a
+/// runtime setting wins over the file, survives a reload, and can be removed.
 #[tokio::test]
 async fn a14_a_runtime_setting_wins_until_it_is_removed() {
     write_file(
         "patch.yaml",
         "name: x\nupstream: http://127.0.0.1:9\nlimits: [5/1s]\nqueue: {max: 7}\n",
     );
-    let desk = TestDaemon::start(from_file("patch.yaml")).await;
+    let daemon = TestDaemon::start(from_file("patch.yaml")).await;
     let path = "/v1/providers/x/settings";
-    let mixed = desk
+    let mixed = daemon
         .request("PATCH", path, r#"{"queue.max": 9, "sleep_mx": "60s"}"#)
         .await;
     assert_eq!(mixed.status, 400);
@@ -241,29 +243,31 @@ async fn a14_a_runtime_setting_wins_until_it_is_removed() {
         "{}",
         mixed.body
     );
-    assert_eq!(desk.setting("x", "queue.max").await.0, "7");
+    assert_eq!(daemon.setting("x", "queue.max").await.0, "7");
     for nonsense in [
         r#"{"p_throttle": 7}"#,
         r#"{"queue.max": "many"}"#,
         r#"{"rate_base": 5}"#,
     ] {
-        let refused = desk.request("PATCH", path, nonsense).await;
-        assert_eq!(refused.status, 400, "{nonsense}: {refused:?}");
+        let rejected = daemon.request("PATCH", path, nonsense).await;
+        assert_eq!(rejected.status, 400, "{nonsense}: {rejected:?}");
     }
-    let set = desk
+    let set = daemon
         .request("PATCH", path, r#"{"QUEUE_MAX": 9, "sleep-max": 60}"#)
         .await;
     assert_eq!(set.status, 200, "{set:?}");
-    assert_eq!(desk.reload().await.status, 200);
+    assert_eq!(daemon.reload().await.status, 200);
     assert_eq!(
-        desk.setting("x", "queue.max").await,
+        daemon.setting("x", "queue.max").await,
         ("9".to_owned(), "set".to_owned())
     );
-    assert_eq!(desk.setting("x", "health.sleep_max").await.0, "60s");
-    let back = desk.request("PATCH", path, r#"{"queue_max": null}"#).await;
+    assert_eq!(daemon.setting("x", "health.sleep_max").await.0, "60s");
+    let back = daemon
+        .request("PATCH", path, r#"{"queue_max": null}"#)
+        .await;
     assert_eq!(back.status, 200, "{back:?}");
-    assert_eq!(desk.setting("x", "queue.max").await.0, "7");
-    let key = desk
+    assert_eq!(daemon.setting("x", "queue.max").await.0, "7");
+    let key = daemon
         .request("PATCH", path, r#"{"api_key": "s3cret-canary"}"#)
         .await;
     assert_eq!(key.status, 400);
@@ -319,12 +323,12 @@ fn file_with(way: &str, value: &str) -> String {
 
 /// One running server, and every way to set one of its settings.
 struct SettingSources {
-    desk: TestDaemon,
+    daemon: TestDaemon,
 }
 
 impl SettingSources {
     async fn assert_value(&self, way: &str, value: &str, by: &str) {
-        let (shown, who) = self.desk.setting("every", way).await;
+        let (shown, who) = self.daemon.setting("every", way).await;
         assert_eq!(shown.trim_end_matches(['s', '%']), value, "{way} by {who}");
         assert!(who.starts_with(by), "{way}: {who}, not {by}");
     }
@@ -335,18 +339,18 @@ impl SettingSources {
             (format!("{{\"{key}\": \"{value}\"}}"), 200),
             (format!("{{\"{key}\": \"\\u0000\"}}"), 400),
         ] {
-            let set = self.desk.request("PATCH", path, &body).await;
+            let set = self.daemon.request("PATCH", path, &body).await;
             assert_eq!(set.status, status, "{key}: {set:?}");
             self.assert_value(way, value, "set").await;
         }
         let back = format!("{{\"{key}\": null}}");
-        assert_eq!(self.desk.request("PATCH", path, &back).await.status, 200);
+        assert_eq!(self.daemon.request("PATCH", path, &back).await.status, 200);
     }
 
     async fn environment(&self, key: &str, way: &str, value: &str) {
         let name = format!("TOLLGATE_EVERY_{key}");
         set_variable(&name, Some(value));
-        assert_eq!(self.desk.reload().await.status, 200, "{name}");
+        assert_eq!(self.daemon.reload().await.status, 200, "{name}");
         self.assert_value(way, value, &format!("environment {name}"))
             .await;
         set_variable(&name, None);
@@ -355,17 +359,17 @@ impl SettingSources {
     /// In a file a length of time has its unit.
     async fn file(&self, way: &str, value: &str) {
         write_file("every.yaml", &file_with(way, value));
-        if self.desk.reload().await.status != 200 {
+        if self.daemon.reload().await.status != 200 {
             write_file("every.yaml", &file_with(way, &format!("{value}s")));
-            assert_eq!(self.desk.reload().await.status, 200, "{way}");
+            assert_eq!(self.daemon.reload().await.status, 200, "{way}");
         }
         self.assert_value(way, value, "every.yaml").await;
         write_file("every.yaml", &plain_file().to_string());
     }
 }
 
-/// A14: every setting of the table is obeyed by a running server whether it stands in the file, in
-/// the environment, on the command line or in a PATCH; and nonsense is refused.
+/// A14: a running server applies every setting of the table from file, environment, command line
+/// and PATCH, and rejects invalid values.
 #[tokio::test]
 async fn a14_every_threshold_can_be_set_by_file_environment_flag_and_patch() {
     write_file("every.yaml", &plain_file().to_string());
@@ -374,8 +378,8 @@ async fn a14_every_threshold_can_be_set_by_file_environment_flag_and_patch() {
         set,
         ..Sources::default()
     };
-    let desk = TestDaemon::start(sources(Vec::new())).await;
-    let ways = SettingSources { desk };
+    let daemon = TestDaemon::start(sources(Vec::new())).await;
+    let ways = SettingSources { daemon };
     let mut flags = Vec::new();
     assert!(keys().len() > 50, "{}", keys().len());
     for key in keys() {
@@ -394,10 +398,10 @@ async fn a14_every_threshold_can_be_set_by_file_environment_flag_and_patch() {
             value,
         ));
     }
-    assert_eq!(ways.desk.reload().await.status, 200);
+    assert_eq!(ways.daemon.reload().await.status, 200);
     for (set, way, value) in flags {
-        let desk = TestDaemon::start(sources(vec![set])).await;
-        SettingSources { desk }
+        let daemon = TestDaemon::start(sources(vec![set])).await;
+        SettingSources { daemon }
             .assert_value(way, value, "--set")
             .await;
     }

@@ -1,4 +1,4 @@
-//! The contract of refusals: every kind and reason, with its status, JSON and headers.
+//! The contract of rejections: every error and reason, with its status, JSON and headers.
 
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -12,7 +12,7 @@ use crate::upstream::{Upstream, ok, reply};
 
 const NO_RETRY: &str = "retry: {retries: {high: 0, normal: 0, low: 0}}";
 
-/// What a refusal must be.
+/// The expected rejection.
 struct Expected {
     status: u16,
     error: &'static str,
@@ -35,11 +35,11 @@ fn expected(
     }
 }
 
-/// Everything that holds for every refusal but M10's.
-fn check(refused: &ClientResponse, expected: &Expected) {
-    let body = refused.json();
-    let what = format!("{refused:?}");
-    assert_eq!(refused.status, expected.status, "{what}");
+/// The checks for every rejection except M10's.
+fn check(rejected: &ClientResponse, expected: &Expected) {
+    let body = rejected.json();
+    let what = format!("{rejected:?}");
+    assert_eq!(rejected.status, expected.status, "{what}");
     assert_eq!(body["error"], expected.error, "{what}");
     assert_eq!(
         body.get("reason").and_then(Value::as_str),
@@ -50,15 +50,19 @@ fn check(refused: &ClientResponse, expected: &Expected) {
         let text = body[field].as_str().unwrap_or_default();
         assert!(!text.is_empty(), "{field}: {what}");
     }
-    assert_eq!(body["id"], refused.header("x-tollgate-id"), "{what}");
-    assert_eq!(refused.header("content-type"), "application/json", "{what}");
-    assert_eq!(refused.header("x-tollgate-source"), "tollgate", "{what}");
-    assert_eq!(refused.header("x-tollgate-decision"), "reject", "{what}");
-    refused
+    assert_eq!(body["id"], rejected.header("x-tollgate-id"), "{what}");
+    assert_eq!(
+        rejected.header("content-type"),
+        "application/json",
+        "{what}"
+    );
+    assert_eq!(rejected.header("x-tollgate-source"), "tollgate", "{what}");
+    assert_eq!(rejected.header("x-tollgate-decision"), "reject", "{what}");
+    rejected
         .header("x-tollgate-attempts")
         .parse::<u32>()
         .unwrap();
-    let waited = refused.header("x-tollgate-wait");
+    let waited = rejected.header("x-tollgate-wait");
     assert!(
         waited.parse::<f64>().is_ok() && waited.split('.').nth(1).unwrap().len() == 3,
         "{what}"
@@ -72,22 +76,22 @@ fn check(refused: &ClientResponse, expected: &Expected) {
     assert!(body.as_object().unwrap().keys().all(is_known), "{what}");
     let retry_in = body.get("retryIn").and_then(Value::as_u64);
     assert_eq!(retry_in.is_some(), expected.is_timed, "{what}");
-    times_agree(refused, retry_in);
+    times_agree(rejected, retry_in);
 }
 
-fn times_agree(refused: &ClientResponse, millis: Option<u64>) {
-    let after = refused.header("retry-after").parse().ok();
-    let after_ms = refused.header("retry-after-ms").parse().ok();
+fn times_agree(rejected: &ClientResponse, millis: Option<u64>) {
+    let after = rejected.header("retry-after").parse().ok();
+    let after_ms = rejected.header("retry-after-ms").parse().ok();
     assert_eq!(
         (after, after_ms),
         (millis.map(|ms| ms.div_ceil(1_000)), millis),
-        "{refused:?}"
+        "{rejected:?}"
     );
     let is_long = millis.is_some_and(|ms| ms > 60_000);
     assert_eq!(
-        refused.header("x-should-retry") == "false",
+        rejected.header("x-should-retry") == "false",
         is_long,
-        "{refused:?}"
+        "{rejected:?}"
     );
 }
 
@@ -95,35 +99,35 @@ async fn fine() -> Upstream {
     Upstream::start(|_, _| async { ok() }).await
 }
 
-/// Never answers.
+/// Never responds.
 async fn silent() -> Upstream {
     Upstream::start(|_, _| async { std::future::pending().await }).await
 }
 
-async fn get_with_short_timeout(stand: &TestGateway, headers: &[(&str, &str)]) -> ClientResponse {
-    // Shorter than every wait here, which is known, so that it is refused at once.
+async fn get_with_short_timeout(gateway: &TestGateway, headers: &[(&str, &str)]) -> ClientResponse {
+    // Shorter than every wait here, so that the call is rejected at once.
     let mut all = vec![("x-tollgate-timeout", "10s")];
     all.extend_from_slice(headers);
-    within_timeout(get_with(stand.address, "/x/a", &all)).await
+    within_timeout(get_with(gateway.address, "/x/a", &all)).await
 }
 
 #[tokio::test]
 async fn a_limit_is_429_with_its_name_and_time() {
     let upstream = fine().await;
     for (limits, is_long) in [("limits: [1/30s]", false), ("limits: [1/1h]", true)] {
-        let stand = TestGateway::start(&[file(upstream.address, limits)]).await;
-        get(stand.address, "/x/a").await;
-        let refused = get_with_short_timeout(&stand, &[]).await;
+        let gateway = TestGateway::start(&[file(upstream.address, limits)]).await;
+        get(gateway.address, "/x/a").await;
+        let rejected = get_with_short_timeout(&gateway, &[]).await;
         check(
-            &refused,
+            &rejected,
             &expected(429, "RateLimitExceeded", Some("limit"), true),
         );
-        let body = refused.json();
+        let body = rejected.json();
         assert_eq!(
             (&body["provider"], &body["entity"]),
             (&json!("x"), &json!("a"))
         );
-        assert_eq!(refused.header("x-should-retry") == "false", is_long);
+        assert_eq!(rejected.header("x-should-retry") == "false", is_long);
     }
 }
 
@@ -131,39 +135,41 @@ async fn a_limit_is_429_with_its_name_and_time() {
 async fn a_cooldown_is_429() {
     let upstream = Upstream::start(|_, _| async { reply(429, &[("retry-after", "70")], "") }).await;
     let rest = format!("limits: [100/1s]\n{NO_RETRY}");
-    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     assert_eq!(
-        get(stand.address, "/x/a").await.header("x-tollgate-source"),
+        get(gateway.address, "/x/a")
+            .await
+            .header("x-tollgate-source"),
         "upstream"
     );
-    let refused = get_with_short_timeout(&stand, &[]).await;
+    let rejected = get_with_short_timeout(&gateway, &[]).await;
     check(
-        &refused,
+        &rejected,
         &expected(429, "RateLimitExceeded", Some("cooldown"), true),
     );
-    assert_eq!(refused.json()["limit"], json!(null));
+    assert_eq!(rejected.json()["limit"], json!(null));
 }
 
-/// As many as allowed are on their way: whoever has no time at all is told so; whoever has some
-/// waits, and its time runs out.
+/// The concurrency limit is reached: a call without time to wait is rejected at once; a call with
+/// time waits until its deadline.
 #[tokio::test]
 async fn a_concurrency_limit_is_429_without_a_time_and_504_after_the_deadline() {
     let upstream = silent().await;
     let rest = "dedup: off\nconcurrency: 1\nlimits: [100/1s]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let _first = tokio::spawn(get(stand.address, "/x/a"));
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let _first = tokio::spawn(get(gateway.address, "/x/a"));
     wait_until(|| upstream.count() == 1).await;
-    let late = get_until_late(stand.address, "/x/a").await;
+    let late = get_until_late(gateway.address, "/x/a").await;
     check(
         &late,
         &expected(504, "DeadlineExceeded", Some("deadline"), false),
     );
-    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "0s")]).await;
+    let rejected = get_with(gateway.address, "/x/a", &[("x-tollgate-timeout", "0s")]).await;
     check(
-        &refused,
+        &rejected,
         &expected(429, "RateLimitExceeded", Some("concurrency"), true),
     );
-    assert_eq!(refused.json()["limit"], "concurrency");
+    assert_eq!(rejected.json()["limit"], "concurrency");
 }
 
 /// Hours that begin two hours from now.
@@ -176,80 +182,80 @@ fn later() -> String {
 async fn off_peak_hours_are_429_for_background_calls_only() {
     let upstream = fine().await;
     let rest = format!("limits: [100/1s]\noff_peak: {{hours: {}}}", later());
-    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
-    let refused = get_with_short_timeout(&stand, &[("x-tollgate-priority", "background")]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+    let rejected = get_with_short_timeout(&gateway, &[("x-tollgate-priority", "background")]).await;
     check(
-        &refused,
+        &rejected,
         &expected(429, "RateLimitExceeded", Some("off_peak"), true),
     );
-    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    assert_eq!(get(gateway.address, "/x/a").await.status, 200);
 }
 
 #[tokio::test]
 async fn a_cost_above_the_limit_is_429_without_a_time() {
     let upstream = fine().await;
     let rest = "limits: [{name: tpm, limit: 100, period: 1m, unit: tokens}]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let refused = get_with_short_timeout(&stand, &[("x-tollgate-cost", "tokens=101")]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let rejected = get_with_short_timeout(&gateway, &[("x-tollgate-cost", "tokens=101")]).await;
     check(
-        &refused,
+        &rejected,
         &expected(429, "RateLimitExceeded", Some("too_costly"), false),
     );
-    assert_eq!(refused.json()["limit"], "tpm");
+    assert_eq!(rejected.json()["limit"], "tpm");
 }
 
 #[tokio::test]
 async fn a_full_queue_is_503() {
     let upstream = fine().await;
     let rest = "dedup: off\nlimits: [1/1h]\nqueue: {max: 1, timeout: 2h}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    get(stand.address, "/x/a").await;
-    let _waits: JoinHandle<ClientResponse> = tokio::spawn(get(stand.address, "/x/a"));
-    let live = stand.registry.named("x").unwrap();
-    wait_until(|| live.waiting() == 1).await;
-    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "2h")]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    get(gateway.address, "/x/a").await;
+    let _waits: JoinHandle<ClientResponse> = tokio::spawn(get(gateway.address, "/x/a"));
+    let active = gateway.registry.named("x").unwrap();
+    wait_until(|| active.waiting() == 1).await;
+    let rejected = get_with(gateway.address, "/x/a", &[("x-tollgate-timeout", "2h")]).await;
     check(
-        &refused,
+        &rejected,
         &expected(503, "QueueFull", Some("queue_full"), true),
     );
 }
 
-/// S6 over sockets: little left means that only the cache is used, and it says so.
+/// S6 over sockets: in degrade mode only the cache is used, and the response says so.
 #[tokio::test]
 async fn s6_degrade_mode_is_504_with_the_degraded_header() {
     let upstream = fine().await;
     let rest = "limits: [10/1h]\ndegrade: {below: 9, recover: 10}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    while get(stand.address, "/x/a").await.status == 200 {
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    while get(gateway.address, "/x/a").await.status == 200 {
         assert!(upstream.count() < 5, "it degrades at two calls");
     }
-    let refused = get(stand.address, "/x/a").await;
+    let rejected = get(gateway.address, "/x/a").await;
     check(
-        &refused,
+        &rejected,
         &expected(504, "NotInCache", Some("degraded"), true),
     );
-    assert_eq!(refused.header("x-tollgate-degraded"), "true");
+    assert_eq!(rejected.header("x-tollgate-degraded"), "true");
     assert_eq!(upstream.count(), 2);
 }
 
 #[tokio::test]
 async fn a_miss_in_cache_only_mode_is_504() {
     let upstream = fine().await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
-    let refused = get_with_short_timeout(&stand, &[("x-tollgate-cache", "only")]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let rejected = get_with_short_timeout(&gateway, &[("x-tollgate-cache", "only")]).await;
     check(
-        &refused,
+        &rejected,
         &expected(504, "NotInCache", Some("cache_only"), false),
     );
     assert_eq!(upstream.count(), 0);
 }
 
-/// Every header that names a deadline is obeyed, and time that runs out upstream is 504.
+/// Every deadline header is applied, and a deadline that passes upstream is 504.
 #[tokio::test]
 async fn each_of_four_headers_sets_a_deadline() {
     let upstream = silent().await;
     let rest = format!("limits: [100/1s]\n{NO_RETRY}");
-    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     let calls = [
         ("x-tollgate-timeout", "80ms", 80),
         ("x-stainless-read-timeout", "1", 1_000),
@@ -259,7 +265,7 @@ async fn each_of_four_headers_sets_a_deadline() {
     .map(|(name, value, millis)| {
         tokio::spawn(async move {
             let began = Clock::System.now().at;
-            let late = within_timeout(get_with(stand.address, "/x/a", &[(name, value)])).await;
+            let late = within_timeout(get_with(gateway.address, "/x/a", &[(name, value)])).await;
             check(
                 &late,
                 &expected(504, "DeadlineExceeded", Some("deadline"), false),
@@ -274,15 +280,15 @@ async fn each_of_four_headers_sets_a_deadline() {
     }
 }
 
-/// A wait that is known to pass the deadline is refused at once, not after it.
+/// A wait known to pass the deadline is rejected at once, not after it.
 #[tokio::test]
 async fn a_wait_known_to_pass_the_deadline_is_rejected_at_once() {
     let upstream = fine().await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
-    get(stand.address, "/x/a").await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+    get(gateway.address, "/x/a").await;
     let began = Clock::System.now().at;
-    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "50s")]).await;
-    assert_eq!(refused.json()["reason"], "limit");
+    let rejected = get_with(gateway.address, "/x/a", &[("x-tollgate-timeout", "50s")]).await;
+    assert_eq!(rejected.json()["reason"], "limit");
     assert!(Clock::System.now().at.since(began) < Span::from_secs(40));
 }
 
@@ -298,7 +304,7 @@ async fn errors_that_are_not_limits_have_their_own_codes() {
         &format!("{NO_RETRY}\nlimits: [100/1s]"),
     );
     let homeless = "name: homeless\nacquire_only: true\nlimits: [100/1s]\n".to_owned();
-    let stand = TestGateway::start_with(&[dead, homeless], options).await;
+    let gateway = TestGateway::start_with(&[dead, homeless], options).await;
     for (path, headers, wanted) in [
         ("/x/a", vec![], expected(502, "UpstreamError", None, false)),
         (
@@ -343,11 +349,11 @@ async fn errors_that_are_not_limits_have_their_own_codes() {
             expected(403, "DomainNotAllowed", None, false),
         ),
     ] {
-        check(&get_with(stand.address, path, &headers).await, &wanted);
+        check(&get_with(gateway.address, path, &headers).await, &wanted);
     }
 }
 
-/// A call that would come back to us, by whichever way.
+/// A call that would loop back, by any route.
 #[tokio::test]
 async fn a_loop_is_508() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -358,8 +364,8 @@ async fn a_loop_is_508() {
         ..Options::default()
     };
     let files = [file(own, &format!("limits: [100/1s]\n{NO_RETRY}"))];
-    let mut stand = TestGateway::start_with(&files, options).await;
-    stand
+    let mut gateway = TestGateway::start_with(&files, options).await;
+    gateway
         .gateway
         .listen(own, tollgate_server::ListenerKind::All)
         .await
@@ -368,31 +374,31 @@ async fn a_loop_is_508() {
         "/x/a".to_owned(),
         format!("/http://{own}/x/a"),
         format!("/http://localhost:{}/a", own.port()),
-        format!("/http://{}/http://{own}/a", stand.address),
+        format!("/http://{}/http://{own}/a", gateway.address),
     ] {
         check(
-            &get(stand.address, &path).await,
+            &get(gateway.address, &path).await,
             &expected(508, "LoopDetected", None, false),
         );
     }
 }
 
-/// The store is gone: nobody is told that a limit refused.
+/// The store is lost: the rejection does not blame a limit.
 #[tokio::test]
 async fn a_lost_store_is_503() {
     let upstream = fine().await;
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("lost_store");
     let ledger = Ledger::sqlite(&folder, Clock::System).unwrap();
     let files = [file(upstream.address, "limits: [100/1s]")];
-    let stand = TestGateway::start_on_ledger(ledger.clone(), &files, Options::default()).await;
-    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    let gateway = TestGateway::start_on_ledger(ledger.clone(), &files, Options::default()).await;
+    assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     let lock = std::fs::File::options()
         .write(true)
         .open(folder.join("ledger.lock"))
         .unwrap();
     lock.lock().unwrap();
     let short = [("x-tollgate-timeout", "30s")];
-    let first = within_timeout(get_with(stand.address, "/x/a", &short)).await;
+    let first = within_timeout(get_with(gateway.address, "/x/a", &short)).await;
     check(
         &first,
         &expected(503, "StoreLost", Some("store_lost"), true),
@@ -400,7 +406,7 @@ async fn a_lost_store_is_503() {
     lock.unlock().unwrap();
     wait_until(|| ledger.loss_reason().is_none()).await;
     assert_eq!(
-        get(stand.address, "/x/a").await.status,
+        get(gateway.address, "/x/a").await.status,
         200,
         "it is back by itself"
     );

@@ -1,4 +1,4 @@
-//! Providers that refuse or fail: pauses are kept, outages are slept through, and calls come back.
+//! Providers that limit or fail: cool-downs hold, calls wait through outages, and then continue.
 
 use serde_json::json;
 use tollgate::providers::Options;
@@ -12,7 +12,7 @@ use crate::client::{get, get_with, wait_until, within_timeout};
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok, reply};
 
-/// M8, S5, A9: the provider's pause is kept by everybody, and the call is tried again after it.
+/// M8, S5, A9: the cool-down applies to all calls, and the call is retried after it.
 #[tokio::test]
 async fn m8_nothing_is_sent_during_retry_after_and_the_call_succeeds_after_it() {
     let upstream = Upstream::start(|number, _| async move {
@@ -22,11 +22,11 @@ async fn m8_nothing_is_sent_during_retry_after_and_the_call_succeeds_after_it() 
         }
     })
     .await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
-    let first = tokio::spawn(get(stand.address, "/x/a"));
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let first = tokio::spawn(get(gateway.address, "/x/a"));
     wait_until(|| upstream.count() == 1).await;
     let others: Vec<_> = (0..20)
-        .map(|n| tokio::spawn(async move { get(stand.address, &format!("/x/{n}")).await }))
+        .map(|n| tokio::spawn(async move { get(gateway.address, &format!("/x/{n}")).await }))
         .collect();
     assert_eq!(
         within_timeout(first)
@@ -42,45 +42,45 @@ async fn m8_nothing_is_sent_during_retry_after_and_the_call_succeeds_after_it() 
             (200, "1")
         );
     }
-    let asked = upstream.requests();
-    let rest = asked[1].at.since(asked[0].at);
+    let received = upstream.requests();
+    let rest = received[1].at.since(received[0].at);
     assert!(rest >= Span::from_secs(1), "{rest}");
-    assert_eq!(asked.len(), 22);
+    assert_eq!(received.len(), 22);
 }
 
-/// S5: during the pause a call that cannot wait is refused, with the reason and the time.
+/// S5: during the cool-down a call that cannot wait is rejected, with the reason and the time.
 #[tokio::test]
 async fn s5_a_call_that_cannot_wait_for_the_end_of_a_cooldown_is_rejected() {
-    let upstream = Upstream::start(|_, asked| async move {
-        match asked.target.as_str() {
+    let upstream = Upstream::start(|_, received| async move {
+        match received.target.as_str() {
             "/odds" => reply(429, &[("retry-after", "30")], ""),
             _ => ok(),
         }
     })
     .await;
     let rest = "limits: [{limit: 100, period: 1s, per: entity}]\nretry: {retries: {high: 0, normal: 0, low: 0}}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    assert_eq!(get(stand.address, "/x/odds").await.status, 429);
-    let refused = get_with(stand.address, "/x/odds", &[("x-tollgate-timeout", "5s")]).await;
-    let body = refused.json();
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    assert_eq!(get(gateway.address, "/x/odds").await.status, 429);
+    let rejected = get_with(gateway.address, "/x/odds", &[("x-tollgate-timeout", "5s")]).await;
+    let body = rejected.json();
     assert_eq!(
-        (refused.status, &body["reason"], &body["entity"]),
+        (rejected.status, &body["reason"], &body["entity"]),
         (429, &json!("cooldown"), &json!("odds"))
     );
     assert!(
-        (20..=30).contains(&refused.header("retry-after").parse::<u64>().unwrap()),
-        "{refused:?}"
+        (20..=30).contains(&rejected.header("retry-after").parse::<u64>().unwrap()),
+        "{rejected:?}"
     );
     assert_eq!(
-        get(stand.address, "/x/fixtures").await.status,
+        get(gateway.address, "/x/fixtures").await.status,
         200,
         "other entities go on"
     );
     assert_eq!(upstream.count(), 2);
 }
 
-/// A5, A6 over sockets: an outage puts the provider to sleep, a probe finds that it is over, and no
-/// call with time is lost.
+/// A5, A6 over sockets: an outage puts the provider to sleep, a probe detects its end, and no call
+/// with enough time is lost.
 #[tokio::test]
 async fn a5_calls_wait_through_an_outage_and_none_is_lost() {
     let settings = Settings::with_rules("sliding 1000/1s").unwrap();
@@ -88,26 +88,26 @@ async fn a5_calls_wait_through_an_outage_and_none_is_lost() {
     provider.fault("outage next 3 503").unwrap();
     let rest = "limits: [1000/1s]\nretry: {base: 5ms, max: 10ms, jitter: none}\n\
         health: {failure_threshold: 2, sleep_first: 200ms, sleep_min: 200ms, probe_success: 2, probe_rate: 50, p_probe: 100%}";
-    let stand = TestGateway::start(&[file(provider.address(), rest)]).await;
+    let gateway = TestGateway::start(&[file(provider.address(), rest)]).await;
     let calls: Vec<_> = (0..12)
-        .map(|n| tokio::spawn(async move { get(stand.address, &format!("/x/{n}")).await }))
+        .map(|n| tokio::spawn(async move { get(gateway.address, &format!("/x/{n}")).await }))
         .collect();
     for call in calls {
         assert_eq!(within_timeout(call).await.unwrap().status, 200);
     }
-    let live = stand.registry.named("x").unwrap();
-    wait_until(|| live.status().state == HealthState::Normal).await;
+    let active = gateway.registry.named("x").unwrap();
+    wait_until(|| active.status().state == HealthState::Normal).await;
     let report = provider.stop().await;
     assert_eq!((report.violations, report.struck), (0, 3), "{report:?}");
 }
 
-/// A4, A11: what is neither a success nor a failure ends no row of failures, neither that of one
-/// process nor that of all who share a ledger: 3 + 2 of two gateways are five, with 404s between
-/// them.
+/// A4, A11: a result that is neither success nor failure does not reset consecutive failures,
+/// neither in one process nor across a shared ledger: 3 + 2 of two gateways are five, with 404s in
+/// between.
 #[tokio::test]
 async fn a11_a_404_does_not_reset_consecutive_failures_across_processes() {
-    let upstream = Upstream::start(|_, asked| async move {
-        match asked.target.as_str() {
+    let upstream = Upstream::start(|_, received| async move {
+        match received.target.as_str() {
             "/down" => reply(503, &[], ""),
             _ => reply(404, &[], ""),
         }
@@ -118,7 +118,7 @@ async fn a11_a_404_does_not_reset_consecutive_failures_across_processes() {
     let ledger = Ledger::memory(Clock::System);
     let one = TestGateway::start_on_ledger(ledger.clone(), &files, Options::default()).await;
     let two = TestGateway::start_on_ledger(ledger, &files, Options::default()).await;
-    for (stand, path) in [
+    for (gateway, path) in [
         (&one, "/x/down"),
         (&two, "/x/none"),
         (&one, "/x/down"),
@@ -129,23 +129,23 @@ async fn a11_a_404_does_not_reset_consecutive_failures_across_processes() {
         (&two, "/x/down"),
     ] {
         let status = if path == "/x/down" { 503 } else { 404 };
-        assert_eq!(get(stand.address, path).await.status, status);
+        assert_eq!(get(gateway.address, path).await.status, status);
     }
     let soon = [("x-tollgate-timeout", "30s")];
-    let refused = get_with(one.address, "/x/none", &soon).await;
-    assert_eq!(refused.json()["error"], "ProviderUnavailableError");
+    let rejected = get_with(one.address, "/x/none", &soon).await;
+    assert_eq!(rejected.json()["error"], "ProviderUnavailableError");
     assert_eq!(upstream.count(), 8);
 }
 
-/// A connection that is refused is a failure too: the provider sleeps, and is not knocked at.
+/// A refused connection is a failure too: the provider sleeps and gets no connection attempts.
 #[tokio::test]
 async fn an_unreachable_provider_gets_no_connection_attempts() {
     let rest = "limits: [1000/1s]\nretry: {retries: {high: 0, normal: 0, low: 0}}\nhealth: {failure_threshold: 3, sleep_first: 10m}";
-    let stand = TestGateway::start(&[file("127.0.0.1:9".parse().unwrap(), rest)]).await;
+    let gateway = TestGateway::start(&[file("127.0.0.1:9".parse().unwrap(), rest)]).await;
     let soon = [("x-tollgate-timeout", "30s")];
     let mut errors = Vec::new();
     for _ in 0..4 {
-        errors.push(get_with(stand.address, "/x/a", &soon).await.json()["error"].clone());
+        errors.push(get_with(gateway.address, "/x/a", &soon).await.json()["error"].clone());
     }
     assert_eq!(
         errors,
@@ -158,7 +158,7 @@ async fn an_unreachable_provider_gets_no_connection_attempts() {
     );
 }
 
-/// A refusal in the provider's own dialect is a refusal (A11).
+/// A rate-limit response in the provider's own dialect counts as a 429 (A11).
 #[tokio::test]
 async fn a11_a_provider_dialect_defines_a_rate_limit_response() {
     let upstream = Upstream::start(|number, _| async move {
@@ -173,38 +173,38 @@ async fn a11_a_provider_dialect_defines_a_rate_limit_response() {
     })
     .await;
     let rest = "dialect: omdb\nlimits: [100/1s]\ncooldown: {base: 20ms, jitter: none}\nretry: {base: 20ms, max: 20ms, jitter: none}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let answer = get(stand.address, "/x/a").await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let response = get(gateway.address, "/x/a").await;
     assert_eq!(
-        (answer.status, answer.header("x-tollgate-attempts")),
+        (response.status, response.header("x-tollgate-attempts")),
         (200, "2")
     );
 }
 
-/// A5: offline sends nothing, and what is kept is served all the same: fresh, and old when it has
-/// aged. What is not kept is refused without a time.
+/// A5: offline sends nothing, and cached responses are still served, fresh and stale. A miss is
+/// rejected without a retry time.
 #[tokio::test]
 async fn a5_fresh_and_stale_responses_are_served_while_offline() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let rest = "limits: [100/1s]\ncache: {ttl: 10s, stale: 1h}";
-    let still = crate::cache::ManualClockGateway::start(&upstream, rest).await;
+    let manual = crate::cache::ManualClockGateway::start(&upstream, rest).await;
     let is = crate::cache::assert_response;
-    is(&still.get("/x/a", &[]).await, 200, "upstream", "fine");
-    let live = still.gateway.registry.named("x").unwrap();
-    live.apply_command(tollgate_core::health::Command::Offline);
-    is(&still.get("/x/a", &[]).await, 200, "cache", "fine");
-    still.advance(60);
-    is(&still.get("/x/a", &[]).await, 200, "stale", "fine");
-    let refused = crate::client::get(still.gateway.address, "/x/b").await;
+    is(&manual.get("/x/a", &[]).await, 200, "upstream", "fine");
+    let active = manual.gateway.registry.named("x").unwrap();
+    active.apply_command(tollgate_core::health::Command::Offline);
+    is(&manual.get("/x/a", &[]).await, 200, "cache", "fine");
+    manual.advance(60);
+    is(&manual.get("/x/a", &[]).await, 200, "stale", "fine");
+    let rejected = crate::client::get(manual.gateway.address, "/x/b").await;
     assert_eq!(
-        (refused.status, &refused.json()["resetIn"]),
+        (rejected.status, &rejected.json()["resetIn"]),
         (503, &0.into())
     );
     assert_eq!(upstream.count(), 1);
 }
 
-/// A4: refusals of calls that were on their way together are one refusal. Five of them neither
-/// throttle a healthy provider nor send it to sleep; they count in the ratio.
+/// A4: 429s of concurrent calls count as one. Five of them neither throttle a healthy provider nor
+/// put it to sleep; they count in the ratio.
 #[tokio::test]
 async fn a4_concurrent_429s_count_as_one_health_transition() {
     let together = std::sync::Arc::new(tokio::sync::Barrier::new(6));
@@ -218,14 +218,14 @@ async fn a4_concurrent_429s_count_as_one_health_transition() {
     .await;
     let rest = "limits: [100/1s]\nretry: {retries: {high: 0, normal: 0, low: 0}}\n\
         cooldown: {base: 30s, jitter: none}\nhealth: {min_results: 10}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     let calls: Vec<_> = (0..6)
-        .map(|n| tokio::spawn(async move { get(stand.address, &format!("/x/{n}")).await }))
+        .map(|n| tokio::spawn(async move { get(gateway.address, &format!("/x/{n}")).await }))
         .collect();
     for call in calls {
         assert_eq!(within_timeout(call).await.unwrap().status, 429);
     }
-    let status = stand.registry.named("x").unwrap().status();
+    let status = gateway.registry.named("x").unwrap().status();
     assert_eq!(
         (status.state, status.consec429, status.failure_count),
         (HealthState::Normal, 1, 1)

@@ -1,4 +1,4 @@
-//! Costs: held before a call, settled by what its answer says.
+//! Costs: reserved before a call, settled from its response.
 
 use std::io::Write;
 
@@ -12,16 +12,18 @@ use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Reply, Upstream, ok, reply};
 
 const LIMIT: &str = "limits: [{name: tpm, limit: 100, period: 1h, unit: tokens}]\ncost: {tokens: {before: [max_tokens], else: 60, after: usage.total_tokens}}";
-/// An hour is known to be longer, so whoever would wait for it is refused at once.
+/// A wait of an hour is known to be longer, so it is rejected at once.
 const SOON: (&str, &str) = ("x-tollgate-timeout", "30s");
 
-/// How many calls go before one is refused, at most ten.
-async fn calls_until_rejected(stand: &TestGateway, body: &str) -> usize {
+/// The number of calls before one is rejected, at most ten.
+async fn calls_until_rejected(gateway: &TestGateway, body: &str) -> usize {
     for count in 0..10 {
-        let mut session = Session::open(stand.address).await;
-        let answer = session.send(request("POST", "/x/a", &[SOON], body)).await;
-        let status = answer.status();
-        within_timeout(answer.into_body().collect()).await.unwrap();
+        let mut session = Session::open(gateway.address).await;
+        let response = session.send(request("POST", "/x/a", &[SOON], body)).await;
+        let status = response.status();
+        within_timeout(response.into_body().collect())
+            .await
+            .unwrap();
         if status == 429 {
             return count;
         }
@@ -31,27 +33,27 @@ async fn calls_until_rejected(stand: &TestGateway, body: &str) -> usize {
 }
 
 async fn start(
-    answer: impl Fn() -> Reply + Clone + Send + Sync + 'static,
+    response: impl Fn() -> Reply + Clone + Send + Sync + 'static,
 ) -> (Upstream, TestGateway) {
     let upstream = Upstream::start(move |_, _| {
-        let answer = answer.clone();
-        async move { answer() }
+        let response = response.clone();
+        async move { response() }
     })
     .await;
-    let stand = TestGateway::start(&[file(upstream.address, LIMIT)]).await;
-    (upstream, stand)
+    let gateway = TestGateway::start(&[file(upstream.address, LIMIT)]).await;
+    (upstream, gateway)
 }
 
 const USAGE: &str = "{\"text\":\"hi\",\"usage\":{\"total_tokens\":10}}";
 
-/// 60 are held for each, 10 are used: four leave 60 free, five do not.
+/// Each call reserves 60 and uses 10: after four calls 60 are free, after five they are not.
 #[tokio::test]
 async fn a_cost_is_held_before_and_settled_after() {
-    let (_upstream, stand) =
+    let (_upstream, gateway) =
         start(|| reply(200, &[("content-type", "application/json")], USAGE)).await;
-    assert_eq!(calls_until_rejected(&stand, "{}").await, 5);
+    assert_eq!(calls_until_rejected(&gateway, "{}").await, 5);
     assert_eq!(
-        calls_until_rejected(&stand, "{\"max_tokens\": 50}").await,
+        calls_until_rejected(&gateway, "{\"max_tokens\": 50}").await,
         1,
         "what the body says is held"
     );
@@ -59,17 +61,17 @@ async fn a_cost_is_held_before_and_settled_after() {
 
 #[tokio::test]
 async fn without_usage_in_the_response_the_estimated_cost_stays() {
-    let (_upstream, stand) = start(ok).await;
-    assert_eq!(calls_until_rejected(&stand, "{}").await, 1);
+    let (_upstream, gateway) = start(ok).await;
+    assert_eq!(calls_until_rejected(&gateway, "{}").await, 1);
 }
 
-/// The last event of a stream that tells the usage.
+/// The last event of a stream reports the usage.
 #[tokio::test]
 async fn a_stream_settles_by_its_last_event() {
     let events = format!("data: {{\"usage\":null}}\n\ndata: {USAGE}\n\ndata: [DONE]\n\n");
-    let answer = move || reply(200, &[("content-type", "text/event-stream")], &events);
-    let (_upstream, stand) = start(answer).await;
-    assert_eq!(calls_until_rejected(&stand, "{}").await, 5);
+    let response = move || reply(200, &[("content-type", "text/event-stream")], &events);
+    let (_upstream, gateway) = start(response).await;
+    assert_eq!(calls_until_rejected(&gateway, "{}").await, 5);
 }
 
 #[tokio::test]
@@ -77,7 +79,7 @@ async fn a_compressed_response_settles_the_cost_too() {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     gzip.write_all(USAGE.as_bytes()).unwrap();
     let body = Bytes::from(gzip.finish().unwrap());
-    let answer = move || {
+    let response = move || {
         let head = [
             ("content-encoding", "gzip"),
             ("content-type", "application/json"),
@@ -85,75 +87,75 @@ async fn a_compressed_response_settles_the_cost_too() {
         let (parts, _) = reply(200, &head, "").into_parts();
         Reply::from_parts(parts, Full::new(body.clone()).boxed())
     };
-    let (_upstream, stand) = start(answer).await;
-    assert_eq!(calls_until_rejected(&stand, "{}").await, 5);
+    let (_upstream, gateway) = start(response).await;
+    assert_eq!(calls_until_rejected(&gateway, "{}").await, 5);
 }
 
-/// What the caller says it costs is taken at its word, and what is too much is refused for good.
+/// The cost that the caller sends is applied, and a cost above the limit is rejected permanently.
 #[tokio::test]
 async fn a_caller_can_send_the_cost_of_its_call() {
-    let (upstream, stand) = start(ok).await;
+    let (upstream, gateway) = start(ok).await;
     for (cost, status) in [("tokens=30", 200), ("tokens=70", 200), ("tokens=1", 429)] {
         let headers = [SOON, ("x-tollgate-cost", cost)];
         assert_eq!(
-            get_with(stand.address, "/x/a", &headers).await.status,
+            get_with(gateway.address, "/x/a", &headers).await.status,
             status,
             "{cost}"
         );
     }
-    let refused = post(
-        stand.address,
+    let rejected = post(
+        gateway.address,
         "/x/a",
         &[("x-tollgate-cost", "tokens=101")],
         "",
     )
     .await;
     assert_eq!(
-        (refused.status, refused.json()["reason"].as_str()),
+        (rejected.status, rejected.json()["reason"].as_str()),
         (429, Some("too_costly"))
     );
     assert_eq!(upstream.count(), 2);
-    let wrong = get_with(stand.address, "/x/a", &[("x-tollgate-cost", "tokens=-1")]).await;
+    let wrong = get_with(gateway.address, "/x/a", &[("x-tollgate-cost", "tokens=-1")]).await;
     assert_eq!(wrong.status, 400);
 }
 
-/// A JSON body with these fields, and so much beside them.
+/// A JSON body with these fields and so many bytes of padding.
 fn large(fields: &str, bytes: usize) -> String {
     format!("{{{fields}, \"text\": \"{}\"}}", "x".repeat(bytes))
 }
 
-/// A body that tells the cost is read up to 1 MiB, not only as far as any other.
+/// A body with a cost field is read up to 1 MiB, further than other bodies.
 #[tokio::test]
 async fn the_cost_in_a_large_body_is_reserved() {
-    let (_upstream, stand) = start(ok).await;
+    let (_upstream, gateway) = start(ok).await;
     let body = large("\"max_tokens\": 25", 300 << 10);
-    assert_eq!(calls_until_rejected(&stand, &body).await, 4);
+    assert_eq!(calls_until_rejected(&gateway, &body).await, 4);
 }
 
-/// S1: no size of a body dodges the limit of the entity that it names; past 1 MiB the caller names
-/// it.
+/// S1: no body size bypasses the limit of the entity that the body names; above 1 MiB the caller
+/// must name it in a header.
 #[tokio::test]
 async fn s1_a_large_body_does_not_bypass_the_limit_of_its_entity() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let rest = "limits: [{limit: 1, period: 1h, per: entity}]\nentities: {from: 'body:model'}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     let small = "{\"model\": \"m\"}";
     let medium = large("\"model\": \"m\"", 300 << 10);
     let huge = large("\"model\": \"m\"", 2 << 20);
     let named = ("x-tollgate-entity", "other");
     assert_eq!(
-        post(stand.address, "/x/a", &[SOON], small).await.status,
+        post(gateway.address, "/x/a", &[SOON], small).await.status,
         200
     );
     assert_eq!(
-        post(stand.address, "/x/a", &[SOON], &medium).await.status,
+        post(gateway.address, "/x/a", &[SOON], &medium).await.status,
         429
     );
-    let refused = post(stand.address, "/x/a", &[SOON], &huge).await;
-    assert_eq!(refused.status, 400, "{refused:?}");
-    assert!(refused.body.contains("X-Tollgate-Entity"), "{refused:?}");
+    let rejected = post(gateway.address, "/x/a", &[SOON], &huge).await;
+    assert_eq!(rejected.status, 400, "{rejected:?}");
+    assert!(rejected.body.contains("X-Tollgate-Entity"), "{rejected:?}");
     assert_eq!(
-        post(stand.address, "/x/a", &[SOON, named], &huge)
+        post(gateway.address, "/x/a", &[SOON, named], &huge)
             .await
             .status,
         200

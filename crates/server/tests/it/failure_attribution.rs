@@ -1,5 +1,5 @@
-//! Whose fault it is: time and uploads of callers say nothing about the provider, and a body that
-//! is read to learn from it does not keep its caller.
+//! Failure attribution: deadlines and uploads of callers are not provider failures, and reading a
+//! body for feedback does not delay its caller.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -13,13 +13,14 @@ use crate::test_gateway::{TestGateway, file};
 const SENSITIVE: &str = "limits: [100/1s]\nretry: {retries: {high: 0, normal: 0, low: 0}}\n\
     health: {failure_threshold: 2}\nlate_arrival: 50ms\n";
 
-fn assert_healthy(stand: &TestGateway) {
-    let status = stand.registry.named("x").unwrap().status();
+fn assert_healthy(gateway: &TestGateway) {
+    let status = gateway.registry.named("x").unwrap().status();
     let (state, failures) = (status.state, status.failure_count);
     assert_eq!((state, failures), (HealthState::Normal, 0));
 }
 
-/// A caller that leaves before the connection is there has learned nothing about the provider.
+/// A caller that disconnects before the upstream connection is open is no sign of a provider
+/// failure.
 #[tokio::test]
 async fn impatient_callers_do_not_put_a_healthy_provider_to_sleep() {
     // It accepts, and takes its time for the TLS handshake.
@@ -32,26 +33,26 @@ async fn impatient_callers_do_not_put_a_healthy_provider_to_sleep() {
         "name: x\nupstream: https://{}\n{SENSITIVE}",
         upstream.address
     );
-    let stand = TestGateway::start(&[text]).await;
+    let gateway = TestGateway::start(&[text]).await;
     for number in 0..5 {
         let path = format!("/x/{number}");
-        let answer = get_with(stand.address, &path, &[("x-tollgate-timeout", "60ms")]).await;
+        let answer = get_with(gateway.address, &path, &[("x-tollgate-timeout", "60ms")]).await;
         let error = answer.json()["error"].clone();
         assert_eq!((answer.status, error), (504, "DeadlineExceeded".into()));
     }
-    assert_healthy(&stand);
+    assert_healthy(&gateway);
 }
 
 /// An upload too large to be read beforehand, of which so much is sent.
-async fn upload(stand: &TestGateway) -> TcpStream {
-    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+async fn upload(gateway: &TestGateway) -> TcpStream {
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let begin = "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: 400000\r\n\r\n";
     stream.write_all(begin.as_bytes()).await.unwrap();
     stream.write_all(&[b'x'; 300_000]).await.unwrap();
     stream
 }
 
-/// A provider that reads and never answers, and how many heads it has seen.
+/// A provider that reads and never responds, and the number of heads it has received.
 async fn listener() -> RawUpstream {
     RawUpstream::start(|_, mut stream| async move {
         read_head(&mut stream).await;
@@ -61,34 +62,34 @@ async fn listener() -> RawUpstream {
     .await
 }
 
-/// R-C10: a client that breaks off its upload is not the provider's failure.
+/// R-C10: an aborted upload is not the provider's failure.
 #[tokio::test]
 async fn an_aborted_upload_is_not_a_provider_failure() {
     let upstream = listener().await;
-    let stand = TestGateway::start(&[file(upstream.address, SENSITIVE)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, SENSITIVE)]).await;
     for _ in 0..3 {
-        let mut stream = upload(&stand).await;
+        let mut stream = upload(&gateway).await;
         // Time for the first part to leave: only then is it an attempt.
         pause(50).await;
         stream.shutdown().await.unwrap();
         let mut rest = Vec::new();
         within_timeout(stream.read_to_end(&mut rest)).await.ok();
     }
-    assert_healthy(&stand);
+    assert_healthy(&gateway);
 }
 
-/// R-C10: nor is one that stands still. It is told so.
+/// R-C10: nor is a stalled upload. Its client gets a 400.
 #[tokio::test]
 async fn a_stalled_upload_is_400_and_not_a_provider_failure() {
     let upstream = listener().await;
     let rest = format!("{SENSITIVE}timeout: {{first_byte: 800ms}}\n");
-    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     for _ in 0..3 {
-        let mut stream = upload(&stand).await;
+        let mut stream = upload(&gateway).await;
         let answer = within_timeout(read_head(&mut stream)).await;
         assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
     }
-    assert_healthy(&stand);
+    assert_healthy(&gateway);
 }
 
 /// A provider that says this and then a byte now and then.
@@ -103,7 +104,7 @@ async fn slow_body(begin: &'static str) -> RawUpstream {
     .await
 }
 
-/// The head of an answer whose body drips for minutes is there when the caller's time is up.
+/// The head of a response whose body takes minutes reaches the caller at its deadline.
 #[tokio::test]
 async fn a_slow_response_body_is_not_read_past_the_callers_deadline() {
     for (begin, rest) in [
@@ -117,12 +118,12 @@ async fn a_slow_response_body_is_not_read_past_the_callers_deadline() {
         ),
     ] {
         let upstream = slow_body(begin).await;
-        let stand =
+        let gateway =
             TestGateway::start(&[file(upstream.address, &format!("{SENSITIVE}{rest}"))]).await;
         let mut statuses = Vec::new();
         // The longer one is for a machine so busy that nothing was sent in the shorter.
         for time in ["300ms", "5s"] {
-            let mut session = Session::open(stand.address).await;
+            let mut session = Session::open(gateway.address).await;
             let said = [("x-tollgate-timeout", time)];
             let response = session.send(request("GET", "/x/a", &said, "")).await;
             statuses.push(format!("HTTP/1.1 {}", response.status().as_u16()));
@@ -137,14 +138,14 @@ async fn a_slow_response_body_is_not_read_past_the_callers_deadline() {
     }
 }
 
-/// Trailers of a small request reach the provider, and the body is read beforehand all the same.
+/// Trailers of a small request reach the provider, although the body is buffered first.
 #[tokio::test]
 async fn trailers_of_a_small_request_are_forwarded() {
     let upstream = RawUpstream::start(|_, mut stream| async move {
-        let asked = read_head(&mut stream).await.to_lowercase();
+        let received = read_head(&mut stream).await.to_lowercase();
         let rest = read_head(&mut stream).await;
         let is_whole = rest == "4\r\nbody\r\n0\r\nx-sum: 7\r\n\r\n";
-        let status = if is_whole && asked.contains("\r\ntrailer: x-sum\r\n") {
+        let status = if is_whole && received.contains("\r\ntrailer: x-sum\r\n") {
             "200 OK"
         } else {
             "418 No"
@@ -153,8 +154,8 @@ async fn trailers_of_a_small_request_are_forwarded() {
         stream.write_all(answer.as_bytes()).await.ok();
     })
     .await;
-    let stand = TestGateway::start(&[file(upstream.address, SENSITIVE)]).await;
-    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    let gateway = TestGateway::start(&[file(upstream.address, SENSITIVE)]).await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let bytes = "POST /x/a HTTP/1.1\r\nHost: g\r\nTrailer: x-sum\r\nTransfer-Encoding: chunked\r\n\r\n\
         4\r\nbody\r\n0\r\nx-sum: 7\r\n\r\n";
     stream.write_all(bytes.as_bytes()).await.unwrap();

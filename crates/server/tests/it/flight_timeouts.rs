@@ -1,4 +1,4 @@
-//! Shared calls and time: who waits how long, and who comes just too late to join.
+//! Flights and deadlines: how long each caller waits, and calls that are just too late to join.
 
 use tollgate::cache::Cache;
 use tollgate::path::{self, CallTrace, Source};
@@ -10,47 +10,47 @@ use crate::flight_bodies::{call, polled, text};
 use crate::flights::{BusyProvider, gated, plain, spawn_get, spawn_get_with};
 use crate::test_gateway::{TestGateway, file};
 
-/// S7: who has set no time stands in line for the queue's time, however patient those are who have
-/// joined; they go on.
+/// S7: a leader without a deadline waits for the queue timeout, even if its followers have longer
+/// deadlines; they continue.
 #[tokio::test]
 async fn s7_a_leader_without_a_deadline_times_out_with_the_queue_and_followers_continue() {
-    let line = BusyProvider::start("queue: {timeout: 600ms}").await;
-    let first = line.enqueue("/x/a", &[]).await;
-    let patient = line.join("/x/a", &[("x-tollgate-timeout", "30s")]).await;
-    let refused = within_timeout(first).await.unwrap();
+    let busy = BusyProvider::start("queue: {timeout: 600ms}").await;
+    let first = busy.enqueue("/x/a", &[]).await;
+    let patient = busy.join("/x/a", &[("x-tollgate-timeout", "30s")]).await;
+    let rejected = within_timeout(first).await.unwrap();
     assert_eq!(
-        (refused.status, &refused.json()["reason"]),
+        (rejected.status, &rejected.json()["reason"]),
         (504, &"deadline".into())
     );
     assert!(!patient.is_finished());
-    assert_eq!(line.finish_all(vec![patient]).await, [200]);
-    assert_eq!(line.upstream.count(), 2);
+    assert_eq!(busy.finish_all(vec![patient]).await, [200]);
+    assert_eq!(busy.upstream.count(), 2);
 }
 
-/// The same for those who have joined: each has its own time in line.
+/// The same for followers: each has its own time in the queue.
 #[tokio::test]
 async fn s7_a_follower_without_a_deadline_waits_no_longer_than_the_queue_timeout() {
-    let line = BusyProvider::start("queue: {timeout: 600ms}").await;
+    let busy = BusyProvider::start("queue: {timeout: 600ms}").await;
     let long = [("x-tollgate-timeout", "30s")];
-    let first = line.enqueue("/x/a", &long).await;
-    let short = line.join("/x/a", &[]).await;
+    let first = busy.enqueue("/x/a", &long).await;
+    let short = busy.join("/x/a", &[]).await;
     assert_eq!(within_timeout(short).await.unwrap().status, 504);
     assert!(!first.is_finished());
-    assert_eq!(line.finish_all(vec![first]).await, [200]);
-    assert_eq!(line.upstream.count(), 2);
+    assert_eq!(busy.finish_all(vec![first]).await, [200]);
+    assert_eq!(busy.upstream.count(), 2);
 }
 
-/// The queue's time is for the line: an answer that is on its way is waited for.
+/// The queue timeout applies to the queue only: a call that was sent is waited for.
 #[tokio::test]
 async fn s7_the_queue_timeout_does_not_end_a_call_that_was_sent() {
     let (upstream, word) = gated(plain).await;
     let rest = "limits: [1/1h]\nqueue: {timeout: 50ms}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let live = stand.registry.named("x").unwrap();
-    let first = spawn_get(&stand, "/x/a");
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let first = spawn_get(&gateway, "/x/a");
     wait_until(|| upstream.count() == 1).await;
-    let second = spawn_get(&stand, "/x/a");
-    wait_until(|| live.joined() == 1).await;
+    let second = spawn_get(&gateway, "/x/a");
+    wait_until(|| active.joined() == 1).await;
     pause(120).await;
     word.notify_one();
     for call in [first, second] {
@@ -58,36 +58,36 @@ async fn s7_the_queue_timeout_does_not_end_a_call_that_was_sent() {
     }
 }
 
-/// S7: a time that is longer than the queue's is not shortened by somebody who has set none.
+/// S7: a follower without a deadline does not shorten a deadline beyond the queue timeout.
 #[tokio::test]
 async fn s7_a_leader_keeps_its_deadline_when_a_follower_has_none() {
-    let line = BusyProvider::start("queue: {timeout: 50ms}").await;
-    let first = line.enqueue("/x/a", &[("x-tollgate-timeout", "30s")]).await;
+    let busy = BusyProvider::start("queue: {timeout: 50ms}").await;
+    let first = busy.enqueue("/x/a", &[("x-tollgate-timeout", "30s")]).await;
     let urgent = [("x-tollgate-priority", "high")];
-    let second = line.join("/x/a", &urgent).await;
+    let second = busy.join("/x/a", &urgent).await;
     assert_eq!(within_timeout(second).await.unwrap().status, 504);
     pause(60).await;
     assert!(!first.is_finished());
-    assert_eq!(line.finish_all(vec![first]).await, [200]);
+    assert_eq!(busy.finish_all(vec![first]).await, [200]);
 }
 
-/// S7: a joiner with more time that has left leaves nothing of it behind: whoever asked first is
-/// answered when its own time is up.
+/// S7: a follower that leaves takes its longer deadline with it: the leader gets its response at
+/// its own deadline.
 #[tokio::test]
 async fn s7_a_follower_that_leaves_takes_its_longer_deadline_with_it() {
     for time in TIMEOUTS {
         let (upstream, _word) = gated(plain).await;
-        let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
-        let live = stand.registry.named("x").unwrap();
-        let first = spawn_get_with(&stand, "/x/a", &[("x-tollgate-timeout", time)]);
+        let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+        let active = gateway.registry.named("x").unwrap();
+        let first = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-timeout", time)]);
         wait_until(|| upstream.count() == 1 || first.is_finished()).await;
-        let patient = spawn_get_with(&stand, "/x/a", &[("x-tollgate-timeout", "10m")]);
-        wait_until(|| live.joined() == 1 || first.is_finished() || patient.is_finished()).await;
+        let patient = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-timeout", "10m")]);
+        wait_until(|| active.joined() == 1 || first.is_finished() || patient.is_finished()).await;
         patient.abort();
         assert!(patient.await.is_err());
         // The gateway hears of it, or the first one's time is up before that: a longer one.
         pause(20).await;
-        if live.joined() == 0 || first.is_finished() {
+        if active.joined() == 0 || first.is_finished() {
             continue;
         }
         assert_eq!(within_timeout(first).await.unwrap().status, 504);
@@ -96,8 +96,8 @@ async fn s7_a_follower_that_leaves_takes_its_longer_deadline_with_it() {
     panic!("the two never met");
 }
 
-/// S3, S7: a call that found nothing in the cache looks again before it asks for everybody: the
-/// answer may have come in between.
+/// S3, S7: a call that missed the cache checks it again before it leads a flight: a response may
+/// have been stored in between.
 #[tokio::test]
 async fn s7_a_response_stored_between_lookup_and_flight_is_not_fetched_twice() {
     let upstream = counting().await;
@@ -110,17 +110,17 @@ async fn s7_a_response_stored_between_lookup_and_flight_is_not_fetched_twice() {
         let rest = format!("limits: [100/1s]\ncache: {{ttl: {ttl}}}");
         TestGateway::start_with(&[file(upstream.address, &rest)], options).await
     };
-    // What lies on disk is too old, but nobody knows before it was read.
+    // The response on disk is too old, which only reading it shows.
     let before = open("1ms").await;
     let old = path::call(&before.registry, call(), &mut CallTrace::default()).await;
     assert_eq!(text(old.unwrap()).await, "0");
     before.registry.cache().close().await;
-    let stand = open("1h").await;
+    let gateway = open("1h").await;
     let mut trail = CallTrace::default();
-    let mut late = Box::pin(path::call(&stand.registry, call(), &mut trail));
+    let mut late = Box::pin(path::call(&gateway.registry, call(), &mut trail));
     // It has found nothing in memory and waits for the disk.
     assert!(polled(late.as_mut(), 1).await.is_none());
-    let first = path::call(&stand.registry, call(), &mut CallTrace::default()).await;
+    let first = path::call(&gateway.registry, call(), &mut CallTrace::default()).await;
     assert_eq!(text(first.unwrap()).await, "1");
     let late = within_timeout(late).await.unwrap();
     assert_eq!(late.source, Source::Cache);
@@ -128,14 +128,14 @@ async fn s7_a_response_stored_between_lookup_and_flight_is_not_fetched_twice() {
     assert_eq!((upstream.count(), trail.attempts), (2, 0));
 }
 
-/// Who asks for a new answer gets one, also just after another has come.
+/// A refresh fetches a new response, even just after another was cached.
 #[tokio::test]
 async fn s11_a_refresh_ignores_a_response_that_was_just_cached() {
     let upstream = counting().await;
     let rest = "limits: [100/1s]\ncache: {ttl: 1h}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     for expected in ["0", "1"] {
-        let refresh = spawn_get_with(&stand, "/x/a", &[("x-tollgate-cache", "refresh")]);
+        let refresh = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-cache", "refresh")]);
         assert_eq!(within_timeout(refresh).await.unwrap().body, expected);
     }
 }

@@ -12,39 +12,41 @@ use crate::client::{
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 
-/// An upstream whose answers wait for a word.
-pub(crate) async fn gated(answer: fn(usize, &ReceivedRequest) -> Reply) -> (Upstream, Arc<Notify>) {
+/// An upstream whose responses wait for a notification.
+pub(crate) async fn gated(
+    response: fn(usize, &ReceivedRequest) -> Reply,
+) -> (Upstream, Arc<Notify>) {
     let word = Arc::new(Notify::new());
     let heard = word.clone();
-    let upstream = Upstream::start(move |number, asked| {
+    let upstream = Upstream::start(move |number, received| {
         let heard = heard.clone();
         async move {
             heard.notified().await;
-            answer(number, &asked)
+            response(number, &received)
         }
     })
     .await;
     (upstream, word)
 }
 
-pub(crate) fn plain(_: usize, asked: &ReceivedRequest) -> Reply {
-    reply(200, &[("etag", "\"a\"")], &asked.target)
+pub(crate) fn plain(_: usize, received: &ReceivedRequest) -> Reply {
+    reply(200, &[("etag", "\"a\"")], &received.target)
 }
 
-pub(crate) fn spawn_get(stand: &TestGateway, path: &str) -> JoinHandle<ClientResponse> {
-    spawn_get_with(stand, path, &[])
+pub(crate) fn spawn_get(gateway: &TestGateway, path: &str) -> JoinHandle<ClientResponse> {
+    spawn_get_with(gateway, path, &[])
 }
 
 pub(crate) fn spawn_get_with(
-    stand: &TestGateway,
+    gateway: &TestGateway,
     path: &str,
     headers: &[(&'static str, &'static str)],
 ) -> JoinHandle<ClientResponse> {
-    let (address, path, headers) = (stand.address, path.to_owned(), headers.to_vec());
+    let (address, path, headers) = (gateway.address, path.to_owned(), headers.to_vec());
     tokio::spawn(async move { get_with(address, &path, &headers).await })
 }
 
-/// A provider that takes one call at a time, with one on its way: whoever comes stands in line.
+/// A provider with concurrency 1 and one running call: every further call waits in the queue.
 pub(crate) struct BusyProvider {
     pub(crate) upstream: Upstream,
     pub(crate) gateway: TestGateway,
@@ -56,12 +58,12 @@ impl BusyProvider {
     pub(crate) async fn start(rest: &str) -> BusyProvider {
         let (upstream, word) = gated(plain).await;
         let rest = format!("concurrency: 1\nlimits: [100/1s]\n{rest}");
-        let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
-        let busy = spawn_get(&stand, "/x/busy");
+        let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+        let busy = spawn_get(&gateway, "/x/busy");
         wait_until(|| upstream.count() == 1).await;
         BusyProvider {
             upstream,
-            gateway: stand,
+            gateway,
             release: word,
             busy,
         }
@@ -71,31 +73,31 @@ impl BusyProvider {
         self.gateway.registry.named("x").unwrap()
     }
 
-    /// A call that stands in line by itself.
+    /// A call that waits in the queue on its own.
     pub(crate) async fn enqueue(
         &self,
         path: &str,
         headers: &[(&'static str, &'static str)],
     ) -> JoinHandle<ClientResponse> {
-        let (live, before) = (self.provider(), self.provider().waiting());
+        let (active, before) = (self.provider(), self.provider().waiting());
         let call = spawn_get_with(&self.gateway, path, headers);
-        wait_until(|| live.waiting() == before + 1).await;
+        wait_until(|| active.waiting() == before + 1).await;
         call
     }
 
-    /// A call that joins one that stands there.
+    /// A call that joins a waiting one.
     pub(crate) async fn join(
         &self,
         path: &str,
         headers: &[(&'static str, &'static str)],
     ) -> JoinHandle<ClientResponse> {
-        let (live, before) = (self.provider(), self.provider().joined());
+        let (active, before) = (self.provider(), self.provider().joined());
         let call = spawn_get_with(&self.gateway, path, headers);
-        wait_until(|| live.joined() == before + 1).await;
+        wait_until(|| active.joined() == before + 1).await;
         call
     }
 
-    /// Lets everybody through, one by one, and says what they were told.
+    /// Lets all calls through, one by one, and returns their statuses.
     pub(crate) async fn finish_all(&self, calls: Vec<JoinHandle<ClientResponse>>) -> Vec<u16> {
         let mut statuses = Vec::new();
         for call in calls {
@@ -116,20 +118,20 @@ impl BusyProvider {
     }
 }
 
-/// Asks twice, the second while the first is on its way, and says where the answers came from.
+/// Sends two requests, the second during the first, and returns the sources of the responses.
 async fn sources_of_two(
-    stand: &TestGateway,
+    gateway: &TestGateway,
     (upstream, word): (&Upstream, &Notify),
     first: &[(&'static str, &'static str)],
     second: &[(&'static str, &'static str)],
 ) -> [String; 2] {
     let before = upstream.count();
-    let joined = stand.registry.named("x").unwrap().joined();
-    let first = spawn_get_with(stand, "/x/a", first);
+    let joined = gateway.registry.named("x").unwrap().joined();
+    let first = spawn_get_with(gateway, "/x/a", first);
     wait_until(|| upstream.count() == before + 1).await;
-    let second = spawn_get_with(stand, "/x/a", second);
-    let live = stand.registry.named("x").unwrap();
-    wait_until(|| live.joined() > joined || upstream.count() == before + 2).await;
+    let second = spawn_get_with(gateway, "/x/a", second);
+    let active = gateway.registry.named("x").unwrap();
+    wait_until(|| active.joined() > joined || upstream.count() == before + 2).await;
     let mut sources = [String::new(), String::new()];
     word.notify_one();
     let mut second = Some(second);
@@ -140,7 +142,7 @@ async fn sources_of_two(
     if upstream.count() == before + 2 {
         word.notify_one();
     }
-    // Released at the head, it goes its own way.
+    // A follower released at the head makes its own call.
     let second = second.take().unwrap();
     wait_until(|| second.is_finished() || upstream.count() == before + 2).await;
     word.notify_one();
@@ -152,32 +154,33 @@ async fn sources_of_two(
     sources
 }
 
-/// S7, S3: a thousand at once are one upstream call and one permit, and all get the whole answer.
+/// S7, S3: a thousand concurrent calls are one upstream call and one permit, and all get the
+/// complete response.
 #[tokio::test]
 async fn s7_a_thousand_identical_calls_make_one_upstream_call() {
     let (upstream, word) = gated(plain).await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
-    let live = stand.registry.named("x").unwrap();
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+    let active = gateway.registry.named("x").unwrap();
     let calls: Vec<_> = (0..1_000)
-        // The order of parameters is nobody's question.
-        .map(|n| spawn_get(&stand, ["/x/a?b=1&c=2", "/x/a?c=2&b=1"][n % 2]))
+        // The order of parameters does not separate requests.
+        .map(|n| spawn_get(&gateway, ["/x/a?b=1&c=2", "/x/a?c=2&b=1"][n % 2]))
         .collect();
-    wait_until(|| live.joined() == 999).await;
+    wait_until(|| active.joined() == 999).await;
     word.notify_one();
     let mut sources = [0, 0];
     let mut bodies = std::collections::HashSet::new();
     for call in calls {
-        let answer = within_timeout(call).await.unwrap();
-        assert_eq!(answer.status, 200);
-        bodies.insert(answer.body.clone());
-        match answer.header("x-tollgate-source") {
+        let response = within_timeout(call).await.unwrap();
+        assert_eq!(response.status, 200);
+        bodies.insert(response.body.clone());
+        match response.header("x-tollgate-source") {
             "upstream" => sources[0] += 1,
             "shared" => sources[1] += 1,
             other => panic!("{other}"),
         }
     }
     assert_eq!((upstream.count(), sources, bodies.len()), (1, [1, 999], 1));
-    assert_eq!(live.shared(), 999);
+    assert_eq!(active.shared(), 999);
 }
 
 /// S3: cache, then flight, then permit, then the call, and then the cache again.
@@ -185,20 +188,20 @@ async fn s7_a_thousand_identical_calls_make_one_upstream_call() {
 async fn s3_a_cached_or_in_flight_response_costs_no_permit() {
     let (upstream, word) = gated(plain).await;
     let rest = "cache: {ttl: 1h}\nlimits: [1/1h]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let live = stand.registry.named("x").unwrap();
-    let calls: Vec<_> = (0..10).map(|_| spawn_get(&stand, "/x/a")).collect();
-    wait_until(|| live.joined() == 9).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let calls: Vec<_> = (0..10).map(|_| spawn_get(&gateway, "/x/a")).collect();
+    wait_until(|| active.joined() == 9).await;
     word.notify_one();
     for call in calls {
         assert_eq!(within_timeout(call).await.unwrap().status, 200);
     }
-    let later = within_timeout(spawn_get(&stand, "/x/a")).await.unwrap();
+    let later = within_timeout(spawn_get(&gateway, "/x/a")).await.unwrap();
     assert_eq!(
         (later.status, later.header("x-tollgate-source")),
         (200, "cache")
     );
-    let other = spawn_get_with(&stand, "/x/b", &[("x-tollgate-timeout", "30s")]);
+    let other = spawn_get_with(&gateway, "/x/b", &[("x-tollgate-timeout", "30s")]);
     assert_eq!(
         within_timeout(other).await.unwrap().status,
         429,
@@ -207,16 +210,16 @@ async fn s3_a_cached_or_in_flight_response_costs_no_permit() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// S7: a client's conditions are its own, whatever the cache asks the provider.
+/// S7: a client's conditions are its own, whatever condition the cache sends.
 #[tokio::test]
 async fn s7_conditional_and_unconditional_requests_do_not_share() {
     let (upstream, word) = gated(plain).await;
     let rest = "cache: {ttl: 1h}\nlimits: [100/1s]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     let condition = [("if-none-match", "\"a\"")];
     let calls = [
-        spawn_get_with(&stand, "/x/a", &condition),
-        spawn_get(&stand, "/x/a"),
+        spawn_get_with(&gateway, "/x/a", &condition),
+        spawn_get(&gateway, "/x/a"),
     ];
     wait_until(|| upstream.count() == 2).await;
     for call in calls {
@@ -226,14 +229,14 @@ async fn s7_conditional_and_unconditional_requests_do_not_share() {
         })
         .await;
     }
-    assert_eq!(stand.registry.named("x").unwrap().joined(), 0);
+    assert_eq!(gateway.registry.named("x").unwrap().joined(), 0);
 }
 
-/// S7: what tells two questions apart.
+/// S7: what separates two requests.
 #[tokio::test]
 async fn s7_method_parameters_credentials_and_cookies_separate_flights() {
     let (upstream, word) = gated(plain).await;
-    let stand =
+    let gateway =
         TestGateway::start(&[file(upstream.address, "dedup: true\nlimits: [100/1s]")]).await;
     let others = [
         ("GET", "/x/a", vec![]),
@@ -254,7 +257,7 @@ async fn s7_method_parameters_credentials_and_cookies_separate_flights() {
         .iter()
         .map(|(method, path, headers)| {
             let request = request(method, path, headers, "");
-            let address = stand.address;
+            let address = gateway.address;
             tokio::spawn(async move {
                 read_response(Session::open(address).await.send(request).await).await
             })
@@ -273,7 +276,7 @@ async fn s7_method_parameters_credentials_and_cookies_separate_flights() {
         .await;
         assert_eq!(call.await.unwrap().header("x-tollgate-source"), "upstream");
     }
-    assert_eq!(stand.registry.named("x").unwrap().joined(), 0);
+    assert_eq!(gateway.registry.named("x").unwrap().joined(), 0);
 }
 
 /// S7: the modes of `dedup`, by provider and by entity.
@@ -282,7 +285,7 @@ async fn s7_an_uncacheable_response_is_shared_only_if_configured() {
     fn uncacheable(_: usize, _: &ReceivedRequest) -> Reply {
         reply(200, &[("cache-control", "no-store")], "x")
     }
-    for (answer, rest, expected) in [
+    for (response, rest, expected) in [
         (plain as fn(usize, &ReceivedRequest) -> Reply, "", "shared"),
         (plain, "dedup: cacheable", "shared"),
         (plain, "dedup: off", "upstream"),
@@ -291,15 +294,15 @@ async fn s7_an_uncacheable_response_is_shared_only_if_configured() {
         (uncacheable, "dedup: true", "shared"),
         (uncacheable, "entities: {dedup: {a: true}}", "shared"),
     ] {
-        let (upstream, word) = gated(answer).await;
+        let (upstream, word) = gated(response).await;
         let rest = format!("{rest}\nlimits: [100/1s]");
-        let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
-        let [_, second] = sources_of_two(&stand, (&upstream, &word), &[], &[]).await;
+        let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+        let [_, second] = sources_of_two(&gateway, (&upstream, &word), &[], &[]).await;
         assert_eq!(second, expected, "{rest}");
     }
 }
 
-/// What is one user's, or varies by what is not compared, releases those who wait.
+/// A private response, or one that varies by an uncompared header, releases the followers.
 #[tokio::test]
 async fn s7_private_cookie_stream_and_variant_responses_are_not_shared() {
     type Script = fn(usize, &ReceivedRequest) -> Reply;
@@ -317,23 +320,23 @@ async fn s7_private_cookie_stream_and_variant_responses_are_not_shared() {
     ];
     for (name, script) in scripts {
         let (upstream, word) = gated(script).await;
-        let stand =
+        let gateway =
             TestGateway::start(&[file(upstream.address, "dedup: true\nlimits: [100/1s]")]).await;
         let (one, two) = ([("user-agent", "one")], [("user-agent", "two")]);
-        let sources = sources_of_two(&stand, (&upstream, &word), &one, &two).await;
+        let sources = sources_of_two(&gateway, (&upstream, &word), &one, &two).await;
         assert_eq!(sources, ["upstream", "upstream"], "{name}");
         assert_eq!(upstream.count(), 2, "{name}");
     }
 }
 
-/// Callers do not wait for an answer that was not for them the last time.
+/// Callers do not wait for a response that was not shared the last time.
 #[tokio::test]
 async fn s7_a_request_whose_response_was_not_shared_does_not_wait_again() {
     let script = |_: usize, _: &ReceivedRequest| reply(200, &[("cache-control", "private")], "x");
     let (upstream, word) = gated(script).await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
-    sources_of_two(&stand, (&upstream, &word), &[], &[]).await;
-    let calls = [spawn_get(&stand, "/x/a"), spawn_get(&stand, "/x/a")];
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    sources_of_two(&gateway, (&upstream, &word), &[], &[]).await;
+    let calls = [spawn_get(&gateway, "/x/a"), spawn_get(&gateway, "/x/a")];
     wait_until(|| upstream.count() == 4).await;
     for call in calls {
         wait_until(|| {
@@ -344,16 +347,16 @@ async fn s7_a_request_whose_response_was_not_shared_does_not_wait_again() {
     }
 }
 
-/// S7, R-C7: who asked first may leave; those who wait get the one answer all the same.
+/// S7, R-C7: the leader may disconnect; its followers still get the one response.
 #[tokio::test]
 async fn s7_a_leader_that_leaves_does_not_fail_its_followers() {
     let (upstream, word) = gated(plain).await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
-    let live = stand.registry.named("x").unwrap();
-    let first = spawn_get(&stand, "/x/a");
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let first = spawn_get(&gateway, "/x/a");
     wait_until(|| upstream.count() == 1).await;
-    let others: Vec<_> = (0..5).map(|_| spawn_get(&stand, "/x/a")).collect();
-    wait_until(|| live.joined() == 5).await;
+    let others: Vec<_> = (0..5).map(|_| spawn_get(&gateway, "/x/a")).collect();
+    wait_until(|| active.joined() == 5).await;
     first.abort();
     assert!(first.await.is_err());
     others[0].abort();
@@ -364,67 +367,67 @@ async fn s7_a_leader_that_leaves_does_not_fail_its_followers() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// The same while it waits for a permit: the others get its place in line.
+/// The same while it waits for a permit: the followers get its position in the queue.
 #[tokio::test]
 async fn s7_followers_inherit_the_queue_position_of_a_leader_that_leaves() {
-    let line = BusyProvider::start("").await;
-    let first = line.enqueue("/x/a", &[]).await;
-    let second = line.join("/x/a", &[]).await;
+    let busy = BusyProvider::start("").await;
+    let first = busy.enqueue("/x/a", &[]).await;
+    let second = busy.join("/x/a", &[]).await;
     first.abort();
     assert!(first.await.is_err());
-    line.release_one();
-    wait_until(|| line.upstream.count() == 2).await;
-    assert_eq!(line.finish_all(vec![second]).await, [200]);
-    assert_eq!(line.upstream.count(), 2);
+    busy.release_one();
+    wait_until(|| busy.upstream.count() == 2).await;
+    assert_eq!(busy.finish_all(vec![second]).await, [200]);
+    assert_eq!(busy.upstream.count(), 2);
 }
 
-/// A flight that everybody has left is never sent.
+/// A flight that all callers have left is never sent.
 #[tokio::test]
 async fn s7_a_flight_without_callers_is_not_sent() {
-    let line = BusyProvider::start("").await;
-    let first = line.enqueue("/x/a", &[]).await;
-    let second = line.join("/x/a", &[]).await;
+    let busy = BusyProvider::start("").await;
+    let first = busy.enqueue("/x/a", &[]).await;
+    let second = busy.join("/x/a", &[]).await;
     for call in [first, second] {
         call.abort();
         assert!(call.await.is_err());
     }
-    let live = line.provider();
-    wait_until(|| live.waiting() == 0).await;
-    line.release_one();
-    wait_until(|| line.busy.is_finished()).await;
-    assert_eq!(line.upstream.count(), 1);
+    let active = busy.provider();
+    wait_until(|| active.waiting() == 0).await;
+    busy.release_one();
+    wait_until(|| busy.busy.is_finished()).await;
+    assert_eq!(busy.upstream.count(), 1);
 }
 
-/// S7: one more urgent that joins makes the waiting call as urgent.
+/// S7: a follower with a higher priority raises the waiting call to it.
 #[tokio::test]
 async fn s7_a_high_priority_follower_promotes_a_background_call() {
-    let line = BusyProvider::start("").await;
-    let background = line
+    let busy = BusyProvider::start("").await;
+    let background = busy
         .enqueue("/x/a", &[("x-tollgate-priority", "low")])
         .await;
-    let normal = line.enqueue("/x/normal", &[]).await;
-    let urgent = line.join("/x/a", &[("x-tollgate-priority", "high")]).await;
+    let normal = busy.enqueue("/x/normal", &[]).await;
+    let urgent = busy.join("/x/a", &[("x-tollgate-priority", "high")]).await;
     let calls = vec![background, urgent, normal];
-    assert_eq!(line.finish_all(calls).await, [200; 3]);
-    let asked = line.upstream.requests().into_iter();
-    let targets: Vec<_> = asked.map(|asked| asked.target).collect();
+    assert_eq!(busy.finish_all(calls).await, [200; 3]);
+    let received = busy.upstream.requests().into_iter();
+    let targets: Vec<_> = received.map(|received| received.target).collect();
     assert_eq!(targets, ["/busy", "/a", "/normal"]);
 }
 
-/// S7: each has its own time. One that is short neither ends the flight nor waits for it.
+/// S7: each caller has its own deadline. A short one neither ends the flight nor waits for it.
 #[tokio::test]
 async fn s7_each_caller_has_its_own_deadline() {
     for time in TIMEOUTS {
         let (upstream, word) = gated(plain).await;
-        let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
-        let live = stand.registry.named("x").unwrap();
+        let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+        let active = gateway.registry.named("x").unwrap();
         let short = [("x-tollgate-timeout", time)];
-        let first = spawn_get_with(&stand, "/x/a", &short);
+        let first = spawn_get_with(&gateway, "/x/a", &short);
         wait_until(|| upstream.count() == 1 || first.is_finished()).await;
-        let patient = spawn_get_with(&stand, "/x/a", &[("x-tollgate-timeout", "30s")]);
-        let short = spawn_get_with(&stand, "/x/a", &short);
-        wait_until(|| live.joined() == 2 || first.is_finished() || short.is_finished()).await;
-        if live.joined() < 2 {
+        let patient = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-timeout", "30s")]);
+        let short = spawn_get_with(&gateway, "/x/a", &short);
+        wait_until(|| active.joined() == 2 || first.is_finished() || short.is_finished()).await;
+        if active.joined() < 2 {
             continue; // its time was up before the others were there: a longer one
         }
         assert_eq!(within_timeout(first).await.unwrap().status, 504);
@@ -440,22 +443,22 @@ async fn s7_each_caller_has_its_own_deadline() {
 
 const RETRY: &str = "limits: [100/1s]\nhealth: off\nretry: {base: 1ms, max: 1ms, jitter: none, retries: {high: 0, normal: 1, low: 5}}";
 
-/// S7, R-C7: if the first one fails, one of the others goes next, once.
+/// S7, R-C7: if the leader fails, one of the followers retries, once.
 #[tokio::test]
 async fn s7_after_a_failed_leader_one_follower_retries() {
     fn down_at_first(number: usize, _: &ReceivedRequest) -> Reply {
         reply(if number == 0 { 503 } else { 200 }, &[], "x")
     }
     let (upstream, word) = gated(down_at_first).await;
-    let stand = TestGateway::start(&[file(upstream.address, RETRY)]).await;
-    let live = stand.registry.named("x").unwrap();
-    let first = spawn_get_with(&stand, "/x/a", &[("x-tollgate-priority", "high")]);
+    let gateway = TestGateway::start(&[file(upstream.address, RETRY)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let first = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-priority", "high")]);
     wait_until(|| upstream.count() == 1).await;
-    let others: Vec<_> = (0..4).map(|_| spawn_get(&stand, "/x/a")).collect();
-    wait_until(|| live.joined() == 4).await;
+    let others: Vec<_> = (0..4).map(|_| spawn_get(&gateway, "/x/a")).collect();
+    wait_until(|| active.joined() == 4).await;
     word.notify_one();
     assert_eq!(within_timeout(first).await.unwrap().status, 503);
-    wait_until(|| upstream.count() == 2 && live.joined() == 7).await;
+    wait_until(|| upstream.count() == 2 && active.joined() == 7).await;
     word.notify_one();
     for other in others {
         assert_eq!(within_timeout(other).await.unwrap().status, 200);
@@ -463,22 +466,21 @@ async fn s7_after_a_failed_leader_one_follower_retries() {
     assert_eq!(upstream.count(), 2);
 }
 
-/// A provider that stays down is not asked by everybody in turn.
+/// A provider that stays down is not called by each follower in turn.
 #[tokio::test]
 async fn s7_a_persistent_failure_is_shared() {
     let (upstream, word) = gated(|_, _| reply(500, &[], "down")).await;
-    let stand = TestGateway::start(&[file(upstream.address, RETRY)]).await;
-    let live = stand.registry.named("x").unwrap();
-    let calls: Vec<_> = (0..50).map(|_| spawn_get(&stand, "/x/a")).collect();
-    // The first tries twice, then one of the others for all that are left; each of them has one
-    // retry.
-    for (asked, joined) in [(1, 49), (2, 49), (3, 97), (4, 97)] {
-        wait_until(|| upstream.count() == asked && live.joined() == joined).await;
+    let gateway = TestGateway::start(&[file(upstream.address, RETRY)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let calls: Vec<_> = (0..50).map(|_| spawn_get(&gateway, "/x/a")).collect();
+    // The leader tries twice, then one follower for all that remain; each of them has one retry.
+    for (received, joined) in [(1, 49), (2, 49), (3, 97), (4, 97)] {
+        wait_until(|| upstream.count() == received && active.joined() == joined).await;
         word.notify_one();
     }
     for call in calls {
-        let answer = within_timeout(call).await.unwrap();
-        assert_eq!((answer.status, answer.body.as_str()), (500, "down"));
+        let response = within_timeout(call).await.unwrap();
+        assert_eq!((response.status, response.body.as_str()), (500, "down"));
     }
     assert_eq!(upstream.count(), 4);
 }

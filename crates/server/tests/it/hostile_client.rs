@@ -1,4 +1,4 @@
-//! Clients that break the rules, dribble, flood or leave (R-C9, R-C10, R-E1 to R-E3).
+//! Clients that break the protocol, send slowly, flood or disconnect (R-C9, R-C10, R-E1 to R-E3).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,12 +23,12 @@ fn smuggled(lines: &str) -> String {
     )
 }
 
-/// R-E2: shapes that two servers read differently are 400, end the connection, and are not
+/// R-E2: requests that two servers parse differently are 400, close the connection, and are not
 /// forwarded.
 #[tokio::test]
 async fn smuggling_attempts_are_400_and_close_the_connection() {
     let upstream = fine().await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
     for lines in [
         "Content-Length: 4\r\nTransfer-Encoding: chunked",
         "Transfer-Encoding: chunked\r\nContent-Length: 4",
@@ -58,7 +58,7 @@ async fn smuggling_attempts_are_400_and_close_the_connection() {
         "X : y",
         "X\0: y",
     ] {
-        let answer = raw(stand.address, &smuggled(lines)).await;
+        let answer = raw(gateway.address, &smuggled(lines)).await;
         assert!(answer.starts_with("HTTP/1.1 400"), "{lines:?}: {answer}");
         assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{lines:?}: {answer}");
     }
@@ -67,7 +67,7 @@ async fn smuggling_attempts_are_400_and_close_the_connection() {
         "HTTP/1.0\r\nHost: g\r\nTransfer",
     );
     assert!(
-        !raw(stand.address, &old).await.contains(" 200 "),
+        !raw(gateway.address, &old).await.contains(" 200 "),
         "chunks in HTTP/1.0"
     );
     assert_eq!(upstream.count(), 0);
@@ -77,21 +77,21 @@ async fn smuggling_attempts_are_400_and_close_the_connection() {
 #[tokio::test]
 async fn nothing_follows_a_chunked_request_on_its_connection() {
     let upstream = fine().await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
-    let answer = raw(stand.address, &smuggled("Transfer-Encoding: chunked")).await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let answer = raw(gateway.address, &smuggled("Transfer-Encoding: chunked")).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{answer}");
-    let asked = upstream.requests();
-    assert_eq!((asked.len(), asked[0].target.as_str()), (1, "/a"));
-    assert!(!asked[0].headers.contains_key("transfer-encoding"));
+    let received = upstream.requests();
+    assert_eq!((received.len(), received[0].target.as_str()), (1, "/a"));
+    assert!(!received[0].headers.contains_key("transfer-encoding"));
 }
 
-/// The same request in pieces: what is unclear is found however the bytes are cut.
+/// The same request in pieces: the ambiguity is found however the bytes are split.
 #[tokio::test]
 async fn a_smuggling_attempt_in_pieces_after_a_valid_request_is_400() {
     let upstream = fine().await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
-    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let good = "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: 4\r\n\r\nbody";
     let bytes = format!(
         "{good}{}",
@@ -118,7 +118,7 @@ async fn a_smuggling_attempt_in_pieces_after_a_valid_request_is_400() {
         "{rest}"
     );
     let is_signed = rest.contains("\r\nx-tollgate-id: ") && rest.contains("\"id\":");
-    assert!(is_signed, "every answer of ours has an id: {rest}");
+    assert!(is_signed, "every own response has an id: {rest}");
     assert_eq!(upstream.count(), 1);
 }
 
@@ -126,22 +126,22 @@ async fn a_smuggling_attempt_in_pieces_after_a_valid_request_is_400() {
 #[tokio::test]
 async fn a_body_larger_than_declared_is_not_forwarded() {
     let upstream = fine().await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
     let bytes = "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: 4\r\n\r\nbody and more\r\n\r\n";
-    let answers = raw(stand.address, bytes).await;
+    let responses = raw(gateway.address, bytes).await;
     assert!(
-        answers.contains("HTTP/1.1 200") && answers.contains("HTTP/1.1 400"),
-        "{answers}"
+        responses.contains("HTTP/1.1 200") && responses.contains("HTTP/1.1 400"),
+        "{responses}"
     );
     assert_eq!(upstream.requests()[0].body, "body");
     assert_eq!(upstream.count(), 1);
 }
 
-/// A client that leaves before its request is whole has cost nothing.
+/// A client that disconnects before its request is complete costs nothing.
 #[tokio::test]
 async fn a_client_disconnect_in_head_or_body_costs_no_permit() {
     let upstream = fine().await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
     for part in [
         "",
         "POST /x/a HT",
@@ -149,7 +149,7 @@ async fn a_client_disconnect_in_head_or_body_costs_no_permit() {
         "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: 9\r\n\r\nbody",
         "POST /x/a HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n",
     ] {
-        let mut stream = TcpStream::connect(stand.address).await.unwrap();
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
         stream.write_all(part.as_bytes()).await.unwrap();
         stream.shutdown().await.unwrap();
         let mut rest = Vec::new();
@@ -159,13 +159,13 @@ async fn a_client_disconnect_in_head_or_body_costs_no_permit() {
     }
     assert_eq!(upstream.count(), 0);
     assert_eq!(
-        get(stand.address, "/x/a").await.status,
+        get(gateway.address, "/x/a").await.status,
         200,
         "the one permit is there"
     );
 }
 
-/// A client that leaves in the middle of an answer frees its place.
+/// A client that disconnects during a response frees its slot.
 #[tokio::test]
 async fn a_client_disconnect_during_a_response_frees_its_slot() {
     let upstream = RawUpstream::start(|_, mut stream| async move {
@@ -183,17 +183,19 @@ async fn a_client_disconnect_during_a_response_frees_its_slot() {
     })
     .await;
     let rest = "concurrency: 1\nlate_arrival: 50ms\nlimits: [100/1s]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let mut session = Session::open(stand.address).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let mut session = Session::open(gateway.address).await;
     let response = session.send(request("GET", "/x/long", &[], "")).await;
     drop((response, session));
     assert_eq!(
-        within_timeout(get(stand.address, "/x/short")).await.status,
+        within_timeout(get(gateway.address, "/x/short"))
+            .await
+            .status,
         200
     );
 }
 
-/// R-C9: a reader that stops holds up its upstream, not our memory.
+/// R-C9: a stopped reader slows its upstream and does not fill our memory.
 #[tokio::test]
 async fn a_slow_reader_applies_back_pressure_to_the_upstream() {
     let sent = Arc::new(AtomicU64::new(0));
@@ -213,8 +215,8 @@ async fn a_slow_reader_applies_back_pressure_to_the_upstream() {
         }
     })
     .await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
-    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     stream
         .write_all(b"GET /x/a HTTP/1.1\r\nHost: g\r\n\r\n")
         .await
@@ -230,7 +232,7 @@ async fn a_slow_reader_applies_back_pressure_to_the_upstream() {
     assert!(before > 0 && before < 64_000_000, "{before}");
 }
 
-/// R-C10: who finds no room is told so at once, and those inside go on.
+/// R-C10: a connection above the cap is rejected at once, and open ones continue.
 #[tokio::test]
 async fn a_connection_above_the_cap_is_rejected_in_json() {
     let upstream = fine().await;
@@ -239,28 +241,31 @@ async fn a_connection_above_the_cap_is_rejected_in_json() {
         ..GatewayOptions::default()
     };
     let files = [file(upstream.address, "limits: [100/1s]")];
-    let stand = TestGateway::start_with_gateway(&files, options).await;
-    let mut one = Session::open(stand.address).await;
-    let mut two = Session::open(stand.address).await;
+    let gateway = TestGateway::start_with_gateway(&files, options).await;
+    let mut one = Session::open(gateway.address).await;
+    let mut two = Session::open(gateway.address).await;
     assert_eq!(one.get("/x/a", &[]).await.status, 200);
     assert_eq!(two.get("/x/a", &[]).await.status, 200);
-    let refused = get(stand.address, "/x/a").await;
+    let rejected = get(gateway.address, "/x/a").await;
     assert_eq!(
-        (refused.status, &refused.json()["error"]),
+        (rejected.status, &rejected.json()["error"]),
         (503, &"QueueFull".into())
     );
-    let id = refused.header("x-tollgate-id");
-    assert!(!id.is_empty() && refused.json()["id"] == id, "{refused:?}");
+    let id = rejected.header("x-tollgate-id");
+    assert!(
+        !id.is_empty() && rejected.json()["id"] == id,
+        "{rejected:?}"
+    );
     assert_eq!(
         (
-            refused.header("retry-after"),
-            refused.header("x-tollgate-source")
+            rejected.header("retry-after"),
+            rejected.header("x-tollgate-source")
         ),
         ("1", "tollgate")
     );
     assert_eq!(one.get("/x/a", &[]).await.status, 200);
     drop(two);
-    let address = stand.address;
+    let address = gateway.address;
     until_served(address).await;
 }
 
@@ -273,14 +278,14 @@ async fn until_served(address: std::net::SocketAddr) {
     .await;
 }
 
-/// R-E3: no spelling of a host dodges its provider's limit.
+/// R-E3: no spelling of a host bypasses its provider's limit.
 #[tokio::test]
 async fn h4_no_spelling_of_a_host_bypasses_its_limit() {
     let upstream = fine().await;
     let rest = "domains: [api.example.org, xn--bcher-kva.example]\nlimits: [1/1h]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     assert_eq!(
-        get(stand.address, "/https://api.example.org/a")
+        get(gateway.address, "/https://api.example.org/a")
             .await
             .status,
         200
@@ -306,28 +311,28 @@ async fn h4_no_spelling_of_a_host_bypasses_its_limit() {
         "/https://XN--BCHER-KVA.example/a",
         "/https://b%C3%BCcher.example/a",
     ] {
-        let answer = get_with(stand.address, url, &[("x-tollgate-timeout", "30s")]).await;
+        let answer = get_with(gateway.address, url, &[("x-tollgate-timeout", "30s")]).await;
         assert!([400, 429].contains(&answer.status), "{url}: {answer:?}");
     }
     assert_eq!(upstream.count(), 1);
 }
 
-/// A call that waits is dropped with its connection, at once and at every priority.
+/// A waiting call is dropped with its connection, at once and at every priority.
 #[tokio::test]
 async fn a_disconnected_waiting_call_is_removed_from_the_queue() {
     let upstream = fine().await;
-    let stand = TestGateway::start(&[file(
+    let gateway = TestGateway::start(&[file(
         upstream.address,
         "dedup: off\nlimits: [1/1h]\nqueue: {timeout: 2h}",
     )])
     .await;
-    get(stand.address, "/x/a").await;
-    let live = stand.registry.named("x").unwrap();
+    get(gateway.address, "/x/a").await;
+    let active = gateway.registry.named("x").unwrap();
     let waiting: Vec<_> = ["high", "normal", "low"]
         .map(|priority| {
             tokio::spawn(async move {
                 get_with(
-                    stand.address,
+                    gateway.address,
                     "/x/a",
                     &[
                         ("x-tollgate-priority", priority),
@@ -338,8 +343,8 @@ async fn a_disconnected_waiting_call_is_removed_from_the_queue() {
             })
         })
         .into();
-    wait_until(|| live.waiting() == 3).await;
+    wait_until(|| active.waiting() == 3).await;
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
-    wait_until(|| live.waiting() == 0).await;
+    wait_until(|| active.waiting() == 0).await;
     assert_eq!(upstream.count(), 1);
 }

@@ -1,7 +1,9 @@
-//! Upstreams that break the rules (R-D1, R-D2, R-D5): what the caller gets, and what it cost.
+//! Upstreams that break the protocol (R-D1, R-D2, R-D5): what the caller gets, and what the call
+//! costs.
 //!
-//! What was sent counts, whatever came back. A head that arrived settles the permit, so a short
-//! window frees by itself; an answer that never came is held until it can no longer arrive.
+//! A sent call counts, whatever came back. A head that arrives settles the permit, so a short
+//! window frees by itself. Without a response the permit is held until the call can no longer
+//! arrive.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -20,21 +22,21 @@ const ONE: &str = "limits: [1/1h]\nretry: {retries: {high: 0, normal: 0, low: 0}
 const SHORT_TIMEOUTS: &str = "limits: [1/1h]\nretry: {retries: {high: 0, normal: 0, low: 0}}\nhealth: off\n\
     timeout: {first_byte: 150ms, idle: 150ms}\nlate_arrival: 50ms";
 
-/// What became of the one permit of `ONE`.
+/// The state of the one permit of `ONE`.
 #[derive(Debug, PartialEq, Eq)]
 enum Permit {
     /// It came back: nothing was sent.
     Unsent,
-    /// It counts, and everybody knows when it is free.
+    /// It counts, and its end is known.
     Settled,
     /// It counts, and may still arrive.
     Unknown,
 }
 
-async fn permit(stand: &TestGateway) -> Permit {
+async fn permit(gateway: &TestGateway) -> Permit {
     let mut seen = Vec::new();
     for time in TIMEOUTS {
-        let next = get_with(stand.address, "/x/next", &[("x-tollgate-timeout", time)]).await;
+        let next = get_with(gateway.address, "/x/next", &[("x-tollgate-timeout", time)]).await;
         if next.header("x-tollgate-attempts") != "0" {
             return Permit::Unsent;
         }
@@ -42,14 +44,14 @@ async fn permit(stand: &TestGateway) -> Permit {
         match (next.status, retry_in) {
             (429, Some(millis)) if millis > 3_000_000 => return Permit::Settled,
             (504, _) => return Permit::Unknown,
-            // Its time was up before it came to the line.
+            // Its deadline passed before it reached the queue.
             other => seen.push(other),
         }
     }
     panic!("{seen:?}")
 }
 
-/// An answer that is no answer, said to one call: 502, and the permit is spent.
+/// Sends an invalid response to one call: 502, and the permit is spent.
 async fn is_502(bytes: impl Into<Vec<u8>>) {
     let bytes = bytes.into();
     let shown = String::from_utf8_lossy(&bytes)
@@ -57,15 +59,15 @@ async fn is_502(bytes: impl Into<Vec<u8>>) {
         .take(60)
         .collect::<String>();
     let upstream = RawUpstream::replying(bytes).await;
-    let stand = TestGateway::start(&[file(upstream.address, ONE)]).await;
-    let answer = get(stand.address, "/x/a").await;
+    let gateway = TestGateway::start(&[file(upstream.address, ONE)]).await;
+    let response = get(gateway.address, "/x/a").await;
     assert_eq!(
-        (answer.status, &answer.json()["error"]),
+        (response.status, &response.json()["error"]),
         (502, &"UpstreamError".into()),
         "{shown:?}"
     );
-    assert_eq!(answer.header("x-tollgate-attempts"), "1", "{shown:?}");
-    assert_ne!(permit(&stand).await, Permit::Unsent, "{shown:?}");
+    assert_eq!(response.header("x-tollgate-attempts"), "1", "{shown:?}");
+    assert_ne!(permit(&gateway).await, Permit::Unsent, "{shown:?}");
 }
 
 fn with_headers(lines: &str) -> String {
@@ -110,13 +112,13 @@ async fn the_largest_allowed_headers_are_forwarded() {
     let many: String = (0..80).map(|n| format!("X-{n}: y\r\n")).collect();
     for lines in [many, format!("X: {}\r\n", "y".repeat(60_000))] {
         let upstream = RawUpstream::replying(with_headers(&lines)).await;
-        let stand = TestGateway::start(&[file(upstream.address, ONE)]).await;
-        assert_eq!(get(stand.address, "/x/a").await.body, "fine");
-        assert_eq!(permit(&stand).await, Permit::Settled);
+        let gateway = TestGateway::start(&[file(upstream.address, ONE)]).await;
+        assert_eq!(get(gateway.address, "/x/a").await.body, "fine");
+        assert_eq!(permit(&gateway).await, Permit::Settled);
     }
 }
 
-/// R-D1: a few hints pass, a flood of them does not.
+/// R-D1: a few 1xx responses pass, a flood of them does not.
 #[tokio::test]
 async fn endless_1xx_responses_are_502_long_before_the_timeout() {
     let flood = RawUpstream::start(|_, mut stream| async move {
@@ -129,12 +131,15 @@ async fn endless_1xx_responses_are_502_long_before_the_timeout() {
     })
     .await;
     let patient = format!("{ONE}\ntimeout: {{first_byte: 600s}}");
-    let stand = TestGateway::start(&[file(flood.address, &patient)]).await;
-    assert_eq!(within_timeout(get(stand.address, "/x/a")).await.status, 502);
+    let gateway = TestGateway::start(&[file(flood.address, &patient)]).await;
+    assert_eq!(
+        within_timeout(get(gateway.address, "/x/a")).await.status,
+        502
+    );
     let hints = "HTTP/1.1 100 Continue\r\n\r\n".repeat(3);
     let few = RawUpstream::replying(format!("{hints}{}", with_headers(""))).await;
-    let stand = TestGateway::start(&[file(few.address, ONE)]).await;
-    assert_eq!(get(stand.address, "/x/a").await.body, "fine");
+    let gateway = TestGateway::start(&[file(few.address, ONE)]).await;
+    assert_eq!(get(gateway.address, "/x/a").await.body, "fine");
 }
 
 #[tokio::test]
@@ -146,9 +151,9 @@ async fn a_hang_before_the_head_is_502_and_the_permit_may_still_arrive() {
             std::future::pending::<()>().await;
         })
         .await;
-        let stand = TestGateway::start(&[file(upstream.address, SHORT_TIMEOUTS)]).await;
-        assert_eq!(get(stand.address, "/x/a").await.status, 502, "{part:?}");
-        assert_eq!(permit(&stand).await, Permit::Unknown, "{part:?}");
+        let gateway = TestGateway::start(&[file(upstream.address, SHORT_TIMEOUTS)]).await;
+        assert_eq!(get(gateway.address, "/x/a").await.status, 502, "{part:?}");
+        assert_eq!(permit(&gateway).await, Permit::Unknown, "{part:?}");
     }
 }
 
@@ -162,20 +167,19 @@ async fn a_reset_before_the_head_is_502_and_after_it_breaks_the_body() {
             reset(stream);
         })
         .await;
-        let stand = TestGateway::start(&[file(upstream.address, ONE)]).await;
-        assert_eq!(get(stand.address, "/x/a").await.status, 502, "{said:?}");
-        assert_eq!(permit(&stand).await, Permit::Unknown, "{said:?}");
+        let gateway = TestGateway::start(&[file(upstream.address, ONE)]).await;
+        assert_eq!(get(gateway.address, "/x/a").await.status, 502, "{said:?}");
+        assert_eq!(permit(&gateway).await, Permit::Unknown, "{said:?}");
     }
 }
 
 /// Reads what the gateway passes on, to its end or its break.
-async fn passed_on(stand: &TestGateway) -> String {
+async fn passed_on(gateway: &TestGateway) -> String {
     let call = "GET /x/a HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n";
-    raw(stand.address, call).await
+    raw(gateway.address, call).await
 }
 
-/// A body that breaks, lies about its length or stands still: the caller can see that it is not
-/// whole.
+/// A body that is reset, has a wrong length or stalls: the caller sees that it is incomplete.
 #[tokio::test]
 async fn a_truncated_body_is_visibly_truncated_for_the_caller() {
     for (said, then_resets) in [
@@ -205,17 +209,17 @@ async fn a_truncated_body_is_visibly_truncated_for_the_caller() {
             }
         })
         .await;
-        let stand = TestGateway::start(&[file(upstream.address, ONE)]).await;
-        let got = passed_on(&stand).await;
+        let gateway = TestGateway::start(&[file(upstream.address, ONE)]).await;
+        let got = passed_on(&gateway).await;
         let is_broken = got.contains(" 502 ")
             || (got.contains("content-length: 9") && !got.ends_with("fourfive!"))
             || (got.contains("chunked") && !got.ends_with("0\r\n\r\n"));
         assert!(is_broken, "{said:?}: {got:?}");
-        assert_ne!(permit(&stand).await, Permit::Unsent, "{said:?}");
+        assert_ne!(permit(&gateway).await, Permit::Unsent, "{said:?}");
     }
 }
 
-/// R-D2: a body that stands still is cut, one that drips is not.
+/// R-D2: a stalled body is cut, a slow one is not.
 #[tokio::test]
 async fn a_slow_body_is_never_cut_and_a_stalled_one_is() {
     let upstream = RawUpstream::start(|number, mut stream| async move {
@@ -233,17 +237,17 @@ async fn a_slow_body_is_never_cut_and_a_stalled_one_is() {
     })
     .await;
     let rest = "concurrency: 1\nlimits: [100/1s]\nlate_arrival: 50ms\ntimeout: {idle: 1s}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     let began = Clock::System.now().at;
-    assert!(passed_on(&stand).await.ends_with("fourfive!"));
+    assert!(passed_on(&gateway).await.ends_with("fourfive!"));
     let took = Clock::System.now().at.since(began);
     assert!(took > Span::from_secs(1), "longer than idle in all: {took}");
-    let cut = passed_on(&stand).await;
+    let cut = passed_on(&gateway).await;
     assert!(cut.ends_with("four"), "{cut}");
-    assert!(get_with(stand.address, "/health", &[]).await.status == 200);
+    assert!(get_with(gateway.address, "/health", &[]).await.status == 200);
 }
 
-/// R-C9, R-D2: an endless body flows as fast as its reader, and ends with it.
+/// R-C9, R-D2: an endless body flows as fast as its reader, and ends when the reader disconnects.
 #[tokio::test]
 async fn an_endless_body_ends_when_its_client_disconnects() {
     let (gone, mut told) = tokio::sync::mpsc::channel(1);
@@ -264,8 +268,8 @@ async fn an_endless_body_ends_when_its_client_disconnects() {
         }
     })
     .await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
-    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     stream
         .write_all(b"GET /x/a HTTP/1.1\r\nHost: g\r\n\r\n")
         .await
@@ -274,11 +278,11 @@ async fn an_endless_body_ends_when_its_client_disconnects() {
     within_timeout(stream.read_exact(&mut read)).await.unwrap();
     drop(stream);
     let sent = within_timeout(told.recv()).await.unwrap();
-    // What is on its way lies in the kernel's buffers and ours, not in ever more memory.
+    // Bytes in transit are in bounded buffers, the kernel's and ours.
     assert!(sent < 100_000_000, "{sent}");
 }
 
-/// An answer before the request was read: the caller gets it, and the connection is not used again.
+/// A response before the request was read: the caller gets it, and the connection is not reused.
 #[tokio::test]
 async fn an_early_response_reaches_the_caller() {
     let upstream = RawUpstream::start(|_, mut stream| async move {
@@ -290,9 +294,9 @@ async fn an_early_response_reaches_the_caller() {
         stream.read_to_end(&mut rest).await.ok();
     })
     .await;
-    let stand = TestGateway::start(&[file(upstream.address, ONE)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, ONE)]).await;
     let body = "x".repeat(3_000_000);
-    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let head = format!(
         "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: {}\r\n\r\n",
         body.len()
@@ -302,29 +306,29 @@ async fn an_early_response_reaches_the_caller() {
         .write_all(body.get(..1_000_000).unwrap().as_bytes())
         .await
         .unwrap();
-    let answer = within_timeout(self::read_head(&mut stream)).await;
-    assert!(answer.contains(" 413 "), "{answer}");
-    assert_eq!(permit(&stand).await, Permit::Settled);
+    let response = within_timeout(self::read_head(&mut stream)).await;
+    assert!(response.contains(" 413 "), "{response}");
+    assert_eq!(permit(&gateway).await, Permit::Settled);
 }
 
-/// `Expect: 100-continue` is answered here, so that a provider that does not know it sees none.
+/// The gateway handles `Expect: 100-continue`, so a provider without support never sees it.
 #[tokio::test]
 async fn a_client_that_waits_for_100_continue_gets_it() {
     let upstream = RawUpstream::start(|_, mut stream| async move {
-        let asked = read_head(&mut stream).await.to_ascii_lowercase();
-        let body = if asked.contains("expect") {
+        let received = read_head(&mut stream).await.to_ascii_lowercase();
+        let body = if received.contains("expect") {
             "told"
         } else {
             "fine"
         };
         let mut four = [0; 4];
         stream.read_exact(&mut four).await.ok();
-        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n{body}");
-        stream.write_all(answer.as_bytes()).await.ok();
+        let response = format!("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n{body}");
+        stream.write_all(response.as_bytes()).await.ok();
     })
     .await;
-    let stand = TestGateway::start(&[file(upstream.address, ONE)]).await;
-    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    let gateway = TestGateway::start(&[file(upstream.address, ONE)]).await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let ask = "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: 4\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n";
     stream.write_all(ask.as_bytes()).await.unwrap();
     assert!(
@@ -333,12 +337,12 @@ async fn a_client_that_waits_for_100_continue_gets_it() {
             .contains(" 100 ")
     );
     stream.write_all(b"body").await.unwrap();
-    let mut answer = String::new();
-    within_timeout(stream.read_to_string(&mut answer))
+    let mut response = String::new();
+    within_timeout(stream.read_to_string(&mut response))
         .await
         .unwrap();
     assert!(
-        answer.starts_with("HTTP/1.1 200") && answer.ends_with("fine"),
-        "{answer}"
+        response.starts_with("HTTP/1.1 200") && response.ends_with("fine"),
+        "{response}"
     );
 }

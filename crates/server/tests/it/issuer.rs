@@ -1,4 +1,4 @@
-//! An upstream that gives tokens and accepts only the newest of them.
+//! An upstream that issues tokens and accepts only the newest ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
@@ -23,9 +23,9 @@ struct IssuerState {
     logins: AtomicUsize,
     /// Accepts tokens from this one on.
     since: AtomicUsize,
-    /// What the login answers in place of a token.
+    /// The status of a failed login; 0 = none fails.
     fails: AtomicU16,
-    /// Refuses every token.
+    /// Rejects every token.
     refuses: AtomicBool,
     /// A login waits for one of these.
     gate: Semaphore,
@@ -33,23 +33,20 @@ struct IssuerState {
 
 impl Issuer {
     pub(crate) async fn start() -> Issuer {
-        let desk = Arc::new(IssuerState {
+        let state = Arc::new(IssuerState {
             logins: AtomicUsize::new(0),
             since: AtomicUsize::new(0),
             fails: AtomicU16::new(0),
             refuses: AtomicBool::new(false),
             gate: Semaphore::new(1_000),
         });
-        let shared = desk.clone();
-        let upstream = Upstream::start(move |_, asked| {
-            let desk = shared.clone();
-            async move { desk.answer(asked).await }
+        let shared = state.clone();
+        let upstream = Upstream::start(move |_, received| {
+            let state = shared.clone();
+            async move { state.answer(received).await }
         })
         .await;
-        Issuer {
-            upstream,
-            state: desk,
-        }
+        Issuer { upstream, state }
     }
 
     /// A file of the built-in preset, with its calls sent here.
@@ -64,7 +61,7 @@ impl Issuer {
         self.state.logins.load(Ordering::SeqCst)
     }
 
-    /// Tokens given so far are worth nothing any more.
+    /// Revokes all issued tokens.
     pub(crate) fn revoke(&self) {
         self.state.since.store(self.logins() + 1, Ordering::SeqCst);
     }
@@ -73,12 +70,12 @@ impl Issuer {
         self.state.refuses.store(true, Ordering::SeqCst);
     }
 
-    /// Logins are answered with this status; 0 = with a token.
+    /// Logins get this status; 0 = a token.
     pub(crate) fn fail_logins(&self, status: u16) {
         self.state.fails.store(status, Ordering::SeqCst);
     }
 
-    /// Logins wait until they are let through.
+    /// Logins wait until [`Issuer::release_logins`].
     pub(crate) fn hold_logins(&self) {
         self.state.gate.forget_permits(1_000);
     }
@@ -87,47 +84,49 @@ impl Issuer {
         self.state.gate.add_permits(1_000);
     }
 
-    /// The tokens with which it was called, in order.
+    /// The tokens of its calls, in order.
     pub(crate) fn tokens(&self) -> Vec<String> {
         let calls = self.upstream.requests().into_iter();
         calls
-            .filter(|asked| asked.method == "GET")
-            .map(|asked| bearer(&asked))
+            .filter(|received| received.method == "GET")
+            .map(|received| bearer(&received))
             .collect()
     }
 
-    /// What was posted to the login.
+    /// The requests to the login.
     pub(crate) fn login_requests(&self) -> Vec<ReceivedRequest> {
-        let asked = self.upstream.requests().into_iter();
-        asked.filter(|asked| asked.method == "POST").collect()
+        let received = self.upstream.requests().into_iter();
+        received
+            .filter(|received| received.method == "POST")
+            .collect()
     }
 }
 
-pub(crate) fn bearer(asked: &ReceivedRequest) -> String {
-    let value = asked.headers.get("authorization");
+pub(crate) fn bearer(received: &ReceivedRequest) -> String {
+    let value = received.headers.get("authorization");
     let text = value.map_or("", |value| value.to_str().unwrap());
     text.trim_start_matches("Bearer ").to_owned()
 }
 
 impl IssuerState {
-    async fn answer(&self, asked: ReceivedRequest) -> Reply {
-        if asked.method == "POST" && asked.target.ends_with("/login") {
-            return self.login(&asked).await;
+    async fn answer(&self, received: ReceivedRequest) -> Reply {
+        if received.method == "POST" && received.target.ends_with("/login") {
+            return self.login(&received).await;
         }
-        let number = bearer(&asked).strip_prefix("token-").map(str::to_owned);
+        let number = bearer(&received).strip_prefix("token-").map(str::to_owned);
         let number: Option<usize> = number.and_then(|number| number.parse().ok());
         let is_good = number.is_some_and(|number| number >= self.since.load(Ordering::SeqCst));
         if is_good && !self.refuses.load(Ordering::SeqCst) {
             return reply(200, &[], "fine");
         }
         // As careless providers do, it repeats what it was sent.
-        reply(401, &[], &format!("bad token {}", bearer(&asked).len()))
+        reply(401, &[], &format!("bad token {}", bearer(&received).len()))
     }
 
-    async fn login(&self, asked: &ReceivedRequest) -> Reply {
+    async fn login(&self, received: &ReceivedRequest) -> Reply {
         let number = self.logins.fetch_add(1, Ordering::SeqCst) + 1;
         drop(self.gate.acquire().await.unwrap());
-        let body: Value = serde_json::from_slice(&asked.body).unwrap_or_default();
+        let body: Value = serde_json::from_slice(&received.body).unwrap_or_default();
         match self.fails.load(Ordering::SeqCst) {
             0 if body["apikey"] == PASSWORD => {}
             0 => return reply(401, &[], &body.to_string()),
@@ -142,7 +141,7 @@ impl IssuerState {
     }
 }
 
-/// A clock for what takes hours.
+/// A manual clock, for tests that cover hours.
 pub(crate) fn clock() -> (Arc<ManualClock>, Clock) {
     let clock = ManualClock::new(Now {
         at: Micros(1_000_000),

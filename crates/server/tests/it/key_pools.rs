@@ -1,4 +1,4 @@
-//! Pools of keys: the one that is free first is used, one that is refused goes aside.
+//! Key pools: the key that is free first is used, a rejected one is suspended.
 
 use bytes::Bytes;
 use flate2::Compression;
@@ -10,25 +10,25 @@ use crate::client::{Session, get, get_with, post, request};
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{ReceivedRequest, Reply, Upstream, ok, reply};
 
-/// Answers by the key.
-async fn by_key(answer: impl Fn(&str) -> Reply + Clone + Send + Sync + 'static) -> Upstream {
-    Upstream::start(move |_, asked: ReceivedRequest| {
-        let answer = answer.clone();
-        async move { answer(asked.headers["x-key"].to_str().unwrap()) }
+/// Responds by key.
+async fn by_key(response: impl Fn(&str) -> Reply + Clone + Send + Sync + 'static) -> Upstream {
+    Upstream::start(move |_, received: ReceivedRequest| {
+        let response = response.clone();
+        async move { response(received.headers["x-key"].to_str().unwrap()) }
     })
     .await
 }
 
 fn keys(upstream: &Upstream) -> Vec<String> {
-    let asked = upstream.requests().into_iter();
-    asked
-        .map(|asked| asked.headers["x-key"].to_str().unwrap().to_owned())
+    let received = upstream.requests().into_iter();
+    received
+        .map(|received| received.headers["x-key"].to_str().unwrap().to_owned())
         .collect()
 }
 
 const POOL: &str = "api_keys: [k1, k2]\nauth: {header: x-key}\nlimits: [{limit: 100, period: 1h, per: api_key}]\nhealth: off";
 
-/// A key that the provider does not know goes aside; its call is made with the next.
+/// A key that the provider does not accept is suspended; its call is retried with the next key.
 #[tokio::test]
 async fn a_key_with_a_401_is_suspended_while_the_others_serve() {
     let upstream = by_key(|key| {
@@ -39,9 +39,9 @@ async fn a_key_with_a_401_is_suspended_while_the_others_serve() {
         }
     })
     .await;
-    let stand = TestGateway::start(&[file(upstream.address, POOL)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, POOL)]).await;
     for _ in 0..6 {
-        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+        assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     }
     let used = keys(&upstream);
     assert_eq!(
@@ -52,7 +52,8 @@ async fn a_key_with_a_401_is_suspended_while_the_others_serve() {
     assert_eq!(used.len(), 7);
 }
 
-/// A 429 rests its key alone, and whatever the method was, the call goes with another at once.
+/// A 429 cools down its key only, and whatever the method, the call is retried with another key at
+/// once.
 #[tokio::test]
 async fn a_key_with_a_429_cools_down_while_the_others_serve() {
     let busy = |key: &str| {
@@ -63,10 +64,10 @@ async fn a_key_with_a_429_cools_down_while_the_others_serve() {
         }
     };
     let upstream = by_key(busy).await;
-    let stand = TestGateway::start(&[file(upstream.address, POOL)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, POOL)]).await;
     for _ in 0..3 {
-        assert_eq!(post(stand.address, "/x/a", &[], "b").await.status, 200);
-        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+        assert_eq!(post(gateway.address, "/x/a", &[], "b").await.status, 200);
+        assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     }
     let used = keys(&upstream);
     assert_eq!(
@@ -76,7 +77,7 @@ async fn a_key_with_a_429_cools_down_while_the_others_serve() {
     );
 }
 
-/// A quota that the provider calls spent is the key's own trouble.
+/// A quota that the provider reports as spent suspends that key only.
 #[tokio::test]
 async fn a_key_with_a_spent_quota_is_suspended() {
     let spent = |key: &str| {
@@ -89,9 +90,9 @@ async fn a_key_with_a_spent_quota_is_suspended() {
     };
     let upstream = by_key(spent).await;
     let pool = format!("dialect: openai\n{POOL}");
-    let stand = TestGateway::start(&[file(upstream.address, &pool)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, &pool)]).await;
     for _ in 0..4 {
-        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+        assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     }
     let used = keys(&upstream);
     assert_eq!(
@@ -101,17 +102,20 @@ async fn a_key_with_a_spent_quota_is_suspended() {
     );
 }
 
-/// Where no key is accepted the caller hears it; each was tried once.
+/// If no key is accepted, the caller gets the error; each key was tried once.
 #[tokio::test]
 async fn a_pool_without_a_valid_key_forwards_the_error() {
     let upstream = by_key(|_| reply(401, &[], "unknown key")).await;
-    let stand = TestGateway::start(&[file(upstream.address, POOL)]).await;
-    let answer = get(stand.address, "/x/a").await;
-    assert_eq!((answer.status, answer.body.as_str()), (401, "unknown key"));
+    let gateway = TestGateway::start(&[file(upstream.address, POOL)]).await;
+    let response = get(gateway.address, "/x/a").await;
+    assert_eq!(
+        (response.status, response.body.as_str()),
+        (401, "unknown key")
+    );
     let mut used = keys(&upstream);
     used.sort_unstable();
     assert_eq!(used, ["k1", "k2"]);
-    assert_eq!(get(stand.address, "/x/a").await.status, 401);
+    assert_eq!(get(gateway.address, "/x/a").await.status, 401);
     assert_eq!(upstream.count(), 3, "there is none that is free");
 }
 
@@ -119,39 +123,39 @@ async fn a_pool_without_a_valid_key_forwards_the_error() {
 async fn a_single_key_is_never_suspended() {
     let upstream = by_key(|_| reply(401, &[], "")).await;
     let one = POOL.replace("[k1, k2]", "[k1]");
-    let stand = TestGateway::start(&[file(upstream.address, &one)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, &one)]).await;
     for _ in 0..2 {
-        assert_eq!(get(stand.address, "/x/a").await.status, 401);
+        assert_eq!(get(gateway.address, "/x/a").await.status, 401);
     }
     assert_eq!(upstream.count(), 2);
 }
 
-/// The second key goes beside the first, the same way under its own name.
+/// The second key is sent with the first, in the same style under its own name.
 #[tokio::test]
 async fn a_second_key_is_sent_in_its_own_header() {
     let upstream = by_key(|_| ok()).await;
     let rest = "api_key: k1\nauth: {header: x-key, also: {x-second: s2}}\nlimits: [100/1s]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    get_with(stand.address, "/x/a", &[("x-second", "theirs")]).await;
-    let asked = &upstream.requests()[0];
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    get_with(gateway.address, "/x/a", &[("x-second", "theirs")]).await;
+    let received = &upstream.requests()[0];
     assert_eq!(
-        (&asked.headers["x-key"], &asked.headers["x-second"]),
+        (&received.headers["x-key"], &received.headers["x-second"]),
         (&"k1".parse().unwrap(), &"s2".parse().unwrap())
     );
 }
 
-/// R-F4: a redirect is the caller's affair: neither the call nor its key follows it.
+/// R-F4: the caller follows redirects: neither the call nor its key does.
 #[tokio::test]
 async fn a_key_is_not_sent_along_a_redirect() {
     let elsewhere = Upstream::start(|_, _| async { ok() }).await;
     let to = format!("http://{}/caught", elsewhere.address);
     let upstream = by_key(move |_| reply(307, &[("location", &to)], "")).await;
-    let stand = TestGateway::start(&[file(upstream.address, POOL)]).await;
-    assert_eq!(get(stand.address, "/x/a").await.status, 307);
+    let gateway = TestGateway::start(&[file(upstream.address, POOL)]).await;
+    assert_eq!(get(gateway.address, "/x/a").await.status, 307);
     assert_eq!((upstream.count(), elsewhere.count()), (1, 0));
 }
 
-/// A provider whose quota stands in its bodies, compressed.
+/// A provider that reports its quota in compressed bodies.
 async fn compressed(json: &str) -> (Upstream, Bytes) {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     gzip.write_all(json.as_bytes()).unwrap();
@@ -172,34 +176,34 @@ async fn compressed(json: &str) -> (Upstream, Bytes) {
     (upstream, body)
 }
 
-async fn bytes(stand: &TestGateway, time: &str) -> (u16, Bytes) {
-    let mut session = Session::open(stand.address).await;
+async fn bytes(gateway: &TestGateway, time: &str) -> (u16, Bytes) {
+    let mut session = Session::open(gateway.address).await;
     let soon = [("x-tollgate-timeout", time)];
-    let answer = session.send(request("GET", "/x/a", &soon, "")).await;
-    let status = answer.status().as_u16();
+    let response = session.send(request("GET", "/x/a", &soon, "")).await;
+    let status = response.status().as_u16();
     (
         status,
-        answer.into_body().collect().await.unwrap().to_bytes(),
+        response.into_body().collect().await.unwrap().to_bytes(),
     )
 }
 
-/// S4: what a compressed answer says of its quota is heard, and it is passed on as it came.
+/// S4: the quota in a compressed response is learned, and the response is forwarded unchanged.
 #[tokio::test]
 async fn s4_a_compressed_response_is_read_and_forwarded_unchanged() {
     let json =
         "{\"data\":[],\"rate_limit\":{\"limit\":100,\"remaining\":0,\"resets_in_seconds\":3600}}";
     let (upstream, body) = compressed(json).await;
-    let stand = TestGateway::start(&[file(
+    let gateway = TestGateway::start(&[file(
         upstream.address,
         "dialect: sportmonks\nlimits: [100/1h]",
     )])
     .await;
-    assert_eq!(bytes(&stand, "30s").await, (200, body));
-    assert_ne!(bytes(&stand, "100ms").await.0, 200, "nothing is left");
+    assert_eq!(bytes(&gateway, "30s").await, (200, body));
+    assert_ne!(bytes(&gateway, "100ms").await.0, 200, "nothing remains");
     assert_eq!(upstream.count(), 1);
 }
 
-/// R-D3: a bomb is passed on as it came and says nothing.
+/// R-D3: a decompression bomb is forwarded unchanged and teaches nothing.
 #[tokio::test]
 async fn r_d3_a_decompression_bomb_is_forwarded_unread() {
     let json = format!(
@@ -207,24 +211,24 @@ async fn r_d3_a_decompression_bomb_is_forwarded_unread() {
         "0".repeat(32 << 20)
     );
     let (upstream, body) = compressed(&json).await;
-    let stand = TestGateway::start(&[file(
+    let gateway = TestGateway::start(&[file(
         upstream.address,
         "dialect: sportmonks\nlimits: [100/1h]",
     )])
     .await;
-    assert_eq!(bytes(&stand, "30s").await, (200, body.clone()));
-    assert_eq!(bytes(&stand, "30s").await, (200, body));
+    assert_eq!(bytes(&gateway, "30s").await, (200, body.clone()));
+    assert_eq!(bytes(&gateway, "30s").await, (200, body));
 }
 
-/// A pool in which every key is refused, however many there are: the caller gets the provider's own
-/// word.
+/// If every key of a pool is rejected, however many there are, the caller gets the provider's own
+/// response.
 #[tokio::test]
 async fn a_pool_of_rejected_keys_returns_the_providers_401() {
     let upstream = by_key(|_| reply(401, &[], "no")).await;
     let names: Vec<String> = (0..20).map(|key| format!("k{key}")).collect();
     let pool = POOL.replace("k1, k2", &names.join(", "));
-    let stand = TestGateway::start(&[file(upstream.address, &pool)]).await;
-    let answer = get(stand.address, "/x/a").await;
-    assert_eq!((answer.status, answer.body.as_str()), (401, "no"));
+    let gateway = TestGateway::start(&[file(upstream.address, &pool)]).await;
+    let response = get(gateway.address, "/x/a").await;
+    assert_eq!((response.status, response.body.as_str()), (401, "no"));
     assert_eq!(keys(&upstream).len(), 20);
 }

@@ -1,4 +1,4 @@
-//! Keys reach their provider and nobody else.
+//! Keys reach their provider only.
 
 use tollgate::providers::Options;
 
@@ -19,8 +19,8 @@ async fn a_configured_key_replaces_the_clients_query_key() {
     let rest = format!(
         "api_key: {CANARY}\nauth: {{query: api_key, also: {{client_key: second}}}}\nlimits: [100/1s]"
     );
-    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
-    get(stand.address, "/x/a?b=1&api_key=mine&c=%2F").await;
+    let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+    get(gateway.address, "/x/a?b=1&api_key=mine&c=%2F").await;
     let target = &upstream.requests()[0].target;
     assert_eq!(
         target,
@@ -42,14 +42,14 @@ async fn a_key_is_sent_in_the_configured_header_style() {
         let rest = format!(
             "api_key: {CANARY}\nauth: {auth}\nheaders: {{user-agent: mine/1}}\nlimits: [100/1s]"
         );
-        let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
-        get_with(stand.address, "/x/a", &[(name, "theirs")]).await;
-        get_with(stand.address, "/x/a", &[("user-agent", "theirs/2")]).await;
-        let asked = upstream.requests();
-        assert_eq!(asked[0].headers[name], value);
-        assert_eq!(asked[0].headers["user-agent"], "mine/1", "a default");
+        let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+        get_with(gateway.address, "/x/a", &[(name, "theirs")]).await;
+        get_with(gateway.address, "/x/a", &[("user-agent", "theirs/2")]).await;
+        let received = upstream.requests();
+        assert_eq!(received[0].headers[name], value);
+        assert_eq!(received[0].headers["user-agent"], "mine/1", "a default");
         assert_eq!(
-            asked[1].headers["user-agent"], "theirs/2",
+            received[1].headers["user-agent"], "theirs/2",
             "the caller's wins"
         );
     }
@@ -61,41 +61,41 @@ async fn a_clients_own_key_wins_if_configured_and_is_counted_separately() {
     let rest = format!(
         "api_key: {CANARY}\nauth: {{bearer: true, replace: false}}\nlimits: [{{limit: 1, period: 1h, per: api_key}}]"
     );
-    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     let soon = ("x-tollgate-timeout", "30s");
     let mut statuses = Vec::new();
     for key in ["Bearer a", "Bearer a", "Bearer b"] {
         statuses.push(
-            get_with(stand.address, "/x/a", &[("authorization", key), soon])
+            get_with(gateway.address, "/x/a", &[("authorization", key), soon])
                 .await
                 .status,
         );
     }
-    statuses.push(get_with(stand.address, "/x/a", &[soon]).await.status);
+    statuses.push(get_with(gateway.address, "/x/a", &[soon]).await.status);
     assert_eq!(statuses, [200, 429, 200, 200]);
     let keys: Vec<_> = upstream
         .requests()
         .iter()
-        .map(|asked| asked.headers["authorization"].clone())
+        .map(|received| received.headers["authorization"].clone())
         .collect();
     assert_eq!(keys, ["Bearer a", "Bearer b", &format!("Bearer {CANARY}")]);
 }
 
-/// M14 (keys): each key of a pool has its own count, and the one that is free is used.
+/// M14 (keys): each key of a pool has its own count, and a free one is used.
 #[tokio::test]
 async fn a_pool_uses_each_key_within_its_own_limit() {
     let upstream = echo().await;
     let rest = "api_keys: [k1, k2, k3]\nauth: {header: x-key}\nlimits: [{limit: 2, period: 1h, per: api_key}]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     for _ in 0..6 {
-        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+        assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     }
-    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "30s")]).await;
-    assert_eq!(refused.status, 429);
+    let rejected = get_with(gateway.address, "/x/a", &[("x-tollgate-timeout", "30s")]).await;
+    assert_eq!(rejected.status, 429);
     let mut keys: Vec<_> = upstream
         .requests()
         .iter()
-        .map(|asked| asked.headers["x-key"].to_str().unwrap().to_owned())
+        .map(|received| received.headers["x-key"].to_str().unwrap().to_owned())
         .collect();
     keys.sort_unstable();
     assert_eq!(keys, ["k1", "k1", "k2", "k2", "k3", "k3"]);
@@ -108,7 +108,7 @@ async fn a_key_is_not_sent_to_another_port_or_without_tls() {
     let file = format!(
         "name: x\ndomain: localhost\napi_key: {CANARY}\nauth: {{bearer: true}}\nlimits: [100/1s]\n"
     );
-    let stand = TestGateway::start_with(
+    let gateway = TestGateway::start_with(
         &[file],
         Options {
             private: true,
@@ -117,24 +117,24 @@ async fn a_key_is_not_sent_to_another_port_or_without_tls() {
     )
     .await;
     get(
-        stand.address,
+        gateway.address,
         &format!("/http://localhost:{}/a", upstream.address.port()),
     )
     .await;
-    let asked = upstream.requests();
-    assert_eq!(asked.len(), 1);
-    assert!(!asked[0].headers.contains_key("authorization"));
+    let received = upstream.requests();
+    assert_eq!(received.len(), 1);
+    assert!(!received[0].headers.contains_key("authorization"));
 }
 
-/// An upstream that redirects, refuses and fails, and repeats what it was asked.
+/// An upstream that redirects, rejects and fails, and echoes the request.
 async fn troubled() -> Upstream {
-    Upstream::start(|_, asked| async move {
-        match asked.target.split('?').next().unwrap() {
+    Upstream::start(|_, received| async move {
+        match received.target.split('?').next().unwrap() {
             "/moved" => reply(
                 302,
                 &[
-                    ("location", asked.target.as_str()),
-                    ("link", &format!("<{}>; rel=next", asked.target)),
+                    ("location", received.target.as_str()),
+                    ("link", &format!("<{}>; rel=next", received.target)),
                 ],
                 "",
             ),
@@ -146,7 +146,7 @@ async fn troubled() -> Upstream {
     .await
 }
 
-/// H3: a key is in no answer and no line of the log, whatever goes wrong.
+/// H3: no response and no log line contains a key, whatever fails.
 #[tokio::test]
 async fn h3_a_key_is_in_no_response_and_no_log() {
     let upstream = troubled().await;
@@ -155,7 +155,7 @@ async fn h3_a_key_is_in_no_response_and_no_log() {
     );
     let dead = file("127.0.0.1:9".parse().unwrap(), &rest).replace("name: x", "name: dead");
     let busy = file(upstream.address, &rest).replace("name: x", "name: busy");
-    let stand = TestGateway::start(&[file(upstream.address, &rest), dead, busy]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, &rest), dead, busy]).await;
     let mut seen = String::new();
     for path in [
         "/x/a",
@@ -169,14 +169,14 @@ async fn h3_a_key_is_in_no_response_and_no_log() {
         "/x/down",
         "/x/a",
     ] {
-        let answer = get_with(stand.address, path, &[("x-tollgate-timeout", "30s")]).await;
-        seen.push_str(&answer.everything());
+        let response = get_with(gateway.address, path, &[("x-tollgate-timeout", "30s")]).await;
+        seen.push_str(&response.everything());
     }
-    seen.push_str(&raw(stand.address, "BROKEN\r\n\r\n").await);
+    seen.push_str(&raw(gateway.address, "BROKEN\r\n\r\n").await);
     let sent: Vec<String> = upstream
         .requests()
         .iter()
-        .map(|asked| asked.target.clone())
+        .map(|received| received.target.clone())
         .collect();
     assert!(
         sent.iter().all(|target| target.contains(CANARY)),
@@ -189,5 +189,5 @@ async fn h3_a_key_is_in_no_response_and_no_log() {
     );
     assert!(!seen.contains(CANARY), "{seen}");
     assert!(!log.contains(CANARY), "{log}");
-    assert!(!format!("{:?}", stand.registry).contains(CANARY));
+    assert!(!format!("{:?}", gateway.registry).contains(CANARY));
 }

@@ -1,7 +1,8 @@
-//! A gateway that is killed at named steps of a call, under load, judged by the provider's own log.
+//! A gateway that is killed at named steps of a call, under load, verified by the provider's own
+//! log.
 //!
-//! The gateway is a process of its own: this test binary, started again. At a failpoint it says so
-//! and stands still, so that it is killed exactly there.
+//! The gateway is a separate process: this test binary, started again. At a failpoint it reports
+//! and stops, so that it is killed exactly there.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -23,8 +24,8 @@ use crate::client::within_timeout;
 use crate::store_loss::LedgerFolder;
 use crate::test_gateway::{TestGateway, file};
 
-/// The role of a child: folder, upstream, place, and how often it comes there before it stands
-/// still.
+/// The role of a child process: folder, upstream, step, and how often it reaches that step before
+/// it stops.
 const ROLE: &str = "TOLLGATE_SERVER_CHILD";
 
 const QUOTA: usize = 400;
@@ -35,8 +36,8 @@ const CLIENTS: usize = 4;
 /// Large enough to come in pieces.
 const BODY: usize = 100_000;
 
-/// The steps of a call: its permit is committed and in hand, its bytes have left, the head of its
-/// answer is here, a part of its body is, and the ledger is told.
+/// The steps of a call: its permit is committed, its bytes are sent, the head of its response has
+/// arrived, a part of its body has, and the permit is settled.
 const STEPS: [&str; 6] = ["granted", "sent", "head", "mid-body", "settling", "settled"];
 
 /// A gateway in a process of its own.
@@ -50,7 +51,11 @@ impl GatewayProcess {
     async fn start(folder: &Path, upstream: SocketAddr, place: &str, times: u32) -> GatewayProcess {
         let folder = folder.display();
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["killed::child_process_entry", "--exact", "--nocapture"])
+            .args([
+                "killed_process::child_process_entry",
+                "--exact",
+                "--nocapture",
+            ])
             .env(ROLE, format!("{folder} {upstream} {place} {times}"))
             .stdout(Stdio::piped())
             .spawn()
@@ -87,7 +92,7 @@ impl Drop for GatewayProcess {
     }
 }
 
-/// Not a behaviour: the entry of every child. Without a role there is nothing to play.
+/// Not a behaviour: the entry point of every child process. It does nothing without `ROLE`.
 #[test]
 fn child_process_entry() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -103,13 +108,13 @@ fn child_process_entry() {
     runtime.block_on(async {
         let ledger = Ledger::sqlite(folder, Clock::System).unwrap();
         let files = [file(upstream, &format!("limits: [{QUOTA}/1d]"))];
-        let stand = TestGateway::start_on_ledger(ledger, &files, Options::default()).await;
-        print_line(&stand.address.to_string());
+        let test_gateway = TestGateway::start_on_ledger(ledger, &files, Options::default()).await;
+        print_line(&test_gateway.address.to_string());
         std::future::pending::<()>().await;
     });
 }
 
-/// Past the test harness, which captures only what is printed by macros.
+/// Bypasses the test harness, which captures only the print macros.
 fn print_line(line: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "@{line}").unwrap();
@@ -128,16 +133,16 @@ fn stop_at(place: String, times: u32) {
     }));
 }
 
-/// The status of one call; `None` where the gateway is gone.
+/// The status of one call; `None` if the gateway is gone.
 async fn call(address: SocketAddr, number: usize) -> Option<u16> {
     let mut stream = TcpStream::connect(address).await.ok()?;
     let head = format!(
         "GET /x/{number} HTTP/1.1\r\nHost: g\r\nX-Call-Id: {number}\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.ok()?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.ok()?;
-    std::str::from_utf8(answer.get(9..12)?).ok()?.parse().ok()
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).await.ok()?;
+    std::str::from_utf8(response.get(9..12)?).ok()?.parse().ok()
 }
 
 /// Clients that call one after the other until the quota is used up or the gateway is gone.

@@ -1,4 +1,4 @@
-//! The log of the whole test run, so that a test can look for what must not be in it.
+//! The log of the whole test run, so that a test can search it.
 
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
@@ -8,8 +8,8 @@ use tracing_subscriber::fmt::MakeWriter;
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// Keeps everything that is logged from now on, at every level. One for the process: subscribers
-/// of single threads miss lines whose first telling was elsewhere.
+/// Captures all log lines from now on, at every level. One per process: thread-local subscribers
+/// miss events that were first emitted on another thread.
 pub(crate) fn capture() {
     LOG.get_or_init(|| {
         let log = Log::default();
@@ -17,14 +17,14 @@ pub(crate) fn capture() {
             .with_max_level(tracing::Level::TRACE)
             .with_writer(log.clone())
             .finish();
-        tracing::subscriber::set_global_default(subscriber).expect("nobody else sets one");
+        tracing::subscriber::set_global_default(subscriber).expect("no other subscriber is set");
         log
     });
 }
 
-/// Everything that any test has logged so far.
+/// Everything that any test has logged yet.
 pub(crate) fn captured() -> String {
-    let log = LOG.get().expect("a stand was opened");
+    let log = LOG.get().expect("a gateway was started");
     String::from_utf8_lossy(&log.0.lock()).into_owned()
 }
 

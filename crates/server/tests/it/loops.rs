@@ -1,4 +1,4 @@
-//! Ways that lead back, or to a private host: loops, bases of upstreams, links, names of one's own.
+//! Loops and private hosts: calls that return, base paths of upstreams, links, own host names.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ fn pointing_to(gateway: SocketAddr) -> String {
     format!("name: x\nupstream: http://{gateway}/x\n{once}\n")
 }
 
-/// Two gateways that lead to each other notice at the first return.
+/// Two gateways that forward to each other detect the loop at the first return.
 #[tokio::test]
 async fn two_gateways_in_a_loop_are_508() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -20,19 +20,19 @@ async fn two_gateways_in_a_loop_are_508() {
     let two = TestGateway::start(&[pointing_to(one.address)]).await;
     // In a row they are none of each other's business.
     assert_eq!(get(two.address, "/x/a").await.status, 200);
-    let asked = &upstream.requests()[0];
-    assert_eq!(asked.headers.get_all("via").iter().count(), 2);
+    let received = &upstream.requests()[0];
+    assert_eq!(received.headers.get_all("via").iter().count(), 2);
     one.registry
         .replace(providers(&[pointing_to(two.address)]))
         .unwrap();
-    let answer = get(one.address, "/x/b").await;
-    let json = answer.json();
+    let response = get(one.address, "/x/b").await;
+    let json = response.json();
     assert_eq!(
-        (answer.status, json["error"].as_str()),
+        (response.status, json["error"].as_str()),
         (508, Some("LoopDetected"))
     );
-    let used = async |stand: &TestGateway| {
-        let look = stand.registry.named("x").unwrap().limits(None).await;
+    let used = async |test_gateway: &TestGateway| {
+        let look = test_gateway.registry.named("x").unwrap().limits(None).await;
         100 - look[0].view.unwrap().remaining
     };
     assert!(
@@ -42,16 +42,16 @@ async fn two_gateways_in_a_loop_are_508() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// H4: a host that a file names may be private; one that nobody names may not.
+/// H4: a configured host may be private; any other may not.
 #[tokio::test]
 async fn h4_a_configured_domain_can_be_a_private_host() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let port = upstream.address.port();
     let text = "name: x\ndomain: localhost\nlimits: [100/1s]\n".to_owned();
-    let stand = TestGateway::start(&[text]).await;
-    let named = get(stand.address, &format!("/http://localhost:{port}/a")).await;
+    let test_gateway = TestGateway::start(&[text]).await;
+    let named = get(test_gateway.address, &format!("/http://localhost:{port}/a")).await;
     assert_eq!(named.status, 200, "{named:?}");
-    let unnamed = get(stand.address, &format!("/http://127.0.0.1:{port}/a")).await;
+    let unnamed = get(test_gateway.address, &format!("/http://127.0.0.1:{port}/a")).await;
     assert_eq!(
         (unnamed.status, unnamed.json()["error"].as_str()),
         (403, Some("DomainNotAllowed"))
@@ -59,12 +59,12 @@ async fn h4_a_configured_domain_can_be_a_private_host() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// H4: a URL on the upstream's own host has its base in it already; links come back by the host
-/// that the caller used.
+/// H4: a URL on the upstream's own host already contains its base path; links get the host that the
+/// caller used.
 #[tokio::test]
 async fn h4_a_url_below_the_upstream_base_path_does_not_repeat_it() {
-    let upstream = Upstream::start(|_, asked| async move {
-        let own = format!("http://{}/v3/b", asked.headers["host"].to_str().unwrap());
+    let upstream = Upstream::start(|_, received| async move {
+        let own = format!("http://{}/v3/b", received.headers["host"].to_str().unwrap());
         reply(
             200,
             &[("location", &own), ("link", "</v3/c>; rel=next")],
@@ -77,7 +77,7 @@ async fn h4_a_url_below_the_upstream_base_path_does_not_repeat_it() {
         "name: x\ndomains: [localhost, api.example.org]\nupstream: http://localhost:{port}/v3\n\
          limits: [100/1s]\nentities: {{from: path}}\n"
     );
-    let stand = TestGateway::start(&[text]).await;
+    let test_gateway = TestGateway::start(&[text]).await;
     for (url, target) in [
         (format!("/http://localhost:{port}/v3/a?p=1"), "/v3/a?p=1"),
         ("/https://api.example.org/a".to_owned(), "/v3/a"),
@@ -85,13 +85,13 @@ async fn h4_a_url_below_the_upstream_base_path_does_not_repeat_it() {
         ("/https://api.example.org/v3/a".to_owned(), "/v3/v3/a"),
         ("/x/a".to_owned(), "/v3/a"),
     ] {
-        assert_eq!(get(stand.address, &url).await.status, 200, "{url}");
-        let asked = upstream.requests();
-        assert_eq!(asked.last().unwrap().target, target, "{url}");
+        assert_eq!(get(test_gateway.address, &url).await.status, 200, "{url}");
+        let received = upstream.requests();
+        assert_eq!(received.last().unwrap().target, target, "{url}");
     }
-    let answer = get(stand.address, "/https://api.example.org/a").await;
+    let response = get(test_gateway.address, "/https://api.example.org/a").await;
     assert_eq!(
-        (answer.header("location"), answer.header("link")),
+        (response.header("location"), response.header("link")),
         (
             "http://gateway/https://api.example.org/b",
             "</https://api.example.org/c>; rel=next"

@@ -9,7 +9,7 @@ use crate::upstream::{Upstream, ok};
 
 const LOW: (&str, &str) = ("x-tollgate-priority", "background");
 
-/// M12: background work has fewer places, and leaves the others to everybody else.
+/// M12: background calls have a lower concurrency and leave the other slots to other calls.
 #[tokio::test]
 async fn m12_background_calls_run_with_lower_concurrency() {
     static WORD: Notify = Notify::const_new();
@@ -19,22 +19,22 @@ async fn m12_background_calls_run_with_lower_concurrency() {
     })
     .await;
     let rest = "concurrency: {normal: 4, low: 2}\nlimits: [100/1s]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let live = stand.registry.named("x").unwrap();
-    let address = stand.address;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let address = gateway.address;
     let ask = |path: String, headers: &'static [(&str, &str)]| {
         tokio::spawn(async move { get_with(address, &path, headers).await })
     };
     let mut calls: Vec<_> = (0..6).map(|n| ask(format!("/x/low/{n}"), &[LOW])).collect();
-    wait_until(|| upstream.count() == 2 && live.waiting() == 4).await;
+    wait_until(|| upstream.count() == 2 && active.waiting() == 4).await;
     calls.extend((0..3).map(|n| ask(format!("/x/normal/{n}"), &[])));
-    wait_until(|| upstream.count() == 4 && live.waiting() == 5).await;
+    wait_until(|| upstream.count() == 4 && active.waiting() == 5).await;
     let is_low = |target: &str| target.starts_with("/low");
     let low = || {
         upstream
             .requests()
             .iter()
-            .filter(|asked| is_low(&asked.target))
+            .filter(|received| is_low(&received.target))
             .count()
     };
     assert_eq!(low(), 2, "two places of four");
@@ -59,7 +59,8 @@ fn hours(from: u64, to: u64) -> String {
     format!("{}-{}", at(from), at(to))
 }
 
-/// M12: outside the hours a background call waits or is told when they begin; others go.
+/// M12: outside the hours a background call waits or gets their start as its retry time; other
+/// calls are sent.
 #[tokio::test]
 async fn m12_background_calls_are_sent_in_off_peak_hours_only() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -73,15 +74,15 @@ async fn m12_background_calls_are_sent_in_off_peak_hours_only() {
         let rest = format!(
             "off_peak: {{hours: \"{hours}\", timezone: UTC, applies_to: {applies_to}}}\nlimits: [100/1s]"
         );
-        let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
-        let background = get_with(stand.address, "/x/a", &[LOW]).await;
+        let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+        let background = get_with(gateway.address, "/x/a", &[LOW]).await;
         assert_eq!(background.status, low, "{rest}");
         if low == 429 {
             assert_eq!(background.json()["reason"], "off_peak");
             let wait: u64 = background.header("retry-after").parse().unwrap();
             assert!((7_000..=7_200).contains(&wait), "{wait}");
         }
-        let other = get_with(stand.address, "/x/b", &[]).await;
+        let other = get_with(gateway.address, "/x/b", &[]).await;
         assert_eq!(other.status, normal, "{rest}");
     }
 }

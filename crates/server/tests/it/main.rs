@@ -1,4 +1,4 @@
-//! The gateway over real sockets, loopback only, against providers that judge what they saw.
+//! The gateway over real sockets, loopback only, against providers that verify what they received.
 #![expect(
     clippy::unwrap_used,
     reason = "a test that cannot set its stage should fail loudly"
@@ -48,6 +48,7 @@ mod rate_headers;
 mod merge_results;
 mod merging;
 mod merging_privacy;
+mod misconfigured;
 mod operator;
 mod client_timeouts;
 mod key_pools;

@@ -1,5 +1,5 @@
-//! M15 over sockets: parts of one item that wait together are one call, and each caller gets the
-//! JSON that its own call would have had.
+//! M15 over sockets: waiting calls for parts of one item become one call, and each caller gets the
+//! JSON of its own call.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -19,23 +19,26 @@ use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 pub(crate) const ONE_AT_A_TIME: &str = "merge: tmdb-append\nconcurrency: 1\nlimits: [100/1s]";
 
 /// A small TMDB: an item, what hangs below it, and `append_to_response`.
-pub(crate) fn tmdb(asked: &ReceivedRequest) -> Reply {
-    let (path, query) = asked.target.split_once('?').unwrap_or((&asked.target, ""));
+pub(crate) fn tmdb(received: &ReceivedRequest) -> Reply {
+    let (path, query) = received
+        .target
+        .split_once('?')
+        .unwrap_or((&received.target, ""));
     let below = |name: &str| match name {
         "credits" => json!({"cast": [{"id": 819, "order": 0}], "crew": []}),
         "images" => json!({"posters": [{"file_path": "/a.jpg", "vote_average": 5.312}]}),
         _ => Value::Null,
     };
     let item = json!({"id": 550, "title": "Fight Club", "budget": 63_000_000});
-    let mut answer = match path.strip_prefix("/3/movie/550") {
+    let mut response = match path.strip_prefix("/3/movie/550") {
         Some("") => item,
         Some(name) => {
-            let mut answer = below(name.trim_start_matches('/'));
-            if answer.is_null() {
+            let mut response = below(name.trim_start_matches('/'));
+            if response.is_null() {
                 return reply(404, &[], r#"{"success":false,"status_code":34}"#);
             }
-            answer["id"] = json!(550);
-            answer
+            response["id"] = json!(550);
+            response
         }
         None => return reply(200, &[], "{}"),
     };
@@ -47,41 +50,41 @@ pub(crate) fn tmdb(asked: &ReceivedRequest) -> Reply {
         .split(',')
         .filter(|name| !name.is_empty())
     {
-        answer[name] = below(name);
+        response[name] = below(name);
     }
     let headers = [("content-type", "application/json"), ("etag", "\"x\"")];
-    reply(200, &headers, &answer.to_string())
+    reply(200, &headers, &response.to_string())
 }
 
-/// A provider whose first answer waits for a word; the others come at once.
+/// A provider whose first response waits for a notification; the others come at once.
 pub(crate) async fn held(
-    answer: fn(&ReceivedRequest) -> Reply,
+    response: fn(&ReceivedRequest) -> Reply,
     rest: &str,
 ) -> (Upstream, Arc<Notify>, TestGateway) {
     let word = Arc::new(Notify::new());
     let heard = word.clone();
-    let upstream = Upstream::start(move |number, asked| {
+    let upstream = Upstream::start(move |number, received| {
         let heard = heard.clone();
         async move {
             if number == 0 {
                 heard.notified().await;
             }
-            answer(&asked)
+            response(&received)
         }
     })
     .await;
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    (upstream, word, stand)
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    (upstream, word, gateway)
 }
 
-/// Keeps the only place busy, asks these while they must wait, then lets them go.
+/// Keeps the only slot busy, sends these calls while they must wait, then releases them.
 pub(crate) async fn together(
-    (upstream, word, stand): &(Upstream, Arc<Notify>, TestGateway),
+    (upstream, word, gateway): &(Upstream, Arc<Notify>, TestGateway),
     paths: &[&str],
 ) -> Vec<ClientResponse> {
-    let live = stand.registry.named("x").unwrap();
+    let active = gateway.registry.named("x").unwrap();
     let ask = |path: &str| -> JoinHandle<ClientResponse> {
-        let (address, path) = (stand.address, path.to_owned());
+        let (address, path) = (gateway.address, path.to_owned());
         tokio::spawn(async move { get_with(address, &path, &[("accept-encoding", "gzip")]).await })
     };
     let busy = ask("/x/busy");
@@ -89,17 +92,18 @@ pub(crate) async fn together(
     let mut calls = Vec::new();
     for (index, path) in paths.iter().enumerate() {
         calls.push(ask(path));
-        // Each is in line, alone or with another, before the next one comes.
-        let seen = || live.waiting() + usize::try_from(live.joined_merge()).unwrap() == index + 1;
+        // Each call is queued, alone or merged, before the next one is sent.
+        let seen =
+            || active.waiting() + usize::try_from(active.joined_merge()).unwrap() == index + 1;
         wait_until(seen).await;
     }
     word.notify_one();
     within_timeout(busy).await.unwrap();
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for call in calls {
-        answers.push(within_timeout(call).await.unwrap());
+        responses.push(within_timeout(call).await.unwrap());
     }
-    answers
+    responses
 }
 
 #[tokio::test]
@@ -110,12 +114,12 @@ async fn m15_waiting_calls_for_parts_of_one_item_become_one_call() {
         "/x/3/movie/550/images?language=de",
     ];
     let stage = held(tmdb, ONE_AT_A_TIME).await;
-    let answers = together(&stage, &paths).await;
-    let (upstream, _, stand) = &stage;
+    let responses = together(&stage, &paths).await;
+    let (upstream, _, gateway) = &stage;
     let targets: Vec<_> = upstream
         .requests()
         .into_iter()
-        .map(|asked| asked.target)
+        .map(|received| received.target)
         .collect();
     assert_eq!(
         targets,
@@ -129,15 +133,15 @@ async fn m15_waiting_calls_for_parts_of_one_item_become_one_call() {
             .headers
             .contains_key("accept-encoding")
     );
-    for (path, answer) in paths.iter().zip(&answers) {
-        assert_eq!(answer.header("x-tollgate-source"), "merged", "{path}");
-        assert_eq!(answer.header("etag"), "", "a part has no name of its own");
-        let own = get(stand.address, path).await;
-        assert_eq!(answer.json(), own.json(), "{path}");
+    for (path, response) in paths.iter().zip(&responses) {
+        assert_eq!(response.header("x-tollgate-source"), "merged", "{path}");
+        assert_eq!(response.header("etag"), "", "a part has no name of its own");
+        let own = get(gateway.address, path).await;
+        assert_eq!(response.json(), own.json(), "{path}");
         assert_eq!(own.header("x-tollgate-source"), "upstream");
     }
     assert_eq!(
-        stand.registry.named("x").unwrap().merged(),
+        gateway.registry.named("x").unwrap().merged(),
         2,
         "permits saved"
     );
@@ -161,16 +165,16 @@ async fn m15_without_the_setting_nothing_is_merged() {
     let rest = "concurrency: 1\nlimits: [100/1s]";
     let stage = held(tmdb, rest).await;
     let paths = ["/x/3/movie/550/credits", "/x/3/movie/550/images"];
-    let answers = together(&stage, &paths).await;
+    let responses = together(&stage, &paths).await;
     assert_eq!(stage.0.count(), 3);
     assert!(
-        answers
+        responses
             .iter()
-            .all(|answer| answer.header("x-tollgate-source") == "upstream")
+            .all(|response| response.header("x-tollgate-source") == "upstream")
     );
 }
 
-/// A larger call that fails, is no JSON, or lacks a part leaves each to itself.
+/// If a merged call fails, is not JSON, or lacks a part, each caller makes its own call.
 #[tokio::test]
 async fn m15_a_failed_merged_call_falls_back_to_single_calls() {
     type Script = fn(&ReceivedRequest) -> Reply;
@@ -183,27 +187,27 @@ async fn m15_a_failed_merged_call_falls_back_to_single_calls() {
     for (number, script) in scripts.into_iter().enumerate() {
         static BROKEN: parking_lot::Mutex<Option<Script>> = parking_lot::Mutex::new(None);
         *BROKEN.lock() = Some(script);
-        let answer: Script = |asked| {
-            if asked.target.contains("append_to_response") {
-                (BROKEN.lock().expect("a script"))(asked)
+        let response: Script = |received| {
+            if received.target.contains("append_to_response") {
+                (BROKEN.lock().expect("a script"))(received)
             } else {
-                tmdb(asked)
+                tmdb(received)
             }
         };
-        let stage = held(answer, ONE_AT_A_TIME).await;
+        let stage = held(response, ONE_AT_A_TIME).await;
         let paths = ["/x/3/movie/550/credits", "/x/3/movie/550/images"];
-        let answers = together(&stage, &paths).await;
-        for (path, answer) in paths.iter().zip(&answers) {
-            assert_eq!(answer.status, 200, "{number} {path}");
+        let responses = together(&stage, &paths).await;
+        for (path, response) in paths.iter().zip(&responses) {
+            assert_eq!(response.status, 200, "{number} {path}");
             // The last one lacks the credits only: the images are in it.
             if number == 3 && path.ends_with("/images") {
-                assert_eq!(answer.json(), json!({"id": 550, "posters": []}));
-                assert_eq!(answer.header("x-tollgate-source"), "merged");
+                assert_eq!(response.json(), json!({"id": 550, "posters": []}));
+                assert_eq!(response.header("x-tollgate-source"), "merged");
                 continue;
             }
             let own = get(stage.2.address, path).await;
-            assert_eq!(answer.json(), own.json(), "{number} {path}");
-            assert_eq!(answer.header("x-tollgate-source"), "upstream");
+            assert_eq!(response.json(), own.json(), "{number} {path}");
+            assert_eq!(response.header("x-tollgate-source"), "upstream");
         }
     }
 }
@@ -214,13 +218,13 @@ fn gzipped(text: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A provider that compresses although nobody has asked for it is understood: its parts are cut out
-/// of the text. A stream that breaks off leaves each to itself.
+/// An unrequested compression is decompressed before the parts are extracted. After a truncated
+/// stream each caller makes its own call.
 #[tokio::test]
 async fn m15_a_compressed_merged_response_is_decompressed() {
-    async fn compressed(asked: &ReceivedRequest, is_cut: bool) -> Reply {
-        let plain = tmdb(asked);
-        if !asked.target.contains("append_to_response") {
+    async fn compressed(received: &ReceivedRequest, is_cut: bool) -> Reply {
+        let plain = tmdb(received);
+        if !received.target.contains("append_to_response") {
             return plain;
         }
         let (mut head, body) = plain.into_parts();
@@ -236,31 +240,31 @@ async fn m15_a_compressed_merged_response_is_decompressed() {
     for (is_cut, source, calls) in [(false, "merged", 2), (true, "upstream", 4)] {
         let word = Arc::new(Notify::new());
         let heard = word.clone();
-        let upstream = Upstream::start(move |number, asked| {
+        let upstream = Upstream::start(move |number, received| {
             let heard = heard.clone();
             async move {
                 if number == 0 {
                     heard.notified().await;
                 }
-                compressed(&asked, is_cut).await
+                compressed(&received, is_cut).await
             }
         })
         .await;
-        let stand = TestGateway::start(&[file(upstream.address, ONE_AT_A_TIME)]).await;
-        let stage = (upstream, word, stand);
+        let gateway = TestGateway::start(&[file(upstream.address, ONE_AT_A_TIME)]).await;
+        let stage = (upstream, word, gateway);
         let paths = ["/x/3/movie/550/credits", "/x/3/movie/550/images"];
-        let answers = together(&stage, &paths).await;
+        let responses = together(&stage, &paths).await;
         assert_eq!(stage.0.count(), calls);
-        for (path, answer) in paths.iter().zip(&answers) {
-            assert_eq!(answer.header("x-tollgate-source"), source, "{path}");
-            assert_eq!(answer.header("content-encoding"), "");
-            assert_eq!(answer.json(), get(stage.2.address, path).await.json());
+        for (path, response) in paths.iter().zip(&responses) {
+            assert_eq!(response.header("x-tollgate-source"), source, "{path}");
+            assert_eq!(response.header("content-encoding"), "");
+            assert_eq!(response.json(), get(stage.2.address, path).await.json());
         }
     }
 }
 
-/// Who was first may leave, in line or when its bytes have left: the larger call goes on for those
-/// who wait for their parts, also where whole answers are not shared.
+/// The first caller may disconnect, in the queue or after the send: the merged call continues for
+/// the others, also if complete responses are not shared.
 #[tokio::test]
 async fn m15_a_first_caller_that_leaves_does_not_fail_the_others() {
     for (dedup, has_left) in [
@@ -271,23 +275,23 @@ async fn m15_a_first_caller_that_leaves_does_not_fail_the_others() {
     ] {
         let word = Arc::new(Semaphore::new(0));
         let heard = word.clone();
-        let upstream = Upstream::start(move |_, asked| {
+        let upstream = Upstream::start(move |_, received| {
             let heard = heard.clone();
             async move {
                 heard.acquire().await.unwrap().forget();
-                tmdb(&asked)
+                tmdb(&received)
             }
         })
         .await;
         let rest = format!("{ONE_AT_A_TIME}\ndedup: {dedup}");
-        let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
-        let live = stand.registry.named("x").unwrap();
-        let busy = tokio::spawn(get(stand.address, "/x/busy"));
+        let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+        let active = gateway.registry.named("x").unwrap();
+        let busy = tokio::spawn(get(gateway.address, "/x/busy"));
         wait_until(|| upstream.count() == 1).await;
-        let first = tokio::spawn(get(stand.address, "/x/3/movie/550/credits"));
-        wait_until(|| live.waiting() == 1).await;
-        let second = tokio::spawn(get(stand.address, "/x/3/movie/550/images"));
-        wait_until(|| live.joined_merge() == 1).await;
+        let first = tokio::spawn(get(gateway.address, "/x/3/movie/550/credits"));
+        wait_until(|| active.waiting() == 1).await;
+        let second = tokio::spawn(get(gateway.address, "/x/3/movie/550/images"));
+        wait_until(|| active.joined_merge() == 1).await;
         if has_left {
             word.add_permits(1);
             within_timeout(busy).await.unwrap();
@@ -300,50 +304,50 @@ async fn m15_a_first_caller_that_leaves_does_not_fail_the_others() {
             word.add_permits(1);
             within_timeout(busy).await.unwrap();
         }
-        // Whoever breaks it off has had the time to.
-        let _other = get(stand.address, "/health").await;
+        // A cancellation would have happened by now.
+        let _other = get(gateway.address, "/health").await;
         word.add_permits(3);
         let part = within_timeout(second).await.unwrap();
         assert_eq!(part.header("x-tollgate-source"), "merged", "{dedup}");
         assert_eq!(
-            (upstream.count(), live.joined_merge()),
+            (upstream.count(), active.joined_merge()),
             (2, 1),
             "{dedup} {has_left}"
         );
     }
 }
 
-/// The time of whoever was first is its own: the larger call goes on for the others, and they get
-/// their parts of it, with no other call.
+/// The deadline of the first caller is its own: the merged call continues, and the others get their
+/// parts without another call.
 #[tokio::test]
 async fn m15_a_first_caller_past_its_deadline_does_not_fail_the_others() {
     for time in TIMEOUTS {
         let word = Arc::new(Semaphore::new(0));
         let heard = word.clone();
-        let upstream = Upstream::start(move |_, asked| {
+        let upstream = Upstream::start(move |_, received| {
             let heard = heard.clone();
             async move {
                 heard.acquire().await.unwrap().forget();
-                tmdb(&asked)
+                tmdb(&received)
             }
         })
         .await;
-        let stand = TestGateway::start(&[file(upstream.address, ONE_AT_A_TIME)]).await;
-        let live = stand.registry.named("x").unwrap();
-        let busy = tokio::spawn(get(stand.address, "/x/busy"));
+        let gateway = TestGateway::start(&[file(upstream.address, ONE_AT_A_TIME)]).await;
+        let active = gateway.registry.named("x").unwrap();
+        let busy = tokio::spawn(get(gateway.address, "/x/busy"));
         wait_until(|| upstream.count() == 1).await;
         let first = tokio::spawn(async move {
             let short = [("x-tollgate-timeout", time)];
-            get_with(stand.address, "/x/3/movie/550/credits", &short).await
+            get_with(gateway.address, "/x/3/movie/550/credits", &short).await
         });
-        wait_until(|| live.waiting() == 1 || first.is_finished()).await;
-        let second = tokio::spawn(get(stand.address, "/x/3/movie/550/images"));
-        wait_until(|| live.joined_merge() == 1 || first.is_finished()).await;
+        wait_until(|| active.waiting() == 1 || first.is_finished()).await;
+        let second = tokio::spawn(get(gateway.address, "/x/3/movie/550/images"));
+        wait_until(|| active.joined_merge() == 1 || first.is_finished()).await;
         word.add_permits(1);
         within_timeout(busy).await.unwrap();
         wait_until(|| upstream.count() == 2 || first.is_finished()).await;
         if first.is_finished() {
-            continue; // its time was up before its bytes had left: a longer one
+            continue; // its deadline passed before the send: use a longer one
         }
         assert_eq!(within_timeout(first).await.unwrap().status, 504);
         word.add_permits(1);
@@ -355,44 +359,44 @@ async fn m15_a_first_caller_past_its_deadline_does_not_fail_the_others() {
         assert_eq!(upstream.count(), 2);
         return;
     }
-    panic!("its bytes never left in time");
+    panic!("the call was never sent in time");
 }
 
 #[tokio::test]
 async fn m15_the_plain_tvdb_record_comes_with_the_extended_one() {
-    fn tvdb(asked: &ReceivedRequest) -> Reply {
+    fn tvdb(received: &ReceivedRequest) -> Reply {
         let mut data = json!({"id": 121_361, "name": "Game of Thrones", "slug": "got"});
-        if asked.target.ends_with("/extended") {
+        if received.target.ends_with("/extended") {
             data["artworks"] = json!([{"id": 1}]);
         }
-        let answer = json!({"status": "success", "data": data});
+        let response = json!({"status": "success", "data": data});
         reply(
             200,
             &[("content-type", "application/json")],
-            &answer.to_string(),
+            &response.to_string(),
         )
     }
     let rest = ONE_AT_A_TIME.replace("tmdb-append", "tvdb-extended");
     let stage = held(tvdb, &rest).await;
     let paths = ["/x/v4/series/121361", "/x/v4/series/121361/extended"];
-    let answers = together(&stage, &paths).await;
+    let responses = together(&stage, &paths).await;
     assert_eq!(stage.0.count(), 2);
-    for (path, answer) in paths.iter().zip(&answers) {
-        assert_eq!(answer.header("x-tollgate-source"), "merged");
+    for (path, response) in paths.iter().zip(&responses) {
+        assert_eq!(response.header("x-tollgate-source"), "merged");
         assert_eq!(
-            answer.json(),
+            response.json(),
             get(stage.2.address, path).await.json(),
             "{path}"
         );
     }
 }
 
-/// A larger call that breaks off is followed by one for each part, not by another larger one.
+/// After an aborted merged call each part is fetched by its own call, not by another merged one.
 #[tokio::test]
 async fn m15_a_merged_call_without_a_response_is_followed_by_single_calls() {
-    fn breaks(asked: &ReceivedRequest) -> Reply {
-        assert!(!asked.target.contains("append_to_response"), "cut off");
-        tmdb(asked)
+    fn breaks(received: &ReceivedRequest) -> Reply {
+        assert!(!received.target.contains("append_to_response"), "cut off");
+        tmdb(received)
     }
     let rest = format!("{ONE_AT_A_TIME}\n{}", crate::cache::NO_RETRY);
     let stage = held(breaks, &rest).await;
@@ -401,47 +405,51 @@ async fn m15_a_merged_call_without_a_response_is_followed_by_single_calls() {
         "/x/3/movie/550/credits",
         "/x/3/movie/550/images",
     ];
-    let answers = together(&stage, &paths).await;
-    for answer in &answers {
-        assert_eq!(answer.status, 200, "{answer:?}");
+    let responses = together(&stage, &paths).await;
+    for response in &responses {
+        assert_eq!(response.status, 200, "{response:?}");
     }
-    let targets = stage.0.requests().into_iter().map(|asked| asked.target);
+    let targets = stage
+        .0
+        .requests()
+        .into_iter()
+        .map(|received| received.target);
     let larger = targets.filter(|target| target.contains("append_to_response"));
     assert_eq!(larger.count(), 1);
 }
 
-/// Whoever joins a call that rides along makes the larger call as urgent as itself.
+/// A follower of a merged caller raises the merged call to its own priority.
 #[tokio::test]
 async fn m15_a_follower_raises_the_priority_of_the_merged_call() {
     let stage = held(tmdb, ONE_AT_A_TIME).await;
-    let (upstream, word, stand) = &stage;
-    let live = stand.registry.named("x").unwrap();
+    let (upstream, word, gateway) = &stage;
+    let active = gateway.registry.named("x").unwrap();
     let low = [("x-tollgate-priority", "low")];
     let ask = |path: &'static str, headers: &'static [(&'static str, &'static str)]| {
-        crate::flights::spawn_get_with(stand, path, headers)
+        crate::flights::spawn_get_with(gateway, path, headers)
     };
     let busy = ask("/x/busy", &[]);
     wait_until(|| upstream.count() == 1).await;
     let mut calls = vec![crate::flights::spawn_get_with(
-        stand,
+        gateway,
         "/x/3/movie/550",
         &low,
     )];
-    wait_until(|| live.waiting() == 1).await;
+    wait_until(|| active.waiting() == 1).await;
     calls.push(crate::flights::spawn_get_with(
-        stand,
+        gateway,
         "/x/3/movie/550/credits",
         &low,
     ));
-    wait_until(|| live.joined_merge() == 1).await;
+    wait_until(|| active.joined_merge() == 1).await;
     calls.push(ask("/x/other", &[]));
-    wait_until(|| live.waiting() == 2).await;
-    let joined = live.joined();
+    wait_until(|| active.waiting() == 2).await;
+    let joined = active.joined();
     calls.push(ask(
         "/x/3/movie/550/credits",
         &[("x-tollgate-priority", "high")],
     ));
-    wait_until(|| live.joined() == joined + 1).await;
+    wait_until(|| active.joined() == joined + 1).await;
     // The word passes from call to call.
     for _ in 0..50 {
         tokio::task::yield_now().await;
@@ -454,7 +462,7 @@ async fn m15_a_follower_raises_the_priority_of_the_merged_call() {
     let targets: Vec<_> = upstream
         .requests()
         .into_iter()
-        .map(|asked| asked.target)
+        .map(|received| received.target)
         .collect();
     assert!(targets[1].contains("append_to_response"), "{targets:?}");
 }

@@ -24,25 +24,25 @@ impl Forms {
     }
 }
 
-/// A token endpoint at `/token/` beside an API that takes every token.
-async fn server(accepts_basic: bool, answer: &'static str) -> (Upstream, Forms) {
+/// A token endpoint at `/token/`, and an API that accepts every token.
+async fn server(accepts_basic: bool, response: &'static str) -> (Upstream, Forms) {
     let forms = Forms::default();
     let kept = forms.clone();
-    let upstream = Upstream::start(move |_, asked: ReceivedRequest| {
+    let upstream = Upstream::start(move |_, received: ReceivedRequest| {
         let forms = kept.clone();
         async move {
-            if asked.target != "/token/" {
+            if received.target != "/token/" {
                 return ok();
             }
-            let is_basic = asked
+            let is_basic = received
                 .headers
                 .get("authorization")
                 .is_some_and(|is| is == BASIC);
             assert_eq!(
-                asked.headers["content-type"],
+                received.headers["content-type"],
                 "application/x-www-form-urlencoded"
             );
-            let form = String::from_utf8(asked.body.to_vec()).unwrap();
+            let form = String::from_utf8(received.body.to_vec()).unwrap();
             let number = {
                 let mut all = forms.0.lock();
                 all.push(form);
@@ -51,7 +51,7 @@ async fn server(accepts_basic: bool, answer: &'static str) -> (Upstream, Forms) 
             if is_basic != accepts_basic {
                 return reply(401, &[], "{\"error\":\"invalid_client\"}");
             }
-            reply(200, &[], &answer.replace('N', &number.to_string()))
+            reply(200, &[], &response.replace('N', &number.to_string()))
         }
     })
     .await;
@@ -68,31 +68,31 @@ fn provider(upstream: &Upstream, more: &str) -> String {
 
 fn tokens(upstream: &Upstream) -> Vec<String> {
     let calls = upstream.requests().into_iter();
-    let calls = calls.filter(|asked| asked.target == "/a");
-    calls.map(|asked| bearer(&asked)).collect()
+    let calls = calls.filter(|received| received.target == "/a");
+    calls.map(|received| bearer(&received)).collect()
 }
 
-/// M6: client credentials, shown as `Authorization: Basic`, with a scope.
+/// M6: client credentials, sent as `Authorization: Basic`, with a scope.
 #[tokio::test]
 async fn m6_client_credentials_give_a_token() {
     let (upstream, forms) = server(true, "{\"access_token\":\"tN\",\"expires_in\":3600}").await;
-    let stand = TestGateway::start(&[provider(&upstream, "scope: a b")]).await;
-    assert_eq!(get(stand.address, "/x/a").await.status, 200);
-    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    let gateway = TestGateway::start(&[provider(&upstream, "scope: a b")]).await;
+    assert_eq!(get(gateway.address, "/x/a").await.status, 200);
+    assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     assert_eq!(tokens(&upstream), ["t1", "t1"]);
     assert_eq!(forms.all(), ["grant_type=client_credentials&scope=a%20b"]);
 }
 
-/// M6: where `Basic` is refused, id and secret go into the form, and so from then on.
+/// M6: if `Basic` is rejected, id and secret are sent in the form, from then on.
 #[tokio::test]
 async fn m6_id_and_secret_are_sent_in_the_form_if_basic_is_rejected() {
     let (upstream, forms) = server(false, "{\"access_token\":\"tN\",\"expires_in\":\"60\"}").await;
     let (clock, at) = clock();
-    let stand =
+    let gateway =
         TestGateway::start_on_clock(at, &[provider(&upstream, "")], Options::default()).await;
-    get(stand.address, "/x/a").await;
+    get(gateway.address, "/x/a").await;
     clock.pass(Span::from_secs(60));
-    get(stand.address, "/x/a").await;
+    get(gateway.address, "/x/a").await;
     assert_eq!(tokens(&upstream), ["t2", "t3"]);
     let in_form = "grant_type=client_credentials&client_id=id&client_secret=s%2F1";
     assert_eq!(
@@ -101,20 +101,20 @@ async fn m6_id_and_secret_are_sent_in_the_form_if_basic_is_rejected() {
     );
 }
 
-/// M6: a refresh token gives tokens, and the one that comes back takes its place.
+/// M6: a refresh token gives access tokens, and a rotated refresh token replaces it.
 #[tokio::test]
 async fn m6_a_rotated_refresh_token_is_used() {
-    let answer = "{\"access_token\":\"tN\",\"expires_in\":60,\"refresh_token\":\"rN\"}";
-    let (upstream, forms) = server(true, answer).await;
+    let response = "{\"access_token\":\"tN\",\"expires_in\":60,\"refresh_token\":\"rN\"}";
+    let (upstream, forms) = server(true, response).await;
     let (clock, at) = clock();
-    let stand = TestGateway::start_on_clock(
+    let gateway = TestGateway::start_on_clock(
         at,
         &[provider(&upstream, "refresh_token: r0")],
         Options::default(),
     )
     .await;
     for _ in 0..3 {
-        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+        assert_eq!(get(gateway.address, "/x/a").await.status, 200);
         clock.pass(Span::from_secs(60));
     }
     assert_eq!(
@@ -128,16 +128,16 @@ async fn m6_a_rotated_refresh_token_is_used() {
     assert_eq!(tokens(&upstream), ["t1", "t2", "t3"]);
 }
 
-/// M6: an answer that does not say how long its token lives means an hour.
+/// M6: a token without expiry lives for an hour.
 #[tokio::test]
 async fn m6_a_token_without_expiry_lives_for_an_hour() {
     let (upstream, forms) = server(true, "{\"access_token\":\"tN\"}").await;
     let (clock, at) = clock();
-    let stand =
+    let gateway =
         TestGateway::start_on_clock(at, &[provider(&upstream, "")], Options::default()).await;
     for pass in [0, 54 * 60, 6 * 60] {
         clock.pass(Span::from_secs(pass));
-        get(stand.address, "/x/a").await;
+        get(gateway.address, "/x/a").await;
     }
     assert_eq!(
         (tokens(&upstream), forms.all().len()),
@@ -145,11 +145,11 @@ async fn m6_a_token_without_expiry_lives_for_an_hour() {
     );
 }
 
-/// Refused in both ways: the error names the provider, and neither id nor secret.
+/// Rejected in both ways: the error names the provider, and neither id nor secret.
 #[tokio::test]
 async fn m6_rejected_client_credentials_are_reported() {
-    let refuses = Upstream::start(|_, asked| async move {
-        let body = String::from_utf8_lossy(&asked.body).into_owned();
+    let refuses = Upstream::start(|_, received| async move {
+        let body = String::from_utf8_lossy(&received.body).into_owned();
         reply(
             400,
             &[],
@@ -158,14 +158,14 @@ async fn m6_rejected_client_credentials_are_reported() {
     });
     let upstream = refuses.await;
     let secret = provider(&upstream, "").replace("s/1", "canary-secret-0c");
-    let stand = TestGateway::start(&[secret]).await;
-    let answer = get(stand.address, "/x/a").await;
-    assert_eq!((answer.status, upstream.count()), (502, 2));
+    let gateway = TestGateway::start(&[secret]).await;
+    let response = get(gateway.address, "/x/a").await;
+    assert_eq!((response.status, upstream.count()), (502, 2));
     assert!(
-        answer.body.contains("rejected the credentials"),
+        response.body.contains("rejected the credentials"),
         "{}",
-        answer.body
+        response.body
     );
-    let told = answer.everything() + &crate::log::captured();
-    assert!(!told.contains("canary-secret-0c"));
+    let reported = response.everything() + &crate::log::captured();
+    assert!(!reported.contains("canary-secret-0c"));
 }

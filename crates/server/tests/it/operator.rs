@@ -1,5 +1,5 @@
-//! What an operator sees and does: providers that nobody has called, settings by every name,
-//! addresses that cannot be had, cool-downs that are ended.
+//! What an operator sees and does: providers without calls, settings by every name, addresses in
+//! use, cool-downs that are reset.
 
 use serde_json::Value;
 use tollgate::providers::Options;
@@ -17,8 +17,8 @@ use crate::upstream::{Upstream, ok, reply};
 const FILE: &str = "name: x\nupstream: http://127.0.0.1:9\nlimits: [5/1s]\n";
 
 /// The providers of the list, by name.
-async fn listed(desk: &TestDaemon) -> Vec<(String, String, bool)> {
-    let all = desk.request("GET", "/v1/providers", "").await.json();
+async fn listed(daemon: &TestDaemon) -> Vec<(String, String, bool)> {
+    let all = daemon.request("GET", "/v1/providers", "").await.json();
     let all = all["providers"].as_array().unwrap().clone();
     let text = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
     let each = all.iter();
@@ -36,8 +36,8 @@ fn entry(name: &str, state: &str, started: bool) -> (String, String, bool) {
     (name.to_owned(), state.to_owned(), started)
 }
 
-/// A5: whoever starts offline sees that everything sleeps, before anything is called, and that this
-/// holds for domains that no provider has.
+/// A5: after a start with `--offline` every provider is shown asleep before its first call, domains
+/// without a provider included.
 #[tokio::test]
 async fn a5_a_sleeping_provider_is_shown_before_its_first_call() {
     write_file("op-offline.yaml", FILE);
@@ -45,20 +45,21 @@ async fn a5_a_sleeping_provider_is_shown_before_its_first_call() {
         offline: true,
         ..Options::default()
     };
-    let desk = TestDaemon::start_with(from_file("op-offline.yaml"), options, None).await;
+    let daemon = TestDaemon::start_with(from_file("op-offline.yaml"), options, None).await;
     let expected = [entry("x", "sleep", false), entry("unknown", "sleep", true)];
-    assert_eq!(listed(&desk).await, expected);
-    let unknown = desk
+    assert_eq!(listed(&daemon).await, expected);
+    let unknown = daemon
         .request("GET", "/v1/providers/unknown", "")
         .await
         .json();
     assert_eq!(unknown["health"]["state"], "sleep");
-    desk.request("POST", "/v1/providers/unknown/resume", "")
+    daemon
+        .request("POST", "/v1/providers/unknown/resume", "")
         .await;
-    assert_eq!(listed(&desk).await, [entry("x", "sleep", false)]);
+    assert_eq!(listed(&daemon).await, [entry("x", "sleep", false)]);
 }
 
-/// M14: what the ledger remembers is shown by a process that has not called the provider yet.
+/// M14: a process shows the state in the ledger before it has called the provider.
 #[tokio::test]
 async fn m14_sleep_and_cache_only_are_shown_after_a_restart() {
     write_file("op-kept.yaml", FILE);
@@ -76,34 +77,34 @@ async fn m14_sleep_and_cache_only_are_shown_after_a_restart() {
     }
 }
 
-async fn patch(desk: &TestDaemon, provider: &str, body: &str) -> ClientResponse {
+async fn patch(daemon: &TestDaemon, provider: &str, body: &str) -> ClientResponse {
     let path = format!("/v1/providers/{provider}/settings");
-    desk.request("PATCH", &path, body).await
+    daemon.request("PATCH", &path, body).await
 }
 
-/// A14: a setting has several spellings, and is taken back by any of them.
+/// A14: a setting has several spellings, and any of them removes it.
 #[tokio::test]
 async fn a14_a_setting_can_be_removed_by_any_of_its_names() {
     write_file("op-names.yaml", FILE);
-    let desk = TestDaemon::start(from_file("op-names.yaml")).await;
-    let before = desk.setting("x", "health.sleep_max").await;
+    let daemon = TestDaemon::start(from_file("op-names.yaml")).await;
+    let before = daemon.setting("x", "health.sleep_max").await;
     for (set, back) in [
         ("sleep_max", "health.sleep_max"),
         ("health.sleep_max", "SLEEP-MAX"),
     ] {
-        patch(&desk, "x", &format!("{{\"{set}\": \"30s\"}}")).await;
-        let (value, by) = desk.setting("x", "health.sleep_max").await;
+        patch(&daemon, "x", &format!("{{\"{set}\": \"30s\"}}")).await;
+        let (value, by) = daemon.setting("x", "health.sleep_max").await;
         assert_eq!((value.as_str(), by.as_str()), ("30s", "set"));
-        let answer = patch(&desk, "x", &format!("{{\"{back}\": null}}")).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
-        assert_eq!(desk.setting("x", "health.sleep_max").await, before);
+        let response = patch(&daemon, "x", &format!("{{\"{back}\": null}}")).await;
+        assert_eq!(response.status, 200, "{response:?}");
+        assert_eq!(daemon.setting("x", "health.sleep_max").await, before);
     }
     // What is set by two names is set once.
-    patch(&desk, "x", "{\"sleep_max\": \"30s\"}").await;
-    patch(&desk, "x", "{\"health.sleep_max\": \"40s\"}").await;
-    patch(&desk, "x", "{\"sleep_max\": null}").await;
-    assert_eq!(desk.setting("x", "health.sleep_max").await, before);
-    let wrong = patch(&desk, "x", "{\"sleep_mx\": null}").await;
+    patch(&daemon, "x", "{\"sleep_max\": \"30s\"}").await;
+    patch(&daemon, "x", "{\"health.sleep_max\": \"40s\"}").await;
+    patch(&daemon, "x", "{\"sleep_max\": null}").await;
+    assert_eq!(daemon.setting("x", "health.sleep_max").await, before);
+    let wrong = patch(&daemon, "x", "{\"sleep_mx\": null}").await;
     assert_eq!(wrong.status, 400, "{wrong:?}");
     assert!(
         wrong.body.contains("did you mean `sleep_max`?"),
@@ -119,8 +120,7 @@ fn with_presets(path: &str) -> Sources {
     }
 }
 
-/// A built-in provider has an address of its own like any other: by `--set` and by PATCH, and a
-/// reload does not take it away.
+/// A built-in provider can have its own listener, by `--set` and by PATCH, and a reload keeps it.
 #[tokio::test]
 async fn a_built_in_provider_gets_its_configured_address() {
     write_file("op-built-in.yaml", FILE);
@@ -129,14 +129,14 @@ async fn a_built_in_provider_gets_its_configured_address() {
     sources
         .set
         .push(ProviderSetting::parse(&format!("tmdb.listen={one}")));
-    let desk = TestDaemon::start(sources).await;
-    assert_eq!(desk.reload().await.status, 200);
+    let daemon = TestDaemon::start(sources).await;
+    assert_eq!(daemon.reload().await.status, 200);
     let opens = |at| async move { tokio::net::TcpStream::connect(at).await.is_ok() };
     assert!(opens(one).await, "by --set");
-    let answer = patch(&desk, "omdb", &format!("{{\"listen\": \"{two}\"}}")).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let response = patch(&daemon, "omdb", &format!("{{\"listen\": \"{two}\"}}")).await;
+    assert_eq!(response.status, 200, "{response:?}");
     assert!(opens(two).await, "by PATCH");
-    assert_eq!(desk.reload().await.status, 200);
+    assert_eq!(daemon.reload().await.status, 200);
     assert!(opens(one).await && opens(two).await, "after a reload");
 }
 
@@ -145,32 +145,32 @@ async fn a_built_in_provider_gets_its_configured_address() {
 async fn a_reload_keeps_the_port_chosen_for_port_0() {
     let text = |more: &str| format!("{FILE}listen: 127.0.0.1:0\n{more}");
     write_file("op-any.yaml", &text(""));
-    let desk = TestDaemon::start(from_file("op-any.yaml")).await;
-    desk.reload().await;
-    let doors = desk.servers.0.listeners();
+    let daemon = TestDaemon::start(from_file("op-any.yaml")).await;
+    daemon.reload().await;
+    let doors = daemon.servers.0.listeners();
     let before = doors.addresses();
     assert_eq!(before.len(), 2);
-    desk.reload().await;
+    daemon.reload().await;
     write_file("op-any.yaml", &text("queue: {max: 7}\n"));
-    desk.reload().await;
+    daemon.reload().await;
     assert_eq!(doors.addresses(), before);
 }
 
-/// An address that cannot be had is shown until it can; by PATCH it is refused.
+/// An address that cannot be opened is shown until it can; by PATCH it is rejected.
 #[tokio::test]
 async fn an_address_in_use_is_shown_and_cannot_be_set() {
     let squatter = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = squatter.local_addr().unwrap();
     write_file("op-taken.yaml", FILE);
-    let desk = TestDaemon::start(from_file("op-taken.yaml")).await;
-    let answer = patch(&desk, "x", &format!("{{\"listen\": \"{taken}\"}}")).await;
-    assert_eq!(answer.status, 400, "{answer:?}");
-    assert!(answer.body.contains(&taken.to_string()), "{answer:?}");
+    let daemon = TestDaemon::start(from_file("op-taken.yaml")).await;
+    let response = patch(&daemon, "x", &format!("{{\"listen\": \"{taken}\"}}")).await;
+    assert_eq!(response.status, 400, "{response:?}");
+    assert!(response.body.contains(&taken.to_string()), "{response:?}");
     write_file("op-taken.yaml", &format!("{FILE}listen: {taken}\n"));
-    assert_eq!(desk.reload().await.status, 422);
+    assert_eq!(daemon.reload().await.status, 422);
     let said = async || {
-        let all = desk.request("GET", "/v1/providers", "").await.json();
-        let one = desk.request("GET", "/v1/providers/x", "").await.json();
+        let all = daemon.request("GET", "/v1/providers", "").await.json();
+        let one = daemon.request("GET", "/v1/providers/x", "").await.json();
         let lists = [
             &all["problems"],
             &all["providers"][0]["problems"],
@@ -180,22 +180,21 @@ async fn an_address_in_use_is_shown_and_cannot_be_set() {
     };
     assert_eq!(said().await, [true; 3]);
     drop(squatter);
-    assert_eq!(desk.reload().await.status, 200);
+    assert_eq!(daemon.reload().await.status, 200);
     assert_eq!(said().await, [false; 3]);
 }
 
-async fn used(desk: &TestDaemon) -> Vec<Value> {
-    let shown = desk.request("GET", "/v1/providers/x", "").await.json();
+async fn used(daemon: &TestDaemon) -> Vec<Value> {
+    let shown = daemon.request("GET", "/v1/providers/x", "").await.json();
     let limits = shown["limits"].as_array().unwrap().clone();
     limits.iter().map(|limit| limit["used"].clone()).collect()
 }
 
-/// What is counted by key is shown by key; where clients bring their own, nobody knows whose to
-/// show.
+/// A limit per key is shown per key; for keys of clients there is nothing to show.
 #[tokio::test]
 async fn a_limit_per_key_is_shown_only_for_configured_keys() {
-    let upstream = Upstream::start(|_, asked| async move {
-        match asked.target.as_str() {
+    let upstream = Upstream::start(|_, received| async move {
+        match received.target.as_str() {
             "/token" => reply(200, &[], "{\"access_token\": \"t\", \"expires_in\": 3600}"),
             _ => ok(),
         }
@@ -221,14 +220,14 @@ async fn a_limit_per_key_is_shown_only_for_configured_keys() {
         ),
     ] {
         write_file(path, &file(upstream.address, &format!("{limit}\n{auth}")));
-        let desk = TestDaemon::start(from_file(path)).await;
-        let answer = get_with(desk.gateway, "/x/a", &[("x-key", "theirs")]).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
-        assert_eq!(used(&desk).await, [expected], "{path}");
+        let daemon = TestDaemon::start(from_file(path)).await;
+        let response = get_with(daemon.gateway, "/x/a", &[("x-key", "theirs")]).await;
+        assert_eq!(response.status, 200, "{response:?}");
+        assert_eq!(used(&daemon).await, [expected], "{path}");
     }
 }
 
-/// `reset` of an entity whose calls are held back by the cool-down of a key.
+/// `reset` of an entity whose calls are blocked by the cool-down of a key.
 #[tokio::test]
 async fn a_reset_of_an_entity_ends_the_cooldown_that_blocks_it() {
     let upstream = Upstream::start(|number, _| async move {
@@ -243,14 +242,14 @@ async fn a_reset_of_an_entity_ends_the_cooldown_that_blocks_it() {
          limits: [{{limit: 5, period: 1h, per: api_key}}]"
     );
     write_file("op-reset.yaml", &file(upstream.address, &rest));
-    let desk = TestDaemon::start(from_file("op-reset.yaml")).await;
-    assert_eq!(get(desk.gateway, "/x/a").await.status, 429);
+    let daemon = TestDaemon::start(from_file("op-reset.yaml")).await;
+    assert_eq!(get(daemon.gateway, "/x/a").await.status, 429);
     let soon = [("x-tollgate-timeout", "30s")];
-    assert_eq!(get_with(desk.gateway, "/x/b", &soon).await.status, 429);
-    let answer = desk
+    assert_eq!(get_with(daemon.gateway, "/x/b", &soon).await.status, 429);
+    let response = daemon
         .request("POST", "/v1/providers/x/reset?entity=b", "")
         .await;
-    assert_eq!(answer.status, 200, "{answer:?}");
-    let answer = get_with(desk.gateway, "/x/c", &soon).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(response.status, 200, "{response:?}");
+    let response = get_with(daemon.gateway, "/x/c", &soon).await;
+    assert_eq!(response.status, 200, "{response:?}");
 }

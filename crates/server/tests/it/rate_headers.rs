@@ -1,4 +1,4 @@
-//! Rate headers: what is left, told with every answer and every refusal.
+//! Rate headers: the remaining quota, in every response and every rejection.
 
 use tollgate::providers::Options;
 use tollgate_ledger::Clock;
@@ -17,9 +17,9 @@ async fn a_response_reports_the_remaining_quota_of_every_limit() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let rest = "limits: [50/10s, {name: daily, limit: 5, period: 1h}, \
         {name: tpm, limit: 1000, period: 1m, unit: tokens}]\nconcurrency: 4";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     let began = epoch();
-    let first = get_with(stand.address, "/x/a", &[("x-tollgate-cost", "tokens=10")]).await;
+    let first = get_with(gateway.address, "/x/a", &[("x-tollgate-cost", "tokens=10")]).await;
     assert_eq!(
         first.header("ratelimit-policy"),
         "\"50/10s\";q=50;w=10, \"daily\";q=5;w=3600, \"tpm\";q=1000;qu=\"tokens\";w=60, \
@@ -36,32 +36,32 @@ async fn a_response_reports_the_remaining_quota_of_every_limit() {
         (began + 3_600..=epoch() + 3_601).contains(&reset),
         "{reset}"
     );
-    let second = get(stand.address, "/x/a").await;
+    let second = get(gateway.address, "/x/a").await;
     assert_eq!(second.header("x-ratelimit-remaining"), "3");
 }
 
 #[tokio::test]
 async fn a_rejection_names_the_limit_and_its_reset_time() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s, 1/30s]")]).await;
-    get(stand.address, "/x/a").await;
-    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "5s")]).await;
-    let after: u64 = refused.header("retry-after").parse().unwrap();
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s, 1/30s]")]).await;
+    get(gateway.address, "/x/a").await;
+    let rejected = get_with(gateway.address, "/x/a", &[("x-tollgate-timeout", "5s")]).await;
+    let after: u64 = rejected.header("retry-after").parse().unwrap();
     assert_eq!(
-        refused.header("ratelimit"),
+        rejected.header("ratelimit"),
         format!("\"1/30s\";r=0;t={after}")
     );
     assert_eq!(
-        refused.header("ratelimit-policy"),
+        rejected.header("ratelimit-policy"),
         "\"100/1s\";q=100;w=1, \"1/30s\";q=1;w=30"
     );
-    let plain = ["x-ratelimit-limit", "x-ratelimit-remaining"].map(|name| refused.header(name));
+    let plain = ["x-ratelimit-limit", "x-ratelimit-remaining"].map(|name| rejected.header(name));
     assert_eq!(plain, ["1", "0"]);
-    let reset: u64 = refused.header("x-ratelimit-reset").parse().unwrap();
+    let reset: u64 = rejected.header("x-ratelimit-reset").parse().unwrap();
     assert!((epoch() + 15..=epoch() + 32).contains(&reset), "{reset}");
 }
 
-/// SDKs of the provider read its headers: where it sends its own, ours stay away.
+/// SDKs of the provider read its headers: if it sends its own, ours are omitted.
 #[tokio::test]
 async fn rate_headers_of_the_upstream_are_not_changed() {
     let theirs = [
@@ -71,8 +71,8 @@ async fn rate_headers_of_the_upstream_are_not_changed() {
     let upstream =
         Upstream::start(move |number, _| async move { reply(200, &[theirs[number % 2]], "") })
             .await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1h]")]).await;
-    let plain = get(stand.address, "/x/a").await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1h]")]).await;
+    let plain = get(gateway.address, "/x/a").await;
     assert_eq!(plain.header("x-ratelimit-remaining"), "7");
     assert_eq!(
         (
@@ -82,7 +82,7 @@ async fn rate_headers_of_the_upstream_are_not_changed() {
         ("", "")
     );
     assert_eq!(plain.header("ratelimit"), "\"100/1h\";r=99;t=3600");
-    let fields = get(stand.address, "/x/a").await;
+    let fields = get(gateway.address, "/x/a").await;
     assert_eq!(
         (
             fields.header("ratelimit"),
@@ -105,35 +105,35 @@ async fn calls_without_limits_have_no_rate_headers() {
         private: true,
         ..Options::default()
     };
-    let stand = TestGateway::start_with(&[], options).await;
+    let gateway = TestGateway::start_with(&[], options).await;
     for path in [
         format!("/http://{}/a", upstream.address),
         "/health".to_owned(),
         "/nobody/a".to_owned(),
     ] {
-        let answer = get(stand.address, &path).await;
-        let has_rates = answer
+        let response = get(gateway.address, &path).await;
+        let has_rates = response
             .headers
             .keys()
             .any(|name| name.as_str().contains("ratelimit"));
-        assert!(!has_rates, "{answer:?}");
+        assert!(!has_rates, "{response:?}");
     }
 }
 
-/// A background call that somebody joins who is in more of a hurry is asked for under other limits:
-/// its answer tells those, with what they have left.
+/// A background call that a higher-priority follower joins is decided under other limits: its
+/// response reports those, with their remaining quota.
 #[tokio::test]
 async fn a_promoted_call_reports_the_limits_of_its_new_priority() {
     let (upstream, word) = gated(plain).await;
     let rest = "concurrency: {normal: 2, low: 1}\nlimits: [100/1s]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let live = stand.registry.named("x").unwrap();
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
     let low = ("x-tollgate-priority", "low");
-    let busy = spawn_get_with(&stand, "/x/busy", &[low]);
+    let busy = spawn_get_with(&gateway, "/x/busy", &[low]);
     wait_until(|| upstream.count() == 1).await;
-    let raised = spawn_get_with(&stand, "/x/a", &[low]);
-    wait_until(|| live.waiting() == 1).await;
-    let joiner = spawn_get_with(&stand, "/x/a", &[("x-tollgate-priority", "high")]);
+    let raised = spawn_get_with(&gateway, "/x/a", &[low]);
+    wait_until(|| active.waiting() == 1).await;
+    let joiner = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-priority", "high")]);
     wait_until(|| upstream.count() == 2).await;
     let mut policies = Vec::new();
     for call in [busy, raised, joiner] {
@@ -142,8 +142,8 @@ async fn a_promoted_call_reports_the_limits_of_its_new_priority() {
             call.is_finished()
         })
         .await;
-        let answer = within_timeout(call).await.unwrap();
-        let policy = answer.header("ratelimit-policy").to_owned();
+        let response = within_timeout(call).await.unwrap();
+        let policy = response.header("ratelimit-policy").to_owned();
         policies.push(policy.matches("concurrent-requests").count());
     }
     assert_eq!(policies[..2], [2, 1]);

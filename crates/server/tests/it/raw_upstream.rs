@@ -1,4 +1,4 @@
-//! An upstream of bare bytes: it says exactly what a test tells it, however wrong.
+//! An upstream of raw bytes: it sends exactly what a test specifies, valid or not.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Requirements of the documents end to end: real sockets, and the provider's own log as judge.
+//! The requirements of the documents end to end: real sockets, verified by the provider's own log.
 //!
-//! Safety, order among those who wait, and counts are asserted; speed never is.
+//! Asserts safety, queue order and counts; never speed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -25,23 +25,23 @@ async fn sim(rules: &str) -> SimProvider {
 fn with_priority(priority: &'static str) -> [(&'static str, &'static str); 2] {
     [
         ("x-tollgate-priority", priority),
-        // Shorter than every wait here, which is known, so that it is refused at once.
+        // Shorter than every wait here, so that the call is rejected at once.
         ("x-tollgate-timeout", "30s"),
     ]
 }
 
-/// M2: the reserve is for urgent calls; the whole limit is never passed.
+/// M2: the reserve is for high-priority calls; the whole limit is never exceeded.
 #[tokio::test]
 async fn m2_high_priority_calls_use_the_reserve_over_sockets() {
     let provider = sim("sliding 5/1h").await;
     let rest = "limits: [{limit: 5, period: 1h, reserve: 3}]";
-    let stand = TestGateway::start(&[file(provider.address(), rest)]).await;
+    let gateway = TestGateway::start(&[file(provider.address(), rest)]).await;
     let mut statuses = Vec::new();
     for priority in [
         "normal", "low", "normal", "low", "user", "high", "webhook", "high",
     ] {
         statuses.push(
-            get_with(stand.address, "/x/a", &with_priority(priority))
+            get_with(gateway.address, "/x/a", &with_priority(priority))
                 .await
                 .status,
         );
@@ -53,22 +53,22 @@ async fn m2_high_priority_calls_use_the_reserve_over_sockets() {
 
 /// Starts calls one after the other, each only once the last one waits.
 async fn enqueue(
-    stand: &TestGateway,
+    gateway: &TestGateway,
     calls: &[(&'static str, &'static str)],
 ) -> Vec<tokio::task::JoinHandle<ClientResponse>> {
-    let live = stand.registry.named("x").unwrap();
+    let active = gateway.registry.named("x").unwrap();
     let mut waiting = Vec::new();
     for &(path, priority) in calls {
-        let address = stand.address;
+        let address = gateway.address;
         waiting.push(tokio::spawn(async move {
             get_with(address, path, &[("x-tollgate-priority", priority)]).await
         }));
-        wait_until(|| live.waiting() == waiting.len()).await;
+        wait_until(|| active.waiting() == waiting.len()).await;
     }
     waiting
 }
 
-/// Sends a first call that takes the one place, lines others up behind it, and tells their order.
+/// Sends a first call that takes the only slot, queues others behind it, and returns their order.
 async fn order(rest: &str, calls: &[(&'static str, &'static str)]) -> Vec<String> {
     let word = Arc::new(tokio::sync::Notify::new());
     let heard = word.clone();
@@ -82,24 +82,25 @@ async fn order(rest: &str, calls: &[(&'static str, &'static str)]) -> Vec<String
         }
     })
     .await;
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let first = tokio::spawn(get(stand.address, "/x/first"));
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let first = tokio::spawn(get(gateway.address, "/x/first"));
     wait_until(|| upstream.count() == 1).await;
-    let waiting = enqueue(&stand, calls).await;
+    let waiting = enqueue(&gateway, calls).await;
     word.notify_one();
     within_timeout(first).await.unwrap();
     for call in waiting {
         assert_eq!(within_timeout(call).await.unwrap().status, 200);
     }
-    let asked = upstream.requests();
-    asked
+    let received = upstream.requests();
+    received
         .iter()
         .skip(1)
-        .map(|asked| asked.target.clone())
+        .map(|received| received.target.clone())
         .collect()
 }
 
-/// M3, S13 (priority queue): urgent calls overtake, and those of one priority keep their order.
+/// M3, S13 (priority queue): high-priority calls overtake, and calls of one priority keep their
+/// order.
 #[tokio::test]
 async fn m3_s13_the_order_over_sockets_is_by_priority_and_arrival() {
     let calls = [
@@ -124,7 +125,7 @@ async fn m3_s13_the_order_over_sockets_is_by_priority_and_arrival() {
     );
 }
 
-/// M13: in strict order nobody overtakes, however urgent.
+/// M13: in strict order no call overtakes, whatever its priority.
 #[tokio::test]
 async fn m13_strict_order_holds_over_sockets() {
     let calls = [("/x/1", "low"), ("/x/2", "high"), ("/x/3", "normal")];
@@ -132,7 +133,7 @@ async fn m13_strict_order_holds_over_sockets() {
     assert_eq!(order(rest, &calls).await, ["/1", "/2", "/3"]);
 }
 
-/// M4: calls wait for their permits, none is refused and none is early.
+/// M4: calls wait for their permits; none is rejected and none is early.
 #[tokio::test]
 async fn m4_calls_wait_over_sockets_until_a_permit_is_free() {
     let word = Arc::new(tokio::sync::Semaphore::new(0));
@@ -146,23 +147,27 @@ async fn m4_calls_wait_over_sockets_until_a_permit_is_free() {
     })
     .await;
     let rest = "dedup: off\nlimits: [2/300ms]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     let calls: Vec<_> = (0..6)
-        .map(|_| tokio::spawn(get(stand.address, "/x/a")))
+        .map(|_| tokio::spawn(get(gateway.address, "/x/a")))
         .collect();
-    let live = stand.registry.named("x").unwrap();
-    // Nobody is answered before all are there, however long that takes.
-    wait_until(|| live.waiting() == 4).await;
+    let active = gateway.registry.named("x").unwrap();
+    // No call gets a response before all have arrived, however long that takes.
+    wait_until(|| active.waiting() == 4).await;
     word.add_permits(1);
     let mut waits = Vec::new();
     for call in calls {
-        let answer = within_timeout(call).await.unwrap();
-        assert_eq!(answer.status, 200);
-        waits.push(answer.header("x-tollgate-wait").parse::<f64>().unwrap());
+        let response = within_timeout(call).await.unwrap();
+        assert_eq!(response.status, 200);
+        waits.push(response.header("x-tollgate-wait").parse::<f64>().unwrap());
     }
     let waited = waits.iter().filter(|wait| **wait >= 0.3);
     assert_eq!(waited.count(), 4, "{waits:?}");
-    let arrivals: Vec<_> = upstream.requests().iter().map(|asked| asked.at).collect();
+    let arrivals: Vec<_> = upstream
+        .requests()
+        .iter()
+        .map(|received| received.at)
+        .collect();
     for three in arrivals.windows(3) {
         let within = three[2].since(three[0]);
         assert!(within >= Span::from_millis(300), "{arrivals:?}");
@@ -170,15 +175,15 @@ async fn m4_calls_wait_over_sockets_until_a_permit_is_free() {
     assert_eq!(arrivals.len(), 6);
 }
 
-/// M7: tries after the first by priority: high 2, normal 3, low 5.
+/// M7: retries by priority: high 2, normal 3, low 5.
 #[tokio::test]
 async fn m7_the_number_of_retries_depends_on_the_priority() {
     let upstream = Upstream::start(|_, _| async { reply(503, &[], "down") }).await;
     let rest = "limits: [1000/1s]\nhealth: off\nretry: {base: 1ms, max: 2ms, budget: {min_per_second: 100}}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     for (priority, attempts) in [("high", "3"), ("normal", "4"), ("low", "6")] {
         let headers = [("x-tollgate-priority", priority)];
-        let failed = get_with(stand.address, "/x/a", &headers).await;
+        let failed = get_with(gateway.address, "/x/a", &headers).await;
         let seen = (failed.status, failed.header("x-tollgate-attempts"));
         assert_eq!(seen, (503, attempts), "{priority}");
     }
@@ -197,20 +202,20 @@ async fn m7_a_transient_failure_is_hidden_from_the_caller() {
     })
     .await;
     let rest = "limits: [1000/1s]\nretry: {base: 1ms, max: 2ms}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let answer = get(stand.address, "/x/a").await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let response = get(gateway.address, "/x/a").await;
     assert_eq!(
-        (answer.status, answer.header("x-tollgate-attempts")),
+        (response.status, response.header("x-tollgate-attempts")),
         (200, "3")
     );
 }
 
-/// M9: five failures open the breaker, a test call after its time and two successes close it, and
-/// one failure in between opens it again.
+/// M9: five failures open the breaker; after its timeout a probe and two successes close it; a
+/// failure in between opens it again.
 #[tokio::test]
 async fn m9_the_breaker_opens_half_opens_and_closes_over_sockets() {
-    let answers = Arc::new(AtomicU16::new(503));
-    let now = answers.clone();
+    let responses = Arc::new(AtomicU16::new(503));
+    let now = responses.clone();
     let upstream = Upstream::start(move |_, _| {
         let status = now.load(Ordering::SeqCst);
         async move { reply(status, &[], "") }
@@ -218,63 +223,64 @@ async fn m9_the_breaker_opens_half_opens_and_closes_over_sockets() {
     .await;
     let rest =
         format!("limits: [1000/1s]\n{NO_RETRY}\nhealth: {{mode: breaker, reset_timeout: 200ms}}");
-    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
-    let live = stand.registry.named("x").unwrap();
-    let breaker = || live.status().breaker.as_str();
+    let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let breaker = || active.status().breaker.as_str();
     for _ in 0..5 {
         assert_eq!(breaker(), "closed");
-        get(stand.address, "/x/a").await;
+        get(gateway.address, "/x/a").await;
     }
     assert_eq!((breaker(), upstream.count()), ("open", 5));
-    let rejected = get(stand.address, "/x/a").await;
+    let rejected = get(gateway.address, "/x/a").await;
     assert_eq!((rejected.status, upstream.count()), (503, 5), "at once");
     assert_eq!(rejected.json()["error"], "ProviderUnavailableError");
     wait_until(|| breaker() == "half_open").await;
     // What may have acted is not sent twice; anything else would be the next test too.
-    post(stand.address, "/x/a", &[], "{}").await;
+    post(gateway.address, "/x/a", &[], "{}").await;
     assert_eq!(
         (breaker(), upstream.count()),
         ("open", 6),
         "one failure opens it again"
     );
-    answers.store(200, Ordering::SeqCst);
+    responses.store(200, Ordering::SeqCst);
     wait_until(|| breaker() == "half_open").await;
-    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     assert_eq!(breaker(), "half_open");
-    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     assert_eq!(breaker(), "closed");
 }
 
-/// A5: while it sleeps nothing is sent; a call without the time is refused now, with the time.
+/// A5: during sleep nothing is sent; a call that cannot wait is rejected at once, with the retry
+/// time.
 #[tokio::test]
 async fn a5_a_sleeping_provider_gets_no_calls() {
     let upstream = Upstream::start(|_, _| async { reply(503, &[], "") }).await;
     let rest = format!(
         "limits: [1000/1s]\n{NO_RETRY}\nhealth: {{failure_threshold: 2, sleep_first: 10m, sleep_max: 1h}}"
     );
-    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     for _ in 0..2 {
-        get(stand.address, "/x/a").await;
+        get(gateway.address, "/x/a").await;
     }
     for priority in ["high", "normal", "low"] {
-        let refused = get_with(stand.address, "/x/a", &with_priority(priority)).await;
-        let body = refused.json();
+        let rejected = get_with(gateway.address, "/x/a", &with_priority(priority)).await;
+        let body = rejected.json();
         assert_eq!(
-            (refused.status, &body["health"]),
+            (rejected.status, &body["health"]),
             (503, &"sleep".into()),
             "{body}"
         );
         let reset_in = body["resetIn"].as_u64().unwrap();
         assert!((500_000..=600_000).contains(&reset_in), "{reset_in}");
         assert_eq!(
-            refused.header("retry-after"),
+            rejected.header("retry-after"),
             reset_in.div_ceil(1_000).to_string()
         );
     }
     assert_eq!(upstream.count(), 2);
 }
 
-/// A9: `Retry-After` as a date, in the past, and as nonsense.
+/// A9: `Retry-After` as a date, in the past, and invalid.
 #[tokio::test]
 async fn a9_retry_after_is_applied_in_every_form() {
     // The provider's clock is an hour ahead; its own `Date` says so.
@@ -307,28 +313,28 @@ async fn a9_retry_after_is_applied_in_every_form() {
         })
         .await;
         let rest = format!("limits: [100/1s]\n{NO_RETRY}\ncooldown: {{base: 1s, jitter: none}}");
-        // Its time stands still: the shortest of these pauses is a second.
+        // A manual clock: the shortest of these cool-downs is a second.
         let clock = Clock::Manual(ManualClock::new(Clock::System.now()));
         let files = [file(upstream.address, &rest)];
-        let stand = TestGateway::start_on_clock(clock, &files, Options::default()).await;
-        assert_eq!(get(stand.address, "/x/a").await.status, 429);
+        let gateway = TestGateway::start_on_clock(clock, &files, Options::default()).await;
+        assert_eq!(get(gateway.address, "/x/a").await.status, 429);
         let soon = [("x-tollgate-timeout", "900ms")];
-        let refused = get_with(stand.address, "/x/a", &soon).await;
-        assert_eq!(refused.json()["reason"], "cooldown", "{value}");
-        let after: u64 = refused.header("retry-after").parse().unwrap();
+        let rejected = get_with(gateway.address, "/x/a", &soon).await;
+        assert_eq!(rejected.json()["reason"], "cooldown", "{value}");
+        let after: u64 = rejected.header("retry-after").parse().unwrap();
         assert!((low..=high).contains(&after), "{value}: {after}");
         assert_eq!(upstream.count(), 1, "{value}");
     }
 }
 
-/// A12: the document's bucket and calls at a time, by the provider's own log.
+/// A12: the document's token bucket and concurrency limit, verified by the provider's own log.
 #[tokio::test]
 async fn a12_the_token_bucket_of_the_documents_holds_over_sockets() {
     let provider = sim("bucket 35/1s burst 35, in-flight 4").await;
     let rest = "dedup: off\nlimits: [{limit: 35, period: 1s, algorithm: token-bucket, burst: 35}]\nconcurrency: 4";
-    let stand = TestGateway::start(&[file(provider.address(), rest)]).await;
+    let gateway = TestGateway::start(&[file(provider.address(), rest)]).await;
     let calls: Vec<_> = (0..60)
-        .map(|_| tokio::spawn(get(stand.address, "/x/a")))
+        .map(|_| tokio::spawn(get(gateway.address, "/x/a")))
         .collect();
     for call in calls {
         assert_eq!(within_timeout(call).await.unwrap().status, 200);
@@ -337,8 +343,8 @@ async fn a12_the_token_bucket_of_the_documents_holds_over_sockets() {
     assert_eq!((report.violations, report.accepted), (0, 60));
 }
 
-/// C10, C13: a cost cap by `X-Tollgate-Cost`, decided with the other limits: what it refuses has
-/// cost nothing elsewhere.
+/// C10, C13: a cost cap by `X-Tollgate-Cost`, decided with the other limits: a rejected call
+/// charges no other limit.
 #[tokio::test]
 async fn c10_c13_costs_are_capped_per_day() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -350,7 +356,8 @@ async fn c10_c13_costs_are_capped_per_day() {
         wall: Wall(1_794_744_000_000_000),
     });
     let files = [file(upstream.address, rest)];
-    let stand = TestGateway::start_on_clock(Clock::Manual(noon), &files, Options::default()).await;
+    let gateway =
+        TestGateway::start_on_clock(Clock::Manual(noon), &files, Options::default()).await;
     let mut seen = Vec::new();
     for cost in [
         "points=60",
@@ -360,10 +367,10 @@ async fn c10_c13_costs_are_capped_per_day() {
         "points=101",
     ] {
         let headers = [("x-tollgate-cost", cost), ("x-tollgate-timeout", "30s")];
-        let answer = get_with(stand.address, "/x/a", &headers).await;
+        let response = get_with(gateway.address, "/x/a", &headers).await;
         seen.push((
-            answer.status,
-            answer.header("x-tollgate-decision").to_owned(),
+            response.status,
+            response.header("x-tollgate-decision").to_owned(),
         ));
     }
     let (allow, reject) = ("allow".to_owned(), "reject".to_owned());
@@ -371,7 +378,7 @@ async fn c10_c13_costs_are_capped_per_day() {
     assert_eq!(seen, [go.clone(), no.clone(), no.clone(), go, no]);
     assert_eq!(upstream.count(), 2);
     let left = get_with(
-        stand.address,
+        gateway.address,
         "/x/a",
         &[
             ("x-tollgate-cost", "points=1"),
@@ -382,7 +389,7 @@ async fn c10_c13_costs_are_capped_per_day() {
     assert_eq!(
         left.json()["limit"],
         "spend",
-        "of three calls one is left, so it is not `3/1h`"
+        "of three calls one remains, so it is not `3/1h`"
     );
 }
 
@@ -395,24 +402,24 @@ async fn h4_a_url_goes_to_its_own_host_and_is_governed() {
         ..Options::default()
     };
     let local = "name: x\ndomain: localhost\nlimits: [1/1h]\n".to_owned();
-    let stand = TestGateway::start_with(&[local], options).await;
+    let gateway = TestGateway::start_with(&[local], options).await;
     let url = format!("/http://localhost:{}/a", upstream.address.port());
-    assert_eq!(get(stand.address, &url).await.status, 200);
+    assert_eq!(get(gateway.address, &url).await.status, 200);
     assert_eq!(
-        get_with(stand.address, &url, &with_priority("normal"))
+        get_with(gateway.address, &url, &with_priority("normal"))
             .await
             .status,
         429
     );
-    let asked = upstream.requests();
+    let received = upstream.requests();
     let host = format!("localhost:{}", upstream.address.port());
     assert_eq!(
-        (asked.len(), &asked[0].headers["host"]),
+        (received.len(), &received[0].headers["host"]),
         (1, &host.parse().unwrap())
     );
 }
 
-/// A3: throttled, calls are paced and go on.
+/// A3: calls to a throttled provider are paced and continue.
 #[tokio::test]
 async fn a3_calls_to_a_throttled_provider_are_paced_over_sockets() {
     let upstream = Upstream::start(|number, _| async move {
@@ -426,16 +433,16 @@ async fn a3_calls_to_a_throttled_provider_are_paced_over_sockets() {
     let rest = format!(
         "dedup: off\nlimits: [1000/1s]\n{NO_RETRY}\nhealth: {{min_results: 4, throttle_factor: 0.01, throttle_min_rate: 5, failure_threshold: off, s_recover: 1000, p_sleep_for: 1h}}"
     );
-    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
-    let live = stand.registry.named("x").unwrap();
-    while live.status().state == HealthState::Normal {
-        get(stand.address, "/x/a").await;
-        assert!(upstream.count() < 20, "{:?}", live.status());
+    let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    while active.status().state == HealthState::Normal {
+        get(gateway.address, "/x/a").await;
+        assert!(upstream.count() < 20, "{:?}", active.status());
     }
-    assert_eq!(live.status().state, HealthState::Throttle);
+    assert_eq!(active.status().state, HealthState::Throttle);
     let began = Clock::System.now().at;
     let calls: Vec<_> = (0..6)
-        .map(|_| tokio::spawn(get(stand.address, "/x/a")))
+        .map(|_| tokio::spawn(get(gateway.address, "/x/a")))
         .collect();
     for call in calls {
         within_timeout(call).await.unwrap();
@@ -468,9 +475,9 @@ async fn rewrite_links_false_leaves_links_unchanged() {
         ("rewrite_links: false", ["/b?p=2", "</c>; rel=next", "/d"]),
     ] {
         let rest = format!("limits: [100/1s]\n{rewrite}");
-        let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
-        let answer = get(stand.address, "/x/a").await;
-        let links = ["location", "link", "content-location"].map(|name| answer.header(name));
+        let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+        let response = get(gateway.address, "/x/a").await;
+        let links = ["location", "link", "content-location"].map(|name| response.header(name));
         assert_eq!(links, expected);
     }
 }

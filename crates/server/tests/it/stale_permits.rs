@@ -1,4 +1,4 @@
-//! A permit that has grown old is not used: the sender asks again.
+//! A stale permit is not used: the call asks for a new one.
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -10,7 +10,7 @@ use crate::log;
 use crate::raw_upstream::read_head;
 use crate::test_gateway::{TestGateway, file};
 
-/// A listener whose queue two connections fill: the kernel answers a third one only when it asks
+/// A listener whose queue two connections fill: the kernel accepts a third one only when it retries
 /// again, a second later.
 fn listener_with_backlog_one() -> TcpListener {
     let socket = TcpSocket::new_v4().unwrap();
@@ -31,14 +31,14 @@ async fn a_permit_older_than_500_ms_is_not_used() {
     let listener = listener_with_backlog_one();
     let rest = "name: slow\nconcurrency: 1\nlimits: [2/1h]\nhealth: off";
     let address = listener.local_addr().unwrap();
-    let stand = TestGateway::start(&[file(address, rest).replacen("name: x\n", "", 1)]).await;
-    let live = stand.registry.named("slow").unwrap();
-    let first = tokio::spawn(get(stand.address, "/slow/first"));
+    let gateway = TestGateway::start(&[file(address, rest).replacen("name: x\n", "", 1)]).await;
+    let active = gateway.registry.named("slow").unwrap();
+    let first = tokio::spawn(get(gateway.address, "/slow/first"));
     let (mut one, _) = within_timeout(listener.accept()).await.unwrap();
     read_head(&mut one).await;
-    let second = tokio::spawn(get(stand.address, "/slow/second"));
+    let second = tokio::spawn(get(gateway.address, "/slow/second"));
     let (two, _) = within_timeout(listener.accept()).await.unwrap();
-    wait_until(|| live.waiting() == 1).await;
+    wait_until(|| active.waiting() == 1).await;
     drop(two);
     let mut fillers = Vec::new();
     for _ in 0..2 {

@@ -1,7 +1,7 @@
-//! The store is lost while the gateway runs: what callers get, and that it ends by itself.
+//! Store loss while the gateway runs: what callers get, and the automatic recovery.
 //!
-//! The loss is real: somebody else keeps the ledger's lock, as a process does that was stopped in
-//! the middle of a transaction.
+//! The loss is real: another process holds the ledger's lock, as if stopped in the middle of a
+//! transaction.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -49,29 +49,29 @@ impl Drop for LedgerFolder {
     }
 }
 
-/// Calls until the answer is of this status.
-async fn get_until(stand: &TestGateway, status: u16) -> ClientResponse {
+/// Calls until the response has this status.
+async fn get_until(gateway: &TestGateway, status: u16) -> ClientResponse {
     within_timeout(async {
         loop {
-            let answer = get(stand.address, "/x/a").await;
-            if answer.status == status {
-                return answer;
+            let response = get(gateway.address, "/x/a").await;
+            if response.status == status {
+                return response;
             }
         }
     })
     .await
 }
 
-fn assert_store_lost(answer: &ClientResponse) {
-    assert_eq!(answer.status, 503, "{answer:?}");
-    let json = answer.json();
+fn assert_store_lost(response: &ClientResponse) {
+    assert_eq!(response.status, 503, "{response:?}");
+    let json = response.json();
     assert_eq!(
         (json["error"].as_str(), json["reason"].as_str()),
         (Some("StoreLost"), Some("store_lost")),
-        "{answer:?}"
+        "{response:?}"
     );
     assert_eq!(json["provider"].as_str(), Some("x"));
-    assert_eq!(answer.header("x-tollgate-source"), "tollgate");
+    assert_eq!(response.header("x-tollgate-source"), "tollgate");
 }
 
 #[tokio::test]
@@ -79,36 +79,36 @@ async fn closed_rejects_at_once_and_recovers_with_the_store() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let folder = LedgerFolder::new();
     let files = [file(upstream.address, "limits: [1000/1s]")];
-    let stand = folder.start(&files, Options::default()).await;
-    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    let gateway = folder.start(&files, Options::default()).await;
+    assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     let lock = folder.lock();
-    // An hour to wait: it is the loss that answers, and not the caller's time.
+    // With an hour to wait, the loss causes the rejection, not the deadline.
     let patient = [("x-tollgate-timeout", "1h")];
     for _ in 0..3 {
-        let answer = get_with(stand.address, "/x/a", &patient).await;
-        assert_store_lost(&answer);
-        assert_eq!(answer.header("retry-after"), "1");
+        let response = get_with(gateway.address, "/x/a", &patient).await;
+        assert_store_lost(&response);
+        assert_eq!(response.header("retry-after"), "1");
     }
-    assert_eq!((upstream.count(), stand.registry.uncounted()), (1, 0));
+    assert_eq!((upstream.count(), gateway.registry.uncounted()), (1, 0));
     drop(lock);
-    get_until(&stand, 200).await;
+    get_until(&gateway, 200).await;
 }
 
-/// What was used is unknown for one period of the provider's limits. What this process allows
-/// itself, such as connections, has no period, and nobody else has used it.
+/// Usage is unknown for one period of the provider's limits. Limits of this process, such as
+/// connections, have no period and no other user.
 #[tokio::test]
 async fn a_removed_folder_blocks_calls_for_one_period_only() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let folder = LedgerFolder::new();
     let files = [file(upstream.address, "limits: [1000/1s]")];
-    let stand = folder.start(&files, Options::default()).await;
-    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    let gateway = folder.start(&files, Options::default()).await;
+    assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     std::fs::remove_dir_all(folder.path()).expect("a folder");
-    get_until(&stand, 503).await;
-    get_until(&stand, 200).await;
+    get_until(&gateway, 503).await;
+    get_until(&gateway, 200).await;
 }
 
-/// A balancer in front sends callers elsewhere while calls are refused, and back when they are not.
+/// A load balancer sends callers elsewhere while calls are rejected, and back afterwards.
 #[tokio::test]
 async fn ready_is_503_while_calls_are_rejected() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -116,16 +116,16 @@ async fn ready_is_503_while_calls_are_rejected() {
         let folder = LedgerFolder::new();
         let rest = format!("limits: [1000/1s]\non_store_loss: {policy}");
         let files = [file(upstream.address, &rest)];
-        let stand = folder.start(&files, Options::default()).await;
-        assert_eq!(get(stand.address, "/ready").await.status, 200);
+        let gateway = folder.start(&files, Options::default()).await;
+        assert_eq!(get(gateway.address, "/ready").await.status, 200);
         let lock = folder.lock();
-        // Somebody has to ask before anybody knows.
-        let asked = get(stand.address, "/x/a").await.status;
-        assert_eq!(asked, status, "{policy}");
-        let answer = get(stand.address, "/ready").await;
-        assert_eq!(answer.status, status, "{policy}: {answer:?}");
+        // A call must fail before the loss is known.
+        let received = get(gateway.address, "/x/a").await.status;
+        assert_eq!(received, status, "{policy}");
+        let response = get(gateway.address, "/ready").await;
+        assert_eq!(response.status, status, "{policy}: {response:?}");
         if status == 503 {
-            let json = answer.json();
+            let json = response.json();
             assert_eq!(
                 (json["error"].as_str(), json["reason"].as_str()),
                 (Some("StoreLost"), Some("store_lost"))
@@ -137,14 +137,14 @@ async fn ready_is_503_while_calls_are_rejected() {
                     .contains("lock")
             );
         }
-        assert_eq!(get(stand.address, "/health").await.status, 200);
+        assert_eq!(get(gateway.address, "/health").await.status, 200);
         drop(lock);
-        get_until(&stand, 200).await;
-        assert_eq!(get(stand.address, "/ready").await.status, 200);
+        get_until(&gateway, 200).await;
+        assert_eq!(get(gateway.address, "/ready").await.status, 200);
     }
 }
 
-/// A call that waits for its turn stays in line through a loss that ends before its turn comes.
+/// A queued call survives a loss that ends before its turn.
 #[tokio::test]
 async fn a_queued_call_survives_a_short_store_loss() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -154,18 +154,18 @@ async fn a_queued_call_survives_a_short_store_loss() {
         upstream.address
     );
     let files = [file(upstream.address, "limits: [1/4s]"), other];
-    let stand = folder.start(&files, Options::default()).await;
-    assert_eq!(get(stand.address, "/x/a").await.status, 200);
-    let address = stand.address;
+    let gateway = folder.start(&files, Options::default()).await;
+    assert_eq!(get(gateway.address, "/x/a").await.status, 200);
+    let address = gateway.address;
     let waiting = tokio::spawn(async move { get(address, "/x/a").await });
-    let live = stand.registry.named("x").expect("a provider");
-    wait_until(|| live.waiting() == 1).await;
-    // Whoever comes later has its answer, so the one in line has been told to wait.
-    assert_eq!(get(stand.address, "/y/a").await.status, 200);
+    let active = gateway.registry.named("x").expect("a provider");
+    wait_until(|| active.waiting() == 1).await;
+    // A later call has its response, so the queued one has been told to wait.
+    assert_eq!(get(gateway.address, "/y/a").await.status, 200);
     let lock = folder.lock();
-    assert_eq!(get(stand.address, "/y/a").await.status, 503);
-    assert_store_lost(&get(stand.address, "/x/b").await);
-    assert_eq!(live.waiting(), 1);
+    assert_eq!(get(gateway.address, "/y/a").await.status, 503);
+    assert_store_lost(&get(gateway.address, "/x/b").await);
+    assert_eq!(active.waiting(), 1);
     drop(lock);
     assert_eq!(within_timeout(waiting).await.expect("no panic").status, 200);
 }
@@ -175,23 +175,23 @@ async fn open_forwards_and_counts_calls_and_logs_once() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let folder = LedgerFolder::new();
     let rest = "limits: [1/1h]\non_store_loss: open";
-    let stand = folder
+    let gateway = folder
         .start(&[file(upstream.address, rest)], Options::default())
         .await;
-    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     let lock = folder.lock();
     for _ in 0..5 {
-        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+        assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     }
-    let live = stand.registry.named("x").expect("a provider");
-    assert_eq!((live.uncounted(), stand.registry.uncounted()), (5, 5));
+    let active = gateway.registry.named("x").expect("a provider");
+    assert_eq!((active.uncounted(), gateway.registry.uncounted()), (5, 5));
     drop(lock);
     // Back to normal: the one permit of the hour is used.
-    get_until_rejected(&stand).await;
-    let uncounted = stand.registry.uncounted();
-    let told = crate::log::captured();
+    get_until_rejected(&gateway).await;
+    let uncounted = gateway.registry.uncounted();
+    let reported = crate::log::captured();
     let lines = |event: &str| {
-        let all = told.lines().filter(|line| line.contains(event));
+        let all = reported.lines().filter(|line| line.contains(event));
         all.count()
     };
     assert!(lines("store_lost") > 0 && lines("store_back") > 0);
@@ -200,11 +200,11 @@ async fn open_forwards_and_counts_calls_and_logs_once() {
     assert!(uncounted >= 5);
 }
 
-async fn get_until_rejected(stand: &TestGateway) {
+async fn get_until_rejected(gateway: &TestGateway) {
     within_timeout(async {
         loop {
             let quick = [("x-tollgate-timeout", "50ms")];
-            if get_with(stand.address, "/x/a", &quick).await.status == 429 {
+            if get_with(gateway.address, "/x/a", &quick).await.status == 429 {
                 return;
             }
         }
@@ -212,8 +212,8 @@ async fn get_until_rejected(stand: &TestGateway) {
     .await;
 }
 
-/// Two nodes: half of the limit, after what was counted together has left its window; and the same
-/// pause once the store is back. The provider has the whole limit and sees it kept throughout.
+/// Two nodes: each gets half of the limit after the common usage has left its window, with the same
+/// pause once the store is back. The provider enforces the whole limit and never sees an excess.
 #[tokio::test]
 async fn local_share_pauses_then_keeps_to_its_share_and_pauses_again() {
     let settings = Settings::with_rules("sliding 4/400ms").expect("rules");
@@ -226,45 +226,45 @@ async fn local_share_pauses_then_keeps_to_its_share_and_pauses_again() {
         ..Options::default()
     };
     let files = [file(provider.address(), rest)];
-    let stand = folder.start(&files, options).await;
+    let gateway = folder.start(&files, options).await;
     for _ in 0..4 {
-        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+        assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     }
     let lock = folder.lock();
     let quick = [("x-tollgate-timeout", "1ms")];
-    let closed = get_with(stand.address, "/x/a", &quick).await;
+    let closed = get_with(gateway.address, "/x/a", &quick).await;
     assert_store_lost(&closed);
     let left = closed.json()["retryIn"].as_u64();
     assert!(left.is_some_and(|left| left <= 2_001), "{closed:?}");
-    // Its part is two per window: of eight calls at once most are refused for the limit.
-    get_until(&stand, 200).await;
-    let address = stand.address;
+    // Its share is two per window: of eight concurrent calls the limit rejects most.
+    get_until(&gateway, 200).await;
+    let address = gateway.address;
     let calls = (0..8).map(|number| {
         let path = format!("/x/{number}"); // its own: the same at once would be one call
         tokio::spawn(async move { get_with(address, &path, &quick).await.status })
     });
-    let mut refused = 0;
+    let mut rejected = 0;
     for call in calls.collect::<Vec<_>>() {
-        refused += u32::from(call.await.expect("no panic") == 429);
+        rejected += u32::from(call.await.expect("no panic") == 429);
     }
-    assert!(refused > 0);
+    assert!(rejected > 0);
     for _ in 0..6 {
-        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+        assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     }
     drop(lock);
-    let ledger = stand.registry.ledger();
+    let ledger = gateway.registry.ledger();
     wait_until(|| ledger.loss().is_none()).await;
-    let paused = get_with(stand.address, "/x/a", &quick).await;
+    let paused = get_with(gateway.address, "/x/a", &quick).await;
     assert_store_lost(&paused);
     for _ in 0..8 {
-        get_until(&stand, 200).await;
+        get_until(&gateway, 200).await;
     }
     let report = provider.stop().await;
     assert_eq!(report.violations, 0);
-    assert_eq!(stand.registry.uncounted(), 0);
+    assert_eq!(gateway.registry.uncounted(), 0);
 }
 
-/// What nobody limits needs no store.
+/// A provider without limits needs no store.
 #[tokio::test]
 async fn a_provider_without_limits_works_without_the_store() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
@@ -276,43 +276,47 @@ async fn a_provider_without_limits_works_without_the_store() {
             upstream.address
         ),
     ];
-    let stand = folder.start(&files, Options::default()).await;
+    let gateway = folder.start(&files, Options::default()).await;
     let _lock = folder.lock();
-    assert_eq!(get(stand.address, "/y/a").await.status, 503);
+    assert_eq!(get(gateway.address, "/y/a").await.status, 503);
     for _ in 0..3 {
-        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+        assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     }
-    assert_eq!(stand.registry.uncounted(), 0, "there was nothing to count");
+    assert_eq!(
+        gateway.registry.uncounted(),
+        0,
+        "there was nothing to count"
+    );
 }
 
-/// A pause that the provider asked for holds, although the store that all share cannot be told.
+/// A cool-down holds, although it cannot be written to the shared store.
 #[tokio::test]
 async fn a_provider_cooldown_holds_while_the_store_is_lost() {
     let upstream = Upstream::start(|number, _| async move {
-        let mut answer = ok();
+        let mut response = ok();
         if number == 1 {
-            *answer.status_mut() = hyper::StatusCode::TOO_MANY_REQUESTS;
+            *response.status_mut() = hyper::StatusCode::TOO_MANY_REQUESTS;
             let wait = hyper::header::HeaderValue::from_static("600");
-            answer.headers_mut().insert("retry-after", wait);
+            response.headers_mut().insert("retry-after", wait);
         }
-        answer
+        response
     })
     .await;
     let folder = LedgerFolder::new();
     let rest =
         "limits: [1000/1s]\non_store_loss: open\nretry: {retries: {high: 0, normal: 0, low: 0}}";
-    let stand = folder
+    let gateway = folder
         .start(&[file(upstream.address, rest)], Options::default())
         .await;
-    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    assert_eq!(get(gateway.address, "/x/a").await.status, 200);
     let _lock = folder.lock();
-    assert_eq!(get(stand.address, "/x/a").await.status, 429);
-    let paused = get(stand.address, "/x/a").await;
+    assert_eq!(get(gateway.address, "/x/a").await.status, 429);
+    let paused = get(gateway.address, "/x/a").await;
     assert!(paused.status == 429 || paused.status == 503, "{paused:?}");
     assert_eq!(upstream.count(), 2, "nothing was sent into the pause");
 }
 
-/// Those who wait in the line that stands in for the store are told by priority too.
+/// Calls that wait during a store loss are counted by priority too.
 #[tokio::test]
 async fn calls_waiting_during_a_store_loss_are_counted_by_priority() {
     let (go, gone) = tokio::sync::watch::channel(false);
@@ -326,25 +330,25 @@ async fn calls_waiting_during_a_store_loss_are_counted_by_priority() {
     .await;
     let folder = LedgerFolder::new();
     let rest = "limits: [1000/1s]\nconnections: 1\non_store_loss: open";
-    let stand = folder
+    let gateway = folder
         .start(&[file(upstream.address, rest)], Options::default())
         .await;
     let _lock = folder.lock();
-    let address = stand.address;
+    let address = gateway.address;
     let first = tokio::spawn(async move { get(address, "/x/a").await });
     wait_until(|| upstream.count() == 1).await;
     let second = tokio::spawn(async move { get(address, "/x/b").await });
-    let live = stand.registry.named("x").unwrap();
-    wait_until(|| live.waiting() == 1).await;
-    assert_eq!(live.waiting_at(tollgate_core::ask::Priority::Normal), 1);
+    let active = gateway.registry.named("x").unwrap();
+    wait_until(|| active.waiting() == 1).await;
+    assert_eq!(active.waiting_at(tollgate_core::ask::Priority::Normal), 1);
     go.send_replace(true);
     assert_eq!(within_timeout(first).await.unwrap().status, 200);
     assert_eq!(within_timeout(second).await.unwrap().status, 200);
 }
 
-/// A stopped process keeps the lock: whoever must know what is left waits for it, and nobody else
-/// does. All of this has one thread, so a stage that kept it would keep everybody, every time; on a
-/// machine that is slow for once, those who wait are given up before the others have been answered.
+/// A stopped process holds the lock: calls that need the remaining quota wait for it, and no others
+/// do. This test has one thread, so a stage that blocked it would block every call, every time; on
+/// a slow machine the waiting calls are given up before the others have responses.
 #[tokio::test]
 async fn reading_a_locked_ledger_does_not_block_other_calls() {
     for _ in 0..5 {
@@ -352,7 +356,7 @@ async fn reading_a_locked_ledger_does_not_block_other_calls() {
             return;
         }
     }
-    panic!("nobody was answered before those who look had their answers");
+    panic!("no other call got a response before the waiting ones");
 }
 
 async fn other_calls_are_served() -> bool {
@@ -371,26 +375,26 @@ async fn other_calls_are_served() -> bool {
             "limits: [100/1h]\ndegrade: {below: 2, recover: 4}\ncache: {ttl: 1h}",
         ),
     ];
-    let stand = folder.start(&files, Options::default()).await;
+    let gateway = folder.start(&files, Options::default()).await;
     for started in ["/kept/a", "/plain/a"] {
-        assert_eq!(get(stand.address, started).await.status, 200);
+        assert_eq!(get(gateway.address, started).await.status, 200);
     }
     let lock = folder.lock();
-    let asks = tokio::spawn(get(stand.address, "/plain/b"));
-    let plain = stand.registry.named("plain").expect("a provider");
+    let asks = tokio::spawn(get(gateway.address, "/plain/b"));
+    let plain = gateway.registry.named("plain").expect("a provider");
     wait_until(|| plain.waiting() == 1 || asks.is_finished()).await;
-    let looks = tokio::spawn(get(stand.address, "/pool/a"));
+    let looks = tokio::spawn(get(gateway.address, "/pool/a"));
     let is_started = |name: &str| {
-        stand
+        gateway
             .registry
             .started()
             .iter()
-            .any(|live| live.name() == name)
+            .any(|active| active.name() == name)
     };
     wait_until(|| is_started("pool")).await;
     for _ in 0..10 {
-        assert_eq!(get(stand.address, "/health").await.status, 200);
-        let hit = get(stand.address, "/kept/a").await;
+        assert_eq!(get(gateway.address, "/health").await.status, 200);
+        let hit = get(gateway.address, "/kept/a").await;
         assert_eq!(
             (hit.status, hit.header("x-tollgate-source")),
             (200, "cache")
@@ -399,7 +403,7 @@ async fn other_calls_are_served() -> bool {
     let still_wait = !looks.is_finished() && !asks.is_finished();
     drop(lock);
     for call in [looks, asks] {
-        let status = within_timeout(call).await.expect("an answer").status;
+        let status = within_timeout(call).await.expect("a response").status;
         // Given up: then that is what is said.
         assert!([200, 503].contains(&status), "{status}");
     }

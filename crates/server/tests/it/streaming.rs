@@ -16,7 +16,7 @@ use crate::client::{Session, get, post, request, wait_until, within_timeout};
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok, reply};
 
-/// A body that says what it is told to say.
+/// A body of frames from a channel.
 pub(crate) struct ChannelBody(pub(crate) mpsc::Receiver<Frame<Bytes>>);
 
 impl Body for ChannelBody {
@@ -37,31 +37,31 @@ fn chunk(text: &'static str) -> Frame<Bytes> {
 
 /// An upstream that streams what the test says, and the way to say it.
 async fn streaming() -> (Upstream, mpsc::Sender<Frame<Bytes>>) {
-    let (say, told) = mpsc::channel(8);
-    let told = Arc::new(Mutex::new(Some(told)));
+    let (sender, frames) = mpsc::channel(8);
+    let frames = Arc::new(Mutex::new(Some(frames)));
     let upstream = Upstream::start(move |_, _| {
-        let told = told.lock().take();
+        let frames = frames.lock().take();
         async move {
-            match told {
-                Some(told) => Response::builder()
+            match frames {
+                Some(frames) => Response::builder()
                     .header("content-type", "text/event-stream")
                     .header("trailer", "x-sum")
-                    .body(ChannelBody(told).boxed())
+                    .body(ChannelBody(frames).boxed())
                     .unwrap(),
                 None => ok(),
             }
         }
     })
     .await;
-    (upstream, say)
+    (upstream, sender)
 }
 
 #[tokio::test]
 async fn each_chunk_arrives_before_the_next_is_sent_and_trailers_come_last() {
-    let (upstream, say) = streaming().await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
-    let mut session = Session::open(stand.address).await;
-    say.send(chunk("data: 1\n\n")).await.unwrap();
+    let (upstream, sender) = streaming().await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let mut session = Session::open(gateway.address).await;
+    sender.send(chunk("data: 1\n\n")).await.unwrap();
     let response = session
         .send(request("GET", "/x/a", &[("te", "trailers")], ""))
         .await;
@@ -74,49 +74,49 @@ async fn each_chunk_arrives_before_the_next_is_sent_and_trailers_come_last() {
         let frame = within_timeout(body.frame()).await.unwrap().unwrap();
         assert_eq!(frame.into_data().unwrap(), expected);
         if let Some(next) = next {
-            say.send(chunk(next)).await.unwrap();
+            sender.send(chunk(next)).await.unwrap();
         }
     }
     let mut trailers = hyper::HeaderMap::new();
     trailers.insert("x-sum", "6".parse().unwrap());
-    say.send(Frame::trailers(trailers)).await.unwrap();
-    drop(say);
+    sender.send(Frame::trailers(trailers)).await.unwrap();
+    drop(sender);
     let last = within_timeout(body.frame()).await.unwrap().unwrap();
     assert_eq!(last.into_trailers().unwrap()["x-sum"], "6");
 }
 
-/// A place is held until the end of the body, and free after it.
+/// A concurrency slot is held until the end of the body.
 #[tokio::test]
 async fn a_stream_holds_its_concurrency_slot_until_its_end() {
-    let (upstream, say) = streaming().await;
-    let stand =
+    let (upstream, sender) = streaming().await;
+    let gateway =
         TestGateway::start(&[file(upstream.address, "concurrency: 1\nlimits: [100/1s]")]).await;
-    let mut session = Session::open(stand.address).await;
-    say.send(chunk("first")).await.unwrap();
+    let mut session = Session::open(gateway.address).await;
+    sender.send(chunk("first")).await.unwrap();
     let mut body = session
         .send(request("GET", "/x/a", &[], ""))
         .await
         .into_body();
     within_timeout(body.frame()).await.unwrap().unwrap();
-    let second = tokio::spawn(get(stand.address, "/x/b"));
-    let live = stand.registry.named("x").unwrap();
-    wait_until(|| live.waiting() == 1).await;
+    let second = tokio::spawn(get(gateway.address, "/x/b"));
+    let active = gateway.registry.named("x").unwrap();
+    wait_until(|| active.waiting() == 1).await;
     assert_eq!(upstream.count(), 1);
-    drop(say);
+    drop(sender);
     assert!(within_timeout(body.frame()).await.is_none());
     assert_eq!(within_timeout(second).await.unwrap().status, 200);
 }
 
 #[tokio::test]
 async fn a_stalled_body_is_cut_after_the_idle_timeout() {
-    let (upstream, say) = streaming().await;
-    let stand = TestGateway::start(&[file(
+    let (upstream, sender) = streaming().await;
+    let gateway = TestGateway::start(&[file(
         upstream.address,
         "timeout: {idle: 500ms}\nlimits: [100/1s]",
     )])
     .await;
-    let mut session = Session::open(stand.address).await;
-    say.send(chunk("first")).await.unwrap();
+    let mut session = Session::open(gateway.address).await;
+    sender.send(chunk("first")).await.unwrap();
     let mut body = session
         .send(request("GET", "/x/a", &[], ""))
         .await
@@ -128,15 +128,15 @@ async fn a_stalled_body_is_cut_after_the_idle_timeout() {
 #[tokio::test]
 async fn large_and_small_request_bodies_arrive_whole() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
     for size in [0, 1, 200_000, 3_000_000] {
         let body = "x".repeat(size);
-        assert_eq!(post(stand.address, "/x/a", &[], &body).await.status, 200);
+        assert_eq!(post(gateway.address, "/x/a", &[], &body).await.status, 200);
     }
     let sizes: Vec<usize> = upstream
         .requests()
         .iter()
-        .map(|asked| asked.body.len())
+        .map(|received| received.body.len())
         .collect();
     assert_eq!(sizes, [0, 1, 200_000, 3_000_000]);
     assert_eq!(upstream.requests()[0].method, "POST");
@@ -144,17 +144,17 @@ async fn large_and_small_request_bodies_arrive_whole() {
 
 #[tokio::test]
 async fn responses_without_a_body_end() {
-    let upstream = Upstream::start(|_, asked| async move {
-        match asked.target.as_str() {
+    let upstream = Upstream::start(|_, received| async move {
+        match received.target.as_str() {
             "/none" => reply(204, &[], ""),
             "/same" => reply(304, &[("etag", "\"a\"")], ""),
             _ => reply(200, &[("x-size", "4")], "body"),
         }
     })
     .await;
-    let stand =
+    let gateway =
         TestGateway::start(&[file(upstream.address, "concurrency: 1\nlimits: [100/1s]")]).await;
-    let mut session = Session::open(stand.address).await;
+    let mut session = Session::open(gateway.address).await;
     for (method, path, status) in [
         ("GET", "/x/none", 204),
         ("GET", "/x/same", 304),

@@ -103,9 +103,9 @@ impl TestDaemon {
             .config
             .all_providers()
             .map(|provider| (**provider).clone());
-        let shop = ProviderRegistry::build(providers.collect(), ledger, options).unwrap();
-        let daemon = Daemon::new(shop.clone(), sources, loaded, world);
-        let mut gateway = Gateway::new(shop, GatewayOptions::default());
+        let registry = ProviderRegistry::build(providers.collect(), ledger, options).unwrap();
+        let daemon = Daemon::new(registry.clone(), sources, loaded, world);
+        let mut gateway = Gateway::new(registry, GatewayOptions::default());
         let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let address = gateway
             .listen(free, ListenerKind::All)
@@ -138,7 +138,7 @@ impl TestDaemon {
         self.request("POST", "/v1/reload", "").await
     }
 
-    /// What is in force: the value, and who set it.
+    /// The effective value and its origin.
     pub(crate) async fn setting(&self, provider: &str, key: &str) -> (String, String) {
         let path = format!("/v1/providers/{provider}");
         let described = self.request("GET", &path, "").await.json();

@@ -25,7 +25,7 @@ impl TestGateway {
         TestGateway::start_on_clock(Clock::System, files, options).await
     }
 
-    /// The same by another clock, for what takes hours.
+    /// The same with another clock, for tests that cover hours.
     pub(crate) async fn start_on_clock(
         clock: Clock,
         files: &[String],
@@ -43,6 +43,12 @@ impl TestGateway {
         TestGateway::build(ledger, files, options, GatewayOptions::default()).await
     }
 
+    /// Providers that a program has built itself, without the checks of a file.
+    pub(crate) async fn start_providers(providers: Vec<Provider>) -> TestGateway {
+        let (ledger, gateway) = (Ledger::memory(Clock::System), GatewayOptions::default());
+        TestGateway::build_providers(ledger, providers, Options::default(), gateway).await
+    }
+
     /// A gateway with options of its own.
     pub(crate) async fn start_with_gateway(
         files: &[String],
@@ -58,10 +64,18 @@ impl TestGateway {
         options: Options,
         gateway: GatewayOptions,
     ) -> TestGateway {
+        TestGateway::build_providers(ledger, providers(files), options, gateway).await
+    }
+
+    async fn build_providers(
+        ledger: Ledger,
+        providers: Vec<Provider>,
+        options: Options,
+        gateway: GatewayOptions,
+    ) -> TestGateway {
         crate::log::capture();
-        let shop =
-            ProviderRegistry::build(providers(files), ledger, options).expect("sane providers");
-        let mut gateway = Gateway::new(shop.clone(), gateway);
+        let registry = ProviderRegistry::build(providers, ledger, options).expect("sane providers");
+        let mut gateway = Gateway::new(registry.clone(), gateway);
         let free = "127.0.0.1:0".parse().unwrap();
         let address = gateway
             .listen(free, ListenerKind::All)
@@ -70,7 +84,7 @@ impl TestGateway {
             .address;
         TestGateway {
             address,
-            registry: shop,
+            registry,
             gateway,
         }
     }

@@ -1,4 +1,4 @@
-//! Upstreams over TLS: whom we believe, what they are sent, and what it costs if we do not.
+//! Upstreams over TLS: certificate checks, what is sent, and what a failed handshake costs.
 
 use std::sync::Arc;
 
@@ -46,49 +46,49 @@ async fn start(host: &str, upstream: &Upstream, believed: CertificateDer<'static
     TestGateway::start_with(&[text], options).await
 }
 
-/// H3: the key goes to the provider's own origin, in HTTP/1.1 whatever else is offered. Nothing of
-/// ours is added.
+/// H3: the key is sent to the provider's own origin, in HTTP/1.1 whatever else is offered. No
+/// Tollgate header is added.
 #[tokio::test]
 async fn h3_a_key_is_sent_to_its_own_origin_over_tls() {
     let (upstream, certificate) = secure("localhost").await;
-    let stand = start("localhost", &upstream, certificate).await;
-    let answer = get(stand.address, "/x/a").await;
-    assert_eq!((answer.status, answer.body.as_str()), (200, "fine"));
-    let asked = &upstream.requests()[0];
-    assert_eq!(asked.headers["x-key"], "canary");
+    let gateway = start("localhost", &upstream, certificate).await;
+    let response = get(gateway.address, "/x/a").await;
+    assert_eq!((response.status, response.body.as_str()), (200, "fine"));
+    let received = &upstream.requests()[0];
+    assert_eq!(received.headers["x-key"], "canary");
     let host = format!("localhost:{}", upstream.address.port());
-    assert_eq!(asked.headers["host"], host);
-    assert!(!asked.headers.contains_key("via"));
+    assert_eq!(received.headers["host"], host);
+    assert!(!received.headers.contains_key("via"));
 }
 
-/// H3: whoever cannot prove its name gets neither a key nor a permit, and the caller and the log
-/// are told.
+/// H3: an upstream with an invalid certificate gets no key, costs no permit, and is reported to the
+/// caller and the log.
 #[tokio::test]
 async fn h3_an_invalid_certificate_costs_no_permit_and_is_reported() {
     let (right, _) = secure("localhost").await;
     let (wrong, certificate) = secure("other.example.org").await;
     let (_, of_nobody) = secure("localhost").await;
     for (upstream, believed) in [(&wrong, certificate), (&right, of_nobody)] {
-        let stand = start("localhost", upstream, believed).await;
-        let answer = get(stand.address, "/x/a").await;
-        let json = answer.json();
+        let gateway = start("localhost", upstream, believed).await;
+        let response = get(gateway.address, "/x/a").await;
+        let json = response.json();
         assert_eq!(
-            (answer.status, json["error"].as_str()),
+            (response.status, json["error"].as_str()),
             (502, Some("UpstreamError"))
         );
         assert!(
             json["hint"].as_str().unwrap().contains("certificate"),
             "{json}"
         );
-        assert_eq!(answer.header("x-tollgate-attempts"), "0");
-        let look = stand.registry.named("x").unwrap().limits(None).await;
+        assert_eq!(response.header("x-tollgate-attempts"), "0");
+        let look = gateway.registry.named("x").unwrap().limits(None).await;
         assert_eq!(look[0].view.unwrap().remaining, 1, "the permit is there");
         assert_eq!(upstream.count(), 0);
     }
     assert!(crate::log::captured().contains("invalid peer certificate"));
 }
 
-/// A host that is an address proves the address.
+/// An upstream given by IP is verified by its IP.
 #[tokio::test]
 async fn an_upstream_given_by_ip_is_verified_by_ip() {
     let (upstream, certificate) = secure("127.0.0.1").await;

@@ -1,4 +1,4 @@
-//! M6: logins, and the tokens that they give.
+//! M6: logins and their tokens.
 
 use tollgate::providers::Options;
 use tollgate_core::time::Span;
@@ -11,16 +11,16 @@ use crate::issuer::{Issuer, PASSWORD, bearer, clock, minutes};
 use crate::test_gateway::{TestGateway, file, providers};
 use crate::upstream::{Upstream, ok, reply};
 
-/// M6, M5: the preset as it is: its login is made, and its token goes with every call.
+/// M6, M5: the unmodified preset logs in and sends its token with every call.
 #[tokio::test]
 async fn m6_the_tvdb_preset_logs_in_and_calls_with_the_token() {
     let issuer = Issuer::start().await;
-    let stand = TestGateway::start(&[issuer.tvdb("auth: { also: { pin: \"1234\" } }")]).await;
-    // Three of them: the preset keeps answers for a day.
+    let gateway = TestGateway::start(&[issuer.tvdb("auth: { also: { pin: \"1234\" } }")]).await;
+    // Three different paths: the preset caches responses for a day.
     for series in ["/x/v4/series/1", "/x/v4/series/2", "/x/v4/series/3"] {
-        let answer = get_with(stand.address, series, &[("authorization", "mine")]).await;
-        assert_eq!((answer.status, answer.body.as_str()), (200, "fine"));
-        assert_eq!(answer.header("x-tollgate-attempts"), "1");
+        let response = get_with(gateway.address, series, &[("authorization", "mine")]).await;
+        assert_eq!((response.status, response.body.as_str()), (200, "fine"));
+        assert_eq!(response.header("x-tollgate-attempts"), "1");
     }
     let posted = issuer.login_requests();
     assert_eq!(posted.len(), 1);
@@ -36,9 +36,9 @@ async fn m6_the_tvdb_preset_logs_in_and_calls_with_the_token() {
 async fn m6_concurrent_calls_share_one_login() {
     let issuer = Issuer::start().await;
     issuer.hold_logins();
-    let stand = TestGateway::start(&[issuer.tvdb("limits: [1000/1s]")]).await;
+    let gateway = TestGateway::start(&[issuer.tvdb("limits: [1000/1s]")]).await;
     let calls: Vec<_> = (0..20)
-        .map(|n| tokio::spawn(async move { get(stand.address, &format!("/x/v4/{n}")).await }))
+        .map(|n| tokio::spawn(async move { get(gateway.address, &format!("/x/v4/{n}")).await }))
         .collect();
     wait_until(|| issuer.logins() == 1).await;
     issuer.release_logins();
@@ -48,25 +48,25 @@ async fn m6_concurrent_calls_share_one_login() {
     assert_eq!(issuer.logins(), 1);
 }
 
-/// M6: five minutes before its end a token is renewed, while the old one serves.
+/// M6: a token is renewed five minutes before it expires, while the old one is in use.
 #[tokio::test]
 async fn m6_a_token_is_renewed_before_it_expires_while_it_is_in_use() {
     let issuer = Issuer::start().await;
     let (clock, at) = clock();
-    let stand = TestGateway::start_on_clock(at, &[issuer.tvdb("")], Options::default()).await;
-    get(stand.address, "/x/v4/a").await;
+    let gateway = TestGateway::start_on_clock(at, &[issuer.tvdb("")], Options::default()).await;
+    get(gateway.address, "/x/v4/a").await;
     clock.pass(minutes(24 * 60 - 6));
-    get(stand.address, "/x/v4/b").await;
+    get(gateway.address, "/x/v4/b").await;
     assert_eq!(issuer.logins(), 1);
     issuer.hold_logins();
     clock.pass(minutes(1));
-    get(stand.address, "/x/v4/c").await;
+    get(gateway.address, "/x/v4/c").await;
     wait_until(|| issuer.logins() == 2).await;
-    get(stand.address, "/x/v4/d").await;
+    get(gateway.address, "/x/v4/d").await;
     assert_eq!(issuer.tokens(), ["token-1"; 4], "the old one serves");
     issuer.release_logins();
     loop {
-        get(stand.address, "/x/v4/e").await;
+        get(gateway.address, "/x/v4/e").await;
         if issuer.tokens().last().unwrap() == "token-2" {
             break;
         }
@@ -74,49 +74,51 @@ async fn m6_a_token_is_renewed_before_it_expires_while_it_is_in_use() {
     assert_eq!(issuer.logins(), 2);
 }
 
-/// M6: a token that is dead is not used; the call waits for the next.
+/// M6: an expired token is not used; the call waits for the next.
 #[tokio::test]
 async fn m6_an_expired_token_is_replaced_before_the_call() {
     let issuer = Issuer::start().await;
     let (clock, at) = clock();
-    let stand = TestGateway::start_on_clock(at, &[issuer.tvdb("")], Options::default()).await;
-    get(stand.address, "/x/v4/a").await;
+    let gateway = TestGateway::start_on_clock(at, &[issuer.tvdb("")], Options::default()).await;
+    get(gateway.address, "/x/v4/a").await;
     clock.pass(minutes(24 * 60));
-    assert_eq!(get(stand.address, "/x/v4/b").await.status, 200);
+    assert_eq!(get(gateway.address, "/x/v4/b").await.status, 200);
     assert_eq!(issuer.tokens(), ["token-1", "token-2"]);
 }
 
-/// M6: a 401 renews the token once, and the call is made again with it, whatever its method.
+/// M6: a 401 renews the token once, and the call is retried with it, whatever its method.
 #[tokio::test]
 async fn m6_a_401_renews_the_token_and_the_call_is_retried() {
     let issuer = Issuer::start().await;
-    let stand = TestGateway::start(&[issuer.tvdb("")]).await;
-    get(stand.address, "/x/v4/a").await;
+    let gateway = TestGateway::start(&[issuer.tvdb("")]).await;
+    get(gateway.address, "/x/v4/a").await;
     issuer.revoke();
-    let answer = get(stand.address, "/x/v4/b").await;
-    assert_eq!(answer.status, 200);
-    assert_eq!(answer.header("x-tollgate-attempts"), "2");
+    let response = get(gateway.address, "/x/v4/b").await;
+    assert_eq!(response.status, 200);
+    assert_eq!(response.header("x-tollgate-attempts"), "2");
     issuer.revoke();
-    let answer = post(stand.address, "/x/v4/c", &[], "a body").await;
-    assert_eq!(answer.status, 200);
+    let response = post(gateway.address, "/x/v4/c", &[], "a body").await;
+    assert_eq!(response.status, 200);
     let bodies = issuer.login_requests();
-    let bodies = bodies.iter().filter(|asked| asked.target == "/v4/c");
+    let bodies = bodies.iter().filter(|received| received.target == "/v4/c");
     assert_eq!(
-        bodies.map(|asked| &asked.body[..]).collect::<Vec<_>>(),
+        bodies
+            .map(|received| &received.body[..])
+            .collect::<Vec<_>>(),
         [b"a body"; 2]
     );
     assert_eq!(issuer.tokens(), ["token-1", "token-1", "token-2"]);
 }
 
-/// M6: a burst of 401s on one token is one login.
+/// M6: a burst of 401s on one token causes one login.
 #[tokio::test]
 async fn m6_a_burst_of_401s_causes_one_login() {
     let issuer = Issuer::start().await;
-    let stand = TestGateway::start(&[issuer.tvdb("limits: [1000/1s]")]).await;
-    get(stand.address, "/x/v4/a").await;
+    let gateway = TestGateway::start(&[issuer.tvdb("limits: [1000/1s]")]).await;
+    get(gateway.address, "/x/v4/a").await;
     issuer.revoke();
     let calls: Vec<_> = (0..20)
-        .map(|n| tokio::spawn(async move { get(stand.address, &format!("/x/v4/{n}")).await }))
+        .map(|n| tokio::spawn(async move { get(gateway.address, &format!("/x/v4/{n}")).await }))
         .collect();
     for call in calls {
         assert_eq!(within_timeout(call).await.unwrap().status, 200);
@@ -124,104 +126,115 @@ async fn m6_a_burst_of_401s_causes_one_login() {
     assert_eq!(issuer.logins(), 2);
 }
 
-/// M6: a second 401 is the caller's, and a provider that refuses every token is not logged in to
-/// for every call.
+/// M6: a second 401 is forwarded to the caller, and a provider that rejects every token does not
+/// get a login for every call.
 #[tokio::test]
 async fn m6_a_second_401_is_forwarded() {
     let issuer = Issuer::start().await;
     let (_clock, at) = clock();
-    let stand = TestGateway::start_on_clock(at, &[issuer.tvdb("")], Options::default()).await;
+    let gateway = TestGateway::start_on_clock(at, &[issuer.tvdb("")], Options::default()).await;
     issuer.reject_all();
-    let answer = get(stand.address, "/x/v4/a").await;
-    assert_eq!(answer.status, 401);
-    assert_eq!(answer.header("x-tollgate-source"), "upstream");
-    assert_eq!(answer.header("x-tollgate-attempts"), "2");
+    let response = get(gateway.address, "/x/v4/a").await;
+    assert_eq!(response.status, 401);
+    assert_eq!(response.header("x-tollgate-source"), "upstream");
+    assert_eq!(response.header("x-tollgate-attempts"), "2");
     assert_eq!(issuer.tokens(), ["token-1", "token-2"]);
     for _ in 0..5 {
-        assert_eq!(get(stand.address, "/x/v4/a").await.status, 401);
+        assert_eq!(get(gateway.address, "/x/v4/a").await.status, 401);
     }
     assert_eq!(issuer.logins(), 2, "the new token did not help");
 }
 
-/// M6: a login costs a permit, at high priority: it may use what is reserved.
+/// M6: a login costs a permit at high priority: it may use the reserve.
 #[tokio::test]
 async fn m6_a_login_costs_a_permit_at_high_priority() {
     let issuer = Issuer::start().await;
     let limits = "limits: [{limit: 2, period: 1h, reserve: 1}]\nauth: {replace: false}";
-    let stand = TestGateway::start(&[issuer.tvdb(limits)]).await;
+    let gateway = TestGateway::start(&[issuer.tvdb(limits)]).await;
     let own = ("authorization", "Bearer token-0");
-    assert_eq!(get_with(stand.address, "/x/v4/a", &[own]).await.status, 200);
+    assert_eq!(
+        get_with(gateway.address, "/x/v4/a", &[own]).await.status,
+        200
+    );
     let soon = ("x-tollgate-timeout", "5s");
-    let refused = get_with(stand.address, "/x/v4/b", &[soon]).await;
-    assert_eq!((refused.status, issuer.logins()), (429, 1));
+    let rejected = get_with(gateway.address, "/x/v4/b", &[soon]).await;
+    assert_eq!((rejected.status, issuer.logins()), (429, 1));
     let high = ("x-tollgate-priority", "high");
-    let refused = get_with(stand.address, "/x/v4/b", &[soon, high]).await;
-    assert_eq!(refused.status, 429, "the login was counted");
+    let rejected = get_with(gateway.address, "/x/v4/b", &[soon, high]).await;
+    assert_eq!(rejected.status, 429, "the login was counted");
 }
 
-/// M6: whoever began a login may leave; those who wait get what it brings.
+/// M6: the caller that started a login may disconnect; waiting calls still get the token.
 #[tokio::test]
 async fn m6_a_caller_that_leaves_does_not_end_the_login() {
     let issuer = Issuer::start().await;
     issuer.hold_logins();
-    let stand = TestGateway::start(&[issuer.tvdb("")]).await;
-    let leaver = tokio::spawn(async move { get(stand.address, "/x/v4/a").await });
+    let gateway = TestGateway::start(&[issuer.tvdb("")]).await;
+    let leaver = tokio::spawn(async move { get(gateway.address, "/x/v4/a").await });
     wait_until(|| issuer.logins() == 1).await;
     leaver.abort();
     assert!(leaver.await.unwrap_err().is_cancelled());
-    let late = get_until_late(stand.address, "/x/v4/b").await;
+    let late = get_until_late(gateway.address, "/x/v4/b").await;
     assert_eq!(late.status, 504, "{}", late.body);
-    let waiter = tokio::spawn(async move { get(stand.address, "/x/v4/c").await });
+    let waiter = tokio::spawn(async move { get(gateway.address, "/x/v4/c").await });
     issuer.release_logins();
     assert_eq!(within_timeout(waiter).await.unwrap().status, 200);
     assert_eq!(issuer.logins(), 1);
 }
 
-/// M6: refused credentials are told with provider and remedy, and asked for once, not for each
-/// call.
+/// M6: rejected credentials are reported with provider and hint, after one login, not one per call.
 #[tokio::test]
 async fn m6_rejected_credentials_are_reported_once_and_never_shown() {
     let issuer = Issuer::start().await;
     let wrong = issuer.tvdb("").replace(PASSWORD, "canary-wrong-1f");
     let (clock, at) = clock();
-    let stand = TestGateway::start_on_clock(at, &[wrong], Options::default()).await;
+    let gateway = TestGateway::start_on_clock(at, &[wrong], Options::default()).await;
     for _ in 0..5 {
-        let answer = get(stand.address, "/x/v4/a").await;
+        let response = get(gateway.address, "/x/v4/a").await;
         assert_eq!(
-            (answer.status, answer.json()["provider"].as_str()),
+            (response.status, response.json()["provider"].as_str()),
             (502, Some("x"))
         );
         assert_eq!(
-            answer.json()["message"],
+            response.json()["message"],
             "No token for `x`: its login rejected the credentials (status 401)"
         );
-        assert!(answer.json()["hint"].as_str().unwrap().contains("api_key"));
-        assert!(!answer.header("retry-after").is_empty());
-        assert!(!answer.everything().contains("canary"), "{}", answer.body);
+        assert!(
+            response.json()["hint"]
+                .as_str()
+                .unwrap()
+                .contains("api_key")
+        );
+        assert!(!response.header("retry-after").is_empty());
+        assert!(
+            !response.everything().contains("canary"),
+            "{}",
+            response.body
+        );
     }
     assert_eq!(issuer.logins(), 1);
     clock.pass(Span::from_secs(14));
-    get(stand.address, "/x/v4/a").await;
-    assert_eq!(issuer.logins(), 2, "once more after a rest");
-    stand
+    get(gateway.address, "/x/v4/a").await;
+    assert_eq!(issuer.logins(), 2, "once more after a pause");
+    gateway
         .registry
         .replace(providers(&[issuer.tvdb("")]))
         .unwrap();
     assert_eq!(
-        get(stand.address, "/x/v4/a").await.status,
+        get(gateway.address, "/x/v4/a").await.status,
         200,
-        "a reload mends it"
+        "a reload fixes it"
     );
     assert!(!crate::log::captured().contains("canary-wrong-1f"));
 }
 
-/// M6: a login that fails is not repeated at once by everybody who needs it.
+/// M6: a failed login is not repeated at once by every call that needs it.
 #[tokio::test]
 async fn m6_a_failed_login_is_not_repeated_by_every_call() {
     let issuer = Issuer::start().await;
     issuer.fail_logins(503);
     let (clock, at) = clock();
-    let stand = TestGateway::start_on_clock(
+    let gateway = TestGateway::start_on_clock(
         at,
         &[issuer.tvdb(&format!("health: off\n{NO_RETRY}"))],
         Options::default(),
@@ -229,18 +242,18 @@ async fn m6_a_failed_login_is_not_repeated_by_every_call() {
     .await;
     let soon = [("x-tollgate-timeout", "30s")];
     for _ in 0..10 {
-        let answer = get_with(stand.address, "/x/v4/a", &soon).await;
-        assert_eq!(answer.status, 502, "{}", answer.body);
+        let response = get_with(gateway.address, "/x/v4/a", &soon).await;
+        assert_eq!(response.status, 502, "{}", response.body);
         assert_eq!(
-            answer.json()["message"],
+            response.json()["message"],
             "No token for `x`: its login failed (status 503)"
         );
-        assert!(answer.json()["retryIn"].as_u64().unwrap() >= 1_000);
+        assert!(response.json()["retryIn"].as_u64().unwrap() >= 1_000);
     }
     assert_eq!(issuer.logins(), 1);
     issuer.fail_logins(0);
     clock.pass(Span::from_secs(2));
-    assert_eq!(get(stand.address, "/x/v4/a").await.status, 200);
+    assert_eq!(get(gateway.address, "/x/v4/a").await.status, 200);
 }
 
 #[tokio::test]
@@ -251,39 +264,39 @@ async fn a_login_response_without_a_token_is_reported() {
         "auth: {{login: {{url: \"http://{}/l\", body: {{a: b}}, token: data.token}}}}\nlimits: [100/1s]\n{NO_RETRY}",
         upstream.address
     );
-    let stand = TestGateway::start(&[file(upstream.address, &login)]).await;
-    let answer = get(stand.address, "/x/a").await;
+    let gateway = TestGateway::start(&[file(upstream.address, &login)]).await;
+    let response = get(gateway.address, "/x/a").await;
     assert_eq!(
-        answer.json()["message"],
+        response.json()["message"],
         "No token for `x`: its login responded without a token"
     );
     assert!(
-        answer.json()["hint"]
+        response.json()["hint"]
             .as_str()
             .unwrap()
             .contains("auth.login.token")
     );
 }
 
-/// A reload keeps the token; another credential begins anew.
+/// A reload keeps the token; a new credential logs in again.
 #[tokio::test]
 async fn m6_a_reload_keeps_the_token_of_the_same_credential() {
     let issuer = Issuer::start().await;
-    let stand = TestGateway::start(&[issuer.tvdb("")]).await;
-    get(stand.address, "/x/v4/a").await;
-    stand
+    let gateway = TestGateway::start(&[issuer.tvdb("")]).await;
+    get(gateway.address, "/x/v4/a").await;
+    gateway
         .registry
         .replace(providers(&[issuer.tvdb("limits: [40/10s]")]))
         .unwrap();
-    get(stand.address, "/x/v4/b").await;
+    get(gateway.address, "/x/v4/b").await;
     assert_eq!(issuer.logins(), 1);
     let pin = issuer.tvdb("auth: { also: { pin: \"9\" } }");
-    stand.registry.replace(providers(&[pin])).unwrap();
-    get(stand.address, "/x/v4/c").await;
+    gateway.registry.replace(providers(&[pin])).unwrap();
+    get(gateway.address, "/x/v4/c").await;
     assert_eq!(issuer.tokens(), ["token-1", "token-1", "token-2"]);
 }
 
-/// R-F4: a login at another host gets what it is sent for, and neither tokens nor keys beside it.
+/// R-F4: a login at another host gets its credentials, and no other tokens or keys.
 #[tokio::test]
 async fn a_login_at_another_host_gets_the_credentials_only() {
     let issuer = Issuer::start().await;
@@ -292,9 +305,9 @@ async fn a_login_at_another_host_gets_the_credentials_only() {
         "api_key: {PASSWORD}\nheaders: {{x-key: secret-header, user-agent: mine/1}}\nauth: {{login: {{url: \"http://{}/a/login\", body: {{apikey: \"{{api_key}}\"}}, token: data.token}}}}\nlimits: [100/1s]",
         issuer.upstream.address
     );
-    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     let mine = ("authorization", "Bearer mine");
-    assert_eq!(get_with(stand.address, "/x/a", &[mine]).await.status, 200);
+    assert_eq!(get_with(gateway.address, "/x/a", &[mine]).await.status, 200);
     let login = &issuer.login_requests()[0];
     assert_eq!(login.headers["user-agent"], "mine/1");
     assert!(!login.headers.contains_key("x-key") && !login.headers.contains_key("authorization"));
@@ -316,16 +329,18 @@ async fn a_token_is_not_sent_to_another_port_or_without_tls() {
         private: true,
         ..Options::default()
     };
-    let stand = TestGateway::start_with(&[file], options).await;
+    let gateway = TestGateway::start_with(&[file], options).await;
     let url = format!("/http://localhost:{}/a", upstream.address.port());
-    assert_eq!(get(stand.address, &url).await.status, 200);
-    let asked = &upstream.requests()[0];
-    assert!(!asked.headers.contains_key("authorization") && !asked.headers.contains_key("x-key"));
-    assert_eq!(asked.headers["user-agent"], "mine/1");
+    assert_eq!(get(gateway.address, &url).await.status, 200);
+    let received = &upstream.requests()[0];
+    assert!(
+        !received.headers.contains_key("authorization") && !received.headers.contains_key("x-key")
+    );
+    assert_eq!(received.headers["user-agent"], "mine/1");
     assert_eq!(issuer.logins(), 0);
 }
 
-/// Each key of a pool has its own token; one whose login is refused goes aside.
+/// Each key of a pool has its own token; one whose login is rejected is suspended.
 #[tokio::test]
 async fn a_pool_of_logins_uses_the_key_that_is_accepted() {
     let issuer = Issuer::start().await;
@@ -333,25 +348,25 @@ async fn a_pool_of_logins_uses_the_key_that_is_accepted() {
         &format!("api_key: {PASSWORD}"),
         &format!("api_keys: [wrong, {PASSWORD}]"),
     );
-    let stand = TestGateway::start(&[pool]).await;
+    let gateway = TestGateway::start(&[pool]).await;
     for _ in 0..6 {
-        assert_eq!(get(stand.address, "/x/v4/a").await.status, 200);
+        assert_eq!(get(gateway.address, "/x/v4/a").await.status, 200);
     }
     assert_eq!(issuer.logins(), 2);
 }
 
-/// A body that is still being sent cannot be sent again: the 401 is the caller's, the next call
+/// A body that is still being sent cannot be sent again: the 401 is forwarded, and the next call
 /// has a new token.
 #[tokio::test]
 async fn a_consumed_request_body_is_not_sent_again() {
     let issuer = Issuer::start().await;
-    let stand = TestGateway::start(&[issuer.tvdb("")]).await;
-    get(stand.address, "/x/v4/a").await;
+    let gateway = TestGateway::start(&[issuer.tvdb("")]).await;
+    get(gateway.address, "/x/v4/a").await;
     issuer.revoke();
     let large = "x".repeat(300 * 1024);
-    let mut session = Session::open(stand.address).await;
-    let answer = session.send(request("POST", "/x/v4/b", &[], &large)).await;
-    assert_eq!(answer.status(), 401);
-    assert_eq!(get(stand.address, "/x/v4/c").await.status, 200);
+    let mut session = Session::open(gateway.address).await;
+    let response = session.send(request("POST", "/x/v4/b", &[], &large)).await;
+    assert_eq!(response.status(), 401);
+    assert_eq!(get(gateway.address, "/x/v4/c").await.status, 200);
     assert_eq!(issuer.logins(), 2);
 }

@@ -1,4 +1,4 @@
-//! Upgrades: one permit, then bytes both ways until both sides are done.
+//! Upgrades: one permit, then a tunnel until both sides close.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -20,8 +20,8 @@ const UPGRADE_RESPONSE: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: 
 /// An upstream that agrees to every upgrade and says everything back; other calls are fine.
 async fn echo() -> RawUpstream {
     RawUpstream::start(|_, mut stream| async move {
-        let asked = read_head(&mut stream).await;
-        if !asked.to_ascii_lowercase().contains("upgrade: websocket") {
+        let received = read_head(&mut stream).await;
+        if !received.to_ascii_lowercase().contains("upgrade: websocket") {
             let fine = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nfine";
             stream.write_all(fine.as_bytes()).await.ok();
             return;
@@ -36,9 +36,9 @@ async fn echo() -> RawUpstream {
     .await
 }
 
-/// A tunnel, with the head of the answer that opened it.
-async fn open(stand: &TestGateway) -> (TcpStream, String) {
-    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+/// A tunnel, with the head of the response that opened it.
+async fn open(gateway: &TestGateway) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     stream.write_all(UPGRADE_REQUEST.as_bytes()).await.unwrap();
     let head = within_timeout(read_head(&mut stream)).await;
     (stream, head)
@@ -59,8 +59,8 @@ async fn assert_closed(stream: &mut TcpStream) {
 #[tokio::test]
 async fn an_upgrade_costs_one_permit_and_opens_a_tunnel() {
     let upstream = echo().await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
-    let (mut stream, head) = open(&stand).await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+    let (mut stream, head) = open(&gateway).await;
     let head = head.to_ascii_lowercase();
     assert!(head.starts_with("http/1.1 101"), "{head}");
     for line in [
@@ -74,16 +74,16 @@ async fn an_upgrade_costs_one_permit_and_opens_a_tunnel() {
     }
     assert_echo(&mut stream, "hello").await;
     assert_echo(&mut stream, &"x".repeat(200_000)).await;
-    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "30s")]).await;
-    assert_eq!(refused.status, 429, "the one permit is spent");
+    let rejected = get_with(gateway.address, "/x/a", &[("x-tollgate-timeout", "30s")]).await;
+    assert_eq!(rejected.status, 429, "the one permit is spent");
 }
 
-/// Each side closes its own direction and still hears the other.
+/// Each side closes its own direction and still receives from the other.
 #[tokio::test]
 async fn a_tunnel_may_be_half_closed() {
     let upstream = echo().await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
-    let (mut stream, _) = open(&stand).await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let (mut stream, _) = open(&gateway).await;
     stream.write_all(b"last words").await.unwrap();
     stream.shutdown().await.unwrap();
     let mut heard = String::new();
@@ -93,12 +93,12 @@ async fn a_tunnel_may_be_half_closed() {
     assert_eq!(heard, "last wordsbye");
 }
 
-/// Bytes that come right behind the request are the tunnel's.
+/// Bytes right after the request belong to the tunnel.
 #[tokio::test]
 async fn early_tunnel_bytes_are_neither_lost_nor_parsed_as_requests() {
     let upstream = echo().await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
-    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let early = "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n";
     stream
         .write_all(format!("{UPGRADE_REQUEST}{early}").as_bytes())
@@ -114,19 +114,19 @@ async fn early_tunnel_bytes_are_neither_lost_nor_parsed_as_requests() {
     assert_eq!(back, early.as_bytes());
 }
 
-/// The place among the calls at a time is held until the tunnel ends.
+/// The concurrency slot is held until the tunnel ends.
 #[tokio::test]
 async fn a_tunnel_holds_its_concurrency_slot_until_it_ends() {
     let upstream = echo().await;
     let rest = "concurrency: 1\nlimits: [100/1s]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let (mut stream, _) = open(&stand).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let (mut stream, _) = open(&gateway).await;
     assert_echo(&mut stream, "hello").await;
-    let second = tokio::spawn(get(stand.address, "/x/a"));
-    let live = stand.registry.named("x").unwrap();
-    wait_until(|| live.waiting() == 1).await;
+    let second = tokio::spawn(get(gateway.address, "/x/a"));
+    let active = gateway.registry.named("x").unwrap();
+    wait_until(|| active.waiting() == 1).await;
     assert_echo(&mut stream, "still here").await;
-    assert_eq!(live.waiting(), 1);
+    assert_eq!(active.waiting(), 1);
     stream.shutdown().await.unwrap();
     assert_closed(&mut stream).await;
     assert_eq!(within_timeout(second).await.unwrap().status, 200);
@@ -134,11 +134,11 @@ async fn a_tunnel_holds_its_concurrency_slot_until_it_ends() {
 
 #[tokio::test]
 async fn an_upstream_that_declines_an_upgrade_gives_a_normal_response() {
-    let answer = "HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno";
-    let upstream = RawUpstream::replying(answer).await;
-    let stand =
+    let response = "HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno";
+    let upstream = RawUpstream::replying(response).await;
+    let gateway =
         TestGateway::start(&[file(upstream.address, "concurrency: 1\nlimits: [100/1s]")]).await;
-    let (mut stream, head) = open(&stand).await;
+    let (mut stream, head) = open(&gateway).await;
     assert!(head.starts_with("HTTP/1.1 426"), "{head}");
     let mut body = [0; 2];
     within_timeout(stream.read_exact(&mut body)).await.unwrap();
@@ -150,16 +150,16 @@ async fn an_upstream_that_declines_an_upgrade_gives_a_normal_response() {
         within_timeout(self::read_head(&mut stream))
             .await
             .contains(" 200 "),
-        "the connection goes on"
+        "the connection continues"
     );
 }
 
-/// H2c would carry requests past every limit: it is not passed on.
+/// h2c would carry requests past every limit: it is not forwarded.
 #[tokio::test]
 async fn an_upgrade_to_http_2_is_not_forwarded() {
     let upstream = echo().await;
-    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
-    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let ask = UPGRADE_REQUEST.replace("websocket\r\n", "h2c\r\n").replace(
         "Upgrade\r\n",
         "Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\n",
@@ -172,15 +172,15 @@ async fn an_upgrade_to_http_2_is_not_forwarded() {
     );
 }
 
-/// Nobody asked, so nobody could speak what follows.
+/// The client did not request it and cannot use the protocol.
 #[tokio::test]
 async fn an_unrequested_upgrade_is_502() {
     let upstream = RawUpstream::replying(UPGRADE_RESPONSE).await;
     let rest = "limits: [100/1s]\nretry: {retries: {high: 0, normal: 0, low: 0}}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let answer = get(stand.address, "/x/a").await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let response = get(gateway.address, "/x/a").await;
     assert_eq!(
-        (answer.status, &answer.json()["error"]),
+        (response.status, &response.json()["error"]),
         (502, &"UpstreamError".into())
     );
 }
@@ -189,18 +189,18 @@ async fn an_unrequested_upgrade_is_502() {
 async fn an_idle_tunnel_is_closed() {
     let upstream = echo().await;
     let rest = "concurrency: 1\ntimeout: {idle: 800ms}\nlate_arrival: 50ms\nlimits: [100/1s]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let (mut stream, _) = open(&stand).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let (mut stream, _) = open(&gateway).await;
     assert_echo(&mut stream, "hello").await;
     assert_closed(&mut stream).await;
     assert_eq!(
-        get(stand.address, "/x/a").await.status,
+        get(gateway.address, "/x/a").await.status,
         200,
-        "its place is free"
+        "its slot is free"
     );
 }
 
-/// The gateway ends: tunnels get the grace, then both sides are closed.
+/// On shutdown tunnels get the grace period, then both sides are closed.
 #[tokio::test]
 async fn draining_closes_tunnels_after_the_grace_period() {
     let upstream = echo().await;
@@ -209,40 +209,43 @@ async fn draining_closes_tunnels_after_the_grace_period() {
         ..GatewayOptions::default()
     };
     let files = [file(upstream.address, "limits: [100/1s]")];
-    let stand = TestGateway::start_with_gateway(&files, options).await;
-    let (mut stream, _) = open(&stand).await;
+    let gateway = TestGateway::start_with_gateway(&files, options).await;
+    let (mut stream, _) = open(&gateway).await;
     assert_echo(&mut stream, "hello").await;
     let began = Clock::System.now().at;
-    let drained = tokio::spawn(stand.gateway.drain());
+    let drained = tokio::spawn(gateway.gateway.drain());
     assert_echo(&mut stream, "in the grace").await;
     assert_closed(&mut stream).await;
     within_timeout(drained).await.unwrap();
     assert!(Clock::System.now().at.since(began) >= Span::from_millis(800));
 }
 
-/// A client that goes away ends the upstream's side too.
+/// A client disconnect closes the upstream's side too.
 #[tokio::test]
 async fn a_client_disconnect_ends_its_tunnel() {
     let upstream = echo().await;
     let rest = "concurrency: 1\nlate_arrival: 50ms\nlimits: [100/1s]";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let (mut stream, _) = open(&stand).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let (mut stream, _) = open(&gateway).await;
     assert_echo(&mut stream, "hello").await;
     crate::raw_upstream::reset(stream);
-    assert_eq!(within_timeout(get(stand.address, "/x/a")).await.status, 200);
+    assert_eq!(
+        within_timeout(get(gateway.address, "/x/a")).await.status,
+        200
+    );
 }
 
-/// Whoever wants to speak another protocol is not answered with what was kept of the plain one.
+/// An upgrade request is not served from the cache.
 #[tokio::test]
 async fn an_upgrade_is_not_served_from_the_cache() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let rest = "limits: [100/1s]\ncache: {mode: ttl, ttl: 1h}";
-    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     for _ in 0..2 {
-        assert_eq!(get(stand.address, "/x/chat").await.status, 200);
+        assert_eq!(get(gateway.address, "/x/chat").await.status, 200);
     }
-    assert_eq!(upstream.count(), 1, "it is kept");
-    let (_stream, head) = open(&stand).await;
+    assert_eq!(upstream.count(), 1, "it is cached");
+    let (_stream, head) = open(&gateway).await;
     assert!(head.contains("x-tollgate-source: upstream"), "{head}");
     assert_eq!(upstream.count(), 2);
 }

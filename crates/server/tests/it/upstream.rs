@@ -1,4 +1,4 @@
-//! An upstream that does what a test says and remembers what it was asked.
+//! A scripted upstream that records the requests it receives.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use tollgate_core::time::Micros;
 use tollgate_ledger::Clock;
 
-/// What it was asked.
+/// A recorded request.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceivedRequest {
     pub(crate) at: Micros,
@@ -43,7 +43,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// Answers each request by its number, counted from 0.
+    /// Responds to each request by its number, counted from 0.
     pub(crate) async fn start<F, A>(script: F) -> Upstream
     where
         F: Fn(usize, ReceivedRequest) -> A + Send + Sync + 'static,
@@ -68,14 +68,15 @@ impl Upstream {
         A: Future<Output = Reply> + Send + 'static,
     {
         let address = listener.local_addr().expect("an address");
-        let asked: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
-        let script: Arc<Script> = Arc::new(move |number, asked| Box::pin(script(number, asked)));
+        let received: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
+        let script: Arc<Script> =
+            Arc::new(move |number, received| Box::pin(script(number, received)));
         let accepted: Arc<AtomicUsize> = Arc::default();
-        let log = (asked.clone(), accepted.clone());
+        let log = (received.clone(), accepted.clone());
         let task = tokio::spawn(serve(listener, tls, log, script));
         Upstream {
             address,
-            requests: asked,
+            requests: received,
             accepted,
             task,
         }
@@ -118,7 +119,7 @@ async fn serve(
                     .collect()
                     .await
                     .map(http_body_util::Collected::to_bytes);
-                let asked = ReceivedRequest {
+                let received = ReceivedRequest {
                     at: Clock::System.now().at,
                     method: head.method.to_string(),
                     target: head.uri.to_string(),
@@ -127,10 +128,10 @@ async fn serve(
                 };
                 let number = {
                     let mut log = log.lock();
-                    log.push(asked.clone());
+                    log.push(received.clone());
                     log.len() - 1
                 };
-                Ok::<_, Infallible>(script(number, asked).await)
+                Ok::<_, Infallible>(script(number, received).await)
             }
         });
         let (tls, http) = (tls.clone(), http1::Builder::new());

@@ -12,7 +12,9 @@
 mod tree;
 mod tokens;
 mod size;
+mod small_library;
 mod names;
+mod modules;
 mod manifests;
 mod unfinished;
 mod text;

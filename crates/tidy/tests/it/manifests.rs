@@ -1,20 +1,24 @@
 //! Crates depend in one direction, inherit the settings of the workspace, and are locked.
 //!
-//! The order is `core ← ledger ← tollgate ← server ← cli` and `core ← config ← tollgate`. The
-//! simulator may use all but `server` and `cli`; only tests, benches and `cli` use the simulator.
+//! The order is `core ← ledger ← tollgate ← server ← cli`, `core ← config ← tollgate` and
+//! `guard ← server`. The simulator may use all but `server` and `cli`; only tests, benches and `cli`
+//! use the simulator.
 
 use crate::tree::{Source, Violation, assert_clean, tree};
 
 /// Crate folder → the crate folders that it may use.
-const MAY_USE: [(&str, &[&str]); 8] = [
+const MAY_USE: [(&str, &[&str]); 9] = [
     ("core", &[]),
     ("ledger", &["core"]),
     ("config", &["core"]),
+    ("guard", &[]),
     ("tollgate", &["core", "ledger", "config"]),
-    ("server", &["core", "ledger", "config", "tollgate"]),
+    ("server", &["core", "ledger", "config", "guard", "tollgate"]),
     (
         "cli",
-        &["core", "ledger", "config", "tollgate", "server", "sim"],
+        &[
+            "core", "ledger", "config", "guard", "tollgate", "server", "sim",
+        ],
     ),
     ("sim", &["core", "ledger", "config", "tollgate"]),
     ("tidy", &[]),

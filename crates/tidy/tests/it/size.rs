@@ -7,10 +7,12 @@ use crate::tokens::{functions, parse};
 use crate::tree::{Source, Violation, assert_clean, tree};
 use std::collections::BTreeMap;
 
-/// A longer file has more than one subject. Aim for 400; the rest is for tests.
-const FILE_LINES_MAX: usize = 500;
-/// One screen: a longer function cannot be checked in one view.
-const FUNCTION_LINES_MAX: usize = 60;
+/// A longer file has more than one subject. Aim for 400; the rest is for tests and for plain names,
+/// which rustfmt wraps.
+const FILE_LINES_MAX: usize = 550;
+/// Aim for one screen (60). Past this a function cannot be checked in one view. The bound detects a
+/// smell: a function that is cut in two only to satisfy it is worse than a long one.
+const FUNCTION_LINES_MAX: usize = 80;
 
 const RATCHET: &str = "crates/tidy/ratchet.txt";
 
@@ -145,39 +147,39 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_500_lines_passes_and_one_of_501_does_not() {
-        assert!(found(&"//\n".repeat(500), "").is_empty());
-        let violations = found(&"//\n".repeat(501), "");
-        assert!(violations[0].starts_with("a.rs:1: `a.rs` has 501 lines, 500 are allowed"));
+    fn a_file_at_the_bound_passes_and_one_line_more_does_not() {
+        assert!(found(&"//\n".repeat(550), "").is_empty());
+        let violations = found(&"//\n".repeat(551), "");
+        assert!(violations[0].starts_with("a.rs:1: `a.rs` has 551 lines, 550 are allowed"));
     }
 
     #[test]
-    fn a_function_of_60_lines_passes_and_one_of_61_does_not() {
-        assert!(found(&function(60), "").is_empty());
-        let violations = found(&format!("\n{}", function(61)), "");
-        assert!(violations[0].starts_with("a.rs:2: `a.rs::long` has 61 lines, 60 are allowed"));
+    fn a_function_at_the_bound_passes_and_one_line_more_does_not() {
+        assert!(found(&function(80), "").is_empty());
+        let violations = found(&format!("\n{}", function(81)), "");
+        assert!(violations[0].starts_with("a.rs:2: `a.rs::long` has 81 lines, 80 are allowed"));
     }
 
     #[test]
     fn a_function_inside_a_macro_is_measured_too() {
         assert_eq!(
-            found(&format!("proptest! {{\n{}}}", function(61)), "").len(),
+            found(&format!("proptest! {{\n{}}}", function(81)), "").len(),
             1
         );
     }
 
     #[test]
     fn an_entry_of_the_real_size_allows_it_and_nothing_more() {
-        assert!(found(&function(70), "a.rs::long 70\n").is_empty());
-        assert!(found(&function(71), "a.rs::long 70\n")[0].contains("71 lines, 70 are allowed"));
+        assert!(found(&function(90), "a.rs::long 90\n").is_empty());
+        assert!(found(&function(91), "a.rs::long 90\n")[0].contains("91 lines, 90 are allowed"));
     }
 
     #[test]
     fn an_entry_above_the_real_size_must_be_lowered() {
-        let violations = found(&function(70), "# why\na.rs::long 75\n");
+        let violations = found(&function(90), "# why\na.rs::long 95\n");
         assert_eq!(
             violations,
-            ["ratchet.txt:2: `a.rs::long` has only 70 lines now, not 75; lower the number"]
+            ["ratchet.txt:2: `a.rs::long` has only 90 lines now, not 95; lower the number"]
         );
     }
 

@@ -126,7 +126,8 @@ fn collect_functions(stream: TokenStream, found: &mut Vec<Function>) {
                 found.extend(function(&trees[at..], &attributes));
                 attributes.clear();
             }
-            // Tokens that may occur between attribute and `fn`: `pub(crate) async unsafe extern "C"`.
+            // Tokens that may occur between attribute and `fn`: `pub(crate) async unsafe extern
+            // "C"`.
             TokenTree::Ident(_) | TokenTree::Literal(_) => {}
             TokenTree::Group(group) => {
                 collect_functions(group.stream(), found);

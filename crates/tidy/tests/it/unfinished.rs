@@ -244,13 +244,13 @@ mod tests {
         };
         assert!(with("#[cfg(test)]\nmod tests;").is_empty());
         assert_eq!(with("mod tests;").len(), 1);
-        let beside = |declaration| {
+        let sibling = |declaration| {
             found(&[
                 ("crates/x/src/y/a.rs", declaration),
                 ("crates/x/src/y/a_tests.rs", tests),
             ])
         };
-        assert!(beside("#[cfg(test)]\n#[path = \"a_tests.rs\"]\nmod tests;").is_empty());
-        assert_eq!(beside("#[path = \"a_tests.rs\"]\nmod tests;").len(), 1);
+        assert!(sibling("#[cfg(test)]\n#[path = \"a_tests.rs\"]\nmod tests;").is_empty());
+        assert_eq!(sibling("#[path = \"a_tests.rs\"]\nmod tests;").len(), 1);
     }
 }

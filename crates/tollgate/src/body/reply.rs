@@ -17,10 +17,10 @@ use tokio::time::Sleep;
 use tollgate_core::time::{Micros, Span};
 
 use super::shared::Reader;
-use super::{BodyError, CostReader, Tunnel};
+use super::{CostReader, Tunnel};
 use crate::Permit;
 use crate::failpoint;
-use crate::path::Recorder;
+use crate::payload::BodyError;
 use crate::pool::Conn;
 use crate::timer::sleep;
 
@@ -37,8 +37,20 @@ pub struct ReplyBody {
     /// Other callers read it too.
     shared: Option<Reader>,
     /// Stores it while it passes.
-    recorder: Option<Box<Recorder>>,
+    recorder: Option<Box<dyn BodyRecorder>>,
     is_stored: bool,
+}
+
+/// Records a body while it passes to its caller. Dropped before the end, it has recorded nothing.
+pub(crate) trait BodyRecorder: std::fmt::Debug + Send + Sync + 'static {
+    /// May the next caller use what is recorded, as it is?
+    fn is_reusable(&self) -> bool;
+
+    /// Adds a piece. `false`: the body is too large to record.
+    fn push(&mut self, piece: &Bytes) -> bool;
+
+    /// The body is complete.
+    fn finish(self: Box<Self>);
 }
 
 /// A response that is still arriving, with its permit and connection.
@@ -115,14 +127,14 @@ impl ReplyBody {
     }
 
     /// The same body, stored while it passes. A complete one is stored at once.
-    pub(crate) fn recorded(mut self, mut recorder: Recorder) -> ReplyBody {
+    pub(crate) fn recorded(mut self, mut recorder: Box<impl BodyRecorder>) -> ReplyBody {
         let fits = self.first.as_ref().is_none_or(|first| recorder.push(first));
         let is_whole = self.upstream.as_deref().is_none_or(UpstreamBody::has_ended);
         self.is_stored = fits && recorder.is_reusable();
         if fits && is_whole {
             recorder.finish();
         } else if fits {
-            self.recorder = Some(Box::new(recorder));
+            self.recorder = Some(recorder);
         }
         self
     }

@@ -24,7 +24,8 @@ use parking_lot::Mutex;
 use tokio::time::Sleep;
 use tollgate_core::time::Span;
 
-use super::{BodyError, ReplyBody};
+use super::ReplyBody;
+use crate::payload::BodyError;
 
 /// The most bytes held per response: the same as the largest cached response, so that every
 /// cacheable response is shareable. JSON responses are far below it. A thousand different responses

@@ -8,25 +8,12 @@ use std::path::Path;
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
-use super::DATABASE;
 use super::database::{self, DatabaseError};
+use super::{CacheUsage, DATABASE};
 
 /// Purges that are remembered for other processes. A process that missed more of them drops
 /// everything it holds in memory.
 const PURGES_MAX: i64 = 16_384;
-
-/// The cached responses of one provider and entity.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheUsage {
-    /// The provider.
-    pub provider: String,
-    /// The entity, if the provider has any.
-    pub entity: Option<String>,
-    /// The number of responses.
-    pub responses: u64,
-    /// Their size.
-    pub bytes: u64,
-}
 
 /// Why `cache.db` cannot be read.
 pub type CacheAdminError = DatabaseError;

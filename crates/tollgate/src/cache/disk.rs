@@ -19,7 +19,7 @@ use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
 use tollgate_core::time::{Span, Wall};
 
-use super::admin::CacheUsage;
+use super::CacheUsage;
 use super::database::{self, DatabaseError};
 use super::index::{Index, IndexLoader};
 use super::key::{Salt, UrlHash, Variant};
@@ -89,10 +89,10 @@ pub(super) struct PurgeCommand {
 impl PurgeCommand {
     /// Replies with the number of removed responses.
     pub(super) fn finish(mut self: Box<PurgeCommand>, gone: u64) {
-        let answer = self.reply.take();
+        let reply = self.reply.take();
         drop(self);
         // The requester may have left.
-        let _left = answer.map(|answer| answer.send(gone));
+        let _left = reply.map(|reply| reply.send(gone));
     }
 }
 
@@ -103,10 +103,10 @@ impl Drop for PurgeCommand {
 }
 
 impl RemovalBacklog {
-    fn push(&self, order: WriteCommand) {
-        let mut orders = self.commands.lock();
-        if orders.len() < BACKLOG_MAX {
-            orders.push(order);
+    fn push(&self, command: WriteCommand) {
+        let mut commands = self.commands.lock();
+        if commands.len() < BACKLOG_MAX {
+            commands.push(command);
         } else {
             self.is_overflowed.store(true, Ordering::Release);
         }
@@ -116,21 +116,21 @@ impl RemovalBacklog {
         self: &Arc<RemovalBacklog>,
         provider: Option<String>,
         entity: Option<String>,
-        answer: oneshot::Sender<u64>,
+        reply: oneshot::Sender<u64>,
     ) -> WriteCommand {
         self.open_purges.fetch_add(1, Ordering::AcqRel);
         WriteCommand::Purge(Box::new(PurgeCommand {
             provider,
             entity,
-            reply: Some(answer),
+            reply: Some(reply),
             backlog: self.clone(),
         }))
     }
 
     /// A command to purge everything, without a requester.
     pub(super) fn purge_all(self: &Arc<RemovalBacklog>) -> WriteCommand {
-        let (answer, _nobody) = oneshot::channel();
-        self.purge(None, None, answer)
+        let (reply, _nobody) = oneshot::channel();
+        self.purge(None, None, reply)
     }
 
     /// May the file still hold purged responses?
@@ -140,12 +140,12 @@ impl RemovalBacklog {
 
     /// All removals that did not fit in the queue, as commands.
     pub(super) fn drain(self: &Arc<RemovalBacklog>) -> Vec<WriteCommand> {
-        let mut orders = std::mem::take(&mut *self.commands.lock());
+        let mut commands = std::mem::take(&mut *self.commands.lock());
         if self.is_overflowed.load(Ordering::Acquire) {
-            orders.push(self.purge_all());
+            commands.push(self.purge_all());
             self.is_overflowed.store(false, Ordering::Release);
         }
-        orders
+        commands
     }
 }
 
@@ -176,32 +176,32 @@ impl Disk {
         aside.iter().for_each(|aside| report_recreated(aside));
         let path = folder.join(DATABASE);
         let reader = database::connect(&path)?;
-        let (salt, heard) =
+        let (salt, last_purge) =
             salt_and_last_purge(&reader).map_err(|source| DatabaseError::Sqlite {
                 path: path.clone(),
                 source,
             })?;
-        let (reads, questions) = sync_channel(READS_MAX);
-        let (writes, orders) = sync_channel(WRITES_MAX);
+        let (reads, requests) = sync_channel(READS_MAX);
+        let (writes, commands) = sync_channel(WRITES_MAX);
         let (pending, broken) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-        let (overdue, index) = (Arc::<RemovalBacklog>::default(), Arc::<Index>::default());
-        let scribe = CacheWriter {
+        let (backlog, index) = (Arc::<RemovalBacklog>::default(), Arc::<Index>::default());
+        let cache_writer = CacheWriter {
             conn: writer,
             bytes_max,
             since_check: bytes_max,
             pending_bytes: pending.clone(),
-            backlog: overdue.clone(),
+            backlog: backlog.clone(),
             broken: broken.clone(),
             path: path.clone(),
             deferred: Vec::new(),
         };
-        let finder = CacheReader {
+        let cache_reader = CacheReader {
             conn: reader,
             memory,
-            last_purge: heard,
+            last_purge,
             version: -1,
             loader: IndexLoader::new(index.clone()),
-            backlog: overdue.clone(),
+            backlog: backlog.clone(),
             writes: writes.clone(),
             broken: broken.clone(),
             path: path.clone(),
@@ -212,16 +212,16 @@ impl Disk {
             source,
         };
         thread("cache-write")
-            .spawn(move || scribe.run(&orders))
+            .spawn(move || cache_writer.run(&commands))
             .map_err(fail)?;
         thread("cache-read")
-            .spawn(move || finder.run(&questions))
+            .spawn(move || cache_reader.run(&requests))
             .map_err(fail)?;
         let disk = Disk {
             reads,
             writes,
             pending_bytes: pending,
-            backlog: overdue,
+            backlog,
             broken,
             index,
         };
@@ -239,13 +239,13 @@ impl Disk {
         if is_broken || !self.index.may_have(&key) || self.backlog.is_purging() {
             return None;
         }
-        let (answer, found) = oneshot::channel();
+        let (reply, found) = oneshot::channel();
         let seen = seen.to_vec();
         let read = ReadRequest {
             key,
             now,
             exclude: seen,
-            reply: answer,
+            reply,
         };
         self.reads.try_send(read).ok()?;
         within(Some(READ_WAIT_MAX), found).await.ok()?.ok()
@@ -260,7 +260,7 @@ impl Disk {
     /// Writes a response. Returns whether there may be others under this key.
     pub(super) fn put(&self, key: CacheKey, object: &Arc<CachedResponse>, now: Wall) -> bool {
         let may_have_others = self.index.may_have(&key);
-        let order = if may_have_others {
+        let command = if may_have_others {
             WriteCommand::Replace
         } else {
             WriteCommand::Put
@@ -269,7 +269,7 @@ impl Disk {
         if self.pending_bytes.fetch_add(weight, Ordering::AcqRel) + weight > PENDING_MAX
             || self
                 .writes
-                .try_send(order(key, object.clone(), now))
+                .try_send(command(key, object.clone(), now))
                 .is_err()
         {
             self.pending_bytes.fetch_sub(weight, Ordering::AcqRel);
@@ -298,20 +298,20 @@ impl Disk {
     }
 
     /// Sends a command that must not be lost: if the queue is full, it waits in the backlog.
-    fn send_or_backlog(&self, forget: impl Fn() -> WriteCommand) {
-        let order = || self.writes.try_send(forget());
-        if order().is_err() {
-            self.backlog.push(forget());
+    fn send_or_backlog(&self, removal: impl Fn() -> WriteCommand) {
+        let command = || self.writes.try_send(removal());
+        if command().is_err() {
+            self.backlog.push(removal());
             // The queue may have drained meanwhile, and the writer must be woken. If it is still
             // full, the writer takes the backlog together with the queue.
-            let _again = order();
+            let _again = command();
         }
     }
 
     pub(super) async fn purge(&self, provider: Option<&str>, entity: Option<&str>) -> Option<u64> {
         let own = |name: &str| name.to_owned();
         let (provider, entity) = (provider.map(own), entity.map(own));
-        self.request(|answer| self.backlog.purge(provider, entity, answer))
+        self.request(|reply| self.backlog.purge(provider, entity, reply))
             .await
     }
 
@@ -330,11 +330,11 @@ impl Disk {
 
     async fn request<T>(
         &self,
-        order: impl FnOnce(oneshot::Sender<T>) -> WriteCommand,
+        command: impl FnOnce(oneshot::Sender<T>) -> WriteCommand,
     ) -> Option<T> {
-        let (answer, done) = oneshot::channel();
-        let (writes, order) = (self.writes.clone(), order(answer));
-        let sent = tokio::task::spawn_blocking(move || writes.send(order).is_ok());
+        let (reply, done) = oneshot::channel();
+        let (writes, command) = (self.writes.clone(), command(reply));
+        let sent = tokio::task::spawn_blocking(move || writes.send(command).is_ok());
         if !sent.await.unwrap_or(false) {
             return None;
         }
@@ -372,10 +372,10 @@ pub(super) fn report_failure(broken: &AtomicBool, path: &Path, error: &rusqlite:
         return LogEvent::CacheOnlyInMemory { why: &why }.emit();
     }
     // Checking a large file takes seconds, and calls wait for this thread.
-    let (told, path) = (why.clone(), path.to_owned());
+    let (reason, path) = (why.clone(), path.to_owned());
     let thread = std::thread::Builder::new().name("cache-check".to_owned());
     if thread
-        .spawn(move || quarantine_if_damaged(&path, told))
+        .spawn(move || quarantine_if_damaged(&path, reason))
         .is_err()
     {
         LogEvent::CacheOnlyInMemory { why: &why }.emit();
@@ -387,7 +387,7 @@ fn quarantine_if_damaged(path: &Path, mut why: String) {
     if database::is_damaged(path)
         && let Ok(aside) = database::move_aside(path)
     {
-        why = format!("{why}; it is now {}", aside.display());
+        why = format!("{why}; the damaged file was moved to {}", aside.display());
     }
     LogEvent::CacheOnlyInMemory { why: &why }.emit();
 }

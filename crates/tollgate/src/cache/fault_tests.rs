@@ -49,7 +49,10 @@ async fn a_file_locked_for_a_while_is_used_again_afterwards() {
     cache.flush().await;
     let next = Cache::open(&folder.0);
     assert_eq!(bodies(&next, 1).await, ["a"]);
-    assert!(bodies(&next, 2).await.is_empty(), "it was not waited for");
+    assert!(
+        bodies(&next, 2).await.is_empty(),
+        "the store was not retried"
+    );
     assert_eq!(bodies(&next, 3).await, ["c"]);
 }
 

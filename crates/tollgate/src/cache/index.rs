@@ -69,8 +69,8 @@ impl Hasher for IdentityHasher {
 impl Index {
     /// May the file have this key?
     pub(super) fn may_have(&self, key: &CacheKey) -> bool {
-        let known = self.state.lock();
-        !known.is_complete || known.keys.contains(&short_key(key))
+        let state = self.state.lock();
+        !state.is_complete || state.keys.contains(&short_key(key))
     }
 
     /// Adds a key that is about to be written.
@@ -80,9 +80,9 @@ impl Index {
 
     /// Removes a key that a read did not find.
     pub(super) fn remove(&self, key: &CacheKey) {
-        let mut known = self.state.lock();
-        known.keys.remove(&short_key(key));
-        if let Some(next) = &mut known.loading {
+        let mut state = self.state.lock();
+        state.keys.remove(&short_key(key));
+        if let Some(next) = &mut state.loading {
             next.remove(&short_key(key));
         }
     }
@@ -160,10 +160,10 @@ impl IndexLoader {
         let mut statement =
             conn.prepare_cached("SELECT id, key FROM answers WHERE id > ?1 ORDER BY id LIMIT ?2")?;
         let mut rows = statement.query(params![self.last_row, step_limit()])?;
-        let mut known = self.index.state.lock();
+        let mut state = self.index.state.lock();
         let mut count = 0;
         while let Some(row) = rows.next()? {
-            known.add(short_key(&CacheKey(row.get(1)?)));
+            state.add(short_key(&CacheKey(row.get(1)?)));
             self.last_row = row.get(0)?;
             count += 1;
         }
@@ -172,27 +172,27 @@ impl IndexLoader {
 
     /// Loads the next keys if a load is due. `true`: there is more.
     pub(super) fn load_step(&mut self, conn: &Connection, now: Instant) -> rusqlite::Result<bool> {
-        let Some(behind) = &self.after_key else {
+        let Some(after_key) = &self.after_key else {
             return self.start_load(conn, now);
         };
         let mut statement = conn.prepare_cached(
             "SELECT DISTINCT key FROM answers WHERE key > ?1 ORDER BY key LIMIT ?2",
         )?;
-        let keys = statement.query_map(params![behind, step_limit()], |row| {
+        let keys = statement.query_map(params![after_key, step_limit()], |row| {
             row.get(0).map(CacheKey)
         })?;
         let keys = keys.collect::<rusqlite::Result<Vec<CacheKey>>>()?;
-        let mut known = self.index.state.lock();
-        keys.iter().for_each(|key| known.add(short_key(key)));
+        let mut state = self.index.state.lock();
+        keys.iter().for_each(|key| state.add(short_key(key)));
         self.after_key = keys.last().map(|key| key.0.to_vec());
-        if keys.len() == STEP && known.loading.is_some() {
+        if keys.len() == STEP && state.loading.is_some() {
             return Ok(true);
         }
         self.after_key = None;
         // There were too many keys: load again later.
-        self.is_reload_due |= known.loading.is_none();
-        if let Some(next) = known.loading.take() {
-            (known.keys, known.is_complete) = (next, true);
+        self.is_reload_due |= state.loading.is_none();
+        if let Some(next) = state.loading.take() {
+            (state.keys, state.is_complete) = (next, true);
         }
         Ok(false)
     }
@@ -207,13 +207,13 @@ impl IndexLoader {
         self.last_row = last_row_id(conn)?;
         (self.started_at, self.is_reload_due, self.after_key) =
             (Some(now), false, Some(Vec::new()));
-        let mut known = self.index.state.lock();
-        let early = if known.has_started {
+        let mut state = self.index.state.lock();
+        let early = if state.has_started {
             ShortKeys::default()
         } else {
-            std::mem::take(&mut known.keys)
+            std::mem::take(&mut state.keys)
         };
-        (known.has_started, known.loading) = (true, Some(early));
+        (state.has_started, state.loading) = (true, Some(early));
         Ok(true)
     }
 }

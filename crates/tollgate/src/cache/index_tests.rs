@@ -26,7 +26,7 @@ fn write(conn: &Connection, number: u32) {
 /// The time of a load.
 #[expect(
     clippy::disallowed_methods,
-    reason = "instants can be made of others only"
+    reason = "an Instant can only be derived from another one"
 )]
 fn start() -> Instant {
     Instant::now()
@@ -34,31 +34,31 @@ fn start() -> Instant {
 
 fn index_of(conn: &Connection) -> (Arc<Index>, IndexLoader) {
     let index = Arc::new(Index::default());
-    let mut census = IndexLoader::new(index.clone());
-    while census.load_step(conn, start()).unwrap() {}
-    (index, census)
+    let mut loader = IndexLoader::new(index.clone());
+    while loader.load_step(conn, start()).unwrap() {}
+    (index, loader)
 }
 
 #[test]
 fn before_all_keys_are_loaded_every_key_may_exist() {
     let index = Arc::new(Index::default());
-    let mut census = IndexLoader::new(index.clone());
+    let mut loader = IndexLoader::new(index.clone());
     let conn = file([2]);
-    assert!(census.load_step(&conn, start()).unwrap());
+    assert!(loader.load_step(&conn, start()).unwrap());
     assert!(index.may_have(&key(1)));
-    assert!(!census.load_step(&conn, start()).unwrap());
+    assert!(!loader.load_step(&conn, start()).unwrap());
     assert!(!index.may_have(&key(1)) && index.may_have(&key(2)));
 }
 
 #[test]
 fn many_keys_are_loaded_in_steps_and_none_is_missed() {
     let conn = file(0..2_500);
-    let (index, mut census) = (Arc::new(Index::default()), 0);
-    let mut reader = IndexLoader::new(index.clone());
-    while reader.load_step(&conn, start()).unwrap() {
-        census += 1;
+    let (index, mut steps) = (Arc::new(Index::default()), 0);
+    let mut loader = IndexLoader::new(index.clone());
+    while loader.load_step(&conn, start()).unwrap() {
+        steps += 1;
     }
-    assert_eq!(census, 3, "a beginning and two whole steps");
+    assert_eq!(steps, 3, "the start and two full steps");
     assert!((0..2_500).all(|number| index.may_have(&key(number))));
     assert!(!index.may_have(&key(2_500)));
 }
@@ -66,12 +66,12 @@ fn many_keys_are_loaded_in_steps_and_none_is_missed() {
 #[test]
 fn own_keys_are_known_at_once_and_foreign_keys_after_the_next_poll() {
     let conn = file([]);
-    let (index, mut census) = index_of(&conn);
+    let (index, mut loader) = index_of(&conn);
     index.put(&key(1));
     assert!(index.may_have(&key(1)));
     write(&conn, 2);
     assert!(!index.may_have(&key(2)));
-    assert!(!census.load_new(&conn).unwrap());
+    assert!(!loader.load_new(&conn).unwrap());
     assert!(index.may_have(&key(2)) && index.may_have(&key(1)));
 }
 
@@ -79,25 +79,25 @@ fn own_keys_are_known_at_once_and_foreign_keys_after_the_next_poll() {
 #[test]
 fn keys_written_during_a_load_are_known_afterwards() {
     let conn = file((10..2_000).map(u32::to_be));
-    let (index, mut census) = (Arc::new(Index::default()), Vec::new());
-    let mut reader = IndexLoader::new(index.clone());
-    reader.load_step(&conn, start()).unwrap();
-    reader.load_step(&conn, start()).unwrap();
+    let (index, mut written) = (Arc::new(Index::default()), Vec::new());
+    let mut loader = IndexLoader::new(index.clone());
+    loader.load_step(&conn, start()).unwrap();
+    loader.load_step(&conn, start()).unwrap();
     for number in [1_u32, 2] {
-        census.push(key(number.to_be()));
+        written.push(key(number.to_be()));
         write(&conn, number.to_be());
     }
     index.put(&key(3_u32.to_be()));
-    census.push(key(3_u32.to_be()));
-    while reader.load_step(&conn, start()).unwrap() || reader.load_new(&conn).unwrap() {}
-    assert!(census.iter().all(|key| index.may_have(key)));
+    written.push(key(3_u32.to_be()));
+    while loader.load_step(&conn, start()).unwrap() || loader.load_new(&conn).unwrap() {}
+    assert!(written.iter().all(|key| index.may_have(key)));
     assert!(!index.may_have(&key(4_u32.to_be())));
 }
 
 #[test]
 fn a_missing_key_is_looked_up_once() {
-    let (index, census) = index_of(&file([1]));
-    census.remove(&key(1));
+    let (index, loader) = index_of(&file([1]));
+    loader.remove(&key(1));
     assert!(!index.may_have(&key(1)));
 }
 
@@ -105,44 +105,44 @@ fn a_missing_key_is_looked_up_once() {
 #[test]
 fn a_missed_key_is_found_by_the_next_reload() {
     let conn = file([1, 2, 3]);
-    let (index, mut census) = index_of(&conn);
+    let (index, mut loader) = index_of(&conn);
     conn.execute("DELETE FROM answers", []).unwrap();
     write(&conn, 4);
-    census.load_new(&conn).unwrap();
-    assert!(!index.may_have(&key(4)), "its number was used before");
-    assert!(!census.load_step(&conn, start()).unwrap(), "not yet");
+    loader.load_new(&conn).unwrap();
+    assert!(!index.may_have(&key(4)), "its id was used before");
+    assert!(!loader.load_step(&conn, start()).unwrap(), "not yet");
     let later = start() + RELOAD_AFTER;
-    while census.load_step(&conn, later).unwrap() {}
+    while loader.load_step(&conn, later).unwrap() {}
     assert!(index.may_have(&key(4)) && !index.may_have(&key(1)));
 }
 
 #[test]
 fn past_the_bound_every_key_may_exist_until_the_next_reload() {
     let conn = file([1]);
-    let (index, mut census) = index_of(&conn);
+    let (index, mut loader) = index_of(&conn);
     {
-        let mut known = index.state.lock();
-        (0..=KEYS_MAX as u64).for_each(|key| known.add(key));
-        assert!(!known.is_complete && known.keys.capacity() == 0);
+        let mut state = index.state.lock();
+        (0..=KEYS_MAX as u64).for_each(|key| state.add(key));
+        assert!(!state.is_complete && state.keys.capacity() == 0);
     }
     assert!(index.may_have(&key(9)));
-    assert!(!census.load_step(&conn, start()).unwrap(), "not yet");
+    assert!(!loader.load_step(&conn, start()).unwrap(), "not yet");
     let later = start() + RELOAD_AFTER;
-    while census.load_step(&conn, later).unwrap() {}
+    while loader.load_step(&conn, later).unwrap() {}
     assert!(!index.may_have(&key(9)) && index.may_have(&key(1)));
 }
 
 #[test]
 fn a_load_with_too_many_keys_is_abandoned() {
     let conn = file(0..10);
-    let (index, mut census) = (Arc::new(Index::default()), IndexLoader::new(Arc::default()));
-    census.index = index.clone();
-    census.load_step(&conn, start()).unwrap();
+    let (index, mut loader) = (Arc::new(Index::default()), IndexLoader::new(Arc::default()));
+    loader.index = index.clone();
+    loader.load_step(&conn, start()).unwrap();
     {
-        let mut known = index.state.lock();
-        (0..=KEYS_MAX as u64).for_each(|key| known.add(key));
-        assert!(known.loading.is_none());
+        let mut state = index.state.lock();
+        (0..=KEYS_MAX as u64).for_each(|key| state.add(key));
+        assert!(state.loading.is_none());
     }
-    assert!(!census.load_step(&conn, start()).unwrap());
-    assert!(index.may_have(&key(99)) && census.is_reload_due);
+    assert!(!loader.load_step(&conn, start()).unwrap());
+    assert!(index.may_have(&key(99)) && loader.is_reload_due);
 }

@@ -15,7 +15,8 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 use tollgate_core::fresh::{FreshnessMode, Headers, variant_text};
 
-use crate::path::{is_ignored_header, parameters};
+use crate::headers::is_ignored_header;
+use crate::query::parameters;
 
 /// A hash of the request and its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -276,22 +277,22 @@ mod tests {
             );
         }
         let salt = Salt([7; 32]);
-        let place = RequestUrl {
+        let url = RequestUrl {
             tls: true,
             host: "api.example.org",
             port: 443,
             path,
             query,
         };
-        let keyed = KeyInputs {
-            url: place.hash(&salt),
+        let inputs = KeyInputs {
+            url: url.hash(&salt),
             entity: None,
             provider_and_keys: &[],
             headers: &map,
             replaced_header: None,
             mode: FreshnessMode::Rfc9111,
         };
-        keyed.key(&salt)
+        inputs.key(&salt)
     }
 
     #[test]

@@ -49,8 +49,8 @@ static BYTES_LIMIT: AtomicUsize = AtomicUsize::new(BYTES_MAX);
 static OWNERS: Mutex<VecDeque<Weak<CachedResponse>>> = Mutex::new(VecDeque::new());
 
 /// Sets the number of descriptors for bodies, at most [`MEMFDS_MAX`].
-pub fn set_memfds_max(sheets: usize) {
-    MEMFDS_LIMIT.store(sheets.min(MEMFDS_MAX), Ordering::Release);
+pub fn set_memfds_max(memfds: usize) {
+    MEMFDS_LIMIT.store(memfds.min(MEMFDS_MAX), Ordering::Release);
 }
 
 /// Sets the size of the memory tier, in bytes.
@@ -81,11 +81,11 @@ struct Reservation(usize);
 
 impl Reservation {
     fn reserve(length: usize) -> Option<Reservation> {
-        let sheets = MEMFDS.fetch_add(1, Ordering::AcqRel);
+        let memfds = MEMFDS.fetch_add(1, Ordering::AcqRel);
         let bytes = BYTES.fetch_add(length, Ordering::AcqRel);
         // Dropped at once if it exceeds a bound.
         let room = Reservation(length);
-        let has_place = sheets < MEMFDS_LIMIT.load(Ordering::Acquire);
+        let has_place = memfds < MEMFDS_LIMIT.load(Ordering::Acquire);
         (has_place && bytes + length <= BYTES_LIMIT.load(Ordering::Acquire)).then_some(room)
     }
 }
@@ -100,43 +100,43 @@ impl Drop for Reservation {
 impl MemfdBody {
     /// The body of a response as a memfd, if that pays and there is room, or others are used less.
     pub(crate) fn of(object: &Arc<CachedResponse>) -> Option<Arc<MemfdBody>> {
-        let (shown, length) = (&object.wire_form.memfd, object.body.len());
+        let (slot, length) = (&object.wire_form.memfd, object.body.len());
         if !(BODY_MIN..=BODY_MAX).contains(&length) {
             return None;
         }
-        if let Some(sheet) = shown.body.load_full() {
-            let uses = shown.uses.load(Ordering::Relaxed);
+        if let Some(memfd) = slot.body.load_full() {
+            let uses = slot.uses.load(Ordering::Relaxed);
             if uses < USES_MAX {
-                shown.uses.store(uses + 1, Ordering::Relaxed);
+                slot.uses.store(uses + 1, Ordering::Relaxed);
             }
-            return Some(sheet);
+            return Some(memfd);
         }
         // Nobody waits for a memfd: a copy works as well.
         let mut all = OWNERS.try_lock()?;
         let room = match Reservation::reserve(length) {
             Some(room) => room,
             None => {
-                let wishes = shown.requests.fetch_add(1, Ordering::Relaxed) + 1;
-                if wishes < REQUESTS_MIN {
+                let requests = slot.requests.fetch_add(1, Ordering::Relaxed) + 1;
+                if requests < REQUESTS_MIN {
                     return None;
                 }
-                shown.requests.store(0, Ordering::Relaxed);
+                slot.requests.store(0, Ordering::Relaxed);
                 reclaim(&mut all, length)?
             }
         };
-        let sheet = Arc::new(MemfdBody {
+        let memfd = Arc::new(MemfdBody {
             file: sealed(&object.body)?,
             reservation: room,
         });
-        shown.body.store(Some(sheet.clone()));
+        slot.body.store(Some(memfd.clone()));
         drop_dead_owners(&mut all);
         all.push_back(Arc::downgrade(object));
-        Some(sheet)
+        Some(memfd)
     }
 
     /// Its length, in bytes; none is empty.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "none is empty")]
+    #[expect(clippy::len_without_is_empty, reason = "no memfd is empty")]
     pub fn len(&self) -> usize {
         self.reservation.0
     }
@@ -157,14 +157,14 @@ fn reclaim(all: &mut VecDeque<Weak<CachedResponse>>, length: usize) -> Option<Re
         let next = all.pop_front()?;
         // A dropped response has closed its memfd.
         if let Some(object) = next.upgrade() {
-            let shown = &object.wire_form.memfd;
-            let uses = shown.uses.load(Ordering::Relaxed);
+            let slot = &object.wire_form.memfd;
+            let uses = slot.uses.load(Ordering::Relaxed);
             if uses > 0 {
-                shown.uses.store(uses - 1, Ordering::Relaxed);
+                slot.uses.store(uses - 1, Ordering::Relaxed);
                 all.push_back(next);
                 continue;
             }
-            shown.body.store(None);
+            slot.body.store(None);
         }
         if let Some(room) = Reservation::reserve(length) {
             return Some(room);
@@ -203,6 +203,7 @@ fn sealed(_body: &[u8]) -> Option<OwnedFd> {
     None
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(all(target_os = "linux", feature = "cache", feature = "sqlite"))]
 #[path = "memfd_tests.rs"]
 mod tests;

@@ -17,12 +17,12 @@ fn response(length: usize) -> Arc<CachedResponse> {
 #[test]
 fn a_memfd_holds_its_body_and_cannot_be_changed_or_run() {
     let _turn = TURN.lock();
-    let answer = response(BODY_MIN);
-    let sheet = MemfdBody::of(&answer).unwrap();
-    let mut file = std::fs::File::from(sheet.as_fd().try_clone_to_owned().unwrap());
+    let response = response(BODY_MIN);
+    let memfd = MemfdBody::of(&response).unwrap();
+    let mut file = std::fs::File::from(memfd.as_fd().try_clone_to_owned().unwrap());
     let mut read = vec![0; BODY_MIN];
     file.read_exact_at(&mut read, 0).unwrap();
-    assert!(read.as_slice() == &*answer.body && sheet.len() == BODY_MIN);
+    assert!(read.as_slice() == &*response.body && memfd.len() == BODY_MIN);
     assert!(file.write_all(b"x").is_err());
     assert!(file.set_len(1).is_err());
     let flags = rustix::fs::MemfdFlags::NOEXEC_SEAL;
@@ -43,10 +43,10 @@ fn short_and_huge_bodies_have_no_memfd() {
 #[test]
 fn memfds_are_bounded_and_their_room_is_reused() {
     let _turn = TURN.lock();
-    let answers: Vec<_> = (0..40).map(|_| response(BODY_MAX)).collect();
-    let sheets: Vec<_> = answers.iter().filter_map(MemfdBody::of).collect();
-    assert_eq!(sheets.len(), BYTES_MAX / BODY_MAX);
-    drop((sheets, answers));
+    let responses: Vec<_> = (0..40).map(|_| response(BODY_MAX)).collect();
+    let memfds: Vec<_> = responses.iter().filter_map(MemfdBody::of).collect();
+    assert_eq!(memfds.len(), BYTES_MAX / BODY_MAX);
+    drop((memfds, responses));
     assert!(MemfdBody::of(&response(BODY_MAX)).is_some());
 }
 
@@ -78,7 +78,7 @@ fn hotter_responses_replace_colder_ones() {
         let has_one = MemfdBody::of(&hot).is_some();
         assert_eq!(has_one, round + 1 == u32::from(REQUESTS_MIN), "{round}");
     }
-    assert!(MemfdBody::of(&rare).is_none(), "it was asked for once");
+    assert!(MemfdBody::of(&rare).is_none(), "it was requested once");
     assert!(used.wire_form.memfd.body.load().is_some());
     assert!(hot.wire_form.memfd.body.load().is_some());
     let gone = first

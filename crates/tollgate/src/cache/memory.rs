@@ -14,9 +14,8 @@ use quick_cache::sync::{Cache as Quick, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use tollgate_core::time::{Span, Wall};
 
-use super::admin::CacheUsage;
 use super::key::{UrlHash, Variant};
-use super::{CacheKey, CachedResponse, OBJECT_MAX, VariantSet};
+use super::{CacheKey, CacheUsage, CachedResponse, OBJECT_MAX, VariantSet};
 
 /// The shards split the room evenly, and no variant set is larger than its shard: four shards are
 /// enough for the threads of a gateway. If a shard could not hold the largest response, there is
@@ -93,8 +92,8 @@ impl Invalidations {
 struct ByWeight;
 
 impl Weighter<CacheKey, Arc<VariantSet>> for ByWeight {
-    fn weight(&self, _key: &CacheKey, shelf: &Arc<VariantSet>) -> u64 {
-        shelf.weight()
+    fn weight(&self, _key: &CacheKey, variants: &Arc<VariantSet>) -> u64 {
+        variants.weight()
     }
 }
 
@@ -141,39 +140,39 @@ impl MemoryTier {
         if self.purge_count() != purges || self.is_invalid(&key, object, now) {
             return false;
         }
-        let shelf = self.entries.peek(&key);
+        let variants = self.entries.peek(&key);
         // A response from the future was stored by a clock that has been set back since.
         let is_newer = |old: &Arc<CachedResponse>| {
             old.variant == object.variant && old.stored > object.stored && old.stored <= now
         };
-        if shelf
+        if variants
             .as_ref()
-            .is_some_and(|shelf| shelf.objects().iter().any(is_newer))
+            .is_some_and(|variants| variants.objects().iter().any(is_newer))
         {
             return false;
         }
         let has_more = also();
-        let shelf = match shelf {
-            Some(shelf) => shelf.with(object.clone()),
+        let variants = match variants {
+            Some(variants) => variants.with(object.clone()),
             None if has_more => VariantSet::new([object.clone()]).partial(),
             None => VariantSet::new([object.clone()]),
         };
-        shelf.record_use(now);
-        self.entries.insert(key, Arc::new(shelf));
+        variants.record_use(now);
+        self.entries.insert(key, Arc::new(variants));
         true
     }
 
     /// Inserts responses read from disk, if nothing was removed meanwhile.
-    pub(super) fn insert_from_disk(&self, key: CacheKey, shelf: Arc<VariantSet>, changes: u64) {
+    pub(super) fn insert_from_disk(&self, key: CacheKey, variants: Arc<VariantSet>, changes: u64) {
         let _turn = self.write_lock.lock();
         if self.removals() != changes {
             return;
         }
-        let shelf = match self.entries.peek(&key) {
-            Some(here) => Arc::new(here.merge(&shelf)),
-            None => shelf,
+        let variants = match self.entries.peek(&key) {
+            Some(here) => Arc::new(here.merge(&variants)),
+            None => variants,
         };
-        self.entries.insert(key, shelf);
+        self.entries.insert(key, variants);
     }
 
     /// Removes the responses under a key, and invalidates those of its URL that were stored before
@@ -192,11 +191,11 @@ impl MemoryTier {
         let _turn = self.write_lock.lock();
         self.removals.fetch_add(1, Ordering::AcqRel);
         self.record_invalidation(key.response_id(variant), at);
-        let Some(shelf) = self.entries.peek(key) else {
+        let Some(variants) = self.entries.peek(key) else {
             return;
         };
         let is_it = |object: &CachedResponse| object.variant == variant && object.stored <= at;
-        match shelf.without_matching(is_it) {
+        match variants.without_matching(is_it) {
             Some(left) => self.entries.insert(*key, Arc::new(left)),
             None => {
                 self.entries.remove(key);
@@ -225,17 +224,17 @@ impl MemoryTier {
         let affected: Vec<(CacheKey, Arc<VariantSet>)> = self
             .entries
             .iter()
-            .filter(|(_, shelf)| {
-                shelf
+            .filter(|(_, variants)| {
+                variants
                     .objects()
                     .iter()
                     .any(|one| one.is_of(provider, entity))
             })
             .collect();
-        for (key, shelf) in affected {
-            let left = shelf.without(provider, entity);
+        for (key, variants) in affected {
+            let left = variants.without(provider, entity);
             let count = left.as_ref().map_or(0, |left| left.objects().len());
-            gone += (shelf.objects().len() - count) as u64;
+            gone += (variants.objects().len() - count) as u64;
             match left {
                 Some(left) => self.entries.insert(key, Arc::new(left)),
                 None => {
@@ -256,18 +255,18 @@ impl MemoryTier {
 
     pub(super) fn usage(&self) -> Vec<CacheUsage> {
         let mut rows: BTreeMap<(String, Option<String>), (u64, u64)> = BTreeMap::new();
-        for (_, shelf) in self.entries.iter() {
-            for object in shelf.objects() {
+        for (_, variants) in self.entries.iter() {
+            for object in variants.objects() {
                 let name = (object.provider.clone(), object.entity.clone());
                 let (count, bytes) = rows.entry(name).or_default();
                 *count += 1;
                 *bytes += object.weight();
             }
         }
-        let row = |((provider, entity), (answers, bytes))| CacheUsage {
+        let row = |((provider, entity), (responses, bytes))| CacheUsage {
             provider,
             entity,
-            responses: answers,
+            responses,
             bytes,
         };
         rows.into_iter().map(row).collect()

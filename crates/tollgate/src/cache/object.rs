@@ -105,17 +105,17 @@ pub(crate) struct VariantSet {
 
 impl VariantSet {
     pub(crate) fn new(objects: impl IntoIterator<Item = Arc<CachedResponse>>) -> VariantSet {
-        let mut shelf = VariantSet::default();
+        let mut variants = VariantSet::default();
         for object in objects.into_iter().take(VARIANTS_MAX) {
-            let weight = shelf.weight + object.weight();
-            if shelf.objects.is_empty() || weight <= VARIANT_SET_BYTES_MAX {
-                shelf.objects.push(object);
-                shelf.weight = weight;
+            let weight = variants.weight + object.weight();
+            if variants.objects.is_empty() || weight <= VARIANT_SET_BYTES_MAX {
+                variants.objects.push(object);
+                variants.weight = weight;
             } else {
-                shelf.is_partial = true;
+                variants.is_partial = true;
             }
         }
-        shelf
+        variants
     }
 
     /// The set with one more response, in place of the one for the same headers.
@@ -126,10 +126,10 @@ impl VariantSet {
             .filter(|old| old.variant != object.variant)
             .cloned()
             .collect::<Vec<_>>();
-        let shelf = VariantSet::new(std::iter::once(object).chain(others));
+        let variants = VariantSet::new(std::iter::once(object).chain(others));
         VariantSet {
-            is_partial: self.is_partial || shelf.is_partial,
-            ..shelf
+            is_partial: self.is_partial || variants.is_partial,
+            ..variants
         }
     }
 
@@ -150,11 +150,11 @@ impl VariantSet {
     pub(crate) fn merge(&self, found: &VariantSet) -> VariantSet {
         let has = |variant| self.objects.iter().any(|object| object.variant == variant);
         let more = found.objects.iter().filter(|object| !has(object.variant));
-        let shelf = VariantSet::new(self.objects.iter().chain(more).cloned());
-        shelf.record_use(Wall(self.use_recorded.load(Ordering::Relaxed)));
+        let variants = VariantSet::new(self.objects.iter().chain(more).cloned());
+        variants.record_use(Wall(self.use_recorded.load(Ordering::Relaxed)));
         VariantSet {
-            is_partial: found.is_partial || shelf.is_partial,
-            ..shelf
+            is_partial: found.is_partial || variants.is_partial,
+            ..variants
         }
     }
 
@@ -174,12 +174,12 @@ impl VariantSet {
     ) -> Option<VariantSet> {
         let left = self.objects.iter();
         let left = left.filter(|object| !is_gone(object));
-        let shelf = VariantSet::new(left.cloned());
-        let shelf = VariantSet {
-            is_partial: self.is_partial || shelf.is_partial,
-            ..shelf
+        let variants = VariantSet::new(left.cloned());
+        let variants = VariantSet {
+            is_partial: self.is_partial || variants.is_partial,
+            ..variants
         };
-        (!shelf.objects.is_empty()).then_some(shelf)
+        (!variants.objects.is_empty()).then_some(variants)
     }
 
     /// Its use has just been recorded on disk.

@@ -49,11 +49,11 @@ pub(super) struct CacheReader {
 }
 
 impl CacheReader {
-    pub(super) fn run(mut self, questions: &Receiver<ReadRequest>) {
+    pub(super) fn run(mut self, requests: &Receiver<ReadRequest>) {
         let mut has_more = true;
         loop {
             let wait = if has_more { Duration::ZERO } else { POLL_EVERY };
-            match questions.recv_timeout(wait) {
+            match requests.recv_timeout(wait) {
                 Ok(read) => self.serve(read),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -73,18 +73,18 @@ impl CacheReader {
         match self.read(&read.key, &read.exclude) {
             // Purged responses may still be in the file.
             Ok(Some(_)) if self.backlog.is_purging() => {}
-            Ok(Some((shelf, used))) => {
-                shelf.record_use(read.now);
-                let shelf = Arc::new(shelf);
+            Ok(Some((variants, used))) => {
+                variants.record_use(read.now);
+                let variants = Arc::new(variants);
                 self.memory
-                    .insert_from_disk(read.key, shelf.clone(), changes);
+                    .insert_from_disk(read.key, variants.clone(), changes);
                 if read.now.since(used) > TOUCH_STEP {
                     // If this fails, the response looks a little older than it is.
                     let _noted = self
                         .writes
                         .try_send(WriteCommand::Touch(read.key, read.now));
                 }
-                let _gone = read.reply.send(shelf);
+                let _gone = read.reply.send(variants);
             }
             Ok(None) if read.exclude.is_empty() => self.loader.remove(&read.key),
             Ok(None) => {}
@@ -113,16 +113,16 @@ impl CacheReader {
             weight += object.as_ref().map_or(0, |object| object.weight());
             objects.extend(object);
             if weight > VARIANT_SET_BYTES_MAX {
-                break; // no shelf holds more
+                break; // no variant set holds more
             }
         }
-        let shelf = VariantSet::new(objects);
-        let shelf = if seen.is_empty() {
-            shelf
+        let variants = VariantSet::new(objects);
+        let variants = if seen.is_empty() {
+            variants
         } else {
-            shelf.partial()
+            variants.partial()
         };
-        Ok((!shelf.objects().is_empty()).then_some((shelf, used)))
+        Ok((!variants.objects().is_empty()).then_some((variants, used)))
     }
 
     /// Applies what is new in the file. `true`: there is more.

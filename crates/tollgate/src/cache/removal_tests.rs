@@ -143,9 +143,9 @@ async fn a_purge_records_its_time() {
     cache.purge(Some("x"), None).await;
     purge(&folder.0, None, None).unwrap();
     let conn = Connection::open(folder.file()).unwrap();
-    let told = "SELECT count(*) FROM purges WHERE at > 1700000000000000";
-    let told: i64 = conn.query_row(told, [], |row| row.get(0)).unwrap();
-    assert_eq!(told, 2);
+    let count = "SELECT count(*) FROM purges WHERE at > 1700000000000000";
+    let count: i64 = conn.query_row(count, [], |row| row.get(0)).unwrap();
+    assert_eq!(count, 2);
 }
 
 /// Several large responses to one URL that do not fit one variant set: each is found.
@@ -160,11 +160,11 @@ async fn large_variants_that_do_not_fit_one_set_are_all_found() {
     }
     let next = Cache::open(&folder.0);
     let mut seen = Vec::new();
-    let mut shelf = next.find(&key(1), Wall(1)).await;
-    while let Some(found) = shelf {
+    let mut variants = next.find(&key(1), Wall(1)).await;
+    while let Some(found) = variants {
         seen.extend(found.objects().iter().map(|object| object.variant));
         assert!(seen.len() < 10, "it ends");
-        shelf = next.find_other_variants(&key(1), &seen, Wall(1)).await;
+        variants = next.find_other_variants(&key(1), &seen, Wall(1)).await;
     }
     for variant in 1..=3 {
         assert!(

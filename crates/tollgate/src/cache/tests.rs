@@ -69,8 +69,8 @@ pub(super) fn object(variant: u8, body: &str) -> Arc<CachedResponse> {
 }
 
 pub(super) async fn bodies(cache: &Cache, number: u8) -> Vec<String> {
-    let shelf = cache.find(&key(number), Wall(1)).await;
-    let objects = shelf.iter().flat_map(|shelf| shelf.objects());
+    let variants = cache.find(&key(number), Wall(1)).await;
+    let objects = variants.iter().flat_map(|variants| variants.objects());
     let text = |object: &Arc<CachedResponse>| String::from_utf8(object.body.to_vec()).unwrap();
     objects.map(text).collect()
 }
@@ -154,8 +154,8 @@ async fn wait_until_indexed(cache: &Cache) {
 /// Does a lookup of this key have to wait for anything?
 fn must_wait(cache: &Cache, number: u8) -> bool {
     let (key, mut context) = (key(number), Context::from_waker(Waker::noop()));
-    let question = std::pin::pin!(cache.find(&key, Wall(1)));
-    question.poll(&mut context).is_pending()
+    let lookup = std::pin::pin!(cache.find(&key, Wall(1)));
+    lookup.poll(&mut context).is_pending()
 }
 
 /// A miss of a key that nobody has stored costs neither a disk read nor another thread, and
@@ -404,8 +404,8 @@ async fn a_memory_hit_updates_its_use_on_disk_once_an_hour() {
         .query_row("SELECT used FROM answers", [], |row| row.get(0))
         .unwrap();
     assert_eq!(used.unsigned_abs(), later.0);
-    let shelf = cache.get_from_memory(&key(1), later).unwrap();
-    assert!(!shelf.is_use_due(later + Span::from_secs(60), disk::TOUCH_STEP));
+    let variants = cache.get_from_memory(&key(1), later).unwrap();
+    assert!(!variants.is_use_due(later + Span::from_secs(60), disk::TOUCH_STEP));
 }
 
 /// A hit returns the cached bytes themselves.
@@ -414,8 +414,8 @@ async fn a_cached_body_is_never_copied() {
     let cache = Cache::memory();
     let object = object(1, "a body that is kept");
     cache.store_now(key(1), &object, Wall(1));
-    let shelf = cache.find(&key(1), Wall(1)).await.unwrap();
-    let body = shelf.objects()[0].body.clone();
+    let variants = cache.find(&key(1), Wall(1)).await.unwrap();
+    let body = variants.objects()[0].body.clone();
     assert_eq!(body.as_ptr(), object.body.as_ptr());
     let mut served = crate::body::ReplyBody::whole(body);
     let frame = http_body_util::BodyExt::frame(&mut served).await;
@@ -454,11 +454,11 @@ async fn a_variant_set_is_bounded_in_bytes() {
     for variant in 0..4 {
         cache.store_now(key(1), &object(variant, &large), Wall(1));
     }
-    let shelf = cache
+    let variants = cache
         .get_from_memory(&key(1), Wall(1))
         .expect("some of it stays");
-    assert_eq!(shelf.objects().len(), 2);
-    assert!(shelf.weight() <= object::VARIANT_SET_BYTES_MAX && shelf.is_partial());
+    assert_eq!(variants.objects().len(), 2);
+    assert!(variants.weight() <= object::VARIANT_SET_BYTES_MAX && variants.is_partial());
     cache.store_now(key(2), &object(1, &"y".repeat(8 * 1024 * 1024)), Wall(1));
     assert_eq!(bodies(&cache, 2).await.len(), 1);
 }
@@ -469,8 +469,8 @@ fn memory_is_bounded_by_what_is_configured() {
     for bytes in [1 << 20, 4 << 20, 40 << 20] {
         let memory = MemoryTier::new(bytes);
         for number in 0..100_u8 {
-            let answer = object(1, &"z".repeat(500_000));
-            memory.put(key(number), &answer, Wall(1), 0, || false);
+            let response = object(1, &"z".repeat(500_000));
+            memory.put(key(number), &response, Wall(1), 0, || false);
         }
         let kept: u64 = memory.usage().iter().map(|row| row.bytes).sum();
         assert!(kept <= bytes && kept > bytes / 4, "{kept} of {bytes}");

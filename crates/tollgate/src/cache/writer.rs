@@ -60,12 +60,12 @@ pub(super) struct CacheWriter {
 }
 
 impl CacheWriter {
-    pub(super) fn run(mut self, orders: &Receiver<WriteCommand>) {
+    pub(super) fn run(mut self, commands: &Receiver<WriteCommand>) {
         loop {
             let first = if self.deferred.is_empty() {
-                orders.recv().map_err(|_| RecvTimeoutError::Disconnected)
+                commands.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
-                orders.recv_timeout(RETRY_AFTER)
+                commands.recv_timeout(RETRY_AFTER)
             };
             let mut batch = std::mem::take(&mut self.deferred);
             match first {
@@ -77,14 +77,14 @@ impl CacheWriter {
                 }
             }
             // The backlog came after everything in the queue: it must not be executed earlier.
-            let overdue = self.backlog.drain();
-            let most = if overdue.is_empty() {
+            let backlog = self.backlog.drain();
+            let most = if backlog.is_empty() {
                 BATCH_MAX
             } else {
                 WRITES_MAX
             };
-            batch.extend(orders.try_iter().take(most));
-            batch.extend(overdue);
+            batch.extend(commands.try_iter().take(most));
+            batch.extend(backlog);
             self.run_batch(batch);
         }
     }
@@ -115,27 +115,27 @@ impl CacheWriter {
     }
 
     fn execute(&mut self, batch: Vec<WriteCommand>) -> rusqlite::Result<()> {
-        for order in &batch {
-            if let WriteCommand::Put(_, object, _) | WriteCommand::Replace(_, object, _) = order {
+        for command in &batch {
+            if let WriteCommand::Put(_, object, _) | WriteCommand::Replace(_, object, _) = command {
                 self.pending_bytes
                     .fetch_sub(object.weight(), Ordering::AcqRel);
                 self.since_check += object.weight();
             }
         }
-        let (asked, now, mut failed) = self.commit(batch)?;
+        let (queries, now, mut failed) = self.commit(batch)?;
         if self.since_check >= self.bytes_max / EVICT_FRACTION {
             self.since_check = 0;
             failed = failed.or(self.evict_excess(now).err());
         }
         let mut last = Vec::new();
-        for order in asked {
-            if matches!(order, WriteCommand::Close(_)) {
-                last.push(order);
+        for command in queries {
+            if matches!(command, WriteCommand::Close(_)) {
+                last.push(command);
                 continue;
             }
-            if let Err((order, error)) = self.reply(order) {
+            if let Err((command, error)) = self.reply(command) {
                 if is_transient(&error) {
-                    let again = self.to_defer(vec![order]);
+                    let again = self.to_defer(vec![command]);
                     self.deferred.extend(again);
                 }
                 failed = failed.or(Some(error));
@@ -159,8 +159,8 @@ impl CacheWriter {
             }
         };
         let is_broken = self.broken.load(Ordering::Acquire);
-        let (mut forgets, replaced) = (invalidations(&batch), removals_of_replaced(&batch));
-        let (asked, now, mut failed) = write(&change, batch, is_broken, self.bytes_max);
+        let (mut removals, replaced) = (invalidations(&batch), removals_of_replaced(&batch));
+        let (queries, now, mut failed) = write(&change, batch, is_broken, self.bytes_max);
         // If there was no room, SQLite may already have rolled back everything.
         let mut is_undone = self.conn.is_autocommit();
         if !is_undone && let Err(error) = change.commit() {
@@ -169,10 +169,10 @@ impl CacheWriter {
         }
         if failed.is_some() {
             // Repeats the removals, without anything that takes room.
-            forgets.extend(replaced.into_iter().filter(|_| is_undone));
-            self.deferred = self.to_defer(forgets);
+            removals.extend(replaced.into_iter().filter(|_| is_undone));
+            self.deferred = self.to_defer(removals);
         }
-        Ok((asked, now, failed))
+        Ok((queries, now, failed))
     }
 
     /// Replies to `Close` once no removals remain.
@@ -186,8 +186,8 @@ impl CacheWriter {
         if !self.deferred.is_empty() {
             return self.deferred.extend(last);
         }
-        for order in last {
-            let _answered = self.reply(order);
+        for command in last {
+            let _answered = self.reply(command);
         }
     }
 
@@ -198,9 +198,9 @@ impl CacheWriter {
         self.broken.store(true, Ordering::Release);
         let why = match database::remove(&self.path) {
             Ok(()) => {
-                "it was removed, because what was purged could not be forgotten on a full disk"
+                "the file was deleted, because the disk is full and purged responses stayed in it"
             }
-            Err(_) => "what was purged could not be forgotten on a full disk",
+            Err(_) => "the disk is full and purged responses stay in the file; delete it",
         };
         let why = &format!("{}: {why}", self.path.display());
         LogEvent::CacheOnlyInMemory { why }.emit();
@@ -209,11 +209,11 @@ impl CacheWriter {
     /// Replies to the requester, or returns the command and the error.
     #[expect(
         clippy::result_large_err,
-        reason = "once for each question that cannot be answered, and it is looked at again"
+        reason = "once for each failed command, and the caller retries it"
     )]
-    fn reply(&self, order: WriteCommand) -> Result<(), (WriteCommand, rusqlite::Error)> {
+    fn reply(&self, command: WriteCommand) -> Result<(), (WriteCommand, rusqlite::Error)> {
         // The requester may have left.
-        match order {
+        match command {
             WriteCommand::Purge(purge) => {
                 let (provider, entity) = (purge.provider.as_deref(), purge.entity.as_deref());
                 match admin::purge_rows(&self.conn, provider, entity) {
@@ -221,14 +221,14 @@ impl CacheWriter {
                     Err(error) => return Err((WriteCommand::Purge(purge), error)),
                 }
             }
-            WriteCommand::Usage(answer) => match admin::query_usage(&self.conn) {
+            WriteCommand::Usage(reply) => match admin::query_usage(&self.conn) {
                 Ok(rows) => {
-                    let _left = answer.send(rows);
+                    let _left = reply.send(rows);
                 }
-                Err(error) => return Err((WriteCommand::Usage(answer), error)),
+                Err(error) => return Err((WriteCommand::Usage(reply), error)),
             },
-            WriteCommand::Flush(answer) | WriteCommand::Close(answer) => {
-                let _left = answer.send(());
+            WriteCommand::Flush(reply) | WriteCommand::Close(reply) => {
+                let _left = reply.send(());
             }
             WriteCommand::Put(..)
             | WriteCommand::Replace(..)
@@ -242,9 +242,9 @@ impl CacheWriter {
     /// The removals of a batch that must wait, with their requesters. Other requesters learn that
     /// their command was not executed.
     fn to_defer(&self, batch: Vec<WriteCommand>) -> Vec<WriteCommand> {
-        let stays = |order: &WriteCommand| {
+        let stays = |command: &WriteCommand| {
             matches!(
-                order,
+                command,
                 WriteCommand::Remove(..)
                     | WriteCommand::Invalidate(..)
                     | WriteCommand::Purge(_)
@@ -255,9 +255,9 @@ impl CacheWriter {
         let mut left: Vec<WriteCommand> = batch.into_iter().filter(stays).collect();
         left.extend(replaced);
         if left.len() > DEFERRED_MAX {
-            left.retain(|order| {
+            left.retain(|command| {
                 !matches!(
-                    order,
+                    command,
                     WriteCommand::Remove(..) | WriteCommand::Invalidate(..)
                 )
             });
@@ -293,9 +293,9 @@ fn write(
     is_broken: bool,
     bytes_max: u64,
 ) -> BatchResult {
-    let (mut asked, mut now, mut failed) = (Vec::new(), Wall(0), None);
-    for order in batch {
-        let done = match order {
+    let (mut queries, mut now, mut failed) = (Vec::new(), Wall(0), None);
+    for command in batch {
+        let done = match command {
             WriteCommand::Put(key, object, at) | WriteCommand::Replace(key, object, at) => {
                 now = at;
                 if is_broken {
@@ -313,17 +313,17 @@ fn write(
                 .map(drop),
             WriteCommand::Invalidate(url, at) => invalidate(change, url, at),
             WriteCommand::Remove(key, variant, at) => remove(change, &key, variant, at),
-            question @ (WriteCommand::Purge(_)
+            query @ (WriteCommand::Purge(_)
             | WriteCommand::Usage(_)
             | WriteCommand::Flush(_)
             | WriteCommand::Close(_)) => {
-                asked.push(question);
+                queries.push(query);
                 Ok(())
             }
         };
         failed = failed.or(done.err());
     }
-    (asked, now, failed)
+    (queries, now, failed)
 }
 
 /// Does another process hold the file, or is the disk full?
@@ -343,7 +343,7 @@ fn is_full(error: &rusqlite::Error) -> bool {
 
 /// The commands of a batch that invalidate or remove responses.
 fn invalidations(batch: &[WriteCommand]) -> Vec<WriteCommand> {
-    let each = batch.iter().filter_map(|order| match order {
+    let each = batch.iter().filter_map(|command| match command {
         WriteCommand::Invalidate(url, at) => Some(WriteCommand::Invalidate(*url, *at)),
         WriteCommand::Remove(key, variant, at) => Some(WriteCommand::Remove(*key, *variant, *at)),
         WriteCommand::Put(..)
@@ -360,7 +360,7 @@ fn invalidations(batch: &[WriteCommand]) -> Vec<WriteCommand> {
 /// Removals of the responses that a batch would have replaced: if the new response is not written,
 /// the old one must not come back.
 fn removals_of_replaced(batch: &[WriteCommand]) -> Vec<WriteCommand> {
-    let each = batch.iter().filter_map(|order| match order {
+    let each = batch.iter().filter_map(|command| match command {
         WriteCommand::Replace(key, object, _) => {
             Some(WriteCommand::Remove(*key, object.variant, object.stored))
         }

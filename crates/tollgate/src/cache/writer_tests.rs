@@ -37,13 +37,13 @@ fn removal() -> WriteCommand {
 #[tokio::test]
 async fn a_response_that_does_not_fit_loses_no_invalidation() {
     let folder = Folder::new();
-    let mut scribe = writer(&folder).await;
+    let mut writer = writer(&folder).await;
     let large = object(1, &"z".repeat(2_000_000));
-    scribe
+    writer
         .pending_bytes
         .store(large.weight(), Ordering::Release);
     let batch = vec![removal(), WriteCommand::Put(key(2), large, Wall(5))];
-    let full = scribe.execute(batch).unwrap_err();
+    let full = writer.execute(batch).unwrap_err();
     assert_eq!(full.sqlite_error_code(), Some(ErrorCode::DiskFull));
     assert!(usage(&folder.0).unwrap().is_empty());
 }
@@ -53,13 +53,13 @@ async fn a_response_that_does_not_fit_loses_no_invalidation() {
 #[tokio::test]
 async fn when_responses_do_not_all_fit_the_last_ones_are_stored() {
     let folder = Folder::new();
-    let mut scribe = writer(&folder).await;
-    let answer = object(1, &"z".repeat(10_000));
-    let put = |number: u8| WriteCommand::Put(key(number), answer.clone(), Wall(u64::from(number)));
-    scribe
+    let mut writer = writer(&folder).await;
+    let reply = object(1, &"z".repeat(10_000));
+    let put = |number: u8| WriteCommand::Put(key(number), reply.clone(), Wall(u64::from(number)));
+    writer
         .pending_bytes
-        .store(100 * answer.weight(), Ordering::Release);
-    scribe.execute((2..102).map(put).collect()).unwrap();
+        .store(100 * reply.weight(), Ordering::Release);
+    writer.execute((2..102).map(put).collect()).unwrap();
     let next = Cache::open(&folder.0);
     assert!(bodies(&next, 2).await.is_empty());
     assert_eq!(bodies(&next, 101).await.len(), 1);
@@ -71,14 +71,14 @@ async fn when_responses_do_not_all_fit_the_last_ones_are_stored() {
 #[tokio::test]
 async fn deferred_removals_are_done_at_shutdown() {
     let folder = Folder::new();
-    let mut scribe = writer(&folder).await;
+    let mut writer = writer(&folder).await;
     let holder = Connection::open(folder.file()).unwrap();
     holder.execute_batch("BEGIN IMMEDIATE").unwrap();
-    scribe.execute(vec![removal()]).unwrap_err();
-    assert_eq!(scribe.deferred.len(), 1);
+    writer.execute(vec![removal()]).unwrap_err();
+    assert_eq!(writer.deferred.len(), 1);
     let (orders, taken) = sync_channel(1);
     drop(orders);
-    let ending = std::thread::spawn(move || scribe.run(&taken));
+    let ending = std::thread::spawn(move || writer.run(&taken));
     std::thread::park_timeout(RETRY_AFTER / 2);
     holder.execute_batch("COMMIT").unwrap();
     ending.join().unwrap();
@@ -86,45 +86,43 @@ async fn deferred_removals_are_done_at_shutdown() {
 }
 
 /// Fills the file: the next purge that frees nothing finds no room.
-fn fill(scribe: &CacheWriter) {
-    let number = |sql: &str| -> i64 { scribe.conn.query_row(sql, [], |row| row.get(0)).unwrap() };
+fn fill(writer: &CacheWriter) {
+    let number = |sql: &str| -> i64 { writer.conn.query_row(sql, [], |row| row.get(0)).unwrap() };
     let pages = number("PRAGMA page_count");
     number(&format!("PRAGMA max_page_count = {pages}"));
-    while admin::purge_rows(&scribe.conn, Some("nobody"), None).is_ok() {}
+    while admin::purge_rows(&writer.conn, Some("nobody"), None).is_ok() {}
 }
 
 /// A purge on a full disk waits until there is room, and meanwhile no affected response is read.
 #[tokio::test]
 async fn a_purge_on_a_full_disk_is_not_lost() {
     let folder = Folder::new();
-    let mut scribe = writer(&folder).await;
-    fill(&scribe);
-    let (answer, mut done) = oneshot::channel();
-    let purge = scribe
-        .backlog
-        .purge(Some("nobody".to_owned()), None, answer);
-    let full = scribe.execute(vec![purge]).unwrap_err();
-    assert!(is_full(&full) && scribe.backlog.is_purging());
+    let mut writer = writer(&folder).await;
+    fill(&writer);
+    let (reply, mut done) = oneshot::channel();
+    let purge = writer.backlog.purge(Some("nobody".to_owned()), None, reply);
+    let full = writer.execute(vec![purge]).unwrap_err();
+    assert!(is_full(&full) && writer.backlog.is_purging());
     assert!(done.try_recv().is_err());
     let room = "PRAGMA max_page_count = 1000";
-    scribe.conn.query_row(room, [], |_| Ok(())).unwrap();
-    let again = std::mem::take(&mut scribe.deferred);
-    scribe.execute(again).unwrap();
+    writer.conn.query_row(room, [], |_| Ok(())).unwrap();
+    let again = std::mem::take(&mut writer.deferred);
+    writer.execute(again).unwrap();
     assert_eq!(done.try_recv(), Ok(0));
-    assert!(!scribe.backlog.is_purging());
+    assert!(!writer.backlog.is_purging());
 }
 
 /// Responses whose removal fails at shutdown for lack of room would come back: the file is deleted.
 #[tokio::test]
 async fn removals_that_fail_at_shutdown_delete_the_file() {
     let folder = Folder::new();
-    let mut scribe = writer(&folder).await;
-    fill(&scribe);
-    let all = scribe
+    let mut writer = writer(&folder).await;
+    fill(&writer);
+    let all = writer
         .backlog
         .purge(Some("nobody".to_owned()), None, oneshot::channel().0);
     let (last, mut ended) = oneshot::channel();
-    scribe
+    writer
         .execute(vec![all, WriteCommand::Close(last)])
         .unwrap_err();
     assert_eq!(ended.try_recv(), Ok(()));

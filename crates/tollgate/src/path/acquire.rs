@@ -20,15 +20,15 @@ use tollgate_core::limit::Rule;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
 use tollgate_core::turn::too_costly;
-use tollgate_ledger::{Ledger, StoreLoss};
+use tollgate_ledger::{ProviderLedger, StoreLoss};
 
 use super::attempt_guard::AttemptGuard;
-use super::credential::Credential;
-use super::permit::{Denied, PermitRequest, Permits};
 use super::rates::Rates;
 use super::retry::RetryState;
 use super::route::Route;
+use crate::credentials::Credential;
 use crate::error::{Reason, Stage};
+use crate::permits::{Denied, PermitRequest, Permits};
 use crate::providers::{
     ActiveProvider, CallAttributes, CompiledPolicy, LossDecision, ThrottleRules, loss_since_now,
 };
@@ -185,7 +185,7 @@ async fn reject_if_closed(
     route: &Route,
     policy: &CompiledPolicy,
     admission: &Admission,
-    scopes: &Ledger,
+    scopes: &ProviderLedger,
 ) -> Result<(), Error> {
     let provider = || route.provider.name.clone();
     match *admission {

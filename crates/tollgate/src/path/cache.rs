@@ -16,22 +16,23 @@ use http::header::{
 use http::{HeaderMap, Method};
 use smallvec::{SmallVec, smallvec};
 use tollgate_config::provider::AuthStyle;
-use tollgate_core::fresh::{
-    Demand, FreshnessDecision, FreshnessMode, FreshnessRule, Headers, lengthened,
-};
+use tollgate_core::fresh::{Demand, FreshnessDecision, FreshnessMode, FreshnessRule, lengthened};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Wall;
 
+use super::credential;
 use super::route::Route;
-use super::send::is_upgrade;
 use super::serve::{self, ServeReason};
-use super::{Reply, credential, query};
 use crate::cache::{
     Cache, CacheKey, CachedResponse, KeyInputs, RequestUrl, UrlHash, VARIANTS_MAX, Variant,
     VariantSet, variant,
 };
 use crate::error::Reason;
+use crate::headers::HeaderView;
+use crate::headers::is_upgrade;
 use crate::providers::CompiledPolicy;
+use crate::query;
+use crate::reply::Reply;
 use crate::{Error, ProviderRegistry};
 
 /// The quota is low below one in this many parts of a limit; then adaptive lifetimes are extended.
@@ -86,18 +87,6 @@ pub(crate) struct CacheRequest {
     /// The client's own `Authorization` is sent with the call.
     pub(super) authorization: bool,
     pub(super) demand: Demand,
-}
-
-/// The headers of a message, as `core` reads them.
-#[derive(Debug)]
-pub(super) struct HeaderView<'a>(pub(super) &'a HeaderMap);
-
-impl Headers for HeaderView<'_> {
-    fn each(&self, name: &str, visit: &mut dyn FnMut(&[u8])) {
-        for value in self.0.get_all(name) {
-            visit(value.as_bytes());
-        }
-    }
 }
 
 /// Looks up a response.
@@ -360,7 +349,7 @@ fn key_parts(cache: &Cache, route: &Route, policy: &CompiledPolicy) -> KeyParts 
     };
     let mut ours: SmallVec<[&str; 4]> = smallvec![route.provider.name.as_str()];
     if is_ours {
-        ours.extend(credential::fingerprints(policy));
+        ours.extend(policy.fingerprints());
     }
     ours.extend(policy.cache.request_fingerprint.as_deref());
     let url = request_url.hash(cache.salt());
@@ -456,7 +445,7 @@ async fn is_extended(
 
 /// Is the quota of any limit on calls low, for every key?
 async fn is_quota_low(route: &Route, policy: &CompiledPolicy) -> bool {
-    let mut keys = credential::fingerprints(policy).peekable();
+    let mut keys = policy.fingerprints().peekable();
     if keys.peek().is_none() {
         return is_quota_low_for(route, policy, None).await;
     }

@@ -87,6 +87,11 @@ pub(crate) fn connect_failure(
             host: route.origin.host.to_string(),
             why: NotAllowed::Private,
         }),
+        ConnectError::NoTls => AttemptError::Stop(Error::Misconfigured {
+            provider,
+            setting: "upstream".to_owned(),
+            why: "it needs TLS, and this program was built without the feature `tls` of tollgate",
+        }),
         ConnectError::OwnAddress => AttemptError::Stop(Error::Loop { provider }),
         ConnectError::NoDescriptors => AttemptError::Stop(Error::NoPermit {
             provider,

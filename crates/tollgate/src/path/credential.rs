@@ -7,59 +7,31 @@
 //! Never: adds a key to a request. Only `send` does.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
-use std::sync::Arc;
 
-use http::HeaderMap;
-use http::header::AUTHORIZATION;
-use parking_lot::Mutex;
 use tollgate_config::provider::{AuthStyle, Per};
 use tollgate_core::feedback::LimitVerdict;
 use tollgate_core::health::Class;
 use tollgate_core::scope::ScopeView;
-use tollgate_core::time::{Micros, Span};
+use tollgate_core::time::Span;
 
 use super::learn::UpstreamResponse;
-use super::query;
 use super::retry::{self, AttemptError, RetryState};
 use super::route::Route;
-use super::token::{self, HeldToken};
+use super::{token, unsendable};
 use crate::Error;
+use crate::credentials::{
+    Credential, CredentialSource, HeldToken, find_client_credential, fingerprint,
+};
 use crate::event::LogEvent;
-use crate::providers::{CompiledPolicy, fingerprint};
+use crate::providers::CompiledPolicy;
 
 /// How long a rejected key is suspended if the provider does not say: long enough not to annoy,
 /// short enough that a fixed account serves again the same day.
 const SUSPEND_FOR: Span = Span::from_secs(300);
 
-/// The credential of one attempt.
-#[derive(Clone, Debug)]
-pub(crate) struct Credential {
-    /// Where the key comes from.
-    pub(crate) source: CredentialSource,
-    /// Identifies the key in limit cells; `None` if there is no key.
-    pub(crate) fingerprint: Option<Arc<str>>,
-}
-
-/// Where the key of a call comes from.
-#[derive(Clone, Debug)]
-pub(crate) enum CredentialSource {
-    /// The client's own credential, or none.
-    Client,
-    /// The key with this index in the pool.
-    Key(usize),
-    /// A token of a login.
-    Token(HeldToken),
-}
-
-/// Rejected keys by fingerprint, and until when each is suspended.
-#[derive(Debug, Default)]
-pub(crate) struct SuspendedKeys {
-    until: Mutex<HashMap<String, Micros>>,
-}
-
 /// Chooses the credential of an attempt.
 pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Credential, Error> {
+    unsendable::check_headers(route, policy)?;
     if !uses_own_key(route, policy) {
         return Ok(Credential {
             source: CredentialSource::Client,
@@ -72,22 +44,18 @@ pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Cre
         return with_token(route, policy).await;
     }
     let index = best_key(route, policy).await;
+    unsendable::check_key(policy, index)?;
     Ok(Credential {
         source: CredentialSource::Key(index),
-        fingerprint: fingerprint_of(policy, index).cloned(),
+        fingerprint: policy.key_fingerprint(index).cloned(),
     })
-}
-
-/// The fingerprints of all our keys and accounts.
-pub(crate) fn fingerprints(policy: &CompiledPolicy) -> impl Iterator<Item = &str> {
-    (0..key_count(policy)).filter_map(|index| Some(&**fingerprint_of(policy, index)?))
 }
 
 /// Is one of our keys sent with the call?
 pub(crate) fn uses_own_key(route: &Route, policy: &CompiledPolicy) -> bool {
     let auth = &policy.provider.auth;
     let has_own =
-        key_count(policy) > 0 && !matches!(auth.style, AuthStyle::None) && route.is_own_origin;
+        policy.key_count() > 0 && !matches!(auth.style, AuthStyle::None) && route.is_own_origin;
     has_own && (auth.replace || client_credential(route, policy).is_none())
 }
 
@@ -102,9 +70,7 @@ async fn with_token(route: &Route, policy: &CompiledPolicy) -> Result<Credential
     loop {
         let index = best_key(route, policy).await;
         let Some(account) = policy.accounts.get(index).or(policy.accounts.first()) else {
-            return Err(Error::Malformed(
-                "the provider has no account to log in with",
-            ));
+            return Err(unsendable::account_missing(policy));
         };
         remaining = remaining.saturating_sub(1);
         match token::acquire(route, policy, account).await {
@@ -178,7 +144,7 @@ async fn switches_key(
     let Some(fingerprint) = credential
         .fingerprint
         .as_deref()
-        .filter(|_| key_count(policy) > 1)
+        .filter(|_| policy.key_count() > 1)
     else {
         return false;
     };
@@ -197,7 +163,7 @@ async fn switches_key(
         LogEvent::KeySuspended { provider, status }.emit();
         suspend_key(route, policy, fingerprint, response.retry_after);
     }
-    if !(is_refused || is_cooling) || retries.key_switches + 1 >= key_count(policy) {
+    if !(is_refused || is_cooling) || retries.key_switches + 1 >= policy.key_count() {
         return false;
     }
     retries.key_switches += 1;
@@ -207,53 +173,15 @@ async fn switches_key(
 
 fn suspend_key(route: &Route, policy: &CompiledPolicy, fingerprint: &str, reported: Option<Span>) {
     let until = route.provider.ledger.at() + reported.unwrap_or(SUSPEND_FOR);
-    let mut suspended = route.provider.suspended_keys.until.lock();
-    // Bounded by the pool: keys of earlier files are removed.
-    suspended.retain(|known, _| fingerprints(policy).any(|fingerprint| fingerprint == known));
-    suspended.insert(fingerprint.to_owned(), until);
-}
-
-/// The credential that the client sent itself, where this provider expects one.
-fn find_client_credential(
-    style: &AuthStyle,
-    headers: &HeaderMap,
-    query: Option<&str>,
-) -> Option<String> {
-    let header = |name: &str| {
-        let value = headers.get(name)?;
-        Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+    let is_known = |known: &str| {
+        policy
+            .fingerprints()
+            .any(|fingerprint| fingerprint == known)
     };
-    match style {
-        AuthStyle::Query { name } => query::find(query?, name),
-        AuthStyle::Header { name, .. } => header(name),
-        AuthStyle::Bearer
-        | AuthStyle::Basic
-        | AuthStyle::None
-        | AuthStyle::OAuth2(_)
-        | AuthStyle::Login(_) => header(AUTHORIZATION.as_str()),
-    }
-}
-
-/// How many keys there are to choose from.
-fn key_count(policy: &CompiledPolicy) -> usize {
-    policy.accounts.len().max(match policy.provider.auth.style {
-        // Keys without an account cannot be used.
-        AuthStyle::OAuth2(_) | AuthStyle::Login(_) => 0,
-        AuthStyle::None
-        | AuthStyle::Query { .. }
-        | AuthStyle::Header { .. }
-        | AuthStyle::Bearer
-        | AuthStyle::Basic => policy.keys.len(),
-    })
-}
-
-/// The fingerprint of a key.
-fn fingerprint_of(policy: &CompiledPolicy, index: usize) -> Option<&Arc<str>> {
-    let of_source = policy
-        .accounts
-        .get(index)
-        .map(|account| &account.fingerprint);
-    of_source.or_else(|| policy.keys.get(index).map(|key| &key.fingerprint))
+    route
+        .provider
+        .suspended_keys
+        .suspend(fingerprint, until, is_known);
 }
 
 /// When a key may be used, and what remains of its tightest limit.
@@ -264,7 +192,7 @@ struct KeyAvailability {
 
 /// The key that is free first; among free keys the one with most remaining; equal keys take turns.
 async fn best_key(route: &Route, policy: &CompiledPolicy) -> usize {
-    let count = key_count(policy);
+    let count = policy.key_count();
     if count < 2 {
         return 0;
     }
@@ -285,7 +213,9 @@ async fn best_key(route: &Route, policy: &CompiledPolicy) -> usize {
 async fn availability(route: &Route, policy: &CompiledPolicy, index: usize) -> KeyAvailability {
     let (live, fingerprint) = (
         &route.provider,
-        fingerprint_of(policy, index).map(|fingerprint| &**fingerprint),
+        policy
+            .key_fingerprint(index)
+            .map(|fingerprint| &**fingerprint),
     );
     let who = route.who(fingerprint);
     let cells: Vec<_> = policy
@@ -299,8 +229,7 @@ async fn availability(route: &Route, policy: &CompiledPolicy, index: usize) -> K
     let empty = views.iter().filter(|view| view.remaining == 0);
     // Unknown: after all others.
     let full = empty.map(|view| view.reset_after.unwrap_or(Span(u64::MAX)));
-    let suspended = fingerprint
-        .and_then(|fingerprint| live.suspended_keys.until.lock().get(fingerprint).copied());
+    let suspended = fingerprint.and_then(|fingerprint| live.suspended_keys.until(fingerprint));
     let suspended = suspended.map(|until| until.since(live.ledger.at()));
     let after = full
         .chain(suspended)

@@ -16,54 +16,23 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 use tollgate_config::settings::{Dedup, Merge};
 use tollgate_core::time::{Micros, Span};
 
-use super::demand::{CallDemand, SharedDemand, failed_flights_max, wait_as_if_alone};
-use super::flight_end::{FlightEnd, FlightResult};
-use super::flight_table::{FlightSlot, FlightTable, PassEntry};
+use super::identity;
 use super::merge;
+use super::outcome::CallOutcome;
 use super::route::Route;
-use super::sharing::{self, FlightKey, RequestIdentity};
-use super::{CallOutcome, Reply};
+use super::subject::{failed_flights_max, wait_as_if_alone};
 use crate::error::Stage;
+use crate::flights::{
+    self, Flight, FlightEnd, FlightKey, FlightResult, FlightSlot, FlightTable, Flights, Follower,
+    PassEntry,
+};
 use crate::providers::{ActiveProvider, CompiledPolicy};
+use crate::reply::Reply;
 use crate::{Error, timer};
-
-/// All flights. The number of connected callers bounds its entries.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Flights {
-    table: Arc<FlightTable>,
-}
-
-/// One upstream call and everyone who waits for it.
-#[derive(Debug)]
-pub(super) struct Flight {
-    pub(super) key: FlightKey,
-    pub(super) identity: RequestIdentity,
-    pub(super) mode: Dedup,
-    pub(super) idle: Span,
-    /// When the leader's call started.
-    started: Micros,
-    demand: Arc<SharedDemand>,
-    pub(super) state: Mutex<FlightState>,
-    pub(super) changed: Notify,
-}
-
-#[derive(Debug)]
-pub(super) struct FlightState {
-    /// The callers that wait for the response, without the leader.
-    pub(super) followers: usize,
-    pub(super) result: Option<FlightResult>,
-    /// The leader's caller has left; the call continues without it.
-    pub(super) leader_left: bool,
-    /// The task in which it continues.
-    pub(super) detached: Option<AbortHandle>,
-}
 
 /// The role of a call in a flight.
 #[derive(Debug)]
@@ -90,28 +59,21 @@ pub(crate) struct LeaderRole {
     provider: Arc<ActiveProvider>,
 }
 
-/// A caller that waits for a flight. Dropped, it no longer waits.
-#[derive(Debug)]
-pub(crate) struct Follower {
-    flight: Arc<Flight>,
-    is_over: bool,
-}
-
 /// Finds the role of a call.
 pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
     let policy = route.provider.policy();
-    let mode = sharing::mode(route, &policy);
+    let mode = identity::mode(route, &policy);
     route.shared_demand = None;
-    if !sharing::can_share(route, mode) {
+    if !identity::can_share(route, mode) {
         if mode != Dedup::Off || !merge::may_lead(route) {
             return FlightRole::Alone;
         }
         // A flight that is not in the table: its response is for one caller, but others may wait
         // for parts of it.
-        let flight = Arc::new(Flight::new(sharing::key(route), mode, route, &policy));
-        return flight.into_leader(flights, route);
+        let flight = Arc::new(new_flight(identity::key(route), mode, route, &policy));
+        return into_leader(flight, flights, route);
     }
-    let key = sharing::key(route);
+    let key = identity::key(route);
     let mut new = None;
     loop {
         let found = {
@@ -123,7 +85,7 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
                     drop(shard);
                     return FlightRole::Unshared(PassEntry {
                         key,
-                        identity: RequestIdentity::new(route, &policy),
+                        identity: identity::identity(route, &policy),
                         mode,
                         table: flights.table.clone(),
                     });
@@ -131,10 +93,10 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
                 Some(FlightSlot::InFlight(_) | FlightSlot::Pass(_)) | None => {
                     let flight = new
                         .take()
-                        .unwrap_or_else(|| Arc::new(Flight::new(key, mode, route, &policy)));
+                        .unwrap_or_else(|| Arc::new(new_flight(key, mode, route, &policy)));
                     shard.insert(key, FlightSlot::InFlight(flight.clone()));
                     drop(shard);
-                    return flight.into_leader(flights, route);
+                    return into_leader(flight, flights, route);
                 }
             }
         };
@@ -148,7 +110,7 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
         }
         // It has just ended: the next flight replaces it.
         flights.table.remove(&found);
-        new.get_or_insert_with(|| Arc::new(Flight::new(key, mode, route, &policy)));
+        new.get_or_insert_with(|| Arc::new(new_flight(key, mode, route, &policy)));
     }
 }
 
@@ -159,92 +121,28 @@ fn is_outdated(route: &Route, flight: &Flight) -> bool {
         .changed_since(&route.path, flight.started)
 }
 
-impl Flight {
-    fn new(key: FlightKey, mode: Dedup, route: &Route, policy: &CompiledPolicy) -> Flight {
-        let identity = RequestIdentity::new(route, policy);
-        let idle = policy.provider.timeouts.idle;
-        Flight {
-            // Its bytes leave after this, whenever its call arrived.
-            started: route.provider.ledger.at(),
-            ..Flight::of(key, mode, identity, idle, route.own_demand())
-        }
+fn new_flight(key: FlightKey, mode: Dedup, route: &Route, policy: &CompiledPolicy) -> Flight {
+    let identity = identity::identity(route, policy);
+    let idle = policy.provider.timeouts.idle;
+    Flight {
+        // Its bytes leave after this, whenever its call arrived.
+        started: route.provider.ledger.at(),
+        ..Flight::of(key, mode, identity, idle, route.own_demand())
     }
+}
 
-    fn of(
-        key: FlightKey,
-        mode: Dedup,
-        identity: RequestIdentity,
-        idle: Span,
-        demand: CallDemand,
-    ) -> Flight {
-        Flight {
-            started: Micros::default(),
-            key,
-            identity,
-            mode,
-            idle,
-            demand: Arc::new(SharedDemand::of_flight(demand)),
-            state: Mutex::new(FlightState {
-                followers: 0,
-                result: None,
-                leader_left: false,
-                detached: None,
-            }),
-            changed: Notify::new(),
-        }
+fn into_leader(flight: Arc<Flight>, flights: &Flights, route: &mut Route) -> FlightRole {
+    route.shared_demand = Some(flight.demand.clone());
+    if route.provider.policy().provider.merge != Merge::Off {
+        route.merging.flight = Some(flight.clone());
     }
-
-    fn into_leader(self: Arc<Flight>, flights: &Flights, route: &mut Route) -> FlightRole {
-        route.shared_demand = Some(self.demand.clone());
-        if route.provider.policy().provider.merge != Merge::Off {
-            route.merging.flight = Some(self.clone());
-        }
-        FlightRole::Leader(LeaderRole {
-            flight: self,
-            table: flights.table.clone(),
-            remaining: route.own_remaining(),
-            deadline: route.own_demand().overall_deadline(),
-            provider: route.provider.clone(),
-        })
-    }
-
-    /// Another caller waits for a larger response that includes this flight's: the flight continues
-    /// for that caller too. `None` = too late.
-    pub(super) fn join_for_part(self: &Arc<Flight>) -> Option<Follower> {
-        self.add_follower().then(|| Follower {
-            flight: self.clone(),
-            is_over: false,
-        })
-    }
-
-    /// Adds a follower; `false` = too late.
-    fn add_follower(&self) -> bool {
-        let mut state = self.state.lock();
-        match &state.result {
-            None => {
-                state.followers += 1;
-                true
-            }
-            Some(FlightResult::Shared(shared)) => {
-                let body = shared.body.clone();
-                drop(state);
-                body.reserve()
-            }
-            Some(FlightResult::Failed(_) | FlightResult::Alone(_) | FlightResult::Lost) => false,
-        }
-    }
-
-    /// The leader's caller leaves. If nobody else waits, the flight ends, and nobody can join it
-    /// any more. Otherwise its response is for the followers, however soon it arrives.
-    fn end_unless_wanted(&self) -> bool {
-        let mut state = self.state.lock();
-        if state.followers > 0 {
-            state.leader_left = true;
-            return false;
-        }
-        state.result.get_or_insert(FlightResult::Lost);
-        true
-    }
+    FlightRole::Leader(LeaderRole {
+        flight,
+        table: flights.table.clone(),
+        remaining: route.own_remaining(),
+        deadline: route.own_demand().overall_deadline(),
+        provider: route.provider.clone(),
+    })
 }
 
 /// The leader's call, in its caller's task until that caller leaves.
@@ -290,7 +188,10 @@ impl LeaderRole {
     /// A response is already there: all callers get it.
     pub(crate) fn finish_with(self, reply: Reply) -> CallOutcome {
         let ledger = self.provider.ledger.clone();
-        FlightEnd::new(self.flight, self.table, ledger).finish(CallOutcome::from_reply(reply))
+        finish(
+            FlightEnd::new(self.flight, self.table, ledger),
+            CallOutcome::from_reply(reply),
+        )
     }
 }
 
@@ -298,9 +199,17 @@ impl LeaderRole {
 /// the time of followers who have left. Otherwise the flight ends by itself and reports why.
 async fn until_outlived(flight: &Flight, remaining: Span, own: Option<Micros>) {
     timer::sleep(Some(remaining)).await;
-    let is_alone = flight.state.lock().followers == 0;
+    let is_alone = flight.round.lock().open.followers == 0;
     if is_alone && flight.demand.demand().overall_deadline() == own {
         std::future::pending::<()>().await;
+    }
+}
+
+/// Ends a flight. Returns what the leader gets.
+fn finish(end: FlightEnd, outcome: CallOutcome) -> CallOutcome {
+    CallOutcome {
+        result: end.finish(outcome.result, outcome.is_failure),
+        ..outcome
     }
 }
 
@@ -320,7 +229,7 @@ impl Future for Leader {
         };
         let end = self.call.take().map(|(_, end)| end);
         Poll::Ready(match end {
-            Some(end) => end.finish(outcome),
+            Some(end) => finish(end, outcome),
             None => outcome,
         })
     }
@@ -340,13 +249,13 @@ impl Drop for Leader {
             return;
         };
         let task = runtime.spawn(async move {
-            drop(end.finish(call.await));
+            drop(finish(end, call.await));
         });
-        let mut state = self.flight.state.lock();
-        state.detached = Some(task.abort_handle());
-        let is_wanted = state.followers > 0 || state.result.is_some();
-        state.result = state
-            .result
+        let mut state = self.flight.round.lock();
+        state.open.detached = Some(task.abort_handle());
+        let is_wanted = state.open.followers > 0 || state.end.is_some();
+        state.end = state
+            .end
             .take()
             .or((!is_wanted).then_some(FlightResult::Lost));
         drop(state);
@@ -356,102 +265,53 @@ impl Drop for Leader {
     }
 }
 
-impl Follower {
-    /// The response; `None` = the call must find another role.
-    pub(crate) async fn follow(mut self, route: &mut Route) -> Option<CallOutcome> {
-        let flight = self.flight.clone();
-        let result =
-            match wait_as_if_alone(route, route.own_demand(), &flight.demand, flight.finished())
-                .await
-            {
-                Ok(result) => result,
-                Err(late) => return Some(CallOutcome::from_error(late)),
-            };
-        let user_agent = sharing::user_agent(&route.headers);
-        match result {
-            FlightResult::Shared(shared) => {
-                let fits = !flight.identity.varies_for(&shared.head, &user_agent);
-                self.is_over = fits;
-                let reply = if fits { shared.to_reply() } else { None };
-                route.sharing.is_alone = reply.is_none();
-                route.provider.savings.on_shared(reply.is_some());
-                reply.map(CallOutcome::from_reply)
+/// Waits for the response of a flight; `None` = the call must find another role.
+pub(crate) async fn follow(mut follower: Follower, route: &mut Route) -> Option<CallOutcome> {
+    let flight = follower.flight.clone();
+    let result = match wait_as_if_alone(
+        route,
+        route.own_demand(),
+        &flight.demand,
+        flight.round.finished(),
+    )
+    .await
+    {
+        Ok(result) => result,
+        Err(late) => return Some(CallOutcome::from_error(late)),
+    };
+    let user_agent = flights::user_agent(&route.headers);
+    match result {
+        FlightResult::Shared(shared) => {
+            let fits = !flight.identity.varies_for(&shared.head, &user_agent);
+            follower.is_over = fits;
+            let reply = if fits { shared.to_reply() } else { None };
+            route.sharing.is_alone = reply.is_none();
+            route.provider.savings.on_shared(reply.is_some());
+            reply.map(CallOutcome::from_reply)
+        }
+        FlightResult::Failed(failed) => {
+            route.sharing.failed_flights += 1;
+            if route.sharing.failed_flights <= failed_flights_max(route) {
+                return None; // a follower leads next
             }
-            FlightResult::Failed(failed) => {
-                route.sharing.failed_flights += 1;
-                if route.sharing.failed_flights <= failed_flights_max(route) {
-                    return None; // a follower leads next
+            match &*failed {
+                Ok(shared) => {
+                    follower.is_over = true;
+                    shared.to_reply().map(CallOutcome::from_reply)
                 }
-                match &*failed {
-                    Ok(shared) => {
-                        self.is_over = true;
-                        shared.to_reply().map(CallOutcome::from_reply)
-                    }
-                    Err(error) => Some(CallOutcome::from_error(error.clone())),
-                }
+                Err(error) => Some(CallOutcome::from_error(error.clone())),
             }
-            FlightResult::Alone(unclaimed) => {
-                // The leader's caller has left: its response belongs to the first follower that
-                // takes it.
-                let mut unclaimed = unclaimed.lock();
-                let reply = unclaimed
-                    .take_if(|reply| !flight.identity.varies_for(&reply.head, &user_agent));
-                route.sharing.is_alone = true;
-                reply.map(CallOutcome::from_reply)
-            }
-            FlightResult::Lost => None,
         }
-    }
-}
-
-impl Flight {
-    /// Waits until the flight has ended.
-    async fn finished(&self) -> FlightResult {
-        loop {
-            let mut changed = std::pin::pin!(self.changed.notified());
-            changed.as_mut().enable();
-            if let Some(result) = &self.state.lock().result {
-                return result.clone();
-            }
-            changed.await;
+        FlightResult::Alone(unclaimed) => {
+            // The leader's caller has left: its response belongs to the first follower that
+            // takes it.
+            let mut unclaimed = unclaimed.lock();
+            let reply =
+                unclaimed.take_if(|reply| !flight.identity.varies_for(&reply.head, &user_agent));
+            route.sharing.is_alone = true;
+            reply.map(CallOutcome::from_reply)
         }
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        if self.is_over {
-            return;
-        }
-        let mut state = self.flight.state.lock();
-        let (mut body, mut task) = (None, None);
-        match &state.result {
-            None => {
-                state.followers -= 1;
-                if state.followers == 0 {
-                    task = state.detached.take();
-                }
-            }
-            Some(FlightResult::Shared(shared)) => body = Some(shared.body.clone()),
-            Some(FlightResult::Failed(failed)) => {
-                body = failed
-                    .as_ref()
-                    .as_ref()
-                    .ok()
-                    .map(|shared| shared.body.clone());
-            }
-            Some(FlightResult::Alone(_) | FlightResult::Lost) => {}
-        }
-        if task.is_some() {
-            state.result = Some(FlightResult::Lost);
-        }
-        drop(state);
-        if let Some(body) = body {
-            body.release();
-        }
-        if let Some(task) = task {
-            task.abort();
-        }
+        FlightResult::Lost => None,
     }
 }
 

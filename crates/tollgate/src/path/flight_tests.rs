@@ -1,8 +1,8 @@
 //! Flights on their own: what followers see, however the call ends.
 
-use super::super::flight_table::PASS_FOR;
-use super::sharing::tests::{anonymous, numbered};
 use super::*;
+use crate::flights::sharing_tests::{anonymous, numbered};
+use crate::flights::{CallDemand, PASS_FOR};
 
 use tollgate_core::ask::Priority;
 use tollgate_core::gate::CallerId;
@@ -30,7 +30,7 @@ fn flight(table: &Arc<FlightTable>) -> Arc<Flight> {
 }
 
 fn flight_end(flight: &Arc<Flight>, table: &Arc<FlightTable>) -> FlightEnd {
-    let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
+    let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000))).provider("p");
     FlightEnd::new(flight.clone(), table.clone(), ledger)
 }
 
@@ -59,7 +59,7 @@ async fn s7_a_flight_ends_when_its_call_panics() {
         panic!("a defect");
     };
     let first = tokio::spawn(leader((&flight, &table), call));
-    assert!(matches!(flight.finished().await, FlightResult::Lost));
+    assert!(matches!(flight.round.finished().await, FlightResult::Lost));
     assert!(first.await.is_err_and(|error| error.is_panic()));
     assert!(is_empty(&table) && !flight.add_follower());
 }
@@ -78,7 +78,7 @@ async fn s7_a_call_outlives_its_caller_only_if_others_wait() {
             CallOutcome::from_error(Error::Malformed("any final error"))
         };
         drop(leader((&flight, &table), call));
-        let landed = flight.finished().await;
+        let landed = flight.round.finished().await;
         assert_eq!(
             matches!(landed, FlightResult::Failed(_)),
             followers > 0,
@@ -117,12 +117,12 @@ async fn s7_an_unshared_response_survives_its_first_caller() {
     let reply = Reply {
         head,
         body: crate::body::ReplyBody::whole("for one".into()),
-        source: crate::path::Source::Upstream,
+        source: crate::reply::Source::Upstream,
         degraded: false,
     };
-    let outcome = flight_end(&flight, &table).finish(CallOutcome::from_reply(reply));
+    let outcome = finish(flight_end(&flight, &table), CallOutcome::from_reply(reply));
     assert!(outcome.result.is_err(), "no caller takes it");
-    let FlightResult::Alone(left) = flight.finished().await else {
+    let FlightResult::Alone(left) = flight.round.finished().await else {
         panic!("it must not be shared");
     };
     assert!(left.lock().is_some());

@@ -12,26 +12,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{
-    IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
-};
 use http::{HeaderMap, Method};
 use tollgate_core::time::Span;
 
 use super::route::{Call, CallOptions, Route, Target, route_without_body};
-use super::{Reply, cache, serve};
+use super::{cache, serve};
 use crate::cache::{CachedResponse, MemfdBody, PreparedHead};
+use crate::headers::CONDITIONS;
 use crate::providers::{ActiveProvider, ConfigVersion, ProviderRegistry};
-
-/// Headers that make the response depend on more than the URL.
-const CONDITIONS: [http::HeaderName; 6] = [
-    IF_MATCH,
-    IF_MODIFIED_SINCE,
-    IF_NONE_MATCH,
-    IF_RANGE,
-    IF_UNMODIFIED_SINCE,
-    RANGE,
-];
+use crate::reply::Reply;
 
 /// A fresh response in memory.
 #[derive(Debug)]

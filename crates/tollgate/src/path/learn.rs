@@ -18,11 +18,11 @@ use tollgate_core::health::Class;
 use tollgate_core::limit::Algorithm;
 use tollgate_core::time::{Micros, Span, Wall};
 
-use super::credential::Credential;
-use super::decode;
 use super::route::Route;
 use super::send::Sent;
 use crate::body::{BodyFormat, CostReader, Decoder, ReplyBody, UpstreamBody};
+use crate::credentials::Credential;
+use crate::decode;
 use crate::event::LogEvent;
 use crate::failpoint;
 use crate::providers::CompiledPolicy;

@@ -19,13 +19,15 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::renewal::RenewalError;
 use tollgate_core::time::Span;
 
-use super::account::{Account, LoginMethod, TokenRequest};
-use super::credential::{Credential, CredentialSource};
 use super::learn::{self, UpstreamResponse};
 use super::retry::{AttemptError, FREE_RETRIES_MAX, RetryState};
 use super::route::Route;
 use super::{acquire, connect, send};
 use crate::body::ReplyBody;
+use crate::credentials::{
+    Account, Credential, CredentialSource, LoginError, LoginMemory, LoginMethod, NewToken,
+    TokenRequest, login_error,
+};
 use crate::error::NoToken;
 use crate::providers::ActiveProvider;
 use crate::{Error, timer};
@@ -43,58 +45,12 @@ const DEFAULT_LIFETIME: Span = Span::from_secs(3_600);
 /// How long before its end an OAuth 2 token is renewed, as for logins.
 const RENEW_BEFORE: Span = Span::from_secs(300);
 
-/// What one login passes to the next.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LoginMemory {
-    /// The refresh token of the last response, in place of the file's.
-    refresh: Option<Secret>,
-    /// How id and secret were accepted: `true` = in the form.
-    in_form: Option<bool>,
-}
-
-/// A new token.
-#[derive(Debug)]
-pub(crate) struct NewToken {
-    pub(crate) token: Secret,
-    pub(crate) lifetime: Span,
-    pub(crate) renew_before: Span,
-    pub(crate) memory: LoginMemory,
-}
-
-/// No new token.
-#[derive(Debug)]
-pub(crate) struct LoginError {
-    pub(crate) error: Error,
-    pub(crate) trouble: RenewalError,
-}
-
 /// A complete response.
 struct LoginResponse {
     status: u16,
     class: Class,
     retry_after: Option<Span>,
     json: Option<Value>,
-}
-
-impl LoginError {
-    pub(crate) fn new(
-        provider: &ActiveProvider,
-        why: NoToken,
-        retry_after: Option<Span>,
-    ) -> LoginError {
-        LoginError {
-            error: Error::NoCredential {
-                provider: provider.name.clone(),
-                why,
-                retry_in: retry_after,
-            },
-            trouble: if why.is_permanent() {
-                RenewalError::Permanent
-            } else {
-                RenewalError::Transient { retry_after }
-            },
-        }
-    }
 }
 
 /// Logs in once.
@@ -168,7 +124,7 @@ async fn send_login(
 ) -> Result<LoginResponse, LoginError> {
     let headers = post
         .headers()
-        .ok_or_else(|| LoginError::new(provider, NoToken::Missing, None))?;
+        .ok_or_else(|| misconfigured(provider, account))?;
     let mut route = Route::post(provider.clone(), to, headers, Bytes::from(post.body));
     let credential = Credential {
         source: CredentialSource::Client,
@@ -180,7 +136,15 @@ async fn send_login(
             Ok(response) => return read_response(provider, response).await,
             Err(AttemptError::Again | AttemptError::OtherKey) => {}
             Err(AttemptError::Fault { fault, .. }) => {
-                return Err(LoginError::new(provider, NoToken::NoResponse(fault), None));
+                return Err(LoginError::new(
+                    &provider.name,
+                    NoToken::NoResponse(fault),
+                    None,
+                ));
+            }
+            // The caller had no part in this request.
+            Err(AttemptError::Stop(Error::Malformed(_))) => {
+                return Err(misconfigured(provider, account));
             }
             Err(AttemptError::Stop(error)) => {
                 let retry_after = match &error {
@@ -195,10 +159,18 @@ async fn send_login(
         }
     }
     Err(LoginError::new(
-        provider,
+        &provider.name,
         NoToken::NoResponse(Fault::Reset),
         None,
     ))
+}
+
+/// The provider file describes a login that cannot be sent: only another file fixes it.
+fn misconfigured(provider: &ActiveProvider, account: &Account) -> LoginError {
+    LoginError {
+        error: login_error(&provider.name, &account.method),
+        trouble: RenewalError::Permanent,
+    }
 }
 
 /// The stages of an attempt, without `credential`, which waits for this login.
@@ -237,7 +209,11 @@ async fn read_response(
         Ok(None) => Fault::Reset,
         Err(_late) => Fault::Timeout,
     };
-    Err(LoginError::new(provider, NoToken::NoResponse(fault), None))
+    Err(LoginError::new(
+        &provider.name,
+        NoToken::NoResponse(fault),
+        None,
+    ))
 }
 
 /// Reads a body up to the bound; a longer one is cut, and then is not valid JSON.
@@ -273,12 +249,12 @@ impl LoginResponse {
         } else {
             NoToken::Rejected(status)
         };
-        Err(LoginError::new(provider, why, retry_after))
+        Err(LoginError::new(&provider.name, why, retry_after))
     }
 }
 
 fn token_missing(provider: &ActiveProvider) -> LoginError {
-    LoginError::new(provider, NoToken::Missing, None)
+    LoginError::new(&provider.name, NoToken::Missing, None)
 }
 
 /// A field of an object, or an element of a list by its number.

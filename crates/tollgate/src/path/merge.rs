@@ -14,83 +14,29 @@
 //!
 //! Never: merges calls that differ in anything but the requested part.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{
-    CONTENT_ENCODING, CONTENT_LENGTH, ETAG, HeaderName, LAST_MODIFIED, TRANSFER_ENCODING,
-};
+use http::header::CONTENT_ENCODING;
 use http::response::Parts;
-use http::{HeaderValue, Method, StatusCode};
+use http::{Method, StatusCode};
 use http_body_util::BodyExt;
-use parking_lot::Mutex;
-use tokio::sync::Notify;
 use tollgate_config::settings::Merge;
 use tollgate_core::time::{Micros, Span};
 
-use super::decode;
-use super::demand::{SharedDemand, wait_as_if_alone};
-use super::flight::{Flight, Follower};
+use super::identity;
 use super::learn::UpstreamResponse;
-use super::recipe::{self, ItemPart, PARTS_MAX, PartKind};
 use super::route::Route;
-use super::sharing::{self, FlightKey, RequestIdentity};
-use crate::Error;
+use super::subject::wait_as_if_alone;
 use crate::body::{OBJECT_MAX, ReplyBody};
 use crate::error::Stage;
-use crate::providers::ActiveProvider;
-
-/// Headers about one resource or one transfer; a part has none of them.
-const WHOLE_BODY_HEADERS: [HeaderName; 4] =
-    [ETAG, LAST_MODIFIED, TRANSFER_ENCODING, CONTENT_LENGTH];
-
-/// The items of a provider that calls wait for. The provider's queue bounds them.
-#[derive(Debug, Default)]
-pub(crate) struct MergeGroups {
-    open: Mutex<HashMap<FlightKey, Arc<MergeGroup>>>,
-}
-
-/// Calls for one item.
-#[derive(Debug)]
-struct MergeGroup {
-    key: FlightKey,
-    recipe: Merge,
-    state: Mutex<GroupState>,
-    changed: Notify,
-    demand: Arc<SharedDemand>,
-    /// The leader's flight, if it shares its response with others.
-    flight: Option<Arc<Flight>>,
-}
-
-#[derive(Debug)]
-struct GroupState {
-    /// The requested parts, each once. Nobody can join once the group is closed.
-    parts: Vec<PartKind>,
-    is_closed: bool,
-    end: Option<GroupEnd>,
-}
-
-enum JoinResult {
-    Joined,
-    CannotJoin,
-    TooLate,
-}
-
-#[derive(Clone, Debug)]
-enum GroupEnd {
-    /// The larger response, the identity of its request, and when its permit was granted.
-    Whole {
-        head: Arc<Parts>,
-        body: Bytes,
-        identity: Arc<RequestIdentity>,
-        granted: Option<Micros>,
-    },
-    /// No usable response.
-    None,
-    /// The leader has left before its bytes did.
-    LeaderLeft,
-}
+use crate::flights::{
+    self, Flight, GroupEnd, MergeFollower, MergeGroup, MergeLeader, SharedDemand,
+    WHOLE_BODY_HEADERS,
+};
+use crate::headers::CONDITIONS;
+use crate::single_flight::Role;
+use crate::{Error, decode};
 
 /// How a call takes part in merging.
 #[derive(Debug, Default)]
@@ -104,23 +50,6 @@ pub(crate) struct MergeState {
     leader: Option<MergeLeader>,
 }
 
-/// The first call for an item. Dropped, it releases the others.
-#[derive(Debug)]
-struct MergeLeader {
-    group: Arc<MergeGroup>,
-    provider: Arc<ActiveProvider>,
-    part: ItemPart,
-}
-
-/// A call that has joined a leader.
-#[derive(Debug)]
-pub(crate) struct MergeFollower {
-    group: Arc<MergeGroup>,
-    part: ItemPart,
-    /// Keeps the leader's flight alive while this call waits.
-    _follower: Option<Follower>,
-}
-
 /// Joins calls that wait for the same item; `None` = it leads, and others may join it.
 pub(crate) fn join(route: &mut Route) -> Option<MergeFollower> {
     let policy = route.provider.policy();
@@ -128,52 +57,28 @@ pub(crate) fn join(route: &mut Route) -> Option<MergeFollower> {
     if recipe == Merge::Off || route.merging.is_alone || !is_mergeable(route) {
         return None;
     }
-    let part = recipe::part(recipe, &route.path, route.query.as_deref())?;
-    let key = sharing::key_of(route, &part.item);
+    let part = flights::part(recipe, &route.path, route.query.as_deref())?;
+    let key = identity::key_of(route, &part.item);
+    let demand = route.demand();
     let provider = route.provider.clone();
-    let mut open = provider.items.open.lock();
-    match open.get(&key).map(|group| (group, group.join(&part.kind))) {
-        Some((group, JoinResult::Joined)) => {
-            group.demand.join(route.demand());
+    let (own_demand, flight) = (route.own_demand(), route.merging.flight.clone());
+    let shared_demand = &mut route.shared_demand;
+    let new = || {
+        let own = || Arc::new(SharedDemand::of_call(own_demand));
+        let demand = shared_demand.get_or_insert_with(own).clone();
+        MergeGroup::new(recipe, part.kind.clone(), demand, flight)
+    };
+    match provider.items.join(key, &part, demand, new) {
+        Role::Follower(follower) => {
             provider.savings.on_joined_merge();
-            let group = group.clone();
-            drop(open);
-            let flight = group.flight.as_ref();
-            let wanted = flight.and_then(Flight::join_for_part);
-            return Some(MergeFollower {
-                group,
-                part,
-                _follower: wanted,
-            });
+            Some(follower)
         }
-        Some((_, JoinResult::CannotJoin)) => return None,
-        Some((_, JoinResult::TooLate)) | None => {}
+        Role::Leader(leader) => {
+            route.merging.leader = Some(MergeLeader::new(leader, part));
+            None
+        }
+        Role::Alone => None,
     }
-    let own_demand = route.own_demand();
-    let demand = route
-        .shared_demand
-        .get_or_insert_with(|| Arc::new(SharedDemand::of_call(own_demand)))
-        .clone();
-    let group = Arc::new(MergeGroup {
-        key,
-        recipe,
-        state: Mutex::new(GroupState {
-            parts: vec![part.kind.clone()],
-            is_closed: false,
-            end: None,
-        }),
-        changed: Notify::new(),
-        demand,
-        flight: route.merging.flight.clone(),
-    });
-    open.insert(key, group.clone());
-    drop(open);
-    route.merging.leader = Some(MergeLeader {
-        group,
-        provider,
-        part,
-    });
-    None
 }
 
 /// The target of a call whose bytes leave now: with the parts of all callers that have joined.
@@ -188,8 +93,7 @@ pub(crate) fn target(route: &Route) -> (String, Option<String>, bool) {
         return own();
     }
     let query = route.query.as_deref();
-    let (path, query) =
-        recipe::merged_target(leader.group.recipe, &leader.part.item, query, &parts);
+    let (path, query) = leader.merged_target(query, &parts);
     (path, query, true)
 }
 
@@ -209,14 +113,14 @@ pub(crate) async fn split(
         Ok(response) => response,
         Err(Error::NoResponse { .. }) => {
             // The size may have broken the larger call: each caller requests its own part.
-            leader.group.finish(GroupEnd::None);
+            leader.group().finish(GroupEnd::None);
             return None;
         }
         // It may have been sent, and no time remains for another: the others continue without it.
         Err(late @ Error::TooLate { .. }) => return Some(Err(late)),
         Err(_) => return None, // it was not sent: the others continue without it
     };
-    let identity = Arc::new(RequestIdentity::new(route, &route.provider.policy()));
+    let identity = Arc::new(identity::identity(route, &route.provider.policy()));
     let UpstreamResponse {
         mut head,
         body,
@@ -224,14 +128,14 @@ pub(crate) async fn split(
         ..
     } = response;
     let Some(body) = read_whole(&mut head, body).await else {
-        leader.group.finish(GroupEnd::None);
+        leader.group().finish(GroupEnd::None);
         return None;
     };
     let head = Arc::new(head);
     // A private response of this caller is not shared with others.
     leader
-        .group
-        .finish(if sharing::may_share_parts(&identity, &head) {
+        .group()
+        .finish(if flights::may_share_parts(&identity, &head) {
             GroupEnd::Whole {
                 head: head.clone(),
                 body: body.clone(),
@@ -241,11 +145,9 @@ pub(crate) async fn split(
         } else {
             GroupEnd::None
         });
-    let part = leader
-        .group
-        .extract_part(&leader.part, &head, &body, granted)?;
+    let (head, body) = leader.group().extract_part(&leader.part, &head, &body)?;
     route.merging.is_part = true;
-    Some(Ok(part))
+    Some(Ok(part_response(head, body, granted)))
 }
 
 /// May others join this call for their parts?
@@ -253,12 +155,12 @@ pub(super) fn may_lead(route: &Route) -> bool {
     let recipe = route.provider.policy().provider.merge;
     recipe != Merge::Off
         && is_mergeable(route)
-        && recipe::part(recipe, &route.path, route.query.as_deref()).is_some()
+        && flights::part(recipe, &route.path, route.query.as_deref()).is_some()
 }
 
 /// A call that could be part of another: one that differs only in its target.
 fn is_mergeable(route: &Route) -> bool {
-    let asks_about_one = sharing::CONDITIONS
+    let asks_about_one = CONDITIONS
         .iter()
         .any(|name| route.headers.contains_key(name));
     route.method == Method::GET
@@ -294,136 +196,55 @@ async fn read_whole(head: &mut Parts, mut body: ReplyBody) -> Option<Bytes> {
     Some(opened.into())
 }
 
-impl MergeFollower {
-    /// The part; `None` = the call must go another way.
-    pub(crate) async fn wait_part(
-        self,
-        route: &mut Route,
-    ) -> Option<Result<UpstreamResponse, Error>> {
-        let group = &self.group;
-        // A caller that joins this call's flight raises the priority of the merge too.
-        let ended = async {
-            let mut ended = std::pin::pin!(group.finished());
-            loop {
-                tokio::select! {
-                    biased;
-                    end = &mut ended => return end,
-                    () = route.until_raised() => group.demand.join(route.demand()),
-                }
-            }
-        };
-        let end = match wait_as_if_alone(route, route.demand(), &group.demand, ended).await {
-            Ok(end) => end,
-            Err(late) => return Some(Err(late)),
-        };
-        let part = match end {
-            GroupEnd::Whole { head, identity, .. }
-                if identity.varies_for(&head, &sharing::user_agent(&route.headers)) =>
-            {
-                None
-            }
-            GroupEnd::Whole {
-                head,
-                body,
-                granted,
-                ..
-            } => self.group.extract_part(&self.part, &head, &body, granted),
-            GroupEnd::None => None,
-            GroupEnd::LeaderLeft if route.own_remaining() == Some(Span::ZERO) => {
-                let provider = route.provider.name.clone();
-                let at = Stage::Upstream;
-                return Some(Err(Error::TooLate { provider, at }));
-            }
-            GroupEnd::LeaderLeft => return None,
-        };
-        route.merging.is_alone = part.is_none();
-        route.merging.is_part = part.is_some();
-        route.provider.savings.on_merged(part.is_some());
-        part.map(Ok)
-    }
-}
-
-impl MergeGroup {
-    /// Another caller wants a part of the item.
-    fn join(&self, piece: &PartKind) -> JoinResult {
-        let mut state = self.state.lock();
-        if state.is_closed || state.end.is_some() {
-            return JoinResult::TooLate;
-        }
-        // Several callers of the same part are the flight stage's task, if they may share at all.
-        if state.parts.contains(piece) || state.parts.len() >= PARTS_MAX {
-            return JoinResult::CannotJoin;
-        }
-        state.parts.push(piece.clone());
-        JoinResult::Joined
-    }
-
-    async fn finished(&self) -> GroupEnd {
+/// Waits for the part of a larger response; `None` = the call must go another way.
+pub(crate) async fn wait_part(
+    follower: MergeFollower,
+    route: &mut Route,
+) -> Option<Result<UpstreamResponse, Error>> {
+    let group = &follower.group;
+    // A caller that joins this call's flight raises the priority of the merge too.
+    let ended = async {
+        let mut ended = std::pin::pin!(group.round.finished());
         loop {
-            let mut changed = std::pin::pin!(self.changed.notified());
-            changed.as_mut().enable();
-            if let Some(end) = &self.state.lock().end {
-                return end.clone();
-            }
-            changed.await;
-        }
-    }
-
-    fn finish(&self, end: GroupEnd) {
-        let mut state = self.state.lock();
-        state.is_closed = true;
-        state.end.get_or_insert(end);
-        drop(state);
-        self.changed.notify_waiters();
-    }
-
-    /// One caller's part of the response.
-    fn extract_part(
-        &self,
-        part: &ItemPart,
-        head: &Parts,
-        whole: &Bytes,
-        granted: Option<Micros>,
-    ) -> Option<UpstreamResponse> {
-        let parts = self.state.lock().parts.clone();
-        let body = recipe::extract(self.recipe, part, &parts, whole)?;
-        let mut head = head.clone();
-        if part.kind != PartKind::All {
-            for name in WHOLE_BODY_HEADERS {
-                head.headers.remove(name);
+            tokio::select! {
+                biased;
+                end = &mut ended => return end,
+                () = route.until_raised() => group.demand.join(route.demand()),
             }
         }
-        head.headers
-            .insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
-        Some(UpstreamResponse::part(
-            head,
-            ReplyBody::whole(body),
-            granted,
-        ))
-    }
-}
-
-impl MergeLeader {
-    /// Closes the group: nobody can join any more.
-    fn close(&self) -> Vec<PartKind> {
-        let mut open = self.provider.items.open.lock();
-        let group = &self.group;
-        if open
-            .get(&group.key)
-            .is_some_and(|found| Arc::ptr_eq(found, group))
+    };
+    let end = match wait_as_if_alone(route, route.demand(), &group.demand, ended).await {
+        Ok(end) => end,
+        Err(late) => return Some(Err(late)),
+    };
+    let part = match end {
+        GroupEnd::Whole { head, identity, .. }
+            if identity.varies_for(&head, &flights::user_agent(&route.headers)) =>
         {
-            open.remove(&group.key);
+            None
         }
-        drop(open);
-        let mut state = group.state.lock();
-        state.is_closed = true;
-        state.parts.clone()
-    }
+        GroupEnd::Whole {
+            head,
+            body,
+            granted,
+            ..
+        } => group
+            .extract_part(&follower.part, &head, &body)
+            .map(|(head, body)| part_response(head, body, granted)),
+        GroupEnd::None => None,
+        GroupEnd::LeaderLeft if route.own_remaining() == Some(Span::ZERO) => {
+            let provider = route.provider.name.clone();
+            let at = Stage::Upstream;
+            return Some(Err(Error::TooLate { provider, at }));
+        }
+        GroupEnd::LeaderLeft => return None,
+    };
+    route.merging.is_alone = part.is_none();
+    route.merging.is_part = part.is_some();
+    route.provider.savings.on_merged(part.is_some());
+    part.map(Ok)
 }
 
-impl Drop for MergeLeader {
-    fn drop(&mut self) {
-        self.close();
-        self.group.finish(GroupEnd::LeaderLeft);
-    }
+fn part_response(head: Parts, body: Bytes, granted: Option<Micros>) -> UpstreamResponse {
+    UpstreamResponse::part(head, ReplyBody::whole(body), granted)
 }

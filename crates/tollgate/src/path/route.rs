@@ -20,13 +20,13 @@ use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
 
 use super::cache::UseCache;
-use super::demand::{CallDemand, SharedDemand};
 use super::destination::{Destination, resolve, to_upstream};
 use super::merge::MergeState;
-use super::sharing::Conditions;
 use crate::Error;
-use crate::body::{BodyError, Payload, READ_MAX, WHOLE_MAX};
 use crate::cache::BackgroundRefresh;
+use crate::flights::Conditions;
+use crate::flights::{CallDemand, SharedDemand};
+use crate::payload::{BodyError, Payload, READ_MAX, WHOLE_MAX};
 use crate::pool::Origin;
 use crate::providers::{
     ActiveProvider, CallAttributes, CallCost, Claim, ProviderRegistry, call_costs, caller_id,

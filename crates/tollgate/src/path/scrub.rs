@@ -11,9 +11,10 @@ use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 use tollgate_core::fresh::{CacheControl, NotStored, is_connection_only};
 
-use super::cache::HeaderView;
-use super::decode;
 use super::route::Route;
+use crate::decode;
+use crate::headers::HeaderView;
+use crate::headers::connection_headers;
 use crate::providers::{ActiveProvider, CompiledPolicy, map_links};
 
 /// The most decoded bytes of a compressed body, in which keys are searched. More would take some
@@ -42,16 +43,6 @@ pub(super) fn scrub(route: &Route, policy: &CompiledPolicy, headers: &mut Header
     for name in gone {
         headers.remove(name);
     }
-}
-
-/// The headers that a message lists as those of its connection.
-pub(super) fn connection_headers(headers: &HeaderMap) -> Vec<String> {
-    let lines = headers.get_all(http::header::CONNECTION).iter();
-    lines
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(|name| name.trim().to_ascii_lowercase())
-        .collect()
 }
 
 fn is_not_storable(name: &str) -> bool {

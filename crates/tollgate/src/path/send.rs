@@ -7,32 +7,29 @@
 //!
 //! Never: follows a redirect, or sends anything twice.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue,
-    UPGRADE, VIA,
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, VIA,
 };
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tollgate_config::Secret;
-use tollgate_config::provider::{Auth, AuthStyle};
 use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
 use super::acquire::Grant;
 use super::attempt_guard::AttemptGuard;
 use super::connect;
-use super::credential::{Credential, CredentialSource};
 use super::retry::{AttemptError, RetryState};
 use super::route::Route;
-use super::{merge, query};
-use crate::body::{Outgoing, Payload, Upload};
+use super::{merge, unsendable};
+use crate::credentials::{Credential, CredentialSource};
+use crate::credentials::{attach_all, secret_value};
 use crate::error::Stage;
 use crate::event::LogEvent;
 use crate::failpoint;
+use crate::headers::{is_keyless_header, is_upgrade};
+use crate::payload::{Outgoing, Payload, Upload};
 use crate::pool::{Conn, ExpectedCall};
 use crate::providers::CompiledPolicy;
 use crate::timer::within;
@@ -41,9 +38,6 @@ use crate::{Error, Permit};
 /// The oldest permit under which bytes may leave. The ledger's proof needs a bound on the time
 /// between grant and send; half a second is far above any scheduling delay of a healthy host.
 const PERMIT_AGE_MAX: Span = Span::from_millis(500);
-
-/// Headers whose value is never a key.
-const KEYLESS_HEADERS: [&str; 4] = ["user-agent", "accept", "accept-language", "from"];
 
 /// A response whose body is still to come.
 #[derive(Debug)]
@@ -193,11 +187,6 @@ fn not_connected(
     ended
 }
 
-/// Does the call ask for another protocol? Then its response cannot be shared.
-pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
-    headers.contains_key(UPGRADE)
-}
-
 /// Waits for the head of a response: the provider's timeout, or the caller's remaining time. An
 /// upload that makes progress is never cut, and the time of a follower that joins counts.
 async fn wait_for_head<T>(
@@ -252,12 +241,14 @@ fn build_request(
                 }
                 None => {
                     let key = key.map(|key| &key.secret);
-                    attach_all(&policy.provider.auth, key, &mut headers, &mut query)?;
+                    attach_all(&policy.provider.auth, key, &mut headers, &mut query)
+                        .map_err(|error| unsendable::key_error(policy, *index, &error))?;
                 }
             }
         }
         CredentialSource::Token(held) => {
-            let value = secret_value("Bearer ", held.token.expose())?;
+            let value = secret_value("Bearer ", held.token.expose())
+                .map_err(|_| unsendable::token_error(policy))?;
             headers.insert(AUTHORIZATION, value);
         }
     }
@@ -278,7 +269,7 @@ fn build_request(
     let mut request = Request::new(route.payload.outgoing());
     *request.method_mut() = route.method.clone();
     *request.uri_mut() = PathAndQuery::from_maybe_shared(Bytes::from(target))
-        .map_err(|_| Error::Malformed("the path and query are not a valid request target"))?
+        .map_err(|_| unsendable::target_error(route, policy, credential))?
         .into();
     *request.headers_mut() = headers;
     Ok(request)
@@ -296,83 +287,4 @@ fn add_defaults(route: &Route, policy: &CompiledPolicy, headers: &mut HeaderMap)
             headers.insert(name, value);
         }
     }
-}
-
-/// Is the value of this header never a key?
-pub(crate) fn is_keyless_header(name: &str) -> bool {
-    KEYLESS_HEADERS.contains(&name)
-}
-
-/// The headers of a key and its companions, built once and not for every call; `None` where they
-/// are not sent as headers.
-pub(crate) fn auth_headers(auth: &Auth, key: &Secret) -> Option<Vec<(HeaderName, HeaderValue)>> {
-    let (mut headers, mut query) = (HeaderMap::new(), None);
-    attach_all(auth, Some(key), &mut headers, &mut query).ok()?;
-    let each = headers.iter();
-    let each = each.map(|(name, value)| (name.clone(), value.clone()));
-    query.is_none().then(|| each.collect())
-}
-
-/// Adds a key and its companions.
-fn attach_all(
-    auth: &Auth,
-    key: Option<&Secret>,
-    headers: &mut HeaderMap,
-    query: &mut Option<String>,
-) -> Result<(), Error> {
-    if let Some(key) = key {
-        attach(&auth.style, None, key.expose(), headers, query)?;
-    }
-    for (name, key) in &auth.also {
-        attach(&auth.style, Some(name), key.expose(), headers, query)?;
-    }
-    Ok(())
-}
-
-/// Adds a key, in place of the client's own. A further key is added the same way under its own
-/// name.
-fn attach(
-    style: &AuthStyle,
-    name: Option<&str>,
-    key: &str,
-    headers: &mut HeaderMap,
-    query: &mut Option<String>,
-) -> Result<(), Error> {
-    let (at, value) = match style {
-        AuthStyle::Query { name: own } => {
-            *query = Some(query::with_parameter(
-                query.as_deref(),
-                name.unwrap_or(own),
-                key,
-            ));
-            return Ok(());
-        }
-        AuthStyle::Header { name: own, prefix } => {
-            (name.unwrap_or(own), secret_value(prefix, key)?)
-        }
-        AuthStyle::Bearer => match name {
-            Some(name) => (name, secret_value("", key)?),
-            None => (AUTHORIZATION.as_str(), secret_value("Bearer ", key)?),
-        },
-        AuthStyle::Basic => match name {
-            Some(name) => (name, secret_value("", key)?),
-            None => (
-                AUTHORIZATION.as_str(),
-                secret_value("Basic ", &BASE64.encode(key))?,
-            ),
-        },
-        AuthStyle::None | AuthStyle::OAuth2(_) | AuthStyle::Login(_) => return Ok(()),
-    };
-    let at = HeaderName::try_from(at)
-        .map_err(|_| Error::Malformed("the name of the key's header is not valid"))?;
-    headers.insert(at, value);
-    Ok(())
-}
-
-/// A value that no debug output shows.
-fn secret_value(prefix: &str, secret: &str) -> Result<HeaderValue, Error> {
-    let mut value = HeaderValue::try_from(format!("{prefix}{secret}"))
-        .map_err(|_| Error::Malformed("the key contains a character that a header cannot hold"))?;
-    value.set_sensitive(true);
-    Ok(value)
 }

@@ -19,14 +19,15 @@ use http::{HeaderMap, Method, Response, StatusCode};
 use tollgate_core::fresh::{ByteRange, Demand, is_not_modified, requested_range};
 use tollgate_core::time::{Span, Wall};
 
-use super::cache::{CacheRequest, HeaderView, PendingStore};
+use super::cache::{CacheRequest, PendingStore};
 use super::route::Route;
 use super::store::is_reusable;
-use super::{Reply, Source};
 use crate::body::ReplyBody;
 use crate::cache::{CachedResponse, OBJECT_MAX};
 use crate::event::LogEvent;
+use crate::headers::HeaderView;
 use crate::providers::ActiveProvider;
+use crate::reply::{Reply, Source};
 
 /// Why a response is served although it may be stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,7 +254,7 @@ pub(super) fn refresh(route: &Route, request: &CacheRequest, object: Arc<CachedR
         },
     })));
     // Boxed, because `execute` may call this function again.
-    let call: Pin<Box<dyn Future<Output = super::CallOutcome> + Send>> =
+    let call: Pin<Box<dyn Future<Output = super::outcome::CallOutcome> + Send>> =
         Box::pin(super::execute(route, pending));
     tokio::spawn(async move {
         let outcome = tokio::select! {

@@ -24,16 +24,20 @@ use tollgate_core::fresh::{
 };
 use tollgate_core::time::{Now, Span, Wall};
 
-use super::cache::{CacheRequest, HeaderView, PendingStore};
+use super::cache::{CacheRequest, PendingStore};
 use super::learn::UpstreamResponse;
 use super::route::Route;
 use super::serve::{self, ServeReason};
-use super::{Reply, Source, link_target, retry, scrub};
+use super::{link_target, retry, scrub};
 use crate::Error;
+use crate::body::BodyRecorder;
 use crate::cache::{Cache, CacheKey, CachedResponse, WireForm, variant};
 use crate::error::Reason;
 use crate::event::LogEvent;
+use crate::headers;
+use crate::headers::HeaderView;
 use crate::providers::{ActiveProvider, CompiledPolicy};
+use crate::reply::{Reply, Source};
 
 /// Stores a response if it may be used again, and returns what the caller gets.
 pub(crate) fn store(
@@ -148,7 +152,7 @@ pub(crate) fn retries_unconditionally(
 /// The cached response, updated with the headers of a 304.
 fn updated_by_304(old: &CachedResponse, headers: &HeaderMap, now: Wall) -> CachedResponse {
     let mut object = old.clone();
-    let of_connection = scrub::connection_headers(headers);
+    let of_connection = headers::connection_headers(headers);
     for name in headers.keys() {
         let is_named = of_connection.iter().any(|one| one == name.as_str());
         if is_replaced_by_304(name.as_str()) && !is_named {
@@ -289,7 +293,7 @@ fn record(
     old: Option<Arc<CachedResponse>>,
     response: &UpstreamResponse,
     (sent, now): (Wall, Wall),
-) -> Result<Recorder, NotStored> {
+) -> Result<Box<Recorder>, NotStored> {
     let policy = route.provider.policy();
     let rule = policy.cache.rule(route.entity.as_deref());
     let (status, headers) = (response.head.status, &response.head.headers);
@@ -340,7 +344,7 @@ fn record(
         wire_form: WireForm::default(),
     };
     let adapts = policy.cache.adaptive && rule.mode == FreshnessMode::Ttl && !is_gone(status);
-    Ok(Recorder {
+    Ok(Box::new(Recorder {
         provider: route.provider.clone(),
         id: route.options.id.clone(),
         cache: request.cache.clone(),
@@ -352,7 +356,7 @@ fn record(
         size_max: most,
         adapts: adapts.then(|| (rule.clone(), old)),
         policy: under.clone(),
-    })
+    }))
 }
 
 /// Is the body small enough to store, and is its end detectable?
@@ -470,7 +474,7 @@ fn emit_not_stored(live: &ActiveProvider, id: &str, why: NotStored) {
 
 /// Stores a response while it passes to the caller. Dropped before the end, it stores nothing.
 #[derive(Debug)]
-pub(crate) struct Recorder {
+struct Recorder {
     provider: Arc<ActiveProvider>,
     id: String,
     cache: Cache,
@@ -486,14 +490,12 @@ pub(crate) struct Recorder {
     policy: Arc<CompiledPolicy>,
 }
 
-impl Recorder {
-    /// May the next caller use the stored response as it is?
-    pub(crate) fn is_reusable(&self) -> bool {
+impl BodyRecorder for Recorder {
+    fn is_reusable(&self) -> bool {
         is_reusable(&self.object.freshness, self.received)
     }
 
-    /// Adds a piece. `false`: the body is too large to store.
-    pub(crate) fn push(&mut self, piece: &Bytes) -> bool {
+    fn push(&mut self, piece: &Bytes) -> bool {
         if self.body.len() + piece.len() > self.size_max {
             return false;
         }
@@ -501,8 +503,7 @@ impl Recorder {
         true
     }
 
-    /// The body is complete.
-    pub(crate) fn finish(mut self) {
+    fn finish(mut self: Box<Self>) {
         let length = self.object.headers.get(CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         if length.is_some_and(|length| length != self.body.len()) {

@@ -7,24 +7,20 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use parking_lot::RwLock;
-use rustls::ClientConfig;
-use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
 use super::address::{Origin, is_private};
 use super::preamble::{CountedStream, Preamble};
-use super::tls::Roots;
-use crate::body::Outgoing;
+use super::tls::{Roots, TlsClient, TlsError};
 use crate::event::LogEvent;
+use crate::payload::Outgoing;
 use crate::timer::{Elapsed, within};
 
 /// Addresses of one name that are tried. Each gets its part of the timeout; with more of them, each
@@ -37,7 +33,7 @@ const HEAD_MAX: usize = 64 * 1024;
 
 /// Opens connections.
 pub struct Dialer {
-    tls: Arc<ClientConfig>,
+    tls: TlsClient,
     /// Our own addresses: a call to one of them would loop forever.
     own: RwLock<Vec<SocketAddr>>,
 }
@@ -60,13 +56,15 @@ pub enum ConnectError {
     OwnAddress,
     /// This process has no file descriptors left; the provider is not at fault.
     NoDescriptors,
+    /// The origin needs TLS, and this program was built without it.
+    NoTls,
 }
 
 impl Dialer {
     /// A dialer that trusts these root certificates.
-    pub fn new(roots: &Roots) -> Result<Dialer, rustls::Error> {
+    pub fn new(roots: &Roots) -> Result<Dialer, TlsError> {
         Ok(Dialer {
-            tls: roots.config()?,
+            tls: roots.client()?,
             own: RwLock::default(),
         })
     }
@@ -94,6 +92,9 @@ impl Dialer {
     }
 
     async fn connect(&self, origin: &Origin, most: Span) -> Result<Wire, ConnectError> {
+        if origin.tls && !cfg!(feature = "tls") {
+            return Err(ConnectError::NoTls);
+        }
         let addresses = self.resolve(origin).await?;
         let stream = connect_any(&addresses, most).await?;
         // Heads are small and urgent.
@@ -101,16 +102,12 @@ impl Dialer {
         if !origin.tls {
             return http_handshake(stream).await;
         }
-        let name = ServerName::try_from(origin.host.as_str().to_owned())
-            .map_err(|_| ConnectError::Fault(Fault::Connect))?;
-        let stream = TlsConnector::from(self.tls.clone())
-            .connect(name, stream)
-            .await
-            .map_err(|error| {
-                let (host, why) = (origin.host.as_str(), error.to_string());
-                LogEvent::TlsFailed { host, why: &why }.emit();
-                connect_failed(error)
-            })?;
+        let host = origin.host.as_str();
+        let stream = self.tls.handshake(host, stream).await.map_err(|error| {
+            let why = error.to_string();
+            LogEvent::TlsFailed { host, why: &why }.emit();
+            connect_failed(error)
+        })?;
         http_handshake(stream).await
     }
 
@@ -181,7 +178,7 @@ where
 
 #[expect(
     clippy::needless_pass_by_value,
-    reason = "the shape that map_err wants"
+    reason = "`map_err` passes the error by value"
 )]
 fn connect_failed(error: io::Error) -> ConnectError {
     // EMFILE and ENFILE: `io::ErrorKind` has no stable variant for them.

@@ -1,14 +1,18 @@
-//! The trusted root certificates.
+//! TLS: the trusted root certificates, and the handshake.
 //!
 //! Promises: uses the system's roots, and a built-in list where a system has none.
 //!
 //! Never: accepts a certificate that does not verify.
 
+use std::io;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::RootCertStore;
-use rustls_pki_types::CertificateDer;
+use rustls_pki_types::{CertificateDer, ServerName};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// The trusted root certificates.
 #[derive(Clone, Debug, Default)]
@@ -20,9 +24,19 @@ pub enum Roots {
     Only(Vec<CertificateDer<'static>>),
 }
 
+/// TLS cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct TlsError(#[from] rustls::Error);
+
+/// Makes the handshakes.
+pub(super) struct TlsClient {
+    config: Arc<ClientConfig>,
+}
+
 impl Roots {
-    /// The TLS configuration of a connection.
-    pub(super) fn config(&self) -> Result<Arc<ClientConfig>, rustls::Error> {
+    /// A client that trusts these root certificates.
+    pub(super) fn client(&self) -> Result<TlsClient, TlsError> {
         let mut roots = RootCertStore::empty();
         match self {
             Roots::System => {
@@ -42,6 +56,21 @@ impl Roots {
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Arc::new(config))
+        Ok(TlsClient {
+            config: Arc::new(config),
+        })
+    }
+}
+
+impl TlsClient {
+    /// The handshake, for a certificate of this host.
+    pub(super) async fn handshake(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        let connector = TlsConnector::from(self.config.clone());
+        connector.connect(name, stream).await
     }
 }

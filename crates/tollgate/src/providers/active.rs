@@ -13,7 +13,7 @@ use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::ask::Priority;
 use tollgate_core::health::HealthStatus;
 use tollgate_core::problem::Problem;
-use tollgate_ledger::Ledger;
+use tollgate_ledger::{Ledger, ProviderLedger};
 
 use super::health::ProviderHealth;
 use super::local_share::{LocalShare, StoreLossContext};
@@ -21,8 +21,9 @@ use super::loop_detection::Via;
 use super::policy::{CompiledPolicy, OwnCells};
 use super::savings::{Savings, SavingsCounters};
 use super::seen_entities::SeenEntities;
-use crate::path::permit::Permits;
-use crate::path::{MergeGroups, SuspendedKeys, Tokens, Writes};
+use crate::credentials::{SuspendedKeys, Tokens};
+use crate::flights::{MergeGroups, Writes};
+use crate::permits::Permits;
 use crate::pool::{Dialer, Pool};
 
 /// One provider at run time.
@@ -33,7 +34,7 @@ pub struct ActiveProvider {
     pub(crate) health: Arc<ProviderHealth>,
     pub(crate) permits: Permits,
     pub(crate) pool: Pool,
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: ProviderLedger,
     /// Grants permits while the ledger's store is lost.
     pub(crate) local_share: LocalShare,
     pub(crate) own_cells: OwnCells,
@@ -56,24 +57,25 @@ pub struct ActiveProvider {
 
 impl ActiveProvider {
     pub(super) fn start(
-        plan: CompiledPolicy,
+        policy: CompiledPolicy,
         ledger: &Ledger,
         dialer: &Arc<Dialer>,
         common: &StoreLossContext,
         via: &Via,
     ) -> Result<ActiveProvider, Vec<Problem>> {
-        let health = (plan.health, plan.base());
-        let name = plan.provider.name.clone();
-        let spare = LocalShare::new(ledger, &plan, common);
-        let ledgers = (ledger.clone(), spare.ledger.clone());
+        let health = (policy.health, policy.base());
+        let name = policy.provider.name.clone();
+        let local_share = LocalShare::new(ledger, &policy, common);
+        let counted = ledger.provider(&name);
+        let ledgers = (counted.clone(), local_share.ledger.clone());
         Ok(ActiveProvider {
-            health: ProviderHealth::start(&name, ledgers, health, &plan.retry.budget)?,
-            permits: Permits::new(ledger.clone(), plan.gate_settings()),
+            health: ProviderHealth::start(&name, ledgers, health, &policy.retry.budget)?,
+            permits: Permits::new(counted.clone(), policy.gate_settings()),
             pool: Pool::new(dialer.clone(), ledger.clone()),
-            ledger: ledger.clone(),
+            ledger: counted,
             own_cells: OwnCells::new(&name, ledger),
             via: via.clone(),
-            local_share: spare,
+            local_share,
             tokens: Tokens::default(),
             suspended_keys: SuspendedKeys::default(),
             items: MergeGroups::default(),
@@ -82,21 +84,21 @@ impl ActiveProvider {
             seen_entities: SeenEntities::default(),
             next_key: AtomicUsize::new(0),
             name,
-            policy: ArcSwap::from_pointee(plan),
+            policy: ArcSwap::from_pointee(policy),
         })
     }
 
     /// Replaces the policy.
-    pub(super) fn apply(&self, mut plan: CompiledPolicy) -> Result<(), Vec<Problem>> {
-        let (gate, health, base) = (plan.gate_settings(), plan.health, plan.base());
+    pub(super) fn apply(&self, mut policy: CompiledPolicy) -> Result<(), Vec<Problem>> {
+        let (gate, health, base) = (policy.gate_settings(), policy.health, policy.base());
         let now = self.ledger.at();
-        plan.inherit(&self.policy(), now);
-        let carries = plan.shared_carry_settles(now);
-        self.policy.store(Arc::new(plan));
+        policy.inherit(&self.policy(), now);
+        let settles = policy.shared_carry_settles(now);
+        self.policy.store(Arc::new(policy));
         self.local_share.permits.replace(gate.clone());
         self.permits.replace(gate);
         // Calls do this themselves; this covers calls that come after a restart.
-        self.permits.carry(self.permits.edition(), &carries);
+        self.permits.carry(self.permits.edition(), &settles);
         self.health.configure(health, base)
     }
 

@@ -11,9 +11,9 @@ use tollgate_config::amount::Lifetime as Written;
 use tollgate_config::settings::{CacheIgnore, CacheMode};
 use tollgate_core::fresh::{FreshnessMode, FreshnessRule, Ignore, Lifetime};
 
-use super::fingerprint;
-use super::secret_scan::SecretScan;
 use crate::cache::OBJECT_MAX;
+use crate::credentials::SecretScan;
+use crate::credentials::fingerprint;
 
 /// How Tollgate caches a provider's responses.
 #[derive(Debug)]
@@ -130,10 +130,10 @@ mod tests {
     /// S8: an entity's lifetime wins over the provider's; zero is off.
     #[test]
     fn s8_entities_have_lifetimes_of_their_own() {
-        let keeping = cache_policy(
+        let policy = cache_policy(
             "cache: {ttl: 1h}\nentities: {ttl: {teams: 24h, standings: 5m..10m, odds: 0s}}",
         );
-        let lifetime = |entity| keeping.rule(entity).lifetime;
+        let lifetime = |entity| policy.rule(entity).lifetime;
         assert_eq!(lifetime(None), Lifetime::For(Span::from_secs(3_600)));
         assert_eq!(
             lifetime(Some("teams")),
@@ -143,21 +143,24 @@ mod tests {
             lifetime(Some("standings")),
             Lifetime::Between(Span::from_secs(300), Span::from_secs(600))
         );
-        assert!(!keeping.rule(Some("odds")).is_on());
-        assert!(keeping.rule(Some("anything")).is_on());
+        assert!(!policy.rule(Some("odds")).is_on());
+        assert!(policy.rule(Some("anything")).is_on());
     }
 
     /// Another header in the file makes another request.
     #[test]
     fn headers_added_by_the_file_change_the_fingerprint() {
-        let adds = |file: &str| cache_policy(file).request_fingerprint;
-        assert_eq!(adds(""), None);
-        let german = adds("headers: {accept-language: de}");
+        let fingerprint = |file: &str| cache_policy(file).request_fingerprint;
+        assert_eq!(fingerprint(""), None);
+        let german = fingerprint("headers: {accept-language: de}");
         assert!(german.is_some());
-        assert_eq!(german, adds("headers: {accept-language: de}"));
-        assert_ne!(german, adds("headers: {accept-language: en}"));
+        assert_eq!(german, fingerprint("headers: {accept-language: de}"));
+        assert_ne!(german, fingerprint("headers: {accept-language: en}"));
         let also = "api_key: a\nauth: {query: k, also: {user: me}}";
-        assert_ne!(adds(also), adds("api_key: a\nauth: {query: k}"));
+        assert_ne!(
+            fingerprint(also),
+            fingerprint("api_key: a\nauth: {query: k}")
+        );
     }
 
     /// A response cached under one of these settings is not used under another.

@@ -95,8 +95,8 @@ impl Callers {
     }
 
     /// Sets the callers' shares at a provider's gates, and clears those of the former callers.
-    pub(crate) fn apply_shares(&self, live: &ActiveProvider, former: &Callers) {
-        for permits in [&live.permits, &live.local_share.permits] {
+    pub(crate) fn apply_shares(&self, active: &ActiveProvider, former: &Callers) {
+        for permits in [&active.permits, &active.local_share.permits] {
             for name in former.by_name.keys() {
                 permits.set_share(caller_id(name), CallerShare::default());
             }

@@ -19,25 +19,17 @@ pub(crate) struct ConfigVersion {
 impl ProviderRegistry {
     /// The current providers and callers.
     pub(crate) fn config_version(&self) -> ConfigVersion {
-        let RegistryState {
-            catalog: shelf,
-            deps: means,
-            ..
-        } = &*self.shared;
+        let RegistryState { catalog, deps, .. } = &*self.shared;
         ConfigVersion {
-            catalog: Arc::downgrade(&shelf.load()),
-            callers: Arc::downgrade(&means.callers.load()),
+            catalog: Arc::downgrade(&catalog.load()),
+            callers: Arc::downgrade(&deps.callers.load()),
         }
     }
 
     /// Are these still the current providers and callers?
-    pub(crate) fn is_current(&self, setup: &ConfigVersion) -> bool {
-        let RegistryState {
-            catalog: shelf,
-            deps: means,
-            ..
-        } = &*self.shared;
-        std::ptr::eq(setup.catalog.as_ptr(), Arc::as_ptr(&shelf.load()))
-            && std::ptr::eq(setup.callers.as_ptr(), Arc::as_ptr(&means.callers.load()))
+    pub(crate) fn is_current(&self, version: &ConfigVersion) -> bool {
+        let RegistryState { catalog, deps, .. } = &*self.shared;
+        std::ptr::eq(version.catalog.as_ptr(), Arc::as_ptr(&catalog.load()))
+            && std::ptr::eq(version.callers.as_ptr(), Arc::as_ptr(&deps.callers.load()))
     }
 }

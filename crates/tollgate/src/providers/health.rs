@@ -28,7 +28,7 @@ use tollgate_core::problem::Problem;
 use tollgate_core::retry::{Budget, BudgetSettings, Decision, FailedAttempt, RetrySettings};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::Ledger;
+use tollgate_ledger::ProviderLedger;
 
 use super::scope_capacity::has_capacity;
 use crate::event::LogEvent;
@@ -41,9 +41,9 @@ const SYNC_READS_MAX: usize = 8;
 #[derive(Debug)]
 pub(crate) struct ProviderHealth {
     provider: String,
-    ledger: Ledger,
+    ledger: ProviderLedger,
     /// Knows the scopes that this process has closed, for use while the store is lost.
-    local_ledger: Ledger,
+    local_ledger: ProviderLedger,
     scope: ScopeId,
     inner: Mutex<Inner>,
     /// The health that the ledger remembers from before the start has been read.
@@ -94,14 +94,14 @@ impl ProviderHealth {
     /// called inside a tokio runtime.
     pub(crate) fn start(
         provider: &str,
-        (ledger, spare): (Ledger, Ledger),
+        (ledger, local_ledger): (ProviderLedger, ProviderLedger),
         (health, base): (HealthSettings, BasePace),
         budget: &BudgetSettings,
     ) -> Result<Arc<ProviderHealth>, Vec<Problem>> {
         let now = ledger.at();
         let seed = now.0 ^ (u64::from(ledger.owner().0) << 32);
         let scope = health_scope(provider);
-        let machine = Arc::new(ProviderHealth {
+        let health = Arc::new(ProviderHealth {
             provider: provider.to_owned(),
             scope,
             inner: Mutex::new(Inner {
@@ -121,14 +121,14 @@ impl ProviderHealth {
             version: watch::Sender::new(0),
             timer_reset: Arc::new(Notify::new()),
             ledger,
-            local_ledger: spare,
+            local_ledger,
         });
-        machine.on_scope_changed();
+        health.on_scope_changed();
         tokio::spawn(run_timer(
-            Arc::downgrade(&machine),
-            machine.timer_reset.clone(),
+            Arc::downgrade(&health),
+            health.timer_reset.clone(),
         ));
-        Ok(machine)
+        Ok(health)
     }
 
     /// The scope that health closes and opens.
@@ -163,8 +163,8 @@ impl ProviderHealth {
     /// store is read in a task, so that nobody waits for it. Must be called inside a tokio runtime.
     pub(crate) fn on_scope_changed(self: &Arc<ProviderHealth>) {
         if self.ledger.takes_time() {
-            let machine = self.clone();
-            tokio::spawn(async move { machine.sync().await });
+            let health = self.clone();
+            tokio::spawn(async move { health.sync().await });
         } else {
             // Under the lock, so that the view is never older than our last action.
             let mut inner = self.inner.lock();
@@ -186,7 +186,7 @@ impl ProviderHealth {
     /// store is lost.
     pub(crate) async fn sync(&self) {
         for _ in 0..SYNC_READS_MAX {
-            let (look, told, number) = {
+            let (read, updates_sent, number) = {
                 let mut inner = self.inner.lock();
                 inner.reads_started += 1;
                 // Requested under the lock: of two reads, the one with the higher number sees more.
@@ -196,16 +196,16 @@ impl ProviderHealth {
                     inner.reads_started,
                 )
             };
-            let view = look.await.filter(|_| self.ledger.loss().is_none());
+            let view = read.await.filter(|_| self.ledger.loss().is_none());
             let Some(view) = view else {
-                return; // what we knew is better
+                return; // our last state is better
             };
             let mut inner = self.inner.lock();
             if number < inner.last_read {
                 return;
             }
             // Our own actions during the read may be missing from this view.
-            if told == inner.updates_sent {
+            if updates_sent == inner.updates_sent {
                 inner.last_read = number;
                 return self.apply_shared(&mut inner, view);
             }
@@ -265,24 +265,24 @@ impl ProviderHealth {
     pub(crate) fn on_response(
         &self,
         scope: ScopeId,
-        answer: AttemptResult,
-        rests: Option<&CooldownSettings>,
+        response: AttemptResult,
+        cooldown_settings: Option<&CooldownSettings>,
     ) -> Option<Span> {
         let mut inner = self.inner.lock();
         let now = self.ledger.at();
         let known = inner.cooldowns.get(&scope);
-        let event = if known.is_some_and(|known| known.is_outdated(answer.granted)) {
-            HealthEvent::CompletedLate(answer)
+        let event = if known.is_some_and(|known| known.is_outdated(response.granted)) {
+            HealthEvent::CompletedLate(response)
         } else {
-            HealthEvent::Completed(answer)
+            HealthEvent::Completed(response)
         };
         let actions = inner.health.on(event, now);
         self.apply_actions(&mut inner, actions);
-        match answer.class {
-            Class::Limited => self.cool_down(&mut inner, scope, answer, rests?, now),
+        match response.class {
+            Class::Limited => self.cool_down(&mut inner, scope, response, cooldown_settings?, now),
             Class::Success => {
                 if let Some(cooldown) = inner.cooldowns.get_mut(&scope) {
-                    cooldown.on_success(answer.granted); // the next rest is a first one again
+                    cooldown.on_success(response.granted); // the next cool-down is a first one
                 }
                 None
             }
@@ -295,7 +295,7 @@ impl ProviderHealth {
         &self,
         inner: &mut Inner,
         scope: ScopeId,
-        answer: AttemptResult,
+        response: AttemptResult,
         settings: &CooldownSettings,
         now: Micros,
     ) -> Option<Span> {
@@ -314,13 +314,13 @@ impl ProviderHealth {
         } else {
             &mut unknown
         };
-        let told = ProviderWait {
-            retry_after: answer.retry_after,
+        let wait = ProviderWait {
+            retry_after: response.retry_after,
             reset_after: None,
         };
-        let rest = cooldown.on_limited(settings, answer.granted, told, dice, now)?;
-        self.settle(cooldown::settle(scope, rest));
-        Some(rest)
+        let pause = cooldown.on_limited(settings, response.granted, wait, dice, now)?;
+        self.settle(cooldown::settle(scope, pause));
+        Some(pause)
     }
 
     /// A random number from this provider's generator.
@@ -347,7 +347,7 @@ impl ProviderHealth {
             now,
             is_needed,
         ) {
-            return; // its limits hold all the same
+            return; // its limits still hold
         }
         let degrade = inner.degrades.entry(scope).or_default();
         if let Some(theirs) = theirs {
@@ -474,16 +474,16 @@ impl ThrottleRules {
 }
 
 /// The one timer of a provider's health; ends with the provider.
-async fn run_timer(machine: Weak<ProviderHealth>, poke: Arc<Notify>) {
+async fn run_timer(health: Weak<ProviderHealth>, poke: Arc<Notify>) {
     loop {
-        let Some(pause) = machine.upgrade().map(|machine| machine.next_tick()) else {
+        let Some(pause) = health.upgrade().map(|health| health.next_tick()) else {
             return;
         };
         tokio::select! {
             () = poke.notified() => {}
             () = crate::timer::sleep(pause) => {
-                let Some(machine) = machine.upgrade() else { return };
-                machine.on(HealthEvent::Tick);
+                let Some(health) = health.upgrade() else { return };
+                health.on(HealthEvent::Tick);
             }
         }
     }

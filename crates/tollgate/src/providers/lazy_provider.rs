@@ -55,15 +55,14 @@ impl ProviderDeps {
     /// Compiles a provider: whole limits where nodes share the ledger, else this node's part of
     /// them.
     fn compile(&self, mut provider: Provider) -> CompiledPolicy {
-        let nothing = match self.ledger {
-            Ledger::Memory(_) if self.loss.share.nodes > 1 => {
-                per_node::divide_limits(&mut provider, self.loss.share.nodes)
-            }
-            _ => None,
+        let nodes = self.loss.share.nodes;
+        let zero_limit = match self.ledger.is_shared_by_processes() {
+            false if nodes > 1 => per_node::divide_limits(&mut provider, nodes),
+            true | false => None,
         };
-        let mut plan = CompiledPolicy::new(provider, &self.dialects);
-        plan.zero_limit = nothing;
-        plan
+        let mut policy = CompiledPolicy::new(provider, &self.dialects);
+        policy.zero_limit = zero_limit;
+        policy
     }
 }
 
@@ -93,25 +92,27 @@ impl LazyProvider {
 
     /// The running provider. The first call starts it, so the caller must be inside a tokio
     /// runtime.
-    pub(super) fn get_or_start(&self, means: &ProviderDeps) -> Arc<ActiveProvider> {
-        if let Some(live) = self.active.get() {
-            return live.clone();
+    pub(super) fn get_or_start(&self, deps: &ProviderDeps) -> Arc<ActiveProvider> {
+        if let Some(active) = self.active.get() {
+            return active.clone();
         }
-        let mut known = self.pending.lock();
-        let live = self.active.get_or_init(|| {
-            let provider = known.take().expect("it is there until it is started");
-            let started = means.start(*provider);
-            let live = Arc::new(started.expect("its settings were checked when it came here"));
-            means
-                .callers
+        let mut pending = self.pending.lock();
+        let active = self.active.get_or_init(|| {
+            let provider = pending
+                .take()
+                .expect("the file stays until the provider starts");
+            let started = deps.start(*provider);
+            let active =
+                Arc::new(started.expect("`LazyProvider::new` and `update` checked the settings"));
+            deps.callers
                 .load()
-                .apply_shares(&live, &Callers::default());
-            if means.offline {
-                live.apply_command(Command::Offline);
+                .apply_shares(&active, &Callers::default());
+            if deps.offline {
+                active.apply_command(Command::Offline);
             }
-            live
+            active
         });
-        live.clone()
+        active.clone()
     }
 
     /// The running provider, if it has been called.
@@ -123,18 +124,18 @@ impl LazyProvider {
     pub(super) fn update(
         &self,
         provider: Provider,
-        means: &ProviderDeps,
+        deps: &ProviderDeps,
     ) -> Result<(), Vec<Problem>> {
-        let mut known = self.pending.lock();
-        let Some(live) = self.active.get() else {
-            *known = Some(Box::new(provider));
+        let mut pending = self.pending.lock();
+        let Some(active) = self.active.get() else {
+            *pending = Some(Box::new(provider));
             return Ok(());
         };
-        let plan = means.compile(provider);
-        if live.policy().provider == plan.provider {
-            return Ok(()); // nobody who waits is troubled because another file changed
+        let policy = deps.compile(provider);
+        if active.policy().provider == policy.provider {
+            return Ok(()); // waiting calls are not disturbed because another file changed
         }
-        live.apply(plan)
+        active.apply(policy)
     }
 
     /// Does Tollgate reject its calls while the store is lost?
@@ -145,7 +146,7 @@ impl LazyProvider {
             provider.enabled && is_limited && closed
         };
         match self.active.get() {
-            Some(live) => closes(&live.policy().provider),
+            Some(active) => closes(&active.policy().provider),
             None => self.pending.lock().as_deref().is_some_and(closes),
         }
     }

@@ -68,31 +68,32 @@ pub(crate) struct CallCost {
 impl LimitBinding {
     /// Every limit of a provider, concurrency last.
     pub(crate) fn all(provider: &Provider) -> Vec<LimitBinding> {
-        let mut meters: Vec<LimitBinding> = Vec::new();
+        let mut bindings: Vec<LimitBinding> = Vec::new();
         for limit in &provider.limits {
             let unit = &limit.unit;
-            let meter = LimitBinding::new(provider, &meters, limit.rule.clone(), limit.per, unit);
-            meters.push(LimitBinding {
+            let binding =
+                LimitBinding::new(provider, &bindings, limit.rule.clone(), limit.per, unit);
+            bindings.push(LimitBinding {
                 name: limit.name.clone(),
                 reserve: limit.reserve,
-                ..meter
+                ..binding
             });
         }
         if let Some(concurrency) = &provider.concurrency {
             let rule = concurrency.rule.clone();
-            let meter = LimitBinding::new(provider, &meters, rule, Per::Provider, CALLS);
-            meters.push(meter);
+            let binding = LimitBinding::new(provider, &bindings, rule, Per::Provider, CALLS);
+            bindings.push(binding);
             if concurrency.low < concurrency.rule.limit()
                 && let Ok(rule) = Rule::in_flight(concurrency.low)
             {
-                let meter = LimitBinding::new(provider, &meters, rule, Per::Provider, CALLS);
-                meters.push(LimitBinding {
+                let binding = LimitBinding::new(provider, &bindings, rule, Per::Provider, CALLS);
+                bindings.push(LimitBinding {
                     only_priority: Some(Priority::Low),
-                    ..meter
+                    ..binding
                 });
             }
         }
-        meters
+        bindings
     }
 
     fn new(
@@ -114,10 +115,10 @@ impl LimitBinding {
             algorithm,
             String::new(),
         ];
-        let same = |meter: &&LimitBinding| meter.identity[..4] == identity[..4];
+        let same = |binding: &&LimitBinding| binding.identity[..4] == identity[..4];
         let ordinal = before.iter().filter(same).count();
         identity[4] = ordinal.to_string();
-        let mut meter = LimitBinding {
+        let mut binding = LimitBinding {
             name: "concurrency".to_owned(),
             rule: Arc::new(rule),
             per,
@@ -129,9 +130,9 @@ impl LimitBinding {
             predecessor: None,
         };
         if per == Per::Provider {
-            meter.shared_cell = Some(meter.cell(""));
+            binding.shared_cell = Some(binding.cell(""));
         }
-        meter
+        binding
     }
 
     /// Do both count in the same cells?
@@ -155,60 +156,67 @@ impl LimitBinding {
     }
 
     /// The term of this limit for a call; `None` if the limit does not apply.
-    pub(crate) fn term(&self, who: &CallAttributes<'_>) -> Option<Term> {
-        if !self.applies_to(who.priority) {
+    pub(crate) fn term(&self, call: &CallAttributes<'_>) -> Option<Term> {
+        if !self.applies_to(call.priority) {
             return None;
         }
-        let leave = match who.priority {
+        let leave = match call.priority {
             Priority::High => 0,
             Priority::Normal | Priority::Low => self.reserve,
         };
         Some(Term {
-            cell: self.cell_of(who),
+            cell: self.cell_of(call),
             rule: self.rule.clone(),
-            cost: self.cost(who, &self.rule, leave),
+            cost: self.cost(call, &self.rule, leave),
             reserve: leave,
         })
     }
 
     /// The part of this limit that one caller may use, in thousandths, as its own limit.
-    pub(crate) fn caller_share(&self, who: &CallAttributes<'_>, permille: u16) -> Option<Term> {
-        self.term(who)?;
+    pub(crate) fn caller_share(&self, call: &CallAttributes<'_>, permille: u16) -> Option<Term> {
+        self.term(call)?;
         let rule = Arc::new(self.rule.fraction(permille));
         Some(Term {
-            cell: self.caller_share_cell(who),
-            cost: self.cost(who, &rule, 0),
+            cell: self.caller_share_cell(call),
+            cost: self.cost(call, &rule, 0),
             reserve: 0,
             rule,
         })
     }
 
-    pub(super) fn caller_share_cell(&self, who: &CallAttributes<'_>) -> CellId {
+    pub(super) fn caller_share_cell(&self, call: &CallAttributes<'_>) -> CellId {
         let [provider, per, period, algorithm, ordinal] = &self.identity;
-        let key = self.key(who);
+        let key = self.key(call);
         CellId::named(&[
-            provider, per, period, algorithm, ordinal, &key, "caller", who.caller,
+            provider,
+            per,
+            period,
+            algorithm,
+            ordinal,
+            &key,
+            "caller",
+            call.caller,
         ])
     }
 
     /// The cell that counts a call.
-    pub(crate) fn cell_of(&self, who: &CallAttributes<'_>) -> CellId {
+    pub(crate) fn cell_of(&self, call: &CallAttributes<'_>) -> CellId {
         if let Some(cell) = self.shared_cell {
             return cell;
         }
-        self.cell(&self.key(who))
+        self.cell(&self.key(call))
     }
 
     /// The part of a call that selects its cell of this limit.
-    fn key<'a>(&self, who: &CallAttributes<'a>) -> Cow<'a, str> {
+    fn key<'a>(&self, call: &CallAttributes<'a>) -> Cow<'a, str> {
         match self.per {
             Per::Provider => Cow::Borrowed(""),
             // Calls without an entity share one cell.
-            Per::Entity => Cow::Borrowed(who.entity.unwrap_or_default()),
-            Per::ApiKey => Cow::Borrowed(who.key.unwrap_or_default()),
-            Per::Caller => Cow::Borrowed(who.caller),
-            Per::Ip => Cow::Owned(who.ip.map(|ip| ip.to_string()).unwrap_or_default()),
-            Per::Host => Cow::Borrowed(who.host),
+            Per::Entity => Cow::Borrowed(call.entity.unwrap_or_default()),
+            Per::ApiKey => Cow::Borrowed(call.key.unwrap_or_default()),
+            Per::Caller => Cow::Borrowed(call.caller),
+            Per::Ip => Cow::Owned(call.ip.map(|ip| ip.to_string()).unwrap_or_default()),
+            Per::Host => Cow::Borrowed(call.host),
         }
     }
 
@@ -217,8 +225,8 @@ impl LimitBinding {
         CellId::named(&[provider, per, period, algorithm, ordinal, key])
     }
 
-    fn cost(&self, who: &CallAttributes<'_>, rule: &Rule, leave: u64) -> u64 {
-        let price = who.costs.iter().find(|price| price.unit == self.unit);
+    fn cost(&self, call: &CallAttributes<'_>, rule: &Rule, leave: u64) -> u64 {
+        let price = call.costs.iter().find(|price| price.unit == self.unit);
         match price {
             Some(price) if price.explicit => price.amount,
             Some(price) => {
@@ -256,8 +264,8 @@ impl LimitBinding {
 
 /// The costs of a call before it is sent: as its caller states, else as its body states, else the
 /// default of the file.
-pub(crate) fn call_costs(costs: &[Cost], said: &[(String, u64)], body: &[u8]) -> Vec<CallCost> {
-    let explicit = said.iter().map(|(unit, amount)| CallCost {
+pub(crate) fn call_costs(costs: &[Cost], stated: &[(String, u64)], body: &[u8]) -> Vec<CallCost> {
+    let explicit = stated.iter().map(|(unit, amount)| CallCost {
         unit: unit.clone(),
         amount: *amount,
         explicit: true,
@@ -271,10 +279,10 @@ pub(crate) fn call_costs(costs: &[Cost], said: &[(String, u64)], body: &[u8]) ->
         if prices.iter().any(|price| price.unit == cost.unit) {
             continue;
         }
-        let told = json.as_ref().and_then(|json| first_of(json, &cost.before));
+        let stated = json.as_ref().and_then(|json| first_of(json, &cost.before));
         prices.push(CallCost {
             unit: cost.unit.clone(),
-            amount: told.unwrap_or(cost.otherwise),
+            amount: stated.unwrap_or(cost.otherwise),
             explicit: false,
         });
     }
@@ -332,15 +340,18 @@ mod tests {
 
     #[test]
     fn two_limits_of_the_same_shape_have_separate_cells() {
-        let meters = bindings("limits: [35/1s, {name: b, limit: 40, period: 1s}]");
-        assert_ne!(meters[0].cell_of(&call(&[])), meters[1].cell_of(&call(&[])));
+        let bindings = bindings("limits: [35/1s, {name: b, limit: 40, period: 1s}]");
+        assert_ne!(
+            bindings[0].cell_of(&call(&[])),
+            bindings[1].cell_of(&call(&[]))
+        );
     }
 
     #[test]
     fn entities_are_counted_separately() {
-        let meters = bindings("limits: [{limit: 5, period: 1h, per: entity}]");
+        let bindings = bindings("limits: [{limit: 5, period: 1h, per: entity}]");
         let cell = |entity| {
-            meters[0].cell_of(&CallAttributes {
+            bindings[0].cell_of(&CallAttributes {
                 entity,
                 ..call(&[])
             })
@@ -352,9 +363,9 @@ mod tests {
     /// M2: only high-priority calls use the reserve.
     #[test]
     fn m2_only_high_priority_calls_use_the_reserve() {
-        let meters = bindings("limits: [{limit: 50, period: 10s, reserve: 40}]");
+        let bindings = bindings("limits: [{limit: 50, period: 10s, reserve: 40}]");
         let leave = |priority| {
-            meters[0]
+            bindings[0]
                 .term(&CallAttributes {
                     priority,
                     ..call(&[])
@@ -368,10 +379,10 @@ mod tests {
 
     #[test]
     fn low_priority_calls_have_their_own_concurrency_limit() {
-        let meters = bindings("limit: 5\nperiod: 1s\nconcurrency: {normal: 4, low: 2}");
+        let bindings = bindings("limit: 5\nperiod: 1s\nconcurrency: {normal: 4, low: 2}");
         let limits = |priority| -> Vec<u64> {
-            let terms = meters.iter().filter_map(|meter| {
-                meter.term(&CallAttributes {
+            let terms = bindings.iter().filter_map(|binding| {
+                binding.term(&CallAttributes {
                     priority,
                     ..call(&[])
                 })
@@ -384,14 +395,14 @@ mod tests {
 
     #[test]
     fn an_estimate_is_capped_and_an_explicit_cost_is_not() {
-        let meters = bindings("limits: [{name: tpm, limit: 100, period: 1m, unit: tokens}]");
+        let bindings = bindings("limits: [{name: tpm, limit: 100, period: 1m, unit: tokens}]");
         let cost = |explicit| {
             let prices = [CallCost {
                 unit: "tokens".to_owned(),
                 amount: 700,
                 explicit,
             }];
-            meters[0].term(&call(&prices)).unwrap().cost
+            bindings[0].term(&call(&prices)).unwrap().cost
         };
         assert_eq!((cost(true), cost(false)), (700, 100));
     }
@@ -404,8 +415,8 @@ mod tests {
             otherwise: 1_000,
             after: None,
         };
-        let price = |said: &[(String, u64)], body: &[u8]| {
-            call_costs(std::slice::from_ref(&cost), said, body)[0].amount
+        let price = |stated: &[(String, u64)], body: &[u8]| {
+            call_costs(std::slice::from_ref(&cost), stated, body)[0].amount
         };
         assert_eq!(price(&[], b"{\"max_tokens\": 64}"), 64);
         assert_eq!(price(&[], b"no json"), 1_000);

@@ -38,24 +38,24 @@ pub(super) fn inherit(
     now: Micros,
     on_its_way: Span,
 ) {
-    for meter in new {
-        if let Some(same) = old.iter().find(|old| old.is_same_limit(meter)) {
-            let former = same.predecessor.clone();
-            meter.predecessor = former.filter(|former| now < former.until);
+    for binding in new {
+        if let Some(same) = old.iter().find(|old| old.is_same_limit(binding)) {
+            let predecessor = same.predecessor.clone();
+            binding.predecessor = predecessor.filter(|predecessor| now < predecessor.until);
             continue;
         }
-        let candidates = old.iter().filter(|old| can_inherit(old, meter));
+        let candidates = old.iter().filter(|old| can_inherit(old, binding));
         let best = candidates.min_by_key(|old| {
-            let (theirs, own) = (old.rule.period(), meter.rule.period());
+            let (theirs, own) = (old.rule.period(), binding.rule.period());
             let covers = theirs >= own;
             let length = if covers {
                 theirs.0
             } else {
                 u64::MAX - theirs.0
             };
-            (key_distance(old, meter), !covers, length)
+            (key_distance(old, binding), !covers, length)
         });
-        meter.predecessor = best.map(|old| {
+        binding.predecessor = best.map(|old| {
             let mut old = old.clone();
             truncate_chain(&mut old, CHAIN_MAX);
             let until = now + old.rule.longest_hold() + on_its_way;
@@ -86,18 +86,18 @@ fn key_distance(old: &LimitBinding, new: &LimitBinding) -> u8 {
     }
 }
 
-fn truncate_chain(meter: &mut LimitBinding, most: usize) {
-    match &meter.predecessor {
-        Some(former) if most > 1 => {
-            let mut older = former.binding.clone();
+fn truncate_chain(binding: &mut LimitBinding, most: usize) {
+    match &binding.predecessor {
+        Some(predecessor) if most > 1 => {
+            let mut older = predecessor.binding.clone();
             truncate_chain(&mut older, most - 1);
-            let until = former.until;
-            meter.predecessor = Some(Arc::new(Predecessor {
+            let until = predecessor.until;
+            binding.predecessor = Some(Arc::new(Predecessor {
                 binding: older,
                 until,
             }));
         }
-        Some(_) | None => meter.predecessor = None,
+        Some(_) | None => binding.predecessor = None,
     }
 }
 
@@ -105,49 +105,52 @@ impl LimitBinding {
     /// The settles that this call must make before it asks, oldest first.
     pub(crate) fn carry_settles(
         &self,
-        who: &CallAttributes<'_>,
+        call: &CallAttributes<'_>,
         has_shares: bool,
         now: Micros,
     ) -> Vec<Settle> {
-        let mut carries = Vec::new();
+        let mut settles = Vec::new();
         self.each_predecessor(now, &mut |old, new| {
-            let (from, to) = (old.cell_of(who), new.cell_of(who));
-            carries.push(carry_settle((from, &old.rule), (to, &new.rule)));
+            let (from, to) = (old.cell_of(call), new.cell_of(call));
+            settles.push(carry_settle((from, &old.rule), (to, &new.rule)));
             if has_shares {
-                let (from, to) = (old.caller_share_cell(who), new.caller_share_cell(who));
-                carries.push(carry_settle((from, &old.rule), (to, &new.rule)));
+                let (from, to) = (old.caller_share_cell(call), new.caller_share_cell(call));
+                settles.push(carry_settle((from, &old.rule), (to, &new.rule)));
             }
         });
-        carries
+        settles
     }
 
     /// The settles that need no call: those of cells that all calls share.
     pub(super) fn shared_carry_settles(&self, now: Micros) -> Vec<Settle> {
-        let mut carries = Vec::new();
+        let mut settles = Vec::new();
         self.each_predecessor(now, &mut |old, new| {
             if let (Some(from), Some(to)) = (old.shared_cell(), new.shared_cell()) {
-                carries.push(carry_settle((from, &old.rule), (to, &new.rule)));
+                settles.push(carry_settle((from, &old.rule), (to, &new.rule)));
             }
         });
-        carries
+        settles
     }
 
     fn each_predecessor(&self, now: Micros, tell: &mut dyn FnMut(&LimitBinding, &LimitBinding)) {
-        let former = self
+        let predecessor = self
             .predecessor
             .as_ref()
-            .filter(|former| now < former.until);
-        if let Some(former) = former {
-            former.binding.each_predecessor(now, tell);
-            tell(&former.binding, self);
+            .filter(|predecessor| now < predecessor.until);
+        if let Some(predecessor) = predecessor {
+            predecessor.binding.each_predecessor(now, tell);
+            tell(&predecessor.binding, self);
         }
     }
 }
 
-fn carry_settle((from, former): (CellId, &Arc<Rule>), (to, rule): (CellId, &Arc<Rule>)) -> Settle {
+fn carry_settle(
+    (from, predecessor): (CellId, &Arc<Rule>),
+    (to, rule): (CellId, &Arc<Rule>),
+) -> Settle {
     Settle::Inherit {
         from,
-        old_rule: former.clone(),
+        old_rule: predecessor.clone(),
         to,
         rule: rule.clone(),
     }
@@ -169,9 +172,9 @@ mod tests {
     fn predecessors(old: &str, new: &str) -> Vec<Option<String>> {
         let (old, mut new) = (bindings(old), bindings(new));
         inherit(&mut new, &old, Micros(1), Span::from_secs(35));
-        let name = |meter: &LimitBinding| {
-            let former = meter.predecessor.as_ref()?;
-            Some(former.binding.name.clone())
+        let name = |binding: &LimitBinding| {
+            let predecessor = binding.predecessor.as_ref()?;
+            Some(predecessor.binding.name.clone())
         };
         new.iter().map(name).collect()
     }
@@ -184,10 +187,10 @@ mod tests {
     #[test]
     fn a_changed_period_or_algorithm_inherits_the_count() {
         let old = "limits: [35/1s]";
-        let took_over = [Some("35/1s".to_owned())];
-        assert_eq!(predecessors(old, "limits: [35/2s]"), took_over);
+        let inherited = [Some("35/1s".to_owned())];
+        assert_eq!(predecessors(old, "limits: [35/2s]"), inherited);
         let bucket = "limits: [{limit: 35, period: 1s, algorithm: token-bucket}]";
-        assert_eq!(predecessors(old, bucket), took_over);
+        assert_eq!(predecessors(old, bucket), inherited);
     }
 
     #[test]
@@ -218,8 +221,8 @@ mod tests {
     #[test]
     fn each_key_inherits_the_provider_wide_count() {
         let new = "limits: [{limit: 35, period: 1s, per: entity}]";
-        let took_over = predecessors("limits: [35/1s]", new);
-        assert_eq!(took_over, [Some("35/1s".to_owned())]);
+        let inherited = predecessors("limits: [35/1s]", new);
+        assert_eq!(inherited, [Some("35/1s".to_owned())]);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use http::header::{CONTENT_LOCATION, HeaderMap, HeaderName, HeaderValue, LINK, LOCATION};
 
 use super::ActiveProvider;
-use crate::path::without_parameter;
+use crate::query::without_parameter;
 use tollgate_config::provider::AuthStyle;
 
 /// How the links of one provider are read.
@@ -67,8 +67,8 @@ impl ActiveProvider {
     /// How links in responses from this origin are read.
     #[must_use]
     pub fn links(&self, origin: &str) -> Links {
-        let plan = self.policy();
-        let provider = &plan.provider;
+        let policy = self.policy();
+        let provider = &policy.provider;
         let also = provider.auth.also.iter().map(|(name, _)| name.clone());
         let keys = match &provider.auth.style {
             AuthStyle::Query { name } => std::iter::once(name.clone()).chain(also).collect(),

@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::store_loss::{Allowance, NodeShare};
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::{Ledger, StoreLoss};
+use tollgate_ledger::{Ledger, ProviderLedger, StoreLoss};
 
 use super::policy::CompiledPolicy;
-use crate::path::permit::{PermitRequest, Permits};
+use crate::permits::{PermitRequest, Permits};
 
 /// How often the ledger checks whether its store is back; nothing changes earlier.
 const STORE_RETRY: Span = Span::from_secs(1);
@@ -26,7 +26,7 @@ const STORE_RETRY: Span = Span::from_secs(1);
 /// The queue and counts of this process alone.
 #[derive(Debug)]
 pub(crate) struct LocalShare {
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: ProviderLedger,
     pub(crate) permits: Permits,
     context: StoreLossContext,
     /// Calls that ran uncounted.
@@ -57,12 +57,12 @@ pub(crate) enum LossDecision {
 impl LocalShare {
     pub(super) fn new(
         store: &Ledger,
-        plan: &CompiledPolicy,
+        policy: &CompiledPolicy,
         common: &StoreLossContext,
     ) -> LocalShare {
-        let ledger = store.empty_in_memory();
+        let ledger = store.empty_in_memory().provider(&policy.provider.name);
         LocalShare {
-            permits: Permits::new(ledger.clone(), plan.gate_settings()),
+            permits: Permits::new(ledger.clone(), policy.gate_settings()),
             ledger,
             context: common.clone(),
             uncounted: AtomicU64::new(0),
@@ -73,21 +73,21 @@ impl LocalShare {
     /// process in any case.
     pub(crate) fn decide(
         &self,
-        plan: &CompiledPolicy,
+        policy: &CompiledPolicy,
         wanted: PermitRequest,
         local: usize,
-        store: &Ledger,
+        store: &ProviderLedger,
         loss: StoreLoss,
     ) -> LossDecision {
         let mut wanted = wanted;
         let own = wanted.terms.len() - local;
-        if plan.limits.is_empty() {
+        if policy.limits.is_empty() {
             return LossDecision::Ask {
                 wanted: Box::new(wanted),
                 is_counted: true,
             };
         }
-        match plan.provider.on_store_loss {
+        match policy.provider.on_store_loss {
             OnStoreLoss::Closed => LossDecision::Reject((!loss.is_final).then_some(STORE_RETRY)),
             OnStoreLoss::Open => {
                 wanted.terms.drain(..own);
@@ -110,7 +110,7 @@ impl LocalShare {
                         terms,
                         closed_after: rest,
                     } => {
-                        if let Some(scope) = plan.share_scope {
+                        if let Some(scope) = policy.share_scope {
                             store.close_on_recovery(scope, rest);
                         }
                         let local = wanted.terms.drain(..).skip(own).collect::<Vec<_>>();

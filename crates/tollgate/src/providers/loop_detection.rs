@@ -26,9 +26,9 @@ impl Default for Via {
 
 impl Via {
     fn new(number: u64) -> Via {
-        let line = HeaderValue::try_from(format!("1.1 tollgate-{number:016x}"));
+        let value = HeaderValue::try_from(format!("1.1 tollgate-{number:016x}"));
         Via {
-            value: line.expect("hexadecimal digits"),
+            value: value.expect("hexadecimal digits"),
         }
     }
 
@@ -45,8 +45,8 @@ impl Via {
             let mut words = part.split(|byte| byte.is_ascii_whitespace());
             words.any(|word| word.eq_ignore_ascii_case(name))
         };
-        let mut lines = headers.get_all(VIA).iter();
-        lines.any(|line| line.as_bytes().split(|byte| *byte == b',').any(is_own))
+        let mut values = headers.get_all(VIA).iter();
+        values.any(|value| value.as_bytes().split(|byte| *byte == b',').any(is_own))
     }
 }
 
@@ -57,10 +57,10 @@ mod tests {
     #[test]
     fn our_via_entry_is_found_and_others_are_not() {
         let via = Via::new(7);
-        let is_in = |lines: &[&'static str]| {
+        let is_in = |values: &[&'static str]| {
             let mut headers = HeaderMap::new();
-            for line in lines {
-                headers.append(VIA, HeaderValue::from_static(line));
+            for value in values {
+                headers.append(VIA, HeaderValue::from_static(value));
             }
             via.has_passed(&headers)
         };

@@ -9,14 +9,14 @@ use tollgate_config::Provider;
 
 /// Divides the limits. Returns the name of one that becomes zero, if any.
 pub(super) fn divide_limits(provider: &mut Provider, nodes: u32) -> Option<String> {
-    let mut nothing = None;
+    let mut zero_limit = None;
     for limit in &mut provider.limits {
         match limit.rule.node_share(nodes) {
             Some(rule) => {
                 limit.rule = rule;
                 limit.reserve /= u64::from(nodes.max(1));
             }
-            None => nothing = Some(limit.name.clone()),
+            None => zero_limit = Some(limit.name.clone()),
         }
     }
     if let Some(concurrency) = &mut provider.concurrency {
@@ -25,10 +25,10 @@ pub(super) fn divide_limits(provider: &mut Provider, nodes: u32) -> Option<Strin
                 concurrency.low = concurrency.low.min(rule.limit());
                 concurrency.rule = rule;
             }
-            None => nothing = Some("concurrency".to_owned()),
+            None => zero_limit = Some("concurrency".to_owned()),
         }
     }
-    nothing
+    zero_limit
 }
 
 #[cfg(test)]

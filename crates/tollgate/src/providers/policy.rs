@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
-use tollgate_config::provider::Per;
+use tollgate_config::provider::{AuthStyle, Per};
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_config::{Provider, Secret};
 use tollgate_core::ask::{CellId, OwnerId, Priority, ScopeId, Settle};
@@ -18,13 +18,13 @@ use tollgate_core::health::{BasePace, HealthSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::retry::RetrySettings;
 use tollgate_core::time::Micros;
-use tollgate_ledger::Ledger;
+use tollgate_ledger::{Ledger, ProviderLedger};
 
 use super::cache_policy::CachePolicy;
 use super::gate_settings;
 use super::limit_binding::{CallAttributes, LimitBinding};
 use super::limit_inheritance;
-use crate::path::{Account, auth_headers};
+use crate::credentials::{Account, Unsendable, auth_headers, fingerprint, unsendable_settings};
 
 /// One provider's file, compiled.
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub(crate) struct CompiledPolicy {
     pub(crate) connections_max: usize,
     pub(crate) dialect: Arc<Dialect>,
     pub(crate) keys: Vec<ApiKey>,
+    /// Settings whose values cannot be sent; empty for every file that `check` accepts.
+    pub(crate) unsendable: Vec<Unsendable>,
     /// The sources of tokens, if calls carry tokens: one for each key.
     pub(crate) accounts: Vec<Arc<Account>>,
     pub(crate) retry: RetrySettings,
@@ -83,13 +85,13 @@ impl CompiledPolicy {
         let dialect = dialects
             .get(&provider.dialect)
             .unwrap_or_else(|| dialects.generic());
-        let meters = if provider.enabled {
+        let bindings = if provider.enabled {
             LimitBinding::all(&provider)
         } else {
             Vec::new()
         };
-        let has = |per| meters.iter().any(|meter| meter.per == per);
-        let cools = if has(Per::Entity) {
+        let has = |per| bindings.iter().any(|binding| binding.per == per);
+        let cooldown_per = if has(Per::Entity) {
             CooldownPer::Entity
         } else if has(Per::ApiKey) {
             CooldownPer::ApiKey
@@ -102,32 +104,34 @@ impl CompiledPolicy {
             headers: auth_headers(&provider.auth, secret),
         };
         CompiledPolicy {
-            connections: connections(&provider, &meters),
+            connections: connections(&provider, &bindings),
             connections_max: usize::try_from(provider.connections).unwrap_or(usize::MAX),
             dialect: Arc::new(dialect.clone()),
             keys: provider.keys.iter().map(key).collect(),
+            unsendable: unsendable_settings(&provider),
             accounts: Account::all(&provider),
             retry: provider.retry,
             cooldown: provider.cooldown,
             degrade: provider.degrade,
             health: provider.health,
             cache: CachePolicy::of(&provider),
-            cooldown_per: cools,
+            cooldown_per,
             provider_scopes: ProviderScopes {
                 cooldown: ScopeId::named(&[&provider.name, "cooldown"]),
                 degrade: ScopeId::named(&[&provider.name, "degrade"]),
             },
             share_scope: share_scope(&provider),
             zero_limit: None,
-            limits: meters,
+            limits: bindings,
             provider,
         }
     }
 
     /// Inherits the counts of the old policy.
     pub(super) fn inherit(&mut self, old: &CompiledPolicy, now: Micros) {
-        let late =
-            |plan: &CompiledPolicy| plan.provider.timeouts.first_byte + plan.provider.late_arrival;
+        let late = |policy: &CompiledPolicy| {
+            policy.provider.timeouts.first_byte + policy.provider.late_arrival
+        };
         let on_its_way = late(old).max(late(self));
         limit_inheritance::inherit(&mut self.limits, &old.limits, now, on_its_way);
     }
@@ -135,29 +139,33 @@ impl CompiledPolicy {
     /// The settles that must precede a call's ask; none except for a while after a reload.
     pub(crate) fn carry_settles(
         &self,
-        who: &CallAttributes<'_>,
+        call: &CallAttributes<'_>,
         has_shares: bool,
-        ledger: &Ledger,
+        ledger: &ProviderLedger,
     ) -> Vec<Settle> {
-        if self.limits.iter().all(|meter| meter.predecessor.is_none()) {
+        if self
+            .limits
+            .iter()
+            .all(|binding| binding.predecessor.is_none())
+        {
             return Vec::new();
         }
-        let (meters, now) = (self.limits.iter(), ledger.at());
-        let each = meters.map(|meter| meter.carry_settles(who, has_shares, now));
+        let (bindings, now) = (self.limits.iter(), ledger.at());
+        let each = bindings.map(|binding| binding.carry_settles(call, has_shares, now));
         each.flatten().collect()
     }
 
     /// The settles that need no call.
     pub(super) fn shared_carry_settles(&self, now: Micros) -> Vec<Settle> {
-        let meters = self.limits.iter();
-        meters
-            .flat_map(|meter| meter.shared_carry_settles(now))
+        let bindings = self.limits.iter();
+        bindings
+            .flat_map(|binding| binding.shared_carry_settles(now))
             .collect()
     }
 
     /// What the limits allow in normal health.
     pub(crate) fn base(&self) -> BasePace {
-        BasePace::of(self.limits.iter().map(|meter| &*meter.rule))
+        BasePace::of(self.limits.iter().map(|binding| &*binding.rule))
     }
 
     /// The settings of the gate.
@@ -184,13 +192,13 @@ impl CompiledPolicy {
         if costs.iter().all(|cost| cost.after.is_none()) {
             return Vec::new();
         }
-        let held = self
+        let applied = self
             .limits
             .iter()
-            .filter(|meter| meter.applies_to(priority));
-        let fields: Vec<Option<&String>> = held
-            .map(|meter| {
-                let cost = costs.iter().find(|cost| cost.unit == meter.unit);
+            .filter(|binding| binding.applies_to(priority));
+        let fields: Vec<Option<&String>> = applied
+            .map(|binding| {
+                let cost = costs.iter().find(|cost| cost.unit == binding.unit);
                 cost.and_then(|cost| cost.after.as_ref())
             })
             .collect();
@@ -199,6 +207,30 @@ impl CompiledPolicy {
         all.enumerate()
             .filter_map(|(term, field)| Some((term, (*field)?.clone())))
             .collect()
+    }
+
+    /// The fingerprints of all our keys and accounts.
+    pub(crate) fn fingerprints(&self) -> impl Iterator<Item = &str> {
+        (0..self.key_count()).filter_map(|index| Some(&**self.key_fingerprint(index)?))
+    }
+
+    /// How many keys there are to choose from.
+    pub(crate) fn key_count(&self) -> usize {
+        self.accounts.len().max(match self.provider.auth.style {
+            // Keys without an account cannot be used.
+            AuthStyle::OAuth2(_) | AuthStyle::Login(_) => 0,
+            AuthStyle::None
+            | AuthStyle::Query { .. }
+            | AuthStyle::Header { .. }
+            | AuthStyle::Bearer
+            | AuthStyle::Basic => self.keys.len(),
+        })
+    }
+
+    /// The fingerprint of a key.
+    pub(crate) fn key_fingerprint(&self, index: usize) -> Option<&Arc<str>> {
+        let of_source = self.accounts.get(index).map(|account| &account.fingerprint);
+        of_source.or_else(|| self.keys.get(index).map(|key| &key.fingerprint))
     }
 
     /// Are limits or cool-downs per entity?
@@ -255,25 +287,16 @@ impl OwnCells {
     }
 }
 
-/// A credential's name in cells: a fingerprint, so that neither a store nor a log holds a key.
-pub(crate) fn fingerprint(credential: &str) -> String {
-    let hash = blake3::derive_key("tollgate 2026 credential mark", credential.as_bytes());
-    hash.iter()
-        .take(16)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
-}
-
 /// Connections limit concurrency too. Asking for them in the same decision keeps order and
 /// priority: otherwise calls with a permit would queue for a connection in any order.
-fn connections(provider: &Provider, meters: &[LimitBinding]) -> Option<Arc<Rule>> {
+fn connections(provider: &Provider, bindings: &[LimitBinding]) -> Option<Arc<Rule>> {
     let most = provider.connections.max(1);
     // A limit per entity, or for one priority only, does not bound all calls together.
-    let is_lower = |meter: &LimitBinding| {
-        let holds_for_all = meter.only_priority().is_none() && meter.per == Per::Provider;
-        meter.is_concurrency() && holds_for_all && meter.rule.limit() <= most
+    let is_lower = |binding: &LimitBinding| {
+        let holds_for_all = binding.only_priority().is_none() && binding.per == Per::Provider;
+        binding.is_concurrency() && holds_for_all && binding.rule.limit() <= most
     };
-    if meters.iter().any(is_lower) {
+    if bindings.iter().any(is_lower) {
         return None;
     }
     let rule = Rule::in_flight(most).ok()?;

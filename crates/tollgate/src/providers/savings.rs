@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::path::Source;
+use crate::reply::Source;
 
 /// Counters of calls, since the process started.
 #[derive(Debug, Default)]

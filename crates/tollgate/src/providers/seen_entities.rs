@@ -21,8 +21,8 @@ pub(crate) struct SeenEntities(ArcSwap<BTreeSet<String>>);
 
 impl SeenEntities {
     /// Records the entity of a call.
-    pub(crate) fn record(&self, plan: &CompiledPolicy, entity: Option<&str>) {
-        let Some(entity) = entity.filter(|_| plan.counts_by_entity()) else {
+    pub(crate) fn record(&self, policy: &CompiledPolicy, entity: Option<&str>) {
+        let Some(entity) = entity.filter(|_| policy.counts_by_entity()) else {
             return;
         };
         let known = self.0.load();

@@ -16,7 +16,6 @@ use tollgate_ledger::Ledger;
 use super::health::health_scope;
 use super::limit_binding::{CallAttributes, LimitBinding};
 use super::{ActiveProvider, ProviderRegistry};
-use crate::path::fingerprints;
 
 /// One limit and what remains of it.
 #[derive(Clone, Debug)]
@@ -43,16 +42,16 @@ impl ProviderRegistry {
     /// The health state of a provider, started or not: one that sleeps, by an operator's command or
     /// by the ledger's record, is asleep before its first call.
     pub async fn state_of(&self, name: &str) -> HealthState {
-        let super::RegistryState {
-            deps: means,
-            catalog: shelf,
-            ..
-        } = &*self.shared;
-        let started = shelf.load().names.get(name).and_then(|slot| slot.started());
+        let super::RegistryState { deps, catalog, .. } = &*self.shared;
+        let started = catalog
+            .load()
+            .names
+            .get(name)
+            .and_then(|lazy| lazy.started());
         match started {
-            Some(live) => live.status().state,
-            None if means.offline => HealthState::Sleep,
-            None => stored_state(&means.ledger, name).await,
+            Some(active) => active.status().state,
+            None if deps.offline => HealthState::Sleep,
+            None => stored_state(&deps.ledger, name).await,
         }
     }
 }
@@ -66,42 +65,44 @@ impl ActiveProvider {
 
     /// Every limit and what remains of it; of limits per entity, those of this one.
     pub async fn limits(&self, entity: Option<&str>) -> Vec<LimitStatus> {
-        let plan = self.policy();
-        let mut looks = Vec::new();
-        for meter in &plan.limits {
-            match meter.per {
-                Per::Provider => looks.push(self.limit_status(meter, None, None, true).await),
+        let policy = self.policy();
+        let mut statuses = Vec::new();
+        for binding in &policy.limits {
+            match binding.per {
+                Per::Provider => statuses.push(self.limit_status(binding, None, None, true).await),
                 Per::Entity => {
-                    let look = self.limit_status(meter, entity, None, entity.is_some());
-                    looks.push(look.await);
+                    let status = self.limit_status(binding, entity, None, entity.is_some());
+                    statuses.push(status.await);
                 }
                 // Without keys of our own it depends on the client's key.
-                Per::ApiKey if fingerprints(&plan).next().is_none() => {
-                    looks.push(self.limit_status(meter, None, None, false).await);
+                Per::ApiKey if policy.fingerprints().next().is_none() => {
+                    statuses.push(self.limit_status(binding, None, None, false).await);
                 }
                 Per::ApiKey => {
-                    for (index, mark) in fingerprints(&plan).enumerate() {
-                        let mut look = self.limit_status(meter, None, Some(mark), true).await;
-                        look.key = Some(index + 1);
-                        looks.push(look);
+                    for (index, fingerprint) in policy.fingerprints().enumerate() {
+                        let mut status = self
+                            .limit_status(binding, None, Some(fingerprint), true)
+                            .await;
+                        status.key = Some(index + 1);
+                        statuses.push(status);
                     }
                 }
                 Per::Caller | Per::Ip | Per::Host => {
-                    looks.push(self.limit_status(meter, None, None, false).await);
+                    statuses.push(self.limit_status(binding, None, None, false).await);
                 }
             }
         }
-        looks
+        statuses
     }
 
     async fn limit_status(
         &self,
-        meter: &LimitBinding,
+        binding: &LimitBinding,
         entity: Option<&str>,
         key: Option<&str>,
         is_known: bool,
     ) -> LimitStatus {
-        let who = CallAttributes {
+        let call = CallAttributes {
             entity,
             key,
             caller: "",
@@ -110,14 +111,14 @@ impl ActiveProvider {
             priority: Priority::Normal,
             costs: &[],
         };
-        let cells = vec![(meter.cell_of(&who), meter.rule.clone())];
+        let cells = vec![(binding.cell_of(&call), binding.rule.clone())];
         let view = match is_known {
             true => self.ledger.peek(cells).await.pop(),
             false => None,
         };
         LimitStatus {
-            name: meter.name.clone(),
-            algorithm: match meter.rule.algorithm() {
+            name: binding.name.clone(),
+            algorithm: match binding.rule.algorithm() {
                 Algorithm::Sliding { .. } => "sliding-window",
                 Algorithm::Bucket { .. } => "token-bucket",
                 Algorithm::Fixed { .. } => "fixed-window",
@@ -125,10 +126,10 @@ impl ActiveProvider {
                 Algorithm::Paced { .. } => "paced",
                 Algorithm::InFlight => "concurrency",
             },
-            limit: meter.rule.limit(),
-            period: meter.rule.display_period(),
-            reserve: meter.reserve(),
-            per: meter.per,
+            limit: binding.rule.limit(),
+            period: binding.rule.display_period(),
+            reserve: binding.reserve(),
+            per: binding.per,
             key: None,
             view,
         }
@@ -142,9 +143,9 @@ impl ActiveProvider {
 
     /// The remaining time of its cool-down; of an entity's, if the entity has its own.
     pub async fn cooldown_remaining(&self, entity: Option<&str>) -> Option<Span> {
-        let plan = self.policy();
-        let mark = fingerprints(&plan).next();
-        let scope = plan.cooldown_scope(entity, mark);
+        let policy = self.policy();
+        let fingerprint = policy.fingerprints().next();
+        let scope = policy.cooldown_scope(entity, fingerprint);
         match self.ledger.peek_scope(scope).await {
             ScopeView::Closed { remaining: left } => left,
             ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
@@ -172,10 +173,12 @@ impl ActiveProvider {
     pub fn apply_command(&self, command: Command) {
         self.health.on(HealthEvent::Operator(command));
         if command == Command::Reset {
-            let plan = self.policy();
-            let own = plan.degrade_scope(None).into_iter();
-            let keys = fingerprints(&plan).map(Some);
-            let cooling = keys.chain([None]).map(|key| plan.cooldown_scope(None, key));
+            let policy = self.policy();
+            let own = policy.degrade_scope(None).into_iter();
+            let keys = policy.fingerprints().map(Some);
+            let cooling = keys
+                .chain([None])
+                .map(|key| policy.cooldown_scope(None, key));
             self.health
                 .clear_scopes(&own.chain(cooling).collect::<Vec<ScopeId>>(), true);
         }
@@ -186,20 +189,21 @@ impl ActiveProvider {
     /// Ends the cool-down and the degrade mode that block one entity. Where keys cool down instead
     /// of entities, those block it: all of them are freed.
     pub fn reset_entity(&self, entity: &str) {
-        let plan = self.policy();
-        let keys = fingerprints(&plan).map(Some).chain([None]);
+        let policy = self.policy();
+        let keys = policy.fingerprints().map(Some).chain([None]);
         let mut scopes: Vec<ScopeId> = keys
-            .map(|key| plan.cooldown_scope(Some(entity), key))
+            .map(|key| policy.cooldown_scope(Some(entity), key))
             .collect();
-        scopes.extend(plan.degrade_scope(Some(entity)));
-        self.health.clear_scopes(&scopes, plan.cools_per_key());
+        scopes.extend(policy.degrade_scope(Some(entity)));
+        self.health.clear_scopes(&scopes, policy.cools_per_key());
         self.health.notify_waiting();
     }
 }
 
 /// The state in which a provider would start: the health that the ledger remembers.
 async fn stored_state(ledger: &Ledger, provider: &str) -> HealthState {
-    let view = ledger.try_peek_scope(health_scope(provider)).await;
+    let known = ledger.provider(provider);
+    let view = known.try_peek_scope(health_scope(provider)).await;
     match view.filter(|_| ledger.loss().is_none()) {
         None | Some(ScopeView::Open) => HealthState::Normal,
         Some(ScopeView::Closed { .. }) => HealthState::Sleep,
@@ -228,23 +232,25 @@ mod tests {
             .check(&Environment::empty());
         let ledger = Ledger::memory(Clock::System);
         let providers = vec![checked.provider.unwrap()];
-        let shop = ProviderRegistry::build(providers, ledger.clone(), Options::default()).unwrap();
-        let live: Arc<ActiveProvider> = shop.named("x").unwrap();
-        let plan = live.policy();
-        let scope = plan.cooldown_scope(None, None);
-        let refused = AttemptResult {
+        let registry =
+            ProviderRegistry::build(providers, ledger.clone(), Options::default()).unwrap();
+        let active: Arc<ActiveProvider> = registry.named("x").unwrap();
+        let policy = active.policy();
+        let scope = policy.cooldown_scope(None, None);
+        let limited = AttemptResult {
             class: Class::Limited,
             granted: ledger.at(),
             retry_after: Some(Span::from_secs(3_600)),
         };
-        live.health
-            .on_response(scope, refused, Some(&plan.cooldown));
-        for spare in [&live.ledger, &live.local_share.ledger] {
-            assert_ne!(spare.peek_scope(scope).await, ScopeView::Open);
+        active
+            .health
+            .on_response(scope, limited, Some(&policy.cooldown));
+        for each_ledger in [&active.ledger, &active.local_share.ledger] {
+            assert_ne!(each_ledger.peek_scope(scope).await, ScopeView::Open);
         }
-        live.apply_command(Command::Reset);
-        for spare in [&live.ledger, &live.local_share.ledger] {
-            assert_eq!(spare.peek_scope(scope).await, ScopeView::Open);
+        active.apply_command(Command::Reset);
+        for each_ledger in [&active.ledger, &active.local_share.ledger] {
+            assert_eq!(each_ledger.peek_scope(scope).await, ScopeView::Open);
         }
     }
 }

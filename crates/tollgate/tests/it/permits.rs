@@ -10,20 +10,20 @@ use std::time::Duration;
 
 use smallvec::smallvec;
 use tokio::time::advance;
-use tollgate::path::permit::{Denied, PermitRequest, Permits};
+use tollgate::permits::{Denied, PermitRequest, Permits};
 use tollgate::{LimitReport, Permit};
 use tollgate_core::ask::{CellId, Evidence, LimitReading, Priority, Scopes, Term};
 use tollgate_core::gate::{CallerId, GateSettings, Order};
 use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::time::{Micros, Span, Wall};
-use tollgate_ledger::{Clock, Ledger};
+use tollgate_ledger::{Clock, Ledger, ProviderLedger};
 
 fn secs(secs: u64) -> Span {
     Span::from_secs(secs)
 }
 
 struct Stage {
-    ledger: Ledger,
+    ledger: ProviderLedger,
     permits: Permits,
     rule: Arc<Rule>,
 }
@@ -34,7 +34,7 @@ impl Stage {
     }
 
     fn with(rule: Rule, settings: GateSettings) -> Stage {
-        let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
+        let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000))).provider("p");
         let permits = Permits::new(ledger.clone(), settings);
         Stage {
             ledger,

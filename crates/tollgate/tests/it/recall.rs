@@ -7,19 +7,19 @@ use parking_lot::Mutex;
 use smallvec::smallvec;
 use tokio::time::advance;
 use tollgate::LimitReport;
-use tollgate::path::permit::{Denied, PermitRequest, Permits};
+use tollgate::permits::{Denied, PermitRequest, Permits};
 use tollgate_core::ask::{CellId, Evidence, Priority, Scopes, Term};
 use tollgate_core::gate::{CallerId, GateSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span, Wall};
-use tollgate_ledger::{Clock, Ledger};
+use tollgate_ledger::{Clock, Ledger, ProviderLedger};
 
 const PERIOD: Span = Span::from_secs(10);
 
 /// Callers that want a permit under the current limit, and when each got it.
 #[derive(Clone)]
 struct Waiters {
-    ledger: Ledger,
+    ledger: ProviderLedger,
     permits: Permits,
     limit: Arc<Mutex<Arc<Rule>>>,
     granted: Arc<Mutex<Vec<(usize, Micros)>>>,
@@ -32,7 +32,7 @@ fn rule(limit: u64) -> Arc<Rule> {
 
 impl Waiters {
     fn new(limit: u64) -> Waiters {
-        let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
+        let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000))).provider("p");
         Waiters {
             permits: Permits::new(ledger.clone(), GateSettings::default()),
             limit: Arc::new(Mutex::new(rule(limit))),
@@ -66,18 +66,18 @@ impl Waiters {
 
     /// One caller: asks again for as long as it is recalled, and gets its response at once.
     fn join(&self, number: usize) {
-        let crowd = self.clone();
+        let waiters = self.clone();
         let seniority = self.permits.new_seniority();
         tokio::spawn(async move {
             let mut permit = loop {
-                match crowd.permits.acquire(crowd.wanted(seniority)).await {
+                match waiters.permits.acquire(waiters.wanted(seniority)).await {
                     Ok(permit) => break permit,
                     Err(Denied::Recalled) => {}
                     Err(denied) => panic!("{denied}"),
                 }
             };
-            let now = crowd.ledger.now().at;
-            crowd.granted.lock().push((number, now));
+            let now = waiters.ledger.now().at;
+            waiters.granted.lock().push((number, now));
             permit.sent();
             permit.arrived(LimitReport::default());
             permit.finished(|_| None);
@@ -105,24 +105,24 @@ impl Waiters {
 /// earlier grants included, in the order of arrival, and every call goes in the end.
 #[tokio::test(start_paused = true)]
 async fn a_lower_limit_applies_to_waiting_calls_and_resets_nothing() {
-    let crowd = Waiters::new(10);
+    let waiters = Waiters::new(10);
     for number in 0..40 {
-        crowd.join(number);
+        waiters.join(number);
     }
     advance(Duration::from_secs(1)).await;
-    assert_eq!(crowd.granted.lock().len(), 10);
-    crowd.change(2);
-    let changed = crowd.ledger.now().at;
+    assert_eq!(waiters.granted.lock().len(), 10);
+    waiters.change(2);
+    let changed = waiters.ledger.now().at;
     for _ in 0..1_700 {
         advance(Duration::from_millis(100)).await;
     }
-    assert_eq!(crowd.granted.lock().len(), 40);
+    assert_eq!(waiters.granted.lock().len(), 40);
     assert!(
-        crowd.max_in_window(changed) <= 2,
+        waiters.max_in_window(changed) <= 2,
         "{}",
-        crowd.max_in_window(changed)
+        waiters.max_in_window(changed)
     );
-    let order: Vec<usize> = crowd
+    let order: Vec<usize> = waiters
         .granted
         .lock()
         .iter()
@@ -135,23 +135,23 @@ async fn a_lower_limit_applies_to_waiting_calls_and_resets_nothing() {
 /// limit that held in the window, and no call is lost.
 #[tokio::test(start_paused = true)]
 async fn limits_hold_while_they_keep_changing() {
-    let crowd = Waiters::new(5);
-    let begin = crowd.ledger.now().at;
+    let waiters = Waiters::new(5);
+    let begin = waiters.ledger.now().at;
     for round in 0_usize..100 {
-        crowd.join(round);
-        crowd.join(round);
+        waiters.join(round);
+        waiters.join(round);
         advance(Duration::from_millis(700)).await;
-        crowd.change([1, 5, 3, 4, 2][round % 5]);
+        waiters.change([1, 5, 3, 4, 2][round % 5]);
     }
-    crowd.change(5);
+    waiters.change(5);
     for _ in 0..5_000 {
         advance(Duration::from_millis(100)).await;
     }
-    assert_eq!(crowd.granted.lock().len(), 200);
+    assert_eq!(waiters.granted.lock().len(), 200);
     assert!(
-        crowd.max_in_window(begin) <= 5,
+        waiters.max_in_window(begin) <= 5,
         "{}",
-        crowd.max_in_window(begin)
+        waiters.max_in_window(begin)
     );
 }
 
@@ -159,19 +159,19 @@ async fn limits_hold_while_they_keep_changing() {
 /// ones, although a raised limit has room for it at once.
 #[tokio::test(start_paused = true)]
 async fn a_call_arriving_during_a_change_queues_behind_waiting_calls() {
-    let crowd = Waiters::new(10);
+    let waiters = Waiters::new(10);
     for number in 0..40 {
-        crowd.join(number);
+        waiters.join(number);
     }
     advance(Duration::from_secs(1)).await;
-    assert_eq!(crowd.granted.lock().len(), 10);
-    crowd.change(20);
+    assert_eq!(waiters.granted.lock().len(), 10);
+    waiters.change(20);
     // No recalled call has run yet.
-    crowd.join(40);
+    waiters.join(40);
     for _ in 0..400 {
         advance(Duration::from_millis(100)).await;
     }
-    let order: Vec<usize> = crowd
+    let order: Vec<usize> = waiters
         .granted
         .lock()
         .iter()

@@ -1,0 +1,349 @@
+//! One batch of one owner, decided as a whole: who has stopped waiting, settles, then asks, with
+//! fairness between owners.
+//!
+//! A store reads the rows that a batch needs ([`Batch::for_each_row`]), calls [`decide`] with a
+//! `now` that it read after it held its lock or inside its transaction, writes the rows that have
+//! changed, and commits. A store that commits by compare-and-set may call it again with newer rows.
+//!
+//! Promises: the same for every store. Nothing but the rows and the returned [`Decision`] changes.
+//! With one owner it costs what `turn` costs.
+//!
+//! Never: reads a clock, or wakes anybody itself.
+
+use std::sync::Arc;
+
+use crate::ask::{Ask, CellId, Outcome, OwnerId, ScopeId, Settle, Verdict};
+use crate::fairness::{self, Waiter, Wake, Withheld};
+use crate::limit::{CellView, Rule};
+use crate::time::{Micros, Span, TimeBounds};
+use crate::turn::{CellStore, Turn, turn};
+
+/// Limits shorter than this need not survive a power cut: what they counted is over before a host
+/// is up again, and after a boot they start used up. Longer ones are on disk before they are used.
+pub const LONG_PERIOD: Span = Span::from_secs(60);
+
+/// The rows of one batch: cells and scopes, and the owners that wait for a cell.
+pub trait Rows: CellStore {
+    /// May another owner use these rows? If not, fairness costs nothing.
+    fn is_shared(&self) -> bool;
+    /// The owners that wait for a cell.
+    fn waiters(&self, cell: CellId) -> &[Waiter];
+    /// The same, to be changed.
+    fn waiters_mut(&mut self, cell: CellId) -> &mut Vec<Waiter>;
+    /// The visible state of a limit.
+    fn peek(&self, cell: CellId, rule: &Rule, now: TimeBounds) -> CellView;
+}
+
+/// One settle and when it was told, on the clock of its owner.
+#[derive(Clone, Debug)]
+pub struct QueuedSettle {
+    /// What happened.
+    pub settle: Settle,
+    /// When this was told.
+    pub at: Micros,
+}
+
+/// The settles of a batch.
+#[derive(Clone, Copy, Debug)]
+pub enum Settles<'a> {
+    /// Told this moment.
+    Now(&'a [Settle]),
+    /// They have waited, on the clock of the store: their ages grow by that. A store with a clock of
+    /// its own gives them aged by the clock of this process ([`QueuedSettle::aged`]).
+    Queued(&'a [QueuedSettle]),
+}
+
+/// One batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// Whose it is.
+    pub owner: OwnerId,
+    /// The cells that this owner waits for no longer.
+    pub stopped_waiting: &'a [CellId],
+    /// What happened to earlier permits, and to scopes.
+    pub settles: Settles<'a>,
+    /// Decided after the settles, in this order.
+    pub asks: &'a [Ask],
+    /// Owners that are known to be dead: nobody leaves them anything.
+    pub dead: &'a [OwnerId],
+}
+
+/// A row that a batch needs.
+#[derive(Clone, Copy, Debug)]
+pub enum RowId<'a> {
+    /// A cell and its rule, by which a row that is lost or damaged counts as used up. `None`: only
+    /// those who wait for it matter.
+    Cell(CellId, Option<&'a Arc<Rule>>),
+    /// A scope.
+    Scope(ScopeId),
+}
+
+/// What was decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// One per ask, in their order.
+    pub verdicts: Vec<Verdict>,
+    /// Cells in which an ask that was rejected earlier may now succeed.
+    pub freed: Vec<CellId>,
+    /// Scopes that have changed: every owner hears of it.
+    pub changed_scopes: Vec<ScopeId>,
+    /// Other owners that are to be woken.
+    pub wakes: Vec<Wake>,
+    /// Other owners for whom something is saved up. If one is dead, say so in the next batch.
+    pub saved_for: Vec<OwnerId>,
+    /// When it was decided.
+    pub at: Micros,
+}
+
+impl<'a> Batch<'a> {
+    /// Nothing but settles that were told this moment, or asks.
+    #[must_use]
+    pub fn now(owner: OwnerId, settles: &'a [Settle], asks: &'a [Ask]) -> Batch<'a> {
+        Batch {
+            owner,
+            stopped_waiting: &[],
+            settles: Settles::Now(settles),
+            asks,
+            dead: &[],
+        }
+    }
+
+    /// Names every row that the batch needs, some more than once: the rows of settles first.
+    pub fn for_each_row<E>(
+        &self,
+        mut row: impl FnMut(RowId<'a>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self.settles {
+            Settles::Now(settles) => {
+                settles
+                    .iter()
+                    .try_for_each(|settle| rows_of(settle, &mut row))?;
+            }
+            Settles::Queued(settles) => {
+                let mut settles = settles.iter().map(|queued| &queued.settle);
+                settles.try_for_each(|settle| rows_of(settle, &mut row))?;
+            }
+        }
+        for ask in self.asks {
+            for term in &ask.terms {
+                row(RowId::Cell(term.cell, Some(&term.rule)))?;
+            }
+            for &scope in &ask.scopes {
+                row(RowId::Scope(scope))?;
+            }
+        }
+        for &cell in self.stopped_waiting {
+            row(RowId::Cell(cell, None))?;
+        }
+        Ok(())
+    }
+
+    /// Must what was decided survive a power cut? A permit of a long limit must, before it is used;
+    /// and so must usage that a long limit has taken over, which is as good as granted by it.
+    #[must_use]
+    pub fn must_be_durable(&self, verdicts: &[Verdict]) -> bool {
+        let carries = |settle: &Settle| matches!(settle, Settle::Inherit { rule, .. } if rule.period() >= LONG_PERIOD);
+        let carried = match self.settles {
+            Settles::Now(settles) => settles.iter().any(carries),
+            Settles::Queued(settles) => settles.iter().any(|queued| carries(&queued.settle)),
+        };
+        carried || self.asks.iter().zip(verdicts).any(grants_long_limit)
+    }
+}
+
+/// Was a limit granted that must survive a power cut?
+#[must_use]
+pub fn grants_long_limit((ask, verdict): (&Ask, &Verdict)) -> bool {
+    let mut terms = ask.terms.iter();
+    matches!(verdict, Verdict::Go { .. }) && terms.any(|term| term.rule.period() >= LONG_PERIOD)
+}
+
+fn rows_of<'a, E>(
+    settle: &'a Settle,
+    row: &mut impl FnMut(RowId<'a>) -> Result<(), E>,
+) -> Result<(), E> {
+    match settle {
+        Settle::Permit { terms, scopes, .. } => {
+            for term in terms {
+                row(RowId::Cell(term.cell, Some(&term.rule)))?;
+            }
+            scopes
+                .iter()
+                .try_for_each(|&scope| row(RowId::Scope(scope)))
+        }
+        Settle::Close { scope, .. }
+        | Settle::Open { scope }
+        | Settle::Failed { scope, .. }
+        | Settle::Succeeded { scope } => row(RowId::Scope(*scope)),
+        Settle::Inherit {
+            from,
+            old_rule,
+            to,
+            rule,
+        } => {
+            row(RowId::Cell(*from, Some(old_rule)))?;
+            row(RowId::Cell(*to, Some(rule)))
+        }
+    }
+}
+
+/// Decides a batch.
+pub fn decide(rows: &mut impl Rows, now: impl Into<TimeBounds>, batch: &Batch<'_>) -> Decision {
+    let now = now.into();
+    if rows.is_shared() {
+        return decide_shared(rows, now, batch);
+    }
+    let turn = match batch.settles {
+        Settles::Now(settles) => turn(rows, now, settles, batch.asks),
+        Settles::Queued(settles) => turn(rows, now, &aged(settles, now.lo), batch.asks),
+    };
+    Decision {
+        verdicts: turn.verdicts,
+        freed: turn.freed,
+        changed_scopes: turn.changed_scopes,
+        wakes: Vec::new(),
+        saved_for: Vec::new(),
+        at: now.lo,
+    }
+}
+
+fn decide_shared(rows: &mut impl Rows, now: TimeBounds, batch: &Batch<'_>) -> Decision {
+    let owner = batch.owner;
+    meet_waiters(rows, now, batch);
+    let mut wakes: Vec<Wake> = Vec::new();
+    for &cell in batch.stopped_waiting {
+        let waiters = rows.waiters_mut(cell);
+        wakes.extend(fairness::leave(cell, waiters, owner, now.lo));
+    }
+    let Turn {
+        freed,
+        changed_scopes,
+        ..
+    } = match batch.settles {
+        Settles::Now(settles) => turn(rows, now, settles, &[]),
+        Settles::Queued(settles) => turn(rows, now, &aged(settles, now.lo), &[]),
+    };
+    let (verdicts, saved_for) = serve(rows, now, batch, &freed);
+    for (cell, tally) in fairness::tally(batch.asks, &verdicts) {
+        fairness::record(rows.waiters_mut(cell), owner, tally, now.lo);
+    }
+    wake_waiters(rows, now, batch, &freed, &mut wakes);
+    Decision {
+        verdicts,
+        freed,
+        changed_scopes,
+        wakes,
+        saved_for,
+        at: now.lo,
+    }
+}
+
+/// Forgets waiters that are dead or have not come, and lets the cells of the batch know of the
+/// others.
+fn meet_waiters(rows: &mut impl Rows, now: TimeBounds, batch: &Batch<'_>) {
+    let meet = |row: RowId<'_>| -> Result<(), std::convert::Infallible> {
+        let RowId::Cell(id, _) = row else {
+            return Ok(());
+        };
+        if rows.waiters(id).is_empty() {
+            return Ok(());
+        }
+        let waiters = rows.waiters_mut(id);
+        waiters.retain(|one| one.until > now.lo && !batch.dead.contains(&one.owner));
+        let awaited: Vec<_> = waiters.iter().map(|waiter| waiter.on).collect();
+        let cell = rows.cell(id);
+        awaited.into_iter().for_each(|on| cell.note_waiter(on));
+        Ok(())
+    };
+    match batch.for_each_row(meet) {
+        Ok(()) => {}
+        Err(never) => match never {},
+    }
+}
+
+/// Decides the asks: this owner's share only, where others wait.
+fn serve(
+    rows: &mut impl Rows,
+    now: TimeBounds,
+    batch: &Batch<'_>,
+    freed: &[CellId],
+) -> (Vec<Verdict>, Vec<OwnerId>) {
+    let asks = batch.asks;
+    let Withheld {
+        verdicts: withheld,
+        saved_for,
+    } = fairness::withheld(rows, asks, freed, batch.owner, now);
+    if withheld.iter().all(Option::is_none) {
+        return (turn(rows, now, &[], asks).verdicts, saved_for);
+    }
+    let served: Vec<Ask> = asks
+        .iter()
+        .zip(&withheld)
+        .filter(|(_, withheld)| withheld.is_none())
+        .map(|(ask, _)| ask.clone())
+        .collect();
+    let mut served = turn(rows, now, &[], &served).verdicts.into_iter();
+    let verdict = |withheld: Option<Verdict>| withheld.or_else(|| served.next());
+    let verdicts = withheld.into_iter().filter_map(verdict).collect();
+    (verdicts, saved_for)
+}
+
+/// Adds whom to wake for the cells that have come free.
+fn wake_waiters(
+    rows: &mut impl Rows,
+    now: TimeBounds,
+    batch: &Batch<'_>,
+    freed: &[CellId],
+    wakes: &mut Vec<Wake>,
+) {
+    for (index, &cell) in freed.iter().enumerate() {
+        if freed[..index].contains(&cell) || rows.waiters(cell).is_empty() {
+            continue;
+        }
+        let room = rule_of(batch, cell).map_or(1, |rule| rows.peek(cell, rule, now).remaining);
+        let waiters = rows.waiters_mut(cell);
+        let wake = fairness::wake_for_room(cell, waiters, room, batch.owner, now.lo);
+        wakes.extend(wake);
+    }
+}
+
+/// The rule under which a batch touches a cell.
+fn rule_of<'a>(batch: &Batch<'a>, cell: CellId) -> Option<&'a Arc<Rule>> {
+    let mut found = None;
+    let looked = batch.for_each_row(|row| match row {
+        RowId::Cell(id, Some(rule)) if id == cell => {
+            found = Some(rule);
+            Err(())
+        }
+        RowId::Cell(..) | RowId::Scope(_) => Ok(()),
+    });
+    looked.err().and(found)
+}
+
+/// Settles whose ages have grown by the time that they waited.
+fn aged(queued: &[QueuedSettle], now: Micros) -> Vec<Settle> {
+    queued.iter().map(|queued| queued.aged(now)).collect()
+}
+
+impl QueuedSettle {
+    /// The settle as it is to be told at this time.
+    #[must_use]
+    pub fn aged(&self, now: Micros) -> Settle {
+        let waited = now.since(self.at);
+        let mut settle = self.settle.clone();
+        match &mut settle {
+            Settle::Permit { outcome, .. } => match outcome {
+                Outcome::Arrived { age, .. }
+                | Outcome::Failed { age, .. }
+                | Outcome::Finished { age }
+                | Outcome::Complete { age }
+                | Outcome::Unknown { age, .. } => *age = *age + waited,
+                Outcome::Alive { extend_by } => *extend_by = *extend_by - waited,
+                Outcome::Unsent => {}
+            },
+            Settle::Close { age, .. } | Settle::Failed { age, .. } => *age = *age + waited,
+            Settle::Open { .. } | Settle::Succeeded { .. } | Settle::Inherit { .. } => {}
+        }
+        settle
+    }
+}

@@ -1,0 +1,446 @@
+//! What waits for the store: offers and settles of each provider, and questions.
+//!
+//! Promises: whoever puts something in never waits. What waits together is taken together, so it
+//! shares a transaction; settles alone wait a little for company, but not while somebody of this
+//! process waits for what they free. Providers are taken in turn, so that none waits for the others'
+//! queues.
+//!
+//! Never: grows without end.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::oneshot;
+use tollgate_core::ask::{Ask, CellId, Outcome, Settle};
+use tollgate_core::batch::QueuedSettle;
+
+use crate::hub::TagId;
+use crate::offer::OfferResult;
+use crate::store::{PeekQuery, PeekReply};
+
+/// Offers that wait. Each gate has at most one, so this is a thousand providers.
+const OFFERS_MAX: usize = 1_024;
+
+/// Settles that wait: 10 s of 6,000 calls per second while the store is away, at 300 bytes each
+/// 20 MiB. What comes on top is lost, which only delays its slots.
+const SETTLES_MAX: usize = 65_536;
+
+/// Questions that wait: one per call on its way, of as many calls as a gateway lets in, for the second
+/// that a lock is waited for. At some 200 bytes each 3 MiB.
+const PEEKS_MAX: usize = 16_384;
+
+/// Asks in one transaction: four full batches, about 50 µs under the lock.
+const ASKS_PER_TURN: usize = 256;
+
+/// Settles in one transaction: about as long as its asks take.
+pub(crate) const SETTLES_PER_TURN: usize = 1_024;
+
+/// Cells that this process waits for no longer, until that is written: one per provider and limit.
+/// What comes on top is not told, which holds others up for a while.
+const STOPPED_WAITING_MAX: usize = 4_096;
+
+/// How long settles wait for an offer to ride with.
+const SETTLE_DELAY: Duration = Duration::from_millis(2);
+
+/// With nothing to do the thread looks around this often: is the store back?
+const IDLE_WAKE_EVERY: Duration = Duration::from_secs(1);
+
+/// While the store is lost, settles alone ask for it no more often than this.
+const LOST_PAUSE: Duration = Duration::from_millis(200);
+
+/// How long settles may wait for company.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Not at all: somebody here waits for what they free.
+    Hurry,
+    /// A few milliseconds.
+    Normal,
+    /// The store is lost; there is no point in trying often.
+    Slow,
+}
+
+/// One offer and whom to answer.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    pub(crate) asks: Vec<Ask>,
+    pub(crate) reply: oneshot::Sender<OfferResult>,
+}
+
+/// Something to read, and what is done with the reply, on the ledger thread. Dropped: nothing can be
+/// known.
+pub(crate) struct PeekRequest {
+    pub(crate) query: PeekQuery,
+    pub(crate) on_reply: Box<dyn FnOnce(PeekReply) + Send>,
+}
+
+impl fmt::Debug for PeekRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PeekRequest").field(&self.query).finish()
+    }
+}
+
+/// What of one provider goes into one batch.
+#[derive(Debug)]
+pub(crate) struct TagWork {
+    pub(crate) tag: TagId,
+    pub(crate) offers: Vec<Offer>,
+    pub(crate) settles: Vec<QueuedSettle>,
+    /// Cells that this process waits for no longer.
+    pub(crate) stopped_waiting: Vec<CellId>,
+}
+
+/// What goes into one transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) tags: Vec<TagWork>,
+    pub(crate) peeks: Vec<PeekRequest>,
+    /// Nobody will put anything in any more.
+    pub(crate) is_last: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    state: Mutex<State>,
+    wake_up: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By the number of the tag.
+    tags: Vec<TagQueue>,
+    /// Tags with something in their queues: the next one first.
+    ready: VecDeque<TagId>,
+    peeks: Vec<PeekRequest>,
+    /// Of all tags together.
+    offers: usize,
+    settles: usize,
+    stopped_waiting: usize,
+    /// Settles that somebody waits for must not wait for company.
+    is_urgent: bool,
+    is_closed: bool,
+    /// The thread sleeps for long, so that a settle must wake it. It does so only after a while
+    /// without anything to do: while calls come and go, settles cost no wake-up.
+    is_sleeping: bool,
+}
+
+/// What waits of one provider.
+#[derive(Debug, Default)]
+struct TagQueue {
+    offers: VecDeque<Offer>,
+    settles: VecDeque<QueuedSettle>,
+    stopped_waiting: Vec<CellId>,
+    /// So many of the settles must go with the next transaction.
+    at_once: usize,
+    is_ready: bool,
+}
+
+impl Inbox {
+    /// Full means that the offer is dropped, which answers it as lost.
+    pub(crate) fn offer(&self, tag: TagId, offer: Offer) {
+        let mut state = self.state.lock();
+        if state.offers < OFFERS_MAX {
+            state.offers += 1;
+            state.queue(tag).offers.push_back(offer);
+            self.wake_up.notify_one();
+        }
+    }
+
+    pub(crate) fn settle(&self, tag: TagId, queued: QueuedSettle) {
+        let mut state = self.state.lock();
+        // The asks that follow a carry rely on it: it is neither lost nor left for a later
+        // transaction. There are as many as cells whose limits have changed.
+        let is_carry = matches!(queued.settle, Settle::Inherit { .. });
+        if state.settles < SETTLES_MAX || is_carry {
+            state.is_urgent |= is_urgent(&queued.settle);
+            state.settles += 1;
+            let queue = state.queue(tag);
+            queue.settles.push_back(queued);
+            if is_carry {
+                queue.at_once = queue.settles.len();
+            }
+            if state.is_sleeping || state.is_urgent || state.settles == SETTLES_PER_TURN {
+                self.wake_up.notify_one();
+            }
+        }
+    }
+
+    /// Nobody here waits for these any more. Others may be held up for it, so it does not wait for
+    /// company.
+    pub(crate) fn stop_waiting(&self, tag: TagId, cells: &[CellId]) {
+        let mut state = self.state.lock();
+        let room = STOPPED_WAITING_MAX.saturating_sub(state.stopped_waiting);
+        let cells = &cells[..cells.len().min(room)];
+        state.stopped_waiting += cells.len();
+        state.queue(tag).stopped_waiting.extend(cells);
+        self.wake_up.notify_one();
+    }
+
+    /// Full means that the question is dropped: what it asks about looks used up.
+    pub(crate) fn peek(&self, asked: PeekRequest) {
+        let mut state = self.state.lock();
+        if state.peeks.len() < PEEKS_MAX {
+            state.peeks.push(asked);
+            self.wake_up.notify_one();
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.wake_up.notify_one();
+    }
+
+    /// Settles of a batch that failed come again, before all later ones.
+    pub(crate) fn requeue(&self, tag: TagId, settles: Vec<QueuedSettle>) {
+        let is_carry = |queued: &QueuedSettle| matches!(queued.settle, Settle::Inherit { .. });
+        let mut state = self.state.lock();
+        let (mut room, mut added) = (SETTLES_MAX.saturating_sub(state.settles), 0);
+        if settles.is_empty() {
+            return;
+        }
+        let queue = state.queue(tag);
+        if settles.iter().any(is_carry) {
+            queue.at_once += settles.len();
+        }
+        for queued in settles.into_iter().rev() {
+            if is_carry(&queued) || room > 0 {
+                room = room.saturating_sub(1);
+                added += 1;
+                queue.settles.push_front(queued);
+            }
+        }
+        state.settles += added;
+    }
+
+    /// Waits for something to do. Empty work means that a while has passed.
+    pub(crate) fn next(&self, pace: Pace) -> Work {
+        let mut state = self.state.lock();
+        let mut is_dozing = pace == Pace::Slow;
+        loop {
+            let has_settles = state.settles > 0;
+            let at_once = match pace {
+                Pace::Hurry => true,
+                Pace::Normal => state.is_urgent || state.settles >= SETTLES_PER_TURN,
+                Pace::Slow => false,
+            };
+            if state.offers > 0
+                || !state.peeks.is_empty()
+                || (state.stopped_waiting > 0 && pace != Pace::Slow)
+                || state.is_closed
+                || (has_settles && at_once)
+            {
+                return state.take();
+            }
+            let pause = match pace {
+                _ if !has_settles && is_dozing => IDLE_WAKE_EVERY,
+                Pace::Hurry | Pace::Normal => SETTLE_DELAY,
+                Pace::Slow => LOST_PAUSE,
+            };
+            state.is_sleeping = is_dozing || pace == Pace::Hurry;
+            let timed_out = self.wake_up.wait_for(&mut state, pause).timed_out();
+            state.is_sleeping = false;
+            if timed_out && (is_dozing || state.settles > 0) {
+                return state.take();
+            }
+            is_dozing = timed_out;
+        }
+    }
+}
+
+impl State {
+    /// The queue of a tag, which is about to get something.
+    fn queue(&mut self, tag: TagId) -> &mut TagQueue {
+        if self.tags.len() <= tag.0 {
+            self.tags.resize_with(tag.0 + 1, TagQueue::default);
+        }
+        let queue = &mut self.tags[tag.0];
+        if !queue.is_ready {
+            queue.is_ready = true;
+            self.ready.push_back(tag);
+        }
+        queue
+    }
+
+    /// Takes from one provider after the other until the transaction is full.
+    fn take(&mut self) -> Work {
+        let mut room = Room {
+            asks: ASKS_PER_TURN,
+            settles: SETTLES_PER_TURN,
+            is_first: true,
+        };
+        let mut work = Work {
+            peeks: std::mem::take(&mut self.peeks),
+            ..Work::default()
+        };
+        for _ in 0..self.ready.len() {
+            // A provider whose settles do not fit any more keeps its asks back as well: they come
+            // after its settles.
+            if room.asks == 0 || room.settles == 0 {
+                break;
+            }
+            let Some(tag) = self.ready.pop_front() else {
+                break;
+            };
+            let queue = &mut self.tags[tag.0];
+            let taken = queue.take(tag, &mut room);
+            self.offers -= taken.offers.len();
+            self.settles -= taken.settles.len();
+            self.stopped_waiting -= taken.stopped_waiting.len();
+            queue.is_ready = !queue.is_empty();
+            if taken.is_empty() {
+                // It did not fit any more: it is the first next time.
+                self.ready.push_front(tag);
+                break;
+            }
+            if queue.is_ready {
+                self.ready.push_back(tag);
+            }
+            work.tags.push(taken);
+        }
+        self.is_urgent &= self.settles > 0;
+        work.is_last = self.is_closed && self.offers == 0 && self.settles == 0;
+        work
+    }
+}
+
+/// What still fits into a transaction.
+struct Room {
+    asks: usize,
+    settles: usize,
+    /// No offer is in it: one goes, however large it is.
+    is_first: bool,
+}
+
+impl TagQueue {
+    fn is_empty(&self) -> bool {
+        self.offers.is_empty() && self.settles.is_empty() && self.stopped_waiting.is_empty()
+    }
+
+    fn take(&mut self, tag: TagId, room: &mut Room) -> TagWork {
+        let mut offers = Vec::new();
+        while let Some(offer) = self.offers.front() {
+            if !room.is_first && offer.asks.len() > room.asks {
+                break;
+            }
+            room.asks = room.asks.saturating_sub(offer.asks.len());
+            room.is_first &= offer.asks.is_empty();
+            offers.extend(self.offers.pop_front());
+        }
+        let most = self.settles.len().min(room.settles.max(self.at_once));
+        room.settles = room.settles.saturating_sub(most);
+        self.at_once = self.at_once.saturating_sub(most);
+        TagWork {
+            tag,
+            offers,
+            settles: self.settles.drain(..most).collect(),
+            stopped_waiting: std::mem::take(&mut self.stopped_waiting),
+        }
+    }
+}
+
+impl TagWork {
+    fn is_empty(&self) -> bool {
+        self.offers.is_empty() && self.settles.is_empty() && self.stopped_waiting.is_empty()
+    }
+}
+
+/// Others must hear of these at once: a scope that closes, and a permit that they may have.
+fn is_urgent(settle: &Settle) -> bool {
+    match settle {
+        Settle::Close { .. }
+        | Settle::Open { .. }
+        | Settle::Failed { .. }
+        | Settle::Inherit { .. } => true,
+        Settle::Succeeded { .. } => false,
+        Settle::Permit { outcome, .. } => matches!(outcome, Outcome::Unsent),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollgate_core::ask::{Evidence, PermitId, Priority, ScopeId, Scopes, Terms};
+    use tollgate_core::limit::Rule;
+    use tollgate_core::time::{Micros, Span};
+
+    use super::*;
+
+    const TAG: TagId = TagId(0);
+
+    fn queued(settle: Settle) -> QueuedSettle {
+        let at = Micros(1);
+        QueuedSettle { settle, at }
+    }
+
+    fn well() -> QueuedSettle {
+        queued(Settle::Succeeded { scope: ScopeId(1) })
+    }
+
+    fn carry() -> QueuedSettle {
+        let rule = Arc::new(Rule::sliding(5, Span::from_secs(1)).unwrap());
+        queued(Settle::Inherit {
+            from: CellId(1),
+            old_rule: rule.clone(),
+            to: CellId(2),
+            rule,
+        })
+    }
+
+    fn carries(work: &Work) -> usize {
+        let is_carry = |told: &&QueuedSettle| matches!(told.settle, Settle::Inherit { .. });
+        let settles = work.tags.iter().flat_map(|tag| &tag.settles);
+        settles.filter(is_carry).count()
+    }
+
+    /// The asks that follow a carry rely on it. One whose transaction failed goes with the next one,
+    /// however many settles stand before it and however full the inbox has become.
+    #[test]
+    fn a_requeued_carry_goes_with_the_next_transaction() {
+        for others in [0, SETTLES_PER_TURN + 5, SETTLES_MAX] {
+            let inbox = Inbox::default();
+            for _ in 0..SETTLES_PER_TURN + 5 {
+                inbox.settle(TAG, well());
+            }
+            inbox.settle(TAG, carry());
+            let mut failed = inbox.next(Pace::Hurry);
+            assert_eq!(carries(&failed), 1);
+            for _ in 0..others {
+                inbox.settle(TAG, well());
+            }
+            inbox.requeue(TAG, failed.tags.remove(0).settles);
+            assert_eq!(carries(&inbox.next(Pace::Hurry)), 1, "{others}");
+        }
+    }
+
+    /// A provider whose queue is always full takes its turn like the others.
+    #[test]
+    fn providers_are_taken_in_turn() {
+        let inbox = Inbox::default();
+        let offer = |tag| {
+            let (reply, _) = oneshot::channel();
+            let asks = (0..200).map(|_| ask()).collect();
+            inbox.offer(TagId(tag), Offer { asks, reply });
+        };
+        (0..3).for_each(|_| offer(0));
+        offer(1);
+        let taken = |work: Work| work.tags.iter().map(|tag| tag.tag.0).collect::<Vec<_>>();
+        assert_eq!(taken(inbox.next(Pace::Normal)), [0]);
+        assert_eq!(taken(inbox.next(Pace::Normal)), [1]);
+        assert_eq!(taken(inbox.next(Pace::Normal)), [0]);
+    }
+
+    fn ask() -> Ask {
+        Ask {
+            id: PermitId::default(),
+            terms: Terms::new(),
+            scopes: Scopes::new(),
+            priority: Priority::Normal,
+            evidence: Evidence::None {
+                use_within: Span::ZERO,
+            },
+            max_wait: Span::ZERO,
+        }
+    }
+}

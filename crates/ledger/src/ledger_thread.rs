@@ -1,0 +1,386 @@
+//! The ledger thread: takes what waits, has the store decide it, and hands out. For stores that block.
+//!
+//! Promises: decide, commit, make durable what must be, hand out. A permit is committed before it is
+//! handed out. What must be durable is synced and handed out by a thread of its own, so that nobody
+//! waits for a disk that only others need. A permit whose decision is too old when it could be handed
+//! out is given back instead.
+//!
+//! Never: ends while somebody may still ask, and never waits without end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tollgate_core::ask::{Ask, BlockedBy, OwnerId, Verdict, WakeOn};
+use tollgate_core::batch::{Batch, Decision, QueuedSettle, Settles, grants_long_limit};
+use tollgate_core::time::{Micros, Span};
+
+use crate::StoreLost;
+use crate::failpoint;
+use crate::front::{Shared, wake_owners};
+use crate::hub::TagId;
+use crate::inbox::{Pace, TagWork, Work};
+use crate::offer::{OfferResult, unsent_settles};
+use crate::store::{Store, StoreError};
+use crate::sync_thread::SyncThread;
+
+/// A decision this old is not handed out: this process was stopped in between, and the sender must
+/// not send later than 500 ms after the grant.
+const STALE_AFTER: Span = Span::from_millis(250);
+
+/// Drives a store that blocks. Ends the ledger's threads when the last handle goes.
+#[derive(Debug)]
+pub(crate) struct ThreadDriver {
+    shared: Arc<Shared>,
+    store: Arc<dyn Store>,
+    pid: u32,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl ThreadDriver {
+    /// Starts the threads.
+    pub(crate) fn start(
+        shared: Arc<Shared>,
+        store: Arc<dyn Store>,
+    ) -> std::io::Result<ThreadDriver> {
+        let sync = SyncThread::start(shared.clone(), store.clone())?;
+        let worker = LedgerThread {
+            shared: shared.clone(),
+            store: store.clone(),
+            sync,
+        };
+        let thread = spawn("tollgate-ledger", move || worker.run())?;
+        Ok(ThreadDriver {
+            shared,
+            store,
+            pid: std::process::id(),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    pub(crate) fn is_forked(&self) -> bool {
+        std::process::id() != self.pid
+    }
+}
+
+impl Drop for ThreadDriver {
+    /// Waits until everything told is written. Every wait of the threads has an end, and so has
+    /// this one.
+    fn drop(&mut self) {
+        if self.is_forked() {
+            return;
+        }
+        self.shared.is_closing.store(true, Ordering::Release);
+        self.shared.inbox.close();
+        // Whoever was answered on a ledger thread may be the last that held this: it ends by itself.
+        let is_elsewhere =
+            |thread: &JoinHandle<()>| thread.thread().id() != std::thread::current().id();
+        let is_sync_thread = std::thread::current().name() == Some(crate::sync_thread::NAME);
+        let thread = self.thread.lock().take().filter(is_elsewhere);
+        if let Some(thread) = thread.filter(|_| !is_sync_thread) {
+            drop(thread.join());
+        }
+    }
+}
+
+struct LedgerThread {
+    shared: Arc<Shared>,
+    store: Arc<dyn Store>,
+    sync: SyncThread,
+}
+
+/// One offer that is decided, and whom to tell.
+#[derive(Debug)]
+pub(crate) struct HandOut {
+    tag: TagId,
+    reply: oneshot::Sender<OfferResult>,
+    decided: Vec<(Ask, Verdict)>,
+    at: Micros,
+}
+
+/// What goes to the store of one provider, and whom to answer.
+struct TagBatch {
+    tag: TagId,
+    settles: Vec<QueuedSettle>,
+    /// So many of the settles were told; the others are added anew if this fails.
+    told: usize,
+    asks: Vec<Ask>,
+    replies: Vec<(oneshot::Sender<OfferResult>, usize)>,
+    stopped_waiting: Vec<tollgate_core::ask::CellId>,
+}
+
+impl TagBatch {
+    fn of(work: TagWork) -> TagBatch {
+        let mut batch = TagBatch {
+            tag: work.tag,
+            told: work.settles.len(),
+            settles: work.settles,
+            asks: Vec::new(),
+            replies: Vec::with_capacity(work.offers.len()),
+            stopped_waiting: work.stopped_waiting,
+        };
+        // Whoever has gone already needs no permit.
+        let offers = work.offers.into_iter();
+        for offer in offers.filter(|offer| !offer.reply.is_closed()) {
+            batch.replies.push((offer.reply, offer.asks.len()));
+            if batch.asks.is_empty() {
+                batch.asks = offer.asks;
+            } else {
+                batch.asks.extend(offer.asks);
+            }
+        }
+        batch
+    }
+
+    fn is_empty(&self) -> bool {
+        self.settles.is_empty() && self.replies.is_empty() && self.stopped_waiting.is_empty()
+    }
+}
+
+impl LedgerThread {
+    /// Works until the last handle is gone and everything told is written.
+    fn run(mut self) {
+        loop {
+            let pace = if self.is_lost() {
+                Pace::Slow
+            } else if self.shared.hub.is_signal_awaited() {
+                Pace::Hurry
+            } else {
+                Pace::Normal
+            };
+            let work = self.shared.inbox.next(pace);
+            let is_last = work.is_last;
+            self.serve(work);
+            // With the store lost, what was told cannot be written; that only delays slots.
+            if is_last || (self.is_lost() && self.shared.is_closing.load(Ordering::Acquire)) {
+                break;
+            }
+        }
+        self.sync.finish();
+        // What came back unsent while it ended is written too.
+        let rest = self.shared.inbox.next(Pace::Hurry);
+        self.serve(rest);
+        self.store.close();
+    }
+
+    fn is_lost(&self) -> bool {
+        self.shared.loss().is_some()
+    }
+
+    fn serve(&mut self, work: Work) {
+        let batches = work.tags.into_iter().map(TagBatch::of);
+        let batches: Vec<TagBatch> = batches.filter(|batch| !batch.is_empty()).collect();
+        if !batches.is_empty() || (self.is_lost() && work.peeks.is_empty()) {
+            self.turn(batches);
+        }
+        for asked in work.peeks {
+            if let Ok(reply) = self.store.peek(&asked.query) {
+                (asked.on_reply)(reply);
+            }
+        }
+    }
+
+    /// One transaction and everything around it.
+    fn turn(&mut self, mut batches: Vec<TagBatch>) {
+        let was_lost = self.is_lost();
+        if was_lost {
+            self.add_recovery_settles(&mut batches);
+        }
+        let decisions = self.commit(&batches);
+        let mut is_back = was_lost && decisions.iter().all(Result::is_ok);
+        if was_lost && batches.is_empty() {
+            // Nobody wants anything: is it there again?
+            let answer = self.commit_nothing();
+            is_back = answer.is_ok();
+            if let Err(error) = answer {
+                self.shared.mark_lost(&error);
+            }
+        }
+        if is_back {
+            self.shared.mark_recovered();
+        }
+        for (batch, decision) in batches.into_iter().zip(decisions) {
+            match decision {
+                Ok(decision) => self.hand_out(batch, decision),
+                Err(error) => self.fail(batch, &error),
+            }
+        }
+        failpoint::reached("after handing out");
+        self.store.maintain();
+    }
+
+    /// What is to be closed when the store is back goes before its provider's asks.
+    fn add_recovery_settles(&self, batches: &mut Vec<TagBatch>) {
+        for (tag, settle) in self.shared.recovery_settles() {
+            let known = batches.iter().position(|batch| batch.tag == tag);
+            let index = known.unwrap_or_else(|| {
+                batches.push(TagBatch {
+                    tag,
+                    settles: Vec::new(),
+                    told: 0,
+                    asks: Vec::new(),
+                    replies: Vec::new(),
+                    stopped_waiting: Vec::new(),
+                });
+                batches.len() - 1
+            });
+            batches[index].settles.push(settle);
+        }
+    }
+
+    fn commit(&self, batches: &[TagBatch]) -> Vec<Result<Decision, StoreError>> {
+        if self.shared.has_failed() {
+            let failed = || StoreError {
+                message: self.shared.loss_reason().unwrap_or_default().into(),
+                is_final: true,
+            };
+            return batches.iter().map(|_| Err(failed())).collect();
+        }
+        let owner = self.store.owner();
+        let dead = self.shared.dead.get().unwrap_or_default();
+        let batches: Vec<Batch<'_>> = batches
+            .iter()
+            .map(|batch| Batch {
+                owner,
+                stopped_waiting: &batch.stopped_waiting,
+                settles: Settles::Queued(&batch.settles),
+                asks: &batch.asks,
+                dead: &dead,
+            })
+            .collect();
+        self.store.commit_together(&batches)
+    }
+
+    fn commit_nothing(&self) -> Result<Decision, StoreError> {
+        if self.shared.has_failed() {
+            return Err(StoreError {
+                message: self.shared.loss_reason().unwrap_or_default().into(),
+                is_final: true,
+            });
+        }
+        self.store.commit(&Batch::now(self.store.owner(), &[], &[]))
+    }
+
+    /// Tells everybody what was decided: those whose permits must be durable once they are.
+    fn hand_out(&self, batch: TagBatch, mut decision: Decision) {
+        let TagBatch {
+            tag,
+            settles,
+            asks,
+            replies,
+            ..
+        } = batch;
+        let verdicts = std::mem::take(&mut decision.verdicts);
+        let hub = &self.shared.hub;
+        hub.record_waiting(tag, &asks, &verdicts);
+        let carries = Batch {
+            settles: Settles::Queued(&settles),
+            ..Batch::now(OwnerId::default(), &[], &[])
+        };
+        if carries.must_be_durable(&[]) {
+            self.sync.request();
+        }
+        let mut decided = asks.into_iter().zip(verdicts);
+        for (reply, count) in replies {
+            let decided: Vec<(Ask, Verdict)> = decided.by_ref().take(count).collect();
+            let is_long = decided
+                .iter()
+                .any(|(ask, verdict)| grants_long_limit((ask, verdict)));
+            let hand_out = HandOut {
+                tag,
+                reply,
+                decided,
+                at: decision.at,
+            };
+            if is_long {
+                self.sync.hand_out_when_durable(hand_out);
+            } else {
+                hand_out.answer(&self.shared);
+            }
+        }
+        let dead = wake_owners(&*self.store, &decision);
+        self.shared.dead.add(dead);
+        if !decision.changed_scopes.is_empty() {
+            self.store.notify_scopes(&decision.changed_scopes);
+        }
+        self.shared.hub.decided_for_tag(tag, &mut decision);
+    }
+
+    fn fail(&self, batch: TagBatch, error: &StoreError) {
+        let TagBatch {
+            tag,
+            mut settles,
+            told,
+            replies,
+            ..
+        } = batch;
+        self.shared.mark_lost(error);
+        settles.truncate(told);
+        self.shared.inbox.requeue(tag, settles);
+        for (reply, _) in replies {
+            drop(reply.send(Err(StoreLost)));
+        }
+    }
+}
+
+impl HandOut {
+    /// Hands out, unless the decision is too old or nobody takes it.
+    pub(crate) fn answer(self, shared: &Shared) {
+        let HandOut {
+            tag,
+            reply,
+            mut decided,
+            at,
+        } = self;
+        if shared.clock.at().since(at) > STALE_AFTER {
+            give_back(shared, tag, decided.clone());
+            decided.iter_mut().for_each(expire_grant);
+        }
+        if let Err(Ok((_, decided))) = reply.send(Ok((at, decided))) {
+            give_back(shared, tag, decided);
+        }
+    }
+
+    /// The disk has not kept it.
+    pub(crate) fn fail(self) {
+        drop(self.reply.send(Err(StoreLost)));
+    }
+}
+
+fn give_back(shared: &Shared, tag: TagId, decided: Vec<(Ask, Verdict)>) {
+    let at = shared.clock.at();
+    for settle in unsent_settles(decided) {
+        shared.inbox.settle(tag, QueuedSettle { settle, at });
+    }
+}
+
+/// Granted too long ago to be used: ask again.
+fn expire_grant((ask, verdict): &mut (Ask, Verdict)) {
+    if let Verdict::Go { .. } = verdict {
+        let by = if ask.terms.is_empty() {
+            BlockedBy::Scope(0)
+        } else {
+            BlockedBy::Term(0)
+        };
+        *verdict = Verdict::Wait {
+            after: Span::ZERO,
+            on: WakeOn::Time,
+            by,
+        };
+    }
+}
+
+pub(crate) fn spawn(
+    name: &str,
+    work: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+}

@@ -1,0 +1,377 @@
+//! The ledger as one provider uses it: every ask, settle and question carries its tag.
+//!
+//! Promises: what is here is asked and told of this provider only; it never waits for another one's.
+//!
+//! Never: blocks.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::{broadcast, oneshot};
+use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId, Settle, Verdict};
+use tollgate_core::batch::{Batch, QueuedSettle, Settles};
+use tollgate_core::limit::{CellView, Rule, Strictness};
+use tollgate_core::scope::ScopeView;
+use tollgate_core::time::{Micros, Now, Span, Wall};
+
+use crate::front::{Driver, Front};
+use crate::hub::TagId;
+use crate::inbox::{Offer, PeekRequest};
+use crate::store::{PeekQuery, PeekReply};
+use crate::{Event, Events, Ledger, PendingOffer, StoreLoss, StoreLost};
+
+/// Whoever peeks waits this long for the store; past it everything looks used up. Longer than a
+/// store waits for its lock: what is seen late is then a disk that hangs.
+const PEEK_TIMEOUT: Duration = Duration::from_millis(1_500);
+
+/// The ledger of one provider. Clones are the same handle.
+#[derive(Clone, Debug)]
+pub struct ProviderLedger {
+    provider: Arc<Provider>,
+}
+
+#[derive(Debug)]
+struct Provider {
+    front: Arc<Front>,
+    tag: TagId,
+    name: Arc<str>,
+    events: broadcast::Sender<Event>,
+}
+
+impl ProviderLedger {
+    pub(crate) fn new(front: Arc<Front>, name: &str) -> ProviderLedger {
+        let (tag, name, events) = front.shared.hub.tag(name);
+        ProviderLedger {
+            provider: Arc::new(Provider {
+                front,
+                tag,
+                name,
+                events,
+            }),
+        }
+    }
+
+    fn front(&self) -> &Front {
+        &self.provider.front
+    }
+
+    /// The tag: the provider's name.
+    #[must_use]
+    pub fn tag(&self) -> &str {
+        &self.provider.name
+    }
+
+    /// The whole ledger.
+    #[must_use]
+    pub fn ledger(&self) -> Ledger {
+        Ledger::of(self.provider.front.clone())
+    }
+
+    /// Asks for permits, all in one transaction and in this order. If the answer is dropped before
+    /// it is taken, what was granted comes back unsent. Everything settled before is counted first;
+    /// an offer without asks is answered when it is.
+    pub fn offer(&self, asks: Vec<Ask>) -> PendingOffer {
+        let front = self.front();
+        match &front.driver {
+            Driver::Inline(store) => {
+                let batch = Batch::now(store.owner(), &[], &asks);
+                let decision = front.commit_inline(&self.provider.events, &batch);
+                let result = decision.ok_or(StoreLost).map(|decision| {
+                    let decided = asks.into_iter().zip(decision.verdicts).collect();
+                    (decision.at, decided)
+                });
+                PendingOffer::ready(self.clone(), result)
+            }
+            Driver::Thread(_) if front.is_forked() => {
+                PendingOffer::ready(self.clone(), Err(StoreLost))
+            }
+            Driver::Thread(_) => {
+                let (reply, receiver) = oneshot::channel();
+                let offer = Offer { asks, reply };
+                front.shared.inbox.offer(self.provider.tag, offer);
+                PendingOffer::waiting(self.clone(), receiver)
+            }
+        }
+    }
+
+    /// Asks for one permit where the answer is there at once. `None`: this store takes time, ask
+    /// with [`ProviderLedger::offer`]. What was granted is the asker's to settle. Also when it was
+    /// decided.
+    #[must_use]
+    pub fn offer_at_once(&self, ask: &Ask) -> Option<(Verdict, Micros)> {
+        let front = self.front();
+        let Driver::Inline(store) = &front.driver else {
+            return None;
+        };
+        let batch = Batch::now(store.owner(), &[], std::slice::from_ref(ask));
+        let mut decision = front.commit_inline(&self.provider.events, &batch)?;
+        let verdict = decision.verdicts.pop()?;
+        Some((verdict, decision.at))
+    }
+
+    /// Nobody of this process waits for these cells any more. Where processes share a ledger, others
+    /// are held up for those who wait. Costs a transaction, so it is said only when the last one has
+    /// left; who is served or waits on says so by asking.
+    pub fn stopped_waiting(&self, cells: &[CellId]) {
+        let front = self.front();
+        match &front.driver {
+            Driver::Inline(store) => {
+                let batch = Batch {
+                    stopped_waiting: cells,
+                    ..Batch::now(store.owner(), &[], &[])
+                };
+                front.commit_inline(&self.provider.events, &batch);
+            }
+            Driver::Thread(_) if front.is_forked() => {}
+            Driver::Thread(_) => front.shared.inbox.stop_waiting(self.provider.tag, cells),
+        }
+    }
+
+    /// Tells what became of a permit or a scope. Never waits and never fails, so that it can be
+    /// called from `Drop`; a settle that is lost only delays a slot.
+    pub fn settle(&self, settle: Settle) {
+        let settle = self.forwarded(&settle).unwrap_or(settle);
+        if matches!(self.front().driver, Driver::Inline(_)) {
+            return self.settle_inline(&settle);
+        }
+        self.settle_queued(settle);
+    }
+
+    /// As [`ProviderLedger::settle`], for those who need the terms again: a store that decides at
+    /// once only looks at them.
+    pub fn settle_ref(&self, settle: &Settle) {
+        if let Some(settle) = self.forwarded(settle) {
+            return self.settle(settle);
+        }
+        if matches!(self.front().driver, Driver::Inline(_)) {
+            return self.settle_inline(settle);
+        }
+        self.settle_queued(settle.clone());
+    }
+
+    /// A settle that concerns cells which others have taken over from, if so.
+    fn forwarded(&self, settle: &Settle) -> Option<Settle> {
+        self.front().shared.forwarding.forward(settle, || self.at())
+    }
+
+    fn settle_inline(&self, settle: &Settle) {
+        let front = self.front();
+        let batch = Batch {
+            settles: Settles::Now(std::slice::from_ref(settle)),
+            ..Batch::now(front.store().owner(), &[], &[])
+        };
+        front.commit_inline(&self.provider.events, &batch);
+    }
+
+    fn settle_queued(&self, settle: Settle) {
+        let front = self.front();
+        if front.is_forked() {
+            return;
+        }
+        let shared = &front.shared;
+        let at = shared.clock.at();
+        shared.last_seen.on_settle(&settle, at);
+        let queued = QueuedSettle { settle, at };
+        shared.inbox.settle(self.provider.tag, queued);
+    }
+
+    /// While the store is lost: closes a scope for `rest` from the moment at which it is back,
+    /// before anything is granted. Said again, the last word counts. Forgotten once it is back.
+    pub fn close_on_recovery(&self, scope: ScopeId, rest: Span) {
+        let shared = &self.front().shared;
+        shared.close_on_recovery(self.provider.tag, scope, rest);
+    }
+
+    /// What those who wait for this provider must hear of.
+    #[must_use]
+    pub fn events(&self) -> Events {
+        Events::new(self.provider.events.subscribe())
+    }
+
+    /// What these limits and scopes look like, all in one question and without taking anything. The
+    /// question is put at once, after all that was settled before; whoever awaits the answer keeps
+    /// no thread. `None`: it cannot be known now.
+    pub fn peek_all(&self, query: PeekQuery) -> impl Future<Output = Option<PeekReply>> + use<> {
+        let reply = self.send_peek(query);
+        async move {
+            match reply {
+                Ok(known) => known,
+                Err(later) => later.await,
+            }
+        }
+    }
+
+    /// As [`ProviderLedger::peek_all`], of limits only. What cannot be known looks used up.
+    pub fn peek(
+        &self,
+        cells: Vec<(CellId, Arc<Rule>)>,
+    ) -> impl Future<Output = Vec<CellView>> + use<> {
+        let unknown: Vec<CellView> = match self.takes_time() {
+            true => cells.iter().map(|(_, rule)| used_up_view(rule)).collect(),
+            false => Vec::new(),
+        };
+        let reply = self.peek_all(PeekQuery {
+            cells,
+            scopes: Vec::new(),
+        });
+        async move { reply.await.map_or(unknown, |reply| reply.cells) }
+    }
+
+    /// As [`ProviderLedger::peek`], for those who cannot wait: what is seen goes to `then`, at once
+    /// where it is known at once, else on the ledger's own thread, so it must be short and must not
+    /// block. What cannot be known is not told.
+    pub fn peek_then(
+        &self,
+        cells: Vec<(CellId, Arc<Rule>)>,
+        then: impl FnOnce(Vec<CellView>) + Send + 'static,
+    ) {
+        let scopes = Vec::new();
+        self.send_peek_then(PeekQuery { cells, scopes }, |reply| then(reply.cells));
+    }
+
+    /// What a scope looks like; the question is put at once. What cannot be known looks closed.
+    pub fn peek_scope(&self, scope: ScopeId) -> impl Future<Output = ScopeView> + use<> {
+        let known = self.try_peek_scope(scope);
+        async move { known.await.unwrap_or(ScopeView::Closed { remaining: None }) }
+    }
+
+    /// As [`ProviderLedger::peek_scope`], for those to whom "closed" and "cannot be known now" are
+    /// not the same; the latter is `None`.
+    pub fn try_peek_scope(
+        &self,
+        scope: ScopeId,
+    ) -> impl Future<Output = Option<ScopeView>> + use<> {
+        let (cells, scopes) = (Vec::new(), vec![scope]);
+        let reply = self.peek_all(PeekQuery { cells, scopes });
+        async move { reply.await?.scopes.pop() }
+    }
+
+    /// What a scope looked like a moment ago, for what is shown and not decided by it: nobody waits.
+    /// Where the store decides at once it is exact; a store that takes time is asked for the next
+    /// one who looks, and a scope of which nothing is known yet looks open.
+    #[must_use]
+    pub fn last_seen_scope(&self, scope: ScopeId) -> ScopeView {
+        let front = self.front();
+        let (cells, scopes) = (Vec::new(), vec![scope]);
+        let query = PeekQuery { cells, scopes };
+        if let Driver::Inline(store) = &front.driver {
+            let seen = store.peek(&query).ok();
+            return seen
+                .and_then(|mut seen| seen.scopes.pop())
+                .unwrap_or(ScopeView::Open);
+        }
+        let shared = &front.shared;
+        let seen = shared.last_seen.get(scope, shared.clock.at());
+        if seen.needs_refresh {
+            let keeper = Arc::downgrade(shared);
+            self.send_peek_then(query, move |mut reply| {
+                if let (Some(view), Some(shared)) = (reply.scopes.pop(), keeper.upgrade()) {
+                    shared.last_seen.record(scope, view, shared.clock.at());
+                }
+            });
+        }
+        seen.view
+    }
+
+    /// Puts a question at once; the reply is there, or comes when the store has come to it.
+    fn send_peek(
+        &self,
+        query: PeekQuery,
+    ) -> Result<Option<PeekReply>, Pin<Box<dyn Future<Output = Option<PeekReply>> + Send>>> {
+        if let Driver::Inline(store) = &self.front().driver {
+            self.count_question();
+            return Ok(store.peek(&query).ok());
+        }
+        let (reply, receiver) = oneshot::channel();
+        self.send_peek_then(query, |seen| drop(reply.send(seen)));
+        Err(Box::pin(async move {
+            tokio::time::timeout(PEEK_TIMEOUT, receiver)
+                .await
+                .ok()?
+                .ok()
+        }))
+    }
+
+    /// What cannot be known is not answered.
+    fn send_peek_then(&self, query: PeekQuery, then: impl FnOnce(PeekReply) + Send + 'static) {
+        let front = self.front();
+        self.count_question();
+        match &front.driver {
+            Driver::Inline(store) => {
+                if let Ok(reply) = store.peek(&query) {
+                    then(reply);
+                }
+            }
+            Driver::Thread(_) if front.is_forked() || front.shared.loss().is_some() => {}
+            Driver::Thread(_) => front.shared.inbox.peek(PeekRequest {
+                query,
+                on_reply: Box::new(then),
+            }),
+        }
+    }
+
+    fn count_question(&self) {
+        let questions = &self.front().shared.questions;
+        questions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The answer to an offer is not there at once: asks that are offered together are cheaper.
+    #[must_use]
+    pub fn takes_time(&self) -> bool {
+        match self.front().driver {
+            Driver::Inline(_) => false,
+            Driver::Thread(_) => true,
+        }
+    }
+
+    /// This process among those that share the ledger. Permits carry it.
+    #[must_use]
+    pub fn owner(&self) -> OwnerId {
+        self.front().store().owner()
+    }
+
+    /// Since when the store cannot be reached, while it cannot. Cheap enough to ask per call.
+    #[must_use]
+    pub fn loss(&self) -> Option<StoreLoss> {
+        self.front().shared.loss()
+    }
+
+    /// Why the store cannot be reached, while it cannot: a sentence for people.
+    #[must_use]
+    pub fn loss_reason(&self) -> Option<String> {
+        self.ledger().loss_reason()
+    }
+
+    /// The ledger clock, without the wall clock.
+    #[must_use]
+    pub fn at(&self) -> Micros {
+        self.front().shared.clock.at()
+    }
+
+    /// The wall clock alone.
+    #[must_use]
+    pub fn wall(&self) -> Wall {
+        self.front().shared.clock.wall()
+    }
+
+    /// Both clocks, as this ledger reads them.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        self.front().shared.clock.now()
+    }
+}
+
+/// What a limit looks like of which nothing can be known now.
+fn used_up_view(rule: &Rule) -> CellView {
+    CellView {
+        limit: rule.limit(),
+        used: rule.limit(),
+        remaining: 0,
+        window_age: None,
+        reset_after: None,
+        strictness: Strictness::default(),
+    }
+}

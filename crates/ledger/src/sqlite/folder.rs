@@ -1,0 +1,299 @@
+//! A folder while it is open: lock, database, log, checkpoints, wake-ups.
+//!
+//! Promises: one transaction is lock, decide, commit, unlock, in this order; what must be durable is
+//! synced after that, by another thread. A folder that was replaced meanwhile and a disk that failed
+//! are not used again.
+//!
+//! Never: waits for the lock longer than it says.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tollgate_core::ask::{CellId, OwnerId, ScopeId};
+use tollgate_core::batch::{Batch, Decision};
+use tollgate_core::time::{Micros, Span};
+
+use crate::Clock;
+use crate::failpoint;
+use crate::ledger_thread::spawn;
+use crate::sqlite::checkpointer::{self, LogHealth};
+use crate::sqlite::database::{CommitReport, Database};
+use crate::sqlite::error::{FolderError, OpenError};
+use crate::sqlite::generation::{GenerationRecord, this_boot};
+use crate::sqlite::lock::KernelLock;
+use crate::sqlite::open::{DATABASE, Opened};
+use crate::sqlite::wake::{self, Notifier};
+use crate::store::{EventSink, PeekQuery, PeekReply};
+
+/// The lock is waited for this long; then the store is lost. A turn takes some 20 µs, so only a
+/// process that is stopped in the middle of one keeps it so long.
+pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
+
+/// While the store is lost, nobody waits longer than this to be told so again.
+pub(super) const LOST_WAIT: Duration = Duration::from_millis(20);
+
+/// Transactions between two checkpoints: the log grows by some 10 KiB with each, so it stays
+/// around 4 MiB while others are not faster than that.
+const CHECKPOINT_EVERY: u64 = 400;
+
+/// Pages from which a checkpoint is made under the lock. Others may write faster than one can
+/// clear up behind them; 32 MiB is the most that the log grows to.
+const CHECKPOINT_LATE: i64 = 8_192;
+
+/// How often the thread makes sure that the folder is still the one it opened.
+const REPLACED_CHECK_EVERY: Span = Span::from_secs(1);
+
+/// A folder at work.
+#[derive(Debug)]
+pub(super) struct Folder {
+    db: Database,
+    lock: KernelLock,
+    log_health: Arc<LogHealth>,
+    durable: Arc<DurableLog>,
+    database: (PathBuf, u64),
+    checked: Micros,
+    turns: u64,
+    notifier: Notifier,
+    /// Asks for a checkpoint.
+    checkpointer: SyncSender<()>,
+    /// Ends the thread that listens for wake-ups.
+    is_closing: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// The log and the note of its generation: what the sync thread uses while others commit.
+#[derive(Debug)]
+pub(super) struct DurableLog {
+    log: File,
+    lock_file: Arc<File>,
+    state: Mutex<DurableState>,
+}
+
+#[derive(Debug)]
+struct DurableState {
+    /// What is known of the database outside of it, as of the last commit.
+    record: GenerationRecord,
+    /// Commits that must be durable and are not known to be.
+    unsynced: u64,
+}
+
+impl Folder {
+    /// Starts the threads that an open folder needs.
+    pub(super) fn start(
+        opened: Opened,
+        folder: &Path,
+        clock: &Clock,
+        sink: &EventSink,
+    ) -> Result<Folder, OpenError> {
+        let Opened {
+            conn,
+            checkpoint_conn,
+            lock,
+            context,
+            log,
+            notifier,
+            socket,
+        } = opened;
+        let fail = |source| OpenError::from_io(folder, source);
+        let (checkpointer, asked) = sync_channel(1);
+        let (sink, log_health) = (sink.clone(), Arc::new(LogHealth::default()));
+        let kept = log_health.clone();
+        let is_closing = Arc::new(AtomicBool::new(false));
+        let ends = is_closing.clone();
+        let threads = vec![
+            spawn("tollgate-wake", move || wake::listen(&socket, &sink, &ends)).map_err(fail)?,
+            spawn("tollgate-keeper", move || {
+                checkpointer::run(&checkpoint_conn, &asked, &kept);
+            })
+            .map_err(fail)?,
+        ];
+        let path = folder.join(DATABASE);
+        let inode = inode(&path).unwrap_or_default();
+        let (boot, boot_clock) = this_boot();
+        let record = GenerationRecord {
+            generation: 0,
+            at: 0,
+            boot: format!("{boot} {boot_clock}"),
+        };
+        Ok(Folder {
+            db: Database::new(conn, context, clock.clone()),
+            durable: Arc::new(DurableLog {
+                log,
+                lock_file: lock.file().clone(),
+                state: Mutex::new(DurableState {
+                    record,
+                    unsynced: 0,
+                }),
+            }),
+            lock,
+            log_health,
+            database: (path, inode),
+            checked: Clock::System.now().at,
+            turns: 0,
+            notifier,
+            checkpointer,
+            is_closing,
+            threads,
+        })
+    }
+
+    pub(super) fn owner(&self) -> OwnerId {
+        self.db.owner()
+    }
+
+    pub(super) fn durable(&self) -> Arc<DurableLog> {
+        self.durable.clone()
+    }
+
+    /// Ends the threads. SQLite itself leaves alone what has been put in the place of its files.
+    pub(super) fn close(self) {
+        self.is_closing.store(true, Ordering::Release);
+        self.notifier.close();
+        drop(self.checkpointer);
+        for thread in self.threads {
+            drop(thread.join());
+        }
+    }
+
+    /// Lock, decide, commit, unlock. Also how many rows could not be believed.
+    pub(super) fn commit(
+        &mut self,
+        batches: &[Batch<'_>],
+        longest: Duration,
+    ) -> Result<(Vec<Decision>, u64), FolderError> {
+        if self.log_health.has_disk_failed.load(Ordering::Acquire) {
+            let failed = io::Error::other("a checkpoint failed");
+            return Err(FolderError::Sync(failed));
+        }
+        self.check_not_replaced()?;
+        failpoint::reached("before the lock");
+        if !self.lock.acquire(longest).map_err(FolderError::Lock)? {
+            return Err(FolderError::Busy);
+        }
+        self.db.set_busy_timeout(longest);
+        let done = self.db.turn(batches);
+        if self.log_health.pages.load(Ordering::Relaxed) > CHECKPOINT_LATE {
+            self.move_log();
+        }
+        self.lock.release().map_err(FolderError::Lock)?;
+        failpoint::reached("unlocked");
+        let CommitReport {
+            decisions,
+            damaged_rows,
+            needs_sync,
+            new_generation,
+        } = done?;
+        self.durable.committed(needs_sync, new_generation);
+        Ok((decisions, damaged_rows))
+    }
+
+    /// What this process knows of the database, to be told from an older one.
+    pub(super) fn generation_record(&self) -> GenerationRecord {
+        self.durable.state.lock().record.clone()
+    }
+
+    /// Reads without the lock.
+    pub(super) fn peek(&self, query: &PeekQuery) -> rusqlite::Result<PeekReply> {
+        self.db.peek(query)
+    }
+
+    /// Wakes another owner; `false`: it is dead.
+    pub(super) fn wake(&self, owner: OwnerId, cell: CellId) -> bool {
+        self.notifier.notify_freed(owner, &[cell])
+    }
+
+    pub(super) fn is_alive(&self, owner: OwnerId) -> bool {
+        self.notifier.is_alive(owner)
+    }
+
+    /// Tells every other owner that these have changed.
+    pub(super) fn notify_scopes(&self, scopes: &[ScopeId]) {
+        self.notifier.notify_scopes(scopes);
+    }
+
+    /// A turn is over: every so often the log is moved into the database.
+    pub(super) fn maintain(&mut self) {
+        self.turns += 1;
+        if self.turns.is_multiple_of(CHECKPOINT_EVERY) {
+            // Full means that it has been asked already.
+            self.checkpointer.try_send(()).unwrap_or(());
+        }
+        let rest = &self.log_health.is_nearly_moved;
+        if rest.load(Ordering::Relaxed) && self.lock.take_if_free() {
+            rest.store(false, Ordering::Relaxed);
+            self.move_log();
+            // Whether it could be unlocked shows with the next turn.
+            drop(self.lock.release());
+        }
+    }
+
+    /// With the lock held, so that nobody adds to the log.
+    fn move_log(&self) {
+        checkpointer::record_result(self.db.checkpoint(), &self.log_health);
+    }
+
+    /// A folder that was removed and made again counts from nothing elsewhere: two ledgers would
+    /// hand out the same quota.
+    fn check_not_replaced(&mut self) -> Result<(), FolderError> {
+        let now = Clock::System.now().at;
+        if now.since(self.checked) < REPLACED_CHECK_EVERY {
+            return Ok(());
+        }
+        self.checked = now;
+        let (path, opened) = &self.database;
+        if inode(path) == Some(*opened) {
+            Ok(())
+        } else {
+            Err(FolderError::Replaced)
+        }
+    }
+}
+
+impl DurableLog {
+    /// A transaction is committed. Its generation is noted outside of the database once it is
+    /// durable, so that no power cut makes the note newer than the database.
+    fn committed(&self, needs_sync: bool, new_generation: Option<(i64, i64)>) {
+        let mut state = self.state.lock();
+        state.unsynced += u64::from(needs_sync);
+        let Some((generation, at)) = new_generation else {
+            return;
+        };
+        (state.record.generation, state.record.at) = (generation, at);
+        if state.unsynced == 0 {
+            let record = state.record.clone();
+            drop(state);
+            self.note(&record);
+        }
+    }
+
+    /// Makes everything durable that was committed before.
+    pub(super) fn sync(&self) -> Result<(), FolderError> {
+        let (record, count) = {
+            let state = self.state.lock();
+            (state.record.clone(), state.unsynced)
+        };
+        failpoint::reached("syncing");
+        self.log.sync_data().map_err(FolderError::Sync)?;
+        self.state.lock().unsynced -= count;
+        self.note(&record);
+        Ok(())
+    }
+
+    /// Permits that are committed are not wasted for it: without a note an old copy would only be
+    /// noticed later.
+    fn note(&self, record: &GenerationRecord) {
+        drop(record.write(&self.lock_file));
+    }
+}
+
+fn inode(path: &PathBuf) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).ok().map(|file| file.ino())
+}

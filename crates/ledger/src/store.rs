@@ -1,0 +1,141 @@
+//! What a store is: where the rows are. Everything else of a ledger is above it, once for all stores.
+//!
+//! A store reads the rows of a batch, has `tollgate_core::batch::decide` decide it, and writes the
+//! rows that changed, all of it or nothing. It is driven in one of two ways: inline, on the thread
+//! of whoever asks, if it never blocks; or by a thread of the ledger, if it does.
+//!
+//! Promises: `now` is read after the lock is held or inside the transaction, so that time never goes
+//! back between two batches, whichever owner makes them.
+//!
+//! Never: decides anything, wakes anybody of its own process (the front does), or hands out.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tollgate_core::ask::{CellId, OwnerId, ScopeId};
+use tollgate_core::batch::{Batch, Decision};
+use tollgate_core::limit::{CellView, Rule};
+use tollgate_core::scope::ScopeView;
+
+use crate::hub::Hub;
+
+/// Where permits are counted.
+pub trait Store: Send + Sync + fmt::Debug {
+    /// Decides one batch and writes it.
+    fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError>;
+
+    /// Decides the batches of several providers. One transaction for all of them is cheaper where
+    /// that is possible; then all of them succeed or none.
+    fn commit_together(&self, batches: &[Batch<'_>]) -> Vec<Result<Decision, StoreError>> {
+        batches.iter().map(|batch| self.commit(batch)).collect()
+    }
+
+    /// When this returns, everything committed before it was called survives a power cut. Called
+    /// on a thread of its own while other batches are committed.
+    fn sync(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Reads rows and changes nothing. What cannot be believed looks used up, or closed.
+    fn peek(&self, query: &PeekQuery) -> Result<PeekReply, StoreError>;
+
+    /// This process among those that share the store. Permits carry it. 0 until it is known.
+    fn owner(&self) -> OwnerId;
+
+    /// Tells another owner that this cell has come free; `false`: that owner is dead.
+    fn wake(&self, owner: OwnerId, cell: CellId) -> bool;
+
+    /// Is this owner alive? Says nothing to it.
+    fn is_alive(&self, owner: OwnerId) -> bool;
+
+    /// Tells every other owner that these scopes have changed.
+    fn notify_scopes(&self, scopes: &[ScopeId]);
+
+    /// A batch is over and everybody was answered: time for work that may take a while.
+    fn maintain(&self) {}
+
+    /// Nothing is asked any more.
+    fn close(&self) {}
+
+    /// Why it could not be opened, if so: then it is lost from the start.
+    fn not_open(&self) -> Option<StoreError> {
+        None
+    }
+
+    /// Do other processes count in it as well?
+    fn is_shared_by_processes(&self) -> bool {
+        true
+    }
+
+    /// How many rows could not be believed since it was opened; their limits count as used up for
+    /// one period.
+    fn damaged_rows(&self) -> u64 {
+        0
+    }
+
+    /// How many cells are stored, where that is known without reading them all.
+    fn cell_count(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// What to read, of one provider: any number of cells and scopes are one question.
+#[derive(Clone, Debug, Default)]
+pub struct PeekQuery {
+    /// Limits, each with its rule.
+    pub cells: Vec<(CellId, Arc<Rule>)>,
+    /// Scopes.
+    pub scopes: Vec<ScopeId>,
+}
+
+/// What was read, in the order of the question.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeekReply {
+    /// One view per cell.
+    pub cells: Vec<CellView>,
+    /// One view per scope.
+    pub scopes: Vec<ScopeView>,
+}
+
+/// Why a store cannot be used now: a sentence for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct StoreError {
+    /// What happened, and what to do.
+    pub message: Arc<str>,
+    /// Nothing but a restart helps.
+    pub is_final: bool,
+}
+
+/// Through this a store tells its own process what other owners did.
+#[derive(Clone, Debug)]
+pub struct EventSink {
+    hub: Arc<Hub>,
+}
+
+impl EventSink {
+    pub(crate) fn new(hub: Arc<Hub>) -> EventSink {
+        EventSink { hub }
+    }
+
+    /// Another owner has freed these.
+    pub fn freed(&self, cells: Vec<CellId>) {
+        self.hub.freed_elsewhere(cells);
+    }
+
+    /// Another owner has changed these.
+    pub fn scopes_changed(&self, scopes: Vec<ScopeId>) {
+        self.hub.scopes_changed_elsewhere(scopes);
+    }
+
+    /// Too much happened to follow.
+    pub fn resync(&self) {
+        self.hub.resync();
+    }
+
+    /// To be called each second: those who wait for a signal ask again, so that one that was lost
+    /// costs a second and never a hang.
+    pub fn ask_again(&self) {
+        self.hub.ask_again();
+    }
+}

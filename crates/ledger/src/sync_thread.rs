@@ -1,0 +1,100 @@
+//! The sync thread: hands out permits that must survive a power cut, once they do.
+//!
+//! Promises: one sync serves all that came before it began (group commit). Only those wait for it
+//! whose permits need it; the ledger thread goes on with all others, of the same provider too.
+//!
+//! Never: hands out what is not durable. A disk that has failed once is not believed again: a sync
+//! that is tried twice may succeed over what was lost.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::failpoint;
+use crate::front::Shared;
+use crate::ledger_thread::{HandOut, spawn};
+use crate::store::Store;
+
+/// The name of the thread.
+pub(crate) const NAME: &str = "tollgate-sync";
+
+/// The thread, as the ledger thread uses it.
+#[derive(Debug)]
+pub(crate) struct SyncThread {
+    queue: Arc<Queue>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    state: Mutex<State>,
+    wake_up: Condvar,
+}
+
+/// Bounded by the inbox: each of these is an offer that was taken from there, and its asker waits.
+#[derive(Debug, Default)]
+struct State {
+    hand_outs: Vec<HandOut>,
+    is_requested: bool,
+    is_over: bool,
+}
+
+impl SyncThread {
+    pub(crate) fn start(shared: Arc<Shared>, store: Arc<dyn Store>) -> std::io::Result<SyncThread> {
+        let queue = Arc::new(Queue::default());
+        let work = queue.clone();
+        let thread = spawn(NAME, move || run(&work, &shared, &*store))?;
+        Ok(SyncThread {
+            queue,
+            thread: Some(thread),
+        })
+    }
+
+    /// Something must become durable, but nobody waits for it.
+    pub(crate) fn request(&self) {
+        self.queue.state.lock().is_requested = true;
+        self.queue.wake_up.notify_one();
+    }
+
+    /// Hands out as soon as everything committed so far is durable.
+    pub(crate) fn hand_out_when_durable(&self, hand_out: HandOut) {
+        self.queue.state.lock().hand_outs.push(hand_out);
+        self.queue.wake_up.notify_one();
+    }
+
+    /// Ends the thread when everything is handed out.
+    pub(crate) fn finish(&mut self) {
+        self.queue.state.lock().is_over = true;
+        self.queue.wake_up.notify_one();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+fn run(queue: &Queue, shared: &Shared, store: &dyn Store) {
+    loop {
+        let hand_outs = {
+            let mut state = queue.state.lock();
+            while state.hand_outs.is_empty() && !state.is_requested {
+                if state.is_over {
+                    return;
+                }
+                queue.wake_up.wait(&mut state);
+            }
+            state.is_requested = false;
+            std::mem::take(&mut state.hand_outs)
+        };
+        match store.sync() {
+            Ok(()) => {
+                failpoint::reached("synced");
+                hand_outs.into_iter().for_each(|one| one.answer(shared));
+            }
+            Err(error) => {
+                shared.mark_lost(&error);
+                hand_outs.into_iter().for_each(HandOut::fail);
+            }
+        }
+    }
+}

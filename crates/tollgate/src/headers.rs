@@ -1,0 +1,150 @@
+//! Questions about headers that several stages ask: which ones identify a request, make it
+//! conditional, ask for another protocol, belong to one connection, or never hold a key.
+//!
+//! Promises: a header that is not listed as ignored is part of the request, because any header may
+//! identify a user. A response that varies by an ignored header is shared only with calls that sent
+//! the same value.
+//!
+//! Never: ignores a header that identifies a user, or one that could make a server respond for
+//! another URL, address or version.
+
+use http::header::{
+    CONNECTION, HeaderMap, HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
+    IF_UNMODIFIED_SINCE, RANGE, UPGRADE,
+};
+use tollgate_core::fresh::Headers;
+
+/// Headers that make a call conditional.
+pub(crate) const CONDITIONS: [HeaderName; 6] = [
+    IF_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_RANGE,
+    IF_UNMODIFIED_SINCE,
+    RANGE,
+];
+
+/// Headers whose value is never a key.
+const KEYLESS_HEADERS: [&str; 4] = ["user-agent", "accept", "accept-language", "from"];
+
+/// The headers of a message, as `core` reads them.
+#[derive(Debug)]
+pub(crate) struct HeaderView<'a>(pub(crate) &'a HeaderMap);
+
+impl Headers for HeaderView<'_> {
+    fn each(&self, name: &str, visit: &mut dyn FnMut(&[u8])) {
+        for value in self.0.get_all(name) {
+            visit(value.as_bytes());
+        }
+    }
+}
+
+/// Ids of requests, tasks and spans that programs, proxies and tracers add; the client program and
+/// its context; length and connection options.
+pub(crate) fn is_ignored_header(name: &str) -> bool {
+    match name {
+        "user-agent"
+        | "traceparent"
+        | "tracestate"
+        | "baggage"
+        | "b3"
+        | "x-request-id"
+        | "x-correlation-id"
+        | "x-amzn-trace-id"
+        | "x-cloud-trace-context"
+        | "idempotency-key"
+        | "request-id"
+        | "correlation-id"
+        | "x-trace-id"
+        | "x-client-request-id"
+        | "x-ms-client-request-id"
+        | "client-request-id"
+        | "x-idempotency-key"
+        | "sentry-trace"
+        | "uber-trace-id"
+        | "newrelic"
+        | "elastic-apm-traceparent"
+        | "x-ot-span-context"
+        | "grpc-trace-bin"
+        | "amz-sdk-invocation-id"
+        | "amz-sdk-request"
+        | "x-amz-cf-id"
+        | "cf-ray"
+        | "fly-request-id"
+        | "x-vercel-id"
+        | "x-request-start"
+        | "x-queue-start"
+        | "x-envoy-attempt-count"
+        | "x-envoy-expected-rq-timeout-ms"
+        | "grpc-timeout"
+        | "dnt"
+        | "sec-gpc"
+        | "sec-purpose"
+        | "priority"
+        | "upgrade-insecure-requests"
+        | "te"
+        | "via"
+        | "content-length" => true,
+        name => match name.as_bytes() {
+            [b'x', b'-', rest @ ..] => [&b"b3-"[..], b"stainless-", b"datadog-"]
+                .iter()
+                .any(|start| rest.starts_with(start)),
+            [b's', b'e', b'c', b'-', rest @ ..] => {
+                rest.starts_with(b"fetch-") || rest.starts_with(b"ch-")
+            }
+            _ => false,
+        },
+    }
+}
+
+/// Does the call ask for another protocol? Then its response cannot be shared.
+pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
+    headers.contains_key(UPGRADE)
+}
+
+/// Is the value of this header never a key?
+pub(crate) fn is_keyless_header(name: &str) -> bool {
+    KEYLESS_HEADERS.contains(&name)
+}
+
+/// The headers that a message lists as those of its connection.
+pub(crate) fn connection_headers(headers: &HeaderMap) -> Vec<String> {
+    let lines = headers.get_all(CONNECTION).iter();
+    lines
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|name| name.trim().to_ascii_lowercase())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_header_is_not_ignored() {
+        for name in [
+            "user-agent",
+            "x-b3-traceid",
+            "x-stainless-lang",
+            "sec-fetch-site",
+            "sec-ch-ua-platform",
+        ] {
+            assert!(is_ignored_header(name), "{name}");
+        }
+        for name in [
+            "authorization",
+            "cookie",
+            "accept",
+            "x-forwarded-for",
+            "x-b3",
+            "sec-websocket-key",
+            "openai-organization",
+            "x-uid",
+            "dpop",
+            "",
+        ] {
+            assert!(!is_ignored_header(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Which requests are identical, and which may share a response?
+//!
+//! Promises: two requests are identical only if everything that a server could respond to is the
+//! same: origin, method, path, parameters, and every header except the ignored ones. A header that
+//! the provider file lists under `vary` is never ignored. So a call with another credential or
+//! cookie is a different request.
+//!
+//! Never: reads a response; `flights/sharing.rs` does.
+
+use http::Method;
+use http::header::{ACCEPT, AUTHORIZATION, COOKIE, HeaderValue};
+use smallvec::SmallVec;
+use tollgate_config::provider::Per;
+use tollgate_config::settings::Dedup;
+
+use super::route::Route;
+use crate::flights::{FlightKey, RequestIdentity, contains, user_agent};
+use crate::headers::is_ignored_header;
+use crate::providers::CompiledPolicy;
+use crate::query;
+
+/// The properties of a request that decide who may share its response.
+pub(crate) fn identity(route: &Route, policy: &CompiledPolicy) -> RequestIdentity {
+    let headers = &route.headers;
+    let is_authorized = headers.contains_key(AUTHORIZATION);
+    let has_key = route.is_own_origin && !(policy.keys.is_empty() && policy.accounts.is_empty());
+    RequestIdentity {
+        user_agent: user_agent(headers),
+        is_head: route.method == Method::HEAD,
+        is_authorized,
+        names_user: is_authorized || has_key || headers.contains_key(COOKIE),
+    }
+}
+
+/// Whether calls like this one share responses, by the provider file.
+pub(crate) fn mode(route: &Route, policy: &CompiledPolicy) -> Dedup {
+    let provider = &policy.provider;
+    let entity = route.entity.as_deref();
+    let of_entity = provider
+        .entity_dedup
+        .iter()
+        .find(|(name, _)| Some(name.as_str()) == entity);
+    of_entity.map_or(provider.dedup, |(_, dedup)| *dedup)
+}
+
+/// Can this call share a response at all?
+pub(crate) fn can_share(route: &Route, mode: Dedup) -> bool {
+    let is_off = mode == Dedup::Off || route.options.no_dedup || route.sharing.is_alone;
+    let is_safe = route.method == Method::GET || route.method == Method::HEAD;
+    let is_stream = |accept: &HeaderValue| contains(accept.as_bytes(), b"text/event-stream");
+    !is_off
+        && is_safe
+        && route.payload.is_empty()
+        && !route.headers.get(ACCEPT).is_some_and(is_stream)
+}
+
+/// The key of a call.
+pub(crate) fn key(route: &Route) -> FlightKey {
+    key_of(route, &route.path)
+}
+
+/// The key of a call with another path.
+pub(crate) fn key_of(route: &Route, path: &str) -> FlightKey {
+    // Concatenated first and hashed at once: incremental hashing takes twice as long.
+    let mut text = Vec::with_capacity(512);
+    let mut add = |part: &[u8]| {
+        text.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        text.extend_from_slice(part);
+    };
+    add(route.provider.name.as_bytes());
+    add(&[u8::from(route.origin.tls)]);
+    add(route.origin.host.as_str().as_bytes());
+    add(&route.origin.port.to_le_bytes());
+    add(route.method.as_str().as_bytes());
+    add(path.as_bytes());
+    add(route.entity.as_deref().unwrap_or_default().as_bytes());
+    // A caller with its own limits does not wait under those of another.
+    let policy = route.provider.policy();
+    let own = |per| policy.limits.iter().any(|limit| limit.per == per);
+    let part = route.at_most_permille.unwrap_or(u16::MAX);
+    add(&part.to_le_bytes());
+    if route.at_most_permille.is_some() || own(Per::Caller) {
+        add(route
+            .options
+            .caller
+            .as_deref()
+            .unwrap_or_default()
+            .as_bytes());
+    }
+    if own(Per::Ip) {
+        add(format!("{:?}", route.options.ip).as_bytes());
+    }
+    // A call that rejects stale responses does not join calls that accept them.
+    add(&[u8::from(route.fallback), route.options.cache as u8]);
+    add(&route.conditions.0.to_le_bytes());
+    let parameters = query::parameters(route.query.as_deref().unwrap_or_default());
+    add(&(parameters.len() as u64).to_le_bytes());
+    parameters.iter().for_each(|part| add(part.as_bytes()));
+    let vary = &policy.cache.rule(route.entity.as_deref()).vary;
+    let mut headers: SmallVec<[(&str, &[u8]); 16]> = route
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .filter(|(name, _)| !is_ignored_header(name) || vary.iter().any(|varied| varied == name))
+        .collect();
+    headers.sort_by_key(|(name, _)| *name);
+    for (name, value) in headers {
+        add(name.as_bytes());
+        add(value);
+    }
+    let mut key = [0; 16];
+    let hash = blake3::hash(&text);
+    key.copy_from_slice(hash.as_bytes().split_at(16).0);
+    FlightKey(key)
+}

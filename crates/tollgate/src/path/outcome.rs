@@ -1,0 +1,68 @@
+//! What became of a call: for its caller, and for everyone who waits for it.
+//!
+//! Promises: the trace is filled whether the call succeeded or not.
+//!
+//! Never: decides anything.
+
+use std::sync::Arc;
+
+use tollgate_core::time::Span;
+
+use super::rates::Rates;
+use crate::Error;
+use crate::pool::Origin;
+use crate::providers::ActiveProvider;
+use crate::reply::Reply;
+
+/// What happened to a call, whether it succeeded or not.
+#[derive(Clone, Debug, Default)]
+pub struct CallTrace {
+    /// The provider, once it is known.
+    pub provider: Option<Arc<ActiveProvider>>,
+    /// The origin it was sent to.
+    pub origin: Option<Origin>,
+    /// Attempts whose bytes may have left.
+    pub attempts: u32,
+    /// Time spent waiting for permits.
+    pub waited: Span,
+    /// What remained of each limit at the decision.
+    pub rates: Rates,
+}
+
+/// The result of a call that went to the provider.
+#[derive(Debug)]
+pub(crate) struct CallOutcome {
+    pub(crate) result: Result<Reply, Error>,
+    /// The response, or the missing one, is a failure of the provider.
+    pub(crate) is_failure: bool,
+    /// Attempts whose bytes may have left.
+    pub(crate) attempts: u32,
+    /// Time spent waiting for permits.
+    pub(crate) waited: Span,
+    /// What remained of each limit at the decision.
+    pub(crate) rates: Rates,
+}
+
+impl CallOutcome {
+    /// A response that cost this call no attempt.
+    pub(crate) fn from_reply(reply: Reply) -> CallOutcome {
+        CallOutcome {
+            result: Ok(reply),
+            is_failure: false,
+            attempts: 0,
+            waited: Span::ZERO,
+            rates: Rates::default(),
+        }
+    }
+
+    /// No response.
+    pub(crate) fn from_error(error: Error) -> CallOutcome {
+        CallOutcome {
+            result: Err(error),
+            is_failure: true,
+            attempts: 0,
+            waited: Span::ZERO,
+            rates: Rates::default(),
+        }
+    }
+}

@@ -1,0 +1,512 @@
+//! The permit queue of a provider: whose turn is it, and do all limits and scopes agree?
+//!
+//! `Gate` and `turn` in `core` decide; this module drives them. One task per provider passes
+//! effects between the gate, the ledger and the waiting calls.
+//!
+//! Promises: a waiting call is woken once, when it is decided; there is one timer and no polling. A
+//! waiting call that is dropped leaves the queue at once, and a permit that nobody takes is
+//! returned. A permit dropped before a byte left is returned; after that it counts as sent. While
+//! the store is lost, requests fail at once.
+//!
+//! Never: holds a lock across an await.
+
+mod denied;
+mod permit;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+use tollgate_core::ask::{
+    Ask, CellId, Evidence, PermitId, Priority, Scopes, Settle, Terms, Verdict,
+};
+use tollgate_core::gate::{
+    CallerId, CallerShare, Effects, Gate, GateSettings, Resolution, Resolved, Waiter,
+};
+use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::{Event, OfferVerdicts, PendingOffer, ProviderLedger, StoreLost};
+
+pub use denied::Denied;
+pub use permit::{LimitReport, Permit};
+
+/// The sequence number of asks in this process. One for all providers, because a permit id must be
+/// unique in its ledger.
+static SEQ: AtomicU64 = AtomicU64::new(1);
+
+/// Cells whose counts were carried over after a reload: 65,536 entries of 32 bytes. Further cells
+/// are carried again with each call, which changes nothing.
+const CARRIED_MAX: usize = 65_536;
+
+/// The permit queue of one provider. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Permits {
+    shared: Arc<Shared>,
+}
+
+/// The permit that one attempt requests.
+#[derive(Clone, Debug)]
+pub struct PermitRequest {
+    /// Every limit that must agree.
+    pub terms: Terms,
+    /// Every scope that must be open.
+    pub scopes: Scopes,
+    /// Its priority.
+    pub priority: Priority,
+    /// The caller that it counts for.
+    pub caller: CallerId,
+    /// How long it may wait; zero = now or never.
+    pub patience: Span,
+    /// What will be reported about it.
+    pub evidence: Evidence,
+    /// Its position in the order of arrival if it waited here before: a retry keeps its position.
+    pub seniority: Option<u64>,
+    /// The edition of the limits in `terms`, from [`Permits::edition`]; a request of an older
+    /// edition is recalled.
+    pub edition: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    ledger: ProviderLedger,
+    state: Mutex<State>,
+    /// Counts the changes of the limits. Written under the lock, read without it.
+    edition: AtomicU64,
+    /// Wakes the driver task after a change to the gate.
+    wake: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct State {
+    gate: Gate,
+    /// The last position given in the order of arrival.
+    last_seniority: u64,
+    waiting: HashMap<PermitId, Waiting>,
+    /// Cells carried over since the limits changed.
+    carried: HashSet<(CellId, CellId)>,
+}
+
+impl State {
+    fn next_seniority(&mut self) -> u64 {
+        self.last_seniority += 1;
+        self.last_seniority
+    }
+}
+
+/// A waiting call. A permit that it does not take is returned by its drop.
+#[derive(Debug)]
+struct Waiting {
+    sender: oneshot::Sender<Result<Permit, Denied>>,
+    since: Micros,
+}
+
+impl Permits {
+    /// The permits of one provider on this ledger, for this process. Starts the task that hands
+    /// them out, so it must be called inside a tokio runtime; the task ends with the last clone.
+    #[must_use]
+    pub fn new(ledger: ProviderLedger, settings: GateSettings) -> Permits {
+        let state = State {
+            gate: Gate::new(settings),
+            last_seniority: 0,
+            waiting: HashMap::new(),
+            carried: HashSet::new(),
+        };
+        let wake = Arc::new(Notify::new());
+        let shared = Arc::new(Shared {
+            ledger,
+            state: Mutex::new(state),
+            edition: AtomicU64::new(0),
+            wake,
+        });
+        tokio::spawn(drive(Arc::downgrade(&shared)));
+        Permits { shared }
+    }
+
+    /// Sets the guaranteed and the maximum share of a caller.
+    pub fn set_share(&self, caller: CallerId, share: CallerShare) {
+        self.shared.state.lock().gate.set_share(caller, share);
+    }
+
+    /// Replaces the limits and the gate's settings. Recalls all waiting calls: nothing is granted
+    /// under the old limits after this.
+    pub fn replace(&self, settings: GateSettings) {
+        let mut state = self.shared.state.lock();
+        self.shared.edition.fetch_add(1, Ordering::Release);
+        state.carried.clear();
+        state.gate.recall();
+        state.gate.configure(settings);
+        drop(state);
+        self.shared.wake.notify_one();
+    }
+
+    /// Carries counts of the previous limits over to those of this edition, once per cell.
+    pub fn carry(&self, edition: u64, carries: &[Settle]) {
+        let mut state = self.shared.state.lock();
+        for carry in carries {
+            if let Settle::Inherit { from, to, .. } = carry
+                && edition == self.edition()
+                && (state.carried.len() >= CARRIED_MAX || state.carried.insert((*from, *to)))
+            {
+                self.shared.ledger.settle_ref(carry);
+            }
+        }
+    }
+
+    /// The edition of the limits. Read it before the limits themselves: then a request can only
+    /// count as older than it is, which costs another round and never a permit too many.
+    #[must_use]
+    pub fn edition(&self) -> u64 {
+        self.shared.edition.load(Ordering::Acquire)
+    }
+
+    /// A call that has just left the queue will ask again at once: keeps its position.
+    pub fn expect_return(&self, seniority: u64, (caller, priority): (CallerId, Priority)) {
+        let gate = &mut self.shared.state.lock().gate;
+        gate.expect_return(seniority, priority.min(gate.max_priority(caller)));
+        self.shared.wake.notify_one();
+    }
+
+    /// The call does not ask again after all: nobody waits for it.
+    pub fn cancel_return(&self, seniority: u64) {
+        if self.shared.state.lock().gate.cancel_return(seniority) {
+            self.shared.wake.notify_one();
+        }
+    }
+
+    /// The throttle has changed: rejected asks may be granted now.
+    pub fn recheck(&self) {
+        self.shared.state.lock().gate.anything_changed();
+        self.shared.wake.notify_one();
+    }
+
+    /// Releases all waiting calls with `Lost`, because the store was lost or has recovered.
+    pub fn release_waiters(&self) {
+        let mut state = self.shared.state.lock();
+        let waiting: Vec<(PermitId, Waiting)> = state.waiting.drain().collect();
+        for (id, _) in &waiting {
+            state.gate.cancel(*id);
+        }
+        drop(state);
+        for (_, waiting) in waiting {
+            drop(waiting.sender.send(Err(Denied::Lost)));
+        }
+        self.shared.wake.notify_one();
+    }
+
+    /// How many calls wait at this priority.
+    #[must_use]
+    pub fn waiting(&self, priority: Priority) -> usize {
+        self.shared.state.lock().gate.waiting(priority)
+    }
+
+    /// A position in the order of arrival, for a call that may have to ask more than once.
+    #[must_use]
+    pub fn new_seniority(&self) -> u64 {
+        self.shared.state.lock().next_seniority()
+    }
+
+    /// Waits for a permit. Dropping the future leaves the queue.
+    pub async fn acquire(&self, request: PermitRequest) -> Result<Permit, Denied> {
+        match self.try_acquire(request) {
+            Ok(decided) => decided,
+            Err(request) => self.wait(request).await,
+        }
+    }
+
+    /// Waits in the queue. Dropping the future leaves it.
+    pub(crate) async fn wait(&self, request: PermitRequest) -> Result<Permit, Denied> {
+        let Some((mut guard, result)) = self.enqueue(request) else {
+            return Err(Denied::Recalled);
+        };
+        let result = result.await;
+        guard.is_over = true;
+        result.unwrap_or(Err(Denied::Closed))
+    }
+
+    /// If nobody waits and the ledger decides at once, a call needs neither the queue nor its task.
+    /// `Err`: it must wait in the queue.
+    #[expect(clippy::result_large_err, reason = "the request is returned unchanged")]
+    pub(crate) fn try_acquire(
+        &self,
+        mut request: PermitRequest,
+    ) -> Result<Result<Permit, Denied>, PermitRequest> {
+        let Shared { ledger, state, .. } = &*self.shared;
+        let mut state = state.lock();
+        if request.edition != self.edition() {
+            return Ok(Err(Denied::Recalled));
+        }
+        if !state.gate.is_clear(request.priority) {
+            return Err(request);
+        }
+        let highest = state.gate.max_priority(request.caller);
+        let ask = Ask {
+            id: self.shared.next_id(),
+            terms: std::mem::take(&mut request.terms),
+            scopes: std::mem::take(&mut request.scopes),
+            priority: request.priority.min(highest),
+            max_wait: request.patience,
+            evidence: request.evidence,
+        };
+        match ledger.offer_at_once(&ask) {
+            Some((Verdict::Go { marks }, at)) => {
+                state.gate.record_bypass(request.caller, &ask.terms);
+                drop(state);
+                let times = (at, Span::ZERO);
+                Ok(Ok(Permit::new(ledger.clone(), ask, marks, times)))
+            }
+            Some((Verdict::Never(why), _)) => Ok(Err(Denied::Never(why))),
+            // It has to wait, or the store does not decide at once.
+            Some((Verdict::Wait { .. }, _)) | None => {
+                (request.terms, request.scopes) = (ask.terms, ask.scopes);
+                Err(request)
+            }
+        }
+    }
+
+    /// Enters the queue; `None` if the limits have changed meanwhile.
+    fn enqueue(
+        &self,
+        request: PermitRequest,
+    ) -> Option<(QueueGuard, oneshot::Receiver<Result<Permit, Denied>>)> {
+        let PermitRequest {
+            terms,
+            scopes,
+            priority,
+            caller,
+            patience,
+            evidence,
+            seniority,
+            edition,
+        } = request;
+        let (sender, receiver) = oneshot::channel();
+        let now = self.shared.ledger.now();
+        let mut state = self.shared.state.lock();
+        if edition != self.edition() {
+            return None;
+        }
+        let id = self.shared.next_id();
+        let seniority = seniority.unwrap_or_else(|| state.next_seniority());
+        let ask = Ask {
+            id,
+            terms,
+            scopes,
+            priority,
+            max_wait: patience,
+            evidence,
+        };
+        state.waiting.insert(
+            id,
+            Waiting {
+                sender,
+                since: now.at,
+            },
+        );
+        state.gate.push(
+            Waiter {
+                ask,
+                caller,
+                deadline: now.at + patience,
+                seniority: Some(seniority),
+            },
+            now,
+        );
+        drop(state);
+        self.shared.wake.notify_one();
+        let guard = QueueGuard {
+            shared: self.shared.clone(),
+            id,
+            is_over: false,
+        };
+        Some((guard, receiver))
+    }
+}
+
+/// A position in the queue; leaves it when dropped before the end.
+struct QueueGuard {
+    shared: Arc<Shared>,
+    id: PermitId,
+    is_over: bool,
+}
+
+impl Drop for QueueGuard {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let mut state = self.shared.state.lock();
+        state.gate.cancel(self.id);
+        state.waiting.remove(&self.id);
+        drop(state);
+        self.shared.wake.notify_one();
+    }
+}
+
+/// Passes effects until the last handle is gone.
+async fn drive(shared: Weak<Shared>) {
+    let Some((mut events, wake)) = shared
+        .upgrade()
+        .map(|shared| (shared.ledger.events(), shared.wake.clone()))
+    else {
+        return;
+    };
+    // At most one at a time; while it is on its way, deadlines, cancellations and events are served.
+    let mut pending: Option<Offered> = None;
+    loop {
+        let Some(strong) = shared.upgrade() else {
+            return;
+        };
+        if pending.is_none() && strong.ledger.takes_time() {
+            // Calls that are about to ask join this offer: one transaction costs the same for all
+            // of them. If nothing else is runnable, this continues at once.
+            tokio::task::yield_now().await;
+        }
+        let Effects {
+            offer,
+            resolve,
+            settle,
+            abandoned: left,
+            wake_at: arm,
+        } = strong.tick();
+        for settle in settle {
+            strong.ledger.settle(settle);
+        }
+        if !left.is_empty() {
+            strong.ledger.stopped_waiting(&left);
+        }
+        for resolved in resolve {
+            strong.deliver(resolved, strong.ledger.at());
+        }
+        if !offer.is_empty() {
+            pending = Some(Offered::new(&strong.ledger, offer));
+        }
+        let pause = arm.map(|at| at.since(strong.ledger.at()));
+        drop(strong);
+        tokio::select! {
+            biased;
+            verdicts = decided(&mut pending) => {
+                let Some(strong) = shared.upgrade() else { return };
+                let asked = pending.take().map(|offered| offered.ids).unwrap_or_default();
+                strong.on_verdicts(&asked, verdicts);
+            }
+            event = events.next() => {
+                let Some(strong) = shared.upgrade() else { return };
+                strong.on_event(event.unwrap_or(Event::Resync));
+            }
+            () = wake.notified() => {}
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+/// An offer that the ledger has.
+struct Offered {
+    ids: Vec<PermitId>,
+    verdicts: PendingOffer,
+}
+
+impl Offered {
+    fn new(ledger: &ProviderLedger, asks: Vec<Ask>) -> Offered {
+        Offered {
+            ids: asks.iter().map(|ask| ask.id).collect(),
+            verdicts: ledger.offer(asks),
+        }
+    }
+}
+
+/// What the ledger decides of the pending offer. Dropped and awaited again, nothing is lost.
+async fn decided(pending: &mut Option<Offered>) -> Result<OfferVerdicts, StoreLost> {
+    match pending {
+        Some(offered) => (&mut offered.verdicts).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The one timer of a gate.
+#[expect(clippy::disallowed_methods, reason = "the timer that the gate armed")]
+async fn sleep(pause: Option<Span>) {
+    match pause {
+        Some(pause) => tokio::time::sleep(pause.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Shared {
+    fn next_id(&self) -> PermitId {
+        PermitId {
+            owner: self.ledger.owner(),
+            seq: SEQ.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    fn tick(&self) -> Effects {
+        self.state.lock().gate.tick(self.ledger.now())
+    }
+
+    fn on_verdicts(&self, ids: &[PermitId], result: Result<OfferVerdicts, StoreLost>) {
+        let mut state = self.state.lock();
+        let State { gate, waiting, .. } = &mut *state;
+        let now = self.ledger.now();
+        match result {
+            Ok(OfferVerdicts { at, verdicts }) => {
+                gate.verdicts(verdicts, now);
+                let resolved = gate.resolved();
+                drop(state);
+                resolved.into_iter().for_each(|one| self.deliver(one, at));
+            }
+            Err(StoreLost) => {
+                let gone: Vec<_> = ids.iter().filter_map(|id| waiting.remove(id)).collect();
+                ids.iter().for_each(|id| gate.cancel(*id));
+                gate.verdicts(Vec::new(), now);
+                drop(state);
+                for waiting in gone {
+                    drop(waiting.sender.send(Err(Denied::Lost)));
+                }
+            }
+        }
+    }
+
+    fn on_event(&self, event: Event) {
+        let gate = &mut self.state.lock().gate;
+        match event {
+            Event::Freed(cells) => gate.freed(&cells),
+            Event::Scopes(scopes) => gate.scopes_changed(&scopes),
+            Event::Recovered | Event::Resync => gate.anything_changed(),
+            Event::Lost => {}
+        }
+    }
+
+    /// Delivers a decision of this time to the call that waits for it. A permit that nobody takes
+    /// is dropped here and so returned unsent.
+    fn deliver(&self, resolved: Resolved, at: Micros) {
+        let waiting = self.state.lock().waiting.remove(&resolved.ask.id);
+        let since = waiting.as_ref().map_or(at, |waiting| waiting.since);
+        let result = self.to_result(resolved, since, at);
+        if let Some(waiting) = waiting {
+            drop(waiting.sender.send(result));
+        }
+    }
+
+    fn to_result(&self, resolved: Resolved, since: Micros, at: Micros) -> Result<Permit, Denied> {
+        let Resolved {
+            ask, resolution, ..
+        } = resolved;
+        match resolution {
+            Resolution::Go { marks } => {
+                let times = (at, at.since(since));
+                Ok(Permit::new(self.ledger.clone(), ask, marks, times))
+            }
+            Resolution::Rejected {
+                blocker: place,
+                retry_in,
+            } => Err(Denied::Rejected {
+                blocker: place,
+                retry_in,
+            }),
+            Resolution::TimedOut { blocker: place } => Err(Denied::TimedOut { blocker: place }),
+            Resolution::Full => Err(Denied::Full),
+            Resolution::Never(why) => Err(Denied::Never(why)),
+            Resolution::Recalled => Err(Denied::Recalled),
+        }
+    }
+}
