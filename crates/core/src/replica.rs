@@ -16,6 +16,7 @@
 use std::collections::BTreeMap;
 
 use crate::ask::{Ask, CellId, Outcome, OwnerId, PermitId, ScopeId, Settle, Verdict};
+use crate::batch::QueuedSettle;
 use crate::time::{Micros, Span, TimeBounds};
 
 mod clock;
@@ -25,13 +26,11 @@ mod known;
 mod settles;
 mod batch_rows;
 mod decide;
-#[cfg(test)]
-mod tests;
 
 pub use clock::Stamp;
 pub use row::{
-    Epoch, LONG_PERIOD, Loss, Reply, ReplyOutcome, Request, Row, RowBody, RowId, SERVED_MAX, Served,
-    Version, Waiting,
+    Epoch, LONG_PERIOD, Loss, Reply, ReplyOutcome, Request, Row, RowBody, RowId, SERVED_MAX,
+    Served, Version, Waiting,
 };
 pub use rules::Rules;
 
@@ -39,7 +38,6 @@ use batch_rows::needed;
 use clock::{Observed, StoreClock};
 use decide::{Decided, Plan};
 use known::KnownRows;
-use settles::QueuedSettle;
 
 /// A grant that is older than this when its reply comes is given back: its call would arrive later
 /// than the ledger assumes.
@@ -264,7 +262,14 @@ impl Replica {
             is_known,
         ) else {
             let read = needed.keys().copied().collect();
-            return self.send(now, Request { read, ..Request::default() }, None);
+            return self.send(
+                now,
+                Request {
+                    read,
+                    ..Request::default()
+                },
+                None,
+            );
         };
         let plan = Plan {
             settings: &self.settings,

@@ -30,8 +30,8 @@ use crate::world::{Call, Client, Effects, NodeId, Outcome};
 mod network;
 mod plan;
 mod store;
-pub use plan::{GovernedPlan, Limit, RuleChange};
 use network::Network;
+pub use plan::{GovernedPlan, Limit, RuleChange};
 use store::RestoringTable;
 
 /// Nodes that share one ledger.

@@ -84,7 +84,7 @@ impl RowStore {
     }
 
     /// A request leaves a node at true time `truth`. Returns when it arrives.
-    pub fn send(&mut self, node: NodeId, request: Request, truth: Micros) -> Vec<Micros> {
+    pub fn send(&mut self, node: NodeId, request: &Request, truth: Micros) -> Vec<Micros> {
         let mut arrivals = Vec::new();
         if !self.chance(self.plan.lost_requests_ppm) {
             arrivals.push(truth + self.latency());
@@ -94,7 +94,8 @@ impl RowStore {
         }
         for &at in &arrivals {
             self.seq += 1;
-            self.requests.insert((at, self.seq), (node, request.clone()));
+            self.requests
+                .insert((at, self.seq), (node, request.clone()));
         }
         arrivals
     }
@@ -107,7 +108,7 @@ impl RowStore {
         {
             let ((at, _), (node, request)) = first.remove_entry();
             self.promote(at);
-            self.handle(node, request, at, &mut wakes);
+            self.handle(node, &request, at, &mut wakes);
         }
         wakes
     }
@@ -123,14 +124,14 @@ impl RowStore {
     fn handle(
         &mut self,
         node: NodeId,
-        request: Request,
+        request: &Request,
         at: Micros,
         wakes: &mut Vec<(NodeId, Micros)>,
     ) {
         self.counts.requests += 1;
         let stored_at = self.plan.time_at(at);
-        self.note(node, &request, at);
-        let matches = self.agrees(&request, stored_at);
+        self.note(node, request, at);
+        let matches = self.agrees(request, stored_at);
         let expected = request.expected.iter().map(|(id, _)| *id);
         let named: Vec<RowId> = expected.chain(request.read.iter().copied()).collect();
         let outcome = if matches && !request.replace.is_empty() {
@@ -195,9 +196,10 @@ impl RowStore {
     }
 
     fn agrees(&mut self, request: &Request, stored_at: Micros) -> bool {
-        let versions = request.expected.iter().all(|(id, version)| {
-            self.rows.get(id).map(|row| row.version) == *version
-        });
+        let versions = request
+            .expected
+            .iter()
+            .all(|(id, version)| self.rows.get(id).map(|row| row.version) == *version);
         let epoch = request.epoch.is_none_or(|epoch| epoch.0 == self.epoch);
         let time = request
             .time

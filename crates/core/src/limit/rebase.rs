@@ -72,7 +72,8 @@ impl Cell {
             bucket.advance(then);
         }
         let bytes = cell.to_bytes(then);
-        let mut cell = Cell::from_bytes(&bytes, now.hi).expect("a cell that was just encoded decodes");
+        let mut cell =
+            Cell::from_bytes(&bytes, now.hi).expect("a cell that was just encoded decodes");
         if let CellState::Fixed(fixed) = &mut cell.state {
             // The only instant that is a lower bound.
             fixed.earliest_end = fixed.earliest_end.min(now.lo);

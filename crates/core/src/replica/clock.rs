@@ -173,7 +173,10 @@ mod tests {
         assert_eq!(bounds.lo, Micros(5_000 * MS));
         assert_eq!(bounds.hi, Micros(5_020 * MS + 20));
         // A faster reply tightens both.
-        assert_eq!(clock.observe(stamp(5_100, 111, 113), false), Observed::Agrees);
+        assert_eq!(
+            clock.observe(stamp(5_100, 111, 113), false),
+            Observed::Agrees
+        );
         let bounds = clock.bounds(Micros(113 * MS)).unwrap();
         assert_eq!(bounds.lo, Micros(5_100 * MS));
         assert_eq!(bounds.hi, Micros(5_102 * MS + 2));

@@ -7,13 +7,13 @@
 //! Never: holds back when nobody else waits.
 
 use crate::ask::{Ask, BlockedBy, CellId, ScopeId, Settle, Term, Verdict, WakeOn};
+use crate::batch::QueuedSettle;
 use crate::time::{Micros, Span, TimeBounds};
 use crate::turn::turn;
 
 use super::batch_rows::{BatchRow, BatchRows, Needed};
 use super::known::{KnownRows, Reading};
 use super::row::{Epoch, Loss, Request, Row, RowBody, RowId, Version};
-use super::settles::QueuedSettle;
 use super::{PerCell, ReplicaSettings};
 
 /// How much longer than it said an owner counts as waiting: it asks at its time, or each second.
@@ -345,7 +345,8 @@ impl Plan<'_> {
         let rules = &self.settings.rules;
         let changed = rows.rows.into_iter().filter(|(id, row)| {
             let old = before.rows.get(id);
-            row.must_write || old.is_none_or(|old| (&old.body, &old.served) != (&row.body, &row.served))
+            row.must_write
+                || old.is_none_or(|old| (&old.body, &old.served) != (&row.body, &row.served))
         });
         let written = changed.map(|(id, row)| {
             let version = if rules.named_versions {
@@ -378,4 +379,3 @@ fn expected(rows: &BatchRows) -> Vec<(RowId, Option<Version>)> {
     let rows = rows.rows.iter();
     rows.map(|(id, row)| (*id, row.expected)).collect()
 }
-

@@ -63,6 +63,7 @@ pub struct Row {
 
 /// The contents of a row.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "nearly every row is a cell")]
 pub enum RowBody {
     /// The provider's own row: what a missing row means.
     Provider(Loss),

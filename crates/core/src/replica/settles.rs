@@ -1,22 +1,16 @@
-//! Settles that wait for their batch.
+//! How long settles may wait for others to go with them.
 //!
-//! Promises: their ages grow by the time that they wait.
+//! Promises: nobody is held up by it.
 //!
 //! Never: drops one.
 
 use crate::ask::{Outcome, Settle};
+use crate::batch::QueuedSettle;
 use crate::limit::Algorithm;
 use crate::time::{Micros, Span};
 
 /// How many round trips a settle waits for others to go with it, where that delays nobody.
 const ROUND_TRIPS: u64 = 4;
-
-/// One settle and when it was told, on the local clock.
-#[derive(Clone, Debug)]
-pub(super) struct QueuedSettle {
-    pub(super) settle: Settle,
-    pub(super) at: Micros,
-}
 
 /// By when these settles must be sent, if nothing else is sent before. A settle carries the time of
 /// its response, so a window frees at the right time if the settle is there a while before. What
@@ -56,27 +50,5 @@ fn can_wait(outcome: &Outcome) -> bool {
         | Outcome::Unsent
         | Outcome::Unknown { .. }
         | Outcome::Alive { .. } => false,
-    }
-}
-
-impl QueuedSettle {
-    /// The settle as it is to be told at this time.
-    pub(super) fn aged(&self, now: Micros) -> Settle {
-        let waited = now.since(self.at);
-        let mut settle = self.settle.clone();
-        match &mut settle {
-            Settle::Permit { outcome, .. } => match outcome {
-                Outcome::Arrived { age, .. }
-                | Outcome::Failed { age, .. }
-                | Outcome::Finished { age }
-                | Outcome::Complete { age }
-                | Outcome::Unknown { age, .. } => *age = *age + waited,
-                Outcome::Alive { extend_by } => *extend_by = *extend_by - waited,
-                Outcome::Unsent => {}
-            },
-            Settle::Close { age, .. } | Settle::Failed { age, .. } => *age = *age + waited,
-            Settle::Open { .. } | Settle::Succeeded { .. } | Settle::Inherit { .. } => {}
-        }
-        settle
     }
 }

@@ -41,7 +41,12 @@ impl Network {
     }
 
     /// Brings a node what has arrived, and sends what it wants to send.
-    pub(super) fn exchange(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) -> Actions {
+    pub(super) fn exchange(
+        &mut self,
+        node: NodeId,
+        now: Now,
+        effects: &mut Effects<'_>,
+    ) -> Actions {
         let truth = effects.truth();
         let wake = |(node, at): (NodeId, Micros), effects: &mut Effects<'_>| {
             effects.nudge(node, at.since(truth));
@@ -57,7 +62,7 @@ impl Network {
         }
         let mut actions = self.replica(node).poll(now.at);
         if let Some(request) = actions.send.take() {
-            for at in self.store.send(node, request, truth) {
+            for at in self.store.send(node, &request, truth) {
                 wake((node, at), effects);
             }
         }

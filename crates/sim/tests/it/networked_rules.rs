@@ -102,14 +102,21 @@ fn steps_back_exceed_nothing_and_do_not_stop_the_quota() {
         step(by_us)(&mut store);
         let world = saturated(&rule(), SPEC, store, NODES, LENGTH);
         assert_eq!(world.judge().violations(), 0);
-        assert!(world.judge().accepted() >= 140, "{}", world.judge().accepted());
+        assert!(
+            world.judge().accepted() >= 140,
+            "{}",
+            world.judge().accepted()
+        );
     }
 }
 
 #[test]
 fn promotion_to_a_host_30_s_ahead_exceeds_nothing() {
     assert_eq!(
-        violations(Rules::default(), promotion(Span::from_millis(300), 30_000_000)),
+        violations(
+            Rules::default(),
+            promotion(Span::from_millis(300), 30_000_000)
+        ),
         0
     );
 }
@@ -226,7 +233,12 @@ fn a_node_that_joins_after_a_step_and_believes_the_rows_exceeds_the_limit() {
         let mut store = StorePlan::new(1, Span::from_millis(2));
         store.rules.distrust_on_join = distrust_on_join;
         store.clock.wall_steps = vec![(Micros(4_500_000), 900_000)];
-        bursts(store, 2, Span::from_secs(600), &[(4_300, 0, 20), (4_600, 1, 20)])
+        bursts(
+            store,
+            2,
+            Span::from_secs(600),
+            &[(4_300, 0, 20), (4_600, 1, 20)],
+        )
     };
     assert_eq!(world(true).judge().violations(), 0);
     assert!(world(false).judge().violations() > 0);
