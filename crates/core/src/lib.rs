@@ -17,6 +17,7 @@ pub mod fairness;
 pub mod batch;
 pub mod row;
 pub mod table;
+pub mod replica;
 pub mod gate;
 pub mod store_loss;
 pub mod ratio;
