@@ -82,10 +82,10 @@ impl Ledger {
     #[cfg(feature = "sqlite")]
     pub fn sqlite(folder: impl AsRef<std::path::Path>, clock: Clock) -> Result<Ledger, OpenError> {
         let folder = folder.as_ref();
-        let open = |sink| sqlite::SqliteStore::open(folder, clock.clone(), sink);
-        Ledger::blocking(clock.clone(), open, |source| {
-            OpenError::from_io(folder, source)
-        })
+        let on = clock.clone();
+        let open = |sink| sqlite::SqliteStore::open(folder, on, sink);
+        let no_thread = |source| OpenError::from_io(folder, source);
+        Ledger::blocking(clock, open, no_thread)
     }
 
     /// The same, but a folder that cannot be opened is a store that is lost from the start: the
@@ -97,15 +97,14 @@ impl Ledger {
         clock: Clock,
     ) -> Result<(Ledger, Option<OpenError>), OpenError> {
         let folder = folder.as_ref();
-        let mut why = None;
+        let (mut why, on) = (None, clock.clone());
         let open = |sink| {
-            let (store, error) = sqlite::SqliteStore::open_or_lost(folder, clock.clone(), sink);
+            let (store, error) = sqlite::SqliteStore::open_or_lost(folder, on, sink);
             why = error;
             Ok(store)
         };
-        let ledger = Ledger::blocking(clock.clone(), open, |source| {
-            OpenError::from_io(folder, source)
-        })?;
+        let no_thread = |source| OpenError::from_io(folder, source);
+        let ledger = Ledger::blocking(clock, open, no_thread)?;
         Ok((ledger, why))
     }
 

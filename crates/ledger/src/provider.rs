@@ -27,6 +27,9 @@ use crate::{Event, Events, Ledger, PendingOffer, StoreLoss, StoreLost};
 /// store waits for its lock: what is seen late is then a disk that hangs.
 const PEEK_TIMEOUT: Duration = Duration::from_millis(1_500);
 
+/// A reply that comes from another thread.
+type PeekPending = Pin<Box<dyn Future<Output = Option<PeekReply>> + Send>>;
+
 /// The ledger of one provider. Clones are the same handle.
 #[derive(Clone, Debug)]
 pub struct ProviderLedger {
@@ -277,10 +280,7 @@ impl ProviderLedger {
     }
 
     /// Puts a question at once; the reply is there, or comes when the store has come to it.
-    fn send_peek(
-        &self,
-        query: PeekQuery,
-    ) -> Result<Option<PeekReply>, Pin<Box<dyn Future<Output = Option<PeekReply>> + Send>>> {
+    fn send_peek(&self, query: PeekQuery) -> Result<Option<PeekReply>, PeekPending> {
         if let Driver::Inline(store) = &self.front().driver {
             self.count_question();
             return Ok(store.peek(&query).ok());

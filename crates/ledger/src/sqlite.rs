@@ -22,7 +22,6 @@ mod rows;
 mod tables;
 mod error;
 pub use error::OpenError;
-mod waiters;
 mod wake;
 
 use std::path::{Path, PathBuf};

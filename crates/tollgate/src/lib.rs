@@ -38,5 +38,6 @@ pub mod path;
 pub mod fuzzing;
 
 pub use error::Error;
+pub use path::decide;
 pub use permits::{LimitReport, Permit};
 pub use providers::{Options, ProviderRegistry};

@@ -288,7 +288,7 @@ async fn a_copy_of_the_latest_state_is_trusted() {
 }
 
 /// The table of waiters in formats 1 and 2.
-const WAITERS_2: &str = "DROP TABLE waiters; \
+const WAITERS_2: &str = "DROP TABLE IF EXISTS waiters; \
      CREATE TABLE waiters (cell BLOB NOT NULL, owner INTEGER NOT NULL, on_event INTEGER NOT NULL, \
      want INTEGER NOT NULL, got INTEGER NOT NULL, since INTEGER NOT NULL, \
      until INTEGER NOT NULL, woken INTEGER NOT NULL, PRIMARY KEY (cell, owner)) \

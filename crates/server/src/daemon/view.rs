@@ -74,7 +74,7 @@ struct Health {
     since: f64,
     /// An operator set this state. Not set for `cache-only` without an end: its origin is not
     /// stored.
-    ordered: bool,
+    by_operator: bool,
     sleep_until: Option<f64>,
     /// Seconds until calls are sent again; 0 if unknown.
     reset_in: f64,
@@ -272,7 +272,7 @@ fn health(status: &HealthStatus, now: Now) -> Health {
         state: status.state.as_str(),
         breaker: Breaker::as_str(status.breaker),
         since: epoch_before(now, status.since),
-        ordered: status.by_operator,
+        by_operator: status.by_operator,
         sleep_until: status
             .sleep_remaining
             .map(|remaining| epoch_after(now, remaining)),

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tollgate::event::LogEvent;
+use tollgate::event::Event;
 
 use tollgate_ledger::lock_order::{RankedMutex, rank};
 
@@ -108,7 +108,8 @@ impl Listeners {
             requested: wanted.unwrap_or(address),
             shutdown,
         });
-        LogEvent::Listening { address }.emit();
+        drop(open);
+        state.registry.events().emit(Event::Listening { address });
         Ok(listening)
     }
 

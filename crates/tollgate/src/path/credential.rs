@@ -8,21 +8,19 @@
 
 use std::cmp::Reverse;
 
-use tollgate_config::provider::{AuthStyle, Per};
+use tollgate_config::provider::Per;
 use tollgate_core::feedback::LimitVerdict;
 use tollgate_core::health::Class;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
 
-use super::learn::UpstreamResponse;
-use super::retry::{self, AttemptError, RetryState};
+use super::response::{self, AttemptError, UpstreamResponse};
+use super::retry::RetryState;
 use super::route::Route;
 use super::{token, unsendable};
 use crate::Error;
-use crate::credentials::{
-    Credential, CredentialSource, HeldToken, find_client_credential, fingerprint,
-};
-use crate::event::LogEvent;
+use crate::credentials::{Credential, CredentialSource, HeldToken, fingerprint};
+use crate::event::Event;
 use crate::providers::CompiledPolicy;
 
 /// How long a rejected key is suspended if the provider does not say: long enough not to annoy,
@@ -32,10 +30,12 @@ const SUSPEND_FOR: Span = Span::from_secs(300);
 /// Chooses the credential of an attempt.
 pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Credential, Error> {
     unsendable::check_headers(route, policy)?;
-    if !uses_own_key(route, policy) {
+    if !route.request.uses_own_key(policy) {
         return Ok(Credential {
             source: CredentialSource::Client,
-            fingerprint: client_credential(route, policy)
+            fingerprint: route
+                .request
+                .client_credential(policy)
                 .as_deref()
                 .map(|key| fingerprint(key).into()),
         });
@@ -51,19 +51,6 @@ pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Cre
     })
 }
 
-/// Is one of our keys sent with the call?
-pub(crate) fn uses_own_key(route: &Route, policy: &CompiledPolicy) -> bool {
-    let auth = &policy.provider.auth;
-    let has_own =
-        policy.key_count() > 0 && !matches!(auth.style, AuthStyle::None) && route.is_own_origin;
-    has_own && (auth.replace || client_credential(route, policy).is_none())
-}
-
-fn client_credential(route: &Route, policy: &CompiledPolicy) -> Option<String> {
-    let style = &policy.provider.auth.style;
-    find_client_credential(style, &route.headers, route.query.as_deref())
-}
-
 /// The token of the key that is free first. If its login is rejected, the token of the next key.
 async fn with_token(route: &Route, policy: &CompiledPolicy) -> Result<Credential, Error> {
     let mut remaining = policy.accounts.len();
@@ -73,7 +60,7 @@ async fn with_token(route: &Route, policy: &CompiledPolicy) -> Result<Credential
             return Err(unsendable::account_missing(policy));
         };
         remaining = remaining.saturating_sub(1);
-        match token::acquire(route, policy, account).await {
+        match token::acquire(&route.subject, policy, account).await {
             Ok(held) => {
                 return Ok(Credential {
                     source: CredentialSource::Token(held),
@@ -108,11 +95,11 @@ pub(crate) async fn on_response(
         }
     };
     // The provider did not carry out a rejected call, so any method may be repeated.
-    if !has_next || !route.payload.is_resendable() {
+    if !has_next || !route.request.payload.is_resendable() {
         return Ok(response);
     }
     // On the heap: every call's future would otherwise grow by its size.
-    Box::pin(retry::discard(response)).await;
+    Box::pin(response::discard(response)).await;
     Err(AttemptError::OtherKey)
 }
 
@@ -124,9 +111,9 @@ fn renews_token(
     response: &UpstreamResponse,
 ) -> bool {
     let is_refused = response.head.status.as_u16() == 401;
-    let now = route.provider.ledger.at();
+    let now = route.subject.provider.ledger.at();
     if retries.token_renewed {
-        held.on_retry_response(is_refused, now, route.provider.health.roll_dice());
+        held.on_retry_response(is_refused, now, route.subject.provider.health.roll_dice());
         return false;
     }
     retries.token_renewed = is_refused && held.rejected(now);
@@ -159,8 +146,12 @@ async fn switches_key(
     };
     let is_cooling = response.class == Class::Limited && policy.cools_per_key();
     if is_refused {
-        let provider = &route.provider.name;
-        LogEvent::KeySuspended { provider, status }.emit();
+        let provider = route.subject.provider.label();
+        route
+            .subject
+            .provider
+            .events
+            .emit(Event::KeySuspended { provider, status });
         suspend_key(route, policy, fingerprint, response.retry_after);
     }
     if !(is_refused || is_cooling) || retries.key_switches + 1 >= policy.key_count() {
@@ -172,13 +163,14 @@ async fn switches_key(
 }
 
 fn suspend_key(route: &Route, policy: &CompiledPolicy, fingerprint: &str, reported: Option<Span>) {
-    let until = route.provider.ledger.at() + reported.unwrap_or(SUSPEND_FOR);
+    let until = route.subject.provider.ledger.at() + reported.unwrap_or(SUSPEND_FOR);
     let is_known = |known: &str| {
         policy
             .fingerprints()
             .any(|fingerprint| fingerprint == known)
     };
     route
+        .subject
         .provider
         .suspended_keys
         .suspend(fingerprint, until, is_known);
@@ -196,7 +188,7 @@ async fn best_key(route: &Route, policy: &CompiledPolicy) -> usize {
     if count < 2 {
         return 0;
     }
-    let turn = route.provider.next_key_index();
+    let turn = route.subject.provider.next_key_index();
     let mut best = None;
     for step in 0..count {
         let index = turn.wrapping_add(step) % count;
@@ -212,12 +204,12 @@ async fn best_key(route: &Route, policy: &CompiledPolicy) -> usize {
 
 async fn availability(route: &Route, policy: &CompiledPolicy, index: usize) -> KeyAvailability {
     let (live, fingerprint) = (
-        &route.provider,
+        &route.subject.provider,
         policy
             .key_fingerprint(index)
             .map(|fingerprint| &**fingerprint),
     );
-    let who = route.who(fingerprint);
+    let who = route.subject.who(fingerprint);
     let cells: Vec<_> = policy
         .limits
         .iter()
@@ -249,8 +241,8 @@ async fn cooldown_remaining(
     if !policy.cools_per_key() {
         return None;
     }
-    let scope = policy.cooldown_scope(route.entity.as_deref(), fingerprint);
-    match route.provider.ledger.peek_scope(scope).await {
+    let scope = policy.cooldown_scope(route.subject.entity.as_deref(), fingerprint);
+    match route.subject.provider.ledger.peek_scope(scope).await {
         ScopeView::Closed { remaining } => Some(remaining.unwrap_or(Span(u64::MAX))),
         ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
     }
