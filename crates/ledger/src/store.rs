@@ -88,6 +88,22 @@ pub struct PeekQuery {
     pub scopes: Vec<ScopeId>,
 }
 
+impl PeekQuery {
+    /// Takes so many rows off its beginning.
+    pub(crate) fn split_off_rows(&mut self, rows: usize) -> PeekQuery {
+        let cells = self.cells.len().min(rows);
+        let scopes = self.scopes.len().min(rows - cells);
+        PeekQuery {
+            cells: self.cells.drain(..cells).collect(),
+            scopes: self.scopes.drain(..scopes).collect(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cells.is_empty() && self.scopes.is_empty()
+    }
+}
+
 /// What was read, in the order of the question.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeekReply {
