@@ -4,6 +4,9 @@
 //!
 //! Never: blocks.
 
+mod pending;
+pub use pending::PendingOffer;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +24,7 @@ use crate::front::{Driver, Front};
 use crate::hub::TagId;
 use crate::inbox::{Offer, PeekRequest};
 use crate::store::{PeekQuery, PeekReply};
-use crate::{Event, Events, Ledger, PendingOffer, StoreLoss, StoreLost};
+use crate::{Event, Events, Ledger, StoreLoss, StoreLost};
 
 /// Whoever peeks waits this long for the store; past it everything looks used up. Longer than a
 /// store waits for its lock: what is seen late is then a disk that hangs.
