@@ -40,6 +40,13 @@ pub(crate) struct Credential {
     pub(crate) fingerprint: Option<Arc<str>>,
 }
 
+impl Credential {
+    /// Identifies the key in limit cells.
+    pub(crate) fn fingerprint(&self) -> Option<&str> {
+        self.fingerprint.as_deref()
+    }
+}
+
 /// Where the key of a call comes from.
 #[derive(Clone, Debug)]
 pub(crate) enum CredentialSource {

@@ -36,5 +36,6 @@ pub mod providers;
 pub mod path;
 
 pub use error::Error;
+pub use path::decide;
 pub use permits::{LimitReport, Permit};
 pub use providers::{Options, ProviderRegistry};

@@ -416,7 +416,7 @@ mod tests {
     async fn old_connections_are_closed_when_another_upstream_is_called() {
         let clock = ManualClock::new(Now::default());
         let ledger = Ledger::memory(Clock::Manual(clock.clone()));
-        let dialer = Dialer::new(&Roots::default()).unwrap();
+        let dialer = Dialer::new(&Roots::default(), crate::event::Events::new()).unwrap();
         let pool = Pool::new(Arc::new(dialer), ledger);
         let (first, mut opened) = warmed(&pool).await;
         clock.pass(IDLE_MAX);

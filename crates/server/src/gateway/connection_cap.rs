@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tollgate::cache::{MEMFDS_MAX, set_memfds_max};
-use tollgate::event::LogEvent;
+use tollgate::event::Event;
 
 /// Descriptors for the store, logs, listeners and the runtime.
 const RESERVED: u64 = 32;
@@ -121,7 +121,7 @@ pub(super) fn max_connections(wanted: usize) -> usize {
     };
     let count = |descriptors: Option<u64>| descriptors.unwrap_or(u64::MAX);
     let (before, now) = (count(limit.current), count(current));
-    LogEvent::Descriptors { before, now }.emit();
+    Event::Descriptors { before, now }.log();
     let Some(descriptors) = current else {
         return wanted;
     };

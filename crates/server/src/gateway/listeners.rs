@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tollgate::event::LogEvent;
+use tollgate::event::Event;
 
 use super::client_connection::{self, ClientConnection};
 use super::{GatewayState, ListenAddress, ListenerKind, overload};
@@ -107,7 +107,8 @@ impl Listeners {
             requested: wanted.unwrap_or(address),
             shutdown,
         });
-        LogEvent::Listening { address }.emit();
+        drop(open);
+        state.registry.events().emit(Event::Listening { address });
         Ok(listening)
     }
 

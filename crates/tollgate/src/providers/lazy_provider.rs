@@ -26,6 +26,7 @@ use super::local_share::StoreLossContext;
 use super::loop_detection::Via;
 use super::per_node;
 use super::policy::CompiledPolicy;
+use crate::event::Events;
 use crate::pool::Dialer;
 
 /// What a provider needs to start.
@@ -37,19 +38,14 @@ pub(super) struct ProviderDeps {
     pub(super) loss: StoreLossContext,
     pub(super) callers: ArcSwap<Callers>,
     pub(super) via: Via,
+    pub(super) events: Events,
     /// Providers start asleep, until an operator says `resume`.
     pub(super) offline: bool,
 }
 
 impl ProviderDeps {
     pub(super) fn start(&self, provider: Provider) -> Result<ActiveProvider, Vec<Problem>> {
-        ActiveProvider::start(
-            self.compile(provider),
-            &self.ledger,
-            &self.dialer,
-            &self.loss,
-            &self.via,
-        )
+        ActiveProvider::start(self.compile(provider), self)
     }
 
     /// Compiles a provider: whole limits where nodes share the ledger, else this node's part of
