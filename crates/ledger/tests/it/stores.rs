@@ -104,7 +104,7 @@ fn owner(ledger: &Ledger, tag: &str) -> (Owner, ProviderLedger) {
     (owner, provider)
 }
 
-/// S9: one provider's sync must not hold up another's permits, nor the same provider's that need
+/// One provider's sync must not hold up another's permits, nor the same provider's that need
 /// none.
 #[tokio::test]
 async fn a_slow_sync_of_one_provider_does_not_hold_up_another() {

@@ -148,7 +148,7 @@ async fn settle_down() {
     }
 }
 
-/// Before, a waiting call heard nothing until its batch was decided.
+/// M4: up to its deadline. Before, a waiting call heard nothing until its batch was decided.
 #[tokio::test(start_paused = true)]
 async fn a_call_is_answered_at_its_deadline_while_the_ledger_has_its_ask() {
     let stage = Stage::new();
