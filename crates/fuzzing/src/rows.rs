@@ -15,6 +15,7 @@ use tollgate_core::ask::{
     Ask, CellId, Evidence, OwnerId, PermitId, Priority, Scopes, Term, Verdict,
 };
 use tollgate_core::limit::{Cell, Rule};
+use tollgate_core::row::{CellRow, FORMAT, ScopeRow};
 use tollgate_core::scope::Scope;
 use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now, Span, Wall};
@@ -35,6 +36,10 @@ pub fn run(input: &[u8]) {
         0 => body.to_vec(),
         _ => sealed(body),
     };
+    read_row(&bytes);
+    read_row(&tollgate_core::row::sealed(
+        [&[FORMAT, 1 + kind % 2], body].concat(),
+    ));
     let base = Micros(u64::from(kind) << 32);
     if let Ok(cell) = Cell::from_bytes(&bytes, base) {
         let again = Cell::from_bytes(&cell.to_bytes(base), base);
@@ -44,6 +49,16 @@ pub fn run(input: &[u8]) {
     if let Ok(scope) = Scope::from_bytes(&bytes) {
         assert_eq!(Scope::from_bytes(&scope.to_bytes()), Ok(scope));
         let _view = scope.peek(base);
+    }
+}
+
+/// A row of a store: what is read is written and read again the same.
+fn read_row(bytes: &[u8]) {
+    if let Ok(row) = CellRow::from_bytes(bytes) {
+        assert_eq!(CellRow::from_bytes(&row.to_bytes()), Ok(row));
+    }
+    if let Ok(row) = ScopeRow::from_bytes(bytes) {
+        assert_eq!(ScopeRow::from_bytes(&row.to_bytes()), Ok(row));
     }
 }
 

@@ -25,16 +25,19 @@ pub use clock::{Clock, ManualClock};
 mod event;
 pub use event::{EVENTS_MAX, Event, Events};
 mod offer;
-pub use offer::{OfferVerdicts, PendingOffer, StoreLoss, StoreLost};
+pub use offer::{OfferVerdicts, StoreLoss, StoreLost};
 mod store;
 pub use store::{EventSink, PeekQuery, PeekReply, Store, StoreError};
 mod provider;
-pub use provider::ProviderLedger;
+pub use provider::{PendingOffer, ProviderLedger};
 mod front;
+mod shared;
 mod hub;
 mod inbox;
 mod cell_forwarding;
 mod last_seen;
+mod hand_out;
+mod threads;
 mod ledger_thread;
 mod sync_thread;
 pub mod lock_order;
@@ -55,8 +58,9 @@ use std::sync::atomic::Ordering;
 use tollgate_core::ask::OwnerId;
 use tollgate_core::time::{Micros, Now, Wall};
 
-use front::{Driver, Front, Shared};
+use front::{Driver, Front};
 use ledger_thread::ThreadDriver;
+use shared::Shared;
 
 /// One ledger, shared by all clones of this handle.
 #[derive(Clone, Debug)]

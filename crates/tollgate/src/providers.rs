@@ -33,7 +33,7 @@ use local_share::StoreLossContext;
 pub(crate) use local_share::{LossDecision, loss_since_now};
 pub(crate) use policy::CompiledPolicy;
 pub use savings::Savings;
-pub use status::LimitStatus;
+pub use status::{LimitStatus, PartStatus};
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -51,7 +51,7 @@ async fn check_no_used_permit_is_free(backend: &Sqlite, what: &str) {
         Err(OpenError::Wiped(_)) => {}
         Err(error) => panic!("{what}: {error:?} is the wrong error"),
         Ok(ledger) => {
-            let mut owner = Owner::of(ledger);
+            let mut owner = Owner::of(&ledger);
             for cell in ["x", "y", "z"] {
                 // A store that fails in use returns `StoreLost`, which is no permit either.
                 let ask = owner.ask(smallvec![term(cell, &hour())]);

@@ -1,7 +1,7 @@
 //! A store of one file, made here: what the front promises above a store that is slow.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use parking_lot::Mutex;
 use smallvec::smallvec;
@@ -20,7 +20,7 @@ use crate::backend::{Owner, secs, sliding, term};
 struct SlowDisk {
     clock: Clock,
     table: Mutex<Table>,
-    syncing: Sender<()>,
+    syncing: SyncSender<()>,
     synced: Mutex<Receiver<()>>,
 }
 
@@ -70,7 +70,7 @@ struct SlowLedger {
     /// Says that a sync has begun.
     syncing: Receiver<()>,
     /// Ends a sync.
-    synced: Sender<()>,
+    synced: SyncSender<()>,
 }
 
 fn slow_ledger() -> SlowLedger {
@@ -78,8 +78,8 @@ fn slow_ledger() -> SlowLedger {
         at: Micros(1_000_000_000),
         wall: Wall(1_772_323_200_000_000),
     });
-    let (begin, syncing) = channel();
-    let (synced, end) = channel();
+    let (begin, syncing) = sync_channel(16);
+    let (synced, end) = sync_channel(16);
     let on = Clock::Manual(clock.clone());
     let open = |_| {
         Ok::<_, std::io::Error>(SlowDisk {
@@ -99,12 +99,12 @@ fn slow_ledger() -> SlowLedger {
 }
 
 fn owner(ledger: &Ledger, tag: &str) -> (Owner, ProviderLedger) {
-    let owner = Owner::numbered(ledger.clone(), 1);
+    let owner = Owner::numbered(ledger, 1);
     let provider = ledger.provider(tag);
     (owner, provider)
 }
 
-/// S9: one provider's sync must not hold up another's permits, nor the same provider's that need
+/// One provider's sync must not hold up another's permits, nor the same provider's that need
 /// none.
 #[tokio::test]
 async fn a_slow_sync_of_one_provider_does_not_hold_up_another() {

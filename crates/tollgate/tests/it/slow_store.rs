@@ -2,7 +2,7 @@
 //! they want to.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -24,7 +24,7 @@ struct StuckStore {
     clock: Clock,
     table: Arc<Mutex<Table>>,
     go: Mutex<Receiver<()>>,
-    settled: Sender<()>,
+    settled: SyncSender<()>,
 }
 
 impl Store for StuckStore {
@@ -63,7 +63,7 @@ struct Stage {
     clock: Arc<ManualClock>,
     table: Arc<Mutex<Table>>,
     rule: Arc<Rule>,
-    go: Sender<()>,
+    go: SyncSender<()>,
     settled: Receiver<()>,
 }
 
@@ -73,8 +73,8 @@ impl Stage {
             at: Micros(1_000_000_000),
             wall: Wall(1_772_323_200_000_000),
         });
-        let (go, asked) = channel();
-        let (told, settled) = channel();
+        let (go, asked) = sync_channel(16);
+        let (told, settled) = sync_channel(16);
         let (on, table) = (Clock::Manual(clock.clone()), Arc::default());
         let store = StuckStore {
             clock: on.clone(),
@@ -148,7 +148,7 @@ async fn settle_down() {
     }
 }
 
-/// Before, a waiting call heard nothing until its batch was decided.
+/// M4: up to its deadline. Before, a waiting call heard nothing until its batch was decided.
 #[tokio::test(start_paused = true)]
 async fn a_call_is_answered_at_its_deadline_while_the_ledger_has_its_ask() {
     let stage = Stage::new();
