@@ -186,6 +186,34 @@ impl Scope {
         }
     }
 
+    /// The same state on a clock that has stepped: `then` before the step is `now` after it.
+    pub(crate) fn moved(&self, then: Micros, now: Micros) -> Scope {
+        let moved = |until: Micros| now + until.since(then);
+        let state = match self.state {
+            ScopeState::Open { failures } => ScopeState::Open { failures },
+            ScopeState::Closed { until, reopen } => ScopeState::Closed {
+                until: until.map(moved),
+                reopen,
+            },
+            ScopeState::Probe { permit, until } => ScopeState::Probe {
+                permit,
+                until: moved(until),
+            },
+        };
+        Scope { state }
+    }
+
+    /// When a closed scope opens or a probe's place is returned; `now` if nothing of it is dated.
+    pub(crate) fn matters_until(&self, now: Micros) -> Micros {
+        match self.state {
+            ScopeState::Open { .. } | ScopeState::Closed { until: None, .. } => now,
+            ScopeState::Closed {
+                until: Some(until), ..
+            }
+            | ScopeState::Probe { until, .. } => until,
+        }
+    }
+
     /// The probe was not sent: the next call may probe. `true` if this permit was the probe.
     pub(crate) fn return_probe(&mut self, id: PermitId, now: Micros) -> bool {
         match self.state {

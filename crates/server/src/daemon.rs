@@ -14,7 +14,6 @@ pub use view::{ProviderDetails, ProviderSummary};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
 use tollgate::event::Event;
 use tollgate::providers::{ActiveProvider, BuildError, Unknown};
 use tollgate::{Error, ProviderRegistry};
@@ -26,6 +25,7 @@ use tollgate_config::{
 };
 use tollgate_config::{Reloaded, reload};
 use tollgate_core::health::Command;
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use crate::gateway::{ListenError, Listeners};
 
@@ -45,9 +45,9 @@ struct Shared {
     /// Files and variables of this machine.
     world: fn() -> Environment<'static>,
     /// Serialises changes. Held while files are read, so only lock it where blocking is allowed.
-    changing: Mutex<()>,
+    changing: RankedMutex<{ rank::DAEMON_CHANGE }, ()>,
     /// Held briefly.
-    state: Mutex<DaemonState>,
+    state: RankedMutex<{ rank::DAEMON_STATE }, DaemonState>,
     /// The gateway's listeners, once set.
     listeners: OnceLock<Listeners>,
 }
@@ -106,8 +106,8 @@ impl Daemon {
             shared: Arc::new(Shared {
                 registry,
                 world,
-                changing: Mutex::new(()),
-                state: Mutex::new(state),
+                changing: RankedMutex::new(()),
+                state: RankedMutex::new(state),
                 listeners: OnceLock::new(),
             }),
         }

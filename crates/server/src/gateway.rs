@@ -14,6 +14,8 @@ mod listeners;
 pub(crate) use listeners::ListenError;
 pub use listeners::Listeners;
 mod framing;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod overload;
 mod head;
 mod hit_fast_path;

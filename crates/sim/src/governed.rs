@@ -23,11 +23,14 @@ use tollgate_core::time::{Micros, Now, Span};
 use tollgate_core::turn::turn;
 
 use crate::judge::Priority as JudgePriority;
+use crate::row_store::StoreCounts;
 use crate::rule::{CallId, LimitStatus, Unit as SimUnit};
 use crate::world::{Call, Client, Effects, NodeId, Outcome};
 
+mod network;
 mod plan;
 mod store;
+use network::Network;
 pub use plan::{GovernedPlan, Limit, RuleChange};
 use store::RestoringTable;
 
@@ -37,6 +40,7 @@ pub struct Governed {
     plan: GovernedPlan,
     cells: Vec<(CellId, Arc<Rule>)>,
     store: RestoringTable,
+    network: Option<Network>,
     nodes: Vec<Node>,
     calls: u64,
     dice: Rng,
@@ -49,6 +53,7 @@ pub struct Governed {
 #[derive(Debug)]
 struct Node {
     gate: Gate,
+    sent: u64,
     seq: u64,
     waiting: BTreeMap<PermitId, Call>,
     in_flight: BTreeMap<CallId, Permit>,
@@ -81,6 +86,7 @@ impl Governed {
         Governed {
             cells: cells.collect(),
             store: RestoringTable::new(plan.restore_ppm, plan.seed),
+            network: plan.network.clone().map(Network::new),
             nodes: Vec::new(),
             calls: 0,
             dice: Rng::with_seed(plan.seed),
@@ -125,6 +131,7 @@ impl Governed {
             let gate = Gate::new(self.plan.gate.clone());
             self.nodes.push(Node {
                 gate,
+                sent: 0,
                 seq: 0,
                 waiting: BTreeMap::new(),
                 in_flight: BTreeMap::new(),
@@ -212,6 +219,7 @@ impl Governed {
         self.reconfigure(node, now);
         self.fill_backlog(node, now);
         loop {
+            let network_wake = self.exchange(node, now, effects);
             self.deliver_verdicts(node, now);
             let out = self.node(node).gate.tick(now);
             for resolved in out.resolve {
@@ -221,12 +229,17 @@ impl Governed {
             if out.offer.is_empty() && out.settle.is_empty() {
                 let delivered = self.node(node).verdicts.as_ref().map(|(at, _)| *at);
                 let others = delivered.into_iter().chain(self.next_change(node));
+                let others = others.chain(network_wake);
                 return match out.wake_at.into_iter().chain(others).min() {
                     Some(at) => effects.wake_at(at),
                     None => effects.clear_timer(),
                 };
             }
             if out.offer.is_empty() {
+                continue;
+            }
+            if let Some(network) = &mut self.network {
+                network.offer(node, out.offer);
                 continue;
             }
             let verdicts = self.turn(node, &[], &out.offer, effects);
@@ -267,7 +280,36 @@ impl Governed {
     }
 
     fn apply(&mut self, node: NodeId, settles: &[Settle], effects: &mut Effects<'_>) {
+        if let (Some(network), Some(now)) = (&mut self.network, effects.clock_of(node)) {
+            for settle in settles {
+                network.settle(node, settle.clone(), now.at);
+            }
+            return;
+        }
         self.turn(node, settles, &[], effects);
+    }
+
+    /// Lets the node's replica receive and send. Returns when it must be polled again.
+    fn exchange(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) -> Option<Micros> {
+        let actions = self.network.as_mut()?.exchange(node, now, effects);
+        let gate = &mut self.node(node).gate;
+        gate.freed(&actions.freed);
+        if !actions.verdicts.is_empty() {
+            gate.verdicts(actions.verdicts, now);
+        }
+        actions.wake_at
+    }
+
+    /// How many calls each node has sent.
+    #[must_use]
+    pub fn sent_by_node(&self) -> Vec<u64> {
+        self.nodes.iter().map(|node| node.sent).collect()
+    }
+
+    /// What the networked store has done; `None` without one.
+    #[must_use]
+    pub fn store_counts(&self) -> Option<StoreCounts> {
+        self.network.as_ref().map(Network::counts)
     }
 
     fn resolved(&mut self, node: NodeId, resolved: Resolved, now: Now, effects: &mut Effects<'_>) {
@@ -283,6 +325,7 @@ impl Governed {
                 seniority: resolved.seniority,
             };
             self.node(node).in_flight.insert(call.id, permit);
+            self.node(node).sent += 1;
             let delay = Span(self.dice.u64(0..=self.plan.write_delay.0));
             effects.send_after(delay, call);
         } else {

@@ -6,6 +6,7 @@
 //!
 //! Never: used by anything but tests, benches and the demo and simulate commands.
 
+pub mod row_store;
 pub mod rule;
 pub mod judge;
 pub mod latency;

@@ -46,6 +46,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 use tollgate_core::time::Wall;
+use tollgate_ledger::lock_order::rank;
 
 use crate::event::{Event, Events};
 use crate::single_flight::{Join, Leader, Leaders, Role};
@@ -109,13 +110,13 @@ struct CacheState {
     memory: Arc<MemoryTier>,
     disk: Option<Disk>,
     salt: Salt,
-    refreshes: Leaders<(CacheKey, Variant), BackgroundRefresh>,
+    refreshes: Leaders<(CacheKey, Variant), BackgroundRefresh, { rank::REFRESHES }>,
 }
 
 /// The right to refresh a response in the background. Dropping it frees the right for others.
 #[derive(Debug)]
 pub(crate) struct RefreshGuard {
-    leader: Leader<(CacheKey, Variant), BackgroundRefresh>,
+    leader: Leader<(CacheKey, Variant), BackgroundRefresh, { rank::REFRESHES }>,
 }
 
 /// A response that is being refreshed in the background.

@@ -25,9 +25,9 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use parking_lot::Mutex;
 use tollgate_config::provider::AuthStyle;
 use tollgate_core::time::Micros;
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use crate::query;
 
@@ -61,7 +61,7 @@ pub(crate) enum CredentialSource {
 /// Rejected keys by fingerprint, and until when each is suspended.
 #[derive(Debug, Default)]
 pub(crate) struct SuspendedKeys {
-    until: Mutex<HashMap<String, Micros>>,
+    until: RankedMutex<{ rank::SUSPENDED_KEYS }, HashMap<String, Micros>>,
 }
 
 impl SuspendedKeys {

@@ -34,6 +34,8 @@ mod flights;
 mod credentials;
 pub mod providers;
 pub mod path;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 
 pub use error::Error;
 pub use path::decide;

@@ -33,7 +33,7 @@ use local_share::StoreLossContext;
 pub(crate) use local_share::{LossDecision, loss_since_now};
 pub(crate) use policy::CompiledPolicy;
 pub use savings::Savings;
-pub use status::LimitStatus;
+pub use status::{LimitStatus, PartStatus};
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -41,7 +41,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use tollgate_config::config::Caller;
 use tollgate_config::problem::nearest;
 use tollgate_config::{Environment, Provider, ProviderFile};
@@ -52,6 +51,7 @@ use tollgate_core::health::Command;
 use tollgate_core::problem::Problem;
 use tollgate_core::store_loss::NodeShare;
 use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 use tollgate_ledger::{Event as LedgerEvent, Ledger};
 
 use crate::Error;
@@ -155,10 +155,10 @@ struct RegistryState {
     rejects_unknown: AtomicBool,
     catalog: ArcSwap<Catalog>,
     /// Allows one reload at a time; calls do not wait for it.
-    reload_lock: Mutex<()>,
+    reload_lock: RankedMutex<{ rank::RELOAD }, ()>,
     unknown: Arc<ActiveProvider>,
     /// When the store was lost, if the loss was reported and the store is still lost.
-    lost_at: Mutex<Option<Micros>>,
+    lost_at: RankedMutex<{ rank::STORE_LOSS }, Option<Micros>>,
     flights: Flights,
     cache: Cache,
 }
@@ -222,9 +222,9 @@ impl ProviderRegistry {
                 private,
                 rejects_unknown: AtomicBool::new(of_unknown == Unknown::Refuse),
                 catalog: ArcSwap::default(),
-                reload_lock: Mutex::new(()),
+                reload_lock: RankedMutex::new(()),
                 unknown: Arc::new(unknown),
-                lost_at: Mutex::default(),
+                lost_at: RankedMutex::default(),
                 flights: Flights::default(),
                 cache,
             }),
@@ -290,7 +290,13 @@ impl ProviderRegistry {
             lazy.update(provider, deps)
                 .map_err(|problems| invalid_settings(&name, problems))?;
         }
+        // Off the path of calls, so also in release builds: a provider that no name leads to would
+        // never be governed.
         let providers = new.names.len();
+        assert!(
+            new.scopes.len() <= providers,
+            "every scope belongs to a named provider"
+        );
         catalog.store(Arc::new(new));
         Ok(providers)
     }

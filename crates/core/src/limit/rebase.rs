@@ -10,7 +10,7 @@ use crate::limit::bucket::Bucket;
 use crate::limit::cell::{Cell, CellState, PendingWake};
 use crate::limit::reported::OutsideUse;
 use crate::limit::{Algorithm, Rule};
-use crate::time::{Micros, Span};
+use crate::time::{Micros, Span, TimeBounds};
 
 /// How long a concurrency limit stays closed when its cell is lost. It has no period; most
 /// responses end within this, and nothing better is known.
@@ -60,6 +60,56 @@ impl Cell {
             }
         }
         Cell::from_bytes(&cell.to_bytes(then), now).expect("a cell that was just encoded decodes")
+    }
+
+    /// The same facts on a clock that has stepped: it showed at least `then` before the step when
+    /// it shows `now` after it. Nothing ends earlier than it would have. Calendar time goes on as
+    /// before: a step neither opens nor reopens a window.
+    #[must_use]
+    pub fn moved(&self, then: Micros, now: TimeBounds) -> Cell {
+        let mut cell = self.clone();
+        if let CellState::Bucket(bucket) = &mut cell.state {
+            bucket.advance(then);
+        }
+        let bytes = cell.to_bytes(then);
+        let mut cell =
+            Cell::from_bytes(&bytes, now.hi).expect("a cell that was just encoded decodes");
+        if let CellState::Fixed(fixed) = &mut cell.state {
+            // The only instant that is a lower bound.
+            fixed.earliest_end = fixed.earliest_end.min(now.lo);
+        }
+        cell
+    }
+
+    /// Calls may be missing from this cell: it keeps what it has and counts as used up for one
+    /// period from `at`.
+    pub fn close_for_one_period(&mut self, rule: &Rule, at: Micros) {
+        let lost = Cell::used_up(rule, at);
+        self.idle_from = self.idle_from.max(at + rule.longest_hold());
+        match (&mut self.state, lost.state) {
+            (CellState::Bucket(bucket), CellState::Bucket(drained)) => {
+                let holds = std::mem::take(&mut bucket.holds);
+                *bucket = Bucket { holds, ..drained };
+            }
+            (state @ CellState::Empty, drained @ CellState::Bucket(_)) => *state = drained,
+            (
+                CellState::Empty
+                | CellState::Log(_)
+                | CellState::Bucket(_)
+                | CellState::Fixed(_)
+                | CellState::Calendar(_)
+                | CellState::InFlight(_),
+                _,
+            ) => {
+                let (cost, until) = (lost.reported.outside_use, lost.reported.outside_until);
+                self.reported.close(OutsideUse { cost, until });
+            }
+        }
+    }
+
+    /// When nothing in it can matter any more.
+    pub(crate) fn matters_until(&self) -> Micros {
+        self.idle_from.max(self.reported.outside_until())
     }
 
     /// A waiter outside this table must learn when this cell becomes free.

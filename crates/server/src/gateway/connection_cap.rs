@@ -72,6 +72,7 @@ impl ConnectionCap {
             *count += 1;
         }
         state.total += 1;
+        debug_assert!(state.total <= self.max, "connections are bounded");
         drop(state);
         Some(ConnectionSlot {
             cap: self.clone(),

@@ -9,6 +9,7 @@ use tollgate_core::gate::GateSettings;
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span};
 
+use crate::row_store::StorePlan;
 use crate::rule::Cost;
 use crate::world::NodeId;
 
@@ -45,6 +46,8 @@ pub struct GovernedPlan {
     pub restore_ppm: u32,
     /// Limits that are reconfigured while calls run.
     pub changes: Vec<RuleChange>,
+    /// The ledger is a store over a network, instead of a table that all nodes share.
+    pub network: Option<StorePlan>,
     /// Seeds delays and cancellations.
     pub seed: u64,
 }
@@ -105,6 +108,7 @@ impl GovernedPlan {
             patience: Span::from_secs(365 * 86_400),
             restore_ppm: 0,
             changes: Vec::new(),
+            network: None,
             seed: 0,
         }
     }

@@ -73,6 +73,12 @@ impl<'a> Effects<'a> {
         self.queued.push(Effect::Done(id));
     }
 
+    /// True time, for a client that brings a network of its own. Its nodes must not see it.
+    #[must_use]
+    pub fn truth(&self) -> Micros {
+        self.truth
+    }
+
     /// The clocks of any node, such as the host of a shared ledger; `None` if it does not exist.
     #[must_use]
     pub fn clock_of(&self, node: NodeId) -> Option<Now> {

@@ -9,6 +9,8 @@ mod proof;
 mod changes;
 mod shared_key;
 mod utilisation;
+mod networked;
+mod networked_rules;
 mod order;
 mod outage;
 

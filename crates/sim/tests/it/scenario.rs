@@ -14,6 +14,7 @@ use tollgate_sim::clock::NodeClock;
 use tollgate_sim::governed::{Governed, GovernedPlan, Limit, RuleChange};
 use tollgate_sim::judge::Priority;
 use tollgate_sim::latency::{Delay, Latency};
+use tollgate_sim::row_store::StorePlan;
 use tollgate_sim::rule::{CallId, Cost, RuleSpec, Unit};
 use tollgate_sim::world::{Call, Faults, NodeId, Setup, World};
 
@@ -47,6 +48,7 @@ pub(crate) struct Scenario {
     pub use_headers: bool,
     pub restore_ppm: u32,
     pub changes: Vec<RuleChange>,
+    pub network: Option<StorePlan>,
     pub calls: Vec<Demand>,
     pub seed: u64,
 }
@@ -83,6 +85,7 @@ impl Scenario {
         plan.use_headers = self.use_headers;
         plan.restore_ppm = self.restore_ppm;
         plan.changes.clone_from(&self.changes);
+        plan.network.clone_from(&self.network);
         plan.seed = self.seed;
         plan.gate.waiting_max = self.calls.len() + 1;
         let mut setup = Setup::new(self.seed, self.provider.clone(), self.latency);
@@ -207,9 +210,9 @@ fn between(a: u64, b: u64) -> Delay {
 /// Nodes whose clocks started anywhere, drift up to 500 ppm, and whose wall clocks are set
 /// arbitrarily. The wall clock of node 0, which hosts the ledger, starts half a minute before an
 /// edge.
-pub(crate) fn clocks() -> impl Strategy<Value = Vec<NodeClock>> {
+pub(crate) fn clocks(nodes_max: usize) -> impl Strategy<Value = Vec<NodeClock>> {
     let clock = (0_u64..1_000, -500_i32..=500, steps(), suspends());
-    prop::collection::vec(clock, 1..=4).prop_map(|nodes| {
+    prop::collection::vec(clock, 1..=nodes_max).prop_map(|nodes| {
         let clock = |(start, drift_ppm, wall_steps, suspends)| NodeClock {
             at_start: Micros(0) + Span::from_secs(start),
             wall_start: Wall(1_772_323_170_000_000),
@@ -276,15 +279,23 @@ pub(crate) fn calls(nodes: usize) -> impl Strategy<Value = Vec<Demand>> {
     })
 }
 
-/// A whole world with these limits.
+/// A whole world with these limits, on up to four nodes.
 pub(crate) fn with_limits(
+    pairs: impl Strategy<Value = Vec<(RuleSpec, Rule)>>,
+) -> impl Strategy<Value = Scenario> {
+    with_limits_on(4, pairs)
+}
+
+/// A whole world with these limits.
+pub(crate) fn with_limits_on(
+    nodes_max: usize,
     pairs: impl Strategy<Value = Vec<(RuleSpec, Rule)>>,
 ) -> impl Strategy<Value = Scenario> {
     let delays = (0_u64..=20_000, 0_u64..=50_000);
     let parts = (
         pairs,
         latency(),
-        clocks(),
+        clocks(nodes_max),
         faults(),
         delays,
         0_u32..300_000,
@@ -314,6 +325,7 @@ pub(crate) fn with_limits(
                 use_headers,
                 restore_ppm: 0,
                 changes: Vec::new(),
+                network: None,
                 calls: Vec::new(),
                 seed,
                 clocks,

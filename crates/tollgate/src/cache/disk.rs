@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
 use tollgate_core::time::{Span, Wall};
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use super::CacheUsage;
 use super::database::{self, DatabaseError};
@@ -70,7 +70,7 @@ pub(super) struct Disk {
 #[derive(Debug, Default)]
 pub(super) struct RemovalBacklog {
     /// Removals that did not fit in the queue.
-    commands: Mutex<Vec<WriteCommand>>,
+    commands: RankedMutex<{ rank::CACHE_COMMANDS }, Vec<WriteCommand>>,
     is_overflowed: AtomicBool,
     /// Purges that are requested and not done.
     open_purges: AtomicUsize,

@@ -12,11 +12,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tollgate_config::Secret;
 use tollgate_core::backoff::Dice;
 use tollgate_core::renewal::{Renewal, RenewalError, TokenAction};
 use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use super::account::Account;
 use super::secret_scan::secret_found_in;
@@ -28,7 +28,7 @@ use crate::single_flight::Round;
 /// The tokens of one provider, by credential.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens {
-    slots: Mutex<HashMap<String, Arc<TokenSlot>>>,
+    slots: RankedMutex<{ rank::TOKENS }, HashMap<String, Arc<TokenSlot>>>,
 }
 
 /// A token in use.
@@ -42,7 +42,7 @@ pub(crate) struct HeldToken {
 /// The token of one credential.
 pub(crate) struct TokenSlot {
     pub(crate) account: Arc<Account>,
-    state: Mutex<TokenState>,
+    state: RankedMutex<{ rank::TOKEN }, TokenState>,
 }
 
 #[derive(Default)]
@@ -125,7 +125,7 @@ impl Tokens {
         slots.retain(|name, _| accounts.iter().any(|account| account.id() == name));
         let slot = Arc::new(TokenSlot {
             account: account.clone(),
-            state: Mutex::default(),
+            state: RankedMutex::default(),
         });
         slots.insert(account.id().to_owned(), slot.clone());
         slot

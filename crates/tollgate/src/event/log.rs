@@ -39,7 +39,7 @@ impl Event {
             Event::Transition { .. } | Event::Cooldown { .. } => self.log_health(),
             Event::Completed { .. } => self.log_completed(),
             Event::Rejected { id, error } => {
-                tracing::info!(event = "refused", id = &**id, blame = error.blame().as_str(), error = %error);
+                tracing::info!(event = "rejected", id = &**id, blame = error.blame().as_str(), error = %error);
             }
             Event::AttemptFailed { provider, fault } => {
                 tracing::info!(
@@ -49,7 +49,7 @@ impl Event {
                 );
             }
             Event::TlsFailed { host, why } => {
-                tracing::warn!(event = "no_tls", host = &**host, why = &**why);
+                tracing::warn!(event = "tls_failed", host = &**host, why = &**why);
             }
             Event::StalePermit { provider, age } => {
                 tracing::warn!(event = "stale_permit", provider = &**provider, age = %age);
@@ -69,17 +69,14 @@ impl Event {
                 tracing::warn!(event = "token_not_renewed", provider = &**provider, error = %error);
             }
             Event::KeySuspended { provider, status } => {
-                tracing::warn!(event = "key_set_aside", provider = &**provider, status);
+                tracing::warn!(event = "key_suspended", provider = &**provider, status);
             }
             Event::Reloaded { providers } => tracing::info!(event = "reloaded", providers),
             Event::ReloadRejected { problem } => {
-                tracing::error!(event = "reload_refused", problem = &**problem);
+                tracing::error!(event = "reload_rejected", problem = &**problem);
             }
-            Event::OperatorCommand {
-                provider,
-                command: order,
-            } => {
-                tracing::warn!(event = "operator", provider = &**provider, order);
+            Event::OperatorCommand { provider, command } => {
+                tracing::warn!(event = "operator", provider = &**provider, command);
             }
             Event::Listening { address } => tracing::info!(event = "listening", %address),
             Event::Descriptors { before, now } => {
@@ -140,7 +137,7 @@ impl Event {
         } = self
         {
             tracing::debug!(
-                event = "answered", id = &**id, provider = &**provider, status, attempts,
+                event = "completed", id = &**id, provider = &**provider, status, attempts,
                 waited = %waited, priority = ?priority
             );
         }
@@ -159,13 +156,18 @@ impl Event {
                 tracing::debug!(event = "from_cache", id = &**id, provider = &**provider, source, age = %age, why);
             }
             Event::NotStored { id, provider, why } => {
-                tracing::debug!(event = "not_kept", id = &**id, provider = &**provider, why);
+                tracing::debug!(
+                    event = "not_stored",
+                    id = &**id,
+                    provider = &**provider,
+                    why
+                );
             }
             Event::CacheOnlyInMemory { why } => {
                 tracing::warn!(event = "cache_only_in_memory", why = &**why);
             }
             Event::CacheRecreated { file } => {
-                tracing::warn!(event = "cache_begun_anew", file = &**file);
+                tracing::warn!(event = "cache_recreated", file = &**file);
             }
             // The caller handles all other events.
             _ => {}

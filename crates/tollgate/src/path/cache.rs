@@ -14,6 +14,7 @@ use http::{HeaderMap, Method};
 use smallvec::{SmallVec, smallvec};
 use tollgate_config::provider::AuthStyle;
 use tollgate_core::fresh::{Demand, FreshnessDecision, FreshnessMode, FreshnessRule, lengthened};
+use tollgate_core::limit::CellView;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Wall;
 
@@ -394,31 +395,30 @@ async fn is_extended(
     now < object.freshness.fresh_until + more && is_quota_low(route, policy).await
 }
 
-/// Is the quota of any limit on calls low, for every key?
+/// Is the quota of any limit on calls low, for every key? One question to the ledger.
 async fn is_quota_low(route: &Route, policy: &CompiledPolicy) -> bool {
-    let mut keys = policy.fingerprints().peekable();
-    if keys.peek().is_none() {
-        return is_quota_low_for(route, policy, None).await;
-    }
-    for key in keys {
-        if !is_quota_low_for(route, policy, Some(key)).await {
-            return false;
-        }
-    }
-    true
-}
-
-async fn is_quota_low_for(route: &Route, policy: &CompiledPolicy, key: Option<&str>) -> bool {
-    let who = route.subject.who(key);
-    let limits = policy.limits.iter();
-    let cells: Vec<_> = limits
-        .filter(|limit| limit.counts_calls() && !limit.is_concurrency())
-        .map(|limit| (limit.cell_of(&who), limit.rule.clone()))
-        .collect();
-    let views = route.subject.provider.ledger.peek(cells).await;
-    views
+    let own_keys = policy.fingerprints().map(Some);
+    let keys: Vec<Option<&str>> = match policy.fingerprints().next() {
+        Some(_) => own_keys.collect(),
+        None => vec![None],
+    };
+    let cells: Vec<_> = keys
         .iter()
-        .any(|view| view.remaining.saturating_mul(LOW_QUOTA_DIVISOR) < view.limit)
+        .flat_map(|key| {
+            let who = route.subject.who(*key);
+            let limits = policy.limits.iter();
+            let counted = limits.filter(|limit| limit.counts_calls() && !limit.is_concurrency());
+            let cells = counted.map(|limit| (limit.cell_of(&who), limit.rule.clone()));
+            cells.collect::<Vec<_>>()
+        })
+        .collect();
+    let of_key = cells.len() / keys.len();
+    if of_key == 0 {
+        return false;
+    }
+    let views = route.subject.provider.ledger.peek(cells).await;
+    let is_low = |view: &CellView| view.remaining.saturating_mul(LOW_QUOTA_DIVISOR) < view.limit;
+    views.chunks(of_key).all(|views| views.iter().any(is_low))
 }
 
 /// Is the entity in degrade mode, served from the cache only? Reported with a hit, and read from

@@ -13,6 +13,7 @@ use tollgate_core::feedback::LimitVerdict;
 use tollgate_core::health::Class;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
+use tollgate_ledger::{PeekQuery, PeekReply};
 
 use super::response::{self, AttemptError, UpstreamResponse};
 use super::retry::RetryState;
@@ -158,8 +159,8 @@ async fn switches_key(
         return false;
     }
     retries.key_switches += 1;
-    let next = best_key(route, policy).await;
-    availability(route, policy, next).await.after == Span::ZERO
+    let next = best_of_pool(route, policy).await;
+    next.is_some_and(|(_, next)| next.after == Span::ZERO)
 }
 
 fn suspend_key(route: &Route, policy: &CompiledPolicy, fingerprint: &str, reported: Option<Span>) {
@@ -184,66 +185,88 @@ struct KeyAvailability {
 
 /// The key that is free first; among free keys the one with most remaining; equal keys take turns.
 async fn best_key(route: &Route, policy: &CompiledPolicy) -> usize {
-    let count = policy.key_count();
-    if count < 2 {
+    if policy.key_count() < 2 {
         return 0;
     }
-    let turn = route.subject.provider.next_key_index();
-    let mut best = None;
-    for step in 0..count {
-        let index = turn.wrapping_add(step) % count;
-        let KeyAvailability { after, remaining } = availability(route, policy, index).await;
-        let rank = (Reverse(after), remaining);
-        // The first of equal keys stays: it is its turn.
-        if best.is_none_or(|(first, _)| rank > first) {
-            best = Some((rank, index));
-        }
-    }
-    best.map_or(0, |(_, index)| index)
+    let best = best_of_pool(route, policy).await;
+    best.map_or(0, |(index, _)| index)
 }
 
-async fn availability(route: &Route, policy: &CompiledPolicy, index: usize) -> KeyAvailability {
-    let (live, fingerprint) = (
-        &route.subject.provider,
-        policy
-            .key_fingerprint(index)
-            .map(|fingerprint| &**fingerprint),
-    );
-    let who = route.subject.who(fingerprint);
-    let cells: Vec<_> = policy
-        .limits
-        .iter()
-        .filter(|limit| limit.per == Per::ApiKey && limit.counts_calls())
-        .map(|limit| (limit.cell_of(&who), limit.rule.clone()))
-        .collect();
-    let views = live.ledger.peek(cells).await;
+async fn best_of_pool(route: &Route, policy: &CompiledPolicy) -> Option<(usize, KeyAvailability)> {
+    let count = policy.key_count();
+    let turn = route.subject.provider.next_key_index();
+    let seen = peek_keys(route, policy, count).await;
+    let in_turn = (0..count).map(|step| turn.wrapping_add(step) % count);
+    let keys = in_turn.filter_map(|index| {
+        let seen = seen.get(index)?;
+        Some((index, availability(route, policy, index, seen)))
+    });
+    // The first of equal keys stays: it is its turn.
+    keys.reduce(|best, next| {
+        if next.1.rank() > best.1.rank() {
+            next
+        } else {
+            best
+        }
+    })
+}
+
+impl KeyAvailability {
+    fn rank(&self) -> (Reverse<Span>, u64) {
+        (Reverse(self.after), self.remaining)
+    }
+}
+
+/// The limits and the cool-down of every key of the pool: one question to the ledger.
+async fn peek_keys(route: &Route, policy: &CompiledPolicy, count: usize) -> Vec<PeekReply> {
+    let mut query = PeekQuery::default();
+    for index in 0..count {
+        let fingerprint = policy.key_fingerprint(index).map(|key| &**key);
+        let who = route.subject.who(fingerprint);
+        let limits = policy.limits.iter();
+        let of_key = limits.filter(|limit| limit.per == Per::ApiKey && limit.counts_calls());
+        query
+            .cells
+            .extend(of_key.map(|limit| (limit.cell_of(&who), limit.rule.clone())));
+        if policy.cools_per_key() {
+            let scope = policy.cooldown_scope(route.subject.entity.as_deref(), fingerprint);
+            query.scopes.push(scope);
+        }
+    }
+    let of_key = |rows: usize| rows.checked_div(count).unwrap_or(0);
+    let (cells, scopes) = (of_key(query.cells.len()), of_key(query.scopes.len()));
+    let reply = route.subject.provider.ledger.peek_or_closed(query).await;
+    let (mut views, mut pauses) = (reply.cells.into_iter(), reply.scopes.into_iter());
+    let mut of_key = |_| PeekReply {
+        cells: views.by_ref().take(cells).collect(),
+        scopes: pauses.by_ref().take(scopes).collect(),
+    };
+    (0..count).map(&mut of_key).collect()
+}
+
+fn availability(
+    route: &Route,
+    policy: &CompiledPolicy,
+    index: usize,
+    seen: &PeekReply,
+) -> KeyAvailability {
+    let live = &route.subject.provider;
+    let fingerprint = policy.key_fingerprint(index).map(|key| &**key);
+    let views = &seen.cells;
     let remaining = views.iter().map(|view| view.remaining).min();
     let empty = views.iter().filter(|view| view.remaining == 0);
     // Unknown: after all others.
     let full = empty.map(|view| view.reset_after.unwrap_or(Span(u64::MAX)));
     let suspended = fingerprint.and_then(|fingerprint| live.suspended_keys.until(fingerprint));
     let suspended = suspended.map(|until| until.since(live.ledger.at()));
-    let after = full
-        .chain(suspended)
-        .chain(cooldown_remaining(route, policy, fingerprint).await);
+    // How long it still cools down after a 429 for this key alone.
+    let cooling = seen.scopes.iter().filter_map(|view| match view {
+        ScopeView::Closed { remaining } => Some(remaining.unwrap_or(Span(u64::MAX))),
+        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
+    });
+    let after = full.chain(suspended).chain(cooling);
     KeyAvailability {
         after: after.max().unwrap_or(Span::ZERO),
         remaining: remaining.unwrap_or(u64::MAX),
-    }
-}
-
-/// How long a key still cools down after a 429 for this key alone.
-async fn cooldown_remaining(
-    route: &Route,
-    policy: &CompiledPolicy,
-    fingerprint: Option<&str>,
-) -> Option<Span> {
-    if !policy.cools_per_key() {
-        return None;
-    }
-    let scope = policy.cooldown_scope(route.subject.entity.as_deref(), fingerprint);
-    match route.subject.provider.ledger.peek_scope(scope).await {
-        ScopeView::Closed { remaining } => Some(remaining.unwrap_or(Span(u64::MAX))),
-        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
     }
 }

@@ -50,7 +50,7 @@ impl ServeReason {
             ServeReason::Fresh => "fresh",
             ServeReason::Revalidated | ServeReason::Unchanged => "unchanged",
             ServeReason::Allowed => "allowed",
-            ServeReason::CacheOnly => "asked",
+            ServeReason::CacheOnly => "cache_only",
             ServeReason::Waiting => "waiting",
             ServeReason::Failing => "failing",
         }
@@ -64,7 +64,7 @@ impl ServeReason {
             ServeReason::Revalidated => "tollgate; fwd=stale; fwd-status=304; stored",
             ServeReason::Unchanged => "tollgate; fwd=stale; fwd-status=304",
             ServeReason::Allowed => "tollgate; hit; detail=allowed",
-            ServeReason::CacheOnly => "tollgate; hit; detail=asked",
+            ServeReason::CacheOnly => "tollgate; hit; detail=cache_only",
             ServeReason::Waiting => "tollgate; hit; detail=waiting",
             ServeReason::Failing => "tollgate; hit; detail=failing",
         })

@@ -13,7 +13,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tollgate_core::ask::{ScopeId, Settle};
 use tollgate_core::backoff::Dice;
@@ -29,6 +28,7 @@ use tollgate_core::retry::{Budget, BudgetSettings, Decision, FailedAttempt, Retr
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::ProviderLedger;
+use tollgate_ledger::lock_order::{RankedGuard, RankedMutex, rank};
 
 use super::scope_capacity::has_capacity;
 use crate::event::{Event, Events};
@@ -46,7 +46,7 @@ pub(crate) struct ProviderHealth {
     /// Knows the scopes that this process has closed, for use while the store is lost.
     local_ledger: ProviderLedger,
     scope: ScopeId,
-    inner: Mutex<Inner>,
+    inner: RankedMutex<{ rank::HEALTH }, Inner>,
     /// The health that the ledger remembers from before the start has been read.
     has_synced: AtomicBool,
     /// Counts the changes that waiting calls must hear of.
@@ -108,7 +108,7 @@ impl ProviderHealth {
             provider: provider.into(),
             events: events.clone(),
             scope,
-            inner: Mutex::new(Inner {
+            inner: RankedMutex::new(Inner {
                 health: Health::new(health, base, now)?,
                 tick: None,
                 updates_sent: 0,
@@ -446,7 +446,7 @@ impl ProviderHealth {
     }
 
     /// Frees the lock, then tells what happened under it.
-    fn release(&self, mut inner: MutexGuard<'_, Inner>) {
+    fn release(&self, mut inner: RankedGuard<'_, Inner>) {
         let facts = std::mem::take(&mut inner.facts);
         drop(inner);
         facts.into_iter().for_each(|fact| self.events.emit(fact));

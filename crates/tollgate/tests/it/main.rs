@@ -6,3 +6,4 @@ mod decide;
 mod events;
 mod path_cost;
 mod recall;
+mod slow_store;

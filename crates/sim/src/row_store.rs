@@ -1,0 +1,293 @@
+//! A deliberately awkward compare-and-set store, with the network in front of it: the simulator's
+//! networked ledger.
+//!
+//! Promises: it compares and replaces as a real one would, one request after the other, and does
+//! nothing else for its clients. Everything else is against them: latency in both directions,
+//! conflicts without a reason, requests, replies and wake-ups that are lost, late or repeated, a
+//! clock that drifts and steps, and promotions to a copy that is behind and whose clock is wrong.
+//! All of it follows from the seed.
+//!
+//! Never: understands a row.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fastrand::Rng;
+use tollgate_core::ask::OwnerId;
+use tollgate_core::replica::{Epoch, Reply, ReplyOutcome, Request, Row, RowId, Waiting};
+use tollgate_core::time::{Micros, Span};
+
+use crate::clock::NodeClock;
+use crate::world::NodeId;
+
+mod plan;
+pub use plan::{Promotion, StorePlan};
+
+/// What the network brings to a node.
+#[derive(Clone, Debug)]
+pub enum Delivery {
+    /// The reply to one of its requests.
+    Reply(Reply),
+    /// Rows that another node has replaced, and who waits for them.
+    Pushed(Vec<(RowId, Row)>, Waiting),
+}
+
+/// What the store has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreCounts {
+    /// Requests that arrived.
+    pub requests: u64,
+    /// Requests that replaced rows.
+    pub replaced: u64,
+    /// Requests that found other versions, another epoch or another time.
+    pub conflicts: u64,
+}
+
+/// The store and its network.
+#[derive(Debug)]
+pub struct RowStore {
+    plan: StorePlan,
+    rows: BTreeMap<RowId, Row>,
+    epoch: u64,
+    /// Who waits for a row, and until when.
+    waiting: BTreeMap<RowId, BTreeMap<NodeId, Micros>>,
+    /// What each replacement replaced, for promotions to a copy that is behind.
+    history: Vec<(Micros, RowId, Option<Row>)>,
+    requests: BTreeMap<(Micros, u64), (NodeId, Request)>,
+    deliveries: BTreeMap<(NodeId, Micros, u64), Delivery>,
+    seq: u64,
+    dice: Rng,
+    counts: StoreCounts,
+}
+
+impl RowStore {
+    /// An empty store.
+    #[must_use]
+    pub fn new(plan: StorePlan) -> RowStore {
+        RowStore {
+            rows: BTreeMap::new(),
+            epoch: 1,
+            waiting: BTreeMap::new(),
+            history: Vec::new(),
+            requests: BTreeMap::new(),
+            deliveries: BTreeMap::new(),
+            seq: 0,
+            dice: Rng::with_seed(plan.seed ^ 0x5707e),
+            counts: StoreCounts::default(),
+            plan,
+        }
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub fn counts(&self) -> StoreCounts {
+        self.counts
+    }
+
+    /// A request leaves a node at true time `truth`. Returns when it arrives.
+    pub fn send(&mut self, node: NodeId, request: &Request, truth: Micros) -> Vec<Micros> {
+        let mut arrivals = Vec::new();
+        if !self.chance(self.plan.lost_requests_ppm) {
+            arrivals.push(truth + self.latency());
+        }
+        if self.chance(self.plan.repeated_ppm) {
+            arrivals.push(truth + self.latency() + self.latency());
+        }
+        for &at in &arrivals {
+            self.seq += 1;
+            self.requests
+                .insert((at, self.seq), (node, request.clone()));
+        }
+        arrivals
+    }
+
+    /// Handles everything that has arrived by `truth`. Returns who receives something, and when.
+    pub fn advance(&mut self, truth: Micros) -> Vec<(NodeId, Micros)> {
+        let mut wakes = Vec::new();
+        while let Some(first) = self.requests.first_entry()
+            && first.key().0 <= truth
+        {
+            let ((at, _), (node, request)) = first.remove_entry();
+            self.promote(at);
+            self.handle(node, &request, at, &mut wakes);
+        }
+        wakes
+    }
+
+    /// What a node has received by `truth`.
+    pub fn receive(&mut self, node: NodeId, truth: Micros) -> Vec<Delivery> {
+        let due = (node, Micros(0), 0)..=(node, truth, u64::MAX);
+        let keys: Vec<_> = self.deliveries.range(due).map(|(key, _)| *key).collect();
+        let received = keys.iter().filter_map(|key| self.deliveries.remove(key));
+        received.collect()
+    }
+
+    fn handle(
+        &mut self,
+        node: NodeId,
+        request: &Request,
+        at: Micros,
+        wakes: &mut Vec<(NodeId, Micros)>,
+    ) {
+        self.counts.requests += 1;
+        let stored_at = self.plan.time_at(at);
+        self.note(node, request, at);
+        let matches = self.agrees(request, stored_at);
+        let expected = request.expected.iter().map(|(id, _)| *id);
+        let named: Vec<RowId> = expected.chain(request.read.iter().copied()).collect();
+        let outcome = if matches && !request.replace.is_empty() {
+            self.counts.replaced += 1;
+            self.replace(&request.replace, at);
+            self.push(node, &request.replace, at, wakes);
+            ReplyOutcome::Replaced
+        } else {
+            self.counts.conflicts += u64::from(!request.replace.is_empty());
+            let rows = named.iter().map(|id| (*id, self.rows.get(id).cloned()));
+            ReplyOutcome::Current(rows.collect())
+        };
+        let reply = Reply {
+            batch: request.batch,
+            stored_at,
+            epoch: Epoch(self.epoch),
+            outcome,
+            waiting: self.waiting(named.iter().copied(), at),
+        };
+        self.deliver(node, at, Delivery::Reply(reply), wakes);
+    }
+
+    /// Notes what a node waits for.
+    fn note(&mut self, node: NodeId, request: &Request, at: Micros) {
+        for (id, wait) in &request.waits {
+            let owners = self.waiting.entry(*id).or_default();
+            match wait {
+                Some(wait) => owners.insert(node, at + *wait),
+                None => owners.remove(&node),
+            };
+        }
+    }
+
+    fn waiting(&self, rows: impl Iterator<Item = RowId>, at: Micros) -> Waiting {
+        let owners = |id: RowId| {
+            let noted = self.waiting.get(&id).into_iter().flatten();
+            let noted = noted.filter(|(_, until)| **until > at);
+            noted
+                .map(|(node, _)| OwnerId(u32::try_from(node.0).unwrap_or(u32::MAX)))
+                .collect()
+        };
+        rows.map(|id| (id, owners(id))).collect()
+    }
+
+    /// Sends new rows to the nodes that wait for any of them.
+    fn push(
+        &mut self,
+        from: NodeId,
+        rows: &[(RowId, Row)],
+        at: Micros,
+        wakes: &mut Vec<(NodeId, Micros)>,
+    ) {
+        let waiting = self.waiting(rows.iter().map(|(id, _)| *id), at);
+        let owners = waiting.iter().flat_map(|(_, owners)| owners);
+        let nodes: BTreeSet<NodeId> = owners
+            .map(|owner| NodeId(usize::try_from(owner.0).unwrap_or(usize::MAX)))
+            .collect();
+        for node in nodes.into_iter().filter(|node| *node != from) {
+            let pushed = Delivery::Pushed(rows.to_vec(), waiting.clone());
+            self.deliver(node, at, pushed, wakes);
+        }
+    }
+
+    fn agrees(&mut self, request: &Request, stored_at: Micros) -> bool {
+        let versions = request
+            .expected
+            .iter()
+            .all(|(id, version)| self.rows.get(id).map(|row| row.version) == *version);
+        let epoch = request.epoch.is_none_or(|epoch| epoch.0 == self.epoch);
+        let time = request
+            .time
+            .is_none_or(|(from, to)| (from..=to).contains(&stored_at));
+        versions && epoch && time && !self.chance(self.plan.conflict_ppm)
+    }
+
+    fn replace(&mut self, rows: &[(RowId, Row)], at: Micros) {
+        for (id, row) in rows {
+            let old = self.rows.insert(*id, row.clone());
+            if !self.plan.promotions.is_empty() {
+                self.history.push((at, *id, old));
+            }
+        }
+    }
+
+    fn deliver(
+        &mut self,
+        node: NodeId,
+        at: Micros,
+        delivery: Delivery,
+        wakes: &mut Vec<(NodeId, Micros)>,
+    ) {
+        let lost_ppm = match delivery {
+            Delivery::Reply(_) => self.plan.lost_replies_ppm,
+            Delivery::Pushed(..) => self.plan.lost_pushes_ppm,
+        };
+        if self.chance(lost_ppm) {
+            return;
+        }
+        let at = at + self.latency();
+        self.seq += 1;
+        self.deliveries.insert((node, at, self.seq), delivery);
+        wakes.push((node, at));
+    }
+
+    /// Another host takes over: its copy lacks what was written last, or everything.
+    fn promote(&mut self, truth: Micros) {
+        while let Some(next) = self.plan.promotions.first().copied()
+            && next.at <= truth
+        {
+            self.plan.promotions.remove(0);
+            self.plan.ahead += next.ahead_us;
+            self.epoch += 1;
+            if next.is_wiped {
+                self.rows.clear();
+            }
+            while let Some((_, id, old)) = self
+                .history
+                .pop_if(|(at, _, _)| *at + next.behind > next.at)
+            {
+                match old {
+                    Some(row) => self.rows.insert(id, row),
+                    None => self.rows.remove(&id),
+                };
+            }
+        }
+    }
+
+    fn latency(&mut self) -> Span {
+        let (least, most) = self.plan.one_way;
+        let usual = Span(self.dice.u64(least.0..=most.0.max(least.0)));
+        if self.chance(self.plan.late_ppm) {
+            usual + Span(self.dice.u64(0..=self.plan.late.0))
+        } else {
+            usual
+        }
+    }
+
+    fn chance(&mut self, ppm: u32) -> bool {
+        ppm > 0 && self.dice.u32(0..1_000_000) < ppm
+    }
+}
+
+impl StorePlan {
+    /// What the store's clock shows.
+    #[must_use]
+    pub fn time_at(&self, truth: Micros) -> Micros {
+        let wall = self.clock.read(truth).wall.0;
+        Micros(wall.saturating_add_signed(self.ahead))
+    }
+}
+
+/// A clock that keeps true time, from the start of the worlds' calendar on.
+#[must_use]
+pub fn exact_clock() -> NodeClock {
+    NodeClock {
+        wall_start: tollgate_core::time::Wall(1_772_323_170_000_000),
+        ..NodeClock::default()
+    }
+}

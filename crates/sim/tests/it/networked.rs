@@ -1,0 +1,232 @@
+//! A networked store: up to eight nodes that know of each other only through compare-and-set, on
+//! an awkward store, judged by the provider's own log.
+//!
+//! `NETWORKED_SECS=60 cargo test -p tollgate-sim --test it networked::use_table -- --ignored --nocapture`
+//! prints how much of the quota is used.
+
+use proptest::prelude::*;
+use tollgate_core::limit::Rule;
+use tollgate_core::time::{Micros, Span, Wall};
+use tollgate_sim::clock::NodeClock;
+use tollgate_sim::governed::{Governed, GovernedPlan};
+use tollgate_sim::latency::Latency;
+use tollgate_sim::peer::{Pace, ReferenceA, ReferenceB, Saturating};
+use tollgate_sim::row_store::{Promotion, StorePlan, exact_clock};
+use tollgate_sim::world::{Client, Setup, World};
+
+use crate::proof::check_invariants;
+use crate::scenario::{Scenario, config, exact_pair, in_flight_pair, with_limits_on};
+
+const SECOND: Span = Span::from_secs(1);
+
+/// More waiting calls per node than a window grants at once.
+const BACKLOG: usize = 100;
+
+/// Nodes whose clocks started at different times and drift apart as slewed ones do.
+fn clocks(nodes: usize) -> Vec<NodeClock> {
+    let clock = |(node, drift_ppm): (u64, i32)| NodeClock {
+        at_start: Micros(0) + Span::from_secs(7 * node),
+        wall_start: Wall(1_772_323_200_000_000),
+        drift_ppm,
+        ..NodeClock::default()
+    };
+    let drifts = [0, 200, -300, 400, -100, 50, -400, 300];
+    let clocks = (0..).zip(drifts.into_iter().cycle()).map(clock);
+    clocks.take(nodes).collect()
+}
+
+fn run<C: Client>(client: C, spec: &str, nodes: usize, length: Span) -> World<C> {
+    let mut setup = Setup::new(7, vec![spec.parse().expect("a rule")], Latency::LAN);
+    setup.clocks = clocks(nodes);
+    let mut world = World::new(setup, client);
+    world.run_until(Micros(0) + length).expect("time passes");
+    world
+}
+
+/// Endless demand on every node.
+pub(crate) fn saturated(
+    rule: &Rule,
+    spec: &str,
+    store: StorePlan,
+    nodes: usize,
+    length: Span,
+) -> World<Governed> {
+    let mut plan = GovernedPlan::new(vec![rule.clone()]).saturating(BACKLOG);
+    plan.network = Some(store);
+    run(Governed::new(plan), spec, nodes, length)
+}
+
+/// A store that does all that it can against its nodes. Steps of its clock are longer than a round
+/// trip: shorter ones cannot be told from delay, by anyone.
+fn awkward_store() -> impl Strategy<Value = StorePlan> {
+    let latency = (0_u64..5_000, 0_u64..20_000, 0_u32..50_000, 0_u64..3_000_000);
+    let losses = (
+        0_u32..50_000,
+        0_u32..50_000,
+        0_u32..300_000,
+        0_u32..50_000,
+        0_u32..200_000,
+    );
+    let step = (1_u64..40_000_000, 200_000_i64..60_000_000, any::<bool>());
+    let steps = prop::collection::vec(step, 0..3);
+    let promotion = (1_u64..40_000_000, 0_u64..500_000, -30_i64..=30, 0_u32..4);
+    let promotions = prop::collection::vec(promotion, 0..2);
+    (
+        latency,
+        losses,
+        -400_i32..=400,
+        steps,
+        promotions,
+        any::<u64>(),
+    )
+        .prop_map(
+            |(latency, losses, drift_ppm, mut steps, promotions, seed)| {
+                let mut plan = StorePlan::new(seed, Span::ZERO);
+                plan.one_way = (Span(latency.0), Span(latency.0 + latency.1));
+                (plan.late_ppm, plan.late) = (latency.2, Span(latency.3));
+                (plan.lost_requests_ppm, plan.lost_replies_ppm) = (losses.0, losses.1);
+                (plan.lost_pushes_ppm, plan.repeated_ppm, plan.conflict_ppm) =
+                    (losses.2, losses.3, losses.4);
+                steps.sort_unstable();
+                let signed = |by: i64, back: bool| if back { -by } else { by };
+                let steps = steps.into_iter();
+                plan.clock = NodeClock {
+                    drift_ppm,
+                    wall_steps: steps
+                        .map(|(at, by, back)| (Micros(at), signed(by, back)))
+                        .collect(),
+                    ..exact_clock()
+                };
+                let promotion = |(at, behind, ahead_secs, wiped): (u64, u64, i64, u32)| Promotion {
+                    at: Micros(at),
+                    behind: Span(behind),
+                    ahead_us: ahead_secs * 1_000_000,
+                    is_wiped: wiped == 0,
+                };
+                plan.promotions = promotions.into_iter().map(promotion).collect();
+                plan.knew_provider = plan.promotions.iter().any(|one| one.is_wiped);
+                plan
+            },
+        )
+}
+
+fn on_awkward_store(scenarios: impl Strategy<Value = Scenario>) -> impl Strategy<Value = Scenario> {
+    (scenarios, awkward_store()).prop_map(|(mut scenario, store)| {
+        scenario.network = Some(store);
+        scenario
+    })
+}
+
+proptest! {
+    #![proptest_config(config(64))]
+
+    /// M1, M4: every exact pair, on up to eight nodes and a store that loses, delays, repeats,
+    /// steps and is promoted.
+    #[test]
+    fn m1_no_request_arrives_above_the_limit_on_a_networked_store(
+        scenario in on_awkward_store(with_limits_on(8, exact_pair().prop_map(|pair| vec![pair])))
+    ) {
+        check_invariants(&scenario)?;
+    }
+
+    /// C11, A12: several limits in one decision, one of them on concurrent calls.
+    #[test]
+    fn c11_none_of_several_limits_is_exceeded_on_a_networked_store(
+        scenario in on_awkward_store(with_limits_on(8, (exact_pair(), in_flight_pair())
+            .prop_map(|(first, second)| vec![first, second])))
+    ) {
+        check_invariants(&scenario)?;
+    }
+}
+
+fn reference(pace: impl Pace, spec: &str, length: Span) -> usize {
+    run(Saturating::new(pace), spec, 1, length)
+        .judge()
+        .accepted()
+}
+
+/// W1: what is used of rule A's and rule B's ceiling, in per mille.
+fn per_mille_used(rule: &Rule, spec: &str, of: usize, round_trip: Span, nodes: usize) -> usize {
+    let length = Span::from_secs(20);
+    let world = saturated(rule, spec, StorePlan::new(3, round_trip), nodes, length);
+    assert_eq!(world.judge().violations(), 0);
+    world.judge().accepted() * 1_000 / of
+}
+
+#[test]
+fn the_quota_is_used_fully_where_the_store_is_near() {
+    let (sliding, bucket) = ("sliding 100/1s", "bucket 100/1s burst 100");
+    let length = Span::from_secs(20);
+    let of_sliding = reference(ReferenceA::new(100, SECOND), sliding, length);
+    let of_bucket = reference(ReferenceB::new(100, SECOND, 100), bucket, length);
+    let window = Rule::sliding(100, SECOND).expect("sane");
+    let tokens = Rule::bucket(100, SECOND, 100).expect("sane");
+    for nodes in [1, 2, 4, 8] {
+        for round_trip in [Span(200), Span(1_000)] {
+            let used = per_mille_used(&window, sliding, of_sliding, round_trip, nodes);
+            assert!(used >= 995, "window, {nodes} nodes, {round_trip}: {used}");
+        }
+        for round_trip in [Span(1_000), Span(10_000)] {
+            let used = per_mille_used(&tokens, bucket, of_bucket, round_trip, nodes);
+            assert!(used >= 990, "bucket, {nodes} nodes, {round_trip}: {used}");
+        }
+    }
+}
+
+/// W6: all demand may be at one of eight nodes.
+#[test]
+fn a_node_that_has_all_the_demand_gets_all_of_the_quota_of_a_networked_store() {
+    let rule = Rule::sliding(40, Span::from_secs(10)).expect("sane");
+    let mut plan = GovernedPlan::new(vec![rule]);
+    plan.gate.waiting_max = 10_000;
+    plan.network = Some(StorePlan::new(3, Span::from_millis(1)));
+    let spec = "sliding 40/10s".parse().expect("a rule");
+    let setup = Setup::new(7, vec![spec], Latency::LAN).with_nodes(8);
+    let mut world = World::new(setup, Governed::new(plan));
+    for number in 0..1_000 {
+        world.submit(Micros(0), crate::order::node(5), crate::order::call(number));
+    }
+    world.run_until(Micros(100_500_000)).expect("time passes");
+    assert_eq!(world.judge().violations(), 0);
+    assert!(
+        world.judge().accepted() >= 396,
+        "{}",
+        world.judge().accepted()
+    );
+}
+
+#[test]
+#[ignore = "prints a table"]
+#[expect(clippy::print_stdout, reason = "a table for people")]
+fn use_table() {
+    let secs = std::env::var("NETWORKED_SECS").ok();
+    let secs: u64 = secs.and_then(|secs| secs.parse().ok()).unwrap_or(60);
+    let length = Span::from_secs(secs);
+    let (sliding, bucket) = ("sliding 100/1s", "bucket 100/1s burst 100");
+    let of_sliding = reference(ReferenceA::new(100, SECOND), sliding, length);
+    let of_bucket = reference(ReferenceB::new(100, SECOND, 100), bucket, length);
+    let window = Rule::sliding(100, SECOND).expect("sane");
+    let tokens = Rule::bucket(100, SECOND, 100).expect("sane");
+    println!(
+        "| limit | round trip | nodes | use, per mille | requests per 100 permits | sent by a node | violations |"
+    );
+    for (rule, spec, of) in [(window, sliding, of_sliding), (tokens, bucket, of_bucket)] {
+        for round_trip in [Span(200), Span(1_000), Span(10_000)] {
+            for nodes in [1, 2, 4, 8, 16] {
+                let store = StorePlan::new(3, round_trip);
+                let world = saturated(&rule, spec, store, nodes, length);
+                let (got, client) = (world.judge().accepted(), world.client());
+                let requests = client.store_counts().map_or(0, |counts| counts.requests);
+                let sent = client.sent_by_node();
+                println!(
+                    "| {spec} | {round_trip} | {nodes} | {} | {} | {} to {} | {} |",
+                    got * 1_000 / of,
+                    requests * 100 / got as u64,
+                    sent.iter().min().unwrap_or(&0),
+                    sent.iter().max().unwrap_or(&0),
+                    world.judge().violations(),
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Each rule of the protocol for networked stores, turned off: limits are exceeded, quota is lost
+//! or owners starve. With all rules on the same worlds are clean.
+
+use tollgate_core::limit::Rule;
+use tollgate_core::replica::Rules;
+use tollgate_core::time::{Micros, Span};
+use tollgate_sim::governed::{Governed, GovernedPlan};
+use tollgate_sim::judge::Priority;
+use tollgate_sim::latency::Latency;
+use tollgate_sim::row_store::{Promotion, StorePlan};
+use tollgate_sim::rule::{CallId, Cost};
+use tollgate_sim::world::{Call, NodeId, Setup, World};
+
+use crate::networked::saturated;
+
+const SECOND: Span = Span::from_secs(1);
+const SPEC: &str = "sliding 20/1s";
+const LENGTH: Span = Span::from_secs(8);
+const NODES: usize = 4;
+
+fn rule() -> Rule {
+    Rule::sliding(20, SECOND).expect("sane")
+}
+
+/// Violations of several worlds with endless demand.
+fn violations(rules: Rules, awkward: impl Fn(&mut StorePlan)) -> u64 {
+    let one = |seed: u64| {
+        let mut store = StorePlan::new(seed, Span::from_millis(2));
+        store.rules = rules;
+        awkward(&mut store);
+        let world = saturated(&rule(), SPEC, store, NODES, LENGTH);
+        assert!(world.judge().accepted() > 20, "the world stands still");
+        world.judge().violations() as u64
+    };
+    (0..8).map(one).sum()
+}
+
+#[track_caller]
+fn is_needed(off: Rules, awkward: impl Fn(&mut StorePlan)) {
+    assert_eq!(violations(Rules::default(), &awkward), 0, "with the rule");
+    assert!(violations(off, &awkward) > 0, "without the rule");
+}
+
+fn promotion(behind: Span, ahead_us: i64) -> impl Fn(&mut StorePlan) {
+    move |store: &mut StorePlan| {
+        let at = |secs| Promotion {
+            at: Micros(0) + Span::from_millis(secs),
+            behind,
+            ahead_us,
+            is_wiped: false,
+        };
+        store.late_arrival = SECOND;
+        store.promotions = vec![at(1_090), at(5_200)];
+    }
+}
+
+fn step(by_us: i64) -> impl Fn(&mut StorePlan) {
+    move |store: &mut StorePlan| {
+        let steps = [1_500, 3_100, 5_300].map(|at| (Micros(at * 1_000), by_us));
+        store.clock.wall_steps = steps.to_vec();
+    }
+}
+
+#[test]
+fn one_bound_of_time_for_both_exceeds_the_limit() {
+    let off = Rules {
+        two_bounds: false,
+        ..Rules::default()
+    };
+    // The lower bound is as far off as the fastest reply so far, and that differs between nodes.
+    let total = |rules: Rules| -> usize {
+        let one = |seed| {
+            let mut store = StorePlan::new(seed, Span::from_millis(2));
+            store.rules = rules;
+            (store.late_ppm, store.late) = (700_000, Span::from_millis(400));
+            let calls = [(100, 1, 1), (1_000, 0, 20), (1_900, 1, 20)];
+            bursts(store, 2, Span::from_secs(600), &calls)
+                .judge()
+                .violations()
+        };
+        (0..60).map(one).sum()
+    };
+    assert_eq!(total(Rules::default()), 0);
+    assert!(total(off) > 0);
+}
+
+#[test]
+fn steps_of_the_clock_that_are_believed_exceed_the_limit() {
+    let off = Rules {
+        notice_steps: false,
+        compare_time: false,
+        ..Rules::default()
+    };
+    is_needed(off, step(700_000));
+    is_needed(off, step(60_000_000));
+}
+
+#[test]
+fn steps_back_exceed_nothing_and_do_not_stop_the_quota() {
+    for by_us in [-700_000, -60_000_000] {
+        let mut store = StorePlan::new(5, Span::from_millis(2));
+        step(by_us)(&mut store);
+        let world = saturated(&rule(), SPEC, store, NODES, LENGTH);
+        assert_eq!(world.judge().violations(), 0);
+        assert!(
+            world.judge().accepted() >= 140,
+            "{}",
+            world.judge().accepted()
+        );
+    }
+}
+
+#[test]
+fn promotion_to_a_host_30_s_ahead_exceeds_nothing() {
+    assert_eq!(
+        violations(
+            Rules::default(),
+            promotion(Span::from_millis(300), 30_000_000)
+        ),
+        0
+    );
+}
+
+#[test]
+fn a_copy_that_is_behind_and_believed_exceeds_the_limit() {
+    let off = Rules {
+        close_after_promotion: false,
+        ..Rules::default()
+    };
+    is_needed(off, promotion(Span::from_millis(300), 0));
+}
+
+/// Calls in bursts: `(millisecond, node, number of calls)`.
+fn bursts(
+    store: StorePlan,
+    nodes: usize,
+    give_up: Span,
+    bursts: &[(u64, usize, u64)],
+) -> World<Governed> {
+    let mut plan = GovernedPlan::new(vec![rule()]);
+    (plan.give_up, plan.late_arrival) = (give_up, give_up);
+    plan.network = Some(store);
+    let millisecond = Span::from_millis(1);
+    let latency = Latency::constant(millisecond, millisecond, millisecond);
+    let setup = Setup::new(7, vec![SPEC.parse().expect("a rule")], latency).with_nodes(nodes);
+    let mut world = World::new(setup, Governed::new(plan));
+    let mut number = 0;
+    for &(at_ms, node, count) in bursts {
+        for _ in 0..count {
+            number += 1;
+            let call = Call {
+                id: CallId(number),
+                cost: Cost::CALL,
+                priority: Priority::Normal,
+            };
+            world.submit(Micros(at_ms * 1_000), NodeId(node), call);
+        }
+    }
+    world.run_until(Micros(20_000_000)).expect("time passes");
+    world
+}
+
+/// Two nodes, and a copy that lacks what node 1 wrote last. Node 0 knows the version that the copy
+/// has; it has not heard of the promotion.
+fn promoted_between(rules: Rules, behind: Span) -> World<Governed> {
+    let mut store = StorePlan::new(1, Span::from_millis(2));
+    store.rules = rules;
+    store.late_arrival = SECOND;
+    store.promotions = vec![Promotion {
+        at: Micros(2_140_000),
+        behind,
+        ahead_us: 0,
+        is_wiped: false,
+    }];
+    let calls = [(100, 1, 1), (200, 0, 5), (2_000, 1, 20), (2_150, 0, 20)];
+    bursts(store, 2, Span::from_secs(600), &calls)
+}
+
+#[test]
+fn a_comparison_without_the_epoch_exceeds_the_limit() {
+    let behind = Span::from_millis(200);
+    let off = Rules {
+        compare_epoch: false,
+        ..Rules::default()
+    };
+    let with = promoted_between(Rules::default(), behind);
+    assert_eq!(with.judge().violations(), 0);
+    let without = promoted_between(off, behind);
+    assert!(without.judge().violations() > 0);
+}
+
+/// After a promotion node 2 writes as often as node 1 did before it, and a counter is at the same
+/// number again: node 1 takes its old rows for the current ones.
+#[test]
+fn versions_that_are_counters_exceed_the_limit() {
+    let total = |rules: Rules| -> usize {
+        let one = |calls_of_node_2: u64| {
+            let mut store = StorePlan::new(1, Span::from_millis(2));
+            store.rules = rules;
+            store.late_arrival = Span::ZERO;
+            store.promotions = vec![Promotion {
+                at: Micros(2_100_000),
+                behind: Span::from_millis(200),
+                ahead_us: 0,
+                is_wiped: false,
+            }];
+            let mut calls = vec![(100, 1, 1), (150, 2, 1), (200, 0, 5), (2_000, 1, 12)];
+            calls.extend((0..calls_of_node_2).map(|n| (3_300 + n * 10, 2, 1)));
+            calls.push((3_650, 1, 20));
+            let world = bursts(store, 3, Span::from_secs(600), &calls);
+            world.judge().violations()
+        };
+        (1..20).map(one).sum()
+    };
+    let by_name = Rules {
+        compare_epoch: false,
+        close_after_promotion: false,
+        ..Rules::default()
+    };
+    let by_counter = Rules {
+        named_versions: false,
+        ..by_name
+    };
+    assert_eq!(total(Rules::default()), 0);
+    assert_eq!(total(by_name), 0);
+    assert!(total(by_counter) > 0);
+}
+
+/// Everybody else is idle when the clock steps, and a node joins right after it.
+#[test]
+fn a_node_that_joins_after_a_step_and_believes_the_rows_exceeds_the_limit() {
+    let world = |distrust_on_join: bool| {
+        let mut store = StorePlan::new(1, Span::from_millis(2));
+        store.rules.distrust_on_join = distrust_on_join;
+        store.clock.wall_steps = vec![(Micros(4_500_000), 900_000)];
+        bursts(
+            store,
+            2,
+            Span::from_secs(600),
+            &[(4_300, 0, 20), (4_600, 1, 20)],
+        )
+    };
+    assert_eq!(world(true).judge().violations(), 0);
+    assert!(world(false).judge().violations() > 0);
+}
+
+/// The reply comes after the ledger counts the call as gone.
+#[test]
+fn a_grant_whose_age_counts_from_the_reply_exceeds_the_limit() {
+    let total = |age_from_sent: bool| -> usize {
+        let one = |seed| {
+            let mut store = StorePlan::new(seed, Span::from_millis(2));
+            (store.late_ppm, store.late) = (300_000, Span::from_secs(6));
+            store.deadline = Span::from_secs(20);
+            store.rules.age_from_sent = age_from_sent;
+            let calls: Vec<_> = (0..40).map(|i| (i * 250, (i % 4) as usize, 10)).collect();
+            bursts(store, 4, SECOND, &calls).judge().violations()
+        };
+        (0..8).map(one).sum()
+    };
+    assert_eq!(total(true), 0);
+    assert!(total(false) > 0);
+}
+
+/// Jain's index of what the nodes got, in per mille: 1000 is equal, 1000/n is all for one.
+fn jain(sent: &[u64]) -> u64 {
+    let (sum, squares) = sent.iter().fold((0, 0), |(sum, squares), &one| {
+        (sum + one, squares + one * one)
+    });
+    1_000 * sum * sum / (sent.len() as u64 * squares).max(1)
+}
+
+/// Eight nodes that all want more than there is.
+fn crowded(rules: Rules) -> World<Governed> {
+    let rule = Rule::bucket(100, SECOND, 10).expect("sane");
+    let mut store = StorePlan::new(3, Span::from_millis(1));
+    store.rules = rules;
+    let world = saturated(&rule, "bucket 100/1s burst 10", store, 8, LENGTH);
+    assert_eq!(world.judge().violations(), 0);
+    world
+}
+
+#[test]
+fn owners_that_are_not_noted_as_waiting_starve() {
+    let fairness = |note_waiting: bool| {
+        let world = crowded(Rules {
+            note_waiting,
+            ..Rules::default()
+        });
+        jain(&world.client().sent_by_node())
+    };
+    assert!(fairness(true) >= 990);
+    assert!(fairness(false) < 500);
+}
+
+#[test]
+fn owners_that_do_not_take_turns_get_in_each_others_way() {
+    let conflicts = |take_turns: bool| {
+        let world = crowded(Rules {
+            take_turns,
+            ..Rules::default()
+        });
+        world.client().store_counts().expect("a store").conflicts
+    };
+    assert!(conflicts(true) * 4 < conflicts(false));
+}
+
+/// A reply is lost, and the caller has left meanwhile: without the write that gives the permit
+/// back it is held until it could no longer arrive.
+#[test]
+fn a_lost_reply_without_recovery_costs_quota() {
+    let accepted = |recover_by_write: bool| -> usize {
+        let one = |seed| {
+            let mut store = StorePlan::new(seed, Span::from_millis(2));
+            store.lost_replies_ppm = 100_000;
+            store.deadline = Span::from_millis(50);
+            store.rules.recover_by_write = recover_by_write;
+            let mut plan = GovernedPlan::new(vec![rule()]).saturating(30);
+            (plan.give_up, plan.late_arrival) = (Span::from_secs(30), Span::from_secs(5));
+            plan.cancel_ppm = 800_000;
+            plan.network = Some(store);
+            let setup = Setup::new(7, vec![SPEC.parse().expect("a rule")], Latency::LAN);
+            let mut world = World::new(setup.with_nodes(NODES), Governed::new(plan));
+            world.run_until(Micros(0) + LENGTH).expect("time passes");
+            assert_eq!(world.judge().violations(), 0);
+            world.judge().accepted()
+        };
+        (0..8).map(one).sum()
+    };
+    let (with, without) = (accepted(true), accepted(false));
+    assert!(with > without, "{with} {without}");
+}
