@@ -1,7 +1,7 @@
 //! The gate on the cost of calls: instructions and allocations per call, beside a kept baseline.
 //!
 //! Time depends on the machine and its neighbours; instructions do not. The test runs itself under
-//! callgrind, twice per row, with few and with more calls: the difference is the cost of a call,
+//! cachegrind, twice per row, with few and with more calls: the difference is the cost of a call,
 //! with everything that happens for it on other tasks and threads, and without starting up.
 //! Allocations are counted by the allocator of this program. Nobody subscribes to events, and the
 //! log is off as it is for these facts at its default level. The baseline, `tests/path_cost.txt`,
@@ -37,21 +37,38 @@ const TEST: &str = "path_cost::a_call_costs_no_more_than_it_did";
 /// Calls of the shorter and of the longer run.
 const COUNTS: [u64; 2] = [50, 250];
 
-/// A row may cost this many percent more than the baseline: hash seeds, the moment at which a
-/// socket is ready and a patch release of the compiler stay below it (3 % were seen in ten runs); a
-/// copied body or a built event does not. As many percent less must be written down, or the gate
-/// would let them be lost again.
-const TOLERANCE: u64 = 8;
+/// How far a row may be from the baseline.
+#[derive(Clone, Copy)]
+struct Tolerance {
+    percent: u64,
+    allocations: u64,
+}
 
-/// A row: the name of its function, and the function.
-type Row = (&'static str, fn(u64));
+/// Two runs of one program differ by less than a thousandth, and not at all in allocations. Another
+/// C library's `memcpy`, a patch release of the compiler and other code of this crate, which moves
+/// what is inlined where, stay below five percent; a copied head or a built event does not. As many
+/// percent less must be written down, or the gate would let them be lost again.
+const ONE_THREAD: Tolerance = Tolerance {
+    percent: 5,
+    allocations: 0,
+};
+
+/// On SQLite threads meet each other at different moments: 3 % and one allocation were seen between
+/// two runs.
+const THREADS: Tolerance = Tolerance {
+    percent: 8,
+    allocations: 2,
+};
+
+/// A row: the name of its function, the function, and its tolerance.
+type Row = (&'static str, fn(u64), Tolerance);
 
 /// The counted rows.
 const ROWS: [Row; 4] = [
-    ("row_proxied_call", row_proxied_call),
-    ("row_cache_hit", row_cache_hit),
-    ("row_queued_call", row_queued_call),
-    ("row_sqlite_permit", row_sqlite_permit),
+    ("row_proxied_call", row_proxied_call, ONE_THREAD),
+    ("row_cache_hit", row_cache_hit, ONE_THREAD),
+    ("row_queued_call", row_queued_call, ONE_THREAD),
+    ("row_sqlite_permit", row_sqlite_permit, THREADS),
 ];
 
 /// Allocations of this program so far.
@@ -100,8 +117,8 @@ fn a_call_costs_no_more_than_it_did() {
 /// In the child.
 fn run_row(wanted: &str) {
     let (name, count) = wanted.split_once(' ').expect("a row and a count");
-    let row = ROWS.iter().find(|(row, _)| *row == name);
-    let (_, run) = row.expect("a row of this file");
+    let row = ROWS.iter().find(|(row, ..)| *row == name);
+    let (_, run, _) = row.expect("a row of this file");
     run(count.parse().expect("a count"));
     let allocations = ALLOCATIONS.load(Ordering::Relaxed);
     writeln!(io::stderr(), "Allocations: {allocations}").expect("stderr is open");
@@ -114,7 +131,7 @@ fn baseline() -> PathBuf {
 /// `name instructions allocations` per line.
 fn counted() -> String {
     let mut lines = String::from("# row, instructions per call, allocations per call\n");
-    for (name, _) in ROWS {
+    for (name, ..) in ROWS {
         let [few, many] = COUNTS.map(|count| measure(name, count));
         let per_call = |few: u64, many: u64| many.saturating_sub(few) / (COUNTS[1] - COUNTS[0]);
         let (instructions, allocations) = (per_call(few.0, many.0), per_call(few.1, many.1));
@@ -131,26 +148,32 @@ fn compare(counted: &str) {
         words.filter_map(|word| word.parse().ok()).collect()
     };
     let mut faults = String::new();
-    for (name, _) in ROWS {
+    for (name, _, tolerance) in ROWS {
         let (now, before) = (numbers(counted, name), numbers(&kept, name));
         assert_eq!(
             (now.len(), before.len()),
             (2, 2),
             "{name} is counted and kept"
         );
-        for (what, now, before) in [
-            ("instructions", now[0], before[0]),
-            ("allocations", now[1], before[1]),
+        let instructions = now[0].abs_diff(before[0]) * 100 > before[0] * tolerance.percent;
+        let allocations = now[1].abs_diff(before[1]) > tolerance.allocations;
+        for (index, what, differs) in [
+            (0, "instructions", instructions),
+            (1, "allocations", allocations),
         ] {
-            if now.abs_diff(before) * 100 > before * TOLERANCE {
-                writeln!(faults, "{name}: {before} -> {now} {what} per call")
-                    .expect("a String can be written to");
+            if differs {
+                writeln!(
+                    faults,
+                    "{name}: {} -> {} {what} per call",
+                    before[index], now[index]
+                )
+                .expect("a String can be written to");
             }
         }
     }
     assert!(
         faults.is_empty(),
-        "the cost of calls changed by more than {TOLERANCE} %:\n{faults}\
+        "the cost of calls has changed:\n{faults}\
          If that is meant, keep it and say why in the commit: \
          {VARIABLE}=write cargo test -p tollgate path_cost"
     );
@@ -159,7 +182,8 @@ fn compare(counted: &str) {
 /// Instructions and allocations of a child that runs a row so often.
 fn measure(name: &str, count: u64) -> (u64, u64) {
     let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .args(["--tool=cachegrind", "--cache-sim=no"])
+        .arg("--cachegrind-out-file=/dev/null")
         .arg(std::env::current_exe().expect("a test has a program"))
         .args(["--exact", TEST, "--nocapture"])
         .env(VARIABLE, format!("{name} {count}"))
@@ -169,10 +193,10 @@ fn measure(name: &str, count: u64) -> (u64, u64) {
     assert!(output.status.success(), "row {name} failed:\n{said}");
     let number = |mark: &str| {
         let found = said.lines().find_map(|line| line.split_once(mark));
-        let number = found.and_then(|(_, number)| number.trim().parse().ok());
+        let number = found.and_then(|(_, number)| number.replace(',', "").trim().parse().ok());
         number.unwrap_or_else(|| panic!("nothing was counted for {name}:\n{said}"))
     };
-    (number("Collected : "), number("Allocations: "))
+    (number("I   refs:"), number("Allocations: "))
 }
 
 const NOON: Wall = Wall(1_772_366_400_000_000);
@@ -245,7 +269,7 @@ fn row_proxied_call(count: u64) {
     runtime(false).block_on(async {
         let clock = manual_clock();
         let file = format!(
-            "name: x\nupstream: http://{}\nlimits: [1000/1s]\nconcurrency: 10\ncache: off\n",
+            "name: x\nupstream: http://{}\nlimits: [1000/1s]\nconcurrency: 10\n",
             upstream().await
         );
         let registry = registry(&file, Ledger::memory(Clock::Manual(clock.clone())));
@@ -291,10 +315,12 @@ fn row_sqlite_permit(count: u64) {
     runtime(false).block_on(async {
         let file = "name: x\ndomain: api.example.org\n\
                     limits: [{limit: 1000000, period: 1s, algorithm: token-bucket}]\n";
-        let ledger = Ledger::sqlite(&folder, Clock::System).expect("a fresh ledger");
-        let registry = registry(file, ledger);
+        let clock = manual_clock();
+        let ledger = Ledger::sqlite(&folder, Clock::Manual(clock.clone()));
+        let registry = registry(file, ledger.expect("a fresh ledger"));
         for _ in 0..count {
             permit(&registry).await;
+            clock.pass(Span::from_millis(10));
         }
     });
     std::fs::remove_dir_all(&folder).expect("it is ours");
