@@ -1,7 +1,7 @@
 //! Cells as bytes, and cells that are swept.
 
-use crate::limit::Rule;
 use crate::limit::tests::{bucket, sliding};
+use crate::limit::{Cell, Damaged, Rule};
 use crate::test_ledger::{TestLedger, s};
 use crate::time::{Micros, Span};
 
@@ -76,4 +76,20 @@ fn idle_cells_are_swept_and_busy_ones_are_not() {
         ledger.table.sweep(ledger.now.at, 10);
         assert!(ledger.table.is_empty(), "{rule}");
     }
+}
+
+/// Found by the fuzz target `rows`: the second entry replaced the first, whose end was still
+/// remembered, so the cell did not read back as it was written.
+#[test]
+fn a_cell_with_a_permit_twice_is_damaged() {
+    let permit = [0, 0, 0, 0, 0];
+    let cell = |permits: &[u8]| {
+        let head = [2, 0, 0, 0, 0, 0, 0x40, 0x2c, 0, 0, 1];
+        let tail = [0, 0, 0, 0, 0, 0, 0];
+        let bytes = crate::row::sealed([&head[..], permits, &tail[..]].concat());
+        Cell::from_bytes(&bytes, Micros(0))
+    };
+    assert!(cell(&[&[1][..], &permit[..]].concat()).is_ok());
+    let twice = [&[2][..], &permit[..], &permit[..]].concat();
+    assert_eq!(cell(&twice), Err(Damaged::Bytes));
 }

@@ -221,6 +221,10 @@ impl Reader<'_> {
                 seq: self.number()?,
             };
             let cost = self.number()?;
+            // Each is written once: of two, nobody knows which one holds.
+            if pending.get(id).is_some() {
+                return Err(Damaged::Bytes);
+            }
             pending.add(
                 id,
                 PendingCall {
