@@ -54,6 +54,10 @@ use recall::RecalledWaiters;
 /// 12 µs measured on SQLite), and larger ones would hold the lock against other processes.
 pub const BATCH_MAX: usize = 64;
 
+/// A call with less time than this when it is first offered asks "now or never": it hears the
+/// verdict, or that the store is lost. A ledger on a busy disk needs this long for a decision.
+const NOW_OR_NEVER: Span = Span::from_millis(10);
+
 /// How many asks a queue offers when it opens. Two, because a rejection of the second says when to
 /// retry; the number doubles while all are granted.
 const BATCH_FIRST: usize = 2;
@@ -90,6 +94,8 @@ struct Entry {
     position: Position,
     /// It has been offered to the ledger before.
     was_offered: bool,
+    /// It has next to no time, so it has asked for one verdict, and waits for it.
+    awaits_verdict: bool,
 }
 
 /// Events between an offer and its verdicts.
@@ -210,6 +216,7 @@ impl Gate {
             arrival,
             position: Position::Ready,
             was_offered: false,
+            awaits_verdict: false,
         };
         self.callers.arrived(caller);
         self.deadlines.insert((deadline, id));
@@ -329,10 +336,8 @@ impl Gate {
                 continue;
             };
             if entry.position == Position::Offered {
-                // The ledger has it. One that had time when it was offered waits no longer than
-                // that: a permit that is still granted is returned. One that had none has asked for
-                // a verdict, which is its answer.
-                if entry.ask.max_wait > Span::ZERO {
+                // The ledger has it, and a permit that is still granted is returned.
+                if !entry.awaits_verdict {
                     self.time_out(id, None);
                 }
                 continue;

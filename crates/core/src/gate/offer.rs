@@ -10,7 +10,7 @@
 use crate::ask::{Ask, PermitId};
 use crate::gate::position::{blockers, needs};
 use crate::gate::queue::{QueueKey, Rank};
-use crate::gate::{BATCH_MAX, Blocker, CallerId, Gate, Order, Position};
+use crate::gate::{BATCH_MAX, Blocker, CallerId, Gate, NOW_OR_NEVER, Order, Position};
 use crate::time::Now;
 
 /// An ask that the ledger is deciding.
@@ -50,8 +50,9 @@ impl Gate {
             return;
         };
         entry.position = Position::Offered;
-        entry.was_offered = true;
         entry.ask.max_wait = entry.deadline.since(now.at);
+        entry.awaits_verdict = !entry.was_offered && entry.ask.max_wait < NOW_OR_NEVER;
+        entry.was_offered = true;
         let (ask, caller) = (entry.ask.clone(), entry.caller);
         self.callers.offered(caller, &ask.terms);
         for blocker in blockers(self.settings.order, &ask) {
