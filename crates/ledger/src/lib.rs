@@ -39,6 +39,8 @@ mod ledger_thread;
 mod sync_thread;
 mod memory;
 pub use memory::SharedMemory;
+mod networked;
+pub use networked::{NetworkedStore, Received, RowStore};
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqlite")]
