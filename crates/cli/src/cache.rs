@@ -88,7 +88,7 @@ impl Cache {
                 let which: Vec<String> = which.into_iter().flatten().collect();
                 let path = format!("/v1/cache?{}", which.join("&"));
                 let gone = match from_daemon(&options, Method::DELETE, &path)? {
-                    Some(told) => told["forgotten"].as_u64().unwrap_or(0),
+                    Some(told) => told["purged"].as_u64().unwrap_or(0),
                     None => purge(&options, provider, of_it)?,
                 };
                 let word = if gone == 1 { "response" } else { "responses" };
@@ -113,12 +113,12 @@ fn from_daemon(options: &Options, method: Method, path: &str) -> anyhow::Result<
 }
 
 fn rows(told: &Value) -> Vec<CacheUsage> {
-    let kept = told["kept"].as_array().cloned().unwrap_or_default();
+    let kept = told["stored"].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let row = |row: &Value| CacheUsage {
         provider: text(&row["provider"]).unwrap_or_default(),
         entity: text(&row["entity"]),
-        responses: row["answers"].as_u64().unwrap_or(0),
+        responses: row["responses"].as_u64().unwrap_or(0),
         bytes: row["bytes"].as_u64().unwrap_or(0),
     };
     kept.iter().map(row).collect()
@@ -131,7 +131,7 @@ fn saved(out: &mut impl Write, told: &Value) -> io::Result<()> {
         "stale",
         "revalidated",
         "misses",
-        "not_kept",
+        "not_stored",
         "shared",
         "merged",
     ];

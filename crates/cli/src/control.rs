@@ -205,11 +205,11 @@ fn report_changes(told: &Value) -> anyhow::Result<ExitCode> {
     for warning in list("warnings").iter().filter_map(Value::as_str) {
         writeln!(err, "{warning}")?;
     }
-    let refused = list("refused");
-    for problem in refused.iter().filter_map(Value::as_str) {
+    let rejected = list("rejected");
+    for problem in rejected.iter().filter_map(Value::as_str) {
         writeln!(err, "{problem}")?;
     }
-    if refused.is_empty() {
+    if rejected.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
     bail!("a part was rejected, and its old version stays; fix it and reload")

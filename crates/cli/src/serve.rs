@@ -22,7 +22,7 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tollgate::ProviderRegistry;
 use tollgate::cache::{Cache, Sizes};
-use tollgate::event::LogEvent;
+use tollgate::event::{Event, Events};
 use tollgate::providers::{Options as RegistryOptions, Unknown};
 use tollgate_config::amount;
 use tollgate_config::config::{Store, UnknownDomain};
@@ -179,6 +179,7 @@ async fn serve(
     let mut events = watch::DaemonEvents::listen(loaded.config.log.file.clone())?;
     let config = loaded.config.clone();
     let wants_admin = wants_admin(&loaded);
+    let bus = Events::new();
     let options = RegistryOptions {
         unknown: match config.unknown_domain {
             UnknownDomain::Allow => Unknown::Allow,
@@ -187,7 +188,8 @@ async fn serve(
         nodes: config.nodes,
         node_lease: config.node_lease,
         offline,
-        cache: cache(&config),
+        cache: cache(&config, &bus),
+        events: bus,
         ..RegistryOptions::default()
     };
     let providers = config.all_providers().map(|provider| (**provider).clone());
@@ -312,7 +314,7 @@ async fn admin(
 }
 
 /// The response cache: in the folder of the ledger, unless the configuration names another store.
-fn cache(config: &Config) -> Cache {
+fn cache(config: &Config, events: &Events) -> Cache {
     let sizes = Sizes {
         memory: config.cache_size.memory.0,
         disk: config.cache_size.disk.0,
@@ -320,11 +322,11 @@ fn cache(config: &Config) -> Cache {
     let Some(folder) = crate::cache::cache_dir(config) else {
         if let Some(Store::Redis(_) | Store::Postgres(_)) = config.cache_store {
             let why = "this version caches responses in sqlite:DIR or memory: only";
-            LogEvent::CacheOnlyInMemory { why }.emit();
+            events.emit(Event::CacheOnlyInMemory { why: why.into() });
         }
         return Cache::memory_within(sizes);
     };
-    Cache::open_within(&folder, sizes)
+    Cache::open_within(&folder, sizes, events)
 }
 
 /// Opens the ledger of a store. While the store cannot be opened, `on_store_loss` of each provider

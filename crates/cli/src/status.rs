@@ -224,7 +224,7 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
 
 /// Who stopped its calls, and until when.
 fn hold_text(name: &str, health: &Value) -> String {
-    let by = if health["ordered"] == true {
+    let by = if health["by_operator"] == true {
         ", set by an operator"
     } else {
         ""

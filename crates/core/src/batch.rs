@@ -13,26 +13,15 @@
 use std::sync::Arc;
 
 use crate::ask::{Ask, CellId, Outcome, OwnerId, ScopeId, Settle, Verdict};
-use crate::fairness::{self, Waiter, Wake, Withheld};
-use crate::limit::{CellView, Rule};
+pub use crate::fairness::Rows;
+use crate::fairness::{self, Wake, Withheld};
+use crate::limit::Rule;
 use crate::time::{Micros, Span, TimeBounds};
-use crate::turn::{CellStore, Turn, turn};
+use crate::turn::{Turn, turn};
 
 /// Limits shorter than this need not survive a power cut: what they counted is over before a host
 /// is up again, and after a boot they start used up. Longer ones are on disk before they are used.
 pub const LONG_PERIOD: Span = Span::from_secs(60);
-
-/// The rows of one batch: cells and scopes, and the owners that wait for a cell.
-pub trait Rows: CellStore {
-    /// May another owner use these rows? If not, fairness costs nothing.
-    fn is_shared(&self) -> bool;
-    /// The owners that wait for a cell.
-    fn waiters(&self, cell: CellId) -> &[Waiter];
-    /// The same, to be changed.
-    fn waiters_mut(&mut self, cell: CellId) -> &mut Vec<Waiter>;
-    /// The visible state of a limit.
-    fn peek(&self, cell: CellId, rule: &Rule, now: TimeBounds) -> CellView;
-}
 
 /// One settle and when it was told, on the clock of its owner.
 #[derive(Clone, Debug)]

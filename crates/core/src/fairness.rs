@@ -14,8 +14,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::ask::{Ask, BlockedBy, CellId, OwnerId, Priority, Term, Verdict, WakeOn};
-use crate::batch::Rows;
+use crate::limit::{CellView, Rule};
 use crate::time::{Micros, Span, TimeBounds};
+use crate::turn::CellStore;
 
 /// Owners that one cell remembers as waiting. At some 30 bytes each they add 8 KiB to a row; one
 /// that finds no place has no place in the order either, and asks again at its time.
@@ -56,6 +57,18 @@ pub struct Waiter {
     pub until: Micros,
     /// Somebody has signalled it already.
     pub is_woken: bool,
+}
+
+/// The rows of one batch: cells and scopes, and the owners that wait for a cell.
+pub trait Rows: CellStore {
+    /// May another owner use these rows? If not, fairness costs nothing.
+    fn is_shared(&self) -> bool;
+    /// The owners that wait for a cell.
+    fn waiters(&self, cell: CellId) -> &[Waiter];
+    /// The same, to be changed.
+    fn waiters_mut(&mut self, cell: CellId) -> &mut Vec<Waiter>;
+    /// The visible state of a limit.
+    fn peek(&self, cell: CellId, rule: &Rule, now: TimeBounds) -> CellView;
 }
 
 /// Whom to wake for a cell that has come free: the first `at_most` of these that live.

@@ -42,7 +42,7 @@ mod model_tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ask::{Ask, CellId, PermitId, Priority, ScopeId, Terms};
-use crate::time::{Micros, Now};
+use crate::time::{Micros, Now, Span};
 
 use block::Block;
 use callers::CallerAccounts;
@@ -63,6 +63,8 @@ const BATCH_FIRST: usize = 2;
 pub struct Gate {
     settings: GateSettings,
     waiting: BTreeMap<PermitId, Entry>,
+    /// How many of them have each priority, by its number.
+    waiting_at: [usize; 3],
     ready: WaitQueue,
     blocks: BTreeMap<Blocker, Block>,
     /// The batch that the ledger is deciding, including asks whose waiters have left.
@@ -122,6 +124,7 @@ impl Gate {
         Gate {
             settings,
             waiting: BTreeMap::new(),
+            waiting_at: [0; 3],
             ready: WaitQueue::default(),
             blocks: BTreeMap::new(),
             offered: BTreeMap::new(),
@@ -164,10 +167,7 @@ impl Gate {
     /// The number of waiters at this priority.
     #[must_use]
     pub fn waiting(&self, priority: Priority) -> usize {
-        self.waiting
-            .values()
-            .filter(|entry| entry.ask.priority == priority)
-            .count()
+        self.waiting_at[priority as usize]
     }
 
     /// No waiters, no offer, and no state about either.
@@ -213,7 +213,12 @@ impl Gate {
         };
         self.callers.arrived(caller);
         self.deadlines.insert((deadline, id));
+        self.waiting_at[entry.ask.priority as usize] += 1;
         self.waiting.insert(id, entry);
+        debug_assert!(
+            self.waiting.len() <= self.settings.waiting_max,
+            "the queue is bounded"
+        );
         self.enqueue(id, now);
     }
 
@@ -292,6 +297,11 @@ impl Gate {
         if self.offered.is_empty() {
             self.fill_offer(now);
         }
+        debug_assert!(self.offered.len() <= BATCH_MAX, "an offer is bounded");
+        debug_assert!(
+            self.deadlines.len() <= self.waiting.len(),
+            "only waiters have deadlines"
+        );
         let timers = [
             self.wakes.first().map(|wake| wake.0),
             self.deadlines.first().map(|due| due.0),
@@ -307,8 +317,8 @@ impl Gate {
         std::mem::take(&mut self.effects.resolve)
     }
 
-    /// Resolves waiters whose deadline has passed. A waiter whose blocker is open is still offered
-    /// if that can be in time, or if it was never offered.
+    /// Resolves waiters whose deadline has passed, also while the ledger has their asks. A waiter
+    /// whose blocker is open is still offered if that can be in time, or if it was never offered.
     fn expire(&mut self, now: Micros) {
         while let Some(&(deadline, id)) = self.deadlines.first() {
             if deadline > now {
@@ -319,6 +329,12 @@ impl Gate {
                 continue;
             };
             if entry.position == Position::Offered {
+                // The ledger has it. One that had time when it was offered waits no longer than
+                // that: a permit that is still granted is returned. One that had none has asked for
+                // a verdict, which is its answer.
+                if entry.ask.max_wait > Span::ZERO {
+                    self.time_out(id, None);
+                }
                 continue;
             }
             let blocker = entry.position.blocker();

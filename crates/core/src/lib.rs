@@ -15,6 +15,7 @@ pub mod scope;
 pub mod turn;
 pub mod fairness;
 pub mod batch;
+pub mod row;
 pub mod table;
 pub mod replica;
 pub mod gate;

@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::ask::{CellId, ScopeId};
-use crate::batch::Rows;
-use crate::fairness::Waiter;
+use crate::fairness::{Rows, Waiter};
 use crate::limit::{Cell, CellView, Damaged, Rule};
 use crate::scope::{Scope, ScopeView};
 use crate::time::{Micros, Span, TimeBounds};

@@ -50,6 +50,7 @@ pub fn turn(
     asks: &[Ask],
 ) -> Turn {
     let now = now.into();
+    debug_assert!(now.lo <= now.hi, "the bounds of the time are in order");
     let mut turn = Turn {
         verdicts: Vec::with_capacity(asks.len()),
         ..Turn::default()
@@ -62,6 +63,7 @@ pub fn turn(
         let verdict = decide(cells, now, ask, &mut batch);
         turn.verdicts.push(verdict);
     }
+    debug_assert_eq!(turn.verdicts.len(), asks.len(), "one verdict per ask");
     turn
 }
 
@@ -201,6 +203,7 @@ fn grant(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Bat
             cell.take(&term.rule, cost, ask.id, ask.evidence, now)
         }));
     }
+    debug_assert_eq!(marks.len(), ask.terms.len(), "all terms are charged");
     marks
 }
 

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use crate::lock_order::{RankedMutex, rank};
 use tollgate_core::ask::{CellId, Settle, Term, Terms};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span};
@@ -28,7 +28,7 @@ const FORGET_AFTER: Span = Span::from_secs(3_600);
 pub(crate) struct CellForwarding {
     /// Is there any? Read by every settle.
     is_active: AtomicBool,
-    forwardings: Mutex<HashMap<CellId, Forwarding>>,
+    forwardings: RankedMutex<{ rank::FORWARDINGS }, HashMap<CellId, Forwarding>>,
 }
 
 #[derive(Debug)]

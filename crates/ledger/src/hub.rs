@@ -10,13 +10,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tollgate_core::ask::{Ask, BlockedBy, CellId, ScopeId, Verdict, WakeOn};
 use tollgate_core::batch::Decision;
 use tollgate_core::fairness::will_wait;
 
 use crate::event::{EVENTS_MAX, Event, Events};
+use crate::lock_order::{RankedMutex, rank};
 
 /// Providers with a queue of their own: ten times as many as anybody configures. What comes on top
 /// shares the last one.
@@ -30,8 +30,8 @@ pub(crate) struct TagId(pub(crate) usize);
 pub(crate) struct Hub {
     /// For those who want to hear of scopes and of the store itself.
     ledger: broadcast::Sender<Event>,
-    tags: Mutex<Vec<(Arc<str>, broadcast::Sender<Event>)>>,
-    awaited: Mutex<AwaitedSignals>,
+    tags: RankedMutex<{ rank::TAGS }, Vec<(Arc<str>, broadcast::Sender<Event>)>>,
+    awaited: RankedMutex<{ rank::AWAITED }, AwaitedSignals>,
 }
 
 /// What of this process waits for a signal.
@@ -45,8 +45,8 @@ impl Hub {
     pub(crate) fn new() -> Hub {
         Hub {
             ledger: broadcast::channel(EVENTS_MAX).0,
-            tags: Mutex::default(),
-            awaited: Mutex::default(),
+            tags: RankedMutex::default(),
+            awaited: RankedMutex::default(),
         }
     }
 

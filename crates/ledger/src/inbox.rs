@@ -71,7 +71,10 @@ pub(crate) struct Offer {
 /// Something to read, and what is done with the reply, on the ledger thread. Dropped: nothing can be
 /// known.
 pub(crate) struct PeekRequest {
+    /// What is still to be read.
     pub(crate) query: PeekQuery,
+    /// What was read so far.
+    pub(crate) reply: PeekReply,
     pub(crate) on_reply: Box<dyn FnOnce(PeekReply) + Send>,
 }
 

@@ -13,22 +13,22 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tollgate_core::ask::{Ask, BlockedBy, OwnerId, Verdict, WakeOn};
+use tollgate_core::ask::{Ask, CellId, OwnerId, Verdict};
 use tollgate_core::batch::{Batch, Decision, QueuedSettle, Settles, grants_long_limit};
-use tollgate_core::time::{Micros, Span};
 
 use crate::StoreLost;
 use crate::failpoint;
-use crate::front::{Shared, wake_owners};
+use crate::hand_out::HandOut;
 use crate::hub::TagId;
-use crate::inbox::{Pace, TagWork, Work};
-use crate::offer::{OfferResult, unsent_settles};
-use crate::store::{Store, StoreError};
+use crate::inbox::{Pace, PeekRequest, TagWork, Work};
+use crate::offer::OfferResult;
+use crate::shared::Shared;
+use crate::store::{PeekReply, Store, StoreError, wake_owners};
 use crate::sync_thread::SyncThread;
+use crate::threads::spawn;
 
-/// A decision this old is not handed out: this process was stopped in between, and the sender must
-/// not send later than 500 ms after the grant.
-const STALE_AFTER: Span = Span::from_millis(250);
+/// Rows that one question reads in one turn: some 250 µs on SQLite.
+const PEEK_ROWS_PER_TURN: usize = 128;
 
 /// Drives a store that blocks. Ends the ledger's threads when the last handle goes.
 #[derive(Debug)]
@@ -95,15 +95,6 @@ struct LedgerThread {
     sync: SyncThread,
 }
 
-/// One offer that is decided, and whom to tell.
-#[derive(Debug)]
-pub(crate) struct HandOut {
-    tag: TagId,
-    reply: oneshot::Sender<OfferResult>,
-    decided: Vec<(Ask, Verdict)>,
-    at: Micros,
-}
-
 /// What goes to the store of one provider, and whom to answer.
 struct TagBatch {
     tag: TagId,
@@ -112,7 +103,7 @@ struct TagBatch {
     told: usize,
     asks: Vec<Ask>,
     replies: Vec<(oneshot::Sender<OfferResult>, usize)>,
-    stopped_waiting: Vec<tollgate_core::ask::CellId>,
+    stopped_waiting: Vec<CellId>,
 }
 
 impl TagBatch {
@@ -180,9 +171,26 @@ impl LedgerThread {
             self.turn(batches);
         }
         for asked in work.peeks {
-            if let Ok(reply) = self.store.peek(&asked.query) {
-                (asked.on_reply)(reply);
-            }
+            self.peek(asked);
+        }
+    }
+
+    /// Reads a part of what was asked; the rest waits for the next turn, so that nobody's permit
+    /// waits for a long question.
+    fn peek(&self, mut asked: PeekRequest) {
+        let part = asked.query.split_off_rows(PEEK_ROWS_PER_TURN);
+        let Ok(read) = self.store.peek(&part) else {
+            return;
+        };
+        if asked.query.is_empty() && asked.reply == PeekReply::default() {
+            return (asked.on_reply)(read);
+        }
+        asked.reply.cells.extend(read.cells);
+        asked.reply.scopes.extend(read.scopes);
+        if asked.query.is_empty() {
+            (asked.on_reply)(asked.reply);
+        } else {
+            self.shared.inbox.peek(asked);
         }
     }
 
@@ -327,60 +335,4 @@ impl LedgerThread {
             drop(reply.send(Err(StoreLost)));
         }
     }
-}
-
-impl HandOut {
-    /// Hands out, unless the decision is too old or nobody takes it.
-    pub(crate) fn answer(self, shared: &Shared) {
-        let HandOut {
-            tag,
-            reply,
-            mut decided,
-            at,
-        } = self;
-        if shared.clock.at().since(at) > STALE_AFTER {
-            give_back(shared, tag, decided.clone());
-            decided.iter_mut().for_each(expire_grant);
-        }
-        if let Err(Ok((_, decided))) = reply.send(Ok((at, decided))) {
-            give_back(shared, tag, decided);
-        }
-    }
-
-    /// The disk has not kept it.
-    pub(crate) fn fail(self) {
-        drop(self.reply.send(Err(StoreLost)));
-    }
-}
-
-fn give_back(shared: &Shared, tag: TagId, decided: Vec<(Ask, Verdict)>) {
-    let at = shared.clock.at();
-    for settle in unsent_settles(decided) {
-        shared.inbox.settle(tag, QueuedSettle { settle, at });
-    }
-}
-
-/// Granted too long ago to be used: ask again.
-fn expire_grant((ask, verdict): &mut (Ask, Verdict)) {
-    if let Verdict::Go { .. } = verdict {
-        let by = if ask.terms.is_empty() {
-            BlockedBy::Scope(0)
-        } else {
-            BlockedBy::Term(0)
-        };
-        *verdict = Verdict::Wait {
-            after: Span::ZERO,
-            on: WakeOn::Time,
-            by,
-        };
-    }
-}
-
-pub(crate) fn spawn(
-    name: &str,
-    work: impl FnOnce() + Send + 'static,
-) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(work)
 }

@@ -25,18 +25,22 @@ pub use clock::{Clock, ManualClock};
 mod event;
 pub use event::{EVENTS_MAX, Event, Events};
 mod offer;
-pub use offer::{OfferVerdicts, PendingOffer, StoreLoss, StoreLost};
+pub use offer::{OfferVerdicts, StoreLoss, StoreLost};
 mod store;
 pub use store::{EventSink, PeekQuery, PeekReply, Store, StoreError};
 mod provider;
-pub use provider::ProviderLedger;
+pub use provider::{PendingOffer, ProviderLedger};
 mod front;
+mod shared;
 mod hub;
 mod inbox;
 mod cell_forwarding;
 mod last_seen;
+mod hand_out;
+mod threads;
 mod ledger_thread;
 mod sync_thread;
+pub mod lock_order;
 mod memory;
 pub use memory::SharedMemory;
 mod networked;
@@ -56,8 +60,9 @@ use std::sync::atomic::Ordering;
 use tollgate_core::ask::OwnerId;
 use tollgate_core::time::{Micros, Now, Wall};
 
-use front::{Driver, Front, Shared};
+use front::{Driver, Front};
 use ledger_thread::ThreadDriver;
+use shared::Shared;
 
 /// One ledger, shared by all clones of this handle.
 #[derive(Clone, Debug)]
@@ -83,10 +88,10 @@ impl Ledger {
     #[cfg(feature = "sqlite")]
     pub fn sqlite(folder: impl AsRef<std::path::Path>, clock: Clock) -> Result<Ledger, OpenError> {
         let folder = folder.as_ref();
-        let open = |sink| sqlite::SqliteStore::open(folder, clock.clone(), sink);
-        Ledger::blocking(clock.clone(), open, |source| {
-            OpenError::from_io(folder, source)
-        })
+        let on = clock.clone();
+        let open = |sink| sqlite::SqliteStore::open(folder, on, sink);
+        let no_thread = |source| OpenError::from_io(folder, source);
+        Ledger::blocking(clock, open, no_thread)
     }
 
     /// The same, but a folder that cannot be opened is a store that is lost from the start: the
@@ -98,15 +103,14 @@ impl Ledger {
         clock: Clock,
     ) -> Result<(Ledger, Option<OpenError>), OpenError> {
         let folder = folder.as_ref();
-        let mut why = None;
+        let (mut why, on) = (None, clock.clone());
         let open = |sink| {
-            let (store, error) = sqlite::SqliteStore::open_or_lost(folder, clock.clone(), sink);
+            let (store, error) = sqlite::SqliteStore::open_or_lost(folder, on, sink);
             why = error;
             Ok(store)
         };
-        let ledger = Ledger::blocking(clock.clone(), open, |source| {
-            OpenError::from_io(folder, source)
-        })?;
+        let no_thread = |source| OpenError::from_io(folder, source);
+        let ledger = Ledger::blocking(clock, open, no_thread)?;
         Ok((ledger, why))
     }
 

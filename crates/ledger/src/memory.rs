@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
 use tollgate_core::batch::{Batch, Decision, decide};
 use tollgate_core::table::Table;
 
 use crate::Clock;
+use crate::lock_order::{RankedMutex, rank};
 use crate::store::{EventSink, PeekQuery, PeekReply, Store, StoreError};
 
 /// Cells looked at per batch with asks. Each of those makes at most a handful, so looking at this
@@ -28,9 +28,9 @@ pub struct SharedMemory {
 #[derive(Debug)]
 struct MemoryRows {
     clock: Clock,
-    table: Mutex<Table>,
+    table: RankedMutex<{ rank::MEMORY_TABLE }, Table>,
     /// By the number of the owner. `None`: that one has gone.
-    owners: Mutex<Vec<Option<EventSink>>>,
+    owners: RankedMutex<{ rank::MEMORY_OWNERS }, Vec<Option<EventSink>>>,
 }
 
 impl SharedMemory {
@@ -40,8 +40,8 @@ impl SharedMemory {
         SharedMemory {
             rows: Arc::new(MemoryRows {
                 clock,
-                table: Mutex::default(),
-                owners: Mutex::default(),
+                table: RankedMutex::default(),
+                owners: RankedMutex::default(),
             }),
         }
     }

@@ -4,6 +4,9 @@
 //!
 //! Never: blocks.
 
+mod pending;
+pub use pending::PendingOffer;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,11 +24,14 @@ use crate::front::{Driver, Front};
 use crate::hub::TagId;
 use crate::inbox::{Offer, PeekRequest};
 use crate::store::{PeekQuery, PeekReply};
-use crate::{Event, Events, Ledger, PendingOffer, StoreLoss, StoreLost};
+use crate::{Event, Events, Ledger, StoreLoss, StoreLost};
 
 /// Whoever peeks waits this long for the store; past it everything looks used up. Longer than a
 /// store waits for its lock: what is seen late is then a disk that hangs.
 const PEEK_TIMEOUT: Duration = Duration::from_millis(1_500);
+
+/// A reply that comes from another thread.
+type PeekPending = Pin<Box<dyn Future<Output = Option<PeekReply>> + Send>>;
 
 /// The ledger of one provider. Clones are the same handle.
 #[derive(Clone, Debug)]
@@ -204,20 +210,25 @@ impl ProviderLedger {
         }
     }
 
-    /// As [`ProviderLedger::peek_all`], of limits only. What cannot be known looks used up.
+    /// As [`ProviderLedger::peek_all`], for those who only show it: what cannot be known looks used
+    /// up, or closed.
+    pub fn peek_or_closed(&self, query: PeekQuery) -> impl Future<Output = PeekReply> + use<> {
+        let unknown = match self.takes_time() {
+            true => unknown_reply(&query),
+            false => PeekReply::default(),
+        };
+        let reply = self.peek_all(query);
+        async move { reply.await.unwrap_or(unknown) }
+    }
+
+    /// As [`ProviderLedger::peek_or_closed`], of limits only.
     pub fn peek(
         &self,
         cells: Vec<(CellId, Arc<Rule>)>,
     ) -> impl Future<Output = Vec<CellView>> + use<> {
-        let unknown: Vec<CellView> = match self.takes_time() {
-            true => cells.iter().map(|(_, rule)| used_up_view(rule)).collect(),
-            false => Vec::new(),
-        };
-        let reply = self.peek_all(PeekQuery {
-            cells,
-            scopes: Vec::new(),
-        });
-        async move { reply.await.map_or(unknown, |reply| reply.cells) }
+        let scopes = Vec::new();
+        let reply = self.peek_or_closed(PeekQuery { cells, scopes });
+        async move { reply.await.cells }
     }
 
     /// As [`ProviderLedger::peek`], for those who cannot wait: what is seen goes to `then`, at once
@@ -277,10 +288,7 @@ impl ProviderLedger {
     }
 
     /// Puts a question at once; the reply is there, or comes when the store has come to it.
-    fn send_peek(
-        &self,
-        query: PeekQuery,
-    ) -> Result<Option<PeekReply>, Pin<Box<dyn Future<Output = Option<PeekReply>> + Send>>> {
+    fn send_peek(&self, query: PeekQuery) -> Result<Option<PeekReply>, PeekPending> {
         if let Driver::Inline(store) = &self.front().driver {
             self.count_question();
             return Ok(store.peek(&query).ok());
@@ -308,6 +316,7 @@ impl ProviderLedger {
             Driver::Thread(_) if front.is_forked() || front.shared.loss().is_some() => {}
             Driver::Thread(_) => front.shared.inbox.peek(PeekRequest {
                 query,
+                reply: PeekReply::default(),
                 on_reply: Box::new(then),
             }),
         }
@@ -361,6 +370,14 @@ impl ProviderLedger {
     #[must_use]
     pub fn now(&self) -> Now {
         self.front().shared.clock.now()
+    }
+}
+
+fn unknown_reply(query: &PeekQuery) -> PeekReply {
+    let cells = query.cells.iter();
+    PeekReply {
+        cells: cells.map(|(_, rule)| used_up_view(rule)).collect(),
+        scopes: vec![ScopeView::Closed { remaining: None }; query.scopes.len()],
     }
 }
 

@@ -22,7 +22,6 @@ mod rows;
 mod tables;
 mod error;
 pub use error::OpenError;
-mod waiters;
 mod wake;
 
 use std::path::{Path, PathBuf};
@@ -30,12 +29,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
 use tollgate_core::batch::{Batch, Decision};
 use tollgate_core::time::{Micros, Span};
 
 use crate::Clock;
+use crate::lock_order::{RankedMutex, rank};
 use crate::store::{EventSink, PeekQuery, PeekReply, Store, StoreError};
 use error::FolderError;
 use folder::{DurableLog, Folder, LOCK_WAIT, LOST_WAIT};
@@ -52,8 +51,8 @@ pub(crate) struct SqliteStore {
     clock: Clock,
     sink: EventSink,
     /// Used by the ledger thread; what the sync thread needs stands beside it.
-    state: Mutex<State>,
-    durable: Mutex<Option<Arc<DurableLog>>>,
+    state: RankedMutex<{ rank::SQLITE }, State>,
+    durable: RankedMutex<{ rank::DURABLE }, Option<Arc<DurableLog>>>,
     /// This process among those that share the folder; 0 until it is open.
     owner: AtomicU32,
     damaged_rows: AtomicU64,
@@ -100,7 +99,7 @@ impl SqliteStore {
             path: path.to_owned(),
             clock,
             sink,
-            state: Mutex::new(State {
+            state: RankedMutex::new(State {
                 is_lost: folder.is_err(),
                 folder: Err(StoreError {
                     message: "the state folder is not open".into(),
@@ -109,7 +108,7 @@ impl SqliteStore {
                 known: None,
                 last_open_attempt: Clock::System.now().at,
             }),
-            durable: Mutex::default(),
+            durable: RankedMutex::default(),
             owner: AtomicU32::new(0),
             damaged_rows: AtomicU64::new(0),
         };

@@ -79,6 +79,27 @@ pub trait Store: Send + Sync + fmt::Debug {
     }
 }
 
+/// Wakes the first of those who wait, as many as there is room for; the dead are passed over.
+/// Returns the owners that are dead.
+pub(crate) fn wake_owners(store: &dyn Store, decision: &Decision) -> Vec<OwnerId> {
+    let mut dead = Vec::new();
+    for wake in &decision.wakes {
+        let mut left = wake.at_most;
+        for &owner in &wake.owners {
+            if left == 0 {
+                break;
+            } else if store.wake(owner, wake.cell) {
+                left -= 1;
+            } else {
+                dead.push(owner);
+            }
+        }
+    }
+    let saved_for = decision.saved_for.iter().copied();
+    dead.extend(saved_for.filter(|owner| !store.is_alive(*owner)));
+    dead
+}
+
 /// What to read, of one provider: any number of cells and scopes are one question.
 #[derive(Clone, Debug, Default)]
 pub struct PeekQuery {
@@ -86,6 +107,22 @@ pub struct PeekQuery {
     pub cells: Vec<(CellId, Arc<Rule>)>,
     /// Scopes.
     pub scopes: Vec<ScopeId>,
+}
+
+impl PeekQuery {
+    /// Takes so many rows off its beginning.
+    pub(crate) fn split_off_rows(&mut self, rows: usize) -> PeekQuery {
+        let cells = self.cells.len().min(rows);
+        let scopes = self.scopes.len().min(rows - cells);
+        PeekQuery {
+            cells: self.cells.drain(..cells).collect(),
+            scopes: self.scopes.drain(..scopes).collect(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cells.is_empty() && self.scopes.is_empty()
+    }
 }
 
 /// What was read, in the order of the question.

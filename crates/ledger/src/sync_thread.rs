@@ -12,9 +12,10 @@ use std::thread::JoinHandle;
 use parking_lot::{Condvar, Mutex};
 
 use crate::failpoint;
-use crate::front::Shared;
-use crate::ledger_thread::{HandOut, spawn};
+use crate::hand_out::HandOut;
+use crate::shared::Shared;
 use crate::store::Store;
+use crate::threads::spawn;
 
 /// The name of the thread.
 pub(crate) const NAME: &str = "tollgate-sync";

@@ -25,7 +25,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tollgate::event::LogEvent;
+use tollgate::event::Event;
 use tollgate_config::Secret;
 use tollgate_core::time::Span;
 
@@ -104,7 +104,10 @@ impl Admin {
             shutdown.subscribe(),
             grace,
         ));
-        LogEvent::Listening { address }.emit();
+        daemon
+            .registry()
+            .events()
+            .emit(Event::Listening { address });
         Ok(Admin {
             address,
             shutdown,

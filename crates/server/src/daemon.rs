@@ -14,8 +14,7 @@ pub use view::{ProviderDetails, ProviderSummary};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
-use tollgate::event::LogEvent;
+use tollgate::event::Event;
 use tollgate::providers::{ActiveProvider, BuildError, Unknown};
 use tollgate::{Error, ProviderRegistry};
 use tollgate_config::config::UnknownDomain;
@@ -26,6 +25,7 @@ use tollgate_config::{
 };
 use tollgate_config::{Reloaded, reload};
 use tollgate_core::health::Command;
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use crate::gateway::{ListenError, Listeners};
 
@@ -45,9 +45,9 @@ struct Shared {
     /// Files and variables of this machine.
     world: fn() -> Environment<'static>,
     /// Serialises changes. Held while files are read, so only lock it where blocking is allowed.
-    changing: Mutex<()>,
+    changing: RankedMutex<{ rank::DAEMON_CHANGE }, ()>,
     /// Held briefly.
-    state: Mutex<DaemonState>,
+    state: RankedMutex<{ rank::DAEMON_STATE }, DaemonState>,
     /// The gateway's listeners, once set.
     listeners: OnceLock<Listeners>,
 }
@@ -106,8 +106,8 @@ impl Daemon {
             shared: Arc::new(Shared {
                 registry,
                 world,
-                changing: Mutex::new(()),
-                state: Mutex::new(state),
+                changing: RankedMutex::new(()),
+                state: RankedMutex::new(state),
                 listeners: OnceLock::new(),
             }),
         }
@@ -185,11 +185,10 @@ impl Daemon {
         if !problems.is_empty() {
             return Err(SetError::Rejected(problems));
         }
-        LogEvent::OperatorCommand {
-            provider: active.name(),
+        self.shared.registry.events().emit(Event::OperatorCommand {
+            provider: active.name().into(),
             command: "set",
-        }
-        .emit();
+        });
         let mut changed = before.changed;
         changed.extend(after.changed.clone());
         let outcome = self.apply(&mut state, Reloaded { changed, ..after });
@@ -236,11 +235,10 @@ impl Daemon {
             Command::Resume => "resume",
             Command::Reset => "reset",
         };
-        LogEvent::OperatorCommand {
-            provider,
+        self.shared.registry.events().emit(Event::OperatorCommand {
+            provider: provider.into(),
             command: name,
-        }
-        .emit();
+        });
         match entity {
             Some(entity) => active.reset_entity(entity),
             None => active.apply_command(command),
@@ -291,7 +289,11 @@ impl Daemon {
         let listen_errors = state.listen_errors.iter();
         rejected.extend(listen_errors.map(|error| error.message.clone()));
         for problem in &rejected {
-            LogEvent::ReloadRejected { problem }.emit();
+            let problem = problem.as_str().into();
+            self.shared
+                .registry
+                .events()
+                .emit(Event::ReloadRejected { problem });
         }
         let is_warning = |problem: &&Problem| problem.level == Level::Warning;
         let warnings = loaded.problems.iter().filter(is_warning);

@@ -14,6 +14,8 @@ mod listeners;
 pub(crate) use listeners::ListenError;
 pub use listeners::Listeners;
 mod framing;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod overload;
 mod head;
 mod hit_fast_path;
@@ -32,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::net::TcpListener;
 use tollgate::ProviderRegistry;
-use tollgate::event::LogEvent;
+use tollgate::event::Event;
 use tollgate_core::time::Span;
 
 use connection_cap::ConnectionCap;
@@ -144,7 +146,7 @@ impl Gateway {
 
     /// Shuts down gracefully: accepts nothing more, finishes running calls, drops the rest.
     pub async fn drain(self) {
-        LogEvent::Draining.emit();
+        Event::Draining.log();
         self.listeners.drain().await;
     }
 }

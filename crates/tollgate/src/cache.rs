@@ -40,16 +40,16 @@ pub use memfd::{MEMFDS_MAX, MemfdBody, set_memfds_max};
 pub use object::PreparedHead;
 pub(crate) use object::{CachedResponse, VARIANTS_MAX, VariantSet, WireForm};
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate_core::time::Wall;
+use tollgate_ledger::lock_order::rank;
 
-use crate::event::LogEvent;
+use crate::event::{Event, Events};
+use crate::single_flight::{Join, Leader, Leaders, Role};
 use disk::Disk;
 use memory::MemoryTier;
 
@@ -110,15 +110,13 @@ struct CacheState {
     memory: Arc<MemoryTier>,
     disk: Option<Disk>,
     salt: Salt,
-    refreshes: Mutex<HashMap<(CacheKey, Variant), Arc<BackgroundRefresh>>>,
+    refreshes: Leaders<(CacheKey, Variant), BackgroundRefresh, { rank::REFRESHES }>,
 }
 
 /// The right to refresh a response in the background. Dropping it frees the right for others.
 #[derive(Debug)]
 pub(crate) struct RefreshGuard {
-    cache: Cache,
-    target: (CacheKey, Variant),
-    refresh: Arc<BackgroundRefresh>,
+    leader: Leader<(CacheKey, Variant), BackgroundRefresh, { rank::REFRESHES }>,
 }
 
 /// A response that is being refreshed in the background.
@@ -138,22 +136,17 @@ impl BackgroundRefresh {
 impl RefreshGuard {
     /// The refresh, for the stage that sends it.
     pub(crate) fn refresh(&self) -> Arc<BackgroundRefresh> {
-        self.refresh.clone()
+        self.leader.round().clone()
     }
 
     /// Waits until another call has stored a newer response to the same request headers. A request
     /// that has been sent has used its permit, so it is never superseded.
     pub(crate) async fn until_superseded(&self) {
-        self.refresh.superseded.notified().await;
-        if self.refresh.is_sent.load(Ordering::Acquire) {
+        let refresh = self.leader.round();
+        refresh.superseded.notified().await;
+        if refresh.is_sent.load(Ordering::Acquire) {
             std::future::pending::<()>().await;
         }
-    }
-}
-
-impl Drop for RefreshGuard {
-    fn drop(&mut self) {
-        self.cache.shared.refreshes.lock().remove(&self.target);
     }
 }
 
@@ -185,19 +178,19 @@ impl Cache {
     /// log says why.
     #[must_use]
     pub fn open(folder: &Path) -> Cache {
-        Cache::open_within(folder, Sizes::default())
+        Cache::open_within(folder, Sizes::default(), &Events::new())
     }
 
-    /// The same, within these sizes.
+    /// The same, within these sizes. Its facts are told on this bus.
     #[must_use]
-    pub fn open_within(folder: &Path, sizes: Sizes) -> Cache {
+    pub fn open_within(folder: &Path, sizes: Sizes, events: &Events) -> Cache {
         memfd::set_memory_bytes(sizes.memory);
         let memory = Arc::new(MemoryTier::new(sizes.memory));
-        match Disk::open(folder, memory.clone(), sizes.disk) {
+        match Disk::open(folder, memory.clone(), sizes.disk, events) {
             Ok((disk, salt)) => Cache::with(memory, Some(disk), salt),
             Err(error) => {
-                let why = &error.to_string();
-                LogEvent::CacheOnlyInMemory { why }.emit();
+                let why = error.to_string().into();
+                events.emit(Event::CacheOnlyInMemory { why });
                 Cache::with(memory, None, Salt::random())
             }
         }
@@ -209,7 +202,7 @@ impl Cache {
                 memory,
                 disk,
                 salt,
-                refreshes: Mutex::default(),
+                refreshes: Leaders::default(),
             }),
         }
     }
@@ -264,8 +257,7 @@ impl Cache {
             let put = |disk: &Disk| disk.put(key, object, now);
             disk.as_ref().is_some_and(put)
         });
-        let of = (key, object.variant);
-        if is_stored && let Some(refresh) = self.shared.refreshes.lock().get(&of) {
+        if is_stored && let Some(refresh) = self.shared.refreshes.get(&(key, object.variant)) {
             refresh.superseded.notify_one();
         }
         is_stored
@@ -302,20 +294,13 @@ impl Cache {
 
     /// The right to refresh a response in the background: one refresh at a time for each response.
     pub(crate) fn refresh(&self, key: CacheKey, old: &CachedResponse) -> Option<RefreshGuard> {
-        let of = (key, old.variant);
-        let mut under_way = self.shared.refreshes.lock();
-        if under_way.len() >= REFRESHING_MAX || under_way.contains_key(&of) {
-            return None;
+        let key = (key, old.variant);
+        let others = |_: &Arc<BackgroundRefresh>| Join::<()>::Alone;
+        let refreshes = &self.shared.refreshes;
+        match refreshes.join_or_lead(key, REFRESHING_MAX, others, BackgroundRefresh::default) {
+            Role::Leader(leader) => Some(RefreshGuard { leader }),
+            Role::Alone | Role::Follower(()) => None,
         }
-        let refresh = Arc::<BackgroundRefresh>::default();
-        under_way.insert(of, refresh.clone());
-        drop(under_way);
-        let cache = self.clone();
-        Some(RefreshGuard {
-            cache,
-            target: of,
-            refresh,
-        })
     }
 
     /// The number of purges: a response requested before a purge is not stored after it.

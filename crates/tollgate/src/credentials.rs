@@ -25,9 +25,9 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use parking_lot::Mutex;
 use tollgate_config::provider::AuthStyle;
 use tollgate_core::time::Micros;
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use crate::query;
 
@@ -38,6 +38,13 @@ pub(crate) struct Credential {
     pub(crate) source: CredentialSource,
     /// Identifies the key in limit cells; `None` if there is no key.
     pub(crate) fingerprint: Option<Arc<str>>,
+}
+
+impl Credential {
+    /// Identifies the key in limit cells.
+    pub(crate) fn fingerprint(&self) -> Option<&str> {
+        self.fingerprint.as_deref()
+    }
 }
 
 /// Where the key of a call comes from.
@@ -54,7 +61,7 @@ pub(crate) enum CredentialSource {
 /// Rejected keys by fingerprint, and until when each is suspended.
 #[derive(Debug, Default)]
 pub(crate) struct SuspendedKeys {
-    until: Mutex<HashMap<String, Micros>>,
+    until: RankedMutex<{ rank::SUSPENDED_KEYS }, HashMap<String, Micros>>,
 }
 
 impl SuspendedKeys {

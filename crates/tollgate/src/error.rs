@@ -277,6 +277,25 @@ impl Stage {
 }
 
 impl Error {
+    /// What blocks the call, if something does that may pass.
+    #[must_use]
+    pub fn reason(&self) -> Option<Reason> {
+        match self {
+            Error::NoPermit { reason, .. } | Error::NotInCache { reason, .. } => Some(*reason),
+            Error::TooLate { .. } => Some(Reason::Deadline),
+            _ => None,
+        }
+    }
+
+    /// The name of the exhausted limit, if a limit blocks the call.
+    #[must_use]
+    pub fn limit(&self) -> Option<&str> {
+        match self {
+            Error::NoPermit { limit, .. } => limit.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Whose fault it is.
     #[must_use]
     pub fn blame(&self) -> Blame {

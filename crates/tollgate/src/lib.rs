@@ -34,7 +34,10 @@ mod flights;
 mod credentials;
 pub mod providers;
 pub mod path;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 
 pub use error::Error;
+pub use path::decide;
 pub use permits::{LimitReport, Permit};
 pub use providers::{Options, ProviderRegistry};

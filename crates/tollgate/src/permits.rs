@@ -11,13 +11,13 @@
 //! Never: holds a lock across an await.
 
 mod denied;
+mod driver;
 mod permit;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tollgate_core::ask::{
     Ask, CellId, Evidence, PermitId, Priority, Scopes, Settle, Terms, Verdict,
@@ -26,7 +26,8 @@ use tollgate_core::gate::{
     CallerId, CallerShare, Effects, Gate, GateSettings, Resolution, Resolved, Waiter,
 };
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::{Event, OfferVerdicts, PendingOffer, ProviderLedger, StoreLost};
+use tollgate_ledger::lock_order::{RankedMutex, rank};
+use tollgate_ledger::{Event, OfferVerdicts, ProviderLedger, StoreLost};
 
 pub use denied::Denied;
 pub use permit::{LimitReport, Permit};
@@ -70,7 +71,7 @@ pub struct PermitRequest {
 #[derive(Debug)]
 struct Shared {
     ledger: ProviderLedger,
-    state: Mutex<State>,
+    state: RankedMutex<{ rank::PERMITS }, State>,
     /// Counts the changes of the limits. Written under the lock, read without it.
     edition: AtomicU64,
     /// Wakes the driver task after a change to the gate.
@@ -115,11 +116,11 @@ impl Permits {
         let wake = Arc::new(Notify::new());
         let shared = Arc::new(Shared {
             ledger,
-            state: Mutex::new(state),
+            state: RankedMutex::new(state),
             edition: AtomicU64::new(0),
             wake,
         });
-        tokio::spawn(drive(Arc::downgrade(&shared)));
+        tokio::spawn(driver::drive(Arc::downgrade(&shared)));
         Permits { shared }
     }
 
@@ -339,95 +340,6 @@ impl Drop for QueueGuard {
         state.waiting.remove(&self.id);
         drop(state);
         self.shared.wake.notify_one();
-    }
-}
-
-/// Passes effects until the last handle is gone.
-async fn drive(shared: Weak<Shared>) {
-    let Some((mut events, wake)) = shared
-        .upgrade()
-        .map(|shared| (shared.ledger.events(), shared.wake.clone()))
-    else {
-        return;
-    };
-    // At most one at a time; while it is on its way, deadlines, cancellations and events are served.
-    let mut pending: Option<Offered> = None;
-    loop {
-        let Some(strong) = shared.upgrade() else {
-            return;
-        };
-        if pending.is_none() && strong.ledger.takes_time() {
-            // Calls that are about to ask join this offer: one transaction costs the same for all
-            // of them. If nothing else is runnable, this continues at once.
-            tokio::task::yield_now().await;
-        }
-        let Effects {
-            offer,
-            resolve,
-            settle,
-            abandoned: left,
-            wake_at: arm,
-        } = strong.tick();
-        for settle in settle {
-            strong.ledger.settle(settle);
-        }
-        if !left.is_empty() {
-            strong.ledger.stopped_waiting(&left);
-        }
-        for resolved in resolve {
-            strong.deliver(resolved, strong.ledger.at());
-        }
-        if !offer.is_empty() {
-            pending = Some(Offered::new(&strong.ledger, offer));
-        }
-        let pause = arm.map(|at| at.since(strong.ledger.at()));
-        drop(strong);
-        tokio::select! {
-            biased;
-            verdicts = decided(&mut pending) => {
-                let Some(strong) = shared.upgrade() else { return };
-                let asked = pending.take().map(|offered| offered.ids).unwrap_or_default();
-                strong.on_verdicts(&asked, verdicts);
-            }
-            event = events.next() => {
-                let Some(strong) = shared.upgrade() else { return };
-                strong.on_event(event.unwrap_or(Event::Resync));
-            }
-            () = wake.notified() => {}
-            () = sleep(pause) => {}
-        }
-    }
-}
-
-/// An offer that the ledger has.
-struct Offered {
-    ids: Vec<PermitId>,
-    verdicts: PendingOffer,
-}
-
-impl Offered {
-    fn new(ledger: &ProviderLedger, asks: Vec<Ask>) -> Offered {
-        Offered {
-            ids: asks.iter().map(|ask| ask.id).collect(),
-            verdicts: ledger.offer(asks),
-        }
-    }
-}
-
-/// What the ledger decides of the pending offer. Dropped and awaited again, nothing is lost.
-async fn decided(pending: &mut Option<Offered>) -> Result<OfferVerdicts, StoreLost> {
-    match pending {
-        Some(offered) => (&mut offered.verdicts).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// The one timer of a gate.
-#[expect(clippy::disallowed_methods, reason = "the timer that the gate armed")]
-async fn sleep(pause: Option<Span>) {
-    match pause {
-        Some(pause) => tokio::time::sleep(pause.into()).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -28,10 +28,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::HeaderValue;
 use hyper::upgrade::OnUpgrade;
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::Ledger;
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use crate::timer::within;
 
@@ -68,7 +68,7 @@ pub(crate) struct Pool {
 struct PoolState {
     dialer: Arc<Dialer>,
     ledger: Ledger,
-    upstreams: Mutex<HashMap<Origin, Arc<UpstreamPool>>>,
+    upstreams: RankedMutex<{ rank::UPSTREAMS }, HashMap<Origin, Arc<UpstreamPool>>>,
 }
 
 /// The connections to one upstream. A call looks it up once.
@@ -77,7 +77,7 @@ struct UpstreamPool {
     origin: Origin,
     /// The `Host` header; `None` if the origin is not a valid header value.
     host: Option<HeaderValue>,
-    state: Mutex<UpstreamState>,
+    state: RankedMutex<{ rank::UPSTREAM }, UpstreamState>,
     /// Connections that calls have, or are about to take. Counted without the lock; a call that
     /// adds to it checks the rest under the lock afterwards, and so does a call that opens a
     /// connection.
@@ -147,7 +147,7 @@ impl Pool {
             shared: Arc::new(PoolState {
                 dialer,
                 ledger,
-                upstreams: Mutex::default(),
+                upstreams: RankedMutex::default(),
             }),
         }
     }
@@ -166,7 +166,7 @@ impl Pool {
                 let upstream = Arc::new(UpstreamPool {
                     host: HeaderValue::try_from(origin.authority()).ok(),
                     origin: origin.clone(),
-                    state: Mutex::default(),
+                    state: RankedMutex::default(),
                     busy: AtomicUsize::new(0),
                     opened: Notify::new(),
                 });
@@ -296,6 +296,7 @@ impl ExpectedCall {
 impl Drop for ExpectedCall {
     fn drop(&mut self) {
         let mut state = self.upstream.state.lock();
+        debug_assert!(state.expected > 0, "each expected call leaves once");
         state.expected = state.expected.saturating_sub(1);
     }
 }
@@ -318,6 +319,7 @@ struct OpeningGuard<'a> {
 impl Drop for OpeningGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.upstream.state.lock();
+        debug_assert!(state.opening > 0, "each opening ends once");
         state.opening = state.opening.saturating_sub(1);
         drop(state);
         self.upstream.opened.notify_waiters();
@@ -416,7 +418,7 @@ mod tests {
     async fn old_connections_are_closed_when_another_upstream_is_called() {
         let clock = ManualClock::new(Now::default());
         let ledger = Ledger::memory(Clock::Manual(clock.clone()));
-        let dialer = Dialer::new(&Roots::default()).unwrap();
+        let dialer = Dialer::new(&Roots::default(), crate::event::Events::new()).unwrap();
         let pool = Pool::new(Arc::new(dialer), ledger);
         let (first, mut opened) = warmed(&pool).await;
         clock.pass(IDLE_MAX);

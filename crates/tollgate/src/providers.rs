@@ -33,7 +33,7 @@ use local_share::StoreLossContext;
 pub(crate) use local_share::{LossDecision, loss_since_now};
 pub(crate) use policy::CompiledPolicy;
 pub use savings::Savings;
-pub use status::LimitStatus;
+pub use status::{LimitStatus, PartStatus};
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -41,7 +41,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use tollgate_config::config::Caller;
 use tollgate_config::problem::nearest;
 use tollgate_config::{Environment, Provider, ProviderFile};
@@ -52,12 +51,13 @@ use tollgate_core::health::Command;
 use tollgate_core::problem::Problem;
 use tollgate_core::store_loss::NodeShare;
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::{Event, Ledger};
+use tollgate_ledger::lock_order::{RankedMutex, rank};
+use tollgate_ledger::{Event as LedgerEvent, Ledger};
 
 use crate::Error;
 use crate::cache::Cache;
 use crate::error::NotAllowed;
-use crate::event::LogEvent;
+use crate::event::{Event, Events};
 use crate::flights::Flights;
 use crate::pool::{Dialer, Roots, TlsError};
 use lazy_provider::{LazyProvider, ProviderDeps};
@@ -93,6 +93,8 @@ pub struct Options {
     pub offline: bool,
     /// The response cache.
     pub cache: Cache,
+    /// Where facts are told.
+    pub events: Events,
 }
 
 impl Default for Options {
@@ -105,6 +107,7 @@ impl Default for Options {
             node_lease: Span::from_secs(5),
             offline: false,
             cache: Cache::default(),
+            events: Events::default(),
         }
     }
 }
@@ -152,10 +155,10 @@ struct RegistryState {
     rejects_unknown: AtomicBool,
     catalog: ArcSwap<Catalog>,
     /// Allows one reload at a time; calls do not wait for it.
-    reload_lock: Mutex<()>,
+    reload_lock: RankedMutex<{ rank::RELOAD }, ()>,
     unknown: Arc<ActiveProvider>,
     /// When the store was lost, if the loss was reported and the store is still lost.
-    lost_at: Mutex<Option<Micros>>,
+    lost_at: RankedMutex<{ rank::STORE_LOSS }, Option<Micros>>,
     flights: Flights,
     cache: Cache,
 }
@@ -191,9 +194,10 @@ impl ProviderRegistry {
             node_lease: lease,
             offline,
             cache,
+            events,
         } = options;
         let deps = ProviderDeps {
-            dialer: Arc::new(Dialer::new(&roots)?),
+            dialer: Arc::new(Dialer::new(&roots, events.clone())?),
             dialects: Dialects::built_in(),
             offline,
             loss: StoreLossContext {
@@ -202,6 +206,7 @@ impl ProviderRegistry {
             },
             callers: ArcSwap::default(),
             via: loop_detection::Via::default(),
+            events,
             ledger,
         };
         let unknown = deps
@@ -217,9 +222,9 @@ impl ProviderRegistry {
                 private,
                 rejects_unknown: AtomicBool::new(of_unknown == Unknown::Refuse),
                 catalog: ArcSwap::default(),
-                reload_lock: Mutex::new(()),
+                reload_lock: RankedMutex::new(()),
                 unknown: Arc::new(unknown),
-                lost_at: Mutex::default(),
+                lost_at: RankedMutex::default(),
                 flights: Flights::default(),
                 cache,
             }),
@@ -239,6 +244,13 @@ impl ProviderRegistry {
 
     /// Replaces all providers at once. On an error nothing changes.
     pub fn replace(&self, providers: Vec<Provider>) -> Result<(), BuildError> {
+        let providers = self.replace_all(providers)?;
+        self.events().emit(Event::Reloaded { providers });
+        Ok(())
+    }
+
+    /// Returns how many there are now.
+    fn replace_all(&self, providers: Vec<Provider>) -> Result<usize, BuildError> {
         let RegistryState { deps, catalog, .. } = &*self.shared;
         let _one_at_a_time = self.shared.reload_lock.lock();
         let old = catalog.load();
@@ -278,10 +290,15 @@ impl ProviderRegistry {
             lazy.update(provider, deps)
                 .map_err(|problems| invalid_settings(&name, problems))?;
         }
+        // Off the path of calls, so also in release builds: a provider that no name leads to would
+        // never be governed.
         let providers = new.names.len();
+        assert!(
+            new.scopes.len() <= providers,
+            "every scope belongs to a named provider"
+        );
         catalog.store(Arc::new(new));
-        LogEvent::Reloaded { providers }.emit();
-        Ok(())
+        Ok(providers)
     }
 
     /// Replaces the callers: their guaranteed and maximum shares at every provider.
@@ -395,6 +412,12 @@ impl ProviderRegistry {
         self.shared.uncounted()
     }
 
+    /// The bus on which the registry tells its facts.
+    #[must_use]
+    pub fn events(&self) -> &Events {
+        &self.shared.deps.events
+    }
+
     /// The response cache.
     #[must_use]
     pub fn cache(&self) -> &Cache {
@@ -416,24 +439,24 @@ impl ProviderRegistry {
 }
 
 /// Passes scope changes from the ledger to each provider's health. `false`: the registry is gone.
-fn on_ledger_event(shared: &Weak<RegistryState>, event: &Event) -> bool {
+fn on_ledger_event(shared: &Weak<RegistryState>, event: &LedgerEvent) -> bool {
     let Some(shared) = shared.upgrade() else {
         return false;
     };
     let catalog = shared.catalog.load();
     match event {
-        Event::Scopes(scopes) => {
+        LedgerEvent::Scopes(scopes) => {
             let changed = scopes.iter().filter_map(|scope| catalog.scopes.get(scope));
             let started = changed.filter_map(|lazy| lazy.started());
             started.for_each(|active| active.health.on_scope_changed());
         }
-        Event::Resync => {
+        LedgerEvent::Resync => {
             shared.check_store();
             let started = catalog.names.values().filter_map(|lazy| lazy.started());
             started.for_each(|active| active.health.on_scope_changed());
         }
-        Event::Lost | Event::Recovered => shared.check_store(),
-        Event::Freed(_) => {}
+        LedgerEvent::Lost | LedgerEvent::Recovered => shared.check_store(),
+        LedgerEvent::Freed(_) => {}
     }
     true
 }
@@ -441,27 +464,31 @@ fn on_ledger_event(shared: &Weak<RegistryState>, event: &Event) -> bool {
 impl RegistryState {
     /// Reports once that the store is lost or back, and moves waiting calls accordingly.
     fn check_store(&self) {
-        let mut lost_at = self.lost_at.lock();
         let ledger = &self.deps.ledger;
-        match (*lost_at, ledger.loss()) {
-            (None, Some(loss)) => {
-                *lost_at = Some(loss.since);
-                let why = ledger.loss_reason().unwrap_or_default();
-                LogEvent::StoreLost { why: &why }.emit();
+        let mut lost_at = self.lost_at.lock();
+        let (was_lost, loss) = (*lost_at, ledger.loss());
+        *lost_at = match (was_lost, loss) {
+            (None, Some(loss)) => Some(loss.since),
+            (Some(_), None) => None,
+            (None, None) | (Some(_), Some(_)) => return,
+        };
+        drop(lost_at);
+        match was_lost {
+            None => {
+                let why = ledger.loss_reason().unwrap_or_default().into();
+                self.deps.events.emit(Event::StoreLost { why });
                 self.all_started()
                     .iter()
                     .for_each(|active| active.on_store_lost());
             }
-            (Some(since), None) => {
-                *lost_at = None;
+            Some(since) => {
                 let away = ledger.at().since(since);
                 let uncounted = self.uncounted();
-                LogEvent::StoreBack { away, uncounted }.emit();
+                self.deps.events.emit(Event::StoreBack { away, uncounted });
                 self.all_started()
                     .iter()
                     .for_each(|active| active.on_store_back());
             }
-            (None, None) | (Some(_), Some(_)) => {}
         }
     }
 

@@ -12,15 +12,15 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
+use tollgate_ledger::lock_order::{RankedGuard, RankedMutex, rank};
 
-use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// One question and everyone who waits for its end. `S` is what callers agree on before the end,
 /// `T` is the end.
 #[derive(Debug)]
 pub(crate) struct Round<S, T> {
-    state: Mutex<RoundState<S, T>>,
+    state: RankedMutex<{ rank::ROUND }, RoundState<S, T>>,
     ended: Notify,
 }
 
@@ -40,13 +40,13 @@ impl<S: Default, T> Default for Round<S, T> {
 impl<S, T> Round<S, T> {
     pub(crate) fn new(open: S) -> Round<S, T> {
         Round {
-            state: Mutex::new(RoundState { open, end: None }),
+            state: RankedMutex::new(RoundState { open, end: None }),
             ended: Notify::new(),
         }
     }
 
     /// Joining and ending are decided under this lock. Whoever sets the end calls `wake` after it.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, RoundState<S, T>> {
+    pub(crate) fn lock(&self) -> RankedGuard<'_, RoundState<S, T>> {
         self.state.lock()
     }
 
@@ -76,10 +76,10 @@ impl<S, T: Clone> Round<S, T> {
     }
 }
 
-/// The open rounds, by key. Clones share them.
+/// The open rounds, by key. Clones share them. `RANK` is their place in the order of locks.
 #[derive(Debug)]
-pub(crate) struct Leaders<K, V> {
-    open: Arc<Mutex<HashMap<K, Arc<V>>>>,
+pub(crate) struct Leaders<K, V, const RANK: u8 = { rank::FLIGHTS }> {
+    open: Arc<RankedMutex<RANK, HashMap<K, Arc<V>>>>,
 }
 
 /// What a newcomer may do with an open round.
@@ -95,38 +95,38 @@ pub(crate) enum Join<J> {
 
 /// The role of a newcomer.
 #[derive(Debug)]
-pub(crate) enum Role<K: Eq + Hash, V, J> {
+pub(crate) enum Role<K: Eq + Hash, V, J, const RANK: u8 = { rank::FLIGHTS }> {
     /// It has joined.
     Follower(J),
     /// It leads.
-    Leader(Leader<K, V>),
+    Leader(Leader<K, V, RANK>),
     /// Neither.
     Alone,
 }
 
 /// The right to lead. Dropped, it frees the key.
 #[derive(Debug)]
-pub(crate) struct Leader<K: Eq + Hash, V> {
+pub(crate) struct Leader<K: Eq + Hash, V, const RANK: u8 = { rank::FLIGHTS }> {
     key: K,
     round: Arc<V>,
-    table: Leaders<K, V>,
+    table: Leaders<K, V, RANK>,
 }
 
-impl<K, V> Clone for Leaders<K, V> {
-    fn clone(&self) -> Leaders<K, V> {
+impl<K, V, const RANK: u8> Clone for Leaders<K, V, RANK> {
+    fn clone(&self) -> Leaders<K, V, RANK> {
         let open = self.open.clone();
         Leaders { open }
     }
 }
 
-impl<K, V> Default for Leaders<K, V> {
-    fn default() -> Leaders<K, V> {
+impl<K, V, const RANK: u8> Default for Leaders<K, V, RANK> {
+    fn default() -> Leaders<K, V, RANK> {
         let open = Arc::default();
         Leaders { open }
     }
 }
 
-impl<K: Copy + Eq + Hash, V> Leaders<K, V> {
+impl<K: Copy + Eq + Hash, V, const RANK: u8> Leaders<K, V, RANK> {
     /// Joins the open round of this key, or leads a new one unless there are `most` already.
     pub(crate) fn join_or_lead<J>(
         &self,
@@ -134,7 +134,7 @@ impl<K: Copy + Eq + Hash, V> Leaders<K, V> {
         most: usize,
         join: impl FnOnce(&Arc<V>) -> Join<J>,
         new: impl FnOnce() -> V,
-    ) -> Role<K, V, J> {
+    ) -> Role<K, V, J, RANK> {
         let mut open = self.open.lock();
         match open.get(&key).map(join) {
             Some(Join::Joined(joined)) => return Role::Follower(joined),
@@ -155,7 +155,7 @@ impl<K: Copy + Eq + Hash, V> Leaders<K, V> {
     }
 }
 
-impl<K: Eq + Hash, V> Leader<K, V> {
+impl<K: Eq + Hash, V, const RANK: u8> Leader<K, V, RANK> {
     pub(crate) fn round(&self) -> &Arc<V> {
         &self.round
     }
@@ -170,7 +170,7 @@ impl<K: Eq + Hash, V> Leader<K, V> {
     }
 }
 
-impl<K: Eq + Hash, V> Drop for Leader<K, V> {
+impl<K: Eq + Hash, V, const RANK: u8> Drop for Leader<K, V, RANK> {
     fn drop(&mut self) {
         self.close();
     }

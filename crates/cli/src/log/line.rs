@@ -210,10 +210,10 @@ mod tests {
 
     #[test]
     fn other_lines_have_their_own_keys_only() {
-        let fields = [("status", 200.into()), ("event", "answered".into())];
+        let fields = [("status", 200.into()), ("event", "completed".into())];
         let text = line("tollgate", &fields).logfmt();
         assert!(
-            text.ends_with("comp=tollgate event=answered status=200"),
+            text.ends_with("comp=tollgate event=completed status=200"),
             "{text}"
         );
     }

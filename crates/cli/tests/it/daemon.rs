@@ -60,7 +60,7 @@ fn a_daemon_reloads_by_command_by_signal_and_by_file_watch() {
     daemon.wait_for_log("event=reloaded");
     assert_eq!(limit(&daemon), 6, "by itself");
     rewrite("many/1s");
-    daemon.wait_for_log("reload_refused");
+    daemon.wait_for_log("reload_rejected");
     let output = daemon.tollgate(&["reload"]);
     assert_eq!(output.code, Some(1));
     assert!(
@@ -72,7 +72,7 @@ fn a_daemon_reloads_by_command_by_signal_and_by_file_watch() {
     let status = daemon.tollgate(&["status", "x"]);
     assert!(status.out.contains("x.yaml:3"), "{}", status.out);
     daemon.signal("-HUP");
-    daemon.wait_for_log("reload_refused");
+    daemon.wait_for_log("reload_rejected");
     rewrite("7/1s");
     daemon.wait_for_log("event=reloaded");
     let output = daemon.tollgate(&["reload"]);

@@ -124,7 +124,7 @@ fn with_a_broken_provider_file_commands_find_the_same_daemon() {
     command.args(["serve", "--env-file", "v.env"]);
     let daemon = RunningDaemon::run(folder, command);
     daemon.folder.rewrite("x.yaml", &X.replace("5/1s", "many"));
-    daemon.wait_for_log("reload_refused");
+    daemon.wait_for_log("reload_rejected");
     let output = daemon.folder.run(&["status", "--env-file", "v.env"]);
     assert_eq!(output.code, Some(0), "{}", output.err);
     assert!(output.out.contains("x.yaml:3"), "{}", output.to_snapshot());

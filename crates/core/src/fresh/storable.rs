@@ -134,10 +134,10 @@ impl NotStored {
             NotStored::VariesOnAnything => "varies_on_anything",
             NotStored::NoLifetime => "no_lifetime",
             NotStored::TooLarge => "too_large",
-            NotStored::Incomplete => "not_whole",
-            NotStored::ContainsKey => "holds_key",
+            NotStored::Incomplete => "incomplete",
+            NotStored::ContainsKey => "contains_key",
             NotStored::Unreadable => "unreadable",
-            NotStored::Limited => "refused",
+            NotStored::Limited => "limited",
         }
     }
 }

@@ -187,6 +187,7 @@ impl Gate {
         let position = self.waiting.get(&id)?.position;
         self.unlink(id, position);
         let entry = self.waiting.remove(&id)?;
+        self.waiting_at[entry.ask.priority as usize] -= 1;
         self.deadlines.remove(&(entry.deadline, id));
         self.callers.departed(entry.caller);
         if let Position::Queued(blocker) = position {

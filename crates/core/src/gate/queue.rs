@@ -78,13 +78,15 @@ impl WaitQueue {
             .queues
             .entry((std::cmp::Reverse(rank.priority), rank.caller))
             .or_default();
-        queue.insert((rank.arrival, rank.id), ());
+        let twice = queue.insert((rank.arrival, rank.id), ());
+        debug_assert!(twice.is_none(), "a waiter is in a queue once");
     }
 
     pub(super) fn remove(&mut self, rank: Rank) {
         let key = (std::cmp::Reverse(rank.priority), rank.caller);
         if let Some(queue) = self.queues.get_mut(&key) {
-            queue.remove(&(rank.arrival, rank.id));
+            let found = queue.remove(&(rank.arrival, rank.id));
+            debug_assert!(found.is_some(), "a waiter is where its position says");
             if queue.is_empty() {
                 self.queues.remove(&key);
             }

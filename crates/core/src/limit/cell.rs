@@ -155,6 +155,12 @@ impl Cell {
             (CellState::Empty | CellState::Calendar(_), _) => {}
         }
         let used = self.used(rule, now.lo);
+        // What `room` promised: the count is within N after every grant. A limit in shadow grants
+        // without room, and a cost of zero fits an overdrawn limit.
+        debug_assert!(
+            rule.is_shadow() || cost == 0 || used <= self.max_cost(rule, now.lo),
+            "{used} are used of {rule:?}"
+        );
         let remaining = self.max_cost(rule, now.lo).saturating_sub(used);
         Mark {
             granted: self.granted,

@@ -35,16 +35,32 @@ pub enum Damaged {
         "the stored state of a limit has version {0}, this program knows {VERSION}; upgrade it"
     )]
     Newer(u8),
+    /// Written by a newer Tollgate, which counts in a way that this one does not know.
+    #[error(
+        "the stored state of a limit has a field {0} that this program must know and does not; upgrade it"
+    )]
+    UnknownField(u64),
 }
 
 impl Cell {
     /// The cell as bytes, with instants as distances from `base`.
     #[must_use]
     pub fn to_bytes(&self, base: Micros) -> Vec<u8> {
-        let mut out = Writer {
-            bytes: vec![VERSION],
-            base,
-        };
+        let mut bytes = self.body_onto(Vec::new(), base);
+        let sum = blake3::hash(&bytes);
+        bytes.extend_from_slice(&sum.as_bytes()[..CHECKSUM]);
+        bytes
+    }
+
+    /// The cell without a checksum, for a row that has one of its own; instants are those of the
+    /// store's clock.
+    pub(crate) fn write_body(&self, bytes: &mut Vec<u8>) {
+        *bytes = self.body_onto(std::mem::take(bytes), Micros(0));
+    }
+
+    fn body_onto(&self, mut bytes: Vec<u8>, base: Micros) -> Vec<u8> {
+        bytes.push(VERSION);
+        let mut out = Writer { bytes, base };
         out.reported(&self.reported);
         out.number(self.granted);
         out.number(self.settled);
@@ -56,8 +72,6 @@ impl Cell {
         });
         out.state(&self.state);
         out.maybe(self.hand_over, Writer::hand_over);
-        let sum = blake3::hash(&out.bytes);
-        out.bytes.extend_from_slice(&sum.as_bytes()[..CHECKSUM]);
         out.bytes
     }
 }

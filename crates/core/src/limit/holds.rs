@@ -51,6 +51,10 @@ impl PendingCalls {
     pub(crate) fn remove(&mut self, id: PermitId) -> Option<PendingCall> {
         let call = self.by_id.remove(&id)?;
         self.cost -= u128::from(call.cost);
+        debug_assert!(
+            self.cost == 0 || !self.by_id.is_empty(),
+            "nothing pending costs nothing"
+        );
         Some(call)
     }
 
@@ -198,6 +202,14 @@ impl Holds {
             Some((sum, slot)) => slot.cost = sum,
             None => self.done.insert(index, DoneSlot { free_at, cost }),
         }
+        debug_assert!(
+            self.done
+                .iter()
+                .rev()
+                .take(3)
+                .is_sorted_by(|later, earlier| later.free_at >= earlier.free_at),
+            "slots are sorted by when they free"
+        );
     }
 
     /// How long until `need` more are free. `need` is at least 1 and at most the held cost.

@@ -31,6 +31,15 @@ impl Scope {
     /// The scope as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BODY + CHECKSUM] {
+        let mut bytes = [0; BODY + CHECKSUM];
+        bytes[..BODY].copy_from_slice(&self.to_body());
+        let sum = blake3::hash(&bytes[..BODY]);
+        bytes[BODY..].copy_from_slice(&sum.as_bytes()[..CHECKSUM]);
+        bytes
+    }
+
+    /// The scope without a checksum, for a row that has one of its own.
+    pub(crate) fn to_body(self) -> [u8; BODY] {
         let (tag, reopen, until, permit) = match self.state {
             ScopeState::Open { failures } => {
                 let owner = OwnerId(failures);
@@ -39,7 +48,7 @@ impl Scope {
             ScopeState::Closed { until, reopen } => (1, reopen, until, PermitId::default()),
             ScopeState::Probe { permit, until } => (2, Reopen::Probe, Some(until), permit),
         };
-        let mut bytes = [0; BODY + CHECKSUM];
+        let mut bytes = [0; BODY];
         bytes[0] = VERSION;
         bytes[1] = tag;
         bytes[2] = match reopen {
@@ -51,8 +60,6 @@ impl Scope {
         bytes[4..12].copy_from_slice(&until.unwrap_or_default().0.to_le_bytes());
         bytes[12..16].copy_from_slice(&permit.owner.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&permit.seq.to_le_bytes());
-        let sum = blake3::hash(&bytes[..BODY]);
-        bytes[BODY..].copy_from_slice(&sum.as_bytes()[..CHECKSUM]);
         bytes
     }
 
@@ -62,6 +69,12 @@ impl Scope {
         if blake3::hash(&bytes[..BODY]).as_bytes()[..CHECKSUM] != bytes[BODY..] {
             return Err(Damaged::Bytes);
         }
+        Scope::from_body(&bytes[..BODY])
+    }
+
+    /// A scope from a row, which has a checksum of its own.
+    pub(crate) fn from_body(bytes: &[u8]) -> Result<Scope, Damaged> {
+        let bytes: &[u8; BODY] = bytes.try_into().map_err(|_| Damaged::Bytes)?;
         if !(1..=VERSION).contains(&bytes[0]) {
             return Err(Damaged::Newer(bytes[0]));
         }

@@ -11,15 +11,15 @@ use std::time::Duration;
 use rusqlite::{Connection, Result, params};
 use tollgate_core::ask::OwnerId;
 use tollgate_core::batch::{Batch, Decision, LONG_PERIOD, decide};
-use tollgate_core::limit::{Cell, CellView};
+use tollgate_core::limit::CellView;
+use tollgate_core::row::{CellRow, RowVersion};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Now, Span};
 
 use crate::Clock;
 use crate::failpoint;
 use crate::sqlite::checkpointer::{LogStatus, checkpoint};
-use crate::sqlite::rows::{self, BootContext, RowCache, TransactionRows, clock_pair};
-use crate::sqlite::waiters;
+use crate::sqlite::rows::{self, BootContext, RowCache, TransactionRows, WriteStamp, clock_pair};
 use crate::store::{PeekQuery, PeekReply};
 
 /// How often the pair of clocks is noted: after a boot, this much of calendar time may be unsure.
@@ -49,6 +49,8 @@ pub(super) struct Database {
     conn: Connection,
     context: BootContext,
     clock: Clock,
+    /// Together with the owner's number it tells this process from every other one.
+    opened_at: Micros,
     turns: u64,
     clock_pair_at: Micros,
     swept_to: Vec<u8>,
@@ -62,6 +64,7 @@ impl Database {
         Database {
             conn,
             context: home,
+            opened_at: clock.at(),
             clock,
             turns: 0,
             clock_pair_at: Micros(0),
@@ -116,17 +119,25 @@ impl Database {
     fn decide(&mut self, batches: &[Batch<'_>]) -> Result<(CommitReport, Option<TransactionRows>)> {
         let now = self.clock.now();
         let source = (&self.conn, &mut self.row_cache);
-        let mut rows = TransactionRows::read(source, self.context, now.at, batches)?;
+        let mut rows = TransactionRows::read(source, &self.context, now.at, batches)?;
         let decisions: Vec<Decision> = batches
             .iter()
             .map(|batch| decide(&mut rows, now, batch))
             .collect();
-        rows.write(&self.conn, self.context)?;
+        let stamp = WriteStamp {
+            version: RowVersion {
+                owner: self.context.owner,
+                nonce: self.opened_at.0,
+                batch: self.turns,
+            },
+            time: now.at,
+        };
+        rows.write(&self.conn, &self.context, stamp)?;
         let is_long = batches
             .iter()
             .zip(&decisions)
             .any(|(batch, decision)| batch.must_be_durable(&decision.verdicts));
-        let context = self.context;
+        let (epoch, unknown) = (self.context.epoch, self.context.unknown);
         let new_generation = self.record_clock_pair(now, is_long)?;
         self.turns += 1;
         let is_swept = self.turns.is_multiple_of(SWEEP_EVERY) && self.sweep(now.at)?;
@@ -136,7 +147,8 @@ impl Database {
             new_generation,
             damaged_rows: rows.damaged_rows,
         };
-        let is_true = !is_swept && context == self.context;
+        let is_same = (epoch, unknown) == (self.context.epoch, self.context.unknown);
+        let is_true = !is_swept && is_same;
         if !is_true {
             self.row_cache.clear();
         }
@@ -193,14 +205,13 @@ impl Database {
             .prepare_cached("DELETE FROM cells WHERE id = ?1")?;
         let (mut gone, mut is_any) = (0, false);
         for (id, state) in &rows {
-            if Cell::from_bytes(state, Micros(0)).is_ok_and(|cell| cell.is_idle(now)) {
+            if CellRow::from_bytes(state).is_ok_and(|row| is_idle(&row, now)) {
                 delete.execute([id])?;
                 gone ^= rows::parse_id(id);
                 is_any = true;
             }
         }
         rows::toggle_ids(&self.conn, gone)?;
-        waiters::sweep(&self.conn, now)?;
         Ok(is_any)
     }
 
@@ -209,8 +220,8 @@ impl Database {
         let now = self.clock.now();
         let mut rows = TransactionRows::default();
         let cell = |(id, rule): &(_, std::sync::Arc<_>)| -> Result<CellView> {
-            let row = rows.read_cell(&self.conn, self.context, now.at, *id, rule)?;
-            Ok(row.cell.peek(rule, now))
+            let stored = rows.read_cell(&self.conn, &self.context, now.at, *id, rule)?;
+            Ok(stored.row.cell.peek(rule, now))
         };
         let cells = query.cells.iter().map(cell).collect::<Result<_>>()?;
         let scope = |id: &_| -> Result<ScopeView> {
@@ -225,4 +236,11 @@ impl Database {
     pub(super) fn checkpoint(&self) -> Result<LogStatus> {
         checkpoint(&self.conn)
     }
+}
+
+/// Nothing is lost with it: nothing is used, nobody waits, and nothing is in it that a newer program
+/// would miss.
+fn is_idle(row: &CellRow, now: Micros) -> bool {
+    let awaited = row.waiters.iter().any(|waiter| waiter.until > now);
+    row.cell.is_idle(now) && !awaited && row.meta.unknown.is_empty()
 }

@@ -22,7 +22,6 @@ use tollgate_core::time::{Micros, Span};
 
 use crate::Clock;
 use crate::failpoint;
-use crate::ledger_thread::spawn;
 use crate::sqlite::checkpointer::{self, LogHealth};
 use crate::sqlite::database::{CommitReport, Database};
 use crate::sqlite::error::{FolderError, OpenError};
@@ -31,6 +30,7 @@ use crate::sqlite::lock::KernelLock;
 use crate::sqlite::open::{DATABASE, Opened};
 use crate::sqlite::wake::{self, Notifier};
 use crate::store::{EventSink, PeekQuery, PeekReply};
+use crate::threads::spawn;
 
 /// The lock is waited for this long; then the store is lost. A turn takes some 20 µs, so only a
 /// process that is stopped in the middle of one keeps it so long.

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, params};
 use tollgate_core::ask::OwnerId;
-use tollgate_core::limit::{Cell, PERIOD_MAX};
-use tollgate_core::scope::Scope;
+use tollgate_core::limit::PERIOD_MAX;
+use tollgate_core::row::{CellRow, ScopeRow};
 use tollgate_core::time::{Micros, Now, Wall};
 
 use crate::failpoint;
@@ -101,14 +101,14 @@ pub(super) fn open(
         // A folder that is new to a process that knew another one in its place.
         is_gone: is_new && known.is_some(),
     };
-    let (home, is_other_clock) = begin_session(&conn, now, &remembered).map_err(store)?;
+    let (mut home, is_other_clock) = begin_session(&conn, now, &remembered).map_err(store)?;
     let post = Notifier::open(File::open(folder).map_err(fail)?, home.owner).map_err(fail)?;
     let alive = post.0.alive();
     if is_other_clock && !alive.is_empty() {
         post.0.close();
         return Err(OpenError::OtherClock(folder.to_owned()));
     }
-    remove_dead_waiters(&conn, &alive).map_err(store)?;
+    home.alive_before = alive;
     failpoint::reached("opening");
     conn.execute_batch("COMMIT").map_err(store)?;
     failpoint::reached("opened");
@@ -278,23 +278,10 @@ fn register(conn: &Connection, now: Now) -> rusqlite::Result<BootContext> {
                 epoch: row.get(1)?,
                 boot_started: since,
                 unknown: (row.get(3)?, unknown_at),
+                alive_before: Vec::new(),
             })
         },
     )
-}
-
-/// Those who were killed wait for nothing any more.
-fn remove_dead_waiters(conn: &Connection, alive: &[OwnerId]) -> rusqlite::Result<()> {
-    let waiting: Vec<u32> = conn
-        .prepare("SELECT DISTINCT owner FROM waiters")?
-        .query_map([], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
-    for owner in waiting {
-        if !alive.contains(&OwnerId(owner)) {
-            conn.execute("DELETE FROM waiters WHERE owner = ?1", [owner])?;
-        }
-    }
-    Ok(())
 }
 
 /// What is stored contradicts itself.
@@ -322,15 +309,19 @@ fn rebase(conn: &Connection, pair: Now, now: Now) -> rusqlite::Result<()> {
         Ok::<(), rusqlite::Error>(())
     };
     rebase_all("cells", &|state| {
-        let cell = Cell::from_bytes(state, Micros(0)).ok()?;
-        Some(cell.rebased(then, now.at).to_bytes(Micros(0)))
+        let mut row = CellRow::from_bytes(state).ok()?;
+        row.cell = row.cell.rebased(then, now.at);
+        // Whoever waited has gone with its boot.
+        row.waiters.clear();
+        row.meta.time = now.at;
+        Some(row.to_bytes())
     })?;
     rebase_all("scopes", &|state| {
-        let scope = Scope::from_bytes(state).ok()?;
-        Some(scope.rebased(then, now.at).to_bytes().to_vec())
-    })?;
-    conn.execute("DELETE FROM waiters", [])?;
-    Ok(())
+        let mut row = ScopeRow::from_bytes(state).ok()?;
+        row.scope = row.scope.rebased(then, now.at);
+        row.meta.time = now.at;
+        Some(row.to_bytes())
+    })
 }
 
 /// What the old clock would read now.

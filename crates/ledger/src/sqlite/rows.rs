@@ -1,4 +1,4 @@
-//! The rows that one transaction reads and writes: a blob per cell and per scope, and who waits.
+//! The rows that one transaction reads and writes, in the format of `tollgate_core::row`.
 //!
 //! Promises: only rows that changed are written. A row that is damaged, or that belongs to a short
 //! limit and another boot, counts as used up for one period.
@@ -12,17 +12,16 @@ use tollgate_core::ask::{CellId, OwnerId, ScopeId};
 use tollgate_core::batch::{Batch, LONG_PERIOD, RowId, Rows};
 use tollgate_core::fairness::Waiter;
 use tollgate_core::limit::{Cell, CellView, Rule};
+use tollgate_core::row::{CellRow, Contents, RowMeta, RowVersion, ScopeRow};
 use tollgate_core::scope::Scope;
 use tollgate_core::time::{Micros, Now, Span, TimeBounds};
 use tollgate_core::turn::CellStore;
-
-use crate::sqlite::waiters;
 
 /// The number of the boot in which a folder is made.
 pub(super) const FIRST_EPOCH: i64 = 1;
 
 /// Which process and which boot a ledger works in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BootContext {
     pub(super) owner: OwnerId,
     /// Counts the boots that this folder has seen.
@@ -32,46 +31,62 @@ pub(super) struct BootContext {
     /// Rows from before this epoch, and rows that are missing, say nothing of what was used until
     /// this time: an older database was put in place. Epoch 0: that never happened.
     pub(super) unknown: (i64, Micros),
+    /// The processes with a smaller number that lived when this one opened the folder: all others
+    /// before it were dead. Numbers are not given twice.
+    pub(super) alive_before: Vec<OwnerId>,
 }
 
 impl BootContext {
+    /// Those who were killed wait for nothing any more.
+    fn without_dead(&self, mut row: CellRow) -> CellRow {
+        row.waiters.retain(|waiter| {
+            waiter.owner >= self.owner || self.alive_before.contains(&waiter.owner)
+        });
+        row
+    }
+
     /// Is what was written in this epoch all there was?
-    fn trusts_epoch(self, epoch: i64) -> bool {
+    fn trusts_epoch(&self, epoch: i64) -> bool {
         epoch >= self.unknown.0
     }
 
     /// Shortly after a boot a row that is missing may have been lost with the power: rows of short
     /// limits are not synced. Before the first boot there was nothing to lose.
-    fn may_miss_rows(self, now: Micros) -> bool {
+    fn may_miss_rows(&self, now: Micros) -> bool {
         self.epoch > FIRST_EPOCH && now.since(self.boot_started) < LONG_PERIOD
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct CellRow {
-    pub(super) cell: Cell,
-    /// Was the cell itself read? If not, only its waiters count.
+pub(super) struct StoredCell {
+    pub(super) row: CellRow,
+    /// Was it read? If not, there is nothing to write.
     is_read: bool,
-    pub(super) waiters: Vec<Waiter>,
-    stored_waiters: Vec<Waiter>,
-    /// The blob as it is stored, unless it must be written in any case.
-    stored: Option<Vec<u8>>,
+    /// What is stored, unless it must be written in any case.
+    stored: Option<Contents>,
     /// There is a row for it.
     exists: bool,
 }
 
 #[derive(Debug, Default)]
-struct ScopeRow {
-    scope: Scope,
-    stored: Option<Vec<u8>>,
+struct StoredScope {
+    row: ScopeRow,
+    stored: Option<Contents>,
+}
+
+/// Which write this is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WriteStamp {
+    pub(super) version: RowVersion,
+    pub(super) time: Micros,
 }
 
 /// Rows as the last transactions left them, so that a process that is alone with its limits reads
 /// none of them again. They are true for as long as nobody else has written, which SQLite tells.
 #[derive(Debug, Default)]
 pub(super) struct RowCache {
-    cells: BTreeMap<CellId, CellRow>,
-    scopes: BTreeMap<ScopeId, ScopeRow>,
+    cells: BTreeMap<CellId, StoredCell>,
+    scopes: BTreeMap<ScopeId, StoredScope>,
     /// SQLite's word for what others have written so far.
     version: i64,
 }
@@ -109,33 +124,24 @@ impl RowCache {
         self.cells.clear();
         self.scopes.clear();
     }
-
-    fn take_cell(&mut self, id: CellId) -> Option<CellRow> {
-        let row = self.cells.remove(&id)?;
-        Some(CellRow {
-            waiters: Vec::new(),
-            stored_waiters: Vec::new(),
-            ..row
-        })
-    }
 }
 
 /// The rows of one transaction.
 #[derive(Debug, Default)]
 pub(super) struct TransactionRows {
-    pub(super) cells: BTreeMap<CellId, CellRow>,
-    scopes: BTreeMap<ScopeId, ScopeRow>,
+    pub(super) cells: BTreeMap<CellId, StoredCell>,
+    scopes: BTreeMap<ScopeId, StoredScope>,
     /// Rows that could not be believed.
     pub(super) damaged_rows: u64,
 }
 
 impl CellStore for TransactionRows {
     fn cell(&mut self, id: CellId) -> &mut Cell {
-        &mut self.cells.entry(id).or_default().cell
+        &mut self.cells.entry(id).or_default().row.cell
     }
 
     fn scope(&mut self, id: ScopeId) -> &mut Scope {
-        &mut self.scopes.entry(id).or_default().scope
+        &mut self.scopes.entry(id).or_default().row.scope
     }
 }
 
@@ -145,16 +151,18 @@ impl Rows for TransactionRows {
     }
 
     fn waiters(&self, cell: CellId) -> &[Waiter] {
-        self.cells.get(&cell).map_or(&[], |row| &row.waiters)
+        self.cells
+            .get(&cell)
+            .map_or(&[], |stored| &stored.row.waiters)
     }
 
     fn waiters_mut(&mut self, cell: CellId) -> &mut Vec<Waiter> {
-        &mut self.cells.entry(cell).or_default().waiters
+        &mut self.cells.entry(cell).or_default().row.waiters
     }
 
     fn peek(&self, cell: CellId, rule: &Rule, now: TimeBounds) -> CellView {
         match self.cells.get(&cell) {
-            Some(row) => row.cell.peek(rule, now),
+            Some(stored) => stored.row.cell.peek(rule, now),
             None => Cell::default().peek(rule, now),
         }
     }
@@ -164,26 +172,21 @@ impl TransactionRows {
     /// Reads every row that these batches touch and that is not kept.
     pub(super) fn read(
         (conn, kept): (&Connection, &mut RowCache),
-        context: BootContext,
+        context: &BootContext,
         now: Micros,
         batches: &[Batch<'_>],
     ) -> Result<TransactionRows> {
         let mut rows = TransactionRows::default();
         kept.check(conn)?;
-        let anybody_waits = waiters::any_waiting(conn)?;
         for batch in batches {
             batch.for_each_row(|row| match row {
                 RowId::Cell(id, _) if rows.cells.contains_key(&id) => Ok::<_, rusqlite::Error>(()),
                 RowId::Cell(id, rule) => {
-                    let mut row = match (kept.take_cell(id), rule) {
+                    let row = match (kept.cells.remove(&id), rule) {
                         (Some(row), _) => row,
                         (None, Some(rule)) => rows.read_cell(conn, context, now, id, rule)?,
-                        (None, None) => CellRow::default(),
+                        (None, None) => read_waiters(conn, context, id)?,
                     };
-                    if anybody_waits {
-                        row.waiters = waiters::read(conn, id, now)?;
-                        row.stored_waiters.clone_from(&row.waiters);
-                    }
                     rows.cells.insert(id, row);
                     Ok(())
                 }
@@ -205,67 +208,69 @@ impl TransactionRows {
     pub(super) fn read_cell(
         &mut self,
         conn: &Connection,
-        home: BootContext,
+        context: &BootContext,
         now: Micros,
         id: CellId,
         rule: &Rule,
-    ) -> Result<CellRow> {
-        let row: Option<(i64, Vec<u8>)> = conn
-            .prepare_cached("SELECT epoch, state FROM cells WHERE id = ?1")?
-            .query_row([&id.0.to_le_bytes()[..]], |row| {
-                Ok((row.get(0)?, row.get(1)?))
-            })
-            .optional()?;
-        let is_there = row.is_some();
+    ) -> Result<StoredCell> {
+        let stored = select_cell(conn, id)?;
+        let exists = stored.is_some();
         let is_short = rule.period() < LONG_PERIOD;
         // Calls in flight have ended with the boot before; what has arrived leaves a short window
         // within its period.
         let after_boot = || match rule.period() {
             Span::ZERO => Cell::default(),
-            _ => Cell::used_up(rule, home.boot_started),
+            _ => Cell::used_up(rule, context.boot_started),
         };
-        let unknown = || Cell::used_up(rule, home.unknown.1);
-        let (cell, stored) = match row {
-            None if !home.trusts_epoch(0) => (unknown(), None),
-            Some((epoch, _)) if !home.trusts_epoch(epoch) => (unknown(), None),
-            None if is_short && home.may_miss_rows(now) => (after_boot(), None),
-            None => (Cell::default(), None),
-            Some((epoch, _)) if is_short && epoch != home.epoch => (after_boot(), None),
-            Some((epoch, state)) => match Cell::from_bytes(&state, Micros(0)) {
-                Ok(cell) => (cell, (epoch == home.epoch).then_some(state)),
+        let unknown = || Cell::used_up(rule, context.unknown.1);
+        let instead = match &stored {
+            None if !context.trusts_epoch(0) => Some(unknown()),
+            Some((epoch, _)) if !context.trusts_epoch(*epoch) => Some(unknown()),
+            None if is_short && context.may_miss_rows(now) => Some(after_boot()),
+            None => Some(Cell::default()),
+            Some((epoch, _)) if is_short && *epoch != context.epoch => Some(after_boot()),
+            Some(_) => None,
+        };
+        let (row, stored) = match (instead, stored) {
+            (Some(cell), _) => (fresh_row(cell), None),
+            (None, None) => (CellRow::default(), None),
+            (None, Some((epoch, bytes))) => match CellRow::from_bytes(&bytes) {
+                Ok(row) => {
+                    let stored = (epoch == context.epoch).then(|| row.contents());
+                    (context.without_dead(row), stored)
+                }
                 Err(_) => {
                     self.damaged_rows += 1;
-                    (Cell::used_up(rule, now), None)
+                    (fresh_row(Cell::used_up(rule, now)), None)
                 }
             },
         };
-        Ok(CellRow {
-            cell,
+        Ok(StoredCell {
+            row,
             is_read: true,
-            waiters: Vec::new(),
-            stored_waiters: Vec::new(),
             stored,
-            exists: is_there,
+            exists,
         })
     }
 
-    fn read_scope(&mut self, conn: &Connection, now: Micros, id: ScopeId) -> Result<ScopeRow> {
-        let stored: Option<Vec<u8>> = conn
+    fn read_scope(&mut self, conn: &Connection, now: Micros, id: ScopeId) -> Result<StoredScope> {
+        let bytes: Option<Vec<u8>> = conn
             .prepare_cached("SELECT state FROM scopes WHERE id = ?1")?
             .query_row([&id.0.to_le_bytes()[..]], |row| row.get(0))
             .optional()?;
-        let Some(stored) = stored else {
-            return Ok(ScopeRow::default());
+        let Some(bytes) = bytes else {
+            return Ok(StoredScope::default());
         };
-        Ok(match Scope::from_bytes(&stored) {
-            Ok(scope) => ScopeRow {
-                scope,
-                stored: Some(stored),
+        Ok(match ScopeRow::from_bytes(&bytes) {
+            Ok(row) => StoredScope {
+                stored: Some(row.contents()),
+                row,
             },
             Err(_) => {
                 self.damaged_rows += 1;
-                ScopeRow {
-                    scope: Scope::lost(now),
+                let (scope, meta) = (Scope::lost(now), RowMeta::default());
+                StoredScope {
+                    row: ScopeRow { scope, meta },
                     stored: None,
                 }
             }
@@ -274,46 +279,90 @@ impl TransactionRows {
 
     /// One scope as it is to be believed.
     pub(super) fn peek_scope(conn: &Connection, now: Micros, id: ScopeId) -> Result<Scope> {
-        Ok(TransactionRows::default().read_scope(conn, now, id)?.scope)
+        let stored = TransactionRows::default().read_scope(conn, now, id)?;
+        Ok(stored.row.scope)
     }
 
     /// Writes the rows that changed.
-    pub(super) fn write(&mut self, conn: &Connection, home: BootContext) -> Result<()> {
-        let mut cells = conn.prepare_cached(
+    pub(super) fn write(
+        &mut self,
+        conn: &Connection,
+        context: &BootContext,
+        stamp: WriteStamp,
+    ) -> Result<()> {
+        let scale = context.epoch.cast_unsigned();
+        let mut insert = conn.prepare_cached(
             "INSERT INTO cells (id, epoch, state) VALUES (?1, ?2, ?3) \
              ON CONFLICT (id) DO UPDATE SET epoch = ?2, state = ?3",
         )?;
         let mut new = 0;
-        for (id, row) in &mut self.cells {
-            if row.waiters != row.stored_waiters {
-                waiters::write(conn, *id, &row.stored_waiters, &row.waiters)?;
-            }
-            if !row.is_read {
-                continue;
-            }
-            let state = row.cell.to_bytes(Micros(0));
-            if row.stored.as_ref() != Some(&state) {
-                cells.execute(params![&id.0.to_le_bytes()[..], home.epoch, state])?;
-                new ^= if row.exists { 0 } else { id.0 };
-                (row.stored, row.exists) = (Some(state), true);
+        for (id, cell) in self.cells.iter_mut().filter(|(_, cell)| cell.is_read) {
+            let contents = cell.row.contents();
+            if cell.stored.as_ref() != Some(&contents) {
+                stamp.stamp(&mut cell.row.meta, scale);
+                let state = contents.to_cell_row(&cell.row.meta);
+                insert.execute(params![&id.0.to_le_bytes()[..], context.epoch, state])?;
+                new ^= if cell.exists { 0 } else { id.0 };
+                (cell.stored, cell.exists) = (Some(contents), true);
             }
         }
         toggle_ids(conn, new)?;
-        let mut scopes = conn.prepare_cached(
+        let mut insert = conn.prepare_cached(
             "INSERT INTO scopes (id, state) VALUES (?1, ?2) \
              ON CONFLICT (id) DO UPDATE SET state = ?2",
         )?;
-        for (id, row) in &mut self.scopes {
-            let state = row.scope.to_bytes();
+        for (id, scope) in &mut self.scopes {
             // A scope that is missing is open.
-            let is_new = row.stored.is_none() && row.scope == Scope::default();
-            if !is_new && row.stored.as_deref() != Some(&state[..]) {
-                scopes.execute(params![&id.0.to_le_bytes()[..], &state[..]])?;
-                row.stored = Some(state.to_vec());
+            let is_new = scope.stored.is_none() && scope.row.scope == Scope::default();
+            let contents = scope.row.contents();
+            if !is_new && scope.stored.as_ref() != Some(&contents) {
+                stamp.stamp(&mut scope.row.meta, scale);
+                let state = contents.to_scope_row(&scope.row.meta);
+                insert.execute(params![&id.0.to_le_bytes()[..], state])?;
+                scope.stored = Some(contents);
             }
         }
         Ok(())
     }
+}
+
+impl WriteStamp {
+    fn stamp(self, meta: &mut RowMeta, scale: u64) {
+        meta.version = self.version;
+        (meta.time, meta.scale) = (self.time, scale);
+    }
+}
+
+fn fresh_row(cell: Cell) -> CellRow {
+    CellRow {
+        cell,
+        ..CellRow::default()
+    }
+}
+
+fn select_cell(conn: &Connection, id: CellId) -> Result<Option<(i64, Vec<u8>)>> {
+    conn.prepare_cached("SELECT epoch, state FROM cells WHERE id = ?1")?
+        .query_row([&id.0.to_le_bytes()[..]], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .optional()
+}
+
+/// A cell of which only those who wait matter: one that cannot be believed is left alone.
+fn read_waiters(conn: &Connection, context: &BootContext, id: CellId) -> Result<StoredCell> {
+    let Some((epoch, bytes)) = select_cell(conn, id)? else {
+        return Ok(StoredCell::default());
+    };
+    let row = CellRow::from_bytes(&bytes).ok();
+    Ok(match row.filter(|_| epoch == context.epoch) {
+        Some(row) => StoredCell {
+            stored: Some(row.contents()),
+            row: context.without_dead(row),
+            is_read: true,
+            exists: true,
+        },
+        None => StoredCell::default(),
+    })
 }
 
 /// A point in time as SQLite's integer. The clock reaches the end of it in 292,000 years.

@@ -17,10 +17,10 @@ use crate::sqlite::rows::{FIRST_EPOCH, clock_pair};
 const APPLICATION: i64 = 0x546f_6c6c;
 
 /// The tables as they are written today.
-const SCHEMA: i64 = 3;
+const SCHEMA: i64 = 4;
 
 /// By name, as SQLite keeps their text: what is found must be this to the letter.
-const TABLES: [&str; 4] = [
+const TABLES: [&str; 3] = [
     "CREATE TABLE cells (id BLOB PRIMARY KEY, epoch INTEGER NOT NULL, state BLOB NOT NULL) \
      STRICT, WITHOUT ROWID",
     "CREATE TABLE meta (id INTEGER PRIMARY KEY CHECK (id = 1), boot TEXT NOT NULL, \
@@ -29,13 +29,16 @@ const TABLES: [&str; 4] = [
      generation INTEGER NOT NULL, unknown_epoch INTEGER NOT NULL, \
      unknown_at INTEGER NOT NULL) STRICT",
     "CREATE TABLE scopes (id BLOB PRIMARY KEY, state BLOB NOT NULL) STRICT, WITHOUT ROWID",
-    "CREATE TABLE waiters (cell BLOB NOT NULL, owner INTEGER NOT NULL, on_event INTEGER NOT NULL, \
-     priority INTEGER NOT NULL, cost INTEGER NOT NULL, got INTEGER NOT NULL, \
-     since INTEGER NOT NULL, due INTEGER NOT NULL, until INTEGER NOT NULL, \
-     woken INTEGER NOT NULL, PRIMARY KEY (cell, owner)) STRICT, WITHOUT ROWID",
 ];
 
-/// Formats 1 and 2 had this in place of the last table. It says nothing that outlives a second.
+/// Format 3 had this beside them. It says nothing that outlives a second: those who wait are in the
+/// rows of their cells now, and come again by themselves.
+const WAITERS_3: &str = "CREATE TABLE waiters (cell BLOB NOT NULL, owner INTEGER NOT NULL, on_event INTEGER NOT NULL, \
+     priority INTEGER NOT NULL, cost INTEGER NOT NULL, got INTEGER NOT NULL, \
+     since INTEGER NOT NULL, due INTEGER NOT NULL, until INTEGER NOT NULL, \
+     woken INTEGER NOT NULL, PRIMARY KEY (cell, owner)) STRICT, WITHOUT ROWID";
+
+/// Formats 1 and 2 had this in its place.
 const WAITERS_2: &str = "CREATE TABLE waiters (cell BLOB NOT NULL, owner INTEGER NOT NULL, \
      on_event INTEGER NOT NULL, \
      want INTEGER NOT NULL, got INTEGER NOT NULL, since INTEGER NOT NULL, \
@@ -98,31 +101,36 @@ pub(super) fn tables(conn: &Connection) -> rusqlite::Result<Vec<String>> {
 }
 
 /// The tables of a format.
-fn tables_of(schema: i64) -> Option<[&'static str; 4]> {
-    let mut tables = TABLES;
+fn tables_of(schema: i64) -> Option<Vec<&'static str>> {
+    let mut tables = TABLES.to_vec();
     match schema {
         SCHEMA => {}
-        2 => tables[3] = WAITERS_2,
-        1 => (tables[1], tables[3]) = (META_1, WAITERS_2),
+        3 => tables.push(WAITERS_3),
+        2 => tables.push(WAITERS_2),
+        1 => {
+            tables[1] = META_1;
+            tables.push(WAITERS_2);
+        }
         _ => return None,
     }
     Some(tables)
 }
 
-/// From an older format to today's, inside a transaction. Those who wait come again by themselves.
+/// From an older format to today's, inside a transaction. Rows stay as they are: they are read in
+/// their own format, and written in today's when they change.
 pub(super) fn migrate(conn: &Connection) -> rusqlite::Result<()> {
     let found = tables(conn)?;
-    if tables_of(1).is_some_and(|known| found == known) {
+    let is_of = |schema| tables_of(schema).is_some_and(|known| found == known);
+    if is_of(1) {
         conn.execute_batch(&format!(
             "ALTER TABLE meta RENAME TO meta_1; {}; \
              INSERT INTO meta SELECT *, 0, 0, 0 FROM meta_1; DROP TABLE meta_1;",
             TABLES[1]
         ))?;
     }
-    if found.iter().any(|table| table == WAITERS_2) {
+    if is_of(1) || is_of(2) || is_of(3) {
         conn.execute_batch(&format!(
-            "DROP TABLE waiters; {}; PRAGMA user_version = {SCHEMA};",
-            TABLES[3]
+            "DROP TABLE waiters; PRAGMA user_version = {SCHEMA};"
         ))?;
     }
     Ok(())

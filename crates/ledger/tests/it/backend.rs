@@ -26,7 +26,7 @@ pub(crate) trait Backend {
     fn ledger(&self) -> Ledger;
     /// The owner with this number and its own handle.
     fn owner(&self, number: u32) -> Owner {
-        Owner::numbered(self.ledger(), number)
+        Owner::numbered(&self.ledger(), number)
     }
     /// Advances the ledger's clock.
     fn pass(&self, span: Span);
@@ -82,7 +82,7 @@ impl Owner {
     }
 
     /// The owner with this number on this handle.
-    pub(crate) fn numbered(ledger: Ledger, number: u32) -> Owner {
+    pub(crate) fn numbered(ledger: &Ledger, number: u32) -> Owner {
         Owner {
             ledger: ledger.provider(TAG),
             id: OwnerId(number),
@@ -105,7 +105,7 @@ impl Owner {
 
     /// The owner with the id that the ledger gave this process.
     #[cfg(feature = "sqlite")]
-    pub(crate) fn of(ledger: Ledger) -> Owner {
+    pub(crate) fn of(ledger: &Ledger) -> Owner {
         Owner {
             id: ledger.owner(),
             ledger: ledger.provider(TAG),

@@ -51,7 +51,7 @@ async fn check_no_used_permit_is_free(backend: &Sqlite, what: &str) {
         Err(OpenError::Wiped(_)) => {}
         Err(error) => panic!("{what}: {error:?} is the wrong error"),
         Ok(ledger) => {
-            let mut owner = Owner::of(ledger);
+            let mut owner = Owner::of(&ledger);
             for cell in ["x", "y", "z"] {
                 // A store that fails in use returns `StoreLost`, which is no permit either.
                 let ask = owner.ask(smallvec![term(cell, &hour())]);
@@ -288,7 +288,7 @@ async fn a_copy_of_the_latest_state_is_trusted() {
 }
 
 /// The table of waiters in formats 1 and 2.
-const WAITERS_2: &str = "DROP TABLE waiters; \
+const WAITERS_2: &str = "DROP TABLE IF EXISTS waiters; \
      CREATE TABLE waiters (cell BLOB NOT NULL, owner INTEGER NOT NULL, on_event INTEGER NOT NULL, \
      want INTEGER NOT NULL, got INTEGER NOT NULL, since INTEGER NOT NULL, \
      until INTEGER NOT NULL, woken INTEGER NOT NULL, PRIMARY KEY (cell, owner)) \

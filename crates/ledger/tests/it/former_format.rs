@@ -86,5 +86,15 @@ async fn a_folder_of_format_3_goes_on_with_its_counts_and_scopes() {
             .await
             .unwrap();
         assert_eq!(owner.ledger.ledger().damaged_rows(), 0);
+        drop(owner);
+        let conn = Connection::open(backend.folder.path().join("ledger.db")).unwrap();
+        let (format, row): (i64, Vec<u8>) = conn
+            .query_row(
+                "SELECT user_version, state FROM cells, pragma_user_version WHERE id = ?1",
+                [&term(sliding.0, &sliding.1).cell.0.to_le_bytes()[..]],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )
+            .unwrap();
+        assert_eq!((format, row[0]), (4, tollgate_core::row::FORMAT));
     }
 }

@@ -24,13 +24,13 @@ async fn starts_lost(folder: &Folder, why: impl Fn(&OpenError) -> bool, fix: imp
     assert_eq!(ledger.loss_reason(), Some(error.with_source()));
     assert_eq!(ledger.owner(), OwnerId(0));
     let mut events = ledger.events();
-    let mut owner = Owner::of(ledger.clone());
+    let mut owner = Owner::of(&ledger);
     let ask = owner.ask(smallvec![term("x", &sliding(5, secs(10)))]);
     assert!(owner.ledger.offer(vec![ask]).await.is_err());
     fix();
     wait_for_recovery(&mut events).await;
     assert_eq!((ledger.loss(), ledger.loss_reason()), (None, None));
-    let mut owner = Owner::of(ledger);
+    let mut owner = Owner::of(&ledger);
     assert_ne!(owner.ledger.owner(), OwnerId(0));
     owner
         .take(smallvec![term("x", &sliding(5, secs(10)))])

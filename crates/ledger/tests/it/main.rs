@@ -12,6 +12,7 @@ mod sharing;
 mod fairness;
 mod memory;
 mod networked;
+mod stores;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqlite")]

@@ -49,7 +49,7 @@ fn a12_threads_together_take_exactly_the_limit() {
     let taken: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
             .map(|number| {
-                let mut owner = Owner::numbered(ledger.clone(), number);
+                let mut owner = Owner::numbered(&ledger, number);
                 let rule = rule.clone();
                 scope.spawn(move || {
                     let runtime = tokio::runtime::Builder::new_current_thread()

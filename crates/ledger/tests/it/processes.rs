@@ -231,7 +231,7 @@ async fn a_process_is_woken_when_another_returns_a_permit() {
     let mut worker = Worker::start("hold", folder.path(), "slot");
     assert_eq!(worker.next().unwrap().0, "held");
     let rule = std::sync::Arc::new(Rule::in_flight(1).unwrap());
-    let mut owner = Owner::of(Ledger::sqlite(folder.path(), Clock::System).unwrap());
+    let mut owner = Owner::of(&Ledger::sqlite(folder.path(), Clock::System).unwrap());
     let mut events = owner.ledger.events();
     assert!(owner.take(smallvec![term("slot", &rule)]).await.is_err());
     owner.ledger.settle(Settle::Open {

@@ -26,7 +26,7 @@ const TOO_OLD: Span = Span::from_millis(500);
 const DAY: Span = Span::from_secs(86_400);
 
 fn owner(folder: &str) -> Owner {
-    Owner::of(Ledger::sqlite(folder, Clock::System).unwrap())
+    Owner::of(&Ledger::sqlite(folder, Clock::System).unwrap())
 }
 
 /// Spends a quota until it is used up; each call is one reported line.

@@ -71,6 +71,23 @@ impl Backend for Sqlite {
 conformance!(Sqlite::new());
 fairness!(Sqlite::new());
 
+/// M3, between processes.
+#[tokio::test]
+async fn m3_an_urgent_call_goes_before_background_calls_of_another_process() {
+    let backend = Sqlite::new();
+    crate::fairness::an_urgent_call_goes_before_background_calls_of_another_process(&backend).await;
+}
+
+/// M3, between processes.
+#[tokio::test]
+async fn m3_a_costly_urgent_call_does_not_starve_behind_cheap_calls_of_another_process() {
+    let backend = Sqlite::new();
+    crate::fairness::a_costly_urgent_call_does_not_starve_behind_cheap_calls_of_another_process(
+        &backend,
+    )
+    .await;
+}
+
 /// Another process is stopped while it holds the lock.
 #[tokio::test]
 async fn a_locked_store_is_lost_and_recovers_when_unlocked() {

@@ -98,7 +98,7 @@ fn a13_eight_processes_of_which_one_is_killed_and_one_stopped_keep_one_limit() {
 #[tokio::test]
 async fn a_process_stopped_while_holding_the_lock_loses_the_store_until_it_resumes() {
     let folder = Folder::new();
-    let mut owner = Owner::of(Ledger::sqlite(folder.path(), Clock::System).unwrap());
+    let mut owner = Owner::of(&Ledger::sqlite(folder.path(), Clock::System).unwrap());
     let rule = Arc::new(Rule::sliding(LIMIT, secs(1)).unwrap());
     let mut events = owner.ledger.events();
     let words = format!("{LIMIT} {LONG_ENOUGH_MS} stop:before-commit 3");

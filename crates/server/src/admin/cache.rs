@@ -53,9 +53,9 @@ pub(super) async fn stats(
         .map(|provider| savings_json(provider))
         .collect();
     json(&json!({
-        "answers": matching.iter().map(|row| row.responses).sum::<u64>(),
+        "responses": matching.iter().map(|row| row.responses).sum::<u64>(),
         "bytes": matching.iter().map(|row| row.bytes).sum::<u64>(),
-        "kept": matching.iter().map(|row| row_json(row)).collect::<Vec<_>>(),
+        "stored": matching.iter().map(|row| row_json(row)).collect::<Vec<_>>(),
         "saved": saved,
     }))
 }
@@ -81,14 +81,14 @@ pub(super) async fn purge(
         .cache()
         .purge(filter.provider.as_deref(), filter.entity.as_deref())
         .await;
-    Ok(json(&json!({ "forgotten": purged })))
+    Ok(json(&json!({ "purged": purged })))
 }
 
 fn row_json(row: &CacheUsage) -> Value {
     json!({
         "provider": row.provider,
         "entity": row.entity,
-        "answers": row.responses,
+        "responses": row.responses,
         "bytes": row.bytes,
     })
 }
@@ -102,7 +102,7 @@ fn savings_json(provider: &ActiveProvider) -> Value {
         "stale": savings.stale,
         "revalidated": savings.revalidated,
         "misses": savings.misses,
-        "not_kept": savings.not_stored,
+        "not_stored": savings.not_stored,
         "shared": savings.shared,
         "merged": savings.merged,
     })

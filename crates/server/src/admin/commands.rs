@@ -151,7 +151,7 @@ fn setting_text(value: Value) -> Option<String> {
 
 fn outcome_json(outcome: &Outcome) -> Value {
     let changed: Vec<Value> = outcome.changed.iter().map(change_json).collect();
-    json!({ "changed": changed, "refused": outcome.rejected, "warnings": outcome.warnings })
+    json!({ "changed": changed, "rejected": outcome.rejected, "warnings": outcome.warnings })
 }
 
 fn change_json(change: &Change) -> Value {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 use tollgate::Error;
-use tollgate::providers::{ActiveProvider, UNKNOWN};
+use tollgate::providers::{ActiveProvider, LimitStatus, PartStatus, UNKNOWN};
 use tollgate_config::config::Store;
 use tollgate_config::{EffectiveValue, LoadedProvider};
 use tollgate_core::ask::Priority;
@@ -74,7 +74,7 @@ struct Health {
     since: f64,
     /// An operator set this state. Not set for `cache-only` without an end: its origin is not
     /// stored.
-    ordered: bool,
+    by_operator: bool,
     sleep_until: Option<f64>,
     /// Seconds until calls are sent again; 0 if unknown.
     reset_in: f64,
@@ -220,18 +220,23 @@ impl Daemon {
         let now = active.now();
         let status = active.status();
         let named = entity.map(str::to_owned);
-        let mut entities = BTreeMap::new();
-        for entity in active.entities().into_iter().chain(named) {
-            let one = Entity {
-                limits: limits(&active, Some(&entity), now, true).await,
-                cooldown_until: cooldown_end(&active, Some(&entity), now).await,
-                degraded: active.is_degraded(Some(&entity)).await,
-            };
-            entities.insert(entity, one);
-        }
-        let own = limits(&active, None, now, false).await;
-        let cooldown_until = cooldown_end(&active, None, now).await;
-        let degraded = active.is_degraded(None).await;
+        let names: Vec<String> = active.entities().into_iter().chain(named).collect();
+        let asked: Vec<Option<&str>> = std::iter::once(None)
+            .chain(names.iter().map(|name| Some(&**name)))
+            .collect();
+        let mut parts = active.parts(&asked).await.into_iter();
+        let part = |part: PartStatus| Entity {
+            limits: limits(part.limits, now),
+            cooldown_until: part
+                .cooldown_remaining
+                .map(|remaining| epoch_after(now, remaining)),
+            degraded: part.is_degraded,
+        };
+        let whole = parts.next().map(part);
+        let (own, cooldown_until, degraded) = whole.map_or((Vec::new(), None, false), |whole| {
+            (whole.limits, whole.cooldown_until, whole.degraded)
+        });
+        let entities: BTreeMap<String, Entity> = names.into_iter().zip(parts.map(part)).collect();
         let trouble = self.shared.registry.ledger().loss_reason();
         Ok(ProviderDetails {
             name: active.name().to_owned(),
@@ -272,7 +277,7 @@ fn health(status: &HealthStatus, now: Now) -> Health {
         state: status.state.as_str(),
         breaker: Breaker::as_str(status.breaker),
         since: epoch_before(now, status.since),
-        ordered: status.by_operator,
+        by_operator: status.by_operator,
         sleep_until: status
             .sleep_remaining
             .map(|remaining| epoch_after(now, remaining)),
@@ -291,22 +296,9 @@ fn health(status: &HealthStatus, now: Now) -> Health {
     }
 }
 
-async fn cooldown_end(active: &ActiveProvider, entity: Option<&str>, now: Now) -> Option<f64> {
-    active
-        .cooldown_remaining(entity)
-        .await
-        .map(|remaining| epoch_after(now, remaining))
-}
-
-async fn limits(
-    active: &ActiveProvider,
-    entity: Option<&str>,
-    now: Now,
-    own_only: bool,
-) -> Vec<Limit> {
-    let limits = active.limits(entity).await.into_iter();
-    let limits = limits.filter(|limit| !own_only || limit.per.word() == "entity");
-    limits
+fn limits(statuses: Vec<LimitStatus>, now: Now) -> Vec<Limit> {
+    statuses
+        .into_iter()
         .map(|limit| {
             let view = limit.view;
             Limit {

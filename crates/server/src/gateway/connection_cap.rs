@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tollgate::cache::{MEMFDS_MAX, set_memfds_max};
-use tollgate::event::LogEvent;
+use tollgate::event::Event;
 
 /// Descriptors for the store, logs, listeners and the runtime.
 const RESERVED: u64 = 32;
@@ -72,6 +72,7 @@ impl ConnectionCap {
             *count += 1;
         }
         state.total += 1;
+        debug_assert!(state.total <= self.max, "connections are bounded");
         drop(state);
         Some(ConnectionSlot {
             cap: self.clone(),
@@ -121,7 +122,7 @@ pub(super) fn max_connections(wanted: usize) -> usize {
     };
     let count = |descriptors: Option<u64>| descriptors.unwrap_or(u64::MAX);
     let (before, now) = (count(limit.current), count(current));
-    LogEvent::Descriptors { before, now }.emit();
+    Event::Descriptors { before, now }.log();
     let Some(descriptors) = current else {
         return wanted;
     };

@@ -13,7 +13,7 @@ use serde_json::json;
 use tollgate::Error;
 use tollgate::body::ReplyBody;
 use tollgate::error::{NotAllowed, Reason};
-use tollgate::event::LogEvent;
+use tollgate::event::Event;
 use tollgate::path::{self, Call, CallTrace, Reply, Target};
 use tollgate::providers::Links;
 use tollgate_core::time::Span;
@@ -46,11 +46,10 @@ pub(super) async fn handle(
     let mut response = match respond(connection, request, &id, &mut trace).await {
         Ok(response) => response,
         Err(error) => {
-            LogEvent::Rejected {
-                id: &id,
-                error: &error,
-            }
-            .emit();
+            connection.state.registry.events().emit(Event::Rejected {
+                id: id.as_str().into(),
+                error: Box::new(error.clone()),
+            });
             let mut response = rejection(&error, &id);
             let headers = response.headers_mut();
             headers.insert(SOURCE, HeaderValue::from_static("tollgate"));

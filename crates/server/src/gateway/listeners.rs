@@ -12,11 +12,12 @@ use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tollgate::event::LogEvent;
+use tollgate::event::Event;
+
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use super::client_connection::{self, ClientConnection};
 use super::{GatewayState, ListenAddress, ListenerKind, overload};
@@ -31,7 +32,7 @@ pub struct Listeners {
 #[derive(Debug)]
 struct Shared {
     state: Arc<GatewayState>,
-    open: Mutex<OpenListeners>,
+    open: RankedMutex<{ rank::LISTENERS }, OpenListeners>,
 }
 
 #[derive(Debug, Default)]
@@ -72,7 +73,7 @@ impl Listeners {
         Listeners {
             shared: Arc::new(Shared {
                 state,
-                open: Mutex::default(),
+                open: RankedMutex::default(),
             }),
         }
     }
@@ -107,7 +108,8 @@ impl Listeners {
             requested: wanted.unwrap_or(address),
             shutdown,
         });
-        LogEvent::Listening { address }.emit();
+        drop(open);
+        state.registry.events().emit(Event::Listening { address });
         Ok(listening)
     }
 

@@ -179,14 +179,14 @@ async fn the_admin_api_counts_and_purges_cached_responses() {
         get(daemon.gateway, path).await;
     }
     let seen = daemon.request("GET", "/v1/cache", "").await.json();
-    assert_eq!(seen["answers"], 2);
+    assert_eq!(seen["responses"], 2);
     assert_eq!(
         seen["saved"],
-        json!([{"provider": "x", "hits": 1, "stale": 0, "revalidated": 0, "misses": 3, "not_kept": 1,
+        json!([{"provider": "x", "hits": 1, "stale": 0, "revalidated": 0, "misses": 3, "not_stored": 1,
             "shared": 0, "merged": 0}])
     );
     let rows = |seen: &serde_json::Value| {
-        let kept = seen["kept"].as_array().unwrap().iter();
+        let kept = seen["stored"].as_array().unwrap().iter();
         kept.map(|row| row["entity"].as_str().unwrap().to_owned())
             .collect::<Vec<_>>()
     };
@@ -200,7 +200,7 @@ async fn the_admin_api_counts_and_purges_cached_responses() {
     let gone = daemon
         .request("DELETE", "/v1/cache?provider=x&entity=odds", "")
         .await;
-    assert_eq!(gone.json(), json!({"forgotten": 1}));
+    assert_eq!(gone.json(), json!({"purged": 1}));
     assert_eq!(
         get(daemon.gateway, "/x/odds/1")
             .await

@@ -36,7 +36,7 @@ async fn r_d6_a_rate_limit_error_with_status_200_is_not_cached() {
     let rejected = get_with(manual.gateway.address, "/x/?t=heat", &[]).await;
     assert!(rejected.body.contains("limit reached"), "{rejected:?}");
     assert!(
-        rejected.header("cache-status").ends_with("detail=refused"),
+        rejected.header("cache-status").ends_with("detail=limited"),
         "{rejected:?}"
     );
     manual.advance(2 * 86_400);

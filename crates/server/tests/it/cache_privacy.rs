@@ -203,7 +203,7 @@ async fn a_private_response_is_not_cached_and_the_log_says_why() {
         let reported = log::captured();
         let line = reported
             .lines()
-            .find(|line| line.contains("not_kept") && line.contains(id));
+            .find(|line| line.contains("not_stored") && line.contains(id));
         assert!(
             line.is_some_and(|line| line.contains(why)),
             "{path}: {line:?}"

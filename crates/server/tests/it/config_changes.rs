@@ -203,7 +203,7 @@ async fn an_invalid_file_is_rejected_and_shown_until_it_is_fixed() {
     let daemon = TestDaemon::start(from_file("refused.yaml")).await;
     write_file("refused.yaml", &good.replace("limits", "limts"));
     let response = daemon.reload().await;
-    let reported = response.json()["refused"][0].as_str().unwrap().to_owned();
+    let reported = response.json()["rejected"][0].as_str().unwrap().to_owned();
     assert_eq!(response.status, 422);
     assert!(
         reported.contains("refused.yaml:3") && reported.contains("`limits`"),

@@ -99,7 +99,7 @@ async fn an_address_in_use_is_rejected_with_a_message() {
     );
     let response = daemon.reload().await;
     assert_eq!(response.status, 422);
-    let rejected = response.json()["refused"][0].to_string();
+    let rejected = response.json()["rejected"][0].to_string();
     assert!(rejected.contains(&taken.to_string()), "{rejected}");
     assert_eq!(get(own, "/a").await.status, 200, "the old address stays");
     let shown = daemon.request("GET", "/v1/providers/x", "").await.json();
@@ -129,7 +129,7 @@ async fn two_providers_that_swap_addresses_keep_their_old_ones() {
     assert_eq!(daemon.reload().await.status, 200);
     put(two, one);
     let response = daemon.reload().await;
-    let rejected = response.json()["refused"].to_string();
+    let rejected = response.json()["rejected"].to_string();
     assert_eq!(response.status, 422, "{response:?}");
     assert!(
         rejected.contains("belongs to another provider"),

@@ -15,6 +15,7 @@ mod size;
 mod small_library;
 mod names;
 mod modules;
+mod repeated_types;
 mod manifests;
 mod unfinished;
 mod text;

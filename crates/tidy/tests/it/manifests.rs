@@ -7,7 +7,7 @@
 use crate::tree::{Source, Violation, assert_clean, tree};
 
 /// Crate folder → the crate folders that it may use.
-const MAY_USE: [(&str, &[&str]); 9] = [
+const MAY_USE: [(&str, &[&str]); 10] = [
     ("core", &[]),
     ("ledger", &["core"]),
     ("config", &["core"]),
@@ -21,6 +21,10 @@ const MAY_USE: [(&str, &[&str]); 9] = [
         ],
     ),
     ("sim", &["core", "ledger", "config", "tollgate"]),
+    (
+        "fuzzing",
+        &["core", "ledger", "config", "tollgate", "server"],
+    ),
     ("tidy", &[]),
 ];
 

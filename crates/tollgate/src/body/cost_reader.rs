@@ -62,7 +62,7 @@ impl CostReader {
     }
 
     /// Adds a piece of the response.
-    pub(super) fn push(&mut self, piece: &Bytes) {
+    pub(crate) fn push(&mut self, piece: &Bytes) {
         match self.kind {
             BodyFormat::Json => self.append(piece, JSON_MAX),
             BodyFormat::Events => {
@@ -78,7 +78,7 @@ impl CostReader {
     }
 
     /// The real cost per term, once the response is complete.
-    pub(super) fn costs(mut self) -> Vec<(usize, u64)> {
+    pub(crate) fn costs(mut self) -> Vec<(usize, u64)> {
         let json = match self.kind {
             BodyFormat::Json if self.is_too_long => None,
             BodyFormat::Json => {

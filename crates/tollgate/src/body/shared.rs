@@ -20,9 +20,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use parking_lot::Mutex;
 use tokio::time::Sleep;
 use tollgate_core::time::Span;
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use super::ReplyBody;
 use crate::payload::BodyError;
@@ -53,10 +53,10 @@ pub(crate) struct SharedBody {
 
 #[derive(Debug)]
 struct Inner {
-    state: Mutex<State>,
+    state: RankedMutex<{ rank::SHARED_BODY }, State>,
     /// The wakers of the readers that wait for the next chunk. Separate from the state, because the
     /// upstream may wake us while we poll it.
-    wakers: Mutex<Vec<Option<Waker>>>,
+    wakers: RankedMutex<{ rank::BODY_WAKERS }, Vec<Option<Waker>>>,
     held: HeldBytes,
     idle: Span,
     length: Option<u64>,
@@ -125,7 +125,7 @@ impl SharedBody {
     ) -> (SharedBody, Reader) {
         let length = source.size_hint().exact();
         let inner = Arc::new(Inner {
-            state: Mutex::new(State {
+            state: RankedMutex::new(State {
                 source: Some(source),
                 end: None,
                 chunks: VecDeque::new(),
@@ -135,7 +135,7 @@ impl SharedBody {
                 reserved,
                 join_guard: Some(join_guard),
             }),
-            wakers: Mutex::new(vec![None]),
+            wakers: RankedMutex::new(vec![None]),
             held,
             idle,
             length,

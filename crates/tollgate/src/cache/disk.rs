@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
 use tollgate_core::time::{Span, Wall};
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use super::CacheUsage;
 use super::database::{self, DatabaseError};
@@ -28,7 +28,7 @@ use super::object::VARIANTS_MAX;
 use super::reader::{CacheReader, ReadRequest, last_purge};
 use super::writer::CacheWriter;
 use super::{CacheKey, CachedResponse, DATABASE, VariantSet};
-use crate::event::LogEvent;
+use crate::event::{Event, Events};
 use crate::timer::within;
 
 /// Reads that may wait. A read takes some 50 µs, so these take a fraction of a second; past that a
@@ -70,7 +70,7 @@ pub(super) struct Disk {
 #[derive(Debug, Default)]
 pub(super) struct RemovalBacklog {
     /// Removals that did not fit in the queue.
-    commands: Mutex<Vec<WriteCommand>>,
+    commands: RankedMutex<{ rank::CACHE_COMMANDS }, Vec<WriteCommand>>,
     is_overflowed: AtomicBool,
     /// Purges that are requested and not done.
     open_purges: AtomicUsize,
@@ -171,9 +171,12 @@ impl Disk {
         folder: &Path,
         memory: Arc<MemoryTier>,
         bytes_max: u64,
+        events: &Events,
     ) -> Result<(Disk, Salt), DatabaseError> {
         let (writer, aside) = database::open(folder, bytes_max)?;
-        aside.iter().for_each(|aside| report_recreated(aside));
+        aside
+            .iter()
+            .for_each(|aside| report_recreated(aside, events));
         let path = folder.join(DATABASE);
         let reader = database::connect(&path)?;
         let (salt, last_purge) =
@@ -192,6 +195,7 @@ impl Disk {
             pending_bytes: pending.clone(),
             backlog: backlog.clone(),
             broken: broken.clone(),
+            events: events.clone(),
             path: path.clone(),
             deferred: Vec::new(),
         };
@@ -204,6 +208,7 @@ impl Disk {
             backlog: backlog.clone(),
             writes: writes.clone(),
             broken: broken.clone(),
+            events: events.clone(),
             path: path.clone(),
         };
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -347,13 +352,18 @@ fn salt_and_last_purge(reader: &Connection) -> rusqlite::Result<(Salt, i64)> {
     Ok((database::salt(reader)?, last_purge(reader)?))
 }
 
-fn report_recreated(aside: &Path) {
-    let file = &aside.display().to_string();
-    LogEvent::CacheRecreated { file }.emit();
+fn report_recreated(aside: &Path, events: &Events) {
+    let file = aside.display().to_string().into();
+    events.emit(Event::CacheRecreated { file });
 }
 
 /// Reports once that the database has failed, if the failure is permanent.
-pub(super) fn report_failure(broken: &AtomicBool, path: &Path, error: &rusqlite::Error) {
+pub(super) fn report_failure(
+    broken: &AtomicBool,
+    path: &Path,
+    error: &rusqlite::Error,
+    events: &Events,
+) {
     let code = error.sqlite_error_code();
     // Another process is writing, the disk is full, or this row is invalid: the next one may work.
     let is_passing = matches!(
@@ -369,27 +379,31 @@ pub(super) fn report_failure(broken: &AtomicBool, path: &Path, error: &rusqlite:
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
     );
     if !is_damaged {
-        return LogEvent::CacheOnlyInMemory { why: &why }.emit();
+        return emit_memory_only(events, &why);
     }
     // Checking a large file takes seconds, and calls wait for this thread.
-    let (reason, path) = (why.clone(), path.to_owned());
+    let (reason, path, bus) = (why.clone(), path.to_owned(), events.clone());
     let thread = std::thread::Builder::new().name("cache-check".to_owned());
     if thread
-        .spawn(move || quarantine_if_damaged(&path, reason))
+        .spawn(move || quarantine_if_damaged(&path, reason, &bus))
         .is_err()
     {
-        LogEvent::CacheOnlyInMemory { why: &why }.emit();
+        emit_memory_only(events, &why);
     }
 }
 
 /// Moves a damaged file aside, unless another process has already created a new one.
-fn quarantine_if_damaged(path: &Path, mut why: String) {
+fn quarantine_if_damaged(path: &Path, mut why: String, events: &Events) {
     if database::is_damaged(path)
         && let Ok(aside) = database::move_aside(path)
     {
         why = format!("{why}; the damaged file was moved to {}", aside.display());
     }
-    LogEvent::CacheOnlyInMemory { why: &why }.emit();
+    emit_memory_only(events, &why);
+}
+
+fn emit_memory_only(events: &Events, why: &str) {
+    events.emit(Event::CacheOnlyInMemory { why: why.into() });
 }
 
 /// For SQL.

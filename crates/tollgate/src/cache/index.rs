@@ -14,8 +14,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rusqlite::{Connection, params};
+
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use super::CacheKey;
 
@@ -36,7 +37,7 @@ type ShortKeys = HashSet<u64, BuildHasherDefault<IdentityHasher>>;
 /// The keys of `cache.db`.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    state: Mutex<IndexState>,
+    state: RankedMutex<{ rank::CACHE_INDEX }, IndexState>,
 }
 
 #[derive(Debug, Default)]

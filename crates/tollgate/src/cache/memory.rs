@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use quick_cache::sync::{Cache as Quick, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use tollgate_core::time::{Span, Wall};
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use super::key::{UrlHash, Variant};
 use super::{CacheKey, CacheUsage, CachedResponse, OBJECT_MAX, VariantSet};
@@ -39,7 +40,7 @@ const CLOCK_AHEAD_MAX: Span = Span::from_secs(60);
 pub(super) struct MemoryTier {
     entries: Quick<CacheKey, Arc<VariantSet>, ByWeight, DefaultHashBuilder>,
     /// Writers take turns, so that two responses to one URL do not overwrite each other.
-    write_lock: Mutex<()>,
+    write_lock: RankedMutex<{ rank::CACHE_WRITE }, ()>,
     /// Counts explicit removals: a response read from disk before a removal is not inserted after
     /// it.
     removals: AtomicU64,
@@ -113,7 +114,7 @@ impl MemoryTier {
                 DefaultHashBuilder::default(),
                 DefaultLifecycle::default(),
             ),
-            write_lock: Mutex::new(()),
+            write_lock: RankedMutex::new(()),
             removals: AtomicU64::new(0),
             purges: AtomicU64::new(0),
             invalidations: RwLock::default(),

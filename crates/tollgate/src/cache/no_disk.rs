@@ -12,6 +12,7 @@ use tollgate_core::time::{Span, Wall};
 use super::key::{UrlHash, Variant};
 use super::memory::MemoryTier;
 use super::{CacheKey, CacheUsage, CachedResponse, Salt, VariantSet};
+use crate::event::Events;
 
 /// As in the tier that exists.
 pub(super) const TOUCH_STEP: Span = Span::from_secs(3_600);
@@ -26,7 +27,12 @@ pub(super) enum Disk {}
 pub(super) struct NoDisk;
 
 impl Disk {
-    pub(super) fn open(_: &Path, _: Arc<MemoryTier>, _: u64) -> Result<(Disk, Salt), NoDisk> {
+    pub(super) fn open(
+        _: &Path,
+        _: Arc<MemoryTier>,
+        _: u64,
+        _: &Events,
+    ) -> Result<(Disk, Salt), NoDisk> {
         Err(NoDisk)
     }
 

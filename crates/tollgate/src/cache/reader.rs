@@ -21,6 +21,7 @@ use super::key::{UrlHash, Variant};
 use super::memory::MemoryTier;
 use super::object::VARIANT_SET_BYTES_MAX;
 use super::{CacheKey, VariantSet, database};
+use crate::event::Events;
 
 /// How often the reader checks for stores and purges of other processes.
 const POLL_EVERY: Duration = Duration::from_secs(1);
@@ -45,6 +46,7 @@ pub(super) struct CacheReader {
     pub(super) backlog: Arc<RemovalBacklog>,
     pub(super) writes: SyncSender<WriteCommand>,
     pub(super) broken: Arc<AtomicBool>,
+    pub(super) events: Events,
     pub(super) path: PathBuf,
 }
 
@@ -59,7 +61,7 @@ impl CacheReader {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             has_more = self.poll_changes().unwrap_or_else(|error| {
-                report_failure(&self.broken, &self.path, &error);
+                report_failure(&self.broken, &self.path, &error, &self.events);
                 false
             });
         }
@@ -88,7 +90,7 @@ impl CacheReader {
             }
             Ok(None) if read.exclude.is_empty() => self.loader.remove(&read.key),
             Ok(None) => {}
-            Err(error) => report_failure(&self.broken, &self.path, &error),
+            Err(error) => report_failure(&self.broken, &self.path, &error, &self.events),
         }
     }
 

@@ -41,7 +41,7 @@ pub(super) fn open_with(folder: &Path, disk: u64) -> Cache {
         disk,
         ..Sizes::default()
     };
-    Cache::open_within(folder, sizes)
+    Cache::open_within(folder, sizes, &crate::event::Events::new())
 }
 
 pub(super) fn key(number: u8) -> CacheKey {

@@ -20,7 +20,7 @@ use tollgate_core::time::Wall;
 use super::disk::{RemovalBacklog, WRITES_MAX, WriteCommand, report_failure, variants_max};
 use super::key::{UrlHash, Variant};
 use super::{CacheKey, CachedResponse, admin, database};
-use crate::event::LogEvent;
+use crate::event::{Event, Events};
 
 /// How often room is made for one response, each time more.
 const PUT_TRIES: u64 = 3;
@@ -54,6 +54,7 @@ pub(super) struct CacheWriter {
     /// Removals that did not fit in the queue.
     pub(super) backlog: Arc<RemovalBacklog>,
     pub(super) broken: Arc<AtomicBool>,
+    pub(super) events: Events,
     pub(super) path: PathBuf,
     /// Removals that wait because the file could not be written.
     pub(super) deferred: Vec<WriteCommand>,
@@ -93,7 +94,7 @@ impl CacheWriter {
         if let Err(error) = self.execute(batch) {
             // The file may be full: the next batch evicts.
             self.since_check = self.bytes_max;
-            report_failure(&self.broken, &self.path, &error);
+            report_failure(&self.broken, &self.path, &error, &self.events);
         }
     }
 
@@ -202,8 +203,8 @@ impl CacheWriter {
             }
             Err(_) => "the disk is full and purged responses stay in the file; delete it",
         };
-        let why = &format!("{}: {why}", self.path.display());
-        LogEvent::CacheOnlyInMemory { why }.emit();
+        let why = format!("{}: {why}", self.path.display()).into();
+        self.events.emit(Event::CacheOnlyInMemory { why });
     }
 
     /// Replies to the requester, or returns the command and the error.

@@ -24,6 +24,7 @@ async fn writer(folder: &Folder) -> CacheWriter {
         pending_bytes: Arc::default(),
         backlog: Arc::default(),
         broken: Arc::default(),
+        events: crate::event::Events::new(),
         path: folder.0.join(DATABASE),
         deferred: Vec::new(),
     }

@@ -12,23 +12,23 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tollgate_config::Secret;
 use tollgate_core::backoff::Dice;
 use tollgate_core::renewal::{Renewal, RenewalError, TokenAction};
 use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use super::account::Account;
 use super::secret_scan::secret_found_in;
 use crate::Error;
 use crate::error::NoToken;
-use crate::event::LogEvent;
+use crate::event::Event;
 use crate::single_flight::Round;
 
 /// The tokens of one provider, by credential.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens {
-    slots: Mutex<HashMap<String, Arc<TokenSlot>>>,
+    slots: RankedMutex<{ rank::TOKENS }, HashMap<String, Arc<TokenSlot>>>,
 }
 
 /// A token in use.
@@ -42,7 +42,7 @@ pub(crate) struct HeldToken {
 /// The token of one credential.
 pub(crate) struct TokenSlot {
     pub(crate) account: Arc<Account>,
-    state: Mutex<TokenState>,
+    state: RankedMutex<{ rank::TOKEN }, TokenState>,
 }
 
 #[derive(Default)]
@@ -125,7 +125,7 @@ impl Tokens {
         slots.retain(|name, _| accounts.iter().any(|account| account.id() == name));
         let slot = Arc::new(TokenSlot {
             account: account.clone(),
-            state: Mutex::default(),
+            state: RankedMutex::default(),
         });
         slots.insert(account.id().to_owned(), slot.clone());
         slot
@@ -189,16 +189,18 @@ impl TokenSlot {
         self.state.lock().renewal.is_due(now)
     }
 
-    /// Records the result of a login. All waiting calls check again.
+    /// Records the result of a login. All waiting calls check again. Returns how long the token
+    /// serves before the next login is due, and what to tell.
     pub(crate) fn settle(
         &self,
         provider: &str,
         fetched: Result<NewToken, LoginError>,
         now: Micros,
         dice: Dice,
-    ) -> Option<Span> {
+    ) -> (Option<Span>, Event) {
+        let provider = provider.into();
         let mut state = self.state.lock();
-        let pause = match fetched {
+        let told = match fetched {
             Ok(fetched) => {
                 let NewToken {
                     token,
@@ -210,12 +212,9 @@ impl TokenSlot {
                 state.token = Some(Arc::new(token));
                 state.memory = memory;
                 state.failure = None;
-                LogEvent::TokenRenewed {
-                    provider,
-                    lives: life,
-                }
-                .emit();
-                state.renewal.renew_at().map(|at| at.since(now))
+                let pause = state.renewal.renew_at().map(|at| at.since(now));
+                let lives = life;
+                (pause, Event::TokenRenewed { provider, lives })
             }
             Err(LoginError { error, trouble }) => {
                 if trouble == RenewalError::Permanent {
@@ -223,19 +222,15 @@ impl TokenSlot {
                     state.memory = LoginMemory::default();
                 }
                 state.renewal.on_failure(now, trouble, dice);
-                LogEvent::TokenNotRenewed {
-                    provider,
-                    error: &error,
-                }
-                .emit();
-                state.failure = Some(error);
-                None
+                state.failure = Some(error.clone());
+                let error = Box::new(error);
+                (None, Event::TokenNotRenewed { provider, error })
             }
         };
         let ended = std::mem::take(&mut state.login);
         drop(state);
         ended.finish(());
-        pause
+        told
     }
 }
 

@@ -10,11 +10,11 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate_core::ask::Priority;
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use crate::Error;
 
@@ -50,7 +50,7 @@ impl CallDemand {
 /// The common demand of all calls of a flight.
 #[derive(Debug)]
 pub(crate) struct SharedDemand {
-    demand: Mutex<CallDemand>,
+    demand: RankedMutex<{ rank::DEMAND }, CallDemand>,
     raised: Notify,
     /// The call waits for a permit now.
     is_queued: AtomicBool,
@@ -74,7 +74,7 @@ impl SharedDemand {
     /// The demand of a call that ends with its caller.
     pub(crate) fn of_call(demand: CallDemand) -> SharedDemand {
         SharedDemand {
-            demand: Mutex::new(demand),
+            demand: RankedMutex::new(demand),
             raised: Notify::new(),
             is_queued: AtomicBool::new(false),
             queued: Notify::new(),

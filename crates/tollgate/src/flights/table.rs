@@ -10,9 +10,9 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tollgate_config::settings::Dedup;
 use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use super::flight::Flight;
 use super::sharing::{self, FlightKey, KeyHasher, RequestIdentity};
@@ -33,7 +33,7 @@ const PASSES_MAX: usize = 512;
 /// All flights, by key.
 #[derive(Debug, Default)]
 pub(crate) struct FlightTable {
-    pub(crate) shards: [Mutex<FlightShard>; SHARDS],
+    pub(crate) shards: [RankedMutex<{ rank::FLIGHTS }, FlightShard>; SHARDS],
     /// How many bytes all shared responses hold.
     pub(crate) held_bytes: HeldBytes,
 }
@@ -68,7 +68,7 @@ impl PassEntry {
 }
 
 impl FlightTable {
-    pub(crate) fn shard(&self, key: FlightKey) -> &Mutex<FlightShard> {
+    pub(crate) fn shard(&self, key: FlightKey) -> &RankedMutex<{ rank::FLIGHTS }, FlightShard> {
         &self.shards[key.shard(SHARDS)]
     }
 

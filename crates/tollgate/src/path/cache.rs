@@ -9,18 +9,18 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::header::{
-    AUTHORIZATION, ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE,
-    LAST_MODIFIED, RANGE,
-};
+use http::header::{AUTHORIZATION, IF_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE};
 use http::{HeaderMap, Method};
 use smallvec::{SmallVec, smallvec};
 use tollgate_config::provider::AuthStyle;
 use tollgate_core::fresh::{Demand, FreshnessDecision, FreshnessMode, FreshnessRule, lengthened};
+use tollgate_core::limit::CellView;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Wall;
 
-use super::credential;
+use super::cache_request::{CacheRequest, PendingStore, add_validators};
+use super::call::UseCache;
+use super::refresh::{self, Go};
 use super::route::Route;
 use super::serve::{self, ServeReason};
 use crate::cache::{
@@ -38,20 +38,6 @@ use crate::{Error, ProviderRegistry};
 /// The quota is low below one in this many parts of a limit; then adaptive lifetimes are extended.
 const LOW_QUOTA_DIVISOR: u64 = 5;
 
-/// How a call uses the cache (S11).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum UseCache {
-    /// As the provider's file says.
-    #[default]
-    Yes,
-    /// Not at all: neither read nor store.
-    No,
-    /// Only the cache: a miss is 504.
-    Only,
-    /// Do not read, but store.
-    Refresh,
-}
-
 /// The result of a cache lookup.
 #[derive(Debug)]
 pub(crate) enum CacheResult {
@@ -61,44 +47,17 @@ pub(crate) enum CacheResult {
     Miss(PendingStore),
 }
 
-/// Passed to the store stage with the response. Empty: nothing is stored.
-#[derive(Debug, Default)]
-pub(crate) struct PendingStore(pub(super) Option<Box<CacheRequest>>);
-
-/// A request, as the cache sees it.
-#[derive(Debug)]
-pub(crate) struct CacheRequest {
-    pub(super) cache: Cache,
-    pub(super) key: CacheKey,
-    pub(super) url: UrlHash,
-    pub(super) at: Wall,
-    /// The purge count when the request began.
-    pub(super) purges: u64,
-    /// The response is not stored, but it invalidates others.
-    pub(super) is_write: bool,
-    /// The cached response, stale.
-    pub(super) object: Option<Arc<CachedResponse>>,
-    /// It may be used if the provider cannot be reached.
-    pub(super) fallback: bool,
-    /// A background refresh: no caller waits for it.
-    pub(super) is_background: bool,
-    /// The request headers as the client sent them.
-    pub(super) client_headers: HeaderMap,
-    /// The client's own `Authorization` is sent with the call.
-    pub(super) authorization: bool,
-    pub(super) demand: Demand,
-}
-
 /// Looks up a response.
 pub(crate) async fn lookup(
     registry: &ProviderRegistry,
     route: &mut Route,
+    go: Go,
 ) -> Result<CacheResult, Error> {
-    let policy = route.provider.policy();
-    let rule = policy.cache.rule(route.entity.as_deref());
-    let wanted = route.options.cache;
+    let policy = route.subject.provider.policy();
+    let rule = policy.cache.rule(route.subject.entity.as_deref());
+    let wanted = route.request.cache;
     // A write invalidates, whether its caller uses the cache or not.
-    let is_unwanted = wanted == UseCache::No && route.method.is_safe();
+    let is_unwanted = wanted == UseCache::No && route.request.method.is_safe();
     if !rule.is_on() || is_unwanted || bypasses_cache(route) {
         return match wanted {
             UseCache::Only => Err(not_in_cache(route)),
@@ -121,7 +80,7 @@ pub(crate) async fn lookup(
             Ok(request.into_miss())
         };
     };
-    decide(route, &policy, rule, request, object).await
+    decide(route, &policy, rule, (request, object), go).await
 }
 
 /// Decides what to do with a cached response.
@@ -129,8 +88,8 @@ async fn decide(
     route: &mut Route,
     policy: &CompiledPolicy,
     rule: &FreshnessRule,
-    mut request: Box<CacheRequest>,
-    object: Arc<CachedResponse>,
+    (mut request, object): (Box<CacheRequest>, Arc<CachedResponse>),
+    go: Go,
 ) -> Result<CacheResult, Error> {
     let now = request.at;
     let mut status = object.freshness.decide(&request.demand, now);
@@ -139,7 +98,7 @@ async fn decide(
     {
         status = FreshnessDecision::Fresh;
     }
-    let only = route.options.cache == UseCache::Only;
+    let only = route.request.cache == UseCache::Only;
     let hit = |why| {
         let degraded = is_degraded(route, policy);
         let reply = serve::from_cache(route, &object, &request.client_headers, now, why, degraded);
@@ -150,7 +109,7 @@ async fn decide(
         FreshnessDecision::Stale { refresh } => {
             let result = hit(ServeReason::Allowed);
             if refresh && !only && !request.demand.only_if_cached {
-                serve::refresh(route, &request, object.clone());
+                refresh::refresh(route, &request, object.clone(), go);
             }
             result
         }
@@ -162,9 +121,9 @@ async fn decide(
         }
         FreshnessDecision::Fetch { fallback } => {
             request.fallback = fallback;
-            route.fallback = fallback;
-            if request.may_validate(&route.method) {
-                add_validators(&mut route.headers, &object);
+            route.subject.fallback = fallback;
+            if request.may_validate(&route.request.method) {
+                add_validators(&mut route.request.headers, &object);
             }
             request.object = Some(object);
             Ok(CacheResult::Miss(PendingStore(Some(request))))
@@ -176,11 +135,14 @@ async fn decide(
 /// the same request. A leader would otherwise fetch it a second time.
 pub(crate) fn recheck(route: &Route, pending: &PendingStore) -> Option<Reply> {
     let request = pending.0.as_deref()?;
-    if request.is_write || route.options.cache != UseCache::Yes {
+    if request.is_write || route.request.cache != UseCache::Yes {
         return None;
     }
-    let (policy, now) = (route.provider.policy(), route.provider.ledger.wall());
-    let rule = policy.cache.rule(route.entity.as_deref());
+    let (policy, now) = (
+        route.subject.provider.policy(),
+        route.subject.provider.ledger.wall(),
+    );
+    let rule = policy.cache.rule(route.subject.entity.as_deref());
     let variants = request.cache.get_from_memory(&request.key, now)?;
     let object = request.select(rule, &variants, now)?;
     if object.freshness.decide(&request.demand, now) != FreshnessDecision::Fresh {
@@ -201,12 +163,6 @@ pub(crate) fn recheck(route: &Route, pending: &PendingStore) -> Option<Reply> {
 impl CacheRequest {
     fn into_miss(self: Box<CacheRequest>) -> CacheResult {
         CacheResult::Miss(PendingStore(Some(self)))
-    }
-
-    /// May we ask the provider whether the cached response is still valid? Otherwise the conditions
-    /// are the client's, and a 304 refers to the client's own copy.
-    pub(super) fn may_validate(&self, method: &Method) -> bool {
-        method == Method::GET && !self.client_headers.contains_key(RANGE)
     }
 
     /// The newest response for these request headers, from memory or disk.
@@ -248,7 +204,7 @@ impl CacheRequest {
 
 /// The cache key and demands of a simple request, valid as long as the policy is.
 #[derive(Debug)]
-pub(super) struct RememberedKey {
+pub(crate) struct RememberedKey {
     policy: Arc<CompiledPolicy>,
     key: CacheKey,
     demand: Demand,
@@ -256,35 +212,41 @@ pub(super) struct RememberedKey {
 
 impl RememberedKey {
     /// `None`: the cache does not handle this call, or the caller wants a special use of it.
-    pub(super) fn of(registry: &ProviderRegistry, route: &Route) -> Option<RememberedKey> {
-        let policy = route.provider.policy();
-        let rule = policy.cache.rule(route.entity.as_deref());
-        if !rule.is_on() || route.options.cache != UseCache::Yes || bypasses_cache(route) {
+    pub(crate) fn of(registry: &ProviderRegistry, route: &Route) -> Option<RememberedKey> {
+        let policy = route.subject.provider.policy();
+        let rule = policy.cache.rule(route.subject.entity.as_deref());
+        if !rule.is_on() || route.request.cache != UseCache::Yes || bypasses_cache(route) {
             return None;
         }
         Some(RememberedKey {
             key: key_parts(registry.cache(), route, &policy).key,
-            demand: Demand::read(rule.mode, &HeaderView(&route.headers)),
+            demand: Demand::read(rule.mode, &HeaderView(&route.request.headers)),
             policy,
         })
     }
 
-    pub(super) fn is_for(&self, policy: &Arc<CompiledPolicy>) -> bool {
+    pub(crate) fn is_for(&self, policy: &Arc<CompiledPolicy>) -> bool {
         Arc::ptr_eq(&self.policy, policy)
     }
 
     /// The response, if it is fresh and in memory. Never waits. After `None`, `lookup` may still
     /// find one.
-    pub(super) fn in_memory(
+    pub(crate) fn in_memory(
         &self,
         registry: &ProviderRegistry,
         route: &Route,
     ) -> Option<(Arc<CachedResponse>, Wall)> {
         let cache = registry.cache();
-        let now = route.provider.ledger.wall();
+        let now = route.subject.provider.ledger.wall();
         let variants = cache.get_from_memory(&self.key, now)?;
-        let rule = self.policy.cache.rule(route.entity.as_deref());
-        let object = select(cache, rule, (&self.key, &route.headers), &variants, now)?;
+        let rule = self.policy.cache.rule(route.subject.entity.as_deref());
+        let object = select(
+            cache,
+            rule,
+            (&self.key, &route.request.headers),
+            &variants,
+            now,
+        )?;
         let is_fresh = object.freshness.decide(&self.demand, now) == FreshnessDecision::Fresh;
         (is_fresh && !is_degraded(route, &self.policy)).then_some((object, now))
     }
@@ -324,18 +286,18 @@ struct KeyParts {
 }
 
 fn key_parts(cache: &Cache, route: &Route, policy: &CompiledPolicy) -> KeyParts {
-    let is_ours = credential::uses_own_key(route, policy);
+    let is_ours = route.request.uses_own_key(policy);
     let style = &policy.provider.auth.style;
-    let written = route.query.as_deref().unwrap_or_default();
+    let written = route.request.query.as_deref().unwrap_or_default();
     let query = match style {
         AuthStyle::Query { name } if is_ours => Cow::from(query::without_parameter(written, name)),
         _ => Cow::from(written),
     };
     let request_url = RequestUrl {
-        tls: route.origin.tls,
-        host: route.origin.host.as_str(),
-        port: route.origin.port,
-        path: &route.path,
+        tls: route.request.origin.tls,
+        host: route.request.origin.host.as_str(),
+        port: route.request.origin.port,
+        path: &route.request.path,
         query: &query,
     };
     let replaced = match style {
@@ -347,7 +309,7 @@ fn key_parts(cache: &Cache, route: &Route, policy: &CompiledPolicy) -> KeyParts 
         }
         _ => None,
     };
-    let mut ours: SmallVec<[&str; 4]> = smallvec![route.provider.name.as_str()];
+    let mut ours: SmallVec<[&str; 4]> = smallvec![route.subject.provider.name.as_str()];
     if is_ours {
         ours.extend(policy.fingerprints());
     }
@@ -355,11 +317,11 @@ fn key_parts(cache: &Cache, route: &Route, policy: &CompiledPolicy) -> KeyParts 
     let url = request_url.hash(cache.salt());
     let keyed = KeyInputs {
         url,
-        entity: route.entity.as_deref(),
+        entity: route.subject.entity.as_deref(),
         provider_and_keys: &ours,
-        headers: &route.headers,
+        headers: &route.request.headers,
         replaced_header: replaced.as_deref(),
-        mode: policy.cache.rule(route.entity.as_deref()).mode,
+        mode: policy.cache.rule(route.subject.entity.as_deref()).mode,
     };
     KeyParts {
         key: keyed.key(cache.salt()),
@@ -383,15 +345,15 @@ fn new_request(
     Box::new(CacheRequest {
         key,
         url,
-        at: route.provider.ledger.wall(),
+        at: route.subject.provider.ledger.wall(),
         purges: cache.purge_count(),
-        is_write: !matches!(route.method, Method::GET | Method::HEAD),
+        is_write: !matches!(route.request.method, Method::GET | Method::HEAD),
         object: None,
         fallback: false,
         is_background: false,
-        client_headers: route.headers.clone(),
-        authorization: route.headers.contains_key(AUTHORIZATION) && !is_replaced,
-        demand: Demand::read(rule.mode, &HeaderView(&route.headers)),
+        client_headers: route.request.headers.clone(),
+        authorization: route.request.headers.contains_key(AUTHORIZATION) && !is_replaced,
+        demand: Demand::read(rule.mode, &HeaderView(&route.request.headers)),
         cache: cache.clone(),
     })
 }
@@ -400,30 +362,20 @@ fn new_request(
 /// condition that only the provider can evaluate, a range of a HEAD, or a protocol upgrade.
 fn bypasses_cache(route: &Route) -> bool {
     if matches!(
-        route.method,
+        route.request.method,
         Method::OPTIONS | Method::TRACE | Method::CONNECT
     ) {
         return true;
     }
-    let is_read = matches!(route.method, Method::GET | Method::HEAD);
-    let has = |name| route.headers.contains_key(name);
+    let is_read = matches!(route.request.method, Method::GET | Method::HEAD);
+    let has = |name| route.request.headers.contains_key(name);
     is_read
-        && (!route.payload.is_empty()
-            || is_upgrade(&route.headers)
-            || (has(RANGE) && route.method == Method::HEAD)
+        && (!route.request.payload.is_empty()
+            || is_upgrade(&route.request.headers)
+            || (has(RANGE) && route.request.method == Method::HEAD)
             || (has(IF_RANGE) && !has(RANGE))
             || has(IF_MATCH)
             || has(IF_UNMODIFIED_SINCE))
-}
-
-/// Asks whether the cached response is still valid, in place of the client's own conditions.
-pub(super) fn add_validators(headers: &mut HeaderMap, object: &CachedResponse) {
-    for (ours, theirs) in [(ETAG, IF_NONE_MATCH), (LAST_MODIFIED, IF_MODIFIED_SINCE)] {
-        headers.remove(&theirs);
-        if let Some(value) = object.headers.get(ours) {
-            headers.insert(theirs, value.clone());
-        }
-    }
 }
 
 /// S13: while the quota is low, an adaptive response lives twice as long.
@@ -443,40 +395,39 @@ async fn is_extended(
     now < object.freshness.fresh_until + more && is_quota_low(route, policy).await
 }
 
-/// Is the quota of any limit on calls low, for every key?
+/// Is the quota of any limit on calls low, for every key? One question to the ledger.
 async fn is_quota_low(route: &Route, policy: &CompiledPolicy) -> bool {
-    let mut keys = policy.fingerprints().peekable();
-    if keys.peek().is_none() {
-        return is_quota_low_for(route, policy, None).await;
-    }
-    for key in keys {
-        if !is_quota_low_for(route, policy, Some(key)).await {
-            return false;
-        }
-    }
-    true
-}
-
-async fn is_quota_low_for(route: &Route, policy: &CompiledPolicy, key: Option<&str>) -> bool {
-    let who = route.who(key);
-    let limits = policy.limits.iter();
-    let cells: Vec<_> = limits
-        .filter(|limit| limit.counts_calls() && !limit.is_concurrency())
-        .map(|limit| (limit.cell_of(&who), limit.rule.clone()))
-        .collect();
-    let views = route.provider.ledger.peek(cells).await;
-    views
+    let own_keys = policy.fingerprints().map(Some);
+    let keys: Vec<Option<&str>> = match policy.fingerprints().next() {
+        Some(_) => own_keys.collect(),
+        None => vec![None],
+    };
+    let cells: Vec<_> = keys
         .iter()
-        .any(|view| view.remaining.saturating_mul(LOW_QUOTA_DIVISOR) < view.limit)
+        .flat_map(|key| {
+            let who = route.subject.who(*key);
+            let limits = policy.limits.iter();
+            let counted = limits.filter(|limit| limit.counts_calls() && !limit.is_concurrency());
+            let cells = counted.map(|limit| (limit.cell_of(&who), limit.rule.clone()));
+            cells.collect::<Vec<_>>()
+        })
+        .collect();
+    let of_key = cells.len() / keys.len();
+    if of_key == 0 {
+        return false;
+    }
+    let views = route.subject.provider.ledger.peek(cells).await;
+    let is_low = |view: &CellView| view.remaining.saturating_mul(LOW_QUOTA_DIVISOR) < view.limit;
+    views.chunks(of_key).all(|views| views.iter().any(is_low))
 }
 
 /// Is the entity in degrade mode, served from the cache only? Reported with a hit, and read from
 /// the last-seen state: a hit never waits.
 fn is_degraded(route: &Route, policy: &CompiledPolicy) -> bool {
-    let scope = policy.degrade_scope(route.entity.as_deref());
+    let scope = policy.degrade_scope(route.subject.entity.as_deref());
     scope.is_some_and(|scope| {
         matches!(
-            route.provider.ledger.last_seen_scope(scope),
+            route.subject.provider.ledger.last_seen_scope(scope),
             ScopeView::Closed { .. }
         )
     })
@@ -485,8 +436,8 @@ fn is_degraded(route: &Route, policy: &CompiledPolicy) -> bool {
 /// Only the cache may serve this call, and it has no response.
 fn not_in_cache(route: &Route) -> Error {
     Error::NotInCache {
-        provider: route.provider.name.clone(),
-        entity: route.entity.clone(),
+        provider: route.subject.provider.name.clone(),
+        entity: route.subject.entity.clone(),
         reason: Reason::CacheRequested,
         retry_in: None,
     }

@@ -8,11 +8,12 @@
 use tollgate_core::health::{Admission, AttemptResult, Class, Fault, HealthEvent};
 use tollgate_core::time::Span;
 
-use super::retry::AttemptError;
+use super::response::AttemptError;
 use super::route::Route;
+use super::subject::Subject;
 use crate::Error;
 use crate::error::{NotAllowed, Reason, Stage};
-use crate::event::LogEvent;
+use crate::event::Event;
 use crate::pool::{ConnectError, ExpectedCall};
 use crate::providers::CompiledPolicy;
 
@@ -24,8 +25,8 @@ pub(crate) async fn connect(
     route: &Route,
     policy: &CompiledPolicy,
 ) -> Result<ExpectedCall, AttemptError> {
-    let live = &route.provider;
-    let expected = live.pool.expect(&route.origin);
+    let live = &route.subject.provider;
+    let expected = live.pool.expect(&route.request.origin);
     let patience = timeout(route, policy);
     if matches!(live.health.view().admission, Admission::Open)
         && let Err(unreached) = expected.warm(policy.connections_max, patience).await
@@ -48,7 +49,19 @@ pub(crate) async fn connect(
 /// How long connecting may take.
 pub(crate) fn timeout(route: &Route, policy: &CompiledPolicy) -> Span {
     let most = policy.provider.timeouts.connect;
-    route.remaining().map_or(most, |left| left.min(most))
+    route
+        .subject
+        .remaining()
+        .map_or(most, |left| left.min(most))
+}
+
+/// Tells that an attempt got no response.
+pub(crate) fn emit_failed(subject: &Subject, fault: Fault) {
+    let provider = subject.provider.label();
+    subject
+        .provider
+        .events
+        .emit(Event::AttemptFailed { provider, fault });
 }
 
 /// What a failure to connect within `most` means for the call.
@@ -58,11 +71,11 @@ pub(crate) fn connect_failure(
     most: Span,
     unreached: ConnectError,
 ) -> AttemptError {
-    let provider = route.provider.name.clone();
+    let provider = route.subject.provider.name.clone();
     match unreached {
         // The caller's time, not the provider's: it says nothing about the provider.
         ConnectError::Fault(Fault::Timeout) if most < policy.provider.timeouts.connect => {
-            match route.remaining() {
+            match route.subject.remaining() {
                 // A follower has brought more time.
                 Some(left) if left > Span::ZERO => AttemptError::Again,
                 Some(_) | None => AttemptError::Stop(Error::TooLate {
@@ -72,11 +85,7 @@ pub(crate) fn connect_failure(
             }
         }
         ConnectError::Fault(fault) => {
-            LogEvent::AttemptFailed {
-                provider: &provider,
-                fault,
-            }
-            .emit();
+            emit_failed(&route.subject, fault);
             AttemptError::Fault {
                 fault,
                 sent: false,
@@ -84,7 +93,7 @@ pub(crate) fn connect_failure(
             }
         }
         ConnectError::Private => AttemptError::Stop(Error::NotAllowed {
-            host: route.origin.host.to_string(),
+            host: route.request.origin.host.to_string(),
             why: NotAllowed::Private,
         }),
         ConnectError::NoTls => AttemptError::Stop(Error::Misconfigured {
@@ -95,7 +104,7 @@ pub(crate) fn connect_failure(
         ConnectError::OwnAddress => AttemptError::Stop(Error::Loop { provider }),
         ConnectError::NoDescriptors => AttemptError::Stop(Error::NoPermit {
             provider,
-            entity: route.entity.clone(),
+            entity: route.subject.entity.clone(),
             limit: None,
             reason: Reason::NoDescriptors,
             retry_in: Some(NO_DESCRIPTOR_RETRY),

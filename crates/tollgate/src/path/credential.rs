@@ -8,21 +8,20 @@
 
 use std::cmp::Reverse;
 
-use tollgate_config::provider::{AuthStyle, Per};
+use tollgate_config::provider::Per;
 use tollgate_core::feedback::LimitVerdict;
 use tollgate_core::health::Class;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
+use tollgate_ledger::{PeekQuery, PeekReply};
 
-use super::learn::UpstreamResponse;
-use super::retry::{self, AttemptError, RetryState};
+use super::response::{self, AttemptError, UpstreamResponse};
+use super::retry::RetryState;
 use super::route::Route;
 use super::{token, unsendable};
 use crate::Error;
-use crate::credentials::{
-    Credential, CredentialSource, HeldToken, find_client_credential, fingerprint,
-};
-use crate::event::LogEvent;
+use crate::credentials::{Credential, CredentialSource, HeldToken, fingerprint};
+use crate::event::Event;
 use crate::providers::CompiledPolicy;
 
 /// How long a rejected key is suspended if the provider does not say: long enough not to annoy,
@@ -32,10 +31,12 @@ const SUSPEND_FOR: Span = Span::from_secs(300);
 /// Chooses the credential of an attempt.
 pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Credential, Error> {
     unsendable::check_headers(route, policy)?;
-    if !uses_own_key(route, policy) {
+    if !route.request.uses_own_key(policy) {
         return Ok(Credential {
             source: CredentialSource::Client,
-            fingerprint: client_credential(route, policy)
+            fingerprint: route
+                .request
+                .client_credential(policy)
                 .as_deref()
                 .map(|key| fingerprint(key).into()),
         });
@@ -51,19 +52,6 @@ pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Cre
     })
 }
 
-/// Is one of our keys sent with the call?
-pub(crate) fn uses_own_key(route: &Route, policy: &CompiledPolicy) -> bool {
-    let auth = &policy.provider.auth;
-    let has_own =
-        policy.key_count() > 0 && !matches!(auth.style, AuthStyle::None) && route.is_own_origin;
-    has_own && (auth.replace || client_credential(route, policy).is_none())
-}
-
-fn client_credential(route: &Route, policy: &CompiledPolicy) -> Option<String> {
-    let style = &policy.provider.auth.style;
-    find_client_credential(style, &route.headers, route.query.as_deref())
-}
-
 /// The token of the key that is free first. If its login is rejected, the token of the next key.
 async fn with_token(route: &Route, policy: &CompiledPolicy) -> Result<Credential, Error> {
     let mut remaining = policy.accounts.len();
@@ -73,7 +61,7 @@ async fn with_token(route: &Route, policy: &CompiledPolicy) -> Result<Credential
             return Err(unsendable::account_missing(policy));
         };
         remaining = remaining.saturating_sub(1);
-        match token::acquire(route, policy, account).await {
+        match token::acquire(&route.subject, policy, account).await {
             Ok(held) => {
                 return Ok(Credential {
                     source: CredentialSource::Token(held),
@@ -108,11 +96,11 @@ pub(crate) async fn on_response(
         }
     };
     // The provider did not carry out a rejected call, so any method may be repeated.
-    if !has_next || !route.payload.is_resendable() {
+    if !has_next || !route.request.payload.is_resendable() {
         return Ok(response);
     }
     // On the heap: every call's future would otherwise grow by its size.
-    Box::pin(retry::discard(response)).await;
+    Box::pin(response::discard(response)).await;
     Err(AttemptError::OtherKey)
 }
 
@@ -124,9 +112,9 @@ fn renews_token(
     response: &UpstreamResponse,
 ) -> bool {
     let is_refused = response.head.status.as_u16() == 401;
-    let now = route.provider.ledger.at();
+    let now = route.subject.provider.ledger.at();
     if retries.token_renewed {
-        held.on_retry_response(is_refused, now, route.provider.health.roll_dice());
+        held.on_retry_response(is_refused, now, route.subject.provider.health.roll_dice());
         return false;
     }
     retries.token_renewed = is_refused && held.rejected(now);
@@ -159,26 +147,31 @@ async fn switches_key(
     };
     let is_cooling = response.class == Class::Limited && policy.cools_per_key();
     if is_refused {
-        let provider = &route.provider.name;
-        LogEvent::KeySuspended { provider, status }.emit();
+        let provider = route.subject.provider.label();
+        route
+            .subject
+            .provider
+            .events
+            .emit(Event::KeySuspended { provider, status });
         suspend_key(route, policy, fingerprint, response.retry_after);
     }
     if !(is_refused || is_cooling) || retries.key_switches + 1 >= policy.key_count() {
         return false;
     }
     retries.key_switches += 1;
-    let next = best_key(route, policy).await;
-    availability(route, policy, next).await.after == Span::ZERO
+    let next = best_of_pool(route, policy).await;
+    next.is_some_and(|(_, next)| next.after == Span::ZERO)
 }
 
 fn suspend_key(route: &Route, policy: &CompiledPolicy, fingerprint: &str, reported: Option<Span>) {
-    let until = route.provider.ledger.at() + reported.unwrap_or(SUSPEND_FOR);
+    let until = route.subject.provider.ledger.at() + reported.unwrap_or(SUSPEND_FOR);
     let is_known = |known: &str| {
         policy
             .fingerprints()
             .any(|fingerprint| fingerprint == known)
     };
     route
+        .subject
         .provider
         .suspended_keys
         .suspend(fingerprint, until, is_known);
@@ -192,66 +185,88 @@ struct KeyAvailability {
 
 /// The key that is free first; among free keys the one with most remaining; equal keys take turns.
 async fn best_key(route: &Route, policy: &CompiledPolicy) -> usize {
-    let count = policy.key_count();
-    if count < 2 {
+    if policy.key_count() < 2 {
         return 0;
     }
-    let turn = route.provider.next_key_index();
-    let mut best = None;
-    for step in 0..count {
-        let index = turn.wrapping_add(step) % count;
-        let KeyAvailability { after, remaining } = availability(route, policy, index).await;
-        let rank = (Reverse(after), remaining);
-        // The first of equal keys stays: it is its turn.
-        if best.is_none_or(|(first, _)| rank > first) {
-            best = Some((rank, index));
-        }
-    }
-    best.map_or(0, |(_, index)| index)
+    let best = best_of_pool(route, policy).await;
+    best.map_or(0, |(index, _)| index)
 }
 
-async fn availability(route: &Route, policy: &CompiledPolicy, index: usize) -> KeyAvailability {
-    let (live, fingerprint) = (
-        &route.provider,
-        policy
-            .key_fingerprint(index)
-            .map(|fingerprint| &**fingerprint),
-    );
-    let who = route.who(fingerprint);
-    let cells: Vec<_> = policy
-        .limits
-        .iter()
-        .filter(|limit| limit.per == Per::ApiKey && limit.counts_calls())
-        .map(|limit| (limit.cell_of(&who), limit.rule.clone()))
-        .collect();
-    let views = live.ledger.peek(cells).await;
+async fn best_of_pool(route: &Route, policy: &CompiledPolicy) -> Option<(usize, KeyAvailability)> {
+    let count = policy.key_count();
+    let turn = route.subject.provider.next_key_index();
+    let seen = peek_keys(route, policy, count).await;
+    let in_turn = (0..count).map(|step| turn.wrapping_add(step) % count);
+    let keys = in_turn.filter_map(|index| {
+        let seen = seen.get(index)?;
+        Some((index, availability(route, policy, index, seen)))
+    });
+    // The first of equal keys stays: it is its turn.
+    keys.reduce(|best, next| {
+        if next.1.rank() > best.1.rank() {
+            next
+        } else {
+            best
+        }
+    })
+}
+
+impl KeyAvailability {
+    fn rank(&self) -> (Reverse<Span>, u64) {
+        (Reverse(self.after), self.remaining)
+    }
+}
+
+/// The limits and the cool-down of every key of the pool: one question to the ledger.
+async fn peek_keys(route: &Route, policy: &CompiledPolicy, count: usize) -> Vec<PeekReply> {
+    let mut query = PeekQuery::default();
+    for index in 0..count {
+        let fingerprint = policy.key_fingerprint(index).map(|key| &**key);
+        let who = route.subject.who(fingerprint);
+        let limits = policy.limits.iter();
+        let of_key = limits.filter(|limit| limit.per == Per::ApiKey && limit.counts_calls());
+        query
+            .cells
+            .extend(of_key.map(|limit| (limit.cell_of(&who), limit.rule.clone())));
+        if policy.cools_per_key() {
+            let scope = policy.cooldown_scope(route.subject.entity.as_deref(), fingerprint);
+            query.scopes.push(scope);
+        }
+    }
+    let of_key = |rows: usize| rows.checked_div(count).unwrap_or(0);
+    let (cells, scopes) = (of_key(query.cells.len()), of_key(query.scopes.len()));
+    let reply = route.subject.provider.ledger.peek_or_closed(query).await;
+    let (mut views, mut pauses) = (reply.cells.into_iter(), reply.scopes.into_iter());
+    let mut of_key = |_| PeekReply {
+        cells: views.by_ref().take(cells).collect(),
+        scopes: pauses.by_ref().take(scopes).collect(),
+    };
+    (0..count).map(&mut of_key).collect()
+}
+
+fn availability(
+    route: &Route,
+    policy: &CompiledPolicy,
+    index: usize,
+    seen: &PeekReply,
+) -> KeyAvailability {
+    let live = &route.subject.provider;
+    let fingerprint = policy.key_fingerprint(index).map(|key| &**key);
+    let views = &seen.cells;
     let remaining = views.iter().map(|view| view.remaining).min();
     let empty = views.iter().filter(|view| view.remaining == 0);
     // Unknown: after all others.
     let full = empty.map(|view| view.reset_after.unwrap_or(Span(u64::MAX)));
     let suspended = fingerprint.and_then(|fingerprint| live.suspended_keys.until(fingerprint));
     let suspended = suspended.map(|until| until.since(live.ledger.at()));
-    let after = full
-        .chain(suspended)
-        .chain(cooldown_remaining(route, policy, fingerprint).await);
+    // How long it still cools down after a 429 for this key alone.
+    let cooling = seen.scopes.iter().filter_map(|view| match view {
+        ScopeView::Closed { remaining } => Some(remaining.unwrap_or(Span(u64::MAX))),
+        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
+    });
+    let after = full.chain(suspended).chain(cooling);
     KeyAvailability {
         after: after.max().unwrap_or(Span::ZERO),
         remaining: remaining.unwrap_or(u64::MAX),
-    }
-}
-
-/// How long a key still cools down after a 429 for this key alone.
-async fn cooldown_remaining(
-    route: &Route,
-    policy: &CompiledPolicy,
-    fingerprint: Option<&str>,
-) -> Option<Span> {
-    if !policy.cools_per_key() {
-        return None;
-    }
-    let scope = policy.cooldown_scope(route.entity.as_deref(), fingerprint);
-    match route.provider.ledger.peek_scope(scope).await {
-        ScopeView::Closed { remaining } => Some(remaining.unwrap_or(Span(u64::MAX))),
-        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tollgate_config::provider::Upstream;
 use tollgate_core::domain::Host;
 
-use super::route::Target;
+use super::call::Target;
 use crate::Error;
 use crate::pool::Origin;
 use crate::providers::{ActiveProvider, CompiledPolicy, ProviderRegistry};

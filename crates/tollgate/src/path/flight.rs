@@ -20,23 +20,25 @@ use tokio::runtime::Handle;
 use tollgate_config::settings::{Dedup, Merge};
 use tollgate_core::time::{Micros, Span};
 
-use super::identity;
-use super::merge;
-use super::outcome::CallOutcome;
+use super::cache_request::PendingStore;
+use super::outcome::{BoxedCall, CallOutcome};
+use super::refresh::Go;
 use super::route::Route;
 use super::subject::{failed_flights_max, wait_as_if_alone};
+use super::{cache, identity, merge};
 use crate::error::Stage;
 use crate::flights::{
     self, Flight, FlightEnd, FlightKey, FlightResult, FlightSlot, FlightTable, Flights, Follower,
     PassEntry,
 };
+use crate::headers::is_upgrade;
 use crate::providers::{ActiveProvider, CompiledPolicy};
 use crate::reply::Reply;
 use crate::{Error, timer};
 
 /// The role of a call in a flight.
 #[derive(Debug)]
-pub(crate) enum FlightRole {
+enum FlightRole {
     /// It goes alone.
     Alone,
     /// It goes alone because responses to this request could not be shared.
@@ -49,7 +51,7 @@ pub(crate) enum FlightRole {
 
 /// The right to send the request for all callers.
 #[derive(Debug)]
-pub(crate) struct LeaderRole {
+struct LeaderRole {
     flight: Arc<Flight>,
     table: Arc<FlightTable>,
     /// The remaining time of this caller.
@@ -59,11 +61,58 @@ pub(crate) struct LeaderRole {
     provider: Arc<ActiveProvider>,
 }
 
+/// Makes a call alone, for everybody who wants the same, or waits for the one that does.
+pub(crate) async fn fly(
+    flights: &Flights,
+    mut route: Route,
+    pending: PendingStore,
+    go: Go,
+) -> CallOutcome {
+    loop {
+        match join(flights, &mut route) {
+            FlightRole::Alone => {
+                // A call that could not use the response of a flight checks whether another call
+                // has stored one meanwhile.
+                let has_waited = route.flight.is_alone;
+                return match has_waited
+                    .then(|| cache::recheck(&route, &pending))
+                    .flatten()
+                {
+                    Some(reply) => CallOutcome::from_reply(reply),
+                    None => go(route, pending).await,
+                };
+            }
+            FlightRole::Unshared(entry) => {
+                let outcome = go(route, pending).await;
+                if let (Ok(reply), false) = (&outcome.result, outcome.is_failure) {
+                    entry.on_reply(reply); // perhaps the next calls can share one response
+                }
+                return outcome;
+            }
+            FlightRole::Leader(flight) => {
+                return match cache::recheck(&route, &pending) {
+                    Some(reply) => flight.finish_with(reply), // another flight has just stored it
+                    None => flight.lead(go(route, pending)).await,
+                };
+            }
+            FlightRole::Follower(flight) => {
+                if let Some(outcome) = follow(flight, &mut route).await {
+                    return outcome;
+                }
+                // The leader failed or may not share: our turn.
+            }
+        }
+    }
+}
+
 /// Finds the role of a call.
-pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
-    let policy = route.provider.policy();
+fn join(flights: &Flights, route: &mut Route) -> FlightRole {
+    if is_upgrade(&route.request.headers) {
+        return FlightRole::Alone; // a tunnel cannot be shared
+    }
+    let policy = route.subject.provider.policy();
     let mode = identity::mode(route, &policy);
-    route.shared_demand = None;
+    route.subject.shared_demand = None;
     if !identity::can_share(route, mode) {
         if mode != Dedup::Off || !merge::may_lead(route) {
             return FlightRole::Alone;
@@ -81,7 +130,7 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
             match shard.get(&key) {
                 // A flight from before a write does not serve calls after it.
                 Some(FlightSlot::InFlight(flight)) if !is_outdated(route, flight) => flight.clone(),
-                Some(FlightSlot::Pass(until)) if *until > route.provider.ledger.at() => {
+                Some(FlightSlot::Pass(until)) if *until > route.subject.provider.ledger.at() => {
                     drop(shard);
                     return FlightRole::Unshared(PassEntry {
                         key,
@@ -101,8 +150,8 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
             }
         };
         if found.add_follower() {
-            found.demand.join(route.own_demand());
-            route.provider.savings.on_joined();
+            found.demand.join(route.subject.own_demand());
+            route.subject.provider.savings.on_joined();
             return FlightRole::Follower(Follower {
                 flight: found,
                 is_over: false,
@@ -116,9 +165,10 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
 
 fn is_outdated(route: &Route, flight: &Flight) -> bool {
     route
+        .subject
         .provider
         .writes
-        .changed_since(&route.path, flight.started)
+        .changed_since(&route.request.path, flight.started)
 }
 
 fn new_flight(key: FlightKey, mode: Dedup, route: &Route, policy: &CompiledPolicy) -> Flight {
@@ -126,22 +176,22 @@ fn new_flight(key: FlightKey, mode: Dedup, route: &Route, policy: &CompiledPolic
     let idle = policy.provider.timeouts.idle;
     Flight {
         // Its bytes leave after this, whenever its call arrived.
-        started: route.provider.ledger.at(),
-        ..Flight::of(key, mode, identity, idle, route.own_demand())
+        started: route.subject.provider.ledger.at(),
+        ..Flight::of(key, mode, identity, idle, route.subject.own_demand())
     }
 }
 
 fn into_leader(flight: Arc<Flight>, flights: &Flights, route: &mut Route) -> FlightRole {
-    route.shared_demand = Some(flight.demand.clone());
-    if route.provider.policy().provider.merge != Merge::Off {
-        route.merging.flight = Some(flight.clone());
+    route.subject.shared_demand = Some(flight.demand.clone());
+    if route.subject.provider.policy().provider.merge != Merge::Off {
+        route.flight.merging.flight = Some(flight.clone());
     }
     FlightRole::Leader(LeaderRole {
         flight,
         table: flights.table.clone(),
-        remaining: route.own_remaining(),
-        deadline: route.own_demand().overall_deadline(),
-        provider: route.provider.clone(),
+        remaining: route.subject.own_remaining(),
+        deadline: route.subject.own_demand().overall_deadline(),
+        provider: route.subject.provider.clone(),
     })
 }
 
@@ -152,12 +202,9 @@ struct Leader {
     flight: Arc<Flight>,
 }
 
-/// A call on the heap: every future above it would otherwise have its size, and be copied with it.
-type BoxedCall = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
-
 impl LeaderRole {
     /// Makes the call for all callers.
-    pub(crate) async fn lead(self, call: BoxedCall) -> CallOutcome {
+    async fn lead(self, call: BoxedCall) -> CallOutcome {
         let LeaderRole {
             flight,
             table,
@@ -186,7 +233,7 @@ impl LeaderRole {
     }
 
     /// A response is already there: all callers get it.
-    pub(crate) fn finish_with(self, reply: Reply) -> CallOutcome {
+    fn finish_with(self, reply: Reply) -> CallOutcome {
         let ledger = self.provider.ledger.clone();
         finish(
             FlightEnd::new(self.flight, self.table, ledger),
@@ -266,11 +313,11 @@ impl Drop for Leader {
 }
 
 /// Waits for the response of a flight; `None` = the call must find another role.
-pub(crate) async fn follow(mut follower: Follower, route: &mut Route) -> Option<CallOutcome> {
+async fn follow(mut follower: Follower, route: &mut Route) -> Option<CallOutcome> {
     let flight = follower.flight.clone();
     let result = match wait_as_if_alone(
-        route,
-        route.own_demand(),
+        &route.subject,
+        route.subject.own_demand(),
         &flight.demand,
         flight.round.finished(),
     )
@@ -279,19 +326,19 @@ pub(crate) async fn follow(mut follower: Follower, route: &mut Route) -> Option<
         Ok(result) => result,
         Err(late) => return Some(CallOutcome::from_error(late)),
     };
-    let user_agent = flights::user_agent(&route.headers);
+    let user_agent = flights::user_agent(&route.request.headers);
     match result {
         FlightResult::Shared(shared) => {
             let fits = !flight.identity.varies_for(&shared.head, &user_agent);
             follower.is_over = fits;
             let reply = if fits { shared.to_reply() } else { None };
-            route.sharing.is_alone = reply.is_none();
-            route.provider.savings.on_shared(reply.is_some());
+            route.flight.is_alone = reply.is_none();
+            route.subject.provider.savings.on_shared(reply.is_some());
             reply.map(CallOutcome::from_reply)
         }
         FlightResult::Failed(failed) => {
-            route.sharing.failed_flights += 1;
-            if route.sharing.failed_flights <= failed_flights_max(route) {
+            route.flight.failed_flights += 1;
+            if route.flight.failed_flights <= failed_flights_max(&route.subject) {
                 return None; // a follower leads next
             }
             match &*failed {
@@ -308,7 +355,7 @@ pub(crate) async fn follow(mut follower: Follower, route: &mut Route) -> Option<
             let mut unclaimed = unclaimed.lock();
             let reply =
                 unclaimed.take_if(|reply| !flight.identity.varies_for(&reply.head, &user_agent));
-            route.sharing.is_alone = true;
+            route.flight.is_alone = true;
             reply.map(CallOutcome::from_reply)
         }
         FlightResult::Lost => None,

@@ -15,7 +15,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Method};
 use tollgate_core::time::Span;
 
-use super::route::{Call, CallOptions, Route, Target, route_without_body};
+use super::call::{Call, CallOptions, Target};
+use super::route::{Route, route_without_body};
 use super::{cache, serve};
 use crate::cache::{CachedResponse, MemfdBody, PreparedHead};
 use crate::headers::CONDITIONS;
@@ -77,6 +78,7 @@ impl RememberedRequest {
         registry.is_current(&self.config_version)
             && self
                 .route
+                .subject
                 .provider
                 .is_current_policy(|policy| self.key.is_for(policy))
     }
@@ -86,7 +88,7 @@ impl RememberedRequest {
     pub fn hit(&self, registry: &ProviderRegistry) -> Option<Hit> {
         let (object, now) = self.key.in_memory(registry, &self.route)?;
         Some(Hit {
-            provider: self.route.provider.clone(),
+            provider: self.route.subject.provider.clone(),
             age: object.freshness.age(now),
             object,
         })

@@ -21,12 +21,13 @@ use crate::query;
 
 /// The properties of a request that decide who may share its response.
 pub(crate) fn identity(route: &Route, policy: &CompiledPolicy) -> RequestIdentity {
-    let headers = &route.headers;
+    let headers = &route.request.headers;
     let is_authorized = headers.contains_key(AUTHORIZATION);
-    let has_key = route.is_own_origin && !(policy.keys.is_empty() && policy.accounts.is_empty());
+    let has_key =
+        route.request.is_own_origin && !(policy.keys.is_empty() && policy.accounts.is_empty());
     RequestIdentity {
         user_agent: user_agent(headers),
-        is_head: route.method == Method::HEAD,
+        is_head: route.request.method == Method::HEAD,
         is_authorized,
         names_user: is_authorized || has_key || headers.contains_key(COOKIE),
     }
@@ -35,7 +36,7 @@ pub(crate) fn identity(route: &Route, policy: &CompiledPolicy) -> RequestIdentit
 /// Whether calls like this one share responses, by the provider file.
 pub(crate) fn mode(route: &Route, policy: &CompiledPolicy) -> Dedup {
     let provider = &policy.provider;
-    let entity = route.entity.as_deref();
+    let entity = route.subject.entity.as_deref();
     let of_entity = provider
         .entity_dedup
         .iter()
@@ -45,18 +46,18 @@ pub(crate) fn mode(route: &Route, policy: &CompiledPolicy) -> Dedup {
 
 /// Can this call share a response at all?
 pub(crate) fn can_share(route: &Route, mode: Dedup) -> bool {
-    let is_off = mode == Dedup::Off || route.options.no_dedup || route.sharing.is_alone;
-    let is_safe = route.method == Method::GET || route.method == Method::HEAD;
+    let is_off = mode == Dedup::Off || route.request.no_dedup || route.flight.is_alone;
+    let is_safe = route.request.method == Method::GET || route.request.method == Method::HEAD;
     let is_stream = |accept: &HeaderValue| contains(accept.as_bytes(), b"text/event-stream");
     !is_off
         && is_safe
-        && route.payload.is_empty()
-        && !route.headers.get(ACCEPT).is_some_and(is_stream)
+        && route.request.payload.is_empty()
+        && !route.request.headers.get(ACCEPT).is_some_and(is_stream)
 }
 
 /// The key of a call.
 pub(crate) fn key(route: &Route) -> FlightKey {
-    key_of(route, &route.path)
+    key_of(route, &route.request.path)
 }
 
 /// The key of a call with another path.
@@ -67,37 +68,43 @@ pub(crate) fn key_of(route: &Route, path: &str) -> FlightKey {
         text.extend_from_slice(&(part.len() as u64).to_le_bytes());
         text.extend_from_slice(part);
     };
-    add(route.provider.name.as_bytes());
-    add(&[u8::from(route.origin.tls)]);
-    add(route.origin.host.as_str().as_bytes());
-    add(&route.origin.port.to_le_bytes());
-    add(route.method.as_str().as_bytes());
+    add(route.subject.provider.name.as_bytes());
+    add(&[u8::from(route.request.origin.tls)]);
+    add(route.request.origin.host.as_str().as_bytes());
+    add(&route.request.origin.port.to_le_bytes());
+    add(route.request.method.as_str().as_bytes());
     add(path.as_bytes());
-    add(route.entity.as_deref().unwrap_or_default().as_bytes());
+    add(route
+        .subject
+        .entity
+        .as_deref()
+        .unwrap_or_default()
+        .as_bytes());
     // A caller with its own limits does not wait under those of another.
-    let policy = route.provider.policy();
+    let policy = route.subject.provider.policy();
     let own = |per| policy.limits.iter().any(|limit| limit.per == per);
-    let part = route.at_most_permille.unwrap_or(u16::MAX);
+    let part = route.subject.at_most_permille.unwrap_or(u16::MAX);
     add(&part.to_le_bytes());
-    if route.at_most_permille.is_some() || own(Per::Caller) {
+    if route.subject.at_most_permille.is_some() || own(Per::Caller) {
         add(route
-            .options
+            .subject
             .caller
             .as_deref()
             .unwrap_or_default()
             .as_bytes());
     }
     if own(Per::Ip) {
-        add(format!("{:?}", route.options.ip).as_bytes());
+        add(format!("{:?}", route.subject.ip).as_bytes());
     }
     // A call that rejects stale responses does not join calls that accept them.
-    add(&[u8::from(route.fallback), route.options.cache as u8]);
-    add(&route.conditions.0.to_le_bytes());
-    let parameters = query::parameters(route.query.as_deref().unwrap_or_default());
+    add(&[u8::from(route.subject.fallback), route.request.cache as u8]);
+    add(&route.request.conditions.0.to_le_bytes());
+    let parameters = query::parameters(route.request.query.as_deref().unwrap_or_default());
     add(&(parameters.len() as u64).to_le_bytes());
     parameters.iter().for_each(|part| add(part.as_bytes()));
-    let vary = &policy.cache.rule(route.entity.as_deref()).vary;
+    let vary = &policy.cache.rule(route.subject.entity.as_deref()).vary;
     let mut headers: SmallVec<[(&str, &[u8]); 16]> = route
+        .request
         .headers
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_bytes()))

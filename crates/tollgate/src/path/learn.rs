@@ -6,6 +6,7 @@
 //!
 //! Never: changes what the caller gets.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::header::{CONTENT_TYPE, DATE, HeaderMap};
@@ -16,124 +17,169 @@ use tollgate_core::degrade::{LocalQuota, ProviderQuota};
 use tollgate_core::feedback::{self, Feedback, LimitVerdict, Response, Window};
 use tollgate_core::health::Class;
 use tollgate_core::limit::Algorithm;
-use tollgate_core::time::{Micros, Span, Wall};
+use tollgate_core::time::{Span, Wall};
 
-use super::route::Route;
+use super::requested_limits::Grant;
+use super::response::{ERROR_BODY_MAX, UpstreamResponse};
 use super::send::Sent;
+use super::subject::Subject;
 use crate::body::{BodyFormat, CostReader, Decoder, ReplyBody, UpstreamBody};
-use crate::credentials::Credential;
 use crate::decode;
-use crate::event::LogEvent;
+use crate::event::Event;
 use crate::failpoint;
 use crate::providers::CompiledPolicy;
 use crate::{LimitReport, Permit};
-
-/// How much of an error body is read to learn from it. Limit responses are small; larger ones are
-/// pages for people, and their headers must suffice.
-const ERROR_BODY_MAX: usize = 64 * 1024;
 
 /// How long a body is read to learn from it. Most arrive with their heads. The caller waits
 /// meanwhile; what arrives later is passed on unread.
 const READ_WAIT: Span = Span::from_secs(5);
 
-/// A response, and what it means.
+/// What a response means for limits and health.
 #[derive(Debug)]
-pub(crate) struct UpstreamResponse {
-    pub(crate) head: Parts,
-    pub(crate) body: ReplyBody,
+pub(crate) struct Observation {
     pub(crate) class: Class,
     pub(crate) verdict: LimitVerdict,
     pub(crate) retry_after: Option<Span>,
     pub(crate) probe: bool,
-    /// When its permit was granted, just before its bytes left; `None` = another call fetched it.
-    pub(crate) granted: Option<Micros>,
-    /// The policy when its bytes left; `None` = another call fetched it.
-    pub(crate) sent_under: Option<Arc<CompiledPolicy>>,
+    /// The permit, until the end of the response; `None` if it is settled.
+    pub(crate) permit: Option<Permit>,
 }
 
-/// Learns from a response.
+/// A response, as far as limits may be reported in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Observed<'a> {
+    pub(crate) status: u16,
+    pub(crate) headers: &'a HeaderMap,
+    /// The beginning of the body, decoded.
+    pub(crate) body: &'a [u8],
+    /// Nothing of the response is still to come.
+    pub(crate) has_ended: bool,
+}
+
+/// Learns from a response over HTTP.
 pub(crate) async fn learn(
-    route: &Route,
+    subject: &Subject,
     policy: &Arc<CompiledPolicy>,
-    credential: &Credential,
+    key: Option<&str>,
     sent: Sent,
 ) -> UpstreamResponse {
     failpoint::reached("head");
     let Sent {
         response,
         conn,
-        permit,
-        attempt_guard,
+        grant,
     } = sent;
     let (head, incoming) = response.into_parts();
     let mut body_stream = UpstreamBody::new(incoming, conn, policy.provider.timeouts.idle);
-    body_stream.count_costs(cost_reader(route, policy, &head));
+    body_stream.count_costs(cost_reader(subject, policy, &head));
     let most = bytes_to_read(policy, &head);
     // If the body breaks off here, the received part is still a response, and the caller gets the
     // error.
     let first = match most {
         0 => body_stream.read_available().await,
         most => {
-            let left = route
-                .remaining()
-                .map_or(READ_WAIT, |left| left.min(READ_WAIT));
+            let left = subject.remaining();
+            let left = left.map_or(READ_WAIT, |left| left.min(READ_WAIT));
             body_stream.read(most, left).await
         }
     };
-    let feedback = match most {
-        0 => read_feedback(route, policy, &head, b""),
-        most => {
-            let body = decode::decoded(&head.headers, &first, most);
-            read_feedback(route, policy, &head, &body)
-        }
+    let decoded = match most {
+        0 => Cow::default(),
+        most => decode::decoded(&head.headers, &first, most),
     };
-    let class = classify(head.status.as_u16(), feedback.verdict);
-    let granted = permit.granted();
-    settle(policy, &head, (class, &feedback), permit, &mut body_stream);
-    let probe = attempt_guard.probe;
-    let retry_after = feedback.wait.filter(|_| class.is_failure());
-    if let Some(cooldown) = attempt_guard.finish(class, retry_after, Some(&policy.cooldown)) {
-        emit_cooldown(route, cooldown, retry_after);
-    }
-    if policy.provider.enabled {
-        update_degrade(route, policy, credential, &feedback);
+    let granted = grant.permit.granted();
+    let observed = Observed {
+        status: head.status.as_u16(),
+        headers: &head.headers,
+        body: &decoded,
+        has_ended: body_stream.has_ended(),
+    };
+    let observation = observe(subject, policy, key, observed, grant);
+    drop(decoded);
+    if let Some(permit) = observation.permit {
+        body_stream.hold_permit(permit);
     }
     UpstreamResponse {
         head,
         body: ReplyBody::new(first, Some(body_stream)),
-        class,
-        verdict: feedback.verdict,
-        retry_after,
-        probe,
+        class: observation.class,
+        verdict: observation.verdict,
+        retry_after: observation.retry_after,
+        probe: observation.probe,
         granted: Some(granted),
         sent_under: Some(policy.clone()),
     }
 }
 
-/// Logs that the scope of a limited call cools down.
-fn emit_cooldown(route: &Route, cooldown: Span, retry_after: Option<Span>) {
-    LogEvent::Cooldown {
-        provider: &route.provider.name,
-        entity: route.entity.as_deref(),
-        duration: cooldown,
-        retry_after,
-        status: &route.provider.status(),
+/// Learns from a response, whoever received it.
+pub(crate) fn observe(
+    subject: &Subject,
+    policy: &CompiledPolicy,
+    key: Option<&str>,
+    observed: Observed<'_>,
+    grant: Grant,
+) -> Observation {
+    let feedback = read_feedback(subject, policy, observed);
+    let class = classify(observed.status, feedback.verdict);
+    emit_response(subject, observed.status, class, &grant.permit);
+    let permit = settle(policy, observed, (class, &feedback), grant.permit);
+    let probe = grant.attempt_guard.probe;
+    let retry_after = feedback.wait.filter(|_| class.is_failure());
+    let finished = grant
+        .attempt_guard
+        .finish(class, retry_after, Some(&policy.cooldown));
+    if let Some(cooldown) = finished {
+        emit_cooldown(subject, cooldown, retry_after);
     }
-    .emit();
+    if policy.provider.enabled {
+        update_degrade(subject, policy, key, &feedback);
+    }
+    Observation {
+        class,
+        verdict: feedback.verdict,
+        retry_after,
+        probe,
+        permit,
+    }
 }
 
-/// Settles a permit at the ledger. The rest of the response carries the permit along.
+fn emit_response(subject: &Subject, status: u16, class: Class, permit: &Permit) {
+    subject.provider.events.emit_with(|| {
+        let (id, provider, entity) = subject.labels();
+        Event::Response {
+            id,
+            provider,
+            entity,
+            status,
+            class,
+            took: permit.age(),
+        }
+    });
+}
+
+/// Tells that the scope of a limited call cools down.
+fn emit_cooldown(subject: &Subject, cooldown: Span, retry_after: Option<Span>) {
+    subject.provider.events.emit(Event::Cooldown {
+        provider: subject.provider.label(),
+        entity: subject.entity.as_deref().map(Arc::from),
+        duration: cooldown,
+        retry_after,
+        status: Box::new(subject.provider.status()),
+    });
+}
+
+/// Settles a permit at the ledger. Returns it unless it is settled for good.
 fn settle(
     policy: &CompiledPolicy,
-    head: &Parts,
+    observed: Observed<'_>,
     (class, feedback): (Class, &Feedback),
     mut permit: Permit,
-    body_stream: &mut UpstreamBody,
-) {
-    let is_free = policy.provider.free_status.contains(&head.status.as_u16());
-    if is_free && body_stream.has_ended() {
+) -> Option<Permit> {
+    let is_free = policy.provider.free_status.contains(&observed.status);
+    if is_free && observed.has_ended {
         // As if never requested. Once the ledger knows that the call arrived, a window counts it.
-        return permit.refund();
+        permit.refund();
+        return None;
     }
     if class == Class::Other {
         // A11: no success, so it ends no series of failures, neither this process's nor the shared
@@ -146,14 +192,14 @@ fn settle(
     } else {
         let report = LimitReport {
             limited: feedback.verdict == LimitVerdict::Limited,
-            readings: readings(feedback, permit.limits(), &head.headers),
+            readings: readings(feedback, permit.limits(), observed.headers),
         };
         // If head and end arrive together and the head reports nothing, settling the end is enough.
-        if !body_stream.has_ended() || report != LimitReport::default() {
+        if !observed.has_ended || report != LimitReport::default() {
             permit.arrived(report);
         }
     }
-    body_stream.hold_permit(permit);
+    Some(permit)
 }
 
 /// How many bytes of the body may report limits. For a compressed body this bounds both the encoded
@@ -177,8 +223,8 @@ fn has_content_type(head: &Parts, word: &[u8]) -> bool {
 }
 
 /// Reads the real cost of the call, where the provider file says that the response reports it.
-fn cost_reader(route: &Route, policy: &CompiledPolicy, head: &Parts) -> Option<CostReader> {
-    let wanted = policy.true_costs(route.priority(), route.at_most_permille.is_some());
+fn cost_reader(subject: &Subject, policy: &CompiledPolicy, head: &Parts) -> Option<CostReader> {
+    let wanted = policy.true_costs(subject.joint_priority(), subject.at_most_permille.is_some());
     if wanted.is_empty() || head.status.as_u16() >= 400 {
         return None;
     }
@@ -196,18 +242,18 @@ fn cost_reader(route: &Route, policy: &CompiledPolicy, head: &Parts) -> Option<C
     Some(CostReader::new(kind, wanted, open))
 }
 
-fn read_feedback(route: &Route, policy: &CompiledPolicy, head: &Parts, body: &[u8]) -> Feedback {
-    let headers: SmallVec<[(&str, &[u8]); 32]> = head
+fn read_feedback(subject: &Subject, policy: &CompiledPolicy, observed: Observed<'_>) -> Feedback {
+    let headers: SmallVec<[(&str, &[u8]); 32]> = observed
         .headers
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_bytes()))
         .collect();
     let response = Response {
-        status: head.status.as_u16(),
+        status: observed.status,
         headers: &headers,
-        body,
+        body: observed.body,
     };
-    feedback::read(&response, &policy.dialect, route.provider.ledger.wall())
+    feedback::read(&response, &policy.dialect, subject.provider.ledger.wall())
 }
 
 /// Classifies a response (A11). The dialect's verdict on a limit overrides the status. An unpaid
@@ -224,16 +270,16 @@ fn classify(status: u16, verdict: LimitVerdict) -> Class {
 
 /// Updates degrade mode: is little remaining?
 fn update_degrade(
-    route: &Route,
+    subject: &Subject,
     policy: &CompiledPolicy,
-    credential: &Credential,
+    key: Option<&str>,
     feedback: &Feedback,
 ) {
-    let entity = route.entity.as_deref();
+    let entity = subject.entity.as_deref();
     let (Some(settings), Some(scope)) = (&policy.degrade, policy.degrade_scope(entity)) else {
         return;
     };
-    let who = route.who(credential.fingerprint.as_deref());
+    let who = subject.who(key);
     let limits = policy
         .limits
         .iter()
@@ -246,11 +292,11 @@ fn update_degrade(
         remaining,
         reset_after: feedback
             .reset_at
-            .map(|reset| reset.since(route.provider.ledger.wall())),
+            .map(|reset| reset.since(subject.provider.ledger.wall())),
     });
-    let (health, settings) = (route.provider.health.clone(), *settings);
+    let (health, settings) = (subject.provider.health.clone(), *settings);
     // The response does not wait for it.
-    route.provider.ledger.peek_then(cells, move |views| {
+    subject.provider.ledger.peek_then(cells, move |views| {
         let tightest = views
             .iter()
             .zip(periods)
@@ -330,25 +376,4 @@ fn date(headers: &HeaderMap) -> Option<Wall> {
     let date = httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()?;
     let since = date.duration_since(std::time::UNIX_EPOCH).ok()?;
     Some(Wall(Span::from(since).0))
-}
-
-impl UpstreamResponse {
-    /// A part of a response that has already been learned from.
-    pub(crate) fn part(head: Parts, body: ReplyBody, granted: Option<Micros>) -> UpstreamResponse {
-        UpstreamResponse {
-            head,
-            body,
-            class: Class::Success,
-            verdict: LimitVerdict::Passed,
-            retry_after: None,
-            probe: false,
-            granted,
-            sent_under: None,
-        }
-    }
-
-    /// Discards a failure: reads the rest of it, so that its connection can be reused.
-    pub(crate) async fn discard(self) {
-        self.body.drain(ERROR_BODY_MAX).await;
-    }
 }

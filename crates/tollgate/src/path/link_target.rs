@@ -9,13 +9,13 @@ use crate::cache::{RequestUrl, Salt, UrlHash};
 
 /// The URL of a link, if it is on the origin of the call.
 pub(super) fn url(route: &Route, link: &str, salt: &Salt) -> Option<UrlHash> {
-    let origin = route.origin.to_string();
-    let whole = path_of(&origin, &route.path, link)?;
+    let origin = route.request.origin.to_string();
+    let whole = path_of(&origin, &route.request.path, link)?;
     let (path, query) = whole.split_once('?').unwrap_or((&whole, ""));
     let request_url = RequestUrl {
-        tls: route.origin.tls,
-        host: route.origin.host.as_str(),
-        port: route.origin.port,
+        tls: route.request.origin.tls,
+        host: route.request.origin.host.as_str(),
+        port: route.request.origin.port,
         path,
         query,
     };

@@ -19,10 +19,11 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::renewal::RenewalError;
 use tollgate_core::time::Span;
 
-use super::learn::{self, UpstreamResponse};
-use super::retry::{AttemptError, FREE_RETRIES_MAX, RetryState};
+use super::learn;
+use super::response::{AttemptError, UpstreamResponse};
+use super::retry::{FREE_RETRIES_MAX, RetryState};
 use super::route::Route;
-use super::{acquire, connect, send};
+use super::{connect, permit, send};
 use crate::body::ReplyBody;
 use crate::credentials::{
     Account, Credential, CredentialSource, LoginError, LoginMemory, LoginMethod, NewToken,
@@ -179,11 +180,16 @@ async fn attempt(
     credential: &Credential,
     retries: &mut RetryState,
 ) -> Result<UpstreamResponse, AttemptError> {
-    let policy = route.provider.policy();
+    let policy = route.subject.provider.policy();
     let expected = connect::connect(route, &policy).await?;
-    let granted = acquire::permit(route, credential, retries).await?;
+    let granted = permit::permit(
+        &route.subject,
+        credential.fingerprint(),
+        &mut retries.permits,
+    )
+    .await?;
     let sent = send::send(route, &policy, credential, granted, expected, retries).await?;
-    Ok(learn::learn(route, &policy, credential, sent).await)
+    Ok(learn::learn(&route.subject, &policy, credential.fingerprint(), sent).await)
 }
 
 async fn read_response(

@@ -25,44 +25,47 @@ use tollgate_config::settings::Merge;
 use tollgate_core::time::{Micros, Span};
 
 use super::identity;
-use super::learn::UpstreamResponse;
+use super::response::UpstreamResponse;
 use super::route::Route;
 use super::subject::wait_as_if_alone;
 use crate::body::{OBJECT_MAX, ReplyBody};
 use crate::error::Stage;
 use crate::flights::{
-    self, Flight, GroupEnd, MergeFollower, MergeGroup, MergeLeader, SharedDemand,
-    WHOLE_BODY_HEADERS,
+    self, GroupEnd, MergeFollower, MergeGroup, MergeLeader, SharedDemand, WHOLE_BODY_HEADERS,
 };
-use crate::headers::CONDITIONS;
+use crate::headers::{CONDITIONS, is_upgrade};
 use crate::single_flight::Role;
 use crate::{Error, decode};
 
-/// How a call takes part in merging.
-#[derive(Debug, Default)]
-pub(crate) struct MergeState {
-    /// It must go alone.
-    is_alone: bool,
-    /// Its response is a part of a larger one.
-    pub(crate) is_part: bool,
-    /// The flight that it leads.
-    pub(super) flight: Option<Arc<Flight>>,
-    leader: Option<MergeLeader>,
+/// The response as a part of another call's; `None` = the call must be sent, alone or for others.
+pub(crate) async fn part_of_another(route: &mut Route) -> Option<Result<UpstreamResponse, Error>> {
+    if is_upgrade(&route.request.headers) {
+        return None;
+    }
+    loop {
+        let follower = join(route)?;
+        if let Some(part) = wait_part(follower, route).await {
+            return Some(part);
+        }
+    }
 }
 
 /// Joins calls that wait for the same item; `None` = it leads, and others may join it.
-pub(crate) fn join(route: &mut Route) -> Option<MergeFollower> {
-    let policy = route.provider.policy();
+fn join(route: &mut Route) -> Option<MergeFollower> {
+    let policy = route.subject.provider.policy();
     let recipe = policy.provider.merge;
-    if recipe == Merge::Off || route.merging.is_alone || !is_mergeable(route) {
+    if recipe == Merge::Off || route.flight.merging.is_alone || !is_mergeable(route) {
         return None;
     }
-    let part = flights::part(recipe, &route.path, route.query.as_deref())?;
+    let part = flights::part(recipe, &route.request.path, route.request.query.as_deref())?;
     let key = identity::key_of(route, &part.item);
-    let demand = route.demand();
-    let provider = route.provider.clone();
-    let (own_demand, flight) = (route.own_demand(), route.merging.flight.clone());
-    let shared_demand = &mut route.shared_demand;
+    let demand = route.subject.demand();
+    let provider = route.subject.provider.clone();
+    let (own_demand, flight) = (
+        route.subject.own_demand(),
+        route.flight.merging.flight.clone(),
+    );
+    let shared_demand = &mut route.subject.shared_demand;
     let new = || {
         let own = || Arc::new(SharedDemand::of_call(own_demand));
         let demand = shared_demand.get_or_insert_with(own).clone();
@@ -74,7 +77,7 @@ pub(crate) fn join(route: &mut Route) -> Option<MergeFollower> {
             Some(follower)
         }
         Role::Leader(leader) => {
-            route.merging.leader = Some(MergeLeader::new(leader, part));
+            route.flight.merging.leader = Some(MergeLeader::new(leader, part));
             None
         }
         Role::Alone => None,
@@ -84,15 +87,21 @@ pub(crate) fn join(route: &mut Route) -> Option<MergeFollower> {
 /// The target of a call whose bytes leave now: with the parts of all callers that have joined.
 /// `true` = it is larger than the call's own.
 pub(crate) fn target(route: &Route) -> (String, Option<String>, bool) {
-    let own = || (route.path.clone(), route.query.clone(), false);
-    let Some(leader) = &route.merging.leader else {
+    let own = || {
+        (
+            route.request.path.clone(),
+            route.request.query.clone(),
+            false,
+        )
+    };
+    let Some(leader) = &route.flight.merging.leader else {
         return own();
     };
     let parts = leader.close();
     if parts.len() < 2 {
         return own();
     }
-    let query = route.query.as_deref();
+    let query = route.request.query.as_deref();
     let (path, query) = leader.merged_target(query, &parts);
     (path, query, true)
 }
@@ -102,13 +111,13 @@ pub(crate) async fn split(
     route: &mut Route,
     done: Result<UpstreamResponse, Error>,
 ) -> Option<Result<UpstreamResponse, Error>> {
-    let Some(leader) = route.merging.leader.take() else {
+    let Some(leader) = route.flight.merging.leader.take() else {
         return Some(done);
     };
     if leader.close().len() < 2 {
         return Some(done); // dropping the leader informs the others
     }
-    route.merging.is_alone = true;
+    route.flight.merging.is_alone = true;
     let response = match done {
         Ok(response) => response,
         Err(Error::NoResponse { .. }) => {
@@ -120,7 +129,7 @@ pub(crate) async fn split(
         Err(late @ Error::TooLate { .. }) => return Some(Err(late)),
         Err(_) => return None, // it was not sent: the others continue without it
     };
-    let identity = Arc::new(identity::identity(route, &route.provider.policy()));
+    let identity = Arc::new(identity::identity(route, &route.subject.provider.policy()));
     let UpstreamResponse {
         mut head,
         body,
@@ -146,26 +155,26 @@ pub(crate) async fn split(
             GroupEnd::None
         });
     let (head, body) = leader.group().extract_part(&leader.part, &head, &body)?;
-    route.merging.is_part = true;
+    route.flight.merging.is_part = true;
     Some(Ok(part_response(head, body, granted)))
 }
 
 /// May others join this call for their parts?
-pub(super) fn may_lead(route: &Route) -> bool {
-    let recipe = route.provider.policy().provider.merge;
+pub(crate) fn may_lead(route: &Route) -> bool {
+    let recipe = route.subject.provider.policy().provider.merge;
     recipe != Merge::Off
         && is_mergeable(route)
-        && flights::part(recipe, &route.path, route.query.as_deref()).is_some()
+        && flights::part(recipe, &route.request.path, route.request.query.as_deref()).is_some()
 }
 
 /// A call that could be part of another: one that differs only in its target.
 fn is_mergeable(route: &Route) -> bool {
     let asks_about_one = CONDITIONS
         .iter()
-        .any(|name| route.headers.contains_key(name));
-    route.method == Method::GET
-        && route.payload.is_empty()
-        && !route.options.no_dedup
+        .any(|name| route.request.headers.contains_key(name));
+    route.request.method == Method::GET
+        && route.request.payload.is_empty()
+        && !route.request.no_dedup
         && !asks_about_one
 }
 
@@ -197,7 +206,7 @@ async fn read_whole(head: &mut Parts, mut body: ReplyBody) -> Option<Bytes> {
 }
 
 /// Waits for the part of a larger response; `None` = the call must go another way.
-pub(crate) async fn wait_part(
+async fn wait_part(
     follower: MergeFollower,
     route: &mut Route,
 ) -> Option<Result<UpstreamResponse, Error>> {
@@ -209,17 +218,19 @@ pub(crate) async fn wait_part(
             tokio::select! {
                 biased;
                 end = &mut ended => return end,
-                () = route.until_raised() => group.demand.join(route.demand()),
+                () = route.subject.until_raised() => group.demand.join(route.subject.demand()),
             }
         }
     };
-    let end = match wait_as_if_alone(route, route.demand(), &group.demand, ended).await {
+    let end = match wait_as_if_alone(&route.subject, route.subject.demand(), &group.demand, ended)
+        .await
+    {
         Ok(end) => end,
         Err(late) => return Some(Err(late)),
     };
     let part = match end {
         GroupEnd::Whole { head, identity, .. }
-            if identity.varies_for(&head, &flights::user_agent(&route.headers)) =>
+            if identity.varies_for(&head, &flights::user_agent(&route.request.headers)) =>
         {
             None
         }
@@ -232,16 +243,16 @@ pub(crate) async fn wait_part(
             .extract_part(&follower.part, &head, &body)
             .map(|(head, body)| part_response(head, body, granted)),
         GroupEnd::None => None,
-        GroupEnd::LeaderLeft if route.own_remaining() == Some(Span::ZERO) => {
-            let provider = route.provider.name.clone();
+        GroupEnd::LeaderLeft if route.subject.own_remaining() == Some(Span::ZERO) => {
+            let provider = route.subject.provider.name.clone();
             let at = Stage::Upstream;
             return Some(Err(Error::TooLate { provider, at }));
         }
         GroupEnd::LeaderLeft => return None,
     };
-    route.merging.is_alone = part.is_none();
-    route.merging.is_part = part.is_some();
-    route.provider.savings.on_merged(part.is_some());
+    route.flight.merging.is_alone = part.is_none();
+    route.flight.merging.is_part = part.is_some();
+    route.subject.provider.savings.on_merged(part.is_some());
     part.map(Ok)
 }
 

@@ -4,6 +4,7 @@
 //!
 //! Never: decides anything.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use tollgate_core::time::Span;
@@ -64,5 +65,23 @@ impl CallOutcome {
             waited: Span::ZERO,
             rates: Rates::default(),
         }
+    }
+}
+
+/// A call on the heap: every future above it would otherwise have its size, and be copied with it.
+pub(crate) type BoxedCall = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
+
+impl CallTrace {
+    /// The call has been routed.
+    pub(crate) fn on_routed(&mut self, provider: &Arc<ActiveProvider>, origin: &Origin) {
+        self.provider = Some(provider.clone());
+        self.origin = Some(origin.clone());
+    }
+
+    /// The call is over. Returns what its caller gets.
+    pub(crate) fn on_outcome(&mut self, outcome: CallOutcome) -> Result<Reply, Error> {
+        (self.attempts, self.waited) = (outcome.attempts, outcome.waited);
+        self.rates = outcome.rates;
+        outcome.result
     }
 }

@@ -9,9 +9,10 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::retry::{Decision, FailedAttempt, Safety};
 use tollgate_core::time::Span;
 
-use super::learn::UpstreamResponse;
-use super::rates::Rates;
+use super::permit::PermitHistory;
+use super::response::{AttemptError, UpstreamResponse, discard};
 use super::route::Route;
+use super::subject::Subject;
 use crate::error::Stage;
 use crate::providers::CompiledPolicy;
 use crate::{Error, timer};
@@ -20,18 +21,13 @@ use crate::{Error, timer};
 /// cost nothing; this bounds the loop on a host that is too slow to ever succeed.
 pub(super) const FREE_RETRIES_MAX: u32 = 16;
 
-/// How long the rest of an unwanted response is read. Closing its connection costs less than this.
-const DISCARD_MAX: Span = Span::from_secs(1);
-
 /// The state of one call's attempts.
 #[derive(Debug, Default)]
 pub(crate) struct RetryState {
     /// Attempts whose bytes may have left.
     pub(crate) made: u32,
-    /// Time spent waiting for permits.
-    pub(crate) waited: Span,
-    /// What remained of each limit at the last decision.
-    pub(crate) rates: Rates,
+    /// What its permits have cost.
+    pub(crate) permits: PermitHistory,
     /// Retries used.
     retries_used: u32,
     /// Repetitions that cost nothing.
@@ -40,34 +36,6 @@ pub(crate) struct RetryState {
     pub(crate) token_renewed: bool,
     /// How often the call was repeated with another key.
     pub(crate) key_switches: usize,
-    /// The call's position in the order of arrival.
-    seniority: Option<u64>,
-}
-
-/// An attempt without a response.
-#[derive(Debug)]
-pub(crate) enum AttemptError {
-    /// The call is over.
-    Stop(Error),
-    /// No byte has left and nothing was learned: ask again at once.
-    Again,
-    /// Its credential was rejected, and there is another: at most once for each.
-    OtherKey,
-    /// The network failed.
-    Fault {
-        /// How.
-        fault: Fault,
-        /// Bytes of it may have left.
-        sent: bool,
-        /// It was a probe.
-        probe: bool,
-    },
-}
-
-impl From<Error> for AttemptError {
-    fn from(error: Error) -> AttemptError {
-        AttemptError::Stop(error)
-    }
 }
 
 /// What follows an attempt.
@@ -80,9 +48,10 @@ pub(crate) enum NextStep {
 }
 
 impl RetryState {
-    /// The call's position in the order of arrival, the same for all its attempts.
-    pub(crate) fn seniority(&mut self, new: impl FnOnce() -> u64) -> u64 {
-        *self.seniority.get_or_insert_with(new)
+    /// The call makes its first attempt.
+    pub(crate) fn begin(&self, subject: &Subject) {
+        let provider = &subject.provider;
+        provider.health.on_call(&provider.policy().retry.budget);
     }
 
     /// Decides what follows an attempt.
@@ -108,19 +77,24 @@ impl RetryState {
                 (Class::of_fault(*fault), *sent, *probe, None)
             }
         };
-        if !class.is_failure() || route.fallback {
+        if !class.is_failure() || route.subject.fallback {
             return RetryState::stop(route, attempt);
         }
         let failed = FailedAttempt {
-            priority: route.priority(),
+            priority: route.subject.joint_priority(),
             used: self.retries_used,
             class,
             retry_after,
             safety: safety(route, sent),
             probe,
-            time_remaining: route.remaining(),
+            time_remaining: route.subject.remaining(),
         };
-        match route.provider.health.decide_retry(&policy.retry, &failed) {
+        match route
+            .subject
+            .provider
+            .health
+            .decide_retry(&policy.retry, &failed)
+        {
             Decision::Again { after, counts } => {
                 self.retries_used += u32::from(counts);
                 NextStep::Again(after, attempt.ok())
@@ -130,17 +104,19 @@ impl RetryState {
     }
 
     fn stop(route: &Route, attempt: Result<UpstreamResponse, AttemptError>) -> NextStep {
-        let provider = || route.provider.name.clone();
+        let provider = || route.subject.provider.name.clone();
         NextStep::Done(attempt.map_err(|ended| match ended {
             AttemptError::Stop(error) => error,
             AttemptError::Again | AttemptError::OtherKey => Error::NoResponse {
                 provider: provider(),
                 fault: Fault::Reset,
             },
-            AttemptError::Fault { .. } if route.remaining() == Some(Span::ZERO) => Error::TooLate {
-                provider: provider(),
-                at: Stage::Upstream,
-            },
+            AttemptError::Fault { .. } if route.subject.remaining() == Some(Span::ZERO) => {
+                Error::TooLate {
+                    provider: provider(),
+                    at: Stage::Upstream,
+                }
+            }
             AttemptError::Fault { fault, .. } => Error::NoResponse {
                 provider: provider(),
                 fault,
@@ -151,11 +127,11 @@ impl RetryState {
 
 /// May it be repeated? A body that is gone cannot.
 fn safety(route: &Route, sent: bool) -> Safety {
-    if !route.payload.is_resendable() {
+    if !route.request.payload.is_resendable() {
         return Safety::MayHaveActed;
     }
-    let has_key = route.headers.contains_key("idempotency-key");
-    Safety::of(route.method.as_str(), has_key, sent)
+    let has_key = route.request.headers.contains_key("idempotency-key");
+    Safety::of(route.request.method.as_str(), has_key, sent)
 }
 
 /// Waits until the next attempt. Meanwhile the rest of an unwanted response is read, so that its
@@ -168,9 +144,4 @@ pub(crate) async fn wait_and_discard(after: Span, unwanted: Option<UpstreamRespo
         }
     };
     tokio::join!(timer::sleep(Some(after)), discarded);
-}
-
-/// Reads the rest of an unwanted response, if it arrives soon.
-pub(crate) async fn discard(response: UpstreamResponse) {
-    let _late = timer::within(Some(DISCARD_MAX), response.discard()).await;
 }

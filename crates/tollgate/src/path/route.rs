@@ -5,115 +5,46 @@
 //!
 //! Never: requests a permit, or opens a connection.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{IF_RANGE, RANGE};
 use http::{HeaderMap, Method};
 use http_body::Body;
-use tollgate_config::Secret;
-use tollgate_config::provider::Upstream;
+use tollgate_config::provider::{AuthStyle, Upstream};
 use tollgate_core::ask::Priority;
 use tollgate_core::entity::{EntityError, EntityRequest, OnAmbiguity};
 use tollgate_core::gate::CallerId;
-use tollgate_core::time::{Micros, Span};
+use tollgate_core::time::Micros;
 
-use super::cache::UseCache;
+use super::call::{Call, CallOptions, UseCache};
 use super::destination::{Destination, resolve, to_upstream};
-use super::merge::MergeState;
+use super::subject::Subject;
 use crate::Error;
 use crate::cache::BackgroundRefresh;
-use crate::flights::Conditions;
-use crate::flights::{CallDemand, SharedDemand};
+use crate::credentials::find_client_credential;
+use crate::flights::{Conditions, Flight, MergeLeader};
 use crate::payload::{BodyError, Payload, READ_MAX, WHOLE_MAX};
 use crate::pool::Origin;
 use crate::providers::{
-    ActiveProvider, CallAttributes, CallCost, Claim, ProviderRegistry, call_costs, caller_id,
+    ActiveProvider, Claim, CompiledPolicy, ProviderRegistry, call_costs, caller_id,
 };
 use crate::timer::within;
 
-/// What a caller asks for.
-#[derive(Debug)]
-pub struct Call<B> {
-    /// The provider or URL.
-    pub target: Target,
-    /// The method.
-    pub method: Method,
-    /// The headers to send, hop-by-hop ones and our own already removed.
-    pub headers: HeaderMap,
-    /// The body to send.
-    pub body: B,
-    /// Options of the call.
-    pub options: CallOptions,
-}
-
-/// The provider or URL that a call is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// A provider by name.
-    Provider {
-        /// The name.
-        name: String,
-        /// The path below it, with its slash.
-        path: String,
-        /// The query, without `?`.
-        query: Option<String>,
-    },
-    /// A URL; its host determines the provider.
-    Url {
-        /// `https`.
-        tls: bool,
-        /// Host and port.
-        authority: String,
-        /// The path, with its slash.
-        path: String,
-        /// The query, without `?`.
-        query: Option<String>,
-    },
-}
-
-/// Options of a call.
-#[derive(Clone, Debug, Default)]
-pub struct CallOptions {
-    /// The call's id in logs.
-    pub id: String,
-    /// Its priority; a known caller's own maximum applies.
-    pub priority: Priority,
-    /// The caller named no priority: a known caller has its own.
-    pub uses_default_priority: bool,
-    /// Who calls.
-    pub caller: Option<String>,
-    /// The token that proves it.
-    pub token: Option<Secret>,
-    /// The entity, if the path does not determine it.
-    pub entity: Option<String>,
-    /// What it costs, by unit.
-    pub costs: Vec<(String, u64)>,
-    /// How long it may wait and run in total.
-    pub timeout: Option<Span>,
-    /// The caller's address.
-    pub ip: Option<IpAddr>,
-    /// It wants its own response, even if an identical call is in flight.
-    pub no_dedup: bool,
-    /// How it uses the cache.
-    pub cache: UseCache,
-}
-
-impl CallOptions {
-    /// A call of our own that others wait for.
-    fn urgent() -> CallOptions {
-        CallOptions {
-            priority: Priority::High,
-            ..CallOptions::default()
-        }
-    }
-}
-
-/// A routed call.
+/// A routed call, split by who needs what.
 #[derive(Debug)]
 pub(crate) struct Route {
-    pub(crate) provider: Arc<ActiveProvider>,
+    /// What permit and learn need.
+    pub(crate) subject: Subject,
+    /// What cache and send need.
+    pub(crate) request: Request,
+    /// What flight and merge need.
+    pub(crate) flight: FlightMembership,
+}
+
+/// The request that is sent.
+#[derive(Debug)]
+pub(crate) struct Request {
     pub(crate) origin: Origin,
     /// Our key may be sent there.
     pub(crate) is_own_origin: bool,
@@ -122,35 +53,38 @@ pub(crate) struct Route {
     pub(crate) path: String,
     pub(crate) query: Option<String>,
     pub(crate) payload: Payload,
-    pub(crate) entity: Option<String>,
-    pub(crate) prices: Vec<CallCost>,
-    pub(crate) options: CallOptions,
-    /// The share of every limit that its caller may use, in thousandths.
-    pub(crate) at_most_permille: Option<u16>,
-    caller: CallerId,
-    deadline: Option<Micros>,
-    /// A stale response is available: the call neither waits nor retries.
-    pub(crate) fallback: bool,
-    started: Micros,
     /// A fingerprint of the client's conditions; the cache may replace the conditions themselves.
     pub(crate) conditions: Conditions,
-    /// The demand of all callers that wait for the same response; `None` = nobody can join.
-    pub(crate) shared_demand: Option<Arc<SharedDemand>>,
-    /// How it takes part in flights.
-    pub(crate) sharing: SharingState,
+    /// It wants its own response, even if an identical call is in flight.
+    pub(crate) no_dedup: bool,
+    /// How it uses the cache.
+    pub(crate) cache: UseCache,
+}
+
+/// How a call takes part in flights, merges and background refreshes.
+#[derive(Debug, Default)]
+pub(crate) struct FlightMembership {
+    /// It must go alone.
+    pub(crate) is_alone: bool,
+    /// How many leaders it has seen fail.
+    pub(crate) failed_flights: u32,
     /// How it takes part in merging.
     pub(crate) merging: MergeState,
     /// It is a background refresh of a stale response.
     pub(crate) refresh: Option<Arc<BackgroundRefresh>>,
 }
 
-/// How a call takes part in flights.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SharingState {
+/// How a call takes part in merging.
+#[derive(Debug, Default)]
+pub(crate) struct MergeState {
     /// It must go alone.
     pub(crate) is_alone: bool,
-    /// How many leaders it has seen fail.
-    pub(crate) failed_flights: u32,
+    /// Its response is a part of a larger one.
+    pub(crate) is_part: bool,
+    /// The flight that it leads.
+    pub(crate) flight: Option<Arc<Flight>>,
+    /// It leads a merge.
+    pub(crate) leader: Option<MergeLeader>,
 }
 
 /// Routes a call. Reads its body as far as it may be read before the permit.
@@ -262,29 +196,52 @@ impl PendingRoute {
             body: payload.buffered(),
         })?;
         let caller = options.caller.as_deref();
-        Ok(Route {
-            caller: caller.map_or_else(CallerId::default, caller_id),
-            prices: call_costs(&provider.costs, &options.costs, payload.buffered()),
-            path: join_path(&destination.base, routed.path),
+        let subject = Subject {
+            caller_id: caller.map_or_else(CallerId::default, caller_id),
+            costs: call_costs(&provider.costs, &options.costs, payload.buffered()),
             entity: routed.entity.map(|entity| entity.as_str().to_owned()),
+            host: Some(destination.origin.host.clone()),
+            priority: options.priority,
+            deadline: options.timeout.map(|timeout| self.started + timeout),
+            id: options.id,
+            caller: options.caller,
+            ip: options.ip,
+            at_most_permille: self.at_most_permille,
+            ..Subject::new(destination.provider, self.started)
+        };
+        let request = Request {
+            path: join_path(&destination.base, routed.path),
             origin: destination.origin,
             is_own_origin: destination.is_own_origin,
-            provider: destination.provider,
             conditions: Conditions::of(&headers),
             method: self.method,
             headers,
             query,
             payload,
-            deadline: options.timeout.map(|timeout| self.started + timeout),
-            options,
-            at_most_permille: self.at_most_permille,
-            fallback: false,
-            started: self.started,
-            shared_demand: None,
-            sharing: SharingState::default(),
-            merging: MergeState::default(),
-            refresh: None,
+            no_dedup: options.no_dedup,
+            cache: options.cache,
+        };
+        Ok(Route {
+            subject,
+            request,
+            flight: FlightMembership::default(),
         })
+    }
+}
+
+impl Request {
+    /// Is one of our keys sent with the call?
+    pub(crate) fn uses_own_key(&self, policy: &CompiledPolicy) -> bool {
+        let auth = &policy.provider.auth;
+        let has_own =
+            policy.key_count() > 0 && !matches!(auth.style, AuthStyle::None) && self.is_own_origin;
+        has_own && (auth.replace || self.client_credential(policy).is_none())
+    }
+
+    /// The credential that the client sent itself, where this provider expects one.
+    pub(crate) fn client_credential(&self, policy: &CompiledPolicy) -> Option<String> {
+        let style = &policy.provider.auth.style;
+        find_client_credential(style, &self.headers, self.query.as_deref())
     }
 }
 
@@ -328,130 +285,72 @@ impl Route {
             .ok()
             .filter(|_| is_own)
             .and_then(|routed| routed.entity);
+        // The file names it, so it may be a private address.
+        let origin = to_upstream(live.clone(), policy.clone(), at, true).origin;
         Route {
-            // The file names it, so it may be a private address.
-            origin: to_upstream(live.clone(), policy.clone(), at, true).origin,
-            entity: entity.map(|entity| entity.as_str().to_owned()),
-            is_own_origin: is_own,
-            provider: live,
-            method: Method::POST,
-            headers,
-            path,
-            query: None,
-            payload: Payload::Whole(body),
-            prices: Vec::new(),
-            options: CallOptions::urgent(),
-            conditions: Conditions::default(),
-            at_most_permille: None,
-            caller: CallerId::default(),
-            deadline: None,
-            fallback: false,
-            started,
-            shared_demand: None,
-            sharing: SharingState::default(),
-            merging: MergeState::default(),
-            refresh: None,
-        }
-    }
-
-    /// The attributes that limits may depend on.
-    pub(crate) fn who<'a>(&'a self, key: Option<&'a str>) -> CallAttributes<'a> {
-        CallAttributes {
-            entity: self.entity.as_deref(),
-            key,
-            caller: self.options.caller.as_deref().unwrap_or_default(),
-            ip: self.options.ip,
-            host: self.origin.host.as_str(),
-            priority: self.priority(),
-            costs: &self.prices,
+            subject: Subject {
+                entity: entity.map(|entity| entity.as_str().to_owned()),
+                host: Some(origin.host.clone()),
+                priority: Priority::High, // calls wait for it
+                ..Subject::new(live, started)
+            },
+            request: Request {
+                origin,
+                is_own_origin: is_own,
+                method: Method::POST,
+                headers,
+                path,
+                query: None,
+                payload: Payload::Whole(body),
+                conditions: Conditions::default(),
+                no_dedup: false,
+                cache: UseCache::default(),
+            },
+            flight: FlightMembership::default(),
         }
     }
 
     /// The same request for a background refresh: whole, with low priority, and for as long as the
     /// queue allows. A cacheable request has an empty body.
     pub(crate) fn for_refresh(&self) -> Route {
-        let mut headers = self.headers.clone();
+        let Route {
+            subject, request, ..
+        } = self;
+        let mut headers = request.headers.clone();
         for name in [RANGE, IF_RANGE] {
             headers.remove(name);
         }
         Route {
-            provider: self.provider.clone(),
-            origin: self.origin.clone(),
-            is_own_origin: self.is_own_origin,
-            method: Method::GET,
-            headers,
-            path: self.path.clone(),
-            query: self.query.clone(),
-            payload: Payload::Whole(Bytes::new()),
-            entity: self.entity.clone(),
-            prices: self.prices.clone(),
-            options: CallOptions {
-                id: format!("{}-refresh", self.options.id),
+            subject: Subject {
+                id: format!("{}-refresh", subject.id),
                 priority: Priority::Low,
-                timeout: None,
-                ..self.options.clone()
+                started: subject.provider.ledger.at(),
+                deadline: None,
+                fallback: false,
+                shared_demand: None,
+                ..subject.clone()
             },
-            caller: self.caller,
-            at_most_permille: self.at_most_permille,
-            deadline: None,
-            fallback: false,
-            started: self.provider.ledger.at(),
-            conditions: self.conditions,
-            shared_demand: None,
-            sharing: SharingState::default(),
-            merging: MergeState::default(),
-            refresh: None,
+            request: Request {
+                origin: request.origin.clone(),
+                is_own_origin: request.is_own_origin,
+                method: Method::GET,
+                headers,
+                path: request.path.clone(),
+                query: request.query.clone(),
+                payload: Payload::Whole(Bytes::new()),
+                conditions: request.conditions,
+                no_dedup: request.no_dedup,
+                cache: request.cache,
+            },
+            flight: FlightMembership::default(),
         }
     }
 
     /// Its bytes leave now.
     pub(crate) fn mark_sent(&self) {
-        if let Some(refresh) = &self.refresh {
+        if let Some(refresh) = &self.flight.refresh {
             refresh.mark_sent();
         }
-    }
-
-    /// Its priority, including all callers that wait for it.
-    pub(crate) fn priority(&self) -> Priority {
-        self.demand().priority
-    }
-
-    /// Its demand, including all callers that wait for it.
-    pub(crate) fn demand(&self) -> CallDemand {
-        match &self.shared_demand {
-            Some(demand) => demand.demand(),
-            None => self.own_demand(),
-        }
-    }
-
-    /// The demand of this call alone.
-    pub(crate) fn own_demand(&self) -> CallDemand {
-        CallDemand {
-            priority: self.options.priority,
-            caller: self.caller,
-            deadline: self.deadline,
-            untimed_since: self.deadline.is_none().then_some(self.started),
-        }
-    }
-
-    /// Waits in the queue until its priority is raised.
-    pub(crate) async fn queue_until_raised(&self) {
-        match &self.shared_demand {
-            Some(demand) => demand.queue_until_raised().await,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// The remaining time of the caller, or of the most patient one; `None` = no deadline.
-    pub(crate) fn remaining(&self) -> Option<Span> {
-        let deadline = self.demand().overall_deadline();
-        deadline.map(|deadline| deadline.since(self.provider.ledger.at()))
-    }
-
-    /// The remaining time of this caller.
-    pub(crate) fn own_remaining(&self) -> Option<Span> {
-        self.deadline
-            .map(|deadline| deadline.since(self.provider.ledger.at()))
     }
 }
 

@@ -25,7 +25,7 @@ const DECODED_MAX: usize = 4 * 1024 * 1024;
 pub(super) fn scrub(route: &Route, policy: &CompiledPolicy, headers: &mut HeaderMap) {
     let mut named = connection_headers(headers);
     named.extend(CacheControl::read("cache-control", &HeaderView(headers)).omit);
-    let links = route.provider.links("");
+    let links = route.subject.provider.links("");
     if !links.keys.is_empty() {
         map_links(headers, |link| links.without_key(link));
     }
@@ -36,7 +36,7 @@ pub(super) fn scrub(route: &Route, policy: &CompiledPolicy, headers: &mut Header
             is_not_storable(name)
                 || policy.dialect.is_limit_header(name)
                 || named.iter().any(|one| one == name)
-                || has_key(&route.provider, policy, value.as_bytes())
+                || has_key(&route.subject.provider, policy, value.as_bytes())
         })
         .map(|(name, _)| name.clone())
         .collect();

@@ -17,16 +17,18 @@ use hyper::body::Incoming;
 use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
-use super::acquire::Grant;
 use super::attempt_guard::AttemptGuard;
 use super::connect;
-use super::retry::{AttemptError, RetryState};
+use super::requested_limits::Grant;
+use super::response::AttemptError;
+use super::retry::RetryState;
 use super::route::Route;
+use super::subject::Subject;
 use super::{merge, unsendable};
 use crate::credentials::{Credential, CredentialSource};
 use crate::credentials::{attach_all, secret_value};
 use crate::error::Stage;
-use crate::event::LogEvent;
+use crate::event::Event;
 use crate::failpoint;
 use crate::headers::{is_keyless_header, is_upgrade};
 use crate::payload::{Outgoing, Payload, Upload};
@@ -44,8 +46,7 @@ const PERMIT_AGE_MAX: Span = Span::from_millis(500);
 pub(crate) struct Sent {
     pub(crate) response: Response<Incoming>,
     pub(crate) conn: Conn,
-    pub(crate) permit: Permit,
-    pub(crate) attempt_guard: AttemptGuard,
+    pub(crate) grant: Grant,
 }
 
 /// Sends one attempt and waits for the head of its response.
@@ -77,6 +78,7 @@ pub(crate) async fn send(
     permit.sent();
     route.mark_sent();
     retries.made += 1;
+    emit_attempt(&route.subject, retries.made);
     conn.wire.preamble.start();
     let response = conn.wire.sender.try_send_request(request);
     let response = wait_for_head(route, policy, upload.as_deref(), response).await;
@@ -86,15 +88,17 @@ pub(crate) async fn send(
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 conn.upgraded = Some(hyper::upgrade::on(&mut response));
             }
-            if conn.upgraded.is_some() && !is_upgrade(&route.headers) {
+            if conn.upgraded.is_some() && !is_upgrade(&route.request.headers) {
                 // The caller did not ask for an upgrade, so it cannot handle the new protocol.
                 return Err(attempt_failed(route, attempt_guard, Fault::Reset));
             }
             Ok(Sent {
                 response,
                 conn,
-                permit,
-                attempt_guard,
+                grant: Grant {
+                    permit,
+                    attempt_guard,
+                },
             })
         }
         Ok(Err(mut error)) => match error.take_message() {
@@ -102,7 +106,7 @@ pub(crate) async fn send(
             Some(request) => {
                 permit.unsent();
                 retries.made -= 1;
-                route.payload.restore(request.into_body());
+                route.request.payload.restore(request.into_body());
                 Err(AttemptError::Again)
             }
             None => Err(no_response(
@@ -113,7 +117,7 @@ pub(crate) async fn send(
             )),
         },
         // The caller's time, not the provider's: it says nothing about the provider.
-        Err(_) if route.remaining() == Some(Span::ZERO) => Err(too_late(route)),
+        Err(_) if route.subject.remaining() == Some(Span::ZERO) => Err(too_late(route)),
         Err(_) => Err(no_response(
             route,
             attempt_guard,
@@ -125,7 +129,7 @@ pub(crate) async fn send(
 
 fn too_late(route: &Route) -> AttemptError {
     AttemptError::Stop(Error::TooLate {
-        provider: route.provider.name.clone(),
+        provider: route.subject.provider.name.clone(),
         at: Stage::Upstream,
     })
 }
@@ -148,20 +152,35 @@ fn no_response(
     attempt_failed(route, attempt_guard, fault)
 }
 
+fn emit_attempt(subject: &Subject, number: u32) {
+    subject.provider.events.emit_with(|| {
+        let (id, provider, entity) = subject.labels();
+        Event::Attempt {
+            id,
+            provider,
+            entity,
+            number,
+        }
+    });
+}
+
 /// Is the permit too old to send under?
 fn is_stale(route: &Route, permit: &Permit) -> bool {
-    let (provider, age) = (&route.provider.name, permit.age());
+    let (provider, age) = (&route.subject.provider, permit.age());
     let is_stale = age > PERMIT_AGE_MAX;
     if is_stale {
-        LogEvent::StalePermit { provider, age }.emit();
+        let name = provider.label();
+        provider.events.emit(Event::StalePermit {
+            provider: name,
+            age,
+        });
     }
     is_stale
 }
 
 /// Bytes have left, and no response arrived.
 fn attempt_failed(route: &Route, attempt_guard: AttemptGuard, fault: Fault) -> AttemptError {
-    let provider = &route.provider.name;
-    LogEvent::AttemptFailed { provider, fault }.emit();
+    connect::emit_failed(&route.subject, fault);
     let probe = attempt_guard.probe;
     attempt_guard.failed(fault);
     AttemptError::Fault {
@@ -200,13 +219,16 @@ async fn wait_for_head<T>(
     let gone = || upload.map(Upload::pieces);
     let (mut seen, mut rest) = (gone(), most);
     loop {
-        let patience = route.remaining().map_or(rest, |left| left.min(rest));
+        let patience = route
+            .subject
+            .remaining()
+            .map_or(rest, |left| left.min(rest));
         match within(Some(patience), response.as_mut()).await {
             Ok(response) => return Ok(response),
             Err(late) => {
                 let sent = gone();
                 rest = if sent == seen { rest - patience } else { most };
-                if rest == Span::ZERO || route.remaining() == Some(Span::ZERO) {
+                if rest == Span::ZERO || route.subject.remaining() == Some(Span::ZERO) {
                     return Err(late);
                 }
                 seen = sent;
@@ -223,7 +245,7 @@ fn build_request(
     host: Option<&HeaderValue>,
 ) -> Result<Request<Outgoing>, Error> {
     failpoint::reached("granted");
-    let mut headers = route.headers.clone();
+    let mut headers = route.request.headers.clone();
     let (path, mut query, is_merged) = merge::target(route);
     if is_merged {
         headers.remove(ACCEPT_ENCODING); // its parts are extracted from plain text
@@ -254,10 +276,10 @@ fn build_request(
     }
     let host = host.ok_or(Error::Malformed("the host name is not valid"))?;
     headers.insert(HOST, host.clone());
-    if !route.origin.tls {
-        headers.append(VIA, route.provider.via.header_value().clone());
+    if !route.request.origin.tls {
+        headers.append(VIA, route.subject.provider.via.header_value().clone());
     }
-    if matches!(route.payload, Payload::Whole(_)) {
+    if matches!(route.request.payload, Payload::Whole(_)) {
         headers.remove(CONTENT_LENGTH);
     }
     let mut target = path;
@@ -266,8 +288,8 @@ fn build_request(
         target.push('?');
         target.push_str(query);
     }
-    let mut request = Request::new(route.payload.outgoing());
-    *request.method_mut() = route.method.clone();
+    let mut request = Request::new(route.request.payload.outgoing());
+    *request.method_mut() = route.request.method.clone();
     *request.uri_mut() = PathAndQuery::from_maybe_shared(Bytes::from(target))
         .map_err(|_| unsendable::target_error(route, policy, credential))?
         .into();
@@ -279,7 +301,7 @@ fn build_request(
 /// sent only to the provider's own origin, except those that are never keys.
 fn add_defaults(route: &Route, policy: &CompiledPolicy, headers: &mut HeaderMap) {
     for (name, value) in &policy.provider.headers {
-        if (route.is_own_origin || is_keyless_header(name))
+        if (route.request.is_own_origin || is_keyless_header(name))
             && let Ok(name) = HeaderName::try_from(name)
             && let Ok(value) = secret_value("", value.expose())
             && !headers.contains_key(&name)

@@ -6,32 +6,28 @@
 //!
 //! Never: decides whether a response may be used.
 
-use std::pin::Pin;
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http::header::{
     AGE, CACHE_STATUS, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderValue,
-    IF_RANGE, RANGE,
+    RANGE,
 };
 use http::response::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
-use tollgate_core::fresh::{ByteRange, Demand, is_not_modified, requested_range};
+use tollgate_core::fresh::{ByteRange, is_not_modified, requested_range};
 use tollgate_core::time::{Span, Wall};
 
-use super::cache::{CacheRequest, PendingStore};
+use super::cache_request::is_reusable;
 use super::route::Route;
-use super::store::is_reusable;
 use crate::body::ReplyBody;
-use crate::cache::{CachedResponse, OBJECT_MAX};
-use crate::event::LogEvent;
+use crate::cache::CachedResponse;
+use crate::event::Event;
 use crate::headers::HeaderView;
 use crate::providers::ActiveProvider;
 use crate::reply::{Reply, Source};
 
 /// Why a response is served although it may be stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ServeReason {
+pub(crate) enum ServeReason {
     /// It is fresh.
     Fresh,
     /// The provider reports no change, and it is stored for another lifetime.
@@ -54,7 +50,7 @@ impl ServeReason {
             ServeReason::Fresh => "fresh",
             ServeReason::Revalidated | ServeReason::Unchanged => "unchanged",
             ServeReason::Allowed => "allowed",
-            ServeReason::CacheOnly => "asked",
+            ServeReason::CacheOnly => "cache_only",
             ServeReason::Waiting => "waiting",
             ServeReason::Failing => "failing",
         }
@@ -68,7 +64,7 @@ impl ServeReason {
             ServeReason::Revalidated => "tollgate; fwd=stale; fwd-status=304; stored",
             ServeReason::Unchanged => "tollgate; fwd=stale; fwd-status=304",
             ServeReason::Allowed => "tollgate; hit; detail=allowed",
-            ServeReason::CacheOnly => "tollgate; hit; detail=asked",
+            ServeReason::CacheOnly => "tollgate; hit; detail=cache_only",
             ServeReason::Waiting => "tollgate; hit; detail=waiting",
             ServeReason::Failing => "tollgate; hit; detail=failing",
         })
@@ -86,7 +82,7 @@ impl ServeReason {
 }
 
 /// Builds the reply for a caller from a cached response.
-pub(super) fn from_cache(
+pub(crate) fn from_cache(
     route: &Route,
     object: &CachedResponse,
     client: &HeaderMap,
@@ -102,14 +98,17 @@ pub(super) fn from_cache(
     } else {
         why.source()
     };
-    LogEvent::FromCache {
-        id: &route.options.id,
-        provider: &route.provider.name,
-        source: source.as_str(),
-        age,
-        why: why.as_str(),
-    }
-    .emit();
+    route
+        .subject
+        .provider
+        .events
+        .emit_with(|| Event::FromCache {
+            id: route.subject.id.as_str().into(),
+            provider: route.subject.provider.label(),
+            source: source.as_str(),
+            age,
+            why: why.as_str(),
+        });
     let mut head = head(object, age);
     let mut body = object.body.clone();
     let is_same = object.status == StatusCode::OK
@@ -123,7 +122,7 @@ pub(super) fn from_cache(
         head.status = StatusCode::NOT_MODIFIED;
         head.headers.remove(CONTENT_LENGTH);
         body = Bytes::new();
-    } else if route.method == Method::HEAD {
+    } else if route.request.method == Method::HEAD {
         body = Bytes::new();
     } else if object.status == StatusCode::OK {
         body = apply_range(&mut head, body, client, now);
@@ -131,7 +130,11 @@ pub(super) fn from_cache(
     let why = if is_fresh { ServeReason::Fresh } else { why };
     head.headers.append(CACHE_STATUS, why.status());
     let is_unchanged = matches!(why, ServeReason::Revalidated | ServeReason::Unchanged);
-    route.provider.savings.on_cached(source, is_unchanged);
+    route
+        .subject
+        .provider
+        .savings
+        .on_cached(source, is_unchanged);
     // Identical calls at the same time may share it, unless each must ask the provider.
     let is_for_others = match why {
         ServeReason::Revalidated => is_reusable(&object.freshness, now),
@@ -161,7 +164,7 @@ fn head(object: &CachedResponse, age: Span) -> Parts {
 }
 
 /// A fresh response for every caller that requests all of it without conditions.
-pub(super) fn fresh_reply(object: &CachedResponse, age: Span) -> Reply {
+pub(crate) fn fresh_reply(object: &CachedResponse, age: Span) -> Reply {
     let mut head = head(object, age);
     head.headers
         .append(CACHE_STATUS, ServeReason::Fresh.status());
@@ -174,15 +177,14 @@ pub(super) fn fresh_reply(object: &CachedResponse, age: Span) -> Reply {
 }
 
 /// Logs and counts that a fresh response was used.
-pub(super) fn emit_hit(provider: &ActiveProvider, id: &str, age: Span) {
-    LogEvent::FromCache {
-        id,
-        provider: &provider.name,
+pub(crate) fn emit_hit(provider: &ActiveProvider, id: &str, age: Span) {
+    provider.events.emit_with(|| Event::FromCache {
+        id: id.into(),
+        provider: provider.label(),
         source: Source::Cache.as_str(),
         age,
         why: ServeReason::Fresh.as_str(),
-    }
-    .emit();
+    });
     provider.savings.on_cached(Source::Cache, false);
 }
 
@@ -221,52 +223,4 @@ fn apply_range(head: &mut Parts, body: Bytes, client: &HeaderMap, now: Wall) -> 
     head.headers
         .insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
     body
-}
-
-/// Fetches a new response in a background task that waits behind all other calls.
-pub(super) fn refresh(route: &Route, request: &CacheRequest, object: Arc<CachedResponse>) {
-    let Some(turn) = request.cache.refresh(request.key, &object) else {
-        return;
-    };
-    let mut route = route.for_refresh();
-    route.refresh = Some(turn.refresh());
-    super::cache::add_validators(&mut route.headers, &object);
-    let mut client = request.client_headers.clone();
-    for name in [RANGE, IF_RANGE] {
-        client.remove(name);
-    }
-    let pending = PendingStore(Some(Box::new(CacheRequest {
-        cache: request.cache.clone(),
-        key: request.key,
-        url: request.url,
-        at: request.at,
-        purges: request.purges,
-        is_write: false,
-        object: Some(object),
-        fallback: false,
-        is_background: true,
-        client_headers: client,
-        authorization: request.authorization,
-        // It is fetched for everybody, whatever the caller wants that triggered it.
-        demand: Demand {
-            no_store: false,
-            ..request.demand
-        },
-    })));
-    // Boxed, because `execute` may call this function again.
-    let call: Pin<Box<dyn Future<Output = super::outcome::CallOutcome> + Send>> =
-        Box::pin(super::execute(route, pending));
-    tokio::spawn(async move {
-        let outcome = tokio::select! {
-            biased;
-            outcome = call => outcome,
-            // While it waited in the queue, another call has fetched the response.
-            () = turn.until_superseded() => return,
-        };
-        if let Ok(reply) = outcome.result {
-            // Reading the body stores it.
-            reply.body.drain(OBJECT_MAX).await;
-        }
-        drop(turn);
-    });
 }

@@ -12,8 +12,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{
-    CACHE_STATUS, CONTENT_LENGTH, CONTENT_LOCATION, DATE, HeaderValue, IF_MODIFIED_SINCE,
-    IF_NONE_MATCH, LOCATION, TRANSFER_ENCODING,
+    CACHE_STATUS, CONTENT_LOCATION, DATE, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, LOCATION,
+    TRANSFER_ENCODING,
 };
 use http::{HeaderMap, Method, StatusCode};
 use http_body::Body;
@@ -24,26 +24,85 @@ use tollgate_core::fresh::{
 };
 use tollgate_core::time::{Now, Span, Wall};
 
-use super::cache::{CacheRequest, PendingStore};
-use super::learn::UpstreamResponse;
+use super::cache_request::{CacheRequest, PendingStore};
+use super::outcome::CallOutcome;
+use super::recorder::{Recorder, emit_not_stored};
+use super::refresh::{self, Go};
+use super::response::{self, UpstreamResponse};
+use super::retry::RetryState;
 use super::route::Route;
 use super::serve::{self, ServeReason};
-use super::{link_target, retry, scrub};
+use super::{link_target, scrub};
 use crate::Error;
-use crate::body::BodyRecorder;
-use crate::cache::{Cache, CacheKey, CachedResponse, WireForm, variant};
+use crate::cache::{CachedResponse, WireForm, variant};
 use crate::error::Reason;
-use crate::event::LogEvent;
+use crate::event::Event;
 use crate::headers;
 use crate::headers::HeaderView;
-use crate::providers::{ActiveProvider, CompiledPolicy};
+use crate::providers::CompiledPolicy;
 use crate::reply::{Reply, Source};
 
-/// Stores a response if it may be used again, and returns what the caller gets.
+/// Stores a response if it may be used again, and returns what became of the call.
 pub(crate) fn store(
     route: &Route,
     pending: PendingStore,
     done: Result<UpstreamResponse, Error>,
+    retries: RetryState,
+    go: Go,
+) -> CallOutcome {
+    emit_completed(route, &retries, &done);
+    record_write(route, &done);
+    let has_failed = match &done {
+        Ok(response) => response.class.is_failure(),
+        Err(_) => true,
+    };
+    let mut result = store_or_replace(route, pending, done, go);
+    if let Ok(reply) = &mut result
+        && route.flight.merging.is_part
+    {
+        reply.source = Source::Merged;
+    }
+    let has_another = |reply: &Reply| matches!(reply.source, Source::Cache | Source::Stale);
+    CallOutcome {
+        // A cached response has replaced the failure.
+        is_failure: has_failed && !result.as_ref().is_ok_and(has_another),
+        result,
+        attempts: retries.made,
+        waited: retries.permits.waited,
+        rates: retries.permits.rates,
+    }
+}
+
+fn emit_completed(route: &Route, retries: &RetryState, done: &Result<UpstreamResponse, Error>) {
+    if let Ok(response) = done {
+        let subject = &route.subject;
+        subject.provider.events.emit_with(|| Event::Completed {
+            id: subject.id.as_str().into(),
+            provider: subject.provider.label(),
+            status: response.head.status.as_u16(),
+            attempts: retries.made,
+            waited: retries.permits.waited,
+            priority: subject.priority,
+        });
+    }
+}
+
+/// Flights from before a write do not serve calls after it.
+fn record_write(route: &Route, done: &Result<UpstreamResponse, Error>) {
+    if let Ok(response) = done
+        && !route.request.method.is_safe()
+    {
+        let provider = &route.subject.provider;
+        let (status, now) = (response.head.status, provider.ledger.at());
+        provider.writes.record(&route.request.path, status, now);
+    }
+}
+
+fn store_or_replace(
+    route: &Route,
+    pending: PendingStore,
+    done: Result<UpstreamResponse, Error>,
+    go: Go,
 ) -> Result<Reply, Error> {
     let Some(mut request) = pending.0 else {
         return done.map(to_reply);
@@ -51,18 +110,18 @@ pub(crate) fn store(
     let old = request.object.take();
     match (done, old) {
         (Err(error), Some(old)) if request.fallback && allows_fallback(&error) => {
-            Ok(serve_stale(route, &request, old, &error))
+            Ok(serve_stale(route, &request, old, &error, go))
         }
         (Err(error), _) => Err(error),
         (Ok(response), Some(old))
             if response.head.status == StatusCode::NOT_MODIFIED
-                && request.may_validate(&route.method) =>
+                && request.may_validate(&route.request.method) =>
         {
             Ok(revalidate(route, &request, &old, response))
         }
         (Ok(response), Some(old)) if request.fallback && response.class.is_failure() => {
-            tokio::spawn(retry::discard(response));
-            let now = route.provider.ledger.wall();
+            tokio::spawn(response::discard(response));
+            let now = route.subject.provider.ledger.wall();
             let client = &request.client_headers;
             Ok(serve::from_cache(
                 route,
@@ -106,16 +165,17 @@ fn serve_stale(
     request: &CacheRequest,
     old: Arc<CachedResponse>,
     error: &Error,
+    go: Go,
 ) -> Reply {
     let (why, degraded) = match error {
         Error::NotInCache { reason, .. } => (ServeReason::Waiting, *reason == Reason::Degraded),
         Error::NoPermit { .. } | Error::Asleep { .. } => (ServeReason::Waiting, false),
         _ => (ServeReason::Failing, false),
     };
-    let now = route.provider.ledger.wall();
+    let now = route.subject.provider.ledger.wall();
     let reply = serve::from_cache(route, &old, &request.client_headers, now, why, degraded);
     if matches!(error, Error::NoPermit { .. }) && !request.is_background {
-        serve::refresh(route, request, old);
+        refresh::refresh(route, request, old, go);
     }
     reply
 }
@@ -130,8 +190,8 @@ pub(crate) fn retries_unconditionally(
     let (Some(request), Ok(response)) = (pending.0.as_deref_mut(), done) else {
         return false;
     };
-    let is_about_ours =
-        response.head.status == StatusCode::NOT_MODIFIED && request.may_validate(&route.method);
+    let is_about_ours = response.head.status == StatusCode::NOT_MODIFIED
+        && request.may_validate(&route.request.method);
     let differs = |old: &mut Arc<CachedResponse>| {
         is_other_representation(
             &HeaderView(&old.headers),
@@ -142,9 +202,9 @@ pub(crate) fn retries_unconditionally(
         return false;
     };
     request.cache.remove(&request.key, &old, old.stored);
-    (request.fallback, route.fallback) = (false, false);
+    (request.fallback, route.subject.fallback) = (false, false);
     for name in [IF_NONE_MATCH, IF_MODIFIED_SINCE] {
-        route.headers.remove(name);
+        route.request.headers.remove(name);
     }
     true
 }
@@ -176,12 +236,12 @@ fn revalidate(
     old: &CachedResponse,
     response: UpstreamResponse,
 ) -> Reply {
-    let policy = route.provider.policy();
-    let now = route.provider.ledger.now();
+    let policy = route.subject.provider.policy();
+    let now = route.subject.provider.ledger.now();
     let (sent, now) = (sent_at(request, &response, now), now.wall);
     let mut object = updated_by_304(old, &response.head.headers, now);
-    tokio::spawn(retry::discard(response));
-    let rule = policy.cache.rule(route.entity.as_deref());
+    tokio::spawn(response::discard(response));
+    let rule = policy.cache.rule(route.subject.entity.as_deref());
     let chosen = match rule.lifetime.range() {
         Some(range) if policy.cache.adaptive => {
             fresh::adapted(old.freshness.lifetime, ContentChange::Unchanged, range)
@@ -247,10 +307,10 @@ fn pass_on(
         }
         return to_reply(response);
     }
-    if route.method != Method::GET || status == StatusCode::NOT_MODIFIED {
+    if route.request.method != Method::GET || status == StatusCode::NOT_MODIFIED {
         return to_reply(response);
     }
-    let now = route.provider.ledger.now();
+    let now = route.subject.provider.ledger.now();
     let (sent, now) = (sent_at(request, &response, now), now.wall);
     if let Some(old) = &old
         && is_gone(status)
@@ -260,7 +320,12 @@ fn pass_on(
         request.cache.remove(&request.key, old, sent - Span(1));
     }
     if !request.is_background {
-        route.provider.savings.on_miss();
+        let subject = &route.subject;
+        subject.provider.savings.on_miss();
+        subject.provider.events.emit_with(|| Event::CacheMiss {
+            id: subject.id.as_str().into(),
+            provider: subject.provider.label(),
+        });
     }
     let has_old = old.is_some();
     let recorder = record(route, request, old, &response, (sent, now));
@@ -281,11 +346,6 @@ fn pass_on(
     reply
 }
 
-/// May a cached response be used without asking the provider?
-pub(super) fn is_reusable(kept: &Freshness, now: Wall) -> bool {
-    !kept.always_revalidate && now < kept.fresh_until
-}
-
 /// Prepares to store a response while it passes.
 fn record(
     route: &Route,
@@ -294,8 +354,8 @@ fn record(
     response: &UpstreamResponse,
     (sent, now): (Wall, Wall),
 ) -> Result<Box<Recorder>, NotStored> {
-    let policy = route.provider.policy();
-    let rule = policy.cache.rule(route.entity.as_deref());
+    let policy = route.subject.provider.policy();
+    let rule = policy.cache.rule(route.subject.entity.as_deref());
     let (status, headers) = (response.head.status, &response.head.headers);
     if is_limited(response) {
         return Err(NotStored::Limited);
@@ -339,14 +399,14 @@ fn record(
         status,
         headers,
         body: Bytes::new(),
-        provider: route.provider.name.clone(),
-        entity: route.entity.clone(),
+        provider: route.subject.provider.name.clone(),
+        entity: route.subject.entity.clone(),
         wire_form: WireForm::default(),
     };
     let adapts = policy.cache.adaptive && rule.mode == FreshnessMode::Ttl && !is_gone(status);
     Ok(Box::new(Recorder {
-        provider: route.provider.clone(),
-        id: route.options.id.clone(),
+        provider: route.subject.provider.clone(),
+        id: route.subject.id.clone(),
         cache: request.cache.clone(),
         key: request.key,
         purges: request.purges,
@@ -408,7 +468,7 @@ fn cacheability(
     chosen: Span,
     (sent, now): (Wall, Wall),
 ) -> Result<Freshness, NotStored> {
-    let rule = policy.cache.rule(route.entity.as_deref());
+    let rule = policy.cache.rule(route.subject.entity.as_deref());
     let facts = Facts {
         status: status.as_u16(),
         headers: &HeaderView(headers),
@@ -443,7 +503,7 @@ fn date_header(now: Wall) -> HeaderValue {
 
 /// Invalidates what a write changes: its own URL and the ones that it links to, on the same origin.
 fn invalidate(route: &Route, request: &CacheRequest, headers: &HeaderMap) {
-    let now = route.provider.ledger.wall();
+    let now = route.subject.provider.ledger.wall();
     request
         .cache
         .invalidate(Some(&request.key), request.url, now);
@@ -459,80 +519,8 @@ fn invalidate(route: &Route, request: &CacheRequest, headers: &HeaderMap) {
 
 /// Reports that a response is not stored and why, in the log and in `Cache-Status` (RFC 9211).
 fn not_stored(route: &Route, why: NotStored) -> HeaderValue {
-    emit_not_stored(&route.provider, &route.options.id, why);
+    emit_not_stored(&route.subject.provider, &route.subject.id, why);
     let word = why.as_str();
     let status = HeaderValue::try_from(format!("tollgate; fwd=miss; detail={word}"));
     status.unwrap_or_else(|_| HeaderValue::from_static("tollgate; fwd=miss"))
-}
-
-fn emit_not_stored(live: &ActiveProvider, id: &str, why: NotStored) {
-    let provider = &live.name;
-    let why = why.as_str();
-    LogEvent::NotStored { id, provider, why }.emit();
-    live.savings.on_not_stored();
-}
-
-/// Stores a response while it passes to the caller. Dropped before the end, it stores nothing.
-#[derive(Debug)]
-struct Recorder {
-    provider: Arc<ActiveProvider>,
-    id: String,
-    cache: Cache,
-    key: CacheKey,
-    purges: u64,
-    received: Wall,
-    object: CachedResponse,
-    body: BytesMut,
-    size_max: usize,
-    /// For adaptive lifetimes: the rule, and the response before this one.
-    adapts: Option<(FreshnessRule, Option<Arc<CachedResponse>>)>,
-    /// The policy under which the call was made.
-    policy: Arc<CompiledPolicy>,
-}
-
-impl BodyRecorder for Recorder {
-    fn is_reusable(&self) -> bool {
-        is_reusable(&self.object.freshness, self.received)
-    }
-
-    fn push(&mut self, piece: &Bytes) -> bool {
-        if self.body.len() + piece.len() > self.size_max {
-            return false;
-        }
-        self.body.extend_from_slice(piece);
-        true
-    }
-
-    fn finish(mut self: Box<Self>) {
-        let length = self.object.headers.get(CONTENT_LENGTH);
-        let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        if length.is_some_and(|length| length != self.body.len()) {
-            return;
-        }
-        if let Err(why) = scrub::find_key(
-            &self.provider,
-            &self.policy,
-            &self.object.headers,
-            &self.body,
-        ) {
-            return emit_not_stored(&self.provider, &self.id, why);
-        }
-        self.object.body = Bytes::copy_from_slice(&self.body);
-        if let Some((rule, Some(old))) = &self.adapts
-            && let Some(range) = rule.lifetime.range()
-            && old.status == self.object.status
-        {
-            let change = if old.body == self.object.body {
-                ContentChange::Unchanged
-            } else {
-                ContentChange::Changed
-            };
-            let lifetime = fresh::adapted(old.freshness.lifetime, change, range);
-            let kept = self.object.freshness;
-            self.object.freshness = kept.with_lifetime(self.received, lifetime, rule.stale);
-        }
-        let object = Arc::new(self.object);
-        let now = self.provider.ledger.wall();
-        self.cache.store(self.key, &object, now, self.purges);
-    }
 }

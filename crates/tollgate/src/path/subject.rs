@@ -1,23 +1,98 @@
-//! Time and priority of a call, including all that wait for it.
+//! The subject of a decision: who wants what from which provider, how urgently, and until when.
 //!
-//! Promises: no caller waits in the queue longer than it would alone.
+//! Permit and learn need nothing else, so they serve callers that make their HTTP requests
+//! themselves.
 //!
-//! Never: reads the request.
+//! Promises: priority and deadline include all callers that wait for the same response; no caller
+//! waits in the queue longer than it would alone.
+//!
+//! Never: knows a request.
+
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use tollgate_core::ask::Priority;
+use tollgate_core::domain::Host;
+use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
 
-use super::route::Route;
 use crate::Error;
 use crate::error::Stage;
 use crate::flights::{CallDemand, SharedDemand};
+use crate::providers::{ActiveProvider, CallAttributes, CallCost};
 use crate::timer::{self, Elapsed};
 
 /// How many failed leaders a follower accepts at most, whatever its retries: each of them makes
 /// several attempts.
 const FAILED_FLIGHTS_MAX: u32 = 3;
 
-impl Route {
+/// The subject of a decision.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    pub(crate) provider: Arc<ActiveProvider>,
+    /// The call's id in logs.
+    pub(crate) id: String,
+    pub(crate) entity: Option<String>,
+    /// The host that is called, for limits per host.
+    pub(crate) host: Option<Host>,
+    pub(crate) costs: Vec<CallCost>,
+    /// Who calls.
+    pub(crate) caller: Option<String>,
+    pub(super) caller_id: CallerId,
+    /// The caller's address.
+    pub(crate) ip: Option<IpAddr>,
+    /// The caller's own priority.
+    pub(crate) priority: Priority,
+    /// The share of every limit that its caller may use, in thousandths.
+    pub(crate) at_most_permille: Option<u16>,
+    pub(super) deadline: Option<Micros>,
+    pub(super) started: Micros,
+    /// A stale response is available: the call neither waits nor retries.
+    pub(crate) fallback: bool,
+    /// The demand of all callers that wait for the same response; `None` = nobody can join.
+    pub(crate) shared_demand: Option<Arc<SharedDemand>>,
+}
+
+impl Subject {
+    /// A call of normal priority and cost, without caller, entity and deadline.
+    pub(crate) fn new(provider: Arc<ActiveProvider>, started: Micros) -> Subject {
+        Subject {
+            provider,
+            id: String::new(),
+            entity: None,
+            host: None,
+            costs: Vec::new(),
+            caller: None,
+            caller_id: CallerId::default(),
+            ip: None,
+            priority: Priority::default(),
+            at_most_permille: None,
+            deadline: None,
+            started,
+            fallback: false,
+            shared_demand: None,
+        }
+    }
+
+    /// The names of a call in its events: id, provider, entity.
+    pub(crate) fn labels(&self) -> (Arc<str>, Arc<str>, Option<Arc<str>>) {
+        let entity = self.entity.as_deref().map(Arc::from);
+        (self.id.as_str().into(), self.provider.label(), entity)
+    }
+
+    /// The attributes that limits may depend on.
+    pub(crate) fn who<'a>(&'a self, key: Option<&'a str>) -> CallAttributes<'a> {
+        CallAttributes {
+            entity: self.entity.as_deref(),
+            key,
+            caller: self.caller.as_deref().unwrap_or_default(),
+            ip: self.ip,
+            host: self.host.as_ref().map_or("", Host::as_str),
+            priority: self.joint_priority(),
+            costs: &self.costs,
+        }
+    }
+
     /// How long to wait for anything before the permit. A stale response now is better than a fresh
     /// one later.
     pub(crate) fn patience(&self, queue: Span) -> Span {
@@ -54,26 +129,69 @@ impl Route {
         }
         until.since(self.provider.ledger.at())
     }
+
+    /// Its priority, including all callers that wait for it.
+    pub(crate) fn joint_priority(&self) -> Priority {
+        self.demand().priority
+    }
+
+    /// Its demand, including all callers that wait for it.
+    pub(crate) fn demand(&self) -> CallDemand {
+        match &self.shared_demand {
+            Some(demand) => demand.demand(),
+            None => self.own_demand(),
+        }
+    }
+
+    /// The demand of this call alone.
+    pub(crate) fn own_demand(&self) -> CallDemand {
+        CallDemand {
+            priority: self.priority,
+            caller: self.caller_id,
+            deadline: self.deadline,
+            untimed_since: self.deadline.is_none().then_some(self.started),
+        }
+    }
+
+    /// Waits in the queue until its priority is raised.
+    pub(crate) async fn queue_until_raised(&self) {
+        match &self.shared_demand {
+            Some(demand) => demand.queue_until_raised().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The remaining time of the caller, or of the most patient one; `None` = no deadline.
+    pub(crate) fn remaining(&self) -> Option<Span> {
+        let deadline = self.demand().overall_deadline();
+        deadline.map(|deadline| deadline.since(self.provider.ledger.at()))
+    }
+
+    /// The remaining time of this caller.
+    pub(crate) fn own_remaining(&self) -> Option<Span> {
+        self.deadline
+            .map(|deadline| deadline.since(self.provider.ledger.at()))
+    }
 }
 
 /// Waits for the response of another call, but no longer than a call with this demand would have
 /// waited alone: its own deadline or, without one, the queue timeout and then as long as it takes.
 pub(crate) async fn wait_as_if_alone<T>(
-    route: &Route,
+    subject: &Subject,
     demand: CallDemand,
     shared: &SharedDemand,
     response: impl Future<Output = T>,
 ) -> Result<T, Error> {
     let too_late = |at| Error::TooLate {
-        provider: route.provider.name.clone(),
+        provider: subject.provider.name.clone(),
         at,
     };
-    let now = route.provider.ledger.at();
+    let now = subject.provider.ledger.at();
     if let Some(until) = demand.overall_deadline() {
         let response = timer::within(Some(until.since(now)), response).await;
         return response.map_err(|Elapsed| too_late(Stage::Upstream));
     }
-    let until = demand.queue_deadline(route.provider.policy().provider.queue.timeout);
+    let until = demand.queue_deadline(subject.provider.policy().provider.queue.timeout);
     let stood_too_long = async {
         timer::sleep(Some(until.since(now))).await;
         shared.until_queued().await;
@@ -86,9 +204,9 @@ pub(crate) async fn wait_as_if_alone<T>(
 }
 
 /// How many failed leaders a call accepts: as many as it has retries.
-pub(crate) fn failed_flights_max(route: &Route) -> u32 {
-    let retries = route.provider.policy().retry.retries;
-    let most = match route.options.priority {
+pub(crate) fn failed_flights_max(subject: &Subject) -> u32 {
+    let retries = subject.provider.policy().retry.retries;
+    let most = match subject.priority {
         Priority::High => retries.high,
         Priority::Normal => retries.normal,
         Priority::Low => retries.low,

@@ -12,7 +12,7 @@ use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
 use super::login;
-use super::route::Route;
+use super::subject::Subject;
 use crate::Error;
 use crate::credentials::{Account, HeldToken, LoginError, NewToken, TokenSlot, TokenStatus};
 use crate::error::{NoToken, Stage};
@@ -21,11 +21,11 @@ use crate::timer::{self, within};
 
 /// A token for this call: the current one, or the next one.
 pub(crate) async fn acquire(
-    route: &Route,
+    subject: &Subject,
     policy: &CompiledPolicy,
     account: &Arc<Account>,
 ) -> Result<HeldToken, Error> {
-    let live = &route.provider;
+    let live = &subject.provider;
     let slot = live.tokens.slot(&policy.accounts, account);
     let mut failures = 0;
     loop {
@@ -44,8 +44,8 @@ pub(crate) async fn acquire(
             TokenStatus::Wait => None,
             TokenStatus::BackOff(remaining, error) => {
                 failures += 1;
-                let is_tired = failures > policy.retry.retries.of(route.options.priority);
-                let is_late = remaining > route.patience(policy.provider.queue.timeout);
+                let is_tired = failures > policy.retry.retries.of(subject.priority);
+                let is_late = remaining > subject.patience(policy.provider.queue.timeout);
                 if is_tired || is_late || !is_temporary(&error) {
                     return Err(with_retry_in(error, remaining));
                 }
@@ -58,7 +58,7 @@ pub(crate) async fn acquire(
                 () = timer::sleep(pause) => {}
             }
         };
-        let patience = route.patience(policy.provider.queue.timeout);
+        let patience = subject.patience(policy.provider.queue.timeout);
         within(Some(patience), changed)
             .await
             .map_err(|_| Error::TooLate {
@@ -141,5 +141,7 @@ fn settle(
     fetched: Result<NewToken, LoginError>,
 ) -> Option<Span> {
     let (now, dice) = (live.ledger.at(), live.health.roll_dice());
-    slot.settle(&live.name, fetched, now, dice)
+    let (pause, fact) = slot.settle(&live.name, fetched, now, dice);
+    live.events.emit(fact);
+    pause
 }

@@ -23,7 +23,8 @@ const TARGET_MAX: usize = u16::MAX as usize - 1;
 pub(super) fn check_headers(route: &Route, policy: &CompiledPolicy) -> Result<(), Error> {
     check(policy, |sender| match sender {
         UnsendableIn::Header(name) => {
-            (route.is_own_origin || is_keyless_header(name)) && !route.headers.contains_key(name)
+            (route.request.is_own_origin || is_keyless_header(name))
+                && !route.request.headers.contains_key(name)
         }
         UnsendableIn::Key(_) => false,
     })
@@ -59,7 +60,7 @@ pub(super) fn token_error(policy: &CompiledPolicy) -> Error {
 
 /// Path and query are no request target: with the key they may be too long.
 pub(super) fn target_error(route: &Route, policy: &CompiledPolicy, used: &Credential) -> Error {
-    let own = route.path.len() + route.query.as_ref().map_or(0, String::len);
+    let own = route.request.path.len() + route.request.query.as_ref().map_or(0, String::len);
     match (&used.source, &policy.provider.auth.style) {
         // Half of what a target may have, so the key has the larger part.
         (CredentialSource::Key(index), AuthStyle::Query { .. }) if own < TARGET_MAX / 2 => {

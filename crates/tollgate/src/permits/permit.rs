@@ -61,6 +61,7 @@ impl Permit {
         marks: Marks,
         (granted, waited): (Micros, Span),
     ) -> Permit {
+        debug_assert_eq!(marks.len(), ask.terms.len(), "one mark per term");
         Permit {
             inner: Box::new(PermitInner {
                 ledger,
@@ -136,6 +137,7 @@ impl Permit {
 
     /// No byte has left after all: the connection was closed before it took the first one.
     pub fn unsent(&mut self) {
+        debug_assert_ne!(self.inner.state, PermitState::Arrived, "it was sent");
         self.inner.state = PermitState::Unsent;
     }
 

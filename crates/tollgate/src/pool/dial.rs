@@ -19,7 +19,7 @@ use tollgate_core::time::Span;
 use super::address::{Origin, is_private};
 use super::preamble::{CountedStream, Preamble};
 use super::tls::{Roots, TlsClient, TlsError};
-use crate::event::LogEvent;
+use crate::event::{Event, Events};
 use crate::payload::Outgoing;
 use crate::timer::{Elapsed, within};
 
@@ -36,6 +36,7 @@ pub struct Dialer {
     tls: TlsClient,
     /// Our own addresses: a call to one of them would loop forever.
     own: RwLock<Vec<SocketAddr>>,
+    events: Events,
 }
 
 /// A connection that speaks HTTP.
@@ -54,18 +55,19 @@ pub enum ConnectError {
     Private,
     /// The address is ours.
     OwnAddress,
-    /// This process has no file descriptors left; the provider is not at fault.
-    NoDescriptors,
     /// The origin needs TLS, and this program was built without it.
     NoTls,
+    /// This process has no file descriptors left; the provider is not at fault.
+    NoDescriptors,
 }
 
 impl Dialer {
     /// A dialer that trusts these root certificates.
-    pub fn new(roots: &Roots) -> Result<Dialer, TlsError> {
+    pub fn new(roots: &Roots, events: Events) -> Result<Dialer, TlsError> {
         Ok(Dialer {
             tls: roots.client()?,
             own: RwLock::default(),
+            events,
         })
     }
 
@@ -104,8 +106,8 @@ impl Dialer {
         }
         let host = origin.host.as_str();
         let stream = self.tls.handshake(host, stream).await.map_err(|error| {
-            let why = error.to_string();
-            LogEvent::TlsFailed { host, why: &why }.emit();
+            let (host, why) = (host.into(), error.to_string().into());
+            self.events.emit(Event::TlsFailed { host, why });
             connect_failed(error)
         })?;
         http_handshake(stream).await

@@ -13,23 +13,27 @@ use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::ask::Priority;
 use tollgate_core::health::HealthStatus;
 use tollgate_core::problem::Problem;
-use tollgate_ledger::{Ledger, ProviderLedger};
+use tollgate_ledger::ProviderLedger;
 
 use super::health::ProviderHealth;
-use super::local_share::{LocalShare, StoreLossContext};
+use super::lazy_provider::ProviderDeps;
+use super::local_share::LocalShare;
 use super::loop_detection::Via;
 use super::policy::{CompiledPolicy, OwnCells};
 use super::savings::{Savings, SavingsCounters};
 use super::seen_entities::SeenEntities;
 use crate::credentials::{SuspendedKeys, Tokens};
+use crate::event::Events;
 use crate::flights::{MergeGroups, Writes};
 use crate::permits::Permits;
-use crate::pool::{Dialer, Pool};
+use crate::pool::Pool;
 
 /// One provider at run time.
 #[derive(Debug)]
 pub struct ActiveProvider {
     pub(crate) name: String,
+    /// Where its facts are told.
+    pub(crate) events: Events,
     policy: ArcSwap<CompiledPolicy>,
     pub(crate) health: Arc<ProviderHealth>,
     pub(crate) permits: Permits,
@@ -58,23 +62,22 @@ pub struct ActiveProvider {
 impl ActiveProvider {
     pub(super) fn start(
         policy: CompiledPolicy,
-        ledger: &Ledger,
-        dialer: &Arc<Dialer>,
-        common: &StoreLossContext,
-        via: &Via,
+        deps: &ProviderDeps,
     ) -> Result<ActiveProvider, Vec<Problem>> {
         let health = (policy.health, policy.base());
         let name = policy.provider.name.clone();
-        let local_share = LocalShare::new(ledger, &policy, common);
+        let (ledger, events) = (&deps.ledger, &deps.events);
+        let local_share = LocalShare::new(ledger, &policy, &deps.loss);
         let counted = ledger.provider(&name);
         let ledgers = (counted.clone(), local_share.ledger.clone());
         Ok(ActiveProvider {
-            health: ProviderHealth::start(&name, ledgers, health, &policy.retry.budget)?,
+            health: ProviderHealth::start((&name, events), ledgers, health, &policy.retry.budget)?,
             permits: Permits::new(counted.clone(), policy.gate_settings()),
-            pool: Pool::new(dialer.clone(), ledger.clone()),
+            pool: Pool::new(deps.dialer.clone(), ledger.clone()),
             ledger: counted,
             own_cells: OwnCells::new(&name, ledger),
-            via: via.clone(),
+            via: deps.via.clone(),
+            events: events.clone(),
             local_share,
             tokens: Tokens::default(),
             suspended_keys: SuspendedKeys::default(),
@@ -183,6 +186,11 @@ impl ActiveProvider {
     #[must_use]
     pub fn merged(&self) -> u64 {
         self.savings().merged
+    }
+
+    /// Its name in events.
+    pub(crate) fn label(&self) -> Arc<str> {
+        self.name.as_str().into()
     }
 
     /// Its name.

@@ -13,7 +13,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tollgate_core::ask::{ScopeId, Settle};
 use tollgate_core::backoff::Dice;
@@ -29,9 +28,10 @@ use tollgate_core::retry::{Budget, BudgetSettings, Decision, FailedAttempt, Retr
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::ProviderLedger;
+use tollgate_ledger::lock_order::{RankedGuard, RankedMutex, rank};
 
 use super::scope_capacity::has_capacity;
-use crate::event::LogEvent;
+use crate::event::{Event, Events};
 
 /// How often one sync reads the health scope again because this process wrote to it during the
 /// read. That happens a few times in an outage; the last write triggers an event of its own.
@@ -40,12 +40,13 @@ const SYNC_READS_MAX: usize = 8;
 /// The health, cool-downs and retry budget of one provider.
 #[derive(Debug)]
 pub(crate) struct ProviderHealth {
-    provider: String,
+    provider: Arc<str>,
+    events: Events,
     ledger: ProviderLedger,
     /// Knows the scopes that this process has closed, for use while the store is lost.
     local_ledger: ProviderLedger,
     scope: ScopeId,
-    inner: Mutex<Inner>,
+    inner: RankedMutex<{ rank::HEALTH }, Inner>,
     /// The health that the ledger remembers from before the start has been read.
     has_synced: AtomicBool,
     /// Counts the changes that waiting calls must hear of.
@@ -71,6 +72,8 @@ struct Inner {
     /// When inactive scopes are next dropped: cool-downs, degrade modes.
     next_cleanup: [Micros; 2],
     rng: fastrand::Rng,
+    /// Facts that are told once the lock is free.
+    facts: Vec<Event>,
 }
 
 /// The extra throttle of this process, as rules.
@@ -93,7 +96,7 @@ impl ProviderHealth {
     /// The health of one provider, as the ledger remembers it. Starts the timer task, so it must be
     /// called inside a tokio runtime.
     pub(crate) fn start(
-        provider: &str,
+        (provider, events): (&str, &Events),
         (ledger, local_ledger): (ProviderLedger, ProviderLedger),
         (health, base): (HealthSettings, BasePace),
         budget: &BudgetSettings,
@@ -102,9 +105,10 @@ impl ProviderHealth {
         let seed = now.0 ^ (u64::from(ledger.owner().0) << 32);
         let scope = health_scope(provider);
         let health = Arc::new(ProviderHealth {
-            provider: provider.to_owned(),
+            provider: provider.into(),
+            events: events.clone(),
             scope,
-            inner: Mutex::new(Inner {
+            inner: RankedMutex::new(Inner {
                 health: Health::new(health, base, now)?,
                 tick: None,
                 updates_sent: 0,
@@ -116,6 +120,7 @@ impl ProviderHealth {
                 degrades: HashMap::new(),
                 next_cleanup: [Micros::default(); 2],
                 rng: fastrand::Rng::with_seed(seed),
+                facts: Vec::new(),
             }),
             has_synced: AtomicBool::new(!ledger.takes_time()),
             version: watch::Sender::new(0),
@@ -146,7 +151,7 @@ impl ProviderHealth {
         let mut inner = self.inner.lock();
         let actions = inner.health.configure(health, base, now)?;
         self.apply_actions(&mut inner, actions);
-        drop(inner);
+        self.release(inner);
         self.notify_waiting();
         Ok(())
     }
@@ -157,6 +162,7 @@ impl ProviderHealth {
         let now = self.ledger.at();
         let actions = inner.health.on(event, now);
         self.apply_actions(&mut inner, actions);
+        self.release(inner);
     }
 
     /// The ledger reports that the health scope changed, by another process or by this one. A slow
@@ -170,6 +176,7 @@ impl ProviderHealth {
             let mut inner = self.inner.lock();
             let view = self.ledger.last_seen_scope(self.scope);
             self.apply_shared(&mut inner, view);
+            self.release(inner);
         }
     }
 
@@ -207,7 +214,8 @@ impl ProviderHealth {
             // Our own actions during the read may be missing from this view.
             if updates_sent == inner.updates_sent {
                 inner.last_read = number;
-                return self.apply_shared(&mut inner, view);
+                self.apply_shared(&mut inner, view);
+                return self.release(inner);
             }
         }
     }
@@ -229,7 +237,9 @@ impl ProviderHealth {
         let now = self.ledger.at();
         let actions = inner.health.on(HealthEvent::Granted, now);
         self.apply_actions(&mut inner, actions);
-        inner.health.state() == HealthState::HalfOpen
+        let is_probe = inner.health.state() == HealthState::HalfOpen;
+        self.release(inner);
+        is_probe
     }
 
     /// The admission and throttle that a call meets now.
@@ -278,8 +288,8 @@ impl ProviderHealth {
         };
         let actions = inner.health.on(event, now);
         self.apply_actions(&mut inner, actions);
-        match response.class {
-            Class::Limited => self.cool_down(&mut inner, scope, response, cooldown_settings?, now),
+        let cooldown = match response.class {
+            Class::Limited => self.cool_down(&mut inner, scope, response, cooldown_settings, now),
             Class::Success => {
                 if let Some(cooldown) = inner.cooldowns.get_mut(&scope) {
                     cooldown.on_success(response.granted); // the next cool-down is a first one
@@ -287,7 +297,9 @@ impl ProviderHealth {
                 None
             }
             Class::ServerError | Class::Network | Class::Other => None,
-        }
+        };
+        self.release(inner);
+        cooldown
     }
 
     /// The provider limited a call of this scope: the scope cools down for everybody.
@@ -296,9 +308,10 @@ impl ProviderHealth {
         inner: &mut Inner,
         scope: ScopeId,
         response: AttemptResult,
-        settings: &CooldownSettings,
+        settings: Option<&CooldownSettings>,
         now: Micros,
     ) -> Option<Span> {
+        let settings = settings?;
         let dice = Dice(inner.rng.u64(..));
         let is_needed = |known: &Cooldown| known.remaining(now).is_some();
         let has_room = has_capacity(
@@ -416,22 +429,27 @@ impl ProviderHealth {
                 }
                 Action::Transition { from, to, reason } => {
                     concerns_waiting = true;
-                    let provider = &self.provider;
-                    let status = &inner.health.status(self.ledger.at());
-                    LogEvent::Transition {
-                        provider,
+                    let status = inner.health.status(self.ledger.at());
+                    inner.facts.push(Event::Transition {
+                        provider: self.provider.clone(),
                         from,
                         to,
                         reason,
-                        status,
-                    }
-                    .emit();
+                        status: Box::new(status),
+                    });
                 }
             }
         }
         if concerns_waiting {
             self.notify_waiting();
         }
+    }
+
+    /// Frees the lock, then tells what happened under it.
+    fn release(&self, mut inner: RankedGuard<'_, Inner>) {
+        let facts = std::mem::take(&mut inner.facts);
+        drop(inner);
+        facts.into_iter().for_each(|fact| self.events.emit(fact));
     }
 
     /// Reports a scope to both ledgers. This is rare, and the store may be lost at any time.

@@ -10,7 +10,6 @@
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use tollgate_config::Provider;
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::ask::ScopeId;
@@ -18,6 +17,7 @@ use tollgate_core::feedback::Dialects;
 use tollgate_core::health::Command;
 use tollgate_core::problem::Problem;
 use tollgate_ledger::Ledger;
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use super::active::ActiveProvider;
 use super::callers::Callers;
@@ -26,6 +26,7 @@ use super::local_share::StoreLossContext;
 use super::loop_detection::Via;
 use super::per_node;
 use super::policy::CompiledPolicy;
+use crate::event::Events;
 use crate::pool::Dialer;
 
 /// What a provider needs to start.
@@ -37,19 +38,14 @@ pub(super) struct ProviderDeps {
     pub(super) loss: StoreLossContext,
     pub(super) callers: ArcSwap<Callers>,
     pub(super) via: Via,
+    pub(super) events: Events,
     /// Providers start asleep, until an operator says `resume`.
     pub(super) offline: bool,
 }
 
 impl ProviderDeps {
     pub(super) fn start(&self, provider: Provider) -> Result<ActiveProvider, Vec<Problem>> {
-        ActiveProvider::start(
-            self.compile(provider),
-            &self.ledger,
-            &self.dialer,
-            &self.loss,
-            &self.via,
-        )
+        ActiveProvider::start(self.compile(provider), self)
     }
 
     /// Compiles a provider: whole limits where nodes share the ledger, else this node's part of
@@ -71,7 +67,7 @@ impl ProviderDeps {
 pub(super) struct LazyProvider {
     pub(super) name: String,
     /// The file, until the provider starts. Locked while it starts and while it is replaced.
-    pending: Mutex<Option<Box<Provider>>>,
+    pending: RankedMutex<{ rank::LAZY_PROVIDER }, Option<Box<Provider>>>,
     /// Every call reads this, so it has no lock.
     active: OnceLock<Arc<ActiveProvider>>,
 }
@@ -85,7 +81,7 @@ impl LazyProvider {
         }
         Ok(LazyProvider {
             name: provider.name.clone(),
-            pending: Mutex::new(Some(Box::new(provider))),
+            pending: RankedMutex::new(Some(Box::new(provider))),
             active: OnceLock::new(),
         })
     }

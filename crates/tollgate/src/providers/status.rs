@@ -5,16 +5,19 @@
 //!
 //! Never: shows a key; keys are identified by their number in the pool.
 
+use std::sync::Arc;
+
 use tollgate_config::provider::Per;
-use tollgate_core::ask::{Priority, ScopeId};
+use tollgate_core::ask::{CellId, Priority, ScopeId};
 use tollgate_core::health::{Command, HealthEvent, HealthState};
-use tollgate_core::limit::{Algorithm, CellView};
+use tollgate_core::limit::{Algorithm, CellView, Rule};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Now, Span};
-use tollgate_ledger::Ledger;
+use tollgate_ledger::{Ledger, PeekQuery};
 
 use super::health::health_scope;
 use super::limit_binding::{CallAttributes, LimitBinding};
+use super::policy::CompiledPolicy;
 use super::{ActiveProvider, ProviderRegistry};
 
 /// One limit and what remains of it.
@@ -36,6 +39,23 @@ pub struct LimitStatus {
     pub key: Option<usize>,
     /// The count; `None` if it depends on the caller.
     pub view: Option<CellView>,
+}
+
+/// The limits and pauses of a provider or of one of its entities.
+#[derive(Clone, Debug)]
+pub struct PartStatus {
+    /// Every limit of it.
+    pub limits: Vec<LimitStatus>,
+    /// The remaining time of its cool-down; of an entity's, if the entity has its own.
+    pub cooldown_remaining: Option<Span>,
+    /// Only the cache responds, because few permits remain.
+    pub is_degraded: bool,
+}
+
+/// A limit and the cell to read for it, if that does not depend on the caller.
+struct PendingLimit {
+    status: LimitStatus,
+    cell: Option<(CellId, Arc<Rule>)>,
 }
 
 impl ProviderRegistry {
@@ -63,104 +83,52 @@ impl ActiveProvider {
         self.ledger.now()
     }
 
-    /// Every limit and what remains of it; of limits per entity, those of this one.
-    pub async fn limits(&self, entity: Option<&str>) -> Vec<LimitStatus> {
+    /// The limits, cool-downs and degrade modes of the whole provider (`None`, every limit) and of
+    /// entities (their own limits): one question to the ledger, however many they are.
+    pub async fn parts(&self, entities: &[Option<&str>]) -> Vec<PartStatus> {
         let policy = self.policy();
-        let mut statuses = Vec::new();
-        for binding in &policy.limits {
-            match binding.per {
-                Per::Provider => statuses.push(self.limit_status(binding, None, None, true).await),
-                Per::Entity => {
-                    let status = self.limit_status(binding, entity, None, entity.is_some());
-                    statuses.push(status.await);
-                }
-                // Without keys of our own it depends on the client's key.
-                Per::ApiKey if policy.fingerprints().next().is_none() => {
-                    statuses.push(self.limit_status(binding, None, None, false).await);
-                }
-                Per::ApiKey => {
-                    for (index, fingerprint) in policy.fingerprints().enumerate() {
-                        let mut status = self
-                            .limit_status(binding, None, Some(fingerprint), true)
-                            .await;
-                        status.key = Some(index + 1);
-                        statuses.push(status);
-                    }
-                }
-                Per::Caller | Per::Ip | Per::Host => {
-                    statuses.push(self.limit_status(binding, None, None, false).await);
-                }
-            }
+        let (mut query, mut parts) = (PeekQuery::default(), Vec::new());
+        for &entity in entities {
+            let cooldown = policy.cooldown_scope(entity, policy.fingerprints().next());
+            query.scopes.push(cooldown);
+            let degrade = policy.degrade_scope(entity);
+            query.scopes.extend(degrade);
+            let bindings = policy.limits.iter();
+            let of_part = bindings.filter(|one| entity.is_none() || one.per == Per::Entity);
+            let limits: Vec<PendingLimit> = of_part
+                .flat_map(|binding| pending_limits(&policy, binding, entity))
+                .collect();
+            query
+                .cells
+                .extend(limits.iter().filter_map(|limit| limit.cell.clone()));
+            parts.push((limits, degrade.is_some()));
         }
-        statuses
+        let reply = self.ledger.peek_or_closed(query).await;
+        let (mut cells, mut scopes) = (reply.cells.into_iter(), reply.scopes.into_iter());
+        let mut part = |(limits, has_degrade): (Vec<PendingLimit>, bool)| PartStatus {
+            cooldown_remaining: scopes.next().and_then(closed_for),
+            is_degraded: has_degrade && matches!(scopes.next(), Some(ScopeView::Closed { .. })),
+            limits: limits
+                .into_iter()
+                .map(|limit| LimitStatus {
+                    view: limit.cell.as_ref().and_then(|_| cells.next()),
+                    ..limit.status
+                })
+                .collect(),
+        };
+        parts.into_iter().map(&mut part).collect()
     }
 
-    async fn limit_status(
-        &self,
-        binding: &LimitBinding,
-        entity: Option<&str>,
-        key: Option<&str>,
-        is_known: bool,
-    ) -> LimitStatus {
-        let call = CallAttributes {
-            entity,
-            key,
-            caller: "",
-            ip: None,
-            host: "",
-            priority: Priority::Normal,
-            costs: &[],
-        };
-        let cells = vec![(binding.cell_of(&call), binding.rule.clone())];
-        let view = match is_known {
-            true => self.ledger.peek(cells).await.pop(),
-            false => None,
-        };
-        LimitStatus {
-            name: binding.name.clone(),
-            algorithm: match binding.rule.algorithm() {
-                Algorithm::Sliding { .. } => "sliding-window",
-                Algorithm::Bucket { .. } => "token-bucket",
-                Algorithm::Fixed { .. } => "fixed-window",
-                Algorithm::Calendar(_) => "calendar",
-                Algorithm::Paced { .. } => "paced",
-                Algorithm::InFlight => "concurrency",
-            },
-            limit: binding.rule.limit(),
-            period: binding.rule.display_period(),
-            reserve: binding.reserve(),
-            per: binding.per,
-            key: None,
-            view,
-        }
+    /// Every limit of the whole provider, or those of an entity, and what remains of it.
+    pub async fn limits(&self, entity: Option<&str>) -> Vec<LimitStatus> {
+        let part = self.parts(&[entity]).await.pop();
+        part.map_or_else(Vec::new, |part| part.limits)
     }
 
     /// Entities that calls of this process have named, if limits or cool-downs are per entity.
     #[must_use]
     pub fn entities(&self) -> Vec<String> {
         self.seen_entities.names()
-    }
-
-    /// The remaining time of its cool-down; of an entity's, if the entity has its own.
-    pub async fn cooldown_remaining(&self, entity: Option<&str>) -> Option<Span> {
-        let policy = self.policy();
-        let fingerprint = policy.fingerprints().next();
-        let scope = policy.cooldown_scope(entity, fingerprint);
-        match self.ledger.peek_scope(scope).await {
-            ScopeView::Closed { remaining: left } => left,
-            ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
-        }
-    }
-
-    /// Only the cache responds, because few permits remain.
-    pub async fn is_degraded(&self, entity: Option<&str>) -> bool {
-        match self.policy().degrade_scope(entity) {
-            Some(scope) => matches!(
-                self.ledger.peek_scope(scope).await,
-                ScopeView::Closed { .. }
-            ),
-            None => false,
-        }
     }
 
     /// Waits until the health that the ledger remembers is applied: a provider that has just
@@ -197,6 +165,75 @@ impl ActiveProvider {
         scopes.extend(policy.degrade_scope(Some(entity)));
         self.health.clear_scopes(&scopes, policy.cools_per_key());
         self.health.notify_waiting();
+    }
+}
+
+/// One limit as it is shown: per key, once for each key of the pool.
+fn pending_limits(
+    policy: &CompiledPolicy,
+    binding: &LimitBinding,
+    entity: Option<&str>,
+) -> Vec<PendingLimit> {
+    match binding.per {
+        Per::Provider => vec![pending_limit(binding, None, None, true)],
+        Per::Entity => vec![pending_limit(binding, entity, None, entity.is_some())],
+        // Without keys of our own it depends on the client's key.
+        Per::ApiKey if policy.fingerprints().next().is_none() => {
+            vec![pending_limit(binding, None, None, false)]
+        }
+        Per::ApiKey => {
+            let keys = policy.fingerprints().enumerate();
+            let of_key = |(index, fingerprint)| {
+                let mut limit = pending_limit(binding, None, Some(fingerprint), true);
+                limit.status.key = Some(index + 1);
+                limit
+            };
+            keys.map(of_key).collect()
+        }
+        Per::Caller | Per::Ip | Per::Host => vec![pending_limit(binding, None, None, false)],
+    }
+}
+
+fn pending_limit(
+    binding: &LimitBinding,
+    entity: Option<&str>,
+    key: Option<&str>,
+    is_known: bool,
+) -> PendingLimit {
+    let call = CallAttributes {
+        entity,
+        key,
+        caller: "",
+        ip: None,
+        host: "",
+        priority: Priority::Normal,
+        costs: &[],
+    };
+    let status = LimitStatus {
+        name: binding.name.clone(),
+        algorithm: match binding.rule.algorithm() {
+            Algorithm::Sliding { .. } => "sliding-window",
+            Algorithm::Bucket { .. } => "token-bucket",
+            Algorithm::Fixed { .. } => "fixed-window",
+            Algorithm::Calendar(_) => "calendar",
+            Algorithm::Paced { .. } => "paced",
+            Algorithm::InFlight => "concurrency",
+        },
+        limit: binding.rule.limit(),
+        period: binding.rule.display_period(),
+        reserve: binding.reserve(),
+        per: binding.per,
+        key: None,
+        view: None,
+    };
+    let cell = is_known.then(|| (binding.cell_of(&call), binding.rule.clone()));
+    PendingLimit { status, cell }
+}
+
+fn closed_for(view: ScopeView) -> Option<Span> {
+    match view {
+        ScopeView::Closed { remaining } => remaining,
+        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
     }
 }
 
@@ -252,5 +289,33 @@ mod tests {
         for each_ledger in [&active.ledger, &active.local_share.ledger] {
             assert_eq!(each_ledger.peek_scope(scope).await, ScopeView::Open);
         }
+    }
+
+    /// Before, each limit and each pause of each entity was a question of its own.
+    #[tokio::test]
+    async fn the_status_of_256_entities_is_one_question() {
+        let file = "name: x\ndomain: api.example.org\nhealth: off\n\
+                    limits: [5/1s, {limit: 9, period: 1h, per: entity}]\n";
+        let checked = ProviderFile::read("x.yaml", file)
+            .unwrap()
+            .check(&Environment::empty());
+        let ledger = Ledger::memory(Clock::System);
+        let providers = vec![checked.provider.unwrap()];
+        let registry =
+            ProviderRegistry::build(providers, ledger.clone(), Options::default()).unwrap();
+        let active = registry.named("x").unwrap();
+        let names: Vec<String> = (0..256).map(|number| number.to_string()).collect();
+        let entities = names.iter().map(|name| Some(&**name));
+        let asked: Vec<Option<&str>> = entities.chain([None]).collect();
+        let before = ledger.questions();
+        let parts = active.parts(&asked).await;
+        assert_eq!(ledger.questions() - before, 1);
+        let limits = |part: &PartStatus| part.limits.len();
+        assert_eq!(
+            (parts.len(), limits(&parts[7]), limits(&parts[256])),
+            (257, 1, 2)
+        );
+        let view = parts[7].limits[0].view.unwrap();
+        assert_eq!((view.limit, view.used), (9, 0));
     }
 }

@@ -2,4 +2,8 @@
 
 mod features;
 mod permits;
+mod decide;
+mod events;
+mod path_cost;
 mod recall;
+mod slow_store;

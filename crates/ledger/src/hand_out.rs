@@ -1,0 +1,75 @@
+//! What was decided of an offer goes to whoever asked.
+//!
+//! Promises: a permit whose decision is too old to be used, or that nobody takes, is given back.
+//!
+//! Never: waits.
+
+use tokio::sync::oneshot;
+use tollgate_core::ask::{Ask, BlockedBy, Verdict, WakeOn};
+use tollgate_core::batch::QueuedSettle;
+use tollgate_core::time::{Micros, Span};
+
+use crate::StoreLost;
+use crate::hub::TagId;
+use crate::offer::{OfferResult, unsent_settles};
+use crate::shared::Shared;
+
+/// A decision this old is not handed out: this process was stopped in between, and the sender must
+/// not send later than 500 ms after the grant.
+const STALE_AFTER: Span = Span::from_millis(250);
+
+/// One offer that is decided, and whom to tell.
+#[derive(Debug)]
+pub(crate) struct HandOut {
+    pub(crate) tag: TagId,
+    pub(crate) reply: oneshot::Sender<OfferResult>,
+    pub(crate) decided: Vec<(Ask, Verdict)>,
+    pub(crate) at: Micros,
+}
+
+impl HandOut {
+    /// Hands out, unless the decision is too old or nobody takes it.
+    pub(crate) fn answer(self, shared: &Shared) {
+        let HandOut {
+            tag,
+            reply,
+            mut decided,
+            at,
+        } = self;
+        if shared.clock.at().since(at) > STALE_AFTER {
+            give_back(shared, tag, decided.clone());
+            decided.iter_mut().for_each(expire_grant);
+        }
+        if let Err(Ok((_, decided))) = reply.send(Ok((at, decided))) {
+            give_back(shared, tag, decided);
+        }
+    }
+
+    /// The disk has not kept it.
+    pub(crate) fn fail(self) {
+        drop(self.reply.send(Err(StoreLost)));
+    }
+}
+
+fn give_back(shared: &Shared, tag: TagId, decided: Vec<(Ask, Verdict)>) {
+    let at = shared.clock.at();
+    for settle in unsent_settles(decided) {
+        shared.inbox.settle(tag, QueuedSettle { settle, at });
+    }
+}
+
+/// Granted too long ago to be used: ask again.
+fn expire_grant((ask, verdict): &mut (Ask, Verdict)) {
+    if let Verdict::Go { .. } = verdict {
+        let by = if ask.terms.is_empty() {
+            BlockedBy::Scope(0)
+        } else {
+            BlockedBy::Term(0)
+        };
+        *verdict = Verdict::Wait {
+            after: Span::ZERO,
+            on: WakeOn::Time,
+            by,
+        };
+    }
+}

@@ -1,0 +1,94 @@
+//! The answer to an offer, on its way.
+//!
+//! Promises: a permit that was granted but not taken, because whoever asked has gone, comes back
+//! unsent, whenever it is that they go.
+//!
+//! Never: blocks.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::sync::oneshot;
+
+use super::ProviderLedger;
+use crate::offer::{OfferResult, OfferVerdicts, StoreLost, unsent_settles};
+
+/// The verdicts of one offer, once they are there.
+#[derive(Debug)]
+#[must_use = "a dropped answer gives its permits back"]
+pub struct PendingOffer {
+    ledger: ProviderLedger,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Ready(OfferResult),
+    Waiting(oneshot::Receiver<OfferResult>),
+    Taken,
+}
+
+impl PendingOffer {
+    /// An answer that is there already.
+    pub(crate) fn ready(ledger: ProviderLedger, answer: OfferResult) -> PendingOffer {
+        PendingOffer {
+            ledger,
+            state: State::Ready(answer),
+        }
+    }
+
+    /// An answer that a store will give.
+    pub(crate) fn waiting(
+        ledger: ProviderLedger,
+        answer: oneshot::Receiver<OfferResult>,
+    ) -> PendingOffer {
+        PendingOffer {
+            ledger,
+            state: State::Waiting(answer),
+        }
+    }
+}
+
+impl Future for PendingOffer {
+    type Output = Result<OfferVerdicts, StoreLost>;
+
+    /// Once: like every future, it is not to be polled after it was ready.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = match &mut self.state {
+            State::Waiting(waiting) => match Pin::new(waiting).poll(context) {
+                // Whoever would have answered has gone.
+                Poll::Ready(answer) => answer.unwrap_or(Err(StoreLost)),
+                Poll::Pending => return Poll::Pending,
+            },
+            State::Ready(answer) => std::mem::replace(answer, Err(StoreLost)),
+            State::Taken => Err(StoreLost),
+        };
+        self.state = State::Taken;
+        Poll::Ready(answer.map(|(at, answer)| {
+            let by_id = answer.into_iter().map(|(ask, verdict)| (ask.id, verdict));
+            let verdicts = by_id.collect();
+            OfferVerdicts { at, verdicts }
+        }))
+    }
+}
+
+impl Drop for PendingOffer {
+    fn drop(&mut self) {
+        let answer = match std::mem::replace(&mut self.state, State::Taken) {
+            State::Ready(answer) => answer,
+            State::Waiting(mut waiting) => {
+                // After this either the answer is here, or the store sees that nobody takes it.
+                waiting.close();
+                waiting.try_recv().unwrap_or(Err(StoreLost))
+            }
+            State::Taken => return,
+        };
+        for settle in answer
+            .into_iter()
+            .flat_map(|(_, asks)| unsent_settles(asks))
+        {
+            self.ledger.settle(settle);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The facts. Fields are bounded and hold no secrets.
+//!
+//! Promises: every event names its provider and numbers.
+//!
+//! Never: contains a key, a query, a header or a body.
+
+use std::sync::Arc;
+
+use tollgate_core::ask::Priority;
+use tollgate_core::health::{Class, Fault, HealthState, HealthStatus, Reason};
+use tollgate_core::time::Span;
+
+/// What the permit stage decided about an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DecisionVerdict {
+    /// It may go at once.
+    Allowed,
+    /// It may go after it has waited.
+    Queued,
+    /// It may not go.
+    Rejected {
+        /// The exhausted limit, if it was a limit.
+        limit: Option<Arc<str>>,
+        /// As in every rejection: `limit`, `cooldown`, `queue_full` …
+        reason: &'static str,
+    },
+}
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The permit stage has decided about an attempt.
+    Decision {
+        /// The call.
+        id: Arc<str>,
+        /// Whose permit.
+        provider: Arc<str>,
+        /// The part of the provider.
+        entity: Option<Arc<str>>,
+        /// Who calls.
+        caller: Option<Arc<str>>,
+        /// How urgent it was.
+        priority: Priority,
+        /// What was decided.
+        verdict: DecisionVerdict,
+        /// How long the attempt waited for the decision.
+        waited: Span,
+    },
+    /// The bytes of an attempt leave.
+    Attempt {
+        /// The call.
+        id: Arc<str>,
+        /// Whose.
+        provider: Arc<str>,
+        /// The part of the provider.
+        entity: Option<Arc<str>>,
+        /// Its number, from 1.
+        number: u32,
+    },
+    /// The head of a response has arrived, or was reported.
+    Response {
+        /// The call.
+        id: Arc<str>,
+        /// Whose.
+        provider: Arc<str>,
+        /// The part of the provider.
+        entity: Option<Arc<str>>,
+        /// The status.
+        status: u16,
+        /// What it means for limits and health.
+        class: Class,
+        /// From the permit to the head.
+        took: Span,
+    },
+    /// The cache had no usable response, and the provider has sent one.
+    CacheMiss {
+        /// The call.
+        id: Arc<str>,
+        /// Whose.
+        provider: Arc<str>,
+    },
+    /// A provider's health changed.
+    Transition {
+        /// Whose.
+        provider: Arc<str>,
+        /// Before.
+        from: HealthState,
+        /// After.
+        to: HealthState,
+        /// Why.
+        reason: Reason,
+        /// Its current status.
+        status: Box<HealthStatus>,
+    },
+    /// A provider limited a call: its scope cools down.
+    Cooldown {
+        /// Whose.
+        provider: Arc<str>,
+        /// The part of it, if not all.
+        entity: Option<Arc<str>>,
+        /// For how long.
+        duration: Span,
+        /// What the provider asked for, as it was read.
+        retry_after: Option<Span>,
+        /// The provider's current status.
+        status: Box<HealthStatus>,
+    },
+    /// A call got a response.
+    Completed {
+        /// The call.
+        id: Arc<str>,
+        /// Whose.
+        provider: Arc<str>,
+        /// The status of the response.
+        status: u16,
+        /// Attempts made.
+        attempts: u32,
+        /// Time spent waiting for permits.
+        waited: Span,
+        /// How urgent it was.
+        priority: Priority,
+    },
+    /// A call ended without a response.
+    Rejected {
+        /// The call.
+        id: Arc<str>,
+        /// Why, in words.
+        error: Box<crate::Error>,
+    },
+    /// An attempt got no response.
+    AttemptFailed {
+        /// Whose.
+        provider: Arc<str>,
+        /// Why.
+        fault: Fault,
+    },
+    /// The TLS handshake with an upstream failed: a bad certificate, or the connection broke.
+    TlsFailed {
+        /// Which.
+        host: Arc<str>,
+        /// Why, in words.
+        why: Arc<str>,
+    },
+    /// A permit was too old when the bytes should have left, and was returned.
+    StalePermit {
+        /// Whose.
+        provider: Arc<str>,
+        /// How old.
+        age: Span,
+    },
+    /// The ledger's store cannot be reached; each provider's `on_store_loss` says what follows.
+    StoreLost {
+        /// Why, in words.
+        why: Arc<str>,
+    },
+    /// The ledger's store is reachable again.
+    StoreBack {
+        /// How long it was unreachable.
+        away: Span,
+        /// How many uncounted calls were made since the start.
+        uncounted: u64,
+    },
+    /// A cached response was served.
+    FromCache {
+        /// The call.
+        id: Arc<str>,
+        /// Whose.
+        provider: Arc<str>,
+        /// `cache` or `stale`.
+        source: &'static str,
+        /// How old it is.
+        age: Span,
+        /// Why it may be stale; `fresh` if it is not.
+        why: &'static str,
+    },
+    /// A response is not stored.
+    NotStored {
+        /// The call.
+        id: Arc<str>,
+        /// Whose.
+        provider: Arc<str>,
+        /// Why not.
+        why: &'static str,
+    },
+    /// Responses are cached in memory only.
+    CacheOnlyInMemory {
+        /// Why.
+        why: Arc<str>,
+    },
+    /// The cache file was damaged, and a new one was created.
+    CacheRecreated {
+        /// Where the old one is.
+        file: Arc<str>,
+    },
+    /// A login returned a new token.
+    TokenRenewed {
+        /// Whose.
+        provider: Arc<str>,
+        /// The token's lifetime.
+        lives: Span,
+    },
+    /// A login returned no token.
+    TokenNotRenewed {
+        /// Whose.
+        provider: Arc<str>,
+        /// Why.
+        error: Box<crate::Error>,
+    },
+    /// A key was rejected and is suspended for a while.
+    KeySuspended {
+        /// Whose.
+        provider: Arc<str>,
+        /// The status of the response.
+        status: u16,
+    },
+    /// A reload has replaced the providers.
+    Reloaded {
+        /// How many.
+        providers: usize,
+    },
+    /// A part of the configuration was rejected; its old version stays.
+    ReloadRejected {
+        /// Place, error and remedy, in one line.
+        problem: Arc<str>,
+    },
+    /// An operator has sent a command for a provider.
+    OperatorCommand {
+        /// Whose.
+        provider: Arc<str>,
+        /// `offline`, `cache-only`, `resume`, `reset` or `set`.
+        command: &'static str,
+    },
+    /// The gateway accepts calls.
+    Listening {
+        /// Where.
+        address: std::net::SocketAddr,
+    },
+    /// The file descriptor limit of this process: the soft limit at the start, and now.
+    Descriptors {
+        /// At the start.
+        before: u64,
+        /// Now, raised to the hard limit if that was allowed.
+        now: u64,
+    },
+    /// The gateway is shutting down: it finishes running calls first.
+    Draining,
+}

@@ -1,0 +1,93 @@
+//! What a caller asks for, before it is routed.
+//!
+//! Promises: holds exactly what the caller said.
+//!
+//! Never: decides anything.
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, Method};
+use tollgate_config::Secret;
+use tollgate_core::ask::Priority;
+use tollgate_core::time::Span;
+
+/// What a caller asks for.
+#[derive(Debug)]
+pub struct Call<B> {
+    /// The provider or URL.
+    pub target: Target,
+    /// The method.
+    pub method: Method,
+    /// The headers to send, hop-by-hop ones and our own already removed.
+    pub headers: HeaderMap,
+    /// The body to send.
+    pub body: B,
+    /// Options of the call.
+    pub options: CallOptions,
+}
+
+/// The provider or URL that a call is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A provider by name.
+    Provider {
+        /// The name.
+        name: String,
+        /// The path below it, with its slash.
+        path: String,
+        /// The query, without `?`.
+        query: Option<String>,
+    },
+    /// A URL; its host determines the provider.
+    Url {
+        /// `https`.
+        tls: bool,
+        /// Host and port.
+        authority: String,
+        /// The path, with its slash.
+        path: String,
+        /// The query, without `?`.
+        query: Option<String>,
+    },
+}
+
+/// Options of a call.
+#[derive(Clone, Debug, Default)]
+pub struct CallOptions {
+    /// The call's id in logs.
+    pub id: String,
+    /// Its priority; a known caller's own maximum applies.
+    pub priority: Priority,
+    /// The caller named no priority: a known caller has its own.
+    pub uses_default_priority: bool,
+    /// Who calls.
+    pub caller: Option<String>,
+    /// The token that proves it.
+    pub token: Option<Secret>,
+    /// The entity, if the path does not determine it.
+    pub entity: Option<String>,
+    /// What it costs, by unit.
+    pub costs: Vec<(String, u64)>,
+    /// How long it may wait and run in total.
+    pub timeout: Option<Span>,
+    /// The caller's address.
+    pub ip: Option<IpAddr>,
+    /// It wants its own response, even if an identical call is in flight.
+    pub no_dedup: bool,
+    /// How it uses the cache.
+    pub cache: UseCache,
+}
+
+/// How a call uses the cache (S11).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UseCache {
+    /// As the provider's file says.
+    #[default]
+    Yes,
+    /// Not at all: neither read nor store.
+    No,
+    /// Only the cache: a miss is 504.
+    Only,
+    /// Do not read, but store.
+    Refresh,
+}

@@ -1,0 +1,265 @@
+//! The permit stage of a call: what to request from the gate, and what its verdict means.
+//!
+//! Promises: limits, health, cool-down, degrade, concurrency, connections and this process's
+//! throttle form one ask. A call that must not wait is rejected at once. A call that waits asks
+//! again, with its seniority, when the limits or the throttle change. If a call with a permit is
+//! given up, health learns of it. While the ledger's store is lost, `on_store_loss` decides.
+//!
+//! Never: counts or decides by itself.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tollgate_core::health::{Admission, BlockReason, WhenBlocked};
+use tollgate_core::scope::ScopeView;
+use tollgate_core::time::Span;
+use tollgate_core::turn::too_costly;
+use tollgate_ledger::{ProviderLedger, StoreLoss};
+
+use super::rates::Rates;
+use super::requested_limits::{Grant, RequestedLimits, no_share, store_lost};
+use super::subject::Subject;
+use crate::error::Reason;
+use crate::event::{DecisionVerdict, Event};
+use crate::permits::{Denied, PermitRequest, Permits};
+use crate::providers::{CompiledPolicy, LossDecision, loss_since_now};
+use crate::{Error, Permit};
+
+/// What the permits of one call have cost it so far.
+#[derive(Debug, Default)]
+pub(crate) struct PermitHistory {
+    /// Time spent waiting.
+    pub(crate) waited: Span,
+    /// What remained of each limit at the last decision.
+    pub(crate) rates: Rates,
+    /// The call's position in the order of arrival, the same for all its attempts.
+    seniority: Option<u64>,
+}
+
+/// Waits for a permit for one attempt with the key of this fingerprint.
+pub(crate) async fn permit(
+    subject: &Subject,
+    key: Option<&str>,
+    history: &mut PermitHistory,
+) -> Result<Grant, Error> {
+    let waited = history.waited;
+    let result = decide(subject, key, history).await;
+    emit_decision(subject, &result, history.waited - waited);
+    result
+}
+
+/// Tells what was decided, for subscribers.
+fn emit_decision(subject: &Subject, result: &Result<Grant, Error>, waited: Span) {
+    subject.provider.events.emit_with(|| {
+        let (id, provider, entity) = subject.labels();
+        let verdict = match result {
+            Ok(_) if waited == Span::ZERO => DecisionVerdict::Allowed,
+            Ok(_) => DecisionVerdict::Queued,
+            Err(error) => DecisionVerdict::Rejected {
+                limit: error.limit().map(Arc::from),
+                reason: error.reason().map_or("error", Reason::as_str),
+            },
+        };
+        Event::Decision {
+            id,
+            provider,
+            entity,
+            caller: subject.caller.as_deref().map(Arc::from),
+            priority: subject.joint_priority(),
+            verdict,
+            waited,
+        }
+    });
+}
+
+async fn decide(
+    subject: &Subject,
+    key: Option<&str>,
+    history: &mut PermitHistory,
+) -> Result<Grant, Error> {
+    let provider = &subject.provider;
+    provider.health.sync_once().await;
+    let mut began = None;
+    let seniority = *history
+        .seniority
+        .get_or_insert_with(|| provider.permits.new_seniority());
+    let mut changes = provider.health.changes();
+    let mut reported_loss = None;
+    let cancel_return = || provider.permits.cancel_return(seniority);
+    loop {
+        changes.mark_unchanged();
+        let edition = provider.permits.edition();
+        let policy = provider.policy();
+        let view = provider.health.view();
+        let began = *began.get_or_insert(view.at);
+        let (request, requested) =
+            RequestedLimits::new(subject, &policy, key, &view.throttle, (seniority, edition));
+        let priority = request.priority; // as requested: it may be raised meanwhile
+        let until = subject.queue_deadline(policy.provider.queue.timeout);
+        let loss = provider.ledger.loss().or(reported_loss.take());
+        if policy.provider.enabled {
+            let scopes = loss.map_or(&provider.ledger, |_| &provider.local_share.ledger);
+            let may = reject_if_closed(subject, &policy, &view.admission, scopes).await;
+            may.inspect_err(|_| cancel_return())?;
+        }
+        let chosen = choose_ledger(subject, &policy, &requested, request, loss)
+            .inspect_err(|_| cancel_return());
+        let (permits, request, is_counted) = chosen?;
+        requested.inherit_counts(permits, edition);
+        let Some(result) = request_permit(subject, permits, request, &mut changes).await else {
+            continue;
+        };
+        if requested.continues_for_others(subject, &policy, &result, until, loss) {
+            continue; // another caller with more time still waits for it
+        }
+        if result.as_ref().is_err_and(|denied| *denied == Denied::Lost) {
+            // The store reported the loss to this call, so it does not ask the store again, even if
+            // that is back.
+            reported_loss = loss.is_none().then(|| loss_since_now(provider.ledger.at()));
+            continue;
+        }
+        let decided = result
+            .as_ref()
+            .map_or_else(|_| provider.ledger.at(), Permit::granted);
+        history.waited = history.waited + decided.since(began);
+        let permit = match result {
+            Ok(permit) => permit,
+            Err(denied) => {
+                let exhausted = requested.exhausted_limit(denied);
+                history.rates = Rates::rejected(&policy, priority, exhausted);
+                return Err(requested.to_error(subject, &policy, denied, loss));
+            }
+        };
+        history.rates = Rates::granted(&policy, priority, permit.marks());
+        if !is_counted {
+            provider.local_share.record_uncounted();
+        }
+        return Ok(requested.grant(provider, &policy, permit));
+    }
+}
+
+/// Gets a permit at once, as most calls do, or waits in the queue. `None`: the call must ask again,
+/// with its seniority, because the limits or the throttle have changed or a more urgent caller has
+/// joined.
+async fn request_permit(
+    subject: &Subject,
+    permits: &Permits,
+    request: PermitRequest,
+    changes: &mut watch::Receiver<u64>,
+) -> Option<Result<Permit, Denied>> {
+    let result = match permits.try_acquire(request) {
+        Ok(result) => Some(result),
+        // On the heap: its size would be that of every call.
+        Err(request) => Box::pin(wait_in_queue(subject, permits, request, changes)).await,
+    };
+    result.filter(|result| !matches!(result, Err(Denied::Recalled)))
+}
+
+/// Waits in the queue.
+async fn wait_in_queue(
+    subject: &Subject,
+    permits: &Permits,
+    request: PermitRequest,
+    changes: &mut watch::Receiver<u64>,
+) -> Option<Result<Permit, Denied>> {
+    let (seniority, who) = (request.seniority, (request.caller, request.priority));
+    let returns = || seniority.map(|seniority| permits.expect_return(seniority, who));
+    tokio::select! {
+        biased;
+        result = permits.wait(request) => Some(result),
+        Ok(()) = changes.changed() => {
+            returns();
+            permits.recheck();
+            None
+        }
+        () = subject.queue_until_raised() => {
+            returns();
+            None
+        }
+    }
+}
+
+/// Chooses the ledger, the request, and whether the call counts: the provider's ledger, or the
+/// local one while the store is lost. A request that can never be granted fails here: a full queue
+/// would report "later".
+fn choose_ledger<'a>(
+    subject: &'a Subject,
+    policy: &CompiledPolicy,
+    requested: &RequestedLimits,
+    request: PermitRequest,
+    loss: Option<StoreLoss>,
+) -> Result<(&'a Permits, PermitRequest, bool), Error> {
+    let provider = &subject.provider;
+    if let Some(limit) = &policy.zero_limit {
+        return Err(no_share(subject, limit));
+    }
+    if let Some(why) = too_costly(&request.terms, request.priority) {
+        return Err(requested.to_error(subject, policy, Denied::Never(why), None));
+    }
+    let Some(loss) = loss else {
+        return Ok((&provider.permits, request, true));
+    };
+    match provider
+        .local_share
+        .decide(policy, request, requested.local, &provider.ledger, loss)
+    {
+        LossDecision::Reject(retry_in) => Err(store_lost(subject, retry_in)),
+        LossDecision::Ask {
+            wanted: request,
+            is_counted,
+        } => Ok((&provider.local_share.permits, *request, is_counted)),
+    }
+}
+
+/// Rejects a call at once if the provider is closed and waiting is not allowed.
+async fn reject_if_closed(
+    subject: &Subject,
+    policy: &CompiledPolicy,
+    admission: &Admission,
+    scopes: &ProviderLedger,
+) -> Result<(), Error> {
+    let provider = || subject.provider.name.clone();
+    match *admission {
+        Admission::Closed {
+            why: BlockReason::CacheOnly,
+            remaining,
+            ..
+        } => {
+            return Err(Error::NotInCache {
+                provider: provider(),
+                entity: subject.entity.clone(),
+                reason: Reason::CacheOnly,
+                retry_in: remaining,
+            });
+        }
+        Admission::Closed {
+            why: BlockReason::Sleep,
+            blocked: WhenBlocked::Reject,
+            ..
+        } => {
+            return Err(Error::Asleep {
+                provider: provider(),
+                status: Box::new(subject.provider.status()),
+            });
+        }
+        Admission::Open
+        | Admission::Probing
+        | Admission::Closed {
+            why: BlockReason::Sleep,
+            blocked: WhenBlocked::Wait,
+            ..
+        } => {}
+    }
+    let Some(scope) = policy.degrade_scope(subject.entity.as_deref()) else {
+        return Ok(());
+    };
+    match scopes.peek_scope(scope).await {
+        ScopeView::Closed { remaining } => Err(Error::NotInCache {
+            provider: provider(),
+            entity: subject.entity.clone(),
+            reason: Reason::Degraded,
+            retry_in: remaining,
+        }),
+        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => Ok(()),
+    }
+}

@@ -1,0 +1,95 @@
+//! Stores a response while it passes to its caller.
+//!
+//! Promises: a response is stored only when its last byte has arrived, and only if none of our keys
+//! is in it.
+//!
+//! Never: delays a byte.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::header::CONTENT_LENGTH;
+use tollgate_core::fresh::{self, ContentChange, FreshnessRule, NotStored};
+use tollgate_core::time::Wall;
+
+use super::cache_request::is_reusable;
+use super::scrub;
+use crate::body::BodyRecorder;
+use crate::cache::{Cache, CacheKey, CachedResponse};
+use crate::event::Event;
+use crate::providers::{ActiveProvider, CompiledPolicy};
+
+/// Stores a response while it passes to the caller. Dropped before the end, it stores nothing.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    pub(crate) provider: Arc<ActiveProvider>,
+    pub(crate) id: String,
+    pub(crate) cache: Cache,
+    pub(crate) key: CacheKey,
+    pub(crate) purges: u64,
+    pub(crate) received: Wall,
+    pub(crate) object: CachedResponse,
+    pub(crate) body: BytesMut,
+    pub(crate) size_max: usize,
+    /// For adaptive lifetimes: the rule, and the response before this one.
+    pub(crate) adapts: Option<(FreshnessRule, Option<Arc<CachedResponse>>)>,
+    /// The policy under which the call was made.
+    pub(crate) policy: Arc<CompiledPolicy>,
+}
+
+impl BodyRecorder for Recorder {
+    fn is_reusable(&self) -> bool {
+        is_reusable(&self.object.freshness, self.received)
+    }
+
+    fn push(&mut self, piece: &Bytes) -> bool {
+        if self.body.len() + piece.len() > self.size_max {
+            return false;
+        }
+        self.body.extend_from_slice(piece);
+        true
+    }
+
+    fn finish(mut self: Box<Self>) {
+        let length = self.object.headers.get(CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+        if length.is_some_and(|length| length != self.body.len()) {
+            return;
+        }
+        if let Err(why) = scrub::find_key(
+            &self.provider,
+            &self.policy,
+            &self.object.headers,
+            &self.body,
+        ) {
+            return emit_not_stored(&self.provider, &self.id, why);
+        }
+        self.object.body = Bytes::copy_from_slice(&self.body);
+        if let Some((rule, Some(old))) = &self.adapts
+            && let Some(range) = rule.lifetime.range()
+            && old.status == self.object.status
+        {
+            let change = if old.body == self.object.body {
+                ContentChange::Unchanged
+            } else {
+                ContentChange::Changed
+            };
+            let lifetime = fresh::adapted(old.freshness.lifetime, change, range);
+            let kept = self.object.freshness;
+            self.object.freshness = kept.with_lifetime(self.received, lifetime, rule.stale);
+        }
+        let object = Arc::new(self.object);
+        let now = self.provider.ledger.wall();
+        self.cache.store(self.key, &object, now, self.purges);
+    }
+}
+
+/// Tells that a response is not stored, and why.
+pub(crate) fn emit_not_stored(live: &ActiveProvider, id: &str, why: NotStored) {
+    live.events.emit_with(|| Event::NotStored {
+        id: id.into(),
+        provider: live.label(),
+        why: why.as_str(),
+    });
+    live.savings.on_not_stored();
+}

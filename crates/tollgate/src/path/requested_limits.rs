@@ -1,0 +1,337 @@
+//! The limits and scopes that one attempt needs, and what a verdict on them means to its caller.
+//!
+//! Promises: limits, health, cool-down, degrade, concurrency, connections and this process's
+//! throttle form one ask. A rejection names the limit that refused.
+//!
+//! Never: counts or decides by itself.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tollgate_core::ask::{
+    CellId, Evidence, NeverReason as Never, ScopeId, Scopes, Settle, Term, Terms,
+};
+use tollgate_core::gate::Blocker;
+use tollgate_core::limit::Rule;
+use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::StoreLoss;
+
+use super::attempt_guard::AttemptGuard;
+use super::subject::Subject;
+use crate::error::{Reason, Stage};
+use crate::permits::{Denied, PermitRequest, Permits};
+use crate::providers::{ActiveProvider, CallAttributes, CompiledPolicy, ThrottleRules};
+use crate::{Error, Permit};
+
+/// The right to make one attempt.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) permit: Permit,
+    pub(crate) attempt_guard: AttemptGuard,
+}
+
+/// The limits and scopes of an attempt, so that a rejection can name them.
+pub(crate) struct RequestedLimits {
+    /// One per term.
+    terms: SmallVec<[(CellId, TermKind); 4]>,
+    /// The number of leading terms that are limits of the provider.
+    limits: usize,
+    /// The number of trailing terms that are local to this process.
+    pub(crate) local: usize,
+    health: ScopeId,
+    cooldown: ScopeId,
+    /// Closed after a store loss during which nodes used their shares.
+    share: Option<ScopeId>,
+    /// Counts to carry over first; empty except for a while after a reload.
+    carries: Vec<Settle>,
+}
+
+/// Which limit a term belongs to. Only a rejection needs its name.
+#[derive(Clone, Copy, Debug)]
+enum TermKind {
+    /// The limit of the policy with this index.
+    Limit(usize),
+    /// The caller's share of that limit.
+    CallerShare(usize),
+    /// A limit of this process.
+    Local(Reason, &'static str),
+}
+
+impl RequestedLimits {
+    pub(crate) fn new(
+        subject: &Subject,
+        policy: &CompiledPolicy,
+        key: Option<&str>,
+        local: &ThrottleRules,
+        (seniority, edition): (u64, u64),
+    ) -> (PermitRequest, RequestedLimits) {
+        let who = subject.who(key);
+        subject.provider.seen_entities.record(policy, who.entity);
+        let mut requested = RequestedLimits {
+            terms: SmallVec::new(),
+            limits: 0,
+            local: 0,
+            health: subject.provider.health.scope(),
+            cooldown: policy.cooldown_scope(who.entity, who.key),
+            share: policy.share_scope,
+            carries: policy.carry_settles(
+                &who,
+                subject.at_most_permille.is_some(),
+                &subject.provider.ledger,
+            ),
+        };
+        let mut terms = Terms::new();
+        for (index, limit) in policy.limits.iter().enumerate() {
+            if let Some(term) = limit.term(&who) {
+                requested.terms.push((term.cell, TermKind::Limit(index)));
+                terms.push(term);
+            }
+        }
+        requested.limits = terms.len();
+        if let Some(permille) = subject.at_most_permille {
+            requested.add_caller_shares(policy, &who, permille, &mut terms);
+        }
+        requested.add_local(subject, policy, local, &mut terms);
+        let demand = subject.demand();
+        let request = PermitRequest {
+            terms,
+            scopes: requested.scopes(policy, who.entity),
+            priority: demand.priority,
+            caller: demand.caller,
+            patience: subject.queue_patience(policy.provider.queue.timeout),
+            evidence: Evidence::Report {
+                timeout: policy.provider.timeouts.first_byte,
+                late: policy.provider.late_arrival,
+            },
+            seniority: Some(seniority),
+            edition,
+        };
+        (request, requested)
+    }
+
+    /// Carries counts of replaced limits over to the current ones before anything is requested.
+    pub(crate) fn inherit_counts(&self, permits: &Permits, edition: u64) {
+        if !self.carries.is_empty() {
+            permits.carry(edition, &self.carries);
+        }
+    }
+
+    /// Adds the terms of this process. They come last.
+    fn add_local(
+        &mut self,
+        subject: &Subject,
+        policy: &CompiledPolicy,
+        local: &ThrottleRules,
+        terms: &mut Terms,
+    ) {
+        for (rule, cell, name, reason) in local_limits(&subject.provider, policy, local) {
+            if let Some(rule) = rule {
+                self.local += 1;
+                self.terms.push((cell, TermKind::Local(reason, name)));
+                terms.push(Term {
+                    cell,
+                    rule: rule.clone(),
+                    cost: 1,
+                    reserve: 0,
+                });
+            }
+        }
+    }
+
+    /// Every scope that must be open.
+    fn scopes(&self, policy: &CompiledPolicy, entity: Option<&str>) -> Scopes {
+        let mut scopes = Scopes::new();
+        if policy.provider.enabled {
+            scopes.push(self.health);
+            scopes.push(self.cooldown);
+            scopes.extend(policy.degrade_scope(entity));
+            scopes.extend(self.share);
+        }
+        scopes
+    }
+
+    pub(crate) fn grant(
+        &self,
+        provider: &ActiveProvider,
+        policy: &CompiledPolicy,
+        permit: Permit,
+    ) -> Grant {
+        let watched = policy.provider.enabled.then(|| provider.health.clone());
+        let probe = watched.as_ref().is_some_and(|health| health.on_granted());
+        Grant {
+            attempt_guard: AttemptGuard {
+                health: watched,
+                granted: permit.granted(),
+                cooldown: self.cooldown,
+                probe,
+            },
+            permit: permit.with_parts(self.limits, self.local),
+        }
+    }
+
+    /// A caller that may use only a share of every limit gets that share as limits of its own.
+    fn add_caller_shares(
+        &mut self,
+        policy: &CompiledPolicy,
+        who: &CallAttributes<'_>,
+        permille: u16,
+        terms: &mut Terms,
+    ) {
+        for (index, limit) in policy.limits.iter().enumerate() {
+            if let Some(term) = limit.caller_share(who, permille) {
+                self.terms.push((term.cell, TermKind::CallerShare(index)));
+                terms.push(term);
+            }
+        }
+    }
+
+    /// Why there is no permit, as an error for the caller.
+    pub(crate) fn to_error(
+        &self,
+        subject: &Subject,
+        policy: &CompiledPolicy,
+        denied: Denied,
+        loss: Option<StoreLoss>,
+    ) -> Error {
+        let no_permit = |reason, limit, retry_in| Error::NoPermit {
+            provider: subject.provider.name.clone(),
+            entity: subject.entity.clone(),
+            limit,
+            reason,
+            retry_in,
+        };
+        match denied {
+            Denied::Rejected { blocker, retry_in } => match blocker {
+                Blocker::Cell(cell) => {
+                    let index = self.terms.iter().position(|term| term.0 == cell);
+                    let (reason, limit) = self.term_name(policy, index);
+                    no_permit(reason, limit, Some(retry_in))
+                }
+                Blocker::Scope(scope) if scope == self.health => Error::Asleep {
+                    provider: subject.provider.name.clone(),
+                    status: Box::new(subject.provider.status()),
+                },
+                Blocker::Scope(scope) if Some(scope) == self.share => {
+                    store_lost(subject, Some(retry_in))
+                }
+                Blocker::Scope(scope) if scope == self.cooldown => {
+                    no_permit(Reason::Cooldown, None, Some(retry_in))
+                }
+                Blocker::Scope(_) => Error::NotInCache {
+                    provider: subject.provider.name.clone(),
+                    entity: subject.entity.clone(),
+                    reason: Reason::Degraded,
+                    retry_in: Some(retry_in),
+                },
+                Blocker::OffPeak => no_permit(Reason::OffPeak, None, Some(retry_in)),
+                Blocker::Front => no_permit(Reason::Limit, None, Some(retry_in)),
+            },
+            Denied::TimedOut { .. } => Error::TooLate {
+                provider: subject.provider.name.clone(),
+                at: Stage::Waiting,
+            },
+            Denied::Full => no_permit(Reason::QueueFull, None, Some(Span::from_secs(1))),
+            // More than this node's share can ever hold.
+            Denied::Never(_) if loss.is_some() => store_lost(subject, None),
+            Denied::Never(Never::TooCostly { term, .. }) => {
+                let (_, name) = self.term_name(policy, Some(term));
+                no_permit(Reason::TooCostly, name, None)
+            }
+            // Not reached for a recall: a recalled call asks again.
+            Denied::Lost | Denied::Recalled => store_lost(subject, None),
+            Denied::Closed => no_permit(Reason::ShuttingDown, None, None),
+        }
+    }
+
+    /// The caller's time in the queue is up. Does the call continue for others who have more time?
+    pub(crate) fn continues_for_others(
+        &self,
+        subject: &Subject,
+        policy: &CompiledPolicy,
+        result: &Result<Permit, Denied>,
+        until: Micros,
+        loss: Option<StoreLoss>,
+    ) -> bool {
+        let (Err(denied), Some(demand)) = (result, &subject.shared_demand) else {
+            return false;
+        };
+        let error = || self.to_error(subject, policy, *denied, loss);
+        denied.is_timeout()
+            && !subject.fallback
+            && demand.continues_after(until, policy.provider.queue.timeout, error)
+    }
+
+    /// The index of the exhausted limit, if it is one of the provider file.
+    pub(crate) fn exhausted_limit(&self, denied: Denied) -> Option<(usize, Span)> {
+        let Denied::Rejected {
+            blocker: Blocker::Cell(cell),
+            retry_in,
+        } = denied
+        else {
+            return None;
+        };
+        let index = self.terms.iter().position(|term| term.0 == cell)?;
+        (index < self.limits).then_some((index, retry_in))
+    }
+
+    /// The name of a term, and the reason of a rejection by it.
+    fn term_name(&self, policy: &CompiledPolicy, term: Option<usize>) -> (Reason, Option<String>) {
+        match term.and_then(|term| self.terms.get(term)) {
+            Some((_, TermKind::Limit(index))) => match policy.limits.get(*index) {
+                Some(limit) => (limit.reason(), Some(limit.name.clone())),
+                None => (Reason::Limit, None),
+            },
+            Some((_, TermKind::CallerShare(index))) => match policy.limits.get(*index) {
+                Some(limit) => {
+                    let name = format!("{} (the caller's share)", limit.name);
+                    (limit.reason(), Some(name))
+                }
+                None => (Reason::Limit, None),
+            },
+            Some((_, TermKind::Local(reason, name))) => (*reason, Some((*name).to_owned())),
+            None => (Reason::Limit, None),
+        }
+    }
+}
+
+/// The node has no share of this limit.
+pub(crate) fn no_share(subject: &Subject, limit: &str) -> Error {
+    Error::NoPermit {
+        provider: subject.provider.name.clone(),
+        entity: subject.entity.clone(),
+        limit: Some(limit.to_owned()),
+        reason: Reason::NoShare,
+        retry_in: None,
+    }
+}
+
+/// The limits of this process.
+fn local_limits<'a>(
+    provider: &ActiveProvider,
+    policy: &'a CompiledPolicy,
+    local: &'a ThrottleRules,
+) -> [(&'a Option<Arc<Rule>>, CellId, &'static str, Reason); 3] {
+    let cells = &provider.own_cells;
+    let at_a_time = Reason::Concurrency;
+    [
+        (
+            &policy.connections,
+            cells.connections,
+            "connections",
+            at_a_time,
+        ),
+        (&local.concurrency, cells.concurrency, "throttle", at_a_time),
+        (&local.rate, cells.rate, "throttle rate", Reason::Limit),
+    ]
+}
+
+/// The store is lost, and `on_store_loss` rejects the call.
+pub(crate) fn store_lost(subject: &Subject, retry_in: Option<Span>) -> Error {
+    Error::NoPermit {
+        provider: subject.provider.name.clone(),
+        entity: subject.entity.clone(),
+        limit: None,
+        reason: Reason::StoreLost,
+        retry_in,
+    }
+}

@@ -1,0 +1,104 @@
+//! The task that passes effects between the gate, the ledger and the waiting calls of a provider.
+//!
+//! Promises: at most one offer is on its way. Meanwhile deadlines, cancellations, timers and events
+//! are served. It ends with the last handle; a permit that is still granted then is returned.
+//!
+//! Never: holds a lock, or the provider's queue, across an await.
+
+use std::sync::Weak;
+
+use tollgate_core::ask::{Ask, PermitId};
+use tollgate_core::gate::Effects;
+use tollgate_core::time::Span;
+use tollgate_ledger::{Event, OfferVerdicts, PendingOffer, ProviderLedger, StoreLost};
+
+use super::Shared;
+
+/// Passes effects until the last handle is gone.
+pub(super) async fn drive(shared: Weak<Shared>) {
+    let Some((mut events, wake)) = shared
+        .upgrade()
+        .map(|shared| (shared.ledger.events(), shared.wake.clone()))
+    else {
+        return;
+    };
+    // At most one at a time; while it is on its way, deadlines, cancellations and events are served.
+    let mut pending: Option<Offered> = None;
+    loop {
+        let Some(strong) = shared.upgrade() else {
+            return;
+        };
+        if pending.is_none() && strong.ledger.takes_time() {
+            // Calls that are about to ask join this offer: one transaction costs the same for all
+            // of them. If nothing else is runnable, this continues at once.
+            tokio::task::yield_now().await;
+        }
+        let Effects {
+            offer,
+            resolve,
+            settle,
+            abandoned: left,
+            wake_at: arm,
+        } = strong.tick();
+        for settle in settle {
+            strong.ledger.settle(settle);
+        }
+        if !left.is_empty() {
+            strong.ledger.stopped_waiting(&left);
+        }
+        for resolved in resolve {
+            strong.deliver(resolved, strong.ledger.at());
+        }
+        if !offer.is_empty() {
+            pending = Some(Offered::new(&strong.ledger, offer));
+        }
+        let pause = arm.map(|at| at.since(strong.ledger.at()));
+        drop(strong);
+        tokio::select! {
+            biased;
+            verdicts = decided(&mut pending) => {
+                let Some(strong) = shared.upgrade() else { return };
+                let asked = pending.take().map(|offered| offered.ids).unwrap_or_default();
+                strong.on_verdicts(&asked, verdicts);
+            }
+            event = events.next() => {
+                let Some(strong) = shared.upgrade() else { return };
+                strong.on_event(event.unwrap_or(Event::Resync));
+            }
+            () = wake.notified() => {}
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+/// An offer that the ledger has.
+struct Offered {
+    ids: Vec<PermitId>,
+    verdicts: PendingOffer,
+}
+
+impl Offered {
+    fn new(ledger: &ProviderLedger, asks: Vec<Ask>) -> Offered {
+        Offered {
+            ids: asks.iter().map(|ask| ask.id).collect(),
+            verdicts: ledger.offer(asks),
+        }
+    }
+}
+
+/// What the ledger decides of the pending offer. Dropped and awaited again, nothing is lost.
+async fn decided(pending: &mut Option<Offered>) -> Result<OfferVerdicts, StoreLost> {
+    match pending {
+        Some(offered) => (&mut offered.verdicts).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The one timer of a gate.
+#[expect(clippy::disallowed_methods, reason = "the timer that the gate armed")]
+async fn sleep(pause: Option<Span>) {
+    match pause {
+        Some(pause) => tokio::time::sleep(pause.into()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,103 @@
+//! Permits for attempts that callers make themselves: no request, no connection, only the decision.
+
+use http::{HeaderMap, HeaderValue};
+use tollgate::error::Reason;
+use tollgate::path::CallOptions;
+use tollgate::{Error, Options, ProviderRegistry, decide};
+use tollgate_config::{Environment, ProviderFile};
+use tollgate_core::health::Class;
+use tollgate_core::time::{Span, Wall};
+use tollgate_ledger::{Clock, Ledger};
+
+fn registry(limits: &str) -> ProviderRegistry {
+    let file = format!("name: x\ndomain: api.example.org\n{limits}\n");
+    let draft = ProviderFile::read("x.yaml", &file).expect("the file can be read");
+    let checked = draft.check(&Environment::empty());
+    let provider = checked.provider.expect("the file is valid");
+    let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
+    ProviderRegistry::build(vec![provider], ledger, Options::default()).expect("valid")
+}
+
+fn within(seconds: u64) -> CallOptions {
+    CallOptions {
+        timeout: Some(Span::from_secs(seconds)),
+        ..CallOptions::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_is_acquired_and_reported_without_a_request() {
+    let registry = registry("limits: [1/10s]");
+    let mut first = decide::acquire(&registry, "x", None, within(1))
+        .await
+        .unwrap();
+    assert_eq!(first.waited(), Span::ZERO);
+    assert_eq!(first.rates().each(Wall(0)).count(), 1);
+    first.sent();
+    let learned = first.report(200, &HeaderMap::new(), b"");
+    assert_eq!((learned.class, learned.retry_after), (Class::Success, None));
+    let refused = decide::acquire(&registry, "x", None, within(1))
+        .await
+        .unwrap_err();
+    let Error::NoPermit {
+        limit,
+        reason,
+        retry_in,
+        ..
+    } = refused
+    else {
+        panic!("{refused:?}");
+    };
+    assert_eq!((limit.as_deref(), reason), (Some("1/10s"), Reason::Limit));
+    assert!(retry_in.is_some_and(|wait| wait > Span::from_secs(8)));
+    let second = decide::acquire(&registry, "x", None, within(20))
+        .await
+        .unwrap();
+    assert!(second.waited() > Span::from_secs(9), "{}", second.waited());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reported_429_cools_the_provider_down_for_everybody() {
+    let registry = registry("limits: [100/1s]");
+    let mut first = decide::acquire(&registry, "x", None, within(1))
+        .await
+        .unwrap();
+    first.sent();
+    let mut headers = HeaderMap::new();
+    headers.insert("retry-after", HeaderValue::from_static("30"));
+    let learned = first.report(429, &headers, b"");
+    assert_eq!(learned.class, Class::Limited);
+    assert_eq!(learned.retry_after, Some(Span::from_secs(30)));
+    let refused = decide::acquire(&registry, "x", None, within(1))
+        .await
+        .unwrap_err();
+    let is_cooling = matches!(
+        refused,
+        Error::NoPermit {
+            reason: Reason::Cooldown,
+            ..
+        }
+    );
+    assert!(is_cooling, "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_that_is_dropped_unsent_returns_its_permit() {
+    let registry = registry("limits: [1/10s]");
+    drop(
+        decide::acquire(&registry, "x", None, within(1))
+            .await
+            .unwrap(),
+    );
+    let mut second = decide::acquire(&registry, "x", None, within(1))
+        .await
+        .unwrap();
+    second.sent();
+    drop(second);
+    assert!(
+        decide::acquire(&registry, "x", None, within(1))
+            .await
+            .is_err(),
+        "it may have arrived"
+    );
+}

@@ -1,0 +1,183 @@
+//! Facts are told on the registry's bus, once each, and never under a lock.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+use tollgate::event::{DecisionVerdict, Event, Heard, Subscription};
+use tollgate::path::CallOptions;
+use tollgate::{Options, ProviderRegistry, decide};
+use tollgate_config::{Environment, Provider, ProviderFile};
+use tollgate_core::health::{Class, Command, HealthState};
+use tollgate_core::time::{Span, Wall};
+use tollgate_ledger::{Clock, Ledger};
+
+fn provider(rest: &str) -> Provider {
+    let file = format!("name: x\ndomain: api.example.org\n{rest}\n");
+    let draft = ProviderFile::read("x.yaml", &file).expect("the file can be read");
+    let checked = draft.check(&Environment::empty());
+    checked.provider.expect("the file is valid")
+}
+
+fn registry(rest: &str) -> ProviderRegistry {
+    let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
+    ProviderRegistry::build(vec![provider(rest)], ledger, Options::default()).expect("valid")
+}
+
+fn options(seconds: u64) -> CallOptions {
+    CallOptions {
+        id: "call-1".to_owned(),
+        caller: Some("batch".to_owned()),
+        timeout: Some(Span::from_secs(seconds)),
+        ..CallOptions::default()
+    }
+}
+
+fn all(heard: &mut Subscription) -> Vec<Arc<Event>> {
+    let mut events = Vec::new();
+    while let Some(Heard::Event(event)) = heard.try_next() {
+        events.push(event);
+    }
+    events
+}
+
+fn verdicts(events: &[Arc<Event>]) -> Vec<DecisionVerdict> {
+    let decisions = events.iter().filter_map(|event| match &**event {
+        Event::Decision {
+            id,
+            caller,
+            verdict,
+            ..
+        } => {
+            assert_eq!((&**id, caller.as_deref()), ("call-1", Some("batch")));
+            Some(verdict.clone())
+        }
+        _ => None,
+    });
+    decisions.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_is_told_with_limit_reason_and_wait() {
+    let registry = registry("limits: [1/10s]");
+    let mut heard = registry.events().subscribe();
+    let mut first = decide::acquire(&registry, "x", None, options(1))
+        .await
+        .unwrap();
+    first.sent();
+    first.report(200, &HeaderMap::new(), b"");
+    assert!(
+        decide::acquire(&registry, "x", None, options(1))
+            .await
+            .is_err()
+    );
+    drop(
+        decide::acquire(&registry, "x", None, options(20))
+            .await
+            .unwrap(),
+    );
+    let events = all(&mut heard);
+    let rejected = DecisionVerdict::Rejected {
+        limit: Some("1/10s".into()),
+        reason: "limit",
+    };
+    let expected = [DecisionVerdict::Allowed, rejected, DecisionVerdict::Queued];
+    assert_eq!(verdicts(&events), expected);
+    let answered = events.iter().any(|event| {
+        matches!(
+            **event,
+            Event::Response {
+                status: 200,
+                class: Class::Success,
+                ..
+            }
+        )
+    });
+    assert!(answered, "{events:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cool_down_transition_and_reload_are_told() {
+    let registry = registry("limits: [100/1s]");
+    let mut heard = registry.events().subscribe();
+    let mut first = decide::acquire(&registry, "x", None, options(1))
+        .await
+        .unwrap();
+    first.sent();
+    let mut headers = HeaderMap::new();
+    headers.insert("retry-after", HeaderValue::from_static("30"));
+    first.report(429, &headers, b"");
+    registry.named("x").unwrap().apply_command(Command::Offline);
+    registry.replace(vec![provider("limits: [50/1s]")]).unwrap();
+    let events = all(&mut heard);
+    let has = |wanted: fn(&Event) -> bool| events.iter().any(|event| wanted(event));
+    assert!(has(
+        |event| matches!(event, Event::Cooldown { retry_after: Some(after), .. }
+        if *after == Span::from_secs(30))
+    ));
+    assert!(has(|event| matches!(
+        event,
+        Event::Transition {
+            to: HealthState::Sleep,
+            ..
+        }
+    )));
+    assert!(has(|event| matches!(
+        event,
+        Event::Reloaded { providers: 1 }
+    )));
+}
+
+/// Calls back into the provider from inside a log line. Under the provider's lock that would wait
+/// for ever, so it happens on another thread, with a bound.
+struct CallsBack(ProviderRegistry);
+
+impl tracing::Subscriber for CallsBack {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        let provider = self.0.named("x").expect("it is built with it");
+        let (done, waits) = mpsc::sync_channel(1);
+        std::thread::spawn(move || {
+            let status = provider.status();
+            done.send(status).ok();
+        });
+        let freed = waits.recv_timeout(Duration::from_secs(10));
+        assert!(
+            freed.is_ok(),
+            "an event is emitted under the provider's lock"
+        );
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_emitted_under_the_lock_of_a_provider() {
+    let registry = registry("limits: [100/1s]");
+    let active = registry.named("x").unwrap();
+    let mut heard = registry.events().subscribe();
+    tracing::subscriber::with_default(CallsBack(registry.clone()), || {
+        active.apply_command(Command::Offline);
+        active.apply_command(Command::Resume);
+        registry.replace(vec![provider("limits: [50/1s]")]).unwrap();
+    });
+    let events = all(&mut heard);
+    let transitions = events
+        .iter()
+        .filter(|event| matches!(***event, Event::Transition { .. }));
+    assert!(transitions.count() >= 2, "{events:?}");
+}

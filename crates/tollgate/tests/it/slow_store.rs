@@ -1,0 +1,188 @@
+//! The permit stage above a store that does not answer: calls keep their deadlines, and leave when
+//! they want to.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use smallvec::smallvec;
+use tokio::task::JoinHandle;
+use tollgate::Permit;
+use tollgate::permits::{Denied, PermitRequest, Permits};
+use tollgate_core::ask::{CellId, Evidence, OwnerId, Priority, ScopeId, Scopes, Term};
+use tollgate_core::batch::{Batch, Decision, Settles, decide};
+use tollgate_core::gate::{CallerId, GateSettings};
+use tollgate_core::limit::Rule;
+use tollgate_core::table::Table;
+use tollgate_core::time::{Micros, Now, Span, Wall};
+use tollgate_ledger::{Clock, Ledger, ManualClock, PeekQuery, PeekReply, Store, StoreError};
+
+/// A store that decides asks when the test says so, and tells when it has applied settles.
+#[derive(Debug)]
+struct StuckStore {
+    clock: Clock,
+    table: Arc<Mutex<Table>>,
+    go: Mutex<Receiver<()>>,
+    settled: SyncSender<()>,
+}
+
+impl Store for StuckStore {
+    fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError> {
+        if !batch.asks.is_empty() {
+            self.go.lock().recv().unwrap_or(());
+        }
+        let decision = decide(&mut *self.table.lock(), self.clock.now(), batch);
+        if matches!(batch.settles, Settles::Queued([_, ..])) {
+            self.settled.send(()).unwrap_or(());
+        }
+        Ok(decision)
+    }
+
+    fn peek(&self, _: &PeekQuery) -> Result<PeekReply, StoreError> {
+        Ok(PeekReply::default())
+    }
+
+    fn owner(&self) -> OwnerId {
+        OwnerId(1)
+    }
+
+    fn wake(&self, _: OwnerId, _: CellId) -> bool {
+        true
+    }
+
+    fn is_alive(&self, _: OwnerId) -> bool {
+        true
+    }
+
+    fn notify_scopes(&self, _: &[ScopeId]) {}
+}
+
+struct Stage {
+    permits: Permits,
+    clock: Arc<ManualClock>,
+    table: Arc<Mutex<Table>>,
+    rule: Arc<Rule>,
+    go: SyncSender<()>,
+    settled: Receiver<()>,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let clock = ManualClock::new(Now {
+            at: Micros(1_000_000_000),
+            wall: Wall(1_772_323_200_000_000),
+        });
+        let (go, asked) = sync_channel(16);
+        let (told, settled) = sync_channel(16);
+        let (on, table) = (Clock::Manual(clock.clone()), Arc::default());
+        let store = StuckStore {
+            clock: on.clone(),
+            table: Arc::clone(&table),
+            go: Mutex::new(asked),
+            settled: told,
+        };
+        let ledger =
+            Ledger::blocking(on, |_| Ok(store), |error: std::io::Error| error).expect("a thread");
+        let rule = Rule::sliding(5, Span::from_secs(10)).expect("a sane rule");
+        Stage {
+            permits: Permits::new(ledger.provider("p"), GateSettings::default()),
+            clock,
+            table,
+            rule: Arc::new(rule),
+            go,
+            settled,
+        }
+    }
+
+    /// A call that the ledger is deciding.
+    async fn call(&self, patience: Span) -> JoinHandle<Result<Permit, Denied>> {
+        let request = PermitRequest {
+            terms: smallvec![Term {
+                cell: CellId::named(&["x"]),
+                rule: self.rule.clone(),
+                cost: 1,
+                reserve: 0,
+            }],
+            scopes: Scopes::new(),
+            priority: Priority::Normal,
+            caller: CallerId(0),
+            patience,
+            evidence: Evidence::Report {
+                timeout: Span::from_secs(30),
+                late: Span::from_secs(5),
+            },
+            seniority: None,
+            edition: self.permits.edition(),
+        };
+        let permits = self.permits.clone();
+        let call = tokio::spawn(async move { permits.acquire(request).await });
+        settle_down().await;
+        call
+    }
+
+    async fn pass(&self, millis: u64) {
+        self.clock.pass(Span::from_millis(millis));
+        tokio::time::advance(Duration::from_millis(millis)).await;
+        settle_down().await;
+    }
+
+    /// The ledger decides now, and whatever was granted in vain comes back.
+    async fn decide_and_wait_for_the_return(&self) {
+        self.go.send(()).expect("the store is there");
+        while self.settled.try_recv().is_err() {
+            tokio::task::yield_now().await;
+        }
+        let (cell, now) = (
+            CellId::named(&["x"]),
+            Clock::Manual(self.clock.clone()).now(),
+        );
+        assert_eq!(self.table.lock().peek(cell, &self.rule, now).used, 0);
+    }
+}
+
+/// Lets every task run that can.
+async fn settle_down() {
+    for _ in 0..16 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// M4: up to its deadline. Before, a waiting call heard nothing until its batch was decided.
+#[tokio::test(start_paused = true)]
+async fn a_call_is_answered_at_its_deadline_while_the_ledger_has_its_ask() {
+    let stage = Stage::new();
+    let call = stage.call(Span::from_secs(3)).await;
+    stage.pass(2_990).await;
+    assert!(!call.is_finished());
+    stage.pass(12).await;
+    assert!(call.is_finished(), "at its deadline");
+    let denied = call.await.expect("it ran");
+    assert!(matches!(denied, Err(Denied::TimedOut { .. })), "{denied:?}");
+    stage.decide_and_wait_for_the_return().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_cancelled_leaves_while_the_ledger_has_its_ask() {
+    let stage = Stage::new();
+    let call = stage.call(Span::from_secs(3)).await;
+    assert_eq!(stage.permits.waiting(Priority::Normal), 1);
+    call.abort();
+    settle_down().await;
+    assert_eq!(stage.permits.waiting(Priority::Normal), 0);
+    stage.decide_and_wait_for_the_return().await;
+}
+
+/// "Now or never" asks for one verdict and gets it, however long the ledger takes.
+#[tokio::test(start_paused = true)]
+async fn a_call_without_patience_gets_the_verdict() {
+    let stage = Stage::new();
+    let call = stage.call(Span::ZERO).await;
+    stage.pass(100).await;
+    assert!(!call.is_finished());
+    stage.go.send(()).expect("the store is there");
+    while !call.is_finished() {
+        tokio::task::yield_now().await;
+    }
+    assert!(call.await.expect("it ran").is_ok());
+}
