@@ -66,6 +66,8 @@ pub struct ReplicaSettings {
     /// The longest time that a call may be on its way: after rows were lost, calls that nobody
     /// counts may arrive for so long.
     pub late_arrival: Span,
+    /// Settles may wait a few round trips for others to go with them.
+    pub hold_settles: bool,
     /// The rules of the protocol; tests turn one off.
     pub rules: Rules,
 }
@@ -84,6 +86,9 @@ pub struct Actions {
     pub freed: Vec<CellId>,
     /// Scopes that have changed.
     pub changed_scopes: Vec<ScopeId>,
+    /// Owners that wait for a cell in which something came free. They are sent the row as well; this
+    /// is for stores that cannot.
+    pub wakes: Vec<(CellId, Vec<OwnerId>)>,
     /// Poll again at this local time.
     pub wake_at: Option<Micros>,
 }
@@ -176,13 +181,20 @@ impl Replica {
         if self.epoch != Some(reply.epoch) {
             self.rows.clear();
         }
-        let knew = self.epoch.replace(reply.epoch).is_some();
-        self.settings.knew_provider |= knew;
+        self.epoch = Some(reply.epoch);
+        self.rows.note_waiting(&reply.waiting);
         match (reply.outcome, sent.decided) {
             (ReplyOutcome::Replaced, Some(decided)) => {
                 self.conflicts = 0;
                 for (id, row) in decided.replaced {
                     self.rows.wrote(id, row, step);
+                }
+                for &cell in &decided.freed {
+                    let known = self.rows.get(RowId::Cell(cell));
+                    let waiting = known.map(|known| known.waiting.iter().copied());
+                    let others = waiting.into_iter().flatten();
+                    let others = others.filter(|owner| *owner != self.settings.owner);
+                    self.done.wakes.push((cell, others.collect()));
                 }
                 self.done.freed.extend(decided.freed);
                 self.done.changed_scopes.extend(decided.changed_scopes);
@@ -199,11 +211,13 @@ impl Replica {
                 self.put_back(sent.settles, sent.asks);
             }
         }
-        self.rows.note_waiting(reply.waiting);
+        self.rows.note_waiting(&reply.waiting);
+        let provider = self.rows.get(RowId::Provider);
+        self.settings.knew_provider |= provider.is_some_and(|known| known.row.is_some());
     }
 
     /// Rows that another owner has replaced arrived with its wake-up.
-    pub fn pushed(&mut self, rows: Vec<(RowId, Row)>, waiting: Waiting) {
+    pub fn pushed(&mut self, rows: Vec<(RowId, Row)>, waiting: &Waiting) {
         for (id, row) in rows {
             match id {
                 _ if !self.rows.pushed(id, row) => {}
@@ -213,6 +227,19 @@ impl Replica {
             }
         }
         self.rows.note_waiting(waiting);
+    }
+
+    /// Nothing waits to be sent, and nothing is on its way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.settles.is_empty() && self.asks.is_empty() && self.in_flight.is_none()
+    }
+
+    /// The connection says that no reply comes: as if the deadline had passed.
+    pub fn give_up(&mut self, now: Micros) {
+        if let Some(lost) = self.in_flight.take() {
+            self.recover(lost, now);
+        }
     }
 
     /// What to do at this local time.
@@ -247,7 +274,10 @@ impl Replica {
         if now < self.not_before {
             return Next::Later(self.not_before);
         }
-        let settles_due = settles::due(&self.settles, self.clock.round_trip());
+        let settles_due = match self.settings.hold_settles {
+            true => settles::due(&self.settles, self.clock.round_trip()),
+            false => now,
+        };
         if self.asks.is_empty() && now < settles_due {
             return Next::Later(settles_due);
         }
@@ -281,6 +311,16 @@ impl Replica {
             local: now,
         };
         let decided = plan.decide(&mut self.rows, &needed, bounds, &self.settles, &self.asks);
+        if decided.is_refused_by_drift(bounds, self.clock.shortest_round_trip())
+            && silence > Some(self.clock.shortest_round_trip())
+        {
+            let read = needed.keys().copied().collect();
+            let request = Request {
+                read,
+                ..Request::default()
+            };
+            return self.send(now, request, None);
+        }
         if decided.go_at > now {
             return Next::Later(decided.go_at);
         }

@@ -43,6 +43,8 @@ mod sync_thread;
 pub mod lock_order;
 mod memory;
 pub use memory::SharedMemory;
+mod networked;
+pub use networked::{NetworkedStore, Received, RowStore};
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqlite")]

@@ -14,9 +14,6 @@ use crate::time::{Micros, Span, TimeBounds, Wall};
 /// How fast the clocks of two hosts may drift apart: NTP slews up to 500 ppm on each of them.
 const DRIFT_PPM: u64 = 1_000;
 
-/// A round trip until one is measured.
-const FIRST_ROUND_TRIP: Span = Span::from_millis(1);
-
 /// One reply, on both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
@@ -62,7 +59,7 @@ impl StoreClock {
     pub(super) fn new() -> StoreClock {
         StoreClock {
             base: None,
-            round_trip: FIRST_ROUND_TRIP,
+            round_trip: Span::ZERO,
         }
     }
 
@@ -70,7 +67,10 @@ impl StoreClock {
     /// stamp as it is.
     pub(super) fn observe(&mut self, stamp: Stamp, believe_steps: bool) -> Observed {
         let taken = stamp.received.since(stamp.sent);
-        self.round_trip = Span((self.round_trip.0 * 7 + taken.0) / 8).max(Span(100));
+        self.round_trip = match self.base {
+            Some(_) => Span((self.round_trip.0 * 7 + taken.0) / 8),
+            None => taken,
+        };
         let fresh = Base {
             lower: (stamp.stored_at, stamp.received),
             upper: (stamp.stored_at, stamp.sent),

@@ -148,10 +148,13 @@ impl Plan<'_> {
                 continue;
             }
             let row = match seen.and_then(|known| known.read(rule, &reading)) {
-                Some(row) => {
+                Some((row, must_write)) => {
                     lo = lo.max(row.time);
                     let version = row.version;
-                    BatchRow::of(row, Some(version))
+                    BatchRow {
+                        must_write,
+                        ..BatchRow::of(row, Some(version))
+                    }
                 }
                 None => BatchRow::absent(id, rule, loss),
             };
@@ -304,7 +307,8 @@ impl Plan<'_> {
     }
 
     /// Where this node must tell the store that it waits: where that is not noted yet, or not for
-    /// long enough.
+    /// long enough. A node that is not noted is not sent new rows, so it must not reject by those
+    /// that it has.
     fn waits(
         &self,
         known: &mut KnownRows,
@@ -313,29 +317,29 @@ impl Plan<'_> {
     ) -> Vec<(RowId, Option<Span>)> {
         let mut waits: Vec<(RowId, Option<Span>)> = Vec::new();
         for (ask, verdict) in asks.iter().zip(verdicts) {
-            let Verdict::Wait {
-                after,
-                on,
-                by: BlockedBy::Term(index),
-            } = verdict
-            else {
+            let Verdict::Wait { after, on, by } = verdict else {
                 continue;
             };
-            let (Some(term), false) = (ask.terms.get(*index), ask.max_wait == Span::ZERO) else {
-                continue;
+            let id = match *by {
+                BlockedBy::Term(index) => ask.terms.get(index).map(|term| RowId::Cell(term.cell)),
+                BlockedBy::Scope(index) => ask.scopes.get(index).copied().map(RowId::Scope),
             };
-            let id = RowId::Cell(term.cell);
+            // Who does not wait only makes sure that the row is the current one.
+            let grace = match ask.max_wait {
+                Span::ZERO => Span::ZERO,
+                _ => GRACE,
+            };
             let needed = match on {
-                WakeOn::Time => *after,
-                WakeOn::Event => Span::ZERO,
+                WakeOn::Time if grace > Span::ZERO => *after,
+                WakeOn::Time | WakeOn::Event => Span::ZERO,
             };
-            let is_told = waits.iter().any(|(told, _)| *told == id);
-            if let Some(known) = known.get_mut(id)
+            let is_told = waits.iter().any(|(told, _)| Some(*told) == id);
+            if let Some(id) = id.filter(|_| !is_told)
+                && let Some(known) = known.get_mut(id)
                 && known.noted_until < self.local + needed
-                && !is_told
             {
-                known.noted_until = self.local + needed + GRACE;
-                waits.push((id, Some(needed + GRACE)));
+                known.noted_until = self.local + needed + grace;
+                waits.push((id, Some(needed + grace)));
             }
         }
         waits
@@ -372,6 +376,19 @@ impl Plan<'_> {
             (id, written)
         });
         written.collect()
+    }
+}
+
+impl Decided {
+    /// Would a fresh reply let an ask go now? After a silence the bounds are apart by drift alone.
+    pub(super) fn is_refused_by_drift(&self, bounds: TimeBounds, round_trip: Span) -> bool {
+        let apart = bounds.hi.since(bounds.lo);
+        let drift = apart - round_trip.scale_up(2, 1);
+        let is_close = |verdict: &Verdict| match verdict {
+            Verdict::Wait { after, .. } => *after <= drift,
+            Verdict::Go { .. } | Verdict::Never(_) => false,
+        };
+        drift > Span::ZERO && !self.has_grant && self.verdicts.iter().any(is_close)
     }
 }
 

@@ -99,10 +99,10 @@ impl KnownRows {
     }
 
     /// The store says who waits for these rows.
-    pub(super) fn note_waiting(&mut self, waiting: Waiting) {
+    pub(super) fn note_waiting(&mut self, waiting: &Waiting) {
         for (id, owners) in waiting {
-            if let Some(known) = self.rows.get_mut(&id) {
-                known.waiting = owners;
+            if let Some(known) = self.rows.get_mut(id) {
+                known.waiting.clone_from(owners);
             }
         }
     }
@@ -185,21 +185,25 @@ pub(super) struct Reading<'a> {
 }
 
 impl KnownRow {
-    /// The row as it counts for a decision now.
-    pub(super) fn read(&self, rule: Option<&Rule>, reading: &Reading<'_>) -> Option<Row> {
+    /// The row as it counts for a decision now, and whether it must be written as it is: a row that
+    /// is moved to the present again and again would never be free.
+    pub(super) fn read(&self, rule: Option<&Rule>, reading: &Reading<'_>) -> Option<(Row, bool)> {
         let row = self.row.as_ref()?;
         let now = reading.now;
-        let row = match self.dating {
-            Dating::Stepped { then, now: stepped } => row.moved(then, stepped),
-            _ if row.time > now.hi => row.moved(row.time, now),
-            Dating::Comparable | Dating::Unconfirmed => row.clone(),
-            Dating::Unknown if self.is_unclear(row, rule, reading) => row.moved(row.time, now),
-            Dating::Unknown => row.clone(),
+        let (row, is_moved) = match self.dating {
+            Dating::Stepped { then, now: stepped } => (row.moved(then, stepped), true),
+            _ if row.time > now.hi => (row.moved(row.time, now), true),
+            Dating::Comparable | Dating::Unconfirmed => (row.clone(), false),
+            Dating::Unknown if self.is_unclear(row, rule, reading) => {
+                (row.moved(row.time, now), true)
+            }
+            Dating::Unknown => (row.clone(), false),
         };
         if row.epoch == reading.epoch || reading.durable || !reading.rules.close_after_promotion {
-            return Some(row);
+            return Some((row, is_moved));
         }
-        Some(row.after_loss(rule, now.hi + reading.late_arrival))
+        let closed = row.after_loss(rule, now.hi + reading.late_arrival);
+        Some((closed, true))
     }
 
     /// May the clock have stepped while what is in the row still matters? Rows of long limits are

@@ -11,6 +11,7 @@ mod conformance;
 mod sharing;
 mod fairness;
 mod memory;
+mod networked;
 mod stores;
 #[cfg(feature = "sqlite")]
 mod sqlite;

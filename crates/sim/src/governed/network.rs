@@ -57,7 +57,7 @@ impl Network {
         for delivery in self.store.receive(node, truth) {
             match delivery {
                 Delivery::Reply(reply) => self.replica(node).reply(reply, now.at),
-                Delivery::Pushed(rows, waiting) => self.replica(node).pushed(rows, waiting),
+                Delivery::Pushed(rows, waiting) => self.replica(node).pushed(rows, &waiting),
             }
         }
         let mut actions = self.replica(node).poll(now.at);
@@ -77,6 +77,7 @@ impl Network {
                 process: self.plan.seed ^ (u64::from(number) << 32) ^ 0x9e37,
                 deadline: self.plan.deadline,
                 durable: self.plan.durable,
+                hold_settles: true,
                 late_arrival: self.plan.late_arrival,
                 knew_provider: self.plan.knew_provider,
                 rules: self.plan.rules,

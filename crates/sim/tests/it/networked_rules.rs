@@ -95,6 +95,8 @@ fn steps_of_the_clock_that_are_believed_exceed_the_limit() {
     is_needed(off, step(60_000_000));
 }
 
+/// A step back is not waited out: after it every node moves the rows once, which costs less than a
+/// window. Of 160 calls three steps may cost three windows; waited out, they would cost nearly all.
 #[test]
 fn steps_back_exceed_nothing_and_do_not_stop_the_quota() {
     for by_us in [-700_000, -60_000_000] {
@@ -102,11 +104,8 @@ fn steps_back_exceed_nothing_and_do_not_stop_the_quota() {
         step(by_us)(&mut store);
         let world = saturated(&rule(), SPEC, store, NODES, LENGTH);
         assert_eq!(world.judge().violations(), 0);
-        assert!(
-            world.judge().accepted() >= 140,
-            "{}",
-            world.judge().accepted()
-        );
+        let accepted = world.judge().accepted();
+        assert!(accepted >= 100, "{by_us}: {accepted}");
     }
 }
 
