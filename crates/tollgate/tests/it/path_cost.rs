@@ -5,7 +5,7 @@
 //! with everything that happens for it on other tasks and threads, and without starting up.
 //! Allocations are counted by the allocator of this program. Nobody subscribes to events, and the
 //! log is off as it is for these facts at its default level. The baseline, `tests/path_cost.txt`,
-//! is of the dev profile, in which tests are built.
+//! is of the dev profile with failpoints, as `make test` builds it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Write as _;
@@ -175,7 +175,7 @@ fn compare(counted: &str) {
         faults.is_empty(),
         "the cost of calls has changed:\n{faults}\
          If that is meant, keep it and say why in the commit: \
-         {VARIABLE}=write cargo test -p tollgate path_cost"
+         {VARIABLE}=write cargo test -p tollgate --features failpoints path_cost"
     );
 }
 
