@@ -29,7 +29,7 @@ mod decide;
 
 pub use clock::Stamp;
 pub use row::{
-    Epoch, LONG_PERIOD, Loss, Reply, ReplyOutcome, Request, Row, RowBody, RowId, SERVED_MAX,
+    Epoch, LONG_PERIOD, Loss, Reply, ReplyOutcome, Request, Row, RowBody, RowKey, SERVED_MAX,
     Served, Version, Waiting,
 };
 pub use rules::Rules;
@@ -74,7 +74,7 @@ pub struct ReplicaSettings {
 
 /// What to do next.
 #[derive(Clone, Debug, Default)]
-pub struct Actions {
+pub struct ReplicaActions {
     /// Send this to the store.
     pub send: Option<Request>,
     /// Verdicts of asks that were offered.
@@ -106,7 +106,7 @@ pub struct Replica {
     batches: u64,
     conflicts: u64,
     not_before: Micros,
-    done: Actions,
+    done: ReplicaActions,
 }
 
 /// A request on its way.
@@ -135,7 +135,7 @@ impl Replica {
             batches: 0,
             conflicts: 0,
             not_before: Micros(0),
-            done: Actions::default(),
+            done: ReplicaActions::default(),
         }
     }
 
@@ -190,7 +190,7 @@ impl Replica {
                     self.rows.wrote(id, row, step);
                 }
                 for &cell in &decided.freed {
-                    let known = self.rows.get(RowId::Cell(cell));
+                    let known = self.rows.get(RowKey::Cell(cell));
                     let waiting = known.map(|known| known.waiting.iter().copied());
                     let others = waiting.into_iter().flatten();
                     let others = others.filter(|owner| *owner != self.settings.owner);
@@ -212,18 +212,18 @@ impl Replica {
             }
         }
         self.rows.note_waiting(&reply.waiting);
-        let provider = self.rows.get(RowId::Provider);
+        let provider = self.rows.get(RowKey::Provider);
         self.settings.knew_provider |= provider.is_some_and(|known| known.row.is_some());
     }
 
     /// Rows that another owner has replaced arrived with its wake-up.
-    pub fn pushed(&mut self, rows: Vec<(RowId, Row)>, waiting: &Waiting) {
+    pub fn pushed(&mut self, rows: Vec<(RowKey, Row)>, waiting: &Waiting) {
         for (id, row) in rows {
             match id {
                 _ if !self.rows.pushed(id, row) => {}
-                RowId::Cell(cell) => self.done.freed.push(cell),
-                RowId::Scope(scope) => self.done.changed_scopes.push(scope),
-                RowId::Provider => {}
+                RowKey::Cell(cell) => self.done.freed.push(cell),
+                RowKey::Scope(scope) => self.done.changed_scopes.push(scope),
+                RowKey::Provider => {}
             }
         }
         self.rows.note_waiting(waiting);
@@ -243,7 +243,7 @@ impl Replica {
     }
 
     /// What to do at this local time.
-    pub fn poll(&mut self, now: Micros) -> Actions {
+    pub fn poll(&mut self, now: Micros) -> ReplicaActions {
         let deadline = self.settings.deadline;
         if let Some(late) = self
             .in_flight

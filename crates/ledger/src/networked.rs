@@ -18,7 +18,8 @@ use tollgate_core::batch::{Batch, Decision, Settles};
 use tollgate_core::fairness::Wake;
 use tollgate_core::limit::Cell;
 use tollgate_core::replica::{
-    Actions, Replica, ReplicaSettings, Reply, ReplyOutcome, Request, Row, RowBody, RowId, Waiting,
+    Replica, ReplicaActions, ReplicaSettings, Reply, ReplyOutcome, Request, Row, RowBody, RowKey,
+    Waiting,
 };
 use tollgate_core::scope::Scope;
 use tollgate_core::time::{Micros, TimeBounds, Wall};
@@ -36,7 +37,7 @@ pub enum Received {
     /// The reply to a request.
     Reply(Reply),
     /// Rows that another owner has replaced.
-    Pushed(Vec<(RowId, Row)>, Waiting),
+    Pushed(Vec<(RowKey, Row)>, Waiting),
 }
 
 /// A store that compares and replaces rows, and the connection to it.
@@ -129,7 +130,7 @@ struct Answers {
 }
 
 impl Answers {
-    fn add(&mut self, actions: Actions) -> (Option<Request>, Option<Micros>) {
+    fn add(&mut self, actions: ReplicaActions) -> (Option<Request>, Option<Micros>) {
         self.verdicts.extend(actions.verdicts);
         self.granted_at = actions.granted_at.or(self.granted_at);
         self.freed.extend(actions.freed);
@@ -184,8 +185,8 @@ impl<R: RowStore> Store for NetworkedStore<R> {
     }
 
     fn peek(&self, query: &PeekQuery) -> Result<PeekReply, StoreError> {
-        let cells = query.cells.iter().map(|(cell, _)| RowId::Cell(*cell));
-        let scopes = query.scopes.iter().map(|scope| RowId::Scope(*scope));
+        let cells = query.cells.iter().map(|(cell, _)| RowKey::Cell(*cell));
+        let scopes = query.scopes.iter().map(|scope| RowKey::Scope(*scope));
         let request = Request {
             read: cells.chain(scopes).collect(),
             ..Request::default()
@@ -206,15 +207,15 @@ impl<R: RowStore> Store for NetworkedStore<R> {
             return Err(no_reply());
         };
         let now = TimeBounds::exact(stored_at, Wall(stored_at.0));
-        let body = |id: RowId| {
+        let body = |id: RowKey| {
             let found = rows.iter().find(|(of, _)| *of == id);
             found.and_then(|(_, row)| row.as_ref()).map(|row| &row.body)
         };
-        let cell = |id: CellId| match body(RowId::Cell(id)) {
+        let cell = |id: CellId| match body(RowKey::Cell(id)) {
             Some(RowBody::Cell(cell)) => cell.clone(),
             Some(RowBody::Provider(_) | RowBody::Scope(_)) | None => Cell::default(),
         };
-        let scope = |id: ScopeId| match body(RowId::Scope(id)) {
+        let scope = |id: ScopeId| match body(RowKey::Scope(id)) {
             Some(RowBody::Scope(scope)) => *scope,
             Some(RowBody::Provider(_) | RowBody::Cell(_)) | None => Scope::default(),
         };

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
 use tollgate_core::ask::OwnerId;
-use tollgate_core::replica::{Epoch, Reply, ReplyOutcome, Request, Row, RowId, Waiting};
+use tollgate_core::replica::{Epoch, Reply, ReplyOutcome, Request, Row, RowKey, Waiting};
 use tollgate_core::time::{Micros, Span};
 
 use crate::clock::NodeClock;
@@ -28,7 +28,7 @@ pub enum Delivery {
     /// The reply to one of its requests.
     Reply(Reply),
     /// Rows that another node has replaced, and who waits for them.
-    Pushed(Vec<(RowId, Row)>, Waiting),
+    Pushed(Vec<(RowKey, Row)>, Waiting),
 }
 
 /// What the store has done.
@@ -46,12 +46,12 @@ pub struct StoreCounts {
 #[derive(Debug)]
 pub struct RowStore {
     plan: StorePlan,
-    rows: BTreeMap<RowId, Row>,
+    rows: BTreeMap<RowKey, Row>,
     epoch: u64,
     /// Who waits for a row, and until when.
-    waiting: BTreeMap<RowId, BTreeMap<NodeId, Micros>>,
+    waiting: BTreeMap<RowKey, BTreeMap<NodeId, Micros>>,
     /// What each replacement replaced, for promotions to a copy that is behind.
-    history: Vec<(Micros, RowId, Option<Row>)>,
+    history: Vec<(Micros, RowKey, Option<Row>)>,
     requests: BTreeMap<(Micros, u64), (NodeId, Request)>,
     deliveries: BTreeMap<(NodeId, Micros, u64), Delivery>,
     seq: u64,
@@ -133,7 +133,7 @@ impl RowStore {
         self.note(node, request, at);
         let matches = self.agrees(request, stored_at);
         let expected = request.expected.iter().map(|(id, _)| *id);
-        let named: Vec<RowId> = expected.chain(request.read.iter().copied()).collect();
+        let named: Vec<RowKey> = expected.chain(request.read.iter().copied()).collect();
         let outcome = if matches && !request.replace.is_empty() {
             self.counts.replaced += 1;
             self.replace(&request.replace, at);
@@ -165,8 +165,8 @@ impl RowStore {
         }
     }
 
-    fn waiting(&self, rows: impl Iterator<Item = RowId>, at: Micros) -> Waiting {
-        let owners = |id: RowId| {
+    fn waiting(&self, rows: impl Iterator<Item = RowKey>, at: Micros) -> Waiting {
+        let owners = |id: RowKey| {
             let noted = self.waiting.get(&id).into_iter().flatten();
             let noted = noted.filter(|(_, until)| **until > at);
             noted
@@ -180,7 +180,7 @@ impl RowStore {
     fn push(
         &mut self,
         from: NodeId,
-        rows: &[(RowId, Row)],
+        rows: &[(RowKey, Row)],
         at: Micros,
         wakes: &mut Vec<(NodeId, Micros)>,
     ) {
@@ -207,7 +207,7 @@ impl RowStore {
         versions && epoch && time && !self.chance(self.plan.conflict_ppm)
     }
 
-    fn replace(&mut self, rows: &[(RowId, Row)], at: Micros) {
+    fn replace(&mut self, rows: &[(RowKey, Row)], at: Micros) {
         for (id, row) in rows {
             let old = self.rows.insert(*id, row.clone());
             if !self.plan.promotions.is_empty() {

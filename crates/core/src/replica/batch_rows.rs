@@ -13,10 +13,10 @@ use crate::scope::Scope;
 use crate::time::TimeBounds;
 use crate::turn::CellStore;
 
-use super::row::{LONG_PERIOD, Loss, Row, RowBody, RowId, SERVED_MAX, Served, Version};
+use super::row::{LONG_PERIOD, Loss, Row, RowBody, RowKey, SERVED_MAX, Served, Version};
 
 /// The rows that a batch needs, each with the rule under which it is used.
-pub(super) type Needed = BTreeMap<RowId, Option<Arc<Rule>>>;
+pub(super) type Needed = BTreeMap<RowKey, Option<Arc<Rule>>>;
 
 /// One row of a batch.
 #[derive(Clone, Debug)]
@@ -35,12 +35,12 @@ pub(super) struct BatchRow {
 /// All rows of a batch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BatchRows {
-    pub(super) rows: BTreeMap<RowId, BatchRow>,
+    pub(super) rows: BTreeMap<RowKey, BatchRow>,
 }
 
 impl CellStore for BatchRows {
     fn cell(&mut self, id: CellId) -> &mut Cell {
-        let row = self.entry(RowId::Cell(id));
+        let row = self.entry(RowKey::Cell(id));
         if !matches!(row.body, RowBody::Cell(_)) {
             row.body = RowBody::Cell(Cell::default());
         }
@@ -51,7 +51,7 @@ impl CellStore for BatchRows {
     }
 
     fn scope(&mut self, id: ScopeId) -> &mut Scope {
-        let row = self.entry(RowId::Scope(id));
+        let row = self.entry(RowKey::Scope(id));
         if !matches!(row.body, RowBody::Scope(_)) {
             row.body = RowBody::Scope(Scope::default());
         }
@@ -64,13 +64,13 @@ impl CellStore for BatchRows {
 
 impl BatchRow {
     /// A row that the store does not have.
-    pub(super) fn absent(id: RowId, rule: Option<&Rule>, loss: Loss) -> BatchRow {
+    pub(super) fn absent(id: RowKey, rule: Option<&Rule>, loss: Loss) -> BatchRow {
         let matters = |rule: &&Rule| loss.is_all || rule.period() < LONG_PERIOD;
         let body = match (id, rule.filter(matters), loss.at) {
-            (RowId::Cell(_), Some(rule), Some(at)) => RowBody::Cell(Cell::used_up(rule, at)),
-            (RowId::Cell(_), _, _) => RowBody::Cell(Cell::default()),
-            (RowId::Scope(_), _, _) => RowBody::Scope(Scope::default()),
-            (RowId::Provider, _, _) => RowBody::Provider(loss),
+            (RowKey::Cell(_), Some(rule), Some(at)) => RowBody::Cell(Cell::used_up(rule, at)),
+            (RowKey::Cell(_), _, _) => RowBody::Cell(Cell::default()),
+            (RowKey::Scope(_), _, _) => RowBody::Scope(Scope::default()),
+            (RowKey::Provider, _, _) => RowBody::Provider(loss),
         };
         BatchRow {
             expected: None,
@@ -95,7 +95,7 @@ impl BatchRow {
 }
 
 impl BatchRows {
-    fn entry(&mut self, id: RowId) -> &mut BatchRow {
+    fn entry(&mut self, id: RowKey) -> &mut BatchRow {
         self.rows
             .entry(id)
             .or_insert_with(|| BatchRow::absent(id, None, Loss::default()))
@@ -103,13 +103,13 @@ impl BatchRows {
 
     /// The other owners that wait for a cell.
     pub(super) fn rivals(&self, cell: CellId) -> &[OwnerId] {
-        let row = self.rows.get(&RowId::Cell(cell));
+        let row = self.rows.get(&RowKey::Cell(cell));
         row.map_or(&[], |row| &row.rivals)
     }
 
     /// How many of them go before this owner: the less served, and among equals the lower number.
     pub(super) fn rank(&self, cell: CellId, owner: OwnerId) -> u64 {
-        let Some(row) = self.rows.get(&RowId::Cell(cell)) else {
+        let Some(row) = self.rows.get(&RowKey::Cell(cell)) else {
             return 0;
         };
         // Who is new has not been served less than the others.
@@ -125,7 +125,7 @@ impl BatchRows {
 
     /// What is free in a cell for a call of high priority.
     pub(super) fn free(&self, cell: CellId, rule: &Rule, now: TimeBounds) -> u64 {
-        match self.rows.get(&RowId::Cell(cell)).map(|row| &row.body) {
+        match self.rows.get(&RowKey::Cell(cell)).map(|row| &row.body) {
             Some(RowBody::Cell(cell)) => cell.peek(rule, now).remaining,
             Some(RowBody::Provider(_) | RowBody::Scope(_)) | None => rule.max_cost(),
         }
@@ -134,7 +134,7 @@ impl BatchRows {
     /// An owner was granted this much of a cell. What it did not get while others did counts for it
     /// up to `deficit_max`; who no longer waits is forgotten.
     pub(super) fn served(&mut self, cell: CellId, owner: OwnerId, cost: u64, deficit_max: u64) {
-        let Some(row) = self.rows.get_mut(&RowId::Cell(cell)) else {
+        let Some(row) = self.rows.get_mut(&RowKey::Cell(cell)) else {
             return;
         };
         if row.rivals.is_empty() {
@@ -167,7 +167,7 @@ impl BatchRows {
     }
 
     /// Somebody waits for this row: a settle that frees something there is to be told.
-    pub(super) fn note_waiters(&mut self, is_own: impl Fn(RowId) -> bool) {
+    pub(super) fn note_waiters(&mut self, is_own: impl Fn(RowKey) -> bool) {
         for (id, row) in &mut self.rows {
             if let RowBody::Cell(cell) = &mut row.body
                 && (!row.rivals.is_empty() || is_own(*id))
@@ -184,14 +184,14 @@ pub(super) fn needed<'a>(
     asks: impl Iterator<Item = &'a Ask>,
 ) -> Needed {
     let mut needed = Needed::new();
-    needed.insert(RowId::Provider, None);
+    needed.insert(RowKey::Provider, None);
     for settle in settles {
         match settle {
             Settle::Permit { terms, scopes, .. } => {
                 for term in terms {
-                    needed.insert(RowId::Cell(term.cell), Some(term.rule.clone()));
+                    needed.insert(RowKey::Cell(term.cell), Some(term.rule.clone()));
                 }
-                needed.extend(scopes.iter().map(|&scope| (RowId::Scope(scope), None)));
+                needed.extend(scopes.iter().map(|&scope| (RowKey::Scope(scope), None)));
             }
             Settle::Inherit {
                 from,
@@ -199,22 +199,22 @@ pub(super) fn needed<'a>(
                 to,
                 rule,
             } => {
-                needed.insert(RowId::Cell(*from), Some(old_rule.clone()));
-                needed.insert(RowId::Cell(*to), Some(rule.clone()));
+                needed.insert(RowKey::Cell(*from), Some(old_rule.clone()));
+                needed.insert(RowKey::Cell(*to), Some(rule.clone()));
             }
             Settle::Close { scope, .. }
             | Settle::Open { scope }
             | Settle::Failed { scope, .. }
             | Settle::Succeeded { scope } => {
-                needed.insert(RowId::Scope(*scope), None);
+                needed.insert(RowKey::Scope(*scope), None);
             }
         }
     }
     for ask in asks {
         for term in &ask.terms {
-            needed.insert(RowId::Cell(term.cell), Some(term.rule.clone()));
+            needed.insert(RowKey::Cell(term.cell), Some(term.rule.clone()));
         }
-        needed.extend(ask.scopes.iter().map(|&scope| (RowId::Scope(scope), None)));
+        needed.extend(ask.scopes.iter().map(|&scope| (RowKey::Scope(scope), None)));
     }
     needed
 }

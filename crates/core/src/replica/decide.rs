@@ -13,7 +13,7 @@ use crate::turn::turn;
 
 use super::batch_rows::{BatchRow, BatchRows, Needed};
 use super::known::{KnownRows, Reading};
-use super::row::{Epoch, Loss, Request, Row, RowBody, RowId, Version};
+use super::row::{Epoch, Loss, Request, Row, RowBody, RowKey, Version};
 use super::{PerCell, ReplicaSettings};
 
 /// How much longer than it said an owner counts as waiting: it asks at its time, or each second.
@@ -43,11 +43,11 @@ pub(super) struct Decided {
     pub(super) freed: Vec<CellId>,
     pub(super) changed_scopes: Vec<ScopeId>,
     /// Every row that the decision depends on.
-    pub(super) expected: Vec<(RowId, Option<Version>)>,
+    pub(super) expected: Vec<(RowKey, Option<Version>)>,
     /// The new rows; empty: nothing changes.
-    pub(super) replaced: Vec<(RowId, Row)>,
+    pub(super) replaced: Vec<(RowKey, Row)>,
     /// What the store is to note: for which rows this node waits, and for how long.
-    pub(super) waits: Vec<(RowId, Option<Span>)>,
+    pub(super) waits: Vec<(RowKey, Option<Span>)>,
     /// Not before this local time: others go first.
     pub(super) go_at: Micros,
     /// Is anything granted?
@@ -144,7 +144,7 @@ impl Plan<'_> {
         for (&id, rule) in needed {
             let rule = rule.as_deref();
             let seen = known.get(id);
-            if id == RowId::Provider {
+            if id == RowKey::Provider {
                 continue;
             }
             let row = match seen.and_then(|known| known.read(rule, &reading)) {
@@ -175,7 +175,7 @@ impl Plan<'_> {
     fn provider_row(&self, known: &KnownRows, now: TimeBounds, rows: &mut BatchRows) -> Loss {
         let keeps = self.settings.durable || !self.settings.rules.close_after_promotion;
         let row = known
-            .get(RowId::Provider)
+            .get(RowKey::Provider)
             .and_then(|known| known.row.as_ref());
         // Calls that were on their way may arrive until then.
         let lost_at = now.hi + self.settings.late_arrival;
@@ -195,13 +195,13 @@ impl Plan<'_> {
             }
             None => (Loss::default(), true),
         };
-        let mut provider = BatchRow::absent(RowId::Provider, None, loss);
+        let mut provider = BatchRow::absent(RowKey::Provider, None, loss);
         provider.must_write = is_new;
         if let Some(row) = row {
             provider.expected = Some(row.version);
             provider.revision = row.revision;
         }
-        rows.rows.insert(RowId::Provider, provider);
+        rows.rows.insert(RowKey::Provider, provider);
         loss
     }
 
@@ -255,7 +255,7 @@ impl Plan<'_> {
             return go_at;
         }
         for term in asks.iter().flat_map(|ask| &ask.terms) {
-            let Some(known) = known.get_mut(RowId::Cell(term.cell)) else {
+            let Some(known) = known.get_mut(RowKey::Cell(term.cell)) else {
                 continue;
             };
             if rows.free(term.cell, &term.rule, now) < term.cost {
@@ -314,15 +314,15 @@ impl Plan<'_> {
         known: &mut KnownRows,
         asks: &[Ask],
         verdicts: &[Verdict],
-    ) -> Vec<(RowId, Option<Span>)> {
-        let mut waits: Vec<(RowId, Option<Span>)> = Vec::new();
+    ) -> Vec<(RowKey, Option<Span>)> {
+        let mut waits: Vec<(RowKey, Option<Span>)> = Vec::new();
         for (ask, verdict) in asks.iter().zip(verdicts) {
             let Verdict::Wait { after, on, by } = verdict else {
                 continue;
             };
             let id = match *by {
-                BlockedBy::Term(index) => ask.terms.get(index).map(|term| RowId::Cell(term.cell)),
-                BlockedBy::Scope(index) => ask.scopes.get(index).copied().map(RowId::Scope),
+                BlockedBy::Term(index) => ask.terms.get(index).map(|term| RowKey::Cell(term.cell)),
+                BlockedBy::Scope(index) => ask.scopes.get(index).copied().map(RowKey::Scope),
             };
             // Who does not wait only makes sure that the row is the current one.
             let grace = match ask.max_wait {
@@ -345,7 +345,7 @@ impl Plan<'_> {
         waits
     }
 
-    fn replaced(&self, before: &BatchRows, rows: BatchRows, now: TimeBounds) -> Vec<(RowId, Row)> {
+    fn replaced(&self, before: &BatchRows, rows: BatchRows, now: TimeBounds) -> Vec<(RowKey, Row)> {
         let rules = &self.settings.rules;
         let changed = rows.rows.into_iter().filter(|(id, row)| {
             let old = before.rows.get(id);
@@ -392,7 +392,7 @@ impl Decided {
     }
 }
 
-fn expected(rows: &BatchRows) -> Vec<(RowId, Option<Version>)> {
+fn expected(rows: &BatchRows) -> Vec<(RowKey, Option<Version>)> {
     let rows = rows.rows.iter();
     rows.map(|(id, row)| (*id, row.expected)).collect()
 }

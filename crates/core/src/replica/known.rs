@@ -15,7 +15,7 @@ use crate::ask::OwnerId;
 use crate::limit::Rule;
 use crate::time::{Micros, Span, TimeBounds};
 
-use super::row::{Epoch, LONG_PERIOD, Row, RowId, Waiting};
+use super::row::{Epoch, LONG_PERIOD, Row, RowKey, Waiting};
 use super::rules::Rules;
 
 /// Rows that are remembered: some kilobytes each at most, so tens of megabytes. A forgotten row
@@ -54,26 +54,26 @@ pub(super) struct KnownRow {
 /// The rows of one provider.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KnownRows {
-    rows: BTreeMap<RowId, KnownRow>,
+    rows: BTreeMap<RowKey, KnownRow>,
 }
 
 impl KnownRows {
-    pub(super) fn get(&self, id: RowId) -> Option<&KnownRow> {
+    pub(super) fn get(&self, id: RowKey) -> Option<&KnownRow> {
         self.rows.get(&id)
     }
 
-    pub(super) fn get_mut(&mut self, id: RowId) -> Option<&mut KnownRow> {
+    pub(super) fn get_mut(&mut self, id: RowKey) -> Option<&mut KnownRow> {
         self.rows.get_mut(&id)
     }
 
     /// The store sent this row in a reply.
-    pub(super) fn learn(&mut self, id: RowId, row: Option<Row>) {
+    pub(super) fn learn(&mut self, id: RowKey, row: Option<Row>) {
         let (dating, _) = self.dating_of(id, row.as_ref());
         self.insert(id, row, dating, true);
     }
 
     /// The node itself wrote this row; `step`: before the clock stepped.
-    pub(super) fn wrote(&mut self, id: RowId, row: Row, step: Option<(Micros, TimeBounds)>) {
+    pub(super) fn wrote(&mut self, id: RowKey, row: Row, step: Option<(Micros, TimeBounds)>) {
         let (dating, seen) = match step {
             Some((then, now)) => (Dating::Stepped { then, now }, false),
             None => (Dating::Comparable, true),
@@ -82,7 +82,7 @@ impl KnownRows {
     }
 
     /// How a row that has just arrived is dated, and whether it was seen on this base before.
-    fn dating_of(&self, id: RowId, row: Option<&Row>) -> (Dating, bool) {
+    fn dating_of(&self, id: RowKey, row: Option<&Row>) -> (Dating, bool) {
         let Some(known) = self.rows.get(&id) else {
             return (Dating::Unknown, false);
         };
@@ -108,7 +108,7 @@ impl KnownRows {
     }
 
     /// A row arrived with a wake-up; late ones are dropped.
-    pub(super) fn pushed(&mut self, id: RowId, row: Row) -> bool {
+    pub(super) fn pushed(&mut self, id: RowKey, row: Row) -> bool {
         let Some(known) = self.rows.get(&id) else {
             return false;
         };
@@ -126,7 +126,7 @@ impl KnownRows {
         newer
     }
 
-    fn insert(&mut self, id: RowId, row: Option<Row>, dating: Dating, seen: bool) {
+    fn insert(&mut self, id: RowKey, row: Option<Row>, dating: Dating, seen: bool) {
         if self.rows.len() >= ROWS_MAX && !self.rows.contains_key(&id) {
             self.rows.pop_last();
         }

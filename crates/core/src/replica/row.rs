@@ -20,7 +20,7 @@ pub const LONG_PERIOD: Span = Span::from_secs(60);
 
 /// Which row of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum RowId {
+pub enum RowKey {
     /// One per provider: under which epoch its rows were written last.
     Provider,
     /// One limit for one key.
@@ -92,7 +92,7 @@ pub struct Served {
 }
 
 /// The owners that wait for rows.
-pub type Waiting = Vec<(RowId, Vec<OwnerId>)>;
+pub type Waiting = Vec<(RowKey, Vec<OwnerId>)>;
 
 /// One request to the store.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -105,15 +105,15 @@ pub struct Request {
     /// writer that has not noticed a step of the clock is turned away by it.
     pub time: Option<(Micros, Micros)>,
     /// Replace the rows only if these have these versions (`None`: there is no such row).
-    pub expected: Vec<(RowId, Option<Version>)>,
+    pub expected: Vec<(RowKey, Option<Version>)>,
     /// Rows to return in any case, besides those in `expected`.
-    pub read: Vec<RowId>,
+    pub read: Vec<RowKey>,
     /// The new rows. Empty: only read.
-    pub replace: Vec<(RowId, Row)>,
+    pub replace: Vec<(RowKey, Row)>,
     /// The rows that the sender waits for, and for how long; `None`: not any more. The store notes
     /// it whatever becomes of the rest, or an owner that loses every race would never be known.
     /// Owners that wait for a row are sent each new version of it.
-    pub waits: Vec<(RowId, Option<Span>)>,
+    pub waits: Vec<(RowKey, Option<Span>)>,
 }
 
 /// The store's reply.
@@ -137,7 +137,7 @@ pub enum ReplyOutcome {
     /// The rows were replaced.
     Replaced,
     /// They were not, or there were none: all rows that the request named, as they are.
-    Current(Vec<(RowId, Option<Row>)>),
+    Current(Vec<(RowKey, Option<Row>)>),
 }
 
 impl Row {

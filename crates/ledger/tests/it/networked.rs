@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
-use tollgate_core::replica::{ReplicaSettings, Request, RowId, Rules};
+use tollgate_core::replica::{ReplicaSettings, Request, RowKey, Rules};
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::{
     Clock, EventSink, Ledger, ManualClock, NetworkedStore, Received, RowStore, StoreError,
@@ -106,8 +106,8 @@ impl RowStore for Connection {
         };
         // A subscription brings rows to those who wait for them; here they fetch them.
         let cells = request.replace.iter().filter_map(|(id, _)| match id {
-            RowId::Cell(cell) => Some(*cell),
-            RowId::Provider | RowId::Scope(_) => None,
+            RowKey::Cell(cell) => Some(*cell),
+            RowKey::Provider | RowKey::Scope(_) => None,
         });
         let cells: Vec<CellId> = cells.collect();
         let sinks = self.store.sinks.lock().clone();

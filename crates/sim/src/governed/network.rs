@@ -5,7 +5,7 @@
 //! Never: decides. The replicas do.
 
 use tollgate_core::ask::{Ask, OwnerId, Settle};
-use tollgate_core::replica::{Actions, Replica, ReplicaSettings};
+use tollgate_core::replica::{Replica, ReplicaActions, ReplicaSettings};
 use tollgate_core::time::{Micros, Now};
 
 use crate::row_store::{Delivery, RowStore, StoreCounts, StorePlan};
@@ -46,7 +46,7 @@ impl Network {
         node: NodeId,
         now: Now,
         effects: &mut Effects<'_>,
-    ) -> Actions {
+    ) -> ReplicaActions {
         let truth = effects.truth();
         let wake = |(node, at): (NodeId, Micros), effects: &mut Effects<'_>| {
             effects.nudge(node, at.since(truth));
