@@ -325,7 +325,8 @@ impl Gate {
     }
 
     /// Resolves waiters whose deadline has passed, also while the ledger has their asks. A waiter
-    /// whose blocker is open is still offered if that can be in time, or if it was never offered.
+    /// whose blocker is open is still offered if that can be in time, or if it was never offered
+    /// and nothing is pending.
     fn expire(&mut self, now: Micros) {
         while let Some(&(deadline, id)) = self.deadlines.first() {
             if deadline > now {
@@ -343,8 +344,14 @@ impl Gate {
                 continue;
             }
             let blocker = entry.position.blocker();
-            let too_late = deadline < now || !self.offered.is_empty();
-            if self.is_blocked(entry) || (entry.was_offered && too_late) {
+            let is_pending = !self.offered.is_empty();
+            let too_late = if entry.was_offered {
+                deadline < now || is_pending
+            } else {
+                // It cannot be offered in time any more. One without time asks once, however late.
+                is_pending && entry.ask.max_wait > Span::ZERO
+            };
+            if self.is_blocked(entry) || too_late {
                 self.time_out(id, blocker);
             }
         }

@@ -40,7 +40,7 @@ impl Front {
         let Driver::Inline(store) = &self.driver else {
             return None;
         };
-        let decision = match self.shared.dead.get() {
+        let decision = match self.shared.dead.get(batch.owner) {
             None => store.commit(batch),
             Some(dead) => store.commit(&Batch {
                 dead: &dead,
@@ -48,7 +48,8 @@ impl Front {
             }),
         };
         let mut decision = decision.ok()?;
-        self.shared.dead.add(wake_owners(&**store, &decision));
+        let dead = wake_owners(&**store, &decision);
+        self.shared.dead.add(batch.owner, dead);
         let Decision {
             freed,
             changed_scopes,

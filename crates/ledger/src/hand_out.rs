@@ -18,6 +18,10 @@ use crate::shared::Shared;
 /// not send later than 500 ms after the grant.
 const STALE_AFTER: Span = Span::from_millis(250);
 
+/// As [`STALE_AFTER`], after a sync: on a slow disk a decision waits for two of them, the one under
+/// way and its own. The sender looks at its 500 ms again before it sends.
+const STALE_AFTER_SYNC: Span = Span::from_millis(400);
+
 /// One offer that is decided, and whom to tell.
 #[derive(Debug)]
 pub(crate) struct HandOut {
@@ -30,13 +34,22 @@ pub(crate) struct HandOut {
 impl HandOut {
     /// Hands out, unless the decision is too old or nobody takes it.
     pub(crate) fn answer(self, shared: &Shared) {
+        self.answer_within(STALE_AFTER, shared);
+    }
+
+    /// As [`HandOut::answer`], once it is durable.
+    pub(crate) fn answer_synced(self, shared: &Shared) {
+        self.answer_within(STALE_AFTER_SYNC, shared);
+    }
+
+    fn answer_within(self, stale_after: Span, shared: &Shared) {
         let HandOut {
             tag,
             reply,
             mut decided,
             at,
         } = self;
-        if shared.clock.at().since(at) > STALE_AFTER {
+        if shared.clock.at().since(at) > stale_after {
             give_back(shared, tag, decided.clone());
             decided.iter_mut().for_each(expire_grant);
         }

@@ -5,11 +5,14 @@
 //! process waits for what they free. Providers are taken in turn, so that none waits for the others'
 //! queues.
 //!
-//! Never: grows without end.
+//! Never: grows without end, or gives an offer out before what was settled before it.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
@@ -24,7 +27,8 @@ use crate::store::{PeekQuery, PeekReply};
 const OFFERS_MAX: usize = 1_024;
 
 /// Settles that wait: 10 s of 6,000 calls per second while the store is away, at 300 bytes each
-/// 20 MiB. What comes on top is lost, which only delays its slots.
+/// 20 MiB. What comes on top is lost: a permit's slot comes free late, and others do not
+/// hear of a failure, or of a scope that closed or opened.
 const SETTLES_MAX: usize = 65_536;
 
 /// Questions that wait: one per call on its way, of as many calls as a gateway lets in, for the second
@@ -66,6 +70,14 @@ pub(crate) enum Pace {
 pub(crate) struct Offer {
     pub(crate) asks: Vec<Ask>,
     pub(crate) reply: oneshot::Sender<OfferResult>,
+}
+
+/// An offer in its queue.
+#[derive(Debug)]
+struct QueuedOffer {
+    offer: Offer,
+    /// It is decided after so many settles of its provider, counted from the first.
+    after: u64,
 }
 
 /// Something to read, and what is done with the reply, on the ledger thread. Dropped: nothing can be
@@ -131,11 +143,15 @@ struct State {
 /// What waits of one provider.
 #[derive(Debug, Default)]
 struct TagQueue {
-    offers: VecDeque<Offer>,
+    offers: VecDeque<QueuedOffer>,
     settles: VecDeque<QueuedSettle>,
     stopped_waiting: Vec<CellId>,
     /// So many of the settles must go with the next transaction.
     at_once: usize,
+    /// How many settles were taken so far.
+    taken: u64,
+    /// So many offers wait for settles that did not fit into the last transaction.
+    held_back: usize,
     is_ready: bool,
 }
 
@@ -145,7 +161,9 @@ impl Inbox {
         let mut state = self.state.lock();
         if state.offers < OFFERS_MAX {
             state.offers += 1;
-            state.queue(tag).offers.push_back(offer);
+            let queue = state.queue(tag);
+            let after = queue.taken + queue.settles.len() as u64;
+            queue.offers.push_back(QueuedOffer { offer, after });
             self.wake_up.notify_one();
         }
     }
@@ -175,6 +193,9 @@ impl Inbox {
         let mut state = self.state.lock();
         let room = STOPPED_WAITING_MAX.saturating_sub(state.stopped_waiting);
         let cells = &cells[..cells.len().min(room)];
+        if cells.is_empty() {
+            return;
+        }
         state.stopped_waiting += cells.len();
         state.queue(tag).stopped_waiting.extend(cells);
         self.wake_up.notify_one();
@@ -194,18 +215,17 @@ impl Inbox {
         self.wake_up.notify_one();
     }
 
-    /// Settles of a batch that failed come again, before all later ones.
-    pub(crate) fn requeue(&self, tag: TagId, settles: Vec<QueuedSettle>) {
+    /// Settles of a batch that failed come again, before all later ones. Returns the offers that were
+    /// kept back for more settles: they have failed with them.
+    pub(crate) fn requeue(&self, tag: TagId, settles: Vec<QueuedSettle>) -> Vec<Offer> {
         let is_carry = |queued: &QueuedSettle| matches!(queued.settle, Settle::Inherit { .. });
         let mut state = self.state.lock();
         let (mut room, mut added) = (SETTLES_MAX.saturating_sub(state.settles), 0);
         if settles.is_empty() {
-            return;
+            return Vec::new();
         }
+        let has_carry = settles.iter().any(is_carry);
         let queue = state.queue(tag);
-        if settles.iter().any(is_carry) {
-            queue.at_once += settles.len();
-        }
         for queued in settles.into_iter().rev() {
             if is_carry(&queued) || room > 0 {
                 room = room.saturating_sub(1);
@@ -213,13 +233,25 @@ impl Inbox {
                 queue.settles.push_front(queued);
             }
         }
+        // A carry that waits stands behind all of these now.
+        if has_carry || queue.at_once > 0 {
+            queue.at_once += added;
+        }
+        queue.taken = queue.taken.saturating_sub(added as u64);
+        let held_back = std::mem::take(&mut queue.held_back).min(queue.offers.len());
+        let failed = queue.offers.drain(..held_back);
+        let failed = failed.map(|queued| queued.offer).collect();
         state.settles += added;
+        state.offers -= held_back;
+        failed
     }
 
     /// Waits for something to do. Empty work means that a while has passed.
     pub(crate) fn next(&self, pace: Pace) -> Work {
         let mut state = self.state.lock();
         let mut is_dozing = pace == Pace::Slow;
+        // What comes meanwhile does not put off the next look at a lost store.
+        let began = now();
         loop {
             let has_settles = state.settles > 0;
             let at_once = match pace {
@@ -241,12 +273,14 @@ impl Inbox {
                 Pace::Slow => LOST_PAUSE,
             };
             state.is_sleeping = is_dozing || pace == Pace::Hurry;
-            let timed_out = self.wake_up.wait_for(&mut state, pause).timed_out();
+            let from = if pace == Pace::Slow { began } else { now() };
+            let woken = self.wake_up.wait_until(&mut state, from + pause);
+            let timed_out = woken.timed_out();
             state.is_sleeping = false;
             if timed_out && (is_dozing || state.settles > 0) {
                 return state.take();
             }
-            is_dozing = timed_out;
+            is_dozing = timed_out || pace == Pace::Slow;
         }
     }
 }
@@ -286,6 +320,10 @@ impl State {
                 break;
             };
             let queue = &mut self.tags[tag.0];
+            if queue.is_empty() {
+                queue.is_ready = false;
+                continue;
+            }
             let taken = queue.take(tag, &mut room);
             self.offers -= taken.offers.len();
             self.settles -= taken.settles.len();
@@ -321,18 +359,24 @@ impl TagQueue {
     }
 
     fn take(&mut self, tag: TagId, room: &mut Room) -> TagWork {
+        let most = self.settles.len().min(room.settles.max(self.at_once));
+        room.settles = room.settles.saturating_sub(most);
+        self.at_once = self.at_once.saturating_sub(most);
+        self.taken += most as u64;
+        self.held_back = 0;
         let mut offers = Vec::new();
-        while let Some(offer) = self.offers.front() {
+        while let Some(QueuedOffer { offer, after }) = self.offers.front() {
+            if *after > self.taken {
+                self.held_back = self.offers.len();
+                break;
+            }
             if !room.is_first && offer.asks.len() > room.asks {
                 break;
             }
             room.asks = room.asks.saturating_sub(offer.asks.len());
             room.is_first &= offer.asks.is_empty();
-            offers.extend(self.offers.pop_front());
+            offers.extend(self.offers.pop_front().map(|queued| queued.offer));
         }
-        let most = self.settles.len().min(room.settles.max(self.at_once));
-        room.settles = room.settles.saturating_sub(most);
-        self.at_once = self.at_once.saturating_sub(most);
         TagWork {
             tag,
             offers,
@@ -348,6 +392,15 @@ impl TagWork {
     }
 }
 
+/// Only for the waits of the thread itself, which are real whatever the ledger's clock is.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a deadline for a condition variable"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
 /// Others must hear of these at once: a scope that closes, and a permit that they may have.
 fn is_urgent(settle: &Settle) -> bool {
     match settle {
@@ -357,93 +410,5 @@ fn is_urgent(settle: &Settle) -> bool {
         | Settle::Inherit { .. } => true,
         Settle::Succeeded { .. } => false,
         Settle::Permit { outcome, .. } => matches!(outcome, Outcome::Unsent),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use tollgate_core::ask::{Evidence, PermitId, Priority, ScopeId, Scopes, Terms};
-    use tollgate_core::limit::Rule;
-    use tollgate_core::time::{Micros, Span};
-
-    use super::*;
-
-    const TAG: TagId = TagId(0);
-
-    fn queued(settle: Settle) -> QueuedSettle {
-        let at = Micros(1);
-        QueuedSettle { settle, at }
-    }
-
-    fn well() -> QueuedSettle {
-        queued(Settle::Succeeded { scope: ScopeId(1) })
-    }
-
-    fn carry() -> QueuedSettle {
-        let rule = Arc::new(Rule::sliding(5, Span::from_secs(1)).unwrap());
-        queued(Settle::Inherit {
-            from: CellId(1),
-            old_rule: rule.clone(),
-            to: CellId(2),
-            rule,
-        })
-    }
-
-    fn carries(work: &Work) -> usize {
-        let is_carry = |told: &&QueuedSettle| matches!(told.settle, Settle::Inherit { .. });
-        let settles = work.tags.iter().flat_map(|tag| &tag.settles);
-        settles.filter(is_carry).count()
-    }
-
-    /// The asks that follow a carry rely on it. One whose transaction failed goes with the next one,
-    /// however many settles stand before it and however full the inbox has become.
-    #[test]
-    fn a_requeued_carry_goes_with_the_next_transaction() {
-        for others in [0, SETTLES_PER_TURN + 5, SETTLES_MAX] {
-            let inbox = Inbox::default();
-            for _ in 0..SETTLES_PER_TURN + 5 {
-                inbox.settle(TAG, well());
-            }
-            inbox.settle(TAG, carry());
-            let mut failed = inbox.next(Pace::Hurry);
-            assert_eq!(carries(&failed), 1);
-            for _ in 0..others {
-                inbox.settle(TAG, well());
-            }
-            inbox.requeue(TAG, failed.tags.remove(0).settles);
-            assert_eq!(carries(&inbox.next(Pace::Hurry)), 1, "{others}");
-        }
-    }
-
-    /// A provider whose queue is always full takes its turn like the others.
-    #[test]
-    fn providers_are_taken_in_turn() {
-        let inbox = Inbox::default();
-        let offer = |tag| {
-            let (reply, _) = oneshot::channel();
-            let asks = (0..200).map(|_| ask()).collect();
-            inbox.offer(TagId(tag), Offer { asks, reply });
-        };
-        (0..3).for_each(|_| offer(0));
-        offer(1);
-        let taken = |work: Work| work.tags.iter().map(|tag| tag.tag.0).collect::<Vec<_>>();
-        assert_eq!(taken(inbox.next(Pace::Normal)), [0]);
-        assert_eq!(taken(inbox.next(Pace::Normal)), [1]);
-        assert_eq!(taken(inbox.next(Pace::Normal)), [0]);
-    }
-
-    fn ask() -> Ask {
-        Ask {
-            id: PermitId::default(),
-            terms: Terms::new(),
-            scopes: Scopes::new(),
-            priority: Priority::Normal,
-            evidence: Evidence::None {
-                use_within: Span::ZERO,
-            },
-            max_wait: Span::ZERO,
-        }
     }
 }

@@ -22,7 +22,7 @@ use crate::hand_out::HandOut;
 use crate::hub::TagId;
 use crate::inbox::{Pace, PeekRequest, TagWork, Work};
 use crate::offer::OfferResult;
-use crate::shared::Shared;
+use crate::shared::{RecoveryClose, Shared};
 use crate::store::{PeekReply, Store, StoreError, wake_owners};
 use crate::sync_thread::SyncThread;
 use crate::threads::spawn;
@@ -197,8 +197,9 @@ impl LedgerThread {
     /// One transaction and everything around it.
     fn turn(&mut self, mut batches: Vec<TagBatch>) {
         let was_lost = self.is_lost();
+        let mut closed = Vec::new();
         if was_lost {
-            self.add_recovery_settles(&mut batches);
+            closed = self.add_recovery_settles(&mut batches);
         }
         let decisions = self.commit(&batches);
         let mut is_back = was_lost && decisions.iter().all(Result::is_ok);
@@ -211,7 +212,7 @@ impl LedgerThread {
             }
         }
         if is_back {
-            self.shared.mark_recovered();
+            self.shared.mark_recovered(&closed);
         }
         for (batch, decision) in batches.into_iter().zip(decisions) {
             match decision {
@@ -224,8 +225,11 @@ impl LedgerThread {
     }
 
     /// What is to be closed when the store is back goes before its provider's asks.
-    fn add_recovery_settles(&self, batches: &mut Vec<TagBatch>) {
-        for (tag, settle) in self.shared.recovery_settles() {
+    fn add_recovery_settles(&self, batches: &mut Vec<TagBatch>) -> Vec<RecoveryClose> {
+        let closes = self.shared.recovery_closes();
+        for &close in &closes {
+            let tag = close.tag;
+            let settle = close.settle(self.shared.clock.at());
             let known = batches.iter().position(|batch| batch.tag == tag);
             let index = known.unwrap_or_else(|| {
                 batches.push(TagBatch {
@@ -240,18 +244,16 @@ impl LedgerThread {
             });
             batches[index].settles.push(settle);
         }
+        closes
     }
 
     fn commit(&self, batches: &[TagBatch]) -> Vec<Result<Decision, StoreError>> {
         if self.shared.has_failed() {
-            let failed = || StoreError {
-                message: self.shared.loss_reason().unwrap_or_default().into(),
-                is_final: true,
-            };
-            return batches.iter().map(|_| Err(failed())).collect();
+            let failed = |_| Err(self.shared.failure());
+            return batches.iter().map(failed).collect();
         }
         let owner = self.store.owner();
-        let dead = self.shared.dead.get().unwrap_or_default();
+        let dead = self.shared.dead.get(owner).unwrap_or_default();
         let batches: Vec<Batch<'_>> = batches
             .iter()
             .map(|batch| Batch {
@@ -267,10 +269,7 @@ impl LedgerThread {
 
     fn commit_nothing(&self) -> Result<Decision, StoreError> {
         if self.shared.has_failed() {
-            return Err(StoreError {
-                message: self.shared.loss_reason().unwrap_or_default().into(),
-                is_final: true,
-            });
+            return Err(self.shared.failure());
         }
         self.store.commit(&Batch::now(self.store.owner(), &[], &[]))
     }
@@ -313,7 +312,7 @@ impl LedgerThread {
             }
         }
         let dead = wake_owners(&*self.store, &decision);
-        self.shared.dead.add(dead);
+        self.shared.dead.add(self.store.owner(), dead);
         if !decision.changed_scopes.is_empty() {
             self.store.notify_scopes(&decision.changed_scopes);
         }
@@ -330,8 +329,9 @@ impl LedgerThread {
         } = batch;
         self.shared.mark_lost(error);
         settles.truncate(told);
-        self.shared.inbox.requeue(tag, settles);
-        for (reply, _) in replies {
+        let held_back = self.shared.inbox.requeue(tag, settles);
+        let held_back = held_back.into_iter().map(|offer| offer.reply);
+        for reply in replies.into_iter().map(|(reply, _)| reply).chain(held_back) {
             drop(reply.send(Err(StoreLost)));
         }
     }

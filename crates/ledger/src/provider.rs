@@ -137,7 +137,8 @@ impl ProviderLedger {
     }
 
     /// Tells what became of a permit or a scope. Never waits and never fails, so that it can be
-    /// called from `Drop`; a settle that is lost only delays a slot.
+    /// called from `Drop`. More than 65,536 that wait for a lost store are dropped: a permit's slot
+    /// then comes free late, and others do not hear of a failure, or of a scope that closed or opened.
     pub fn settle(&self, settle: Settle) {
         let settle = self.forwarded(&settle).unwrap_or(settle);
         if matches!(self.front().driver, Driver::Inline(_)) {
@@ -185,7 +186,8 @@ impl ProviderLedger {
     }
 
     /// While the store is lost: closes a scope for `rest` from the moment at which it is back,
-    /// before anything is granted. Said again, the last word counts. Forgotten once it is back.
+    /// before anything is granted. Said again, the last word counts. If the store is there, it is
+    /// closed now.
     pub fn close_on_recovery(&self, scope: ScopeId, rest: Span) {
         let shared = &self.front().shared;
         shared.close_on_recovery(self.provider.tag, scope, rest);

@@ -31,6 +31,26 @@ const DEAD_MAX: usize = 1_024;
 
 const NOT_LOST: u64 = u64::MAX;
 
+/// A scope that is to be closed when the store is back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecoveryClose {
+    pub(crate) tag: TagId,
+    scope: ScopeId,
+    rest: Span,
+}
+
+impl RecoveryClose {
+    pub(crate) fn settle(self, at: Micros) -> QueuedSettle {
+        let settle = Settle::Close {
+            scope: self.scope,
+            age: Span::ZERO,
+            closed_for: Some(self.rest),
+            reopen: Reopen::All,
+        };
+        QueuedSettle { settle, at }
+    }
+}
+
 /// What handles, drivers and the threads of a store share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -41,12 +61,13 @@ pub(crate) struct Shared {
     pub(crate) last_seen: LastSeenScopes,
     /// Questions put to the store so far.
     pub(crate) questions: AtomicU64,
+    /// Held while `lost_at` and `is_final` change: two threads find out about the store.
     loss_reason: Mutex<Option<String>>,
     /// When the store was lost, on the ledger's clock; [`NOT_LOST`] while it is there.
     lost_at: AtomicU64,
     /// It does not come back by itself.
     is_final: AtomicBool,
-    closes_on_recovery: RankedMutex<{ rank::RECOVERY }, BTreeMap<ScopeId, (TagId, Span)>>,
+    closes_on_recovery: RankedMutex<{ rank::RECOVERY }, BTreeMap<ScopeId, RecoveryClose>>,
     pub(crate) is_closing: AtomicBool,
     pub(crate) dead: DeadOwners,
 }
@@ -56,15 +77,32 @@ pub(crate) struct Shared {
 pub(crate) struct DeadOwners {
     is_any: AtomicBool,
     owners: Mutex<Vec<OwnerId>>,
+    /// This process when they were found. Numbers count only in the database that gave them.
+    found_as: AtomicU64,
 }
 
 impl DeadOwners {
-    pub(crate) fn get(&self) -> Option<Vec<OwnerId>> {
-        let is_any = self.is_any.load(Ordering::Acquire);
-        is_any.then(|| self.owners.lock().clone())
+    /// Those that were found while this process had this number.
+    pub(crate) fn get(&self, owner: OwnerId) -> Option<Vec<OwnerId>> {
+        if !self.is_any.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut owners = self.owners.lock();
+        if self.found_as.swap(u64::from(owner.0), Ordering::AcqRel) != u64::from(owner.0) {
+            owners.clear();
+            self.is_any.store(false, Ordering::Release);
+        }
+        Some(owners.clone())
     }
 
-    pub(crate) fn add(&self, found: Vec<OwnerId>) {
+    /// These were found dead by this owner.
+    pub(crate) fn add(&self, by: OwnerId, found: Vec<OwnerId>) {
+        if found.is_empty() {
+            return;
+        }
+        // Those found under another number go first.
+        self.get(by);
+        self.found_as.store(u64::from(by.0), Ordering::Release);
         for owner in found {
             let mut owners = self.owners.lock();
             if owners.len() < DEAD_MAX && !owners.contains(&owner) {
@@ -106,16 +144,29 @@ impl Shared {
         self.loss_reason.lock().clone()
     }
 
-    /// Said before anybody is answered, so that whoever hears of it finds it said. While it is lost,
-    /// the last reason counts.
+    /// Set before replies are sent, so that a caller that gets `StoreLost` also sees `loss()`. While
+    /// it is lost, the last reason counts.
     pub(crate) fn mark_lost(&self, error: &StoreError) {
-        *self.loss_reason.lock() = Some(error.to_string());
+        let mut reason = self.loss_reason.lock();
+        *reason = Some(error.to_string());
         if error.is_final {
             self.is_final.store(true, Ordering::Release);
         }
-        if self.loss().is_none() {
+        let is_new = self.loss().is_none();
+        if is_new {
             self.lost_at.store(self.clock.at().0, Ordering::Release);
+        }
+        drop(reason);
+        if is_new {
             self.hub.broadcast(&Event::Lost);
+        }
+    }
+
+    /// Why it does not come back.
+    pub(crate) fn failure(&self) -> StoreError {
+        StoreError {
+            message: self.loss_reason().unwrap_or_default().into(),
+            is_final: true,
         }
     }
 
@@ -123,34 +174,103 @@ impl Shared {
         self.is_final.load(Ordering::Acquire)
     }
 
-    pub(crate) fn mark_recovered(&self) {
-        self.closes_on_recovery.lock().clear();
+    /// The store is back, and these are closed in it. One that has failed for good is not.
+    pub(crate) fn mark_recovered(&self, closed: &[RecoveryClose]) {
+        // Held until it counts as back: whatever is added later is settled as usual.
+        let mut closes = self.closes_on_recovery.lock();
+        let mut reason = self.loss_reason.lock();
+        if self.has_failed() {
+            return;
+        }
+        for close in closed {
+            if closes.get(&close.scope) == Some(close) {
+                closes.remove(&close.scope);
+            }
+        }
+        let late = std::mem::take(&mut *closes);
         self.lost_at.store(NOT_LOST, Ordering::Release);
-        *self.loss_reason.lock() = None;
+        *reason = None;
+        drop(reason);
+        drop(closes);
+        late.into_values().for_each(|close| self.close_now(close));
         self.hub.broadcast(&Event::Recovered);
     }
 
-    /// Closes a scope for so long from the moment at which the store is back.
+    /// Closes a scope for so long from the moment at which the store is back: now, if it is.
     pub(crate) fn close_on_recovery(&self, tag: TagId, scope: ScopeId, rest: Span) {
+        let close = RecoveryClose { tag, scope, rest };
         let mut closes = self.closes_on_recovery.lock();
-        if closes.len() < CLOSES_MAX || closes.contains_key(&scope) {
-            closes.insert(scope, (tag, rest));
+        if self.loss().is_none() {
+            drop(closes);
+            self.close_now(close);
+        } else if closes.len() < CLOSES_MAX || closes.contains_key(&scope) {
+            closes.insert(scope, close);
         }
     }
 
-    /// What is to be settled first when the store is back.
-    pub(crate) fn recovery_settles(&self) -> Vec<(TagId, QueuedSettle)> {
-        let at = self.clock.at();
-        let closes = self.closes_on_recovery.lock();
-        let close = |(&scope, &(tag, rest)): (&ScopeId, &(TagId, Span))| {
-            let settle = Settle::Close {
-                scope,
-                age: Span::ZERO,
-                closed_for: Some(rest),
-                reopen: Reopen::All,
-            };
-            (tag, QueuedSettle { settle, at })
-        };
-        closes.iter().map(close).collect()
+    fn close_now(&self, close: RecoveryClose) {
+        let settle = close.settle(self.clock.at());
+        self.inbox.settle(close.tag, settle);
+    }
+
+    /// What is to be closed first when the store is back.
+    pub(crate) fn recovery_closes(&self) -> Vec<RecoveryClose> {
+        self.closes_on_recovery.lock().values().copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inbox::Pace;
+
+    const TAG: TagId = TagId(0);
+
+    fn lost(is_final: bool) -> StoreError {
+        StoreError {
+            message: "gone".into(),
+            is_final,
+        }
+    }
+
+    fn closes(shared: &Shared) -> usize {
+        let work = shared.inbox.next(Pace::Hurry);
+        work.tags.iter().map(|tag| tag.settles.len()).sum()
+    }
+
+    /// A close that is asked for while the store comes back is neither forgotten nor kept for the
+    /// next loss.
+    #[test]
+    fn a_close_that_comes_while_the_store_recovers_is_settled() {
+        let shared = Shared::new(Clock::System);
+        shared.mark_lost(&lost(false));
+        shared.close_on_recovery(TAG, ScopeId(1), Span::from_secs(1));
+        let closed = shared.recovery_closes();
+        shared.close_on_recovery(TAG, ScopeId(2), Span::from_secs(1));
+        shared.mark_recovered(&closed);
+        assert_eq!(closes(&shared), 1);
+        shared.close_on_recovery(TAG, ScopeId(3), Span::from_secs(1));
+        assert_eq!(closes(&shared), 1);
+        assert_eq!(shared.recovery_closes(), []);
+    }
+
+    /// The sync thread has found out that the disk failed, the ledger thread has just committed.
+    #[test]
+    fn a_store_that_failed_for_good_does_not_recover() {
+        let shared = Shared::new(Clock::System);
+        shared.mark_lost(&lost(true));
+        shared.mark_recovered(&[]);
+        assert!(shared.loss().is_some_and(|loss| loss.is_final));
+        assert!(shared.loss_reason().is_some());
+    }
+
+    #[test]
+    fn dead_owners_are_forgotten_with_the_database_that_numbered_them() {
+        let dead = DeadOwners::default();
+        assert_eq!(dead.get(OwnerId(1)), None);
+        dead.add(OwnerId(1), vec![OwnerId(7)]);
+        assert_eq!(dead.get(OwnerId(1)), Some(vec![OwnerId(7)]));
+        assert_eq!(dead.get(OwnerId(2)).unwrap_or_default(), []);
+        assert_eq!(dead.get(OwnerId(1)), None);
     }
 }

@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::failpoint;
 use crate::hand_out::HandOut;
 use crate::shared::Shared;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::threads::spawn;
 
 /// The name of the thread.
@@ -87,10 +87,12 @@ fn run(queue: &Queue, shared: &Shared, store: &dyn Store) {
             state.is_requested = false;
             std::mem::take(&mut state.hand_outs)
         };
-        match store.sync() {
+        match sync_once(shared, store) {
             Ok(()) => {
                 failpoint::reached("synced");
-                hand_outs.into_iter().for_each(|one| one.answer(shared));
+                hand_outs
+                    .into_iter()
+                    .for_each(|one| one.answer_synced(shared));
             }
             Err(error) => {
                 shared.mark_lost(&error);
@@ -98,4 +100,15 @@ fn run(queue: &Queue, shared: &Shared, store: &dyn Store) {
             }
         }
     }
+}
+
+/// Syncs, unless a sync or the store has failed for good before. Every failure is for good.
+fn sync_once(shared: &Shared, store: &dyn Store) -> Result<(), StoreError> {
+    if shared.has_failed() {
+        return Err(shared.failure());
+    }
+    store.sync().map_err(|error| StoreError {
+        is_final: true,
+        ..error
+    })
 }

@@ -167,6 +167,28 @@ fn an_offered_waiter_times_out_while_the_ledger_hangs() {
     ));
 }
 
+/// It was never offered, and cannot be while the ledger has the offer before it.
+#[test]
+fn a_waiter_behind_a_pending_offer_times_out_at_its_deadline() {
+    let mut test = TestGate::new();
+    let one = Rule::in_flight(9).unwrap();
+    test.push(TestCall::new(&one).max_wait(s(30)));
+    let offer = test.tick();
+    assert_eq!(offer.len(), 1);
+    let late = test.push(TestCall::new(&one).max_wait(s(1)));
+    let now_or_never = test.push(TestCall::new(&one).no_wait());
+    test.tick();
+    test.advance(s(2));
+    assert!(matches!(
+        test.resolution(late),
+        Some(Resolution::TimedOut { .. })
+    ));
+    let verdicts = test.decide(&offer);
+    test.gate.verdicts(verdicts, test.now);
+    test.run();
+    assert!(test.was_granted(now_or_never), "it asks once");
+}
+
 #[test]
 fn a_full_queue_rejects_and_a_place_that_empties_is_used_again() {
     let mut test = TestGate::with(GateSettings {

@@ -82,6 +82,8 @@ struct DurableState {
     record: GenerationRecord,
     /// Commits that must be durable and are not known to be.
     unsynced: u64,
+    /// A sync has failed: one that is tried again may succeed over what was lost.
+    has_failed: bool,
 }
 
 impl Folder {
@@ -130,6 +132,7 @@ impl Folder {
                 state: Mutex::new(DurableState {
                     record,
                     unsynced: 0,
+                    has_failed: false,
                 }),
             }),
             lock,
@@ -277,10 +280,17 @@ impl DurableLog {
     pub(super) fn sync(&self) -> Result<(), FolderError> {
         let (record, count) = {
             let state = self.state.lock();
+            if state.has_failed {
+                let failed = io::Error::other("an earlier sync failed");
+                return Err(FolderError::Sync(failed));
+            }
             (state.record.clone(), state.unsynced)
         };
         failpoint::reached("syncing");
-        self.log.sync_data().map_err(FolderError::Sync)?;
+        if let Err(error) = self.log.sync_data() {
+            self.state.lock().has_failed = true;
+            return Err(FolderError::Sync(error));
+        }
         self.state.lock().unsynced -= count;
         self.note(&record);
         Ok(())

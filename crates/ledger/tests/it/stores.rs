@@ -8,7 +8,7 @@ use smallvec::smallvec;
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
 use tollgate_core::batch::{Batch, Decision, decide};
 use tollgate_core::table::Table;
-use tollgate_core::time::{Micros, Now, Wall};
+use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::{
     Clock, Ledger, ManualClock, PeekQuery, PeekReply, ProviderLedger, Store, StoreError,
 };
@@ -21,7 +21,7 @@ struct SlowDisk {
     clock: Clock,
     table: Mutex<Table>,
     syncing: SyncSender<()>,
-    synced: Mutex<Receiver<()>>,
+    synced: Mutex<Receiver<Result<(), ()>>>,
 }
 
 impl Store for SlowDisk {
@@ -32,7 +32,8 @@ impl Store for SlowDisk {
 
     fn sync(&self) -> Result<(), StoreError> {
         self.syncing.send(()).unwrap_or(());
-        self.synced.lock().recv().map_err(|_| StoreError {
+        let result = self.synced.lock().recv();
+        result.unwrap_or(Err(())).map_err(|()| StoreError {
             message: "the disk has failed".into(),
             is_final: true,
         })
@@ -70,7 +71,7 @@ struct SlowLedger {
     /// Says that a sync has begun.
     syncing: Receiver<()>,
     /// Ends a sync.
-    synced: SyncSender<()>,
+    synced: SyncSender<Result<(), ()>>,
 }
 
 fn slow_ledger() -> SlowLedger {
@@ -124,7 +125,7 @@ async fn a_slow_sync_of_one_provider_does_not_hold_up_another() {
         }
     }
     assert!(futures_pending(synced.as_mut()).await, "not durable yet");
-    slow.synced.send(()).unwrap();
+    slow.synced.send(Ok(())).unwrap();
     let decided = synced.await.unwrap();
     assert!(is_granted(&decided.verdicts[0].1));
 }
@@ -145,10 +146,10 @@ async fn permits_that_wait_for_a_sync_share_the_next_one() {
     let rest: Vec<_> = ["b", "c", "d"].into_iter().map(&mut offer).collect();
     // An offer without asks is answered when everything before it is decided.
     one.offer(Vec::new()).await.unwrap();
-    slow.synced.send(()).unwrap();
+    slow.synced.send(Ok(())).unwrap();
     first.await.unwrap().unwrap();
     slow.syncing.recv().unwrap();
-    slow.synced.send(()).unwrap();
+    slow.synced.send(Ok(())).unwrap();
     for offer in rest {
         offer.await.unwrap().unwrap();
     }
@@ -170,7 +171,7 @@ async fn a_permit_that_is_durable_too_late_is_given_back() {
     assert!(futures_pending(late.as_mut()).await);
     slow.syncing.recv().unwrap();
     slow.clock.pass(secs(1));
-    slow.synced.send(()).unwrap();
+    slow.synced.send(Ok(())).unwrap();
     let decided = late.await.unwrap();
     assert!(!is_granted(&decided.verdicts[0].1));
     one.offer(Vec::new()).await.unwrap();
@@ -192,6 +193,45 @@ async fn a_failed_sync_loses_the_store_for_good() {
     assert!(slow.ledger.loss().is_some_and(|loss| loss.is_final));
     let short = asker.ask(smallvec![term("second", &second)]);
     assert!(one.offer(vec![short]).await.is_err());
+}
+
+/// Permits that were committed while a sync failed are not handed out by a second one that would
+/// succeed: it says nothing of what the first has lost.
+#[tokio::test]
+async fn a_failed_sync_is_not_tried_again_for_those_behind_it() {
+    let slow = slow_ledger();
+    let day = sliding(1_000, secs(86_400));
+    let (mut asker, one) = owner(&slow.ledger, "one");
+    let mut offer = |cell: &str| {
+        let ask = asker.ask(smallvec![term(cell, &day)]);
+        tokio::spawn(one.offer(vec![ask]))
+    };
+    let first = offer("a");
+    tokio::task::yield_now().await;
+    slow.syncing.recv().unwrap();
+    let second = offer("b");
+    // An offer without asks is answered when everything before it is decided.
+    one.offer(Vec::new()).await.unwrap();
+    slow.synced.send(Err(())).unwrap();
+    slow.synced.send(Ok(())).unwrap();
+    assert!(first.await.unwrap().is_err());
+    assert!(second.await.unwrap().is_err());
+    assert!(slow.syncing.try_recv().is_err(), "one sync");
+}
+
+/// On a slow disk a permit waits for the sync under way and for its own.
+#[tokio::test]
+async fn a_permit_that_waits_for_two_syncs_is_handed_out() {
+    let slow = slow_ledger();
+    let day = sliding(1_000, secs(86_400));
+    let (mut asker, one) = owner(&slow.ledger, "one");
+    let ask = asker.ask(smallvec![term("day", &day)]);
+    let mut late = std::pin::pin!(one.offer(vec![ask]));
+    assert!(futures_pending(late.as_mut()).await);
+    slow.syncing.recv().unwrap();
+    slow.clock.pass(Span::from_millis(390));
+    slow.synced.send(Ok(())).unwrap();
+    assert!(is_granted(&late.await.unwrap().verdicts[0].1));
 }
 
 fn is_granted(verdict: &tollgate_core::ask::Verdict) -> bool {

@@ -5,7 +5,9 @@
 //!
 //! Never: holds a lock, or the provider's queue, across an await.
 
-use std::sync::Weak;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
 
 use tollgate_core::ask::{Ask, PermitId};
 use tollgate_core::gate::Effects;
@@ -24,8 +26,10 @@ pub(super) async fn drive(shared: Weak<Shared>) {
     };
     // At most one at a time; while it is on its way, deadlines, cancellations and events are served.
     let mut pending: Option<Offered> = None;
+    // Whoever was granted a permit may be gone: it is returned before the queue goes.
+    let mut decided_for: Option<Arc<Shared>> = None;
     loop {
-        let Some(strong) = shared.upgrade() else {
+        let Some(strong) = decided_for.take().or_else(|| shared.upgrade()) else {
             return;
         };
         if pending.is_none() && strong.ledger.takes_time() {
@@ -56,10 +60,12 @@ pub(super) async fn drive(shared: Weak<Shared>) {
         drop(strong);
         tokio::select! {
             biased;
-            verdicts = decided(&mut pending) => {
-                let Some(strong) = shared.upgrade() else { return };
+            decided = decided(&shared, &mut pending) => {
+                // Dropped, the pending offer gives its permits back.
+                let Some((strong, verdicts)) = decided else { return };
                 let asked = pending.take().map(|offered| offered.ids).unwrap_or_default();
                 strong.on_verdicts(&asked, verdicts);
+                decided_for = Some(strong);
             }
             event = events.next() => {
                 let Some(strong) = shared.upgrade() else { return };
@@ -86,12 +92,22 @@ impl Offered {
     }
 }
 
-/// What the ledger decides of the pending offer. Dropped and awaited again, nothing is lost.
-async fn decided(pending: &mut Option<Offered>) -> Result<OfferVerdicts, StoreLost> {
-    match pending {
-        Some(offered) => (&mut offered.verdicts).await,
-        None => std::future::pending().await,
-    }
+/// What the ledger decides of the pending offer, and the queue to which it goes. Dropped and awaited
+/// again, nothing is lost. `None`: the queue has gone, and the answer was not taken.
+async fn decided(
+    shared: &Weak<Shared>,
+    pending: &mut Option<Offered>,
+) -> Option<(Arc<Shared>, Result<OfferVerdicts, StoreLost>)> {
+    let Some(offered) = pending else {
+        return std::future::pending().await;
+    };
+    poll_fn(|context| match shared.upgrade() {
+        Some(strong) => Pin::new(&mut offered.verdicts)
+            .poll(context)
+            .map(|verdicts| Some((strong, verdicts))),
+        None => std::task::Poll::Ready(None),
+    })
+    .await
 }
 
 /// The one timer of a gate.

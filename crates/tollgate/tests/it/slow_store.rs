@@ -25,6 +25,7 @@ struct StuckStore {
     table: Arc<Mutex<Table>>,
     go: Mutex<Receiver<()>>,
     settled: SyncSender<()>,
+    answered: SyncSender<()>,
 }
 
 impl Store for StuckStore {
@@ -56,6 +57,10 @@ impl Store for StuckStore {
     }
 
     fn notify_scopes(&self, _: &[ScopeId]) {}
+
+    fn maintain(&self) {
+        self.answered.try_send(()).unwrap_or(());
+    }
 }
 
 struct Stage {
@@ -65,6 +70,8 @@ struct Stage {
     rule: Arc<Rule>,
     go: SyncSender<()>,
     settled: Receiver<()>,
+    /// Says that a transaction is over and everybody in it was answered.
+    answered: Receiver<()>,
 }
 
 impl Stage {
@@ -75,12 +82,14 @@ impl Stage {
         });
         let (go, asked) = sync_channel(16);
         let (told, settled) = sync_channel(16);
+        let (over, answered) = sync_channel(16);
         let (on, table) = (Clock::Manual(clock.clone()), Arc::default());
         let store = StuckStore {
             clock: on.clone(),
             table: Arc::clone(&table),
             go: Mutex::new(asked),
             settled: told,
+            answered: over,
         };
         let ledger =
             Ledger::blocking(on, |_| Ok(store), |error: std::io::Error| error).expect("a thread");
@@ -92,6 +101,7 @@ impl Stage {
             rule: Arc::new(rule),
             go,
             settled,
+            answered,
         }
     }
 
@@ -185,4 +195,45 @@ async fn a_call_without_patience_gets_the_verdict() {
         tokio::task::yield_now().await;
     }
     assert!(call.await.expect("it ran").is_ok());
+}
+
+/// M4: also a call that comes while the ledger decides others' asks, and was never offered.
+#[tokio::test(start_paused = true)]
+async fn a_call_behind_a_pending_offer_is_answered_at_its_deadline() {
+    let stage = Stage::new();
+    let first = stage.call(Span::from_secs(30)).await;
+    let second = stage.call(Span::from_secs(1)).await;
+    stage.pass(1_100).await;
+    assert!(second.is_finished(), "at its deadline");
+    let denied = second.await.expect("it ran");
+    assert!(matches!(denied, Err(Denied::TimedOut { .. })), "{denied:?}");
+    assert!(!first.is_finished());
+    stage.go.send(()).expect("the store is there");
+    assert!(first.await.expect("it ran").is_ok());
+}
+
+/// The verdict is there when the last handle goes, but nobody has taken it yet.
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_is_granted_as_the_last_handle_goes_comes_back() {
+    let stage = Stage::new();
+    let call = stage.call(Span::from_secs(3)).await;
+    call.abort();
+    let Stage {
+        permits,
+        clock,
+        table,
+        rule,
+        go,
+        answered,
+        settled,
+    } = stage;
+    drop(permits);
+    go.send(()).expect("the store is there");
+    // Blocks, so that no task runs: the driver finds the verdict and the end together.
+    answered.recv().expect("the store is there");
+    settle_down().await;
+    while settled.try_recv().is_ok() {}
+    let now = Clock::Manual(clock).now();
+    let used = table.lock().peek(CellId::named(&["x"]), &rule, now).used;
+    assert_eq!(used, 0);
 }
