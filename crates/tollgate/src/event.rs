@@ -32,8 +32,10 @@ pub struct Events {
 
 #[derive(Debug, Default)]
 struct Bus {
-    /// Read for each fact of each call, so that nothing is built for nobody.
-    subscribers: AtomicUsize,
+    /// Read for each fact of each call, so that nothing is built for nobody. Subscriptions share
+    /// it instead of the bus: whoever held the bus would keep its sender alive and never hear the
+    /// end.
+    subscribers: Arc<AtomicUsize>,
     /// Created for the first subscriber.
     sender: std::sync::OnceLock<broadcast::Sender<Arc<Event>>>,
 }
@@ -41,7 +43,7 @@ struct Bus {
 /// A place on the bus. Dropped, it hears nothing more.
 #[derive(Debug)]
 pub struct Subscription {
-    bus: Arc<Bus>,
+    subscribers: Arc<AtomicUsize>,
     receiver: broadcast::Receiver<Arc<Event>>,
 }
 
@@ -71,7 +73,7 @@ impl Events {
         let receiver = sender.subscribe();
         self.bus.subscribers.fetch_add(1, Ordering::Relaxed);
         Subscription {
-            bus: self.bus.clone(),
+            subscribers: self.bus.subscribers.clone(),
             receiver,
         }
     }
@@ -128,7 +130,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.bus.subscribers.fetch_sub(1, Ordering::Relaxed);
+        self.subscribers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -14,7 +14,7 @@ mod recipe; // how parts are requested together and split again
 mod merge_group; // calls for parts of one item
 mod writes; // when each path was last written to
 pub(crate) use demand::{CallDemand, SharedDemand};
-pub(crate) use end::{FlightEnd, FlightResult};
+pub(crate) use end::{FlightInProgress, FlightResult};
 pub(crate) use flight::{Flight, Flights, Follower};
 pub(crate) use merge_group::{
     GroupEnd, MergeFollower, MergeGroup, MergeGroups, MergeLeader, WHOLE_BODY_HEADERS,

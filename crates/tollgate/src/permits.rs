@@ -68,6 +68,14 @@ pub struct PermitRequest {
     pub edition: u64,
 }
 
+/// A request that was not decided at once.
+#[derive(Debug)]
+pub(crate) struct Undecided {
+    pub(crate) request: PermitRequest,
+    /// It is known to have to wait; otherwise the store has not decided yet.
+    pub(crate) must_wait: bool,
+}
+
 #[derive(Debug)]
 struct Shared {
     ledger: ProviderLedger,
@@ -211,7 +219,7 @@ impl Permits {
     pub async fn acquire(&self, request: PermitRequest) -> Result<Permit, Denied> {
         match self.try_acquire(request) {
             Ok(decided) => decided,
-            Err(request) => self.wait(request).await,
+            Err(Undecided { request, .. }) => self.wait(request).await,
         }
     }
 
@@ -231,14 +239,17 @@ impl Permits {
     pub(crate) fn try_acquire(
         &self,
         mut request: PermitRequest,
-    ) -> Result<Result<Permit, Denied>, PermitRequest> {
+    ) -> Result<Result<Permit, Denied>, Undecided> {
         let Shared { ledger, state, .. } = &*self.shared;
         let mut state = state.lock();
         if request.edition != self.edition() {
             return Ok(Err(Denied::Recalled));
         }
         if !state.gate.is_clear(request.priority) {
-            return Err(request);
+            return Err(Undecided {
+                request,
+                must_wait: true,
+            });
         }
         let highest = state.gate.max_priority(request.caller);
         let ask = Ask {
@@ -258,9 +269,10 @@ impl Permits {
             }
             Some((Verdict::Never(why), _)) => Ok(Err(Denied::Never(why))),
             // It has to wait, or the store does not decide at once.
-            Some((Verdict::Wait { .. }, _)) | None => {
+            undecided @ (Some((Verdict::Wait { .. }, _)) | None) => {
                 (request.terms, request.scopes) = (ask.terms, ask.scopes);
-                Err(request)
+                let must_wait = undecided.is_some();
+                Err(Undecided { request, must_wait })
             }
         }
     }

@@ -1,8 +1,8 @@
 //! One asks, others wait: the mechanism behind flights, merges, logins and background refreshes.
 //!
-//! A [`Round`] is one question with everyone who waits for its end. [`Leaders`] is a table of open
-//! rounds by key: whoever comes first leads, and the others join or go their own way. ADR 0023 says
-//! who uses which part, and why.
+//! A [`Round`] is one operation and all callers that wait for its result. [`Leaders`] is a table of
+//! open rounds by key: whoever comes first leads, and the others join or go their own way. ADR 0023
+//! says who uses which part, and why.
 //!
 //! Promises: a round ends once, and everybody who waits hears of it, whenever they began to wait. A
 //! leader that is dropped frees its key. A table has at most as many entries as its user allows.

@@ -129,6 +129,8 @@ pub enum Event {
     },
     /// An attempt got no response.
     AttemptFailed {
+        /// The call.
+        id: Arc<str>,
         /// Whose.
         provider: Arc<str>,
         /// Why.

@@ -41,7 +41,9 @@ impl Event {
             Event::Rejected { id, error } => {
                 tracing::info!(event = "rejected", id = &**id, blame = error.blame().as_str(), error = %error);
             }
-            Event::AttemptFailed { provider, fault } => {
+            Event::AttemptFailed {
+                provider, fault, ..
+            } => {
                 tracing::info!(
                     event = "failed",
                     provider = &**provider,

@@ -45,7 +45,7 @@ pub(crate) struct SharedResponse {
 
 /// A flight that has not ended yet.
 #[derive(Debug)]
-pub(crate) struct FlightEnd {
+pub(crate) struct FlightInProgress {
     flight: Arc<Flight>,
     table: Arc<FlightTable>,
     ledger: ProviderLedger,
@@ -74,13 +74,13 @@ impl SharedResponse {
     }
 }
 
-impl FlightEnd {
+impl FlightInProgress {
     pub(crate) fn new(
         flight: Arc<Flight>,
         table: Arc<FlightTable>,
         ledger: ProviderLedger,
-    ) -> FlightEnd {
-        FlightEnd {
+    ) -> FlightInProgress {
+        FlightInProgress {
             flight,
             table,
             ledger,
@@ -188,7 +188,7 @@ fn caller_left() -> Error {
     Error::Malformed("the caller has left")
 }
 
-impl Drop for FlightEnd {
+impl Drop for FlightInProgress {
     fn drop(&mut self) {
         let mut state = self.flight.round.lock();
         let result = state.end.get_or_insert(FlightResult::Lost);

@@ -57,11 +57,12 @@ pub(crate) fn timeout(route: &Route, policy: &CompiledPolicy) -> Span {
 
 /// Tells that an attempt got no response.
 pub(crate) fn emit_failed(subject: &Subject, fault: Fault) {
-    let provider = subject.provider.label();
-    subject
-        .provider
-        .events
-        .emit(Event::AttemptFailed { provider, fault });
+    let (id, provider, _) = subject.labels();
+    subject.provider.events.emit(Event::AttemptFailed {
+        id,
+        provider,
+        fault,
+    });
 }
 
 /// What a failure to connect within `most` means for the call.

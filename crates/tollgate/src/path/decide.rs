@@ -1,11 +1,16 @@
 //! Decisions without a request: a permit for an attempt that the caller makes itself.
 //!
 //! This is what the decision service and programs with their own HTTP clients use: `acquire` waits
-//! for the permit, and `report` tells what came back. Both are the stages `permit` and `learn` of
-//! the path.
+//! for the permit, `sent` says that bytes leave now, and `report` tells what came back (`head` and
+//! `finish`, if head and end are apart). These are the stages `permit`, `send` and `learn` of the
+//! path.
+//!
+//! A decision lives in this process. A service that hands decisions to other processes must add
+//! what they cannot hold: ids of decisions, and an expiry after which it drops a decision whose
+//! caller has vanished.
 //!
 //! Promises: a decision that is dropped before `sent` returns its permit; after it, the attempt
-//! counts as sent.
+//! counts as sent. Nothing is sent under a permit older than 500 ms: `sent` returns it and fails.
 //!
 //! Never: sends anything.
 
@@ -18,14 +23,16 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::Span;
 
 use super::call::CallOptions;
+use super::connect;
 use super::learn::{self, Observed};
 use super::permit::{self, PermitHistory};
 use super::rates::Rates;
 use super::requested_limits::Grant;
+use super::send::{self, PERMIT_AGE_MAX};
 use super::subject::Subject;
-use crate::Error;
 use crate::credentials::fingerprint;
 use crate::providers::{Claim, CompiledPolicy, ProviderRegistry, call_costs, caller_id};
+use crate::{Error, Permit};
 
 /// The right to make one attempt, and the duty to report its end.
 #[derive(Debug)]
@@ -34,8 +41,20 @@ pub struct Decision {
     subject: Subject,
     policy: Arc<CompiledPolicy>,
     key: Option<String>,
-    grant: Grant,
+    /// Until the head, or until it has expired.
+    grant: Option<Grant>,
+    /// From the head to the end, unless it is settled before.
+    permit: Option<Permit>,
+    is_sent: bool,
     history: PermitHistory,
+}
+
+/// The permit was too old to send under, and is returned: acquire another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the permit is {} old and has expired; nothing may be sent: acquire again", .age.in_words())]
+pub struct Expired {
+    /// How old it was.
+    pub age: Span,
 }
 
 /// What came back, and what it means.
@@ -63,7 +82,9 @@ pub async fn acquire(
         policy: subject.provider.policy(),
         subject,
         key,
-        grant,
+        grant: Some(grant),
+        permit: None,
+        is_sent: false,
         history,
     })
 }
@@ -81,23 +102,23 @@ fn subject(
     })?;
     let active = registry.named(provider)?;
     let policy = active.policy();
-    let mut entity = None;
-    if let Some(named) = options.entity.as_deref() {
-        let routed = policy.provider.entities.route(&EntityRequest {
-            named: Some(named),
-            host: None,
-            path: "/",
-            query: "",
-            headers: &[],
-            body: &[],
-        })?;
-        entity = routed.entity.map(|entity| entity.as_str().to_owned());
-    }
+    let upstream = policy.provider.upstream.as_ref();
+    let host = upstream.map(|upstream| upstream.host.clone());
+    let routed = policy.provider.entities.route(&EntityRequest {
+        named: options.entity.as_deref(),
+        host: host.as_ref(),
+        path: "/",
+        query: "",
+        headers: &[],
+        body: &[],
+    })?;
+    let entity = routed.entity.map(|entity| entity.as_str().to_owned());
     let caller = options.caller.as_deref();
     Ok(Subject {
         caller_id: caller.map_or_else(CallerId::default, caller_id),
         costs: call_costs(&policy.provider.costs, &options.costs, &[]),
         entity,
+        host,
         priority: rights.priority,
         deadline: options.timeout.map(|timeout| started + timeout),
         id: options.id,
@@ -121,25 +142,100 @@ impl Decision {
         &self.history.rates
     }
 
-    /// Bytes are about to leave: from now on the attempt counts as sent.
-    pub fn sent(&mut self) {
-        self.grant.permit.sent();
+    /// How long bytes may still leave under its permit; zero = acquire again.
+    #[must_use]
+    pub fn expires_in(&self) -> Span {
+        self.grant
+            .as_ref()
+            .map_or(Span::ZERO, |grant| PERMIT_AGE_MAX - grant.permit.age())
+    }
+
+    /// Bytes are about to leave: from now on the attempt counts as sent. Fails if the permit is too
+    /// old, and returns it: then nothing may be sent.
+    pub fn sent(&mut self) -> Result<(), Expired> {
+        if self.is_sent {
+            return Ok(());
+        }
+        match self.grant.take() {
+            Some(mut grant) if !send::is_stale(&self.subject, &grant.permit) => {
+                grant.permit.sent();
+                self.grant = Some(grant);
+                self.is_sent = true;
+                send::emit_attempt(&self.subject, 1);
+                Ok(())
+            }
+            late => Err(Expired {
+                age: late.map_or(PERMIT_AGE_MAX, |grant| grant.permit.age()),
+            }),
+        }
+    }
+
+    /// The attempt still runs: its permit is held for this much longer.
+    pub fn keep_alive(&mut self, by: Span) {
+        let granted = self.grant.as_mut().map(|grant| &mut grant.permit);
+        if let Some(permit) = granted.or(self.permit.as_mut()) {
+            permit.keep_alive(by);
+        }
     }
 
     /// The whole response has arrived. `body` may be empty, or the beginning of a decoded body
-    /// where the provider reports limits in it.
-    pub fn report(self, status: u16, headers: &HeaderMap, body: &[u8]) -> Learned {
+    /// where the provider reports limits in it. `costs` are the real costs, by unit, where they
+    /// were estimated before.
+    pub fn report(
+        mut self,
+        status: u16,
+        headers: &HeaderMap,
+        body: &[u8],
+        costs: &[(String, u64)],
+    ) -> Learned {
         let observed = Observed {
             status,
             headers,
             body,
             has_ended: true,
         };
+        let learned = self.observe(observed);
+        self.finish(costs);
+        learned
+    }
+
+    /// The head of the response has arrived; `finish` follows at its end.
+    pub fn head(&mut self, status: u16, headers: &HeaderMap) -> Learned {
+        self.observe(Observed {
+            status,
+            headers,
+            body: &[],
+            has_ended: false,
+        })
+    }
+
+    /// The end of the response has arrived, with its real costs by unit.
+    pub fn finish(self, costs: &[(String, u64)]) {
+        let Some(permit) = self.permit else {
+            return; // settled at its head, or no head was reported
+        };
+        let has_shares = self.subject.at_most_permille.is_some();
+        let units = self
+            .policy
+            .term_units(self.subject.joint_priority(), has_shares);
+        permit.finished(|term| {
+            let unit = units.get(term)?;
+            let cost = costs.iter().find(|(named, _)| named == unit);
+            cost.map(|(_, amount)| *amount)
+        });
+    }
+
+    fn observe(&mut self, observed: Observed<'_>) -> Learned {
+        let Some(grant) = self.grant.take() else {
+            // Expired, or its head was reported before: there is nothing left to learn for.
+            return Learned {
+                class: Class::of_status(observed.status, None),
+                retry_after: None,
+            };
+        };
         let key = self.key.as_deref();
-        let observation = learn::observe(&self.subject, &self.policy, key, observed, self.grant);
-        if let Some(permit) = observation.permit {
-            permit.finished(|_| None);
-        }
+        let observation = learn::observe(&self.subject, &self.policy, key, observed, grant);
+        self.permit = observation.permit;
         Learned {
             class: observation.class,
             retry_after: observation.retry_after,
@@ -148,6 +244,9 @@ impl Decision {
 
     /// No response arrived. After `sent`, the attempt counts as one that may still arrive.
     pub fn failed(self, fault: Fault) {
-        self.grant.attempt_guard.failed(fault);
+        connect::emit_failed(&self.subject, fault);
+        if let Some(grant) = self.grant {
+            grant.attempt_guard.failed(fault);
+        }
     }
 }

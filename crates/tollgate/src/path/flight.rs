@@ -28,8 +28,8 @@ use super::subject::{failed_flights_max, wait_as_if_alone};
 use super::{cache, identity, merge};
 use crate::error::Stage;
 use crate::flights::{
-    self, Flight, FlightEnd, FlightKey, FlightResult, FlightSlot, FlightTable, Flights, Follower,
-    PassEntry,
+    self, Flight, FlightInProgress, FlightKey, FlightResult, FlightSlot, FlightTable, Flights,
+    Follower, PassEntry,
 };
 use crate::headers::is_upgrade;
 use crate::providers::{ActiveProvider, CompiledPolicy};
@@ -198,7 +198,7 @@ fn into_leader(flight: Arc<Flight>, flights: &Flights, route: &mut Route) -> Fli
 /// The leader's call, in its caller's task until that caller leaves.
 struct Leader {
     /// The call, and its end; `None` once it has ended.
-    call: Option<(BoxedCall, FlightEnd)>,
+    call: Option<(BoxedCall, FlightInProgress)>,
     flight: Arc<Flight>,
 }
 
@@ -212,7 +212,7 @@ impl LeaderRole {
             deadline,
             provider,
         } = self;
-        let end = FlightEnd::new(flight.clone(), table, provider.ledger.clone());
+        let end = FlightInProgress::new(flight.clone(), table, provider.ledger.clone());
         let mut leader = Leader {
             call: Some((call, end)),
             flight: flight.clone(),
@@ -236,7 +236,7 @@ impl LeaderRole {
     fn finish_with(self, reply: Reply) -> CallOutcome {
         let ledger = self.provider.ledger.clone();
         finish(
-            FlightEnd::new(self.flight, self.table, ledger),
+            FlightInProgress::new(self.flight, self.table, ledger),
             CallOutcome::from_reply(reply),
         )
     }
@@ -253,7 +253,7 @@ async fn until_outlived(flight: &Flight, remaining: Span, own: Option<Micros>) {
 }
 
 /// Ends a flight. Returns what the leader gets.
-fn finish(end: FlightEnd, outcome: CallOutcome) -> CallOutcome {
+fn finish(end: FlightInProgress, outcome: CallOutcome) -> CallOutcome {
     CallOutcome {
         result: end.finish(outcome.result, outcome.is_failure),
         ..outcome

@@ -29,9 +29,9 @@ fn flight(table: &Arc<FlightTable>) -> Arc<Flight> {
     flight
 }
 
-fn flight_end(flight: &Arc<Flight>, table: &Arc<FlightTable>) -> FlightEnd {
+fn flight_end(flight: &Arc<Flight>, table: &Arc<FlightTable>) -> FlightInProgress {
     let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000))).provider("p");
-    FlightEnd::new(flight.clone(), table.clone(), ledger)
+    FlightInProgress::new(flight.clone(), table.clone(), ledger)
 }
 
 fn is_empty(table: &FlightTable) -> bool {

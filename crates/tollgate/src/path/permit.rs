@@ -21,15 +21,22 @@ use super::requested_limits::{Grant, RequestedLimits, no_share, store_lost};
 use super::subject::Subject;
 use crate::error::Reason;
 use crate::event::{DecisionVerdict, Event};
-use crate::permits::{Denied, PermitRequest, Permits};
+use crate::permits::{Denied, PermitRequest, Permits, Undecided};
 use crate::providers::{CompiledPolicy, LossDecision, loss_since_now};
 use crate::{Error, Permit};
+
+/// A store that does not decide at once decides in the queue. A permit that took at least this long
+/// there was queued; less is the cost of the decision itself.
+const QUEUED_MIN: Span = Span::from_millis(1);
 
 /// What the permits of one call have cost it so far.
 #[derive(Debug, Default)]
 pub(crate) struct PermitHistory {
     /// Time spent waiting.
     pub(crate) waited: Span,
+    /// The last decision came from the queue, not at once. The wait does not tell: on a real clock
+    /// even an immediate decision takes microseconds.
+    was_queued: bool,
     /// What remained of each limit at the last decision.
     pub(crate) rates: Rates,
     /// The call's position in the order of arrival, the same for all its attempts.
@@ -43,21 +50,30 @@ pub(crate) async fn permit(
     history: &mut PermitHistory,
 ) -> Result<Grant, Error> {
     let waited = history.waited;
+    history.was_queued = false;
     let result = decide(subject, key, history).await;
-    emit_decision(subject, &result, history.waited - waited);
+    emit_decision(subject, &result, history, history.waited - waited);
     result
 }
 
 /// Tells what was decided, for subscribers.
-fn emit_decision(subject: &Subject, result: &Result<Grant, Error>, waited: Span) {
+fn emit_decision(
+    subject: &Subject,
+    result: &Result<Grant, Error>,
+    history: &PermitHistory,
+    waited: Span,
+) {
     subject.provider.events.emit_with(|| {
         let (id, provider, entity) = subject.labels();
         let verdict = match result {
-            Ok(_) if waited == Span::ZERO => DecisionVerdict::Allowed,
+            Ok(_) if !history.was_queued => DecisionVerdict::Allowed,
             Ok(_) => DecisionVerdict::Queued,
             Err(error) => DecisionVerdict::Rejected {
                 limit: error.limit().map(Arc::from),
-                reason: error.reason().map_or("error", Reason::as_str),
+                reason: match error {
+                    Error::Asleep { .. } => "sleep",
+                    _ => error.reason().map_or("error", Reason::as_str),
+                },
             },
         };
         Event::Decision {
@@ -106,7 +122,9 @@ async fn decide(
             .inspect_err(|_| cancel_return());
         let (permits, request, is_counted) = chosen?;
         requested.inherit_counts(permits, edition);
-        let Some(result) = request_permit(subject, permits, request, &mut changes).await else {
+        let was_queued = &mut history.was_queued;
+        let requesting = request_permit(subject, permits, request, &mut changes, was_queued);
+        let Some(result) = requesting.await else {
             continue;
         };
         if requested.continues_for_others(subject, &policy, &result, until, loss) {
@@ -146,11 +164,18 @@ async fn request_permit(
     permits: &Permits,
     request: PermitRequest,
     changes: &mut watch::Receiver<u64>,
+    was_queued: &mut bool,
 ) -> Option<Result<Permit, Denied>> {
     let result = match permits.try_acquire(request) {
         Ok(result) => Some(result),
         // On the heap: its size would be that of every call.
-        Err(request) => Box::pin(wait_in_queue(subject, permits, request, changes)).await,
+        Err(Undecided { request, must_wait }) => {
+            let result = Box::pin(wait_in_queue(subject, permits, request, changes)).await;
+            let waited = |permit: &Permit| permit.waited() >= QUEUED_MIN;
+            let has_waited = matches!(&result, Some(Ok(permit)) if waited(permit));
+            *was_queued |= must_wait || has_waited;
+            result
+        }
     };
     result.filter(|result| !matches!(result, Err(Denied::Recalled)))
 }

@@ -26,6 +26,9 @@ pub(super) const FREE_RETRIES_MAX: u32 = 16;
 pub(crate) struct RetryState {
     /// Attempts whose bytes may have left.
     pub(crate) made: u32,
+    /// The last attempt that was told. A connection may give an attempt back unsent: the next one
+    /// has its number and is not told again.
+    pub(super) told: u32,
     /// What its permits have cost.
     pub(crate) permits: PermitHistory,
     /// Retries used.

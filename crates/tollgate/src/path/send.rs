@@ -39,7 +39,7 @@ use crate::{Error, Permit};
 
 /// The oldest permit under which bytes may leave. The ledger's proof needs a bound on the time
 /// between grant and send; half a second is far above any scheduling delay of a healthy host.
-const PERMIT_AGE_MAX: Span = Span::from_millis(500);
+pub(super) const PERMIT_AGE_MAX: Span = Span::from_millis(500);
 
 /// A response whose body is still to come.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ pub(crate) async fn send(
         Ok(conn) => conn,
         Err(unreached) => return Err(not_connected(attempt_guard, permit, unconnected(unreached))),
     };
-    if is_stale(route, &permit) {
+    if is_stale(&route.subject, &permit) {
         // If the handshake took so long, the next attempt finds it done.
         conn.release();
         return Err(AttemptError::Again);
@@ -78,7 +78,10 @@ pub(crate) async fn send(
     permit.sent();
     route.mark_sent();
     retries.made += 1;
-    emit_attempt(&route.subject, retries.made);
+    if retries.made > retries.told {
+        retries.told = retries.made;
+        emit_attempt(&route.subject, retries.made);
+    }
     conn.wire.preamble.start();
     let response = conn.wire.sender.try_send_request(request);
     let response = wait_for_head(route, policy, upload.as_deref(), response).await;
@@ -152,7 +155,7 @@ fn no_response(
     attempt_failed(route, attempt_guard, fault)
 }
 
-fn emit_attempt(subject: &Subject, number: u32) {
+pub(super) fn emit_attempt(subject: &Subject, number: u32) {
     subject.provider.events.emit_with(|| {
         let (id, provider, entity) = subject.labels();
         Event::Attempt {
@@ -165,8 +168,8 @@ fn emit_attempt(subject: &Subject, number: u32) {
 }
 
 /// Is the permit too old to send under?
-fn is_stale(route: &Route, permit: &Permit) -> bool {
-    let (provider, age) = (&route.subject.provider, permit.age());
+pub(super) fn is_stale(subject: &Subject, permit: &Permit) -> bool {
+    let (provider, age) = (&subject.provider, permit.age());
     let is_stale = age > PERMIT_AGE_MAX;
     if is_stale {
         let name = provider.label();

@@ -155,6 +155,7 @@ fn allows_fallback(error: &Error) -> bool {
             | Error::TooLate { .. }
             | Error::NoResponse { .. }
             | Error::NoCredential { .. }
+            | Error::Misconfigured { .. }
     )
 }
 

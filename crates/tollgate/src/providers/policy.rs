@@ -209,6 +209,17 @@ impl CompiledPolicy {
             .collect()
     }
 
+    /// The unit of each term of a call. The order is that of the ask: limits, then the caller's
+    /// shares of them.
+    pub(crate) fn term_units(&self, priority: Priority, has_shares: bool) -> Vec<&str> {
+        let applied = self
+            .limits
+            .iter()
+            .filter(|binding| binding.applies_to(priority));
+        let units: Vec<&str> = applied.map(|binding| binding.unit.as_str()).collect();
+        units.repeat(if has_shares { 2 } else { 1 })
+    }
+
     /// The fingerprints of all our keys and accounts.
     pub(crate) fn fingerprints(&self) -> impl Iterator<Item = &str> {
         (0..self.key_count()).filter_map(|index| Some(&**self.key_fingerprint(index)?))

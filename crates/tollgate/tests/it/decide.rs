@@ -33,8 +33,8 @@ async fn a_permit_is_acquired_and_reported_without_a_request() {
         .unwrap();
     assert_eq!(first.waited(), Span::ZERO);
     assert_eq!(first.rates().each(Wall(0)).count(), 1);
-    first.sent();
-    let learned = first.report(200, &HeaderMap::new(), b"");
+    first.sent().unwrap();
+    let learned = first.report(200, &HeaderMap::new(), b"", &[]);
     assert_eq!((learned.class, learned.retry_after), (Class::Success, None));
     let refused = decide::acquire(&registry, "x", None, within(1))
         .await
@@ -62,10 +62,10 @@ async fn a_reported_429_cools_the_provider_down_for_everybody() {
     let mut first = decide::acquire(&registry, "x", None, within(1))
         .await
         .unwrap();
-    first.sent();
+    first.sent().unwrap();
     let mut headers = HeaderMap::new();
     headers.insert("retry-after", HeaderValue::from_static("30"));
-    let learned = first.report(429, &headers, b"");
+    let learned = first.report(429, &headers, b"", &[]);
     assert_eq!(learned.class, Class::Limited);
     assert_eq!(learned.retry_after, Some(Span::from_secs(30)));
     let refused = decide::acquire(&registry, "x", None, within(1))
@@ -92,7 +92,7 @@ async fn a_decision_that_is_dropped_unsent_returns_its_permit() {
     let mut second = decide::acquire(&registry, "x", None, within(1))
         .await
         .unwrap();
-    second.sent();
+    second.sent().unwrap();
     drop(second);
     assert!(
         decide::acquire(&registry, "x", None, within(1))
@@ -100,4 +100,44 @@ async fn a_decision_that_is_dropped_unsent_returns_its_permit() {
             .is_err(),
         "it may have arrived"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_under_an_old_permit_and_the_next_caller_gets_it() {
+    let registry = registry("limits: [1/10s]");
+    let mut first = decide::acquire(&registry, "x", None, within(1))
+        .await
+        .unwrap();
+    assert_eq!(first.expires_in(), Span::from_millis(500));
+    tokio::time::advance(std::time::Duration::from_millis(501)).await;
+    assert_eq!(first.expires_in(), Span::ZERO);
+    let expired = first.sent().unwrap_err();
+    assert_eq!(expired.age, Span::from_millis(501));
+    let mut second = decide::acquire(&registry, "x", None, within(1))
+        .await
+        .unwrap();
+    second.sent().unwrap();
+    assert!(first.sent().is_err(), "it stays expired");
+}
+
+#[tokio::test(start_paused = true)]
+async fn real_costs_settle_an_estimate_after_head_and_end() {
+    let registry = registry(
+        "limits: [{ name: t, limit: 100, period: 1h, unit: tokens }]\ncost: { tokens: { else: 90, after: usage.total } }",
+    );
+    let mut first = decide::acquire(&registry, "x", None, within(1))
+        .await
+        .unwrap();
+    first.sent().unwrap();
+    first.keep_alive(Span::from_secs(60));
+    assert_eq!(first.head(200, &HeaderMap::new()).class, Class::Success);
+    assert!(
+        decide::acquire(&registry, "x", None, within(1))
+            .await
+            .is_err(),
+        "the estimate counts"
+    );
+    first.finish(&[("tokens".to_owned(), 5)]);
+    let second = decide::acquire(&registry, "x", None, within(1)).await;
+    assert!(second.is_ok(), "5 of 100 are used: {second:?}");
 }

@@ -65,8 +65,8 @@ async fn a_decision_is_told_with_limit_reason_and_wait() {
     let mut first = decide::acquire(&registry, "x", None, options(1))
         .await
         .unwrap();
-    first.sent();
-    first.report(200, &HeaderMap::new(), b"");
+    first.sent().unwrap();
+    first.report(200, &HeaderMap::new(), b"", &[]);
     assert!(
         decide::acquire(&registry, "x", None, options(1))
             .await
@@ -104,10 +104,10 @@ async fn cool_down_transition_and_reload_are_told() {
     let mut first = decide::acquire(&registry, "x", None, options(1))
         .await
         .unwrap();
-    first.sent();
+    first.sent().unwrap();
     let mut headers = HeaderMap::new();
     headers.insert("retry-after", HeaderValue::from_static("30"));
-    first.report(429, &headers, b"");
+    first.report(429, &headers, b"", &[]);
     registry.named("x").unwrap().apply_command(Command::Offline);
     registry.replace(vec![provider("limits: [50/1s]")]).unwrap();
     let events = all(&mut heard);
@@ -180,4 +180,53 @@ async fn nothing_is_emitted_under_the_lock_of_a_provider() {
         .iter()
         .filter(|event| matches!(***event, Event::Transition { .. }));
     assert!(transitions.count() >= 2, "{events:?}");
+}
+
+#[tokio::test]
+async fn an_immediate_decision_on_a_real_clock_is_allowed_not_queued() {
+    let ledger = Ledger::memory(Clock::System);
+    let providers = vec![provider("limits: [1000/1s]")];
+    let registry = ProviderRegistry::build(providers, ledger, Options::default()).expect("valid");
+    let mut heard = registry.events().subscribe();
+    for _ in 0..50 {
+        drop(
+            decide::acquire(&registry, "x", None, options(1))
+                .await
+                .unwrap(),
+        );
+    }
+    let verdicts = verdicts(&all(&mut heard));
+    assert_eq!(verdicts, vec![DecisionVerdict::Allowed; 50]);
+}
+
+#[tokio::test]
+async fn a_subscription_ends_with_its_bus() {
+    let events = tollgate::event::Events::new();
+    let mut heard = events.subscribe();
+    events.emit(Event::Reloaded { providers: 1 });
+    drop(events);
+    assert!(matches!(heard.next().await, Some(Heard::Event(_))));
+    let end = tokio::time::timeout(Duration::from_secs(5), heard.next()).await;
+    assert!(matches!(end, Ok(None)), "{end:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_of_callers_are_told_with_the_id_of_their_call() {
+    let registry = registry("limits: [10/1s]");
+    let mut heard = registry.events().subscribe();
+    let mut first = decide::acquire(&registry, "x", None, options(1))
+        .await
+        .unwrap();
+    first.sent().unwrap();
+    first.failed(tollgate_core::health::Fault::Timeout);
+    let events = all(&mut heard);
+    let is_told = |wanted: fn(&Event) -> bool| events.iter().filter(|event| wanted(event)).count();
+    assert_eq!(
+        is_told(|event| matches!(event, Event::Attempt { number: 1, .. })),
+        1
+    );
+    assert_eq!(
+        is_told(|event| matches!(event, Event::AttemptFailed { id, .. } if &**id == "call-1")),
+        1
+    );
 }

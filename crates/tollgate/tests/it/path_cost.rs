@@ -333,8 +333,8 @@ async fn permit(registry: &ProviderRegistry) -> Span {
     };
     let decided = decide::acquire(registry, "x", None, options).await;
     let mut decision = decided.expect("a permit comes free in time");
-    decision.sent();
+    decision.sent().expect("it is new");
     let waited = decision.waited();
-    decision.report(200, &HeaderMap::new(), b"");
+    decision.report(200, &HeaderMap::new(), b"", &[]);
     waited
 }
