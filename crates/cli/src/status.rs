@@ -71,7 +71,7 @@ impl StatusCommand {
 
     fn status(&self) -> anyhow::Result<Value> {
         if self.options.store.is_some() {
-            return self.from_ledger();
+            return self.read_ledger();
         }
         let remote = AdminClient::find(&self.options)?;
         let path = match &self.name {
@@ -87,14 +87,14 @@ impl StatusCommand {
             // No daemon on a named address is a mistake; on the default address it is not.
             Err(error) if error.is::<NoDaemon>() && self.options.admin.is_none() => {
                 writeln!(crate::out::err(), "note: {error}")?;
-                self.from_ledger()
+                self.read_ledger()
             }
             Err(error) => Err(error),
         }
     }
 
     /// The state in the ledger, without a daemon.
-    fn from_ledger(&self) -> anyhow::Result<Value> {
+    fn read_ledger(&self) -> anyhow::Result<Value> {
         let sources = self.options.sources();
         let loaded = match Config::load(&sources, &disk::environment()) {
             Ok(loaded) => loaded,

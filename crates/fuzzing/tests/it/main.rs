@@ -8,6 +8,10 @@ const BYTES_MAX: usize = 300 * 1024;
 
 /// A failure names the input; `cargo +nightly fuzz run TARGET FILE` shows more.
 #[test]
+#[expect(
+    clippy::print_stdout,
+    reason = "the name of the input is shown only if the test fails"
+)]
 fn every_committed_input_of_every_target_passes() {
     let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     for (name, run) in tollgate_fuzzing::TARGETS {
