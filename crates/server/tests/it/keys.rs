@@ -184,7 +184,7 @@ async fn h3_a_key_is_in_no_response_and_no_log() {
     );
     let log = log::captured();
     assert!(
-        log.contains("event=\"refused\"") && log.contains("state_transition"),
+        log.contains("event=\"rejected\"") && log.contains("state_transition"),
         "a test must be able to fail: {log}"
     );
     assert!(!seen.contains(CANARY), "{seen}");
