@@ -114,7 +114,7 @@ fn check_live_tries_ports_store_clock_and_keys() {
         );
     }
     for line in [
-        "store: opens",
+        "store: can be opened",
         "open: responds (204)",
         "3 providers, 4 errors",
     ] {
