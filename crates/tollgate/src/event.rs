@@ -7,7 +7,9 @@
 //! told how many. While nobody listens, a fact of a call is not even built. No event contains a
 //! key, a query, a header or a body.
 //!
-//! Never: decides. Nothing is emitted while a lock is held.
+//! Never: decides. Facts of health, permits and flights are emitted after their locks are released.
+//! Two facts are still emitted under a lock: `NotStored` at the end of a shared body, and a reload
+//! under the lock that admits one change at a time.
 
 mod fact;
 mod log;

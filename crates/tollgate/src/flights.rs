@@ -3,7 +3,7 @@
 //! Promises: this module holds the state of flights and merges, and knows which responses may be
 //! shared. The stages `flight` and `merge` of the path drive it.
 //!
-//! Never: sends anything, or holds two locks at a time.
+//! Never: sends anything, or takes locks against their order (flights, flight, demand).
 
 mod demand; // priority and deadline of all callers of a flight
 mod sharing; // which responses may be shared with whom

@@ -7,7 +7,8 @@
 //! Promises: a round ends once, and everybody who waits hears of it, whenever they began to wait. A
 //! leader that is dropped frees its key. A table has at most as many entries as its user allows.
 //!
-//! Never: holds a lock across an await, or two locks at a time.
+//! Never: holds a lock across an await. `join` runs under the lock of the table, and may take the
+//! lock of one operation and of its demand, in this order.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -3,7 +3,7 @@
 //! Promises: a caller that leaves does not affect the others; a flight that nobody waits for any
 //! more ends.
 //!
-//! Never: holds two locks at a time, or a lock across an await.
+//! Never: holds a lock across an await, or takes locks against their order.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! Promises: nobody joins a group that is closed, and no part is in a group twice. A leader that is
 //! dropped releases the others.
 //!
-//! Never: holds two locks at a time.
+//! Never: takes locks against their order (flights, flight, demand).
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 //! callers do not wait for each other; the first shareable response ends that. Bounded: flights by
 //! the connected callers, pass entries by [`PASSES_MAX`].
 //!
-//! Never: holds two locks at a time.
+//! Never: takes locks against their order (flights, flight, demand).
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;

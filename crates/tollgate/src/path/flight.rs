@@ -10,7 +10,7 @@
 //! its head. Requests like it are then sent separately for a while, or until a response may be
 //! shared.
 //!
-//! Never: holds two locks at a time, or a lock across an await.
+//! Never: holds a lock across an await, or takes locks against their order.
 
 use std::pin::Pin;
 use std::sync::Arc;
