@@ -117,6 +117,10 @@ impl Front {
         }
         *tried_at = Some(now);
         store.reopen();
+        let nothing = Batch::now(store.owner(), &[], &[]);
+        if self.commit_to(&**store, &nothing).is_none() {
+            return false;
+        }
         let closes = shared.recovery_closes();
         let settles = closes.iter().map(|close| (close.tag, close.settle(now)));
         if !settles

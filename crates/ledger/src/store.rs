@@ -37,7 +37,8 @@ use crate::hub::Hub;
 /// - **A panic is a loss.** The front takes a store that has panicked for failed for good.
 pub trait Store: Send + Sync + fmt::Debug {
     /// Decides one batch with `tollgate_core::batch::decide` and writes it. One verdict per ask, in
-    /// their order.
+    /// their order. An empty batch is the question whether the store can be written again after a
+    /// loss: it writes something, so that it fails where a batch would.
     fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError>;
 
     /// Decides the batches of several providers and returns one result per batch, in their order.
