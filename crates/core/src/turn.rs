@@ -302,9 +302,11 @@ fn apply(cells: &mut impl CellStore, now: TimeBounds, settle: &Settle, turn: &mu
             age,
             in_a_row,
             closed_for,
+            path,
         } => {
             let until = (now.hi - *age) + *closed_for;
-            if cells.scope(*scope).record_failure(*in_a_row, until, now.lo) {
+            let failed = (*in_a_row, *path);
+            if cells.scope(*scope).record_failure(failed, until, now.lo) {
                 turn.changed_scopes.push(*scope);
             }
         }

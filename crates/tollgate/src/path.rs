@@ -146,7 +146,7 @@ async fn attempt(
     retries: &mut RetryState,
 ) -> Result<UpstreamResponse, AttemptError> {
     let key = credential::choose(route, policy).await?; // which key or token
-    let expected = connect::connect(route, policy).await?; // before the permit: failing is free
+    let expected = connect::connect(route, policy, retries.has_failed()).await?; // before the permit: failing is free
     let mark = key.fingerprint();
     let granted = permit::permit(&route.subject, mark, &mut retries.permits).await?; // all limits at once
     let sent = send::send(route, policy, &key, granted, expected, retries).await?; // bytes leave

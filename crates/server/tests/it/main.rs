@@ -23,6 +23,7 @@ mod hostile_upstream;
 mod loops;
 mod low_priority;
 mod background_refresh;
+mod failing_paths;
 mod failure_attribution;
 mod cache;
 mod cache_edge_cases;

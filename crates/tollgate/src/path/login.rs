@@ -189,7 +189,7 @@ async fn attempt(
     retries: &mut RetryState,
 ) -> Result<UpstreamResponse, AttemptError> {
     let policy = route.subject.provider.policy();
-    let expected = connect::connect(route, &policy).await?;
+    let expected = connect::connect(route, &policy, retries.has_failed()).await?;
     let granted = permit::permit(
         &route.subject,
         credential.fingerprint(),

@@ -39,6 +39,8 @@ pub(crate) struct PermitHistory {
     pub(crate) rates: Rates,
     /// The call's position in the order of arrival, the same for all its attempts.
     seniority: Option<u64>,
+    /// An attempt of the call has failed.
+    pub(super) has_failed: bool,
 }
 
 impl PermitHistory {
@@ -126,10 +128,10 @@ async fn decide(
         changes.mark_unchanged();
         let edition = provider.permits.edition();
         let policy = provider.policy();
-        let view = provider.health.view();
+        let view = provider.health.view(subject.path);
         let began = *began.get_or_insert(view.at);
         let (request, requested) =
-            RequestedLimits::new(subject, &policy, key, &view.throttle, (seniority, edition));
+            RequestedLimits::new(subject, &policy, key, &view, (seniority, edition));
         let priority = request.priority; // as requested: it may be raised meanwhile
         let until = subject.queue_deadline(policy.provider.queue.timeout);
         let loss = provider.ledger.loss().or(reported_loss.take());
@@ -173,7 +175,7 @@ async fn decide(
         if !is_counted {
             provider.local_share.record_uncounted();
         }
-        return Ok(requested.grant(provider, &policy, permit));
+        return Ok(requested.grant(subject, &policy, history.has_failed, permit));
     }
 }
 
@@ -278,7 +280,7 @@ async fn reject_if_closed(
         } => {
             return Err(Error::Asleep {
                 provider: provider(),
-                status: Box::new(subject.provider.status()),
+                status: Box::new(subject.provider.health.status_on(subject.path)),
             });
         }
         Admission::Open

@@ -21,7 +21,7 @@ use super::subject::Subject;
 use crate::error::{Reason, Stage};
 use crate::event::QueueCause;
 use crate::permits::{Denied, PermitRequest, Permits};
-use crate::providers::{ActiveProvider, CallAttributes, CompiledPolicy, ThrottleRules};
+use crate::providers::{ActiveProvider, CallAttributes, CompiledPolicy, HealthView, ThrottleRules};
 use crate::{Error, Permit};
 
 /// The right to make one attempt.
@@ -41,6 +41,8 @@ pub(crate) struct RequestedLimits {
     pub(crate) local: usize,
     health: ScopeId,
     cooldown: ScopeId,
+    /// The path, if it fails.
+    path: Option<ScopeId>,
     /// Closed after a store loss during which nodes used their shares.
     share: Option<ScopeId>,
     /// Counts to carry over first; empty except for a while after a reload.
@@ -63,7 +65,7 @@ impl RequestedLimits {
         subject: &Subject,
         policy: &CompiledPolicy,
         key: Option<&str>,
-        local: &ThrottleRules,
+        health: &HealthView,
         (seniority, edition): (u64, u64),
     ) -> (PermitRequest, RequestedLimits) {
         let who = subject.who(key);
@@ -74,6 +76,7 @@ impl RequestedLimits {
             local: 0,
             health: subject.provider.health.scope(),
             cooldown: policy.cooldown_scope(who.entity, who.key),
+            path: health.path_scope,
             share: policy.share_scope,
             carries: policy.carry_settles(
                 &who,
@@ -92,7 +95,7 @@ impl RequestedLimits {
         if let Some(permille) = subject.at_most_permille {
             requested.add_caller_shares(policy, &who, permille, &mut terms);
         }
-        requested.add_local(subject, policy, local, &mut terms);
+        requested.add_local(subject, policy, &health.throttle, &mut terms);
         let demand = subject.demand();
         let request = PermitRequest {
             terms,
@@ -149,6 +152,7 @@ impl RequestedLimits {
         if policy.provider.enabled {
             scopes.push(self.health);
             scopes.push(self.cooldown);
+            scopes.extend(self.path);
             scopes.extend(policy.degrade_scope(entity));
             scopes.extend(self.share);
         }
@@ -157,17 +161,23 @@ impl RequestedLimits {
 
     pub(crate) fn grant(
         &self,
-        provider: &ActiveProvider,
+        subject: &Subject,
         policy: &CompiledPolicy,
+        repeated: bool,
         permit: Permit,
     ) -> Grant {
+        let (provider, path) = (&subject.provider, subject.path);
         let watched = policy.provider.enabled.then(|| provider.health.clone());
-        let probe = watched.as_ref().is_some_and(|health| health.on_granted());
+        let probe = watched
+            .as_ref()
+            .is_some_and(|health| health.on_granted(path));
         Grant {
             attempt_guard: AttemptGuard {
                 health: watched,
                 granted: permit.granted(),
                 cooldown: self.cooldown,
+                path,
+                repeated,
                 probe,
             },
             permit: permit.with_parts(self.limits, self.local),
@@ -212,10 +222,13 @@ impl RequestedLimits {
                     let (reason, limit) = self.term_name(policy, index);
                     no_permit(reason, limit, Some(retry_in))
                 }
-                Blocker::Scope(scope) if scope == self.health => Error::Asleep {
-                    provider: subject.provider.name.clone(),
-                    status: Box::new(subject.provider.status()),
-                },
+                Blocker::Scope(scope) if scope == self.health || Some(scope) == self.path => {
+                    let status = subject.provider.health.status_on(subject.path);
+                    Error::Asleep {
+                        provider: subject.provider.name.clone(),
+                        status: Box::new(status.closed_for(retry_in)),
+                    }
+                }
                 Blocker::Scope(scope) if Some(scope) == self.share => {
                     store_lost(subject, Some(retry_in))
                 }

@@ -11,7 +11,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tollgate_core::ask::Priority;
+use tollgate_core::ask::{PathTag, Priority};
 use tollgate_core::domain::Host;
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
@@ -35,6 +35,8 @@ pub(crate) struct Subject {
     pub(crate) entity: Option<String>,
     /// The host that is called, for limits per host.
     pub(crate) host: Option<Host>,
+    /// The path that is called, as health counts it; `None` = unknown.
+    pub(crate) path: Option<PathTag>,
     pub(crate) costs: Vec<CallCost>,
     /// Who calls.
     pub(crate) caller: Option<String>,
@@ -64,6 +66,7 @@ impl Subject {
             id: Arc::default(),
             entity: None,
             host: None,
+            path: None,
             costs: Vec::new(),
             caller: None,
             caller_id: CallerId::default(),
