@@ -14,7 +14,7 @@ pub use view::{ProviderDetails, ProviderSummary};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use tollgate::event::Event;
+use tollgate::event::{self, Event};
 use tollgate::providers::{ActiveProvider, BuildError, Unknown};
 use tollgate::{Error, ProviderRegistry};
 use tollgate_config::config::UnknownDomain;
@@ -140,24 +140,13 @@ impl Daemon {
     /// Reads every file and variable again. Blocks on files, so do not call it from an async task.
     #[must_use]
     pub fn reload(&self) -> Outcome {
-        let (outcome, facts) = self.reload_untold();
-        self.tell(facts);
-        outcome
-    }
-
-    /// Reloads. What is to be told is returned, because the lock is released after this.
-    fn reload_untold(&self) -> (Outcome, Vec<Event>) {
+        let _told_after_the_lock = event::hold_back();
         let _one_at_a_time = self.shared.changing.lock();
         let mut state = self.snapshot();
         let reloaded = reload(&state.loaded, &state.sources, &(self.shared.world)());
-        let applied = self.apply(&mut state, reloaded);
+        let outcome = self.apply(&mut state, reloaded);
         *self.shared.state.lock() = state;
-        applied
-    }
-
-    fn tell(&self, facts: Vec<Event>) {
-        let events = self.shared.registry.events();
-        facts.into_iter().for_each(|fact| events.emit(fact));
+        outcome
     }
 
     /// Changes settings of one provider: all of them or none. `None` removes a setting.
@@ -166,18 +155,8 @@ impl Daemon {
         provider: &str,
         settings: &[(String, Option<String>)],
     ) -> Result<Outcome, SetError> {
-        let (outcome, facts) = self.set_untold(provider, settings)?;
-        self.tell(facts);
-        Ok(outcome)
-    }
-
-    /// Changes settings. What is to be told is returned, because the lock is released after this.
-    fn set_untold(
-        &self,
-        provider: &str,
-        settings: &[(String, Option<String>)],
-    ) -> Result<(Outcome, Vec<Event>), SetError> {
         let active = self.shared.registry.named(provider)?;
+        let _told_after_the_lock = event::hold_back();
         let _one_at_a_time = self.shared.changing.lock();
         let mut state = self.snapshot();
         let mut sources = state.sources.clone();
@@ -208,17 +187,16 @@ impl Daemon {
         if !problems.is_empty() {
             return Err(SetError::Rejected(problems));
         }
-        let mut changed = before.changed;
-        changed.extend(after.changed.clone());
-        let (outcome, mut facts) = self.apply(&mut state, Reloaded { changed, ..after });
-        let command = Event::OperatorCommand {
+        self.shared.registry.events().emit(Event::OperatorCommand {
             provider: active.name().into(),
             command: "set",
-        };
-        facts.insert(0, command);
+        });
+        let mut changed = before.changed;
+        changed.extend(after.changed.clone());
+        let outcome = self.apply(&mut state, Reloaded { changed, ..after });
         state.sources = sources;
         *self.shared.state.lock() = state;
-        Ok((outcome, facts))
+        Ok(outcome)
     }
 
     /// Why the newly set address of a provider cannot be opened.
@@ -275,9 +253,8 @@ impl Daemon {
         self.shared.state.lock().clone()
     }
 
-    /// Applies a loaded configuration as far as possible. Also returns what is to be told.
-    fn apply(&self, state: &mut DaemonState, reloaded: Reloaded) -> (Outcome, Vec<Event>) {
-        let mut facts = Vec::new();
+    /// Applies a loaded configuration as far as possible.
+    fn apply(&self, state: &mut DaemonState, reloaded: Reloaded) -> Outcome {
         let Reloaded {
             mut loaded,
             mut changed,
@@ -288,20 +265,19 @@ impl Daemon {
         let listeners = self.shared.listeners.get();
         let ready =
             listeners.map(|listeners| (listeners, listeners.prepare(addresses(&loaded.config))));
-        let open_listeners = |facts: &mut Vec<Event>| -> Vec<ListenError> {
+        let open_listeners = || -> Vec<ListenError> {
             let ready = ready.into_iter();
             ready
-                .flat_map(|(listeners, new)| listeners.apply(new, facts))
+                .flat_map(|(listeners, new)| listeners.apply(new))
                 .collect()
         };
         if changed.is_empty() {
-            state.listen_errors = open_listeners(&mut facts);
+            state.listen_errors = open_listeners();
         } else {
             match self.build(&loaded.config) {
-                Ok(reloaded) => {
-                    facts.push(reloaded);
+                Ok(()) => {
                     state.build_error = None;
-                    state.listen_errors = open_listeners(&mut facts);
+                    state.listen_errors = open_listeners();
                 }
                 Err(error) => {
                     let problem = error.to_string();
@@ -314,9 +290,13 @@ impl Daemon {
         }
         let listen_errors = state.listen_errors.iter();
         rejected.extend(listen_errors.map(|error| error.message.clone()));
-        facts.extend(rejected.iter().map(|problem| Event::ReloadRejected {
-            problem: problem.as_str().into(),
-        }));
+        for problem in &rejected {
+            let problem = problem.as_str().into();
+            self.shared
+                .registry
+                .events()
+                .emit(Event::ReloadRejected { problem });
+        }
         let is_warning = |problem: &&Problem| problem.level == Level::Warning;
         let warnings = loaded.problems.iter().filter(is_warning);
         let mut warnings: Vec<String> = warnings.map(ToString::to_string).collect();
@@ -326,17 +306,16 @@ impl Daemon {
             warnings.extend(warnings::for_change(before, &provider.provider));
         }
         state.loaded = Arc::new(loaded);
-        let outcome = Outcome {
+        Outcome {
             changed,
             rejected,
             warnings,
-        };
-        (outcome, facts)
+        }
     }
 
-    fn build(&self, config: &Config) -> Result<Event, BuildError> {
+    fn build(&self, config: &Config) -> Result<(), BuildError> {
         let providers = config.all_providers().map(|provider| (**provider).clone());
-        let reloaded = self.shared.registry.replace_untold(providers.collect())?;
+        self.shared.registry.replace(providers.collect())?;
         self.shared.registry.set_callers(&config.callers);
         self.shared
             .registry
@@ -344,7 +323,7 @@ impl Daemon {
                 UnknownDomain::Allow => Unknown::Allow,
                 UnknownDomain::Refuse => Unknown::Refuse,
             });
-        Ok(reloaded)
+        Ok(())
     }
 }
 

@@ -8,12 +8,13 @@
 //! key, a query, a header or a body.
 //!
 //! Never: decides, and never emits under a lock (debug builds check it): whoever holds one passes
-//! the fact on (`DeferredEvent`) and emits it afterwards.
+//! the fact on (`DeferredEvent`) or holds it back ([`hold_back`]).
 
 mod fact;
 mod log;
 pub use fact::{CallDecision, CallEnd, DecisionVerdict, Event, QueueCause};
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -40,6 +41,45 @@ struct Bus {
     subscribers: Arc<AtomicUsize>,
     /// Created for the first subscriber.
     sender: std::sync::OnceLock<broadcast::Sender<Arc<Event>>>,
+}
+
+/// Holds the facts of this thread back until it is dropped: declare it before the lock under which
+/// they happen. Only for sections without an `await`.
+#[derive(Debug)]
+#[must_use = "facts are held back while this lives"]
+pub struct HeldBack {
+    /// An outer one emits them.
+    is_nested: bool,
+    /// The facts are those of this thread.
+    _thread: std::marker::PhantomData<*const ()>,
+}
+
+thread_local! {
+    /// What is held back. As much as happens under one lock: a few facts per provider of a reload.
+    static HELD_BACK: RefCell<Option<Vec<(Events, Event)>>> = const { RefCell::new(None) };
+}
+
+/// Holds the facts of this thread back.
+pub fn hold_back() -> HeldBack {
+    let is_nested = HELD_BACK.with_borrow_mut(|held| {
+        let is_nested = held.is_some();
+        held.get_or_insert_default();
+        is_nested
+    });
+    HeldBack {
+        is_nested,
+        _thread: std::marker::PhantomData,
+    }
+}
+
+impl Drop for HeldBack {
+    fn drop(&mut self) {
+        if !self.is_nested {
+            let held = HELD_BACK.take().unwrap_or_default();
+            held.into_iter()
+                .for_each(|(events, event)| events.emit(event));
+        }
+    }
 }
 
 /// A fact that happened under a lock: it is emitted when this is dropped, after the lock.
@@ -98,6 +138,14 @@ impl Events {
 
     /// Emits a rare fact, which the log always hears.
     pub fn emit(&self, event: Event) {
+        let mut event = Some(event);
+        // While a thread ends, its own variables are gone, and nothing is held back.
+        let _gone = HELD_BACK.try_with(|held| {
+            if let Some(held) = &mut *held.borrow_mut() {
+                held.extend(event.take().map(|event| (self.clone(), event)));
+            }
+        });
+        let Some(event) = event else { return };
         debug_assert!(
             lock_order::holds_none(),
             "an event is emitted under a lock: {event:?}"
@@ -206,6 +254,24 @@ mod tests {
         let lock = lock_order::RankedMutex::<{ lock_order::rank::HEALTH }, ()>::default();
         let _held = lock.lock();
         Events::new().emit(reloaded(1));
+    }
+
+    /// Also if somebody below holds facts back for a lock of its own.
+    #[test]
+    fn facts_are_held_back_until_the_outermost_lock_is_released() {
+        let events = Events::new();
+        let mut heard = events.subscribe();
+        let outer = hold_back();
+        let lock = lock_order::RankedMutex::<{ lock_order::rank::RELOAD }, ()>::default();
+        let held = lock.lock();
+        drop(hold_back());
+        events.emit(reloaded(1));
+        drop(held);
+        assert!(heard.try_next().is_none());
+        drop(outer);
+        assert!(heard.try_next().is_some());
+        events.emit(reloaded(2));
+        assert!(heard.try_next().is_some());
     }
 
     /// What happens under a lock is told after it.

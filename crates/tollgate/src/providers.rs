@@ -58,7 +58,7 @@ use tollgate_ledger::{Event as LedgerEvent, Ledger};
 use crate::Error;
 use crate::cache::Cache;
 use crate::error::NotAllowed;
-use crate::event::{Event, Events};
+use crate::event::{self, Event, Events};
 use crate::flights::Flights;
 use crate::pool::{Dialer, Roots, TlsError};
 use lazy_provider::{LazyProvider, ProviderDeps};
@@ -245,21 +245,15 @@ impl ProviderRegistry {
 
     /// Replaces all providers at once. On an error nothing changes.
     pub fn replace(&self, providers: Vec<Provider>) -> Result<(), BuildError> {
-        let reloaded = self.replace_untold(providers)?;
-        self.events().emit(reloaded);
-        Ok(())
-    }
-
-    /// As [`ProviderRegistry::replace`], for those who hold a lock: they emit the returned fact when
-    /// they have released it.
-    pub fn replace_untold(&self, providers: Vec<Provider>) -> Result<Event, BuildError> {
         let providers = self.replace_all(providers)?;
-        Ok(Event::Reloaded { providers })
+        self.events().emit(Event::Reloaded { providers });
+        Ok(())
     }
 
     /// Returns how many there are now.
     fn replace_all(&self, providers: Vec<Provider>) -> Result<usize, BuildError> {
         let RegistryState { deps, catalog, .. } = &*self.shared;
+        let _told_after_the_lock = event::hold_back();
         let _one_at_a_time = self.shared.reload_lock.lock();
         let old = catalog.load();
         let mut new = Catalog::default();

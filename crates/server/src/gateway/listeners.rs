@@ -90,19 +90,6 @@ impl Listeners {
         kind: ListenerKind,
         wanted: Option<SocketAddr>,
     ) -> io::Result<ListenAddress> {
-        let listening = self.open_untold(listener, kind, wanted)?;
-        let address = listening.address;
-        self.events().emit(Event::Listening { address });
-        Ok(listening)
-    }
-
-    /// As [`Listeners::open`], for those who hold a lock: they tell it afterwards.
-    fn open_untold(
-        &self,
-        listener: TcpListener,
-        kind: ListenerKind,
-        wanted: Option<SocketAddr>,
-    ) -> io::Result<ListenAddress> {
         let address = listener.local_addr()?;
         let Shared { state, open } = &*self.shared;
         state.registry.add_own_address(address);
@@ -126,6 +113,8 @@ impl Listeners {
             requested: wanted.unwrap_or(address),
             shutdown,
         });
+        drop(open);
+        state.registry.events().emit(Event::Listening { address });
         Ok(listening)
     }
 
@@ -177,13 +166,8 @@ impl Listeners {
         ready
     }
 
-    /// Serves the prepared sockets and closes the listeners that are no longer configured. Adds what
-    /// is to be told when the caller's lock is released.
-    pub(crate) fn apply(
-        &self,
-        ready: PreparedListeners,
-        facts: &mut Vec<Event>,
-    ) -> Vec<ListenError> {
+    /// Serves the prepared sockets and closes the listeners that are no longer configured.
+    pub(crate) fn apply(&self, ready: PreparedListeners) -> Vec<ListenError> {
         let PreparedListeners {
             new,
             wanted,
@@ -208,13 +192,11 @@ impl Listeners {
                 continue; // the gateway's own address does not follow a reload
             };
             let listener = TcpListener::from_std(listener);
-            match listener.and_then(|one| self.open_untold(one, kind, Some(address))) {
-                Ok(ListenAddress { address, .. }) => facts.push(Event::Listening { address }),
-                Err(error) => problems.push(ListenError {
-                    message: format!("`{provider}`: could not listen on {address}: {error}"),
-                    provider,
-                }),
-            }
+            let opened = listener.and_then(|one| self.open(one, kind, Some(address)));
+            problems.extend(opened.err().map(|error| ListenError {
+                message: format!("`{provider}`: could not listen on {address}: {error}"),
+                provider,
+            }));
         }
         problems
     }

@@ -26,7 +26,7 @@ use super::local_share::StoreLossContext;
 use super::loop_detection::Via;
 use super::per_node;
 use super::policy::CompiledPolicy;
-use crate::event::Events;
+use crate::event::{self, Events};
 use crate::pool::Dialer;
 
 /// What a provider needs to start.
@@ -92,6 +92,7 @@ impl LazyProvider {
         if let Some(active) = self.active.get() {
             return active.clone();
         }
+        let _told_after_the_lock = event::hold_back();
         let mut pending = self.pending.lock();
         let active = self.active.get_or_init(|| {
             let provider = pending
