@@ -189,12 +189,26 @@ impl Daemon {
             provider: active.name().into(),
             command: "set",
         });
+        self.warn_if_loosened(provider, &before.loaded, &after.loaded);
         let mut changed = before.changed;
         changed.extend(after.changed.clone());
         let outcome = self.apply(&mut state, Reloaded { changed, ..after });
         state.sources = sources;
         *self.shared.state.lock() = state;
         Ok(outcome)
+    }
+
+    /// Logs that a setting lets more calls through than the files do.
+    fn warn_if_loosened(&self, provider: &str, before: &Loaded, after: &Loaded) {
+        let (before, after) = (before.provider(provider), after.provider(provider));
+        if let (Some(before), Some(after)) = (before, after)
+            && let Some(change) = warnings::loosened(&before.provider, &after.provider)
+        {
+            self.shared.registry.events().emit(Event::LimitsLoosened {
+                provider: provider.into(),
+                change: change.into(),
+            });
+        }
     }
 
     /// Why the newly set address of a provider cannot be opened.

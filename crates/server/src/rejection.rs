@@ -8,7 +8,7 @@
 mod hint;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde::Serialize;
 use tollgate::Error;
@@ -115,6 +115,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
             rejection.provider = Some(provider);
             rejection.setting = Some(setting);
         }
+        Error::MethodNotAllowed { provider, .. } => rejection.provider = provider.as_deref(),
         Error::Asleep { .. }
         | Error::UnknownProvider { .. }
         | Error::NotAllowed { .. }
@@ -123,9 +124,17 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         | Error::Path(_)
         | Error::Host(_)
         | Error::Malformed(_)
+        | Error::SlowBody
+        | Error::NoSpool
         | Error::NoBody => {}
     }
-    json(status, &rejection, wait)
+    let mut response = json(status, &rejection, wait);
+    if let Error::MethodNotAllowed { allowed, .. } = error
+        && let Ok(allowed) = HeaderValue::try_from(allowed)
+    {
+        response.headers_mut().insert(ALLOW, allowed);
+    }
+    response
 }
 
 /// A response from Tollgate itself, with a JSON body.
@@ -205,6 +214,9 @@ fn status_and_code(error: &Error) -> (StatusCode, &'static str) {
         Error::WrongCallerToken { .. } | Error::CrossSite => {
             (StatusCode::FORBIDDEN, "CallerNotAllowed")
         }
+        Error::SlowBody => (StatusCode::REQUEST_TIMEOUT, "RequestTimeout"),
+        Error::NoSpool => (StatusCode::SERVICE_UNAVAILABLE, "QueueFull"),
+        Error::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
         Error::Misconfigured { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "Misconfigured"),
         Error::Loop { .. } => (StatusCode::LOOP_DETECTED, "LoopDetected"),
         Error::NoUpstream { .. }

@@ -155,6 +155,7 @@ impl ReplyBody {
             upstream: conn?.upgraded?,
             permit: permit?,
             idle,
+            is_websocket: false,
         })
     }
 

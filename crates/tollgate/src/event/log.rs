@@ -80,11 +80,24 @@ impl Event {
             Event::OperatorCommand { provider, command } => {
                 tracing::warn!(event = "operator", provider = &**provider, command);
             }
+            Event::LimitsLoosened { provider, change } => {
+                tracing::warn!(
+                    event = "limits_loosened",
+                    provider = &**provider,
+                    change = &**change
+                );
+            }
             Event::Listening { address } => tracing::info!(event = "listening", %address),
             Event::Descriptors { before, now } => {
                 tracing::debug!(event = "descriptors", before, now);
             }
             Event::Draining => tracing::info!(event = "draining"),
+            Event::ConnectionsDropped { connections } => {
+                tracing::warn!(
+                    event = "connections_dropped",
+                    connections = *connections as u64
+                );
+            }
             // Of every call, and said by the lines above: for subscribers only.
             Event::Decision { .. }
             | Event::Attempt { .. }

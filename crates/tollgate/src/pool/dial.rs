@@ -27,9 +27,13 @@ use crate::timer::{Elapsed, within};
 /// would get less than a round trip.
 const ADDRESSES_MAX: usize = 4;
 
-/// The largest response head, of at most 100 headers, which is the parser's own bound and the
-/// fastest. The largest seen (cookies, CSP) are some 20 KiB; a larger one is an attack or a fault.
+/// The largest response head. The largest seen (cookies, CSP) are some 20 KiB; a larger one is an
+/// attack or a fault.
 const HEAD_MAX: usize = 64 * 1024;
+
+/// The most headers of a response. The parser needs a number; with this one the size is the bound:
+/// headers of less than 64 bytes on average are not seen in such numbers.
+const HEADERS_MAX: usize = 1_024;
 
 /// Opens connections.
 pub struct Dialer {
@@ -170,6 +174,7 @@ where
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(HEAD_MAX)
         .max_header_size(HEAD_MAX)
+        .max_headers(HEADERS_MAX)
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|_| ConnectError::Fault(Fault::Connect))?;
