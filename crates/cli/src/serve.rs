@@ -167,7 +167,10 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     } else {
         tokio::runtime::Builder::new_multi_thread()
     };
-    builder.enable_all().build()
+    builder
+        .on_thread_park(memory::on_thread_park)
+        .enable_all()
+        .build()
 }
 
 async fn serve(

@@ -272,6 +272,21 @@ mod tests {
         (status, serde_json::from_slice(&body).unwrap())
     }
 
+    #[test]
+    fn a_slow_body_is_408_and_a_method_405_with_those_that_are_allowed() {
+        assert_eq!(rejection(&Error::SlowBody, "1").status(), 408);
+        let error = Error::MethodNotAllowed {
+            provider: Some("x".to_owned()),
+            method: http::Method::TRACE,
+            allowed: "GET, HEAD".to_owned(),
+        };
+        let response = rejection(&error, "1");
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()[ALLOW]),
+            (405, &"GET, HEAD".parse().unwrap())
+        );
+    }
+
     /// Rejections that Tollgate itself causes use the documented codes, but have their own hints.
     #[tokio::test]
     async fn rejections_caused_by_tollgate_have_their_own_hints() {

@@ -17,5 +17,5 @@ pub use shared::{Broken, SlowReader};
 pub(crate) use shared::{JoinGuard, OBJECT_MAX, SharedBody};
 pub use tunnel::Tunnel;
 
-pub use crate::body_memory::set_body_memory;
+pub use crate::body_memory::{body_memory_in_use, set_body_memory, take_body_memory_peak};
 pub use crate::payload::{BodyError, WHOLE_MAX};

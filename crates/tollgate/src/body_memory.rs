@@ -22,10 +22,23 @@ pub fn set_body_memory(bytes: u64) {
     OF_PROCESS.max.store(max, Ordering::Relaxed);
 }
 
+/// How many bytes the bodies that are under way take now.
+#[must_use]
+pub fn body_memory_in_use() -> u64 {
+    OF_PROCESS.held.load(Ordering::Relaxed) as u64
+}
+
+/// The most bytes that they took since the last call.
+#[must_use]
+pub fn take_body_memory_peak() -> u64 {
+    OF_PROCESS.peak.swap(0, Ordering::Relaxed) as u64
+}
+
 /// The memory of all bodies.
 #[derive(Debug)]
 pub(crate) struct BodyMemory {
     held: AtomicUsize,
+    peak: AtomicUsize,
     max: AtomicUsize,
 }
 
@@ -39,6 +52,7 @@ impl BodyMemory {
     pub(crate) fn new(max: usize) -> BodyMemory {
         BodyMemory {
             held: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
             max: AtomicUsize::new(max),
         }
     }
@@ -50,7 +64,8 @@ impl BodyMemory {
 
     /// So many more bytes are held.
     pub(crate) fn add(&self, bytes: usize) {
-        self.held.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.held.fetch_add(bytes, Ordering::Relaxed);
+        self.peak.fetch_max(before + bytes, Ordering::Relaxed);
     }
 
     /// So many bytes are released.

@@ -107,10 +107,10 @@ async fn bad_framing_is_502_and_counts() {
     }
 }
 
-/// R-D1: at most 64 KiB of headers, and 1 024 of them.
+/// R-D1: at most 64 KiB of headers, and 512 of them.
 #[tokio::test]
 async fn too_many_or_too_large_headers_are_502_and_count() {
-    let many: String = (0..1_025).map(|n| format!("X-{n}: y\r\n")).collect();
+    let many: String = (0..512).map(|n| format!("X-{n}: y\r\n")).collect();
     is_502(with_headers(&many)).await;
     is_502(with_headers(&format!("X: {}\r\n", "y".repeat(70_000)))).await;
     let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "y".repeat(3_000_000));
@@ -119,7 +119,7 @@ async fn too_many_or_too_large_headers_are_502_and_count() {
 
 #[tokio::test]
 async fn the_largest_allowed_headers_are_forwarded() {
-    let many: String = (0..1_000).map(|n| format!("X-{n}: y\r\n")).collect();
+    let many: String = (0..500).map(|n| format!("X-{n}: y\r\n")).collect();
     let few: String = (0..101).map(|n| format!("X-{n}: y\r\n")).collect();
     for lines in [few, many, format!("X: {}\r\n", "y".repeat(60_000))] {
         let upstream = RawUpstream::replying(with_headers(&lines)).await;
@@ -234,8 +234,7 @@ async fn a_truncated_body_is_visibly_truncated_for_the_caller() {
     }
 }
 
-/// A response that breaks off is not stored, so the next caller gets a whole one. `identity` with a
-/// length was read to the end of the connection, and its first half was stored as complete.
+/// A response that breaks off is not stored, so the next caller gets a whole one.
 #[tokio::test]
 async fn a_response_that_breaks_off_is_not_cached() {
     for broken in [
