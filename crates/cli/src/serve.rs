@@ -3,11 +3,12 @@
 //!
 //! Promises: every problem of every file is printed before the gateway listens; every listen
 //! address is printed. SIGHUP, a changed file and the API trigger a reload; SIGTERM and SIGINT shut
-//! the gateway down gracefully; a second signal ends it at once.
+//! the gateway down gracefully; a second one, more than a second later, ends it at once.
 //!
 //! Never: stores a key anywhere but in memory.
 
 mod hardening;
+mod memory;
 mod systemd;
 mod watch;
 
@@ -166,7 +167,10 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     } else {
         tokio::runtime::Builder::new_multi_thread()
     };
-    builder.enable_all().build()
+    builder
+        .on_thread_park(memory::on_thread_park)
+        .enable_all()
+        .build()
 }
 
 async fn serve(
@@ -196,8 +200,15 @@ async fn serve(
     let registry = ProviderRegistry::build(providers.collect(), ledger, options)?;
     let response_cache = registry.cache().clone();
     registry.set_callers(&config.callers);
+    tollgate::body::set_body_memory(config.body_memory.0);
     let daemon = Daemon::new(registry.clone(), sources, loaded, disk::environment);
-    let mut gateway = Gateway::new(registry, GatewayOptions::default());
+    let connections_max = usize::try_from(config.connections_max).unwrap_or(usize::MAX);
+    let gateway_options = GatewayOptions {
+        connections_max,
+        connections_per_address_max: (connections_max / 4).max(1),
+        ..GatewayOptions::default()
+    };
+    let mut gateway = Gateway::new(registry, gateway_options);
     let socket = sockets.gateway.take();
     let mut listening = vec![listen(&mut gateway, socket, config.listen, ListenerKind::All).await?];
     for provider in config.all_providers() {
@@ -212,6 +223,7 @@ async fn serve(
     events.watch(&daemon).await;
     announce(&mut crate::out::out(), &config, &listening, admin.as_ref())?;
     systemd::ready();
+    tokio::spawn(memory::return_freed());
     if let Some(every) = systemd::watchdog() {
         tokio::spawn(systemd::send_watchdog(every));
     }
@@ -227,7 +239,7 @@ async fn serve(
     };
     tokio::select! {
         () = drained => Ok(ExitCode::SUCCESS),
-        () = events.wait_for_stop() => bail!("stopped at once by a second signal; calls in flight were dropped"),
+        () = events.wait_for_second_stop() => bail!("stopped at once by a second signal; calls in flight were dropped"),
     }
 }
 

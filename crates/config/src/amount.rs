@@ -111,6 +111,23 @@ impl fmt::Display for Size {
     }
 }
 
+/// Bytes a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteRate(pub u64);
+
+impl fmt::Display for ByteRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/s", Size(self.0))
+    }
+}
+
+/// Bytes a second: `1KiB/s`.
+#[must_use]
+pub fn byte_rate(text: &str) -> Option<ByteRate> {
+    let per_second = text.strip_suffix("/s")?;
+    size(per_second.trim_end()).map(|size| ByteRate(size.0))
+}
+
 /// A number of bytes: `50MiB`, `512KiB`, `4096`.
 #[must_use]
 pub fn size(text: &str) -> Option<Size> {

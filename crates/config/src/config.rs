@@ -52,6 +52,10 @@ pub struct Config {
     pub nodes: u32,
     /// How long a node's registration is valid.
     pub node_lease: Span,
+    /// Connections of callers.
+    pub connections_max: u64,
+    /// Memory for all bodies under way.
+    pub body_memory: Size,
     /// The providers of the files, in their order.
     pub providers: Vec<Arc<Provider>>,
     /// Built-in providers of domains that no file claims (`presets: auto`).

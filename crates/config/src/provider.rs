@@ -21,7 +21,9 @@ use tollgate_core::time::Span;
 use crate::amount::Lifetime;
 use crate::secret::Secret;
 use crate::setting::words;
-use crate::settings::{Cache, Confined, Dedup, Merge, OnStoreLoss, Queue, Timeouts};
+use crate::settings::{
+    Cache, Confined, Cookies, Dedup, Merge, OnStoreLoss, Queue, Timeouts, Upload,
+};
 
 /// A checked provider.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +52,9 @@ pub struct Provider {
     pub headers: Vec<(String, Secret)>,
     /// How a key is attached.
     pub auth: Auth,
+    /// Where calls or logins go was changed at run time: the secrets belong to the former host and
+    /// are not sent.
+    pub withholds_keys: bool,
     /// Every limit, in the order of the file.
     pub limits: Vec<Limit>,
     /// What calls cost in units other than calls.
@@ -88,6 +93,12 @@ pub struct Provider {
     pub alerts: AlertSettings,
     /// How long each stage of a call may take.
     pub timeouts: Timeouts,
+    /// What becomes of its cookies.
+    pub cookies: Cookies,
+    /// Reading of request bodies before the permit is asked for.
+    pub upload: Upload,
+    /// The methods that calls may have; `None` = all but TRACE and CONNECT.
+    pub methods: Option<Vec<String>>,
     /// Links in responses lead back through the gateway.
     pub rewrite_links: bool,
     /// Guards on callers, when the upstream is the user's own service.
@@ -98,7 +109,29 @@ pub struct Provider {
     pub health: HealthSettings,
 }
 
+/// The methods that `Allow` names where no file lists them. Others pass too, except TRACE and
+/// CONNECT.
+pub const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+
 impl Provider {
+    /// Whether calls may have this method.
+    #[must_use]
+    pub fn allows_method(&self, method: &str) -> bool {
+        match &self.methods {
+            Some(methods) => methods.iter().any(|allowed| allowed == method),
+            None => !matches!(method, "TRACE" | "CONNECT"),
+        }
+    }
+
+    /// The methods that calls may have, as in the header `Allow`.
+    #[must_use]
+    pub fn allowed_methods(&self) -> String {
+        match &self.methods {
+            Some(methods) => methods.join(", "),
+            None => METHODS.to_owned(),
+        }
+    }
+
     /// Whether the provider's own file names this host.
     #[must_use]
     pub fn names_host(&self, host: &Host) -> bool {

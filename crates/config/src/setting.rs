@@ -11,7 +11,7 @@ use tollgate_core::health::Rate;
 use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
 
-use crate::amount::{self, HumanSpan, Lifetime, Millionths, Part, Size};
+use crate::amount::{self, ByteRate, HumanSpan, Lifetime, Millionths, Part, Size};
 use crate::field::{At, Fields};
 use crate::problem::{Problem, Problems, nearest};
 use crate::shape::Shape;
@@ -138,6 +138,14 @@ scalar!(
     ToString::to_string,
     "is not a number of bytes",
     "write `50MiB`, `512KiB` or a whole number"
+);
+scalar!(
+    ByteRate,
+    Shape::Text,
+    amount::byte_rate,
+    ToString::to_string,
+    "is not a number of bytes a second",
+    "write `1KiB/s` or `0B/s`"
 );
 scalar!(
     bool,

@@ -15,7 +15,7 @@ use tollgate_core::ratio::Ppm;
 use tollgate_core::retry::{BudgetSettings, Retries, RetrySettings};
 use tollgate_core::time::Span;
 
-use crate::amount::{Lifetime, Size};
+use crate::amount::{ByteRate, Lifetime, Size};
 use crate::field::At;
 use crate::problem::Problems;
 use crate::setting::{Setting, block, not_a_word, words};
@@ -68,6 +68,18 @@ words! {
         On = "true",
         /// Never.
         Off = "off",
+    }
+}
+
+words! {
+    /// What becomes of a provider's cookies, which all have the gateway's address.
+    Cookies {
+        /// Their paths fit the address, and their names say whose they are.
+        Rewrite = "rewrite",
+        /// Nothing.
+        Pass = "pass",
+        /// They are removed, in both directions.
+        Drop = "drop",
     }
 }
 
@@ -329,8 +341,20 @@ block! {
         connect: Span = Span::from_secs(5),
         /// until the response head arrives; also how long a permit is valid if its result is not reported
         first_byte: Span = Span::from_secs(30),
-        /// between two chunks of the body
+        /// between two chunks of the body; also between two server-sent events, so a provider that sends none for longer needs more
         idle: Span = Span::from_secs(60),
+        /// without a byte in either direction on a WebSocket or other upgraded connection; many are quiet for minutes
+        tunnel: Span = Span::from_secs(3_600),
+    }
+}
+
+block! {
+    /// Reading of request bodies before the permit is asked for.
+    Upload {
+        /// how much of a body is read before the permit is asked for: the first 256KiB to memory, more to a temporary file; a larger body is streamed from there on
+        spool: Size = Size(64 << 20),
+        /// an upload may take ten seconds, and one more for every so many bytes; a slower one gets 408; `0B/s` = no minimum
+        min_rate: ByteRate = ByteRate(1 << 10),
     }
 }
 

@@ -1,7 +1,8 @@
 //! The accept loop of one listening socket: accepts until shutdown, then waits for its connections.
 //!
-//! Promises: accepts nothing after the shutdown signal. Open connections get the grace period and
-//! are dropped after it. A lack of descriptors does not cause a busy loop.
+//! Promises: after the shutdown signal it accepts only what has connected before. Open connections
+//! get the grace period; when it is over they learn it and get a moment for a last response, and
+//! are dropped after that. A lack of descriptors does not cause a busy loop.
 //!
 //! Never: knows what a connection is for. Its [`ConnectionHandler`] does.
 
@@ -16,6 +17,43 @@ use tokio::task::JoinSet;
 /// Pause after a failed accept, so that a lack of descriptors does not cause a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
+/// How long a last response may take when the grace period is over. It is a few hundred bytes; a
+/// client that does not read them in this time gets none.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The most connections that are taken from the kernel's backlog at shutdown: its usual length.
+const BACKLOG_MAX: usize = 4_096;
+
+/// The stages of a shutdown, for one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct ShutdownSignal {
+    requested: watch::Receiver<bool>,
+    grace_over: watch::Receiver<bool>,
+}
+
+impl ShutdownSignal {
+    /// Each becomes `true` at its stage.
+    pub(crate) fn new(
+        requested: watch::Receiver<bool>,
+        grace_over: watch::Receiver<bool>,
+    ) -> ShutdownSignal {
+        ShutdownSignal {
+            requested,
+            grace_over,
+        }
+    }
+
+    /// Waits until the listener closes or the process ends.
+    pub(crate) async fn requested(&mut self) {
+        signalled(&mut self.requested).await;
+    }
+
+    /// Waits until the grace period is over.
+    pub(crate) async fn grace_over(&mut self) {
+        signalled(&mut self.grace_over).await;
+    }
+}
+
 /// Handles the connections of a listening socket.
 pub(crate) trait ConnectionHandler: Send + Sync + 'static {
     /// May the loop accept one more while `active` are open? `false` leaves it in the kernel's
@@ -27,8 +65,13 @@ pub(crate) trait ConnectionHandler: Send + Sync + 'static {
         &self,
         stream: TcpStream,
         peer: SocketAddr,
-        shutdown: watch::Receiver<bool>,
+        shutdown: ShutdownSignal,
     ) -> Option<impl Future<Output = ()> + Send + 'static>;
+
+    /// So many connections did not end in time and were dropped.
+    fn on_dropped(&self, connections: usize) {
+        let _ = connections;
+    }
 
     /// An accept failed.
     fn on_accept_error(
@@ -49,11 +92,12 @@ pub(crate) async fn run(
     grace: Duration,
 ) {
     let mut connections = JoinSet::new();
-    let signal = shutdown.clone();
+    let over = watch::Sender::new(false);
+    let signal = ShutdownSignal::new(shutdown.clone(), over.subscribe());
     loop {
         let has_capacity = handler.has_capacity(connections.len());
         tokio::select! {
-            () = shutdown_requested(&mut shutdown) => break,
+            () = signalled(&mut shutdown) => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             accepted = listener.accept(), if has_capacity => match accepted {
                 Ok((stream, peer)) => {
@@ -69,15 +113,52 @@ pub(crate) async fn run(
             }
         }
     }
-    drop(listener);
-    let drained = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(grace, drained).await.is_err() {
+    for (stream, peer) in backlog(listener, |open| {
+        handler.has_capacity(open + connections.len())
+    }) {
+        if let Some(connection) = handler.handle(stream, peer, signal.clone()) {
+            connections.spawn(connection);
+        }
+    }
+    if ended_within(grace, &mut connections).await {
+        return;
+    }
+    over.send_replace(true);
+    if !ended_within(LAST_WORDS, &mut connections).await {
+        handler.on_dropped(connections.len());
         connections.shutdown().await;
     }
 }
 
-/// Waits for the shutdown signal. A dropped sender counts as the signal.
-pub(crate) async fn shutdown_requested(shutdown: &mut watch::Receiver<bool>) {
+/// The connections that clients have opened already. Closing the socket would reset them.
+fn backlog(
+    listener: TcpListener,
+    has_capacity: impl Fn(usize) -> bool,
+) -> Vec<(TcpStream, SocketAddr)> {
+    let mut taken = Vec::new();
+    let Ok(listener) = listener.into_std() else {
+        return taken;
+    };
+    while taken.len() < BACKLOG_MAX
+        && has_capacity(taken.len())
+        && let Ok((stream, peer)) = listener.accept()
+    {
+        let stream = stream
+            .set_nonblocking(true)
+            .and_then(|()| TcpStream::from_std(stream));
+        taken.extend(stream.ok().map(|stream| (stream, peer)));
+    }
+    taken
+}
+
+/// Waits for the end of all connections. `false`: some have not ended.
+async fn ended_within(time: Duration, connections: &mut JoinSet<()>) -> bool {
+    let ended = async { while connections.join_next().await.is_some() {} };
+    tokio::time::timeout(time, ended).await.is_ok()
+}
+
+/// Waits for a signal. A dropped sender counts as one.
+async fn signalled(shutdown: &mut watch::Receiver<bool>) {
     let _signal = shutdown.wait_for(|ends| *ends).await;
 }
 

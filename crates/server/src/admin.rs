@@ -1,11 +1,12 @@
 //! The admin address: status, settings, commands; later decisions, metrics and the dashboard.
 //!
 //! Promises: without a token it listens on loopback only. Connections, heads, bodies and responses
-//! are bounded in number, size and time. On shutdown, running requests are finished within the
+//! are bounded in number, size and time; a new connection replaces an idle one. On shutdown, running requests are finished within the
 //! grace period.
 //!
 //! Never: forwards calls to providers; the gateway does.
 
+mod connections;
 mod response;
 mod cache;
 mod commands;
@@ -17,9 +18,11 @@ pub use token::{TokenError, TokenFile};
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -29,13 +32,11 @@ use tollgate::event::Event;
 use tollgate_config::Secret;
 use tollgate_core::time::Span;
 
-use crate::accept_loop::{self, ConnectionHandler, shutdown_requested};
+use crate::accept_loop::{self, ConnectionHandler, ShutdownSignal};
 use crate::daemon::Daemon;
+use crate::gateway::max_admin_connections;
 use access::AccessPolicy;
-
-/// The maximum number of connections: commands, probes and a few open dashboards. One is a task of
-/// some 20 KiB, so all are 5 MiB.
-const CONNECTIONS_MAX: usize = 256;
+use connections::{AdminConnection, AdminConnections};
 
 /// The largest request head: no browser sends more to a local address.
 const HEAD_MAX: usize = 32 * 1024;
@@ -96,7 +97,10 @@ impl Admin {
         let policy = AccessPolicy::new(address, options.token);
         let router = routes::router(daemon.clone(), policy, shutdown.subscribe());
         let mut tasks = JoinSet::new();
-        let handler = AdminHandler(router);
+        let handler = AdminHandler {
+            router,
+            connections: AdminConnections::new(max_admin_connections()),
+        };
         let grace = options.grace.into();
         tasks.spawn(accept_loop::run(
             listener,
@@ -129,40 +133,58 @@ impl Admin {
 }
 
 /// Serves the connections of the admin address.
-struct AdminHandler(axum::Router);
+struct AdminHandler {
+    router: axum::Router,
+    connections: Arc<AdminConnections>,
+}
 
 impl ConnectionHandler for AdminHandler {
-    fn has_capacity(&self, active: usize) -> bool {
-        active < CONNECTIONS_MAX
+    /// Always: a new connection replaces an idle one.
+    fn has_capacity(&self, _active: usize) -> bool {
+        true
     }
 
     fn handle(
         &self,
         stream: TcpStream,
         _peer: SocketAddr,
-        shutdown: watch::Receiver<bool>,
+        shutdown: ShutdownSignal,
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
-        Some(serve_connection(stream, self.0.clone(), shutdown))
+        let connection = self.connections.open()?;
+        let router = self.router.clone();
+        Some(serve_connection(stream, router, connection, shutdown))
     }
 }
 
 async fn serve_connection(
     stream: TcpStream,
     router: axum::Router,
-    mut shutdown: watch::Receiver<bool>,
+    place: AdminConnection,
+    mut shutdown: ShutdownSignal,
 ) {
     stream.set_nodelay(true).ok();
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(|request| {
+        let running = place.begin();
+        let response = router.call(request);
+        async move {
+            let response = response.await;
+            drop(running);
+            response
+        }
+    });
     let mut connection = std::pin::pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)
             .max_buf_size(HEAD_MAX)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+            .serve_connection(TokioIo::new(stream), service)
     );
     tokio::select! {
         // An error on a client's connection concerns the client only.
         _ended = connection.as_mut() => return,
-        () = shutdown_requested(&mut shutdown) => connection.as_mut().graceful_shutdown(),
+        () = place.replaced() => return,
+        () = shutdown.requested() => connection.as_mut().graceful_shutdown(),
     }
     connection.await.ok();
 }

@@ -187,13 +187,16 @@ impl Daemon {
         if !problems.is_empty() {
             return Err(SetError::Rejected(problems));
         }
-        self.shared.registry.events().emit(Event::OperatorCommand {
+let loosened = loosened(provider, &before.loaded, &after.loaded);
+        let events = self.shared.registry.events();
+        events.emit(Event::OperatorCommand {
             provider: active.name().into(),
             command: "set",
         });
         let mut changed = before.changed;
         changed.extend(after.changed.clone());
         let outcome = self.apply(&mut state, Reloaded { changed, ..after });
+        loosened.into_iter().for_each(|fact| events.emit(fact));
         state.sources = sources;
         *self.shared.state.lock() = state;
         Ok(outcome)
@@ -325,6 +328,16 @@ impl Daemon {
             });
         Ok(())
     }
+}
+
+/// The fact that a setting lets more calls through than before.
+fn loosened(provider: &str, before: &Loaded, after: &Loaded) -> Option<Event> {
+    let (before, after) = (before.provider(provider)?, after.provider(provider)?);
+    let change = warnings::loosened(&before.provider, &after.provider)?;
+    Some(Event::LimitsLoosened {
+        provider: provider.into(),
+        change: change.into(),
+    })
 }
 
 /// The providers' own addresses, those of built-in providers included.

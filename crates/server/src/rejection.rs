@@ -8,7 +8,7 @@
 mod hint;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde::Serialize;
 use tollgate::Error;
@@ -114,6 +114,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
             rejection.provider = Some(provider);
             rejection.setting = Some(setting);
         }
+        Error::MethodNotAllowed { provider, .. } => rejection.provider = provider.as_deref(),
         Error::Asleep { .. }
         | Error::UnknownProvider { .. }
         | Error::NotAllowed { .. }
@@ -122,9 +123,17 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         | Error::Path(_)
         | Error::Host(_)
         | Error::Malformed(_)
+        | Error::SlowBody
+        | Error::NoSpool
         | Error::NoBody => {}
     }
-    json(error.status(), &rejection, wait)
+    let mut response = json(error.status(), &rejection, wait);
+    if let Error::MethodNotAllowed { allowed, .. } = error
+        && let Ok(allowed) = HeaderValue::try_from(allowed)
+    {
+        response.headers_mut().insert(ALLOW, allowed);
+    }
+    response
 }
 
 /// A response from Tollgate itself, with a JSON body.
@@ -196,6 +205,9 @@ fn code(error: &Error) -> &'static str {
         Error::UnknownProvider { .. } => "UnknownProvider",
         Error::NotAllowed { .. } => "DomainNotAllowed",
         Error::WrongCallerToken { .. } | Error::CrossSite => "CallerNotAllowed",
+        Error::SlowBody => "RequestTimeout",
+        Error::NoSpool => "QueueFull",
+        Error::MethodNotAllowed { .. } => "MethodNotAllowed",
         Error::Misconfigured { .. } => "Misconfigured",
         Error::Loop { .. } => "LoopDetected",
         Error::NoUpstream { .. }
@@ -249,6 +261,21 @@ mod tests {
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap())
+    }
+
+    #[test]
+    fn a_slow_body_is_408_and_a_method_405_with_those_that_are_allowed() {
+        assert_eq!(rejection(&Error::SlowBody, "1").status(), 408);
+        let error = Error::MethodNotAllowed {
+            provider: Some("x".to_owned()),
+            method: http::Method::TRACE,
+            allowed: "GET, HEAD".to_owned(),
+        };
+        let response = rejection(&error, "1");
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()[ALLOW]),
+            (405, &"GET, HEAD".parse().unwrap())
+        );
     }
 
     /// Rejections that Tollgate itself causes use the documented codes, but have their own hints.

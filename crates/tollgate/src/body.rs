@@ -9,11 +9,13 @@ mod reply;
 mod shared;
 mod cost_reader;
 mod tunnel;
+mod websocket;
 pub(crate) use cost_reader::{BodyFormat, CostReader, Decoder};
 pub(crate) use reply::{BodyRecorder, UpstreamBody};
 pub use reply::{IdleTimeout, ReplyBody};
 pub use shared::{Broken, SlowReader};
-pub(crate) use shared::{HeldBytes, JoinGuard, OBJECT_MAX, SharedBody};
+pub(crate) use shared::{JoinGuard, OBJECT_MAX, SharedBody};
 pub use tunnel::Tunnel;
 
+pub use crate::body_memory::{body_memory_in_use, set_body_memory, take_body_memory_peak};
 pub use crate::payload::{BodyError, WHOLE_MAX};

@@ -7,10 +7,14 @@
 
 mod class;
 
+use http::Method;
 use tollgate_core::domain::HostError;
 use tollgate_core::entity::EntityError;
 use tollgate_core::health::{Fault, HealthStatus};
 use tollgate_core::time::Span;
+
+/// How much of a method is shown: the longest registered one has 17 letters.
+const METHOD_SHOWN_MAX: usize = 24;
 
 /// Whose fault it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,6 +204,16 @@ pub enum Error {
         /// Whose.
         provider: String,
     },
+    /// The provider's file, or the gateway, does not allow the method.
+    #[error("{}", method_not_allowed(.provider.as_deref(), .method))]
+    MethodNotAllowed {
+        /// Whose; `None` = no provider can be called with it.
+        provider: Option<String>,
+        /// The method of the call.
+        method: Method,
+        /// The allowed methods, as in `Allow`.
+        allowed: String,
+    },
     /// The path is ambiguous.
     #[error(transparent)]
     Path(#[from] EntityError),
@@ -212,6 +226,12 @@ pub enum Error {
     /// The body of the request did not arrive.
     #[error("the request body broke off or did not arrive in time")]
     NoBody,
+    /// The body of the request arrives more slowly than the provider's file allows.
+    #[error("the request body arrived more slowly than `upload.min_rate` allows")]
+    SlowBody,
+    /// The body of the request could not be stored until its permit is granted.
+    #[error("the request body could not be written to a temporary file")]
+    NoSpool,
 }
 
 /// Why there is no token.
@@ -312,6 +332,7 @@ impl Error {
                 ..
             }
             | Error::Misconfigured { .. }
+            | Error::NoSpool
             | Error::Loop { .. } => Blame::Tollgate,
             Error::NoPermit { .. }
             | Error::TooLate {
@@ -320,11 +341,13 @@ impl Error {
             | Error::UnknownProvider { .. }
             | Error::NoUpstream { .. }
             | Error::NotAllowed { .. }
+            | Error::MethodNotAllowed { .. }
             | Error::WrongCallerToken { .. }
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
             | Error::CrossSite
+            | Error::SlowBody
             | Error::NoBody => Blame::Caller,
             Error::Asleep { .. }
             | Error::NotInCache { .. }
@@ -393,6 +416,16 @@ fn no_permit(
     }
 }
 
+fn method_not_allowed(provider: Option<&str>, method: &Method) -> String {
+    // A method is up to the caller and may be long.
+    let method = method.as_str();
+    let method = method.get(..METHOD_SHOWN_MAX).unwrap_or(method);
+    match provider {
+        Some(provider) => format!("calls to `{provider}` may not have the method {method}"),
+        None => format!("this gateway does not support {method} yet"),
+    }
+}
+
 fn unknown(name: &str) -> String {
     match name {
         "" => "the path names no provider".to_owned(),
@@ -418,7 +451,9 @@ fn words(fault: Fault) -> &'static str {
         Fault::Timeout => "it did not respond in time",
         Fault::Dns => "DNS has no address for its name",
         Fault::Connect => "the connection failed",
-        Fault::Reset => "the connection broke before the response was complete",
+        Fault::Reset => {
+            "the connection broke before the response was complete, or the response is not valid HTTP"
+        }
     }
 }
 

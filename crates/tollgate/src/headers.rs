@@ -1,5 +1,6 @@
 //! Questions about headers that several stages ask: which ones identify a request, make it
-//! conditional, ask for another protocol, belong to one connection, or never hold a key.
+//! conditional, ask for another protocol, belong to one connection, never hold a key, or say where
+//! a response ends.
 //!
 //! Promises: a header that is not listed as ignored is part of the request, because any header may
 //! identify a user. A response that varies by an ignored header is shared only with calls that sent
@@ -9,8 +10,8 @@
 //! another URL, address or version.
 
 use http::header::{
-    CONNECTION, HeaderMap, HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
-    IF_UNMODIFIED_SINCE, RANGE, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH,
+    IF_RANGE, IF_UNMODIFIED_SINCE, RANGE, TRANSFER_ENCODING, UPGRADE,
 };
 use tollgate_core::fresh::Headers;
 
@@ -107,6 +108,23 @@ pub(crate) fn is_keyless_header(name: &str) -> bool {
     KEYLESS_HEADERS.contains(&name)
 }
 
+/// Do all parsers agree where a response with these headers ends? Not with two lengths, a length
+/// and chunks, or a transfer coding other than `chunked` alone (RFC 9112, 6.3).
+pub(crate) fn is_end_clear(headers: &HeaderMap) -> bool {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let (length, coding) = (lengths.next(), codings.next());
+    let is_digits = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    lengths.next().is_none()
+        && codings.next().is_none()
+        && (length.is_none() || coding.is_none())
+        && length.is_none_or(|length| is_digits(length.as_bytes().trim_ascii()))
+        && coding.is_none_or(|coding| {
+            let coding = coding.as_bytes().trim_ascii();
+            coding.eq_ignore_ascii_case(b"chunked")
+        })
+}
+
 /// The headers that a message lists as those of its connection.
 pub(crate) fn connection_headers(headers: &HeaderMap) -> Vec<String> {
     let lines = headers.get_all(CONNECTION).iter();
@@ -119,7 +137,30 @@ pub(crate) fn connection_headers(headers: &HeaderMap) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
+
+    #[test]
+    fn a_response_must_have_one_end() {
+        let is_clear = |lines: &[(&'static str, &'static str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in lines {
+                headers.append(*name, HeaderValue::from_static(value));
+            }
+            is_end_clear(&headers)
+        };
+        let (length, chunked) = (("content-length", "4"), ("transfer-encoding", "Chunked"));
+        assert!(is_clear(&[]) && is_clear(&[length]) && is_clear(&[chunked]));
+        assert!(!is_clear(&[length, chunked]) && !is_clear(&[length, length]));
+        assert!(!is_clear(&[chunked, chunked]));
+        for length in ["4, 4", "+4", "0x4", ""] {
+            assert!(!is_clear(&[("content-length", length)]), "{length}");
+        }
+        for coding in ["gzip, chunked", "chunked, gzip", "identity", "xchunked", ""] {
+            assert!(!is_clear(&[("transfer-encoding", coding)]), "{coding}");
+        }
+    }
 
     #[test]
     fn an_unknown_header_is_not_ignored() {

@@ -18,6 +18,7 @@ mod query;
 mod headers;
 mod decode;
 mod single_flight;
+mod body_memory;
 pub mod error;
 pub mod event;
 mod payload;

@@ -1,41 +1,43 @@
 //! The body of a request, on its way to the upstream.
 //!
-//! Promises: a request body of at most 256 KiB (1 MiB where the body decides something) is read
-//! completely before the permit is requested, so that a slow client cannot hold quota. A larger one
-//! is streamed, once.
+//! Promises: a request body is read before the permit is requested, so that a slow client cannot
+//! hold quota: up to 256 KiB to memory (1 MiB where the body decides something), and up to
+//! `upload.spool` to a file. A larger one is streamed from there on, once. An upload that is slower
+//! than `upload.min_rate` is cut.
 //!
 //! Never: changes a byte.
+
+mod pace;
+mod spool;
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt;
 use http_body_util::combinators::BoxBody;
-use tollgate_core::time::Span;
+use http_body_util::{BodyExt, Full};
+use tollgate_config::settings::Upload as UploadSettings;
 
 use crate::Error;
-use crate::timer::within;
+use crate::body_memory::BodyShare;
+use pace::{Pace, TooSlow};
+use spool::{Spool, SpoolReader, SpoolWriter};
 
 /// Any error of a body.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The largest request body that is read before the permit is requested. 1 000 waiting calls with
-/// such bodies are 256 MiB, which a host has; nearly all API calls are below 64 KiB.
+/// The largest request body that is read to memory. 1 000 waiting calls with such bodies are
+/// 256 MiB, which a host has; nearly all API calls are below 64 KiB.
 pub const WHOLE_MAX: usize = 256 * 1024;
 
 /// The same where the body determines the entity or the cost: the bound of the entity search. 1 000
 /// waiting calls with such bodies would be 1 GiB, but only those above 256 KiB take more than
 /// others.
 pub(crate) const READ_MAX: usize = tollgate_core::entity::BODY_MAX;
-
-/// How long a request body may stall before the permit: what proxies usually grant a slow client. A
-/// body that makes progress is not cut, however slow.
-const IDLE_MAX: Span = Span::from_secs(60);
 
 /// The request body of a caller.
 #[derive(Debug)]
@@ -44,8 +46,32 @@ pub(crate) enum Payload {
     Whole(Bytes),
     /// All of it, and its trailers.
     Trailed(Bytes, Box<HeaderMap>),
+    /// All of it, in a file: it can be sent again.
+    Spooled(Arc<Spool>),
     /// The rest is still to come: it can be sent once.
     Stream(Option<BoxBody<Bytes, BodyError>>),
+}
+
+/// How a body is read before its permit is requested.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadBounds {
+    /// The most bytes in memory.
+    pub(crate) memory: usize,
+    /// The most bytes in all, in a file.
+    pub(crate) spool: u64,
+    /// The slowest upload, in bytes a second; 0 = any.
+    pub(crate) min_rate: u64,
+}
+
+impl ReadBounds {
+    /// The settings of a provider, and so much in memory.
+    pub(crate) fn new(settings: &UploadSettings, memory: usize) -> ReadBounds {
+        ReadBounds {
+            memory,
+            spool: settings.spool.0,
+            min_rate: settings.min_rate.0,
+        }
+    }
 }
 
 /// The body of a request on its way to the upstream.
@@ -63,6 +89,7 @@ pub(crate) struct Upload {
     /// The connection has taken everything so far and waits for the caller.
     awaits_caller: AtomicBool,
     has_failed: AtomicBool,
+    is_too_slow: AtomicBool,
 }
 
 impl Upload {
@@ -81,12 +108,21 @@ impl Upload {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    fn record(&self, frame: &Poll<Option<Result<Frame<Bytes>, BodyError>>>) {
+    /// The caller was slower than it may be.
+    pub(crate) fn is_too_slow(&self) -> bool {
+        self.is_too_slow.load(Ordering::Relaxed)
+    }
+
+    fn record(&self, frame: &Poll<Option<Result<Frame<Bytes>, BodyError>>>, is_file: bool) {
         self.awaits_caller
-            .store(frame.is_pending(), Ordering::Relaxed);
+            .store(frame.is_pending() && !is_file, Ordering::Relaxed);
         match frame {
             Poll::Pending => {}
-            Poll::Ready(Some(Err(_))) => self.has_failed.store(true, Ordering::Relaxed),
+            Poll::Ready(Some(Err(error))) => {
+                self.has_failed.store(true, Ordering::Relaxed);
+                self.is_too_slow
+                    .store(error.is::<TooSlow>(), Ordering::Relaxed);
+            }
             Poll::Ready(Some(Ok(_)) | None) => {
                 self.pieces.fetch_add(1, Ordering::Relaxed);
             }
@@ -98,44 +134,93 @@ impl Upload {
 enum OutgoingKind {
     Whole(Option<Bytes>),
     Trailed(Option<Bytes>, Option<Box<HeaderMap>>),
+    Spooled(SpoolReader),
     Stream(BoxBody<Bytes, BodyError>),
 }
 
 impl Payload {
-    /// Reads a body of at most `most` bytes completely; a larger one is left to be streamed.
-    pub(crate) async fn gather<B>(mut body: B, most: usize) -> Result<Payload, Error>
+    /// Reads a body before its permit is requested, as far as the bounds allow; the rest of a larger
+    /// one is left to be streamed.
+    pub(crate) async fn gather<B>(
+        body: B,
+        bounds: ReadBounds,
+        share: &mut BodyShare,
+    ) -> Result<Payload, Error>
     where
         B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
         let mut read = BytesMut::new();
-        loop {
+        let mut body = PacedBody {
+            body,
+            pace: Pace::new(bounds.min_rate),
+        };
+        while body.body.size_hint().lower() <= bounds.memory as u64 && read.len() <= bounds.memory {
             if body.is_end_stream() {
                 return Ok(Payload::Whole(read.freeze()));
             }
-            if body.size_hint().lower() > most as u64 {
-                break;
-            }
-            let frame = within(Some(IDLE_MAX), body.frame()).await;
-            let Some(frame) = frame.map_err(|_| Error::NoBody)? else {
+            let Some(frame) = body.next().await? else {
                 return Ok(Payload::Whole(read.freeze()));
             };
-            let data = match frame.map_err(|_| Error::NoBody)?.into_data() {
-                Ok(data) => data,
+            match frame.into_data() {
+                Ok(data) => {
+                    read.extend_from_slice(&data);
+                    // What a decision needs is read all the same.
+                    if !share.grow(data.len()) && bounds.memory <= WHOLE_MAX {
+                        break;
+                    }
+                }
                 Err(last) => return Ok(Payload::with_trailers(read.freeze(), last)),
-            };
-            read.extend_from_slice(&data);
-            if read.len() > most {
-                break;
             }
         }
-        let rest = Chained {
-            first: Some(read.freeze()),
-            rest: body,
+        if bounds.spool <= read.len() as u64 {
+            return Ok(Payload::stream(Full::new(read.freeze()), body));
+        }
+        Payload::spool(read.freeze(), body, bounds.spool).await
+    }
+
+    /// Reads a large body to a file.
+    async fn spool<B>(first: Bytes, mut body: PacedBody<B>, max: u64) -> Result<Payload, Error>
+    where
+        B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
+        B::Error: Into<BodyError>,
+    {
+        let Some(mut file) = SpoolWriter::create(max).await else {
+            return Ok(Payload::stream(Full::new(first), body));
         };
-        Ok(Payload::Stream(Some(BoxBody::new(
-            rest.map_err(Into::into),
-        ))))
+        let disk_full = |_| Error::NoSpool;
+        let mut has_room = file.push(first).await.map_err(disk_full)?;
+        while has_room {
+            let frame = match body.next().await? {
+                None => {
+                    return Ok(Payload::Spooled(
+                        file.finish(None).await.map_err(disk_full)?,
+                    ));
+                }
+                Some(frame) => frame,
+            };
+            match frame.into_data() {
+                Ok(data) => has_room = file.push(data).await.map_err(disk_full)?,
+                Err(last) => {
+                    let trailers = last.into_trailers().ok();
+                    let spool = file.finish(trailers).await.map_err(disk_full)?;
+                    return Ok(Payload::Spooled(spool));
+                }
+            }
+        }
+        let spool = file.finish(None).await.map_err(disk_full)?;
+        Ok(Payload::stream(SpoolReader::new(spool), body))
+    }
+
+    /// The bytes read, then the rest.
+    fn stream<A, B>(first: A, rest: PacedBody<B>) -> Payload
+    where
+        A: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
+        A::Error: Into<BodyError>,
+        B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
+        B::Error: Into<BodyError>,
+    {
+        Payload::Stream(Some(BoxBody::new(Chained { first, rest })))
     }
 
     /// Trailers end a body.
@@ -150,13 +235,13 @@ impl Payload {
     pub(crate) fn buffered(&self) -> &[u8] {
         match self {
             Payload::Whole(bytes) | Payload::Trailed(bytes, _) => bytes,
-            Payload::Stream(_) => &[],
+            Payload::Spooled(_) | Payload::Stream(_) => &[],
         }
     }
 
-    /// It is larger than the bound for reading.
-    pub(crate) fn is_stream(&self) -> bool {
-        matches!(self, Payload::Stream(_))
+    /// It is larger than the bound for memory, so no decision has read it.
+    pub(crate) fn is_unread(&self) -> bool {
+        matches!(self, Payload::Spooled(_) | Payload::Stream(_))
     }
 
     /// There is no body.
@@ -167,7 +252,10 @@ impl Payload {
     /// Can it be sent (again)?
     pub(crate) fn is_resendable(&self) -> bool {
         match self {
-            Payload::Whole(_) | Payload::Trailed(..) | Payload::Stream(Some(_)) => true,
+            Payload::Whole(_)
+            | Payload::Trailed(..)
+            | Payload::Spooled(_)
+            | Payload::Stream(Some(_)) => true,
             Payload::Stream(None) => false,
         }
     }
@@ -187,6 +275,7 @@ impl Payload {
             Payload::Trailed(bytes, trailers) => {
                 OutgoingKind::Trailed(Some(bytes.clone()), Some(trailers.clone()))
             }
+            Payload::Spooled(spool) => OutgoingKind::Spooled(SpoolReader::new(spool.clone())),
             Payload::Stream(stream) => match stream.take() {
                 Some(stream) => OutgoingKind::Stream(stream),
                 None => OutgoingKind::Whole(None),
@@ -194,14 +283,14 @@ impl Payload {
         };
         let upload = match kind {
             OutgoingKind::Whole(_) | OutgoingKind::Trailed(..) => None,
-            OutgoingKind::Stream(_) => Some(Arc::default()),
+            OutgoingKind::Spooled(_) | OutgoingKind::Stream(_) => Some(Arc::default()),
         };
         Outgoing { kind, upload }
     }
 }
 
 impl Outgoing {
-    /// Its progress, if it is a stream.
+    /// Its progress, if it is large.
     pub(crate) fn upload(&self) -> Option<Arc<Upload>> {
         self.upload.clone()
     }
@@ -227,10 +316,11 @@ impl Body for Outgoing {
                 let trailers = trailers.take().map(|trailers| Frame::trailers(*trailers));
                 return Poll::Ready(trailers.map(Ok));
             }
+            OutgoingKind::Spooled(file) => Pin::new(file).poll_frame(cx),
             OutgoingKind::Stream(stream) => Pin::new(stream).poll_frame(cx),
         };
         if let Some(upload) = &self.upload {
-            upload.record(&frame);
+            upload.record(&frame, matches!(self.kind, OutgoingKind::Spooled(_)));
         }
         frame
     }
@@ -239,6 +329,7 @@ impl Body for Outgoing {
         match &self.kind {
             OutgoingKind::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
             OutgoingKind::Trailed(_, trailers) => trailers.is_none(),
+            OutgoingKind::Spooled(file) => file.is_end_stream(),
             OutgoingKind::Stream(stream) => stream.is_end_stream(),
         }
     }
@@ -250,91 +341,108 @@ impl Body for Outgoing {
             }
             // Trailers need chunked encoding, so there is no length.
             OutgoingKind::Trailed(..) => SizeHint::default(),
+            OutgoingKind::Spooled(file) => file.size_hint(),
             OutgoingKind::Stream(stream) => stream.size_hint(),
         }
     }
 }
 
-/// The bytes read so far, then the rest.
-struct Chained<B> {
-    first: Option<Bytes>,
-    rest: B,
+/// A caller's body that must not be too slow.
+struct PacedBody<B> {
+    body: B,
+    pace: Pace,
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Chained<B> {
+impl<B: Body<Data = Bytes> + Unpin> PacedBody<B>
+where
+    B::Error: Into<BodyError>,
+{
+    /// The next frame; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Frame<Bytes>>, Error> {
+        let frame = self.frame().await.transpose();
+        frame.map_err(|error| {
+            if error.is::<TooSlow>() {
+                Error::SlowBody
+            } else {
+                Error::NoBody
+            }
+        })
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for PacedBody<B>
+where
+    B::Error: Into<BodyError>,
+{
     type Data = Bytes;
-    type Error = B::Error;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        match self.first.take().filter(|first| !first.is_empty()) {
-            Some(first) => Poll::Ready(Some(Ok(Frame::data(first)))),
-            None => Pin::new(&mut self.rest).poll_frame(cx),
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = &mut *self;
+        let frame = Pin::new(&mut this.body).poll_frame(cx);
+        let frame = match ready!(this.pace.poll(cx, frame)) {
+            Ok(frame) => frame,
+            Err(slow) => return Poll::Ready(Some(Err(slow.into()))),
+        };
+        if let Some(Ok(frame)) = &frame {
+            this.pace.add(frame.data_ref().map_or(0, Bytes::len));
         }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_none() && self.rest.is_end_stream()
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let first = self.first.as_ref().map_or(0, |first| first.len() as u64);
-        let rest = self.rest.size_hint();
-        match rest.exact() {
-            Some(rest) => SizeHint::with_exact(first + rest),
-            None => SizeHint::default(),
+        self.body.size_hint()
+    }
+}
+
+/// The bytes read so far, then the rest.
+struct Chained<A, B> {
+    first: A,
+    rest: B,
+}
+
+impl<A, B> Body for Chained<A, B>
+where
+    A: Body<Data = Bytes> + Unpin,
+    A::Error: Into<BodyError>,
+    B: Body<Data = Bytes, Error = BodyError> + Unpin,
+{
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if !self.first.is_end_stream()
+            && let Some(frame) = ready!(Pin::new(&mut self.first).poll_frame(cx))
+        {
+            return Poll::Ready(Some(frame.map_err(Into::into)));
+        }
+        Pin::new(&mut self.rest).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_end_stream() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match (
+            self.first.size_hint().exact(),
+            self.rest.size_hint().exact(),
+        ) {
+            (Some(first), Some(rest)) => SizeHint::with_exact(first + rest),
+            _ => SizeHint::default(),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// So many bytes, each after this delay.
-    struct Slow {
-        remaining: usize,
-        every: Span,
-        timer: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
-    }
-
-    impl Body for Slow {
-        type Data = Bytes;
-        type Error = BodyError;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            cx: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-            if self.remaining == 0 {
-                return Poll::Ready(None);
-            }
-            let every = self.every;
-            let timer = self
-                .timer
-                .get_or_insert_with(|| Box::pin(crate::timer::sleep(Some(every))));
-            std::task::ready!(timer.as_mut().poll(cx));
-            self.timer = None;
-            self.remaining -= 1;
-            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"x")))))
-        }
-    }
-
-    async fn gathered(left: usize, every: u64) -> Result<Payload, Error> {
-        let body = Slow {
-            remaining: left,
-            every: Span::from_secs(every),
-            timer: None,
-        };
-        Payload::gather(body, WHOLE_MAX).await
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_slow_body_is_read_and_a_stalled_one_is_cut() {
-        let slow = gathered(10, 50).await.unwrap();
-        assert_eq!(slow.buffered(), b"xxxxxxxxxx");
-        assert!(matches!(gathered(2, 61).await, Err(Error::NoBody)));
-    }
-}
+mod tests;

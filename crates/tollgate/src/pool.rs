@@ -11,6 +11,7 @@
 
 mod address;
 mod dial;
+mod head_scan;
 mod preamble;
 #[cfg(feature = "tls")]
 mod tls;

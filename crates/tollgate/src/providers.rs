@@ -381,6 +381,13 @@ impl ProviderRegistry {
         Ok(None)
     }
 
+    /// The provider of a URL's host.
+    #[must_use]
+    pub fn find_by_authority(&self, authority: &str) -> Option<Arc<ActiveProvider>> {
+        let host = Host::parse(authority).ok()?;
+        self.find_by_host(&host).ok().flatten()
+    }
+
     /// Is the host of a URL a domain of this provider?
     pub fn has_host(&self, name: &str, authority: &str) -> Result<bool, Error> {
         let host = Host::parse(authority)?;

@@ -6,11 +6,16 @@
 //! Never: interprets a configuration.
 
 use std::io;
+use std::time::Duration;
 
 use tollgate_config::watch::{DEBOUNCE, ReloadReason, Watch};
 use tollgate_server::Daemon;
 
 use super::systemd;
+
+/// Process managers and terminals send a stop signal to the process and to its group, and so twice
+/// within milliseconds. A person who wants to end it at once presses again after a second.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// Signals and changed files.
 #[derive(Debug)]
@@ -34,8 +39,19 @@ impl DaemonEvents {
         })
     }
 
-    /// Waits for a stop signal.
-    pub(super) async fn wait_for_stop(&mut self) {
+    /// Waits for another stop signal, after the first one. A signal within [`SAME_SIGNAL`] is the
+    /// same order once more.
+    pub(super) async fn wait_for_second_stop(&mut self) {
+        let repeated = async {
+            loop {
+                self.signals.wait_for_stop().await;
+                tracing::info!(
+                    event = "draining",
+                    why = "a repeated signal does not end it"
+                );
+            }
+        };
+        let _over = tokio::time::timeout(SAME_SIGNAL, repeated).await;
         self.signals.wait_for_stop().await;
     }
 

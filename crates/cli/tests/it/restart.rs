@@ -169,3 +169,23 @@ fn m14_a_permit_returned_at_shutdown_is_available_after_restart() {
     let response = call(&gateway, "four");
     assert!(response.contains("\"limit\":\"3/1d\""), "{response}");
 }
+
+/// A service manager that signals the process and its group sends SIGTERM twice. Before, the second
+/// one dropped the calls in flight.
+#[test]
+fn a_repeated_stop_signal_does_not_skip_the_drain() {
+    let upstream = Upstream::start();
+    let state = Folder::new("restart-twice-state");
+    let gateway = upstream.gateway("restart-twice", &state, "limits: [9/1s]\n");
+    let mut held = gateway.send("/x/held");
+    upstream.reached.recv().unwrap();
+    gateway.signal("-TERM");
+    gateway.wait_for_log("event=draining");
+    gateway.signal("-TERM");
+    gateway.wait_for_log("a repeated signal");
+    upstream.release.send(()).unwrap();
+    let mut response = String::new();
+    held.read_to_string(&mut response).unwrap();
+    assert!(response.starts_with("HTTP/1.1 404"), "{response}");
+    assert_eq!(gateway.wait(), Some(0));
+}

@@ -185,6 +185,29 @@ pub(crate) fn statuses(fields: &Fields<'_>, problems: &mut Problems) -> Vec<u16>
     statuses
 }
 
+/// The methods that calls may have. CONNECT is not one: there is no request to forward.
+pub(crate) fn methods(fields: &Fields<'_>, problems: &mut Problems) -> Option<Vec<String>> {
+    let at = fields.get("methods")?;
+    let mut methods: Vec<String> = Vec::new();
+    for item in at.list().unwrap_or_else(|| vec![at.clone()]) {
+        let read = |text: &str| {
+            let method = text.to_ascii_uppercase();
+            (is_token(&method) && method != "CONNECT").then_some(method)
+        };
+        methods.extend(read_text(
+            &item,
+            problems,
+            read,
+            "is not a method that can be forwarded",
+            "write a name such as `GET`; CONNECT cannot be allowed",
+        ));
+    }
+    if methods.is_empty() {
+        problems.push(at.error("no method is allowed", "write `[GET, HEAD]`, or remove it"));
+    }
+    Some(methods)
+}
+
 pub(crate) fn zone(at: &At<'_>, problems: &mut Problems) -> Option<TimeZone> {
     let read = |text: &str| match text {
         "UTC" | "utc" | "Z" => Some(TimeZone::UTC),

@@ -6,7 +6,9 @@
 //! Never: lets a control character into a header.
 
 use crate::field::{At, Fields};
+use crate::origin::Origin;
 use crate::problem::{Level, Problems};
+use crate::raw::{Node, Value};
 use crate::secret::{Environment, Lookup, SECRET_MAX, Secret, expand, lookup};
 
 /// Headers that the gateway sets itself, or that would change where a message ends.
@@ -141,5 +143,33 @@ fn from_file(
             problems.push(at.error(&what, "check the path and who may read it"));
             None
         }
+    }
+}
+
+/// Has a run-time change moved the provider, or its login, to another host? A key belongs to the
+/// host that it was configured for, and a change that also brings a key could name any variable, so
+/// only a file can bring both.
+pub(crate) fn are_withheld(fields: &Fields<'_>) -> bool {
+    let find = |path: &str| {
+        let mut names = path.split('.');
+        let first = fields.get(names.next()?)?.node;
+        names.try_fold(first, |node, name| node.get(name))
+    };
+    let targets = [
+        "upstream",
+        "domain",
+        "domains",
+        "auth.login.url",
+        "auth.oauth2.token_url",
+    ];
+    targets.into_iter().filter_map(find).any(is_partly_set)
+}
+
+/// Is any value below this node set at run time?
+fn is_partly_set(node: &Node) -> bool {
+    match (&node.value, node.entries()) {
+        (Value::List(items), _) => items.iter().any(is_partly_set),
+        (_, Some(entries)) => entries.iter().any(|entry| is_partly_set(&entry.node)),
+        (_, None) => Origin::of(&node.place) == Origin::Set,
     }
 }

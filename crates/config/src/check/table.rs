@@ -12,7 +12,8 @@ use tollgate_core::retry::RetrySettings;
 use crate::provider::{ClientAuth, Per};
 use crate::setting::Setting;
 use crate::settings::{
-    Algorithm, Cache, Confined, Dedup, Degrade, Health, Hold, Merge, OnStoreLoss, Queue, Timeout,
+    Algorithm, Cache, Confined, Cookies, Dedup, Degrade, Health, Hold, Merge, OnStoreLoss, Queue,
+    Timeout, Upload,
 };
 use crate::shape::{Shape, names_of};
 
@@ -71,6 +72,9 @@ table! {
         degrade: Shape::OrOff(&Degrade::SHAPE), "degrade mode: when few calls remain, responses come from the cache only" = "off";
         alerts: AlertSettings::SHAPE, "when to raise an alert";
         timeout: Timeout::SHAPE, "how long each stage of a call may take; `timeout: 30s` sets `first_byte`";
+        cookies: Cookies::SHAPE, "`rewrite` = `Path` and `Domain` fit the gateway's address, and each provider gets only its own cookies; `pass` = unchanged; `drop` = none" = "rewrite";
+        upload: Upload::SHAPE, "reading of request bodies before the permit is asked for";
+        methods: Shape::List(&Shape::Text), "the methods that calls may have; others get 405" = "all but TRACE and CONNECT";
         rewrite_links: Shape::Boolean, "links in responses are rewritten so that they lead through the gateway" = "true";
         guards: Shape::List(&Shape::Text), "guards on callers, when the upstream is your own service";
         on_store_loss: OnStoreLoss::SHAPE, "what happens while the ledger cannot be reached" = "closed";

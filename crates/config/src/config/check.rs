@@ -13,6 +13,7 @@ use super::table::{ADMIN, ALERTS, CALLER, METRICS, WEBHOOK};
 use super::{
     Admin, CacheSize, Caller, Config, Metrics, Network, Presets, Store, UnknownDomain, Webhook,
 };
+use crate::amount::Size;
 use crate::check::{endpoint, or_default, secrets};
 use crate::field::{At, Fields};
 use crate::problem::{Level, Problems};
@@ -21,6 +22,13 @@ use crate::setting::{Setting, open, read_text};
 
 /// The most callers that a file may list.
 const CALLERS_MAX: usize = 1_000;
+
+/// Connections of callers: one is a task of some 20 KiB, so all are 80 MiB.
+const CONNECTIONS_MAX: u64 = 4_096;
+
+/// Memory for all bodies under way: a host that runs a gateway has it, and a thousand bodies of
+/// 256 KiB fit into it.
+const BODY_MEMORY: Size = Size(256 << 20);
 
 /// The settings of tollgate.yaml, without the providers.
 #[derive(Debug)]
@@ -52,6 +60,8 @@ pub(crate) fn settings(
         cache_size: cache_size(fields, problems),
         guard_store: store(fields, "guard_store", environment, problems).unwrap_or(Store::Memory),
         nodes: nodes(fields, problems),
+        connections_max: connections_max(fields, problems),
+        body_memory: fields.read("body_memory", problems).unwrap_or(BODY_MEMORY),
         node_lease: fields
             .read("node_lease", problems)
             .unwrap_or(Span::from_secs(5)),
@@ -87,6 +97,17 @@ fn state_dir(environment: &Environment<'_>) -> String {
         .or_else(in_state)
         .or_else(in_home)
         .unwrap_or_else(|| "tollgate-state".to_owned())
+}
+
+/// Callers' connections; none at all would be a gateway for nobody.
+fn connections_max(fields: &Fields<'_>, problems: &mut Problems) -> u64 {
+    let max = fields.read("connections_max", problems);
+    if max == Some(0)
+        && let Some(at) = fields.get("connections_max")
+    {
+        problems.push(at.error("no caller could connect", "write at least 1"));
+    }
+    max.unwrap_or(CONNECTIONS_MAX)
 }
 
 fn cache_size(fields: &Fields<'_>, problems: &mut Problems) -> CacheSize {

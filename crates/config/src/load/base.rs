@@ -125,6 +125,8 @@ fn keep_until_restart(new: &mut Config, old: &Config, file: &str, said: &mut Pro
         guard_store,
         nodes,
         node_lease,
+        connections_max,
+        body_memory,
         log
     );
 }

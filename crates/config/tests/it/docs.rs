@@ -152,8 +152,9 @@ fn the_examples_of_the_configuration_page_load_and_name_every_field() {
 }
 
 /// Defaults that are not a value that could be written.
-const IN_WORDS: [&str; 12] = [
+const IN_WORDS: [&str; 13] = [
     "name",
+    "methods",
     "upstream",
     "auth.login.lifetime",
     "auth.oauth2.client_auth",

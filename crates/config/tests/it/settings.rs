@@ -52,6 +52,7 @@ fn addresses_stores_and_nodes_are_read() {
     assert_eq!(is.cache_store.unwrap().redacted(), "redis://cache:6379");
     assert_eq!(is.guard_store.redacted(), "memory:");
     assert_eq!((is.nodes, is.node_lease), (4, secs(6)));
+    assert_eq!((is.connections_max, is.body_memory.0), (100, 64 << 20));
     assert_eq!(
         (
             is.intercept.word(),

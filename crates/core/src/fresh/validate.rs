@@ -17,13 +17,12 @@ pub fn is_not_modified(
     now: Wall,
 ) -> bool {
     if has(request, "if-none-match") {
-        let Some(ours) = single_value(stored, "etag") else {
-            return false;
-        };
-        let ours = opaque(&ours);
+        let ours = single_value(stored, "etag");
+        let ours = ours.as_deref().map(opaque);
         let mut is_same = false;
         request.each("if-none-match", &mut |line| {
-            is_same |= line.trim_ascii() == b"*" || tags(line).any(|tag| opaque(tag) == ours);
+            // `*` is any response, also one without a tag (RFC 9110, 13.1.2).
+            is_same |= line.trim_ascii() == b"*" || tags(line).any(|tag| Some(opaque(tag)) == ours);
         });
         return is_same;
     }
@@ -101,6 +100,7 @@ mod tests {
         }
         assert!(same(&[("if-none-match", "\"x\"")], &[("etag", "W/\"x\"")]));
         assert!(!same(&[("if-none-match", "\"x\"")], &[]));
+        assert!(same(&[("if-none-match", "*")], &[]), "any response");
     }
 
     #[test]

@@ -10,7 +10,7 @@
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -149,6 +149,7 @@ fn lock_file(folder: &Path) -> io::Result<File> {
         .truncate(false)
         .read(true)
         .write(true)
+        .mode(0o600)
         .open(folder.join("ledger.lock"))
 }
 
@@ -178,11 +179,21 @@ fn network_kind(magic: i128) -> Option<&'static str> {
     }
 }
 
+/// Creates a missing database: only the owner may read who calls what. SQLite gives its other files
+/// the mode of this one. An existing file is not opened: closing it would drop SQLite's locks.
+fn make_database(path: &Path) -> io::Result<()> {
+    let mut options = File::options();
+    match options.create_new(true).write(true).mode(0o600).open(path) {
+        Ok(_new) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 fn connect(path: &Path) -> Result<Connection, OpenError> {
     let store = |error| OpenError::from_store(path, error);
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-        | OpenFlags::SQLITE_OPEN_CREATE
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    make_database(path).map_err(|error| OpenError::from_io(path, error))?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(store)?;
     conn.busy_timeout(Duration::from_secs(1)).map_err(store)?;
     Ok(conn)

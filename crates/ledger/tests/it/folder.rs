@@ -333,3 +333,22 @@ async fn a_folder_of_format_1_is_opened_with_its_counts() {
         assert_eq!(owner.peek("x", &hour()).await.used, USED as u64);
     }
 }
+
+/// Who calls what is nobody else's business: the files had the mode that the umask left.
+#[tokio::test]
+async fn only_the_owner_may_read_the_state() {
+    use std::os::unix::fs::PermissionsExt;
+    let backend = used_folder().await;
+    let _open = open(&backend).unwrap();
+    let folder = backend.folder.path();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            assert_eq!(mode(&path), 0o600, "{}", path.display());
+            files.push(path);
+        }
+    }
+    assert!(files.len() >= 3, "{files:?}");
+}

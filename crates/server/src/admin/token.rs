@@ -71,7 +71,9 @@ impl TokenFile {
             source,
         };
         let text = random().map_err(failed)?;
-        fs::create_dir_all(folder).map_err(failed)?;
+        let mut builder = fs::DirBuilder::new();
+        std::os::unix::fs::DirBuilderExt::mode(builder.recursive(true), 0o700);
+        builder.create(folder).map_err(failed)?;
         match write(&path, &text) {
             Ok(()) => Ok(TokenFile {
                 token: Secret::new(text),

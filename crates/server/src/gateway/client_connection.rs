@@ -1,7 +1,8 @@
 //! One client connection: it serves requests in order, and may then become a tunnel.
 //!
-//! Promises: on shutdown, the running request is finished and no further request is read. A tunnel
-//! runs in the task of its connection, so it counts as a connection and ends with the gateway.
+//! Promises: on shutdown, the running request is finished, and so is one that has arrived already.
+//! A call without a response at the end of the grace period gets a rejection. A tunnel runs in the
+//! task of its connection, so it counts as a connection and ends with the gateway.
 //!
 //! Never: decides anything about a call.
 
@@ -9,7 +10,9 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -19,17 +22,20 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tollgate::body::{BodyError, ReplyBody, Tunnel};
 
 use super::hit_fast_path::HitFastPath;
 use super::watched_stream::{RequestProgress, WatchedStream};
 use super::{GatewayState, ListenerKind, handler};
-use crate::accept_loop::shutdown_requested;
+use crate::accept_loop::ShutdownSignal;
 
 /// The largest request head: enough for long queries and cookies, as in other proxies. The parser
 /// itself allows at most 100 headers.
 const HEAD_MAX: usize = 64 * 1024;
+
+/// How long a connection without any request stays open after the shutdown signal: its client is
+/// probably about to send one.
+const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The state of a client connection that its requests share.
 #[derive(Debug)]
@@ -39,8 +45,10 @@ pub(super) struct ClientConnection {
     pub(super) peer: IpAddr,
     progress: Arc<RequestProgress>,
     tunnel: Mutex<Option<(OnUpgrade, Tunnel)>>,
-    /// `true` when the listener closes or the gateway shuts down.
-    shutdown: watch::Receiver<bool>,
+    /// When the listener closes or the gateway shuts down.
+    shutdown: ShutdownSignal,
+    /// The grace period is over: a call without a response gets none from its provider.
+    is_over: AtomicBool,
 }
 
 impl ClientConnection {
@@ -48,16 +56,33 @@ impl ClientConnection {
         state: Arc<GatewayState>,
         kind: Arc<ListenerKind>,
         peer: IpAddr,
-        shutdown: watch::Receiver<bool>,
+        shutdown: ShutdownSignal,
     ) -> ClientConnection {
         ClientConnection {
             state,
             kind,
             peer,
             shutdown,
+            is_over: AtomicBool::new(false),
             progress: Arc::default(),
             tunnel: Mutex::new(None),
         }
+    }
+
+    /// Does the connection close after the current response?
+    pub(super) fn is_closing(&self) -> bool {
+        self.progress.is_closing()
+    }
+
+    /// The result of a call, or `None` when the grace period is over first. The connection's task
+    /// polls it, and is woken when that happens.
+    pub(super) async fn until_over<T>(&self, call: impl Future<Output = T>) -> Option<T> {
+        let mut call = std::pin::pin!(call);
+        std::future::poll_fn(|cx| match call.as_mut().poll(cx) {
+            Poll::Pending if self.is_over.load(Ordering::Acquire) => Poll::Ready(None),
+            polled => polled.map(Some),
+        })
+        .await
     }
 
     /// Marks the start of a request. Returns `false` if it is unclear where it ends.
@@ -102,21 +127,47 @@ pub(super) async fn serve(stream: TcpStream, client: ClientConnection) {
             .serve_connection(TokioIo::new(watched), service)
             .with_upgrades()
     );
-    tokio::select! {
-        // An error on a client's connection concerns the client only.
-        _ended = connection.as_mut() => {}
-        () = shutdown_requested(&mut shutdown) => {
-            client.progress.close_when_idle();
-            connection.as_mut().graceful_shutdown();
-            connection.await.ok();
-        }
+    // An error on a client's connection concerns the client only.
+    let has_ended = tokio::select! {
+        _ended = connection.as_mut() => true,
+        () = shutdown.requested() => false,
+    };
+    if !has_ended {
+        shut_down(connection, &client, &mut shutdown).await;
     }
     let tunnel = client.tunnel.lock().take();
     if let Some((caller, tunnel)) = tunnel
         && let Ok(caller) = caller.await
     {
-        tunnel.run(TokioIo::new(caller)).await;
+        let over = shutdown.grace_over();
+        tunnel.run(TokioIo::new(caller), over).await;
     }
+}
+
+/// Serves what the client has sent already, then closes the connection.
+async fn shut_down<E>(
+    mut connection: Pin<&mut impl Future<Output = Result<(), E>>>,
+    client: &ClientConnection,
+    shutdown: &mut ShutdownSignal,
+) {
+    // The bytes of a request may have arrived unnoticed: the runtime looks for them now.
+    tokio::task::yield_now().await;
+    client.progress.close_when_idle();
+    if within(FIRST_REQUEST_WAIT, connection.as_mut()).await {
+        return;
+    }
+    client.progress.close_when_unused();
+    tokio::select! {
+        _ended = connection.as_mut() => return,
+        () = shutdown.grace_over() => {}
+    }
+    client.is_over.store(true, Ordering::Release);
+    connection.await.ok();
+}
+
+/// Waits for the end of a connection. `false`: it has not ended in this time.
+async fn within<T>(time: Duration, connection: impl Future<Output = T>) -> bool {
+    tokio::time::timeout(time, connection).await.is_ok()
 }
 
 /// A response body. When it is dropped, the response counts as passed on for writing.

@@ -21,6 +21,14 @@ const RESERVED: u64 = 32;
 /// One in this many descriptors is for a large cached body in a memfd.
 const MEMFD_PART: u64 = 16;
 
+/// One in this many descriptors is for a connection of the admin address.
+const ADMIN_PART: u64 = 16;
+
+/// The fewest and the most connections of the admin address: a command and a few probes; and many
+/// dashboards. One is a task of some 20 KiB, so the most are 20 MiB.
+const ADMIN_MIN: u64 = 4;
+const ADMIN_MAX: u64 = 1_024;
+
 /// Descriptors of one call: the client's connection and the upstream's.
 const PER_CALL: u64 = 2;
 
@@ -131,10 +139,22 @@ pub(super) fn max_connections(wanted: usize, events: &Events) -> usize {
     connections
 }
 
-/// Splits descriptors into connections and memfd bodies.
+/// How many connections the admin address may have. The gateway leaves their descriptors alone.
+pub(crate) fn max_admin_connections() -> usize {
+    use rustix::process::{Resource, getrlimit};
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(admin_part(descriptors)).unwrap_or(usize::MAX)
+}
+
+fn admin_part(descriptors: u64) -> u64 {
+    (descriptors / ADMIN_PART).clamp(ADMIN_MIN, ADMIN_MAX)
+}
+
+/// Splits descriptors into connections and memfd bodies, beside those of the admin address.
 fn split_descriptors(descriptors: u64, wanted: usize) -> (usize, usize) {
     let memfds = (descriptors / MEMFD_PART).min(MEMFDS_MAX as u64);
-    let connections = descriptors.saturating_sub(RESERVED + memfds) / PER_CALL;
+    let others = RESERVED + memfds + admin_part(descriptors);
+    let connections = descriptors.saturating_sub(others) / PER_CALL;
     let connections = usize::try_from(connections)
         .map_or(wanted, |connections| connections.clamp(1, wanted.max(1)));
     (connections, usize::try_from(memfds).unwrap_or(MEMFDS_MAX))
@@ -189,12 +209,13 @@ mod tests {
     /// R-C10: callers never take the last descriptors.
     #[test]
     fn descriptors_are_reserved_for_upstreams_and_the_store() {
-        assert_eq!(split_descriptors(64, 4_096), (14, 4));
+        assert_eq!(split_descriptors(64, 4_096), (12, 4));
         assert_eq!(split_descriptors(10, 4_096), (1, 0));
         assert_eq!(split_descriptors(1_048_576, 4_096), (4_096, MEMFDS_MAX));
         for descriptors in [128, 1_024, 4_096] {
             let (calls, memfds) = split_descriptors(descriptors, usize::MAX);
-            let used = calls as u64 * PER_CALL + memfds as u64 + RESERVED;
+            let admin = admin_part(descriptors);
+            let used = calls as u64 * PER_CALL + memfds as u64 + admin + RESERVED;
             assert!(used <= descriptors, "{descriptors}: {used}");
         }
     }

@@ -16,6 +16,7 @@ use super::client_connection::ClientConnection;
 use super::framing::Framing;
 use super::hit_fast_path::{HitBody, HitFastPath};
 use super::{Gateway, GatewayOptions, GatewayState, ListenerKind, Listeners};
+use crate::accept_loop::ShutdownSignal;
 
 /// What is known about the requests of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,7 @@ impl FastPathProbe {
         let address = gateway.listen(free, ListenerKind::All).await?.address;
         let (sender, shutdown) = watch::channel(false);
         let (kind, peer) = (Arc::new(ListenerKind::All), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let shutdown = ShutdownSignal::new(shutdown.clone(), shutdown);
         let connection = ClientConnection::new(state, kind, peer, shutdown);
         Ok(FastPathProbe {
             address,

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONNECTION, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, SET_COOKIE};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json;
@@ -21,7 +21,7 @@ use tollgate::providers::Links;
 use super::address::{Address, Mount};
 use super::client_connection::ClientConnection;
 use super::head::{self, OptionHeaders};
-use super::{GatewayState, ListenerKind, links, rate_headers, upgrade};
+use super::{GatewayState, ListenerKind, cookies, links, rate_headers, upgrade};
 use crate::rejection::{self, rejection};
 
 /// Headers of every response, as constants, so that no request parses their names.
@@ -32,6 +32,10 @@ const SOURCE: HeaderName = HeaderName::from_static("x-tollgate-source");
 const DEGRADED: HeaderName = HeaderName::from_static("x-tollgate-degraded");
 const DECISION: HeaderName = HeaderName::from_static("x-tollgate-decision");
 
+/// When to come back after a shutdown: a restart takes about a second, and clients that come back
+/// together should find it done.
+const RESTART_TIME: Span = Span::from_secs(2);
+
 /// Handles one request.
 pub(super) async fn handle(
     connection: &ClientConnection,
@@ -40,7 +44,10 @@ pub(super) async fn handle(
     let id: Arc<str> = connection.state.next_id().into();
     let mut trace = CallTrace::default();
     let is_last = head::must_close_after(request.headers());
-    let mut response = match respond(connection, request, &id, &mut trace).await {
+    let responded = connection.until_over(respond(connection, request, &id, &mut trace));
+    let responded = responded.await;
+    let responded = responded.unwrap_or_else(|| Err(shutting_down(&trace)));
+    let mut response = match responded {
         Ok(response) => response,
         Err(error) => {
             // Unless the path has told it already.
@@ -58,7 +65,8 @@ pub(super) async fn handle(
             response
         }
     };
-    if is_last {
+    let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if is_last || (connection.is_closing() && !is_upgrade) {
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -102,6 +110,9 @@ async fn respond(
     options.caller = caller.or(options.caller);
     options.ip = Some(connection.peer);
     upgrade::add_headers(&mut parts.headers, protocols);
+    if parts.headers.contains_key(COOKIE) {
+        cookies::select(&mut parts.headers, &state.registry, &target, &mount);
+    }
     let call = Call {
         target,
         method: parts.method,
@@ -114,6 +125,18 @@ async fn respond(
     let mut response = build_response(reply, trace, &mount, host.as_ref());
     upgrade::add_headers(response.headers_mut(), protocol);
     Ok(response)
+}
+
+/// The gateway shuts down, and the call has no response yet.
+fn shutting_down(trace: &CallTrace) -> Error {
+    let provider = trace.provider.as_ref();
+    Error::NoPermit {
+        provider: provider.map_or_else(String::new, |provider| provider.name().to_owned()),
+        entity: None,
+        limit: None,
+        reason: Reason::ShuttingDown,
+        retry_in: Some(RESTART_TIME),
+    }
 }
 
 /// A provider's own listener is no proxy to other hosts.
@@ -145,6 +168,11 @@ pub(super) fn build_response(
     let headers = response.headers_mut();
     head::remove_hop_by_hop(headers);
     head::remove_own(headers);
+    if headers.contains_key(SET_COOKIE)
+        && let Some(provider) = &trace.provider
+    {
+        cookies::rewrite(headers, provider, mount);
+    }
     if links::has_any(headers) {
         let origin = trace.origin.as_ref().map(ToString::to_string);
         let links = trace

@@ -12,14 +12,14 @@ use std::net::IpAddr;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, REFERER,
-    TE, TRANSFER_ENCODING,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
+    REFERER, TE, TRANSFER_ENCODING,
 };
 use http::{Method, Uri, Version, request};
 use smallvec::SmallVec;
 use tollgate::Error;
 use tollgate::path::{CallOptions, UseCache};
-use tollgate_config::provider::Cost;
+use tollgate_config::provider::{Cost, METHODS};
 use tollgate_config::{Secret, amount};
 use tollgate_core::ask::Priority;
 use tollgate_core::fresh::is_hop_by_hop;
@@ -66,16 +66,32 @@ pub(super) fn check(head: &request::Parts, is_end_clear: bool) -> Result<(), Err
             "the request must have either one decimal Content-Length or Transfer-Encoding, not both",
         ));
     }
-    if head.method == Method::CONNECT {
+    if !is_chunked_only(&head.headers) {
         return Err(Error::Malformed(
-            "CONNECT is not supported yet; send `http://` URLs, or call /https://host/path",
+            "Transfer-Encoding must be `chunked` and nothing else",
         ));
+    }
+    if head.method == Method::CONNECT {
+        return Err(Error::MethodNotAllowed {
+            provider: None,
+            method: Method::CONNECT,
+            allowed: METHODS.to_owned(),
+        });
     }
     let hosts = head.headers.get_all(HOST).iter().count();
     if hosts > 1 || (hosts == 0 && head.version >= Version::HTTP_11) {
         return Err(Error::Malformed("the request must have one Host header"));
     }
     Ok(())
+}
+
+/// Has the request no transfer coding but `chunked`? Of several, or an unknown one, two servers may
+/// undo a different part (RFC 9112, 6.1).
+fn is_chunked_only(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let first = codings.next().map(HeaderValue::as_bytes);
+    let is_chunked = |coding: &[u8]| coding.trim_ascii().eq_ignore_ascii_case(b"chunked");
+    first.is_none_or(is_chunked) && codings.next().is_none()
 }
 
 /// Did a page of another site make a local browser send this request? Loopback has no other
@@ -194,12 +210,13 @@ fn proxy_user(headers: &HeaderMap) -> (Option<String>, Option<Secret>) {
 }
 
 /// A header that concerns neither the call nor its connection or body: the gateway only forwards
-/// it.
+/// it, unchanged.
 pub(super) fn is_passed_through(name: &HeaderName) -> bool {
     !is_hop_by_hop(name.as_str())
         && name != EXPECT
         && name != CONTENT_LENGTH
         && name != FETCH_SITE
+        && name != COOKIE
         && !is_option(name.as_str())
 }
 
@@ -297,7 +314,16 @@ fn parse_costs(text: &str) -> Result<Vec<(String, u64)>, Error> {
         let unit = Cost::unit_of(&unit.trim().to_ascii_lowercase())?;
         Some((unit.to_owned(), amount))
     };
-    let costs: Option<Vec<_>> = text.split(',').map(|part| one(part.trim())).collect();
+    let costs: Option<Vec<(String, u64)>> = text.split(',').map(|part| one(part.trim())).collect();
+    let is_repeated = |costs: &Vec<(String, u64)>| {
+        let mut seen = costs.iter().enumerate();
+        seen.any(|(at, (unit, _))| costs.iter().take(at).any(|(other, _)| other == unit))
+    };
+    if costs.as_ref().is_some_and(is_repeated) {
+        return Err(Error::Malformed(
+            "X-Tollgate-Cost names a unit twice; send one number for each unit",
+        ));
+    }
     costs.ok_or(Error::Malformed(
         "X-Tollgate-Cost must be a unit and a number, such as `tokens=1200`; units are calls, requests, tokens, input_tokens, output_tokens, points, weight, request_units, orders, credits and bytes",
     ))
@@ -429,6 +455,14 @@ mod tests {
             assert!(unknown.contains(unit), "{unit} is not named: {unknown}");
         }
         parse_costs("tokens").unwrap_err();
+        for twice in [
+            "1000,1000",
+            "calls=1, requests=2",
+            "tokens=1,points=2,tokens=3",
+        ] {
+            let error = parse_costs(twice).unwrap_err().to_string();
+            assert!(error.contains("twice"), "{twice}: {error}");
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::{Clock, Ledger, ManualClock};
 
 use super::*;
+use crate::accept_loop::ShutdownSignal;
 use crate::gateway::{Gateway, GatewayOptions, GatewayState, ListenerKind, Listeners};
 
 const DATE_LINE: &str = "Date: Sun, 15 Nov 2026 00:00:00 GMT";
@@ -93,6 +94,7 @@ impl FastPathGateway {
             .address;
         let (shutdown_sender, shutdown) = watch::channel(false);
         let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let shutdown = ShutdownSignal::new(shutdown.clone(), shutdown);
         let connection = ClientConnection::new(state, Arc::new(kind.clone()), peer, shutdown);
         FastPathGateway {
             address,

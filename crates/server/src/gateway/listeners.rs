@@ -21,7 +21,7 @@ use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use super::client_connection::{self, ClientConnection};
 use super::{GatewayState, ListenAddress, ListenerKind, overload};
-use crate::accept_loop::{self, ConnectionHandler};
+use crate::accept_loop::{self, ConnectionHandler, ShutdownSignal};
 
 /// The listeners of a gateway. Clones share them.
 #[derive(Clone, Debug)]
@@ -271,7 +271,7 @@ impl ConnectionHandler for GatewayHandler {
         &self,
         stream: TcpStream,
         peer: SocketAddr,
-        shutdown: watch::Receiver<bool>,
+        shutdown: ShutdownSignal,
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
         let Some(slot) = self.state.connection_cap.try_acquire(peer.ip()) else {
             self.state.overload.reject(stream);
@@ -283,6 +283,11 @@ impl ConnectionHandler for GatewayHandler {
             client_connection::serve(stream, connection).await;
             drop(slot);
         })
+    }
+
+    fn on_dropped(&self, connections: usize) {
+        let events = self.state.registry.events();
+        events.emit(Event::ConnectionsDropped { connections });
     }
 
     async fn on_accept_error(&self, listener: &TcpListener, error: &io::Error) {

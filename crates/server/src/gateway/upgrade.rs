@@ -55,8 +55,9 @@ pub(super) fn accept(
     }
     let tunnel = std::mem::take(&mut reply.body).into_tunnel()?;
     reply.body = ReplyBody::default();
-    connection.become_tunnel(caller, tunnel);
-    reply.head.headers.get(UPGRADE).cloned()
+    let protocol = reply.head.headers.get(UPGRADE).cloned();
+    connection.become_tunnel(caller, tunnel.speaking(protocol.as_ref()));
+    protocol
 }
 
 fn names_upgrade(headers: &HeaderMap) -> bool {

@@ -74,6 +74,8 @@ pub(super) struct RequestProgress {
     is_tunnel: AtomicBool,
     /// The connection closes as soon as it is idle.
     is_closing: AtomicBool,
+    /// It closes even if it has had no request.
+    closes_unused: AtomicBool,
 }
 
 impl RequestProgress {
@@ -91,9 +93,19 @@ impl RequestProgress {
         self.ended.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// No request follows the running one.
+    /// No request follows the running one and those that have arrived already. A connection that
+    /// has had no request waits for its first one.
     pub(super) fn close_when_idle(&self) {
         self.is_closing.store(true, Ordering::Release);
+    }
+
+    /// A connection that has had no request closes too.
+    pub(super) fn close_when_unused(&self) {
+        self.closes_unused.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
     }
 
     /// No requests follow, only bytes.
@@ -110,8 +122,6 @@ pub(super) struct WatchedStream<S> {
     timeouts: ClientTimeouts,
     framing: Framing,
     fast_path: Option<HitFastPath>,
-    /// The fast path served the last request, so the parser still waits for its first byte.
-    used_fast_path: bool,
     /// Responses that have been written.
     responses: u64,
     head_timer: Option<Pin<Box<Sleep>>>,
@@ -139,7 +149,6 @@ impl<S> WatchedStream<S> {
             timeouts,
             framing: Framing::default(),
             fast_path: None,
-            used_fast_path: false,
             responses: 0,
             head_timer: None,
             body_timer: None,
@@ -166,9 +175,17 @@ impl<S> WatchedStream<S> {
         self.framing.is_between() && self.responses == self.framing.heads()
     }
 
+    /// The gateway shuts down, and this connection has nothing to finish.
+    fn closes_now(&self) -> bool {
+        let is_used = self.framing.heads() > 0;
+        self.progress.is_closing()
+            && self.is_idle()
+            && (is_used || self.progress.closes_unused.load(Ordering::Acquire))
+    }
+
     /// Serves the bytes on the fast path, if possible.
     fn try_fast_path(&mut self, bytes: &[u8]) -> bool {
-        if !self.is_idle() || self.progress.is_closing.load(Ordering::Acquire) {
+        if !self.is_idle() || self.progress.is_closing() {
             return false;
         }
         let fast_path = self.fast_path.as_mut();
@@ -182,13 +199,11 @@ impl<S> WatchedStream<S> {
         self.progress.begun.fetch_add(1, Ordering::AcqRel);
         self.progress.end_response();
         self.responses += 1;
-        self.used_fast_path = true;
         self.idle_since = None;
         true
     }
 
     fn on_bytes(&mut self, bytes: &[u8]) {
-        self.used_fast_path = false;
         self.idle_since = None;
         self.framing.feed(bytes);
         if let Some(number) = self.framing.first_ambiguous() {
@@ -354,10 +369,6 @@ impl<S: AsyncRead + SendFile> AsyncRead for WatchedStream<S> {
         let before = buf.filled().len();
         let read = loop {
             ready!(this.poll_write_pending(cx))?;
-            if this.used_fast_path && this.progress.is_closing.load(Ordering::Acquire) {
-                // The parser waits for a first request and would not notice the shutdown.
-                return Poll::Ready(Ok(()));
-            }
             let read = Pin::new(&mut this.stream).poll_read(cx, buf);
             if this.progress.is_tunnel.load(Ordering::Acquire) {
                 return read;
@@ -374,6 +385,8 @@ impl<S: AsyncRead + SendFile> AsyncRead for WatchedStream<S> {
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            // Nothing has arrived, so nobody misses a response: the parser sees the end.
+            Poll::Pending if this.closes_now() => Poll::Ready(Ok(())),
             Poll::Pending => {
                 let late = ready!(this.poll_read_timeout(cx));
                 this.send_408(cx);

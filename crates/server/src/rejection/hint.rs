@@ -59,10 +59,22 @@ pub(super) fn hint(error: &Error) -> String {
             "set `upstream:` to the provider, not to tollgate or to a gateway that forwards to it"
         }
         Error::NoUpstream { tenants, .. } => return for_missing_upstream(tenants.as_deref()),
+        Error::MethodNotAllowed { provider: None, .. } => {
+            "send `http://` URLs to this proxy, or call /https://host/path"
+        }
+        Error::MethodNotAllowed { .. } => {
+            "use a method of the header Allow, or add this one to `methods` in the provider's file"
+        }
         Error::Path(_) | Error::Host(_) | Error::Malformed(_) => {
             "fix the request and send it again"
         }
         Error::NoBody => "send the whole body without long pauses",
+        Error::SlowBody => {
+            "send the body faster, or lower `upload.min_rate` in the provider's file"
+        }
+        Error::NoSpool => {
+            "free space in the folder for temporary files (TMPDIR), or lower `upload.spool`"
+        }
     };
     fixed.to_owned()
 }

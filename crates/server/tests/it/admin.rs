@@ -369,7 +369,7 @@ async fn a_call_waiting_past_the_grace_period_is_not_counted() {
     let active = registry.named("x").unwrap();
     crate::client::wait_until(|| active.waiting() == 1).await;
     crate::client::within_timeout(gateway.drain()).await;
-    assert!(call.await.is_err(), "its connection was cut");
+    assert_eq!(call.await.unwrap(), 503, "its time was over");
     crate::client::wait_until(|| active.waiting() == 0).await;
     assert_eq!(
         (
@@ -378,4 +378,22 @@ async fn a_call_waiting_past_the_grace_period_is_not_counted() {
         ),
         (1, 1)
     );
+}
+
+/// Clients that open connections and send nothing cannot keep a health check away: 256 of them did
+/// for ten seconds.
+#[tokio::test]
+async fn the_admin_address_responds_beside_many_idle_connections() {
+    write_file(
+        "idle-admin.yaml",
+        "name: x\ndomain: api.example.org\nlimits: [5/1s]\n",
+    );
+    let daemon = TestDaemon::start(from_file("idle-admin.yaml")).await;
+    let mut idle = Vec::new();
+    for _ in 0..300 {
+        idle.push(tokio::net::TcpStream::connect(daemon.admin).await.unwrap());
+    }
+    let soon = std::time::Duration::from_secs(5);
+    let health = tokio::time::timeout(soon, daemon.request("GET", "/health", "")).await;
+    assert_eq!(health.expect("at once").status, 200);
 }

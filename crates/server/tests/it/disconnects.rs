@@ -3,15 +3,18 @@
 
 use std::sync::Arc;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tollgate_core::time::Span;
 use tollgate_ledger::Clock;
+use tollgate_server::GatewayOptions;
 
 use crate::client::{
     Session, TIMEOUTS, get, get_until_late, get_with, read_response, request, wait_until,
     within_timeout,
 };
+use crate::raw_upstream::read_head;
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Reply, Upstream, ok};
 
@@ -170,4 +173,73 @@ async fn draining_finishes_running_calls_and_accepts_no_new_ones() {
             .await
             .is_err()
     );
+}
+
+/// Every call that waits at the end of the grace period gets a rejection, and the log has it.
+/// Before, its connection was closed without a byte.
+#[tokio::test]
+async fn calls_that_wait_at_the_end_of_a_shutdown_get_503() {
+    let (upstream, _word) = gated().await;
+    let options = GatewayOptions {
+        grace: Span::from_millis(300),
+        ..GatewayOptions::default()
+    };
+    let files = [file(upstream.address, "limits: [100/1s]\nconcurrency: 1")];
+    let gateway = TestGateway::start_with_gateway(&files, options).await;
+    let active = gateway.registry.named("x").unwrap();
+    let mut calls = tokio::task::JoinSet::new();
+    for number in 0..20 {
+        let address = gateway.address;
+        calls.spawn(async move { get(address, &format!("/x/{number}")).await });
+    }
+    wait_until(|| upstream.count() == 1 && active.waiting() == 19).await;
+    within_timeout(gateway.gateway.drain()).await;
+    let mut ids = Vec::new();
+    while let Some(call) = within_timeout(calls.join_next()).await {
+        let response = call.unwrap();
+        assert_eq!(response.status, 503, "{}", response.body);
+        assert_eq!(response.header("retry-after"), "2");
+        assert_eq!(response.header("connection"), "close");
+        assert_eq!(response.json()["provider"], "x");
+        ids.push(response.header("x-tollgate-id").to_owned());
+    }
+    assert_eq!(ids.len(), 20);
+    let log = crate::log::captured();
+    for id in ids {
+        let is_logged = |line: &str| line.contains("rejected") && line.contains(&id);
+        assert!(log.lines().any(is_logged), "{id}");
+    }
+}
+
+/// A request that has arrived before the shutdown is served, on whatever connection. Before, an
+/// idle connection was closed with the request unread.
+#[tokio::test]
+async fn requests_that_arrived_before_a_shutdown_are_served() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let mut used = tokio::net::TcpStream::connect(gateway.address)
+        .await
+        .unwrap();
+    let request = b"GET /x/a HTTP/1.1\r\nHost: g\r\n\r\n";
+    used.write_all(request).await.unwrap();
+    within_timeout(read_head(&mut used)).await;
+    within_timeout(used.read_exact(&mut [0; 4])).await.unwrap();
+    let fresh = tokio::net::TcpStream::connect(gateway.address)
+        .await
+        .unwrap();
+    let mut streams = [used, fresh];
+    // No task runs between these writes and the shutdown.
+    for stream in &streams {
+        assert_eq!(stream.try_write(request).unwrap(), request.len());
+    }
+    let drained = tokio::spawn(gateway.gateway.drain());
+    for stream in &mut streams {
+        let mut response = String::new();
+        within_timeout(stream.read_to_string(&mut response))
+            .await
+            .unwrap();
+        assert!(response.contains("HTTP/1.1 200"), "{response}");
+        assert!(response.contains("connection: close"), "{response}");
+    }
+    within_timeout(drained).await.unwrap();
 }

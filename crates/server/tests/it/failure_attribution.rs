@@ -43,6 +43,9 @@ async fn impatient_callers_do_not_put_a_healthy_provider_to_sleep() {
     assert_healthy(&gateway);
 }
 
+/// Uploads of more than this are streamed.
+const STREAMED: &str = "upload: {spool: 256KiB}\n";
+
 /// An upload too large to be read beforehand, of which so much is sent.
 async fn upload(gateway: &TestGateway) -> TcpStream {
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
@@ -66,7 +69,8 @@ async fn listener() -> RawUpstream {
 #[tokio::test]
 async fn an_aborted_upload_is_not_a_provider_failure() {
     let upstream = listener().await;
-    let gateway = TestGateway::start(&[file(upstream.address, SENSITIVE)]).await;
+    let rest = format!("{SENSITIVE}{STREAMED}");
+    let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     for _ in 0..3 {
         let mut stream = upload(&gateway).await;
         // Time for the first part to leave: only then is it an attempt.
@@ -82,7 +86,7 @@ async fn an_aborted_upload_is_not_a_provider_failure() {
 #[tokio::test]
 async fn a_stalled_upload_is_400_and_not_a_provider_failure() {
     let upstream = listener().await;
-    let rest = format!("{SENSITIVE}timeout: {{first_byte: 800ms}}\n");
+    let rest = format!("{SENSITIVE}{STREAMED}timeout: {{first_byte: 800ms}}\n");
     let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     for _ in 0..3 {
         let mut stream = upload(&gateway).await;

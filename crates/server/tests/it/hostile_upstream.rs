@@ -92,15 +92,25 @@ async fn bad_framing_is_502_and_counts() {
         "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nfine!",
         "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\nfine",
         "HTTP/1.1 200 OK\r\nContent-Len",
+        "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 4\r\n\r\nfine",
+        "HTTP/1.1 200 OK\r\nContent-Length: 4, 4\r\n\r\nfine",
+        "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfine\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nTransfer-Encoding: identity\r\n\r\nfine",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\n\r\nfine",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n4\r\nfine\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, gzip\r\n\r\nfine",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nfine\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-4\r\nfine\r\n0\r\n\r\n",
     ] {
         is_502(bytes).await;
     }
 }
 
-/// R-D1: at most 100 headers and 64 KiB of them.
+/// R-D1: at most 64 KiB of headers, and 512 of them.
 #[tokio::test]
 async fn too_many_or_too_large_headers_are_502_and_count() {
-    let many: String = (0..101).map(|n| format!("X-{n}: y\r\n")).collect();
+    let many: String = (0..512).map(|n| format!("X-{n}: y\r\n")).collect();
     is_502(with_headers(&many)).await;
     is_502(with_headers(&format!("X: {}\r\n", "y".repeat(70_000)))).await;
     let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "y".repeat(3_000_000));
@@ -109,11 +119,16 @@ async fn too_many_or_too_large_headers_are_502_and_count() {
 
 #[tokio::test]
 async fn the_largest_allowed_headers_are_forwarded() {
-    let many: String = (0..80).map(|n| format!("X-{n}: y\r\n")).collect();
-    for lines in [many, format!("X: {}\r\n", "y".repeat(60_000))] {
+    let many: String = (0..500).map(|n| format!("X-{n}: y\r\n")).collect();
+    let few: String = (0..101).map(|n| format!("X-{n}: y\r\n")).collect();
+    for lines in [few, many, format!("X: {}\r\n", "y".repeat(60_000))] {
         let upstream = RawUpstream::replying(with_headers(&lines)).await;
         let gateway = TestGateway::start(&[file(upstream.address, ONE)]).await;
-        assert_eq!(get(gateway.address, "/x/a").await.body, "fine");
+        let call = "GET /x/a HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n";
+        let response = raw(gateway.address, call).await;
+        assert!(response.ends_with("fine"), "{response}");
+        let passed = response.matches("\r\nx-").count() >= lines.matches("\r\nX-").count();
+        assert!(passed, "{response}");
         assert_eq!(permit(&gateway).await, Permit::Settled);
     }
 }
@@ -219,6 +234,54 @@ async fn a_truncated_body_is_visibly_truncated_for_the_caller() {
     }
 }
 
+/// A response that breaks off is not stored, so the next caller gets a whole one.
+#[tokio::test]
+async fn a_response_that_breaks_off_is_not_cached() {
+    for broken in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nfour",
+        "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: identity\r\n\r\nfour",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfour\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfour\r\nzz\r\n",
+    ] {
+        let upstream = RawUpstream::start(move |number, mut stream| async move {
+            read_head(&mut stream).await;
+            let whole = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole";
+            let said = if number == 0 { broken } else { whole };
+            stream.write_all(said.as_bytes()).await.ok();
+        })
+        .await;
+        let rest = "limits: [9/1s]\nhealth: off\ncache: {ttl: 1h}\nretry: {retries: {normal: 0}}";
+        let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+        passed_on(&gateway).await;
+        let next = get(gateway.address, "/x/a").await;
+        let source = next.header("x-tollgate-source");
+        assert_eq!(
+            (next.body.as_str(), source),
+            ("whole", "upstream"),
+            "{broken:?}"
+        );
+    }
+}
+
+/// An upstream cannot speak for Tollgate, neither directly nor out of the cache.
+#[tokio::test]
+async fn x_tollgate_headers_of_an_upstream_are_dropped() {
+    let lines = "X-Tollgate-Id: forged\r\nX-Tollgate-Source: cache\r\nX-Tollgate-Degraded: true\r\n\
+        X-Tollgate-Other: forged\r\nX-Other: passes\r\n";
+    let upstream = RawUpstream::replying(with_headers(lines)).await;
+    let rest = "limits: [9/1s]\ncache: {ttl: 1h}";
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    for source in ["upstream", "cache", "cache"] {
+        let response = get(gateway.address, "/x/a").await;
+        assert_eq!(response.header("x-tollgate-source"), source);
+        assert_eq!(response.header("x-other"), "passes");
+        assert_eq!(response.headers.get_all("x-tollgate-id").iter().count(), 1);
+        let everything = response.everything();
+        assert!(!everything.contains("forged"), "{everything}");
+        assert!(!everything.contains("degraded"), "{everything}");
+    }
+}
+
 /// R-D2: a stalled body is cut, a slow one is not.
 #[tokio::test]
 async fn a_slow_body_is_never_cut_and_a_stalled_one_is() {
@@ -294,7 +357,8 @@ async fn an_early_response_reaches_the_caller() {
         stream.read_to_end(&mut rest).await.ok();
     })
     .await;
-    let gateway = TestGateway::start(&[file(upstream.address, ONE)]).await;
+    let rest = format!("{ONE}\nupload: {{spool: 256KiB}}");
+    let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     let body = "x".repeat(3_000_000);
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let head = format!(

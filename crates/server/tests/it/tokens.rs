@@ -360,7 +360,8 @@ async fn a_pool_of_logins_uses_the_key_that_is_accepted() {
 #[tokio::test]
 async fn a_consumed_request_body_is_not_sent_again() {
     let issuer = Issuer::start().await;
-    let gateway = TestGateway::start(&[issuer.tvdb("")]).await;
+    let streamed = "upload: {spool: 256KiB}\n";
+    let gateway = TestGateway::start(&[issuer.tvdb(streamed)]).await;
     get(gateway.address, "/x/v4/a").await;
     issuer.revoke();
     let large = "x".repeat(300 * 1024);

@@ -188,7 +188,7 @@ async fn an_unrequested_upgrade_is_502() {
 #[tokio::test]
 async fn an_idle_tunnel_is_closed() {
     let upstream = echo().await;
-    let rest = "concurrency: 1\ntimeout: {idle: 800ms}\nlate_arrival: 50ms\nlimits: [100/1s]";
+    let rest = "concurrency: 1\ntimeout: {tunnel: 800ms}\nlate_arrival: 50ms\nlimits: [100/1s]";
     let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     let (mut stream, _) = open(&gateway).await;
     assert_echo(&mut stream, "hello").await;
@@ -248,4 +248,75 @@ async fn an_upgrade_is_not_served_from_the_cache() {
     let (_stream, head) = open(&gateway).await;
     assert!(head.contains("x-tollgate-source: upstream"), "{head}");
     assert_eq!(upstream.count(), 2);
+}
+
+/// A text frame, as the echo sends it back.
+const FRAME: &[u8] = b"\x81\x05hello";
+
+async fn echo_frame(stream: &mut TcpStream, part: &[u8]) {
+    stream.write_all(part).await.unwrap();
+    let mut back = vec![0; part.len()];
+    within_timeout(stream.read_exact(&mut back)).await.unwrap();
+    assert_eq!(back, part);
+}
+
+async fn rest_of(stream: &mut TcpStream) -> Vec<u8> {
+    let mut rest = Vec::new();
+    within_timeout(stream.read_to_end(&mut rest)).await.unwrap();
+    rest
+}
+
+/// A close frame of a server: going away.
+fn is_close(rest: &[u8]) -> bool {
+    matches!(rest, [0x88, length, 0x03, 0xe9, ..] if usize::from(*length) <= rest.len() - 2)
+}
+
+/// `timeout.idle` is for bodies: a WebSocket that is quiet for longer stays open.
+#[tokio::test]
+async fn a_quiet_tunnel_is_not_cut_by_the_idle_timeout_of_bodies() {
+    let upstream = echo().await;
+    let rest = "timeout: {idle: 200ms}\nlimits: [100/1s]";
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let (mut stream, _) = open(&gateway).await;
+    echo_frame(&mut stream, FRAME).await;
+    crate::client::pause(1_000).await;
+    echo_frame(&mut stream, FRAME).await;
+}
+
+/// Both sides of a WebSocket learn why it ends.
+#[tokio::test]
+async fn a_websocket_that_the_gateway_ends_gets_a_close_frame() {
+    let upstream = echo().await;
+    let rest = "timeout: {tunnel: 400ms}\nlimits: [100/1s]";
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let (mut stream, _) = open(&gateway).await;
+    echo_frame(&mut stream, FRAME).await;
+    let rest = rest_of(&mut stream).await;
+    assert!(is_close(&rest), "{rest:?}");
+
+    let options = GatewayOptions {
+        grace: Span::from_millis(300),
+        ..GatewayOptions::default()
+    };
+    let files = [file(upstream.address, "limits: [100/1s]")];
+    let gateway = TestGateway::start_with_gateway(&files, options).await;
+    let (mut stream, _) = open(&gateway).await;
+    echo_frame(&mut stream, FRAME).await;
+    let drained = tokio::spawn(gateway.gateway.drain());
+    let rest = rest_of(&mut stream).await;
+    assert!(is_close(&rest), "{rest:?}");
+    within_timeout(drained).await.unwrap();
+}
+
+/// In the middle of a frame a close frame would be taken for a part of it.
+#[tokio::test]
+async fn no_close_frame_is_sent_in_the_middle_of_another() {
+    let upstream = echo().await;
+    let rest = "timeout: {tunnel: 400ms}\nlimits: [100/1s]";
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let (mut stream, _) = open(&gateway).await;
+    echo_frame(&mut stream, FRAME.get(..4).unwrap()).await;
+    let mut rest = Vec::new();
+    within_timeout(stream.read_to_end(&mut rest)).await.ok();
+    assert_eq!(rest, b"");
 }

@@ -159,6 +159,7 @@ impl ReplyBody {
             upstream: conn?.upgraded?,
             permit: permit?,
             idle,
+            is_websocket: false,
         })
     }
 

@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::Bytes;
@@ -25,22 +24,20 @@ use tollgate_core::time::Span;
 use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use super::ReplyBody;
+use crate::body_memory::BodyMemory;
 use crate::payload::BodyError;
 
 /// The most bytes held per response: the same as the largest cached response, so that every
 /// cacheable response is shareable. JSON responses are far below it. A thousand different responses
-/// of this size in flight would be 8 GiB, which is why [`TOTAL_MAX`] exists.
+/// of this size in flight would be 8 GiB, which is why [`BodyMemory`] exists.
 pub(crate) const OBJECT_MAX: usize = crate::cache::OBJECT_MAX;
-
-/// The most bytes held for all responses together; beyond that, nothing is held for late readers,
-/// and fast readers wait for slow ones.
-pub(crate) const TOTAL_MAX: usize = 256 * 1024 * 1024;
 
 /// The bound per response when all together hold too much: enough to keep a stream going.
 const SCARCE_MAX: usize = 64 * 1024;
 
-/// How many bytes all responses hold.
-pub(crate) type HeldBytes = Arc<AtomicUsize>;
+/// How many bytes all bodies hold. Beyond its bound, nothing is held for late readers, and fast
+/// readers wait for slow ones.
+pub(crate) type HeldBytes = Arc<BodyMemory>;
 
 /// Dropped when nobody can join the response any more.
 pub(crate) type JoinGuard = Box<dyn std::any::Any + Send + Sync>;
@@ -191,7 +188,7 @@ impl SharedBody {
 
 impl State {
     fn limit(&self, held: &HeldBytes) -> usize {
-        if held.load(Ordering::Relaxed) > TOTAL_MAX {
+        if held.is_scarce() {
             SCARCE_MAX
         } else {
             OBJECT_MAX
@@ -227,7 +224,7 @@ impl State {
         {
             self.first += 1;
             self.bytes -= chunk.len();
-            held.fetch_sub(chunk.len(), Ordering::Relaxed);
+            held.release(chunk.len());
         }
         if self.first > 0 {
             self.join_guard.take()
@@ -271,8 +268,7 @@ impl Wake for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.held
-            .fetch_sub(self.state.get_mut().bytes, Ordering::Relaxed);
+        self.held.release(self.state.get_mut().bytes);
     }
 }
 
@@ -405,7 +401,7 @@ impl Reader {
                             finished = state.source.take();
                         }
                         state.bytes += chunk.len();
-                        self.inner.held.fetch_add(chunk.len(), Ordering::Relaxed);
+                        self.inner.held.add(chunk.len());
                         state.chunks.push_back(chunk.clone());
                         self.advance(state);
                         return (Found::Chunk(chunk), true, finished);

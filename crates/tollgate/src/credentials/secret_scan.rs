@@ -1,7 +1,8 @@
 //! Searches texts for a provider's secrets, to find them where they must not appear.
 //!
-//! Promises: searches for every key of the file as it is, and as URLs, JSON and `Basic` encode it.
-//! The work is bounded: a text that would take longer counts as one that contains a key.
+//! Promises: searches for every key of the file as it is, and as URLs, JSON (with any escapes),
+//! `Basic`, hex and base64 encode it, also inside a longer text that was encoded as a whole. The
+//! work is bounded: a text that would take longer counts as one that contains a key.
 //!
 //! Never: shows a secret.
 
@@ -19,8 +20,9 @@ use crate::query::encoded;
 const LENGTH_MIN: usize = 8;
 
 /// Bytes searched per response, over all keys: at most some ten milliseconds. The largest cached
-/// response can be searched for eight texts, one of 100 KiB for 600.
-const WORK_MAX: usize = 64 * 1024 * 1024;
+/// response can be searched for 24 texts, which are two keys in every encoding; one of 100 KiB for
+/// 1 900.
+const WORK_MAX: usize = 192 * 1024 * 1024;
 
 /// The secrets of a provider, in every encoding.
 #[derive(Debug, Default)]
@@ -66,13 +68,19 @@ impl SecretScan {
         if key.len() < LENGTH_MIN {
             return;
         }
-        let in_json = serde_json::to_string(key).unwrap_or_default();
-        let in_json = in_json.trim_matches('"').to_owned();
-        for text in [key.to_owned(), encoded(key).into_owned(), in_json] {
+        let plain = [key.to_owned(), encoded(key).into_owned()];
+        for text in plain.into_iter().chain(in_hex(key)).chain(in_base64(key)) {
             if !text.is_empty() && !self.texts.iter().any(|known| known.expose() == text) {
                 self.texts.push(Secret::new(text));
             }
         }
+    }
+
+    /// The encodings of one token.
+    pub(crate) fn of_token(token: &str) -> SecretScan {
+        let mut scan = SecretScan::default();
+        scan.add(token);
+        scan
     }
 
     /// Are there no secrets to search for?
@@ -82,17 +90,70 @@ impl SecretScan {
 
     /// Does this text contain a secret, or is it too large to search?
     pub(crate) fn found_in(&self, text: &[u8]) -> bool {
+        if self.texts.is_empty() {
+            return false;
+        }
+        let has_any = |text: &[u8]| {
+            let mut keys = self.texts.iter();
+            keys.any(|key| memmem::find(text, key.expose().as_bytes()).is_some())
+        };
         text.len().saturating_mul(self.texts.len()) > WORK_MAX
-            || self
-                .texts
-                .iter()
-                .any(|key| secret_found_in(key.expose().as_bytes(), text))
+            || has_any(text)
+            || without_escapes(text).is_some_and(|text| has_any(&text))
     }
 }
 
-/// Does a text contain this token?
-pub(crate) fn secret_found_in(key: &[u8], text: &[u8]) -> bool {
-    key.len() >= LENGTH_MIN && memmem::find(text, key).is_some()
+/// A text in hex, in both cases.
+fn in_hex(text: &str) -> [String; 2] {
+    let hex: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let upper = hex.to_ascii_uppercase();
+    [hex, upper]
+}
+
+/// A text in base64, in both alphabets, behind no, one or two other bytes of a group. Characters
+/// that also hold bits of a neighbour are left out.
+fn in_base64(text: &str) -> impl Iterator<Item = String> {
+    let aligned = (0..3_usize).map(move |before| {
+        let mut bytes = vec![0; before];
+        bytes.extend_from_slice(text.as_bytes());
+        let whole = BASE64.encode(&bytes);
+        let (first, end) = ((before * 8).div_ceil(6), bytes.len() * 8 / 6);
+        whole.get(first..end).unwrap_or_default().to_owned()
+    });
+    aligned.flat_map(|text| [text.replace('+', "-").replace('/', "_"), text])
+}
+
+/// A text with its JSON escapes undone: `\\u0041`, `\\/`. `None`: it has none. Escapes of characters
+/// that no key has are left as they are.
+fn without_escapes(text: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = text;
+    let mut plain = Vec::new();
+    while let Some(at) = memchr::memchr(b'\\', rest) {
+        let (before, escape) = rest.split_at(at);
+        plain.extend_from_slice(before);
+        let (byte, length) = unescaped(escape);
+        plain.push(byte);
+        rest = escape.get(length..).unwrap_or_default();
+    }
+    (!plain.is_empty()).then(|| {
+        plain.extend_from_slice(rest);
+        plain
+    })
+}
+
+/// The character of the escape that a text begins with, and the length of the escape.
+fn unescaped(escape: &[u8]) -> (u8, usize) {
+    match escape {
+        [_, b'u' | b'U', digits @ ..] => {
+            let digits = digits
+                .get(..4)
+                .and_then(|digits| str::from_utf8(digits).ok());
+            let code = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+            code.map_or((b'\\', 1), |code| (code, 6))
+        }
+        [_, plain @ (b'/' | b'"' | b'\\'), ..] => (*plain, 2),
+        _ => (b'\\', 1),
+    }
 }
 
 #[cfg(test)]
@@ -116,12 +177,33 @@ mod tests {
             "...ab/cd+\"efgh...",
             "?k=ab%2Fcd%2B%22efgh&a=b",
             r#"{"k":"ab/cd+\"efgh"}"#,
+            r#"{"k":"ab\/cd+\"efgh"}"#,
+            r#"{"k":"\u0061b\u002fcd\u002B\u0022efgh"}"#,
+            r#"\u0061b/cd+\"efgh"#,
+            "61622f63642b2265666768",
+            "x61622F63642B2265666768x",
             "other-key-9",
             "x third-key-7",
         ] {
             assert!(keys.found_in(text.as_bytes()), "{text}");
         }
         assert!(!keys.found_in(b"ab/cd+efgh other-key-8"));
+    }
+
+    /// A provider that repeats the request in base64 repeats the key at any alignment.
+    #[test]
+    fn h3_keys_are_found_in_base64_at_every_alignment() {
+        let keys = scan("api_key: 'sk-?>~ab>>??cd'\nauth: {query: k}");
+        for before in ["", "a", "ab", "abc"] {
+            let text = format!("{before}sk-?>~ab>>??cd&more");
+            let standard = BASE64.encode(&text);
+            let url_safe = standard.replace('+', "-").replace('/', "_");
+            assert_ne!(standard, url_safe);
+            for coded in [standard, url_safe] {
+                assert!(keys.found_in(coded.as_bytes()), "{coded}");
+            }
+        }
+        assert!(!keys.found_in(BASE64.encode("sk-?>~ab>>??Xd&more").as_bytes()));
     }
 
     #[test]
@@ -138,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_text_too_large_to_search_counts_as_found() {
-        let texts = vec![Secret::new("long-enough".to_owned()); 9];
+        let texts = vec![Secret::new("long-enough".to_owned()); 25];
         assert!(SecretScan { texts }.found_in(&vec![0; 8 * 1024 * 1024]));
     }
 }

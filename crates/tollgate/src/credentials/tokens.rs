@@ -19,7 +19,7 @@ use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use super::account::Account;
-use super::secret_scan::secret_found_in;
+use super::secret_scan::SecretScan;
 use crate::Error;
 use crate::error::NoToken;
 use crate::event::Event;
@@ -112,7 +112,7 @@ impl Tokens {
         let slots: Vec<Arc<TokenSlot>> = self.slots.lock().values().cloned().collect();
         let token = |slot: Arc<TokenSlot>| slot.state.lock().token.clone();
         let mut tokens = slots.into_iter().filter_map(token);
-        tokens.any(|token| secret_found_in(token.expose().as_bytes(), text))
+        tokens.any(|token| SecretScan::of_token(token.expose()).found_in(text))
     }
 
     /// The slot of this credential's token. Removes slots of credentials that no file names any

@@ -4,7 +4,7 @@
 //!
 //! Never: writes a response.
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 
 use super::{Error, Reason};
 
@@ -31,6 +31,7 @@ impl Error {
             | Error::Misconfigured { provider, .. }
             | Error::NoUpstream { provider, .. }
             | Error::Loop { provider } => Some(provider),
+            Error::MethodNotAllowed { provider, .. } => provider.as_deref(),
             Error::UnknownProvider { .. }
             | Error::NotAllowed { .. }
             | Error::CrossSite
@@ -38,6 +39,8 @@ impl Error {
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
+            | Error::SlowBody
+            | Error::NoSpool
             | Error::NoBody => None,
         }
     }
@@ -62,7 +65,9 @@ impl Error {
                 | Reason::TooCostly
                 | Reason::NoShare => StatusCode::TOO_MANY_REQUESTS,
             },
-            Error::Asleep { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Error::Asleep { .. } | Error::NoSpool => StatusCode::SERVICE_UNAVAILABLE,
+            Error::SlowBody => StatusCode::REQUEST_TIMEOUT,
+            Error::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Error::NotInCache { .. } | Error::TooLate { .. } => StatusCode::GATEWAY_TIMEOUT,
             Error::NoResponse { .. } | Error::NoCredential { .. } => StatusCode::BAD_GATEWAY,
             Error::UnknownProvider { .. } => StatusCode::NOT_FOUND,
@@ -84,7 +89,14 @@ impl Error {
     #[must_use]
     pub fn is_malformed(&self) -> bool {
         match self {
-            Error::Path(_) | Error::Host(_) | Error::Malformed(_) | Error::NoBody => true,
+            Error::Path(_)
+            | Error::Host(_)
+            | Error::Malformed(_)
+            | Error::NoBody
+            | Error::SlowBody
+            | Error::NoSpool => true,
+            // What follows a CONNECT is not HTTP.
+            Error::MethodNotAllowed { method, .. } => *method == Method::CONNECT,
             Error::NoPermit { .. }
             | Error::Asleep { .. }
             | Error::NotInCache { .. }
@@ -117,9 +129,12 @@ impl Error {
             | Error::WrongCallerToken { .. }
             | Error::CrossSite
             | Error::Loop { .. }
+            | Error::MethodNotAllowed { .. }
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
+            | Error::SlowBody
+            | Error::NoSpool
             | Error::NoBody => false,
         }
     }

@@ -291,6 +291,13 @@ pub enum Event {
         /// `offline`, `cache-only`, `resume`, `reset` or `set`.
         command: &'static str,
     },
+    /// A setting changed at run time lets more calls through than before.
+    LimitsLoosened {
+        /// Whose.
+        provider: Arc<str>,
+        /// What changed.
+        change: Arc<str>,
+    },
     /// The gateway accepts calls.
     Listening {
         /// Where.
@@ -302,6 +309,11 @@ pub enum Event {
         before: u64,
         /// Now, raised to the hard limit if that was allowed.
         now: u64,
+    },
+    /// Connections that did not end within the grace period of a shutdown were dropped.
+    ConnectionsDropped {
+        /// How many.
+        connections: usize,
     },
     /// A connection could not be accepted, because this process has no descriptor left. At most
     /// one each second.

@@ -55,6 +55,8 @@ impl Event {
             | Event::Listening { .. }
             | Event::Descriptors { .. }
             | Event::OutOfDescriptors { .. }
+            | Event::LimitsLoosened { .. }
+            | Event::ConnectionsDropped { .. }
             | Event::Draining => self.log_process(),
             // Of every call, and said by the lines above: for subscribers only.
             Event::Decision { .. }
@@ -179,6 +181,16 @@ impl Event {
                 event = "out_of_descriptors", %address,
                 hint = "raise `ulimit -n`, or lower connections_max"
             );
+        }
+        if let Event::LimitsLoosened { provider, change } = self {
+            tracing::warn!(
+                event = "limits_loosened",
+                provider = &**provider,
+                change = &**change
+            );
+        }
+        if let Event::ConnectionsDropped { connections } = self {
+            tracing::warn!(event = "connections_dropped", connections);
         }
         if let Event::Draining = self {
             tracing::info!(event = "draining");

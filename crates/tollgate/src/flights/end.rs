@@ -18,6 +18,7 @@ use super::sharing;
 use super::table::FlightTable;
 use crate::Error;
 use crate::body::{ReplyBody, SharedBody};
+use crate::body_memory::BodyMemory;
 use crate::reply::{Reply, Source};
 use crate::single_flight::RoundState;
 
@@ -155,12 +156,11 @@ impl FlightInProgress {
                 table: Arc::downgrade(&self.table),
             })
         };
-        let held = self.table.held_bytes.clone();
         let (body, reader) = SharedBody::new(
             body,
             state.open.followers,
             self.flight.idle,
-            held,
+            BodyMemory::of_process(),
             join_guard,
         );
         let shared = SharedResponse {

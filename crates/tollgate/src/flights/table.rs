@@ -16,7 +16,6 @@ use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use super::flight::Flight;
 use super::sharing::{self, FlightKey, KeyHasher, RequestIdentity};
-use crate::body::HeldBytes;
 use crate::reply::Reply;
 
 /// Shards of the table, so that threads rarely contend for one lock.
@@ -34,8 +33,6 @@ const PASSES_MAX: usize = 512;
 #[derive(Debug, Default)]
 pub(crate) struct FlightTable {
     pub(crate) shards: [RankedMutex<{ rank::FLIGHTS }, FlightShard>; SHARDS],
-    /// How many bytes all shared responses hold.
-    pub(crate) held_bytes: HeldBytes,
 }
 
 pub(crate) type FlightShard = HashMap<FlightKey, FlightSlot, BuildHasherDefault<KeyHasher>>;

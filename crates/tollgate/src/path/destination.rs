@@ -1,6 +1,7 @@
 //! Where a call goes: the provider, its origin, and whether its key may be sent there.
 //!
-//! Promises: a provider's key is sent only to its own origin, and never unencrypted to another.
+//! Promises: a provider's key is sent only to its own origin, and never unencrypted to another. A
+//! host that a run-time change names is not its own.
 //!
 //! Never: reads the path.
 
@@ -94,6 +95,7 @@ pub(super) fn resolve(
                 is_own_origin: is_known
                     && tls
                     && port == 443
+                    && !policy.provider.withholds_keys
                     && policy.provider.may_receive_key(&host),
                 host,
                 provider,
@@ -120,7 +122,7 @@ pub(super) fn to_upstream(
         },
         host: upstream.host,
         base: upstream.base,
-        is_own_origin: true,
+        is_own_origin: !policy.provider.withholds_keys,
         provider,
         policy,
     }

@@ -70,7 +70,12 @@ pub(crate) async fn learn(
         grant,
     } = sent;
     let (head, incoming) = response.into_parts();
-    let mut body_stream = UpstreamBody::new(incoming, conn, policy.provider.timeouts.idle);
+    let timeouts = &policy.provider.timeouts;
+    let idle = match conn.upgraded {
+        Some(_) => timeouts.tunnel,
+        None => timeouts.idle,
+    };
+    let mut body_stream = UpstreamBody::new(incoming, conn, idle);
     body_stream.count_costs(cost_reader(subject, policy, &head));
     let most = bytes_to_read(policy, &head);
     // If the body breaks off here, the received part is still a response, and the caller gets the

@@ -15,6 +15,7 @@ use tollgate_core::time::Wall;
 use super::cache_request::is_reusable;
 use super::scrub;
 use crate::body::BodyRecorder;
+use crate::body_memory::BodyShare;
 use crate::cache::{Cache, CacheKey, CachedResponse};
 use crate::event::{DeferredEvent, Event};
 use crate::providers::{ActiveProvider, CompiledPolicy};
@@ -30,6 +31,8 @@ pub(crate) struct Recorder {
     pub(crate) received: Wall,
     pub(crate) object: CachedResponse,
     pub(crate) body: BytesMut,
+    /// Its part of the memory of all bodies.
+    pub(crate) share: BodyShare,
     pub(crate) size_max: usize,
     /// For adaptive lifetimes: the rule, and the response before this one.
     pub(crate) adapts: Option<(FreshnessRule, Option<Arc<CachedResponse>>)>,
@@ -43,16 +46,20 @@ impl BodyRecorder for Recorder {
     }
 
     fn push(&mut self, piece: &Bytes) -> bool {
-        if self.body.len() + piece.len() > self.size_max {
+        if self.body.len() + piece.len() > self.size_max || !self.share.grow(piece.len()) {
             return false;
+        }
+        if self.body.is_empty() {
+            // All at once: a buffer that grows by doubling takes up to twice as much.
+            let length = self.length().filter(|length| *length <= self.size_max);
+            self.body.reserve(length.unwrap_or_default());
         }
         self.body.extend_from_slice(piece);
         true
     }
 
     fn finish(mut self: Box<Self>) -> Option<DeferredEvent> {
-        let length = self.object.headers.get(CONTENT_LENGTH);
-        let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+        let length = self.length();
         if length.is_some_and(|length| length != self.body.len()) {
             return None;
         }
@@ -64,7 +71,7 @@ impl BodyRecorder for Recorder {
         ) {
             return on_not_stored(&self.provider, &self.id, why);
         }
-        self.object.body = Bytes::copy_from_slice(&self.body);
+        self.object.body = whole(std::mem::take(&mut self.body));
         if let Some((rule, Some(old))) = &self.adapts
             && let Some(range) = rule.lifetime.range()
             && old.status == self.object.status
@@ -82,6 +89,23 @@ impl BodyRecorder for Recorder {
         let now = self.provider.ledger.wall();
         self.cache.store(self.key, &object, now, self.purges);
         None
+    }
+}
+
+impl Recorder {
+    /// The length that the response announces.
+    fn length(&self) -> Option<usize> {
+        let length = self.object.headers.get(CONTENT_LENGTH)?;
+        length.to_str().ok()?.parse().ok()
+    }
+}
+
+/// The body as it is, or a copy if its buffer is much larger.
+fn whole(body: BytesMut) -> Bytes {
+    if body.capacity() - body.len() > body.len() / 8 {
+        Bytes::copy_from_slice(&body)
+    } else {
+        body.freeze()
     }
 }
 

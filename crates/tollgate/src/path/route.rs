@@ -21,10 +21,11 @@ use super::call::{Call, CallOptions, UseCache};
 use super::destination::{Destination, resolve, to_upstream};
 use super::subject::Subject;
 use crate::Error;
+use crate::body_memory::{BodyMemory, BodyShare};
 use crate::cache::BackgroundRefresh;
 use crate::credentials::find_client_credential;
 use crate::flights::{Conditions, Flight, MergeLeader};
-use crate::payload::{BodyError, Payload, READ_MAX, WHOLE_MAX};
+use crate::payload::{BodyError, Payload, READ_MAX, ReadBounds, WHOLE_MAX};
 use crate::pool::Origin;
 use crate::providers::{
     ActiveProvider, Claim, CompiledPolicy, ProviderRegistry, call_costs, caller_id,
@@ -53,6 +54,8 @@ pub(crate) struct Request {
     pub(crate) path: String,
     pub(crate) query: Option<String>,
     pub(crate) payload: Payload,
+    /// The payload's part of the memory of all bodies.
+    pub(crate) _body_share: Option<BodyShare>,
     /// A fingerprint of the client's conditions; the cache may replace the conditions themselves.
     pub(crate) conditions: Conditions,
     /// It wants its own response, even if an identical call is in flight.
@@ -93,13 +96,18 @@ where
     B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
-    let (sent, pending) = start(registry, call)?;
-    let payload = within(
-        pending.options.timeout,
-        Payload::gather(sent, pending.body_max()),
-    )
-    .await
-    .map_err(|_| Error::NoBody)??;
+    let (sent, mut pending) = start(registry, call)?;
+    let upload = &pending.destination.policy.provider.upload;
+    let bounds = ReadBounds::new(upload, pending.body_max());
+    let mut share = BodyShare::new(BodyMemory::of_process());
+    let gathered = Payload::gather(sent, bounds, &mut share);
+    let payload = within(pending.options.timeout, gathered)
+        .await
+        .map_err(|_| Error::NoBody)??;
+    if !payload.is_empty() {
+        pending.arrived = registry.ledger().at(); // an upload does not use up its time in the queue
+        pending.body_share = Some(share);
+    }
     pending.finish(payload)
 }
 
@@ -122,6 +130,9 @@ struct PendingRoute {
     query: Option<String>,
     at_most_permille: Option<u16>,
     started: Micros,
+    /// When all of it was there.
+    arrived: Micros,
+    body_share: Option<BodyShare>,
 }
 
 fn start<B>(registry: &ProviderRegistry, mut call: Call<B>) -> Result<(B, PendingRoute), Error> {
@@ -134,6 +145,7 @@ fn start<B>(registry: &ProviderRegistry, mut call: Call<B>) -> Result<(B, Pendin
     call.options.priority = rights.priority;
     let (destination, path, query) = resolve(registry, call.target)?;
     reject_loop(&destination.provider, &call.headers)?;
+    check_method(&destination.policy, &call.method)?;
     let pending = PendingRoute {
         method: call.method,
         headers: call.headers,
@@ -143,6 +155,8 @@ fn start<B>(registry: &ProviderRegistry, mut call: Call<B>) -> Result<(B, Pendin
         query,
         at_most_permille: rights.at_most_permille,
         started,
+        arrived: started,
+        body_share: None,
     };
     Ok((call.body, pending))
 }
@@ -170,7 +184,7 @@ impl PendingRoute {
     fn finish(self, payload: Payload) -> Result<Route, Error> {
         // An unread body is not "no entity": a large body must not evade a limit.
         let doubt = self.destination.policy.provider.entities.on_ambiguity;
-        if payload.is_stream() && self.needs_body() && doubt == OnAmbiguity::Reject {
+        if payload.is_unread() && self.needs_body() && doubt == OnAmbiguity::Reject {
             return Err(EntityError::Body.into());
         }
         let PendingRoute {
@@ -208,7 +222,7 @@ impl PendingRoute {
             caller: options.caller,
             ip: options.ip,
             at_most_permille: self.at_most_permille,
-            ..Subject::new(destination.provider, self.started)
+            ..Subject::new(destination.provider, self.arrived)
         };
         let request = Request {
             path: join_path(&destination.base, routed.path),
@@ -219,6 +233,7 @@ impl PendingRoute {
             headers,
             query,
             payload,
+            _body_share: self.body_share,
             no_dedup: options.no_dedup,
             cache: options.cache,
         };
@@ -263,7 +278,7 @@ impl Route {
             .iter()
             .any(|domain| domain.matches(&to.host));
         let at = match &provider.upstream {
-            Some(upstream) if is_at_home => upstream.rewrite(to),
+            Some(upstream) if is_at_home && !provider.withholds_keys => upstream.rewrite(to),
             Some(_) | None => to.clone(),
         };
         let is_own = match &provider.upstream {
@@ -304,6 +319,7 @@ impl Route {
                 path,
                 query: None,
                 payload: Payload::Whole(body),
+                _body_share: None,
                 conditions: Conditions::default(),
                 no_dedup: false,
                 cache: UseCache::default(),
@@ -340,6 +356,7 @@ impl Route {
                 path: request.path.clone(),
                 query: request.query.clone(),
                 payload: Payload::Whole(Bytes::new()),
+                _body_share: None,
                 conditions: request.conditions,
                 no_dedup: request.no_dedup,
                 cache: request.cache,
@@ -354,6 +371,19 @@ impl Route {
             refresh.mark_sent();
         }
     }
+}
+
+/// Rejects a method that the provider's file does not allow.
+fn check_method(policy: &CompiledPolicy, method: &Method) -> Result<(), Error> {
+    let provider = &policy.provider;
+    if provider.allows_method(method.as_str()) {
+        return Ok(());
+    }
+    Err(Error::MethodNotAllowed {
+        provider: Some(provider.name.clone()),
+        method: method.clone(),
+        allowed: provider.allowed_methods(),
+    })
 }
 
 /// Rejects a call that we have sent ourselves: it would loop for ever.

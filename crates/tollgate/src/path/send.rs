@@ -9,10 +9,12 @@
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, VIA,
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue,
+    TRANSFER_ENCODING, VIA,
 };
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode};
+use http_body::Body;
 use hyper::body::Incoming;
 use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
@@ -30,7 +32,7 @@ use crate::credentials::{attach_all, secret_value};
 use crate::error::Stage;
 use crate::event::Event;
 use crate::failpoint;
-use crate::headers::{is_keyless_header, is_upgrade};
+use crate::headers::{is_end_clear, is_keyless_header, is_upgrade};
 use crate::payload::{Outgoing, Payload, Upload};
 use crate::pool::{Conn, ExpectedCall};
 use crate::providers::CompiledPolicy;
@@ -91,8 +93,7 @@ pub(crate) async fn send(
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 conn.upgraded = Some(hyper::upgrade::on(&mut response));
             }
-            if conn.upgraded.is_some() && !is_upgrade(&route.request.headers) {
-                // The caller did not ask for an upgrade, so it cannot handle the new protocol.
+            if !is_usable(route, &conn, &response) {
                 return Err(attempt_failed(route, attempt_guard, Fault::Reset));
             }
             Ok(Sent {
@@ -130,6 +131,16 @@ pub(crate) async fn send(
     }
 }
 
+/// Can the caller get this response? Not if it is unclear where it ends, if its first chunk is
+/// invalid, or if it changes to another protocol that the caller did not ask for.
+fn is_usable(route: &Route, conn: &Conn, response: &Response<Incoming>) -> bool {
+    let is_expected = conn.upgraded.is_none() || is_upgrade(&route.request.headers);
+    let has_chunks = response.headers().contains_key(TRANSFER_ENCODING);
+    let has_bad_chunk =
+        has_chunks && !response.body().is_end_stream() && conn.wire.preamble.has_bad_chunk();
+    is_expected && !has_bad_chunk && is_end_clear(response.headers())
+}
+
 fn too_late(route: &Route) -> AttemptError {
     AttemptError::Stop(Error::TooLate {
         provider: route.subject.provider.name.clone(),
@@ -150,7 +161,12 @@ fn no_response(
         Fault::Reset | Fault::Connect | Fault::Dns => upload.has_failed(),
     });
     if is_callers {
-        return AttemptError::Stop(Error::NoBody);
+        let is_slow = upload.is_some_and(Upload::is_too_slow);
+        return AttemptError::Stop(if is_slow {
+            Error::SlowBody
+        } else {
+            Error::NoBody
+        });
     }
     attempt_failed(route, attempt_guard, fault)
 }
@@ -282,7 +298,10 @@ fn build_request(
     if !route.request.origin.tls {
         headers.append(VIA, route.subject.provider.via.header_value().clone());
     }
-    if matches!(route.request.payload, Payload::Whole(_)) {
+    if matches!(
+        route.request.payload,
+        Payload::Whole(_) | Payload::Spooled(_)
+    ) {
         headers.remove(CONTENT_LENGTH);
     }
     let mut target = path;

@@ -34,6 +34,7 @@ use super::route::Route;
 use super::serve::{self, ServeReason};
 use super::{link_target, scrub};
 use crate::Error;
+use crate::body_memory::{BodyMemory, BodyShare};
 use crate::cache::{CachedResponse, WireForm, variant};
 use crate::error::Reason;
 use crate::event::Event;
@@ -387,6 +388,7 @@ fn record(
         received: now,
         object,
         body: BytesMut::new(),
+        share: BodyShare::new(BodyMemory::of_process()),
         size_max: most,
         adapts: adapts.then(|| (rule.clone(), old)),
         policy: under.clone(),

@@ -27,9 +27,14 @@ use crate::timer::{Elapsed, within};
 /// would get less than a round trip.
 const ADDRESSES_MAX: usize = 4;
 
-/// The largest response head, of at most 100 headers, which is the parser's own bound and the
-/// fastest. The largest seen (cookies, CSP) are some 20 KiB; a larger one is an attack or a fault.
+/// The largest response head. The largest seen (cookies, CSP) are some 20 KiB; a larger one is an
+/// attack or a fault.
 const HEAD_MAX: usize = 64 * 1024;
+
+/// The most headers of a response. The parser needs a number, and room for so many with every
+/// response, so a larger one makes each call dearer. With this one the size is the bound for all
+/// that are seen: 512 headers of 128 bytes are 64 KiB.
+const HEADERS_MAX: usize = 512;
 
 /// Opens connections.
 pub struct Dialer {
@@ -170,6 +175,7 @@ where
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(HEAD_MAX)
         .max_header_size(HEAD_MAX)
+        .max_headers(HEADERS_MAX)
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|_| ConnectError::Fault(Fault::Connect))?;

@@ -1,18 +1,20 @@
-//! Bounds the bytes before a response: hints (1xx) and the head itself.
+//! Watches the bytes before a response: hints (1xx) and the head itself.
 //!
 //! Promises: cuts off a provider that keeps sending without starting a response after
-//! [`BYTES_MAX`], long before the first-byte timeout. Bodies are not counted.
+//! [`BYTES_MAX`], long before the first-byte timeout. Bodies are not counted. Tells whether the
+//! bytes that arrived with a head can be a chunk.
 //!
 //! Never: changes a byte.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::head_scan::HeadScan;
 use crate::failpoint;
 
 /// The most bytes before a response begins. A head has at most 64 KiB, one or two hints are usual,
@@ -25,30 +27,30 @@ const UNCOUNTED: u64 = u64::MAX;
 /// How many bytes one connection may still receive before its response begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Preamble {
-    remaining: Arc<AtomicU64>,
+    state: Arc<PreambleState>,
+}
+
+#[derive(Debug)]
+struct PreambleState {
+    remaining: AtomicU64,
+    has_bad_chunk: AtomicBool,
 }
 
 impl Preamble {
     /// A request is sent: its response has not begun.
     pub(crate) fn start(&self) {
-        self.remaining.store(BYTES_MAX, Ordering::Relaxed);
+        self.state.has_bad_chunk.store(false, Ordering::Relaxed);
+        self.state.remaining.store(BYTES_MAX, Ordering::Relaxed);
     }
 
     /// The response has begun.
     pub(crate) fn finish(&self) {
-        self.remaining.store(UNCOUNTED, Ordering::Relaxed);
+        self.state.remaining.store(UNCOUNTED, Ordering::Relaxed);
     }
 
-    /// `false`: the bound is exceeded.
-    fn take(&self, bytes: usize) -> bool {
-        let left = self.remaining.load(Ordering::Relaxed);
-        if left == UNCOUNTED {
-            return true;
-        }
-        let bytes = u64::try_from(bytes).unwrap_or(UNCOUNTED);
-        self.remaining
-            .store(left.saturating_sub(bytes), Ordering::Relaxed);
-        bytes <= left
+    /// The bytes that arrived with the head cannot be a chunk.
+    pub(crate) fn has_bad_chunk(&self) -> bool {
+        self.state.has_bad_chunk.load(Ordering::Relaxed)
     }
 }
 
@@ -57,18 +59,42 @@ impl Preamble {
 pub(super) struct CountedStream<S> {
     stream: S,
     preamble: Preamble,
+    scan: HeadScan,
 }
 
 impl<S> CountedStream<S> {
     pub(super) fn new(stream: S) -> (CountedStream<S>, Preamble) {
         let preamble = Preamble {
-            remaining: Arc::new(AtomicU64::new(UNCOUNTED)),
+            state: Arc::new(PreambleState {
+                remaining: AtomicU64::new(UNCOUNTED),
+                has_bad_chunk: AtomicBool::new(false),
+            }),
         };
         let counted = CountedStream {
             stream,
             preamble: preamble.clone(),
+            scan: HeadScan::default(),
         };
         (counted, preamble)
+    }
+
+    /// Bytes have arrived. `false`: the bound is exceeded.
+    fn take(&mut self, bytes: &[u8]) -> bool {
+        let state = &*self.preamble.state;
+        let left = state.remaining.load(Ordering::Relaxed);
+        if left == UNCOUNTED {
+            return true;
+        }
+        if left == BYTES_MAX {
+            self.scan = HeadScan::default(); // the first bytes since the request
+        }
+        if self.scan.ends_in_bad_chunk(bytes) {
+            state.has_bad_chunk.store(true, Ordering::Relaxed);
+        }
+        let length = u64::try_from(bytes.len()).unwrap_or(UNCOUNTED);
+        let rest = left.saturating_sub(length);
+        state.remaining.store(rest, Ordering::Relaxed);
+        length <= left
     }
 }
 
@@ -80,7 +106,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        if self.preamble.take(buf.filled().len() - before) {
+        if self.take(buf.filled().get(before..).unwrap_or_default()) {
             Poll::Ready(Ok(()))
         } else {
             Poll::Ready(Err(io::ErrorKind::InvalidData.into()))

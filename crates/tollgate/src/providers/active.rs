@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
-use tollgate_config::settings::OnStoreLoss;
+use tollgate_config::settings::{Cookies, OnStoreLoss};
 use tollgate_core::ask::Priority;
 use tollgate_core::health::{HealthStatus, PathStatus};
 use tollgate_core::problem::Problem;
@@ -208,6 +208,12 @@ impl ActiveProvider {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What becomes of its cookies.
+    #[must_use]
+    pub fn cookies(&self) -> Cookies {
+        self.policy().provider.cookies
     }
 
     /// The next round-robin index.

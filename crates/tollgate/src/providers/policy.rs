@@ -109,7 +109,11 @@ impl CompiledPolicy {
             dialect: Arc::new(dialect.clone()),
             keys: provider.keys.iter().map(key).collect(),
             unsendable: unsendable_settings(&provider),
-            accounts: Account::all(&provider),
+            accounts: if provider.withholds_keys {
+                Vec::new() // no login at a host that a run-time change names
+            } else {
+                Account::all(&provider)
+            },
             retry: provider.retry,
             cooldown: provider.cooldown,
             degrade: provider.degrade,

@@ -1,0 +1,195 @@
+//! Request bodies: slow ones, large ones, and those that are larger than the spool.
+
+use tollgate_core::time::Span;
+
+use super::*;
+use crate::body_memory::BodyMemory;
+
+/// So many bytes, each after this delay.
+struct Slow {
+    remaining: usize,
+    every: Span,
+    timer: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
+}
+
+impl Body for Slow {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.remaining == 0 {
+            return Poll::Ready(None);
+        }
+        let every = self.every;
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(crate::timer::sleep(Some(every))));
+        std::task::ready!(timer.as_mut().poll(cx));
+        self.timer = None;
+        self.remaining -= 1;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"x")))))
+    }
+}
+
+fn share() -> BodyShare {
+    BodyShare::new(Arc::new(BodyMemory::new(usize::MAX)))
+}
+
+/// When all bodies together take too much memory, the next one goes to a file at once.
+#[tokio::test]
+async fn a_body_goes_to_a_file_when_memory_is_scarce() {
+    let memory = Arc::new(BodyMemory::new(50_000));
+    let bounds = ReadBounds {
+        memory: WHOLE_MAX,
+        spool: 1 << 20,
+        min_rate: 1,
+    };
+    let pieces = |remaining| Pieces {
+        remaining,
+        trailers: None,
+    };
+    let mut first = BodyShare::new(memory.clone());
+    let small = Payload::gather(pieces(40_000), bounds, &mut first).await;
+    assert!(matches!(small.unwrap(), Payload::Whole(_)));
+    let mut second = BodyShare::new(memory);
+    let mut other = Payload::gather(pieces(40_000), bounds, &mut second)
+        .await
+        .unwrap();
+    assert!(matches!(other, Payload::Spooled(_)));
+    assert_eq!(sent(&mut other).await.0.len(), 40_000);
+}
+
+async fn gathered(left: usize, every: Span, min_rate: u64) -> Result<Payload, Error> {
+    let body = Slow {
+        remaining: left,
+        every,
+        timer: None,
+    };
+    let bounds = ReadBounds {
+        memory: WHOLE_MAX,
+        spool: 1 << 20,
+        min_rate,
+    };
+    Payload::gather(body, bounds, &mut share()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_rate_a_slow_body_is_read_and_a_stalled_one_is_cut() {
+    let slow = gathered(10, Span::from_secs(50), 0).await.unwrap();
+    assert_eq!(slow.buffered(), b"xxxxxxxxxx");
+    let stalled = gathered(2, Span::from_secs(61), 0).await;
+    assert!(matches!(stalled, Err(Error::SlowBody)));
+}
+
+/// An upload of a byte a second held a permit for as long as it liked.
+#[tokio::test(start_paused = true)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tokio's own time, which is paused"
+)]
+async fn an_upload_below_the_rate_is_cut_and_one_at_the_rate_is_not() {
+    let began = tokio::time::Instant::now();
+    let slow = gathered(1_000, Span::from_secs(1), 10).await;
+    assert!(matches!(slow, Err(Error::SlowBody)));
+    // Ten seconds, and one more for the ten bytes that it sent meanwhile.
+    assert_eq!(began.elapsed().as_secs(), 11);
+    let quick = gathered(1_000, Span::from_millis(100), 10).await.unwrap();
+    assert_eq!(quick.buffered().len(), 1_000);
+    let little = gathered(9, Span::from_secs(1), 1_024).await.unwrap();
+    assert_eq!(
+        little.buffered().len(),
+        9,
+        "a small body has its ten seconds"
+    );
+}
+
+/// A body of so many bytes in pieces, with its trailers.
+struct Pieces {
+    remaining: usize,
+    trailers: Option<HeaderMap>,
+}
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let length = self.remaining.min(10_007);
+        self.remaining -= length;
+        Poll::Ready(match length {
+            0 => self
+                .trailers
+                .take()
+                .map(|trailers| Ok(Frame::trailers(trailers))),
+            length => {
+                let piece: Vec<u8> = (0..=250).cycle().take(length).collect();
+                Some(Ok(Frame::data(piece.into())))
+            }
+        })
+    }
+}
+
+async fn sent(payload: &mut Payload) -> (Bytes, Option<HeaderMap>) {
+    let sent = payload.outgoing().collect().await.unwrap();
+    let trailers = sent.trailers().cloned();
+    (sent.to_bytes(), trailers)
+}
+
+#[tokio::test]
+async fn a_large_body_is_read_to_a_file_and_can_be_sent_again() {
+    for length in [300_000, 1_000_000] {
+        for trailers in [
+            None,
+            Some(HeaderMap::from_iter([(
+                "x-sum".parse().unwrap(),
+                "1".parse().unwrap(),
+            )])),
+        ] {
+            let pieces = |trailers| Pieces {
+                remaining: length,
+                trailers,
+            };
+            let whole = pieces(None).collect().await.unwrap().to_bytes();
+            let bounds = ReadBounds {
+                memory: WHOLE_MAX,
+                spool: 1 << 20,
+                min_rate: 1,
+            };
+            let mut payload = Payload::gather(pieces(trailers.clone()), bounds, &mut share())
+                .await
+                .unwrap();
+            assert!(matches!(payload, Payload::Spooled(_)) && payload.is_resendable());
+            for _ in 0..2 {
+                assert_eq!(sent(&mut payload).await, (whole.clone(), trailers.clone()));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_larger_than_the_spool_is_streamed_whole_and_once() {
+    for spool in [0, 300_000, 1 << 20] {
+        let pieces = || Pieces {
+            remaining: 2_000_000,
+            trailers: None,
+        };
+        let whole = pieces().collect().await.unwrap().to_bytes();
+        let bounds = ReadBounds {
+            memory: WHOLE_MAX,
+            spool,
+            min_rate: 1,
+        };
+        let mut payload = Payload::gather(pieces(), bounds, &mut share())
+            .await
+            .unwrap();
+        assert!(matches!(payload, Payload::Stream(_)), "{spool}");
+        assert_eq!(sent(&mut payload).await.0, whole, "{spool}");
+        assert!(!payload.is_resendable());
+    }
+}
