@@ -17,6 +17,7 @@ use tollgate::body::ReplyBody;
 use tollgate::error::{NotAllowed, Reason};
 use tollgate::path::{self, Call, CallTrace, Reply, Target};
 use tollgate::providers::Links;
+use tollgate_core::time::Span;
 
 use super::address::{Address, Mount};
 use super::client_connection::ClientConnection;
