@@ -6,10 +6,12 @@
 
 use std::sync::Arc;
 
+use tollgate_core::ask::OwnerId;
 use tollgate_core::batch::{Batch, Decision};
 
 use crate::Event;
 use crate::ledger_thread::ThreadDriver;
+use crate::networked::TaskDriver;
 use crate::shared::Shared;
 use crate::store::{Store, wake_owners};
 
@@ -27,6 +29,8 @@ pub(crate) enum Driver {
     Inline(Box<dyn Store>),
     /// The store may block: a thread of the ledger does.
     Thread(ThreadDriver),
+    /// The store is far away: a task per provider does.
+    Tasks(TaskDriver),
 }
 
 impl Front {
@@ -62,17 +66,29 @@ impl Front {
         Some(decision)
     }
 
-    pub(crate) fn store(&self) -> &dyn Store {
+    /// This process among those that share the store.
+    pub(crate) fn owner(&self) -> OwnerId {
         match &self.driver {
-            Driver::Inline(store) => &**store,
-            Driver::Thread(thread) => thread.store(),
+            Driver::Inline(store) => store.owner(),
+            Driver::Thread(thread) => thread.store().owner(),
+            Driver::Tasks(tasks) => tasks.owner(),
+        }
+    }
+
+    /// The store, if it is of this host.
+    pub(crate) fn local_store(&self) -> Option<&dyn Store> {
+        match &self.driver {
+            Driver::Inline(store) => Some(&**store),
+            Driver::Thread(thread) => Some(thread.store()),
+            Driver::Tasks(_) => None,
         }
     }
 
     /// A child after `fork` has none of the threads, and must not use the parent's store.
     pub(crate) fn is_forked(&self) -> bool {
         match &self.driver {
-            Driver::Inline(_) => false,
+            // A child has none of the runtime's threads either: nobody answers it.
+            Driver::Inline(_) | Driver::Tasks(_) => false,
             Driver::Thread(thread) => thread.is_forked(),
         }
     }

@@ -12,6 +12,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -83,6 +84,7 @@ struct QueuedOffer {
 /// Something to read, and what is done with the reply, on the ledger thread. Dropped: nothing can be
 /// known.
 pub(crate) struct PeekRequest {
+    pub(crate) tag: TagId,
     /// What is still to be read.
     pub(crate) query: PeekQuery,
     /// What was read so far.
@@ -115,10 +117,21 @@ pub(crate) struct Work {
     pub(crate) is_last: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Inbox {
     state: Mutex<State>,
     wake_up: Condvar,
+    /// Where tasks take what waits, each that of its provider, instead of a thread.
+    on_work: OnceLock<OnWork>,
+}
+
+/// Says that there is something of a provider.
+type OnWork = Box<dyn Fn(TagId) + Send + Sync>;
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Inbox").field(&self.state).finish()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -156,6 +169,17 @@ struct TagQueue {
 }
 
 impl Inbox {
+    /// From now on this is called for everything that is put in, without a lock.
+    pub(crate) fn on_work(&self, on_work: OnWork) {
+        drop(self.on_work.set(on_work));
+    }
+
+    fn notify(&self, tag: TagId) {
+        if let Some(on_work) = self.on_work.get() {
+            on_work(tag);
+        }
+    }
+
     /// Full means that the offer is dropped, which answers it as lost.
     pub(crate) fn offer(&self, tag: TagId, offer: Offer) {
         let mut state = self.state.lock();
@@ -166,6 +190,8 @@ impl Inbox {
             queue.offers.push_back(QueuedOffer { offer, after });
             self.wake_up.notify_one();
         }
+        drop(state);
+        self.notify(tag);
     }
 
     pub(crate) fn settle(&self, tag: TagId, queued: QueuedSettle) {
@@ -185,6 +211,8 @@ impl Inbox {
                 self.wake_up.notify_one();
             }
         }
+        drop(state);
+        self.notify(tag);
     }
 
     /// Nobody here waits for these any more. Others may be held up for it, so it does not wait for
@@ -199,15 +227,41 @@ impl Inbox {
         state.stopped_waiting += cells.len();
         state.queue(tag).stopped_waiting.extend(cells);
         self.wake_up.notify_one();
+        drop(state);
+        self.notify(tag);
     }
 
     /// Full means that the question is dropped: what it asks about looks used up.
     pub(crate) fn peek(&self, asked: PeekRequest) {
+        let tag = asked.tag;
         let mut state = self.state.lock();
         if state.peeks.len() < PEEKS_MAX {
             state.peeks.push(asked);
             self.wake_up.notify_one();
         }
+        drop(state);
+        self.notify(tag);
+    }
+
+    /// Takes what waits of one provider without waiting: all settles, offers with up to so many asks
+    /// after them, and questions.
+    pub(crate) fn take_tag(&self, tag: TagId, asks: usize) -> (TagWork, Vec<PeekRequest>) {
+        let mut state = self.state.lock();
+        let mut room = Room {
+            asks,
+            settles: usize::MAX,
+            // An offer that is larger than what there is room for waits.
+            is_first: false,
+        };
+        let queue = state.queue(tag);
+        let work = queue.take(tag, &mut room);
+        queue.is_ready = false;
+        state.ready.retain(|ready| *ready != tag);
+        state.offers -= work.offers.len();
+        state.settles -= work.settles.len();
+        state.stopped_waiting -= work.stopped_waiting.len();
+        let peeks = state.peeks.extract_if(.., |one| one.tag == tag).collect();
+        (work, peeks)
     }
 
     pub(crate) fn close(&self) {

@@ -94,7 +94,7 @@ impl ProviderLedger {
             Driver::Thread(_) if front.is_forked() => {
                 PendingOffer::ready(self.clone(), Err(StoreLost))
             }
-            Driver::Thread(_) => {
+            Driver::Thread(_) | Driver::Tasks(_) => {
                 let (reply, receiver) = oneshot::channel();
                 let offer = Offer { asks, reply };
                 front.shared.inbox.offer(self.provider.tag, offer);
@@ -132,7 +132,9 @@ impl ProviderLedger {
                 front.commit_inline(&self.provider.events, &batch);
             }
             Driver::Thread(_) if front.is_forked() => {}
-            Driver::Thread(_) => front.shared.inbox.stop_waiting(self.provider.tag, cells),
+            Driver::Thread(_) | Driver::Tasks(_) => {
+                front.shared.inbox.stop_waiting(self.provider.tag, cells)
+            }
         }
     }
 
@@ -168,7 +170,7 @@ impl ProviderLedger {
         let front = self.front();
         let batch = Batch {
             settles: Settles::Now(std::slice::from_ref(settle)),
-            ..Batch::now(front.store().owner(), &[], &[])
+            ..Batch::now(front.owner(), &[], &[])
         };
         front.commit_inline(&self.provider.events, &batch);
     }
@@ -315,8 +317,10 @@ impl ProviderLedger {
                     then(reply);
                 }
             }
-            Driver::Thread(_) if front.is_forked() || front.shared.loss().is_some() => {}
-            Driver::Thread(_) => front.shared.inbox.peek(PeekRequest {
+            Driver::Thread(_) | Driver::Tasks(_)
+                if front.is_forked() || front.shared.loss().is_some() => {}
+            Driver::Thread(_) | Driver::Tasks(_) => front.shared.inbox.peek(PeekRequest {
+                tag: self.provider.tag,
                 query,
                 reply: PeekReply::default(),
                 on_reply: Box::new(then),
@@ -334,14 +338,14 @@ impl ProviderLedger {
     pub fn takes_time(&self) -> bool {
         match self.front().driver {
             Driver::Inline(_) => false,
-            Driver::Thread(_) => true,
+            Driver::Thread(_) | Driver::Tasks(_) => true,
         }
     }
 
     /// This process among those that share the ledger. Permits carry it.
     #[must_use]
     pub fn owner(&self) -> OwnerId {
-        self.front().store().owner()
+        self.front().owner()
     }
 
     /// Since when the store cannot be reached, while it cannot. Cheap enough to ask per call.

@@ -136,9 +136,8 @@ fn bursts(
     give_up: Span,
     bursts: &[(u64, usize, u64)],
 ) -> World<Governed> {
-    let mut plan = GovernedPlan::new(vec![rule()]);
+    let mut plan = GovernedPlan::new(vec![rule()]).on_network(store);
     (plan.give_up, plan.late_arrival) = (give_up, give_up);
-    plan.network = Some(store);
     let millisecond = Span::from_millis(1);
     let latency = Latency::constant(millisecond, millisecond, millisecond);
     let setup = Setup::new(7, vec![SPEC.parse().expect("a rule")], latency).with_nodes(nodes);
@@ -211,7 +210,9 @@ fn versions_that_are_counters_exceed_the_limit() {
         };
         (1..20).map(one).sum()
     };
+    // The process's own row would tell it as well.
     let by_name = Rules {
+        own_row: false,
         compare_epoch: false,
         close_after_promotion: false,
         ..Rules::default()
@@ -262,7 +263,7 @@ fn a_grant_whose_age_counts_from_the_reply_exceeds_the_limit() {
 }
 
 /// Jain's index of what the nodes got, in per mille: 1000 is equal, 1000/n is all for one.
-fn jain(sent: &[u64]) -> u64 {
+pub(crate) fn jain(sent: &[u64]) -> u64 {
     let (sum, squares) = sent.iter().fold((0, 0), |(sum, squares), &one| {
         (sum + one, squares + one * one)
     });
@@ -314,10 +315,10 @@ fn a_lost_reply_without_recovery_costs_quota() {
             store.lost_replies_ppm = 100_000;
             store.deadline = Span::from_millis(50);
             store.rules.recover_by_write = recover_by_write;
-            let mut plan = GovernedPlan::new(vec![rule()]).saturating(30);
+            let plan = GovernedPlan::new(vec![rule()]).on_network(store);
+            let mut plan = plan.saturating(30);
             (plan.give_up, plan.late_arrival) = (Span::from_secs(30), Span::from_secs(5));
             plan.cancel_ppm = 800_000;
-            plan.network = Some(store);
             let setup = Setup::new(7, vec![SPEC.parse().expect("a rule")], Latency::LAN);
             let mut world = World::new(setup.with_nodes(NODES), Governed::new(plan));
             world.run_until(Micros(0) + LENGTH).expect("time passes");
