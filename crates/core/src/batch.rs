@@ -97,6 +97,16 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// Does it ask for nothing and tell nothing?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let is_settled = match self.settles {
+            Settles::Now(settles) => settles.is_empty(),
+            Settles::Queued(settles) => settles.is_empty(),
+        };
+        is_settled && self.asks.is_empty() && self.stopped_waiting.is_empty()
+    }
+
     /// Names every row that the batch needs, some more than once: the rows of settles first.
     pub fn for_each_row<E>(
         &self,

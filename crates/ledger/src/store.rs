@@ -21,7 +21,8 @@ use crate::hub::Hub;
 
 /// Where permits are counted.
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Decides one batch and writes it.
+    /// Decides one batch and writes it. An empty batch is the question whether the store can be
+    /// written again after a loss: it writes something, so that it fails where a batch would.
     fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError>;
 
     /// Decides the batches of several providers. One transaction for all of them is cheaper where

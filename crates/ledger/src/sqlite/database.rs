@@ -138,7 +138,9 @@ impl Database {
             .zip(&decisions)
             .any(|(batch, decision)| batch.must_be_durable(&decision.verdicts));
         let (epoch, unknown) = (self.context.epoch, self.context.unknown);
-        let new_generation = self.record_clock_pair(now, is_long)?;
+        // Who commits nothing wants to know whether the store can be written.
+        let is_probe = batches.iter().all(Batch::is_empty);
+        let new_generation = self.record_clock_pair(now, is_long, is_probe)?;
         self.turns += 1;
         let is_swept = self.turns.is_multiple_of(SWEEP_EVERY) && self.sweep(now.at)?;
         let report = CommitReport {
@@ -157,10 +159,15 @@ impl Database {
 
     /// Notes which calendar time belongs to which boot time, for the next boot, and which generation
     /// this is. Hears from the same row if somebody has found the rows to be older than they were.
-    fn record_clock_pair(&mut self, now: Now, is_long: bool) -> Result<Option<(i64, i64)>> {
+    fn record_clock_pair(
+        &mut self,
+        now: Now,
+        is_long: bool,
+        is_probe: bool,
+    ) -> Result<Option<(i64, i64)>> {
         let is_due =
             self.clock_pair_at == Micros(0) || now.at.since(self.clock_pair_at) >= CLOCK_PAIR_EVERY;
-        if !is_due && !is_long {
+        if !is_due && !is_long && !is_probe {
             return Ok(None);
         }
         let [at, wall, sum] = clock_pair(now);
