@@ -31,6 +31,10 @@ const ASK_AGAIN_AFTER: Span = Span::from_millis(1);
 /// the others this much once.
 const LATE_TOLERANCE: Span = Span::from_millis(6);
 
+/// How long the next owner in order waits for the one before it, in round trips: one until the
+/// other's write is known, and with less than another one to spare both would write at once.
+pub(crate) const TURN: u64 = 2;
+
 /// Timers of two processes for the same instant differ by this much.
 const EARLY_TOLERANCE: Span = Span::from_millis(1);
 
@@ -209,11 +213,12 @@ impl ContendedCell {
         let before = both.filter(|(waiter, expected)| **expected && goes_before(waiter));
         let owed = before.fold(0_u64, |sum, (waiter, _)| sum.saturating_add(waiter.cost));
         let rivals = self.others.iter().filter(|one| one.priority >= priority);
-        let fair = self.free.div_ceil(rivals.count() as u64 + 1);
+        let rivals = rivals.count() as u64;
+        let fair = self.free.div_ceil(rivals + 1);
         let fair = match self.turn_time {
             Span::ZERO => fair,
             turn_time => fair
-                .max(freed_within(&term.rule, turn_time))
+                .max(freed_within(&term.rule, turn_time.scale_up(rivals + 1, 1)))
                 .max(self.arrears(priority, &term.rule)),
         };
         let room = fair.min(self.free.saturating_sub(owed));
@@ -282,16 +287,21 @@ fn is_due(waiter: &Waiter, now: Micros, turn_time: Span) -> bool {
 
 /// How long after its time one is waited for where a turn takes so long: it must get there, and
 /// others must hear of it.
-pub(crate) fn late_tolerance(turn_time: Span) -> Span {
+fn late_tolerance(turn_time: Span) -> Span {
     LATE_TOLERANCE + turn_time.scale_up(2, 1)
 }
 
-/// What comes free of a limit during a turn and until the next one is known of. Whoever takes less
-/// lets what is free grow, and nobody has it.
+/// What comes free of a limit in this time, twice: while everybody has a turn, and until that is
+/// known. Whoever takes less lets what is free grow, and nobody has it.
 fn freed_within(rule: &Rule, turn_time: Span) -> u64 {
     let freed = u128::from(rule.limit()) * u128::from(turn_time.0) * 2;
     let freed = freed.div_ceil(u128::from(rule.period().0.max(1)));
     u64::try_from(freed).unwrap_or(u64::MAX)
+}
+
+/// How long after there is room all of so many have had their turn.
+pub(crate) fn turns_tolerance(waiters: usize, turn_time: Span) -> Span {
+    late_tolerance(turn_time) + turn_time.scale_up(TURN * waiters as u64, 1)
 }
 
 /// How many of those who wait go before this owner's asks of this priority and come about now.
@@ -304,13 +314,14 @@ pub(crate) fn turns_before(
 ) -> u64 {
     let own = waiters.iter().find(|waiter| waiter.owner == owner);
     let own_rank = own.map_or((u64::MAX, Micros(u64::MAX), owner), rank);
+    let late = turns_tolerance(waiters.len(), turn_time);
     let goes_before = |waiter: &Waiter| {
         let order = waiter
             .priority
             .cmp(&priority)
             .then(own_rank.cmp(&rank(waiter)));
-        let comes = waiter.due <= now + EARLY_TOLERANCE + turn_time && waiter.until > now;
-        comes && order.is_gt()
+        let comes = waiter.due <= now + EARLY_TOLERANCE + turn_time && now <= waiter.due + late;
+        comes && waiter.until > now && order.is_gt()
     };
     others(waiters, owner).filter(goes_before).count() as u64
 }

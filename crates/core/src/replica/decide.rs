@@ -7,7 +7,7 @@
 
 use crate::ask::{Ask, CellId, Outcome, OwnerId, ScopeId, Settle, Verdict};
 use crate::batch::{Batch, Decision, Settles, decide};
-use crate::fairness::{Rows, late_tolerance, turns_before};
+use crate::fairness::{Rows, TURN, turns_before, turns_tolerance};
 use crate::row::{OwnerRow, RowMeta, RowVersion};
 use crate::time::{Micros, Span, TimeBounds};
 
@@ -183,7 +183,6 @@ impl Plan<'_> {
 
     /// Remembers since when there is room in the cells of these asks, and who has not come for it.
     fn note_room(&self, known: &mut KnownRows, rows: &BatchRows, asks: &[Ask], now: TimeBounds) {
-        let late = late_tolerance(self.round_trip);
         for term in asks.iter().flat_map(|ask| &ask.terms) {
             let Some(known) = known.get_mut(RowKey::Cell(term.cell)) else {
                 continue;
@@ -193,7 +192,9 @@ impl Plan<'_> {
                 continue;
             }
             known.room_since = known.room_since.or(Some(self.local));
-            let waiters = rows.waiters(term.cell).iter().copied();
+            let waiters = rows.waiters(term.cell);
+            let late = turns_tolerance(waiters.len(), self.round_trip);
+            let waiters = waiters.iter().copied();
             let others = waiters.filter(|waiter| waiter.owner != self.settings.owner);
             let absent = others.filter(|waiter| now.lo > waiter.due + late);
             known.pass_over(absent);
@@ -218,9 +219,7 @@ impl Plan<'_> {
             let waiters = rows.waiters(term.cell);
             let owner = self.settings.owner;
             let turns = turns_before(waiters, owner, ask.priority, now.lo, self.round_trip);
-            // One round trip until the other's write is known here; with less than another one to
-            // spare both would write at once.
-            go_at = go_at.max(since + self.round_trip.scale_up(2 * turns, 1));
+            go_at = go_at.max(since + self.round_trip.scale_up(TURN * turns, 1));
         }
         go_at
     }

@@ -11,6 +11,9 @@
 //!
 //! Never: changes what the store has.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use crate::ask::{OwnerId, Priority};
@@ -46,13 +49,14 @@ enum Dating {
 }
 
 impl Dating {
-    /// Of a row that was written on the clock before this step or on the one after it.
-    fn around(row: &Row, step: Step) -> Dating {
+    /// Of a row that was written on the clock before this step or on the one after it, which shows at
+    /// most `now`.
+    fn around(row: &Row, step: Step, now: Micros) -> Dating {
         let time = row.meta().time;
         let is_back = step.now.hi < step.then.lo;
         match is_back {
             // The clock after the step has not been there yet.
-            true if time > step.now.hi => Dating::Stepped(step),
+            true if time > now => Dating::Stepped(step),
             true => Dating::Late(step),
             // The clock before the step was not there yet.
             false if time > step.then.hi => Dating::Comparable,
@@ -117,8 +121,9 @@ impl KnownRows {
         is_known
     }
 
-    /// The store sent this row in a reply to a request that was sent at this local time.
-    pub(super) fn learn(&mut self, id: RowKey, row: Option<&StoredRow>, sent: Micros) {
+    /// The store sent this row in a reply to a request that was sent at this local time; its clock
+    /// shows at most `now`.
+    pub(super) fn learn(&mut self, id: RowKey, row: Option<&StoredRow>, sent: Micros, now: Micros) {
         let base = self.base;
         if let Some(known) = self.rows.get_mut(&id)
             && known.version() == row.map(|row| row.version)
@@ -127,7 +132,7 @@ impl KnownRows {
             return;
         }
         let row = row.map(|row| row.read(id));
-        let dating = self.dating_of(id, row.as_ref());
+        let dating = self.dating_of(id, row.as_ref(), now);
         self.insert(id, row, dating, Some(base), sent);
     }
 
@@ -141,7 +146,7 @@ impl KnownRows {
     }
 
     /// How another version of a row that has just arrived is dated.
-    fn dating_of(&self, id: RowKey, row: Option<&Row>) -> Dating {
+    fn dating_of(&self, id: RowKey, row: Option<&Row>, now: Micros) -> Dating {
         let Some(known) = self.rows.get(&id) else {
             return Dating::Unknown;
         };
@@ -149,7 +154,7 @@ impl KnownRows {
             // Written after the earlier version was seen, so on the present base of time.
             (Some(base), _, _) if base == self.base => Dating::Comparable,
             (Some(base), Some(row), Some(step)) if base + 1 == self.base => {
-                Dating::around(row, step)
+                Dating::around(row, step, now)
             }
             _ => Dating::Unknown,
         }
@@ -167,8 +172,9 @@ impl KnownRows {
         }
     }
 
-    /// A row arrived with a wake-up; late ones are dropped.
-    pub(super) fn pushed(&mut self, id: RowKey, row: &StoredRow) -> bool {
+    /// A row arrived with a wake-up, while the store's clock shows this as far as is known; late ones
+    /// are dropped.
+    pub(super) fn pushed(&mut self, id: RowKey, row: &StoredRow, now: TimeBounds) -> bool {
         let Some(known) = self.rows.get(&id) else {
             return false;
         };
@@ -179,10 +185,12 @@ impl KnownRows {
             new.revision > old.revision || new.epoch != old.epoch
         });
         if newer {
-            let dating = match self.dating_of(id, Some(&row)) {
-                Dating::Comparable => Dating::Unconfirmed,
-                other => other,
-            };
+            // A clock that had stepped would show in its time, unless it came late.
+            let is_prompt = (now.lo..=now.hi).contains(&row.meta().time);
+            let mut dating = self.dating_of(id, Some(&row), now.hi);
+            if matches!(dating, Dating::Comparable) && !is_prompt {
+                dating = Dating::Unconfirmed;
+            }
             self.insert(id, Some(row), dating, seen_on, checked_at);
         }
         newer
@@ -237,7 +245,7 @@ impl KnownRows {
             known.waiting.clear();
             known.dating = match (known.dating, &mut known.row) {
                 (Dating::Comparable, _) => Dating::Stepped(step),
-                (Dating::Unconfirmed, Some(row)) => Dating::around(row, step),
+                (Dating::Unconfirmed, Some(row)) => Dating::around(row, step, step.now.hi),
                 // Both moves, one after the other.
                 (Dating::Stepped(before), Some(row)) => {
                     *row = row.moved(before.then.lo, before.now);

@@ -6,7 +6,7 @@
 //! Never: sends. The next [`Replica::poll`] does.
 
 use crate::row::read_waiters;
-use crate::time::Micros;
+use crate::time::{Micros, TimeBounds};
 
 use super::Replica;
 use super::clock::{Observed, Stamp, Step};
@@ -122,8 +122,9 @@ impl Replica {
     /// The store's rows as they are.
     fn learn(&mut self, rows: &[(RowKey, Option<StoredRow>)], sent: Micros, now: Micros) {
         let own = self.own_row();
+        let shows = self.clock.bounds(now).map_or(Micros(0), |bounds| bounds.hi);
         for (id, row) in rows {
-            self.rows.learn(*id, row.as_ref(), sent);
+            self.rows.learn(*id, row.as_ref(), sent, shows);
             if let Some(row) = row.as_ref().filter(|_| *id == own) {
                 let granted = self.queue.learn_stored(row.version.batch, now);
                 for (ask, verdict, sent) in granted {
@@ -134,9 +135,13 @@ impl Replica {
     }
 
     /// Rows that another owner has replaced arrived with its wake-up.
-    pub fn pushed(&mut self, rows: &[(RowKey, StoredRow)], waiting: &Waiting) {
+    pub fn pushed(&mut self, rows: &[(RowKey, StoredRow)], waiting: &Waiting, now: Micros) {
+        // By the time the row was written on, and the wake-up took to come.
+        let late = self.clock.shortest_round_trip();
+        let shows = self.clock.bounds(now).unwrap_or_default();
+        let shows = TimeBounds::new(shows.lo - late, shows.hi, shows.wall);
         for (id, row) in rows {
-            let is_news = self.rows.pushed(*id, row);
+            let is_news = self.rows.pushed(*id, row, shows);
             match id {
                 RowKey::Cell(cell) if is_news => self.done.freed.push(*cell),
                 // Everybody hears of scopes, also who has never used them.

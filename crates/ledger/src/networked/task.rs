@@ -103,7 +103,7 @@ impl<R: RowStore> TagTask<R> {
         loop {
             let both = self.shared.clock.now();
             let now = both.at;
-            self.take_pushes();
+            self.take_pushes(now);
             self.take_work(now);
             let actions = self.replica.poll(both);
             let wake_at = self.act(actions, now);
@@ -125,10 +125,10 @@ impl<R: RowStore> TagTask<R> {
     }
 
     /// Rows that other owners have written.
-    fn take_pushes(&mut self) {
+    fn take_pushes(&mut self, now: Micros) {
         let pushes = self.slot.take_pushes();
         for (rows, waiting) in pushes.rows {
-            self.replica.pushed(&rows, &waiting);
+            self.replica.pushed(&rows, &waiting, now);
         }
         if pushes.is_missed {
             self.replica.missed_pushes();

@@ -57,7 +57,9 @@ impl Network {
         for delivery in self.store.receive(node, truth) {
             match delivery {
                 Delivery::Reply(reply) => self.replica(node).reply(reply, now.at),
-                Delivery::Pushed(rows, waiting) => self.replica(node).pushed(&rows, &waiting),
+                Delivery::Pushed(rows, waiting) => {
+                    self.replica(node).pushed(&rows, &waiting, now.at)
+                }
             }
         }
         let mut actions = self.replica(node).poll(now);
