@@ -15,7 +15,7 @@ use tollgate_core::ask::{Ask, BlockedBy, CellId, ScopeId, Verdict, WakeOn};
 use tollgate_core::batch::Decision;
 use tollgate_core::fairness::will_wait;
 
-use crate::event::{EVENTS_MAX, Event, Events};
+use crate::event::{EVENTS_MAX, Event, EventReceiver};
 use crate::lock_order::{RankedMutex, rank};
 
 /// Providers with a queue of their own: ten times as many as anybody configures. What comes on top
@@ -73,8 +73,8 @@ impl Hub {
             .map_or_else(|| "".into(), |(name, _)| name.clone())
     }
 
-    pub(crate) fn events(&self) -> Events {
-        Events::new(self.ledger.subscribe())
+    pub(crate) fn events(&self) -> EventReceiver {
+        EventReceiver::new(self.ledger.subscribe())
     }
 
     /// To everybody: the store is lost, or back.

@@ -32,7 +32,7 @@ use tollgate_core::time::Span;
 
 use crate::hub::TagId;
 use crate::shared::Shared;
-use crate::store::StoreError;
+use crate::store::{Liveness, StoreError};
 
 use task::TagTask;
 
@@ -60,8 +60,8 @@ pub trait RowStore: Send + Sync + fmt::Debug + 'static {
         request: Request,
     ) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
-    /// Is this owner alive, as far as is known here? It may ask nobody.
-    fn is_alive(&self, owner: OwnerId) -> bool;
+    /// Is this owner alive, as far as is known here? It asks nobody.
+    fn liveness(&self, owner: OwnerId) -> Liveness;
 }
 
 /// What a networked ledger needs to know.
@@ -248,10 +248,16 @@ impl<R: RowStore> Waker<R> {
 /// Each second those who wait for a signal ask again.
 async fn watch(shared: Weak<Shared>) {
     loop {
-        tokio::time::sleep(WATCHDOG).await;
+        pause(WATCHDOG).await;
         match shared.upgrade() {
             Some(shared) if !shared.is_closing.load(Ordering::Acquire) => shared.hub.ask_again(),
             Some(_) | None => return,
         }
     }
+}
+
+/// Deadlines of requests, and the watchdog: nobody else wakes these tasks.
+#[expect(clippy::disallowed_methods, reason = "the timer of a task")]
+async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
 }

@@ -119,6 +119,7 @@ fn failed(scope: ScopeId) -> Settle {
         age: Span::ZERO,
         in_a_row: 3,
         closed_for: Span::from_secs(30),
+        path: None,
     }
 }
 

@@ -42,7 +42,7 @@ impl ProviderRow {
     /// The contents as they would be written.
     #[must_use]
     pub fn contents(&self) -> Contents {
-        let mut out = FieldWriter::new(&self.meta.unknown);
+        let mut out = FieldWriter::over(Vec::new(), &self.meta.unknown);
         out.field(tag::LOSS, |bytes| {
             bytes.push(u8::from(self.loss.is_all));
             if let Some(at) = self.loss.at {
@@ -55,7 +55,9 @@ impl ProviderRow {
     /// The row as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        self.contents().to_row(PROVIDER, &self.meta)
+        let mut row = Vec::new();
+        self.contents().write_row(PROVIDER, &self.meta, &mut row);
+        row
     }
 
     /// Decodes a row.
@@ -76,8 +78,10 @@ impl OwnerRow {
     /// The row as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let contents = Contents(FieldWriter::new(&self.meta.unknown).finish());
-        contents.to_row(OWNER, &self.meta)
+        let contents = Contents(FieldWriter::over(Vec::new(), &self.meta.unknown).finish());
+        let mut row = Vec::new();
+        contents.write_row(OWNER, &self.meta, &mut row);
+        row
     }
 
     /// Decodes a row.

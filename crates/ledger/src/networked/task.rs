@@ -12,23 +12,26 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-use tollgate_core::ask::{Ask, Verdict};
+use tollgate_core::ask::{Ask, OwnerId, Verdict};
 use tollgate_core::batch::Decision;
 use tollgate_core::replica::{PeekRows, Replica, ReplicaActions, Reply, Request, RowKey, peek};
 use tollgate_core::time::{Micros, Span};
 
 use super::answers::Answers;
-use super::{NetworkedSettings, RowStore, TagSlot};
+use super::{NetworkedSettings, RowStore, TagSlot, pause};
 use crate::hub::TagId;
 use crate::inbox::PeekRequest;
 use crate::shared::Shared;
-use crate::store::{PeekReply, StoreError};
+use crate::store::{Liveness, PeekReply, StoreError};
 
 /// While the store is lost and there is nothing to send, it is tried this often.
 const RETRY_EVERY: Span = Span::from_secs(1);
 
 /// How long a task goes on after the last handle has gone, for what was told.
 const CLOSE_WITHIN: Span = Span::from_secs(5);
+
+/// Dead owners that are remembered. One that is forgotten is found dead again.
+const DEAD_MAX: usize = 1_024;
 
 /// A reply that is to come.
 type Exchange = Pin<Box<dyn Future<Output = Result<Reply, StoreError>> + Send>>;
@@ -53,6 +56,8 @@ pub(super) struct TagTask<R> {
     failing_since: Option<Micros>,
     tried_at: Micros,
     closing_since: Option<Micros>,
+    /// Owners that were found dead: nobody leaves them anything.
+    dead: Vec<OwnerId>,
 }
 
 /// A question under way.
@@ -94,6 +99,7 @@ impl<R: RowStore> TagTask<R> {
             failing_since: None,
             tried_at: Micros(0),
             closing_since: None,
+            dead: Vec::new(),
             shared,
         }
     }
@@ -139,7 +145,7 @@ impl<R: RowStore> TagTask<R> {
     fn take_work(&mut self, now: Micros) {
         let is_lost = self.is_lost();
         let replica = &mut self.replica;
-        let (work, peeks) = self.shared.inbox.take_tag(self.tag, replica.room());
+        let work = self.shared.inbox.take_tag(self.tag, replica.room());
         for queued in work.settles {
             replica.settle(queued.settle, queued.at);
         }
@@ -155,7 +161,7 @@ impl<R: RowStore> TagTask<R> {
             self.answers.fail();
         } else {
             self.questions
-                .extend(peeks.into_iter().map(|one| (told, one)));
+                .extend(work.peeks.into_iter().map(|one| (told, one)));
         }
     }
 
@@ -182,13 +188,15 @@ impl<R: RowStore> TagTask<R> {
             self.shared.hub.record_waiting(self.tag, &asks, &verdicts);
             hand_out.answer_synced(&self.shared);
         }
-        let mut saved_for = actions.saved_for;
-        saved_for.retain(|owner| !self.store.is_alive(*owner));
-        if !saved_for.is_empty() {
-            let dead = &self.shared.dead;
-            dead.add(self.settings.replica.owner, saved_for);
-            let dead = dead.get(self.settings.replica.owner);
-            self.replica.set_dead(dead.unwrap_or_default());
+        let saved_for = actions.saved_for.into_iter();
+        let dead = saved_for.filter(|owner| self.store.liveness(*owner) == Liveness::Dead);
+        let before = self.dead.len();
+        self.dead.extend(dead);
+        if self.dead.len() > before {
+            self.dead.sort_unstable();
+            self.dead.dedup();
+            self.dead.truncate(DEAD_MAX);
+            self.replica.set_dead(self.dead.clone());
         }
         let mut decision = Decision {
             freed: actions.freed,
@@ -325,7 +333,7 @@ impl<R: RowStore> TagTask<R> {
         let until = timers.into_iter().flatten().min();
         let sleep = async {
             match until {
-                Some(at) => tokio::time::sleep(Duration::from_micros(at.since(now).0)).await,
+                Some(at) => pause(Duration::from_micros(at.since(now).0)).await,
                 None => std::future::pending().await,
             }
         };

@@ -17,7 +17,9 @@ use tokio::sync::{Notify, oneshot};
 use tollgate_core::ask::{Outcome, OwnerId, Verdict};
 use tollgate_core::replica::{ReplicaSettings, Reply, Request, Rules};
 use tollgate_core::time::{Micros, Span, Wall};
-use tollgate_ledger::{Clock, Event, Ledger, NetworkedSettings, RowEvents, RowStore, StoreError};
+use tollgate_ledger::{
+    Clock, Event, Ledger, Liveness, NetworkedSettings, RowEvents, RowStore, StoreError,
+};
 use tollgate_sim::row_store::{Delivery, RowStore as AwkwardStore, StorePlan};
 use tollgate_sim::world::NodeId;
 
@@ -145,8 +147,11 @@ impl RowStore for Connection {
         Ok(receiver.await.expect("the world does not end"))
     }
 
-    fn is_alive(&self, owner: OwnerId) -> bool {
-        self.world.owners.lock().contains_key(&owner)
+    fn liveness(&self, owner: OwnerId) -> Liveness {
+        match self.world.owners.lock().contains_key(&owner) {
+            true => Liveness::Alive,
+            false => Liveness::Dead,
+        }
     }
 }
 
@@ -347,7 +352,7 @@ async fn a_store_that_does_not_answer_is_lost_and_comes_back() {
     let ask = owner.ask(smallvec![term("x", &rule)]);
     assert!(owner.ledger.offer(vec![ask]).await.is_err(), "at once");
     let mut events = owner.ledger.events();
-    tokio::time::sleep(Duration::from_secs(20)).await;
+    tokio::time::advance(Duration::from_secs(20)).await;
     backend.world.is_down.store(false, Ordering::Relaxed);
     while events.next().await != Some(Event::Recovered) {}
     assert!(ledger.loss().is_none());

@@ -58,7 +58,7 @@ impl Network {
             match delivery {
                 Delivery::Reply(reply) => self.replica(node).reply(reply, now.at),
                 Delivery::Pushed(rows, waiting) => {
-                    self.replica(node).pushed(&rows, &waiting, now.at)
+                    self.replica(node).pushed(&rows, &waiting, now.at);
                 }
             }
         }

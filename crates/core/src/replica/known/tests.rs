@@ -52,12 +52,12 @@ fn remaining(rows: &KnownRows, now: u64) -> Option<Span> {
         rules: &rules,
     };
     let known = rows.get(ID).expect("a known row");
-    match known.read(ID, None, &reading) {
-        Some((Row::Scope(row), _)) => match row.scope.peek(secs(now)) {
-            ScopeView::Closed { remaining } => remaining,
-            _ => Some(Span::ZERO),
-        },
-        other => panic!("{other:?}"),
+    let Some((Row::Scope(row), _)) = known.read(ID, None, &reading) else {
+        panic!("a row of a scope");
+    };
+    match row.scope.peek(secs(now)) {
+        ScopeView::Closed { remaining } => remaining,
+        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => Some(Span::ZERO),
     }
 }
 
