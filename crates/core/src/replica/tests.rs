@@ -78,9 +78,9 @@ fn run(replica: &mut Replica, store: &mut TestStore, now: &mut Micros) -> Vec<Ve
         verdicts.extend(actions.verdicts.into_iter().map(|(_, verdict, _)| verdict));
         match (actions.send, actions.wake_at) {
             (Some(request), _) => {
-                *now = *now + Span(MS);
+                *now += Span(MS);
                 let reply = store.handle(&request, *now);
-                *now = *now + Span(MS);
+                *now += Span(MS);
                 replica.reply(reply, *now);
             }
             (None, Some(at)) => *now = (*now + Span(1)).max(at),
@@ -141,7 +141,7 @@ fn failures_after_a_lost_reply(rules: Rules) -> ScopeRow {
     let mut other = Replica::new(settings(2));
     other.settle(Settle::Succeeded { scope }, now);
     run(&mut other, &mut store, &mut now);
-    now = now + Span::from_millis(200);
+    now += Span::from_millis(200);
     assert_eq!(replica.settled(), (2, 1));
     run(&mut replica, &mut store, &mut now);
     assert_eq!(replica.settled(), (2, 2));
@@ -176,7 +176,7 @@ fn a_request_that_arrives_twice_is_applied_once() {
     run(&mut replica, &mut store, &mut now);
     replica.settle(failed(scope), now);
     let request = poll(&mut replica, now).send.expect("a request");
-    now = now + Span(MS);
+    now += Span(MS);
     assert_eq!(store.handle(&request, now).outcome, ReplyOutcome::Replaced);
     let second = store.handle(&request, now);
     assert_ne!(second.outcome, ReplyOutcome::Replaced);
@@ -199,7 +199,7 @@ fn a_batch_that_was_lost_is_applied_once() {
     }
     replica.settle(failed(scope), now);
     let late = poll(&mut replica, now).send.expect("a request");
-    now = now + Span::from_millis(200);
+    now += Span::from_millis(200);
     run(&mut replica, &mut store, &mut now);
     assert_eq!(replica.settled(), (3, 3));
     let closed = store.failures(scope).scope;
@@ -221,7 +221,7 @@ fn a_grant_whose_reply_was_lost_is_not_lost() {
     let request = poll(&mut replica, now).send.expect("a request");
     let reply = store.handle(&request, now + Span(MS));
     assert_eq!(reply.outcome, ReplyOutcome::Replaced);
-    now = now + Span::from_millis(200);
+    now += Span::from_millis(200);
     let verdicts = run(&mut replica, &mut store, &mut now);
     assert!(matches!(verdicts[..], [Verdict::Go { .. }]), "{verdicts:?}");
 }
@@ -239,7 +239,7 @@ fn a_grant_that_is_found_soon_is_used() {
     let request = poll(&mut replica, now).send.expect("a request");
     let reply = store.handle(&request, now);
     assert_eq!(reply.outcome, ReplyOutcome::Replaced);
-    now = now + Span::from_millis(120);
+    now += Span::from_millis(120);
     let verdicts = run(&mut replica, &mut store, &mut now);
     assert!(matches!(verdicts[..], [Verdict::Go { .. }]), "{verdicts:?}");
     let row = &store.rows[&RowKey::Cell(CellId(1))];
@@ -349,7 +349,7 @@ fn a_damaged_row_is_used_up_for_one_period() {
         matches!(verdicts[..], [Verdict::Wait { .. }]),
         "{verdicts:?}"
     );
-    now = now + Span::from_secs(11);
+    now += Span::from_secs(11);
     replica.offer(vec![ask(1, &[1], &rule)], now);
     let verdicts = run(&mut replica, &mut store, &mut now);
     assert!(matches!(verdicts[..], [Verdict::Go { .. }]), "{verdicts:?}");

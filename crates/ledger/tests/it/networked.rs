@@ -45,12 +45,15 @@ struct World {
     stores: Mutex<BTreeMap<String, AwkwardStore>>,
     owners: Mutex<BTreeMap<OwnerId, RowEvents>>,
     /// Who waits for the reply to a call, by the node and the number of the call.
-    calls: Mutex<BTreeMap<(OwnerId, u64), (u64, oneshot::Sender<Reply>)>>,
+    calls: Mutex<BTreeMap<(OwnerId, u64), WaitingCall>>,
     last_call: AtomicU64,
     sent: Notify,
     /// Nothing arrives.
     is_down: AtomicBool,
 }
+
+/// The number of a request in its replica, and who waits for the reply.
+type WaitingCall = (u64, oneshot::Sender<Reply>);
 
 /// When the store counts as lost.
 const LOST_AFTER: Span = Span::from_millis(1_000);
