@@ -11,6 +11,9 @@
 //! Never: holds anything back when nobody else waits, or for longer than [`LATE_TOLERANCE`] after
 //! its time for one who does not come.
 
+mod turns;
+pub(crate) use turns::{TURN, turns_before, turns_tolerance};
+
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -18,6 +21,8 @@ use crate::ask::{Ask, BlockedBy, CellId, OwnerId, Priority, Term, Verdict, WakeO
 use crate::limit::{CellView, Rule};
 use crate::time::{Micros, Span, TimeBounds};
 use crate::turn::CellStore;
+
+use turns::{freed_within, late_tolerance};
 
 /// Owners that one cell remembers as waiting. At some 30 bytes each they add 8 KiB to a row; one
 /// that finds no place has no place in the order either, and asks again at its time.
@@ -30,10 +35,6 @@ const ASK_AGAIN_AFTER: Span = Span::from_millis(1);
 /// thread and the lock another, and a busy machine some more. One that is dead, or stopped, costs
 /// the others this much once.
 const LATE_TOLERANCE: Span = Span::from_millis(6);
-
-/// How long the next owner in order waits for the one before it, in round trips: one until the
-/// other's write is known, and with less than another one to spare both would write at once.
-pub(crate) const TURN: u64 = 2;
 
 /// Timers of two processes for the same instant differ by this much.
 const EARLY_TOLERANCE: Span = Span::from_millis(1);
@@ -283,47 +284,6 @@ fn rank(waiter: &Waiter) -> (u64, Micros, OwnerId) {
 fn is_due(waiter: &Waiter, now: Micros, turn_time: Span) -> bool {
     let is_late = now > waiter.due + late_tolerance(turn_time);
     waiter.due <= now + EARLY_TOLERANCE && !is_late
-}
-
-/// How long after its time one is waited for where a turn takes so long: it must get there, and
-/// others must hear of it.
-fn late_tolerance(turn_time: Span) -> Span {
-    LATE_TOLERANCE + turn_time.scale_up(2, 1)
-}
-
-/// What comes free of a limit in this time, twice: while everybody has a turn, and until that is
-/// known. Whoever takes less lets what is free grow, and nobody has it.
-fn freed_within(rule: &Rule, turn_time: Span) -> u64 {
-    let freed = u128::from(rule.limit()) * u128::from(turn_time.0) * 2;
-    let freed = freed.div_ceil(u128::from(rule.period().0.max(1)));
-    u64::try_from(freed).unwrap_or(u64::MAX)
-}
-
-/// How long after there is room all of so many have had their turn.
-pub(crate) fn turns_tolerance(waiters: usize, turn_time: Span) -> Span {
-    late_tolerance(turn_time) + turn_time.scale_up(TURN * waiters as u64, 1)
-}
-
-/// How many of those who wait go before this owner's asks of this priority and come about now.
-pub(crate) fn turns_before(
-    waiters: &[Waiter],
-    owner: OwnerId,
-    priority: Priority,
-    now: Micros,
-    turn_time: Span,
-) -> u64 {
-    let own = waiters.iter().find(|waiter| waiter.owner == owner);
-    let own_rank = own.map_or((u64::MAX, Micros(u64::MAX), owner), rank);
-    let late = turns_tolerance(waiters.len(), turn_time);
-    let goes_before = |waiter: &Waiter| {
-        let order = waiter
-            .priority
-            .cmp(&priority)
-            .then(own_rank.cmp(&rank(waiter)));
-        let comes = waiter.due <= now + EARLY_TOLERANCE + turn_time && now <= waiter.due + late;
-        comes && waiter.until > now && order.is_gt()
-    };
-    others(waiters, owner).filter(goes_before).count() as u64
 }
 
 /// What these asks must leave to others who are served first.

@@ -31,6 +31,8 @@ mod waits;
 mod replies;
 mod peek;
 #[cfg(test)]
+mod known_tests;
+#[cfg(test)]
 mod tests;
 
 pub use clock::Stamp;

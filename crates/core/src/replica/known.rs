@@ -11,9 +11,6 @@
 //!
 //! Never: changes what the store has.
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::BTreeMap;
 
 use crate::ask::{OwnerId, Priority};

@@ -1,10 +1,13 @@
 //! Rows around a step of the store's clock, and rows that are forgotten.
 
-use super::*;
+use super::clock::Step;
+use super::known::{KnownRows, ROWS_MAX, Reading};
+use super::row::{Epoch, Row, RowKey, StoredRow};
+use super::rules::Rules;
 use crate::ask::{Reopen, ScopeId};
-use crate::row::RowMeta;
-use crate::scope::ScopeView;
-use crate::time::Wall;
+use crate::row::{RowMeta, RowVersion, ScopeRow};
+use crate::scope::{Scope, ScopeView};
+use crate::time::{Micros, Span, TimeBounds, Wall};
 
 const SECOND: u64 = 1_000_000;
 const ID: RowKey = RowKey::Scope(ScopeId(1));
