@@ -3,12 +3,16 @@
 //! Promises: an urgent ask goes before the less urgent ones of every owner, and among equals the
 //! least served owner goes first: what is free is left for those who are expected this very moment
 //! and go before, and saved up for those who go before and need more than there is. A batch takes
-//! at most ⌈free / waiting owners⌉ of a cell for which others wait that are not less urgent; what it
-//! leaves, it may come back for at once. Of those who wait the first in this order are woken, and no
+//! at most ⌈free / waiting owners⌉ of a cell for which others wait that are not less urgent, or what
+//! comes free while it has its turn, where a turn takes time; what it leaves, it may come back for at
+//! once. Of those who wait the first in this order are woken, and no
 //! more than there is room for. An owner that was rejected and does not wait counts for nothing.
 //!
 //! Never: holds anything back when nobody else waits, or for longer than [`LATE_TOLERANCE`] after
 //! its time for one who does not come.
+
+mod turns;
+pub(crate) use turns::{TURN, turns_before, turns_tolerance};
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,6 +21,8 @@ use crate::ask::{Ask, BlockedBy, CellId, OwnerId, Priority, Term, Verdict, WakeO
 use crate::limit::{CellView, Rule};
 use crate::time::{Micros, Span, TimeBounds};
 use crate::turn::CellStore;
+
+use turns::{freed_within, late_tolerance};
 
 /// Owners that one cell remembers as waiting. At some 30 bytes each they add 8 KiB to a row; one
 /// that finds no place has no place in the order either, and asks again at its time.
@@ -34,7 +40,7 @@ const LATE_TOLERANCE: Span = Span::from_millis(6);
 const EARLY_TOLERANCE: Span = Span::from_millis(1);
 
 /// How much longer than it said a waiter is expected. It asks at its time, or each second.
-const GRACE: Span = Span::from_millis(1_500);
+pub(crate) const GRACE: Span = Span::from_millis(1_500);
 
 /// An owner that a cell has rejected and that waits for it: the most urgent of its asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +75,11 @@ pub trait Rows: CellStore {
     fn waiters_mut(&mut self, cell: CellId) -> &mut Vec<Waiter>;
     /// The visible state of a limit.
     fn peek(&self, cell: CellId, rule: &Rule, now: TimeBounds) -> CellView;
+    /// How long an owner's turn takes, where others learn of it only then: a round trip to a
+    /// networked store.
+    fn turn_time(&self) -> Span {
+        Span::ZERO
+    }
 }
 
 /// Whom to wake for a cell that has come free: the first `at_most` of these that live.
@@ -125,6 +136,7 @@ enum Hold {
 /// A cell that has something free and for which others wait, as one batch meets it.
 struct ContendedCell {
     now: Micros,
+    turn_time: Span,
     free: u64,
     /// What this batch has taken so far.
     taken: u64,
@@ -156,9 +168,12 @@ impl ContendedCell {
             return None;
         }
         let own = waiters.iter().find(|waiter| waiter.owner == owner);
-        let expected = |waiter: &Waiter| (is_freed && !waiter.is_woken) || is_due(waiter, now.lo);
+        let turn_time = rows.turn_time();
+        let expected =
+            |waiter: &Waiter| (is_freed && !waiter.is_woken) || is_due(waiter, now.lo, turn_time);
         Some(ContendedCell {
             now: now.lo,
+            turn_time,
             free,
             taken: 0,
             hold: None,
@@ -199,10 +214,40 @@ impl ContendedCell {
         let before = both.filter(|(waiter, expected)| **expected && goes_before(waiter));
         let owed = before.fold(0_u64, |sum, (waiter, _)| sum.saturating_add(waiter.cost));
         let rivals = self.others.iter().filter(|one| one.priority >= priority);
-        let fair = self.free.div_ceil(rivals.count() as u64 + 1);
+        let rivals = rivals.count() as u64;
+        let fair = self.free.div_ceil(rivals + 1);
+        let fair = match self.turn_time {
+            Span::ZERO => fair,
+            turn_time => fair
+                .max(freed_within(&term.rule, turn_time.scale_up(rivals + 1, 1)))
+                .max(self.arrears(priority, &term.rule)),
+        };
         let room = fair.min(self.free.saturating_sub(owed));
         let is_first = self.taken == 0 && owed == 0;
         (self.taken.saturating_add(cost) > room && !is_first).then_some(Hold::Expected)
+    }
+
+    /// What this owner may take so that all who wait have got the same, if those that got more take
+    /// nothing: where turns take time, each should need only one.
+    fn arrears(&self, priority: Priority, rule: &Rule) -> u64 {
+        let rivals = self.others.iter().filter(|one| one.priority >= priority);
+        let mut granted: Vec<u64> = rivals.map(|one| one.granted).collect();
+        let own = match self.own_rank.0 {
+            u64::MAX => return 0,
+            own => own,
+        };
+        granted.push(own);
+        granted.sort_unstable();
+        // Whoever got less than this is raised to it: the highest level for which there is enough.
+        let (mut sum, mut level) = (self.free, own);
+        for (count, got) in (1_u64..).zip(&granted) {
+            sum = sum.saturating_add(*got);
+            if sum / count < *got {
+                break;
+            }
+            level = sum / count;
+        }
+        level.saturating_sub(own).min(rule.limit())
     }
 
     /// Does it wait for more than there is? Whatever others take would put its time off, again and
@@ -211,18 +256,19 @@ impl ContendedCell {
         let need = waiter
             .cost
             .saturating_add(term.reserve_for(waiter.priority));
-        need > self.free && self.now <= waiter.due + LATE_TOLERANCE
+        need > self.free && self.now <= waiter.due + late_tolerance(self.turn_time)
     }
 }
 
 impl Hold {
     /// What the ask hears. Something that is saved up may be left over earlier, if the one it is
     /// saved for leaves: that is signalled.
-    fn verdict(self, term: usize, now: Micros) -> Verdict {
+    fn verdict(self, term: usize, now: Micros, turn_time: Span) -> Verdict {
+        let soon = ASK_AGAIN_AFTER + turn_time;
         let (after, on) = match self {
-            Hold::Expected => (ASK_AGAIN_AFTER, WakeOn::Time),
-            Hold::Saved { until, .. } if until <= now => (ASK_AGAIN_AFTER, WakeOn::Time),
-            Hold::Saved { until, .. } => (until.since(now) + ASK_AGAIN_AFTER, WakeOn::Event),
+            Hold::Expected => (soon, WakeOn::Time),
+            Hold::Saved { until, .. } if until <= now => (soon, WakeOn::Time),
+            Hold::Saved { until, .. } => (until.since(now) + soon, WakeOn::Event),
         };
         let by = BlockedBy::Term(term);
         Verdict::Wait { after, on, by }
@@ -235,8 +281,9 @@ fn rank(waiter: &Waiter) -> (u64, Micros, OwnerId) {
 }
 
 /// Is it the time at which it wanted to come, and not long past it?
-fn is_due(waiter: &Waiter, now: Micros) -> bool {
-    waiter.due <= now + EARLY_TOLERANCE && now <= waiter.due + LATE_TOLERANCE
+fn is_due(waiter: &Waiter, now: Micros, turn_time: Span) -> bool {
+    let is_late = now > waiter.due + late_tolerance(turn_time);
+    waiter.due <= now + EARLY_TOLERANCE && !is_late
 }
 
 /// What these asks must leave to others who are served first.
@@ -259,7 +306,7 @@ pub(crate) fn withheld(
     if contests.is_empty() {
         return Withheld::default();
     }
-    let mut saved_for = Vec::new();
+    let (mut saved_for, turn_time) = (Vec::new(), rows.turn_time());
     let mut withhold = |ask: &Ask| {
         let over = ask.terms.iter().enumerate().find_map(|(index, term)| {
             let contest = contests.get(&term.cell)?;
@@ -280,7 +327,7 @@ pub(crate) fn withheld(
         {
             saved_for.push(for_);
         }
-        over.map(|(term, hold)| hold.verdict(term, now.lo))
+        over.map(|(term, hold)| hold.verdict(term, now.lo, turn_time))
     };
     let verdicts = asks.iter().map(&mut withhold).collect();
     Withheld {

@@ -58,9 +58,13 @@ pub const BATCH_MAX: usize = 64;
 /// verdict, or that the store is lost. A ledger on a busy disk needs this long for a decision.
 const NOW_OR_NEVER: Span = Span::from_millis(10);
 
-/// How many asks a queue offers when it opens. Two, because a rejection of the second says when to
-/// retry; the number doubles while all are granted.
+/// How many asks a queue offers when it opens, unless the settings say otherwise. Two, because a
+/// rejection of the second says when to retry.
 const BATCH_FIRST: usize = 2;
+
+/// The same where an offer takes a round trip to another host: what the doubling takes is lost to the
+/// quota, and a rejected ask is decided here and costs a microsecond.
+pub const BATCH_FAR_AWAY: usize = 16;
 
 /// The calls that wait for one provider.
 #[derive(Debug)]

@@ -1,10 +1,11 @@
 //! A node's part in a ledger whose store can only compare and replace rows: Postgres, Redis, any
 //! store with a compare-and-set.
 //!
-//! The node keeps the rows that it has seen with their versions, decides on them with `turn`, and
+//! The node keeps the rows that it has seen with their versions, decides on them with `core::batch`, and
 //! sends one request: *if these rows still have these versions, in this epoch and at this time,
 //! replace them with these; otherwise send the current ones.* One request per provider is on its
-//! way; what is asked meanwhile goes with the next one.
+//! way; what is asked meanwhile goes with the next one. Each request also replaces the process's own
+//! row, so that a batch whose reply was lost is recognised and never applied twice.
 //!
 //! Promises: no limit is exceeded, whatever is delayed, lost or repeated, whichever node stops, and
 //! however the store's clock steps: every decision that counts has seen its predecessor, frees by
@@ -13,31 +14,38 @@
 //! Never: reads a clock, sends, or waits. Local time comes in with each call ([`Replica::poll`]);
 //! requests, verdicts and the next timer come out.
 
-use std::collections::BTreeMap;
-
-use crate::ask::{Ask, CellId, Outcome, OwnerId, PermitId, ScopeId, Settle, Verdict};
+use crate::ask::{Ask, CellId, OwnerId, PermitId, ScopeId, Settle, Verdict};
 use crate::batch::QueuedSettle;
-use crate::time::{Micros, Span, TimeBounds};
+use crate::time::{Micros, Now, Span, TimeBounds, Wall};
 
 mod clock;
 mod rules;
 mod row;
 mod known;
 mod settles;
+mod queue;
 mod batch_rows;
+mod plan_rows;
 mod decide;
+mod waits;
+mod replies;
+mod peek;
+#[cfg(test)]
+mod known_tests;
+#[cfg(test)]
+mod tests;
 
 pub use clock::Stamp;
-pub use row::{
-    Epoch, LONG_PERIOD, Loss, Reply, ReplyOutcome, Request, Row, RowBody, RowKey, SERVED_MAX,
-    Served, Version, Waiting,
-};
+pub use peek::{PeekRows, peek};
+pub use queue::{ASKS_MAX, SETTLES_MAX};
+pub use row::{Epoch, Reply, ReplyOutcome, Request, RowKey, StoredRow, WaitNote, Waiting};
 pub use rules::Rules;
 
-use batch_rows::needed;
-use clock::{Observed, StoreClock};
-use decide::{Decided, Plan};
+use batch_rows::{Needed, ROWS_PER_BATCH, needed};
+use clock::StoreClock;
+use decide::{BatchInput, Decided, Plan};
 use known::KnownRows;
+use queue::{Queue, Taken, unsent_at};
 
 /// A grant that is older than this when its reply comes is given back: its call would arrive later
 /// than the ledger assumes.
@@ -66,8 +74,6 @@ pub struct ReplicaSettings {
     /// The longest time that a call may be on its way: after rows were lost, calls that nobody
     /// counts may arrive for so long.
     pub late_arrival: Span,
-    /// Settles may wait a few round trips for others to go with them.
-    pub hold_settles: bool,
     /// The rules of the protocol; tests turn one off.
     pub rules: Rules,
 }
@@ -77,18 +83,15 @@ pub struct ReplicaSettings {
 pub struct ReplicaActions {
     /// Send this to the store.
     pub send: Option<Request>,
-    /// Verdicts of asks that were offered.
-    pub verdicts: Vec<(PermitId, Verdict)>,
-    /// When the request of these verdicts was sent, on the local clock: the age of a grant counts
-    /// from then.
-    pub granted_at: Option<Micros>,
+    /// Verdicts of asks that were offered, and when the request was sent that got them, on the local
+    /// clock: the age of a grant counts from then.
+    pub verdicts: Vec<(PermitId, Verdict, Micros)>,
     /// Cells in which an ask that was rejected earlier may now succeed, or learn its time.
     pub freed: Vec<CellId>,
     /// Scopes that have changed.
     pub changed_scopes: Vec<ScopeId>,
-    /// Owners that wait for a cell in which something came free. They are sent the row as well; this
-    /// is for stores that cannot.
-    pub wakes: Vec<(CellId, Vec<OwnerId>)>,
+    /// Owners for whom something is saved up. If one is dead, say so ([`Replica::set_dead`]).
+    pub saved_for: Vec<OwnerId>,
     /// Poll again at this local time.
     pub wake_at: Option<Micros>,
 }
@@ -100,8 +103,8 @@ pub struct Replica {
     clock: StoreClock,
     epoch: Option<Epoch>,
     rows: KnownRows,
-    settles: Vec<QueuedSettle>,
-    asks: Vec<Ask>,
+    queue: Queue,
+    dead: Vec<OwnerId>,
     in_flight: Option<InFlight>,
     batches: u64,
     conflicts: u64,
@@ -116,8 +119,8 @@ struct InFlight {
     sent: Micros,
     /// What it decided; `None`: it only reads.
     decided: Option<Decided>,
-    settles: Vec<QueuedSettle>,
-    asks: Vec<Ask>,
+    /// So much of the queue, from its front.
+    taken: Taken,
 }
 
 impl Replica {
@@ -129,8 +132,8 @@ impl Replica {
             clock: StoreClock::new(),
             epoch: None,
             rows: KnownRows::default(),
-            settles: Vec::new(),
-            asks: Vec::new(),
+            queue: Queue::default(),
+            dead: Vec::new(),
             in_flight: None,
             batches: 0,
             conflicts: 0,
@@ -139,14 +142,51 @@ impl Replica {
         }
     }
 
+    /// For how many asks there is room. Offer others later.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.queue.room()
+    }
+
+    /// Nobody waits for the verdicts of what was asked. What may have been granted comes back.
+    pub fn drop_asks(&mut self, now: Micros) {
+        self.queue.drop_asks();
+        if self.in_flight.is_none() {
+            self.queue.remove_dropped(now);
+        }
+    }
+
+    /// Rows that other owners have replaced may have been missed: nobody is rejected by those that
+    /// are known before they were read again.
+    pub fn missed_pushes(&mut self) {
+        self.rows.forget_notes();
+    }
+
     /// Asks for permits; each gets a verdict from a later [`Replica::poll`].
-    pub fn offer(&mut self, asks: Vec<Ask>) {
-        self.asks.extend(asks);
+    pub fn offer(&mut self, asks: Vec<Ask>, now: Micros) {
+        self.queue.offer(asks, now);
     }
 
     /// What happened to a permit or a scope, told at this local time.
     pub fn settle(&mut self, settle: Settle, now: Micros) {
-        self.settles.push(QueuedSettle { settle, at: now });
+        self.queue.settle(QueuedSettle { settle, at: now });
+    }
+
+    /// Nobody of this process waits for these cells any more.
+    pub fn stop_waiting(&mut self, cells: &[CellId]) {
+        self.queue.stop_waiting(cells);
+    }
+
+    /// These owners are dead: nobody leaves them anything.
+    pub fn set_dead(&mut self, owners: Vec<OwnerId>) {
+        self.dead = owners;
+    }
+
+    /// How many settles were told so far, and how many of them are stored or change nothing: the
+    /// first of them.
+    #[must_use]
+    pub fn settled(&self) -> (u64, u64) {
+        self.queue.settled()
     }
 
     /// Bounds of the store's time; `None` before the first reply.
@@ -155,106 +195,47 @@ impl Replica {
         self.clock.bounds(now)
     }
 
-    /// A reply has come. Replies to requests that were given up are ignored.
-    pub fn reply(&mut self, reply: Reply, now: Micros) {
-        let Some(sent) = self
-            .in_flight
-            .take_if(|in_flight| in_flight.batch == reply.batch)
-        else {
-            return;
-        };
-        let stamp = Stamp {
-            stored_at: reply.stored_at,
-            sent: sent.sent,
-            received: now,
-        };
-        let step = match self.clock.observe(stamp, !self.settings.rules.notice_steps) {
-            Observed::Agrees | Observed::First => {
-                self.rows.confirm();
-                None
-            }
-            Observed::Stepped { then, now } => {
-                self.rows.stepped(then, now);
-                Some((then, now))
-            }
-        };
-        if self.epoch != Some(reply.epoch) {
-            self.rows.clear();
-        }
-        self.epoch = Some(reply.epoch);
-        self.rows.note_waiting(&reply.waiting);
-        match (reply.outcome, sent.decided) {
-            (ReplyOutcome::Replaced, Some(decided)) => {
-                self.conflicts = 0;
-                for (id, row) in decided.replaced {
-                    self.rows.wrote(id, row, step);
-                }
-                for &cell in &decided.freed {
-                    let known = self.rows.get(RowKey::Cell(cell));
-                    let waiting = known.map(|known| known.waiting.iter().copied());
-                    let others = waiting.into_iter().flatten();
-                    let others = others.filter(|owner| *owner != self.settings.owner);
-                    self.done.wakes.push((cell, others.collect()));
-                }
-                self.done.freed.extend(decided.freed);
-                self.done.changed_scopes.extend(decided.changed_scopes);
-                self.answer(sent.asks, decided.verdicts, sent.sent, now);
-            }
-            (ReplyOutcome::Replaced, None) => self.put_back(sent.settles, sent.asks),
-            (ReplyOutcome::Current(rows), decided) => {
-                for (id, row) in rows {
-                    self.rows.learn(id, row);
-                }
-                if decided.is_some_and(|decided| !decided.replaced.is_empty()) {
-                    self.back_off(now);
-                }
-                self.put_back(sent.settles, sent.asks);
-            }
-        }
-        self.rows.note_waiting(&reply.waiting);
-        let provider = self.rows.get(RowKey::Provider);
-        self.settings.knew_provider |= provider.is_some_and(|known| known.row.is_some());
+    /// The number of the request on its way.
+    #[must_use]
+    pub fn awaits(&self) -> Option<u64> {
+        self.in_flight.as_ref().map(|sent| sent.batch)
     }
 
-    /// Rows that another owner has replaced arrived with its wake-up.
-    pub fn pushed(&mut self, rows: Vec<(RowKey, Row)>, waiting: &Waiting) {
-        for (id, row) in rows {
-            match id {
-                _ if !self.rows.pushed(id, row) => {}
-                RowKey::Cell(cell) => self.done.freed.push(cell),
-                RowKey::Scope(scope) => self.done.changed_scopes.push(scope),
-                RowKey::Provider => {}
-            }
-        }
-        self.rows.note_waiting(waiting);
+    /// The key of this process's own row.
+    fn own_row(&self) -> RowKey {
+        RowKey::Owner(self.settings.owner, self.settings.process)
     }
 
     /// Nothing waits to be sent, and nothing is on its way.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.settles.is_empty() && self.asks.is_empty() && self.in_flight.is_none()
+        self.queue.is_empty() && self.in_flight.is_none()
     }
 
     /// The connection says that no reply comes: as if the deadline had passed.
     pub fn give_up(&mut self, now: Micros) {
         if let Some(lost) = self.in_flight.take() {
-            self.recover(lost, now);
+            self.recover(&lost, now);
         }
     }
 
     /// What to do at this local time.
-    pub fn poll(&mut self, now: Micros) -> ReplicaActions {
+    ///
+    /// Calendar windows open when the store's clock and this node's wall clock both say so: either
+    /// may be wrong, and a node that joins cannot see a step of the store's.
+    pub fn poll(&mut self, now: Now) -> ReplicaActions {
+        let (now, wall) = (now.at, now.wall);
         let deadline = self.settings.deadline;
         if let Some(late) = self
             .in_flight
             .take_if(|in_flight| now >= in_flight.sent + deadline)
         {
-            self.recover(late, now);
+            self.recover(&late, now);
         }
         let mut send = None;
         let mut wake_at = None;
         if self.in_flight.is_none() {
-            match self.next(now) {
+            match self.next(now, wall) {
                 Next::Nothing => {}
                 Next::Later(at) => wake_at = Some(at),
                 Next::Send(request) => send = Some(*request),
@@ -267,23 +248,21 @@ impl Replica {
         actions
     }
 
-    fn next(&mut self, now: Micros) -> Next {
-        if self.settles.is_empty() && self.asks.is_empty() {
+    fn next(&mut self, now: Micros, wall: Wall) -> Next {
+        self.queue.remove_dropped(now);
+        if self.queue.is_empty() {
             return Next::Nothing;
         }
         if now < self.not_before {
             return Next::Later(self.not_before);
         }
-        let settles_due = match self.settings.hold_settles {
-            true => settles::due(&self.settles, self.clock.round_trip()),
-            false => now,
-        };
-        if self.asks.is_empty() && now < settles_due {
+        let settles_due = settles::due(self.queue.settles(), self.clock.round_trip());
+        let is_unclear = self.queue.is_unclear();
+        if self.queue.is_only_settles() && now < settles_due && !is_unclear {
             return Next::Later(settles_due);
         }
-        let settles = self.settles.iter().map(|queued| &queued.settle);
-        let needed = needed(settles, self.asks.iter());
-        let is_known = needed.keys().all(|id| self.rows.get(*id).is_some());
+        let (taken, settles, needed) = self.take(now);
+        let is_known = self.rows.touch(needed.keys());
         let silence = self.clock.silence(now);
         let bounds = self.clock.bounds(now);
         let (Some(bounds), Some(epoch), true) = (
@@ -291,108 +270,162 @@ impl Replica {
             self.epoch,
             is_known,
         ) else {
-            let read = needed.keys().copied().collect();
-            return self.send(
-                now,
-                Request {
-                    read,
-                    ..Request::default()
-                },
-                None,
-            );
+            return self.read(now, &needed);
         };
+        let bounds = TimeBounds {
+            wall: bounds.wall.min(wall),
+            ..bounds
+        };
+        let shortest = self.clock.shortest_round_trip();
         let plan = Plan {
             settings: &self.settings,
             base_age: self.clock.age(now),
             round_trip: self.clock.round_trip(),
-            shortest_round_trip: self.clock.shortest_round_trip(),
+            shortest_round_trip: shortest,
             epoch,
             batch: self.batches + 1,
             local: now,
+            is_unclear,
+            asked_at: self.queue.asked_at(taken),
+            dead: &self.dead,
         };
-        let decided = plan.decide(&mut self.rows, &needed, bounds, &self.settles, &self.asks);
-        if decided.is_refused_by_drift(bounds, self.clock.shortest_round_trip())
-            && silence > Some(self.clock.shortest_round_trip())
-        {
-            let read = needed.keys().copied().collect();
-            let request = Request {
-                read,
-                ..Request::default()
-            };
-            return self.send(now, request, None);
+        let stopped = self.queue.stopped(taken).iter().copied();
+        let stopped: Vec<CellId> = stopped
+            .filter(|cell| {
+                let known = self.rows.get(RowKey::Cell(*cell));
+                known.is_some_and(|known| known.is_readable(epoch))
+            })
+            .collect();
+        let input = BatchInput {
+            settles: &settles,
+            asks: self.queue.asks(taken),
+            stopped: &stopped,
+        };
+        let decided = plan.decide(&mut self.rows, &needed, bounds, input);
+        if decided.is_refused_by_drift(bounds, shortest) && silence > Some(shortest) {
+            return self.read(now, &needed);
         }
         if decided.go_at > now {
             return Next::Later(decided.go_at);
         }
-        let can_wait = !self.settles.is_empty() && !decided.has_grant && now < settles_due;
-        if decided.waits.is_empty() && (decided.replaced.is_empty() || can_wait) {
-            let asks = std::mem::take(&mut self.asks);
-            self.answer(asks, decided.verdicts, now, now);
-            if can_wait {
-                return Next::Later(settles_due);
-            }
-            // Settles that change nothing are about permits that the ledger no longer holds.
-            self.settles.clear();
-            return Next::Nothing;
+        let can_wait = taken.settles > 0 && !decided.has_grant && now < settles_due && !is_unclear;
+        if !decided.must_ask && (decided.replaced.is_empty() || can_wait) {
+            return self.answer_here(decided, taken, can_wait.then_some(settles_due), now);
         }
         let request = plan.request(&decided, bounds);
-        self.send(now, request, Some(decided))
+        self.send(now, request, Some(decided), taken)
     }
 
-    fn send(&mut self, now: Micros, mut request: Request, decided: Option<Decided>) -> Next {
+    /// What of the queue goes into the next batch: as much as its rows allow.
+    fn take(&self, now: Micros) -> (Taken, Vec<Settle>, Needed) {
+        let mut taken = self.queue.next();
+        loop {
+            let settles = self.queue.aged_settles(taken, now);
+            let input = BatchInput {
+                settles: &settles,
+                asks: self.queue.asks(taken),
+                stopped: self.queue.stopped(taken),
+            };
+            let mut needed = needed(&input.batch(self.settings.owner, &[]));
+            needed.insert(self.own_row(), None);
+            if needed.len() <= ROWS_PER_BATCH || taken.is_small() {
+                return (taken, settles, needed);
+            }
+            taken = taken.smaller();
+        }
+    }
+
+    /// Nothing has to be written for these verdicts, or not yet: settles may wait for others to go
+    /// with them.
+    fn answer_here(
+        &mut self,
+        decided: Decided,
+        taken: Taken,
+        settles_due: Option<Micros>,
+        now: Micros,
+    ) -> Next {
+        self.done.saved_for.extend(decided.saved_for);
+        let asks = self.queue.answered(taken);
+        self.answer(asks, decided.verdicts, now, now);
+        if let Some(due) = settles_due {
+            return Next::Later(due);
+        }
+        // Settles that change nothing are about permits that the ledger no longer holds.
+        self.queue.drop_settles(taken.settles);
+        self.queue.drop_stopped(taken.stopped);
+        match self.queue.is_empty() {
+            true => Next::Nothing,
+            false => Next::Later(now),
+        }
+    }
+
+    /// Asks for rows that are not known, and for the time.
+    fn read(&mut self, now: Micros, needed: &Needed) -> Next {
+        let request = Request {
+            owner: self.settings.owner,
+            read: needed.keys().copied().collect(),
+            ..Request::default()
+        };
+        self.send(now, request, None, Taken::default())
+    }
+
+    fn send(
+        &mut self,
+        now: Micros,
+        mut request: Request,
+        decided: Option<Decided>,
+        taken: Taken,
+    ) -> Next {
         self.batches += 1;
         request.batch = self.batches;
         self.in_flight = Some(InFlight {
             batch: self.batches,
             sent: now,
             decided,
-            settles: std::mem::take(&mut self.settles),
-            asks: std::mem::take(&mut self.asks),
+            taken,
         });
         Next::Send(Box::new(request))
     }
 
     /// Verdicts that the store has confirmed. Grants that are too old are given back and asked for
     /// again.
-    fn answer(&mut self, asks: Vec<Ask>, verdicts: Vec<Verdict>, sent: Micros, now: Micros) {
-        let age = if self.settings.rules.age_from_sent {
-            now.since(sent)
-        } else {
-            Span::ZERO
+    fn answer(
+        &mut self,
+        asks: Vec<(Ask, bool)>,
+        verdicts: Vec<Verdict>,
+        sent: Micros,
+        now: Micros,
+    ) {
+        let age = match self.settings.rules.age_from_sent {
+            true => now.since(sent),
+            false => Span::ZERO,
         };
-        for (ask, verdict) in asks.into_iter().zip(verdicts) {
+        for ((ask, is_dropped), verdict) in asks.into_iter().zip(verdicts) {
             let is_grant = matches!(verdict, Verdict::Go { .. });
-            if is_grant && age > GRANT_AGE_MAX {
-                self.settle(unsent(&ask), now);
-                self.asks.push(ask);
+            if is_grant && (is_dropped || age > GRANT_AGE_MAX) {
+                self.queue.settle(unsent_at(&ask, now));
+            }
+            if is_dropped {
+                continue;
+            } else if is_grant && age > GRANT_AGE_MAX {
+                self.queue.offer(vec![ask], now);
             } else {
-                self.done.verdicts.push((ask.id, verdict));
-                self.done.granted_at = Some(sent);
+                self.done.verdicts.push((ask.id, verdict, sent));
             }
         }
     }
 
-    fn put_back(&mut self, settles: Vec<QueuedSettle>, asks: Vec<Ask>) {
-        self.settles.splice(0..0, settles);
-        self.asks.splice(0..0, asks);
-    }
-
     /// The request may have been lost, or its reply, or it may still come. The next batch is
-    /// decided from the same versions, so only one of the two can be stored; and it first gives
-    /// back what the lost one may have granted.
-    fn recover(&mut self, lost: InFlight, now: Micros) {
-        let granted: Vec<Settle> = match &lost.decided {
-            Some(decided) if self.settings.rules.recover_by_write => {
-                let both = lost.asks.iter().zip(&decided.verdicts);
-                let grants = both.filter(|(_, verdict)| matches!(verdict, Verdict::Go { .. }));
-                grants.map(|(ask, _)| unsent(ask)).collect()
-            }
-            Some(_) | None => Vec::new(),
-        };
-        self.put_back(lost.settles, lost.asks);
-        let given_back = granted.into_iter();
-        let given_back = given_back.map(|settle| QueuedSettle { settle, at: now });
-        self.settles.extend(given_back);
+    /// decided from the same versions, so only one of the two can be stored; this process's own row
+    /// tells which. It first gives back what the lost one may have granted.
+    fn recover(&mut self, lost: &InFlight, now: Micros) {
+        if let Some(decided) = &lost.decided
+            && !decided.replaced.is_empty()
+            && self.settings.rules.recover_by_write
+        {
+            let (batch, taken) = (lost.batch, lost.taken);
+            self.queue.lost(batch, lost.sent, taken, &decided.verdicts);
+        }
         self.back_off(now);
     }
 
@@ -412,15 +445,3 @@ enum Next {
     Later(Micros),
     Send(Box<Request>),
 }
-
-fn unsent(ask: &Ask) -> Settle {
-    Settle::Permit {
-        id: ask.id,
-        terms: ask.terms.clone(),
-        scopes: ask.scopes.clone(),
-        outcome: Outcome::Unsent,
-    }
-}
-
-/// Per cell: a number.
-type PerCell = BTreeMap<CellId, u64>;

@@ -1,7 +1,7 @@
 //! A row as bytes: one cell or one scope with what stores need beside it. The format of every store.
 //!
 //! ```text
-//! row   = FORMAT kind field* checksum          kind: 1 a cell, 2 a scope
+//! row   = FORMAT kind field* checksum          kind: 1 a cell, 2 a scope, 3 a provider, 4 an owner
 //! field = tag length bytes                     tag and length: seven bits a byte, the lowest first
 //! ```
 //!
@@ -12,14 +12,15 @@
 //!
 //! | tag | what | in |
 //! |---|---|---|
-//! | 1 | version: owner, nonce of its process, its batch | both |
-//! | 2 | time of the last write on the store's clock, and the scale of that clock | both |
+//! | 1 | version: owner, nonce of its process, its batch | all |
+//! | 2 | time of the last write on the store's clock, and the scale of that clock; in a networked store also its epoch, and how often the row was written | all |
 //! | 3 | the cell; owners' published limits are in it | cells |
 //! | 4 | the owners that wait | cells |
 //! | 5 | the scope | scopes |
 //! | 6 | reserved: the path that a scope stands for (`health.scope: path`) | scopes |
 //! | 7 | reserved: calls that count as arrived at sent + `arrive_within` | cells |
 //! | 9 | reserved: durable reservations | cells |
+//! | 11 | what may have been lost | providers |
 //!
 //! Promises: a row reads back as it was written. Any bytes are a row or [`Damaged`], in time and
 //! memory bounded by their length. The checksum detects changed, lost and added bytes. Rows from
@@ -28,6 +29,8 @@
 //! Never: guesses, or writes another layout under the same [`FORMAT`].
 
 mod fields;
+mod networked;
+pub use networked::{Loss, OwnerRow, ProviderRow};
 #[cfg(test)]
 mod tests;
 
@@ -51,10 +54,11 @@ mod tag {
     pub(super) const CELL: u64 = 3;
     pub(super) const WAITERS: u64 = 4;
     pub(super) const SCOPE: u64 = 5;
+    pub(super) const LOSS: u64 = 11;
 }
 
 /// Which write a row comes from. Never a counter: after a wipe a counter repeats.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowVersion {
     /// Whose write it was.
     pub owner: OwnerId,
@@ -73,6 +77,11 @@ pub struct RowMeta {
     pub time: Micros,
     /// Counts the steps of the store's clock, and boots: times of another scale must be rebased.
     pub scale: u64,
+    /// In which epoch of a networked store it was written; 0 elsewhere.
+    pub epoch: u64,
+    /// How often it was written, in a networked store: tells an older copy from a newer one where
+    /// that is only a hint. 0 elsewhere.
+    pub revision: u64,
     /// Optional fields that this program does not know.
     pub unknown: Vec<UnknownField>,
 }
@@ -251,6 +260,10 @@ impl Contents {
         out.field(tag::TIME, |bytes| {
             fields::amount(bytes, meta.time.0);
             fields::number(bytes, meta.scale);
+            if meta.revision > 0 {
+                fields::number(bytes, meta.epoch);
+                fields::number(bytes, meta.revision);
+            }
         });
         let mut bytes = out.finish();
         bytes.extend_from_slice(&self.0);
@@ -284,6 +297,9 @@ fn read(
             }
             tag::TIME => {
                 (meta.time, meta.scale) = (Micros(values.amount()?), values.number()?);
+                if !values.0.is_empty() {
+                    (meta.epoch, meta.revision) = (values.number()?, values.number()?);
+                }
                 values.end()?;
             }
             _ if known(tag, bytes)? => {}
@@ -297,7 +313,8 @@ fn read(
     Ok(meta)
 }
 
-fn write_waiters(bytes: &mut Vec<u8>, waiters: &[Waiter]) {
+/// Owners that wait, as bytes: in a row, or beside it in a store that notes them.
+pub(crate) fn write_waiters(bytes: &mut Vec<u8>, waiters: &[Waiter]) {
     for waiter in waiters.iter().take(WAITERS_MAX) {
         let priority = match waiter.priority {
             Priority::Low => 0,
@@ -319,7 +336,8 @@ fn write_waiters(bytes: &mut Vec<u8>, waiters: &[Waiter]) {
     }
 }
 
-fn read_waiters(bytes: &[u8]) -> Result<Vec<Waiter>, Damaged> {
+/// Reads what [`write_waiters`] wrote.
+pub(crate) fn read_waiters(bytes: &[u8]) -> Result<Vec<Waiter>, Damaged> {
     let mut values = fields::Values(bytes);
     let mut waiters = Vec::new();
     while let Some(flags) = values.byte() {

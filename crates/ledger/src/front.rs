@@ -8,11 +8,13 @@
 use std::sync::Arc;
 
 use tokio::sync::broadcast;
+use tollgate_core::ask::OwnerId;
 use tollgate_core::batch::{Batch, Decision, QueuedSettle, Settles};
 use tollgate_core::time::Span;
 
 use crate::hub::TagId;
 use crate::ledger_thread::ThreadDriver;
+use crate::networked::TaskDriver;
 use crate::shared::Shared;
 use crate::store::{Store, check_verdicts, saved_in, wake_owners};
 use crate::{Event, StoreLoss};
@@ -31,6 +33,8 @@ pub(crate) enum Driver {
     Inline(Box<dyn Store>),
     /// The store may block: a thread of the ledger does.
     Thread(ThreadDriver),
+    /// The store is far away: a task per provider does.
+    Tasks(TaskDriver),
 }
 
 /// A store that never blocks and is lost is tried again this often, by whoever comes by.
@@ -171,17 +175,29 @@ impl Front {
         }
     }
 
-    pub(crate) fn store(&self) -> &dyn Store {
+    /// This process among those that share the store.
+    pub(crate) fn owner(&self) -> OwnerId {
         match &self.driver {
-            Driver::Inline(store) => &**store,
-            Driver::Thread(thread) => thread.store(),
+            Driver::Inline(store) => store.owner(),
+            Driver::Thread(thread) => thread.store().owner(),
+            Driver::Tasks(tasks) => tasks.owner(),
+        }
+    }
+
+    /// The store, if it is of this host.
+    pub(crate) fn local_store(&self) -> Option<&dyn Store> {
+        match &self.driver {
+            Driver::Inline(store) => Some(&**store),
+            Driver::Thread(thread) => Some(thread.store()),
+            Driver::Tasks(_) => None,
         }
     }
 
     /// A child after `fork` has none of the threads, and must not use the parent's store.
     pub(crate) fn is_forked(&self) -> bool {
         match &self.driver {
-            Driver::Inline(_) => false,
+            // A child has none of the runtime's threads either: nobody answers it.
+            Driver::Inline(_) | Driver::Tasks(_) => false,
             Driver::Thread(thread) => thread.is_forked(),
         }
     }

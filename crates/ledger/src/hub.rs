@@ -66,6 +66,13 @@ impl Hub {
         (TagId(index), name, events)
     }
 
+    /// The provider of this number.
+    pub(crate) fn name(&self, tag: TagId) -> Arc<str> {
+        let tags = self.tags.lock();
+        tags.get(tag.0)
+            .map_or_else(|| "".into(), |(name, _)| name.clone())
+    }
+
     pub(crate) fn events(&self) -> EventReceiver {
         EventReceiver::new(self.ledger.subscribe())
     }

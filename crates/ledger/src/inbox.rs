@@ -12,6 +12,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -132,10 +133,21 @@ pub(crate) struct Work {
     pub(crate) is_last: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Inbox {
     state: Mutex<State>,
     wake_up: Condvar,
+    /// Where tasks take what waits, each that of its provider, instead of a thread.
+    on_work: OnceLock<OnWork>,
+}
+
+/// Says that there is something of a provider.
+type OnWork = Box<dyn Fn(TagId) + Send + Sync>;
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Inbox").field(&self.state).finish()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -176,6 +188,17 @@ struct TagQueue {
 }
 
 impl Inbox {
+    /// From now on this is called for everything that is put in, without a lock.
+    pub(crate) fn on_work(&self, on_work: OnWork) {
+        drop(self.on_work.set(on_work));
+    }
+
+    fn notify(&self, tag: TagId) {
+        if let Some(on_work) = self.on_work.get() {
+            on_work(tag);
+        }
+    }
+
     /// Full means that the offer is dropped, which answers it as lost.
     pub(crate) fn offer(&self, tag: TagId, offer: Offer) {
         let mut state = self.state.lock();
@@ -186,6 +209,8 @@ impl Inbox {
             queue.offers.push_back(QueuedOffer { offer, after });
             self.wake_up.notify_one();
         }
+        drop(state);
+        self.notify(tag);
     }
 
     pub(crate) fn settle(&self, tag: TagId, queued: QueuedSettle) {
@@ -205,6 +230,8 @@ impl Inbox {
                 self.wake_up.notify_one();
             }
         }
+        drop(state);
+        self.notify(tag);
     }
 
     /// Nobody here waits for these any more. Others may be held up for it, so it does not wait for
@@ -219,6 +246,8 @@ impl Inbox {
         state.stopped_waiting += cells.len();
         state.queue(tag).stopped_waiting.extend(cells);
         self.wake_up.notify_one();
+        drop(state);
+        self.notify(tag);
     }
 
     /// Full means that the question is dropped: what it asks about looks used up.
@@ -231,6 +260,29 @@ impl Inbox {
             queue.peeks.push_back(QueuedPeek { request, after });
             self.wake_up.notify_one();
         }
+        drop(state);
+        self.notify(tag);
+    }
+
+    /// Takes what waits of one provider without waiting: all settles, offers with up to so many asks
+    /// after them, and questions.
+    pub(crate) fn take_tag(&self, tag: TagId, asks: usize) -> TagWork {
+        let mut state = self.state.lock();
+        let mut room = Room {
+            asks,
+            settles: usize::MAX,
+            // An offer that is larger than what there is room for waits.
+            is_first: false,
+        };
+        let queue = state.queue(tag);
+        let work = queue.take(tag, &mut room);
+        queue.is_ready = false;
+        state.ready.retain(|ready| *ready != tag);
+        state.offers -= work.offers.len();
+        state.settles -= work.settles.len();
+        state.stopped_waiting -= work.stopped_waiting.len();
+        state.peeks -= work.peeks.len();
+        work
     }
 
     pub(crate) fn close(&self) {

@@ -46,7 +46,7 @@ pub mod lock_order;
 mod memory;
 pub use memory::SharedMemory;
 mod networked;
-pub use networked::{NetworkedStore, Received, RowStore};
+pub use networked::{NetworkedSettings, RowEvents, RowStore};
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqlite")]
@@ -64,6 +64,7 @@ use tollgate_core::time::{Micros, Now, Wall};
 
 use front::{Driver, Front};
 use ledger_thread::ThreadDriver;
+use networked::TaskDriver;
 use shared::Shared;
 
 /// One ledger, shared by all clones of this handle.
@@ -145,6 +146,22 @@ impl Ledger {
         })))
     }
 
+    /// A ledger on a store that compares and replaces rows, far away: a task per provider on this
+    /// runtime. Settings say which owner this process is.
+    pub fn networked<R: RowStore>(
+        clock: Clock,
+        runtime: &tokio::runtime::Handle,
+        settings: NetworkedSettings,
+        store: impl FnOnce(RowEvents) -> R,
+    ) -> Ledger {
+        let shared = Shared::new(clock);
+        let driver = TaskDriver::start(shared.clone(), runtime, settings, store);
+        Ledger::of(Arc::new(Front {
+            shared,
+            driver: Driver::Tasks(driver),
+        }))
+    }
+
     fn of(front: Arc<Front>) -> Ledger {
         Ledger { front }
     }
@@ -165,13 +182,14 @@ impl Ledger {
     /// Do other processes count in it as well?
     #[must_use]
     pub fn is_shared_by_processes(&self) -> bool {
-        self.front.store().is_shared_by_processes()
+        let store = self.front.local_store();
+        store.is_none_or(Store::is_shared_by_processes)
     }
 
     /// This process among those that share the ledger. Permits carry it.
     #[must_use]
     pub fn owner(&self) -> OwnerId {
-        self.front.store().owner()
+        self.front.owner()
     }
 
     /// Why the store cannot be reached, while it cannot: a sentence for people.
@@ -203,13 +221,13 @@ impl Ledger {
     /// up for one period.
     #[must_use]
     pub fn damaged_rows(&self) -> u64 {
-        self.front.store().damaged_rows()
+        self.front.local_store().map_or(0, Store::damaged_rows)
     }
 
     /// How many cells are stored, where that is known without reading them all.
     #[must_use]
     pub fn cell_count(&self) -> Option<usize> {
-        self.front.store().cell_count()
+        self.front.local_store()?.cell_count()
     }
 
     /// How many questions (peeks) were put to the store so far.

@@ -1,268 +1,263 @@
 //! A ledger over a store that compares and replaces rows: Postgres, Redis, or any other with a
 //! compare-and-set.
 //!
-//! A new store is a [`RowStore`]: it carries one request there and one reply back. The protocol is
-//! `tollgate_core::replica`; nothing of it is written again for a store.
+//! A new store is a [`RowStore`]: it carries one request there and one reply back, and tells
+//! [`RowEvents`] what other owners have written. The protocol is `tollgate_core::replica`; nothing
+//! of it is written again for a store.
 //!
-//! Promises: what was asked is answered by a request that the store has taken, however often it
-//! conflicts and whatever is lost on the way.
+//! Each provider has a task of its own, so that none waits for another one's requests. It takes what
+//! waits in the inbox, has one request under way, and has a deadline around it.
 //!
-//! Never: decides, or understands a row.
+//! Promises: what was asked is answered by a request that the store has taken, or by rows that are
+//! known to be current, however often it conflicts and whatever is lost on the way. Each second
+//! those who wait for a signal ask again, so that a lost wake-up costs a second and never a hang.
+//!
+//! Never: decides, understands a row, or blocks a thread.
+
+mod answers;
+mod task;
 
 use std::fmt;
-use std::sync::Arc;
+use std::future::Future;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use tollgate_core::ask::{CellId, OwnerId, PermitId, ScopeId, Verdict};
-use tollgate_core::batch::{Batch, Decision, Settles};
-use tollgate_core::fairness::Wake;
-use tollgate_core::limit::Cell;
-use tollgate_core::replica::{
-    Replica, ReplicaActions, ReplicaSettings, Reply, ReplyOutcome, Request, Row, RowBody, RowKey,
-    Waiting,
-};
-use tollgate_core::scope::Scope;
-use tollgate_core::time::{Micros, TimeBounds, Wall};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tollgate_core::ask::OwnerId;
+use tollgate_core::replica::{ReplicaSettings, Reply, Request, RowKey, StoredRow, Waiting};
+use tollgate_core::time::Span;
 
-use crate::Clock;
-use crate::store::{Liveness, PeekQuery, PeekReply, Store, StoreError};
+use crate::hub::TagId;
+use crate::shared::Shared;
+use crate::store::{Liveness, StoreError};
 
-/// Requests for one batch: far more than conflicts among 64 owners cost. Then the store counts as
-/// lost, and settles are told again.
-const REQUESTS_MAX: usize = 1_000;
+use task::TagTask;
 
-/// What came back from the store.
-#[derive(Debug)]
-pub enum Received {
-    /// The reply to a request.
-    Reply(Reply),
-    /// Rows that another owner has replaced.
-    Pushed(Vec<(RowKey, Row)>, Waiting),
-}
+/// How often those who wait for a signal ask again.
+const WATCHDOG: Duration = Duration::from_secs(1);
+
+/// Wake-ups that a task may lag behind: at 4 KiB a row some 250 KiB. Past that it asks for
+/// everything again.
+const PUSHES_MAX: usize = 64;
 
 /// A store that compares and replaces rows, and the connection to it.
-pub trait RowStore: Send + Sync + fmt::Debug {
-    /// Sends a request and waits for its reply, at most until the store's own deadline. Wake-ups
-    /// that came meanwhile are returned as well. Without a reply the request may have been
-    /// handled, or may still be.
-    fn exchange(&self, request: &Request) -> Result<Vec<Received>, StoreError>;
+///
+/// It handles one request as a whole and one after the other, as `tollgate_core::replica::Request`
+/// says: note who waits; if epoch, time and versions are as expected, replace the rows, forget what
+/// the sender waits for no longer, and send the new rows to all others that wait for one of them,
+/// and new rows of scopes to everybody who uses this provider; otherwise return the rows as they
+/// are. Its clock is read while it does so.
+pub trait RowStore: Send + Sync + fmt::Debug + 'static {
+    /// Sends a request about the rows of this provider and returns its reply. An error means that no
+    /// reply comes: the request may have been handled, or may still be. So does dropping the future,
+    /// which happens at the deadline.
+    fn exchange(
+        &self,
+        tag: &str,
+        request: Request,
+    ) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
-    /// Wake-ups that have come since the last exchange.
-    fn received(&self) -> Vec<Received>;
-
-    /// Lets time pass until this instant of the ledger's clock: it is another owner's turn.
-    fn wait_until(&self, at: Micros);
-
-    /// Tells another owner that this cell has come free; `false`: that owner is dead.
-    fn wake(&self, owner: OwnerId, cell: CellId) -> bool;
-
-    /// Is this owner alive? Says nothing to it.
-    fn is_alive(&self, owner: OwnerId) -> bool;
-
-    /// Tells every other owner that these scopes have changed.
-    fn notify_scopes(&self, scopes: &[ScopeId]);
+    /// Is this owner alive, as far as is known here? It asks nobody.
+    fn liveness(&self, owner: OwnerId) -> Liveness;
 }
 
-/// The rows of a networked store as one process uses them.
-#[derive(Debug)]
-pub struct NetworkedStore<R> {
-    rows: R,
-    clock: Clock,
-    owner: OwnerId,
-    replica: Mutex<Replica>,
+/// What a networked ledger needs to know.
+#[derive(Clone, Copy, Debug)]
+pub struct NetworkedSettings {
+    /// Of the protocol: which owner this process is, and the deadline around each request.
+    pub replica: ReplicaSettings,
+    /// Without any reply for so long the store counts as lost. Longer than the deadline: one request
+    /// may be an accident of the network.
+    pub lost_after: Span,
 }
 
-impl<R: RowStore> NetworkedStore<R> {
-    /// This process's part in the store.
-    pub fn new(rows: R, clock: Clock, settings: ReplicaSettings) -> NetworkedStore<R> {
-        NetworkedStore {
-            rows,
-            clock,
-            owner: settings.owner,
-            replica: Mutex::new(Replica::new(settings)),
+/// Through this the connection tells what other owners have done.
+#[derive(Clone, Debug)]
+pub struct RowEvents {
+    tags: Weak<Tags>,
+    shared: Weak<Shared>,
+}
+
+impl RowEvents {
+    /// Rows of this provider that another owner has replaced, and who waits for them.
+    pub fn pushed(&self, tag: &str, rows: Vec<(RowKey, StoredRow)>, waiting: Waiting) {
+        let (Some(tags), Some(shared)) = (self.tags.upgrade(), self.shared.upgrade()) else {
+            return;
+        };
+        let (tag, ..) = shared.hub.tag(tag);
+        if let Some(slot) = tags.get(tag) {
+            slot.push(rows, waiting);
         }
     }
 
-    /// Polls, sends and receives until every ask has its verdict and every settle is stored.
-    fn run(&self, replica: &mut Replica, asks: usize) -> Result<Answers, StoreError> {
-        let mut answers = Answers::default();
-        for _ in 0..REQUESTS_MAX {
-            let actions = replica.poll(self.clock.at());
-            let (send, wake_at) = answers.add(actions);
-            match (send, wake_at) {
-                (Some(request), _) => self.exchange(replica, &request)?,
-                (None, _) if answers.verdicts.len() >= asks && replica.is_idle() => {
-                    return Ok(answers);
-                }
-                (None, Some(at)) => self.rows.wait_until(at),
-                (None, None) => {}
-            }
-        }
-        Err(too_many_conflicts())
-    }
-
-    fn exchange(&self, replica: &mut Replica, request: &Request) -> Result<(), StoreError> {
-        let mut has_reply = false;
-        for received in self.rows.exchange(request)? {
-            match received {
-                Received::Reply(reply) => {
-                    has_reply |= reply.batch == request.batch;
-                    replica.reply(reply, self.clock.at());
-                }
-                Received::Pushed(rows, waiting) => replica.pushed(rows, &waiting),
-            }
-        }
-        if !has_reply {
-            replica.give_up(self.clock.at());
-        }
-        Ok(())
+    /// The subscription was interrupted: anything may have been missed.
+    pub fn resync(&self) {
+        let (Some(tags), Some(shared)) = (self.tags.upgrade(), self.shared.upgrade()) else {
+            return;
+        };
+        tags.all().iter().for_each(|slot| slot.miss());
+        shared.hub.resync();
     }
 }
 
-/// What a batch has brought so far.
+/// What wakes the task of a provider.
 #[derive(Debug, Default)]
-struct Answers {
-    verdicts: Vec<(PermitId, Verdict)>,
-    granted_at: Option<Micros>,
-    freed: Vec<CellId>,
-    changed_scopes: Vec<ScopeId>,
-    wakes: Vec<Wake>,
+pub(crate) struct TagSlot {
+    wake: Notify,
+    pushes: Mutex<Pushes>,
 }
 
-impl Answers {
-    fn add(&mut self, actions: ReplicaActions) -> (Option<Request>, Option<Micros>) {
-        self.verdicts.extend(actions.verdicts);
-        self.granted_at = actions.granted_at.or(self.granted_at);
-        self.freed.extend(actions.freed);
-        self.changed_scopes.extend(actions.changed_scopes);
-        let wake = |(cell, owners): (CellId, Vec<OwnerId>)| Wake {
-            cell,
-            at_most: owners.len(),
-            owners,
-        };
-        self.wakes.extend(actions.wakes.into_iter().map(wake));
-        (actions.send, actions.wake_at)
+#[derive(Debug, Default)]
+struct Pushes {
+    rows: Vec<(Vec<(RowKey, StoredRow)>, Waiting)>,
+    /// More came than fits, or some were missed.
+    is_missed: bool,
+}
+
+impl TagSlot {
+    fn push(&self, rows: Vec<(RowKey, StoredRow)>, waiting: Waiting) {
+        {
+            let mut pushes = self.pushes.lock();
+            match pushes.rows.len() < PUSHES_MAX {
+                true => pushes.rows.push((rows, waiting)),
+                false => pushes.is_missed = true,
+            }
+        }
+        self.wake.notify_one();
     }
 
-    fn verdict(&mut self, id: PermitId) -> Option<Verdict> {
-        let found = self.verdicts.iter().position(|(of, _)| *of == id)?;
-        Some(self.verdicts.swap_remove(found).1)
+    fn miss(&self) {
+        self.pushes.lock().is_missed = true;
+        self.wake.notify_one();
+    }
+
+    fn take_pushes(&self) -> Pushes {
+        std::mem::take(&mut *self.pushes.lock())
     }
 }
 
-impl<R: RowStore> Store for NetworkedStore<R> {
-    fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError> {
-        let mut replica = self.replica.lock();
-        let now = self.clock.at();
-        for received in self.rows.received() {
-            if let Received::Pushed(rows, waiting) = received {
-                replica.pushed(rows, &waiting);
-            }
-        }
-        match batch.settles {
-            Settles::Now(settles) => {
-                for settle in settles {
-                    replica.settle(settle.clone(), now);
-                }
-            }
-            Settles::Queued(settles) => {
-                for queued in settles {
-                    replica.settle(queued.settle.clone(), queued.at);
-                }
-            }
-        }
-        replica.offer(batch.asks.to_vec());
-        let mut answers = self.run(&mut replica, batch.asks.len())?;
-        let verdicts = batch.asks.iter().filter_map(|ask| answers.verdict(ask.id));
-        Ok(Decision {
-            verdicts: verdicts.collect(),
-            freed: answers.freed,
-            changed_scopes: answers.changed_scopes,
-            wakes: answers.wakes,
-            saved_for: Vec::new(),
-            at: answers.granted_at.unwrap_or(now),
-        })
+/// The tasks, by the number of their tag.
+#[derive(Debug, Default)]
+struct Tags {
+    slots: Mutex<Vec<Option<Arc<TagSlot>>>>,
+}
+
+impl Tags {
+    fn get(&self, tag: TagId) -> Option<Arc<TagSlot>> {
+        self.slots.lock().get(tag.0)?.clone()
     }
 
-    fn peek(&self, query: &PeekQuery) -> Result<PeekReply, StoreError> {
-        let cells = query.cells.iter().map(|(cell, _)| RowKey::Cell(*cell));
-        let scopes = query.scopes.iter().map(|scope| RowKey::Scope(*scope));
-        let request = Request {
-            read: cells.chain(scopes).collect(),
-            ..Request::default()
-        };
-        let mut reply = None;
-        for received in self.rows.exchange(&request)? {
-            match received {
-                Received::Reply(one) => reply = Some(one),
-                Received::Pushed(rows, waiting) => self.replica.lock().pushed(rows, &waiting),
-            }
-        }
-        let Some(Reply {
-            stored_at,
-            outcome: ReplyOutcome::Current(rows),
-            ..
-        }) = reply
-        else {
-            return Err(no_reply());
-        };
-        let now = TimeBounds::exact(stored_at, Wall(stored_at.0));
-        let body = |id: RowKey| {
-            let found = rows.iter().find(|(of, _)| *of == id);
-            found.and_then(|(_, row)| row.as_ref()).map(|row| &row.body)
-        };
-        let cell = |id: CellId| match body(RowKey::Cell(id)) {
-            Some(RowBody::Cell(cell)) => cell.clone(),
-            Some(RowBody::Provider(_) | RowBody::Scope(_)) | None => Cell::default(),
-        };
-        let scope = |id: ScopeId| match body(RowKey::Scope(id)) {
-            Some(RowBody::Scope(scope)) => *scope,
-            Some(RowBody::Provider(_) | RowBody::Cell(_)) | None => Scope::default(),
-        };
-        let cells = query.cells.iter();
-        let scopes = query.scopes.iter();
-        Ok(PeekReply {
-            cells: cells.map(|(id, rule)| cell(*id).peek(rule, now)).collect(),
-            scopes: scopes.map(|id| scope(*id).peek(now.lo)).collect(),
-        })
+    fn all(&self) -> Vec<Arc<TagSlot>> {
+        self.slots.lock().iter().flatten().cloned().collect()
     }
 
-    fn owner(&self) -> OwnerId {
+    /// The slot of a tag, and whether it is new. Tags are bounded by the hub.
+    fn get_or_add(&self, tag: TagId) -> (Arc<TagSlot>, bool) {
+        let mut slots = self.slots.lock();
+        if slots.len() <= tag.0 {
+            slots.resize(tag.0 + 1, None);
+        }
+        match &slots[tag.0] {
+            Some(slot) => (slot.clone(), false),
+            None => {
+                let slot = Arc::new(TagSlot::default());
+                slots[tag.0] = Some(slot.clone());
+                (slot, true)
+            }
+        }
+    }
+}
+
+/// Drives a networked store: one task per provider.
+#[derive(Debug)]
+pub(crate) struct TaskDriver {
+    shared: Arc<Shared>,
+    tags: Arc<Tags>,
+    owner: OwnerId,
+}
+
+impl TaskDriver {
+    /// Tasks start on this runtime when their provider is first used.
+    pub(crate) fn start<R: RowStore>(
+        shared: Arc<Shared>,
+        runtime: &Handle,
+        settings: NetworkedSettings,
+        store: impl FnOnce(RowEvents) -> R,
+    ) -> TaskDriver {
+        let tags = Arc::new(Tags::default());
+        let store = Arc::new(store(RowEvents {
+            tags: Arc::downgrade(&tags),
+            shared: Arc::downgrade(&shared),
+        }));
+        let waker = Waker {
+            // The inbox belongs to what this would keep alive.
+            shared: Arc::downgrade(&shared),
+            tags: tags.clone(),
+            store,
+            settings,
+            runtime: runtime.clone(),
+        };
+        shared.inbox.on_work(Box::new(move |tag| waker.wake(tag)));
+        runtime.spawn(watch(Arc::downgrade(&shared)));
+        TaskDriver {
+            shared,
+            tags,
+            owner: settings.replica.owner,
+        }
+    }
+
+    pub(crate) fn owner(&self) -> OwnerId {
         self.owner
     }
+}
 
-    fn wake(&self, owner: OwnerId, cell: CellId) -> Liveness {
-        match self.rows.wake(owner, cell) {
-            true => Liveness::Alive,
-            false => Liveness::Dead,
-        }
-    }
-
-    fn liveness(&self, owner: OwnerId) -> Liveness {
-        match self.rows.is_alive(owner) {
-            true => Liveness::Alive,
-            false => Liveness::Dead,
-        }
-    }
-
-    fn notify_scopes(&self, scopes: &[ScopeId]) {
-        self.rows.notify_scopes(scopes);
+impl Drop for TaskDriver {
+    /// The tasks write what was told and end; this waits for nobody.
+    fn drop(&mut self) {
+        self.shared.is_closing.store(true, Ordering::Release);
+        self.tags
+            .all()
+            .iter()
+            .for_each(|slot| slot.wake.notify_one());
     }
 }
 
-fn too_many_conflicts() -> StoreError {
-    let message = format!(
-        "the store answered {REQUESTS_MAX} requests of one batch with a conflict; do other programs write to its rows?"
-    );
-    StoreError {
-        message: Arc::from(message),
-        is_final: false,
+/// Wakes the task of a provider, which is started if there is none.
+struct Waker<R> {
+    shared: Weak<Shared>,
+    tags: Arc<Tags>,
+    store: Arc<R>,
+    settings: NetworkedSettings,
+    runtime: Handle,
+}
+
+impl<R: RowStore> Waker<R> {
+    fn wake(&self, tag: TagId) {
+        let (slot, is_new) = self.tags.get_or_add(tag);
+        slot.wake.notify_one();
+        if let (true, Some(shared)) = (is_new, self.shared.upgrade()) {
+            let task = TagTask::new(tag, shared, slot, self.store.clone(), self.settings);
+            self.runtime.spawn(task.run());
+        }
     }
 }
 
-fn no_reply() -> StoreError {
-    StoreError {
-        message: Arc::from("the store did not answer in time; is it reachable?"),
-        is_final: false,
+/// Each second those who wait for a signal ask again.
+async fn watch(shared: Weak<Shared>) {
+    loop {
+        pause(WATCHDOG).await;
+        match shared.upgrade() {
+            Some(shared) if !shared.is_closing.load(Ordering::Acquire) => shared.hub.ask_again(),
+            Some(_) | None => return,
+        }
     }
+}
+
+/// Deadlines of requests, and the watchdog: nobody else wakes these tasks.
+#[expect(clippy::disallowed_methods, reason = "the timer of a task")]
+async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
 }

@@ -95,7 +95,7 @@ impl ProviderLedger {
             Driver::Thread(_) if front.is_forked() => {
                 PendingOffer::ready(self.clone(), Err(StoreLost))
             }
-            Driver::Thread(_) => {
+            Driver::Thread(_) | Driver::Tasks(_) => {
                 let (reply, receiver) = oneshot::channel();
                 let offer = Offer { asks, reply };
                 front.shared.inbox.offer(self.provider.tag, offer);
@@ -133,7 +133,9 @@ impl ProviderLedger {
                 front.commit_inline(&self.provider.events, &batch);
             }
             Driver::Thread(_) if front.is_forked() => {}
-            Driver::Thread(_) => front.shared.inbox.stop_waiting(self.provider.tag, cells),
+            Driver::Thread(_) | Driver::Tasks(_) => {
+                front.shared.inbox.stop_waiting(self.provider.tag, cells);
+            }
         }
     }
 
@@ -169,7 +171,7 @@ impl ProviderLedger {
         let front = self.front();
         let batch = Batch {
             settles: Settles::Now(std::slice::from_ref(settle)),
-            ..Batch::now(front.store().owner(), &[], &[])
+            ..Batch::now(front.owner(), &[], &[])
         };
         if front.commit_inline(&self.provider.events, &batch).is_none() {
             // It is written when the store is back.
@@ -232,7 +234,9 @@ impl ProviderLedger {
                 let unknown = known.is_none().then(|| unknown_reply(&query));
                 (unknown, Ok(known))
             }
-            Driver::Thread(_) => (Some(unknown_reply(&query)), self.send_peek(query)),
+            Driver::Thread(_) | Driver::Tasks(_) => {
+                (Some(unknown_reply(&query)), self.send_peek(query))
+            }
         };
         async move {
             let known = match reply {
@@ -335,8 +339,9 @@ impl ProviderLedger {
                     then(reply);
                 }
             }
-            Driver::Thread(_) if front.is_forked() || front.shared.loss().is_some() => {}
-            Driver::Thread(_) => {
+            Driver::Thread(_) | Driver::Tasks(_)
+                if front.is_forked() || front.shared.loss().is_some() => {}
+            Driver::Thread(_) | Driver::Tasks(_) => {
                 let request = PeekRequest {
                     query,
                     reply: PeekReply::default(),
@@ -368,14 +373,14 @@ impl ProviderLedger {
     pub fn takes_time(&self) -> bool {
         match self.front().driver {
             Driver::Inline(_) => false,
-            Driver::Thread(_) => true,
+            Driver::Thread(_) | Driver::Tasks(_) => true,
         }
     }
 
     /// This process among those that share the ledger. Permits carry it.
     #[must_use]
     pub fn owner(&self) -> OwnerId {
-        self.front().store().owner()
+        self.front().owner()
     }
 
     /// Since when the store cannot be reached, while it cannot. Cheap enough to ask per call.

@@ -239,7 +239,7 @@ impl Governed {
                 continue;
             }
             if let Some(network) = &mut self.network {
-                network.offer(node, out.offer);
+                network.offer(node, out.offer, now.at);
                 continue;
             }
             let verdicts = self.turn(node, &[], &out.offer, effects);
@@ -295,7 +295,9 @@ impl Governed {
         let gate = &mut self.node(node).gate;
         gate.freed(&actions.freed);
         if !actions.verdicts.is_empty() {
-            gate.verdicts(actions.verdicts, now);
+            let verdicts = actions.verdicts.into_iter();
+            let verdicts = verdicts.map(|(id, verdict, _)| (id, verdict));
+            gate.verdicts(verdicts.collect(), now);
         }
         actions.wake_at
     }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
 use tollgate_core::ask::OwnerId;
-use tollgate_core::replica::{Epoch, Reply, ReplyOutcome, Request, Row, RowKey, Waiting};
+use tollgate_core::replica::{Epoch, Reply, ReplyOutcome, Request, RowKey, StoredRow, Waiting};
 use tollgate_core::time::{Micros, Span};
 
 use crate::clock::NodeClock;
@@ -28,7 +28,7 @@ pub enum Delivery {
     /// The reply to one of its requests.
     Reply(Reply),
     /// Rows that another node has replaced, and who waits for them.
-    Pushed(Vec<(RowKey, Row)>, Waiting),
+    Pushed(Vec<(RowKey, StoredRow)>, Waiting),
 }
 
 /// What the store has done.
@@ -46,12 +46,14 @@ pub struct StoreCounts {
 #[derive(Debug)]
 pub struct RowStore {
     plan: StorePlan,
-    rows: BTreeMap<RowKey, Row>,
+    rows: BTreeMap<RowKey, StoredRow>,
     epoch: u64,
-    /// Who waits for a row, and until when.
-    waiting: BTreeMap<RowKey, BTreeMap<NodeId, Micros>>,
+    /// Who waits for a row, until when, and what it has noted.
+    waiting: BTreeMap<RowKey, BTreeMap<NodeId, (Micros, Vec<u8>)>>,
     /// What each replacement replaced, for promotions to a copy that is behind.
-    history: Vec<(Micros, RowKey, Option<Row>)>,
+    history: Vec<(Micros, RowKey, Option<StoredRow>)>,
+    /// The nodes that use it.
+    nodes: BTreeSet<NodeId>,
     requests: BTreeMap<(Micros, u64), (NodeId, Request)>,
     deliveries: BTreeMap<(NodeId, Micros, u64), Delivery>,
     seq: u64,
@@ -68,6 +70,7 @@ impl RowStore {
             epoch: 1,
             waiting: BTreeMap::new(),
             history: Vec::new(),
+            nodes: BTreeSet::new(),
             requests: BTreeMap::new(),
             deliveries: BTreeMap::new(),
             seq: 0,
@@ -121,6 +124,14 @@ impl RowStore {
         received.collect()
     }
 
+    /// When the next message arrives, at the store or at a node.
+    #[must_use]
+    pub fn next_message(&self) -> Option<Micros> {
+        let requests = self.requests.keys().map(|(at, _)| *at);
+        let deliveries = self.deliveries.keys().map(|(_, at, _)| *at);
+        requests.take(1).chain(deliveries).min()
+    }
+
     fn handle(
         &mut self,
         node: NodeId,
@@ -129,6 +140,7 @@ impl RowStore {
         wakes: &mut Vec<(NodeId, Micros)>,
     ) {
         self.counts.requests += 1;
+        self.nodes.insert(node);
         let stored_at = self.plan.time_at(at);
         self.note(node, request, at);
         let matches = self.agrees(request, stored_at);
@@ -137,6 +149,11 @@ impl RowStore {
         let outcome = if matches && !request.replace.is_empty() {
             self.counts.replaced += 1;
             self.replace(&request.replace, at);
+            for id in &request.stops {
+                if let Some(owners) = self.waiting.get_mut(id) {
+                    owners.remove(&node);
+                }
+            }
             self.push(node, &request.replace, at, wakes);
             ReplyOutcome::Replaced
         } else {
@@ -156,39 +173,39 @@ impl RowStore {
 
     /// Notes what a node waits for.
     fn note(&mut self, node: NodeId, request: &Request, at: Micros) {
-        for (id, wait) in &request.waits {
+        for (id, note) in &request.waits {
             let owners = self.waiting.entry(*id).or_default();
-            match wait {
-                Some(wait) => owners.insert(node, at + *wait),
-                None => owners.remove(&node),
-            };
+            owners.insert(node, (at + note.lasts, note.bytes.clone()));
         }
     }
 
     fn waiting(&self, rows: impl Iterator<Item = RowKey>, at: Micros) -> Waiting {
         let owners = |id: RowKey| {
             let noted = self.waiting.get(&id).into_iter().flatten();
-            let noted = noted.filter(|(_, until)| **until > at);
+            let noted = noted.filter(|(_, (until, _))| *until > at);
             noted
-                .map(|(node, _)| OwnerId(u32::try_from(node.0).unwrap_or(u32::MAX)))
+                .map(|(node, (_, bytes))| (owner_of(*node), bytes.clone()))
                 .collect()
         };
         rows.map(|id| (id, owners(id))).collect()
     }
 
-    /// Sends new rows to the nodes that wait for any of them.
+    /// Sends new rows to the nodes that wait for any of them, and those of scopes to all.
     fn push(
         &mut self,
         from: NodeId,
-        rows: &[(RowKey, Row)],
+        rows: &[(RowKey, StoredRow)],
         at: Micros,
         wakes: &mut Vec<(NodeId, Micros)>,
     ) {
         let waiting = self.waiting(rows.iter().map(|(id, _)| *id), at);
         let owners = waiting.iter().flat_map(|(_, owners)| owners);
-        let nodes: BTreeSet<NodeId> = owners
-            .map(|owner| NodeId(usize::try_from(owner.0).unwrap_or(usize::MAX)))
-            .collect();
+        let waiters =
+            owners.map(|(owner, _)| NodeId(usize::try_from(owner.0).unwrap_or(usize::MAX)));
+        let mut nodes: BTreeSet<NodeId> = waiters.collect();
+        if rows.iter().any(|(id, _)| matches!(id, RowKey::Scope(_))) {
+            nodes.extend(&self.nodes);
+        }
         for node in nodes.into_iter().filter(|node| *node != from) {
             let pushed = Delivery::Pushed(rows.to_vec(), waiting.clone());
             self.deliver(node, at, pushed, wakes);
@@ -207,7 +224,7 @@ impl RowStore {
         versions && epoch && time && !self.chance(self.plan.conflict_ppm)
     }
 
-    fn replace(&mut self, rows: &[(RowKey, Row)], at: Micros) {
+    fn replace(&mut self, rows: &[(RowKey, StoredRow)], at: Micros) {
         for (id, row) in rows {
             let old = self.rows.insert(*id, row.clone());
             if !self.plan.promotions.is_empty() {
@@ -272,6 +289,10 @@ impl RowStore {
     fn chance(&mut self, ppm: u32) -> bool {
         ppm > 0 && self.dice.u32(0..1_000_000) < ppm
     }
+}
+
+fn owner_of(node: NodeId) -> OwnerId {
+    OwnerId(u32::try_from(node.0).unwrap_or(u32::MAX))
 }
 
 impl StorePlan {

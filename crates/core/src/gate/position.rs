@@ -9,7 +9,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::ask::{Ask, CellId, PermitId, WakeOn};
 use crate::gate::block::{Block, Closed};
 use crate::gate::queue::Rank;
-use crate::gate::{BATCH_FIRST, Blocker, Entry, Gate, Order, Position, Resolution};
+use crate::gate::{Blocker, Entry, Gate, Order, Position, Resolution};
 use crate::time::{Micros, Now};
 
 impl Gate {
@@ -86,10 +86,11 @@ impl Gate {
 
     /// Closes a blocker, and rejects queued waiters whose deadline is known to pass.
     pub(super) fn close(&mut self, blocker: Blocker, closed: Closed, waits: bool, now: Micros) {
+        let first = self.batch_first();
         let block = self
             .blocks
             .entry(blocker)
-            .or_insert_with(|| Block::new(BATCH_FIRST));
+            .or_insert_with(|| Block::new(first));
         if let Some(old) = block.wake() {
             self.wakes.remove(&(old, blocker));
         }
@@ -243,10 +244,11 @@ impl Gate {
         match position {
             Position::Ready => self.ready.add(rank),
             Position::Queued(blocker) => {
+                let first = self.batch_first();
                 let block = self
                     .blocks
                     .entry(blocker)
-                    .or_insert_with(|| Block::new(BATCH_FIRST));
+                    .or_insert_with(|| Block::new(first));
                 block.add(rank, deadline);
             }
             Position::Offered => {}

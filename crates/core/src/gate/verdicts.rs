@@ -11,9 +11,7 @@ use std::collections::BTreeMap;
 use crate::ask::{Ask, BlockedBy, Marks, Outcome, PermitId, Priority, Settle, Verdict, WakeOn};
 use crate::gate::block::{Block, Closed};
 use crate::gate::position::need_at;
-use crate::gate::{
-    BATCH_FIRST, BATCH_MAX, Blocker, Gate, MissedEvents, Order, Position, Resolution,
-};
+use crate::gate::{BATCH_MAX, Blocker, Gate, MissedEvents, Order, Position, Resolution};
 use crate::time::{Micros, Now, Span};
 
 /// Closed queues without waiters that are stored, so that the gate rejects a flood of calls that do
@@ -157,15 +155,21 @@ impl Gate {
 
     /// A blocker that granted every ask gets twice as many next time.
     fn adapt_batches(&mut self, firsts: &BTreeMap<Blocker, FirstRejection>) {
+        let first = self.batch_first();
         for (blocker, count) in std::mem::take(&mut self.offered_to_blocker) {
             if let Some(block) = self.blocks.get_mut(&blocker) {
                 block.batch = if firsts.contains_key(&blocker) {
-                    BATCH_FIRST
+                    first
                 } else {
-                    (count * 2).clamp(BATCH_FIRST, BATCH_MAX)
+                    (count * 2).clamp(first, BATCH_MAX)
                 };
             }
         }
+    }
+
+    /// How many asks a queue offers when it opens.
+    pub(super) fn batch_first(&self) -> usize {
+        self.settings.batch_first.clamp(1, BATCH_MAX)
     }
 
     /// Opens blockers that the verdicts closed wrongly: those that changed since, and those whose

@@ -5,7 +5,7 @@
 //! Never: decides.
 
 use crate::ask::{Ask, CellId, Marks, NeverReason, ScopeId, Settle};
-use crate::gate::{CallerId, OffPeak};
+use crate::gate::{BATCH_FIRST, CallerId, OffPeak};
 use crate::time::{Micros, Span};
 
 /// 1 000 calls at 2 KiB of head each are 2 MiB per provider; at 1 call/s they are a wait of 17
@@ -21,6 +21,9 @@ pub struct GateSettings {
     pub order: Order,
     /// When deferrable calls may go.
     pub off_peak: Option<OffPeak>,
+    /// How many asks a queue offers when it opens; the number doubles while all are granted. See
+    /// [`BATCH_FAR_AWAY`](super::BATCH_FAR_AWAY).
+    pub batch_first: usize,
 }
 
 impl Default for GateSettings {
@@ -29,6 +32,7 @@ impl Default for GateSettings {
             waiting_max: WAITING_MAX,
             order: Order::Priority,
             off_peak: None,
+            batch_first: BATCH_FIRST,
         }
     }
 }

@@ -74,11 +74,24 @@ impl Cell {
         let bytes = cell.to_bytes(then);
         let mut cell =
             Cell::from_bytes(&bytes, now.hi).expect("a cell that was just encoded decodes");
-        if let CellState::Fixed(fixed) = &mut cell.state {
-            // The only instant that is a lower bound.
-            fixed.earliest_end = fixed.earliest_end.min(now.lo);
-        }
+        cell.forget_lower_bounds(now.lo);
         cell
+    }
+
+    /// Where the ledger's clock may have stepped unseen, calendar time is read anew: from the pair of
+    /// readings that it was compared with, no time can be counted.
+    pub(crate) fn forget_calendar_clock(&mut self) {
+        if let CellState::Calendar(count) = &mut self.state {
+            count.clock = None;
+        }
+    }
+
+    /// No instant in it is a lower bound any more of anything that ends after `now`.
+    pub(crate) fn forget_lower_bounds(&mut self, now: Micros) {
+        if let CellState::Fixed(fixed) = &mut self.state {
+            // The only one there is.
+            fixed.earliest_end = fixed.earliest_end.min(now);
+        }
     }
 
     /// Calls may be missing from this cell: it keeps what it has and counts as used up for one

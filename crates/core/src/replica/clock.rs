@@ -32,8 +32,17 @@ pub(super) enum Observed {
     Agrees,
     /// The first stamp: instants from before are not comparable.
     First,
-    /// The clock has stepped: it showed at least `then` when it shows `now`.
-    Stepped { then: Micros, now: TimeBounds },
+    /// The clock has stepped.
+    Stepped(Step),
+}
+
+/// A step of the store's clock, at one moment on both of its sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// What the clock would show if it had not stepped.
+    pub(super) then: TimeBounds,
+    /// What it shows.
+    pub(super) now: TimeBounds,
 }
 
 /// Bounds of the store's time.
@@ -92,10 +101,11 @@ impl StoreClock {
         let stepped = stamp.stored_at > base.hi(stamp.received)
             || (stamp.sent >= base.last && stamp.stored_at < base.lo(stamp.sent));
         if stepped {
-            let then = base.lo(stamp.received);
+            let at = stamp.received;
+            let then = TimeBounds::new(base.lo(at), base.hi(at), Wall(0));
             *base = fresh;
-            let now = TimeBounds::new(fresh.lower.0, fresh.hi(stamp.received), Wall(0));
-            return Observed::Stepped { then, now };
+            let now = TimeBounds::new(fresh.lower.0, fresh.hi(at), Wall(0));
+            return Observed::Stepped(Step { then, now });
         }
         if stamp.stored_at > base.lo(stamp.received) {
             base.lower = fresh.lower;
@@ -188,7 +198,7 @@ mod tests {
             let mut clock = StoreClock::new();
             clock.observe(stamp(5_000, 10, 30), false);
             let seen = clock.observe(stamp(stamp_after, 200, 220), false);
-            let is_step = matches!(seen, Observed::Stepped { .. });
+            let is_step = matches!(seen, Observed::Stepped(_));
             assert_eq!(is_step, stepped, "{stamp_after}");
         }
     }

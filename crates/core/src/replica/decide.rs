@@ -1,23 +1,21 @@
 //! One batch, decided on the rows that are known.
 //!
-//! Promises: the same `turn` as every other ledger. Where others wait, an owner takes at most its
-//! share, ⌈free / waiting owners⌉, and lets those go first that were served less: it waits one
-//! round trip for each of them.
+//! Promises: `core::batch::decide`, as for every other ledger. Where others wait, an owner lets
+//! those go first that go before it: it waits a while for each of them.
 //!
 //! Never: holds back when nobody else waits.
 
-use crate::ask::{Ask, BlockedBy, CellId, ScopeId, Settle, Term, Verdict, WakeOn};
-use crate::batch::QueuedSettle;
+use crate::ask::{Ask, CellId, Outcome, OwnerId, ScopeId, Settle, Verdict};
+use crate::batch::{Batch, Decision, Settles, decide};
+use crate::fairness::{Rows, TURN, turns_before, turns_tolerance};
+use crate::row::{OwnerRow, RowMeta, RowVersion};
 use crate::time::{Micros, Span, TimeBounds};
-use crate::turn::turn;
 
-use super::batch_rows::{BatchRow, BatchRows, Needed};
-use super::known::{KnownRows, Reading};
-use super::row::{Epoch, Loss, Request, Row, RowBody, RowKey, Version};
-use super::{PerCell, ReplicaSettings};
-
-/// How much longer than it said an owner counts as waiting: it asks at its time, or each second.
-const GRACE: Span = Span::from_millis(1_500);
+use super::ReplicaSettings;
+use super::batch_rows::{BatchRows, Needed};
+use super::known::KnownRows;
+use super::row::{Epoch, Request, Row, RowKey, StoredRow, WaitNote};
+use super::waits::stops;
 
 /// How much longer than usual a request may take before the store turns it away: a later one could
 /// hide a step of the clock.
@@ -33,6 +31,19 @@ pub(super) struct Plan<'a> {
     pub(super) epoch: Epoch,
     pub(super) batch: u64,
     pub(super) local: Micros,
+    /// It is open what became of an earlier request.
+    pub(super) is_unclear: bool,
+    /// Since when the asks wait.
+    pub(super) asked_at: Micros,
+    pub(super) dead: &'a [OwnerId],
+}
+
+/// What goes into a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BatchInput<'a> {
+    pub(super) settles: &'a [Settle],
+    pub(super) asks: &'a [Ask],
+    pub(super) stopped: &'a [CellId],
 }
 
 /// A decision that counts once the store has taken it.
@@ -42,17 +53,34 @@ pub(super) struct Decided {
     pub(super) verdicts: Vec<Verdict>,
     pub(super) freed: Vec<CellId>,
     pub(super) changed_scopes: Vec<ScopeId>,
+    pub(super) saved_for: Vec<OwnerId>,
     /// Every row that the decision depends on.
-    pub(super) expected: Vec<(RowKey, Option<Version>)>,
+    pub(super) expected: Vec<(RowKey, Option<RowVersion>)>,
     /// The new rows; empty: nothing changes.
     pub(super) replaced: Vec<(RowKey, Row)>,
-    /// What the store is to note: for which rows this node waits, and for how long.
-    pub(super) waits: Vec<(RowKey, Option<Span>)>,
+    /// What the store is to note: for which rows this node waits.
+    pub(super) waits: Vec<(RowKey, WaitNote)>,
+    pub(super) stops: Vec<RowKey>,
+    /// An ask is rejected by a row that another owner may have changed since.
+    pub(super) must_ask: bool,
     /// Not before this local time: others go first.
     pub(super) go_at: Micros,
     /// Is anything granted?
     pub(super) has_grant: bool,
+    must_be_durable: bool,
     now: TimeBounds,
+}
+
+impl BatchInput<'_> {
+    pub(super) fn batch<'a>(&'a self, owner: OwnerId, dead: &'a [OwnerId]) -> Batch<'a> {
+        Batch {
+            owner,
+            stopped_waiting: self.stopped,
+            settles: Settles::Now(self.settles),
+            asks: self.asks,
+            dead,
+        }
+    }
 }
 
 impl Plan<'_> {
@@ -61,43 +89,53 @@ impl Plan<'_> {
         known: &mut KnownRows,
         needed: &Needed,
         bounds: TimeBounds,
-        settles: &[QueuedSettle],
-        asks: &[Ask],
+        input: BatchInput<'_>,
     ) -> Decided {
+        let owner = self.settings.owner;
         let (mut rows, now) = self.rows(known, needed, bounds);
+        let expected = self.expected(known, &rows);
         let before = rows.clone();
-        rows.note_waiters(|id| {
-            let noted = known.get(id).map(|known| known.noted_until);
-            noted.is_some_and(|until| until > self.local)
-        });
-        let settles: Vec<Settle> = settles
-            .iter()
-            .map(|queued| queued.aged(self.local))
-            .collect();
-        let settled = turn(&mut rows, now, &settles, &[]);
-        let withheld = self.withheld(&rows, asks, now);
-        let go_at = self.go_at(known, &rows, asks, now);
-        let verdicts = self.serve(&mut rows, asks, &withheld, now);
-        self.count_served(&mut rows, asks, &verdicts);
-        let waits = self.waits(known, asks, &verdicts);
-        let has_grant = verdicts
-            .iter()
-            .any(|verdict| matches!(verdict, Verdict::Go { .. }));
-        let must_write = rows.rows.values().any(|row| row.must_write);
-        let writes = has_grant || must_write || !settles.is_empty();
-        Decided {
-            expected: expected(&before),
-            replaced: if writes {
-                self.replaced(&before, rows, now)
-            } else {
-                Vec::new()
-            },
-            has_grant,
-            go_at: if has_grant { go_at } else { self.local },
+        self.note_own_waits(known, &mut rows);
+        let Decision {
             verdicts,
+            freed,
+            changed_scopes,
+            saved_for,
+            ..
+        } = decide(&mut rows, now, &input.batch(owner, self.dead));
+        self.note_room(known, &before, input.asks, now);
+        let is_grant = |verdict: &Verdict| matches!(verdict, Verdict::Go { .. });
+        let has_grant = verdicts.iter().any(is_grant);
+        let go_at = match has_grant {
+            true => self.go_at(known, &before, input.asks, now),
+            false => self.local,
+        };
+        let (waits, must_ask) = self.waits(known, &rows, input.asks, &verdicts, now);
+        let stops = stops(known, &rows, input, owner);
+        let writes = has_grant
+            || before.must_write()
+            || self.is_unclear
+            || !input.settles.is_empty()
+            || !input.stopped.is_empty();
+        let must_compare = self.is_unclear || input.settles.iter().any(concerns_scopes);
+        let replaced = match writes {
+            true => self.replaced(known, &before, rows, now, must_compare),
+            false => Vec::new(),
+        };
+        let must_be_durable = input.batch(owner, &[]).must_be_durable(&verdicts);
+        Decided {
+            must_be_durable,
+            verdicts,
+            freed,
+            changed_scopes,
+            saved_for,
+            expected,
+            replaced,
             waits,
-            freed: settled.freed,
-            changed_scopes: settled.changed_scopes,
+            stops,
+            must_ask,
+            go_at,
+            has_grant,
             now,
         }
     }
@@ -106,7 +144,9 @@ impl Plan<'_> {
     pub(super) fn request(&self, decided: &Decided, bounds: TimeBounds) -> Request {
         let rules = &self.settings.rules;
         let transit = self.shortest_round_trip.scale_up(4, 1) + TRANSIT_SLACK;
+        let stored = |(id, row): &(RowKey, Row)| (*id, row.stored());
         Request {
+            owner: self.settings.owner,
             batch: self.batch,
             epoch: rules.compare_epoch.then_some(self.epoch),
             time: rules
@@ -114,272 +154,131 @@ impl Plan<'_> {
                 .then_some((decided.now.lo, bounds.hi + transit)),
             expected: decided.expected.clone(),
             read: Vec::new(),
-            replace: decided.replaced.clone(),
-            waits: if rules.note_waiting {
-                decided.waits.clone()
-            } else {
-                Vec::new()
+            replace: decided.replaced.iter().map(stored).collect(),
+            waits: match rules.note_waiting {
+                true => decided.waits.clone(),
+                false => Vec::new(),
             },
+            stops: decided.stops.clone(),
+            must_be_durable: decided.must_be_durable,
         }
     }
 
-    /// The rows as they count now, and the time at which they do: no row goes back in time.
-    fn rows(
-        &self,
-        known: &KnownRows,
-        needed: &Needed,
-        bounds: TimeBounds,
-    ) -> (BatchRows, TimeBounds) {
-        let reading = Reading {
-            now: bounds,
-            base_age: self.base_age,
-            epoch: self.epoch,
-            durable: self.settings.durable,
-            late_arrival: self.settings.late_arrival,
-            rules: &self.settings.rules,
-        };
-        let mut lo = bounds.lo;
-        let mut rows = BatchRows::default();
-        let loss = self.provider_row(known, bounds, &mut rows);
-        for (&id, rule) in needed {
-            let rule = rule.as_deref();
-            let seen = known.get(id);
-            if id == RowKey::Provider {
-                continue;
-            }
-            let row = match seen.and_then(|known| known.read(rule, &reading)) {
-                Some((row, must_write)) => {
-                    lo = lo.max(row.time);
-                    let version = row.version;
-                    BatchRow {
-                        must_write,
-                        ..BatchRow::of(row, Some(version))
-                    }
-                }
-                None => BatchRow::absent(id, rule, loss),
-            };
-            let waiting = seen.into_iter().flat_map(|known| &known.waiting);
-            let rivals = waiting.filter(|owner| **owner != self.settings.owner);
-            let rivals = rivals.copied().collect();
-            rows.rows.insert(id, BatchRow { rivals, ..row });
-        }
-        let now = TimeBounds::new(lo, bounds.hi, bounds.wall);
-        if self.settings.rules.two_bounds {
-            (rows, now)
-        } else {
-            (rows, TimeBounds::exact(now.lo, now.wall))
-        }
+    /// The key of this process's own row.
+    fn own_row(&self) -> RowKey {
+        RowKey::Owner(self.settings.owner, self.settings.process)
     }
 
-    /// What a missing row means; written down when it has changed.
-    fn provider_row(&self, known: &KnownRows, now: TimeBounds, rows: &mut BatchRows) -> Loss {
-        let keeps = self.settings.durable || !self.settings.rules.close_after_promotion;
-        let row = known
-            .get(RowKey::Provider)
+    fn expected(&self, known: &KnownRows, rows: &BatchRows) -> Vec<(RowKey, Option<RowVersion>)> {
+        let mut expected = rows.expected();
+        if !self.settings.rules.own_row {
+            return expected;
+        }
+        let own = known
+            .get(self.own_row())
             .and_then(|known| known.row.as_ref());
-        // Calls that were on their way may arrive until then.
-        let lost_at = now.hi + self.settings.late_arrival;
-        let (loss, is_new) = match row {
-            Some(row) => {
-                let before = match &row.body {
-                    RowBody::Provider(loss) => *loss,
-                    RowBody::Cell(_) | RowBody::Scope(_) => Loss::default(),
-                };
-                let is_new = row.epoch != self.epoch && !keeps;
-                let at = if is_new { Some(lost_at) } else { before.at };
-                (Loss { at, ..before }, is_new)
-            }
-            None if self.settings.knew_provider && !keeps => {
-                let at = Some(lost_at);
-                (Loss { at, is_all: true }, true)
-            }
-            None => (Loss::default(), true),
-        };
-        let mut provider = BatchRow::absent(RowKey::Provider, None, loss);
-        provider.must_write = is_new;
-        if let Some(row) = row {
-            provider.expected = Some(row.version);
-            provider.revision = row.revision;
-        }
-        rows.rows.insert(RowKey::Provider, provider);
-        loss
+        expected.push((self.own_row(), own.map(|row| row.meta().version)));
+        expected
     }
 
-    /// Which asks leave what is free to others: all beyond this owner's share.
-    fn withheld(&self, rows: &BatchRows, asks: &[Ask], now: TimeBounds) -> Vec<Option<usize>> {
-        let mut taken = PerCell::new();
-        let mut shares = PerCell::new();
-        let mut withhold = |ask: &Ask| {
-            let over = ask.terms.iter().position(|term| {
-                let share = *shares
-                    .entry(term.cell)
-                    .or_insert_with(|| self.share(rows, term, now));
-                let so_far = taken.get(&term.cell).copied().unwrap_or(0);
-                so_far > 0 && so_far.saturating_add(term.cost) > share
-            });
-            if over.is_none() {
-                for term in &ask.terms {
-                    let sum = taken.entry(term.cell).or_default();
-                    *sum = sum.saturating_add(term.cost);
-                }
-            }
-            over
-        };
-        asks.iter().map(&mut withhold).collect()
-    }
-
-    /// ⌈free / waiting owners⌉ where others wait.
-    fn share(&self, rows: &BatchRows, term: &Term, now: TimeBounds) -> u64 {
-        let rivals = rows.rivals(term.cell).len() as u64;
-        if rivals == 0 || !self.settings.rules.take_turns {
-            return u64::MAX;
-        }
-        match rows.free(term.cell, &term.rule, now) {
-            // The cell itself says when there is room.
-            0 => u64::MAX,
-            free => free.div_ceil(rivals + 1),
-        }
-    }
-
-    /// When this owner may take what is free: after one round trip for each owner that goes
-    /// before, counted from when there was room.
-    fn go_at(
-        &self,
-        known: &mut KnownRows,
-        rows: &BatchRows,
-        asks: &[Ask],
-        now: TimeBounds,
-    ) -> Micros {
-        let mut go_at = self.local;
-        if !self.settings.rules.take_turns {
-            return go_at;
-        }
+    /// Remembers since when there is room in the cells of these asks, and who has not come for it.
+    fn note_room(&self, known: &mut KnownRows, rows: &BatchRows, asks: &[Ask], now: TimeBounds) {
         for term in asks.iter().flat_map(|ask| &ask.terms) {
             let Some(known) = known.get_mut(RowKey::Cell(term.cell)) else {
                 continue;
             };
-            if rows.free(term.cell, &term.rule, now) < term.cost {
+            if rows.peek(term.cell, &term.rule, now).remaining < term.cost {
                 known.room_since = None;
                 continue;
             }
-            let since = *known.room_since.get_or_insert(self.local);
-            let rank = rows.rank(term.cell, self.settings.owner);
-            go_at = go_at.max(since + self.round_trip.scale_up(rank, 1));
+            known.room_since = known.room_since.or(Some(self.local));
+            let waiters = rows.waiters(term.cell);
+            let late = turns_tolerance(waiters.len(), self.round_trip);
+            let waiters = waiters.iter().copied();
+            let others = waiters.filter(|waiter| waiter.owner != self.settings.owner);
+            let absent = others.filter(|waiter| now.lo > waiter.due + late);
+            known.pass_over(absent);
+        }
+    }
+
+    /// When this owner may take what is free: two round trips later for each owner that goes
+    /// before, counted from when there was room. If they come, their write is known here before.
+    fn go_at(&self, known: &KnownRows, rows: &BatchRows, asks: &[Ask], now: TimeBounds) -> Micros {
+        let mut go_at = self.local;
+        if !self.settings.rules.take_turns {
+            return go_at;
+        }
+        let terms = asks
+            .iter()
+            .flat_map(|ask| ask.terms.iter().map(move |term| (ask, term)));
+        for (ask, term) in terms {
+            let known = known.get(RowKey::Cell(term.cell));
+            let Some(since) = known.and_then(|known| known.room_since) else {
+                continue;
+            };
+            let waiters = rows.waiters(term.cell);
+            let owner = self.settings.owner;
+            let turns = turns_before(waiters, owner, ask.priority, now.lo, self.round_trip);
+            go_at = go_at.max(since + self.round_trip.scale_up(TURN * turns, 1));
         }
         go_at
     }
 
-    /// Decides the asks that are not withheld; the others come back in a moment.
-    fn serve(
+    /// The rows to write: those that have changed, and this process's own one, by which it knows
+    /// whether they were. `must_compare`: the versions matter even if nothing has changed.
+    fn replaced(
         &self,
-        rows: &mut BatchRows,
-        asks: &[Ask],
-        withheld: &[Option<usize>],
+        known: &KnownRows,
+        before: &BatchRows,
+        rows: BatchRows,
         now: TimeBounds,
-    ) -> Vec<Verdict> {
-        if withheld.iter().all(Option::is_none) {
-            return turn(rows, now, &[], asks).verdicts;
+        must_compare: bool,
+    ) -> Vec<(RowKey, Row)> {
+        let stamp = |meta: &mut RowMeta| self.stamp(meta, now);
+        let mut changed = rows.changed(before, stamp);
+        if (must_compare || !changed.is_empty()) && self.settings.rules.own_row {
+            let own = known
+                .get(self.own_row())
+                .and_then(|known| known.row.as_ref());
+            let meta = own.map_or_else(RowMeta::default, |row| row.meta().clone());
+            let mut own = OwnerRow { meta };
+            stamp(&mut own.meta);
+            changed.push((self.own_row(), Row::Owner(own)));
         }
-        let both = asks.iter().zip(withheld);
-        let served = both.filter(|(_, withheld)| withheld.is_none());
-        let served: Vec<Ask> = served.map(|(ask, _)| ask.clone()).collect();
-        let mut served = turn(rows, now, &[], &served).verdicts.into_iter();
-        let verdict = |withheld: &Option<usize>| match withheld {
-            Some(term) => Some(Verdict::Wait {
-                after: self.round_trip,
-                on: WakeOn::Time,
-                by: BlockedBy::Term(*term),
-            }),
-            None => served.next(),
+        changed
+    }
+
+    fn stamp(&self, meta: &mut RowMeta, now: TimeBounds) {
+        meta.revision += 1;
+        meta.version = match self.settings.rules.named_versions {
+            true => RowVersion {
+                owner: self.settings.owner,
+                nonce: self.settings.process,
+                batch: self.batch,
+            },
+            false => RowVersion {
+                batch: meta.revision,
+                ..RowVersion::default()
+            },
         };
-        withheld.iter().filter_map(verdict).collect()
-    }
-
-    /// Counts what this owner was granted where others wait.
-    fn count_served(&self, rows: &mut BatchRows, asks: &[Ask], verdicts: &[Verdict]) {
-        let both = asks.iter().zip(verdicts);
-        for (ask, _) in both.filter(|(_, verdict)| matches!(verdict, Verdict::Go { .. })) {
-            for term in &ask.terms {
-                let deficit_max = term.rule.limit();
-                rows.served(term.cell, self.settings.owner, term.cost, deficit_max);
-            }
-        }
-    }
-
-    /// Where this node must tell the store that it waits: where that is not noted yet, or not for
-    /// long enough. A node that is not noted is not sent new rows, so it must not reject by those
-    /// that it has.
-    fn waits(
-        &self,
-        known: &mut KnownRows,
-        asks: &[Ask],
-        verdicts: &[Verdict],
-    ) -> Vec<(RowKey, Option<Span>)> {
-        let mut waits: Vec<(RowKey, Option<Span>)> = Vec::new();
-        for (ask, verdict) in asks.iter().zip(verdicts) {
-            let Verdict::Wait { after, on, by } = verdict else {
-                continue;
-            };
-            let id = match *by {
-                BlockedBy::Term(index) => ask.terms.get(index).map(|term| RowKey::Cell(term.cell)),
-                BlockedBy::Scope(index) => ask.scopes.get(index).copied().map(RowKey::Scope),
-            };
-            // Who does not wait only makes sure that the row is the current one.
-            let grace = match ask.max_wait {
-                Span::ZERO => Span::ZERO,
-                _ => GRACE,
-            };
-            let needed = match on {
-                WakeOn::Time if grace > Span::ZERO => *after,
-                WakeOn::Time | WakeOn::Event => Span::ZERO,
-            };
-            let is_told = waits.iter().any(|(told, _)| Some(*told) == id);
-            if let Some(id) = id.filter(|_| !is_told)
-                && let Some(known) = known.get_mut(id)
-                && known.noted_until < self.local + needed
-            {
-                known.noted_until = self.local + needed + grace;
-                waits.push((id, Some(needed + grace)));
-            }
-        }
-        waits
-    }
-
-    fn replaced(&self, before: &BatchRows, rows: BatchRows, now: TimeBounds) -> Vec<(RowKey, Row)> {
-        let rules = &self.settings.rules;
-        let changed = rows.rows.into_iter().filter(|(id, row)| {
-            let old = before.rows.get(id);
-            row.must_write
-                || old.is_none_or(|old| (&old.body, &old.served) != (&row.body, &row.served))
-        });
-        let written = changed.map(|(id, row)| {
-            let version = if rules.named_versions {
-                Version {
-                    owner: self.settings.owner,
-                    process: self.settings.process,
-                    batch: self.batch,
-                }
-            } else {
-                Version {
-                    batch: row.revision + 1,
-                    ..Version::default()
-                }
-            };
-            let written = Row {
-                version,
-                epoch: self.epoch,
-                revision: row.revision + 1,
-                time: now.lo,
-                body: row.body,
-                served: row.served,
-            };
-            (id, written)
-        });
-        written.collect()
+        (meta.time, meta.epoch) = (now.lo, self.epoch.0);
     }
 }
 
 impl Decided {
+    /// Have others changed what it was decided on? If not, the store has turned the request away
+    /// because of its time, and there is nobody to make way for.
+    pub(super) fn is_outdated_by(&self, rows: &[(RowKey, Option<StoredRow>)]) -> bool {
+        let version = |id: &RowKey| {
+            let found = rows.iter().find(|(of, _)| of == id);
+            found
+                .and_then(|(_, row)| row.as_ref())
+                .map(|row| row.version)
+        };
+        let mut expected = self.expected.iter();
+        !self.replaced.is_empty() && expected.any(|(id, expected)| version(id) != *expected)
+    }
+
     /// Would a fresh reply let an ask go now? After a silence the bounds are apart by drift alone.
     pub(super) fn is_refused_by_drift(&self, bounds: TimeBounds, round_trip: Span) -> bool {
         let apart = bounds.hi.since(bounds.lo);
@@ -392,7 +291,27 @@ impl Decided {
     }
 }
 
-fn expected(rows: &BatchRows) -> Vec<(RowKey, Option<Version>)> {
-    let rows = rows.rows.iter();
-    rows.map(|(id, row)| (*id, row.expected)).collect()
+/// Does it change a scope? What is known of a scope may be old, so it does not tell whether it
+/// does.
+fn concerns_scopes(settle: &Settle) -> bool {
+    match settle {
+        Settle::Permit {
+            scopes, outcome, ..
+        } => {
+            let concerns = match outcome {
+                Outcome::Arrived { limited, .. } => !limited,
+                Outcome::Complete { .. } | Outcome::Unsent => true,
+                Outcome::Failed { .. }
+                | Outcome::Finished { .. }
+                | Outcome::Unknown { .. }
+                | Outcome::Alive { .. } => false,
+            };
+            concerns && !scopes.is_empty()
+        }
+        Settle::Close { .. }
+        | Settle::Inherit { .. }
+        | Settle::Open { .. }
+        | Settle::Failed { .. }
+        | Settle::Succeeded { .. } => true,
+    }
 }

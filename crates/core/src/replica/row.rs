@@ -1,123 +1,89 @@
 //! Versioned rows, and the requests that compare and replace them.
 //!
 //! Promises: a version is never used twice, not even after a wipe: it names the process and the
-//! batch that wrote the row.
+//! batch that wrote the row. A store needs to know nothing of a row but its key, its version and
+//! its bytes, which are those of `core::row`.
 //!
 //! Never: decides. The store compares, the replica decides.
 
 use crate::ask::{CellId, OwnerId, ScopeId};
-use crate::limit::{Cell, Rule};
-use crate::scope::Scope;
+use crate::batch::LONG_PERIOD;
+use crate::fairness::Waiter;
+use crate::limit::Rule;
+use crate::row::{CellRow, Loss, OwnerRow, ProviderRow, RowMeta, RowVersion, ScopeRow};
 use crate::time::{Micros, Span, TimeBounds};
-
-/// Owners for which one row remembers what they were granted: more hosts than share one provider's
-/// key. One that finds no place counts as new.
-pub const SERVED_MAX: usize = 64;
-
-/// Limits of this length or longer count on after an epoch change, however old the rows are:
-/// closed for a whole day, nobody could work. They are exact only on a store that loses nothing.
-pub const LONG_PERIOD: Span = Span::from_secs(60);
 
 /// Which row of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RowKey {
     /// One per provider: under which epoch its rows were written last.
     Provider,
+    /// One per process of an owner: the last of its batches that was stored. A store may delete it
+    /// when it was not written for a day.
+    Owner(OwnerId, u64),
     /// One limit for one key.
     Cell(CellId),
     /// One scope.
     Scope(ScopeId),
 }
 
-/// Who wrote a row, and in which batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version {
-    /// The owner.
-    pub owner: OwnerId,
-    /// A random number of its process.
-    pub process: u64,
-    /// Its running number.
-    pub batch: u64,
-}
-
 /// The identity of a store's contents: it changes with a promotion, a restore or a wipe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// One row.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    /// Who wrote it.
-    pub version: Version,
-    /// The epoch in which it was written.
-    pub epoch: Epoch,
-    /// How often it was written: tells an older copy from a newer one where that is only a hint.
-    pub revision: u64,
-    /// The lower bound of the store's time when it was written. Its instants are on that clock.
-    pub time: Micros,
-    /// What it counts.
-    pub body: RowBody,
-    /// What the owners that wait for it were granted.
-    pub served: Vec<Served>,
+/// A row as a store has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredRow {
+    /// Who wrote it: the store compares this.
+    pub version: RowVersion,
+    /// The row: the store does not read it.
+    pub bytes: Vec<u8>,
 }
 
-/// The contents of a row.
-#[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "nearly every row is a cell")]
-pub enum RowBody {
-    /// The provider's own row: what a missing row means.
-    Provider(Loss),
-    /// The state of one limit.
-    Cell(Cell),
-    /// The state of one scope.
-    Scope(Scope),
+/// That an owner waits for a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitNote {
+    /// For how long: then the store forgets it.
+    pub lasts: Span,
+    /// For what: the store does not read it.
+    pub bytes: Vec<u8>,
 }
 
-/// What may have been lost before the present epoch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Loss {
-    /// When it was noticed that rows may be lost; `None`: nothing was ever lost.
-    pub at: Option<Micros>,
-    /// Everything is gone, not only what was written last.
-    pub is_all: bool,
-}
-
-/// What an owner that waits was granted. The least served goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Served {
-    /// Which owner.
-    pub owner: OwnerId,
-    /// Since it waits.
-    pub cost: u64,
-}
-
-/// The owners that wait for rows.
-pub type Waiting = Vec<(RowKey, Vec<OwnerId>)>;
+/// The owners that wait for rows, with what they have noted.
+pub type Waiting = Vec<(RowKey, Vec<(OwnerId, Vec<u8>)>)>;
 
 /// One request to the store.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
+    /// Whose it is.
+    pub owner: OwnerId,
     /// Returned in the reply.
     pub batch: u64,
     /// Replace the rows only in this epoch; `None`: in any.
     pub epoch: Option<Epoch>,
     /// Replace the rows only while the store's clock is in this range; `None`: at any time. A
-    /// writer that has not noticed a step of the clock is turned away by it.
+    /// writer that has not noticed a step of the clock is turned away by it, and one that has
+    /// decided for the moment at which its request arrives must not be early.
     pub time: Option<(Micros, Micros)>,
     /// Replace the rows only if these have these versions (`None`: there is no such row).
-    pub expected: Vec<(RowKey, Option<Version>)>,
+    pub expected: Vec<(RowKey, Option<RowVersion>)>,
     /// Rows to return in any case, besides those in `expected`.
     pub read: Vec<RowKey>,
     /// The new rows. Empty: only read.
-    pub replace: Vec<(RowKey, Row)>,
-    /// The rows that the sender waits for, and for how long; `None`: not any more. The store notes
-    /// it whatever becomes of the rest, or an owner that loses every race would never be known.
-    /// Owners that wait for a row are sent each new version of it.
-    pub waits: Vec<(RowKey, Option<Span>)>,
+    pub replace: Vec<(RowKey, StoredRow)>,
+    /// The rows that the sender waits for. The store notes it whatever becomes of the rest, or an
+    /// owner that loses every race would never be known. Owners that wait for a row are sent each
+    /// new version of it.
+    pub waits: Vec<(RowKey, WaitNote)>,
+    /// The rows that it waits for no longer, if the rows are replaced.
+    pub stops: Vec<RowKey>,
+    /// A limit of a minute or longer is granted: the reply must not come before the new rows would
+    /// survive the loss of a host, where the store can promise that.
+    pub must_be_durable: bool,
 }
 
 /// The store's reply.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// Of which request.
     pub batch: u64,
@@ -132,50 +98,161 @@ pub struct Reply {
 }
 
 /// What became of a request.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyOutcome {
     /// The rows were replaced.
     Replaced,
     /// They were not, or there were none: all rows that the request named, as they are.
-    Current(Vec<(RowKey, Option<Row>)>),
+    Current(Vec<(RowKey, Option<StoredRow>)>),
+}
+
+/// A row as a node reads it.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly every row is a cell")]
+pub(super) enum Row {
+    Provider(ProviderRow),
+    Owner(OwnerRow),
+    Cell(CellRow),
+    Scope(ScopeRow),
+    /// It cannot be read: what it counted is used up.
+    Damaged(RowMeta),
+}
+
+impl StoredRow {
+    /// Reads the row of this key.
+    pub(super) fn read(&self, id: RowKey) -> Row {
+        let bytes = &self.bytes;
+        let row = match id {
+            RowKey::Provider => ProviderRow::from_bytes(bytes).map(Row::Provider),
+            RowKey::Owner(..) => OwnerRow::from_bytes(bytes).map(Row::Owner),
+            RowKey::Cell(_) => CellRow::from_bytes(bytes).map(Row::Cell),
+            RowKey::Scope(_) => ScopeRow::from_bytes(bytes).map(Row::Scope),
+        };
+        let damaged = || {
+            Row::Damaged(RowMeta {
+                version: self.version,
+                ..RowMeta::default()
+            })
+        };
+        match row {
+            Ok(row) if row.meta().version == self.version => row,
+            Ok(_) | Err(_) => damaged(),
+        }
+    }
 }
 
 impl Row {
+    pub(super) fn meta(&self) -> &RowMeta {
+        match self {
+            Row::Provider(row) => &row.meta,
+            Row::Owner(row) => &row.meta,
+            Row::Cell(row) => &row.meta,
+            Row::Scope(row) => &row.meta,
+            Row::Damaged(meta) => meta,
+        }
+    }
+
+    fn meta_mut(&mut self) -> &mut RowMeta {
+        match self {
+            Row::Provider(row) => &mut row.meta,
+            Row::Owner(row) => &mut row.meta,
+            Row::Cell(row) => &mut row.meta,
+            Row::Scope(row) => &mut row.meta,
+            Row::Damaged(meta) => meta,
+        }
+    }
+
+    /// The row for a store.
+    pub(super) fn stored(&self) -> StoredRow {
+        let bytes = match self {
+            Row::Provider(row) => row.to_bytes(),
+            Row::Owner(row) => row.to_bytes(),
+            Row::Cell(row) => row.to_bytes(),
+            Row::Scope(row) => row.to_bytes(),
+            Row::Damaged(_) => Vec::new(),
+        };
+        StoredRow {
+            version: self.meta().version,
+            bytes,
+        }
+    }
+
     /// How long after it was written anything in it can matter.
     pub(super) fn matters_for(&self) -> Span {
-        match &self.body {
-            RowBody::Provider(_) => Span::ZERO,
-            RowBody::Cell(cell) => cell.matters_until().since(self.time),
-            RowBody::Scope(scope) => scope.matters_until(self.time).since(self.time),
+        let time = self.meta().time;
+        match self {
+            Row::Provider(_) | Row::Owner(_) | Row::Damaged(_) => Span::ZERO,
+            Row::Cell(row) => row.cell.matters_until().since(time),
+            Row::Scope(row) => row.scope.matters_until(time).since(time),
         }
     }
 
     /// The same row on another clock, on which `then` is `now`. Nothing in it ends earlier than it
     /// would have, if the old clock showed at least `then`.
     pub(super) fn moved(&self, then: Micros, now: TimeBounds) -> Row {
-        let body = match &self.body {
-            RowBody::Provider(loss) => RowBody::Provider(Loss {
-                at: loss.at.map(|_| now.hi),
-                ..*loss
+        let mut row = match self {
+            Row::Provider(row) => Row::Provider(ProviderRow {
+                loss: Loss {
+                    at: row.loss.at.map(|_| now.hi),
+                    ..row.loss
+                },
+                meta: row.meta.clone(),
             }),
-            RowBody::Cell(cell) => RowBody::Cell(cell.moved(then, now)),
-            RowBody::Scope(scope) => RowBody::Scope(scope.moved(then, now.hi)),
+            Row::Cell(row) => Row::Cell(CellRow {
+                cell: row.cell.moved(then, now),
+                waiters: row
+                    .waiters
+                    .iter()
+                    .map(|one| moved_waiter(*one, then, now.hi))
+                    .collect(),
+                meta: row.meta.clone(),
+            }),
+            Row::Scope(row) => Row::Scope(ScopeRow {
+                scope: row.scope.moved(then, now.hi),
+                meta: row.meta.clone(),
+            }),
+            Row::Owner(_) | Row::Damaged(_) => self.clone(),
         };
-        Row {
-            body,
-            time: now.lo,
-            ..self.clone()
+        row.meta_mut().time = now.lo;
+        row
+    }
+
+    /// The store's clock may have stepped since it was written: calendar time is read anew.
+    pub(super) fn forget_calendar_clock(&mut self) {
+        if let Row::Cell(row) = self {
+            row.cell.forget_calendar_clock();
+        }
+    }
+
+    /// The row may be of a clock that was ahead of this one, which shows at least `now`: its
+    /// instants stay, which frees late, but none of them is a lower bound any more.
+    pub(super) fn forget_lower_bounds(&mut self, now: Micros) {
+        if let Row::Cell(row) = self {
+            row.cell.forget_lower_bounds(now);
         }
     }
 
     /// The row of another epoch: what was counted last may be lost, so a short limit is used up
     /// for one window from `at`, when the last call that nobody counts has arrived.
     pub(super) fn after_loss(mut self, rule: Option<&Rule>, at: Micros) -> Row {
-        if let (RowBody::Cell(cell), Some(rule)) = (&mut self.body, rule)
+        if let (Row::Cell(row), Some(rule)) = (&mut self, rule)
             && rule.period() < LONG_PERIOD
         {
-            cell.close_for_one_period(rule, at);
+            row.cell.close_for_one_period(rule, at);
         }
         self
+    }
+}
+
+fn moved_waiter(waiter: Waiter, then: Micros, now: Micros) -> Waiter {
+    let moved = |at: Micros| match at < then {
+        true => now - then.since(at),
+        false => now + at.since(then),
+    };
+    Waiter {
+        since: moved(waiter.since),
+        due: moved(waiter.due),
+        until: moved(waiter.until),
+        ..waiter
     }
 }

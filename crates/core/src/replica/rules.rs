@@ -28,6 +28,9 @@ pub struct Rules {
     /// After its own deadline a node takes back what may have been granted, with a write that no
     /// late request survives. Off: it assumes that the request was lost.
     pub recover_by_write: bool,
+    /// Each request replaces its process's own row, so that a batch whose reply was lost is
+    /// recognised. Off: it is applied again.
+    pub own_row: bool,
     /// The store notes who waits, whatever becomes of a request, and sends them new rows. Off: an
     /// owner that loses a race knows nothing of the next one.
     pub note_waiting: bool,
@@ -49,6 +52,7 @@ impl Default for Rules {
             distrust_on_join: true,
             age_from_sent: true,
             recover_by_write: true,
+            own_row: true,
             note_waiting: true,
             take_turns: true,
             close_after_promotion: true,

@@ -47,6 +47,8 @@ fn meta() -> RowMeta {
         },
         time: Micros(1 << 50),
         scale: 3,
+        epoch: 0,
+        revision: 0,
         unknown: Vec::new(),
     }
 }

@@ -14,7 +14,7 @@ use tollgate_core::ask::{
 };
 use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::scope::ScopeView;
-use tollgate_core::time::Span;
+use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{Event, EventReceiver, Ledger, ProviderLedger};
 
 #[cfg(feature = "sqlite")]
@@ -30,6 +30,35 @@ pub(crate) trait Backend {
     }
     /// Advances the ledger's clock.
     fn pass(&self, span: Span);
+    /// How exact its times are: a store that is far away knows the time only within a round trip.
+    fn slack(&self) -> Span {
+        Span::ZERO
+    }
+    /// The time, if it also passes by itself.
+    fn now(&self) -> Option<Micros> {
+        None
+    }
+}
+
+/// Does this verdict say to wait, for this reason and for about as long?
+pub(crate) fn assert_waits(backend: &impl Backend, verdict: &Verdict, expected: &Verdict) {
+    let (
+        Verdict::Wait { after, on, by },
+        Verdict::Wait {
+            after: expected_after,
+            on: expected_on,
+            by: expected_by,
+        },
+    ) = (verdict, expected)
+    else {
+        panic!("{verdict:?} is not {expected:?}");
+    };
+    assert_eq!((on, by), (expected_on, expected_by));
+    let differs = Span(after.0.abs_diff(expected_after.0));
+    assert!(
+        differs <= backend.slack(),
+        "{verdict:?} is not {expected:?}"
+    );
 }
 
 /// The provider of every test that needs only one.

@@ -106,10 +106,12 @@ struct Simulation<'a, B> {
     backend: &'a B,
     owner: Owner,
     number: u32,
+    /// On the ledger's clock, where that moves by itself.
+    start: Option<Micros>,
     now: u64,
     provider: Provider,
     /// Every accepted call and its time.
-    log: Vec<(CallId, u64)>,
+    log: Vec<(CallId, Micros)>,
     pending: BTreeMap<(u64, u64), CallStep>,
     sent: u64,
     /// How many of them were sent under the old rule.
@@ -144,15 +146,30 @@ impl<B: Backend> Simulation<'_, B> {
     }
 
     fn clock_to(&mut self, at: u64) {
-        self.backend.pass(Span::from_millis(at - self.now));
-        self.now = at;
+        self.catch_up();
+        self.backend
+            .pass(Span::from_millis(at.saturating_sub(self.now)));
+        self.now = self.now.max(at);
+        self.catch_up();
+    }
+
+    /// Time may have passed by itself.
+    fn catch_up(&mut self) {
+        self.now = self.now.max(self.micros().0 / 1_000);
+    }
+
+    fn micros(&self) -> Micros {
+        match (self.backend.now(), self.start) {
+            (Some(now), Some(start)) => Micros(0) + now.since(start),
+            _ => Micros(self.now * 1_000),
+        }
     }
 
     fn arrive(&mut self, id: CallId) {
-        let now = Micros(self.now * 1_000);
+        let now = self.micros();
         let decision = self.provider.arrive(id, now, Cost::CALL);
         if decision == Decision::Accepted {
-            self.log.push((id, self.now));
+            self.log.push((id, now));
         } else {
             // Calls that were in flight when a lower limit took effect may be rejected.
             let granted_before = id.0 <= self.sent_before && self.is_changed;
@@ -167,6 +184,7 @@ impl<B: Backend> Simulation<'_, B> {
             self.sent += 1;
             sent += 1;
             let (there, _) = delays[usize::try_from(self.sent).unwrap() % delays.len()];
+            self.catch_up();
             let arrives = (self.now + there, self.sent);
             self.pending.insert(arrives, CallStep::Arrives(permit));
         }
@@ -180,7 +198,7 @@ impl<B: Backend> Simulation<'_, B> {
         self.provider = Provider::new(vec![case.after.counting().into()]);
         if replay {
             for (id, at) in &self.log {
-                let _counted = self.provider.arrive(*id, Micros(at * 1_000), Cost::CALL);
+                let _counted = self.provider.arrive(*id, *at, Cost::CALL);
             }
         }
         self.owner.send_settle(Settle::Inherit {
@@ -198,6 +216,7 @@ async fn run(backend: &impl Backend, number: u32, case: &Case, replay: bool) -> 
         backend,
         owner: Owner::new(backend, number + 1),
         number,
+        start: backend.now(),
         now: 0,
         provider: Provider::new(vec![case.before.counting().into()]),
         log: Vec::new(),

@@ -13,10 +13,14 @@ use tollgate_ledger::Event;
 
 use crate::backend::{Backend, Owner, Permit, term};
 
-/// Defines one test per behaviour for a backend whose handles are owners of their own.
+/// Defines one test per behaviour for a backend whose handles are owners of their own; `paused`: in
+/// tokio's paused time.
 macro_rules! fairness {
     ($backend:expr) => {
-        crate::conformance::conformance!(tests $backend;
+        crate::fairness::fairness!(tests $backend);
+    };
+    ($what:ident $backend:expr) => {
+        crate::conformance::conformance!($what $backend;
             fairness::an_urgent_call_goes_before_background_calls_of_another_process,
             fairness::processes_take_turns_even_if_one_is_always_quicker,
             fairness::a_process_that_does_not_ask_again_delays_others_by_milliseconds_only,

@@ -6,7 +6,7 @@ use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
 use tollgate_ledger::Event;
 
-use crate::backend::{Backend, Owner, arrived, secs, sliding, term};
+use crate::backend::{Backend, Owner, arrived, assert_waits, secs, sliding, term};
 
 pub(crate) async fn owners_share_one_count(backend: &impl Backend) {
     let (mut one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
@@ -65,14 +65,12 @@ pub(crate) async fn a_scope_closes_for_all_owners_and_opens_by_itself(backend: &
     let mut ask = two.ask(smallvec![term("x", &sliding(5, secs(10)))]);
     ask.scopes.push(scope);
     let verdict = two.take_ask(ask.clone()).await.unwrap_err();
-    assert_eq!(
-        verdict,
-        Verdict::Wait {
-            after: secs(20),
-            on: WakeOn::Time,
-            by: BlockedBy::Scope(0)
-        }
-    );
+    let expected = Verdict::Wait {
+        after: secs(20),
+        on: WakeOn::Time,
+        by: BlockedBy::Scope(0),
+    };
+    assert_waits(backend, &verdict, &expected);
     assert_eq!(
         two.peek("x", &sliding(5, secs(10))).await.used,
         0,

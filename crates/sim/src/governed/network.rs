@@ -32,8 +32,8 @@ impl Network {
         self.store.counts()
     }
 
-    pub(super) fn offer(&mut self, node: NodeId, asks: Vec<Ask>) {
-        self.replica(node).offer(asks);
+    pub(super) fn offer(&mut self, node: NodeId, asks: Vec<Ask>, now: Micros) {
+        self.replica(node).offer(asks, now);
     }
 
     pub(super) fn settle(&mut self, node: NodeId, settle: Settle, now: Micros) {
@@ -57,10 +57,12 @@ impl Network {
         for delivery in self.store.receive(node, truth) {
             match delivery {
                 Delivery::Reply(reply) => self.replica(node).reply(reply, now.at),
-                Delivery::Pushed(rows, waiting) => self.replica(node).pushed(rows, &waiting),
+                Delivery::Pushed(rows, waiting) => {
+                    self.replica(node).pushed(&rows, &waiting, now.at);
+                }
             }
         }
-        let mut actions = self.replica(node).poll(now.at);
+        let mut actions = self.replica(node).poll(now);
         if let Some(request) = actions.send.take() {
             for at in self.store.send(node, &request, truth) {
                 wake((node, at), effects);
@@ -77,7 +79,6 @@ impl Network {
                 process: self.plan.seed ^ (u64::from(number) << 32) ^ 0x9e37,
                 deadline: self.plan.deadline,
                 durable: self.plan.durable,
-                hold_settles: true,
                 late_arrival: self.plan.late_arrival,
                 knew_provider: self.plan.knew_provider,
                 rules: self.plan.rules,

@@ -5,7 +5,7 @@
 //!
 //! Never: decides.
 
-use tollgate_core::gate::GateSettings;
+use tollgate_core::gate::{BATCH_FAR_AWAY, GateSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span};
 
@@ -111,6 +111,14 @@ impl GovernedPlan {
             network: None,
             seed: 0,
         }
+    }
+
+    /// The same on a store over a network.
+    #[must_use]
+    pub fn on_network(mut self, store: StorePlan) -> GovernedPlan {
+        self.gate.batch_first = BATCH_FAR_AWAY;
+        self.network = Some(store);
+        self
     }
 
     /// The same with endless demand.

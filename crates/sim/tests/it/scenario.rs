@@ -85,7 +85,9 @@ impl Scenario {
         plan.use_headers = self.use_headers;
         plan.restore_ppm = self.restore_ppm;
         plan.changes.clone_from(&self.changes);
-        plan.network.clone_from(&self.network);
+        if let Some(store) = &self.network {
+            plan = plan.on_network(store.clone());
+        }
         plan.seed = self.seed;
         plan.gate.waiting_max = self.calls.len() + 1;
         let mut setup = Setup::new(self.seed, self.provider.clone(), self.latency);

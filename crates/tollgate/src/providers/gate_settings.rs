@@ -27,6 +27,7 @@ pub(super) fn for_provider(provider: &Provider) -> GateSettings {
             file::Order::Fifo => Order::Fifo,
         },
         off_peak,
+        ..GateSettings::default()
     }
 }
 

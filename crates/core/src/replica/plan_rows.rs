@@ -1,0 +1,145 @@
+//! The rows of a batch as they count now.
+//!
+//! Promises: no row goes back in time. A row that is missing means what the provider's row says of
+//! lost rows.
+//!
+//! Never: decides.
+
+use crate::ask::WakeOn;
+use crate::row::{Loss, ProviderRow};
+use crate::time::TimeBounds;
+
+use super::batch_rows::{BatchRow, BatchRows, Needed};
+use super::decide::Plan;
+use super::known::{KnownRows, Reading};
+use super::row::{Row, RowKey};
+
+impl Plan<'_> {
+    /// The rows as they count now, and the time at which they do: no row goes back in time. What
+    /// frees is decided for the moment at which the request arrives, as far as that is certain: the
+    /// store turns it away if it is early after all.
+    pub(super) fn rows(
+        &self,
+        known: &KnownRows,
+        needed: &Needed,
+        bounds: TimeBounds,
+    ) -> (BatchRows, TimeBounds) {
+        let rules = &self.settings.rules;
+        let reading = Reading {
+            now: bounds,
+            base_age: self.base_age,
+            epoch: self.epoch,
+            durable: self.settings.durable,
+            late_arrival: self.settings.late_arrival,
+            rules,
+        };
+        let mut lo = match rules.compare_time && rules.two_bounds {
+            true => bounds.lo + self.shortest_round_trip.scale_up(7, 8),
+            false => bounds.lo,
+        };
+        let (provider, loss) = self.provider_row(known, &reading);
+        let mut rows = BatchRows {
+            provider,
+            is_shared: rules.take_turns,
+            turn_time: self.round_trip,
+            ..BatchRows::default()
+        };
+        for (&id, rule) in needed {
+            let rule = rule.as_deref();
+            let seen = known.get(id);
+            let read = seen.and_then(|known| known.read(id, rule, &reading));
+            let expected = seen.and_then(|known| known.row.as_ref());
+            let expected = expected.map(|row| row.meta().version);
+            lo = read.as_ref().map_or(lo, |(row, _)| lo.max(row.meta().time));
+            match (id, read) {
+                (RowKey::Provider | RowKey::Owner(..), _) => {}
+                (RowKey::Cell(cell), read) => {
+                    let mut row = match read {
+                        Some((Row::Cell(row), must_write)) => BatchRow {
+                            expected,
+                            row,
+                            must_write,
+                        },
+                        Some(_) | None => BatchRow::absent_cell(rule, loss),
+                    };
+                    let in_row = std::mem::take(&mut row.row.waiters);
+                    row.row.waiters = seen
+                        .map_or_else(Vec::new, |seen| seen.waiters(in_row, bounds.lo, self.local));
+                    rows.cells.insert(cell, row);
+                }
+                (RowKey::Scope(scope), Some((Row::Scope(row), must_write))) => {
+                    let row = BatchRow {
+                        expected,
+                        row,
+                        must_write,
+                    };
+                    rows.scopes.insert(scope, row);
+                }
+                (RowKey::Scope(scope), _) => {
+                    rows.scopes.insert(scope, BatchRow::default());
+                }
+            }
+        }
+        match rules.two_bounds {
+            true => (rows, TimeBounds::new(lo, bounds.hi, bounds.wall)),
+            false => (rows, TimeBounds::exact(lo, bounds.wall)),
+        }
+    }
+
+    /// The provider's row, and what a missing row means; written down when that has changed.
+    fn provider_row(
+        &self,
+        known: &KnownRows,
+        reading: &Reading<'_>,
+    ) -> (BatchRow<ProviderRow>, Loss) {
+        let keeps = self.settings.durable || !self.settings.rules.close_after_promotion;
+        // Calls that were on their way may arrive until then.
+        let lost_at = Some(reading.now.hi + self.settings.late_arrival);
+        let seen = known.get(RowKey::Provider);
+        let stored = seen.and_then(|known| known.row.as_ref());
+        let read = match stored {
+            Some(row) if row.meta().epoch == self.epoch.0 => {
+                seen.and_then(|known| known.read(RowKey::Provider, None, reading))
+            }
+            // Its own loss is replaced below.
+            other => other.map(|row| (row.clone(), false)),
+        };
+        let (mut row, mut must_write) = match read {
+            Some((Row::Provider(row), must_write)) => (row, must_write),
+            Some((row, _)) => {
+                let meta = row.meta().clone();
+                let loss = Loss {
+                    at: lost_at,
+                    is_all: true,
+                };
+                (ProviderRow { loss, meta }, true)
+            }
+            None => (ProviderRow::default(), true),
+        };
+        if stored.is_none() && self.settings.knew_provider && !keeps {
+            row.loss = Loss {
+                at: lost_at,
+                is_all: true,
+            };
+        } else if stored.is_some() && row.meta.epoch != self.epoch.0 && !keeps {
+            (row.loss.at, must_write) = (lost_at, true);
+        }
+        let loss = row.loss;
+        let provider = BatchRow {
+            expected: stored.map(|row| row.meta().version),
+            row,
+            must_write,
+        };
+        (provider, loss)
+    }
+
+    /// This process waits for a row itself: a settle that frees something there is to be told.
+    pub(super) fn note_own_waits(&self, known: &KnownRows, rows: &mut BatchRows) {
+        for (id, row) in &mut rows.cells {
+            let noted = known.get(RowKey::Cell(*id)).map(|known| known.noted_until);
+            if noted.is_some_and(|until| until > self.local) {
+                row.row.cell.note_waiter(WakeOn::Event);
+            }
+        }
+    }
+}

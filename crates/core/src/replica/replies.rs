@@ -1,0 +1,154 @@
+//! What a node does with a reply, and with rows that others have written.
+//!
+//! Promises: what a reply says of time is compared first. A batch that was stored is never taken
+//! for one that was not.
+//!
+//! Never: sends. The next [`Replica::poll`] does.
+
+use crate::row::read_waiters;
+use crate::time::{Micros, TimeBounds};
+
+use super::Replica;
+use super::clock::{Observed, Stamp, Step};
+use super::decide::Decided;
+use super::queue::Taken;
+use super::row::{Reply, ReplyOutcome, RowKey, StoredRow, Waiting};
+
+impl Replica {
+    /// A reply has come. Replies to requests that were given up are ignored.
+    pub fn reply(&mut self, reply: Reply, now: Micros) {
+        let Some(sent) = self
+            .in_flight
+            .take_if(|in_flight| in_flight.batch == reply.batch)
+        else {
+            return;
+        };
+        let step = self.observe(&reply, sent.sent, now);
+        if self.epoch != Some(reply.epoch) {
+            self.rows.clear();
+        }
+        self.epoch = Some(reply.epoch);
+        // A request that arrives twice is turned away the second time, and only that reply may come.
+        let is_stored = self.stored_batch(&reply.outcome) == Some(sent.batch);
+        match (reply.outcome, sent.decided) {
+            (ReplyOutcome::Replaced, Some(decided)) => {
+                self.replaced(decided, sent.taken, sent.sent, step, now);
+            }
+            (ReplyOutcome::Replaced, None) => {}
+            (ReplyOutcome::Current(rows), Some(decided)) if is_stored => {
+                self.replaced(decided, sent.taken, sent.sent, step, now);
+                self.learn(&rows, sent.sent, now);
+            }
+            (ReplyOutcome::Current(rows), decided) => {
+                self.noted(decided.as_ref(), sent.sent);
+                if decided.is_some_and(|decided| decided.is_outdated_by(&rows)) {
+                    self.back_off(now);
+                }
+                self.learn(&rows, sent.sent, now);
+            }
+        }
+        self.rows.note_waiting(&reply.waiting);
+        let provider = self.rows.get(RowKey::Provider);
+        self.settings.knew_provider |= provider.is_some_and(|known| known.row.is_some());
+    }
+
+    /// Compares the reply's time with the earlier ones.
+    fn observe(&mut self, reply: &Reply, sent: Micros, now: Micros) -> Option<Step> {
+        let stamp = Stamp {
+            stored_at: reply.stored_at,
+            sent,
+            received: now,
+        };
+        match self.clock.observe(stamp, !self.settings.rules.notice_steps) {
+            Observed::Agrees | Observed::First => {
+                self.rows.confirm();
+                None
+            }
+            Observed::Stepped(step) => {
+                self.rows.stepped(step);
+                Some(step)
+            }
+        }
+    }
+
+    /// The store has taken a batch.
+    fn replaced(
+        &mut self,
+        decided: Decided,
+        taken: Taken,
+        sent: Micros,
+        step: Option<Step>,
+        now: Micros,
+    ) {
+        self.conflicts = 0;
+        self.noted(Some(&decided), sent);
+        for &id in &decided.stops {
+            if let Some(known) = self.rows.get_mut(id) {
+                (known.noted_until, known.noted_as) = (Micros(0), None);
+            }
+        }
+        for (id, row) in decided.replaced {
+            self.rows.wrote(id, row, step, sent);
+        }
+        self.done.freed.extend(decided.freed);
+        self.done.changed_scopes.extend(decided.changed_scopes);
+        self.done.saved_for.extend(decided.saved_for);
+        let asks = self.queue.stored(taken);
+        self.answer(asks, decided.verdicts, sent, now);
+    }
+
+    /// The store has noted what this node waits for, whatever became of the rest.
+    fn noted(&mut self, decided: Option<&Decided>, sent: Micros) {
+        let waits = decided.into_iter().flat_map(|decided| &decided.waits);
+        for (id, note) in waits {
+            if let Some(known) = self.rows.get_mut(*id) {
+                let noted = read_waiters(&note.bytes).unwrap_or_default();
+                known.noted_as = noted.first().map(|one| (one.priority, one.cost));
+                known.noted_until = sent + note.lasts;
+            }
+        }
+    }
+
+    /// The last batch of this process that the store has taken, if the reply says so.
+    fn stored_batch(&self, outcome: &ReplyOutcome) -> Option<u64> {
+        let ReplyOutcome::Current(rows) = outcome else {
+            return None;
+        };
+        let own = self.own_row();
+        let (_, row) = rows.iter().find(|(id, _)| *id == own)?;
+        Some(row.as_ref()?.version.batch)
+    }
+
+    /// The store's rows as they are.
+    fn learn(&mut self, rows: &[(RowKey, Option<StoredRow>)], sent: Micros, now: Micros) {
+        let own = self.own_row();
+        let shows = self.clock.bounds(now).map_or(Micros(0), |bounds| bounds.hi);
+        for (id, row) in rows {
+            self.rows.learn(*id, row.as_ref(), sent, shows);
+            if let Some(row) = row.as_ref().filter(|_| *id == own) {
+                let granted = self.queue.learn_stored(row.version.batch, now);
+                for (ask, verdict, sent) in granted {
+                    self.done.verdicts.push((ask.id, verdict, sent));
+                }
+            }
+        }
+    }
+
+    /// Rows that another owner has replaced arrived with its wake-up.
+    pub fn pushed(&mut self, rows: &[(RowKey, StoredRow)], waiting: &Waiting, now: Micros) {
+        // By the time the row was written on, and the wake-up took to come.
+        let late = self.clock.shortest_round_trip();
+        let shows = self.clock.bounds(now).unwrap_or_default();
+        let shows = TimeBounds::new(shows.lo - late, shows.hi, shows.wall);
+        for (id, row) in rows {
+            let is_news = self.rows.pushed(*id, row, shows);
+            match id {
+                RowKey::Cell(cell) if is_news => self.done.freed.push(*cell),
+                // Everybody hears of scopes, also who has never used them.
+                RowKey::Scope(scope) => self.done.changed_scopes.push(*scope),
+                RowKey::Cell(_) | RowKey::Provider | RowKey::Owner(..) => {}
+            }
+        }
+        self.rows.note_waiting(waiting);
+    }
+}

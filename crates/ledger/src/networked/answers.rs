@@ -1,0 +1,109 @@
+//! The offers of one provider that have no answer yet.
+//!
+//! Promises: an offer is answered when all of its asks have their verdicts and everything settled
+//! before it is stored.
+//!
+//! Never: holds more than the replica has asks for, and the inbox offers.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tokio::sync::oneshot;
+use tollgate_core::ask::{Ask, PermitId, Verdict};
+use tollgate_core::time::Micros;
+
+use crate::StoreLost;
+use crate::hand_out::HandOut;
+use crate::hub::TagId;
+use crate::inbox::Offer;
+use crate::offer::OfferResult;
+
+/// The offers that wait for verdicts.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    offers: BTreeMap<u64, Answer>,
+    /// Which offers an ask is of. The same permit twice is an owner's error, but none is lost.
+    by_id: BTreeMap<PermitId, VecDeque<u64>>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Answer {
+    reply: oneshot::Sender<OfferResult>,
+    decided: Vec<(Ask, Option<Verdict>)>,
+    missing: usize,
+    /// The oldest of its verdicts.
+    at: Micros,
+    /// Not before so many settles are stored.
+    after_settles: u64,
+}
+
+impl Answers {
+    /// An offer whose asks were given to the replica.
+    pub(super) fn add(&mut self, offer: Offer, after_settles: u64, now: Micros) {
+        self.last += 1;
+        for ask in &offer.asks {
+            self.by_id.entry(ask.id).or_default().push_back(self.last);
+        }
+        let answer = Answer {
+            missing: offer.asks.len(),
+            decided: offer.asks.into_iter().map(|ask| (ask, None)).collect(),
+            reply: offer.reply,
+            at: now,
+            after_settles,
+        };
+        self.offers.insert(self.last, answer);
+    }
+
+    /// A verdict, by a request that was sent at this time.
+    pub(super) fn decide(&mut self, id: PermitId, verdict: Verdict, sent: Micros) {
+        let Some(numbers) = self.by_id.get_mut(&id) else {
+            return;
+        };
+        let number = numbers.pop_front();
+        if numbers.is_empty() {
+            self.by_id.remove(&id);
+        }
+        let Some(answer) = number.and_then(|number| self.offers.get_mut(&number)) else {
+            return;
+        };
+        let is_first = answer.missing == answer.decided.len();
+        let mut open = answer.decided.iter_mut();
+        if let Some((_, open)) = open.find(|(ask, open)| ask.id == id && open.is_none()) {
+            *open = Some(verdict);
+            answer.missing -= 1;
+            answer.at = if is_first { sent } else { answer.at.min(sent) };
+        }
+    }
+
+    /// The offers that are decided, and whose settles are stored.
+    pub(super) fn take_decided(&mut self, tag: TagId, settled: u64) -> Vec<HandOut> {
+        let is_decided = |answer: &Answer| answer.missing == 0 && answer.after_settles <= settled;
+        let ready: Vec<u64> = self
+            .offers
+            .iter()
+            .filter(|(_, answer)| is_decided(answer))
+            .map(|(number, _)| *number)
+            .collect();
+        let ready = ready.iter().filter_map(|number| self.offers.remove(number));
+        ready
+            .map(|answer| {
+                let decided = answer.decided.into_iter();
+                let decided = decided.filter_map(|(ask, verdict)| Some((ask, verdict?)));
+                HandOut {
+                    tag,
+                    reply: answer.reply,
+                    decided: decided.collect(),
+                    at: answer.at,
+                }
+            })
+            .collect()
+    }
+
+    /// The store is lost: nobody knows.
+    pub(super) fn fail(&mut self) {
+        self.by_id.clear();
+        for answer in std::mem::take(&mut self.offers).into_values() {
+            drop(answer.reply.send(Err(StoreLost)));
+        }
+    }
+}

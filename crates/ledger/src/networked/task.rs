@@ -1,0 +1,382 @@
+//! The task of one provider: its replica, the request under way, and whom to answer.
+//!
+//! Promises: one request under way, with a deadline; a question beside it. What was asked while the
+//! store is lost is answered as lost, and settles are told when it is back.
+//!
+//! Never: holds a lock while it waits.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+use tollgate_core::ask::{Ask, OwnerId, Verdict};
+use tollgate_core::batch::Decision;
+use tollgate_core::replica::{PeekRows, Replica, ReplicaActions, Reply, Request, RowKey, peek};
+use tollgate_core::time::{Micros, Span};
+
+use super::answers::Answers;
+use super::{NetworkedSettings, RowStore, TagSlot, pause};
+use crate::hub::TagId;
+use crate::inbox::PeekRequest;
+use crate::shared::Shared;
+use crate::store::{Liveness, PeekReply, StoreError};
+
+/// While the store is lost and there is nothing to send, it is tried this often.
+const RETRY_EVERY: Span = Span::from_secs(1);
+
+/// How long a task goes on after the last handle has gone, for what was told.
+const CLOSE_WITHIN: Span = Span::from_secs(5);
+
+/// Dead owners that are remembered. One that is forgotten is found dead again.
+const DEAD_MAX: usize = 1_024;
+
+/// A reply that is to come.
+type Exchange = Pin<Box<dyn Future<Output = Result<Reply, StoreError>> + Send>>;
+
+/// The task of one provider.
+pub(super) struct TagTask<R> {
+    tag: TagId,
+    name: Arc<str>,
+    shared: Arc<Shared>,
+    slot: Arc<TagSlot>,
+    store: Arc<R>,
+    settings: NetworkedSettings,
+    replica: Replica,
+    answers: Answers,
+    request: Option<(u64, Exchange)>,
+    /// Questions, each to be put when so many settles are stored.
+    questions: VecDeque<(u64, PeekRequest)>,
+    question: Option<Question>,
+    /// Nothing but: is it there again?
+    trial: Option<(Micros, Exchange)>,
+    /// Since when requests get no reply.
+    failing_since: Option<Micros>,
+    tried_at: Micros,
+    closing_since: Option<Micros>,
+    /// Owners that were found dead: nobody leaves them anything.
+    dead: Vec<OwnerId>,
+}
+
+/// A question under way.
+struct Question {
+    asked: PeekRequest,
+    since: Micros,
+    sent: Micros,
+    reply: Exchange,
+}
+
+/// What has happened.
+enum Woken {
+    Reply(Result<Reply, StoreError>),
+    Answer(Result<Reply, StoreError>),
+    Trial(Result<Reply, StoreError>),
+    Other,
+}
+
+impl<R: RowStore> TagTask<R> {
+    pub(super) fn new(
+        tag: TagId,
+        shared: Arc<Shared>,
+        slot: Arc<TagSlot>,
+        store: Arc<R>,
+        settings: NetworkedSettings,
+    ) -> TagTask<R> {
+        TagTask {
+            tag,
+            name: shared.hub.name(tag),
+            slot,
+            store,
+            settings,
+            replica: Replica::new(settings.replica),
+            answers: Answers::default(),
+            request: None,
+            questions: VecDeque::new(),
+            question: None,
+            trial: None,
+            failing_since: None,
+            tried_at: Micros(0),
+            closing_since: None,
+            dead: Vec::new(),
+            shared,
+        }
+    }
+
+    /// Works until the last handle is gone and what was told is stored.
+    pub(super) async fn run(mut self) {
+        loop {
+            let both = self.shared.clock.now();
+            let now = both.at;
+            self.take_pushes(now);
+            self.take_work(now);
+            let actions = self.replica.poll(both);
+            let wake_at = self.act(actions, now);
+            if self.is_over(now) {
+                self.answers.fail();
+                return;
+            }
+            match self.wait(wake_at, now).await {
+                Woken::Reply(reply) => self.on_reply(reply),
+                Woken::Answer(reply) => self.on_answer(reply),
+                Woken::Trial(reply) => self.on_trial(reply),
+                Woken::Other => {}
+            }
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.shared.loss().is_some()
+    }
+
+    /// Rows that other owners have written.
+    fn take_pushes(&mut self, now: Micros) {
+        let pushes = self.slot.take_pushes();
+        for (rows, waiting) in pushes.rows {
+            self.replica.pushed(&rows, &waiting, now);
+        }
+        if pushes.is_missed {
+            self.replica.missed_pushes();
+        }
+    }
+
+    /// What waits in the inbox, as far as the replica has room for it.
+    fn take_work(&mut self, now: Micros) {
+        let is_lost = self.is_lost();
+        let replica = &mut self.replica;
+        let work = self.shared.inbox.take_tag(self.tag, replica.room());
+        for queued in work.settles {
+            replica.settle(queued.settle, queued.at);
+        }
+        replica.stop_waiting(&work.stopped_waiting);
+        let (told, _) = replica.settled();
+        // Whoever has gone already needs no permit.
+        for offer in work.offers.into_iter().filter(|one| !one.reply.is_closed()) {
+            replica.offer(offer.asks.clone(), now);
+            self.answers.add(offer, told, now);
+        }
+        if is_lost {
+            replica.drop_asks(now);
+            self.answers.fail();
+        } else {
+            self.questions
+                .extend(work.peeks.into_iter().map(|one| (told, one)));
+        }
+    }
+
+    /// Does what the replica says. Returns when to poll it again.
+    fn act(&mut self, actions: ReplicaActions, now: Micros) -> Option<Micros> {
+        if let Some((batch, _)) = &self.request
+            && self.replica.awaits() != Some(*batch)
+        {
+            // Its deadline has passed.
+            self.request = None;
+            self.on_failure(&no_reply(self.settings.replica.deadline), now);
+        }
+        if let Some(request) = actions.send {
+            self.tried_at = now;
+            self.request = Some((request.batch, self.exchange(request)));
+        }
+        for (id, verdict, sent) in actions.verdicts {
+            self.answers.decide(id, verdict, sent);
+        }
+        let (_, settled) = self.replica.settled();
+        for hand_out in self.answers.take_decided(self.tag, settled) {
+            let (asks, verdicts): (Vec<Ask>, Vec<Verdict>) =
+                hand_out.decided.iter().cloned().unzip();
+            self.shared.hub.record_waiting(self.tag, &asks, &verdicts);
+            hand_out.answer_synced(&self.shared);
+        }
+        let saved_for = actions.saved_for.into_iter();
+        let dead = saved_for.filter(|owner| self.store.liveness(*owner) == Liveness::Dead);
+        let before = self.dead.len();
+        self.dead.extend(dead);
+        if self.dead.len() > before {
+            self.dead.sort_unstable();
+            self.dead.dedup();
+            self.dead.truncate(DEAD_MAX);
+            self.replica.set_dead(self.dead.clone());
+        }
+        let mut decision = Decision {
+            freed: actions.freed,
+            changed_scopes: actions.changed_scopes,
+            ..Decision::default()
+        };
+        self.shared.hub.decided_for_tag(self.tag, &mut decision);
+        self.ask_questions(settled, now);
+        self.try_again(now);
+        actions.wake_at
+    }
+
+    fn exchange(&self, request: Request) -> Exchange {
+        let (store, name) = (self.store.clone(), self.name.clone());
+        Box::pin(async move { store.exchange(&name, request).await })
+    }
+
+    /// Puts the next question, once what was told before it is stored; and puts one again that got
+    /// no reply.
+    fn ask_questions(&mut self, settled: u64, now: Micros) {
+        let deadline = self.settings.replica.deadline;
+        let late = |one: &mut Question| now >= one.sent + deadline;
+        let mut next = self
+            .question
+            .take_if(late)
+            .map(|one| (one.since, one.asked));
+        // Dropped without a reply: what it asked about cannot be known.
+        drop(next.take_if(|(since, _)| now >= *since + self.settings.lost_after));
+        let is_due = |(after, _): &mut (u64, PeekRequest)| *after <= settled;
+        if self.question.is_none() && next.is_none() {
+            next = self
+                .questions
+                .pop_front_if(is_due)
+                .map(|(_, asked)| (now, asked));
+        }
+        if let Some((since, asked)) = next {
+            let request = peek_rows(&asked).request();
+            self.question = Some(Question {
+                asked,
+                since,
+                sent: now,
+                reply: self.exchange(request),
+            });
+        }
+    }
+
+    /// With the store lost and nothing to tell it: is it there again?
+    fn try_again(&mut self, now: Micros) {
+        let deadline = self.settings.replica.deadline;
+        drop(self.trial.take_if(|(sent, _)| now >= *sent + deadline));
+        let is_idle = self.request.is_none() && self.trial.is_none();
+        if self.is_lost() && is_idle && now >= self.tried_at + RETRY_EVERY {
+            self.tried_at = now;
+            let request = Request {
+                read: vec![RowKey::Provider],
+                ..Request::default()
+            };
+            self.trial = Some((now, self.exchange(request)));
+        }
+    }
+
+    fn on_reply(&mut self, reply: Result<Reply, StoreError>) {
+        let now = self.shared.clock.at();
+        self.request = None;
+        match reply {
+            Ok(reply) => {
+                self.replica.reply(reply, now);
+                self.on_success();
+            }
+            Err(error) => {
+                self.replica.give_up(now);
+                self.on_failure(&error, now);
+            }
+        }
+    }
+
+    fn on_answer(&mut self, reply: Result<Reply, StoreError>) {
+        let Some(Question { mut asked, .. }) = self.question.take() else {
+            return;
+        };
+        let shown = reply.ok().and_then(|reply| peek(peek_rows(&asked), &reply));
+        if let Some((cells, scopes)) = shown {
+            asked.reply = PeekReply { cells, scopes };
+            (asked.on_reply)(asked.reply);
+        }
+    }
+
+    fn on_trial(&mut self, reply: Result<Reply, StoreError>) {
+        self.trial = None;
+        match reply {
+            Ok(_) => self.on_success(),
+            Err(error) => self.on_failure(&error, self.shared.clock.at()),
+        }
+    }
+
+    fn on_success(&mut self) {
+        self.failing_since = None;
+        if self.is_lost() {
+            // What is to be closed first is in the inbox before anybody can ask.
+            self.shared.mark_recovered(&[]);
+        }
+    }
+
+    fn on_failure(&mut self, error: &StoreError, now: Micros) {
+        let deadline = self.settings.replica.deadline;
+        let since = *self.failing_since.get_or_insert(now - deadline);
+        if now >= since + self.settings.lost_after || error.is_final {
+            self.shared.mark_lost(error);
+            self.replica.drop_asks(now);
+            self.answers.fail();
+            self.questions.clear();
+        }
+    }
+
+    /// Is nobody there any more, and everything stored?
+    fn is_over(&mut self, now: Micros) -> bool {
+        if !self.shared.is_closing.load(Ordering::Acquire) {
+            return false;
+        }
+        let since = *self.closing_since.get_or_insert(now);
+        self.replica.is_idle() || now >= since + CLOSE_WITHIN
+    }
+
+    /// Waits for whatever comes first.
+    async fn wait(&mut self, wake_at: Option<Micros>, now: Micros) -> Woken {
+        let deadline = self.settings.replica.deadline;
+        let timers = [
+            wake_at,
+            self.question.as_ref().map(|one| one.sent + deadline),
+            self.trial.as_ref().map(|(sent, _)| *sent + deadline),
+            self.is_lost().then(|| self.tried_at.max(now) + RETRY_EVERY),
+            self.closing_since.map(|since| since + CLOSE_WITHIN),
+        ];
+        let until = timers.into_iter().flatten().min();
+        let sleep = async {
+            match until {
+                Some(at) => pause(Duration::from_micros(at.since(now).0)).await,
+                None => std::future::pending().await,
+            }
+        };
+        let woken = self.slot.wake.notified();
+        let (mut sleep, mut woken) = (std::pin::pin!(sleep), std::pin::pin!(woken));
+        let (request, question, trial) = (&mut self.request, &mut self.question, &mut self.trial);
+        std::future::poll_fn(|context| {
+            if let Some((_, reply)) = request
+                && let Poll::Ready(reply) = reply.as_mut().poll(context)
+            {
+                return Poll::Ready(Woken::Reply(reply));
+            }
+            if let Some(Question { reply, .. }) = question
+                && let Poll::Ready(reply) = reply.as_mut().poll(context)
+            {
+                return Poll::Ready(Woken::Answer(reply));
+            }
+            if let Some((_, reply)) = trial
+                && let Poll::Ready(reply) = reply.as_mut().poll(context)
+            {
+                return Poll::Ready(Woken::Trial(reply));
+            }
+            let is_woken = woken.as_mut().poll(context).is_ready();
+            match is_woken || sleep.as_mut().poll(context).is_ready() {
+                true => Poll::Ready(Woken::Other),
+                false => Poll::Pending,
+            }
+        })
+        .await
+    }
+}
+
+fn peek_rows(asked: &PeekRequest) -> PeekRows<'_> {
+    PeekRows {
+        cells: &asked.query.cells,
+        scopes: &asked.query.scopes,
+    }
+}
+
+fn no_reply(deadline: Span) -> StoreError {
+    let message = format!("the store did not answer within {deadline}; is it reachable?");
+    StoreError {
+        message: message.into(),
+        is_final: false,
+    }
+}
