@@ -200,7 +200,7 @@ async fn a_full_table_rejects_before_it_asks_for_a_permit() {
     assert!(table.acquire("x", None, within(1)).await.is_ok());
 }
 
-/// M2, exactness: calls are sent at any moment within `use_within`, reported late, twice or never.
+/// Calls are sent at any moment within `use_within`, reported late, twice or never.
 /// The provider's own rule never limits one.
 #[tokio::test(start_paused = true)]
 async fn the_rule_of_the_provider_holds_whenever_permits_are_used() {
