@@ -17,6 +17,7 @@ use tollgate::body::ReplyBody;
 use tollgate::error::{NotAllowed, Reason};
 use tollgate::path::{self, Call, CallTrace, Reply, Target};
 use tollgate::providers::Links;
+use tollgate_core::time::Span;
 
 use super::address::{Address, Mount};
 use super::client_connection::ClientConnection;
@@ -42,7 +43,7 @@ pub(super) async fn handle(
     request: Request<Incoming>,
 ) -> Response<ReplyBody> {
     let id: Arc<str> = connection.state.next_id().into();
-    let mut trace = CallTrace::default();
+    let mut trace = CallTrace::until(connection.is_over());
     let is_last = head::must_close_after(request.headers());
     let responded = connection.until_over(respond(connection, request, &id, &mut trace));
     let responded = responded.await;
