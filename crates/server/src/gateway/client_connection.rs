@@ -48,7 +48,7 @@ pub(super) struct ClientConnection {
     /// When the listener closes or the gateway shuts down.
     shutdown: ShutdownSignal,
     /// The grace period is over: a call without a response gets none from its provider.
-    is_over: AtomicBool,
+    is_over: Arc<AtomicBool>,
 }
 
 impl ClientConnection {
@@ -63,7 +63,7 @@ impl ClientConnection {
             kind,
             peer,
             shutdown,
-            is_over: AtomicBool::new(false),
+            is_over: Arc::default(),
             progress: Arc::default(),
             tunnel: Mutex::new(None),
         }
@@ -72,6 +72,11 @@ impl ClientConnection {
     /// Does the connection close after the current response?
     pub(super) fn is_closing(&self) -> bool {
         self.progress.is_closing()
+    }
+
+    /// Whether the grace period is over.
+    pub(super) fn is_over(&self) -> Arc<AtomicBool> {
+        self.is_over.clone()
     }
 
     /// The result of a call, or `None` when the grace period is over first. The connection's task

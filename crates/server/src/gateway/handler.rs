@@ -43,7 +43,7 @@ pub(super) async fn handle(
     request: Request<Incoming>,
 ) -> Response<ReplyBody> {
     let id: Arc<str> = connection.state.next_id().into();
-    let mut trace = CallTrace::default();
+    let mut trace = CallTrace::until(connection.is_over());
     let is_last = head::must_close_after(request.headers());
     let responded = connection.until_over(respond(connection, request, &id, &mut trace));
     let responded = responded.await;

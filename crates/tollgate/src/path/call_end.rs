@@ -6,6 +6,7 @@
 //! Never: decides anything.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tollgate_core::ask::Priority;
 use tollgate_core::time::Span;
@@ -101,7 +102,8 @@ impl<'a> RunningCall<'a> {
 impl Drop for RunningCall<'_> {
     /// Its caller has gone. What it has sent is in the facts of its attempts.
     fn drop(&mut self) {
-        if self.trace.has_ended {
+        let is_over = self.trace.is_over.as_ref();
+        if self.trace.has_ended || is_over.is_some_and(|is_over| is_over.load(Ordering::Acquire)) {
             return;
         }
         self.trace.has_ended = true;

@@ -6,6 +6,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use tollgate_core::time::Span;
 
@@ -35,6 +36,8 @@ pub struct CallTrace {
     pub(crate) queue_cause: Option<QueueCause>,
     /// Its end has been told.
     pub(crate) has_ended: bool,
+    /// `true` = the process ends: whoever drops the call rejects it, and tells its end.
+    pub(crate) is_over: Option<Arc<AtomicBool>>,
 }
 
 /// The result of a call that went to the provider.
@@ -83,6 +86,15 @@ impl CallOutcome {
 pub(crate) type BoxedCall = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
 impl CallTrace {
+    /// The trace of a call that its caller rejects once `is_over`, when the process ends.
+    #[must_use]
+    pub fn until(is_over: Arc<AtomicBool>) -> CallTrace {
+        CallTrace {
+            is_over: Some(is_over),
+            ..CallTrace::default()
+        }
+    }
+
     /// The call has been routed.
     pub(crate) fn on_routed(&mut self, provider: &Arc<ActiveProvider>, origin: &Origin) {
         self.provider = Some(provider.clone());
