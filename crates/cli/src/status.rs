@@ -198,6 +198,7 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
         "  waiting: {} high, {} normal, {} low",
         queue["high"], queue["normal"], queue["low"]
     )?;
+    print_holds(out, status)?;
     let saved = &status["saved"];
     writeln!(
         out,
@@ -222,12 +223,61 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
     Ok(())
 }
 
+/// What holds calls: their reasons, cool-downs, closed paths, degrade mode.
+fn print_holds(out: &mut impl Write, status: &Value) -> io::Result<()> {
+    for (reason, calls) in status["queue"]["waiting_for"]
+        .as_object()
+        .into_iter()
+        .flatten()
+    {
+        writeln!(out, "    {calls} because of: {reason}")?;
+    }
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let word = |value: &Value| value.as_str().unwrap_or("other paths").to_owned();
+    for one in list(&status["cooldowns"]) {
+        let (of, until) = (word(&one["of"]), time_of_day(&one["until"]));
+        writeln!(
+            out,
+            "  {of}: cooling down until {until} ({})",
+            word(&one["reason"])
+        )?;
+    }
+    for one in list(&status["health"]["paths"]) {
+        let (path, failures) = (word(&one["path"]), &one["failure_count"]);
+        match one["sleep_until"].as_f64() {
+            Some(_) => writeln!(
+                out,
+                "  path {path}: sleeping until {} ({failures} failures in a row)",
+                time_of_day(&one["sleep_until"])
+            )?,
+            None => writeln!(out, "  path {path}: {failures} failures in a row")?,
+        }
+    }
+    if status["degraded"] == true {
+        writeln!(
+            out,
+            "  degrade mode: little of the quota remains, so only the cache is used"
+        )?;
+    }
+    Ok(())
+}
+
+/// An epoch second as UTC time of day.
+fn time_of_day(epoch: &Value) -> String {
+    let seconds = epoch.as_f64().unwrap_or_default().max(0.0);
+    let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    let of_day = seconds.as_secs() % 86_400;
+    let (hour, minute) = (of_day / 3_600, of_day / 60 % 60);
+    format!("{hour:02}:{minute:02}:{:02} UTC", of_day % 60)
+}
+
 /// Who stopped its calls, and until when.
 fn hold_text(name: &str, health: &Value) -> String {
-    let by = if health["by_operator"] == true {
-        ", set by an operator"
-    } else {
-        ""
+    let by = match health["hold"].as_str() {
+        Some("paused") => ", paused by an operator",
+        Some("offline") => ", set offline by an operator",
+        Some(_) => ", set by an operator",
+        None => "",
     };
     let seconds = health["reset_in"].as_f64().unwrap_or(0.0);
     let is_held = matches!(health["state"].as_str(), Some("sleep" | "cache_only"));
