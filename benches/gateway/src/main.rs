@@ -4,7 +4,8 @@
 //! npm, PyPI and the crate registry, and writes the results into the document. `--only a,b` runs some
 //! parts and leaves the rest of the document; `--assemble` measures nothing and writes the stored
 //! results; `--quick` is for trying, not for publishing. Run it from the root of the repository, after
-//! `cargo build --release -p tollgate-cli -p tollgate-sim`.
+//! `cargo build --release -p tollgate-cli -p tollgate-sim`. `--before FILE` measures nothing but our own
+//! program beside an older build of it, and prints a table.
 //!
 //! Promises: servers on one core, callers and upstream on another; interleaved rounds, medians;
 //! goals that are missed are printed as missed. Everything that was started is stopped by its id.
@@ -17,6 +18,7 @@ mod install;
 mod limit;
 mod load;
 mod pace;
+mod paired;
 mod peers;
 mod plot;
 mod proxied;
@@ -75,6 +77,8 @@ struct Args {
     only: Vec<String>,
     out: Option<PathBuf>,
     effort: Effort,
+    /// An older build of `tollgate` to compare with.
+    before: Option<PathBuf>,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -104,19 +108,21 @@ fn parse_args(words: &[&str]) -> anyhow::Result<Args> {
         only: Vec::new(),
         out: None,
         effort: FULL,
+        before: None,
     };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match *word {
             "--quick" => args.effort = QUICK,
             "--out" => args.out = words.next().map(PathBuf::from),
+            "--before" => args.before = words.next().map(PathBuf::from),
             "--assemble" => args.only = vec![NOTHING.to_owned()],
             "--only" => {
                 let names = words.next().context("--only needs the names of parts")?;
                 args.only = names.split(',').map(str::to_owned).collect();
             }
             other => bail!(
-                "unknown argument `{other}`; use --out FILE, --quick, --only PART,PART, --assemble"
+                "unknown argument `{other}`; use --out FILE, --quick, --only PART,PART, --assemble, --before FILE"
             ),
         }
     }
@@ -136,6 +142,15 @@ fn run(args: &Args) -> anyhow::Result<()> {
     std::fs::create_dir_all(&folder)?;
     let folder = folder.canonicalize()?;
     let ours = built("tollgate")?;
+    if let Some(before) = &args.before {
+        let site = peers::Site {
+            envoy: PathBuf::new(),
+            folder,
+            ours,
+            upstream: "127.0.0.1:0".parse()?,
+        };
+        return local(paired::run(&site, before));
+    }
     let parts = GATEWAY.into_iter().chain(QUOTA);
     let parts = parts.filter(|name| wants(name) && *name != PACE);
     let (served, governed): (Vec<&str>, Vec<&str>) = parts.partition(|name| SERVERS.contains(name));
@@ -180,11 +195,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
 
 /// A part with servers in front of an upstream of this process, on one thread with it.
 fn serve(site: &peers::Site, name: &str, effort: Effort) -> anyhow::Result<report::Part> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let local = tokio::task::LocalSet::new();
-    local.block_on(&runtime, async {
+    local(async {
         let (upstream, log) = upstream::start(upstream::Behaviour::PLAIN).await?;
         let site = site.with_upstream(upstream);
         match name {
@@ -196,6 +207,14 @@ fn serve(site: &peers::Site, name: &str, effort: Effort) -> anyhow::Result<repor
             other => bail!("there is no part `{other}`"),
         }
     })
+}
+
+/// Runs `work` on this thread, with the tasks that it spawns.
+fn local<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    tokio::task::LocalSet::new().block_on(&runtime, work)
 }
 
 /// A program of the workspace.

@@ -83,7 +83,7 @@ fn limiter(name: &str) -> anyhow::Result<Limiter> {
                 waiting_max: WAITERS as usize,
                 ..GateSettings::default()
             };
-            let permits = Permits::new(Ledger::memory(Clock::System), settings);
+            let permits = Permits::new(Ledger::memory(Clock::System).provider("pace"), settings);
             Limiter::Ours(permits, Arc::new(rule))
         }
     })

@@ -61,8 +61,8 @@ impl SetCommand {
             .collect();
         let path = format!("/v1/providers/{}/settings", segment(&self.name)?);
         let remote = AdminClient::find(&self.options)?;
-        let told = remote.request(Method::PATCH, &path, Some(&Value::Object(body)))??;
-        report_changes(&told)
+        let reply = remote.request(Method::PATCH, &path, Some(&Value::Object(body)))??;
+        report_changes(&reply)
     }
 }
 
@@ -85,8 +85,8 @@ pub(crate) struct Reload {
 impl Reload {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let remote = AdminClient::find(&self.options)?;
-        let told = remote.request(Method::POST, "/v1/reload", None)??;
-        report_changes(&told)
+        let reply = remote.request(Method::POST, "/v1/reload", None)??;
+        report_changes(&reply)
     }
 }
 
@@ -153,9 +153,9 @@ impl ControlCommand {
             query.join("&")
         );
         let remote = AdminClient::find(&self.options)?;
-        let told = remote.request(Method::POST, &path, None)??;
+        let reply = remote.request(Method::POST, &path, None)??;
         let mut out = crate::out::out();
-        let state = told["state"].as_str().unwrap_or_default();
+        let state = reply["state"].as_str().unwrap_or_default();
         match &self.entity {
             Some(entity) => writeln!(out, "{}/{entity}: {word}", self.name)?,
             None => writeln!(out, "{}: {word}; its state is {state}", self.name)?,
@@ -192,9 +192,9 @@ pub(crate) fn percent_encode(text: &str) -> String {
 }
 
 /// Prints the result of a change.
-fn report_changes(told: &Value) -> anyhow::Result<ExitCode> {
+fn report_changes(reply: &Value) -> anyhow::Result<ExitCode> {
     let mut out = crate::out::out();
-    let list = |name: &str| told[name].as_array().cloned().unwrap_or_default();
+    let list = |name: &str| reply[name].as_array().cloned().unwrap_or_default();
     let changed = list("changed");
     if changed.is_empty() {
         writeln!(out, "nothing has changed")?;

@@ -153,17 +153,17 @@ fn has_ledger(folder: &Path) -> bool {
 
 fn print_all(out: &mut impl Write, status: &Value) -> io::Result<()> {
     let list = |name: &str| status[name].as_array().cloned().unwrap_or_default();
-    for one in list("providers") {
-        let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
-        let waiting = &one["waiting"];
+    for provider in list("providers") {
+        let text = |name: &str| provider[name].as_str().unwrap_or_default().to_owned();
+        let waiting = &provider["waiting"];
         // Without a store its state is out of date: `on_store_loss` applies.
         let state = match text("store").as_str() {
             "lost" => "store lost".to_owned(),
-            _up => text("state"),
+            _up => state_word(&text("state"), None).to_owned(),
         };
         writeln!(
             out,
-            "{:<16} {state:<10} {waiting:>5} waiting  {}",
+            "{:<16} {state:<12} {waiting:>5} waiting  {}",
             text("name"),
             text("source")
         )?;
@@ -181,7 +181,7 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
     writeln!(
         out,
         "{name}: {}{}",
-        word(&health["state"]),
+        state_word(&word(&health["state"]), health["hold"].as_str()),
         hold_text(&name, health)
     )?;
     if let Some(why) = status["store"]["trouble"].as_str() {
@@ -271,22 +271,31 @@ fn time_of_day(epoch: &Value) -> String {
     format!("{hour:02}:{minute:02}:{:02} UTC", of_day % 60)
 }
 
-/// Who stopped its calls, and until when.
+/// The words for people; JSON has its own.
+fn state_word<'a>(state: &'a str, hold: Option<&str>) -> &'a str {
+    match (state, hold) {
+        ("normal", _) => "Flowing",
+        ("throttle", _) => "Slowed",
+        ("sleep", Some("paused")) => "Paused by an operator",
+        ("sleep", Some(_)) => "Set offline by an operator",
+        ("sleep", None) => "Sleeping",
+        ("half_open", _) => "Testing",
+        ("cache_only", Some(_)) => "Cache only, set by an operator",
+        ("cache_only", None) => "Cache only",
+        (unknown, _) => unknown,
+    }
+}
+
+/// Until when its calls are stopped.
 fn hold_text(name: &str, health: &Value) -> String {
-    let by = match health["hold"].as_str() {
-        Some("paused") => ", paused by an operator",
-        Some("offline") => ", set offline by an operator",
-        Some(_) => ", set by an operator",
-        None => "",
-    };
     let seconds = health["reset_in"].as_f64().unwrap_or(0.0);
     let is_held = matches!(health["state"].as_str(), Some("sleep" | "cache_only"));
     match Duration::try_from_secs_f64(seconds) {
         _ if !is_held => String::new(),
         Ok(left) if !left.is_zero() => {
             let left = u64::try_from(left.as_micros()).unwrap_or(u64::MAX);
-            format!("{by}, for another {}", Span(left).in_words())
+            format!(", for another {}", Span(left).in_words())
         }
-        Ok(_) | Err(_) => format!("{by}, until `tollgate resume {name}`"),
+        Ok(_) | Err(_) => format!(", until `tollgate resume {name}`"),
     }
 }

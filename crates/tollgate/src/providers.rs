@@ -246,9 +246,16 @@ impl ProviderRegistry {
 
     /// Replaces all providers at once. On an error nothing changes.
     pub fn replace(&self, providers: Vec<Provider>) -> Result<(), BuildError> {
-        let providers = self.replace_all(providers)?;
-        self.events().emit(Event::Reloaded { providers });
+        let reloaded = self.replace_untold(providers)?;
+        self.events().emit(reloaded);
         Ok(())
+    }
+
+    /// As [`ProviderRegistry::replace`], for those who hold a lock: they emit the returned fact when
+    /// they have released it.
+    pub fn replace_untold(&self, providers: Vec<Provider>) -> Result<Event, BuildError> {
+        let providers = self.replace_all(providers)?;
+        Ok(Event::Reloaded { providers })
     }
 
     /// Returns how many there are now.

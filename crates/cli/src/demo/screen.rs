@@ -198,14 +198,14 @@ impl Screen {
     }
 
     fn states(&self, states: &[HealthState]) -> String {
-        let told: Vec<String> = states
+        let words: Vec<String> = states
             .iter()
             .map(|state| {
                 let (colour, word) = state_label(*state);
                 self.paint(colour, word)
             })
             .collect();
-        told.join(" → ")
+        words.join(" → ")
     }
 
     fn paint(&self, colour: &str, text: &str) -> String {

@@ -204,7 +204,13 @@ fn calls_continue_on_a_failing_disk_under_open_and_local_share() {
             total += succeeded;
         }
         assert!(log("store_lost"), "{policy}");
-        assert!(total > 0 && test.call(&program).0 == 200, "{policy}");
+        assert!(total > 0, "{policy}: no call went through");
+        let (status, text) = test.call(&program);
+        assert_eq!(status, 200, "{policy}: {text}");
+        // It is back when it can be written again, not earlier.
+        let lines = fs::read_to_string(test.log()).unwrap();
+        let losses = lines.lines().filter(|line| line.contains("store_lost"));
+        assert_eq!(losses.count(), 1, "{policy}: {lines}");
         drop(program);
         if policy == "local-share" {
             assert_eq!(test.judge.verdict().1, 0);

@@ -19,7 +19,9 @@ use tollgate_core::time::{Micros, Now, Span};
 use crate::Clock;
 use crate::failpoint;
 use crate::sqlite::checkpointer::{LogStatus, checkpoint};
-use crate::sqlite::rows::{self, BootContext, RowCache, TransactionRows, WriteStamp, clock_pair};
+use crate::sqlite::rows::{
+    self, BootContext, RowCache, TransactionRows, WriteScratch, WriteStamp, clock_pair,
+};
 use crate::store::{PeekQuery, PeekReply};
 
 /// How often the pair of clocks is noted: after a boot, this much of calendar time may be unsure.
@@ -55,21 +57,23 @@ pub(super) struct Database {
     clock_pair_at: Micros,
     swept_to: Vec<u8>,
     row_cache: RowCache,
+    scratch: WriteScratch,
     /// The busy timeout that is set.
     busy_timeout: Duration,
 }
 
 impl Database {
-    pub(super) fn new(conn: Connection, home: BootContext, clock: Clock) -> Database {
+    pub(super) fn new(conn: Connection, context: BootContext, clock: Clock) -> Database {
         Database {
             conn,
-            context: home,
+            context,
             opened_at: clock.at(),
             clock,
             turns: 0,
             clock_pair_at: Micros(0),
             swept_to: Vec::new(),
             row_cache: RowCache::default(),
+            scratch: WriteScratch::default(),
             busy_timeout: Duration::ZERO,
         }
     }
@@ -93,12 +97,12 @@ impl Database {
             .execute([])
             .inspect_err(|_| self.roll_back())?;
         failpoint::reached("locked");
-        let done = self.decide(batches).and_then(|(done, page)| {
+        let done = self.decide(batches).and_then(|(done, rows)| {
             failpoint::reached("before commit");
             self.conn.prepare_cached("COMMIT")?.execute([])?;
             failpoint::reached("after commit");
-            if let Some(page) = page {
-                self.row_cache.insert(page);
+            if let Some(rows) = rows {
+                self.row_cache.insert(rows);
             }
             Ok(done)
         });
@@ -132,13 +136,15 @@ impl Database {
             },
             time: now.at,
         };
-        rows.write(&self.conn, &self.context, stamp)?;
+        rows.write(&self.conn, &self.context, stamp, &mut self.scratch)?;
         let is_long = batches
             .iter()
             .zip(&decisions)
             .any(|(batch, decision)| batch.must_be_durable(&decision.verdicts));
         let (epoch, unknown) = (self.context.epoch, self.context.unknown);
-        let new_generation = self.record_clock_pair(now, is_long)?;
+        // Who commits nothing wants to know whether the store can be written.
+        let is_probe = batches.iter().all(Batch::is_empty);
+        let new_generation = self.record_clock_pair(now, is_long, is_probe)?;
         self.turns += 1;
         let is_swept = self.turns.is_multiple_of(SWEEP_EVERY) && self.sweep(now.at)?;
         let report = CommitReport {
@@ -157,14 +163,19 @@ impl Database {
 
     /// Notes which calendar time belongs to which boot time, for the next boot, and which generation
     /// this is. Hears from the same row if somebody has found the rows to be older than they were.
-    fn record_clock_pair(&mut self, now: Now, is_long: bool) -> Result<Option<(i64, i64)>> {
+    fn record_clock_pair(
+        &mut self,
+        now: Now,
+        is_long: bool,
+        is_probe: bool,
+    ) -> Result<Option<(i64, i64)>> {
         let is_due =
             self.clock_pair_at == Micros(0) || now.at.since(self.clock_pair_at) >= CLOCK_PAIR_EVERY;
-        if !is_due && !is_long {
+        if !is_due && !is_long && !is_probe {
             return Ok(None);
         }
         let [at, wall, sum] = clock_pair(now);
-        let home = &mut self.context;
+        let context = &mut self.context;
         let noted = self
             .conn
             .prepare_cached(
@@ -172,9 +183,9 @@ impl Database {
                  RETURNING generation, epoch, unknown_epoch, unknown_at",
             )?
             .query_row(params![at, wall, sum, is_long], |row| {
-                home.epoch = row.get(1)?;
+                context.epoch = row.get(1)?;
                 let unknown_at: i64 = row.get(3)?;
-                home.unknown = (row.get(2)?, Micros(unknown_at.cast_unsigned()));
+                context.unknown = (row.get(2)?, Micros(unknown_at.cast_unsigned()));
                 row.get(0)
             })?;
         self.clock_pair_at = now.at;

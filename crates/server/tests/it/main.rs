@@ -8,6 +8,7 @@ mod client;
 mod test_daemon;
 mod listeners;
 mod log;
+mod events;
 mod issuer;
 mod raw_upstream;
 mod test_gateway;

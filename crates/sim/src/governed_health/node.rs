@@ -12,7 +12,7 @@ use tollgate_core::ask::{
     Ask, CellId, Evidence, OwnerId, PathTag, PermitId, Priority, Scopes, Term, Terms,
 };
 use tollgate_core::cooldown::Cooldown;
-use tollgate_core::gate::{CallerId, Gate, GateSettings, Waiter};
+use tollgate_core::gate::{CallerId, Gate, GateSettings, QueuedCall};
 use tollgate_core::health::{BasePace, Health, Pace};
 use tollgate_core::limit::{HoldUntil, Rule};
 use tollgate_core::retry::Budget;
@@ -143,7 +143,7 @@ impl HealthNode {
             },
         };
         self.waiting.insert(id, pending);
-        let waiter = Waiter {
+        let waiter = QueuedCall {
             ask,
             caller: CallerId(0),
             deadline: pending.deadline,

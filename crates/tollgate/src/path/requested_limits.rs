@@ -19,6 +19,7 @@ use tollgate_ledger::StoreLoss;
 use super::attempt_guard::AttemptGuard;
 use super::subject::Subject;
 use crate::error::{Reason, Stage};
+use crate::event::QueueCause;
 use crate::permits::{Denied, PermitRequest, Permits};
 use crate::providers::{ActiveProvider, CallAttributes, CompiledPolicy, HealthView, ThrottleRules};
 use crate::{Error, Permit};
@@ -106,7 +107,7 @@ impl RequestedLimits {
             caller: demand.caller,
             patience: subject.queue_patience(policy.provider.queue.timeout),
             evidence: Evidence::Report {
-                timeout: policy.provider.timeouts.first_byte,
+                timeout: policy.provider.timeouts.first_byte + subject.use_within,
                 late: policy.provider.late_arrival,
             },
             seniority: Some(seniority),
@@ -130,7 +131,11 @@ impl RequestedLimits {
         local: &ThrottleRules,
         terms: &mut Terms,
     ) {
-        for (rule, cell, name, reason) in local_limits(&subject.provider, policy, local) {
+        let all = local_limits(&subject.provider, policy, local);
+        // Another process sends it, over connections of its own.
+        let is_sent_elsewhere = subject.use_within > Span::ZERO;
+        let own = all.into_iter().skip(usize::from(is_sent_elsewhere));
+        for (rule, cell, name, reason) in own {
             if let Some(rule) = rule {
                 self.local += 1;
                 self.terms.push((cell, TermKind::Local(reason, name)));
@@ -259,6 +264,29 @@ impl RequestedLimits {
         }
     }
 
+    /// What a call waited for, by the names of a rejection.
+    pub(crate) fn queue_cause(&self, policy: &CompiledPolicy, blocker: Blocker) -> QueueCause {
+        let (reason, limit) = match blocker {
+            Blocker::Cell(cell) => {
+                let index = self.terms.iter().position(|term| term.0 == cell);
+                let (reason, limit) = self.term_name(policy, index);
+                (reason.as_str(), limit)
+            }
+            Blocker::Scope(scope) if scope == self.health => ("sleep", None),
+            Blocker::Scope(scope) if Some(scope) == self.share => {
+                (Reason::StoreLost.as_str(), None)
+            }
+            Blocker::Scope(scope) if scope == self.cooldown => (Reason::Cooldown.as_str(), None),
+            Blocker::Scope(_) => (Reason::Degraded.as_str(), None),
+            Blocker::OffPeak => (Reason::OffPeak.as_str(), None),
+            Blocker::Front => (Reason::Limit.as_str(), None),
+        };
+        QueueCause {
+            reason,
+            limit: limit.map(Arc::from),
+        }
+    }
+
     /// The caller's time in the queue is up. Does the call continue for others who have more time?
     pub(crate) fn continues_for_others(
         &self,
@@ -321,7 +349,7 @@ pub(crate) fn no_share(subject: &Subject, limit: &str) -> Error {
     }
 }
 
-/// The limits of this process.
+/// The limits of this process, its connections first.
 fn local_limits<'a>(
     provider: &ActiveProvider,
     policy: &'a CompiledPolicy,

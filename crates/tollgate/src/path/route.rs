@@ -324,7 +324,7 @@ impl Route {
         }
         Route {
             subject: Subject {
-                id: format!("{}-refresh", subject.id),
+                id: format!("{}-refresh", subject.id).into(),
                 priority: Priority::Low,
                 started: subject.provider.ledger.at(),
                 deadline: None,
