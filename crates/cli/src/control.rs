@@ -1,5 +1,5 @@
-//! Commands that change a running daemon: `set`, `reload`, `pause`, `cache-only`, `resume`,
-//! `reset`.
+//! Commands that change a running daemon: `set`, `reload`, `pause`, `offline`, `cache-only`,
+//! `resume`, `reset`.
 //!
 //! Promises: prints each change; prints each rejected part with its reason, and exits with 1.
 //!
@@ -92,7 +92,8 @@ impl Reload {
 
 const CONTROL_EXAMPLES: &str = "\
 Examples:
-  tollgate pause tmdb                  # no calls until `tollgate resume tmdb`
+  tollgate pause tmdb --for 30m        # calls wait
+  tollgate offline tmdb                # calls are rejected until `tollgate resume tmdb`
   tollgate cache-only tmdb --for 30m
   tollgate resume tmdb
   tollgate reset tmdb --entity fixtures";

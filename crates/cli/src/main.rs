@@ -49,12 +49,13 @@ enum Command {
     Status(status::StatusCommand),
     Set(control::SetCommand),
     Reload(control::Reload),
-    /// Send no calls to a provider until it is resumed
-    #[command(visible_alias = "offline")]
-    Pause(control::ControlCommand),
+    /// Send no calls to a provider until it is resumed; calls wait as long as they can
+    Pause(control::TimedControlCommand),
+    /// Send no calls to a provider until it is resumed; calls are rejected at once
+    Offline(control::ControlCommand),
     /// Use only the cache for calls to a provider
     CacheOnly(control::TimedControlCommand),
-    /// Send calls to a provider again; a provider that was failing is probed first
+    /// Send calls to a provider again: ends a pause, a sleep, cool-downs and closed paths; a provider that was failing is probed first
     Resume(control::ControlCommand),
     /// Clear a provider's failures, cool-downs and degrade modes
     Reset(control::ControlCommand),
@@ -74,7 +75,8 @@ fn main() -> ExitCode {
         Command::Status(command) => command.run(),
         Command::Set(command) => command.run(),
         Command::Reload(command) => command.run(),
-        Command::Pause(command) => command.run("offline"),
+        Command::Pause(command) => command.run("pause"),
+        Command::Offline(command) => command.run("offline"),
         Command::CacheOnly(command) => command.run("cache-only"),
         Command::Resume(command) => command.run("resume"),
         Command::Reset(command) => command.run("reset"),

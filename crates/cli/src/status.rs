@@ -159,7 +159,7 @@ fn print_all(out: &mut impl Write, status: &Value) -> io::Result<()> {
         // Without a store its state is out of date: `on_store_loss` applies.
         let state = match text("store").as_str() {
             "lost" => "store lost".to_owned(),
-            _up => state_word(&text("state"), false).to_owned(),
+            _up => state_word(&text("state"), None).to_owned(),
         };
         writeln!(
             out,
@@ -181,7 +181,7 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
     writeln!(
         out,
         "{name}: {}{}",
-        state_word(&word(&health["state"]), health["by_operator"] == true),
+        state_word(&word(&health["state"]), health["hold"].as_str()),
         hold_text(&name, health)
     )?;
     if let Some(why) = status["store"]["trouble"].as_str() {
@@ -198,6 +198,7 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
         "  waiting: {} high, {} normal, {} low",
         queue["high"], queue["normal"], queue["low"]
     )?;
+    print_holds(out, status)?;
     let saved = &status["saved"];
     writeln!(
         out,
@@ -222,16 +223,65 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
     Ok(())
 }
 
+/// What holds calls: their reasons, cool-downs, closed paths, degrade mode.
+fn print_holds(out: &mut impl Write, status: &Value) -> io::Result<()> {
+    for (reason, calls) in status["queue"]["waiting_for"]
+        .as_object()
+        .into_iter()
+        .flatten()
+    {
+        writeln!(out, "    {calls} because of: {reason}")?;
+    }
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let word = |value: &Value| value.as_str().unwrap_or("other paths").to_owned();
+    for one in list(&status["cooldowns"]) {
+        let (of, until) = (word(&one["of"]), time_of_day(&one["until"]));
+        writeln!(
+            out,
+            "  {of}: cooling down until {until} ({})",
+            word(&one["reason"])
+        )?;
+    }
+    for one in list(&status["health"]["paths"]) {
+        let (path, failures) = (word(&one["path"]), &one["failure_count"]);
+        match one["sleep_until"].as_f64() {
+            Some(_) => writeln!(
+                out,
+                "  path {path}: sleeping until {} ({failures} failures in a row)",
+                time_of_day(&one["sleep_until"])
+            )?,
+            None => writeln!(out, "  path {path}: {failures} failures in a row")?,
+        }
+    }
+    if status["degraded"] == true {
+        writeln!(
+            out,
+            "  degrade mode: little of the quota remains, so only the cache is used"
+        )?;
+    }
+    Ok(())
+}
+
+/// An epoch second as UTC time of day.
+fn time_of_day(epoch: &Value) -> String {
+    let seconds = epoch.as_f64().unwrap_or_default().max(0.0);
+    let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    let of_day = seconds.as_secs() % 86_400;
+    let (hour, minute) = (of_day / 3_600, of_day / 60 % 60);
+    format!("{hour:02}:{minute:02}:{:02} UTC", of_day % 60)
+}
+
 /// The words for people; JSON has its own.
-fn state_word(state: &str, by_operator: bool) -> &str {
-    match (state, by_operator) {
+fn state_word<'a>(state: &'a str, hold: Option<&str>) -> &'a str {
+    match (state, hold) {
         ("normal", _) => "Flowing",
         ("throttle", _) => "Slowed",
-        ("sleep", true) => "Paused by an operator",
-        ("sleep", false) => "Sleeping",
+        ("sleep", Some("paused")) => "Paused by an operator",
+        ("sleep", Some(_)) => "Set offline by an operator",
+        ("sleep", None) => "Sleeping",
         ("half_open", _) => "Testing",
-        ("cache_only", true) => "Cache only, set by an operator",
-        ("cache_only", false) => "Cache only",
+        ("cache_only", Some(_)) => "Cache only, set by an operator",
+        ("cache_only", None) => "Cache only",
         (unknown, _) => unknown,
     }
 }

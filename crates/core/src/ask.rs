@@ -296,6 +296,9 @@ pub enum Reopen {
     /// An operator opens it. Until then responses come from the cache only. If the operator named
     /// an end and nobody opens it by then, one call probes.
     ByOperator,
+    /// An operator opens it, or it opens for every call at the operator's end time. Until then
+    /// calls wait.
+    Paused,
 }
 
 /// What happened to a permit.

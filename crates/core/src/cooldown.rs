@@ -58,6 +58,8 @@ pub struct Cooldown {
     began: Micros,
     /// When it ends.
     until: Option<Micros>,
+    /// The wait that the provider asked for, if it did.
+    stated: Option<Span>,
 }
 
 impl Default for CooldownSettings {
@@ -126,6 +128,7 @@ impl Cooldown {
             return None;
         }
         self.until = until;
+        self.stated = from_provider;
         Some(duration)
     }
 
@@ -152,7 +155,9 @@ impl Cooldown {
             ScopeView::Closed {
                 remaining: Some(remaining),
             } => self.until = Some(now + remaining),
-            ScopeView::Closed { remaining: None } | ScopeView::CacheOnly { .. } => {}
+            ScopeView::Closed { remaining: None }
+            | ScopeView::CacheOnly { .. }
+            | ScopeView::Paused { .. } => {}
         }
     }
 
@@ -165,6 +170,12 @@ impl Cooldown {
             ..Cooldown::default()
         };
         is_active.then_some(Settle::Open { scope })
+    }
+
+    /// The wait that the provider asked for; `None` = it did not, or another process knows.
+    #[must_use]
+    pub fn stated(&self) -> Option<Span> {
+        self.stated
     }
 
     /// The remaining time of the cool-down.

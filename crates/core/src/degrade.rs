@@ -163,7 +163,9 @@ impl Degrade {
             ScopeView::Closed {
                 remaining: Some(remaining),
             } => self.until = Some(now + remaining),
-            ScopeView::Closed { remaining: None } | ScopeView::CacheOnly { .. } => {}
+            ScopeView::Closed { remaining: None }
+            | ScopeView::CacheOnly { .. }
+            | ScopeView::Paused { .. } => {}
         }
     }
 

@@ -42,6 +42,7 @@ mod model_tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ask::{Ask, CellId, PermitId, Priority, ScopeId, Terms};
+use crate::limit::Algorithm;
 use crate::time::{Micros, Now, Span};
 
 use block::Block;
@@ -180,6 +181,20 @@ impl Gate {
     #[must_use]
     pub fn waiting(&self, priority: Priority) -> usize {
         self.waiting_at[priority as usize]
+    }
+
+    /// What each waiter waits for: its blocker, and whether that counts concurrent calls. `None` =
+    /// it is about to be offered to the ledger.
+    pub fn blockers(&self) -> impl Iterator<Item = Option<(Blocker, bool)>> {
+        self.waiting.values().map(|entry| {
+            let blocker = entry.position.blocker()?;
+            let mut terms = entry.ask.terms.iter();
+            let counts_concurrent = terms.any(|term| {
+                let is_it = blocker == Blocker::Cell(term.cell);
+                is_it && matches!(term.rule.algorithm(), Algorithm::InFlight)
+            });
+            Some((blocker, counts_concurrent))
+        })
     }
 
     /// No waiters, no offer, and no state about either.

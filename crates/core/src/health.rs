@@ -41,7 +41,7 @@ mod commands;
 mod ledger_view;
 mod transitions;
 mod status;
-pub use status::{Admission, BlockReason, Breaker, HealthStatus};
+pub use status::{Admission, BlockReason, Breaker, HealthStatus, OperatorHold};
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
@@ -178,8 +178,13 @@ impl AttemptResult {
 /// An operator's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// No calls until resumed.
+    /// No calls until resumed; calls are rejected.
     Offline,
+    /// No calls until resumed; calls wait. `lasts` = for this long, then as if resumed.
+    Pause {
+        /// `--for 30m`.
+        lasts: Option<Span>,
+    },
     /// Responses from the cache only; `lasts` = for this long, then as if resumed.
     CacheOnly {
         /// `--for 30m`.
@@ -397,9 +402,8 @@ impl Health {
     fn phase_tick(&self) -> Option<Micros> {
         match &self.phase {
             HealthPhase::Normal { ramp, .. } => ramp.map(|ramp| ramp.next),
-            HealthPhase::Throttle(_) | HealthPhase::Offline { .. } | HealthPhase::HalfOpen(_) => {
-                None
-            }
+            HealthPhase::Throttle(_) | HealthPhase::HalfOpen(_) => None,
+            HealthPhase::Offline { pause, .. } => pause.and_then(|pause| pause.ends),
             HealthPhase::Sleep { until, .. } => {
                 Some(self.cache_only_at().map_or(*until, |at| at.min(*until)))
             }

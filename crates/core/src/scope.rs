@@ -94,6 +94,11 @@ pub enum ScopeView {
         /// The remaining time; `None` = until an operator opens it.
         remaining: Option<Span>,
     },
+    /// No call goes, by an operator; calls wait.
+    Paused {
+        /// The remaining time; `None` = until an operator opens it.
+        remaining: Option<Span>,
+    },
     /// One call at a time probes.
     Probing,
 }
@@ -120,7 +125,7 @@ impl Scope {
         self.state = match self.state {
             ScopeState::Open { .. } => self.state,
             ScopeState::Closed {
-                reopen: Reopen::All,
+                reopen: Reopen::All | Reopen::Paused,
                 ..
             } => ScopeState::HEALTHY,
             ScopeState::Closed {
@@ -140,17 +145,18 @@ impl Scope {
     pub(crate) fn close(&mut self, until: Option<Micros>, reopen: Reopen) {
         let reopen = match (self.state, reopen) {
             (_, Reopen::ByOperator) => Reopen::ByOperator,
+            (_, Reopen::Paused) => Reopen::Paused,
             // A cool-down does not change a close by an operator; another operator command does.
             (
                 ScopeState::Closed {
-                    reopen: Reopen::ByOperator,
+                    reopen: by_operator @ (Reopen::ByOperator | Reopen::Paused),
                     ..
                 },
                 Reopen::All | Reopen::Probe,
-            ) if until.is_some() => Reopen::ByOperator,
+            ) if until.is_some() => by_operator,
             (
                 ScopeState::Closed {
-                    reopen: Reopen::Probe | Reopen::ByOperator,
+                    reopen: Reopen::Probe | Reopen::ByOperator | Reopen::Paused,
                     ..
                 }
                 | ScopeState::Probe { .. },
@@ -197,7 +203,7 @@ impl Scope {
             ScopeState::Open { failures, run } => (failures, run),
             ScopeState::Closed {
                 until: Some(until),
-                reopen: Reopen::All,
+                reopen: Reopen::All | Reopen::Paused,
             } if now >= until => (0, FailureRun::Empty),
             ScopeState::Closed { .. } | ScopeState::Probe { .. } => return false,
         };
@@ -277,7 +283,7 @@ impl Scope {
             ScopeState::Open { .. } => ScopeView::Open,
             ScopeState::Closed {
                 until: Some(until),
-                reopen: Reopen::All,
+                reopen: Reopen::All | Reopen::Paused,
             } if now >= until => ScopeView::Open,
             ScopeState::Closed {
                 until: Some(until),
@@ -289,7 +295,16 @@ impl Scope {
             } => ScopeView::CacheOnly {
                 remaining: until.map(|until| until.since(now)),
             },
-            ScopeState::Closed { until, .. } => ScopeView::Closed {
+            ScopeState::Closed {
+                until,
+                reopen: Reopen::Paused,
+            } => ScopeView::Paused {
+                remaining: until.map(|until| until.since(now)),
+            },
+            ScopeState::Closed {
+                until,
+                reopen: Reopen::All | Reopen::Probe,
+            } => ScopeView::Closed {
                 remaining: until.map(|until| until.since(now)),
             },
             ScopeState::Probe { .. } => ScopeView::Probing,

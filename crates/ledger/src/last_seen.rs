@@ -115,7 +115,8 @@ fn aged_view(view: ScopeView, passed: Span) -> ScopeView {
         ScopeView::Closed { remaining: None }
         | ScopeView::Open
         | ScopeView::Probing
-        | ScopeView::CacheOnly { .. } => view,
+        | ScopeView::CacheOnly { .. }
+        | ScopeView::Paused { .. } => view,
     }
 }
 

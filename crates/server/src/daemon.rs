@@ -236,6 +236,7 @@ let loosened = loosened(provider, &before.loaded, &after.loaded);
         let active = self.shared.registry.named_or_unknown(provider)?;
         let name = match command {
             Command::Offline => "offline",
+            Command::Pause { .. } => "pause",
             Command::CacheOnly { .. } => "cache-only",
             Command::Resume => "resume",
             Command::Reset => "reset",

@@ -155,15 +155,15 @@ pub(crate) fn json(
 
 fn provider_unavailable(provider: &str, status: &HealthStatus) -> Response<ReplyBody> {
     let mut message = status.breaker.message(provider);
-    if status.by_operator {
-        message.push_str(": paused by an operator");
+    if let Some(hold) = status.hold {
+        message.push_str(&format!(": {}", hold.words()));
     }
     let body = Unavailable {
         error: "ProviderUnavailableError",
         message,
         hint: status
-            .by_operator
-            .then(|| format!("`tollgate resume {provider}` lets calls through again")),
+            .hold
+            .map(|_| format!("`tollgate resume {provider}` lets calls through again")),
         provider,
         state: status.breaker.as_str(),
         failure_count: status.failure_count,
@@ -187,7 +187,8 @@ fn add_retry_after(headers: &mut HeaderMap, wait: Span) {
 fn code(error: &Error) -> &'static str {
     match error {
         Error::NoPermit { reason, .. } => match reason {
-            Reason::QueueFull | Reason::NoDescriptors | Reason::ShuttingDown => "QueueFull",
+            Reason::QueueFull | Reason::NoDescriptors => "QueueFull",
+            Reason::ShuttingDown => "ShuttingDown",
             Reason::StoreLost => "StoreLost",
             Reason::Deadline => "DeadlineExceeded",
             Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested => "NotInCache",
@@ -292,8 +293,8 @@ mod tests {
             (
                 Reason::ShuttingDown,
                 503,
-                "QueueFull",
-                "queue_full",
+                "ShuttingDown",
+                "shutdown",
                 "has restarted",
             ),
             (

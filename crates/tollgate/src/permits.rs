@@ -23,7 +23,7 @@ use tollgate_core::ask::{
     Ask, CellId, Evidence, PermitId, Priority, Scopes, Settle, Terms, Verdict,
 };
 use tollgate_core::gate::{
-    CallerId, CallerShare, Effects, Gate, GateSettings, QueuedCall, Resolution, Resolved,
+    Blocker, CallerId, CallerShare, Effects, Gate, GateSettings, QueuedCall, Resolution, Resolved,
 };
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::lock_order::{RankedMutex, rank};
@@ -199,6 +199,12 @@ impl Permits {
     #[must_use]
     pub fn waiting(&self, priority: Priority) -> usize {
         self.shared.state.lock().gate.waiting(priority)
+    }
+
+    /// What each waiting call waits for, and whether that counts concurrent calls; `None` = it is
+    /// about to be offered to the ledger.
+    pub(crate) fn blockers(&self) -> Vec<Option<(Blocker, bool)>> {
+        self.shared.state.lock().gate.blockers().collect()
     }
 
     /// A position in the order of arrival, for a call that may have to ask more than once.

@@ -12,6 +12,7 @@ mod links;
 mod active;
 mod status;
 mod health;
+mod failing_paths;
 mod limit_binding;
 mod per_node;
 mod policy;
@@ -34,7 +35,7 @@ use local_share::StoreLossContext;
 pub(crate) use local_share::{LossDecision, loss_since_now};
 pub(crate) use policy::CompiledPolicy;
 pub use savings::Savings;
-pub use status::{LimitStatus, PartStatus};
+pub use status::{CooldownStatus, LimitStatus, PartStatus};
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -179,16 +179,22 @@ fn a_demo_too_short_to_measure_is_rejected() {
 #[test]
 fn a_pause_by_an_operator_is_reported_as_such() {
     let daemon = RunningDaemon::start(Folder::new("look-pause").file("x.yaml", X), &[]);
-    daemon.tollgate(&["pause", "x"]);
+    daemon.tollgate(&["offline", "x"]);
     let rejected = daemon.get("/x/a");
     assert!(
-        rejected.contains("Circuit breaker is open for x: paused by an operator"),
+        rejected.contains("Circuit breaker is open for x: set offline by an operator"),
         "{rejected}"
     );
     assert!(rejected.contains("`tollgate resume x`"), "{rejected}");
     let status = daemon.tollgate(&["status", "x"]).out;
     assert!(
-        status.starts_with("x: Paused by an operator, until `tollgate resume x`\n"),
+        status.starts_with("x: Set offline by an operator, until `tollgate resume x`\n"),
+        "{status}"
+    );
+    daemon.tollgate(&["pause", "x", "--for", "30m"]);
+    let status = daemon.tollgate(&["status", "x"]).out;
+    assert!(
+        status.starts_with("x: Paused by an operator, for another "),
         "{status}"
     );
     daemon.tollgate(&["cache-only", "x", "--for", "30m"]);

@@ -1,6 +1,7 @@
 //! Operators' commands (A5, A7).
 //!
-//! Promises: a command works in every state and every mode. Only `resume` ends `offline`.
+//! Promises: a command works in every state and every mode. Only `resume` ends `offline`; a pause
+//! may also have an end time.
 //!
 //! Never: lets `resume` skip the probes of a failing provider: `resume` probes it now, `reset`
 //! declares it healthy.
@@ -14,13 +15,18 @@ impl Health {
     pub(super) fn on_command(&mut self, command: Command, now: Micros, actions: &mut Actions) {
         match command {
             Command::Offline => match self.phase {
-                HealthPhase::Offline { .. } => {}
-                HealthPhase::Normal { .. }
+                HealthPhase::Offline { pause: None, .. } => {}
+                HealthPhase::Offline { pause: Some(_), .. }
+                | HealthPhase::Normal { .. }
                 | HealthPhase::Throttle(_)
                 | HealthPhase::Sleep { .. }
                 | HealthPhase::HalfOpen(_)
                 | HealthPhase::CacheOnly { .. } => self.enter_offline(now, actions),
             },
+            Command::Pause { lasts } => {
+                let ends = lasts.map(|lasts| now + lasts.max(Span::from_millis(1)));
+                self.enter_pause(ends, now, actions);
+            }
             Command::CacheOnly { lasts } => {
                 let ends = lasts.map(|lasts| now + lasts.max(Span::from_millis(1)));
                 self.enter_cache_only(Reason::Operator, ends, now, actions);
@@ -37,7 +43,7 @@ impl Health {
                 return;
             }
             HealthPhase::Sleep { .. } => BeforeHold::Unhealthy,
-            HealthPhase::Offline { before } | HealthPhase::CacheOnly { before, .. } => *before,
+            HealthPhase::Offline { before, .. } | HealthPhase::CacheOnly { before, .. } => *before,
         };
         match (before, self.settings.mode) {
             (BeforeHold::Healthy, HealthMode::Adaptive | HealthMode::Breaker)
@@ -62,7 +68,7 @@ impl Health {
         self.retry_after_until = None;
         self.open_paths(Reason::Operator, actions);
         match &mut self.phase {
-            HealthPhase::Offline { before } => *before = BeforeHold::Healthy,
+            HealthPhase::Offline { before, .. } => *before = BeforeHold::Healthy,
             HealthPhase::Normal { .. }
             | HealthPhase::Throttle(_)
             | HealthPhase::Sleep { .. }

@@ -6,7 +6,7 @@
 //! Never: writes to the ledger because of what it read there; otherwise two processes would react
 //! to each other without end.
 
-use super::phase::{HealthPhase, ProbeSlot};
+use super::phase::{HealthPhase, PauseState, ProbeSlot};
 use super::settings::HealthMode;
 use super::transitions::midpoint;
 use super::{Actions, Health, Reason};
@@ -34,6 +34,7 @@ impl Health {
             ScopeView::Open => self.on_open(now, actions),
             ScopeView::Closed { remaining: None } => self.on_offline(now, actions),
             ScopeView::CacheOnly { remaining } => self.on_cache_only(remaining, now, actions),
+            ScopeView::Paused { remaining } => self.on_paused(remaining, now, actions),
             ScopeView::Closed {
                 remaining: Some(remaining),
             } if self.is_our_hold(remaining, now) => {
@@ -160,15 +161,39 @@ impl Health {
     fn on_offline(&mut self, now: Micros, actions: &mut Actions) {
         let is_old = !std::mem::replace(&mut self.seen_closed, true);
         match &self.phase {
-            HealthPhase::Offline { .. } => {}
-            HealthPhase::CacheOnly {
+            HealthPhase::Offline { pause: None, .. } => {}
+            HealthPhase::Offline { pause: Some(_), .. }
+            | HealthPhase::CacheOnly {
                 closed_until: None, ..
             } if is_old => self.seen_closed = false,
-            HealthPhase::Normal { .. }
+            HealthPhase::Offline { pause: Some(_), .. }
+            | HealthPhase::Normal { .. }
             | HealthPhase::Throttle(_)
             | HealthPhase::Sleep { .. }
             | HealthPhase::HalfOpen(_)
             | HealthPhase::CacheOnly { .. } => self.follow_offline(now, actions),
+        }
+    }
+
+    /// An operator has paused the provider. Another command may have moved the end of our pause.
+    fn on_paused(&mut self, remaining: Option<Span>, now: Micros, actions: &mut Actions) {
+        let is_old = !std::mem::replace(&mut self.seen_closed, true);
+        let ends = remaining.map(|remaining| now + remaining);
+        match &mut self.phase {
+            HealthPhase::Offline {
+                pause: Some(pause), ..
+            } => pause.ends = ends,
+            HealthPhase::Offline { pause: None, .. } | HealthPhase::CacheOnly { .. } if is_old => {
+                self.seen_closed = false;
+            }
+            HealthPhase::Normal { .. }
+            | HealthPhase::Throttle(_)
+            | HealthPhase::Sleep { .. }
+            | HealthPhase::HalfOpen(_)
+            | HealthPhase::Offline { pause: None, .. }
+            | HealthPhase::CacheOnly { .. } => {
+                self.begin_offline(Some(PauseState { ends }), now, actions);
+            }
         }
     }
 

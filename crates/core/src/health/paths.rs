@@ -404,6 +404,7 @@ impl Health {
                 _,
                 ScopeView::Open
                 | ScopeView::CacheOnly { .. }
+                | ScopeView::Paused { .. }
                 | ScopeView::Closed { remaining: None },
             ) => return,
         };

@@ -27,6 +27,8 @@ pub(super) enum HealthPhase {
     },
     Offline {
         before: BeforeHold,
+        /// Calls wait; `None` = they are rejected.
+        pause: Option<PauseState>,
     },
     HalfOpen(ProbeState),
     CacheOnly {
@@ -36,6 +38,13 @@ pub(super) enum HealthPhase {
         /// The end time in the ledger; `None` = not before an operator opens it.
         closed_until: Option<Micros>,
     },
+}
+
+/// The data of a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PauseState {
+    /// The operator's end time.
+    pub(super) ends: Option<Micros>,
 }
 
 /// The data of Throttle.
@@ -139,7 +148,7 @@ impl HealthPhase {
         match self {
             HealthPhase::Normal { .. } | HealthPhase::Throttle(_) => BeforeHold::Healthy,
             HealthPhase::Sleep { .. } | HealthPhase::HalfOpen(_) => BeforeHold::Unhealthy,
-            HealthPhase::Offline { before } | HealthPhase::CacheOnly { before, .. } => *before,
+            HealthPhase::Offline { before, .. } | HealthPhase::CacheOnly { before, .. } => *before,
         }
     }
 }

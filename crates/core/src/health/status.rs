@@ -37,6 +37,8 @@ pub struct HealthStatus {
     /// An operator set this state, and only `resume` or the operator's end time ends it. False for
     /// a CacheOnly without an end, because its cause is not stored.
     pub by_operator: bool,
+    /// Which command set it.
+    pub hold: Option<OperatorHold>,
     /// The remaining time of a Sleep; `None` = it is not asleep, or only `resume` ends it.
     pub sleep_remaining: Option<Span>,
     /// 429s in a row.
@@ -53,6 +55,17 @@ pub struct HealthStatus {
     pub counts: Counts,
     /// How long until calls are sent again, if known; otherwise zero.
     pub reset_in: Span,
+}
+
+/// An operator's command that holds a provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperatorHold {
+    /// Calls wait.
+    Paused,
+    /// Calls are rejected.
+    Offline,
+    /// Responses come from the cache.
+    CacheOnly,
 }
 
 /// Whether a call may go.
@@ -111,9 +124,12 @@ impl Health {
         let bounds = self.settings.window_bounds();
         let sleep_left = match &self.phase {
             HealthPhase::Sleep { until, .. } => Some(until.since(now)),
+            HealthPhase::Offline { pause, .. } => {
+                let ends = pause.and_then(|pause| pause.ends);
+                ends.map(|ends| ends.since(now))
+            }
             HealthPhase::Normal { .. }
             | HealthPhase::Throttle(_)
-            | HealthPhase::Offline { .. }
             | HealthPhase::HalfOpen(_)
             | HealthPhase::CacheOnly { .. } => None,
         };
@@ -121,14 +137,8 @@ impl Health {
             state: self.phase.state(),
             breaker: self.phase.state().breaker(),
             since: now.since(self.since),
-            by_operator: match &self.phase {
-                HealthPhase::Offline { .. } => true,
-                HealthPhase::CacheOnly { ends, .. } => ends.is_some(),
-                HealthPhase::Normal { .. }
-                | HealthPhase::Throttle(_)
-                | HealthPhase::Sleep { .. }
-                | HealthPhase::HalfOpen(_) => false,
-            },
+            by_operator: self.hold().is_some(),
+            hold: self.hold(),
             sleep_remaining: sleep_left,
             consec429: self.consecutive.limited,
             err_rate: self.window.ratio(bounds, now),
@@ -172,10 +182,13 @@ impl Health {
                     HealthMode::Adaptive | HealthMode::Off => self.settings.when_blocked,
                 },
             },
-            HealthPhase::Offline { .. } => Admission::Closed {
+            HealthPhase::Offline { pause, .. } => Admission::Closed {
                 why: BlockReason::Sleep,
                 remaining,
-                blocked: WhenBlocked::Reject,
+                blocked: match pause {
+                    Some(_) => WhenBlocked::Wait,
+                    None => WhenBlocked::Reject,
+                },
             },
             HealthPhase::CacheOnly { .. } => Admission::Closed {
                 why: BlockReason::CacheOnly,
@@ -188,10 +201,25 @@ impl Health {
     fn remaining(&self, now: Micros) -> Option<Span> {
         match &self.phase {
             HealthPhase::Sleep { until, .. } => Some(until.since(now)),
-            HealthPhase::CacheOnly { .. } => self.next_tick().map(|tick| tick.since(now)),
-            HealthPhase::Normal { .. }
+            HealthPhase::CacheOnly { .. } | HealthPhase::Offline { .. } => {
+                self.phase_tick().map(|tick| tick.since(now))
+            }
+            HealthPhase::Normal { .. } | HealthPhase::Throttle(_) | HealthPhase::HalfOpen(_) => {
+                None
+            }
+        }
+    }
+
+    /// The command of an operator that holds it.
+    fn hold(&self) -> Option<OperatorHold> {
+        match &self.phase {
+            HealthPhase::Offline { pause: Some(_), .. } => Some(OperatorHold::Paused),
+            HealthPhase::Offline { pause: None, .. } => Some(OperatorHold::Offline),
+            HealthPhase::CacheOnly { ends: Some(_), .. } => Some(OperatorHold::CacheOnly),
+            HealthPhase::CacheOnly { ends: None, .. }
+            | HealthPhase::Normal { .. }
             | HealthPhase::Throttle(_)
-            | HealthPhase::Offline { .. }
+            | HealthPhase::Sleep { .. }
             | HealthPhase::HalfOpen(_) => None,
         }
     }
@@ -223,6 +251,28 @@ impl HealthState {
             HealthState::Normal | HealthState::Throttle => Breaker::Closed,
             HealthState::Sleep | HealthState::CacheOnly => Breaker::Open,
             HealthState::HalfOpen => Breaker::HalfOpen,
+        }
+    }
+}
+
+impl OperatorHold {
+    /// As in JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OperatorHold::Paused => "paused",
+            OperatorHold::Offline => "offline",
+            OperatorHold::CacheOnly => "cache_only",
+        }
+    }
+
+    /// As in messages.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            OperatorHold::Paused => "paused by an operator",
+            OperatorHold::Offline => "set offline by an operator",
+            OperatorHold::CacheOnly => "set to the cache only by an operator",
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Operators, policy and CacheOnly (A5, A7).
 
 use super::harness::{Harness, base, profile_a};
-use super::{Admission, BlockReason, Class, Command, HealthSettings, HealthState, WhenBlocked};
+use super::{
+    Admission, BlockReason, Class, Command, HealthSettings, HealthState, OperatorHold, WhenBlocked,
+};
 use crate::time::Span;
 
 const MINUTE: u64 = 60;
@@ -48,6 +50,38 @@ fn only_resume_ends_offline() {
         harness.log,
         ["Normal -> Sleep (operator)", "Sleep -> Normal (operator)"]
     );
+}
+
+/// A5: a pause lets calls wait; it ends by `resume`, or by itself, without a probe.
+#[test]
+fn a5_a_pause_lets_calls_wait_and_ends_by_itself() {
+    let mut harness = Harness::new(profile_a());
+    let minute = Span::from_secs(60);
+    harness.command(Command::Pause {
+        lasts: Some(minute),
+    });
+    let door = |remaining| Admission::Closed {
+        why: BlockReason::Sleep,
+        remaining,
+        blocked: WhenBlocked::Wait,
+    };
+    let status = harness.health.status(harness.now);
+    assert_eq!(status.hold, Some(OperatorHold::Paused));
+    assert_eq!(status.reset_in, minute);
+    assert_eq!(harness.health.admission(harness.now), door(Some(minute)));
+    harness.advance_secs(60);
+    assert!(harness.opens());
+    assert_eq!(
+        harness.log,
+        ["Normal -> Sleep (operator)", "Sleep -> Normal (operator)"]
+    );
+    harness.command(Command::Pause { lasts: None });
+    assert_eq!(harness.health.admission(harness.now), door(None));
+    harness.command(Command::Offline);
+    let status = harness.health.status(harness.now);
+    assert_eq!(status.hold, Some(OperatorHold::Offline));
+    harness.advance_secs(3_600).command(Command::Resume);
+    assert_eq!(harness.state(), HealthState::Normal);
 }
 
 /// A5: calls wait during a Sleep by default; profile A rejects them.

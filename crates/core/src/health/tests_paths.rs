@@ -32,11 +32,11 @@ impl Harness {
     }
 
     fn closed_path_for(&self, to: &str) -> Option<Span> {
-        self.last.iter().rev().find_map(|action| match action {
-            Action::ClosePath { path, closed_for } if Some(*path) == self::path(to) => {
-                Some(*closed_for)
-            }
-            _ => None,
+        self.last.iter().rev().find_map(|action| {
+            let Action::ClosePath { path, closed_for } = *action else {
+                return None;
+            };
+            (Some(path) == self::path(to)).then_some(closed_for)
         })
     }
 }
@@ -251,9 +251,11 @@ fn a4_a_path_closed_by_another_process_is_probed_here() {
     harness.advance_secs(2).sends("/a", Class::ServerError, 1);
     let closed = harness.last.iter().filter_map(|one| one.settle(ScopeId(9)));
     let closed: Vec<ScopeId> = closed
-        .filter_map(|settle| match settle {
-            Settle::Close { scope, .. } => Some(scope),
-            _ => None,
+        .filter_map(|settle| {
+            let Settle::Close { scope, .. } = settle else {
+                return None;
+            };
+            Some(scope)
         })
         .collect();
     assert_eq!(closed, [tag.scope(ScopeId(9))]);

@@ -6,7 +6,7 @@ use smallvec::smallvec;
 use super::harness::{Harness, base, long_sleeps};
 use super::{
     Action, Actions, AttemptResult, BasePace, Class, Command, Health, HealthEvent, HealthMode,
-    HealthSettings, HealthState, Rate,
+    HealthSettings, HealthState, OperatorHold, Rate,
 };
 use crate::ask::{Ask, Evidence, OwnerId, PermitId, Priority, ScopeId, Settle, Verdict};
 use crate::scope::ScopeView;
@@ -408,6 +408,30 @@ fn a7_cache_only_can_be_shortened_or_ended_by_another_process() {
     hosts.on(0, order(600));
     hosts.on(1, HealthEvent::Operator(Command::Resume));
     assert!(hosts.all(HealthState::Normal), "{:?}", hosts.states());
+}
+
+/// A5: another process, or this one after a restart, knows a pause from offline.
+#[test]
+fn a5_a_pause_reaches_every_process() {
+    let mut hosts = Hosts::new(2);
+    let pause = |secs| Command::Pause {
+        lasts: Some(Span::from_secs(secs)),
+    };
+    let holds = |hosts: &Hosts| -> Vec<Option<OperatorHold>> {
+        let machines = hosts.machines.iter();
+        machines.map(|one| one.status(hosts.now).hold).collect()
+    };
+    hosts.on(0, HealthEvent::Operator(pause(600)));
+    assert_eq!(holds(&hosts), [Some(OperatorHold::Paused); 2]);
+    hosts.on(1, HealthEvent::Operator(pause(60)));
+    hosts.advance(Span::from_secs(60));
+    assert!(hosts.all(HealthState::Normal), "{:?}", hosts.states());
+    hosts.on(0, HealthEvent::Operator(Command::Pause { lasts: None }));
+    hosts.on(1, HealthEvent::Operator(Command::Offline));
+    assert_eq!(holds(&hosts), [Some(OperatorHold::Offline); 2]);
+    hosts.on(0, HealthEvent::Operator(Command::Resume));
+    assert!(hosts.all(HealthState::Normal), "{:?}", hosts.states());
+    assert!(hosts.try_acquire(0) && hosts.try_acquire(1));
 }
 
 /// A sleep of a process that does not know of the hold yet does not shorten it.

@@ -6,7 +6,8 @@
 
 use super::pace::{Pace, Ramp};
 use super::phase::{
-    BeforeHold, ConsecutiveCounts, HealthPhase, ProbeSlot, ProbeState, Streak, ThrottleState,
+    BeforeHold, ConsecutiveCounts, HealthPhase, PauseState, ProbeSlot, ProbeState, Streak,
+    ThrottleState,
 };
 use super::settings::{HealthMode, RampAfter};
 use super::{Action, Actions, Health, HealthState, Reason};
@@ -69,7 +70,8 @@ impl Health {
                 }
                 self.sleep_for(self.settings.sleep_min, Reason::AutoRecover, now, actions);
             }
-            HealthPhase::Throttle(_) | HealthPhase::Offline { .. } | HealthPhase::HalfOpen(_) => {}
+            HealthPhase::Offline { .. } => self.resume(now, actions),
+            HealthPhase::Throttle(_) | HealthPhase::HalfOpen(_) => {}
         }
     }
 
@@ -214,13 +216,34 @@ impl Health {
 
     /// Goes offline because an operator set it in another process.
     pub(super) fn follow_offline(&mut self, now: Micros, actions: &mut Actions) {
+        self.begin_offline(None, now, actions);
+    }
+
+    /// Pauses: nothing is sent, and calls wait.
+    pub(super) fn enter_pause(&mut self, ends: Option<Micros>, now: Micros, actions: &mut Actions) {
+        // Open first: a close with an earlier end does not change a closed scope.
+        if self.phase.is_held() {
+            actions.push(Action::Open);
+        }
+        self.seen_closed = false;
+        actions.push(Action::Close {
+            age: Span::ZERO,
+            closed_for: ends.map(|ends| ends.since(now)),
+            reopen: Reopen::Paused,
+        });
+        self.begin_offline(Some(PauseState { ends }), now, actions);
+    }
+
+    /// Sends nothing until an operator resumes it, or until the end of the pause.
+    pub(super) fn begin_offline(
+        &mut self,
+        pause: Option<PauseState>,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
         let before = self.begin_hold(now);
-        self.change_to(
-            HealthPhase::Offline { before },
-            Reason::Operator,
-            now,
-            actions,
-        );
+        let phase = HealthPhase::Offline { before, pause };
+        self.change_to(phase, Reason::Operator, now, actions);
     }
 
     /// Sleeps for exactly this long, in all processes.

@@ -14,8 +14,9 @@ use crate::ask::{OwnerId, PathTag, PermitId, Reopen};
 use crate::limit::Damaged;
 use crate::time::{Micros, Span};
 
-/// The format written today. Version 1 had no cache-only state; it is still read.
-const VERSION: u8 = 2;
+/// The newest format. Version 1 had no cache-only state, version 2 no pause; both are still read,
+/// and a scope that is not paused is written as version 2, so that older programs can read it.
+const VERSION: u8 = 3;
 
 /// Bytes before the checksum.
 const BODY: usize = 24;
@@ -54,12 +55,16 @@ impl Scope {
             ScopeState::Probe { permit, until } => (2, Reopen::Probe, Some(until), permit),
         };
         let mut bytes = [0; BODY];
-        bytes[0] = VERSION;
+        bytes[0] = match reopen {
+            Reopen::Paused => VERSION,
+            Reopen::All | Reopen::Probe | Reopen::ByOperator => VERSION - 1,
+        };
         bytes[1] = tag;
         bytes[2] = match reopen {
             Reopen::All => 0,
             Reopen::Probe => 1,
             Reopen::ByOperator => 2,
+            Reopen::Paused => 3,
         };
         bytes[3] = u8::from(until.is_some());
         bytes[4..12].copy_from_slice(&until.unwrap_or_default().0.to_le_bytes());
@@ -93,6 +98,7 @@ impl Scope {
             0 => Reopen::All,
             1 => Reopen::Probe,
             2 => Reopen::ByOperator,
+            3 => Reopen::Paused,
             _ => return Err(Damaged::Bytes),
         };
         let permit = PermitId {
@@ -178,6 +184,10 @@ mod tests {
                 until: None,
                 reopen: Reopen::ByOperator,
             },
+            ScopeState::Closed {
+                until,
+                reopen: Reopen::Paused,
+            },
             ScopeState::Probe {
                 permit,
                 until: Micros(5),
@@ -190,6 +200,15 @@ mod tests {
     fn a_scope_reads_back_as_it_was_written() {
         for scope in every_state() {
             assert_eq!(Scope::from_bytes(&scope.to_bytes()), Ok(scope));
+        }
+    }
+
+    /// Only a pause needs the newest version: programs of the version before can read the rest.
+    #[test]
+    fn only_a_pause_is_written_in_the_newest_version() {
+        for scope in every_state() {
+            let is_paused = matches!(scope.peek(Micros(1)), ScopeView::Paused { .. });
+            assert_eq!(scope.to_bytes()[0], if is_paused { 3 } else { 2 });
         }
     }
 

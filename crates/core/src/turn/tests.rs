@@ -349,21 +349,12 @@ fn failed(age: Span) -> Settle {
 #[test]
 fn a4_failures_of_one_path_do_not_close_the_scope_of_all() {
     let mut ledger = TestLedger::new();
-    let of = |name: &str| match failed(Span::ZERO) {
-        Settle::Failed {
-            scope,
-            age,
-            in_a_row,
-            closed_for,
-            ..
-        } => Settle::Failed {
-            scope,
-            age,
-            in_a_row,
-            closed_for,
-            path: Some(PathTag::of(name)),
-        },
-        other => other,
+    let of = |name: &str| Settle::Failed {
+        scope: scope(),
+        age: Span::ZERO,
+        in_a_row: 3,
+        closed_for: s(30),
+        path: Some(PathTag::of(name)),
     };
     for _ in 0..9 {
         assert_eq!(ledger.turn(&[of("/a")], &[]).changed_scopes, []);

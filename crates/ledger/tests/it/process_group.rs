@@ -330,6 +330,7 @@ impl WireMessage for ScopeView {
             ScopeView::Probing => "probing".to_owned(),
             ScopeView::Closed { remaining: left } => format!("closed {}", span_text(*left)),
             ScopeView::CacheOnly { remaining: left } => format!("cache-only {}", span_text(*left)),
+            ScopeView::Paused { remaining: left } => format!("paused {}", span_text(*left)),
         }
     }
 

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tollgate_config::amount;
 use tollgate_config::load::Change;
 use tollgate_core::health::Command;
+use tollgate_core::time::Span;
 
 use super::response::{ApiError, json, read_object};
 use super::routes::ApiState;
@@ -22,7 +23,7 @@ use crate::daemon::{Daemon, Outcome, SetError};
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct CommandQuery {
     entity: Option<String>,
-    /// How long cache-only lasts.
+    /// How long the command lasts.
     r#for: Option<String>,
 }
 
@@ -83,13 +84,30 @@ pub(super) async fn cache_only(
     query: Query<CommandQuery>,
 ) -> Result<Response, ApiError> {
     reject_entity(&query)?;
-    let lasts = match &query.r#for {
-        None => None,
-        Some(text) => Some(amount::span(text).ok_or_else(|| {
-            ApiError::bad_request("`for` is not a duration", "write for example for=30m")
-        })?),
-    };
+    let lasts = duration(&query)?;
     run_command(api, name, query, Command::CacheOnly { lasts }).await
+}
+
+/// `POST /v1/providers/{name}/pause[?for=30m]`.
+pub(super) async fn pause(
+    api: State<ApiState>,
+    name: Path<String>,
+    query: Query<CommandQuery>,
+) -> Result<Response, ApiError> {
+    reject_entity(&query)?;
+    let lasts = duration(&query)?;
+    run_command(api, name, query, Command::Pause { lasts }).await
+}
+
+/// How long a command lasts.
+fn duration(query: &CommandQuery) -> Result<Option<Span>, ApiError> {
+    let Some(text) = &query.r#for else {
+        return Ok(None);
+    };
+    let lasts = amount::span(text).ok_or_else(|| {
+        ApiError::bad_request("`for` is not a duration", "write for example for=30m")
+    })?;
+    Ok(Some(lasts))
 }
 
 /// `POST /v1/providers/{name}/resume[?entity=]`.

@@ -47,6 +47,7 @@ pub(super) fn router(
         .route("/v1/providers/{name}", get(providers::show))
         .route("/v1/providers/{name}/settings", patch(commands::set))
         .route("/v1/providers/{name}/offline", post(commands::offline))
+        .route("/v1/providers/{name}/pause", post(commands::pause))
         .route(
             "/v1/providers/{name}/cache-only",
             post(commands::cache_only),

@@ -9,11 +9,11 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 use tollgate::Error;
-use tollgate::providers::{ActiveProvider, LimitStatus, PartStatus, UNKNOWN};
+use tollgate::providers::{ActiveProvider, CooldownStatus, LimitStatus, PartStatus, UNKNOWN};
 use tollgate_config::config::Store;
 use tollgate_config::{EffectiveValue, LoadedProvider};
 use tollgate_core::ask::Priority;
-use tollgate_core::health::{Breaker, HealthState, HealthStatus};
+use tollgate_core::health::{Breaker, HealthState, HealthStatus, OperatorHold, PathStatus};
 use tollgate_core::time::{Now, Span};
 
 use super::{Daemon, DaemonState};
@@ -52,6 +52,7 @@ pub struct ProviderDetails {
     queue: Queue,
     saved: Saved,
     cooldown_until: Option<f64>,
+    cooldowns: Vec<Cooldown>,
     degraded: bool,
     store: StoreState,
     settings: Vec<Setting>,
@@ -75,6 +76,8 @@ struct Health {
     /// An operator set this state. Not set for `cache-only` without an end: its origin is not
     /// stored.
     by_operator: bool,
+    /// The operator's command: `paused` (calls wait), `offline` (calls are rejected), `cache_only`.
+    hold: Option<&'static str>,
     sleep_until: Option<f64>,
     /// Seconds until calls are sent again; 0 if unknown.
     reset_in: f64,
@@ -89,6 +92,26 @@ struct Health {
     count_other: u64,
     net_errors: u64,
     total: u64,
+    /// Paths that fail; `sleep` and `half_open` ones are closed on their own.
+    paths: Vec<FailingPath>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct FailingPath {
+    /// Ids are `*`; `null` = all paths that have no entry of their own.
+    path: Option<String>,
+    state: &'static str,
+    failure_count: u32,
+    sleep_until: Option<f64>,
+}
+
+/// What cools down, until when and why.
+#[derive(Clone, Debug, Serialize)]
+struct Cooldown {
+    /// `provider`, an entity, or `key 2`.
+    of: String,
+    until: f64,
+    reason: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -120,6 +143,8 @@ struct Queue {
     normal: usize,
     low: usize,
     eta: f64,
+    /// What the calls wait for, and how many.
+    waiting_for: BTreeMap<&'static str, usize>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -245,12 +270,18 @@ impl Daemon {
                 .map_or(String::new(), |one| one.source.clone()),
             domains: configured.map(domains).unwrap_or_default(),
             enabled: configured.is_none_or(|one| one.provider.enabled),
-            health: health(&status, now),
+            health: health(&status, failing_paths(&active, now), now),
             limits: own,
             entities,
             queue: queue(&active, &status),
             saved: saved(&active),
             cooldown_until,
+            cooldowns: active
+                .cooldowns()
+                .await
+                .into_iter()
+                .map(|one| cooldown(one, now))
+                .collect(),
             degraded,
             store: StoreState {
                 kind,
@@ -271,13 +302,14 @@ fn store_word(trouble: Option<&String>) -> &'static str {
     if trouble.is_some() { "lost" } else { "up" }
 }
 
-fn health(status: &HealthStatus, now: Now) -> Health {
+fn health(status: &HealthStatus, paths: Vec<FailingPath>, now: Now) -> Health {
     let counts = &status.counts;
     Health {
         state: status.state.as_str(),
         breaker: Breaker::as_str(status.breaker),
         since: epoch_before(now, status.since),
         by_operator: status.by_operator,
+        hold: status.hold.map(OperatorHold::as_str),
         sleep_until: status
             .sleep_remaining
             .map(|remaining| epoch_after(now, remaining)),
@@ -293,6 +325,28 @@ fn health(status: &HealthStatus, now: Now) -> Health {
         count_other: counts.count_other,
         net_errors: counts.net_errors,
         total: counts.total,
+        paths,
+    }
+}
+
+fn failing_paths(active: &ActiveProvider, now: Now) -> Vec<FailingPath> {
+    let view = |one: PathStatus| FailingPath {
+        path: one.path,
+        state: one.state.as_str(),
+        failure_count: one.failures,
+        sleep_until: one.sleep_remaining.map(|left| epoch_after(now, left)),
+    };
+    active.failing_paths().into_iter().map(view).collect()
+}
+
+fn cooldown(one: CooldownStatus, now: Now) -> Cooldown {
+    Cooldown {
+        of: one.of.unwrap_or_else(|| "provider".to_owned()),
+        until: epoch_after(now, one.remaining),
+        reason: match one.retry_after {
+            Some(wait) => format!("429, Retry-After {}", wait.in_words()),
+            None => "429".to_owned(),
+        },
     }
 }
 
@@ -341,6 +395,7 @@ fn queue(active: &ActiveProvider, status: &HealthStatus) -> Queue {
         normal: active.waiting_at(Priority::Normal),
         low: active.waiting_at(Priority::Low),
         eta: if flows { seconds(Span(micros)) } else { 0.0 },
+        waiting_for: active.waiting_for(),
     }
 }
 

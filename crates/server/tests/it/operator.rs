@@ -64,7 +64,11 @@ async fn a5_a_sleeping_provider_is_shown_before_its_first_call() {
 async fn m14_sleep_and_cache_only_are_shown_after_a_restart() {
     write_file("op-kept.yaml", FILE);
     let ledger = Ledger::memory(Clock::System);
-    for (order, state) in [("offline", "sleep"), ("cache-only", "cache_only")] {
+    for (order, state) in [
+        ("offline", "sleep"),
+        ("pause?for=30m", "sleep"),
+        ("cache-only", "cache_only"),
+    ] {
         let sources = || from_file("op-kept.yaml");
         let first = TestDaemon::start_on(ledger.clone(), sources(), Options::default(), None).await;
         first
@@ -252,4 +256,73 @@ async fn a_reset_of_an_entity_ends_the_cooldown_that_blocks_it() {
     assert_eq!(response.status, 200, "{response:?}");
     let response = get_with(daemon.gateway, "/x/c", &soon).await;
     assert_eq!(response.status, 200, "{response:?}");
+}
+
+/// A5: `pause` holds calls until `resume`, `offline` rejects them; the status says what holds them.
+#[tokio::test]
+async fn a5_a_paused_provider_holds_calls_and_an_offline_one_rejects_them() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    write_file("op-pause.yaml", &file(upstream.address, "limits: [50/1s]"));
+    let daemon = TestDaemon::start(from_file("op-pause.yaml")).await;
+    daemon.request("POST", "/v1/providers/x/pause", "").await;
+    let gateway = daemon.gateway;
+    let held = tokio::spawn(async move { get(gateway, "/x/a").await });
+    let status = within_timeout(async {
+        loop {
+            let status = daemon.request("GET", "/v1/providers/x", "").await.json();
+            if status["queue"]["normal"] == 1 {
+                return status;
+            }
+        }
+    })
+    .await;
+    assert_eq!(status["queue"]["waiting_for"]["paused"], 1, "{status}");
+    assert_eq!(status["health"]["hold"], "paused");
+    daemon.request("POST", "/v1/providers/x/resume", "").await;
+    assert_eq!(within_timeout(held).await.unwrap().status, 200);
+    daemon.request("POST", "/v1/providers/x/offline", "").await;
+    let rejected = within_timeout(get(gateway, "/x/a")).await;
+    assert_eq!(rejected.status, 503);
+    let message = rejected.json()["message"].as_str().unwrap().to_owned();
+    assert!(message.ends_with("set offline by an operator"), "{message}");
+    let wrong = daemon.request("POST", "/v1/providers/x/pause?for=x", "");
+    assert_eq!(wrong.await.status, 400);
+    assert_eq!(upstream.count(), 1);
+}
+
+/// S5: a cool-down is shown with its end and its cause, a call that waits for it is counted, and
+/// `resume` ends it.
+#[tokio::test]
+async fn s5_a_cooldown_is_shown_and_resume_ends_it() {
+    let upstream = Upstream::start(|number, _| async move {
+        match number {
+            0 => reply(429, &[("retry-after", "50")], ""),
+            _ => ok(),
+        }
+    })
+    .await;
+    let rest = format!("limits: [50/1s]\n{NO_RETRY}");
+    write_file("op-cooling.yaml", &file(upstream.address, &rest));
+    let daemon = TestDaemon::start(from_file("op-cooling.yaml")).await;
+    let gateway = daemon.gateway;
+    assert_eq!(get(gateway, "/x/a").await.status, 429);
+    let held = tokio::spawn(async move { get(gateway, "/x/b").await });
+    let status = within_timeout(async {
+        loop {
+            let status = daemon.request("GET", "/v1/providers/x", "").await.json();
+            if status["queue"]["normal"] == 1 {
+                return status;
+            }
+        }
+    })
+    .await;
+    assert_eq!(status["queue"]["waiting_for"]["cooldown"], 1, "{status}");
+    let cooldown = &status["cooldowns"][0];
+    assert_eq!(cooldown["of"], "provider");
+    assert_eq!(cooldown["reason"], "429, Retry-After 50 s");
+    assert!(cooldown["until"].as_f64() > Some(1e9), "{cooldown}");
+    daemon.request("POST", "/v1/providers/x/resume", "").await;
+    assert_eq!(within_timeout(held).await.unwrap().status, 200);
+    let status = daemon.request("GET", "/v1/providers/x", "").await.json();
+    assert_eq!(status["cooldowns"].as_array().map(Vec::len), Some(0));
 }

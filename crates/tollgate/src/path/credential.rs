@@ -262,7 +262,10 @@ fn availability(
     // How long it still cools down after a 429 for this key alone.
     let cooling = seen.scopes.iter().filter_map(|view| match view {
         ScopeView::Closed { remaining } => Some(remaining.unwrap_or(Span(u64::MAX))),
-        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
+        ScopeView::Open
+        | ScopeView::Probing
+        | ScopeView::CacheOnly { .. }
+        | ScopeView::Paused { .. } => None,
     });
     let after = full.chain(suspended).chain(cooling);
     KeyAvailability {

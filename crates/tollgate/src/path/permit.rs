@@ -301,6 +301,9 @@ async fn reject_if_closed(
             reason: Reason::Degraded,
             retry_in: remaining,
         }),
-        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => Ok(()),
+        ScopeView::Open
+        | ScopeView::Probing
+        | ScopeView::CacheOnly { .. }
+        | ScopeView::Paused { .. } => Ok(()),
     }
 }

@@ -24,6 +24,9 @@ use crate::permits::{Denied, PermitRequest, Permits};
 use crate::providers::{ActiveProvider, CallAttributes, CompiledPolicy, HealthView, ThrottleRules};
 use crate::{Error, Permit};
 
+/// When to come back while this process shuts down: calls in flight have ten seconds to finish.
+const RESTART: Span = Span::from_secs(10);
+
 /// The right to make one attempt.
 #[derive(Debug)]
 pub(crate) struct Grant {
@@ -257,7 +260,7 @@ impl RequestedLimits {
             }
             // Not reached for a recall: a recalled call asks again.
             Denied::Lost | Denied::Recalled => store_lost(subject, None),
-            Denied::Closed => no_permit(Reason::ShuttingDown, None, None),
+            Denied::Closed => no_permit(Reason::ShuttingDown, None, Some(RESTART)),
         }
     }
 

@@ -20,7 +20,7 @@ use tollgate_core::cooldown::{self, Cooldown, CooldownSettings, ProviderWait};
 use tollgate_core::degrade::{Degrade, DegradeSettings, LocalQuota, ProviderQuota};
 use tollgate_core::health::{
     Action, Actions, Admission, AttemptResult, BasePace, Class, Health, HealthEvent,
-    HealthSettings, HealthStatus, Pace, PathStatus, shown_path,
+    HealthSettings, HealthStatus, Pace,
 };
 use tollgate_core::limit::{HoldUntil, Rule};
 use tollgate_core::problem::Problem;
@@ -42,11 +42,11 @@ const SYNC_READS_MAX: usize = 8;
 pub(crate) struct ProviderHealth {
     provider: Arc<str>,
     events: Events,
-    ledger: ProviderLedger,
+    pub(super) ledger: ProviderLedger,
     /// Knows the scopes that this process has closed, for use while the store is lost.
     local_ledger: ProviderLedger,
-    scope: ScopeId,
-    inner: RankedMutex<{ rank::HEALTH }, Inner>,
+    pub(super) scope: ScopeId,
+    pub(super) inner: RankedMutex<{ rank::HEALTH }, Inner>,
     /// The health that the ledger remembers from before the start has been read.
     has_synced: AtomicBool,
     /// Counts the changes that waiting calls must hear of.
@@ -56,8 +56,8 @@ pub(crate) struct ProviderHealth {
 }
 
 #[derive(Debug)]
-struct Inner {
-    health: Health,
+pub(super) struct Inner {
+    pub(super) health: Health,
     /// The instant that the timer was last set to.
     tick: Option<Micros>,
     /// The number of updates of the health scope sent to the ledger.
@@ -233,53 +233,6 @@ impl ProviderHealth {
         self.apply_actions(inner, actions);
     }
 
-    /// Another process may have changed the scopes of paths that fail here too. Must be called inside
-    /// a tokio runtime.
-    pub(crate) fn on_scopes_changed(self: &Arc<ProviderHealth>, scopes: &[ScopeId]) {
-        let mut inner = self.inner.lock();
-        let scope_of = |path: &PathTag| path.scope(self.scope);
-        let open = inner.health.failing_tags();
-        for path in open
-            .filter(|path| scopes.contains(&scope_of(path)))
-            .collect::<Vec<_>>()
-        {
-            if self.ledger.takes_time() {
-                let health = self.clone();
-                tokio::spawn(async move {
-                    let view = health
-                        .ledger
-                        .try_peek_scope(scope_of_path(&health, path))
-                        .await;
-                    if let Some(view) = view.filter(|_| health.ledger.loss().is_none()) {
-                        health.on(HealthEvent::PathScopeChanged(path, view));
-                    }
-                });
-            } else {
-                let view = self.ledger.last_seen_scope(scope_of(&path));
-                let event = HealthEvent::PathScopeChanged(path, view);
-                let actions = inner.health.on(event, self.ledger.at());
-                self.apply_actions(&mut inner, actions);
-            }
-        }
-        self.release(inner);
-    }
-
-    /// A path has failed: people want to know which.
-    pub(crate) fn name_path(&self, path: Option<PathTag>, text: &str) {
-        if let Some(path) = path {
-            self.inner
-                .lock()
-                .health
-                .name_path(path, || shown_path(text));
-        }
-    }
-
-    /// The paths that fail.
-    pub(crate) fn failing_paths(&self) -> Vec<PathStatus> {
-        let inner = self.inner.lock();
-        inner.health.failing_paths(self.ledger.at())
-    }
-
     /// An attempt to this path got its permit. `true`: it is a probe.
     pub(crate) fn on_granted(&self, path: Option<PathTag>) -> bool {
         let mut inner = self.inner.lock();
@@ -310,12 +263,6 @@ impl ProviderHealth {
     pub(crate) fn status(&self) -> HealthStatus {
         let inner = self.inner.lock();
         inner.health.status(self.ledger.at())
-    }
-
-    /// The status that a call to this path meets, for people.
-    pub(crate) fn status_on(&self, path: Option<PathTag>) -> HealthStatus {
-        let inner = self.inner.lock();
-        inner.health.status_on(path, self.ledger.at())
     }
 
     /// Subscribes to changes: a new throttle, a closed scope, other settings.
@@ -448,6 +395,20 @@ impl ProviderHealth {
         }
     }
 
+    /// An operator ends these cool-downs, and every other one that this process knows.
+    pub(crate) fn clear_cooldowns(&self, scopes: impl Iterator<Item = ScopeId>) {
+        let mut inner = self.inner.lock();
+        let known = std::mem::take(&mut inner.cooldowns);
+        for scope in scopes.chain(known.into_keys()) {
+            self.settle(Settle::Open { scope });
+        }
+    }
+
+    /// The wait that the provider asked for, when this scope began to cool down.
+    pub(crate) fn cooldown_stated(&self, scope: ScopeId) -> Option<Span> {
+        self.inner.lock().cooldowns.get(&scope)?.stated()
+    }
+
     /// A call makes its first attempt.
     pub(crate) fn on_call(&self, settings: &BudgetSettings) {
         let now = self.ledger.at();
@@ -467,7 +428,7 @@ impl ProviderHealth {
     }
 
     /// Executes the actions of the health state machine, in order and under its lock.
-    fn apply_actions(&self, inner: &mut Inner, actions: Actions) {
+    pub(super) fn apply_actions(&self, inner: &mut Inner, actions: Actions) {
         let tick = inner.health.next_tick();
         if tick != inner.tick {
             inner.tick = tick;
@@ -511,7 +472,7 @@ impl ProviderHealth {
     }
 
     /// Frees the lock, then tells what happened under it.
-    fn release(&self, mut inner: RankedGuard<'_, Inner>) {
+    pub(super) fn release(&self, mut inner: RankedGuard<'_, Inner>) {
         let facts = std::mem::take(&mut inner.facts);
         drop(inner);
         facts.into_iter().for_each(|fact| self.events.emit(fact));
@@ -530,10 +491,6 @@ impl ProviderHealth {
         drop(inner);
         tick.map(|tick| tick.since(self.ledger.at()))
     }
-}
-
-fn scope_of_path(health: &ProviderHealth, path: PathTag) -> ScopeId {
-    path.scope(health.scope)
 }
 
 /// The scope that the health of a provider closes and opens.

@@ -5,10 +5,12 @@
 //!
 //! Never: shows a key; keys are identified by their number in the pool.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tollgate_config::provider::Per;
 use tollgate_core::ask::{CellId, Priority, ScopeId};
+use tollgate_core::gate::Blocker;
 use tollgate_core::health::{Command, HealthEvent, HealthState};
 use tollgate_core::limit::{Algorithm, CellView, Rule};
 use tollgate_core::scope::ScopeView;
@@ -19,6 +21,7 @@ use super::health::health_scope;
 use super::limit_binding::{CallAttributes, LimitBinding};
 use super::policy::CompiledPolicy;
 use super::{ActiveProvider, ProviderRegistry};
+use crate::error::Reason;
 
 /// One limit and what remains of it.
 #[derive(Clone, Debug)]
@@ -50,6 +53,17 @@ pub struct PartStatus {
     pub cooldown_remaining: Option<Span>,
     /// Only the cache responds, because few permits remain.
     pub is_degraded: bool,
+}
+
+/// A cool-down, and what it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CooldownStatus {
+    /// What cools down: `None` = the whole provider; an entity, or a key by its number.
+    pub of: Option<String>,
+    /// How long it lasts.
+    pub remaining: Span,
+    /// The wait that the provider asked for, if this process saw it.
+    pub retry_after: Option<Span>,
 }
 
 /// A limit and the cell to read for it, if that does not depend on the caller.
@@ -119,6 +133,86 @@ impl ActiveProvider {
         parts.into_iter().map(&mut part).collect()
     }
 
+    /// Everything that cools down: the provider, entities that were called, keys.
+    pub async fn cooldowns(&self) -> Vec<CooldownStatus> {
+        let policy = self.policy();
+        let entities = self.entities();
+        let mut parts: Vec<(Option<String>, ScopeId)> = Vec::new();
+        let mut add = |of: Option<String>, scope: ScopeId| {
+            if parts.iter().all(|(_, known)| *known != scope) {
+                parts.push((of, scope));
+            }
+        };
+        if policy.cools_per_key() {
+            for (index, key) in policy.fingerprints().enumerate() {
+                let of = format!("key {}", index + 1);
+                add(Some(of), policy.cooldown_scope(None, Some(key)));
+            }
+        }
+        for entity in &entities {
+            add(
+                Some(entity.clone()),
+                policy.cooldown_scope(Some(entity), None),
+            );
+        }
+        add(None, policy.cooldown_scope(None, None));
+        let scopes = parts.iter().map(|(_, scope)| *scope).collect();
+        let query = PeekQuery {
+            scopes,
+            ..PeekQuery::default()
+        };
+        let views = self.ledger.peek_or_closed(query).await.scopes;
+        let cooling = parts
+            .into_iter()
+            .zip(views)
+            .filter_map(|((of, scope), view)| {
+                Some(CooldownStatus {
+                    of: of.filter(|_| policy.counts_by_entity() || policy.cools_per_key()),
+                    remaining: closed_for(view)?,
+                    retry_after: self.health.cooldown_stated(scope),
+                })
+            });
+        cooling.collect()
+    }
+
+    /// What the waiting calls wait for, in the words of `reason`, and how many: `retry` is the time
+    /// between two attempts.
+    #[must_use]
+    pub fn waiting_for(&self) -> BTreeMap<&'static str, usize> {
+        let mut reasons: BTreeMap<&'static str, usize> = BTreeMap::new();
+        let (own, local) = (self.permits.blockers(), self.local_share.permits.blockers());
+        for blocker in own.into_iter().chain(local) {
+            *reasons.entry(self.reason_of(blocker)).or_default() += 1;
+        }
+        let priorities = [Priority::High, Priority::Normal, Priority::Low];
+        let retries: usize = priorities
+            .map(|one| self.retry_waits.count(one))
+            .iter()
+            .sum();
+        if retries > 0 {
+            reasons.insert("retry", retries);
+        }
+        reasons
+    }
+
+    fn reason_of(&self, blocker: Option<(Blocker, bool)>) -> &'static str {
+        match blocker {
+            Some((Blocker::Scope(scope), _)) if self.health.is_health_scope(scope) => {
+                match self.status().hold {
+                    Some(hold) => hold.as_str(),
+                    None => "sleep",
+                }
+            }
+            Some((Blocker::Scope(scope), _)) if Some(scope) == self.policy().share_scope => {
+                Reason::StoreLost.as_str()
+            }
+            Some((Blocker::Scope(_), _)) => Reason::Cooldown.as_str(),
+            Some((Blocker::Cell(_), true)) => Reason::Concurrency.as_str(),
+            Some((Blocker::OffPeak, _)) => Reason::OffPeak.as_str(),
+            Some((Blocker::Cell(_) | Blocker::Front, _)) | None => Reason::Limit.as_str(),
+        }
+    }
+
     /// Every limit of the whole provider, or those of an entity, and what remains of it.
     pub async fn limits(&self, entity: Option<&str>) -> Vec<LimitStatus> {
         let part = self.parts(&[entity]).await.pop();
@@ -137,18 +231,21 @@ impl ActiveProvider {
         self.health.sync().await;
     }
 
-    /// Applies an operator's command. `reset` also ends every cool-down and degrade mode.
+    /// Applies an operator's command. `resume` also ends every cool-down, `reset` every cool-down
+    /// and degrade mode.
     pub fn apply_command(&self, command: Command) {
         self.health.on(HealthEvent::Operator(command));
-        if command == Command::Reset {
-            let policy = self.policy();
-            let own = policy.degrade_scope(None).into_iter();
-            let keys = policy.fingerprints().map(Some);
-            let cooling = keys
-                .chain([None])
-                .map(|key| policy.cooldown_scope(None, key));
-            self.health
-                .clear_scopes(&own.chain(cooling).collect::<Vec<ScopeId>>(), true);
+        let policy = self.policy();
+        let keys = policy.fingerprints().map(Some).chain([None]);
+        let cooling = keys.map(|key| policy.cooldown_scope(None, key));
+        match command {
+            Command::Reset => {
+                let own = policy.degrade_scope(None).into_iter();
+                let scopes: Vec<ScopeId> = own.chain(cooling).collect();
+                self.health.clear_scopes(&scopes, true);
+            }
+            Command::Resume => self.health.clear_cooldowns(cooling),
+            Command::Offline | Command::Pause { .. } | Command::CacheOnly { .. } => {}
         }
         // Waiting calls must check admission again.
         self.health.notify_waiting();
@@ -233,7 +330,10 @@ fn pending_limit(
 fn closed_for(view: ScopeView) -> Option<Span> {
     match view {
         ScopeView::Closed { remaining } => remaining,
-        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
+        ScopeView::Open
+        | ScopeView::Probing
+        | ScopeView::CacheOnly { .. }
+        | ScopeView::Paused { .. } => None,
     }
 }
 
@@ -243,7 +343,7 @@ async fn stored_state(ledger: &Ledger, provider: &str) -> HealthState {
     let view = known.try_peek_scope(health_scope(provider)).await;
     match view.filter(|_| ledger.loss().is_none()) {
         None | Some(ScopeView::Open) => HealthState::Normal,
-        Some(ScopeView::Closed { .. }) => HealthState::Sleep,
+        Some(ScopeView::Closed { .. } | ScopeView::Paused { .. }) => HealthState::Sleep,
         Some(ScopeView::CacheOnly { .. }) => HealthState::CacheOnly,
         Some(ScopeView::Probing) => HealthState::HalfOpen,
     }
