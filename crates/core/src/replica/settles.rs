@@ -45,7 +45,7 @@ pub(super) fn due(settles: &[QueuedSettle], round_trip: Span) -> Micros {
 fn can_wait(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Arrived { limited, .. } => !limited,
-        Outcome::Complete { .. } | Outcome::Finished { .. } => true,
+        Outcome::Complete { .. } | Outcome::Finished { .. } | Outcome::Presumed { .. } => true,
         Outcome::Failed { .. }
         | Outcome::Unsent
         | Outcome::Unknown { .. }
