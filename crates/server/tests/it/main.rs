@@ -58,6 +58,8 @@ mod cooldowns;
 mod tls;
 mod stale_permits;
 mod store_loss;
+mod slow_responses;
+mod damaged_rows;
 mod streaming;
 mod upgrades;
 mod oauth2;

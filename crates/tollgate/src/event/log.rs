@@ -60,6 +60,11 @@ impl Event {
             Event::StoreBack { away, uncounted } => {
                 tracing::warn!(event = "store_back", away = %away, uncounted);
             }
+            Event::LedgerDamaged { rows } => tracing::error!(
+                event = "ledger_damaged",
+                rows,
+                why = "stored limits could not be read and count as used up for one period; check the disk"
+            ),
             Event::FromCache { .. }
             | Event::NotStored { .. }
             | Event::CacheOnlyInMemory { .. }
