@@ -61,8 +61,9 @@ const QUICK: Effort = Effort {
 
 /// The parts by name, in the order of the document.
 const GATEWAY: [&str; 3] = ["proxied", "hits", "limit"];
-const QUOTA: [&str; 13] = [
-    "w1-s", "w1-t", "w1-wan", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "cooling", "pace", "all",
+const QUOTA: [&str; 14] = [
+    "w1-s", "w1-t", "w1-wan", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9", "cooling", "pace",
+    "all",
 ];
 /// The parts that need the servers of the speed rows.
 const SERVERS: [&str; 5] = ["proxied", "hits", "limit", "w8", "cooling"];

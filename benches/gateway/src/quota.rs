@@ -11,6 +11,7 @@ mod many;
 mod provider;
 mod rows;
 pub mod scenario;
+mod slow;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -110,6 +111,7 @@ impl Tools {
             "w5" => rows::halved(self, effort),
             "w6" => many::processes(self, effort),
             "w7" => many::killed(self),
+            "w9" => slow::responses(self),
             "all" => all::at_once(self),
             other => anyhow::bail!("there is no part `{other}`"),
         }
@@ -194,8 +196,13 @@ impl Tools {
         extra: &str,
     ) -> anyhow::Result<PathBuf> {
         let file = self.folder.join(format!("{word}.yaml"));
+        // W9 is about the default.
+        let connections = match word.starts_with("w9") {
+            true => "",
+            false => "connections: 256\n",
+        };
         let text = format!(
-            "name: up\nupstream: {upstream}\nlimits:\n  - {}\nconnections: 256\n\
+            "name: up\nupstream: {upstream}\nlimits:\n  - {}\n{connections}\
              queue: {{ max: 100000, timeout: 10m }}\n{extra}",
             scenario.ours()
         );

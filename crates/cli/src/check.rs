@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use tollgate_config::config::CONFIG;
-use tollgate_config::guarantee::guarantee;
+use tollgate_config::guarantee::{assumption, guarantee};
 use tollgate_config::preset::limit_in_words;
 use tollgate_config::{
     Config, Level, Loaded, PathKind, Problems, Sources, check, disk, raw, shape,
@@ -161,6 +161,9 @@ impl CheckReport {
                 at_a_time.map(|c| (format!("{} at a time", c.rule.limit()), guarantee(&c.rule)));
             for (limit, promise) in lines.chain(last) {
                 self.guarantees.push_str(&format!("  {limit}: {promise}\n"));
+            }
+            if let Some(assumed) = assumption(&one.provider) {
+                self.guarantees.push_str(&format!("  {assumed}\n"));
             }
         }
         self.problems.extend(loaded.problems);

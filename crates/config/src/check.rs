@@ -12,6 +12,7 @@ mod entity;
 mod cache;
 pub(crate) mod layers;
 mod limits;
+mod connections;
 pub(crate) mod endpoint;
 mod rule_spec;
 pub(crate) mod secrets;
@@ -46,8 +47,9 @@ const RESERVED: [&str; 5] = ["health", "ready", "metrics", "v1", "api"];
 /// How long an abandoned call may still arrive, at least.
 const LATE_ARRIVAL: Span = Span::from_secs(5);
 
-/// The default for connections to one upstream: the most that browsers and proxies allow.
-const CONNECTIONS: u64 = 32;
+/// How long a request takes from its last byte to the provider's limiter, at least: several
+/// retransmissions on the slowest of usual networks.
+const ARRIVE_WITHIN: Span = Span::from_secs(2);
 
 /// A provider file that was read but not yet checked.
 #[derive(Clone, Debug)]
@@ -236,6 +238,8 @@ fn provider(
     let cache = cache::cache(fields, &found.ttl, problems);
     let health = or_default::<Health>(fields, "health", problems).0;
     let learn: bool = or_default(fields, "learn", problems);
+    let timeouts = or_default::<Timeout>(fields, "timeout", problems).0;
+    let connections = connections::connections(fields, &limits, timeouts.first_byte, problems);
     warn_without_domain(fields, preset, &domains, problems);
     warn_if_unlimited(fields, preset, (&limits, learn), problems);
     Provider {
@@ -256,7 +260,8 @@ fn provider(
         limits,
         costs: cost::costs(fields, problems),
         concurrency: cost::concurrency(fields, problems),
-        connections: fields.read("connections", problems).unwrap_or(CONNECTIONS),
+        connections,
+        arrive_within: arrive_within(fields, problems),
         late_arrival: late_arrival(fields, problems),
         free_status: endpoint::statuses(fields, problems),
         entities: found.entities,
@@ -271,7 +276,7 @@ fn provider(
         cooldown: cooldown(fields, health.retry_after_floor, problems),
         degrade,
         alerts: alerts(fields, problems),
-        timeouts: or_default::<Timeout>(fields, "timeout", problems).0,
+        timeouts,
         cookies: or_default(fields, "cookies", problems),
         upload: or_default(fields, "upload", problems),
         methods: endpoint::methods(fields, problems),
@@ -280,6 +285,18 @@ fn provider(
         on_store_loss: or_default(fields, "on_store_loss", problems),
         health,
     }
+}
+
+/// Without any time a call would count as arrived before it has left.
+fn arrive_within(fields: &Fields<'_>, problems: &mut Problems) -> Span {
+    let written = fields.read("arrive_within", problems);
+    if let (Some(Span::ZERO), Some(at)) = (written, fields.get("arrive_within")) {
+        problems.push(at.error(
+            "must be longer than nothing",
+            "write `2s`, or `hold_until: send` for a limit that counts calls as they leave",
+        ));
+    }
+    written.unwrap_or(ARRIVE_WITHIN)
 }
 
 fn late_arrival(fields: &Fields<'_>, problems: &mut Problems) -> Span {

@@ -1,13 +1,14 @@
 //! Guarantees: what a limit ensures at the provider, in words, by the table of docs/exactness.md.
 //!
 //! Promises: never overstates. "Exact" means that no call arrives above the limit, whatever the
-//! delays are.
+//! delays are, under the assumption that is said with it.
 //!
 //! Never: depends on how a limit was written.
 
-use tollgate_core::limit::{Algorithm, Rule};
+use tollgate_core::limit::{Algorithm, HoldUntil, Rule};
 
 use crate::amount::HumanSpan;
+use crate::provider::Provider;
 
 /// What a rule ensures at the provider.
 #[must_use]
@@ -29,6 +30,28 @@ pub fn guarantee(rule: &Rule) -> String {
             "exact if the provider's day, hour or month begins when ours does; elsewhere up to twice at an edge"
                 .to_owned()
         }
+    }
+}
+
+/// What the guarantees of a provider's limits assume beside their words; `None`: nothing.
+#[must_use]
+pub fn assumption(provider: &Provider) -> Option<String> {
+    let holds = |hold| {
+        let mut limits = provider.limits.iter();
+        limits.any(|limit| limit.rule.held_until() == hold)
+    };
+    if holds(HoldUntil::Send) {
+        Some(
+            "held until send: only as exact as every call takes the same time to arrive; write `hold_until: arrived` or `response` for a guarantee"
+                .to_owned(),
+        )
+    } else if holds(HoldUntil::Arrived) {
+        Some(format!(
+            "held until arrived: exact for calls that reach the provider within {} (`arrive_within`) of their last byte, and used fully where responses are slow; `hold_until: response` is exact for any delay",
+            HumanSpan(provider.arrive_within)
+        ))
+    } else {
+        None
     }
 }
 

@@ -40,6 +40,9 @@ words! {
 words! {
     /// When a slot starts to become free again.
     Hold {
+        /// When the response proves that the call arrived, or `arrive_within` after its last byte
+        /// has left.
+        Arrived = "arrived",
         /// When the response proves that the call arrived.
         Response = "response",
         /// When the call is sent.

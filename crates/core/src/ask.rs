@@ -305,7 +305,7 @@ pub enum Reopen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The response head arrived, so the call has reached the provider. Windows and buckets start
-    /// to count down.
+    /// to count down, unless they already do since the call was presumed to have arrived.
     Arrived {
         /// How long ago the head arrived.
         age: Span,
@@ -329,6 +329,13 @@ pub enum Outcome {
     /// `Arrived` and then `Finished`.
     Complete {
         /// How long ago it arrived.
+        age: Span,
+    },
+    /// There is no response yet, but the whole request left so long ago that it has met the
+    /// provider's limiter (`arrive_within`), or its connection would be dead. Limits with
+    /// `hold_until: arrived` count it as arrived; no other limit and no scope changes.
+    Presumed {
+        /// How long ago it must have arrived.
         age: Span,
     },
     /// No byte was sent: as if the permit had never been granted.

@@ -342,6 +342,7 @@ impl QueuedSettle {
                 | Outcome::Failed { age, .. }
                 | Outcome::Finished { age }
                 | Outcome::Complete { age }
+                | Outcome::Presumed { age }
                 | Outcome::Unknown { age, .. } => *age = *age + waited,
                 Outcome::Alive { extend_by } => *extend_by = *extend_by - waited,
                 Outcome::Unsent => {}

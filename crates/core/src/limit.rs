@@ -28,6 +28,8 @@ mod calendar;
 pub use calendar::{Calendar, CalendarPeriod, EDGE_MARGIN};
 mod in_flight;
 mod reported;
+mod presumed;
+pub use presumed::STRICT_FOR;
 mod cell;
 pub use cell::Cell;
 mod view;
@@ -60,3 +62,5 @@ mod safety_tests;
 mod inherit_tests;
 #[cfg(test)]
 mod bounds_tests;
+#[cfg(test)]
+mod presumed_tests;

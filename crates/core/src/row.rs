@@ -18,7 +18,7 @@
 //! | 4 | the owners that wait | cells |
 //! | 5 | the scope | scopes |
 //! | 6 | reserved: the path that a scope stands for (`health.scope: path`) | scopes |
-//! | 7 | reserved: calls that count as arrived at sent + `arrive_within` | cells |
+//! | 7 | not used: calls that count as arrived at sent + `arrive_within` are in the cell, version 3 | cells |
 //! | 9 | reserved: durable reservations | cells |
 //! | 11 | what may have been lost | providers |
 //!

@@ -354,6 +354,7 @@ fn settle_scopes(
         Outcome::Arrived { .. }
         | Outcome::Failed { .. }
         | Outcome::Finished { .. }
+        | Outcome::Presumed { .. }
         | Outcome::Unknown { .. }
         | Outcome::Alive { .. } => {}
     }
@@ -383,13 +384,12 @@ fn settle_term(
             readings,
         } => {
             let settled = settled(*age, !limited);
-            let granted = cell
-                .pending_call(id)
-                .map_or(settled.at, |(_, granted)| granted);
+            let granted = cell.granted_at(id).unwrap_or(settled.at);
             let mut freed = match rule.settles_at() {
                 SettleAt::Head => cell.settle(rule, settled, now.lo).freed,
                 SettleAt::End => false,
             };
+            cell.end_presumption(rule, settled);
             for reading in readings.iter().filter(|reading| reading.term == index) {
                 freed |= cell.apply_reading(rule, reading, cost, granted, *limited, now);
             }
@@ -398,15 +398,31 @@ fn settle_term(
             }
             freed
         }
-        Outcome::Failed { age } => match rule.settles_at() {
-            SettleAt::Head => cell.settle(rule, settled(*age, false), now.lo).freed,
-            SettleAt::End => false,
-        },
+        Outcome::Failed { age } => {
+            cell.end_presumption(rule, settled(*age, false));
+            match rule.settles_at() {
+                SettleAt::Head => cell.settle(rule, settled(*age, false), now.lo).freed,
+                SettleAt::End => false,
+            }
+        }
         Outcome::Finished { age } | Outcome::Complete { age } => {
+            cell.end_presumption(rule, settled(*age, true));
             cell.settle(rule, settled(*age, true), now.lo).freed
         }
-        Outcome::Unsent => cell.undo(rule, id).freed,
-        Outcome::Unknown { age, late } => cell.give_up(rule, id, (now.hi - *age) + *late).freed,
+        Outcome::Presumed { age } => cell.presume(rule, id, now.hi - *age, now).freed,
+        Outcome::Unsent => {
+            cell.end_presumption(rule, settled(Span::ZERO, false));
+            cell.undo(rule, id).freed
+        }
+        Outcome::Unknown { age, late } => {
+            let until = (now.hi - *age) + *late;
+            let unproven = Settled {
+                at: until,
+                ..settled(*age, false)
+            };
+            cell.end_presumption(rule, unproven);
+            cell.give_up(rule, id, until).freed
+        }
         Outcome::Alive { extend_by } => {
             cell.extend(rule, id, now.hi + *extend_by);
             false

@@ -25,6 +25,11 @@ pub enum Event {
     Lost,
     /// The store is there again.
     Recovered,
+    /// Stored rows could not be believed: their limits count as used up for one period.
+    Damaged {
+        /// How many.
+        rows: u64,
+    },
     /// Too much happened to follow: ask again for everything.
     Resync,
 }

@@ -17,6 +17,7 @@ mod checkpointer;
 mod folder;
 mod lock;
 mod generation;
+mod reserve;
 mod open;
 mod rows;
 mod tables;
@@ -164,7 +165,11 @@ impl SqliteStore {
         match folder.commit(batches, longest) {
             Ok((decisions, damaged_rows)) => {
                 state.is_lost = false;
-                self.damaged_rows.fetch_add(damaged_rows, Ordering::Relaxed);
+                drop(state);
+                if damaged_rows > 0 {
+                    self.damaged_rows.fetch_add(damaged_rows, Ordering::Relaxed);
+                    self.sink.rows_damaged(damaged_rows);
+                }
                 Ok(decisions)
             }
             Err(error) => Err(self.on_error(&mut state, &error)),

@@ -17,6 +17,7 @@ use tollgate_core::batch::{Batch, Decision};
 use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::scope::ScopeView;
 
+use crate::event::Event;
 use crate::hub::Hub;
 
 /// Where permits are counted.
@@ -232,6 +233,11 @@ impl EventSink {
     /// Another owner has changed these.
     pub fn scopes_changed(&self, scopes: Vec<ScopeId>) {
         self.hub.scopes_changed_elsewhere(scopes);
+    }
+
+    /// So many stored rows could not be believed.
+    pub fn rows_damaged(&self, rows: u64) {
+        self.hub.broadcast(&Event::Damaged { rows });
     }
 
     /// Too much happened to follow.

@@ -29,6 +29,7 @@ use crate::world::{Call, Client, Effects, NodeId, Outcome};
 
 mod network;
 mod plan;
+mod presume;
 mod store;
 use network::Network;
 pub use plan::{GovernedPlan, Limit, RuleChange};
@@ -71,6 +72,8 @@ struct Permit {
     terms: Terms,
     marks: Marks,
     seniority: u64,
+    /// When the call counts as arrived without a response, on the node's clock.
+    presumed_at: Option<Micros>,
 }
 
 impl Governed {
@@ -218,6 +221,7 @@ impl Governed {
     fn run(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
         self.reconfigure(node, now);
         self.fill_backlog(node, now);
+        self.presume_arrivals(node, now, effects);
         loop {
             let network_wake = self.exchange(node, now, effects);
             self.deliver_verdicts(node, now);
@@ -229,7 +233,7 @@ impl Governed {
             if out.offer.is_empty() && out.settle.is_empty() {
                 let delivered = self.node(node).verdicts.as_ref().map(|(at, _)| *at);
                 let others = delivered.into_iter().chain(self.next_change(node));
-                let others = others.chain(network_wake);
+                let others = others.chain(network_wake).chain(self.next_presumed(node));
                 return match out.wake_at.into_iter().chain(others).min() {
                     Some(at) => effects.wake_at(at),
                     None => effects.clear_timer(),
@@ -320,15 +324,16 @@ impl Governed {
             return;
         };
         if let Resolution::Go { marks } = resolved.resolution {
+            let delay = Span(self.dice.u64(0..=self.plan.write_delay.0));
             let permit = Permit {
                 id,
                 terms: resolved.ask.terms,
                 marks,
                 seniority: resolved.seniority,
+                presumed_at: self.plan.arrive_within.map(|bound| now.at + delay + bound),
             };
             self.node(node).in_flight.insert(call.id, permit);
             self.node(node).sent += 1;
-            let delay = Span(self.dice.u64(0..=self.plan.write_delay.0));
             effects.send_after(delay, call);
         } else {
             effects.done(call.id);

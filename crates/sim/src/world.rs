@@ -32,7 +32,7 @@ pub use client::{Call, Client, NodeId, Outcome};
 use effects::Effect;
 pub use effects::Effects;
 use event::{Attempt, Event, EventKind};
-pub use faults::{Faults, LimitChange, TimeRange};
+pub use faults::{DeadConnections, Faults, LimitChange, TimeRange};
 
 /// Events that may be queued, and events handled at one instant, before a run stops with an error:
 /// hundreds of times the need of the largest table, and well under a second of work. A client that
@@ -90,6 +90,7 @@ struct Dice {
     down: Rng,
     lost_up: Rng,
     lost_down: Rng,
+    dead: Rng,
 }
 
 impl Setup {
@@ -301,6 +302,7 @@ impl Dice {
             down: root.fork(),
             lost_up: root.fork(),
             lost_down: root.fork(),
+            dead: root.fork(),
         }
     }
 }

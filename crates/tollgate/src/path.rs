@@ -37,6 +37,7 @@ mod requested_limits; //   what one attempt asks for, and what a verdict means
 mod attempt_guard; //   reports the end of an attempt to health
 mod rates; //   what remained of the limits, for response headers
 mod send; // the bytes leave
+mod await_head; //   waits for the response, or for the arrival without one
 mod learn; // what does the response say about limits and health?
 mod store; // may the response be cached?
 mod recorder; //   stores it while it passes

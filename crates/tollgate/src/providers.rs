@@ -468,6 +468,10 @@ fn on_ledger_event(shared: &Weak<RegistryState>, event: &LedgerEvent) -> bool {
             started.for_each(|active| active.health.on_scope_changed());
         }
         LedgerEvent::Lost | LedgerEvent::Recovered => shared.check_store(),
+        LedgerEvent::Damaged { rows } => {
+            let rows = *rows;
+            shared.deps.events.emit(Event::LedgerDamaged { rows });
+        }
         LedgerEvent::Freed(_) => {}
     }
     true

@@ -100,6 +100,7 @@ impl RuleSpec {
             (Some(Algorithm::Paced), Period::Length(length)) => Rule::paced(self.limit, length)?,
         };
         let hold = match shared.hold {
+            Hold::Arrived => HoldUntil::Arrived,
             Hold::Response => HoldUntil::Response,
             Hold::Send => HoldUntil::Send,
         };

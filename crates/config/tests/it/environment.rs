@@ -5,6 +5,7 @@ use tollgate_config::overlay::{SettingKey, keys};
 use tollgate_config::shape::{Shape, find};
 use tollgate_config::{Flag, Loaded, LoadedProvider, Origin, ProviderSetting, Sources};
 use tollgate_core::health::{HealthMode, HealthSettings};
+use tollgate_core::limit::{HoldUntil, Rule};
 use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
 
@@ -188,7 +189,9 @@ fn a14_variables_work_under_a_configured_prefix() {
         .env("TOLLGATE_N_THROTTLE", "9");
     let loaded = machine.loaded(&Sources::default());
     let is = loaded.config.provider("tmdb").unwrap();
-    let bucket = tollgate_core::limit::Rule::bucket(20, Span::from_secs(1), 25).unwrap();
+    let bucket = Rule::bucket(20, Span::from_secs(1), 25)
+        .unwrap()
+        .hold_until(HoldUntil::Arrived);
     assert_eq!(is.limits[0].rule, bucket);
     assert_eq!(is.concurrency.as_ref().unwrap().rule.limit(), 3);
     assert_eq!(
@@ -299,7 +302,9 @@ fn a_rate_override_without_a_token_bucket_is_reported() {
     let loaded = short
         .env("TOLLGATE_A_BUCKET_CAP", "3")
         .loaded(&files(&["a.yaml"]));
-    let bucket = tollgate_core::limit::Rule::bucket(5, Span::from_secs(1), 3).unwrap();
+    let bucket = Rule::bucket(5, Span::from_secs(1), 3)
+        .unwrap()
+        .hold_until(HoldUntil::Arrived);
     assert_eq!(loaded.config.providers[0].limits[0].rule, bucket);
 }
 

@@ -12,7 +12,7 @@ use tollgate_core::entity::{EntitySource, OnAmbiguity};
 use tollgate_core::health::{
     HealthCount, HealthMode, HealthScope, HealthSettings, RampAfter, Rate, WhenBlocked,
 };
-use tollgate_core::limit::{Algorithm, Rule};
+use tollgate_core::limit::{Algorithm, HoldUntil, Rule};
 use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
 
@@ -58,7 +58,7 @@ fn the_whole_grammar_is_read() {
         (is.connections, is.free_status.as_slice()),
         (16, &[304][..])
     );
-    assert_eq!(is.late_arrival, secs(7));
+    assert_eq!((is.arrive_within, is.late_arrival), (secs(3), secs(7)));
     assert_eq!(
         (is.dedup, is.merge, is.rewrite_links),
         (Dedup::On, Merge::TmdbAppend, false)
@@ -334,7 +334,12 @@ fn a_file_wins_over_its_preset() {
         "preset: tmdb\nlimit: 20\nperiod: 1s\nconcurrency: { low: 1 }\ncache: { stale: 1d }\nauth: { bearer: true }",
     );
     assert_eq!(is.limits.len(), 1);
-    assert_eq!(is.limits[0].rule, Rule::sliding(20, secs(1)).unwrap());
+    assert_eq!(
+        is.limits[0].rule,
+        Rule::sliding(20, secs(1))
+            .unwrap()
+            .hold_until(HoldUntil::Arrived)
+    );
     let concurrency = is.concurrency.unwrap();
     assert_eq!((concurrency.rule.limit(), concurrency.low), (4, 1));
     assert_eq!(
@@ -359,7 +364,9 @@ fn a_tier_wins_over_the_preset_and_the_file_over_the_tier() {
     let both = provider("preset: sportmonks\ntier: enterprise\ndegrade: { below: 100 }");
     assert_eq!(
         both.limits[0].rule,
-        Rule::fixed(5_000, secs(3_600)).unwrap()
+        Rule::fixed(5_000, secs(3_600))
+            .unwrap()
+            .hold_until(HoldUntil::Arrived)
     );
     assert_eq!(both.degrade.unwrap().recover, 400);
 }

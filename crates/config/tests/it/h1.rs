@@ -4,7 +4,7 @@ use tollgate_config::amount::Lifetime;
 use tollgate_config::provider::AuthStyle;
 use tollgate_config::{Environment, Level, Provider, ProviderFile};
 use tollgate_core::domain::Host;
-use tollgate_core::limit::Rule;
+use tollgate_core::limit::{HoldUntil, Rule};
 use tollgate_core::time::Span;
 
 const FMP: &str = "# fmp.yaml
@@ -63,7 +63,9 @@ fn h1_the_documents_three_files_load_unchanged() {
     ] {
         let provider = load(file, text);
         assert!(file.ends_with(&format!("{}.yaml", provider.name)));
-        let rule = Rule::sliding(limit, Span::from_secs(secs)).unwrap();
+        let rule = Rule::sliding(limit, Span::from_secs(secs))
+            .unwrap()
+            .hold_until(HoldUntil::Arrived);
         assert_eq!(provider.limits.len(), 1, "{file}");
         assert_eq!(provider.limits[0].rule, rule, "{file}");
         assert!(provider.domains[0].matches(&Host::parse(host).unwrap()));

@@ -5,7 +5,7 @@ use tollgate_config::amount::Lifetime;
 use tollgate_config::preset;
 use tollgate_config::provider::{AuthStyle, Limit, Per};
 use tollgate_config::settings::Order;
-use tollgate_core::limit::{Algorithm, Rule};
+use tollgate_core::limit::{Algorithm, HoldUntil, Rule};
 use tollgate_core::time::Span;
 
 use crate::presets::built_in;
@@ -29,7 +29,9 @@ fn m5_tmdb() {
     let tmdb = built_in("tmdb");
     assert_eq!(
         only_limit(&tmdb).rule,
-        Rule::bucket(35, SECOND, 35).unwrap()
+        Rule::bucket(35, SECOND, 35)
+            .unwrap()
+            .hold_until(HoldUntil::Arrived)
     );
     assert_eq!(tmdb.concurrency.as_ref().unwrap().rule.limit(), 4);
     assert_eq!(tmdb.cache.ttl, days(1, 2));
@@ -41,7 +43,9 @@ fn m5_tmdb_legacy() {
     let legacy = built_in("tmdb-legacy");
     assert_eq!(
         only_limit(&legacy).rule,
-        Rule::sliding(40, Span::from_secs(10)).unwrap()
+        Rule::sliding(40, Span::from_secs(10))
+            .unwrap()
+            .hold_until(HoldUntil::Arrived)
     );
     assert_eq!(
         (only_limit(&legacy).reserve, legacy.dialect.as_str()),
@@ -55,7 +59,9 @@ fn m5_tvdb() {
     let tvdb = built_in("tvdb");
     assert_eq!(
         only_limit(&tvdb).rule,
-        Rule::sliding(50, Span::from_secs(10)).unwrap()
+        Rule::sliding(50, Span::from_secs(10))
+            .unwrap()
+            .hold_until(HoldUntil::Arrived)
     );
     assert_eq!(
         (only_limit(&tvdb).reserve, tvdb.cache.ttl),
@@ -81,7 +87,9 @@ fn m5_fanart() {
         let fanart = built_in(name);
         assert_eq!(
             only_limit(&fanart).rule,
-            Rule::sliding(limit, SECOND).unwrap()
+            Rule::sliding(limit, SECOND)
+                .unwrap()
+                .hold_until(HoldUntil::Arrived)
         );
         assert_eq!(
             (only_limit(&fanart).reserve, fanart.cache.ttl),
@@ -111,7 +119,9 @@ fn m5_musicbrainz() {
     let musicbrainz = built_in("musicbrainz");
     assert_eq!(
         only_limit(&musicbrainz).rule,
-        Rule::sliding(1, SECOND).unwrap()
+        Rule::sliding(1, SECOND)
+            .unwrap()
+            .hold_until(HoldUntil::Arrived)
     );
     assert_eq!(only_limit(&musicbrainz).reserve, 0);
     assert_eq!(musicbrainz.concurrency.unwrap().rule.limit(), 1);
@@ -140,7 +150,9 @@ fn m5_local() {
     let local = built_in("local");
     assert_eq!(
         only_limit(&local).rule,
-        Rule::sliding(10_000, SECOND).unwrap()
+        Rule::sliding(10_000, SECOND)
+            .unwrap()
+            .hold_until(HoldUntil::Arrived)
     );
     assert_eq!(only_limit(&local).reserve, 9_000);
     assert!(local.domains.is_empty() && local.upstream.is_none());

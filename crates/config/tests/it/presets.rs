@@ -8,7 +8,7 @@ use tollgate_config::raw::Value;
 use tollgate_config::{Environment, Provider, check};
 use tollgate_core::ask::CostUnit;
 use tollgate_core::domain::Host;
-use tollgate_core::limit::{Algorithm, Rule};
+use tollgate_core::limit::{Algorithm, HoldUntil, Rule};
 use tollgate_core::time::Span;
 
 const SECOND: Span = Span::from_secs(1);
@@ -202,15 +202,23 @@ fn kinds_of_windows_become_the_right_algorithms() {
         rule("arxiv", 0).algorithm(),
         Algorithm::Paced { .. }
     ));
-    assert_eq!(rule("azure_arm", 0), Rule::bucket(25, SECOND, 250).unwrap());
+    assert_eq!(
+        rule("azure_arm", 0),
+        Rule::bucket(25, SECOND, 250)
+            .unwrap()
+            .hold_until(HoldUntil::Arrived)
+    );
     assert_eq!(
         rule("shopify_rest", 0),
-        Rule::bucket(2, SECOND, 40).unwrap()
+        Rule::bucket(2, SECOND, 40)
+            .unwrap()
+            .hold_until(HoldUntil::Arrived)
     );
     assert_eq!(
         rule("kraken", 0),
         Rule::bucket(33, Span::from_secs(100), 15)
             .unwrap()
+            .hold_until(HoldUntil::Arrived)
             .unit(CostUnit::Points)
     );
     assert_eq!(

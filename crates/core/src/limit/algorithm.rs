@@ -41,9 +41,12 @@ pub enum Algorithm {
 /// When a slot starts to free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HoldUntil {
-    /// At the proof of arrival: exact for any latency.
+    /// At the response, the proof of arrival: exact for any latency.
     #[default]
     Response,
+    /// At the response, or `arrive_within` after the last byte has left if that is earlier: exact
+    /// for uplinks within that bound, and full use where responses are slow.
+    Arrived,
     /// At the grant: for limits that are soft anyway, and for tests.
     Send,
 }

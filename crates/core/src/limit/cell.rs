@@ -11,6 +11,7 @@ use crate::limit::calendar::CalendarCount;
 use crate::limit::fixed::Fixed;
 use crate::limit::holds::PendingCalls;
 use crate::limit::in_flight::InFlight;
+use crate::limit::presumed::PresumedCalls;
 use crate::limit::reported::{OutsideUse, Reported};
 use crate::limit::room::{CellRequest, CellWait, Grant, Settled};
 use crate::limit::sliding::Log;
@@ -31,6 +32,8 @@ pub struct Cell {
     pub(super) pending_wake: PendingWake,
     /// The cell that has taken over this one's usage, because the limit was replaced.
     pub(super) hand_over: Option<HandOver>,
+    /// Calls that count as arrived before their response.
+    pub(super) presumed: PresumedCalls,
 }
 
 /// How much of a cell another one has taken over.
@@ -78,6 +81,7 @@ impl Cell {
     pub(crate) fn refresh(&mut self, rule: &Rule, now: TimeBounds) {
         self.fit(rule, now.hi);
         self.reported.refresh(now.lo);
+        self.presumed.refresh(now.lo);
         let (limit, most) = (self.limit(rule, now.lo), self.max_cost(rule, now.lo));
         let lapsed = match (&mut self.state, rule.algorithm()) {
             (CellState::Calendar(count), Algorithm::Calendar(calendar)) => {
@@ -252,6 +256,18 @@ impl Cell {
         Some((call.cost, call.granted))
     }
 
+    /// A response to one of its calls may still come.
+    fn awaits_response(&self) -> bool {
+        let pending = self.pending_calls();
+        pending.is_some_and(|calls| !calls.is_empty()) || !self.presumed.calls.is_empty()
+    }
+
+    /// When a call was granted that is pending, or that was presumed to have arrived.
+    pub(crate) fn granted_at(&self, id: PermitId) -> Option<Micros> {
+        let pending = self.pending_call(id).map(|(_, granted)| granted);
+        pending.or_else(|| self.presumed.granted_at(id))
+    }
+
     pub(super) fn pending_calls(&self) -> Option<&PendingCalls> {
         match &self.state {
             CellState::Log(Log { holds, .. })
@@ -263,7 +279,7 @@ impl Cell {
         }
     }
 
-    fn pending_calls_mut(&mut self) -> Option<&mut PendingCalls> {
+    pub(super) fn pending_calls_mut(&mut self) -> Option<&mut PendingCalls> {
         match &mut self.state {
             CellState::Log(Log { holds, .. })
             | CellState::InFlight(InFlight { holds })
@@ -298,7 +314,7 @@ impl Cell {
             | CellState::Calendar(_)
             | CellState::InFlight(_) => true,
         };
-        over && now >= self.idle_from && self.reported.is_idle(now)
+        over && now >= self.idle_from && self.reported.is_idle(now) && self.presumed.is_idle(now)
     }
 
     fn check_room(
@@ -333,11 +349,15 @@ impl Cell {
         self.fits(rule, want, now).map_err(|wait| {
             // Without use outside Tollgate it would go. It is free when our calls or the outside
             // use expire, whichever is first, unless the next response says that the outside use is
-            // gone.
+            // gone. Where none is to come, as in a cell that was lost, the time is known.
             let theirs = self.reported.outside_until().since(now);
+            let on = match self.awaits_response() {
+                true => WakeOn::Event,
+                false => WakeOn::Time,
+            };
             CellWait {
                 after: Span(theirs.0.min(wait.after.0)),
-                on: WakeOn::Event,
+                on,
             }
         })
     }

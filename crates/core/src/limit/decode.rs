@@ -17,6 +17,7 @@ use crate::limit::encode::{CHECKSUM, VERSION};
 use crate::limit::fixed::Fixed;
 use crate::limit::holds::{DoneSlot, Holds, PendingCall, PendingCalls};
 use crate::limit::in_flight::InFlight;
+use crate::limit::presumed::{PresumedCall, PresumedCalls};
 use crate::limit::reported::{LoweredLimit, OwnerLimit, Reported};
 use crate::limit::sliding::Log;
 use crate::limit::trusted_clock::TrustedClock;
@@ -69,6 +70,11 @@ impl Cell {
             1 => None,
             _ => from.maybe(Reader::hand_over)?,
         };
+        // Until version 2 no call counted as arrived before its response.
+        let presumed = match version {
+            1 | 2 => PresumedCalls::default(),
+            _ => from.presumed()?,
+        };
         if !from.rest.is_empty() {
             return Err(Damaged::Bytes);
         }
@@ -80,6 +86,7 @@ impl Cell {
             idle_from,
             pending_wake,
             hand_over,
+            presumed,
         })
     }
 }
@@ -216,25 +223,42 @@ impl Reader<'_> {
     fn pending(&mut self) -> Result<PendingCalls, Damaged> {
         let mut pending = PendingCalls::default();
         for _ in 0..self.number()? {
-            let id = PermitId {
-                owner: self.owner()?,
-                seq: self.number()?,
-            };
-            let cost = self.number()?;
+            let (id, call) = self.permit()?;
             // Each is written once: of two, nobody knows which one holds.
             if pending.get(id).is_some() {
                 return Err(Damaged::Bytes);
             }
-            pending.add(
-                id,
-                PendingCall {
-                    cost,
-                    granted: self.instant()?,
-                    free_at: self.instant()?,
-                },
-            );
+            pending.add(id, call);
         }
         Ok(pending)
+    }
+
+    fn permit(&mut self) -> Result<(PermitId, PendingCall), Damaged> {
+        let id = PermitId {
+            owner: self.owner()?,
+            seq: self.number()?,
+        };
+        let call = PendingCall {
+            cost: self.number()?,
+            granted: self.instant()?,
+            free_at: self.instant()?,
+        };
+        Ok((id, call))
+    }
+
+    fn presumed(&mut self) -> Result<PresumedCalls, Damaged> {
+        let mut presumed = PresumedCalls::default();
+        for _ in 0..self.number()? {
+            let (id, call) = self.permit()?;
+            let arrived_by = self.instant()?;
+            let call = PresumedCall { call, arrived_by };
+            if presumed.calls.insert(id, call).is_some() {
+                return Err(Damaged::Bytes);
+            }
+        }
+        presumed.matters_until = self.instant()?;
+        presumed.strict_until = self.instant()?;
+        Ok(presumed)
     }
 
     fn counter(&mut self) -> Result<WindowCounter, Damaged> {

@@ -9,17 +9,23 @@
 //!
 //! Never: writes another format without raising [`VERSION`]. A newer one is rejected, not misread.
 
+use crate::ask::PermitId;
 use crate::limit::Strictness;
 use crate::limit::cell::{Cell, CellState, HandOver, PendingWake};
-use crate::limit::holds::{Holds, PendingCalls};
+use crate::limit::holds::{Holds, PendingCall, PendingCalls};
+use crate::limit::presumed::PresumedCalls;
 use crate::limit::reported::Reported;
 use crate::limit::sliding::Log;
 use crate::limit::trusted_clock::TrustedClock;
 use crate::limit::window_counter::WindowCounter;
 use crate::time::Micros;
 
-/// The format written today.
-pub(super) const VERSION: u8 = 2;
+/// The newest format.
+pub(super) const VERSION: u8 = 3;
+
+/// The format of a cell in which no call counts as arrived before its response: programs that do
+/// not know of such calls read it.
+const WITHOUT_PRESUMED: u8 = 2;
 
 /// Bytes of checksum at the end: damaged bytes pass once in four thousand million.
 pub(super) const CHECKSUM: usize = 4;
@@ -59,7 +65,12 @@ impl Cell {
     }
 
     fn body_onto(&self, mut bytes: Vec<u8>, base: Micros) -> Vec<u8> {
-        bytes.push(VERSION);
+        let has_presumed = self.presumed != PresumedCalls::default();
+        bytes.push(if has_presumed {
+            VERSION
+        } else {
+            WITHOUT_PRESUMED
+        });
         let mut out = Writer { bytes, base };
         out.reported(&self.reported);
         out.number(self.granted);
@@ -72,6 +83,9 @@ impl Cell {
         });
         out.state(&self.state);
         out.maybe(self.hand_over, Writer::hand_over);
+        if has_presumed {
+            out.presumed(&self.presumed);
+        }
         out.bytes
     }
 }
@@ -179,12 +193,16 @@ impl Writer {
     fn pending(&mut self, calls: &PendingCalls) {
         self.number(calls.iter().len() as u64);
         for (id, call) in calls.iter() {
-            self.number(u64::from(id.owner.0));
-            self.number(id.seq);
-            self.number(call.cost);
-            self.instant(call.granted);
-            self.instant(call.free_at);
+            self.permit(*id, call);
         }
+    }
+
+    fn permit(&mut self, id: PermitId, call: &PendingCall) {
+        self.number(u64::from(id.owner.0));
+        self.number(id.seq);
+        self.number(call.cost);
+        self.instant(call.granted);
+        self.instant(call.free_at);
     }
 
     fn counter(&mut self, phase: &WindowCounter) {
@@ -198,6 +216,16 @@ impl Writer {
         self.wide(hand_over.to.0);
         self.number(hand_over.granted);
         self.number(hand_over.granted_there);
+    }
+
+    fn presumed(&mut self, presumed: &PresumedCalls) {
+        self.number(presumed.calls.len() as u64);
+        for (id, call) in &presumed.calls {
+            self.permit(*id, &call.call);
+            self.instant(call.arrived_by);
+        }
+        self.instant(presumed.matters_until);
+        self.instant(presumed.strict_until);
     }
 
     fn clock(&mut self, clock: TrustedClock) {

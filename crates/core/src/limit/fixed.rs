@@ -136,6 +136,12 @@ impl Fixed {
         true
     }
 
+    /// A call that was presumed to have arrived by `at` did: its response has come. So the window
+    /// was open then.
+    pub(crate) fn prove(&mut self, rule: &Rule, call: &PendingCall, at: Micros) {
+        self.note_end(call, at + rule.lag() + window(rule), true);
+    }
+
     /// Usage of another cell is in the provider's current window. That window may end at any time
     /// from now on, and ends one period from now at the latest unless a later call opens it.
     pub(super) fn take_over(&mut self, rule: &Rule, usage: &CarriedUsage, now: TimeBounds) {

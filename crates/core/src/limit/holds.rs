@@ -245,6 +245,13 @@ impl Holds {
         slots
     }
 
+    /// No counted slot frees before this.
+    pub(crate) fn hold_done_until(&mut self, until: Micros) {
+        for slot in &mut self.done {
+            slot.free_at = slot.free_at.max(until);
+        }
+    }
+
     /// Every slot frees later by this.
     pub(crate) fn lengthen(&mut self, by: Span) {
         for slot in &mut self.done {

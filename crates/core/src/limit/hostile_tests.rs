@@ -67,6 +67,9 @@ fn rule() -> impl Strategy<Value = Rule> {
         if send && shadow {
             rule = rule.hold_until(HoldUntil::Send);
         }
+        if !send && shadow {
+            rule = rule.hold_until(HoldUntil::Arrived);
+        }
         if tokens {
             rule = rule.unit(CostUnit::Tokens);
         }
@@ -122,6 +125,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
             }),
         span().prop_map(|age| Outcome::Failed { age }),
         span().prop_map(|age| Outcome::Finished { age }),
+        span().prop_map(|age| Outcome::Presumed { age }),
         Just(Outcome::Unsent),
         (span(), span()).prop_map(|(age, late)| Outcome::Unknown { age, late }),
         span().prop_map(|by| Outcome::Alive { extend_by: by }),

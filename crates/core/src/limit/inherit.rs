@@ -81,6 +81,7 @@ impl Cell {
         if let (CellState::Log(own), CellState::Log(theirs)) = (&mut self.state, &old.state) {
             own.strictness = own.strictness.max(theirs.strictness);
         }
+        self.presumed.inherit(&old.presumed);
         if !usage.is_empty() {
             self.take_over(rule, &usage, now);
         }

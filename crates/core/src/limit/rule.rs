@@ -341,6 +341,21 @@ impl Rule {
         }
     }
 
+    /// A call that must have arrived counts as arrived before its response. Not where the response
+    /// is what counts: concurrency, and costs that are known at its end.
+    #[must_use]
+    pub fn presumes_arrival(&self) -> bool {
+        self.hold_until == HoldUntil::Arrived
+            && self.settle_at == SettleAt::Head
+            && self.algorithm != Algorithm::InFlight
+    }
+
+    /// When a slot starts to free.
+    #[must_use]
+    pub fn held_until(&self) -> HoldUntil {
+        self.hold_until
+    }
+
     pub(crate) fn holds_until_send(&self) -> bool {
         self.hold_until == HoldUntil::Send
     }

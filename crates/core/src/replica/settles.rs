@@ -46,7 +46,7 @@ pub(super) fn due<'a>(settles: impl Iterator<Item = &'a QueuedSettle>, round_tri
 fn can_wait(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Arrived { limited, .. } => !limited,
-        Outcome::Complete { .. } | Outcome::Finished { .. } => true,
+        Outcome::Complete { .. } | Outcome::Finished { .. } | Outcome::Presumed { .. } => true,
         Outcome::Failed { .. }
         | Outcome::Unsent
         | Outcome::Unknown { .. }

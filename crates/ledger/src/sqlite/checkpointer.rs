@@ -2,13 +2,16 @@
 //!
 //! Promises: a checkpoint waits for the disk, so it is made beside the ledger thread, on a
 //! connection of its own, and no permit waits for it. Under load something is written meanwhile;
-//! that little is left to the ledger thread, which moves it between two transactions.
+//! that little is left to the ledger thread, which moves it between two transactions. When nobody
+//! has written for a while, the log is moved and cut to nothing.
 //!
 //! Never: needed for safety. The log is complete without it; it would only grow. But a disk that
 //! fails here is not believed again: a sync that is tried twice may succeed over what was lost.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::mpsc::Receiver;
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, ErrorCode};
 
@@ -16,65 +19,201 @@ use rusqlite::{Connection, ErrorCode};
 /// while it was made. Moving them takes well under a millisecond.
 const FEW_PAGES: i64 = 128;
 
+/// The log is cut when nobody has written for this long. To write over what is there is faster than
+/// to make the file longer, so a pause of a few seconds between two bursts must not cut it.
+const IDLE_AFTER: Duration = Duration::from_secs(10);
+
 /// How the log is, as the last checkpoint found it.
 #[derive(Debug, Default)]
 pub(super) struct LogHealth {
-    /// How long it was at the last checkpoint that could not move all of it.
-    pub(super) pages: AtomicI64,
     /// Little of it is left to be moved: the ledger thread does it.
     pub(super) is_nearly_moved: AtomicBool,
     /// The disk has failed a checkpoint.
     pub(super) has_disk_failed: AtomicBool,
 }
 
-/// What a checkpoint has left in the log.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LogStatus {
-    pages: i64,
-    remaining: i64,
+/// What a checkpoint has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Checkpoint {
+    /// It has moved what it could; this many pages are left.
+    Moved { remaining: i64 },
+    /// Another thread or process is making one. Nothing is known about what is left.
+    Busy,
 }
 
-impl LogStatus {
-    /// Only what came meanwhile is left: once that is moved, the log is written over from its
-    /// beginning, which the disk does faster than making it longer.
-    fn is_nearly_moved(self) -> bool {
-        (1..=FEW_PAGES).contains(&self.remaining)
-    }
-}
-
-/// Checkpoints as often as it is asked to.
-pub(super) fn run(conn: &Connection, asked: &Receiver<()>, health: &LogHealth) {
-    while asked.recv().is_ok() {
-        record_result(checkpoint(conn), health);
+/// Checkpoints as often as it is asked to, and when nobody writes.
+pub(super) fn run(conn: &Connection, log: &File, asked: &Receiver<()>, health: &LogHealth) {
+    let mut idle = IdleLog::default();
+    loop {
+        let done = match asked.recv_timeout(IDLE_AFTER) {
+            Ok(()) => checkpoint(conn),
+            Err(RecvTimeoutError::Timeout) => idle.truncate(conn, log),
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        record_result(&done, health);
     }
 }
 
 /// Notes how a checkpoint went.
-pub(super) fn record_result(log: rusqlite::Result<LogStatus>, health: &LogHealth) {
-    match log {
-        Ok(log) => {
-            let pages = if log.remaining == 0 { 0 } else { log.pages };
-            health.pages.store(pages, Ordering::Relaxed);
-            let rest = log.is_nearly_moved();
-            health.is_nearly_moved.store(rest, Ordering::Relaxed);
+pub(super) fn record_result(done: &rusqlite::Result<Checkpoint>, health: &LogHealth) {
+    match done {
+        Ok(Checkpoint::Moved { remaining }) => {
+            // Once the rest is moved, the log is written over from its beginning, which the disk
+            // does faster than making it longer.
+            let is_nearly_moved = (1..=FEW_PAGES).contains(remaining);
+            health
+                .is_nearly_moved
+                .store(is_nearly_moved, Ordering::Relaxed);
         }
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) => {
             health.has_disk_failed.store(true, Ordering::Release);
         }
         // Busy, or full: tried again with the next.
-        Err(_) => {}
+        Ok(Checkpoint::Busy) | Err(_) => {}
     }
 }
 
 /// Moves the log as far as nobody else uses it.
-pub(super) fn checkpoint(conn: &Connection) -> rusqlite::Result<LogStatus> {
-    conn.prepare_cached("PRAGMA wal_checkpoint(PASSIVE)")?
-        .query_row([], |row| {
-            let (pages, moved): (i64, i64) = (row.get(1)?, row.get(2)?);
-            let left = pages - moved;
-            Ok(LogStatus {
-                pages,
-                remaining: left,
-            })
+pub(super) fn checkpoint(conn: &Connection) -> rusqlite::Result<Checkpoint> {
+    run_checkpoint(conn, "PRAGMA wal_checkpoint(PASSIVE)")
+}
+
+fn run_checkpoint(conn: &Connection, how: &str) -> rusqlite::Result<Checkpoint> {
+    conn.prepare_cached(how)?.query_row([], |row| {
+        let (is_busy, pages, moved): (bool, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        // While another one is being made, SQLite counts −1 of −1 pages.
+        Ok(if is_busy && pages < 0 {
+            Checkpoint::Busy
+        } else {
+            Checkpoint::Moved {
+                remaining: pages - moved,
+            }
         })
+    })
+}
+
+/// The log as it was when nobody had asked for a checkpoint for a while.
+#[derive(Debug, Default)]
+struct IdleLog {
+    seen: Option<(u64, SystemTime)>,
+}
+
+impl IdleLog {
+    /// Cuts the log to nothing if nobody, in any process, has written since the last look.
+    fn truncate(&mut self, conn: &Connection, log: &File) -> rusqlite::Result<Checkpoint> {
+        let nothing = Ok(Checkpoint::Moved { remaining: 0 });
+        let found = log
+            .metadata()
+            .ok()
+            .and_then(|file| Some((file.len(), file.modified().ok()?)));
+        let is_idle = found.is_some_and(|(bytes, _)| bytes > 0) && found == self.seen;
+        self.seen = found;
+        if !is_idle {
+            return nothing;
+        }
+        // First without SQLite's write lock: a call that comes now does not wait for the disk.
+        match checkpoint(conn)? {
+            Checkpoint::Moved { remaining: 0 } => {
+                run_checkpoint(conn, "PRAGMA wal_checkpoint(TRUNCATE)")
+            }
+            left => Ok(left),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Database {
+        folder: std::path::PathBuf,
+        conn: Connection,
+    }
+
+    impl Database {
+        fn new(name: &str) -> Database {
+            let name = format!("tollgate-log-{name}-{}", std::process::id());
+            let folder = std::env::temp_dir().join(name);
+            std::fs::create_dir_all(&folder).unwrap();
+            let conn = Connection::open(folder.join("x.db")).unwrap();
+            conn.execute_batch(
+                "PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0; CREATE TABLE t (x)",
+            )
+            .unwrap();
+            Database { folder, conn }
+        }
+
+        fn other(&self) -> Connection {
+            Connection::open(self.folder.join("x.db")).unwrap()
+        }
+
+        fn log(&self) -> File {
+            File::open(self.folder.join("x.db-wal")).unwrap()
+        }
+    }
+
+    impl Drop for Database {
+        fn drop(&mut self) {
+            drop(std::fs::remove_dir_all(&self.folder));
+        }
+    }
+
+    /// SQLite reports (1, −1, −1) then; it was once taken for "all moved", and the log grew to 372
+    /// MB in ten seconds.
+    #[test]
+    fn a_busy_checkpoint_says_nothing_about_what_is_left() {
+        let database = Database::new("busy");
+        let (health, other) = (LogHealth::default(), database.other());
+        health.is_nearly_moved.store(true, Ordering::Relaxed);
+        // A reader of an older snapshot, and a checkpoint that waits for it to end.
+        let reader = database.other();
+        reader.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+        database
+            .conn
+            .execute_batch("INSERT INTO t VALUES (1)")
+            .unwrap();
+        other.busy_timeout(Duration::from_secs(20)).unwrap();
+        let waits =
+            std::thread::spawn(move || run_checkpoint(&other, "PRAGMA wal_checkpoint(TRUNCATE)"));
+        let done = loop {
+            match checkpoint(&database.conn).unwrap() {
+                Checkpoint::Moved { .. } => std::thread::yield_now(),
+                Checkpoint::Busy => break Ok(Checkpoint::Busy),
+            }
+        };
+        record_result(&done, &health);
+        assert!(
+            health.is_nearly_moved.load(Ordering::Relaxed),
+            "nothing was learned"
+        );
+        reader.execute_batch("COMMIT").unwrap();
+        assert_eq!(
+            waits.join().unwrap(),
+            Ok(Checkpoint::Moved { remaining: 0 })
+        );
+    }
+
+    #[test]
+    fn an_idle_log_is_cut_to_nothing_and_a_busy_one_is_not() {
+        let database = Database::new("idle");
+        let (keeper, log) = (database.other(), database.log());
+        let mut idle = IdleLog::default();
+        let length = || log.metadata().unwrap().len();
+        let write = || {
+            database
+                .conn
+                .execute_batch("INSERT INTO t VALUES (1)")
+                .unwrap();
+        };
+        write();
+        idle.truncate(&keeper, &log).unwrap();
+        let before = length();
+        write();
+        idle.truncate(&keeper, &log).unwrap();
+        assert!(length() > before, "somebody has written in between");
+        idle.truncate(&keeper, &log).unwrap();
+        assert_eq!(length(), 0);
+        write();
+        assert!(length() > 0);
+    }
 }

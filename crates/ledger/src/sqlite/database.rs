@@ -18,7 +18,7 @@ use tollgate_core::time::{Micros, Now, Span};
 
 use crate::Clock;
 use crate::failpoint;
-use crate::sqlite::checkpointer::{LogStatus, checkpoint};
+use crate::sqlite::checkpointer::{Checkpoint, checkpoint};
 use crate::sqlite::rows::{
     self, BootContext, RowCache, TransactionRows, WriteScratch, WriteStamp, clock_pair,
 };
@@ -244,7 +244,7 @@ impl Database {
     }
 
     /// Moves the log into the database. The caller holds the kernel lock, so nobody adds to it.
-    pub(super) fn checkpoint(&self) -> Result<LogStatus> {
+    pub(super) fn checkpoint(&self) -> Result<Checkpoint> {
         checkpoint(&self.conn)
     }
 }

@@ -16,18 +16,20 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rusqlite::ErrorCode;
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
 use tollgate_core::batch::{Batch, Decision};
 use tollgate_core::time::{Micros, Span};
 
 use crate::Clock;
 use crate::failpoint;
-use crate::sqlite::checkpointer::{self, LogHealth};
+use crate::sqlite::checkpointer::{self, Checkpoint, LogHealth};
 use crate::sqlite::database::{CommitReport, Database};
 use crate::sqlite::error::{FolderError, OpenError};
 use crate::sqlite::generation::{GenerationRecord, this_boot};
 use crate::sqlite::lock::KernelLock;
-use crate::sqlite::open::{DATABASE, Opened};
+use crate::sqlite::open::{DATABASE, LOG_SIZE_MIN, Opened};
+use crate::sqlite::reserve;
 use crate::sqlite::wake::{self, Notifier};
 use crate::store::{EventSink, Liveness, PeekQuery, PeekReply};
 use crate::threads::spawn;
@@ -43,9 +45,17 @@ pub(super) const LOST_WAIT: Duration = Duration::from_millis(20);
 /// around 4 MiB while others are not faster than that.
 const CHECKPOINT_EVERY: u64 = 400;
 
-/// Pages from which a checkpoint is made under the lock. Others may write faster than one can
-/// clear up behind them; 32 MiB is the most that the log grows to.
-const CHECKPOINT_LATE: i64 = 8_192;
+/// From this length on a checkpoint is made under the lock: processes may write faster than their
+/// keepers clear up behind them. The log is at most this long, and one transaction (8 MiB if it
+/// touches a thousand rows) longer.
+const LOG_LATE: u64 = 32 * 1_024 * 1_024;
+
+/// How often, and for how long each time, a checkpoint under the lock waits for one that another
+/// thread or process is making. Nobody writes meanwhile, so that one ends: 32 MiB are moved within
+/// half a second on a slow disk. A process that is stopped in the middle of one is not waited for
+/// longer; the next transaction tries again.
+const CHECKPOINT_TRIES: u32 = 250;
+const CHECKPOINT_PAUSE: Duration = Duration::from_millis(2);
 
 /// How often the thread makes sure that the folder is still the one it opened.
 const REPLACED_CHECK_EVERY: Span = Span::from_secs(1);
@@ -107,12 +117,18 @@ impl Folder {
         let (checkpointer, asked) = sync_channel(1);
         let (sink, log_health) = (sink.clone(), Arc::new(LogHealth::default()));
         let checkpoint_health = log_health.clone();
+        let checkpoint_log = log.try_clone().map_err(fail)?;
         let is_closing = Arc::new(AtomicBool::new(false));
         let ends = is_closing.clone();
         let threads = vec![
             spawn("tollgate-wake", move || wake::listen(&socket, &sink, &ends)).map_err(fail)?,
             spawn("tollgate-wal", move || {
-                checkpointer::run(&checkpoint_conn, &asked, &checkpoint_health);
+                checkpointer::run(
+                    &checkpoint_conn,
+                    &checkpoint_log,
+                    &asked,
+                    &checkpoint_health,
+                );
             })
             .map_err(fail)?,
         ];
@@ -182,9 +198,7 @@ impl Folder {
         }
         self.db.set_busy_timeout(longest);
         let done = self.db.turn(batches);
-        if self.log_health.pages.load(Ordering::Relaxed) > CHECKPOINT_LATE {
-            self.move_log();
-        }
+        self.bound_log(&done);
         self.lock.release().map_err(FolderError::Lock)?;
         failpoint::reached("unlocked");
         let CommitReport {
@@ -224,22 +238,45 @@ impl Folder {
     /// A turn is over: every so often the log is moved into the database.
     pub(super) fn maintain(&mut self) {
         self.turns += 1;
-        if self.turns.is_multiple_of(CHECKPOINT_EVERY) {
+        if self.turns.is_multiple_of(CHECKPOINT_EVERY) || self.durable.log_bytes() > LOG_SIZE_MIN {
             // Full means that it has been asked already.
             self.checkpointer.try_send(()).unwrap_or(());
         }
         let rest = &self.log_health.is_nearly_moved;
         if rest.load(Ordering::Relaxed) && self.lock.take_if_free() {
             rest.store(false, Ordering::Relaxed);
-            self.move_log();
+            // What it could not move, or why, is recorded.
+            drop(self.move_log());
             // Whether it could be unlocked shows with the next turn.
             drop(self.lock.release());
         }
     }
 
     /// With the lock held, so that nobody adds to the log.
-    fn move_log(&self) {
-        checkpointer::record_result(self.db.checkpoint(), &self.log_health);
+    fn move_log(&self) -> rusqlite::Result<Checkpoint> {
+        let done = self.db.checkpoint();
+        checkpointer::record_result(&done, &self.log_health);
+        done
+    }
+
+    /// Moves a log that is too long, and one for which the disk has no more room: afterwards it is
+    /// written over from its beginning, which needs none. With the lock held.
+    fn bound_log(&self, done: &rusqlite::Result<CommitReport>) {
+        let is_full = done
+            .as_ref()
+            .is_err_and(|error| error.sqlite_error_code() == Some(ErrorCode::DiskFull));
+        if !is_full && self.durable.log_bytes() <= LOG_LATE {
+            return;
+        }
+        if is_full && let Some(folder) = self.database.0.parent() {
+            reserve::give_up(folder);
+        }
+        for _ in 0..CHECKPOINT_TRIES {
+            match self.move_log() {
+                Ok(Checkpoint::Busy) => std::thread::park_timeout(CHECKPOINT_PAUSE),
+                Ok(Checkpoint::Moved { .. }) | Err(_) => return,
+            }
+        }
     }
 
     /// A folder that was removed and made again counts from nothing elsewhere: two ledgers would
@@ -260,6 +297,12 @@ impl Folder {
 }
 
 impl DurableLog {
+    /// How long the log is as a file. What cannot be read looks short: it would be moved for
+    /// nothing.
+    fn log_bytes(&self) -> u64 {
+        self.log.metadata().map_or(0, |file| file.len())
+    }
+
     /// A transaction is committed. Its generation is noted outside of the database once it is
     /// durable, so that no power cut makes the note newer than the database.
     fn committed(&self, needs_sync: bool, new_generation: Option<(i64, i64)>) {

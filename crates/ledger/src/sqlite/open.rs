@@ -14,16 +14,18 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use tollgate_core::ask::OwnerId;
 use tollgate_core::limit::PERIOD_MAX;
 use tollgate_core::row::{CellRow, ScopeRow};
 use tollgate_core::time::{Micros, Now, Wall};
 
 use crate::failpoint;
+use crate::sqlite::checkpointer::checkpoint;
 use crate::sqlite::error::OpenError;
 use crate::sqlite::generation::{GenerationRecord, MARK, this_boot};
 use crate::sqlite::lock::KernelLock;
+use crate::sqlite::reserve;
 use crate::sqlite::rows::{BootContext, clock_pair, is_complete, to_sql_integer};
 use crate::sqlite::tables::{check, create, migrate, tables};
 use crate::sqlite::wake::Notifier;
@@ -33,7 +35,7 @@ pub(super) const OPEN_WAIT: Duration = Duration::from_secs(5);
 
 /// The log is not cut below this when it begins anew: to write over what is there costs the disk
 /// 100 µs, to make a file longer 170 µs. Under load it has 8 MiB between two checkpoints.
-const LOG_SIZE_MIN: u64 = 16 * 1_024 * 1_024;
+pub(super) const LOG_SIZE_MIN: u64 = 16 * 1_024 * 1_024;
 
 /// The database file in a state folder.
 pub(super) const DATABASE: &str = "ledger.db";
@@ -111,10 +113,11 @@ pub(super) fn open(
     }
     context.alive_before = alive;
     failpoint::reached("opening");
-    conn.execute_batch("COMMIT").map_err(store)?;
+    commit_session(&conn, folder, now, &remembered).map_err(store)?;
     failpoint::reached("opened");
     let log = File::open(folder.join("ledger.db-wal")).map_err(fail)?;
     make_durable(folder, &log, is_new.then_some(&mark)).map_err(fail)?;
+    reserve::keep(folder);
     lock.release().map_err(fail)?;
     let checkpoint_conn = connect(&database)?;
     configure(&checkpoint_conn, &database)?;
@@ -214,6 +217,28 @@ fn configure(conn: &Connection, path: &Path) -> Result<(), OpenError> {
          PRAGMA journal_size_limit = {LOG_SIZE_MIN}; PRAGMA trusted_schema = OFF;",
     ))
     .map_err(store)
+}
+
+/// Ends the transaction. If the disk has no room for a longer log, the log that a killed process has
+/// left is moved first: afterwards it is written over from its beginning, which needs no room. The
+/// caller holds the kernel lock, so the session is the same the second time.
+fn commit_session(
+    conn: &Connection,
+    folder: &Path,
+    now: Now,
+    remembered: &KnownRecords<'_>,
+) -> rusqlite::Result<()> {
+    match conn.execute_batch("COMMIT") {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => {
+            // The failure may have ended the transaction already.
+            drop(conn.execute_batch("ROLLBACK"));
+            reserve::give_up(folder);
+            checkpoint(conn)?;
+            begin_session(conn, now, remembered)?;
+            conn.execute_batch("COMMIT")
+        }
+        done => done,
+    }
 }
 
 /// Begins a transaction in which this process gets its number, and the rows this boot's clock.

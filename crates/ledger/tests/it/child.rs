@@ -162,6 +162,7 @@ fn child_process_entry() {
             let span = Span::from_millis(number(millis));
             runtime.block_on(role::hammer(folder, number(limit), span));
         }
+        ["fill", folder, limit] => runtime.block_on(role::fill(folder, number(limit))),
         ["hold", folder, cell] => runtime.block_on(role::hold(folder, cell)),
         ["outage", folder] => runtime.block_on(role::outage(folder)),
         ["clocks", folder] => runtime.block_on(role::clocks(folder)),

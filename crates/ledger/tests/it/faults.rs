@@ -82,27 +82,34 @@ fn a_disk_that_fails_on_open_is_rejected_with_the_reason() {
     }
 }
 
+/// A command that runs its arguments in a folder of 4 MiB, most of it used by another file, and then
+/// `after`; `None` where this user may not mount one.
+fn in_a_small_file_system(folder: &Folder, after: &str) -> Option<Command> {
+    std::fs::create_dir_all(folder.path()).unwrap();
+    let mount = "mount -t tmpfs -o size=4m none \"$STATE\"";
+    let unshare = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
+        command.env("STATE", folder.path());
+        command
+    };
+    let may = unshare(mount).output();
+    may.is_ok_and(|output| output.status.success()).then(|| {
+        unshare(&format!(
+            "{mount} && head -c 3300k /dev/zero >\"$STATE/other\" && \"$0\" \"$@\"; {after}"
+        ))
+    })
+}
+
 /// R-A4, on a file system that really is full. Where this user may not mount one, the test injects
 /// ENOSPC instead.
 #[test]
 fn a_full_file_system_keeps_the_quota_and_resumes_when_space_is_free() {
     let folder = Folder::new();
-    std::fs::create_dir_all(folder.path()).unwrap();
-    let mount = "mount -t tmpfs -o size=4m none \"$STATE\"";
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
-    let may = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--mount", "sh", "-c", mount])
-        .env("STATE", folder.path())
-        .output();
-    if !may.is_ok_and(|output| output.status.success()) {
+    let after = "rm \"$STATE/other\"; exec \"$0\" \"$@\"";
+    let Some(command) = in_a_small_file_system(&folder, after) else {
         return check_disk_failure("pwrite64", "ENOSPC", 120, "the database does not work");
-    }
-    command.arg(format!(
-        "{mount} && head -c 3300k /dev/zero >\"$STATE/other\" && \"$0\" \"$@\"; \
-         rm \"$STATE/other\"; exec \"$0\" \"$@\""
-    ));
-    command.env("STATE", folder.path());
+    };
     let words = format!("{QUOTA} nowhere 1");
     let mut reported = output_of(Worker::start_under(command, "quota", folder.path(), &words));
     assert_eq!(reported.pop().as_deref(), Some("rejected"), "{reported:?}");
@@ -113,6 +120,30 @@ fn a_full_file_system_keeps_the_quota_and_resumes_when_space_is_free() {
     );
     let sent = reported.iter().filter(|word| *word == "sent").count() as u64;
     assert!((QUOTA - BATCH_MAX..=QUOTA).contains(&sent), "{sent}");
+}
+
+/// R-A4: the log that a killed process has left needs no more room: it is moved and written over.
+/// Where this user may not mount a file system, there is none to fill.
+#[test]
+fn a_killed_process_is_started_again_on_a_full_file_system() {
+    let folder = Folder::new();
+    let Some(command) = in_a_small_file_system(&folder, "exec \"$0\" \"$@\"") else {
+        return;
+    };
+    let worker = Worker::start_under(command, "fill", folder.path(), "1000000");
+    let mut seen = Vec::new();
+    for (word, _) in std::iter::from_fn({
+        let mut worker = worker;
+        move || worker.next()
+    }) {
+        let is_enough = word == "went on";
+        seen.push(word);
+        if is_enough {
+            break;
+        }
+    }
+    assert!(seen.contains(&"killed".to_owned()), "it never was full");
+    assert_eq!(seen.last().map(String::as_str), Some("went on"));
 }
 
 /// The library that fakes the clocks of a process.

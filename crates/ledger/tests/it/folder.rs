@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 use smallvec::smallvec;
+use tollgate_core::ask::{Verdict, WakeOn};
 use tollgate_core::limit::Rule;
-use tollgate_ledger::{Clock, Ledger, OpenError};
+use tollgate_ledger::{Clock, Event, Ledger, OpenError};
 
 use crate::backend::{Backend, Owner, secs, sliding, term};
 use crate::sqlite::{Folder, Sqlite};
@@ -351,4 +352,24 @@ async fn only_the_owner_may_read_the_state() {
         }
     }
     assert!(files.len() >= 3, "{files:?}");
+}
+
+/// R-A5: those who wait for it learn the time, and everybody hears that a row was damaged.
+#[tokio::test]
+async fn a_damaged_cell_is_reported_and_the_time_of_its_end_is_known() {
+    let backend = used_folder().await;
+    let conn = Connection::open(database(&backend)).unwrap();
+    conn.execute("UPDATE cells SET state = zeroblob(30)", [])
+        .unwrap();
+    drop(conn);
+    let mut owner = Owner::new(&backend, 2);
+    let mut events = owner.ledger.ledger().events();
+    let ask = owner.ask(smallvec![term("x", &hour())]);
+    let offered = owner.ledger.offer(vec![ask]).await.unwrap();
+    let Verdict::Wait { after, on, .. } = offered.verdicts[0].1 else {
+        panic!("{offered:?}");
+    };
+    assert_eq!(on, WakeOn::Time);
+    assert!((secs(3_600)..secs(3_610)).contains(&after), "{after:?}");
+    assert_eq!(events.next().await, Some(Event::Damaged { rows: 1 }));
 }

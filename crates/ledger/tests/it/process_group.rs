@@ -367,14 +367,18 @@ impl WireMessage for Option<Event> {
             }
             Some(Event::Lost) => "lost".to_owned(),
             Some(Event::Recovered) => "back".to_owned(),
+            Some(Event::Damaged { rows }) => format!("damaged {rows}"),
             Some(Event::Resync) => "anything".to_owned(),
         }
     }
 
     fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Event> {
         let word = words.next();
-        let ids = words.map(|id| id.parse::<u128>().unwrap());
+        let mut ids = words.map(|id| id.parse::<u128>().unwrap());
         match word {
+            Some("damaged") => Some(Event::Damaged {
+                rows: u64::try_from(ids.next()?).unwrap(),
+            }),
             Some("freed") => Some(Event::Freed(ids.map(CellId).collect())),
             Some("scopes") => Some(Event::Scopes(ids.map(ScopeId).collect())),
             Some("lost") => Some(Event::Lost),

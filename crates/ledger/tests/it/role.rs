@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Signal, getpid, kill_process};
 use smallvec::smallvec;
 use tollgate_core::ask::{Ask, Outcome, ScopeId, Verdict};
 use tollgate_core::health::{
@@ -50,6 +51,39 @@ pub(crate) async fn spend(folder: &str, limit: u64, provider: &str) {
         is_answered
     })
     .await;
+}
+
+/// Spends a quota until the disk is full and is then killed; where one was killed before, opens what
+/// it has left and spends on.
+pub(crate) async fn fill(folder: &str, limit: u64) {
+    let is_second = std::path::Path::new(folder).join("ledger.db-wal").exists();
+    let rule = Arc::new(Rule::sliding(limit, DAY).unwrap());
+    let ledger = match Ledger::sqlite(folder, Clock::System) {
+        Ok(ledger) => ledger,
+        Err(error) => return report(&error.with_source(), 0),
+    };
+    let mut owner = Owner::of(&ledger);
+    let mut events = owner.ledger.events();
+    for _ in 0..limit {
+        let ask = owner.ask(smallvec![term("day", &rule)]);
+        match owner.ledger.offer(vec![ask]).await {
+            Ok(_) => report(if is_second { "went on" } else { "sent" }, 0),
+            // What the next transaction needs may be missing still; then the log is moved.
+            Err(_) if is_second => {
+                let back = async { while events.next().await != Some(Event::Recovered) {} };
+                if tokio::time::timeout(Duration::from_secs(10), back)
+                    .await
+                    .is_err()
+                {
+                    return report("lost for good", 0);
+                }
+            }
+            Err(_) => {
+                report("killed", 0);
+                kill_process(getpid(), Signal::KILL).unwrap();
+            }
+        }
+    }
 }
 
 async fn spend_by(folder: &str, limit: u64, mut call: impl FnMut(&Ask) -> bool) {

@@ -207,3 +207,26 @@ async fn idle_rows_are_deleted_while_others_are_in_use() {
     drop((conn, owner));
     assert_eq!(Owner::new(&backend, 2).peek("busy", &rule).await.limit, 5);
 }
+
+/// One limit per entity, and entities that nobody has seen before: every transaction writes pages
+/// all over the database, faster than the keeper moves them. The log grew by 37 MB each second.
+#[tokio::test]
+async fn the_log_is_bounded_at_any_load() {
+    const MOST: u64 = 64 * 1_024 * 1_024;
+    let backend = Sqlite::new();
+    let mut owner = Owner::new(&backend, 1);
+    let rule = sliding(5, secs(10));
+    let log = backend.folder.path().join("ledger.db-wal");
+    let mut longest = 0;
+    for batch in 0..400 {
+        // The id of a cell is a hash, so neighbours in name are far apart in the table.
+        let entity = |index: u32| format!("entity {batch} {index}");
+        let asks: Vec<_> = (0..256)
+            .map(|index| owner.ask(smallvec![term(&entity(index), &rule)]))
+            .collect();
+        owner.ledger.offer(asks).await.unwrap();
+        longest = longest.max(std::fs::metadata(&log).unwrap().len());
+    }
+    assert!(longest > 16 * 1_024 * 1_024, "{longest}: too little load");
+    assert!(longest <= MOST, "the log has grown to {longest} bytes");
+}

@@ -210,7 +210,8 @@ impl Daemon {
         })
     }
 
-    /// All problems: of the store while it is lost, then of the configuration.
+    /// All problems: of the store while it is lost, of stored rows that were damaged since the
+    /// start, then of the configuration.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let state = self.snapshot();
@@ -218,7 +219,8 @@ impl Daemon {
         let lost = lost.map(|why| format!("error: the store is lost: {why}"));
         let loaded = state.loaded.problems.iter().map(ToString::to_string);
         let listen_errors = state.listen_errors.into_iter().map(|error| error.message);
-        let problems = lost.into_iter().chain(loaded);
+        let damaged = damaged_rows(self.shared.registry.ledger().damaged_rows());
+        let problems = lost.into_iter().chain(damaged).chain(loaded);
         problems
             .chain(state.build_error)
             .chain(listen_errors)
@@ -296,6 +298,15 @@ impl Daemon {
             problems: configured.map_or_else(Vec::new, |one| state.problems_of(one)),
         })
     }
+}
+
+/// Stored limits that could not be read since the start.
+fn damaged_rows(rows: u64) -> Option<String> {
+    (rows > 0).then(|| {
+        format!(
+            "error: stored rows of the ledger were damaged ({rows} since the start); their limits count as used up for one period; check the disk of the state folder"
+        )
+    })
 }
 
 fn store_word(trouble: Option<&String>) -> &'static str {

@@ -63,6 +63,8 @@ mod cookies;
 mod tls;
 mod stale_permits;
 mod store_loss;
+mod slow_responses;
+mod damaged_rows;
 mod streaming;
 mod upgrades;
 mod uploads;

@@ -24,6 +24,9 @@ pub struct GovernedPlan {
     pub give_up: Span,
     /// See `give_up`.
     pub late_arrival: Span,
+    /// A call without a response counts as arrived this long after its bytes have left, for limits
+    /// with `hold_until: arrived`. `None`: never.
+    pub arrive_within: Option<Span>,
     /// The longest time between an offer and its verdicts, and between a permit and the write.
     /// Drawn per event.
     pub ledger_delay: Span,
@@ -98,6 +101,7 @@ impl GovernedPlan {
             gate: GateSettings::default(),
             give_up: Span::from_secs(600),
             late_arrival: Span::from_secs(5),
+            arrive_within: None,
             ledger_delay: Span::ZERO,
             write_delay: Span::ZERO,
             cancel_ppm: 0,

@@ -6,7 +6,7 @@
 //! Never: decides about permits; the rules do.
 
 use fastrand::Rng;
-use tollgate_core::time::Micros;
+use tollgate_core::time::{Micros, Span};
 
 use crate::judge::Arrival;
 use crate::rule::{Decision, LimitStatus};
@@ -25,20 +25,30 @@ impl<C: Client> World<C> {
         self.judge.record_send(call.id);
         self.listening.insert(attempt.number);
         if let Some(after) = self.setup.give_up {
-            let ends = self.now + after;
-            self.push(
-                ends,
-                EventKind::Reply {
-                    attempt,
-                    outcome: Outcome::NoResponse,
-                    ends,
-                },
-            );
+            self.give_up(attempt, after);
         }
-        let up = self.setup.latency.up.draw(&mut self.dice.up);
+        let mut up = self.setup.latency.up.draw(&mut self.dice.up);
+        let dead = self.setup.faults.dead_connections;
+        if is_lost(&mut self.dice.dead, dead.ppm) {
+            up = Span(self.dice.dead.u64(0..=(dead.noticed_after + dead.late).0));
+            self.give_up(attempt, dead.noticed_after);
+        }
         if !is_lost(&mut self.dice.lost_up, self.setup.faults.lost_requests_ppm) {
             self.push(self.now + up, EventKind::Arrive(attempt));
         }
+    }
+
+    /// The node stops waiting after this long.
+    fn give_up(&mut self, attempt: Attempt, after: Span) {
+        let ends = self.now + after;
+        self.push(
+            ends,
+            EventKind::Reply {
+                attempt,
+                outcome: Outcome::NoResponse,
+                ends,
+            },
+        );
     }
 
     /// The request reaches the provider.

@@ -5,7 +5,7 @@
 //!
 //! Never: active by default. An empty value is a perfect network and provider.
 
-use tollgate_core::time::Micros;
+use tollgate_core::time::{Micros, Span};
 
 use crate::rule::CallId;
 
@@ -29,6 +29,17 @@ pub struct LimitChange {
     pub limit: u64,
 }
 
+/// Connections that die with a request on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeadConnections {
+    /// Requests per million that meet one.
+    pub ppm: u32,
+    /// The node's kernel gives up this long after the bytes have left.
+    pub noticed_after: Span,
+    /// The request may still reach the provider until this long after that.
+    pub late: Span,
+}
+
 /// All faults of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
@@ -36,6 +47,8 @@ pub struct Faults {
     pub lost_requests_ppm: u32,
     /// Responses per million that are lost after the request was counted.
     pub lost_replies_ppm: u32,
+    /// Connections that die.
+    pub dead_connections: DeadConnections,
     /// The provider returns 503 and counts nothing.
     pub outages: Vec<TimeRange>,
     /// The provider returns 503, and counts nothing, to calls whose id has this remainder when

@@ -9,6 +9,7 @@ mod proof;
 mod changes;
 mod shared_key;
 mod utilisation;
+mod arrived;
 mod networked;
 mod networked_rules;
 mod order;

@@ -43,6 +43,7 @@ pub(crate) struct Scenario {
     pub clocks: Vec<NodeClock>,
     pub faults: Faults,
     pub cancel_ppm: u32,
+    pub arrive_within: Option<Span>,
     pub ledger_delay: Span,
     pub write_delay: Span,
     pub use_headers: bool,
@@ -70,7 +71,7 @@ const WORK_MAX: Span = Span::from_secs(3);
 const GIVE_UP: Span = Span::from_secs(8);
 
 /// Every call has arrived this long after that.
-const LATE: Span = Span::from_secs(4);
+pub(crate) const LATE: Span = Span::from_secs(4);
 
 impl Scenario {
     /// Runs until every call must have its response, and a while longer.
@@ -79,6 +80,7 @@ impl Scenario {
         plan.limits.clone_from(&self.limits);
         plan.give_up = GIVE_UP;
         plan.late_arrival = LATE;
+        plan.arrive_within = self.arrive_within;
         plan.ledger_delay = self.ledger_delay;
         plan.write_delay = self.write_delay;
         plan.cancel_ppm = self.cancel_ppm;
@@ -322,6 +324,7 @@ pub(crate) fn with_limits_on(
                 latency,
                 faults,
                 cancel_ppm,
+                arrive_within: None,
                 ledger_delay: Span(delays.0),
                 write_delay,
                 use_headers,

@@ -221,6 +221,12 @@ pub enum Event {
         /// How many uncounted calls were made since the start.
         uncounted: u64,
     },
+    /// Stored rows of the ledger could not be believed: their limits count as used up for one
+    /// period.
+    LedgerDamaged {
+        /// How many.
+        rows: u64,
+    },
     /// A cached response was served.
     FromCache {
         /// The call.

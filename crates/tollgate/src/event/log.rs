@@ -43,6 +43,11 @@ impl Event {
             | Event::TokenRenewed { .. }
             | Event::TokenNotRenewed { .. }
             | Event::KeySuspended { .. } => self.log_upstream(),
+            Event::LedgerDamaged { rows } => tracing::error!(
+                event = "ledger_damaged",
+                rows,
+                why = "stored limits could not be read and count as used up for one period; check the disk"
+            ),
             Event::FromCache { .. }
             | Event::NotStored { .. }
             | Event::CacheOnlyInMemory { .. }

@@ -3,7 +3,8 @@
 //! Promises: the only place that adds a key to a call (a login posts its own), and only for the
 //! provider's own origin. Nothing is written under a permit older than 500 ms: a process that was
 //! stopped in between asks again. A request that failed before its first byte counts as not sent,
-//! any other as sent.
+//! any other as sent. A request without a response counts as arrived `arrive_within` after its last
+//! byte has left, for limits that say so.
 //!
 //! Never: follows a redirect, or sends anything twice.
 
@@ -20,6 +21,7 @@ use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
 use super::attempt_guard::AttemptGuard;
+use super::await_head::{PresumedArrival, user_timeout, wait_for_head};
 use super::connect;
 use super::requested_limits::Grant;
 use super::response::AttemptError;
@@ -36,7 +38,6 @@ use crate::headers::{is_end_clear, is_keyless_header, is_upgrade};
 use crate::payload::{Outgoing, Payload, Upload};
 use crate::pool::{Conn, ExpectedCall};
 use crate::providers::CompiledPolicy;
-use crate::timer::within;
 use crate::{Error, Permit};
 
 /// The oldest permit under which bytes may leave. The ledger's proof needs a bound on the time
@@ -79,14 +80,12 @@ pub(crate) async fn send(
     let upload = request.body().upload();
     permit.sent();
     route.mark_sent();
-    retries.made += 1;
-    if retries.made > retries.told {
-        retries.told = retries.made;
-        emit_attempt(&route.subject, retries.made);
-    }
-    conn.wire.preamble.start();
+    count_attempt(&route.subject, retries);
+    let within = presumed_within(route, policy, upload.is_some(), &permit);
+    conn.wire.preamble.start(within.map(user_timeout));
     let response = conn.wire.sender.try_send_request(request);
-    let response = wait_for_head(route, policy, upload.as_deref(), response).await;
+    let arrival = PresumedArrival::new(within, &conn.wire.preamble, &mut permit);
+    let response = wait_for_head(route, policy, upload.as_deref(), arrival, response).await;
     conn.wire.preamble.finish();
     match response {
         Ok(Ok(mut response)) => {
@@ -171,6 +170,15 @@ fn no_response(
     attempt_failed(route, attempt_guard, fault)
 }
 
+/// Counts an attempt, and reports it unless it was reported before it turned out to be unsent.
+fn count_attempt(subject: &Subject, retries: &mut RetryState) {
+    retries.made += 1;
+    if retries.made > retries.told {
+        retries.told = retries.made;
+        emit_attempt(subject, retries.made);
+    }
+}
+
 pub(super) fn emit_attempt(subject: &Subject, number: u32) {
     subject.provider.events.emit_with(|| {
         let (id, provider, entity) = subject.labels();
@@ -181,6 +189,19 @@ pub(super) fn emit_attempt(subject: &Subject, number: u32) {
             number,
         }
     });
+}
+
+/// How long after its last byte has left a request counts as arrived; `None`: with its response. Of
+/// a streamed body nobody knows when its last byte has left.
+fn presumed_within(
+    route: &Route,
+    policy: &CompiledPolicy,
+    is_streamed: bool,
+    permit: &Permit,
+) -> Option<Span> {
+    let pool = &route.subject.provider.pool;
+    let presumes = !is_streamed && permit.presumes_arrival();
+    presumes.then(|| pool.arrive_within(policy.provider.arrive_within))
 }
 
 /// Is the permit too old to send under?
@@ -223,37 +244,6 @@ fn not_connected(
     }
     drop(permit);
     ended
-}
-
-/// Waits for the head of a response: the provider's timeout, or the caller's remaining time. An
-/// upload that makes progress is never cut, and the time of a follower that joins counts.
-async fn wait_for_head<T>(
-    route: &Route,
-    policy: &CompiledPolicy,
-    upload: Option<&Upload>,
-    response: impl Future<Output = T>,
-) -> Result<T, crate::timer::Elapsed> {
-    let mut response = std::pin::pin!(response);
-    let most = policy.provider.timeouts.first_byte;
-    let gone = || upload.map(Upload::pieces);
-    let (mut seen, mut rest) = (gone(), most);
-    loop {
-        let patience = route
-            .subject
-            .remaining()
-            .map_or(rest, |left| left.min(rest));
-        match within(Some(patience), response.as_mut()).await {
-            Ok(response) => return Ok(response),
-            Err(late) => {
-                let sent = gone();
-                rest = if sent == seen { rest - patience } else { most };
-                if rest == Span::ZERO || route.subject.remaining() == Some(Span::ZERO) {
-                    return Err(late);
-                }
-                seen = sent;
-            }
-        }
-    }
 }
 
 /// Builds the request.

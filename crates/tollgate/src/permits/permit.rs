@@ -181,6 +181,18 @@ impl Permit {
         self.inner.state = PermitState::Arrived;
     }
 
+    /// Does any of its limits count a call as arrived before its response?
+    pub(crate) fn presumes_arrival(&self) -> bool {
+        let mut terms = self.inner.ask.terms.iter();
+        terms.any(|term| term.rule.presumes_arrival())
+    }
+
+    /// There is no response, but the whole request left so long ago that it must have arrived this
+    /// long ago.
+    pub(crate) fn presume_arrived(&mut self, age: Span) {
+        self.settle(Outcome::Presumed { age });
+    }
+
     /// The response says nothing about the provider's health: no scope is updated.
     pub(crate) fn skip_health(&mut self) {
         self.inner.ask.scopes.clear();

@@ -15,9 +15,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
+use tollgate_ledger::{Clock, Ledger};
 
 use super::address::{Origin, is_private};
-use super::preamble::{CountedStream, Preamble};
+use super::preamble::{CountedStream, OverTcp, Preamble};
 use super::tls::{Roots, TlsClient, TlsError};
 use crate::event::{Event, Events};
 use crate::payload::Outgoing;
@@ -49,6 +50,8 @@ pub struct Dialer {
 pub(crate) struct Wire {
     pub(crate) sender: SendRequest<Outgoing>,
     pub(crate) preamble: Preamble,
+    /// How long the TCP handshake took.
+    pub(super) handshake: Span,
 }
 
 /// Why there is no connection.
@@ -90,24 +93,35 @@ impl Dialer {
         }
     }
 
-    pub(super) async fn dial(&self, origin: &Origin, most: Span) -> Result<Wire, ConnectError> {
+    /// Opens a connection within `most`. Requests that leave are stamped by the ledger's clock.
+    pub(super) async fn dial(
+        &self,
+        origin: &Origin,
+        most: Span,
+        ledger: &Ledger,
+    ) -> Result<Wire, ConnectError> {
         // Boxed, because a handshake is rare and large: inside every call's future its 5 KiB would
         // be copied with it a dozen times.
-        within(Some(most), Box::pin(self.connect(origin, most)))
+        within(Some(most), Box::pin(self.connect(origin, most, ledger)))
             .await
             .unwrap_or(Err(ConnectError::Fault(Fault::Timeout)))
     }
 
-    async fn connect(&self, origin: &Origin, most: Span) -> Result<Wire, ConnectError> {
+    async fn connect(
+        &self,
+        origin: &Origin,
+        most: Span,
+        ledger: &Ledger,
+    ) -> Result<Wire, ConnectError> {
         if origin.tls && !cfg!(feature = "tls") {
             return Err(ConnectError::NoTls);
         }
         let addresses = self.resolve(origin).await?;
-        let stream = connect_any(&addresses, most).await?;
+        let (stream, handshake) = connect_any(&addresses, most).await?;
         // Heads are small and urgent.
         stream.set_nodelay(true).map_err(connect_failed)?;
         if !origin.tls {
-            return http_handshake(stream).await;
+            return http_handshake(stream, handshake, ledger).await;
         }
         let host = origin.host.as_str();
         let stream = self.tls.handshake(host, stream).await.map_err(|error| {
@@ -115,7 +129,7 @@ impl Dialer {
             self.events.emit(Event::TlsFailed { host, why });
             connect_failed(error)
         })?;
-        http_handshake(stream).await
+        http_handshake(stream, handshake, ledger).await
     }
 
     /// Every address that may be called.
@@ -153,13 +167,18 @@ fn is_own(own: &[SocketAddr], address: SocketAddr) -> bool {
     })
 }
 
-/// Tries one address after the other, each with its part of the timeout.
-async fn connect_any(addresses: &[SocketAddr], most: Span) -> Result<TcpStream, ConnectError> {
+/// Tries one address after the other, each with its part of the timeout. Returns how long the
+/// handshake took with the one that answered.
+async fn connect_any(
+    addresses: &[SocketAddr],
+    most: Span,
+) -> Result<(TcpStream, Span), ConnectError> {
     let count = u64::try_from(addresses.len()).unwrap_or(1).max(1);
     let mut last = ConnectError::Fault(Fault::Connect);
     for address in addresses {
+        let began = Clock::System.at();
         match within(Some(Span(most.0 / count)), TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Ok(stream)) => return Ok((stream, Clock::System.at().since(began))),
             Ok(Err(error)) => last = connect_failed(error),
             Err(Elapsed) => last = ConnectError::Fault(Fault::Timeout),
         }
@@ -167,11 +186,15 @@ async fn connect_any(addresses: &[SocketAddr], most: Span) -> Result<TcpStream, 
     Err(last)
 }
 
-async fn http_handshake<S>(stream: S) -> Result<Wire, ConnectError>
+async fn http_handshake<S>(
+    stream: S,
+    handshake: Span,
+    ledger: &Ledger,
+) -> Result<Wire, ConnectError>
 where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    S: AsyncRead + AsyncWrite + OverTcp + Send + Unpin + 'static,
 {
-    let (stream, preamble) = CountedStream::new(stream);
+    let (stream, preamble) = CountedStream::new(stream, ledger.clone());
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(HEAD_MAX)
         .max_header_size(HEAD_MAX)
@@ -181,7 +204,11 @@ where
         .map_err(|_| ConnectError::Fault(Fault::Connect))?;
     // It ends with the sender, or when the peer closes; its errors reach the call that uses it.
     tokio::spawn(connection.with_upgrades());
-    Ok(Wire { sender, preamble })
+    Ok(Wire {
+        sender,
+        preamble,
+        handshake,
+    })
 }
 
 #[expect(

@@ -1,18 +1,24 @@
-//! Watches the bytes before a response: hints (1xx) and the head itself.
+//! What happens on a connection between a request and its response: when the request has left, and
+//! how many bytes come before the response (hints, 1xx, and the head itself).
 //!
 //! Promises: cuts off a provider that keeps sending without starting a response after
 //! [`BYTES_MAX`], long before the first-byte timeout. Bodies are not counted. Tells whether the
-//! bytes that arrived with a head can be a chunk.
+//! bytes that arrived with a head can be a chunk. A request has left when the kernel has its last
+//! byte; where that decides when a slot becomes free, the kernel gives up on bytes that are not
+//! acknowledged in time, and the connection is dead.
 //!
 //! Never: changes a byte.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::Ledger;
 
 use super::head_scan::HeadScan;
 use crate::failpoint;
@@ -24,33 +30,66 @@ const BYTES_MAX: u64 = 1024 * 1024;
 /// Nothing is counted.
 const UNCOUNTED: u64 = u64::MAX;
 
-/// How many bytes one connection may still receive before its response begins.
+/// The request has not left.
+const NOT_LEFT: u64 = u64::MAX;
+
+/// The request that is under way on one connection, for the call that waits for its response.
 #[derive(Clone, Debug)]
 pub(crate) struct Preamble {
-    state: Arc<PreambleState>,
+    shared: Arc<Exchange>,
 }
 
 #[derive(Debug)]
-struct PreambleState {
+struct Exchange {
+    /// How many bytes may still come before the response begins.
     remaining: AtomicU64,
+    /// When the kernel had all bytes written so far, on the ledger's clock.
+    left_at: AtomicU64,
+    /// How long the kernel may wait for the peer to acknowledge them, in milliseconds; 0: as long
+    /// as it does by itself.
+    user_timeout: AtomicU32,
+    /// The bytes that arrived with the head cannot be a chunk.
     has_bad_chunk: AtomicBool,
 }
 
 impl Preamble {
-    /// A request is sent: its response has not begun.
-    pub(crate) fn start(&self) {
-        self.state.has_bad_chunk.store(false, Ordering::Relaxed);
-        self.state.remaining.store(BYTES_MAX, Ordering::Relaxed);
+    /// A request is sent: its response has not begun. Bytes that the peer does not acknowledge
+    /// within `user_timeout` end the connection.
+    pub(crate) fn start(&self, user_timeout: Option<Span>) {
+        let millis = user_timeout.map_or(0, |span| (span.0 / 1_000).max(1));
+        let millis = u32::try_from(millis).unwrap_or(u32::MAX);
+        self.shared.user_timeout.store(millis, Ordering::Relaxed);
+        self.shared.has_bad_chunk.store(false, Ordering::Relaxed);
+        self.shared.left_at.store(NOT_LEFT, Ordering::Relaxed);
+        self.shared.remaining.store(BYTES_MAX, Ordering::Relaxed);
     }
 
     /// The response has begun.
     pub(crate) fn finish(&self) {
-        self.state.remaining.store(UNCOUNTED, Ordering::Relaxed);
+        self.shared.remaining.store(UNCOUNTED, Ordering::Relaxed);
+    }
+
+    /// When the last byte written so far was handed to the kernel.
+    pub(crate) fn left_at(&self) -> Option<Micros> {
+        let left_at = self.shared.left_at.load(Ordering::Relaxed);
+        (left_at != NOT_LEFT).then_some(Micros(left_at))
     }
 
     /// The bytes that arrived with the head cannot be a chunk.
     pub(crate) fn has_bad_chunk(&self) -> bool {
-        self.state.has_bad_chunk.load(Ordering::Relaxed)
+        self.shared.has_bad_chunk.load(Ordering::Relaxed)
+    }
+}
+
+/// A stream over one TCP connection.
+pub(super) trait OverTcp {
+    /// The connection; `None` in tests that have none.
+    fn tcp(&self) -> Option<&TcpStream>;
+}
+
+impl OverTcp for TcpStream {
+    fn tcp(&self) -> Option<&TcpStream> {
+        Some(self)
     }
 }
 
@@ -60,13 +99,20 @@ pub(super) struct CountedStream<S> {
     stream: S,
     preamble: Preamble,
     scan: HeadScan,
+    clock: Ledger,
+    /// Bytes were written and not flushed.
+    is_unflushed: bool,
+    /// As it is set.
+    user_timeout: u32,
 }
 
-impl<S> CountedStream<S> {
-    pub(super) fn new(stream: S) -> (CountedStream<S>, Preamble) {
+impl<S: OverTcp> CountedStream<S> {
+    pub(super) fn new(stream: S, clock: Ledger) -> (CountedStream<S>, Preamble) {
         let preamble = Preamble {
-            state: Arc::new(PreambleState {
+            shared: Arc::new(Exchange {
                 remaining: AtomicU64::new(UNCOUNTED),
+                left_at: AtomicU64::new(NOT_LEFT),
+                user_timeout: AtomicU32::new(0),
                 has_bad_chunk: AtomicBool::new(false),
             }),
         };
@@ -74,13 +120,16 @@ impl<S> CountedStream<S> {
             stream,
             preamble: preamble.clone(),
             scan: HeadScan::default(),
+            clock,
+            is_unflushed: false,
+            user_timeout: 0,
         };
         (counted, preamble)
     }
 
     /// Bytes have arrived. `false`: the bound is exceeded.
     fn take(&mut self, bytes: &[u8]) -> bool {
-        let state = &*self.preamble.state;
+        let state = &*self.preamble.shared;
         let left = state.remaining.load(Ordering::Relaxed);
         if left == UNCOUNTED {
             return true;
@@ -95,6 +144,23 @@ impl<S> CountedStream<S> {
         let rest = left.saturating_sub(length);
         state.remaining.store(rest, Ordering::Relaxed);
         length <= left
+    }
+
+    /// Sets the timeout that this request needs, if the last one needed another.
+    fn set_user_timeout(&mut self) -> io::Result<()> {
+        let wanted = self.preamble.shared.user_timeout.load(Ordering::Relaxed);
+        if wanted != self.user_timeout
+            && let Some(tcp) = self.stream.tcp()
+        {
+            rustix::net::sockopt::set_tcp_user_timeout(tcp, wanted)?;
+        }
+        self.user_timeout = wanted;
+        Ok(())
+    }
+
+    fn wrote(&mut self, written: &io::Result<usize>) {
+        self.is_unflushed |= written.is_ok();
+        failpoint::reached("sent");
     }
 }
 
@@ -114,14 +180,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
+impl<S: AsyncWrite + OverTcp + Unpin> AsyncWrite for CountedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.set_user_timeout()?;
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
-        failpoint::reached("sent");
+        self.wrote(&written);
         Poll::Ready(written)
     }
 
@@ -130,12 +197,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.set_user_timeout()?;
         let written = ready!(match pieces {
             // A request without a body. A plain write costs less than a vectored one.
             [one] => Pin::new(&mut self.stream).poll_write(cx, one),
             _ => Pin::new(&mut self.stream).poll_write_vectored(cx, pieces),
         });
-        failpoint::reached("sent");
+        self.wrote(&written);
         Poll::Ready(written)
     }
 
@@ -143,8 +211,15 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
         self.stream.is_write_vectored()
     }
 
+    /// hyper flushes when it has written all that it has.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        if self.is_unflushed {
+            self.is_unflushed = false;
+            let now = self.clock.at();
+            self.preamble.shared.left_at.store(now.0, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -155,18 +230,66 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+    use tokio::net::TcpListener;
+    use tollgate_core::time::Now;
+    use tollgate_ledger::{Clock, ManualClock};
+
+    impl OverTcp for DuplexStream {
+        fn tcp(&self) -> Option<&TcpStream> {
+            None
+        }
+    }
+
+    fn ledger() -> (Arc<ManualClock>, Ledger) {
+        let clock = ManualClock::new(Now::default());
+        let ledger = Ledger::memory(Clock::Manual(clock.clone()));
+        (clock, ledger)
+    }
+
+    #[tokio::test]
+    async fn a_request_has_left_when_it_is_flushed() {
+        let (clock, ledger) = ledger();
+        let (_far, near) = tokio::io::duplex(1024);
+        let (mut counted, preamble) = CountedStream::new(near, ledger);
+        preamble.start(None);
+        counted.write_all(b"GET / ").await.unwrap();
+        assert_eq!(preamble.left_at(), None, "it is not flushed");
+        clock.pass(Span::from_secs(1));
+        counted.flush().await.unwrap();
+        assert_eq!(preamble.left_at(), Some(Micros(1_000_000)));
+        clock.pass(Span::from_secs(1));
+        counted.flush().await.unwrap();
+        assert_eq!(preamble.left_at(), Some(Micros(1_000_000)), "nothing more");
+        preamble.start(None);
+        assert_eq!(preamble.left_at(), None, "the next request has not left");
+    }
+
+    /// The next request on the connection may need another one: an upload may stall.
+    #[tokio::test]
+    async fn the_kernel_gives_up_only_where_a_request_asks_for_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (near, _far) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (mut counted, preamble) = CountedStream::new(near.unwrap(), ledger().1);
+        for (asked, set) in [(Some(Span::from_millis(1_750)), 1_750), (None, 0)] {
+            preamble.start(asked);
+            counted.write_all(b"x").await.unwrap();
+            let found = rustix::net::sockopt::tcp_user_timeout(counted.stream.tcp().unwrap());
+            assert_eq!(found, Ok(set));
+        }
+    }
 
     #[tokio::test]
     async fn bytes_before_a_response_are_bounded_and_bodies_are_not() {
         let (mut far, near) = tokio::io::duplex(64 * 1024);
-        let (mut counted, preamble) = CountedStream::new(near);
+        let (mut counted, preamble) = CountedStream::new(near, ledger().1);
         tokio::spawn(async move { while far.write_all(&[b'x'; 4_096]).await.is_ok() {} });
         let mut piece = vec![0; 4_096];
         for _ in 0..2 * BYTES_MAX / 4_096 {
             counted.read_exact(&mut piece).await.unwrap();
         }
-        preamble.start();
+        preamble.start(None);
         for _ in 0..BYTES_MAX / 4_096 {
             counted.read_exact(&mut piece).await.unwrap();
         }

@@ -14,6 +14,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::preamble::OverTcp;
+
 /// The trusted root certificates.
 #[derive(Clone, Debug, Default)]
 pub enum Roots {
@@ -59,6 +61,12 @@ impl Roots {
         Ok(TlsClient {
             config: Arc::new(config),
         })
+    }
+}
+
+impl OverTcp for TlsStream<TcpStream> {
+    fn tcp(&self) -> Option<&TcpStream> {
+        Some(self.get_ref().0)
     }
 }
 

@@ -1,0 +1,78 @@
+//! Providers whose responses are slow: their limits are used without waiting for responses.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::client::{get, within_timeout};
+use crate::test_gateway::{TestGateway, file};
+use crate::upstream::{Upstream, ok};
+
+/// An upstream that responds to nobody until so many requests are there.
+async fn responds_to_all_of(count: usize) -> Upstream {
+    let responses = Arc::new(Semaphore::new(0));
+    Upstream::start(move |number, _| {
+        let responses = responses.clone();
+        async move {
+            if number + 1 == count {
+                responses.add_permits(count);
+            }
+            responses.acquire().await.expect("open").forget();
+            ok()
+        }
+    })
+    .await
+}
+
+/// Calls at once; returns their statuses.
+async fn get_all(gateway: &TestGateway, count: usize) -> Vec<u16> {
+    let address = gateway.address;
+    let calls = (0..count).map(|number| {
+        tokio::spawn(async move { get(address, &format!("/x/{number}")).await.status })
+    });
+    let mut statuses = Vec::new();
+    for call in calls.collect::<Vec<_>>() {
+        statuses.push(within_timeout(call).await.expect("a response"));
+    }
+    statuses
+}
+
+/// W9: six calls arrive under a limit of two while not one of them has its response.
+#[tokio::test]
+async fn a_slot_frees_without_a_response_when_the_call_must_have_arrived() {
+    for limit in [
+        "{ limit: 2, period: 100ms }",
+        "{ limit: 2, period: 100ms, algorithm: token-bucket, burst: 2 }",
+        "{ limit: 2, period: 100ms, algorithm: fixed-window }",
+    ] {
+        let upstream = responds_to_all_of(6).await;
+        let rest = format!("arrive_within: 100ms\nlimits: [{limit}]");
+        let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+        assert_eq!(get_all(&gateway, 6).await, [200; 6], "{limit}");
+        let mut times: Vec<_> = upstream.requests().iter().map(|one| one.at).collect();
+        times.sort_unstable();
+        // Not before the call must have arrived; a bucket then refills at once.
+        let first = times[2].since(times[0]);
+        assert!(first.0 >= 100_000, "{limit}: the third after {first:?}");
+    }
+}
+
+/// The strict rule is still there: nothing goes before a response.
+#[tokio::test]
+async fn hold_until_response_waits_for_the_response() {
+    let upstream = responds_to_all_of(3).await;
+    let rest = "arrive_within: 50ms\nhold_until: response\nqueue: {timeout: 1s}\n\
+                timeout: 2s\nlimits: [2/100ms]";
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let statuses = get_all(&gateway, 3).await;
+    assert!(!statuses.contains(&200), "{statuses:?}");
+    assert_eq!(upstream.count(), 2);
+}
+
+/// More calls than 32 run at a time where the limits allow it.
+#[tokio::test]
+async fn connections_do_not_cap_a_slow_provider_in_silence() {
+    let upstream = responds_to_all_of(40).await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [40/10s]")]).await;
+    assert_eq!(get_all(&gateway, 40).await, [200; 40]);
+}
