@@ -43,6 +43,7 @@ mod cache_consistency;
 mod keys;
 mod killed_process;
 mod disconnects;
+mod documents;
 mod limits;
 mod rate_headers;
 mod merge_results;
