@@ -190,6 +190,8 @@ block! {
         jitter(backoff.jitter): Jitter,
         /// retries after the first attempt, by priority
         retries(retries): Retries,
+        /// retries after a response timeout, whatever the priority: each repeats the whole work at the provider
+        timeouts(timeouts): u32,
         /// limits the number of retries
         budget(budget): BudgetSettings,
     }

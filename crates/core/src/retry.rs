@@ -1,8 +1,10 @@
 //! May this call be retried, and when?
 //!
 //! Promises: a call is retried only if the retry cannot act twice, only as often as its priority
-//! allows (M7), never before the provider's `Retry-After` (M8), and only while the budget has
-//! tokens, so that retries cannot turn an outage into a retry storm.
+//! allows (M7), never before the provider's `Retry-After` (M8), never after its deadline, and only
+//! while the budget has tokens, so that retries cannot turn an outage into a retry storm. A call
+//! whose response did not come in time is repeated once: each attempt costs the provider the whole
+//! work again.
 //!
 //! Never: waits. It returns a length; the permit stage queues the call again, behind the current
 //! cool-down or sleep.
@@ -40,6 +42,8 @@ pub struct RetrySettings {
     pub backoff: Backoff,
     /// How often.
     pub retries: Retries,
+    /// How often a call is repeated after a response timeout, whatever its priority: once.
+    pub timeouts: u32,
     /// How many of all calls may be retries.
     pub budget: BudgetSettings,
     /// The wait for a `Retry-After` of 0 or in the past.
@@ -68,6 +72,9 @@ pub struct FailedAttempt {
     pub used: u32,
     /// The class of its result.
     pub class: Class,
+    /// The request was sent and no response came in time: this many such attempts of the call,
+    /// this one included. `None` = it ended otherwise.
+    pub timeouts: Option<u32>,
     /// The provider's `Retry-After`.
     pub retry_after: Option<Span>,
     /// Whether a retry is safe.
@@ -75,7 +82,7 @@ pub struct FailedAttempt {
     /// It was a probe of a provider that may be down. A failed probe uses up neither the call's
     /// retries nor the budget, because it ran on behalf of all waiting calls.
     pub probe: bool,
-    /// The time until the caller's deadline; `None` = no deadline.
+    /// How long the caller still waits; `None` = without end.
     pub time_remaining: Option<Span>,
 }
 
@@ -102,6 +109,8 @@ pub enum StopReason {
     Unsafe,
     /// The priority's retries are used up.
     Spent,
+    /// The provider was too slow too often.
+    Timeouts,
     /// The retry would come after the caller's deadline.
     Deadline,
     /// Too many of all calls are retries already.
@@ -135,6 +144,7 @@ impl Default for RetrySettings {
         RetrySettings {
             backoff: Backoff::default(),
             retries: Retries::default(),
+            timeouts: 1,
             budget: BudgetSettings::default(),
             retry_after_floor: RETRY_AFTER_FLOOR,
         }
@@ -185,6 +195,9 @@ impl RetrySettings {
         if !failed.probe && failed.used >= self.retries.of(failed.priority) {
             return Decision::Stop(StopReason::Spent);
         }
+        if !failed.probe && failed.timeouts.is_some_and(|made| made > self.timeouts) {
+            return Decision::Stop(StopReason::Timeouts);
+        }
         let after = effective_retry_after(failed.retry_after, self.retry_after_floor)
             .unwrap_or_else(|| self.backoff.wait(failed.used, dice));
         if failed
@@ -211,6 +224,7 @@ impl RetrySettings {
             (self.retries.high, "retry.retries.high"),
             (self.retries.normal, "retry.retries.normal"),
             (self.retries.low, "retry.retries.low"),
+            (self.timeouts, "retry.timeouts"),
         ] {
             problems.unless(
                 retries <= RETRIES_MAX,

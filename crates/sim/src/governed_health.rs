@@ -335,6 +335,7 @@ impl GovernedWithHealth {
             priority: node::priority(pending.call.priority),
             used: pending.retries_used,
             class,
+            timeouts: None,
             retry_after,
             safety: Safety::Idempotent,
             probe: flight.probe,

@@ -113,7 +113,9 @@ async fn attempts(route: &mut Route, retries: &mut RetryState) -> Result<Upstrea
         let attempt = attempt(route, &policy, retries).await; // everything once per attempt
         match retries.next(route, &policy, attempt) {
             // Retry-After, backoff and budget determine the delay.
-            NextStep::Again(after, unwanted) => retry::wait_and_discard(after, unwanted).await,
+            NextStep::Again(after, unwanted) => {
+                retry::wait_and_discard(&route.subject, after, unwanted).await;
+            }
             NextStep::Done(done) => return done,
         }
     }

@@ -16,6 +16,7 @@ mod limit_binding;
 mod per_node;
 mod policy;
 mod scope_capacity;
+mod retry_waits;
 mod savings;
 mod seen_entities;
 mod gate_settings;

@@ -20,6 +20,7 @@ fn a18_1_retry_after_is_honoured() {
             priority: Priority::Normal,
             used: 0,
             class: Class::Limited,
+            timeouts: None,
             retry_after,
             safety: Safety::Idempotent,
             probe: false,

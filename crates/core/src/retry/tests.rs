@@ -16,6 +16,7 @@ fn failed() -> FailedAttempt {
         priority: Priority::Normal,
         used: 0,
         class: Class::ServerError,
+        timeouts: None,
         retry_after: None,
         safety: Safety::Idempotent,
         probe: false,
@@ -106,6 +107,34 @@ fn a_retry_past_the_deadline_is_not_made() {
         ..failed()
     });
     assert!(matches!(decision, Decision::Again { .. }));
+}
+
+/// A slow provider gets the same work once more, not as often as there are retries; `timeouts: 0`
+/// repeats nothing, and a failed probe is repeated in any case.
+#[test]
+fn a_response_timeout_is_retried_once() {
+    let timed_out = |made, probe| FailedAttempt {
+        class: Class::Network,
+        timeouts: Some(made),
+        used: made - 1,
+        priority: Priority::Low,
+        probe,
+        ..failed()
+    };
+    assert!(matches!(
+        decide(&timed_out(1, false)),
+        Decision::Again { .. }
+    ));
+    let stopped = Decision::Stop(StopReason::Timeouts);
+    assert_eq!(decide(&timed_out(2, false)), stopped);
+    assert!(matches!(decide(&timed_out(2, true)), Decision::Again { .. }));
+    let never = RetrySettings {
+        timeouts: 0,
+        ..settings()
+    };
+    let mut budget = Budget::new(&never.budget, NOW);
+    let first = never.decide(&timed_out(1, false), &mut budget, Dice(1), NOW);
+    assert_eq!(first, stopped);
 }
 
 /// A11: other 4xx fail at once.

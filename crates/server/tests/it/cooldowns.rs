@@ -232,3 +232,83 @@ async fn a4_concurrent_429s_count_as_one_health_transition() {
     );
     assert_eq!(status.counts.count_429, 6, "they count in the ratio");
 }
+
+/// A wait that does not fit into the call's time ends the call now, with the time. Before, a call
+/// without a deadline slept for as long as any `Retry-After` asked, once for each retry: an hour.
+#[tokio::test]
+async fn s5_a_retry_after_beyond_the_call_s_time_ends_the_call_at_once() {
+    for (status, wait) in [(429, "3600"), (429, "100"), (503, "61")] {
+        let upstream = Upstream::start(move |_, _| async move {
+            reply(status, &[("retry-after", wait)], "later")
+        })
+        .await;
+        let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+        let response = within_timeout(get(gateway.address, "/x/a")).await;
+        assert_eq!(
+            (response.status, response.header("retry-after")),
+            (status, wait)
+        );
+        assert_eq!(upstream.count(), 1);
+    }
+}
+
+/// A call that waits for its retry is shown as waiting, like one that waits for a permit.
+#[tokio::test]
+async fn a_call_that_waits_for_its_retry_counts_as_waiting() {
+    let upstream =
+        Upstream::start(|_, _| async { reply(503, &[("retry-after", "50")], "") }).await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let call = tokio::spawn(get(gateway.address, "/x/a"));
+    wait_until(|| active.waiting() == 1).await;
+    assert_eq!(active.waiting_at(tollgate_core::ask::Priority::Normal), 1);
+    call.abort();
+    wait_until(|| active.waiting() == 0).await;
+    assert_eq!(upstream.count(), 1);
+}
+
+/// The leader of a flight is not held for a retry beyond its own time because a follower has more.
+#[tokio::test]
+async fn s7_a_retry_for_a_patient_follower_does_not_hold_the_leader() {
+    let upstream = Upstream::start(|number, _| async move {
+        crate::client::pause(300).await;
+        match number {
+            0 => reply(429, &[("retry-after", "2")], ""),
+            _ => ok(),
+        }
+    })
+    .await;
+    let rest = "limits: [100/1s]\ndedup: true\nqueue: {timeout: 1s}";
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let leader = tokio::spawn(get(gateway.address, "/x/a"));
+    wait_until(|| upstream.count() == 1).await;
+    let patient = [("x-tollgate-timeout", "30s")];
+    let follower = get_with(gateway.address, "/x/a", &patient);
+    let (leader, follower) = tokio::join!(leader, within_timeout(follower));
+    let leader = leader.unwrap();
+    assert_eq!(
+        (leader.status, &leader.json()["reason"]),
+        (429, &json!("cooldown"))
+    );
+    assert_eq!(follower.status, 200);
+    assert_eq!(upstream.count(), 2);
+}
+
+/// A provider that is too slow gets the same work once more, not once for each retry.
+#[tokio::test]
+async fn a_slow_get_is_repeated_once() {
+    let upstream = Upstream::start(|_, _| std::future::pending()).await;
+    for (setting, attempts) in [("", 2), ("timeouts: 0, ", 1)] {
+        let before = upstream.count();
+        let rest = format!(
+            "limits: [100/1s]\ntimeout: 100ms\nretry: {{{setting}base: 5ms, max: 5ms, jitter: none}}"
+        );
+        let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
+        let response = within_timeout(get(gateway.address, "/x/a")).await;
+        assert_eq!(
+            (response.status, &response.json()["error"]),
+            (502, &json!("UpstreamError"))
+        );
+        assert_eq!(upstream.count() - before, attempts, "{setting}");
+    }
+}

@@ -1,7 +1,9 @@
 //! The retry stage: may a failed attempt be repeated, and when?
 //!
 //! Promises: `core` decides (method, Retry-After, backoff, budget, deadline). A call keeps its
-//! position in the order of arrival. A failed probe uses none of its call's retries.
+//! position in the order of arrival. A failed probe uses none of its call's retries. The wait for
+//! a retry counts against the call's time like the wait for a permit: if it does not fit, the call
+//! ends now. A call that waits for its retry counts as waiting.
 //!
 //! Never: repeats a call that may act twice, or one whose body is gone.
 
@@ -13,7 +15,7 @@ use super::permit::PermitHistory;
 use super::response::{AttemptError, UpstreamResponse, discard};
 use super::route::Route;
 use super::subject::Subject;
-use crate::error::Stage;
+use crate::error::{Reason, Stage};
 use crate::providers::CompiledPolicy;
 use crate::{Error, timer};
 
@@ -33,6 +35,8 @@ pub(crate) struct RetryState {
     pub(crate) permits: PermitHistory,
     /// Retries used.
     retries_used: u32,
+    /// Attempts that got no response in time.
+    timeouts: u32,
     /// Repetitions that cost nothing.
     free_retries: u32,
     /// The call was repeated with a new token.
@@ -64,6 +68,7 @@ impl RetryState {
         policy: &CompiledPolicy,
         attempt: Result<UpstreamResponse, AttemptError>,
     ) -> NextStep {
+        let mut timeouts = None;
         let (class, sent, probe, retry_after) = match &attempt {
             Ok(response) => (response.class, true, response.probe, response.retry_after),
             Err(AttemptError::Stop(_)) => return RetryState::stop(route, attempt),
@@ -77,6 +82,10 @@ impl RetryState {
             // The number of keys bounds this (`credential::on_response`).
             Err(AttemptError::OtherKey) => return NextStep::Again(Span::ZERO, None),
             Err(AttemptError::Fault { fault, sent, probe }) => {
+                if *sent && *fault == Fault::Timeout {
+                    self.timeouts += 1;
+                    timeouts = Some(self.timeouts);
+                }
                 (Class::of_fault(*fault), *sent, *probe, None)
             }
         };
@@ -87,10 +96,11 @@ impl RetryState {
             priority: route.subject.joint_priority(),
             used: self.retries_used,
             class,
+            timeouts,
             retry_after,
             safety: safety(route, sent),
             probe,
-            time_remaining: route.subject.remaining(),
+            time_remaining: Some(route.subject.wait_remaining(policy.provider.queue.timeout)),
         };
         match route
             .subject
@@ -100,6 +110,7 @@ impl RetryState {
         {
             Decision::Again { after, counts } => {
                 self.retries_used += u32::from(counts);
+                leave_leader(&route.subject, policy, class, after);
                 NextStep::Again(after, attempt.ok())
             }
             Decision::Stop(_) => RetryState::stop(route, attempt),
@@ -137,9 +148,41 @@ fn safety(route: &Route, sent: bool) -> Safety {
     Safety::of(route.request.method.as_str(), has_key, sent)
 }
 
+/// The leader's own time ends before the retry, and followers have more: they go on without it.
+fn leave_leader(subject: &Subject, policy: &CompiledPolicy, class: Class, after: Span) {
+    let Some(shared) = &subject.shared_demand else {
+        return;
+    };
+    let queue = policy.provider.queue.timeout;
+    let own = subject.own_demand().queue_deadline(queue);
+    if subject.provider.ledger.at() + after < own {
+        return;
+    }
+    let provider = || subject.provider.name.clone();
+    shared.continues_after(own, queue, || match class {
+        Class::Limited => Error::NoPermit {
+            provider: provider(),
+            entity: subject.entity.clone(),
+            limit: None,
+            reason: Reason::Cooldown,
+            retry_in: Some(after),
+        },
+        Class::Success | Class::ServerError | Class::Network | Class::Other => Error::TooLate {
+            provider: provider(),
+            at: Stage::Waiting,
+        },
+    });
+}
+
 /// Waits until the next attempt. Meanwhile the rest of an unwanted response is read, so that its
 /// connection can be reused.
-pub(crate) async fn wait_and_discard(after: Span, unwanted: Option<UpstreamResponse>) {
+pub(crate) async fn wait_and_discard(
+    subject: &Subject,
+    after: Span,
+    unwanted: Option<UpstreamResponse>,
+) {
+    let _waits = (after > Span::ZERO)
+        .then(|| subject.provider.retry_waits.enter(subject.joint_priority()));
     let discarded = async {
         if let Some(response) = unwanted {
             // Boxed: rare, and large inside every call's future.

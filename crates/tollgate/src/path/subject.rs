@@ -167,6 +167,13 @@ impl Subject {
         deadline.map(|deadline| deadline.since(self.provider.ledger.at()))
     }
 
+    /// How long the call may still wait for anything, in the queue or for a retry: until its
+    /// deadline or, without one, until the end of the queue timeout.
+    pub(crate) fn wait_remaining(&self, queue: Span) -> Span {
+        let until = self.demand().queue_deadline(queue);
+        until.since(self.provider.ledger.at())
+    }
+
     /// The remaining time of this caller.
     pub(crate) fn own_remaining(&self) -> Option<Span> {
         self.deadline

@@ -20,6 +20,7 @@ use super::lazy_provider::ProviderDeps;
 use super::local_share::LocalShare;
 use super::loop_detection::Via;
 use super::policy::{CompiledPolicy, OwnCells};
+use super::retry_waits::RetryWaits;
 use super::savings::{Savings, SavingsCounters};
 use super::seen_entities::SeenEntities;
 use crate::credentials::{SuspendedKeys, Tokens};
@@ -55,6 +56,8 @@ pub struct ActiveProvider {
     pub(crate) savings: SavingsCounters,
     /// Entities that calls have named.
     pub(crate) seen_entities: SeenEntities,
+    /// Calls that wait for their next attempt.
+    pub(crate) retry_waits: RetryWaits,
     /// Round-robin position among equally free keys.
     next_key: AtomicUsize,
 }
@@ -85,6 +88,7 @@ impl ActiveProvider {
             writes: Writes::default(),
             savings: SavingsCounters::default(),
             seen_entities: SeenEntities::default(),
+            retry_waits: RetryWaits::default(),
             next_key: AtomicUsize::new(0),
             name,
             policy: ArcSwap::from_pointee(policy),
@@ -124,18 +128,19 @@ impl ActiveProvider {
         self.health.status()
     }
 
-    /// How many calls wait for a permit.
+    /// How many calls wait, for a permit or for a retry.
     #[must_use]
     pub fn waiting(&self) -> usize {
         let all = [Priority::High, Priority::Normal, Priority::Low];
         all.map(|priority| self.waiting_at(priority)).iter().sum()
     }
 
-    /// The number of waiting calls of this priority, in the store's queue and in the queue that
-    /// replaces it while the store is lost.
+    /// The number of waiting calls of this priority: in the store's queue, in the queue that
+    /// replaces it while the store is lost, and between two attempts.
     #[must_use]
     pub fn waiting_at(&self, priority: Priority) -> usize {
-        self.permits.waiting(priority) + self.local_share.permits.waiting(priority)
+        let queued = self.permits.waiting(priority) + self.local_share.permits.waiting(priority);
+        queued + self.retry_waits.count(priority)
     }
 
     /// The number of calls that ran uncounted because the ledger's store was lost (`on_store_loss:
