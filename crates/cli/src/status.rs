@@ -216,8 +216,7 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
 fn print_limits(out: &mut impl Write, status: &Value) -> io::Result<()> {
     let word = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let own = status["limits"].as_array().into_iter().flatten();
-    let mut rows: Vec<(String, &Value)> =
-        own.map(|limit| (word(&limit["name"]), limit)).collect();
+    let mut rows: Vec<(String, &Value)> = own.map(|limit| (word(&limit["name"]), limit)).collect();
     for (entity, part) in status["entities"].as_object().into_iter().flatten() {
         let limits = part["limits"].as_array().into_iter().flatten();
         let label = |limit: &Value| format!("{entity} {}", word(&limit["name"]));
@@ -261,7 +260,8 @@ mod tests {
     /// Rows of several entities looked alike: only the limit was named, and it is the same for all.
     #[test]
     fn a_row_of_an_entity_names_the_entity() {
-        let limit = |used: u64| json!({ "name": "3000/1h", "used": used, "remaining": 3_000 - used });
+        let limit =
+            |used: u64| json!({ "name": "3000/1h", "used": used, "remaining": 3_000 - used });
         let status = json!({
             "limits": [{ "name": "35/1s", "used": 1, "remaining": 34 }],
             "entities": {

@@ -75,6 +75,7 @@ where
 {
     let mut route = route::route(registry, call).await?; // which provider, which limits, how urgent
     trace.on_routed(&route.subject.provider, &route.request.origin);
+    route.emit_request(&route.subject.id);
     let pending = match cache::lookup(registry, &mut route, boxed).await? {
         CacheResult::Hit(reply) => return Ok(*reply), // a cached response costs nothing
         CacheResult::Miss(pending) => pending,

@@ -181,7 +181,10 @@ impl Screen {
             ));
         }
         if waiting > 0 {
-            text.push_str(&format!("{} still waiting at the end\n", plural(waiting, "call")));
+            text.push_str(&format!(
+                "{} still waiting at the end\n",
+                plural(waiting, "call")
+            ));
         }
         text.push_str("next: tollgate init tmdb\n");
         text
@@ -215,7 +218,9 @@ impl Screen {
     /// The latest states, as many as one line holds.
     fn states(&self, states: &[HealthState]) -> String {
         let width = |states: &[HealthState]| {
-            let words = states.iter().map(|state| state_label(*state).1.chars().count());
+            let words = states
+                .iter()
+                .map(|state| state_label(*state).1.chars().count());
             words.sum::<usize>() + states.len().saturating_sub(1) * ARROW.chars().count()
         };
         let most = COLUMNS - DIRECT_AT;

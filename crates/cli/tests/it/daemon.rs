@@ -23,7 +23,10 @@ fn a14_a_setting_is_changed_shown_and_reverted() {
     let daemon = RunningDaemon::start(folder("set"), &[]);
     let output = daemon.tollgate(&["set", "x", "limits=[9/1s]", "sleep_max=60"]);
     assert_eq!((output.code, output.err.as_str()), (Some(0), ""));
-    assert_eq!(output.out, "x: limits[0] = 9/1s\nx: health.sleep_max = 60\n");
+    assert_eq!(
+        output.out,
+        "x: limits[0] = 9/1s\nx: health.sleep_max = 60\n"
+    );
     assert_eq!(limit(&daemon), 9);
     let output = daemon.tollgate(&["set", "x", "sleep_max="]);
     assert_eq!(output.out, "x: health.sleep_max = 5m (default)\n");

@@ -357,7 +357,15 @@ fn a_port_alone_and_localhost_are_loopback() {
         .config;
     assert_eq!(is.listen.to_string(), "127.0.0.1:4390");
     assert_eq!(is.admin.listen.to_string(), "127.0.0.1:4391");
-    for wrong in [":", ":x", ":65536", ":+80", "localhost", "host:80", "localhost:"] {
+    for wrong in [
+        ":",
+        ":x",
+        ":65536",
+        ":+80",
+        "localhost",
+        "host:80",
+        "localhost:",
+    ] {
         let text = format!("listen: \"{wrong}\"\n");
         let errors = TestHost::new()
             .file("tollgate.yaml", &text)

@@ -127,7 +127,10 @@ fn a_response_timeout_is_retried_once() {
     ));
     let stopped = Decision::Stop(StopReason::Timeouts);
     assert_eq!(decide(&timed_out(2, false)), stopped);
-    assert!(matches!(decide(&timed_out(2, true)), Decision::Again { .. }));
+    assert!(matches!(
+        decide(&timed_out(2, true)),
+        Decision::Again { .. }
+    ));
     let never = RetrySettings {
         timeouts: 0,
         ..settings()

@@ -129,6 +129,7 @@ impl HitFastPath {
         let hit = self.last.as_ref()?.remembered.hit(&state.registry)?;
         let head = hit.prepared_head(prepare_head)?;
         let id = state.next_id();
+        self.last.as_ref()?.remembered.emit_request(&id);
         hit.emit(&id);
         self.misses = 0;
         let mut age = itoa::Buffer::new();

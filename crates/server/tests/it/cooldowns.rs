@@ -238,10 +238,11 @@ async fn a4_concurrent_429s_count_as_one_health_transition() {
 #[tokio::test]
 async fn s5_a_retry_after_beyond_the_call_s_time_ends_the_call_at_once() {
     for (status, wait) in [(429, "3600"), (429, "100"), (503, "61")] {
-        let upstream = Upstream::start(move |_, _| async move {
-            reply(status, &[("retry-after", wait)], "later")
-        })
-        .await;
+        let upstream =
+            Upstream::start(
+                move |_, _| async move { reply(status, &[("retry-after", wait)], "later") },
+            )
+            .await;
         let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
         let response = within_timeout(get(gateway.address, "/x/a")).await;
         assert_eq!(
@@ -255,8 +256,7 @@ async fn s5_a_retry_after_beyond_the_call_s_time_ends_the_call_at_once() {
 /// A call that waits for its retry is shown as waiting, like one that waits for a permit.
 #[tokio::test]
 async fn a_call_that_waits_for_its_retry_counts_as_waiting() {
-    let upstream =
-        Upstream::start(|_, _| async { reply(503, &[("retry-after", "50")], "") }).await;
+    let upstream = Upstream::start(|_, _| async { reply(503, &[("retry-after", "50")], "") }).await;
     let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
     let active = gateway.registry.named("x").unwrap();
     let call = tokio::spawn(get(gateway.address, "/x/a"));

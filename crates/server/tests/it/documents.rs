@@ -39,9 +39,15 @@ async fn s5_an_entity_cools_down_as_the_provider_says_and_others_go_on() {
     let reset = (Clock::System.now().wall.0 / 1_000_000 + 40).to_string();
     let reset = ("x-ratelimit-reset", reset.as_str());
     let cases: [(Vec<(&str, &str)>, [(u64, u64); 2]); 3] = [
-        (vec![("retry-after", "300"), reset], [(299, 300), (299, 300)]),
+        (
+            vec![("retry-after", "300"), reset],
+            [(299, 300), (299, 300)],
+        ),
         // A date: what is left of it depends on when it is read.
-        (vec![("x-ratelimit-remaining", "0"), reset], [(10, 41), (1, 41)]),
+        (
+            vec![("x-ratelimit-remaining", "0"), reset],
+            [(10, 41), (1, 41)],
+        ),
         (vec![], [(1, 2), (2, 3)]),
     ];
     for (headers, bounds) in cases {
@@ -77,10 +83,17 @@ async fn s5_an_entity_cools_down_as_the_provider_says_and_others_go_on() {
             let body = rejected.json();
             assert_eq!(
                 (&body["error"], &body["reason"], &body["entity"]),
-                (&json!("RateLimitExceeded"), &json!("cooldown"), &json!("odds"))
+                (
+                    &json!("RateLimitExceeded"),
+                    &json!("cooldown"),
+                    &json!("odds")
+                )
             );
             let after: u64 = rejected.header("retry-after").parse().unwrap();
-            assert!((low..=high).contains(&after), "{headers:?}, {round}: {after}");
+            assert!(
+                (low..=high).contains(&after),
+                "{headers:?}, {round}: {after}"
+            );
             assert_eq!(upstream.count(), 2 * round + 1, "nothing was sent");
             assert_eq!(get(gateway.address, "/x/fixtures").await.status, 200);
             // The next round follows the end of the cool-down, within its own second.
@@ -107,7 +120,10 @@ async fn s2_both_counts_of_an_entity_must_allow_and_are_shown() {
         let limits = status["entities"]["fixtures"]["limits"].clone();
         let of = |index: usize| {
             let limit = &limits[index];
-            (limit["used"].as_u64().unwrap(), limit["remaining"].as_u64().unwrap())
+            (
+                limit["used"].as_u64().unwrap(),
+                limit["remaining"].as_u64().unwrap(),
+            )
         };
         [of(0), of(1)]
     };
@@ -121,7 +137,10 @@ async fn s2_both_counts_of_an_entity_must_allow_and_are_shown() {
     clock.pass(Span::from_secs(1_210));
     assert_eq!(shown().await, [(4, 2), (6, 0)]);
     let rejected = get_with(daemon.gateway, "/x/fixtures/1", &SOON).await;
-    assert_eq!((rejected.status, &rejected.json()["limit"]), (429, &json!("window")));
+    assert_eq!(
+        (rejected.status, &rejected.json()["limit"]),
+        (429, &json!("window"))
+    );
     assert_eq!(shown().await, [(4, 2), (6, 0)], "nothing was charged");
     clock.pass(Span::from_secs(2_450));
     assert_eq!(get(daemon.gateway, "/x/fixtures/1").await.status, 200);
@@ -164,12 +183,27 @@ async fn m7_the_waits_after_429s_double_up_to_the_maximum() {
     let rest = "limits: [1000/1s]\nhealth: off\ncooldown: {base: 1ms, max: 1ms, jitter: none}\n\
         retry: {base: 50ms, factor: 2, max: 150ms, jitter: none}";
     let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
-    let failed = get_with(gateway.address, "/x/a", &[("x-tollgate-priority", "background")]).await;
-    assert_eq!((failed.status, failed.header("x-tollgate-attempts")), (429, "6"));
-    let at: Vec<Micros> = upstream.requests().iter().map(|received| received.at).collect();
+    let failed = get_with(
+        gateway.address,
+        "/x/a",
+        &[("x-tollgate-priority", "background")],
+    )
+    .await;
+    assert_eq!(
+        (failed.status, failed.header("x-tollgate-attempts")),
+        (429, "6")
+    );
+    let at: Vec<Micros> = upstream
+        .requests()
+        .iter()
+        .map(|received| received.at)
+        .collect();
     let gaps: Vec<Span> = at.windows(2).map(|two| two[1].since(two[0])).collect();
     let least = [50, 100, 150, 150, 150].map(Span::from_millis);
-    assert!(gaps.iter().zip(least).all(|(gap, least)| *gap >= least), "{gaps:?}");
+    assert!(
+        gaps.iter().zip(least).all(|(gap, least)| *gap >= least),
+        "{gaps:?}"
+    );
 }
 
 /// A2: every count of the window, over HTTP: responses by class, connections that broke, and the
@@ -210,7 +244,12 @@ async fn a2_the_counts_of_the_window_are_shown_over_http() {
     }
     let shown = health().await;
     let counts: BTreeMap<&str, &Value> = [
-        "count_2xx", "count_429", "count_5xx", "count_other", "net_errors", "total",
+        "count_2xx",
+        "count_429",
+        "count_5xx",
+        "count_other",
+        "net_errors",
+        "total",
     ]
     .map(|name| (name, &shown[name]))
     .into();
@@ -273,7 +312,8 @@ async fn switched() -> (Upstream, Arc<AtomicU16>) {
 #[tokio::test]
 async fn a18_3_eleven_failures_of_fifty_throttle_over_sockets() {
     let (upstream, status) = switched().await;
-    let rest = format!("limits: [1000/1s]\n{NO_RETRY}\nhealth: {{failure_threshold: off, window: 5m}}");
+    let rest =
+        format!("limits: [1000/1s]\n{NO_RETRY}\nhealth: {{failure_threshold: off, window: 5m}}");
     let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     let active = gateway.registry.named("x").unwrap();
     let call = async |code: u16, times: usize| {
@@ -288,7 +328,11 @@ async fn a18_3_eleven_failures_of_fifty_throttle_over_sockets() {
         call(200, 3).await;
     }
     call(502, 2).await;
-    assert_eq!(active.status().state, HealthState::Normal, "once, not confirmed");
+    assert_eq!(
+        active.status().state,
+        HealthState::Normal,
+        "once, not confirmed"
+    );
     call(503, 1).await;
     let counts = active.status().counts;
     assert_eq!((counts.failures(), counts.total), (11, 50));
@@ -337,9 +381,8 @@ async fn a18_5_network_errors_throttle_and_404s_do_not_over_sockets() {
                 3 => 404,
                 _ => 200,
             };
-            let head = format!(
-                "HTTP/1.1 {status} Word\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-            );
+            let head =
+                format!("HTTP/1.1 {status} Word\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
             stream.write_all(head.as_bytes()).await.ok();
             stream.shutdown().await.ok();
         })

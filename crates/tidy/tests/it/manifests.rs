@@ -232,7 +232,10 @@ fn crates_depend_in_one_direction_and_inherit_the_workspace() {
 #[test]
 fn release_builds_are_stripped() {
     let manifest = include_str!("../../../../Cargo.toml");
-    let release = manifest.split("[profile.release]").nth(1).unwrap_or_default();
+    let release = manifest
+        .split("[profile.release]")
+        .nth(1)
+        .unwrap_or_default();
     let release = release.split("\n[").next().unwrap_or_default();
     assert!(release.contains("strip = \"symbols\""), "{release}");
 }

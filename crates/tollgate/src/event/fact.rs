@@ -29,6 +29,17 @@ pub enum DecisionVerdict {
 /// Something that happened.
 #[derive(Clone, Debug)]
 pub enum Event {
+    /// A call has found its provider.
+    Request {
+        /// The call.
+        id: Arc<str>,
+        /// Whose.
+        provider: Arc<str>,
+        /// Its method.
+        method: http::Method,
+        /// Its path at the provider, without the query, shortened; never with one of our keys.
+        path: Arc<str>,
+    },
     /// The permit stage has decided about an attempt.
     Decision {
         /// The call.

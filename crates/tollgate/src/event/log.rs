@@ -37,6 +37,14 @@ impl Event {
     pub fn log(&self) {
         match self {
             Event::Transition { .. } | Event::Cooldown { .. } => self.log_health(),
+            Event::Request {
+                id,
+                provider,
+                method,
+                path,
+            } => {
+                tracing::debug!(event = "request", id = &**id, provider = &**provider, %method, path = &**path);
+            }
             Event::Completed { .. } => self.log_completed(),
             Event::Rejected { id, error } => {
                 tracing::info!(event = "rejected", id = &**id, blame = error.blame().as_str(), error = %error);

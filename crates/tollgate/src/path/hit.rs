@@ -83,6 +83,11 @@ impl RememberedRequest {
                 .is_current_policy(|policy| self.key.is_for(policy))
     }
 
+    /// Tells what the caller with this id asks for.
+    pub fn emit_request(&self, id: &str) {
+        self.route.emit_request(id);
+    }
+
     /// The response, if it is fresh and in memory.
     #[must_use]
     pub fn hit(&self, registry: &ProviderRegistry) -> Option<Hit> {

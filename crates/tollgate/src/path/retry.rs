@@ -181,8 +181,8 @@ pub(crate) async fn wait_and_discard(
     after: Span,
     unwanted: Option<UpstreamResponse>,
 ) {
-    let _waits = (after > Span::ZERO)
-        .then(|| subject.provider.retry_waits.enter(subject.joint_priority()));
+    let _waits =
+        (after > Span::ZERO).then(|| subject.provider.retry_waits.enter(subject.joint_priority()));
     let discarded = async {
         if let Some(response) = unwanted {
             // Boxed: rare, and large inside every call's future.

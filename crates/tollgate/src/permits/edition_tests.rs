@@ -27,7 +27,10 @@ async fn a_change_on_the_way_into_the_queue_recalls_the_call() {
         edition: permits.edition(),
     };
     permits.replace(GateSettings::default());
-    assert_eq!(permits.wait(request.clone()).await.unwrap_err(), Denied::Recalled);
+    assert_eq!(
+        permits.wait(request.clone()).await.unwrap_err(),
+        Denied::Recalled
+    );
     let again = PermitRequest {
         edition: permits.edition(),
         ..request

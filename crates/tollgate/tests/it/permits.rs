@@ -291,7 +291,10 @@ async fn m4_a_call_that_leaves_wakes_those_behind_it() {
         for _ in 0..4 {
             tokio::task::yield_now().await;
         }
-        assert!(futures_pending(cheap.as_mut()).await, "not before the other");
+        assert!(
+            futures_pending(cheap.as_mut()).await,
+            "not before the other"
+        );
     }
     at_once(cheap).await;
 }
@@ -301,7 +304,9 @@ async fn m4_a_call_that_leaves_wakes_those_behind_it() {
 async fn a_call_that_does_not_return_wakes_those_that_wait_for_it() {
     let stage = Stage::new(Rule::in_flight(1).unwrap());
     let who = (CallerId(0), Priority::Normal);
-    stage.permits.expect_return(stage.permits.new_seniority(), who);
+    stage
+        .permits
+        .expect_return(stage.permits.new_seniority(), who);
     let missing = stage.permits.new_seniority();
     stage.permits.expect_return(missing, who);
     stage.permits.cancel_return(missing - 1);

@@ -38,7 +38,8 @@ impl Store for StuckStore {
         let now = Clock::Manual(self.clock.clone()).now();
         let decision = decide(&mut *self.table.lock(), now, batch);
         if !batch.asks.is_empty() {
-            self.clock.pass(std::mem::take(&mut self.delays.lock().commit));
+            self.clock
+                .pass(std::mem::take(&mut self.delays.lock().commit));
         }
         if matches!(batch.settles, Settles::Queued([_, ..])) {
             self.settled.send(()).unwrap_or(());
@@ -47,7 +48,8 @@ impl Store for StuckStore {
     }
 
     fn sync(&self) -> Result<(), StoreError> {
-        self.clock.pass(std::mem::take(&mut self.delays.lock().sync));
+        self.clock
+            .pass(std::mem::take(&mut self.delays.lock().sync));
         Ok(())
     }
 
