@@ -20,15 +20,15 @@ LEAVES = [
     ("allocation", re.compile(r"^_?mi_")),
 ]
 STAGES = [
-    ("ledger and permit", r"tollgate_ledger::|core::(turn|limit|table|gate)|Permits::at_once|tollgate::permit|path::admit"),
-    ("flight: key, table, end", r"path::flight::(join|Table|Flight)|path::(table|share|noise|landing|urgency)"),
+    ("ledger and permit", r"tollgate_ledger::|core::(turn|batch|fairness|limit|table|gate)|tollgate::permits|path::(permit|requested_limits)"),
+    ("flight: key, table, end", r"tollgate::(flights|single_flight)|path::(flight|identity|merge)"),
     ("reading limits from the response", r"path::learn|core::feedback"),
-    ("cache: key, store or not", r"path::(cache|keep)|core::fresh|tollgate::cache"),
-    ("route: address, provider, entity", r"path::(route|place|query)|gateway::address|core::entity|shop::Shop"),
-    ("response headers that Tollgate adds", r"gateway::(rates|head|links)|answer::(sign|dress)"),
-    ("fast path for cache hits", r"gateway::lane|path::hit"),
-    ("the rest of the path", r"tollgate::(path|body|pool|shop)"),
-    ("watching the client connection", r"gateway::line"),
+    ("cache: key, store or not", r"path::(cache|serve|store|recorder|scrub)|core::fresh|tollgate::cache"),
+    ("route: address, provider, entity", r"path::(route|destination|subject)|tollgate::(query|providers)|gateway::address|core::entity"),
+    ("response headers that Tollgate adds", r"gateway::(rate_headers|head|links|handler)"),
+    ("fast path for cache hits", r"gateway::hit_fast_path|path::hit"),
+    ("the rest of the path", r"tollgate::(path|body|pool|credentials)"),
+    ("watching the client connection", r"gateway::(watched_stream|client_connection|framing)"),
 ]
 STAGES = [(name, re.compile(rule)) for name, rule in STAGES]
 

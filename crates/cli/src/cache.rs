@@ -65,9 +65,9 @@ impl Cache {
         let mut out = crate::out::out();
         match self.command {
             CacheCommand::Stats { options } => {
-                if let Some(told) = from_daemon(&options, Method::GET, "/v1/cache")? {
-                    show(&mut out, "memory and on disk", &rows(&told))?;
-                    saved(&mut out, &told)?;
+                if let Some(reply) = from_daemon(&options, Method::GET, "/v1/cache")? {
+                    show(&mut out, "memory and on disk", &rows(&reply))?;
+                    saved(&mut out, &reply)?;
                 } else {
                     let folder = configured_dir(&options)?;
                     let rows = disk_cache::usage(&folder)
@@ -88,7 +88,7 @@ impl Cache {
                 let which: Vec<String> = which.into_iter().flatten().collect();
                 let path = format!("/v1/cache?{}", which.join("&"));
                 let gone = match from_daemon(&options, Method::DELETE, &path)? {
-                    Some(told) => told["purged"].as_u64().unwrap_or(0),
+                    Some(reply) => reply["purged"].as_u64().unwrap_or(0),
                     None => purge(&options, provider, of_it)?,
                 };
                 let word = if gone == 1 { "response" } else { "responses" };
@@ -112,8 +112,8 @@ fn from_daemon(options: &Options, method: Method, path: &str) -> anyhow::Result<
     }
 }
 
-fn rows(told: &Value) -> Vec<CacheUsage> {
-    let kept = told["stored"].as_array().cloned().unwrap_or_default();
+fn rows(reply: &Value) -> Vec<CacheUsage> {
+    let stored = reply["stored"].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let row = |row: &Value| CacheUsage {
         provider: text(&row["provider"]).unwrap_or_default(),
@@ -121,11 +121,11 @@ fn rows(told: &Value) -> Vec<CacheUsage> {
         responses: row["responses"].as_u64().unwrap_or(0),
         bytes: row["bytes"].as_u64().unwrap_or(0),
     };
-    kept.iter().map(row).collect()
+    stored.iter().map(row).collect()
 }
 
 /// The calls that were saved since the daemon started.
-fn saved(out: &mut impl Write, told: &Value) -> io::Result<()> {
+fn saved(out: &mut impl Write, reply: &Value) -> io::Result<()> {
     const COUNTS: [&str; 7] = [
         "hits",
         "stale",
@@ -135,7 +135,7 @@ fn saved(out: &mut impl Write, told: &Value) -> io::Result<()> {
         "shared",
         "merged",
     ];
-    let saved = told["saved"].as_array().cloned().unwrap_or_default();
+    let saved = reply["saved"].as_array().cloned().unwrap_or_default();
     if saved.is_empty() {
         return Ok(());
     }
@@ -144,10 +144,14 @@ fn saved(out: &mut impl Write, told: &Value) -> io::Result<()> {
         write!(out, " {name:>11}")?;
     }
     writeln!(out)?;
-    for one in &saved {
-        write!(out, "{:<20}", one["provider"].as_str().unwrap_or_default())?;
+    for provider in &saved {
+        write!(
+            out,
+            "{:<20}",
+            provider["provider"].as_str().unwrap_or_default()
+        )?;
         for name in COUNTS {
-            write!(out, " {:>11}", one[name].as_u64().unwrap_or(0))?;
+            write!(out, " {:>11}", provider[name].as_u64().unwrap_or(0))?;
         }
         writeln!(out)?;
     }

@@ -61,13 +61,13 @@ impl SetCommand {
             .collect();
         let path = format!("/v1/providers/{}/settings", segment(&self.name)?);
         let remote = AdminClient::find(&self.options)?;
-        let told = remote.request(Method::PATCH, &path, Some(&Value::Object(body)))??;
+        let reply = remote.request(Method::PATCH, &path, Some(&Value::Object(body)))??;
         let mut out = crate::out::out();
-        for setting in told["settings"].as_array().into_iter().flatten() {
+        for setting in reply["settings"].as_array().into_iter().flatten() {
             writeln!(out, "{}", setting_text(&self.name, setting))?;
         }
         // Its own change is said above, with the values.
-        report_changes(&told, Some(&self.name))
+        report_changes(&reply, Some(&self.name))
     }
 }
 
@@ -101,8 +101,8 @@ pub(crate) struct Reload {
 impl Reload {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let remote = AdminClient::find(&self.options)?;
-        let told = remote.request(Method::POST, "/v1/reload", None)??;
-        report_changes(&told, None)
+        let reply = remote.request(Method::POST, "/v1/reload", None)??;
+        report_changes(&reply, None)
     }
 }
 
@@ -168,9 +168,9 @@ impl ControlCommand {
             query.join("&")
         );
         let remote = AdminClient::find(&self.options)?;
-        let told = remote.request(Method::POST, &path, None)??;
+        let reply = remote.request(Method::POST, &path, None)??;
         let mut out = crate::out::out();
-        let state = told["state"].as_str().unwrap_or_default();
+        let state = reply["state"].as_str().unwrap_or_default();
         match &self.entity {
             Some(entity) => writeln!(out, "{}/{entity}: {word}", self.name)?,
             None => writeln!(out, "{}: {word}; its state is {state}", self.name)?,
@@ -207,9 +207,9 @@ pub(crate) fn percent_encode(text: &str) -> String {
 }
 
 /// Prints the result of a change, except the changes of one provider.
-fn report_changes(told: &Value, except: Option<&str>) -> anyhow::Result<ExitCode> {
+fn report_changes(reply: &Value, except: Option<&str>) -> anyhow::Result<ExitCode> {
     let mut out = crate::out::out();
-    let list = |name: &str| told[name].as_array().cloned().unwrap_or_default();
+    let list = |name: &str| reply[name].as_array().cloned().unwrap_or_default();
     let changed = list("changed");
     if changed.is_empty() {
         writeln!(out, "nothing has changed")?;

@@ -85,7 +85,7 @@ impl Explain {
             .collect();
         let dialect = dialects.get(&self.provider).unwrap_or(dialects.generic());
         let status = self.status.unwrap_or_default();
-        let told = read(
+        let feedback = read(
             &Response {
                 status,
                 headers: &headers,
@@ -95,7 +95,7 @@ impl Explain {
             now,
         );
         let mut out = crate::out::out();
-        serde_json::to_writer_pretty(&mut out, &Detail::new(dialect.name(), &told, now))?;
+        serde_json::to_writer_pretty(&mut out, &Detail::new(dialect.name(), &feedback, now))?;
         writeln!(out)?;
         Ok(ExitCode::SUCCESS)
     }
@@ -119,8 +119,8 @@ fn explain_lines(
             NextLine::Whole => match record::Record::parse(&line) {
                 Ok(record) => {
                     let now = record.now.unwrap_or_else(wall_clock);
-                    let told = record.read(dialects, now);
-                    serde_json::to_writer(&mut out, &JsonlLine::new(&record.id, &told))?;
+                    let feedback = record.read(dialects, now);
+                    serde_json::to_writer(&mut out, &JsonlLine::new(&record.id, &feedback))?;
                     writeln!(out)?;
                     continue;
                 }

@@ -441,11 +441,11 @@ mod tests {
             None,
         )
         .expect("a vector");
-        let told = String::from_utf8_lossy(&out);
-        assert!(!told.contains("http://0.0.0.0"), "{told}");
-        assert!(told.contains("0.0.0.0:4290, every address"), "{told}");
+        let printed = String::from_utf8_lossy(&out);
+        assert!(!printed.contains("http://0.0.0.0"), "{printed}");
+        assert!(printed.contains("0.0.0.0:4290, every address"), "{printed}");
         for url in ["http://127.0.0.1:4290", "http://127.0.0.1:4300"] {
-            assert!(told.contains(url), "{told}");
+            assert!(printed.contains(url), "{printed}");
         }
     }
 }

@@ -153,17 +153,17 @@ fn has_ledger(folder: &Path) -> bool {
 
 fn print_all(out: &mut impl Write, status: &Value) -> io::Result<()> {
     let list = |name: &str| status[name].as_array().cloned().unwrap_or_default();
-    for one in list("providers") {
-        let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
-        let waiting = &one["waiting"];
+    for provider in list("providers") {
+        let text = |name: &str| provider[name].as_str().unwrap_or_default().to_owned();
+        let waiting = &provider["waiting"];
         // Without a store its state is out of date: `on_store_loss` applies.
         let state = match text("store").as_str() {
             "lost" => "store lost".to_owned(),
-            _up => text("state"),
+            _up => state_word(&text("state"), false).to_owned(),
         };
         writeln!(
             out,
-            "{:<16} {state:<10} {waiting:>5} waiting  {}",
+            "{:<16} {state:<12} {waiting:>5} waiting  {}",
             text("name"),
             text("source")
         )?;
@@ -181,7 +181,7 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
     writeln!(
         out,
         "{name}: {}{}",
-        word(&health["state"]),
+        state_word(&word(&health["state"]), health["by_operator"] == true),
         hold_text(&name, health)
     )?;
     if let Some(why) = status["store"]["trouble"].as_str() {
@@ -234,22 +234,31 @@ fn print_limits(out: &mut impl Write, status: &Value) -> io::Result<()> {
     Ok(())
 }
 
-/// Who stopped its calls, and until when.
+/// The words for people; JSON has its own.
+fn state_word(state: &str, by_operator: bool) -> &str {
+    match (state, by_operator) {
+        ("normal", _) => "Flowing",
+        ("throttle", _) => "Slowed",
+        ("sleep", true) => "Paused by an operator",
+        ("sleep", false) => "Sleeping",
+        ("half_open", _) => "Testing",
+        ("cache_only", true) => "Cache only, set by an operator",
+        ("cache_only", false) => "Cache only",
+        (unknown, _) => unknown,
+    }
+}
+
+/// Until when its calls are stopped.
 fn hold_text(name: &str, health: &Value) -> String {
-    let by = if health["by_operator"] == true {
-        ", set by an operator"
-    } else {
-        ""
-    };
     let seconds = health["reset_in"].as_f64().unwrap_or(0.0);
     let is_held = matches!(health["state"].as_str(), Some("sleep" | "cache_only"));
     match Duration::try_from_secs_f64(seconds) {
         _ if !is_held => String::new(),
         Ok(left) if !left.is_zero() => {
             let left = u64::try_from(left.as_micros()).unwrap_or(u64::MAX);
-            format!("{by}, for another {}", Span(left).in_words())
+            format!(", for another {}", Span(left).in_words())
         }
-        Ok(_) | Err(_) => format!("{by}, until `tollgate resume {name}`"),
+        Ok(_) | Err(_) => format!(", until `tollgate resume {name}`"),
     }
 }
 

@@ -163,7 +163,7 @@ impl Loaded {
     pub fn provider(&self, name: &str) -> Option<&LoadedProvider> {
         self.providers
             .iter()
-            .find(|governed| governed.provider.name == name)
+            .find(|loaded| loaded.provider.name == name)
     }
 
     /// The nearest provider name, to suggest for an unknown one.
@@ -172,7 +172,7 @@ impl Loaded {
         let names: Vec<&str> = self
             .providers
             .iter()
-            .map(|governed| governed.provider.name.as_str())
+            .map(|loaded| loaded.provider.name.as_str())
             .collect();
         nearest(name, &names)
     }

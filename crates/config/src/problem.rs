@@ -110,7 +110,10 @@ impl Problems {
             return;
         }
         self.left_out += 1;
-        let lighter = self.all.iter_mut().find(|kept| kept.level > problem.level);
+        let lighter = self
+            .all
+            .iter_mut()
+            .find(|other| other.level > problem.level);
         if let Some(lighter) = lighter {
             *lighter = problem;
         }

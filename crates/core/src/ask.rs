@@ -36,6 +36,11 @@ pub struct CellId(pub u128);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ScopeId(pub u128);
 
+/// The path of a call, with ids collapsed, as a number that is the same in every process
+/// ([`PathTag::of`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathTag(pub(crate) u64);
+
 /// How urgent a call is. Ordered: `Low < Normal < High`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
@@ -269,6 +274,9 @@ pub enum Settle {
         in_a_row: u32,
         /// For how long from then. A probe follows.
         closed_for: Span,
+        /// The path that failed. Failures of one path alone do not close the scope, however many
+        /// they are; `None` = the failure is not about a path.
+        path: Option<PathTag>,
     },
     /// An attempt succeeded: it ends a run of failures. A permit that arrived already implies this;
     /// use it for a response that the provider does not count.

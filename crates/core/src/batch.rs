@@ -12,6 +12,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::ask::{Ask, CellId, Outcome, OwnerId, ScopeId, Settle, Verdict};
 pub use crate::fairness::Rows;
 use crate::fairness::{self, Wake, Withheld};
@@ -238,25 +240,29 @@ fn decide_shared(rows: &mut impl Rows, now: TimeBounds, batch: &Batch<'_>) -> De
 }
 
 /// Forgets waiters that are dead or have not come, and lets the cells of the batch know of the
-/// others.
+/// others. Once per cell, however often the batch names it.
 fn meet_waiters(rows: &mut impl Rows, now: TimeBounds, batch: &Batch<'_>) {
-    let meet = |row: RowId<'_>| -> Result<(), std::convert::Infallible> {
-        let RowId::Cell(id, _) = row else {
-            return Ok(());
-        };
-        if rows.waiters(id).is_empty() {
-            return Ok(());
+    let mut awaited_cells: SmallVec<[CellId; 8]> = SmallVec::new();
+    let named = batch.for_each_row(|row| -> Result<(), std::convert::Infallible> {
+        if let RowId::Cell(id, _) = row
+            && !rows.waiters(id).is_empty()
+        {
+            awaited_cells.push(id);
         }
-        let waiters = rows.waiters_mut(id);
-        waiters.retain(|one| one.until > now.lo && !batch.dead.contains(&one.owner));
-        let awaited: Vec<_> = waiters.iter().map(|waiter| waiter.on).collect();
-        let cell = rows.cell(id);
-        awaited.into_iter().for_each(|on| cell.note_waiter(on));
         Ok(())
-    };
-    match batch.for_each_row(meet) {
+    });
+    match named {
         Ok(()) => {}
         Err(never) => match never {},
+    }
+    awaited_cells.sort_unstable();
+    awaited_cells.dedup();
+    for id in awaited_cells {
+        let waiters = rows.waiters_mut(id);
+        waiters.retain(|one| one.until > now.lo && !batch.dead.contains(&one.owner));
+        let awaited: SmallVec<[_; 8]> = waiters.iter().map(|waiter| waiter.on).collect();
+        let cell = rows.cell(id);
+        awaited.into_iter().for_each(|on| cell.note_waiter(on));
     }
 }
 
@@ -344,5 +350,103 @@ impl QueuedSettle {
             Settle::Open { .. } | Settle::Succeeded { .. } | Settle::Inherit { .. } => {}
         }
         settle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ask::{Evidence, PermitId, Priority, Scopes, Term};
+    use crate::fairness::Waiter;
+    use crate::limit::{Cell, CellView};
+    use crate::scope::Scope;
+    use crate::table::Table;
+    use crate::time::{Now, Wall};
+    use crate::turn::CellStore;
+
+    /// Rows that count how often somebody changes who waits.
+    #[derive(Default)]
+    struct CountingRows {
+        table: Table,
+        waiters_changed: usize,
+    }
+
+    impl CellStore for CountingRows {
+        fn cell(&mut self, id: CellId) -> &mut Cell {
+            self.table.cell(id)
+        }
+
+        fn scope(&mut self, id: ScopeId) -> &mut Scope {
+            self.table.scope(id)
+        }
+    }
+
+    impl Rows for CountingRows {
+        fn is_shared(&self) -> bool {
+            true
+        }
+
+        fn waiters(&self, cell: CellId) -> &[Waiter] {
+            self.table.waiters(cell)
+        }
+
+        fn waiters_mut(&mut self, cell: CellId) -> &mut Vec<Waiter> {
+            self.waiters_changed += 1;
+            self.table.waiters_mut(cell)
+        }
+
+        fn peek(&self, cell: CellId, rule: &Rule, now: TimeBounds) -> CellView {
+            Rows::peek(&self.table, cell, rule, now)
+        }
+    }
+
+    fn ask(owner: u32, seq: u64, rule: &Arc<Rule>) -> Ask {
+        let term = Term {
+            cell: CellId(1),
+            rule: rule.clone(),
+            cost: 1,
+            reserve: 0,
+        };
+        Ask {
+            id: PermitId {
+                owner: OwnerId(owner),
+                seq,
+            },
+            terms: [term].into_iter().collect(),
+            scopes: Scopes::new(),
+            priority: Priority::Normal,
+            max_wait: Span::from_secs(60),
+            evidence: Evidence::None {
+                use_within: Span::from_secs(1),
+            },
+        }
+    }
+
+    /// 1,024 settles of one limit walked its list of waiters 1,024 times, under the store's lock.
+    #[test]
+    fn who_waits_for_a_cell_is_met_once_per_batch() {
+        let rule = Arc::new(Rule::in_flight(3).unwrap());
+        let now = Now {
+            at: Micros(1_000_000),
+            wall: Wall(0),
+        };
+        let mut rows = CountingRows::default();
+        let granted: Vec<Ask> = (1..=3).map(|seq| ask(1, seq, &rule)).collect();
+        decide(&mut rows, now, &Batch::now(OwnerId(1), &[], &granted));
+        let waits = [ask(2, 1, &rule)];
+        decide(&mut rows, now, &Batch::now(OwnerId(2), &[], &waits));
+        assert_eq!(rows.waiters(CellId(1)).len(), 1);
+        rows.waiters_changed = 0;
+        let alive = |ask: Ask| Settle::Permit {
+            id: ask.id,
+            terms: ask.terms,
+            scopes: ask.scopes,
+            outcome: Outcome::Alive {
+                extend_by: Span::from_secs(1),
+            },
+        };
+        let settles: Vec<Settle> = granted.into_iter().map(alive).collect();
+        decide(&mut rows, now, &Batch::now(OwnerId(1), &settles, &[]));
+        assert_eq!(rows.waiters_changed, 1);
     }
 }

@@ -14,7 +14,7 @@
 
 mod waiter;
 pub use waiter::{
-    Blocker, Effects, GateSettings, Order, Resolution, Resolved, WAITING_MAX, Waiter,
+    Blocker, Effects, GateSettings, Order, QueuedCall, Resolution, Resolved, WAITING_MAX,
 };
 mod position;
 mod offer;
@@ -92,6 +92,8 @@ struct Entry {
     deadline: Micros,
     arrival: u64,
     position: Position,
+    /// The last thing that it waited for, by its own name also in FIFO order.
+    waited_for: Option<Blocker>,
     /// It has been offered to the ledger before.
     was_offered: bool,
     /// It has next to no time, so it has asked for one verdict, and waits for it.
@@ -186,8 +188,8 @@ impl Gate {
     }
 
     /// A call wants a permit.
-    pub fn push(&mut self, waiter: Waiter, now: Now) {
-        let Waiter {
+    pub fn push(&mut self, waiter: QueuedCall, now: Now) {
+        let QueuedCall {
             mut ask,
             caller,
             deadline,
@@ -202,6 +204,7 @@ impl Gate {
             self.effects.resolve.push(Resolved {
                 ask,
                 seniority: arrival,
+                waited_for: None,
                 resolution: Resolution::Full,
             });
             return;
@@ -215,6 +218,7 @@ impl Gate {
             deadline,
             arrival,
             position: Position::Ready,
+            waited_for: None,
             was_offered: false,
             awaits_verdict: false,
         };
@@ -368,6 +372,7 @@ impl Gate {
         self.effects.resolve.push(Resolved {
             ask: entry.ask.clone(),
             seniority: entry.arrival,
+            waited_for: entry.waited_for,
             resolution,
         });
         Some(entry)

@@ -7,6 +7,7 @@
 //!     │ └──(5 failures in a row)──► Sleep ◄┘ ◄──(a probe failed, sleep doubled)┘        │
 //!     │                              └──(sleep over)─► HalfOpen        (5 probes succeeded)
 //!     └─────────────────────────────────────────────────────────────────────────────────┘
+//!   Failures on one path alone close that path, not the provider (`paths.rs`).
 //!   CacheOnly: by an operator, or by policy after a long outage; ends by Sleep and HalfOpen.
 //! ```
 //!
@@ -23,14 +24,18 @@ mod class;
 pub use class::{Class, Fault};
 mod settings;
 pub use settings::{
-    HealthMode, HealthSettings, PROBE_CONCURRENCY_MAX, RAMP_FACTOR_MIN, RampAfter, RampSettings,
-    WINDOW_RESULTS_MAX, WhenBlocked,
+    HealthCount, HealthMode, HealthScope, HealthSettings, PROBE_CONCURRENCY_MAX, RAMP_FACTOR_MIN,
+    RampAfter, RampSettings, WINDOW_RESULTS_MAX, WhenBlocked,
 };
 mod window;
 pub use window::Counts;
 mod pace;
 pub use pace::{BasePace, Pace, Rate};
 mod phase;
+mod path;
+pub use path::shown_path;
+mod paths;
+pub use paths::{PATHS_MAX, PathStatus};
 mod results;
 mod commands;
 mod ledger_view;
@@ -48,6 +53,8 @@ mod tests_modes;
 #[cfg(test)]
 mod tests_commands;
 #[cfg(test)]
+mod tests_paths;
+#[cfg(test)]
 mod tests_shared;
 #[cfg(test)]
 mod scenarios;
@@ -60,11 +67,12 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::ask::{Reopen, ScopeId, Settle};
+use crate::ask::{PathTag, Reopen, ScopeId, Settle};
 use crate::problem::Problem;
 use crate::scope::ScopeView;
 use crate::time::{Micros, Span};
 
+use paths::PathTable;
 use phase::{ConsecutiveCounts, HealthPhase};
 use window::ResultWindow;
 
@@ -123,6 +131,8 @@ pub enum HealthEvent {
     Dropped {
         /// When it got its permit.
         granted: Micros,
+        /// Its path, if it is known.
+        path: Option<PathTag>,
     },
     /// The time that [`Health::next_tick`] returned has come.
     Tick,
@@ -130,6 +140,8 @@ pub enum HealthEvent {
     Operator(Command),
     /// The current view of the health scope in the ledger: at the start, and after every change.
     ScopeChanged(ScopeView),
+    /// The current view of the scope of a failing path, after another process has changed it.
+    PathScopeChanged(PathTag, ScopeView),
 }
 
 /// The result of one attempt.
@@ -142,6 +154,25 @@ pub struct AttemptResult {
     pub granted: Micros,
     /// The provider's `Retry-After` as read, without floor or maximum.
     pub retry_after: Option<Span>,
+    /// The path that it was sent to; `None` = unknown, or no connection was made, so that no path is
+    /// to blame.
+    pub path: Option<PathTag>,
+    /// An earlier attempt of the same call has failed.
+    pub repeated: bool,
+}
+
+impl AttemptResult {
+    /// A first attempt, without a path and without a `Retry-After`.
+    #[must_use]
+    pub fn new(class: Class, granted: Micros) -> AttemptResult {
+        AttemptResult {
+            class,
+            granted,
+            retry_after: None,
+            path: None,
+            repeated: false,
+        }
+    }
 }
 
 /// An operator's command.
@@ -181,6 +212,29 @@ pub enum Action {
         in_a_row: u32,
         /// For how long.
         closed_for: Span,
+        /// The path that failed: one path alone does not close the health scope.
+        path: Option<PathTag>,
+    },
+    /// A path failed: the ledger counts it, and closes the path when the count reaches `in_a_row`.
+    PathFailed {
+        /// Which one.
+        path: PathTag,
+        /// This many failures close it.
+        in_a_row: u32,
+        /// For how long.
+        closed_for: Span,
+    },
+    /// Close a path for all processes; then one call probes it.
+    ClosePath {
+        /// Which one.
+        path: PathTag,
+        /// For how long.
+        closed_for: Span,
+    },
+    /// Open a path for all processes.
+    OpenPath {
+        /// Which one.
+        path: PathTag,
     },
     /// An attempt succeeded after an earlier one of this process failed.
     Succeeded,
@@ -227,6 +281,12 @@ pub struct Health {
     /// that another process opened it.
     seen_closed: bool,
     pace: Pace,
+    /// The paths that fail.
+    paths: PathTable,
+    /// The only path that is called, if it is closed: then its state is the provider's.
+    only_path: Option<PathTag>,
+    /// The last state that was reported.
+    announced: HealthState,
 }
 
 impl Health {
@@ -255,6 +315,9 @@ impl Health {
             auto_recovering: false,
             seen_closed: false,
             pace: Pace::default(),
+            paths: PathTable::default(),
+            only_path: None,
+            announced: HealthState::Normal,
         })
     }
 
@@ -271,7 +334,12 @@ impl Health {
             HealthEvent::Completed(result) => self.on_result(result, true, now, &mut actions),
             HealthEvent::CompletedLate(result) => self.on_result(result, false, now, &mut actions),
             HealthEvent::Granted => self.on_granted(now, &mut actions),
-            HealthEvent::Dropped { granted } => self.on_dropped(granted, now, &mut actions),
+            HealthEvent::Dropped { granted, path } => {
+                self.on_dropped(path, granted, now, &mut actions);
+            }
+            HealthEvent::PathScopeChanged(path, view) => {
+                self.on_path_view(path, view, now, &mut actions);
+            }
             HealthEvent::Tick | HealthEvent::ScopeChanged(_) => {}
             HealthEvent::Operator(command) => self.on_command(command, now, &mut actions),
         }
@@ -311,6 +379,9 @@ impl Health {
         if is_left_over {
             self.enter_normal(Reason::Policy, now, &mut actions);
         }
+        if !self.is_by_path() {
+            self.open_paths(Reason::Policy, &mut actions);
+        }
         self.run_timers(now, &mut actions);
         self.update_pace(&mut actions);
         Ok(actions)
@@ -319,6 +390,11 @@ impl Health {
     /// When the caller must send [`HealthEvent::Tick`]; `None` = not before another event.
     #[must_use]
     pub fn next_tick(&self) -> Option<Micros> {
+        let ticks = [self.phase_tick(), self.paths.next_end()];
+        ticks.into_iter().flatten().min()
+    }
+
+    fn phase_tick(&self) -> Option<Micros> {
         match &self.phase {
             HealthPhase::Normal { ramp, .. } => ramp.map(|ramp| ramp.next),
             HealthPhase::Throttle(_) | HealthPhase::Offline { .. } | HealthPhase::HalfOpen(_) => {
@@ -338,15 +414,22 @@ impl Health {
     /// The state by name.
     #[must_use]
     pub fn state(&self) -> HealthState {
-        self.phase.state()
+        let path = self.closed_path(self.only_path, Micros::default());
+        match (&self.phase, path) {
+            (HealthPhase::Normal { .. } | HealthPhase::Throttle(_), Some((state, ..))) => state,
+            (_, _) => self.phase.state(),
+        }
     }
 
     /// Fires every timer that is due, so that a late or missing tick changes nothing. The loop ends
     /// because each step leaves a state whose next timer lies ahead, and a ramp rises by at least
     /// 1 % a step.
     fn run_timers(&mut self, now: Micros, actions: &mut Actions) {
-        while self.next_tick().is_some_and(|due| due <= now) {
+        while self.phase_tick().is_some_and(|due| due <= now) {
             self.fire_timer(now, actions);
+        }
+        if self.paths.next_end().is_some_and(|due| due <= now) {
+            self.fire_path_timers(now, actions);
         }
     }
 
@@ -378,11 +461,33 @@ impl Action {
             Action::Failed {
                 in_a_row,
                 closed_for,
+                path,
             } => Some(Settle::Failed {
                 scope,
                 age: Span::ZERO,
                 in_a_row,
                 closed_for,
+                path,
+            }),
+            Action::PathFailed {
+                path,
+                in_a_row,
+                closed_for,
+            } => Some(Settle::Failed {
+                scope: path.scope(scope),
+                age: Span::ZERO,
+                in_a_row,
+                closed_for,
+                path: None,
+            }),
+            Action::ClosePath { path, closed_for } => Some(Settle::Close {
+                scope: path.scope(scope),
+                age: Span::ZERO,
+                closed_for: Some(closed_for),
+                reopen: Reopen::Probe,
+            }),
+            Action::OpenPath { path } => Some(Settle::Open {
+                scope: path.scope(scope),
             }),
             Action::Succeeded => Some(Settle::Succeeded { scope }),
             Action::Pace(_) | Action::Transition { .. } => None,

@@ -112,12 +112,20 @@ impl CellRow {
     /// The contents as they would be written.
     #[must_use]
     pub fn contents(&self) -> Contents {
-        let mut out = FieldWriter::new(&self.meta.unknown);
+        let mut contents = Contents::default();
+        self.write_contents(&mut contents);
+        contents
+    }
+
+    /// The same, in place of these: a store that compares all rows of a batch allocates nothing.
+    pub fn write_contents(&self, contents: &mut Contents) {
+        let bytes = std::mem::take(&mut contents.0);
+        let mut out = FieldWriter::over(bytes, &self.meta.unknown);
         out.field(tag::CELL, |bytes| self.cell.write_body(bytes));
         if !self.waiters.is_empty() {
             out.field(tag::WAITERS, |bytes| write_waiters(bytes, &self.waiters));
         }
-        Contents(out.finish())
+        contents.0 = out.finish();
     }
 
     /// The row with these contents.
@@ -157,9 +165,17 @@ impl ScopeRow {
     /// The contents as they would be written.
     #[must_use]
     pub fn contents(&self) -> Contents {
-        let mut out = FieldWriter::new(&self.meta.unknown);
+        let mut contents = Contents::default();
+        self.write_contents(&mut contents);
+        contents
+    }
+
+    /// The same, in place of these.
+    pub fn write_contents(&self, contents: &mut Contents) {
+        let bytes = std::mem::take(&mut contents.0);
+        let mut out = FieldWriter::over(bytes, &self.meta.unknown);
         out.field(tag::SCOPE, |bytes| bytes.extend(self.scope.to_body()));
-        Contents(out.finish())
+        contents.0 = out.finish();
     }
 
     /// The row with these contents.
@@ -193,22 +209,38 @@ impl Contents {
     /// A row of a cell with these contents.
     #[must_use]
     pub fn to_cell_row(&self, meta: &RowMeta) -> Vec<u8> {
-        self.to_row(CELL, meta)
+        let mut row = Vec::new();
+        self.write_cell_row(meta, &mut row);
+        row
+    }
+
+    /// The same, in place of these bytes.
+    pub fn write_cell_row(&self, meta: &RowMeta, row: &mut Vec<u8>) {
+        self.write_row(CELL, meta, row);
     }
 
     /// A row of a scope with these contents.
     #[must_use]
     pub fn to_scope_row(&self, meta: &RowMeta) -> Vec<u8> {
-        self.to_row(SCOPE, meta)
+        let mut row = Vec::new();
+        self.write_scope_row(meta, &mut row);
+        row
     }
 
-    fn to_row(&self, kind: u8, meta: &RowMeta) -> Vec<u8> {
+    /// The same, in place of these bytes.
+    pub fn write_scope_row(&self, meta: &RowMeta, row: &mut Vec<u8>) {
+        self.write_row(SCOPE, meta, row);
+    }
+
+    fn write_row(&self, kind: u8, meta: &RowMeta, row: &mut Vec<u8>) {
         let RowVersion {
             owner,
             nonce,
             batch,
         } = meta.version;
-        let mut bytes = Vec::with_capacity(self.0.len() + fields::OVERHEAD);
+        let mut bytes = std::mem::take(row);
+        bytes.clear();
+        bytes.reserve(self.0.len() + fields::OVERHEAD);
         bytes.extend([FORMAT, kind]);
         let mut out = FieldWriter::onto(bytes);
         out.field(tag::VERSION, |bytes| {
@@ -217,12 +249,12 @@ impl Contents {
             fields::number(bytes, batch);
         });
         out.field(tag::TIME, |bytes| {
-            fields::number(bytes, meta.time.0);
+            fields::amount(bytes, meta.time.0);
             fields::number(bytes, meta.scale);
         });
         let mut bytes = out.finish();
         bytes.extend_from_slice(&self.0);
-        sealed(bytes)
+        *row = sealed(bytes);
     }
 }
 
@@ -251,7 +283,7 @@ fn read(
                 values.end()?;
             }
             tag::TIME => {
-                (meta.time, meta.scale) = (Micros(values.number()?), values.number()?);
+                (meta.time, meta.scale) = (Micros(values.amount()?), values.number()?);
                 values.end()?;
             }
             _ if known(tag, bytes)? => {}
@@ -274,7 +306,7 @@ fn write_waiters(bytes: &mut Vec<u8>, waiters: &[Waiter]) {
         };
         let on_event = u8::from(waiter.on == WakeOn::Event);
         bytes.push(priority | on_event << 2 | u8::from(waiter.is_woken) << 3);
-        for number in [
+        for amount in [
             u64::from(waiter.owner.0),
             waiter.cost,
             waiter.granted,
@@ -282,7 +314,7 @@ fn write_waiters(bytes: &mut Vec<u8>, waiters: &[Waiter]) {
             waiter.due.0,
             waiter.until.0,
         ] {
-            fields::number(bytes, number);
+            fields::amount(bytes, amount);
         }
     }
 }
@@ -309,11 +341,11 @@ fn read_waiters(bytes: &[u8]) -> Result<Vec<Waiter>, Damaged> {
             owner: OwnerId(owner),
             on,
             priority,
-            cost: values.number()?,
-            granted: values.number()?,
-            since: Micros(values.number()?),
-            due: Micros(values.number()?),
-            until: Micros(values.number()?),
+            cost: values.amount()?,
+            granted: values.amount()?,
+            since: Micros(values.amount()?),
+            due: Micros(values.amount()?),
+            until: Micros(values.amount()?),
             is_woken: flags & 8 != 0,
         });
     }

@@ -10,7 +10,7 @@
 
 mod codec;
 
-use crate::ask::{PermitId, Reopen, WakeOn};
+use crate::ask::{PathTag, PermitId, Reopen, WakeOn};
 use crate::time::{Micros, Span};
 
 /// The state of one scope. A new one is open.
@@ -22,7 +22,7 @@ pub struct Scope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ScopeState {
     /// Every call may go. This many attempts have failed in a row, in any process.
-    Open { failures: u32 },
+    Open { failures: u32, run: FailureRun },
     /// No call goes until then; `None` = until it is opened.
     Closed {
         until: Option<Micros>,
@@ -32,9 +32,45 @@ enum ScopeState {
     Probe { permit: PermitId, until: Micros },
 }
 
+/// The paths of the failures in a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FailureRun {
+    /// No failure.
+    #[default]
+    Empty,
+    /// All on this path.
+    OnePath(PathTag),
+    /// On several paths, or not about a path.
+    Several,
+}
+
+impl FailureRun {
+    /// One more failure, after `before` others.
+    pub(crate) fn add(self, path: Option<PathTag>, before: u32) -> FailureRun {
+        match (self, path) {
+            (FailureRun::Empty, Some(path)) if before == 0 => FailureRun::OnePath(path),
+            (FailureRun::OnePath(old), Some(path)) if old == path => self,
+            (FailureRun::Empty | FailureRun::OnePath(_) | FailureRun::Several, _) => {
+                FailureRun::Several
+            }
+        }
+    }
+
+    /// The number of failures in a row that counts: a single path stays one below the threshold.
+    pub(crate) fn capped(self, failures: u32, in_a_row: u32) -> u32 {
+        match self {
+            FailureRun::OnePath(_) => failures.min(in_a_row.saturating_sub(1)),
+            FailureRun::Empty | FailureRun::Several => failures,
+        }
+    }
+}
+
 impl ScopeState {
     /// Open, without failures.
-    const HEALTHY: ScopeState = ScopeState::Open { failures: 0 };
+    const HEALTHY: ScopeState = ScopeState::Open {
+        failures: 0,
+        run: FailureRun::Empty,
+    };
 }
 
 impl Default for ScopeState {
@@ -148,20 +184,26 @@ impl Scope {
         self.state = ScopeState::HEALTHY;
     }
 
-    /// An attempt failed. Returns `true` if that closed the scope: it completed `in_a_row` failures
-    /// without a success between them. Failures of attempts made while the scope was closed do not
-    /// count.
-    pub(crate) fn record_failure(&mut self, in_a_row: u32, until: Micros, now: Micros) -> bool {
-        let before = match self.state {
-            ScopeState::Open { failures } => failures,
+    /// An attempt failed, on this path. Returns `true` if that closed the scope: it completed
+    /// `in_a_row` failures without a success between them, not all on one path. Failures of attempts
+    /// made while the scope was closed do not count.
+    pub(crate) fn record_failure(
+        &mut self,
+        (in_a_row, path): (u32, Option<PathTag>),
+        until: Micros,
+        now: Micros,
+    ) -> bool {
+        let (before, run) = match self.state {
+            ScopeState::Open { failures, run } => (failures, run),
             ScopeState::Closed {
                 until: Some(until),
                 reopen: Reopen::All,
-            } if now >= until => 0,
+            } if now >= until => (0, FailureRun::Empty),
             ScopeState::Closed { .. } | ScopeState::Probe { .. } => return false,
         };
-        let failures = before.saturating_add(1);
-        self.state = ScopeState::Open { failures };
+        let run = run.add(path, before);
+        let failures = run.capped(before.saturating_add(1), in_a_row);
+        self.state = ScopeState::Open { failures, run };
         let is_enough = failures >= in_a_row;
         if is_enough {
             self.close(Some(until), Reopen::Probe);
@@ -171,15 +213,15 @@ impl Scope {
 
     /// An attempt succeeded: the run of failures ends.
     pub(crate) fn record_success(&mut self) {
-        if let ScopeState::Open { failures } = &mut self.state {
-            *failures = 0;
+        if let ScopeState::Open { .. } = self.state {
+            self.state = ScopeState::HEALTHY;
         }
     }
 
     /// It can be removed without loss: a missing scope is open.
     pub(crate) fn is_idle(&self, now: Micros) -> bool {
         match self.state {
-            ScopeState::Open { failures } => failures == 0,
+            ScopeState::Open { failures, .. } => failures == 0,
             ScopeState::Closed { .. } | ScopeState::Probe { .. } => {
                 self.peek(now) == ScopeView::Open
             }
@@ -190,7 +232,7 @@ impl Scope {
     pub(crate) fn moved(&self, then: Micros, now: Micros) -> Scope {
         let moved = |until: Micros| now + until.since(then);
         let state = match self.state {
-            ScopeState::Open { failures } => ScopeState::Open { failures },
+            ScopeState::Open { .. } => self.state,
             ScopeState::Closed { until, reopen } => ScopeState::Closed {
                 until: until.map(moved),
                 reopen,

@@ -93,8 +93,16 @@ fn decide(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Ba
     if let Some(why) = too_costly(&ask.terms, ask.priority) {
         return Verdict::Never(why);
     }
+    #[cfg(debug_assertions)]
+    let granted_before = total_granted(cells, ask);
     match longest_wait(cells, now, ask, batch) {
         Some((by, after, on)) => {
+            #[cfg(debug_assertions)]
+            debug_assert_eq!(
+                total_granted(cells, ask),
+                granted_before,
+                "a rejected ask costs nothing"
+            );
             let target = match by {
                 BlockedBy::Term(index) => CellOrScope::Cell(ask.terms[index].cell),
                 BlockedBy::Scope(index) => CellOrScope::Scope(ask.scopes[index]),
@@ -111,6 +119,13 @@ fn decide(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Ba
             marks: grant(cells, now, ask, batch),
         },
     }
+}
+
+/// What the cells of an ask have granted so far, for an assertion.
+#[cfg(debug_assertions)]
+fn total_granted(cells: &mut impl CellStore, ask: &Ask) -> u64 {
+    let cells = ask.terms.iter().map(|term| cells.cell(term.cell).granted());
+    cells.fold(0, u64::wrapping_add)
 }
 
 /// The total cost of an ask in this cell. If two terms name the cell, their sum is checked and
@@ -198,6 +213,10 @@ fn grant(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Bat
         let mark = first.and_then(|first| marks.get(first).copied());
         marks.push(mark.unwrap_or_else(|| {
             let cost = cost_in_cell(&ask.terms, term.cell);
+            debug_assert!(
+                term.rule.is_shadow() || cost == 0 || !batch.is_full(term, cost),
+                "one transaction grants few permits of a long limit"
+            );
             batch.add(term.cell, cost);
             let cell = cells.cell(term.cell);
             cell.take(&term.rule, cost, ask.id, ask.evidence, now)
@@ -283,9 +302,11 @@ fn apply(cells: &mut impl CellStore, now: TimeBounds, settle: &Settle, turn: &mu
             age,
             in_a_row,
             closed_for,
+            path,
         } => {
             let until = (now.hi - *age) + *closed_for;
-            if cells.scope(*scope).record_failure(*in_a_row, until, now.lo) {
+            let failed = (*in_a_row, *path);
+            if cells.scope(*scope).record_failure(failed, until, now.lo) {
                 turn.changed_scopes.push(*scope);
             }
         }

@@ -20,7 +20,7 @@ use smallvec::smallvec;
 use tollgate_core::ask::{
     Ask, CellId, Evidence, Outcome, OwnerId, PermitId, Priority, Scopes, Settle, Term, Verdict,
 };
-use tollgate_core::gate::{CallerId, Gate, GateSettings, Resolution, Waiter};
+use tollgate_core::gate::{CallerId, Gate, GateSettings, QueuedCall, Resolution};
 use tollgate_core::limit::Rule;
 use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now, Span, Wall};
@@ -231,7 +231,7 @@ fn filled_gate(waiters: u64, rule: &Arc<Rule>) -> (Gate, Now, f64) {
     };
     let started = cpu();
     for seq in 1..=waiters {
-        let waiter = Waiter {
+        let waiter = QueuedCall {
             ask: ask(CellId(1), rule, 1, seq),
             caller: CallerId(0),
             deadline: now.at + Span::from_secs(86_400),

@@ -66,39 +66,40 @@ impl CellForwarding {
     }
 
     fn add(&self, from: CellId, to: CellId, rule: &Arc<Rule>, now: Micros) {
-        let mut heirs = self.forwardings.lock();
-        if heirs.len() >= FORWARDINGS_MAX {
-            heirs.retain(|_, heir| now.since(heir.since) < FORGET_AFTER);
+        let mut forwardings = self.forwardings.lock();
+        if forwardings.len() >= FORWARDINGS_MAX {
+            forwardings.retain(|_, forwarding| now.since(forwarding.since) < FORGET_AFTER);
         }
-        if heirs.len() < FORWARDINGS_MAX {
-            let heir = Forwarding {
+        if forwardings.len() < FORWARDINGS_MAX {
+            let forwarding = Forwarding {
                 to,
                 rule: rule.clone(),
                 since: now,
             };
-            heirs.insert(from, heir);
+            forwardings.insert(from, forwarding);
             self.is_active.store(true, Ordering::Release);
         }
     }
 
-    /// The same terms and those of the heirs, theirs too; `None` if there are none.
+    /// The same terms and those of the cells that took over, theirs too; `None` if there are none.
     fn with_forwarded_terms(&self, terms: &Terms, now: Micros) -> Option<Terms> {
-        let mut heirs = self.forwardings.lock();
+        let mut forwardings = self.forwardings.lock();
         let mut all = terms.clone();
         let mut next = 0;
         while let Some(term) = all.get(next) {
             let (cell, cost) = (term.cell, term.cost);
             next += 1;
-            let Some(heir) = heirs.get(&cell) else {
+            let Some(forwarding) = forwardings.get(&cell) else {
                 continue;
             };
-            if now.since(heir.since) >= FORGET_AFTER {
-                heirs.remove(&cell);
-                self.is_active.store(!heirs.is_empty(), Ordering::Release);
-            } else if all.iter().all(|term| term.cell != heir.to) {
+            if now.since(forwarding.since) >= FORGET_AFTER {
+                forwardings.remove(&cell);
+                self.is_active
+                    .store(!forwardings.is_empty(), Ordering::Release);
+            } else if all.iter().all(|term| term.cell != forwarding.to) {
                 all.push(Term {
-                    cell: heir.to,
-                    rule: heir.rule.clone(),
+                    cell: forwarding.to,
+                    rule: forwarding.rule.clone(),
                     cost,
                     reserve: 0,
                 });

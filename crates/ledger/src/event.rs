@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 use tollgate_core::ask::{CellId, ScopeId};
 
-/// Events that a receiver may lag behind. Each is a few words, 12 KiB per provider, and a gate drains
+/// EventReceiver that a receiver may lag behind. Each is a few words, 12 KiB per provider, and a gate drains
 /// them at once; past this it re-asks for everything, which costs one offer.
 pub const EVENTS_MAX: usize = 256;
 
@@ -31,13 +31,13 @@ pub enum Event {
 
 /// The events of one ledger, from the moment this was made.
 #[derive(Debug)]
-pub struct Events {
+pub struct EventReceiver {
     receiver: broadcast::Receiver<Event>,
 }
 
-impl Events {
-    pub(crate) fn new(receiver: broadcast::Receiver<Event>) -> Events {
-        Events { receiver }
+impl EventReceiver {
+    pub(crate) fn new(receiver: broadcast::Receiver<Event>) -> EventReceiver {
+        EventReceiver { receiver }
     }
 
     /// The next event; `None` when the ledger is gone.

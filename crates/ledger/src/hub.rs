@@ -15,7 +15,7 @@ use tollgate_core::ask::{Ask, BlockedBy, CellId, ScopeId, Verdict, WakeOn};
 use tollgate_core::batch::Decision;
 use tollgate_core::fairness::will_wait;
 
-use crate::event::{EVENTS_MAX, Event, Events};
+use crate::event::{EVENTS_MAX, Event, EventReceiver};
 use crate::lock_order::{RankedMutex, rank};
 
 /// Providers with a queue of their own: ten times as many as anybody configures. What comes on top
@@ -66,8 +66,8 @@ impl Hub {
         (TagId(index), name, events)
     }
 
-    pub(crate) fn events(&self) -> Events {
-        Events::new(self.ledger.subscribe())
+    pub(crate) fn events(&self) -> EventReceiver {
+        EventReceiver::new(self.ledger.subscribe())
     }
 
     /// To everybody: the store is lost, or back.

@@ -5,7 +5,7 @@
 //! process waits for what they free. Providers are taken in turn, so that none waits for the others'
 //! queues.
 //!
-//! Never: grows without end, or gives an offer out before what was settled before it.
+//! Never: grows without end, or gives an offer or a question out before what was settled before it.
 
 #[cfg(test)]
 mod tests;
@@ -80,6 +80,22 @@ struct QueuedOffer {
     after: u64,
 }
 
+/// A question in its queue.
+#[derive(Debug)]
+struct QueuedPeek {
+    request: PeekRequest,
+    /// It is read after so many settles of its provider, counted from the first.
+    after: u64,
+}
+
+/// What waited for settles that failed: it has failed with them.
+#[derive(Debug, Default)]
+pub(crate) struct HeldBack {
+    pub(crate) offers: Vec<Offer>,
+    /// Dropped by whoever gets this, which says that nothing can be known.
+    pub(crate) peeks: Vec<PeekRequest>,
+}
+
 /// Something to read, and what is done with the reply, on the ledger thread. Dropped: nothing can be
 /// known.
 pub(crate) struct PeekRequest {
@@ -104,13 +120,14 @@ pub(crate) struct TagWork {
     pub(crate) settles: Vec<QueuedSettle>,
     /// Cells that this process waits for no longer.
     pub(crate) stopped_waiting: Vec<CellId>,
+    /// Read when all of this is committed.
+    pub(crate) peeks: Vec<PeekRequest>,
 }
 
 /// What goes into one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub(crate) tags: Vec<TagWork>,
-    pub(crate) peeks: Vec<PeekRequest>,
     /// Nobody will put anything in any more.
     pub(crate) is_last: bool,
 }
@@ -127,14 +144,16 @@ struct State {
     tags: Vec<TagQueue>,
     /// Tags with something in their queues: the next one first.
     ready: VecDeque<TagId>,
-    peeks: Vec<PeekRequest>,
     /// Of all tags together.
     offers: usize,
     settles: usize,
+    peeks: usize,
     stopped_waiting: usize,
     /// Settles that somebody waits for must not wait for company.
     is_urgent: bool,
     is_closed: bool,
+    /// The thread has gone without serving it: what is put in is dropped, which answers it as lost.
+    is_abandoned: bool,
     /// The thread sleeps for long, so that a settle must wake it. It does so only after a while
     /// without anything to do: while calls come and go, settles cost no wake-up.
     is_sleeping: bool,
@@ -146,6 +165,7 @@ struct TagQueue {
     offers: VecDeque<QueuedOffer>,
     settles: VecDeque<QueuedSettle>,
     stopped_waiting: Vec<CellId>,
+    peeks: VecDeque<QueuedPeek>,
     /// So many of the settles must go with the next transaction.
     at_once: usize,
     /// How many settles were taken so far.
@@ -159,7 +179,7 @@ impl Inbox {
     /// Full means that the offer is dropped, which answers it as lost.
     pub(crate) fn offer(&self, tag: TagId, offer: Offer) {
         let mut state = self.state.lock();
-        if state.offers < OFFERS_MAX {
+        if state.offers < OFFERS_MAX && !state.is_abandoned {
             state.offers += 1;
             let queue = state.queue(tag);
             let after = queue.taken + queue.settles.len() as u64;
@@ -170,15 +190,15 @@ impl Inbox {
 
     pub(crate) fn settle(&self, tag: TagId, queued: QueuedSettle) {
         let mut state = self.state.lock();
-        // The asks that follow a carry rely on it: it is neither lost nor left for a later
+        // The asks that follow an inheritance rely on it: it is neither lost nor left for a later
         // transaction. There are as many as cells whose limits have changed.
-        let is_carry = matches!(queued.settle, Settle::Inherit { .. });
-        if state.settles < SETTLES_MAX || is_carry {
+        let is_inherit = matches!(queued.settle, Settle::Inherit { .. });
+        if (state.settles < SETTLES_MAX || is_inherit) && !state.is_abandoned {
             state.is_urgent |= is_urgent(&queued.settle);
             state.settles += 1;
             let queue = state.queue(tag);
             queue.settles.push_back(queued);
-            if is_carry {
+            if is_inherit {
                 queue.at_once = queue.settles.len();
             }
             if state.is_sleeping || state.is_urgent || state.settles == SETTLES_PER_TURN {
@@ -193,7 +213,7 @@ impl Inbox {
         let mut state = self.state.lock();
         let room = STOPPED_WAITING_MAX.saturating_sub(state.stopped_waiting);
         let cells = &cells[..cells.len().min(room)];
-        if cells.is_empty() {
+        if cells.is_empty() || state.is_abandoned {
             return;
         }
         state.stopped_waiting += cells.len();
@@ -202,10 +222,13 @@ impl Inbox {
     }
 
     /// Full means that the question is dropped: what it asks about looks used up.
-    pub(crate) fn peek(&self, asked: PeekRequest) {
+    pub(crate) fn peek(&self, tag: TagId, request: PeekRequest) {
         let mut state = self.state.lock();
-        if state.peeks.len() < PEEKS_MAX {
-            state.peeks.push(asked);
+        if state.peeks < PEEKS_MAX && !state.is_abandoned {
+            state.peeks += 1;
+            let queue = state.queue(tag);
+            let after = queue.taken + queue.settles.len() as u64;
+            queue.peeks.push_back(QueuedPeek { request, after });
             self.wake_up.notify_one();
         }
     }
@@ -215,34 +238,53 @@ impl Inbox {
         self.wake_up.notify_one();
     }
 
-    /// Settles of a batch that failed come again, before all later ones. Returns the offers that were
-    /// kept back for more settles: they have failed with them.
-    pub(crate) fn requeue(&self, tag: TagId, settles: Vec<QueuedSettle>) -> Vec<Offer> {
-        let is_carry = |queued: &QueuedSettle| matches!(queued.settle, Settle::Inherit { .. });
+    /// Nobody takes anything any more: what waits is dropped, which answers it as lost.
+    pub(crate) fn abandon(&self) {
+        let abandoned = State {
+            is_abandoned: true,
+            ..State::default()
+        };
+        let rest = std::mem::replace(&mut *self.state.lock(), abandoned);
+        drop(rest);
+    }
+
+    /// What there is to do, without waiting for any.
+    pub(crate) fn take_ready(&self) -> Work {
+        self.state.lock().take()
+    }
+
+    /// Settles of a batch that failed come again, before all later ones. What was kept back for more
+    /// settles has failed with them, and is returned.
+    pub(crate) fn requeue(&self, tag: TagId, settles: Vec<QueuedSettle>) -> HeldBack {
+        let is_inherit = |queued: &QueuedSettle| matches!(queued.settle, Settle::Inherit { .. });
         let mut state = self.state.lock();
         let (mut room, mut added) = (SETTLES_MAX.saturating_sub(state.settles), 0);
-        if settles.is_empty() {
-            return Vec::new();
+        if settles.is_empty() || state.is_abandoned {
+            return HeldBack::default();
         }
-        let has_carry = settles.iter().any(is_carry);
+        let has_inherit = settles.iter().any(is_inherit);
         let queue = state.queue(tag);
         for queued in settles.into_iter().rev() {
-            if is_carry(&queued) || room > 0 {
+            if is_inherit(&queued) || room > 0 {
                 room = room.saturating_sub(1);
                 added += 1;
                 queue.settles.push_front(queued);
             }
         }
-        // A carry that waits stands behind all of these now.
-        if has_carry || queue.at_once > 0 {
+        // An inheritance that waits stands behind all of these now.
+        if has_inherit || queue.at_once > 0 {
             queue.at_once += added;
         }
         queue.taken = queue.taken.saturating_sub(added as u64);
         let held_back = std::mem::take(&mut queue.held_back).min(queue.offers.len());
-        let failed = queue.offers.drain(..held_back);
-        let failed = failed.map(|queued| queued.offer).collect();
+        let offers = queue.offers.drain(..held_back);
+        let failed = HeldBack {
+            offers: offers.map(|queued| queued.offer).collect(),
+            peeks: queue.peeks.drain(..).map(|one| one.request).collect(),
+        };
         state.settles += added;
         state.offers -= held_back;
+        state.peeks -= failed.peeks.len();
         failed
     }
 
@@ -260,7 +302,7 @@ impl Inbox {
                 Pace::Slow => false,
             };
             if state.offers > 0
-                || !state.peeks.is_empty()
+                || state.peeks > 0
                 || (state.stopped_waiting > 0 && pace != Pace::Slow)
                 || state.is_closed
                 || (has_settles && at_once)
@@ -306,10 +348,7 @@ impl State {
             settles: SETTLES_PER_TURN,
             is_first: true,
         };
-        let mut work = Work {
-            peeks: std::mem::take(&mut self.peeks),
-            ..Work::default()
-        };
+        let mut work = Work::default();
         for _ in 0..self.ready.len() {
             // A provider whose settles do not fit any more keeps its asks back as well: they come
             // after its settles.
@@ -328,6 +367,7 @@ impl State {
             self.offers -= taken.offers.len();
             self.settles -= taken.settles.len();
             self.stopped_waiting -= taken.stopped_waiting.len();
+            self.peeks -= taken.peeks.len();
             queue.is_ready = !queue.is_empty();
             if taken.is_empty() {
                 // It did not fit any more: it is the first next time.
@@ -340,7 +380,8 @@ impl State {
             work.tags.push(taken);
         }
         self.is_urgent &= self.settles > 0;
-        work.is_last = self.is_closed && self.offers == 0 && self.settles == 0;
+        let is_empty = self.offers == 0 && self.settles == 0 && self.peeks == 0;
+        work.is_last = self.is_closed && is_empty;
         work
     }
 }
@@ -355,7 +396,10 @@ struct Room {
 
 impl TagQueue {
     fn is_empty(&self) -> bool {
-        self.offers.is_empty() && self.settles.is_empty() && self.stopped_waiting.is_empty()
+        self.offers.is_empty()
+            && self.settles.is_empty()
+            && self.stopped_waiting.is_empty()
+            && self.peeks.is_empty()
     }
 
     fn take(&mut self, tag: TagId, room: &mut Room) -> TagWork {
@@ -377,9 +421,13 @@ impl TagQueue {
             room.is_first &= offer.asks.is_empty();
             offers.extend(self.offers.pop_front().map(|queued| queued.offer));
         }
+        let ready = self.peeks.iter();
+        let ready = ready.take_while(|peek| peek.after <= self.taken).count();
+        let peeks = self.peeks.drain(..ready);
         TagWork {
             tag,
             offers,
+            peeks: peeks.map(|one| one.request).collect(),
             settles: self.settles.drain(..most).collect(),
             stopped_waiting: std::mem::take(&mut self.stopped_waiting),
         }
@@ -388,7 +436,10 @@ impl TagQueue {
 
 impl TagWork {
     fn is_empty(&self) -> bool {
-        self.offers.is_empty() && self.settles.is_empty() && self.stopped_waiting.is_empty()
+        self.offers.is_empty()
+            && self.settles.is_empty()
+            && self.stopped_waiting.is_empty()
+            && self.peeks.is_empty()
     }
 }
 

@@ -5,6 +5,8 @@
 //! waits for a disk that only others need. A permit whose decision is too old when it could be handed
 //! out is given back instead.
 //!
+//! A store or a thread that panics is a store that is lost for good: everybody is told so.
+//!
 //! Never: ends while somebody may still ask, and never waits without end.
 
 use std::sync::Arc;
@@ -18,14 +20,15 @@ use tollgate_core::batch::{Batch, Decision, QueuedSettle, Settles, grants_long_l
 
 use crate::StoreLost;
 use crate::failpoint;
+use crate::former_owners::FormerOwners;
 use crate::hand_out::HandOut;
 use crate::hub::TagId;
-use crate::inbox::{Pace, PeekRequest, TagWork, Work};
+use crate::inbox::{HeldBack, Pace, PeekRequest, TagWork, Work};
 use crate::offer::OfferResult;
 use crate::shared::{RecoveryClose, Shared};
-use crate::store::{PeekReply, Store, StoreError, wake_owners};
+use crate::store::{PeekReply, Store, StoreError, check_verdicts, saved_in, wake_owners};
 use crate::sync_thread::SyncThread;
-use crate::threads::spawn;
+use crate::threads::{catch_panic, spawn};
 
 /// Rows that one question reads in one turn: some 250 µs on SQLite.
 const PEEK_ROWS_PER_TURN: usize = 128;
@@ -50,6 +53,7 @@ impl ThreadDriver {
             shared: shared.clone(),
             store: store.clone(),
             sync,
+            former: FormerOwners::default(),
         };
         let thread = spawn("tollgate-ledger", move || worker.run())?;
         Ok(ThreadDriver {
@@ -93,14 +97,15 @@ struct LedgerThread {
     shared: Arc<Shared>,
     store: Arc<dyn Store>,
     sync: SyncThread,
+    former: FormerOwners,
 }
 
 /// What goes to the store of one provider, and whom to answer.
 struct TagBatch {
     tag: TagId,
     settles: Vec<QueuedSettle>,
-    /// So many of the settles were told; the others are added anew if this fails.
-    told: usize,
+    /// So many of the settles were queued; the others are added anew if this fails.
+    queued: usize,
     asks: Vec<Ask>,
     replies: Vec<(oneshot::Sender<OfferResult>, usize)>,
     stopped_waiting: Vec<CellId>,
@@ -110,7 +115,7 @@ impl TagBatch {
     fn of(work: TagWork) -> TagBatch {
         let mut batch = TagBatch {
             tag: work.tag,
-            told: work.settles.len(),
+            queued: work.settles.len(),
             settles: work.settles,
             asks: Vec::new(),
             replies: Vec::with_capacity(work.offers.len()),
@@ -132,11 +137,41 @@ impl TagBatch {
     fn is_empty(&self) -> bool {
         self.settles.is_empty() && self.replies.is_empty() && self.stopped_waiting.is_empty()
     }
+
+    /// Takes out what belongs to a database that was replaced.
+    fn drop_former(&mut self, former: &FormerOwners) {
+        self.settles.retain(|queued| !former.has_settled(queued));
+        self.queued = self.settles.len();
+        if !self.asks.iter().any(|ask| former.has_asked(ask)) {
+            return;
+        }
+        let mut asks = std::mem::take(&mut self.asks).into_iter();
+        for (reply, count) in std::mem::take(&mut self.replies) {
+            let offered: Vec<Ask> = asks.by_ref().take(count).collect();
+            if offered.iter().any(|ask| former.has_asked(ask)) {
+                drop(reply.send(Err(StoreLost)));
+            } else {
+                self.replies.push((reply, count));
+                self.asks.extend(offered);
+            }
+        }
+    }
 }
 
 impl LedgerThread {
-    /// Works until the last handle is gone and everything told is written.
+    /// Works until the last handle is gone, and answers everybody even if it cannot.
     fn run(mut self) {
+        if let Err(error) = catch_panic("the ledger thread", || self.work()) {
+            self.shared.mark_lost(&error);
+            self.shared.inbox.abandon();
+            self.sync.finish();
+        }
+        // One that panics here does no harm: nothing is asked any more.
+        drop(catch_panic("the store", || self.store.close()));
+    }
+
+    /// Works until the last handle is gone and everything told is written.
+    fn work(&mut self) {
         loop {
             let pace = if self.is_lost() {
                 Pace::Slow
@@ -157,30 +192,40 @@ impl LedgerThread {
         // What came back unsent while it ended is written too.
         let rest = self.shared.inbox.next(Pace::Hurry);
         self.serve(rest);
-        self.store.close();
     }
 
     fn is_lost(&self) -> bool {
         self.shared.loss().is_some()
     }
 
-    fn serve(&mut self, work: Work) {
+    fn serve(&mut self, mut work: Work) {
+        let mut peeks = Vec::new();
+        for tag_work in &mut work.tags {
+            let tag = tag_work.tag;
+            peeks.extend(tag_work.peeks.drain(..).map(|asked| (tag, asked)));
+        }
         let batches = work.tags.into_iter().map(TagBatch::of);
         let batches: Vec<TagBatch> = batches.filter(|batch| !batch.is_empty()).collect();
-        if !batches.is_empty() || (self.is_lost() && work.peeks.is_empty()) {
+        if !batches.is_empty() || (self.is_lost() && peeks.is_empty()) {
             self.turn(batches);
         }
-        for asked in work.peeks {
-            self.peek(asked);
+        // What was settled before a question may have failed with the store: then nothing is known.
+        if !self.is_lost() {
+            peeks
+                .into_iter()
+                .for_each(|(tag, asked)| self.peek(tag, asked));
         }
     }
 
     /// Reads a part of what was asked; the rest waits for the next turn, so that nobody's permit
     /// waits for a long question.
-    fn peek(&self, mut asked: PeekRequest) {
+    fn peek(&self, tag: TagId, mut asked: PeekRequest) {
         let part = asked.query.split_off_rows(PEEK_ROWS_PER_TURN);
-        let Ok(read) = self.store.peek(&part) else {
-            return;
+        let read = match catch_panic("the store", || self.store.peek(&part)) {
+            Ok(Ok(read)) => read,
+            // It cannot be known now.
+            Ok(Err(_)) => return,
+            Err(panicked) => return self.shared.mark_lost(&panicked),
         };
         if asked.query.is_empty() && asked.reply == PeekReply::default() {
             return (asked.on_reply)(read);
@@ -190,13 +235,23 @@ impl LedgerThread {
         if asked.query.is_empty() {
             (asked.on_reply)(asked.reply);
         } else {
-            self.shared.inbox.peek(asked);
+            self.shared.inbox.peek(tag, asked);
         }
     }
 
     /// One transaction and everything around it.
     fn turn(&mut self, mut batches: Vec<TagBatch>) {
         let was_lost = self.is_lost();
+        if was_lost && !self.shared.has_failed() {
+            self.reopen();
+        }
+        self.former.set_current(self.store.owner());
+        if !self.former.is_empty() {
+            let former = &self.former;
+            batches
+                .iter_mut()
+                .for_each(|batch| batch.drop_former(former));
+        }
         let mut closed = Vec::new();
         if was_lost {
             closed = self.add_recovery_settles(&mut batches);
@@ -221,7 +276,15 @@ impl LedgerThread {
             }
         }
         failpoint::reached("after handing out");
-        self.store.maintain();
+        if !self.shared.has_failed() {
+            self.store.maintain();
+        }
+    }
+
+    fn reopen(&self) {
+        if let Err(panicked) = catch_panic("the store", || self.store.reopen()) {
+            self.shared.mark_lost(&panicked);
+        }
     }
 
     /// What is to be closed when the store is back goes before its provider's asks.
@@ -235,7 +298,7 @@ impl LedgerThread {
                 batches.push(TagBatch {
                     tag,
                     settles: Vec::new(),
-                    told: 0,
+                    queued: 0,
                     asks: Vec::new(),
                     replies: Vec::new(),
                     stopped_waiting: Vec::new(),
@@ -247,14 +310,15 @@ impl LedgerThread {
         closes
     }
 
+    /// One result per batch, whatever the store does.
     fn commit(&self, batches: &[TagBatch]) -> Vec<Result<Decision, StoreError>> {
+        let fail_all = |error: StoreError| batches.iter().map(|_| Err(error.clone())).collect();
         if self.shared.has_failed() {
-            let failed = |_| Err(self.shared.failure());
-            return batches.iter().map(failed).collect();
+            return fail_all(self.shared.failure());
         }
         let owner = self.store.owner();
-        let dead = self.shared.dead.get(owner).unwrap_or_default();
-        let batches: Vec<Batch<'_>> = batches
+        let dead = self.shared.dead.get(owner);
+        let committed: Vec<Batch<'_>> = batches
             .iter()
             .map(|batch| Batch {
                 owner,
@@ -264,14 +328,29 @@ impl LedgerThread {
                 dead: &dead,
             })
             .collect();
-        self.store.commit_together(&batches)
+        let committing = || self.store.commit_together(&committed);
+        let mut decisions = match catch_panic("the store", committing) {
+            Ok(decisions) => decisions,
+            Err(panicked) => return fail_all(panicked),
+        };
+        for (batch, result) in committed.iter().zip(&mut decisions) {
+            if let Ok(decision) = result {
+                self.shared.dead.on_committed(batch);
+                if let Err(error) = check_verdicts(decision, batch.asks.len()) {
+                    *result = Err(error);
+                }
+            }
+        }
+        decisions.resize_with(batches.len(), || Err(no_result()));
+        decisions
     }
 
     fn commit_nothing(&self) -> Result<Decision, StoreError> {
         if self.shared.has_failed() {
             return Err(self.shared.failure());
         }
-        self.store.commit(&Batch::now(self.store.owner(), &[], &[]))
+        let nothing = Batch::now(self.store.owner(), &[], &[]);
+        catch_panic("the store", || self.store.commit(&nothing)).flatten()
     }
 
     /// Tells everybody what was decided: those whose permits must be durable once they are.
@@ -283,14 +362,15 @@ impl LedgerThread {
             replies,
             ..
         } = batch;
+        let saved_in = saved_in(&decision, &asks);
         let verdicts = std::mem::take(&mut decision.verdicts);
         let hub = &self.shared.hub;
         hub.record_waiting(tag, &asks, &verdicts);
-        let carries = Batch {
+        let inherits = Batch {
             settles: Settles::Queued(&settles),
             ..Batch::now(OwnerId::default(), &[], &[])
         };
-        if carries.must_be_durable(&[]) {
+        if inherits.must_be_durable(&[]) {
             self.sync.request();
         }
         let mut decided = asks.into_iter().zip(verdicts);
@@ -311,7 +391,7 @@ impl LedgerThread {
                 hand_out.answer(&self.shared);
             }
         }
-        let dead = wake_owners(&*self.store, &decision);
+        let dead = wake_owners(&*self.store, &decision, &saved_in);
         self.shared.dead.add(self.store.owner(), dead);
         if !decision.changed_scopes.is_empty() {
             self.store.notify_scopes(&decision.changed_scopes);
@@ -323,16 +403,29 @@ impl LedgerThread {
         let TagBatch {
             tag,
             mut settles,
-            told,
+            queued,
             replies,
             ..
         } = batch;
         self.shared.mark_lost(error);
-        settles.truncate(told);
-        let held_back = self.shared.inbox.requeue(tag, settles);
-        let held_back = held_back.into_iter().map(|offer| offer.reply);
-        for reply in replies.into_iter().map(|(reply, _)| reply).chain(held_back) {
+        settles.truncate(queued);
+        let HeldBack { offers, peeks } = self.shared.inbox.requeue(tag, settles);
+        let replies = replies.into_iter().map(|(reply, _)| reply);
+        for reply in replies.chain(offers.into_iter().map(|offer| offer.reply)) {
             drop(reply.send(Err(StoreLost)));
         }
+        // Dropped, a question hears that nothing can be known.
+        drop(peeks);
+    }
+}
+
+/// A store that says nothing of a batch.
+fn no_result() -> StoreError {
+    StoreError {
+        message:
+            "the store said nothing of a batch, which is an error in Tollgate; restart it and \
+                  report this"
+                .into(),
+        is_final: true,
     }
 }

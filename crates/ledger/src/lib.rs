@@ -23,11 +23,11 @@
 mod clock;
 pub use clock::{Clock, ManualClock};
 mod event;
-pub use event::{EVENTS_MAX, Event, Events};
+pub use event::{EVENTS_MAX, Event, EventReceiver};
 mod offer;
 pub use offer::{OfferVerdicts, StoreLoss, StoreLost};
 mod store;
-pub use store::{EventSink, PeekQuery, PeekReply, Store, StoreError};
+pub use store::{EventSink, Liveness, PeekQuery, PeekReply, Store, StoreError};
 mod provider;
 pub use provider::{PendingOffer, ProviderLedger};
 mod front;
@@ -36,6 +36,8 @@ mod hub;
 mod inbox;
 mod cell_forwarding;
 mod last_seen;
+mod dead_owners;
+mod former_owners;
 mod hand_out;
 mod threads;
 mod ledger_thread;
@@ -187,13 +189,13 @@ impl Ledger {
     /// Since when the store cannot be reached, while it cannot. Cheap enough to ask per call.
     #[must_use]
     pub fn loss(&self) -> Option<StoreLoss> {
-        self.front.shared.loss()
+        self.front.loss()
     }
 
     /// Scopes that have changed, of every provider, and the store itself. What cells have come free
     /// only their provider hears.
     #[must_use]
-    pub fn events(&self) -> Events {
+    pub fn events(&self) -> EventReceiver {
         self.front.shared.hub.events()
     }
 

@@ -13,7 +13,7 @@ use tollgate_core::table::Table;
 
 use crate::Clock;
 use crate::lock_order::{RankedMutex, rank};
-use crate::store::{EventSink, PeekQuery, PeekReply, Store, StoreError};
+use crate::store::{EventSink, Liveness, PeekQuery, PeekReply, Store, StoreError};
 
 /// Cells looked at per batch with asks. Each of those makes at most a handful, so looking at this
 /// many keeps up with any number of keys; a settle alone makes none that was not there.
@@ -107,16 +107,21 @@ impl Store for MemoryStore {
         self.owner
     }
 
-    fn wake(&self, owner: OwnerId, cell: CellId) -> bool {
-        let sink = self.rows.sink(owner);
-        if let Some(sink) = &sink {
-            sink.freed(vec![cell]);
+    fn wake(&self, owner: OwnerId, cell: CellId) -> Liveness {
+        match self.rows.sink(owner) {
+            Some(sink) => {
+                sink.freed(vec![cell]);
+                Liveness::Alive
+            }
+            None => Liveness::Dead,
         }
-        sink.is_some()
     }
 
-    fn is_alive(&self, owner: OwnerId) -> bool {
-        self.rows.sink(owner).is_some()
+    fn liveness(&self, owner: OwnerId) -> Liveness {
+        match self.rows.sink(owner) {
+            Some(_) => Liveness::Alive,
+            None => Liveness::Dead,
+        }
     }
 
     fn notify_scopes(&self, scopes: &[ScopeId]) {

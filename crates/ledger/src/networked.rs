@@ -25,7 +25,7 @@ use tollgate_core::scope::Scope;
 use tollgate_core::time::{Micros, TimeBounds, Wall};
 
 use crate::Clock;
-use crate::store::{PeekQuery, PeekReply, Store, StoreError};
+use crate::store::{Liveness, PeekQuery, PeekReply, Store, StoreError};
 
 /// Requests for one batch: far more than conflicts among 64 owners cost. Then the store counts as
 /// lost, and settles are told again.
@@ -231,12 +231,18 @@ impl<R: RowStore> Store for NetworkedStore<R> {
         self.owner
     }
 
-    fn wake(&self, owner: OwnerId, cell: CellId) -> bool {
-        self.rows.wake(owner, cell)
+    fn wake(&self, owner: OwnerId, cell: CellId) -> Liveness {
+        match self.rows.wake(owner, cell) {
+            true => Liveness::Alive,
+            false => Liveness::Dead,
+        }
     }
 
-    fn is_alive(&self, owner: OwnerId) -> bool {
-        self.rows.is_alive(owner)
+    fn liveness(&self, owner: OwnerId) -> Liveness {
+        match self.rows.is_alive(owner) {
+            true => Liveness::Alive,
+            false => Liveness::Dead,
+        }
     }
 
     fn notify_scopes(&self, scopes: &[ScopeId]) {

@@ -23,8 +23,9 @@ use tollgate_core::time::{Micros, Now, Span, Wall};
 use crate::front::{Driver, Front};
 use crate::hub::TagId;
 use crate::inbox::{Offer, PeekRequest};
-use crate::store::{PeekQuery, PeekReply};
-use crate::{Event, Events, Ledger, StoreLoss, StoreLost};
+use crate::shared::close_settle;
+use crate::store::{PeekQuery, PeekReply, Store};
+use crate::{Event, EventReceiver, Ledger, StoreLoss, StoreLost};
 
 /// Whoever peeks waits this long for the store; past it everything looks used up. Longer than a
 /// store waits for its lock: what is seen late is then a disk that hangs.
@@ -170,7 +171,12 @@ impl ProviderLedger {
             settles: Settles::Now(std::slice::from_ref(settle)),
             ..Batch::now(front.store().owner(), &[], &[])
         };
-        front.commit_inline(&self.provider.events, &batch);
+        if front.commit_inline(&self.provider.events, &batch).is_none() {
+            // It is written when the store is back.
+            let (settle, at) = (settle.clone(), self.at());
+            let inbox = &front.shared.inbox;
+            inbox.settle(self.provider.tag, QueuedSettle { settle, at });
+        }
     }
 
     fn settle_queued(&self, settle: Settle) {
@@ -189,14 +195,18 @@ impl ProviderLedger {
     /// before anything is granted. Said again, the last word counts. If the store is there, it is
     /// closed now.
     pub fn close_on_recovery(&self, scope: ScopeId, rest: Span) {
-        let shared = &self.front().shared;
+        let front = self.front();
+        let shared = &front.shared;
+        if matches!(front.driver, Driver::Inline(_)) && shared.loss().is_none() {
+            return self.settle_inline(&close_settle(scope, rest));
+        }
         shared.close_on_recovery(self.provider.tag, scope, rest);
     }
 
     /// What those who wait for this provider must hear of.
     #[must_use]
-    pub fn events(&self) -> Events {
-        Events::new(self.provider.events.subscribe())
+    pub fn events(&self) -> EventReceiver {
+        EventReceiver::new(self.provider.events.subscribe())
     }
 
     /// What these limits and scopes look like, all in one question and without taking anything. The
@@ -215,12 +225,22 @@ impl ProviderLedger {
     /// As [`ProviderLedger::peek_all`], for those who only show it: what cannot be known looks used
     /// up, or closed.
     pub fn peek_or_closed(&self, query: PeekQuery) -> impl Future<Output = PeekReply> + use<> {
-        let unknown = match self.takes_time() {
-            true => unknown_reply(&query),
-            false => PeekReply::default(),
+        let (unknown, reply) = match &self.front().driver {
+            Driver::Inline(store) => {
+                self.count_question();
+                let known = self.peek_inline(&**store, &query);
+                let unknown = known.is_none().then(|| unknown_reply(&query));
+                (unknown, Ok(known))
+            }
+            Driver::Thread(_) => (Some(unknown_reply(&query)), self.send_peek(query)),
         };
-        let reply = self.peek_all(query);
-        async move { reply.await.unwrap_or(unknown) }
+        async move {
+            let known = match reply {
+                Ok(known) => known,
+                Err(later) => later.await,
+            };
+            known.or(unknown).unwrap_or_default()
+        }
     }
 
     /// As [`ProviderLedger::peek_or_closed`], of limits only.
@@ -271,7 +291,7 @@ impl ProviderLedger {
         let (cells, scopes) = (Vec::new(), vec![scope]);
         let query = PeekQuery { cells, scopes };
         if let Driver::Inline(store) = &front.driver {
-            let seen = store.peek(&query).ok();
+            let seen = self.peek_inline(&**store, &query);
             return seen
                 .and_then(|mut seen| seen.scopes.pop())
                 .unwrap_or(ScopeView::Open);
@@ -279,9 +299,9 @@ impl ProviderLedger {
         let shared = &front.shared;
         let seen = shared.last_seen.get(scope, shared.clock.at());
         if seen.needs_refresh {
-            let keeper = Arc::downgrade(shared);
+            let weak = Arc::downgrade(shared);
             self.send_peek_then(query, move |mut reply| {
-                if let (Some(view), Some(shared)) = (reply.scopes.pop(), keeper.upgrade()) {
+                if let (Some(view), Some(shared)) = (reply.scopes.pop(), weak.upgrade()) {
                     shared.last_seen.record(scope, view, shared.clock.at());
                 }
             });
@@ -293,7 +313,7 @@ impl ProviderLedger {
     fn send_peek(&self, query: PeekQuery) -> Result<Option<PeekReply>, PeekPending> {
         if let Driver::Inline(store) = &self.front().driver {
             self.count_question();
-            return Ok(store.peek(&query).ok());
+            return Ok(self.peek_inline(&**store, &query));
         }
         let (reply, receiver) = oneshot::channel();
         self.send_peek_then(query, |seen| drop(reply.send(seen)));
@@ -311,17 +331,31 @@ impl ProviderLedger {
         self.count_question();
         match &front.driver {
             Driver::Inline(store) => {
-                if let Ok(reply) = store.peek(&query) {
+                if let Some(reply) = self.peek_inline(&**store, &query) {
                     then(reply);
                 }
             }
             Driver::Thread(_) if front.is_forked() || front.shared.loss().is_some() => {}
-            Driver::Thread(_) => front.shared.inbox.peek(PeekRequest {
-                query,
-                reply: PeekReply::default(),
-                on_reply: Box::new(then),
-            }),
+            Driver::Thread(_) => {
+                let request = PeekRequest {
+                    query,
+                    reply: PeekReply::default(),
+                    on_reply: Box::new(then),
+                };
+                front.shared.inbox.peek(self.provider.tag, request);
+            }
         }
+    }
+
+    /// Reads here and now. `None`: it cannot be known, because the store is lost.
+    fn peek_inline(&self, store: &dyn Store, query: &PeekQuery) -> Option<PeekReply> {
+        let front = self.front();
+        // What was settled meanwhile is not in the rows of a lost store.
+        if front.loss().is_some() {
+            return None;
+        }
+        let read = store.peek(query);
+        read.inspect_err(|error| front.shared.mark_lost(error)).ok()
     }
 
     fn count_question(&self) {
@@ -347,7 +381,7 @@ impl ProviderLedger {
     /// Since when the store cannot be reached, while it cannot. Cheap enough to ask per call.
     #[must_use]
     pub fn loss(&self) -> Option<StoreLoss> {
-        self.front().shared.loss()
+        self.front().loss()
     }
 
     /// Why the store cannot be reached, while it cannot: a sentence for people.

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tollgate_core::ask::{OwnerId, Reopen, ScopeId, Settle};
+use tollgate_core::ask::{Reopen, ScopeId, Settle};
 use tollgate_core::batch::QueuedSettle;
 use tollgate_core::time::{Micros, Span};
 
 use crate::cell_forwarding::CellForwarding;
+use crate::dead_owners::DeadOwners;
 use crate::hub::{Hub, TagId};
 use crate::inbox::Inbox;
 use crate::last_seen::LastSeenScopes;
@@ -24,10 +25,6 @@ use crate::{Clock, Event, StoreLoss};
 
 /// Scopes that are closed when the store comes back: one per provider, as many as offers wait.
 const CLOSES_MAX: usize = 1_024;
-
-/// Dead owners that are remembered until what they waited for is met again: as many as processes may
-/// have been killed on a host since. One that is forgotten is found dead again.
-const DEAD_MAX: usize = 1_024;
 
 const NOT_LOST: u64 = u64::MAX;
 
@@ -41,13 +38,18 @@ pub(crate) struct RecoveryClose {
 
 impl RecoveryClose {
     pub(crate) fn settle(self, at: Micros) -> QueuedSettle {
-        let settle = Settle::Close {
-            scope: self.scope,
-            age: Span::ZERO,
-            closed_for: Some(self.rest),
-            reopen: Reopen::All,
-        };
+        let settle = close_settle(self.scope, self.rest);
         QueuedSettle { settle, at }
+    }
+}
+
+/// Closes a scope for so long.
+pub(crate) fn close_settle(scope: ScopeId, rest: Span) -> Settle {
+    Settle::Close {
+        scope,
+        age: Span::ZERO,
+        closed_for: Some(rest),
+        reopen: Reopen::All,
     }
 }
 
@@ -67,50 +69,11 @@ pub(crate) struct Shared {
     lost_at: AtomicU64,
     /// It does not come back by itself.
     is_final: AtomicBool,
+    /// When a lost store was tried again last, if nobody but those who ask does so. Held meanwhile.
+    pub(crate) recovery_tried_at: RankedMutex<{ rank::RECOVERING }, Option<Micros>>,
     closes_on_recovery: RankedMutex<{ rank::RECOVERY }, BTreeMap<ScopeId, RecoveryClose>>,
     pub(crate) is_closing: AtomicBool,
     pub(crate) dead: DeadOwners,
-}
-
-/// Owners that were found dead: nobody leaves them anything.
-#[derive(Debug, Default)]
-pub(crate) struct DeadOwners {
-    is_any: AtomicBool,
-    owners: Mutex<Vec<OwnerId>>,
-    /// This process when they were found. Numbers count only in the database that gave them.
-    found_as: AtomicU64,
-}
-
-impl DeadOwners {
-    /// Those that were found while this process had this number.
-    pub(crate) fn get(&self, owner: OwnerId) -> Option<Vec<OwnerId>> {
-        if !self.is_any.load(Ordering::Acquire) {
-            return None;
-        }
-        let mut owners = self.owners.lock();
-        if self.found_as.swap(u64::from(owner.0), Ordering::AcqRel) != u64::from(owner.0) {
-            owners.clear();
-            self.is_any.store(false, Ordering::Release);
-        }
-        Some(owners.clone())
-    }
-
-    /// These were found dead by this owner.
-    pub(crate) fn add(&self, by: OwnerId, found: Vec<OwnerId>) {
-        if found.is_empty() {
-            return;
-        }
-        // Those found under another number go first.
-        self.get(by);
-        self.found_as.store(u64::from(by.0), Ordering::Release);
-        for owner in found {
-            let mut owners = self.owners.lock();
-            if owners.len() < DEAD_MAX && !owners.contains(&owner) {
-                owners.push(owner);
-                self.is_any.store(true, Ordering::Release);
-            }
-        }
-    }
 }
 
 impl Shared {
@@ -125,6 +88,7 @@ impl Shared {
             loss_reason: Mutex::default(),
             lost_at: AtomicU64::new(NOT_LOST),
             is_final: AtomicBool::new(false),
+            recovery_tried_at: RankedMutex::default(),
             closes_on_recovery: RankedMutex::default(),
             is_closing: AtomicBool::new(false),
             dead: DeadOwners::default(),
@@ -262,15 +226,5 @@ mod tests {
         shared.mark_recovered(&[]);
         assert!(shared.loss().is_some_and(|loss| loss.is_final));
         assert!(shared.loss_reason().is_some());
-    }
-
-    #[test]
-    fn dead_owners_are_forgotten_with_the_database_that_numbered_them() {
-        let dead = DeadOwners::default();
-        assert_eq!(dead.get(OwnerId(1)), None);
-        dead.add(OwnerId(1), vec![OwnerId(7)]);
-        assert_eq!(dead.get(OwnerId(1)), Some(vec![OwnerId(7)]));
-        assert_eq!(dead.get(OwnerId(2)).unwrap_or_default(), []);
-        assert_eq!(dead.get(OwnerId(1)), None);
     }
 }

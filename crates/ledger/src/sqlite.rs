@@ -35,7 +35,7 @@ use tollgate_core::time::{Micros, Span};
 
 use crate::Clock;
 use crate::lock_order::{RankedMutex, rank};
-use crate::store::{EventSink, PeekQuery, PeekReply, Store, StoreError};
+use crate::store::{EventSink, Liveness, PeekQuery, PeekReply, Store, StoreError};
 use error::FolderError;
 use folder::{DurableLog, Folder, LOCK_WAIT, LOST_WAIT};
 use generation::GenerationRecord;
@@ -159,7 +159,6 @@ impl SqliteStore {
 
     fn commit_in_folder(&self, batches: &[Batch<'_>]) -> Result<Vec<Decision>, StoreError> {
         let mut state = self.state.lock();
-        self.try_open(&mut state);
         let longest: Duration = if state.is_lost { LOST_WAIT } else { LOCK_WAIT };
         let folder = state.folder.as_mut().map_err(|error| error.clone())?;
         match folder.commit(batches, longest) {
@@ -206,20 +205,23 @@ impl Store for SqliteStore {
         OwnerId(self.owner.load(Ordering::Acquire))
     }
 
-    fn wake(&self, owner: OwnerId, cell: CellId) -> bool {
-        let state = self.state.lock();
-        state
-            .folder
-            .as_ref()
-            .is_ok_and(|folder| folder.wake(owner, cell))
+    /// Not part of a commit: in the folder that is opened now, this process has another number.
+    fn reopen(&self) {
+        self.try_open(&mut self.state.lock());
     }
 
-    fn is_alive(&self, owner: OwnerId) -> bool {
-        let state = self.state.lock();
-        state
-            .folder
-            .as_ref()
-            .is_ok_and(|folder| folder.is_alive(owner))
+    fn wake(&self, owner: OwnerId, cell: CellId) -> Liveness {
+        match &self.state.lock().folder {
+            Ok(folder) => folder.wake(owner, cell),
+            Err(_) => Liveness::Unknown,
+        }
+    }
+
+    fn liveness(&self, owner: OwnerId) -> Liveness {
+        match &self.state.lock().folder {
+            Ok(folder) => folder.liveness(owner),
+            Err(_) => Liveness::Unknown,
+        }
     }
 
     fn notify_scopes(&self, scopes: &[ScopeId]) {

@@ -4,15 +4,15 @@
 //! rows that changed, all of it or nothing. It is driven in one of two ways: inline, on the thread
 //! of whoever asks, if it never blocks; or by a thread of the ledger, if it does.
 //!
-//! Promises: `now` is read after the lock is held or inside the transaction, so that time never goes
-//! back between two batches, whichever owner makes them.
+//! Promises: the duties are those of [`Store`], the same for every store; the conformance suite tests
+//! them.
 //!
 //! Never: decides anything, wakes anybody of its own process (the front does), or hands out.
 
 use std::fmt;
 use std::sync::Arc;
 
-use tollgate_core::ask::{CellId, OwnerId, ScopeId};
+use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId};
 use tollgate_core::batch::{Batch, Decision};
 use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::scope::ScopeView;
@@ -20,34 +20,58 @@ use tollgate_core::scope::ScopeView;
 use crate::hub::Hub;
 
 /// Where permits are counted.
+///
+/// The duties of every store, whatever it is built on:
+///
+/// - **All or nothing.** A batch that returns an error has changed nothing, or it cannot be known
+///   whether it did; then the store itself must recognise it when its settles come again.
+/// - **Counted before it is handed out.** When `commit` returns, everybody who commits later sees what
+///   was decided, other owners too.
+/// - **One clock.** `now` is read after the lock is held, or inside the transaction, and never goes
+///   back between two batches.
+/// - **Doubt is use.** A row that is damaged, or that should be there and is not, is used up
+///   (`Cell::used_up`) or closed (`Scope::lost`), never empty, and is counted in `damaged_rows`.
+/// - **Numbers are owners.** `owner` is never given to two processes that use the same rows. If it
+///   changes, the rows are others: whatever was counted under the former number is not in them.
+/// - **No call waits without end.** An error is better than a wait of more than a second.
+/// - **A panic is a loss.** The front takes a store that has panicked for failed for good.
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Decides one batch and writes it. An empty batch is the question whether the store can be
-    /// written again after a loss: it writes something, so that it fails where a batch would.
+    /// Decides one batch with `tollgate_core::batch::decide` and writes it. One verdict per ask, in
+    /// their order. An empty batch is the question whether the store can be written again after a
+    /// loss: it writes something, so that it fails where a batch would.
     fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError>;
 
-    /// Decides the batches of several providers. One transaction for all of them is cheaper where
-    /// that is possible; then all of them succeed or none.
+    /// Decides the batches of several providers and returns one result per batch, in their order.
+    /// Those that succeed are committed, whatever becomes of the others. A store that makes one
+    /// transaction of them, which is cheaper, fails all of them or none.
     fn commit_together(&self, batches: &[Batch<'_>]) -> Vec<Result<Decision, StoreError>> {
         batches.iter().map(|batch| self.commit(batch)).collect()
     }
 
     /// When this returns, everything committed before it was called survives a power cut. Called
-    /// on a thread of its own while other batches are committed.
+    /// on a thread of its own while other batches are committed. One that has failed is not tried
+    /// again.
     fn sync(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Reads rows and changes nothing. What cannot be believed looks used up, or closed.
+    /// Reads rows and changes nothing; sees every batch that this owner has committed. One view per
+    /// row, in the order of the query. What cannot be believed looks used up, or closed.
     fn peek(&self, query: &PeekQuery) -> Result<PeekReply, StoreError>;
 
     /// This process among those that share the store. Permits carry it. 0 until it is known.
     fn owner(&self) -> OwnerId;
 
-    /// Tells another owner that this cell has come free; `false`: that owner is dead.
-    fn wake(&self, owner: OwnerId, cell: CellId) -> bool;
+    /// The last batch failed, and another one is about to be made: what must be opened again is
+    /// opened here. [`Store::owner`] is then the number that the batch is made with.
+    fn reopen(&self) {}
+
+    /// Tells another owner that this cell has come free, without waiting for it. Says what is known
+    /// of that owner.
+    fn wake(&self, owner: OwnerId, cell: CellId) -> Liveness;
 
     /// Is this owner alive? Says nothing to it.
-    fn is_alive(&self, owner: OwnerId) -> bool;
+    fn liveness(&self, owner: OwnerId) -> Liveness;
 
     /// Tells every other owner that these scopes have changed.
     fn notify_scopes(&self, scopes: &[ScopeId]);
@@ -80,25 +104,69 @@ pub trait Store: Send + Sync + fmt::Debug {
     }
 }
 
+/// What is known of another owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// It lives, and a wake-up has reached it or will.
+    Alive,
+    /// It has ended: nothing is to be left to it.
+    Dead,
+    /// It could not be reached, which says nothing. It keeps its place, and somebody else is woken
+    /// too.
+    Unknown,
+}
+
 /// Wakes the first of those who wait, as many as there is room for; the dead are passed over.
-/// Returns the owners that are dead.
-pub(crate) fn wake_owners(store: &dyn Store, decision: &Decision) -> Vec<OwnerId> {
+/// Returns the owners that are dead, each with a cell that it waits for.
+pub(crate) fn wake_owners(
+    store: &dyn Store,
+    decision: &Decision,
+    saved_in: &[CellId],
+) -> Vec<(OwnerId, CellId)> {
     let mut dead = Vec::new();
     for wake in &decision.wakes {
         let mut left = wake.at_most;
         for &owner in &wake.owners {
             if left == 0 {
                 break;
-            } else if store.wake(owner, wake.cell) {
-                left -= 1;
-            } else {
-                dead.push(owner);
+            }
+            match store.wake(owner, wake.cell) {
+                Liveness::Alive => left -= 1,
+                Liveness::Dead => dead.push((owner, wake.cell)),
+                Liveness::Unknown => {}
             }
         }
     }
-    let saved_for = decision.saved_for.iter().copied();
-    dead.extend(saved_for.filter(|owner| !store.is_alive(*owner)));
+    let saved_for = decision.saved_for.iter();
+    for &owner in saved_for.filter(|owner| store.liveness(**owner) == Liveness::Dead) {
+        dead.extend(saved_in.iter().map(|cell| (owner, *cell)));
+    }
     dead
+}
+
+/// The cells of these asks, if something is saved up in one of them; in which is not known.
+pub(crate) fn saved_in(decision: &Decision, asks: &[Ask]) -> Vec<CellId> {
+    if decision.saved_for.is_empty() {
+        return Vec::new();
+    }
+    let terms = asks.iter().flat_map(|ask| &ask.terms);
+    terms.map(|term| term.cell).collect()
+}
+
+/// One verdict per ask: what a store has decided otherwise cannot be handed out.
+pub(crate) fn check_verdicts(decision: &Decision, asks: usize) -> Result<(), StoreError> {
+    let verdicts = decision.verdicts.len();
+    if verdicts == asks {
+        return Ok(());
+    }
+    Err(StoreError {
+        message: format!(
+            "the store decided {verdicts} of {asks} asks, which is an error in Tollgate; restart it \
+             and report this"
+        )
+        .into(),
+        is_final: true,
+    })
 }
 
 /// What to read, of one provider: any number of cells and scopes are one question.

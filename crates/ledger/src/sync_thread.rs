@@ -3,6 +3,8 @@
 //! Promises: one sync serves all that came before it began (group commit). Only those wait for it
 //! whose permits need it; the ledger thread goes on with all others, of the same provider too.
 //!
+//! If the thread panics, everybody who waits for it or comes later is answered: the store is lost.
+//!
 //! Never: hands out what is not durable. A disk that has failed once is not believed again: a sync
 //! that is tried twice may succeed over what was lost.
 
@@ -15,7 +17,7 @@ use crate::failpoint;
 use crate::hand_out::HandOut;
 use crate::shared::Shared;
 use crate::store::{Store, StoreError};
-use crate::threads::spawn;
+use crate::threads::{catch_panic, spawn};
 
 /// The name of the thread.
 pub(crate) const NAME: &str = "tollgate-sync";
@@ -39,13 +41,21 @@ struct State {
     hand_outs: Vec<HandOut>,
     is_requested: bool,
     is_over: bool,
+    /// The thread has panicked: nothing becomes durable any more.
+    has_panicked: bool,
 }
 
 impl SyncThread {
     pub(crate) fn start(shared: Arc<Shared>, store: Arc<dyn Store>) -> std::io::Result<SyncThread> {
         let queue = Arc::new(Queue::default());
         let work = queue.clone();
-        let thread = spawn(NAME, move || run(&work, &shared, &*store))?;
+        let thread = spawn(NAME, move || {
+            let ran = catch_panic("the sync thread", || run(&work, &shared, &*store));
+            if let Err(error) = ran {
+                shared.mark_lost(&error);
+                work.abandon();
+            }
+        })?;
         Ok(SyncThread {
             queue,
             thread: Some(thread),
@@ -60,7 +70,13 @@ impl SyncThread {
 
     /// Hands out as soon as everything committed so far is durable.
     pub(crate) fn hand_out_when_durable(&self, hand_out: HandOut) {
-        self.queue.state.lock().hand_outs.push(hand_out);
+        let mut state = self.queue.state.lock();
+        if state.has_panicked {
+            drop(state);
+            return hand_out.fail();
+        }
+        state.hand_outs.push(hand_out);
+        drop(state);
         self.queue.wake_up.notify_one();
     }
 
@@ -71,6 +87,25 @@ impl SyncThread {
         if let Some(thread) = self.thread.take() {
             drop(thread.join());
         }
+    }
+}
+
+impl Drop for SyncThread {
+    /// The ledger thread may have panicked.
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl Queue {
+    /// Nobody hands anything out any more.
+    fn abandon(&self) {
+        let hand_outs = {
+            let mut state = self.state.lock();
+            state.has_panicked = true;
+            std::mem::take(&mut state.hand_outs)
+        };
+        hand_outs.into_iter().for_each(HandOut::fail);
     }
 }
 
@@ -92,7 +127,7 @@ fn run(queue: &Queue, shared: &Shared, store: &dyn Store) {
                 failpoint::reached("synced");
                 hand_outs
                     .into_iter()
-                    .for_each(|one| one.answer_synced(shared));
+                    .for_each(|hand_out| hand_out.answer_synced(shared));
             }
             Err(error) => {
                 shared.mark_lost(&error);
@@ -107,7 +142,8 @@ fn sync_once(shared: &Shared, store: &dyn Store) -> Result<(), StoreError> {
     if shared.has_failed() {
         return Err(shared.failure());
     }
-    store.sync().map_err(|error| StoreError {
+    let synced = catch_panic("the store", || store.sync()).flatten();
+    synced.map_err(|error| StoreError {
         is_final: true,
         ..error
     })

@@ -140,12 +140,24 @@ impl Daemon {
     /// Reads every file and variable again. Blocks on files, so do not call it from an async task.
     #[must_use]
     pub fn reload(&self) -> Outcome {
+        let (outcome, facts) = self.reload_untold();
+        self.tell(facts);
+        outcome
+    }
+
+    /// Reloads. What is to be told is returned, because the lock is released after this.
+    fn reload_untold(&self) -> (Outcome, Vec<Event>) {
         let _one_at_a_time = self.shared.changing.lock();
         let mut state = self.snapshot();
         let reloaded = reload(&state.loaded, &state.sources, &(self.shared.world)());
-        let outcome = self.apply(&mut state, reloaded);
+        let applied = self.apply(&mut state, reloaded);
         *self.shared.state.lock() = state;
-        outcome
+        applied
+    }
+
+    fn tell(&self, facts: Vec<Event>) {
+        let events = self.shared.registry.events();
+        facts.into_iter().for_each(|fact| events.emit(fact));
     }
 
     /// Changes settings of one provider: all of them or none. `None` removes a setting.
@@ -154,6 +166,17 @@ impl Daemon {
         provider: &str,
         settings: &[(String, Option<String>)],
     ) -> Result<Outcome, SetError> {
+        let (outcome, facts) = self.set_untold(provider, settings)?;
+        self.tell(facts);
+        Ok(outcome)
+    }
+
+    /// Changes settings. What is to be told is returned, because the lock is released after this.
+    fn set_untold(
+        &self,
+        provider: &str,
+        settings: &[(String, Option<String>)],
+    ) -> Result<(Outcome, Vec<Event>), SetError> {
         let active = self.shared.registry.named(provider)?;
         let _one_at_a_time = self.shared.changing.lock();
         let mut state = self.snapshot();
@@ -185,16 +208,17 @@ impl Daemon {
         if !problems.is_empty() {
             return Err(SetError::Rejected(problems));
         }
-        self.shared.registry.events().emit(Event::OperatorCommand {
-            provider: active.name().into(),
-            command: "set",
-        });
         let mut changed = before.changed;
         changed.extend(after.changed.clone());
-        let outcome = self.apply(&mut state, Reloaded { changed, ..after });
+        let (outcome, mut facts) = self.apply(&mut state, Reloaded { changed, ..after });
+        let command = Event::OperatorCommand {
+            provider: active.name().into(),
+            command: "set",
+        };
+        facts.insert(0, command);
         state.sources = sources;
         *self.shared.state.lock() = state;
-        Ok(outcome)
+        Ok((outcome, facts))
     }
 
     /// Why the newly set address of a provider cannot be opened.
@@ -251,8 +275,9 @@ impl Daemon {
         self.shared.state.lock().clone()
     }
 
-    /// Applies a loaded configuration as far as possible.
-    fn apply(&self, state: &mut DaemonState, reloaded: Reloaded) -> Outcome {
+    /// Applies a loaded configuration as far as possible. Also returns what is to be told.
+    fn apply(&self, state: &mut DaemonState, reloaded: Reloaded) -> (Outcome, Vec<Event>) {
+        let mut facts = Vec::new();
         let Reloaded {
             mut loaded,
             mut changed,
@@ -263,19 +288,20 @@ impl Daemon {
         let listeners = self.shared.listeners.get();
         let ready =
             listeners.map(|listeners| (listeners, listeners.prepare(addresses(&loaded.config))));
-        let open_listeners = || -> Vec<ListenError> {
+        let open_listeners = |facts: &mut Vec<Event>| -> Vec<ListenError> {
             let ready = ready.into_iter();
             ready
-                .flat_map(|(listeners, new)| listeners.apply(new))
+                .flat_map(|(listeners, new)| listeners.apply(new, facts))
                 .collect()
         };
         if changed.is_empty() {
-            state.listen_errors = open_listeners();
+            state.listen_errors = open_listeners(&mut facts);
         } else {
             match self.build(&loaded.config) {
-                Ok(()) => {
+                Ok(reloaded) => {
+                    facts.push(reloaded);
                     state.build_error = None;
-                    state.listen_errors = open_listeners();
+                    state.listen_errors = open_listeners(&mut facts);
                 }
                 Err(error) => {
                     let problem = error.to_string();
@@ -288,32 +314,29 @@ impl Daemon {
         }
         let listen_errors = state.listen_errors.iter();
         rejected.extend(listen_errors.map(|error| error.message.clone()));
-        for problem in &rejected {
-            let problem = problem.as_str().into();
-            self.shared
-                .registry
-                .events()
-                .emit(Event::ReloadRejected { problem });
-        }
+        facts.extend(rejected.iter().map(|problem| Event::ReloadRejected {
+            problem: problem.as_str().into(),
+        }));
         let is_warning = |problem: &&Problem| problem.level == Level::Warning;
         let warnings = loaded.problems.iter().filter(is_warning);
         let mut warnings: Vec<String> = warnings.map(ToString::to_string).collect();
-        for one in &loaded.providers {
-            let before = state.loaded.provider(&one.provider.name);
+        for provider in &loaded.providers {
+            let before = state.loaded.provider(&provider.provider.name);
             let before = before.map(|before| &*before.provider);
-            warnings.extend(warnings::for_change(before, &one.provider));
+            warnings.extend(warnings::for_change(before, &provider.provider));
         }
         state.loaded = Arc::new(loaded);
-        Outcome {
+        let outcome = Outcome {
             changed,
             rejected,
             warnings,
-        }
+        };
+        (outcome, facts)
     }
 
-    fn build(&self, config: &Config) -> Result<(), BuildError> {
+    fn build(&self, config: &Config) -> Result<Event, BuildError> {
         let providers = config.all_providers().map(|provider| (**provider).clone());
-        self.shared.registry.replace(providers.collect())?;
+        let reloaded = self.shared.registry.replace_untold(providers.collect())?;
         self.shared.registry.set_callers(&config.callers);
         self.shared
             .registry
@@ -321,7 +344,7 @@ impl Daemon {
                 UnknownDomain::Allow => Unknown::Allow,
                 UnknownDomain::Refuse => Unknown::Refuse,
             });
-        Ok(())
+        Ok(reloaded)
     }
 }
 
@@ -343,8 +366,8 @@ fn new_problems(provider: &str, before: &Reloaded, after: &Reloaded) -> Vec<Stri
     let is_error = |problem: &&Problem| problem.level == Level::Error;
     let empty = Problems::default();
     let of = |reloaded: &Reloaded| -> Vec<String> {
-        let governed = reloaded.loaded.provider(provider);
-        let own = governed.map_or(&empty, |governed| &governed.problems);
+        let loaded = reloaded.loaded.provider(provider);
+        let own = loaded.map_or(&empty, |loaded| &loaded.problems);
         let all = [&reloaded.rejected, &reloaded.loaded.problems];
         let set = all
             .into_iter()
@@ -363,8 +386,8 @@ fn new_problems(provider: &str, before: &Reloaded, after: &Reloaded) -> Vec<Stri
     }
     // An invalid file would hide the setting.
     let is_broken = |reloaded: &Reloaded| {
-        let governed = reloaded.loaded.provider(provider);
-        governed.is_some_and(|governed| governed.problems.has_errors())
+        let loaded = reloaded.loaded.provider(provider);
+        loaded.is_some_and(|loaded| loaded.problems.has_errors())
     };
     if problems.is_empty() && is_broken(after) {
         problems.push(format!(

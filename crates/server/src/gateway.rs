@@ -146,7 +146,7 @@ impl Gateway {
 
     /// Shuts down gracefully: accepts nothing more, finishes running calls, drops the rest.
     pub async fn drain(self) {
-        Event::Draining.log();
+        self.listeners.events().emit(Event::Draining);
         self.listeners.drain().await;
     }
 }
@@ -167,7 +167,7 @@ fn id_without_call() -> String {
 impl GatewayState {
     fn new(registry: ProviderRegistry, options: GatewayOptions) -> GatewayState {
         let run_id = format!("{:x}", registry.ledger().now().wall.0 / 1_000);
-        let max = connection_cap::max_connections(options.connections_max);
+        let max = connection_cap::max_connections(options.connections_max, registry.events());
         let max_per_client = options.connections_per_address_max;
         let cap = ConnectionCap::new(max, max_per_client, options.counts_this_host);
         GatewayState {

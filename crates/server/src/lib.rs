@@ -2,7 +2,7 @@
 //! address.
 //!
 //! Promises: every call takes the path of `tollgate::path`. This crate adds the listeners, the
-//! headers and the one place that maps errors to statuses. A new configuration replaces the old one
+//! headers and the one place that maps errors to responses. A new configuration replaces the old one
 //! while calls continue.
 //!
 //! Never: decides about a permit.
@@ -11,6 +11,7 @@ pub mod admin;
 pub mod daemon;
 pub mod gateway;
 mod accept_loop;
+mod json;
 mod rejection;
 
 pub use admin::{Admin, AdminOptions};

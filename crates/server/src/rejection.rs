@@ -1,4 +1,4 @@
-//! Rejections: the one place that maps errors to statuses, JSON and headers.
+//! Rejections: the one place that maps errors to JSON and headers.
 //!
 //! Promises: a rejection names the problem, the number and the next step. Times are in
 //! milliseconds. `Retry-After` is set whenever a time is known, and is never too early.
@@ -64,10 +64,9 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
     if let Error::Asleep { provider, status } = error {
         return provider_unavailable(provider, status);
     }
-    let (status, name) = status_and_code(error);
     let wait = retry_in(error);
     let mut rejection = Rejection {
-        error: name,
+        error: code(error),
         message: capitalised(&error.to_string()),
         hint: hint::hint(error),
         id,
@@ -125,7 +124,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         | Error::Malformed(_)
         | Error::NoBody => {}
     }
-    json(status, &rejection, wait)
+    json(error.status(), &rejection, wait)
 }
 
 /// A response from Tollgate itself, with a JSON body.
@@ -134,8 +133,7 @@ pub(crate) fn json(
     body: &impl Serialize,
     wait: Option<Span>,
 ) -> Response<ReplyBody> {
-    // Our own structs of texts and numbers always serialise.
-    let text = serde_json::to_vec(body).unwrap_or_default();
+    let text = crate::json::to_bytes(body);
     let mut response = Response::new(ReplyBody::whole(Bytes::from(text)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -176,42 +174,35 @@ fn add_retry_after(headers: &mut HeaderMap, wait: Span) {
     }
 }
 
-fn status_and_code(error: &Error) -> (StatusCode, &'static str) {
+/// The name of an error in JSON; its status is [`Error::status`].
+fn code(error: &Error) -> &'static str {
     match error {
         Error::NoPermit { reason, .. } => match reason {
-            Reason::QueueFull | Reason::NoDescriptors | Reason::ShuttingDown => {
-                (StatusCode::SERVICE_UNAVAILABLE, "QueueFull")
-            }
-            Reason::StoreLost => (StatusCode::SERVICE_UNAVAILABLE, "StoreLost"),
-            Reason::Deadline => (StatusCode::GATEWAY_TIMEOUT, "DeadlineExceeded"),
-            Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested => {
-                (StatusCode::GATEWAY_TIMEOUT, "NotInCache")
-            }
+            Reason::QueueFull | Reason::NoDescriptors | Reason::ShuttingDown => "QueueFull",
+            Reason::StoreLost => "StoreLost",
+            Reason::Deadline => "DeadlineExceeded",
+            Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested => "NotInCache",
             Reason::Limit
             | Reason::Cooldown
             | Reason::Concurrency
             | Reason::OffPeak
             | Reason::TooCostly
-            | Reason::NoShare => (StatusCode::TOO_MANY_REQUESTS, "RateLimitExceeded"),
+            | Reason::NoShare => "RateLimitExceeded",
         },
-        Error::Asleep { .. } => (StatusCode::SERVICE_UNAVAILABLE, "ProviderUnavailableError"),
-        Error::NotInCache { .. } => (StatusCode::GATEWAY_TIMEOUT, "NotInCache"),
-        Error::TooLate { .. } => (StatusCode::GATEWAY_TIMEOUT, "DeadlineExceeded"),
-        Error::NoResponse { .. } | Error::NoCredential { .. } => {
-            (StatusCode::BAD_GATEWAY, "UpstreamError")
-        }
-        Error::UnknownProvider { .. } => (StatusCode::NOT_FOUND, "UnknownProvider"),
-        Error::NotAllowed { .. } => (StatusCode::FORBIDDEN, "DomainNotAllowed"),
-        Error::WrongCallerToken { .. } | Error::CrossSite => {
-            (StatusCode::FORBIDDEN, "CallerNotAllowed")
-        }
-        Error::Misconfigured { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "Misconfigured"),
-        Error::Loop { .. } => (StatusCode::LOOP_DETECTED, "LoopDetected"),
+        Error::Asleep { .. } => "ProviderUnavailableError",
+        Error::NotInCache { .. } => "NotInCache",
+        Error::TooLate { .. } => "DeadlineExceeded",
+        Error::NoResponse { .. } | Error::NoCredential { .. } => "UpstreamError",
+        Error::UnknownProvider { .. } => "UnknownProvider",
+        Error::NotAllowed { .. } => "DomainNotAllowed",
+        Error::WrongCallerToken { .. } | Error::CrossSite => "CallerNotAllowed",
+        Error::Misconfigured { .. } => "Misconfigured",
+        Error::Loop { .. } => "LoopDetected",
         Error::NoUpstream { .. }
         | Error::Path(_)
         | Error::Host(_)
         | Error::Malformed(_)
-        | Error::NoBody => (StatusCode::BAD_REQUEST, "BadRequest"),
+        | Error::NoBody => "BadRequest",
     }
 }
 

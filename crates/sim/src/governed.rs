@@ -17,7 +17,7 @@ use tollgate_core::ask::{
     Ask, CellId, CostUnit, Evidence, LimitReading, Marks, OwnerId, PermitId, Priority, Scopes,
     Settle, Term, Terms, Verdict,
 };
-use tollgate_core::gate::{CallerId, CallerShare, Gate, Resolution, Resolved, Waiter};
+use tollgate_core::gate::{CallerId, CallerShare, Gate, QueuedCall, Resolution, Resolved};
 use tollgate_core::limit::{Rule, Strictness};
 use tollgate_core::time::{Micros, Now, Span};
 use tollgate_core::turn::turn;
@@ -181,7 +181,7 @@ impl Governed {
         };
         state.waiting.insert(id, call);
         state.gate.push(
-            Waiter {
+            QueuedCall {
                 ask,
                 caller,
                 deadline,

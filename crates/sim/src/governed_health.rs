@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use tollgate_core::ask::Outcome as Settled;
-use tollgate_core::ask::{Ask, CellId, PermitId, ScopeId, Scopes, Settle, Term, Terms, Verdict};
+use tollgate_core::ask::{
+    Ask, CellId, PathTag, PermitId, ScopeId, Scopes, Settle, Term, Terms, Verdict,
+};
 use tollgate_core::backoff::Dice;
 use tollgate_core::cooldown::{self, ProviderWait};
 use tollgate_core::gate::{Resolution, Resolved};
@@ -171,8 +173,14 @@ impl GovernedWithHealth {
                         reason,
                     });
                 }
-                Action::Close { .. } | Action::Open | Action::Failed { .. } | Action::Succeeded => {
-                }
+                // Waiting calls to it have asked without its scope.
+                Action::ClosePath { .. } => self.requeue_waiting(node, now),
+                Action::Close { .. }
+                | Action::Open
+                | Action::Failed { .. }
+                | Action::PathFailed { .. }
+                | Action::OpenPath { .. }
+                | Action::Succeeded => {}
             }
         }
     }
@@ -194,7 +202,10 @@ impl GovernedWithHealth {
             reserve: 0,
         });
         let terms: Terms = shared.chain(self.nodes[node.0].pace_terms(node)).collect();
-        let scopes: Scopes = [HEALTH, COOLDOWN].into_iter().collect();
+        let path = self.plan.path_of(pending.call.id);
+        let path = self.nodes[node.0].health.failing_path(path);
+        let path = path.map(|path| path.scope(HEALTH));
+        let scopes: Scopes = [HEALTH, COOLDOWN].into_iter().chain(path).collect();
         let give_up = self.plan.give_up;
         self.node(node, now)
             .push(node, pending, terms, scopes, give_up, now);
@@ -243,10 +254,16 @@ impl GovernedWithHealth {
                 return;
             };
             let view = self.table.peek_scope(HEALTH, ledger.at);
-            self.node(node, now)
-                .gate
-                .scopes_changed(&[HEALTH, COOLDOWN]);
+            let paths = self.plan.paths().map(|path| path.scope(HEALTH));
+            let changed: Vec<ScopeId> = [HEALTH, COOLDOWN].into_iter().chain(paths).collect();
+            self.node(node, now).gate.scopes_changed(&changed);
             self.handle_event(node, HealthEvent::ScopeChanged(view), now, effects);
+            let open: Vec<PathTag> = self.node(node, now).health.failing_tags().collect();
+            for path in open {
+                let view = self.table.peek_scope(path.scope(HEALTH), ledger.at);
+                let event = HealthEvent::PathScopeChanged(path, view);
+                self.handle_event(node, event, now, effects);
+            }
         }
     }
 
@@ -259,12 +276,15 @@ impl GovernedWithHealth {
             return self.give_up(call, GiveUpReason::NoPermit(resolved.resolution), effects);
         }
         self.handle_event(node, HealthEvent::Granted, now, effects);
+        let path = self.plan.path_of(call.id);
         let state = self.node(node, now);
-        let probe = state.health.state() == HealthState::HalfOpen;
+        let probe = state.health.is_probe(path);
         let flight = Flight {
             pending,
             permit: resolved.ask.id,
             terms: resolved.ask.terms,
+            scopes: resolved.ask.scopes,
+            path,
             granted: now.at,
             probe,
         };
@@ -294,7 +314,7 @@ impl GovernedWithHealth {
         let settle = Settle::Permit {
             id: flight.permit,
             terms: flight.terms.clone(),
-            scopes: [HEALTH, COOLDOWN].into_iter().collect(),
+            scopes: flight.scopes.clone(),
             outcome,
         };
         self.turn(node, &[settle], &[], now, effects);
@@ -331,6 +351,7 @@ impl GovernedWithHealth {
         effects: &mut Effects<'_>,
     ) {
         let mut pending = flight.pending;
+        pending.has_failed = true;
         let failed = FailedAttempt {
             priority: node::priority(pending.call.priority),
             used: pending.retries_used,
@@ -397,9 +418,10 @@ impl Client for GovernedWithHealth {
         self.settle(node, &flight, settled, now, effects);
         let granted = flight.granted;
         let result = AttemptResult {
-            class,
-            granted,
             retry_after,
+            path: flight.path,
+            repeated: flight.pending.has_failed,
+            ..AttemptResult::new(class, granted)
         };
         let event = if self.node(node, now).cooldown.is_outdated(granted) {
             HealthEvent::CompletedLate(result)

@@ -174,14 +174,14 @@ impl Cache {
         )
     }
 
-    /// A cache in this folder. If the folder cannot be used, the cache is in memory only, and the
-    /// log says why.
+    /// A cache in this folder. If the folder cannot be used, the cache is in memory only, and it
+    /// says why on this bus, as all its facts.
     #[must_use]
-    pub fn open(folder: &Path) -> Cache {
-        Cache::open_within(folder, Sizes::default(), &Events::new())
+    pub fn open(folder: &Path, events: &Events) -> Cache {
+        Cache::open_within(folder, Sizes::default(), events)
     }
 
-    /// The same, within these sizes. Its facts are told on this bus.
+    /// The same, within these sizes.
     #[must_use]
     pub fn open_within(folder: &Path, sizes: Sizes, events: &Events) -> Cache {
         memfd::set_memory_bytes(sizes.memory);

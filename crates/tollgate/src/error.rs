@@ -1,9 +1,11 @@
 //! Why a call has no response from its provider: whose fault it is, and when to come back.
 //!
 //! Promises: each way in which the path can end without a response is one variant, with everything
-//! a caller needs to act on it. No variant contains a key, a header value or a query.
+//! a caller needs to act on it, and one status. No variant contains a key, a header value or a query.
 //!
-//! Never: maps an error to a status. Only the gateway does.
+//! Never: writes a response. Only the gateway does.
+
+mod class;
 
 use tollgate_core::domain::HostError;
 use tollgate_core::entity::EntityError;
@@ -377,7 +379,7 @@ fn no_permit(
         Reason::Limit => format!("{limit} has too little left for this call"),
         Reason::Concurrency => format!("{limit} on concurrent calls is reached"),
         Reason::Cooldown => "the provider asked for a pause".to_owned(),
-        Reason::OffPeak => "low-priority calls run in off-peak hours only".to_owned(),
+        Reason::OffPeak => "calls of this priority run in off-peak hours only".to_owned(),
         Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested => {
             "only the cache is used".to_owned()
         }

@@ -7,19 +7,19 @@
 //! told how many. While nobody listens, a fact of a call is not even built. No event contains a
 //! key, a query, a header or a body.
 //!
-//! Never: decides. Facts of health, permits and flights are emitted after their locks are released.
-//! Two facts are still emitted under a lock: `NotStored` at the end of a shared body, and a reload
-//! under the lock that admits one change at a time.
+//! Never: decides, and never emits under a lock (debug builds check it): whoever holds one passes
+//! the fact on (`DeferredEvent`) and emits it afterwards.
 
 mod fact;
 mod log;
-pub use fact::{DecisionVerdict, Event};
+pub use fact::{CallDecision, CallEnd, DecisionVerdict, Event, QueueCause};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tollgate_ledger::lock_order;
 use tracing::level_filters::LevelFilter;
 
 /// How many events a subscriber may be behind. Some four per call: a second at a thousand calls per
@@ -40,6 +40,22 @@ struct Bus {
     subscribers: Arc<AtomicUsize>,
     /// Created for the first subscriber.
     sender: std::sync::OnceLock<broadcast::Sender<Arc<Event>>>,
+}
+
+/// A fact that happened under a lock: it is emitted when this is dropped, after the lock.
+#[derive(Debug)]
+#[must_use = "it is emitted when it is dropped: keep it until the lock is released"]
+pub(crate) struct DeferredEvent {
+    events: Events,
+    event: Option<Event>,
+}
+
+impl Drop for DeferredEvent {
+    fn drop(&mut self) {
+        if let Some(event) = self.event.take() {
+            self.events.emit(event);
+        }
+    }
 }
 
 /// A place on the bus. Dropped, it hears nothing more.
@@ -82,6 +98,10 @@ impl Events {
 
     /// Emits a rare fact, which the log always hears.
     pub fn emit(&self, event: Event) {
+        debug_assert!(
+            lock_order::holds_none(),
+            "an event is emitted under a lock: {event:?}"
+        );
         event.log();
         if self.has_subscribers() {
             self.send(event);
@@ -92,9 +112,31 @@ impl Events {
     /// `debug`.
     #[inline]
     pub fn emit_with(&self, event: impl FnOnce() -> Event) {
-        if self.has_subscribers() || LevelFilter::current() >= LevelFilter::DEBUG {
+        if self.is_heard() {
             self.emit(event());
         }
+    }
+
+    /// As [`Events::emit_with`], for a fact that the log writes at `info`.
+    pub(crate) fn emit_info_with(&self, event: impl FnOnce() -> Event) {
+        if self.has_subscribers() || LevelFilter::current() >= LevelFilter::INFO {
+            self.emit(event());
+        }
+    }
+
+    /// As [`Events::emit_with`], where a lock is held: it is emitted when the returned value is
+    /// dropped.
+    pub(crate) fn defer_with(&self, event: impl FnOnce() -> Event) -> Option<DeferredEvent> {
+        self.is_heard().then(|| DeferredEvent {
+            events: self.clone(),
+            event: Some(event()),
+        })
+    }
+
+    /// Does anybody want the facts of calls?
+    #[inline]
+    pub(crate) fn is_heard(&self) -> bool {
+        self.has_subscribers() || LevelFilter::current() >= LevelFilter::DEBUG
     }
 
     #[inline]
@@ -154,6 +196,28 @@ mod tests {
             if matches!(*event, Event::Reloaded { providers: 1 })));
         drop(heard);
         events.emit_with(|| panic!("nobody listens any more"));
+    }
+
+    /// Whoever listens may ask the provider something, which would wait for its own thread.
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "an event is emitted under a lock")]
+    fn an_event_under_a_lock_is_an_error() {
+        let lock = lock_order::RankedMutex::<{ lock_order::rank::HEALTH }, ()>::default();
+        let _held = lock.lock();
+        Events::new().emit(reloaded(1));
+    }
+
+    /// What happens under a lock is told after it.
+    #[test]
+    fn a_deferred_event_is_emitted_when_it_is_dropped() {
+        let events = Events::new();
+        assert!(events.defer_with(|| panic!("nobody listens")).is_none());
+        let mut heard = events.subscribe();
+        let deferred = events.defer_with(|| reloaded(1));
+        assert!(heard.try_next().is_none());
+        drop(deferred);
+        assert!(heard.try_next().is_some());
     }
 
     #[test]

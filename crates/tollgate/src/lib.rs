@@ -38,6 +38,6 @@ pub mod path;
 pub mod fuzzing;
 
 pub use error::Error;
-pub use path::decide;
+pub use path::{decide, permit_table};
 pub use permits::{LimitReport, Permit};
 pub use providers::{Options, ProviderRegistry};

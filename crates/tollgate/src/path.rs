@@ -23,6 +23,7 @@ mod refresh; //   refreshes stale ones in the background
 mod flight; // is the same request already in flight?
 mod identity; //   which requests are identical
 mod outcome; //   what became of a call
+mod call_end; //   its end, told once
 mod merge; // can the call be part of a larger one?
 mod retry; // try again? Everything below happens once per attempt
 mod response; //   what an attempt brings back
@@ -42,6 +43,7 @@ mod recorder; //   stores it while it passes
 mod scrub; //   removes keys and short-lived headers before storing
 mod link_target; //   which cached responses a link refers to
 pub mod decide; // permit and learn without a request
+pub mod permit_table; //   permits that other processes hold, by id
 pub use crate::reply::{Reply, Source};
 pub use call::{Call, CallOptions, Target, UseCache};
 pub use hit::{Hit, RememberedRequest};
@@ -58,6 +60,7 @@ use crate::body::BodyError;
 use crate::providers::{CompiledPolicy, ProviderRegistry};
 use cache::CacheResult;
 use cache_request::PendingStore;
+use call_end::RunningCall;
 use outcome::{BoxedCall, CallOutcome};
 use response::{AttemptError, UpstreamResponse};
 use retry::{NextStep, RetryState};
@@ -73,15 +76,30 @@ where
     B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
+    let mut running = RunningCall::new(registry.events(), call.options.id.clone(), trace);
+    let result = stages(registry, call, &mut running).await;
+    running.finish(&result); // told once, whoever responded
+    result
+}
+
+async fn stages<B>(
+    registry: &ProviderRegistry,
+    call: Call<B>,
+    running: &mut RunningCall<'_>,
+) -> Result<Reply, Error>
+where
+    B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
+    B::Error: Into<BodyError>,
+{
     let mut route = route::route(registry, call).await?; // which provider, which limits, how urgent
-    trace.on_routed(&route.subject.provider, &route.request.origin);
+    running.on_routed(&route.subject, &route.request.origin);
     route.emit_request(&route.subject.id);
     let pending = match cache::lookup(registry, &mut route, boxed).await? {
         CacheResult::Hit(reply) => return Ok(*reply), // a cached response costs nothing
         CacheResult::Miss(pending) => pending,
     };
     let outcome = flight::fly(registry.flights(), route, pending, boxed).await; // identical calls become one
-    trace.on_outcome(outcome)
+    running.trace.on_outcome(outcome)
 }
 
 /// Sends a call, or a whole flight, upstream.
@@ -129,7 +147,7 @@ async fn attempt(
     retries: &mut RetryState,
 ) -> Result<UpstreamResponse, AttemptError> {
     let key = credential::choose(route, policy).await?; // which key or token
-    let expected = connect::connect(route, policy).await?; // before the permit: failing is free
+    let expected = connect::connect(route, policy, retries.has_failed()).await?; // before the permit: failing is free
     let mark = key.fingerprint();
     let granted = permit::permit(&route.subject, mark, &mut retries.permits).await?; // all limits at once
     let sent = send::send(route, policy, &key, granted, expected, retries).await?; // bytes leave

@@ -25,7 +25,7 @@ use tollgate_core::ask::{
     Ask, CellId, Evidence, PermitId, Priority, Scopes, Settle, Terms, Verdict,
 };
 use tollgate_core::gate::{
-    CallerId, CallerShare, Effects, Gate, GateSettings, Resolution, Resolved, Waiter,
+    CallerId, CallerShare, Effects, Gate, GateSettings, QueuedCall, Resolution, Resolved,
 };
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::lock_order::{RankedMutex, rank};
@@ -68,14 +68,6 @@ pub struct PermitRequest {
     /// The edition of the limits in `terms`, from [`Permits::edition`]; a request of an older
     /// edition is recalled.
     pub edition: u64,
-}
-
-/// A request that was not decided at once.
-#[derive(Debug)]
-pub(crate) struct Undecided {
-    pub(crate) request: PermitRequest,
-    /// It is known to have to wait; otherwise the store has not decided yet.
-    pub(crate) must_wait: bool,
 }
 
 #[derive(Debug)]
@@ -221,7 +213,7 @@ impl Permits {
     pub async fn acquire(&self, request: PermitRequest) -> Result<Permit, Denied> {
         match self.try_acquire(request) {
             Ok(decided) => decided,
-            Err(Undecided { request, .. }) => self.wait(request).await,
+            Err(request) => self.wait(request).await,
         }
     }
 
@@ -241,17 +233,14 @@ impl Permits {
     pub(crate) fn try_acquire(
         &self,
         mut request: PermitRequest,
-    ) -> Result<Result<Permit, Denied>, Undecided> {
+    ) -> Result<Result<Permit, Denied>, PermitRequest> {
         let Shared { ledger, state, .. } = &*self.shared;
         let mut state = state.lock();
         if request.edition != self.edition() {
             return Ok(Err(Denied::Recalled));
         }
         if !state.gate.is_clear(request.priority) {
-            return Err(Undecided {
-                request,
-                must_wait: true,
-            });
+            return Err(request);
         }
         let highest = state.gate.max_priority(request.caller);
         let ask = Ask {
@@ -267,14 +256,13 @@ impl Permits {
                 state.gate.record_bypass(request.caller, &ask.terms);
                 drop(state);
                 let times = (at, Span::ZERO);
-                Ok(Ok(Permit::new(ledger.clone(), ask, marks, times)))
+                Ok(Ok(Permit::new(ledger.clone(), ask, marks, times, None)))
             }
             Some((Verdict::Never(why), _)) => Ok(Err(Denied::Never(why))),
             // It has to wait, or the store does not decide at once.
-            undecided @ (Some((Verdict::Wait { .. }, _)) | None) => {
+            Some((Verdict::Wait { .. }, _)) | None => {
                 (request.terms, request.scopes) = (ask.terms, ask.scopes);
-                let must_wait = undecided.is_some();
-                Err(Undecided { request, must_wait })
+                Err(request)
             }
         }
     }
@@ -318,7 +306,7 @@ impl Permits {
             },
         );
         state.gate.push(
-            Waiter {
+            QueuedCall {
                 ask,
                 caller,
                 deadline: now.at + patience,
@@ -415,12 +403,15 @@ impl Shared {
 
     fn to_result(&self, resolved: Resolved, since: Micros, at: Micros) -> Result<Permit, Denied> {
         let Resolved {
-            ask, resolution, ..
+            ask,
+            resolution,
+            waited_for,
+            ..
         } = resolved;
         match resolution {
             Resolution::Go { marks } => {
-                let times = (at, at.since(since));
-                Ok(Permit::new(self.ledger.clone(), ask, marks, times))
+                let (ledger, times) = (self.ledger.clone(), (at, at.since(since)));
+                Ok(Permit::new(ledger, ask, marks, times, waited_for))
             }
             Resolution::Rejected {
                 blocker: place,

@@ -27,7 +27,7 @@ mod loop_detection;
 pub use active::ActiveProvider;
 pub(crate) use callers::{Callers, Claim, caller_id};
 pub(crate) use config_version::ConfigVersion;
-pub(crate) use health::{ProviderHealth, ThrottleRules};
+pub(crate) use health::{HealthView, ProviderHealth, ThrottleRules};
 pub(crate) use limit_binding::{CallAttributes, CallCost, LimitBinding, call_costs};
 pub use links::{Links, map_links};
 use local_share::StoreLossContext;
@@ -245,9 +245,16 @@ impl ProviderRegistry {
 
     /// Replaces all providers at once. On an error nothing changes.
     pub fn replace(&self, providers: Vec<Provider>) -> Result<(), BuildError> {
-        let providers = self.replace_all(providers)?;
-        self.events().emit(Event::Reloaded { providers });
+        let reloaded = self.replace_untold(providers)?;
+        self.events().emit(reloaded);
         Ok(())
+    }
+
+    /// As [`ProviderRegistry::replace`], for those who hold a lock: they emit the returned fact when
+    /// they have released it.
+    pub fn replace_untold(&self, providers: Vec<Provider>) -> Result<Event, BuildError> {
+        let providers = self.replace_all(providers)?;
+        Ok(Event::Reloaded { providers })
     }
 
     /// Returns how many there are now.
@@ -450,6 +457,8 @@ fn on_ledger_event(shared: &Weak<RegistryState>, event: &LedgerEvent) -> bool {
             let changed = scopes.iter().filter_map(|scope| catalog.scopes.get(scope));
             let started = changed.filter_map(|lazy| lazy.started());
             started.for_each(|active| active.health.on_scope_changed());
+            let started = catalog.names.values().filter_map(|lazy| lazy.started());
+            started.for_each(|active| active.health.on_scopes_changed(scopes));
         }
         LedgerEvent::Resync => {
             shared.check_store();

@@ -165,7 +165,7 @@ async fn call_provider(registry: &ProviderRegistry, provider: &Provider) -> Vec<
         headers: HeaderMap::new(),
         body: Empty::<Bytes>::new(),
         options: CallOptions {
-            id: "check".to_owned(),
+            id: "check".into(),
             timeout: Some(CALL_TIMEOUT),
             ..CallOptions::default()
         },

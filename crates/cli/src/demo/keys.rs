@@ -32,8 +32,8 @@ impl Keys {
     pub(super) fn listen() -> Keys {
         let terminal = NoEcho::for_keys();
         let pressed = terminal.is_some().then(|| {
-            let (told, pressed) = sync_channel(PRESSED_MAX);
-            std::thread::spawn(move || read(&told));
+            let (keys, pressed) = sync_channel(PRESSED_MAX);
+            std::thread::spawn(move || read(&keys));
             pressed
         });
         Keys {
@@ -48,11 +48,11 @@ impl Keys {
     }
 }
 
-fn read(told: &SyncSender<DemoKey>) {
+fn read(keys: &SyncSender<DemoKey>) {
     for byte in io::stdin().lock().bytes() {
         let Ok(byte) = byte else { return };
         if let Some(key) = key(byte)
-            && told.send(key).is_err()
+            && keys.send(key).is_err()
         {
             return;
         }

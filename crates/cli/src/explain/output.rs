@@ -19,10 +19,10 @@ pub(crate) struct JsonlLine<'a> {
 }
 
 impl<'a> JsonlLine<'a> {
-    pub(crate) fn new(id: &'a Value, told: &'a Feedback) -> JsonlLine<'a> {
+    pub(crate) fn new(id: &'a Value, feedback: &'a Feedback) -> JsonlLine<'a> {
         JsonlLine {
             id,
-            reading: Reading::new(told),
+            reading: Reading::new(feedback),
         }
     }
 }
@@ -38,21 +38,21 @@ pub(crate) struct Detail<'a> {
 }
 
 impl<'a> Detail<'a> {
-    pub(crate) fn new(provider: &'a str, told: &'a Feedback, now: Wall) -> Detail<'a> {
-        let verdict = match told.verdict {
+    pub(crate) fn new(provider: &'a str, feedback: &'a Feedback, now: Wall) -> Detail<'a> {
+        let verdict = match feedback.verdict {
             LimitVerdict::Passed => "passed",
             LimitVerdict::Limited => "limited",
             LimitVerdict::Spent => "spent",
             LimitVerdict::Overloaded => "overloaded",
         };
-        let windows = told
+        let windows = feedback
             .windows
             .iter()
             .map(|window| WindowJson::new(window, now))
             .collect();
         Detail {
             provider,
-            reading: Reading::new(told),
+            reading: Reading::new(feedback),
             verdict,
             windows,
         }
@@ -70,14 +70,14 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn new(told: &'a Feedback) -> Reading<'a> {
+    fn new(feedback: &'a Feedback) -> Reading<'a> {
         Reading {
-            limited: told.limited(),
-            remaining: told.remaining,
-            limit: told.limit,
-            reset_at: told.reset_at.map(rfc3339),
-            wait_seconds: told.wait.and_then(seconds),
-            scope: told.scope.as_deref(),
+            limited: feedback.limited(),
+            remaining: feedback.remaining,
+            limit: feedback.limit,
+            reset_at: feedback.reset_at.map(rfc3339),
+            wait_seconds: feedback.wait.and_then(seconds),
+            scope: feedback.scope.as_deref(),
         }
     }
 }

@@ -32,7 +32,7 @@ fn status_reports_that_the_store_is_lost() {
     command.args(["--store", "sqlite:state", "--provider", "x.yaml"]);
     let daemon = RunningDaemon::run(folder, command);
     let all = daemon.tollgate(&["status"]).out;
-    assert!(!all.contains("normal"), "{all}");
+    assert!(!all.contains("Flowing"), "{all}");
     assert!(all.contains("error: the store is lost: "), "{all}");
     let one = daemon.tollgate(&["status", "x"]).out;
     assert!(one.contains("error: the store is lost: "), "{one}");
@@ -109,7 +109,7 @@ fn a_live_check_sends_one_request_and_does_not_affect_health() {
     }
     let output = folder.run(&["status", "x", "--store", "sqlite:state"]);
     assert!(
-        output.out.starts_with("x: normal\n"),
+        output.out.starts_with("x: Flowing\n"),
         "{}",
         output.to_snapshot()
     );
@@ -188,14 +188,14 @@ fn a_pause_by_an_operator_is_reported_as_such() {
     assert!(rejected.contains("`tollgate resume x`"), "{rejected}");
     let status = daemon.tollgate(&["status", "x"]).out;
     assert!(
-        status.starts_with("x: sleep, set by an operator, until `tollgate resume x`\n"),
+        status.starts_with("x: Paused by an operator, until `tollgate resume x`\n"),
         "{status}"
     );
     daemon.tollgate(&["cache-only", "x", "--for", "30m"]);
     let status = daemon.tollgate(&["status", "x"]).out;
     let first = status.lines().next().unwrap_or_default();
     assert!(
-        first.starts_with("x: cache_only, set by an operator, for another ")
+        first.starts_with("x: Cache only, set by an operator, for another ")
             && first.contains("min"),
         "{status}"
     );

@@ -137,11 +137,11 @@ pub(crate) fn expand_short_limit(tree: &mut Node) {
         place: place.clone(),
         value,
     };
-    let one = at(Value::Map(taken.collect()));
+    let entry = at(Value::Map(taken.collect()));
     let limits = Entry {
         name: "limits".to_owned(),
         place: place.clone(),
-        node: at(Value::List(vec![one])),
+        node: at(Value::List(vec![entry])),
     };
     tree.merge(at(Value::Map(vec![limits])));
 }
@@ -187,7 +187,7 @@ fn defaults_of_domain(own: &Node) -> Node {
         return base;
     };
     let mut tree = preset.tree().clone();
-    let kept = ["auth", "dialect"].iter().filter_map(|name| {
+    let inherited = ["auth", "dialect"].iter().filter_map(|name| {
         let node = tree.remove(name)?;
         Some(Entry {
             name: (*name).to_owned(),
@@ -195,7 +195,7 @@ fn defaults_of_domain(own: &Node) -> Node {
             node,
         })
     });
-    base.value = Value::Map(kept.collect());
+    base.value = Value::Map(inherited.collect());
     base
 }
 

@@ -57,7 +57,7 @@ pub(super) fn assemble(
     let gathered = gather::providers(sources, config, &environment);
     rejected.extend(gathered.problems.clone());
     let mut config = base.settings.config;
-    let governed = load_providers(
+    let loaded = load_providers(
         &gathered,
         sources,
         &config,
@@ -65,11 +65,11 @@ pub(super) fn assemble(
         old,
         &mut rejected,
     );
-    let mut governed = without_conflicts(governed, &config, old, &mut rejected);
-    for one in &governed {
+    let mut loaded = without_conflicts(loaded, &config, old, &mut rejected);
+    for one in &loaded {
         said.extend(notes_of(one));
     }
-    config.providers = governed.iter().map(|one| one.provider.clone()).collect();
+    config.providers = loaded.iter().map(|one| one.provider.clone()).collect();
     warn_if_exposed(&config, &base.tree, &mut said);
     if is_default(&base.values, "unknown_domain") {
         config.unknown_domain = unknown_domain(&config);
@@ -77,17 +77,17 @@ pub(super) fn assemble(
     let presets = base.settings.presets;
     let built_in = built_in(sources, presets, &config, &environment, old, &mut said);
     config.built_in = built_in.iter().map(|one| one.provider.clone()).collect();
-    governed.extend(built_in);
-    unknown_sets(sources, &governed, &mut rejected);
+    loaded.extend(built_in);
+    unknown_sets(sources, &loaded, &mut rejected);
     if !sources.only_named {
-        hints::mistyped(&config.env_prefix, &governed, &environment, &mut said);
+        hints::mistyped(&config.env_prefix, &loaded, &environment, &mut said);
     }
     said.sort();
     rejected.sort();
     let loaded = Loaded {
         config,
         problems: said,
-        providers: governed,
+        providers: loaded,
         watched: watched(gathered.watched, read.take()),
         values: base.values,
         presets,

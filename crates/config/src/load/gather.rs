@@ -176,7 +176,7 @@ impl Gathered {
 
     fn file(&mut self, path: &str, environment: &Environment<'_>) {
         // A file that is named twice is one file.
-        if self.found.iter().any(|piece| piece.source == path) {
+        if self.found.iter().any(|found| found.source == path) {
             return;
         }
         self.watched.push(path.to_owned());
@@ -190,8 +190,8 @@ impl Gathered {
     }
 
     fn enforce_max(&mut self) {
-        if let Some(piece) = self.found.get(PROVIDERS_MAX) {
-            let place = Place::whole(&piece.source);
+        if let Some(found) = self.found.get(PROVIDERS_MAX) {
+            let place = Place::whole(&found.source);
             self.problems.push(problem(
                 &place,
                 "there are more than 4096 providers",

@@ -30,27 +30,27 @@ pub(super) fn load_providers(
     old: Option<&Loaded>,
     rejected: &mut Problems,
 ) -> Vec<LoadedProvider> {
-    let mut governed = Vec::new();
-    for piece in &gathered.found {
-        let checked = match &piece.file {
+    let mut loaded = Vec::new();
+    for found in &gathered.found {
+        let checked = match &found.file {
             Ok(draft) => require_nodes(
                 check_with_overrides(draft.clone(), sources, &config.env_prefix, environment),
                 config,
             ),
             Err(problems) => Checked::rejected(problems.clone()),
         };
-        governed.extend(new_or_previous(piece, checked, old, rejected));
+        loaded.extend(new_or_previous(found, checked, old, rejected));
     }
     // If a folder cannot be read now, its providers stay.
     for folder in &gathered.unreadable_dirs {
         let inside = format!("{}/", folder.trim_end_matches('/'));
         let held = old.into_iter().flat_map(|old| &old.providers);
-        governed.extend(
+        loaded.extend(
             held.filter(|one| one.source.starts_with(&inside))
                 .map(as_unchanged),
         );
     }
-    governed
+    loaded
 }
 
 /// Rejects `local-share` without the number of nodes: each node would use the whole limit, and all
@@ -114,13 +114,13 @@ fn check_with_overrides(
 
 /// The new version if it has no errors, else the old version if there is one.
 fn new_or_previous(
-    piece: &FoundProvider,
+    found: &FoundProvider,
     checked: Checked,
     old: Option<&Loaded>,
     rejected: &mut Problems,
 ) -> Option<LoadedProvider> {
-    let before = previous(&piece.source, old);
-    let mut problems = piece.warnings.clone();
+    let before = previous(&found.source, old);
+    let mut problems = found.warnings.clone();
     problems.extend(checked.problems);
     let Some(provider) = checked.provider else {
         rejected.extend(problems.clone());
@@ -133,7 +133,7 @@ fn new_or_previous(
     Some(LoadedProvider {
         // An unchanged provider is the same object, so that nothing is rebuilt for it.
         provider: same.map_or_else(|| Arc::new(provider), |one| one.provider.clone()),
-        source: piece.source.clone(),
+        source: found.source.clone(),
         values: checked.values,
         problems,
         places: checked.places,
@@ -156,27 +156,27 @@ fn as_unchanged(one: &LoadedProvider) -> LoadedProvider {
 /// Rejects providers that conflict with another one. Each round removes one provider or restores
 /// its old version, so the loop ends.
 pub(super) fn without_conflicts(
-    governed: Vec<LoadedProvider>,
+    loaded: Vec<LoadedProvider>,
     config: &Config,
     old: Option<&Loaded>,
     rejected: &mut Problems,
 ) -> Vec<LoadedProvider> {
-    let mut governed = governed;
-    while let Some((loser, problem)) = conflict::first(&governed, config) {
+    let mut loaded = loaded;
+    while let Some((loser, problem)) = conflict::first(&loaded, config) {
         rejected.push(problem.clone());
-        let lost = governed.remove(loser);
+        let lost = loaded.remove(loser);
         let before = previous(&lost.source, old).filter(|_| lost.is_changed);
-        if let Some(one) = before {
+        if let Some(before) = before {
             let mut problems = lost.problems;
             problems.push(problem);
-            let one = LoadedProvider {
+            let unchanged = LoadedProvider {
                 problems,
-                ..as_unchanged(one)
+                ..as_unchanged(before)
             };
-            governed.insert(loser, one);
+            loaded.insert(loser, unchanged);
         }
     }
-    governed
+    loaded
 }
 
 /// The warnings and notes of a provider. Errors are reported with the rejected file.
@@ -253,7 +253,7 @@ pub(super) fn built_in(
             .iter()
             .any(|one| one.domains.contains(domain))
     };
-    let mut governed = Vec::new();
+    let mut loaded = Vec::new();
     let presets = preset::all()
         .iter()
         .filter(|preset| !preset.is_variant() && !taken(preset.name));
@@ -284,7 +284,7 @@ pub(super) fn built_in(
         }
         let source = format!("preset {}", preset.name);
         let same = previous(&source, old).filter(|one| *one.provider == provider);
-        governed.push(LoadedProvider {
+        loaded.push(LoadedProvider {
             provider: same.map_or_else(|| Arc::new(provider), |one| one.provider.clone()),
             source,
             values: checked.values,
@@ -293,16 +293,12 @@ pub(super) fn built_in(
             is_changed: false,
         });
     }
-    governed
+    loaded
 }
 
 /// Rejects `--set` and `tollgate set` for unknown providers.
-pub(super) fn unknown_sets(
-    sources: &Sources,
-    governed: &[LoadedProvider],
-    rejected: &mut Problems,
-) {
-    let names: Vec<&str> = governed
+pub(super) fn unknown_sets(sources: &Sources, loaded: &[LoadedProvider], rejected: &mut Problems) {
+    let names: Vec<&str> = loaded
         .iter()
         .map(|one| one.provider.name.as_str())
         .collect();

@@ -6,7 +6,8 @@
 //! Never: is the state machine, or a second set of its thresholds.
 
 use tollgate_core::health::{
-    HealthMode, HealthSettings, RampAfter, RampSettings, Rate, WhenBlocked,
+    HealthCount, HealthMode, HealthScope, HealthSettings, RampAfter, RampSettings, Rate,
+    WhenBlocked,
 };
 use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
@@ -17,6 +18,8 @@ use crate::setting::{OffOrMinutes, Setting, block, words};
 use crate::shape::Shape;
 
 words! { for HealthMode { Adaptive = "adaptive", Breaker = "breaker", Off = "off", } }
+words! { for HealthScope { Path = "path", Provider = "provider", } }
+words! { for HealthCount { Call = "call", Attempt = "attempt", } }
 words! { for WhenBlocked { Wait = "wait", Reject = "reject", } }
 words! { for RampAfter { Limited = "429", Any = "any", } }
 
@@ -35,6 +38,10 @@ block! {
     for HealthSettings {
         /// which state machine: `adaptive` = by error ratio, `breaker` = by consecutive failures only, `off` = none
         mode(mode): HealthMode,
+        /// what failures in a row close: `path` = the path first (ids in it are collapsed, at most 64 paths, the rest are one), the provider if several paths fail; `provider` = the provider. A breaker has `provider`
+        scope(scope): HealthScope,
+        /// what is one failure: `call` = a call, however often it was tried; `attempt` = each attempt. A breaker has `attempt`
+        count(count): HealthCount,
         /// results older than this do not count in the error ratio
         window(window): Span,
         /// only this many of the latest results count
@@ -115,10 +122,19 @@ impl Setting for Health {
             HealthSettings::read(at, problems)?
         };
         let fields = Fields { at: at.clone() };
-        let said = at.node.text().is_none() && fields.get("when_blocked").is_some();
-        // The breaker rejects at once unless the file sets `when_blocked` (M9).
-        if settings.mode == HealthMode::Breaker && !said {
-            settings.when_blocked = WhenBlocked::Reject;
+        let said = |name| at.node.text().is_none() && fields.get(name).is_some();
+        // The breaker is the document's (M9) unless the file says otherwise: it rejects at once, and
+        // each failed attempt counts against the whole provider.
+        if settings.mode == HealthMode::Breaker {
+            if !said("when_blocked") {
+                settings.when_blocked = WhenBlocked::Reject;
+            }
+            if !said("scope") {
+                settings.scope = HealthScope::Provider;
+            }
+            if !said("count") {
+                settings.count = HealthCount::Attempt;
+            }
         }
         at.add_core_problems(&settings.check(), problems);
         Some(Health(settings))

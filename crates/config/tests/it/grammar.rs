@@ -9,7 +9,9 @@ use tollgate_core::ask::CostUnit;
 use tollgate_core::backoff::Jitter;
 use tollgate_core::cooldown::JitterOn;
 use tollgate_core::entity::{EntitySource, OnAmbiguity};
-use tollgate_core::health::{HealthMode, HealthSettings, RampAfter, Rate, WhenBlocked};
+use tollgate_core::health::{
+    HealthCount, HealthMode, HealthScope, HealthSettings, RampAfter, Rate, WhenBlocked,
+};
 use tollgate_core::limit::{Algorithm, Rule};
 use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
@@ -225,7 +227,7 @@ fn a1_health_has_every_name_and_default() {
     let default = provider("limits: [1/1s]\ndomain: a.example.org").health;
     assert_eq!(default, HealthSettings::default());
     let table = shape::find(check::PROVIDER, "health").unwrap();
-    assert_eq!(table.shape.fields().unwrap().len(), 31);
+    assert_eq!(table.shape.fields().unwrap().len(), 33);
     let is = default;
     assert_eq!(
         (is.window, is.window_results, is.min_results, is.confirm),
@@ -246,11 +248,11 @@ fn a1_health_has_every_name_and_default() {
     assert_eq!((is.p_sleep.0, is.p_sleep_for), (600_000, secs(300)));
     assert_eq!(
         (is.sleep_min, is.sleep_max, is.sleep_first),
-        (secs(2), secs(300), secs(30))
+        (secs(2), secs(300), secs(2))
     );
     assert_eq!(
         (is.cooldown_factor.0, is.retry_after_floor),
-        (2_000_000, secs(1))
+        (1_200_000, secs(1))
     );
     assert_eq!(
         (
@@ -277,6 +279,15 @@ fn a1_health_has_every_name_and_default() {
     assert_eq!(
         (breaker.mode, breaker.when_blocked),
         (HealthMode::Breaker, WhenBlocked::Reject)
+    );
+    let document = (HealthScope::Provider, HealthCount::Attempt);
+    assert_eq!((is.scope, is.count), (HealthScope::Path, HealthCount::Call));
+    assert_eq!((breaker.scope, breaker.count), document);
+    let health = "health: {mode: breaker, scope: path, count: call}";
+    let breaker = provider(&format!("limits: [1/1s]\ndomain: a.example.org\n{health}")).health;
+    assert_eq!(
+        (breaker.scope, breaker.count),
+        (HealthScope::Path, HealthCount::Call)
     );
 }
 

@@ -5,7 +5,7 @@
 //!
 //! Never: limits. How much a provider allows is in its preset, not in its dialect.
 
-use super::dialect::{Dialect, Rows};
+use super::dialect::{Dialect, DialectRows};
 use super::{builtin_ai, builtin_data, builtin_web, standard};
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ impl Dialects {
         let standard = Arc::new(standard::rows());
         let mut tables = STANDARD_ONLY
             .iter()
-            .map(|name| (*name, Rows::default()))
+            .map(|name| (*name, DialectRows::default()))
             .collect();
         builtin_ai::add(&mut tables);
         builtin_data::add(&mut tables);
@@ -63,7 +63,7 @@ impl Dialects {
         let mut named: Vec<Dialect> = tables.into_iter().map(dialect).collect();
         named.sort_by(|a, b| a.name().cmp(b.name()));
         Dialects {
-            generic: dialect((GENERIC, Rows::default())),
+            generic: dialect((GENERIC, DialectRows::default())),
             named,
         }
     }
@@ -95,13 +95,13 @@ impl Dialects {
 
     /// The rows that apply to every provider, for a dialect that a provider file adds.
     #[must_use]
-    pub fn standard(&self) -> Arc<Rows> {
+    pub fn standard(&self) -> Arc<DialectRows> {
         self.generic.standard()
     }
 }
 
 /// The tables under construction.
-pub(super) type Tables = Vec<(&'static str, Rows)>;
+pub(super) type Tables = Vec<(&'static str, DialectRows)>;
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 //! Promises: a field that is not in a table is standard. Never: a limit.
 
 use super::builtin::Tables;
-use super::dialect::{BodyFields, FieldPlace, Rows, WindowRule};
+use super::dialect::{BodyFields, DialectRows, FieldPlace, WindowRule};
 use super::table_builder::{body, header, on, when};
 use super::wait_time::TimeUnit::Seconds;
 
@@ -35,15 +35,15 @@ pub(super) fn add(tables: &mut Tables) {
 }
 
 /// An empty balance causes a 429, sometimes with a `Retry-After` that cannot help.
-fn openai() -> Rows {
+fn openai() -> DialectRows {
     let quota = &["insufficient_quota", "billing_hard_limit_reached"];
-    Rows::default()
+    DialectRows::default()
         .spent(on(&[429]).and(body("error.code").is(quota)).scope("quota"))
         .spent(on(&[429]).and(body("error.type").is(quota)).scope("quota"))
 }
 
 /// The time is in `RetryInfo` (standard) or only in the sentence.
-fn gemini() -> Rows {
+fn gemini() -> DialectRows {
     let violation = |root: &str| {
         let fields = BodyFields::at(root)
             .name_at("quotaId")
@@ -51,7 +51,7 @@ fn gemini() -> Rows {
             .exhausted();
         WindowRule::Body(fields.only_when_limited())
     };
-    Rows::default()
+    DialectRows::default()
         .wait_after(body("error.message"), "retry in ")
         .wait_after(body("[].error.message"), "retry in ")
         .window(violation("error.details[].violations[]"))
@@ -59,7 +59,7 @@ fn gemini() -> Rows {
 }
 
 /// Throttling has many names, in a header, in JSON or in XML, under 400, 429 and 503.
-fn aws() -> Rows {
+fn aws() -> DialectRows {
     let places = [
         header("x-amzn-errortype"),
         body("__type"),
@@ -67,7 +67,7 @@ fn aws() -> Rows {
         body("Code"),
         FieldPlace::Tag("Code".to_owned()),
     ];
-    let rows = Rows::default().wait_in(body("retryAfterSeconds"), Seconds);
+    let rows = DialectRows::default().wait_in(body("retryAfterSeconds"), Seconds);
     let statuses = &[400, 403, 429, 500, 502, 503];
     places.into_iter().fold(rows, |rows, place| {
         rows.limited(on(statuses).and(place.code(AWS_THROTTLES)))
@@ -76,7 +76,7 @@ fn aws() -> Rows {
 
 /// One 429 is a lock held by another operation. Like Stripe's it is neither a limit nor overload:
 /// its `Retry-After` is about one object, so no other call has to wait for it.
-fn azure_arm() -> Rows {
+fn azure_arm() -> DialectRows {
     let lock = body("error.code").is(&["RetryableErrorDueToAnotherOperation"]);
-    Rows::default().passed(when(lock))
+    DialectRows::default().passed(when(lock))
 }

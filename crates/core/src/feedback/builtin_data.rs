@@ -4,7 +4,7 @@
 //! Binance sends the used count and only documents the limit.
 
 use super::builtin::Tables;
-use super::dialect::{BodyFields, FieldPlace, Fields, Rows, WindowRule};
+use super::dialect::{BodyFields, DialectRows, FieldPlace, Fields, WindowRule};
 use super::table_builder::{body, header, on, texts, when};
 use super::wait_time::TimeUnit::{BySize, Seconds};
 use super::window::WindowUnit;
@@ -21,14 +21,14 @@ fn markets() -> Tables {
         ("binance", binance()),
         ("fmp", fmp()),
         ("kraken", kraken()),
-        ("polygon", Rows::default().default_wait(60)),
+        ("polygon", DialectRows::default().default_wait(60)),
         ("yahoo", yahoo()),
     ]
 }
 
 /// A limited call gets a 200 with a note. The note about the daily limit states no time.
-fn alphavantage() -> Rows {
-    let mut rows = Rows::default();
+fn alphavantage() -> DialectRows {
+    let mut rows = DialectRows::default();
     for place in [body("Note"), body("Information")] {
         let says = |words: &[&str]| when(place.clone().has(words));
         rows = rows
@@ -43,8 +43,8 @@ fn alphavantage() -> Rows {
 }
 
 /// 418 is a ban whose end may be in the text only; the weight limit is never sent.
-fn binance() -> Rows {
-    Rows::default()
+fn binance() -> DialectRows {
+    DialectRows::default()
         .limited(on(&[418]).scope("ip-ban"))
         .limited(on(&[429]).and(body("code").is(&["-1015"])).scope("orders"))
         .limited(on(&[429]).and(body("code").is(&["-1003"])).scope("ip"))
@@ -59,16 +59,16 @@ fn binance() -> Rows {
 }
 
 /// A used-up bandwidth quota lasts up to 30 days; waiting does not help in time.
-fn fmp() -> Rows {
-    Rows::default()
+fn fmp() -> DialectRows {
+    DialectRows::default()
         .spent(when(body("Error Message").has(&["bandwidth limit reach"])).scope("bandwidth"))
         .limited(when(body("Error Message").has(&["limit reach"])))
 }
 
 /// Errors come with 200. `EService:Throttled` names the second when it ends. Orders have a limiter
 /// of their own; everything else is charged to the account.
-fn kraken() -> Rows {
-    let mut rows = Rows::default();
+fn kraken() -> DialectRows {
+    let mut rows = DialectRows::default();
     for place in [body("error[]"), body("error")] {
         let starts = |text: &[&str]| when(place.clone().starts(text));
         let exceeded = when(place.clone().has(&[":Rate limit exceeded"]));
@@ -82,23 +82,23 @@ fn kraken() -> Rows {
 }
 
 /// The whole body is the error text; it may also come in place of a requested crumb.
-fn yahoo() -> Rows {
+fn yahoo() -> DialectRows {
     let text = &[
         "Too Many Requests",
         "Too Many Requests.",
         "Edge: Too Many Requests",
     ];
-    Rows::default().limited(when(FieldPlace::Text.is(text)))
+    DialectRows::default().limited(when(FieldPlace::Text.is(text)))
 }
 
 fn media() -> Tables {
     vec![
-        ("discogs", Rows::default().default_wait(60)),
+        ("discogs", DialectRows::default().default_wait(60)),
         (
             "lastfm",
             [body("error"), FieldPlace::Tag("error@code".to_owned())]
                 .into_iter()
-                .fold(Rows::default(), |rows, place| {
+                .fold(DialectRows::default(), |rows, place| {
                     rows.limited(when(place.is(&["29"])).scope("ip"))
                 }),
         ),
@@ -106,22 +106,22 @@ fn media() -> Tables {
         ("omdb", omdb()),
         ("sportmonks", sportmonks()),
         // 420 is about the size of the account's lists; waiting does not change it.
-        ("trakt", Rows::default().passed(on(&[420]))),
+        ("trakt", DialectRows::default().passed(on(&[420]))),
     ]
 }
 
 /// Under 200 a film's plot may contain any text, so only the field counts there.
-fn omdb() -> Rows {
+fn omdb() -> DialectRows {
     let text = &["limit reached"];
-    Rows::default()
+    DialectRows::default()
         .limited(when(body("Error").has(text)).scope("daily"))
         .limited(on(&[401]).and(FieldPlace::Text.has(text)).scope("daily"))
 }
 
 /// A busy server sheds load with 503 and sends the numbers of a zone that all clients share.
-fn musicbrainz() -> Rows {
+fn musicbrainz() -> DialectRows {
     let text = &["exceeding the allowable rate limit"];
-    let mut rows = Rows::default()
+    let mut rows = DialectRows::default()
         .limited(on(&[503]).and(FieldPlace::Text.has(text)))
         .limited(when(body("error").has(text)))
         .named_by("x-ratelimit-zone");
@@ -130,14 +130,14 @@ fn musicbrainz() -> Rows {
 }
 
 /// The body carries the entity's quota beside the data; both documented spellings are read.
-fn sportmonks() -> Rows {
+fn sportmonks() -> DialectRows {
     let fields = BodyFields::at("rate_limit")
         .name_at("requested_entity")
         .limit("limit")
         .remaining("remaining")
         .reset("resets_in_seconds", Seconds)
         .reset("reset_at", BySize);
-    Rows::default().window(WindowRule::Body(fields))
+    DialectRows::default().window(WindowRule::Body(fields))
 }
 
 fn knowledge() -> Tables {
@@ -148,10 +148,13 @@ fn knowledge() -> Tables {
         ..Fields::default()
     };
     vec![
-        ("ip_api", Rows::default().window(WindowRule::Fields(ip_api))),
+        (
+            "ip_api",
+            DialectRows::default().window(WindowRule::Fields(ip_api)),
+        ),
         (
             "nominatim",
-            Rows::default().limited(on(&[403]).and(FieldPlace::Text.has(&["usage limit"]))),
+            DialectRows::default().limited(on(&[403]).and(FieldPlace::Text.has(&["usage limit"]))),
         ),
         ("pubmed", pubmed()),
         ("wikipedia", wikipedia()),
@@ -159,19 +162,19 @@ fn knowledge() -> Tables {
 }
 
 /// Numbers are strings here, and `api-key` echoes the caller's key: only the numbers are read.
-fn pubmed() -> Rows {
+fn pubmed() -> DialectRows {
     let fields = BodyFields::at("")
         .limit("limit")
         .used("count")
         .only_when_limited();
-    Rows::default()
+    DialectRows::default()
         .limited(when(body("error").has(&["API rate limit exceeded"])))
         .window(WindowRule::Body(fields))
 }
 
 /// `maxlag` is replication lag of the databases, not a limit of ours.
-fn wikipedia() -> Rows {
-    let mut rows = Rows::default();
+fn wikipedia() -> DialectRows {
+    let mut rows = DialectRows::default();
     for place in [
         body("error.code"),
         body("errors[].code"),

@@ -3,7 +3,7 @@
 //! Promises: a field that is not in a table is standard. Never: a limit.
 
 use super::builtin::Tables;
-use super::dialect::{BodyFields, FieldPlace, Rows, WindowRule};
+use super::dialect::{BodyFields, DialectRows, FieldPlace, WindowRule};
 use super::table_builder::{body, header, on, when};
 use super::wait_time::TimeUnit::{BySize, FractionalSeconds, Millis};
 use super::window::WindowUnit;
@@ -11,48 +11,52 @@ use super::window::WindowUnit;
 pub(super) fn add(tables: &mut Tables) {
     tables.extend([
         // The base is locked for 30 seconds, and no header says so.
-        ("airtable", Rows::default().default_wait(30)),
+        ("airtable", DialectRows::default().default_wait(30)),
         (
             "brave",
-            Rows {
+            DialectRows {
                 parallel_lists: true,
-                ..Rows::default()
+                ..DialectRows::default()
             },
         ),
         // Every call is blocked for the next five minutes.
-        ("cloudflare", Rows::default().default_wait(300)),
+        ("cloudflare", DialectRows::default().default_wait(300)),
         ("discord", discord()),
         ("github", github()),
-        ("gitlab", Rows::default().named_by("ratelimit-name")),
+        ("gitlab", DialectRows::default().named_by("ratelimit-name")),
         ("hubspot", hubspot()),
-        ("linear", Rows::default().limited(throttled("RATELIMITED"))),
+        (
+            "linear",
+            DialectRows::default().limited(throttled("RATELIMITED")),
+        ),
         (
             "notion",
-            Rows::default()
+            DialectRows::default()
                 .scope_in(body("additional_data.rate_limit_reason"))
                 .scope_in(body("rate_limit_reason")),
         ),
         // 0 remaining of 0 marks the limit on concurrent calls.
         (
             "okta",
-            Rows {
+            DialectRows {
                 zero_of_zero: Some("concurrency".to_owned()),
-                ..Rows::default()
+                ..DialectRows::default()
             },
         ),
         // The only one known to count its reset in milliseconds from now.
         (
             "prisjakt",
-            Rows {
+            DialectRows {
                 reset_unit: Millis,
-                ..Rows::default()
+                ..DialectRows::default()
             },
         ),
         ("salesforce", salesforce()),
         ("shopify_graphql", shopify_graphql()),
         (
             "slack",
-            Rows::default().limited(when(body("error").is(&["ratelimited", "rate_limited"]))),
+            DialectRows::default()
+                .limited(when(body("error").is(&["ratelimited", "rate_limited"]))),
         ),
         ("spotify", spotify()),
         ("stripe", stripe()),
@@ -65,8 +69,8 @@ fn throttled(code: &str) -> super::table_builder::SignatureBuilder {
 }
 
 /// The body's fraction is finer than the header; global and shared limits belong to no bucket.
-fn discord() -> Rows {
-    Rows::default()
+fn discord() -> DialectRows {
+    DialectRows::default()
         .wait_in(body("retry_after"), FractionalSeconds)
         .scope_if(header("x-ratelimit-global").is(&["true"]), "global")
         .scope_if(body("global").is(&["true"]), "global")
@@ -76,7 +80,7 @@ fn discord() -> Rows {
 }
 
 /// Three limits, three ways to say so. Only the secondary one has a documented default wait.
-fn github() -> Rows {
+fn github() -> DialectRows {
     let secondary = &["secondary rate limit", "abuse detection mechanism"];
     let codes = &["RATE_LIMITED", "RATE_LIMIT"];
     let graphql = BodyFields::at("data.rateLimit")
@@ -89,7 +93,7 @@ fn github() -> Rows {
     let limited = || on(&[403, 429]).scope("secondary");
     // The edge responds in HTML; in JSON only the message counts.
     let no_message = body("message").absent();
-    Rows::default()
+    DialectRows::default()
         .limited(limited().and(body("message").has(secondary)))
         .limited(
             limited()
@@ -105,16 +109,16 @@ fn github() -> Rows {
 }
 
 /// The policy names the window, and its length is the wait.
-fn hubspot() -> Rows {
-    Rows::default()
+fn hubspot() -> DialectRows {
+    DialectRows::default()
         .scope_lower(body("policyName"))
         .default_wait_for("ten_secondly_rolling", 10)
         .default_wait_for("secondly", 1)
 }
 
 /// One code for two limits; the message distinguishes them.
-fn salesforce() -> Rows {
-    let mut rows = Rows::default();
+fn salesforce() -> DialectRows {
+    let mut rows = DialectRows::default();
     for (code, message) in [("[].errorCode", "[].message"), ("errorCode", "message")] {
         let limited = || when(body(code).is(&["REQUEST_LIMIT_EXCEEDED"]));
         let concurrent = body(message).has(&["concurrent"]);
@@ -126,14 +130,14 @@ fn salesforce() -> Rows {
 }
 
 /// Points come back at a known rate, so the wait can be computed.
-fn shopify_graphql() -> Rows {
+fn shopify_graphql() -> DialectRows {
     let status = |field: &str| format!("extensions.cost.throttleStatus.{field}");
     let points = BodyFields::at("extensions.cost.throttleStatus")
         .named("cost")
         .counts(WindowUnit::Points)
         .limit("maximumAvailable")
         .remaining("currentlyAvailable");
-    Rows::default()
+    DialectRows::default()
         .limited(throttled("THROTTLED"))
         .refill(
             "extensions.cost.requestedQueryCost",
@@ -143,8 +147,8 @@ fn shopify_graphql() -> Rows {
         .window(WindowRule::Body(points))
 }
 
-fn spotify() -> Rows {
-    Rows::default().limited(
+fn spotify() -> DialectRows {
+    DialectRows::default().limited(
         on(&[429])
             .and(body("error.reason").is(&["QUOTA_EXCEEDED"]))
             .scope("quota"),
@@ -152,8 +156,8 @@ fn spotify() -> Rows {
 }
 
 /// A 429 without the reason header may be a lock on the object.
-fn stripe() -> Rows {
+fn stripe() -> DialectRows {
     let lock = body("error.code").is(&["lock_timeout"]);
     let no_reason = header("stripe-rate-limited-reason").absent();
-    Rows::default().passed(on(&[429]).and(lock).and(no_reason))
+    DialectRows::default().passed(on(&[429]).and(lock).and(no_reason))
 }

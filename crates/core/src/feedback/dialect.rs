@@ -19,9 +19,9 @@ use std::sync::Arc;
 pub struct Dialect {
     name: String,
     /// The rows of this provider.
-    pub(super) own: Rows,
+    pub(super) own: DialectRows,
     /// The rows that apply to every provider, read after the provider's own.
-    standard: Arc<Rows>,
+    standard: Arc<DialectRows>,
     /// The fields that some row reads; the rest of a response is skipped.
     pub(super) read_fields: FieldFilter,
     /// The fields that some row reads windows, waits and scopes from.
@@ -34,7 +34,7 @@ pub struct Dialect {
 
 /// The tables of a dialect. Order matters within a table: the first row that matches decides.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rows {
+pub struct DialectRows {
     /// How to classify a response: limited, overloaded, or neither.
     pub signatures: Vec<Signature>,
     /// Where to read an explicit wait.
@@ -291,7 +291,7 @@ pub struct DefaultWait {
 impl Dialect {
     /// A dialect of its own rows, followed by the standard ones.
     #[must_use]
-    pub fn new(name: &str, own: Rows, standard: Arc<Rows>) -> Dialect {
+    pub fn new(name: &str, own: DialectRows, standard: Arc<DialectRows>) -> Dialect {
         let read_fields = FieldFilter::of(&[&own, &*standard]);
         let limit_fields = FieldFilter::limits_only(&[&own, &*standard]);
         let header_fields = FieldFilter::without_body(&[&own, &*standard]);
@@ -334,13 +334,13 @@ impl Dialect {
 
     /// The provider's own rows, for a dialect that starts from this one.
     #[must_use]
-    pub fn rows(&self) -> &Rows {
+    pub fn rows(&self) -> &DialectRows {
         &self.own
     }
 
     /// The rows that apply to every provider.
     #[must_use]
-    pub fn standard(&self) -> Arc<Rows> {
+    pub fn standard(&self) -> Arc<DialectRows> {
         Arc::clone(&self.standard)
     }
 

@@ -5,7 +5,9 @@
 //!
 //! Never: interprets a field; an unneeded line only costs a comparison.
 
-use super::dialect::{BodyFields, FieldPlace, Fields, Rows, Signature, WaitRule, WindowRule};
+use super::dialect::{
+    BodyFields, DialectRows, FieldPlace, Fields, Signature, WaitRule, WindowRule,
+};
 
 /// Headers that are read for every dialect, whatever its rows.
 const ALWAYS: [&str; 2] = ["date", "age"];
@@ -22,7 +24,7 @@ pub(super) struct FieldFilter {
 }
 
 impl FieldFilter {
-    pub(super) fn of(tables: &[&Rows]) -> FieldFilter {
+    pub(super) fn of(tables: &[&DialectRows]) -> FieldFilter {
         let mut filter = FieldFilter::default();
         tables
             .iter()
@@ -32,7 +34,7 @@ impl FieldFilter {
     }
 
     /// The fields of the rows that can match a response without a body.
-    pub(super) fn without_body(tables: &[&Rows]) -> FieldFilter {
+    pub(super) fn without_body(tables: &[&DialectRows]) -> FieldFilter {
         let mut filter = FieldFilter::default();
         let bare = |signature: &Signature| !signature.needs_body();
         tables.iter().for_each(|rows| filter.add_rows(rows, bare));
@@ -41,7 +43,7 @@ impl FieldFilter {
 
     /// The fields that the rows read windows, waits and scopes from. A response that matches no
     /// signature and has none of these says nothing about limits.
-    pub(super) fn limits_only(tables: &[&Rows]) -> FieldFilter {
+    pub(super) fn limits_only(tables: &[&DialectRows]) -> FieldFilter {
         let mut filter = FieldFilter::default();
         tables.iter().for_each(|rows| filter.add_limit_fields(rows));
         filter.sorted()
@@ -66,7 +68,7 @@ impl FieldFilter {
         self.headers.binary_search(&hash(name)).is_ok() || self.prefixes.iter().any(starts)
     }
 
-    fn add_rows(&mut self, rows: &Rows, counts: impl Fn(&Signature) -> bool) {
+    fn add_rows(&mut self, rows: &DialectRows, counts: impl Fn(&Signature) -> bool) {
         for signature in rows.signatures.iter().filter(|one| counts(one)) {
             signature
                 .conditions
@@ -83,7 +85,7 @@ impl FieldFilter {
         self.add_limit_fields(rows);
     }
 
-    fn add_limit_fields(&mut self, rows: &Rows) {
+    fn add_limit_fields(&mut self, rows: &DialectRows) {
         rows.scopes
             .iter()
             .for_each(|rule| self.add_place(&rule.place));
@@ -191,7 +193,7 @@ mod tests {
 
     #[test]
     fn every_header_that_a_row_names_passes_the_filter() {
-        let rows = Rows::default()
+        let rows = DialectRows::default()
             .limited(when(body("errors[].extensions.code").is(&["X"])))
             .scope_in(header("X-Reason"))
             .window(WindowRule::Pairs {

@@ -124,12 +124,12 @@ fn is_digits(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::feedback::dialect::Rows;
+    use crate::feedback::dialect::DialectRows;
     use crate::feedback::table_builder::header;
 
     /// A filter that passes every name that the tests use.
     fn filter() -> FieldFilter {
-        let rows = Rows::default()
+        let rows = DialectRows::default()
             .scope_in(header("x-a"))
             .scope_in(header("x-b"));
         FieldFilter::of(&[&rows.scope_in(header("a-*"))])

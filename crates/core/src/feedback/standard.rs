@@ -6,17 +6,17 @@
 //!
 //! Never: a default wait; only a provider's own documentation can give one.
 
-use super::dialect::{Fields, Rows, WindowRule};
+use super::dialect::{DialectRows, Fields, WindowRule};
 use super::table_builder::{body, header, on, texts, when};
 use super::wait_time::TimeUnit::{BySize, Millis};
 use super::window::WindowUnit;
 
 /// The rows read after every dialect's own.
-pub(super) fn rows() -> Rows {
-    families(scopes(bodies(waits(Rows::default()))))
+pub(super) fn rows() -> DialectRows {
+    families(scopes(bodies(waits(DialectRows::default()))))
 }
 
-fn waits(rows: Rows) -> Rows {
+fn waits(rows: DialectRows) -> DialectRows {
     rows.wait_in(header("retry-after"), BySize)
         .wait_in(header("x-ratelimit-retry-after"), BySize)
         .wait_in(header("x-rate-limit-retry-after"), BySize)
@@ -28,7 +28,7 @@ fn waits(rows: Rows) -> Rows {
         .wait_in(body("[].error.details[].retryDelay"), BySize)
 }
 
-fn bodies(rows: Rows) -> Rows {
+fn bodies(rows: DialectRows) -> DialectRows {
     let problem = || header("content-type").starts(&["application/problem+json"]);
     let registered = |name: &str| {
         let places = [
@@ -54,13 +54,13 @@ fn bodies(rows: Rows) -> Rows {
 }
 
 /// Fields that name the limit that rejected the call, whichever provider sends them.
-fn scopes(rows: Rows) -> Rows {
+fn scopes(rows: DialectRows) -> DialectRows {
     rows.scope_in(header("x-rate-limit-type"))
         .scope_in(header("ratelimit-reason"))
         .scope_in(header("stripe-rate-limited-reason"))
 }
 
-fn families(rows: Rows) -> Rows {
+fn families(rows: DialectRows) -> DialectRows {
     let standard = rows
         .window(structured(""))
         .window(structured("beta-"))
@@ -88,7 +88,7 @@ fn families(rows: Rows) -> Rows {
     vendors(standard)
 }
 
-fn vendors(rows: Rows) -> Rows {
+fn vendors(rows: DialectRows) -> DialectRows {
     rows.window(wildcard(
         "anthropic-ratelimit-*-limit",
         "anthropic-ratelimit-*-remaining",

@@ -2,12 +2,12 @@
 //!
 //! Promises: each call adds one row; rows are tried in the order they are written.
 //!
-//! Never: used outside the built-in tables; a provider file fills [`Rows`] itself.
+//! Never: used outside the built-in tables; a provider file fills [`DialectRows`] itself.
 
 use super::classify::LimitVerdict;
 use super::dialect::{
-    BodyFields, Condition, DefaultWait, FieldPlace, Rows, ScopeNaming, ScopeRule, Signature, Test,
-    WaitRule, WindowRule,
+    BodyFields, Condition, DefaultWait, DialectRows, FieldPlace, ScopeNaming, ScopeRule, Signature,
+    Test, WaitRule, WindowRule,
 };
 use super::wait_time::TimeUnit;
 use super::window::WindowUnit;
@@ -108,8 +108,8 @@ impl SignatureBuilder {
     }
 }
 
-impl Rows {
-    fn signature(mut self, when: SignatureBuilder, verdict: LimitVerdict) -> Rows {
+impl DialectRows {
+    fn signature(mut self, when: SignatureBuilder, verdict: LimitVerdict) -> DialectRows {
         let SignatureBuilder {
             status,
             conditions,
@@ -126,28 +126,28 @@ impl Rows {
         self
     }
 
-    pub(super) fn limited(self, when: SignatureBuilder) -> Rows {
+    pub(super) fn limited(self, when: SignatureBuilder) -> DialectRows {
         self.signature(when, LimitVerdict::Limited)
     }
 
-    pub(super) fn spent(self, when: SignatureBuilder) -> Rows {
+    pub(super) fn spent(self, when: SignatureBuilder) -> DialectRows {
         self.signature(when, LimitVerdict::Spent)
     }
 
-    pub(super) fn overloaded(self, when: SignatureBuilder) -> Rows {
+    pub(super) fn overloaded(self, when: SignatureBuilder) -> DialectRows {
         self.signature(when, LimitVerdict::Overloaded)
     }
 
-    pub(super) fn passed(self, when: SignatureBuilder) -> Rows {
+    pub(super) fn passed(self, when: SignatureBuilder) -> DialectRows {
         self.signature(when, LimitVerdict::Passed)
     }
 
-    pub(super) fn wait_in(mut self, place: FieldPlace, unit: TimeUnit) -> Rows {
+    pub(super) fn wait_in(mut self, place: FieldPlace, unit: TimeUnit) -> DialectRows {
         self.waits.push(WaitRule::Field { place, unit });
         self
     }
 
-    pub(super) fn wait_after(mut self, place: FieldPlace, words: &str) -> Rows {
+    pub(super) fn wait_after(mut self, place: FieldPlace, words: &str) -> DialectRows {
         self.waits.push(WaitRule::AfterWords {
             place,
             words: words.to_owned(),
@@ -155,7 +155,7 @@ impl Rows {
         self
     }
 
-    pub(super) fn refill(mut self, cost: &str, available: &str, per_second: &str) -> Rows {
+    pub(super) fn refill(mut self, cost: &str, available: &str, per_second: &str) -> DialectRows {
         let [cost, available, per_second] = [cost, available, per_second].map(str::to_owned);
         self.waits.push(WaitRule::Refill {
             cost,
@@ -165,12 +165,17 @@ impl Rows {
         self
     }
 
-    pub(super) fn window(mut self, rule: WindowRule) -> Rows {
+    pub(super) fn window(mut self, rule: WindowRule) -> DialectRows {
         self.windows.push(rule);
         self
     }
 
-    fn scope_rule(mut self, place: FieldPlace, test: Option<Test>, say: ScopeNaming) -> Rows {
+    fn scope_rule(
+        mut self,
+        place: FieldPlace,
+        test: Option<Test>,
+        say: ScopeNaming,
+    ) -> DialectRows {
         self.scopes.push(ScopeRule {
             place,
             test,
@@ -179,24 +184,24 @@ impl Rows {
         self
     }
 
-    pub(super) fn scope_in(self, place: FieldPlace) -> Rows {
+    pub(super) fn scope_in(self, place: FieldPlace) -> DialectRows {
         self.scope_rule(place, None, ScopeNaming::AsWritten)
     }
 
-    pub(super) fn scope_lower(self, place: FieldPlace) -> Rows {
+    pub(super) fn scope_lower(self, place: FieldPlace) -> DialectRows {
         self.scope_rule(place, None, ScopeNaming::Lower)
     }
 
-    pub(super) fn scope_prefixed(self, prefix: &str, place: FieldPlace) -> Rows {
+    pub(super) fn scope_prefixed(self, prefix: &str, place: FieldPlace) -> DialectRows {
         self.scope_rule(place, None, ScopeNaming::Prefixed(prefix.to_owned()))
     }
 
-    pub(super) fn scope_if(self, condition: Condition, name: &str) -> Rows {
+    pub(super) fn scope_if(self, condition: Condition, name: &str) -> DialectRows {
         let Condition { place, test } = condition;
         self.scope_rule(place, Some(test), ScopeNaming::Fixed(name.to_owned()))
     }
 
-    pub(super) fn default_wait(mut self, seconds: u64) -> Rows {
+    pub(super) fn default_wait(mut self, seconds: u64) -> DialectRows {
         self.default_waits.push(DefaultWait {
             scope: None,
             wait: Span::from_secs(seconds),
@@ -204,7 +209,7 @@ impl Rows {
         self
     }
 
-    pub(super) fn default_wait_for(mut self, scope: &str, seconds: u64) -> Rows {
+    pub(super) fn default_wait_for(mut self, scope: &str, seconds: u64) -> DialectRows {
         let scope = Some(scope.to_owned());
         self.default_waits.push(DefaultWait {
             scope,
@@ -213,7 +218,7 @@ impl Rows {
         self
     }
 
-    pub(super) fn named_by(mut self, header: &str) -> Rows {
+    pub(super) fn named_by(mut self, header: &str) -> DialectRows {
         self.window_name = Some(header.to_owned());
         self
     }

@@ -253,6 +253,12 @@ impl Gate {
         }
         if let Some(entry) = self.waiting.get_mut(&id) {
             entry.position = position;
+            match position.blocker() {
+                // The front of a FIFO queue waits for a limit, which is known already.
+                Some(Blocker::Front) => entry.waited_for = entry.waited_for.or(position.blocker()),
+                Some(blocker) => entry.waited_for = Some(blocker),
+                None => {}
+            }
         }
     }
 

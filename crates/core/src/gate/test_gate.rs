@@ -13,7 +13,7 @@ use crate::ask::{
     Ask, CellId, Evidence, Outcome, OwnerId, PermitId, Priority, ScopeId, Scopes, Settle, Terms,
     Verdict,
 };
-use crate::gate::{CallerId, Effects, Gate, GateSettings, Order, Resolution, Waiter};
+use crate::gate::{CallerId, Effects, Gate, GateSettings, Order, QueuedCall, Resolution};
 use crate::limit::Rule;
 use crate::table::Table;
 use crate::test_ledger::{START, TestLedger, arrived, s};
@@ -187,7 +187,7 @@ impl TestGate {
                 late: s(5),
             },
         };
-        let waiter = Waiter {
+        let waiter = QueuedCall {
             ask,
             caller: CallerId(want.caller),
             deadline: self.now.at + want.max_wait,

@@ -189,6 +189,31 @@ fn a_waiter_behind_a_pending_offer_times_out_at_its_deadline() {
     assert!(test.was_granted(now_or_never), "it asks once");
 }
 
+/// M4: before, it heard nothing until the ledger had decided. One with next to no time asks for the
+/// verdict.
+#[test]
+fn a_waiter_that_the_ledger_has_times_out_at_its_deadline_and_its_permit_is_returned() {
+    let mut test = TestGate::new();
+    let one = Rule::in_flight(9).unwrap();
+    let waits = test.push(TestCall::new(&one).max_wait(s(1)));
+    let asks_once = test.push(TestCall::new(&one).max_wait(ms(5)));
+    let offer = test.tick();
+    assert_eq!(offer.len(), 2);
+    assert_eq!(test.gate.waiting(Priority::Normal), 2);
+    test.advance(s(1));
+    assert!(matches!(
+        test.resolution(waits),
+        Some(Resolution::TimedOut { blocker: None })
+    ));
+    assert_eq!(test.gate.waiting(Priority::Normal), 1);
+    let verdicts = test.decide(&offer);
+    test.gate.verdicts(verdicts, test.now);
+    let returned = test.gate.tick(test.now);
+    assert_eq!(returned.settle.len(), 1, "the permit of the one that left");
+    assert_eq!(returned.resolve.len(), 1);
+    assert_eq!(returned.resolve[0].ask.id, TestGate::id(asks_once));
+}
+
 #[test]
 fn a_full_queue_rejects_and_a_place_that_empties_is_used_again() {
     let mut test = TestGate::with(GateSettings {

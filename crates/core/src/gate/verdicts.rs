@@ -91,9 +91,13 @@ impl Gate {
         firsts: &mut BTreeMap<Blocker, FirstRejection>,
     ) {
         let order = self.settings.order;
-        let Some(blocker) = blocker_of(order, ask, wait.by) else {
+        let Some(named) = named_blocker(ask, wait.by) else {
             // No such term: treated as no verdict.
             return self.undecided_one(ask.id, now);
+        };
+        let blocker = match order {
+            Order::Fifo => Blocker::Front,
+            Order::Priority => named,
         };
         let need = need_at(ask, blocker);
         let level = match order {
@@ -114,6 +118,9 @@ impl Gate {
             .entry(blocker)
             .or_insert(FirstRejection { need, waits });
         if waits {
+            if let Some(entry) = self.waiting.get_mut(&ask.id) {
+                entry.waited_for = Some(named);
+            }
             self.link(ask.id, Position::Queued(blocker));
         } else {
             let retry_in = wait.after;
@@ -199,13 +206,9 @@ impl Gate {
 }
 
 /// The blocker that the verdict names.
-fn blocker_of(order: Order, ask: &Ask, by: BlockedBy) -> Option<Blocker> {
-    let blocker = match by {
+fn named_blocker(ask: &Ask, by: BlockedBy) -> Option<Blocker> {
+    Some(match by {
         BlockedBy::Term(index) => Blocker::Cell(ask.terms.get(index)?.cell),
         BlockedBy::Scope(index) => Blocker::Scope(*ask.scopes.get(index)?),
-    };
-    Some(match order {
-        Order::Fifo => Blocker::Front,
-        Order::Priority => blocker,
     })
 }

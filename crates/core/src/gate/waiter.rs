@@ -45,7 +45,7 @@ pub enum Order {
 
 /// One call that needs a permit.
 #[derive(Clone, Debug)]
-pub struct Waiter {
+pub struct QueuedCall {
     /// Its ask. The id of the ask identifies the waiter.
     pub ask: Ask,
     /// The caller.
@@ -79,6 +79,8 @@ pub struct Resolved {
     pub ask: Ask,
     /// Its place in the order of arrival, for a retry.
     pub seniority: u64,
+    /// The last cell, scope or time that it waited for; `None`: it has not had to wait.
+    pub waited_for: Option<Blocker>,
     /// The result.
     pub resolution: Resolution,
 }

@@ -31,6 +31,7 @@ impl Health {
     }
 
     pub(super) fn resume(&mut self, now: Micros, actions: &mut Actions) {
+        self.open_paths(Reason::Operator, actions);
         let before = match &self.phase {
             HealthPhase::Normal { .. } | HealthPhase::Throttle(_) | HealthPhase::HalfOpen(_) => {
                 return;
@@ -59,6 +60,7 @@ impl Health {
         self.failed_probes = 0;
         self.consecutive = ConsecutiveCounts::default();
         self.retry_after_until = None;
+        self.open_paths(Reason::Operator, actions);
         match &mut self.phase {
             HealthPhase::Offline { before } => *before = BeforeHold::Healthy,
             HealthPhase::Normal { .. }

@@ -2,9 +2,10 @@
 //! methods for events.
 
 use super::{
-    Action, Actions, AttemptResult, BasePace, Class, Command, Health, HealthEvent, HealthMode,
-    HealthSettings, HealthState, Pace, RampAfter, Rate, WhenBlocked,
+    Action, Actions, AttemptResult, BasePace, Class, Command, Health, HealthCount, HealthEvent,
+    HealthMode, HealthScope, HealthSettings, HealthState, Pace, RampAfter, Rate, WhenBlocked,
 };
+use crate::ratio::Ppm;
 use crate::scope::ScopeView;
 use crate::time::{Micros, Span};
 
@@ -21,15 +22,30 @@ pub(super) fn profile_a() -> HealthSettings {
     let mut settings = HealthSettings {
         failure_threshold: None,
         when_blocked: WhenBlocked::Reject,
+        scope: HealthScope::Provider,
+        count: HealthCount::Attempt,
+        sleep_first: Span::from_secs(30),
+        cooldown_factor: Ppm(2_000_000),
         ..HealthSettings::default()
     };
     settings.ramp.after = RampAfter::Any;
     settings
 }
 
+/// The defaults, with the document's sleeps: 30 s, doubled.
+pub(super) fn long_sleeps() -> HealthSettings {
+    HealthSettings {
+        sleep_first: Span::from_secs(30),
+        cooldown_factor: Ppm(2_000_000),
+        ..HealthSettings::default()
+    }
+}
+
 pub(super) fn breaker() -> HealthSettings {
     HealthSettings {
         mode: HealthMode::Breaker,
+        scope: HealthScope::Provider,
+        count: HealthCount::Attempt,
         ..HealthSettings::default()
     }
 }
@@ -89,9 +105,8 @@ impl Harness {
         retry_after: Option<Span>,
     ) -> &mut Harness {
         self.on(HealthEvent::Completed(AttemptResult {
-            class,
-            granted,
             retry_after,
+            ..AttemptResult::new(class, granted)
         }))
     }
 
@@ -137,6 +152,9 @@ impl Harness {
             Action::Close { closed_for, .. } => Some(*closed_for),
             Action::Open
             | Action::Failed { .. }
+            | Action::PathFailed { .. }
+            | Action::ClosePath { .. }
+            | Action::OpenPath { .. }
             | Action::Succeeded
             | Action::Pace(_)
             | Action::Transition { .. } => None,

@@ -7,6 +7,8 @@
 use super::HealthState;
 use super::class::Class;
 use super::pace::Ramp;
+use crate::ask::PathTag;
+use crate::scope::FailureRun;
 use crate::time::Micros;
 
 /// A state with its data. Sleep by an operator (offline) is a phase of its own, because no timer
@@ -54,6 +56,8 @@ pub(super) struct ProbeState {
     pub(super) successes: u32,
     /// Evaluations in a row with a ratio low enough to be Normal.
     pub(super) low_ratio: Streak,
+    /// The path of the last probe that succeeded.
+    pub(super) succeeded_on: Option<PathTag>,
     pub(super) slot: ProbeSlot,
     /// Probes of this process in flight.
     pub(super) in_flight: u32,
@@ -86,6 +90,8 @@ pub(super) struct Streak(u32);
 pub(super) struct ConsecutiveCounts {
     pub(super) limited: u32,
     pub(super) failed: u32,
+    /// The paths of the failures.
+    pub(super) run: FailureRun,
 }
 
 impl HealthPhase {
@@ -155,18 +161,25 @@ impl Streak {
 }
 
 impl ConsecutiveCounts {
-    pub(super) fn note(&mut self, class: Class) {
+    /// One more result, on this path; `in_a_row` failures are enough for Sleep.
+    pub(super) fn note(&mut self, class: Class, path: Option<PathTag>, in_a_row: Option<u32>) {
         match class {
             Class::Success => *self = ConsecutiveCounts::default(),
             Class::Limited => {
                 self.limited = self.limited.saturating_add(1);
-                self.failed = self.failed.saturating_add(1);
+                self.add_failure(None, in_a_row);
             }
             Class::ServerError | Class::Network => {
                 self.limited = 0;
-                self.failed = self.failed.saturating_add(1);
+                self.add_failure(path, in_a_row);
             }
             Class::Other => {}
         }
+    }
+
+    fn add_failure(&mut self, path: Option<PathTag>, in_a_row: Option<u32>) {
+        self.run = self.run.add(path, self.failed);
+        let failed = self.failed.saturating_add(1);
+        self.failed = in_a_row.map_or(failed, |enough| self.run.capped(failed, enough));
     }
 }

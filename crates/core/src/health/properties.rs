@@ -117,6 +117,9 @@ fn reasons(harness: &Harness) -> Vec<Reason> {
         Action::Close { .. }
         | Action::Open
         | Action::Failed { .. }
+        | Action::PathFailed { .. }
+        | Action::ClosePath { .. }
+        | Action::OpenPath { .. }
         | Action::Succeeded
         | Action::Pace(_) => None,
     };
@@ -220,7 +223,7 @@ proptest! {
         let mut all = Vec::new();
         for (class, gap_ms) in results {
             now += Span::from_millis(gap_ms);
-            window.add(class, bounds, now);
+            window.add(class, None, bounds, now);
             if class != Class::Other {
                 all.push((now, class));
             }

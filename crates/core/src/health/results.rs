@@ -11,7 +11,7 @@ use super::settings::{HealthMode, HealthSettings};
 use super::transitions::midpoint;
 use super::window::{ResultWindow, WindowBounds};
 use super::{Action, Actions, AttemptResult, Health, HealthState, Reason};
-use crate::ask::Reopen;
+use crate::ask::{PathTag, Reopen};
 use crate::backoff::effective_retry_after;
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
@@ -25,6 +25,8 @@ struct Evaluation<'a> {
     window: &'a ResultWindow,
     bounds: WindowBounds,
     class: Class,
+    /// The path that the result is about.
+    path: Option<PathTag>,
     /// The result is current, so consecutive counts may have reached a threshold.
     timely: bool,
     limited_in_a_row: u32,
@@ -43,32 +45,42 @@ impl Health {
     ) {
         self.wake_if_granted(result.granted, now, actions);
         let bounds = self.settings.window_bounds();
-        self.window.add(result.class, bounds, now);
-        let timely = current && result.granted >= self.valid_from;
+        let (path, counts) = (self.path_of(result), !self.is_counted_already(result));
+        if counts {
+            self.window.add(result.class, path, bounds, now);
+        }
+        let timely = current && counts && result.granted >= self.valid_from;
         if result.class == Class::Other {
+            self.path_probe_ended(path, result.granted, actions);
             return self.probe_ended(result.granted, now, actions);
         }
         let failed_before = self.consecutive.failed;
         if timely {
-            self.consecutive.note(result.class);
+            let enough = self.settings.failure_threshold;
+            self.consecutive.note(result.class, path, enough);
         }
         self.note_retry_after(result, timely, now, actions);
+        self.on_path_result(result, timely, now, actions);
         let input = Evaluation {
             settings: &self.settings,
             window: &self.window,
             bounds,
             class: result.class,
+            path,
             timely,
             limited_in_a_row: self.consecutive.limited,
             failed_in_a_row: self.consecutive.failed,
             now,
         };
         match self.phase.evaluate(&input) {
-            Some((to, reason)) => self.enter(to, reason, now, actions),
+            Some((to, reason)) => {
+                self.enter(to, reason, now, actions);
+                self.let_others_probe_first(path, now, actions);
+            }
             None => self.probe_ended(result.granted, now, actions),
         }
         if timely {
-            self.report_to_ledger(result.class, failed_before, now, actions);
+            self.report_to_ledger((result.class, path), failed_before, now, actions);
         }
     }
 
@@ -76,7 +88,7 @@ impl Health {
     /// It also counts them itself, so that losing the store changes nothing for one process.
     fn report_to_ledger(
         &self,
-        class: Class,
+        (class, path): (Class, Option<PathTag>),
         failed_before: u32,
         now: Micros,
         actions: &mut Actions,
@@ -103,9 +115,24 @@ impl Health {
             actions.push(Action::Failed {
                 in_a_row,
                 closed_for,
+                path,
             });
         } else if failed_before > 0 {
             actions.push(Action::Succeeded);
+        }
+    }
+
+    /// The provider sleeps because of this path and others: calls to other paths probe first, if
+    /// there are any (A6).
+    fn let_others_probe_first(
+        &mut self,
+        path: Option<PathTag>,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        if let (HealthPhase::Sleep { until, .. }, Some(path)) = (&self.phase, path) {
+            let head_start = self.probe_gap() + self.probe_gap();
+            self.close_path(path, until.since(now) + head_start, now, actions);
         }
     }
 
@@ -128,8 +155,15 @@ impl Health {
     }
 
     /// An attempt ended without a result.
-    pub(super) fn on_dropped(&mut self, granted: Micros, now: Micros, actions: &mut Actions) {
+    pub(super) fn on_dropped(
+        &mut self,
+        path: Option<PathTag>,
+        granted: Micros,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
         self.wake_if_granted(granted, now, actions);
+        self.path_probe_ended(path, granted, actions);
         self.probe_ended(granted, now, actions);
     }
 
@@ -266,9 +300,17 @@ impl ProbeState {
         let settings = input.settings;
         self.low_ratio.note(!input.reaches(settings.p_probe));
         if input.timely && input.class.is_failure() {
+            // Other paths work: this one is closed on its own.
+            let is_elsewhere = input.path.is_some() && self.succeeded_on.is_some();
+            if is_elsewhere && self.succeeded_on != input.path {
+                return None;
+            }
             return Some((HealthState::Sleep, Reason::ProbeFailed));
         }
-        self.successes += u32::from(input.timely);
+        if input.timely {
+            self.successes += 1;
+            self.succeeded_on = input.path;
+        }
         let is_well = match settings.mode {
             HealthMode::Adaptive | HealthMode::Off => {
                 self.successes >= settings.probe_success

@@ -34,6 +34,27 @@ pub enum HealthMode {
     Off,
 }
 
+/// What failures in a row close.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HealthScope {
+    /// The path first: one broken endpoint must not stop calls to all others. Failures on several
+    /// paths close the provider.
+    #[default]
+    Path,
+    /// The provider, as in the documents.
+    Provider,
+}
+
+/// What counts as one failure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HealthCount {
+    /// A call, however often it was tried: otherwise the retries of two calls would be enough.
+    #[default]
+    Call,
+    /// Each attempt, as in the documents.
+    Attempt,
+}
+
 /// What happens to a call while the scope is closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenBlocked {
@@ -70,6 +91,10 @@ pub struct RampSettings {
 pub struct HealthSettings {
     /// Which state machine runs.
     pub mode: HealthMode,
+    /// What failures in a row close: the path, or the provider.
+    pub scope: HealthScope,
+    /// What counts as one failure: a call, or each attempt.
+    pub count: HealthCount,
     /// How far back the ratio reaches: 30 s, so that an outage shows within seconds.
     pub window: Span,
     /// The most results it counts: 300, so that a busy provider is judged by its last seconds.
@@ -103,9 +128,10 @@ pub struct HealthSettings {
     pub sleep_min: Span,
     /// The longest computed Sleep: 300 s. It does not cap a `Retry-After`.
     pub sleep_max: Span,
-    /// How much longer each Sleep is after a failed HalfOpen: ×2.
+    /// How much longer each Sleep is after a failed HalfOpen: ×1.2. A longer outage costs one probe
+    /// per sleep in any case, and a steeper rise would only delay the recovery.
     pub cooldown_factor: Ppm,
-    /// The first Sleep: 30 s.
+    /// The first Sleep: 2 s, because most outages are short.
     pub sleep_first: Span,
     /// The wait for a `Retry-After` of 0 or in the past: 1 s.
     pub retry_after_floor: Span,
@@ -147,6 +173,8 @@ impl Default for HealthSettings {
     fn default() -> HealthSettings {
         HealthSettings {
             mode: HealthMode::Adaptive,
+            scope: HealthScope::Path,
+            count: HealthCount::Call,
             window: Span::from_secs(30),
             window_results: 300,
             min_results: 10,
@@ -163,8 +191,8 @@ impl Default for HealthSettings {
             p_sleep_for: Span::from_secs(300),
             sleep_min: Span::from_secs(2),
             sleep_max: Span::from_secs(300),
-            cooldown_factor: Ppm(2_000_000),
-            sleep_first: Span::from_secs(30),
+            cooldown_factor: Ppm(1_200_000),
+            sleep_first: Span::from_secs(2),
             retry_after_floor: RETRY_AFTER_FLOOR,
             probe_success: 5,
             probe_rate: Rate::per_second(3),
@@ -242,7 +270,7 @@ impl HealthSettings {
         problems.unless(
             self.cooldown_factor >= Ppm::ONE && self.cooldown_factor <= FACTOR_MAX,
             "health.cooldown_factor",
-            "must be between 1 and 100; write `2.0`",
+            "must be between 1 and 100; write `1.2`",
         );
         problems.unless(
             self.ramp.factor >= RAMP_FACTOR_MIN && self.ramp.factor <= FACTOR_MAX,

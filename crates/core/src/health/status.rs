@@ -10,6 +10,7 @@ use super::phase::HealthPhase;
 use super::settings::{HealthMode, WhenBlocked};
 use super::window::Counts;
 use super::{Health, HealthState};
+use crate::ask::PathTag;
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
 
@@ -82,9 +83,31 @@ pub enum BlockReason {
 }
 
 impl Health {
-    /// The status at `now`.
+    /// The status at `now`. If calls go to one path only and that is closed, it is the status of
+    /// the provider.
     #[must_use]
     pub fn status(&self, now: Micros) -> HealthStatus {
+        self.status_on(self.only_path, now)
+    }
+
+    /// The status that a call to this path meets.
+    #[must_use]
+    pub fn status_on(&self, path: Option<PathTag>, now: Micros) -> HealthStatus {
+        let status = self.provider_status(now);
+        match (status.breaker, self.closed_path(path, now)) {
+            (Breaker::Closed, Some((state, remaining, failures))) => HealthStatus {
+                state,
+                breaker: state.breaker(),
+                sleep_remaining: remaining,
+                failure_count: failures,
+                reset_in: remaining.unwrap_or(Span::ZERO),
+                ..status
+            },
+            (Breaker::Closed, None) | (Breaker::Open | Breaker::HalfOpen, _) => status,
+        }
+    }
+
+    fn provider_status(&self, now: Micros) -> HealthStatus {
         let bounds = self.settings.window_bounds();
         let sleep_left = match &self.phase {
             HealthPhase::Sleep { until, .. } => Some(until.since(now)),
@@ -95,8 +118,8 @@ impl Health {
             | HealthPhase::CacheOnly { .. } => None,
         };
         HealthStatus {
-            state: self.state(),
-            breaker: self.state().breaker(),
+            state: self.phase.state(),
+            breaker: self.phase.state().breaker(),
             since: now.since(self.since),
             by_operator: match &self.phase {
                 HealthPhase::Offline { .. } => true,
@@ -117,7 +140,24 @@ impl Health {
         }
     }
 
-    /// Whether a call may go at `now`.
+    /// Whether a call to this path may go at `now`.
+    #[must_use]
+    pub fn admission_on(&self, path: Option<PathTag>, now: Micros) -> Admission {
+        let provider = self.admission(now);
+        match (provider, self.closed_path(path, now)) {
+            (Admission::Open, Some((_, Some(remaining), _))) => Admission::Closed {
+                why: BlockReason::Sleep,
+                remaining: Some(remaining),
+                blocked: self.settings.when_blocked,
+            },
+            (Admission::Open, Some((_, None, _))) => Admission::Probing,
+            (Admission::Open, None) | (Admission::Probing | Admission::Closed { .. }, _) => {
+                provider
+            }
+        }
+    }
+
+    /// Whether a call may go at `now`, as far as the whole provider decides.
     #[must_use]
     pub fn admission(&self, now: Micros) -> Admission {
         let remaining = self.remaining(now);
@@ -153,6 +193,24 @@ impl Health {
             | HealthPhase::Throttle(_)
             | HealthPhase::Offline { .. }
             | HealthPhase::HalfOpen(_) => None,
+        }
+    }
+}
+
+impl HealthStatus {
+    /// The ledger rejects calls for this long, whatever this process knows: another one may have
+    /// closed the scope.
+    #[must_use]
+    pub fn closed_for(self, remaining: Span) -> HealthStatus {
+        match self.breaker {
+            Breaker::Closed => HealthStatus {
+                state: HealthState::Sleep,
+                breaker: Breaker::Open,
+                sleep_remaining: Some(remaining),
+                reset_in: remaining,
+                ..self
+            },
+            Breaker::Open | Breaker::HalfOpen => self,
         }
     }
 }

@@ -80,7 +80,10 @@ const EVENTS: &[NamedEvent] = &[
     }),
     ("dropped", |b| {
         let granted = b.now;
-        b.on(HealthEvent::Dropped { granted })
+        b.on(HealthEvent::Dropped {
+            granted,
+            path: None,
+        })
     }),
 ];
 
@@ -103,6 +106,8 @@ fn describe(actions: &[Action]) -> String {
             }
             // Sent with every failure, and with the first success after one.
             Action::Failed { .. } | Action::Succeeded | Action::Transition { .. } => None,
+            // No result of these tables has a path.
+            Action::PathFailed { .. } | Action::ClosePath { .. } | Action::OpenPath { .. } => None,
         })
         .collect();
     words.join(", ")

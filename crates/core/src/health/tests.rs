@@ -312,11 +312,7 @@ fn a_fluctuating_ratio_changes_no_state() {
 #[test]
 fn results_from_before_a_cooldown_advance_no_consecutive_count() {
     let mut harness = Harness::new(HealthSettings::default());
-    let limited = AttemptResult {
-        class: Class::Limited,
-        granted: harness.now,
-        retry_after: None,
-    };
+    let limited = AttemptResult::new(Class::Limited, harness.now);
     harness.on(HealthEvent::Completed(limited));
     for _ in 0..4 {
         harness.on(HealthEvent::CompletedLate(limited));

@@ -2,8 +2,9 @@
 
 use super::harness::{Harness, base, breaker, profile_a};
 use super::{
-    Action, Admission, BlockReason, Breaker, Class, Command, Health, HealthMode, HealthSettings,
-    HealthState, Pace, RampAfter, RampSettings, Rate, Reason, WhenBlocked,
+    Action, Admission, BlockReason, Breaker, Class, Command, Health, HealthCount, HealthMode,
+    HealthScope, HealthSettings, HealthState, Pace, RampAfter, RampSettings, Rate, Reason,
+    WhenBlocked,
 };
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
@@ -179,6 +180,8 @@ fn the_defaults_are_the_documented_ones() {
     let (secs, ppm) = (Span::from_secs, |percent| Ppm::percent(percent));
     let documented = HealthSettings {
         mode: HealthMode::Adaptive,
+        scope: HealthScope::Path,
+        count: HealthCount::Call,
         window: secs(30),
         window_results: 300,
         min_results: 10,
@@ -195,8 +198,8 @@ fn the_defaults_are_the_documented_ones() {
         p_sleep_for: secs(5 * 60),
         sleep_min: secs(2),
         sleep_max: secs(300),
-        cooldown_factor: ppm(200),
-        sleep_first: secs(30),
+        cooldown_factor: ppm(120),
+        sleep_first: secs(2),
         retry_after_floor: secs(1),
         probe_success: 5,
         probe_rate: Rate::per_second(3),

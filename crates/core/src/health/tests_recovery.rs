@@ -1,6 +1,6 @@
 //! The rules of A5, A6 and A15: the length of a sleep, the probes, the ramp.
 
-use super::harness::Harness;
+use super::harness::{Harness, long_sleeps};
 use super::{
     Action, BasePace, Class, Counts, HealthEvent, HealthSettings, HealthState, Pace, RampAfter,
     Rate,
@@ -15,7 +15,7 @@ const SEC: Span = Span::from_secs(1);
 #[test]
 fn sleep_lasts_at_least_as_long_as_retry_after() {
     let sleep_after = |secs| {
-        let mut harness = Harness::new(HealthSettings::default());
+        let mut harness = Harness::new(long_sleeps());
         harness.results(Class::Limited, 4).limited_for(secs);
         assert_eq!(harness.state(), HealthState::Sleep);
         harness.closed_for().flatten().unwrap()
@@ -46,7 +46,7 @@ fn the_longest_retry_after_wins() {
 /// A5: the cool-down doubles with each failed HalfOpen, up to `sleep_max`, and is reset on Normal.
 #[test]
 fn each_failed_probe_doubles_the_sleep() {
-    let mut harness = Harness::half_open(HealthSettings::default());
+    let mut harness = Harness::half_open(long_sleeps());
     for sleep in [60, 120, 240, 300, 300] {
         harness.results(Class::Network, 1);
         assert_eq!(harness.closed_for(), Some(Some(Span::from_secs(sleep))));
@@ -66,7 +66,7 @@ fn each_failed_probe_doubles_the_sleep() {
 /// A5: a success in between cancels the Retry-After of an earlier 429.
 #[test]
 fn a_success_clears_an_old_retry_after() {
-    let mut harness = Harness::new(HealthSettings::default());
+    let mut harness = Harness::new(long_sleeps());
     harness.limited_for(3_600).results(Class::Success, 1);
     harness.results(Class::ServerError, 5);
     assert_eq!(harness.closed_for(), Some(Some(Span::from_secs(30))));
@@ -128,6 +128,7 @@ fn probes_go_one_at_a_time_three_per_second() {
     assert_eq!(harness.last.as_slice(), [next], "a 404 frees the slot");
     harness.on(HealthEvent::Dropped {
         granted: harness.now,
+        path: None,
     });
     assert!(
         harness.closed_for().is_some(),

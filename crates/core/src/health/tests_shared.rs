@@ -3,7 +3,7 @@
 
 use smallvec::smallvec;
 
-use super::harness::{Harness, base};
+use super::harness::{Harness, base, long_sleeps};
 use super::{
     Action, Actions, AttemptResult, BasePace, Class, Command, Health, HealthEvent, HealthMode,
     HealthSettings, HealthState, Rate,
@@ -27,7 +27,7 @@ struct Hosts {
 
 impl Hosts {
     fn new(count: usize) -> Hosts {
-        Hosts::with(HealthSettings::default(), count)
+        Hosts::with(long_sleeps(), count)
     }
 
     fn with(settings: HealthSettings, count: usize) -> Hosts {
@@ -95,11 +95,7 @@ impl Hosts {
     }
 
     fn complete(&mut self, host: usize, class: Class) {
-        let result = AttemptResult {
-            class,
-            granted: self.now,
-            retry_after: None,
-        };
+        let result = AttemptResult::new(class, self.now);
         self.on(host, HealthEvent::Completed(result));
     }
 
@@ -305,18 +301,14 @@ fn a_hold_with_an_end_can_be_ended_elsewhere() {
 #[test]
 fn a_probe_that_ends_before_our_timer_frees_its_slot() {
     let granted_before = |event: fn(Micros) -> HealthEvent| {
-        let mut harness = Harness::asleep(HealthSettings::default());
+        let mut harness = Harness::asleep(long_sleeps());
         harness.advance(Span::from_millis(29_990));
         let granted = harness.now;
         harness.advance(Span::from_millis(5)).on(event(granted));
         harness
     };
     let harness = granted_before(|granted| {
-        HealthEvent::Completed(AttemptResult {
-            class: Class::Success,
-            granted,
-            retry_after: None,
-        })
+        HealthEvent::Completed(AttemptResult::new(Class::Success, granted))
     });
     assert_eq!(harness.log[1..], ["Sleep -> HalfOpen (sleep_over)"]);
     assert_eq!(
@@ -324,16 +316,15 @@ fn a_probe_that_ends_before_our_timer_frees_its_slot() {
         Some(Some(Span(333_334))),
         "the next probe may follow"
     );
-    let harness = granted_before(|granted| HealthEvent::Dropped { granted });
+    let harness = granted_before(|granted| HealthEvent::Dropped {
+        granted,
+        path: None,
+    });
     assert_eq!(harness.closed_for(), Some(Some(Span(333_334))));
     let harness = granted_before(|_| HealthEvent::Granted);
     assert_eq!(harness.state(), HealthState::HalfOpen);
     let harness = granted_before(|granted| {
-        HealthEvent::Completed(AttemptResult {
-            class: Class::Network,
-            granted,
-            retry_after: None,
-        })
+        HealthEvent::Completed(AttemptResult::new(Class::Network, granted))
     });
     assert_eq!(harness.log[2..], ["HalfOpen -> Sleep (probe_failed)"]);
     assert_eq!(harness.closed_for(), Some(Some(Span::from_secs(60))));

@@ -134,10 +134,15 @@ impl Health {
 
     /// How long a Sleep that begins now lasts.
     pub(super) fn sleep_length(&self, now: Micros) -> Span {
+        self.sleep_after(self.failed_probes, now)
+    }
+
+    /// How long a Sleep after this many failed probes lasts, if it begins now.
+    pub(super) fn sleep_after(&self, failed_probes: u32, now: Micros) -> Span {
         let stated = self
             .retry_after_until
             .map_or(Span::ZERO, |until| until.since(now));
-        self.cooldown().max(stated)
+        self.cooldown(failed_probes).max(stated)
     }
 
     pub(super) fn enter_half_open(
@@ -153,6 +158,7 @@ impl Health {
         let probing = ProbeState {
             successes: 0,
             low_ratio: Streak::default(),
+            succeeded_on: None,
             slot,
             in_flight: 0,
         };
@@ -323,7 +329,7 @@ impl Health {
         self.phase.before_hold()
     }
 
-    /// Changes the phase. This is the only place that reports a transition.
+    /// Changes the phase, and reports the new state.
     fn change_to(
         &mut self,
         phase: HealthPhase,
@@ -331,23 +337,28 @@ impl Health {
         now: Micros,
         actions: &mut Actions,
     ) {
-        let from = self.phase.state();
         self.phase = phase;
         self.since = now;
-        let to = self.phase.state();
+        self.announce(reason, actions);
+    }
+
+    /// Reports a changed state.
+    pub(super) fn announce(&mut self, reason: Reason, actions: &mut Actions) {
+        let to = self.state();
+        let from = std::mem::replace(&mut self.announced, to);
         if from != to {
             actions.push(Action::Transition { from, to, reason });
         }
     }
 
     /// A5: `sleep_first × factorⁿ` within its bounds; for a breaker it is constant (M9).
-    fn cooldown(&self) -> Span {
+    fn cooldown(&self, failed_probes: u32) -> Span {
         let settings = &self.settings;
         match settings.mode {
             HealthMode::Adaptive | HealthMode::Off => exponential(
                 settings.sleep_first.max(settings.sleep_min),
                 settings.cooldown_factor,
-                self.failed_probes,
+                failed_probes,
                 settings.sleep_max,
             ),
             HealthMode::Breaker => settings.reset_timeout,

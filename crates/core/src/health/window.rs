@@ -5,11 +5,15 @@
 //! (other 4xx) have a queue of their own, so that a flood of 404s cannot push failures out of
 //! the window and so move the state.
 //!
+//! If failures close paths, one path alone does not move the ratio of a provider that has several:
+//! its worst path is left out.
+//!
 //! Never: divides to decide. Ratios are compared exactly.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::class::Class;
+use crate::ask::PathTag;
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
 
@@ -43,9 +47,16 @@ pub struct Counts {
 /// The results themselves, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ResultWindow {
-    rated: VecDeque<(Micros, Class)>,
+    rated: VecDeque<RatedResult>,
     others: VecDeque<Micros>,
     counts: Counts,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RatedResult {
+    at: Micros,
+    class: Class,
+    path: Option<PathTag>,
 }
 
 impl Counts {
@@ -78,11 +89,18 @@ impl Counts {
 
 impl ResultWindow {
     /// Adds one result.
-    pub(super) fn add(&mut self, class: Class, bounds: WindowBounds, now: Micros) {
+    pub(super) fn add(
+        &mut self,
+        class: Class,
+        path: Option<PathTag>,
+        bounds: WindowBounds,
+        now: Micros,
+    ) {
         if class == Class::Other {
             self.others.push_back(now);
         } else {
-            self.rated.push_back((now, class));
+            let at = now;
+            self.rated.push_back(RatedResult { at, class, path });
         }
         self.counts.add(class);
         self.evict(bounds, now);
@@ -96,6 +114,48 @@ impl ResultWindow {
     /// Is the ratio at least this value?
     pub(super) fn reaches(&self, ratio: Ppm, bounds: WindowBounds) -> bool {
         ratio.is_reached_by(rated_failures(self.counts, bounds), self.counts.total)
+            && self.without_worst_path().is_none_or(|counts| {
+                ratio.is_reached_by(rated_failures(counts, bounds), counts.total)
+            })
+    }
+
+    /// The path of every result in the ratio, if it is one.
+    pub(super) fn only_path(&self) -> Option<PathTag> {
+        let path = self.rated.front()?.path?;
+        let is_only = self.rated.iter().all(|result| result.path == Some(path));
+        is_only.then_some(path)
+    }
+
+    /// Removes the results of one path.
+    pub(super) fn remove_path(&mut self, path: PathTag) {
+        let counts = &mut self.counts;
+        self.rated.retain(|result| {
+            let stays = result.path != Some(path);
+            if !stays {
+                counts.remove(result.class);
+            }
+            stays
+        });
+    }
+
+    /// The counts of all paths but the one with the most failures; `None` if there is one path
+    /// only, or no path has failed. A walk over the window, made only while the whole ratio is too
+    /// high.
+    fn without_worst_path(&self) -> Option<Counts> {
+        let mut by_path: BTreeMap<Option<PathTag>, Counts> = BTreeMap::new();
+        for result in &self.rated {
+            by_path.entry(result.path).or_default().add(result.class);
+        }
+        let paths = by_path.iter().filter(|(path, _)| path.is_some());
+        let (worst, _) = paths.max_by_key(|(_, counts)| counts.failures())?;
+        if by_path.len() == 1 || by_path[worst].failures() == 0 {
+            return None;
+        }
+        let mut rest = Counts::default();
+        for result in self.rated.iter().filter(|one| one.path != *worst) {
+            rest.add(result.class);
+        }
+        Some(rest)
     }
 
     /// The counts at `now`.
@@ -124,16 +184,16 @@ impl ResultWindow {
         let rated_over = self.rated.len().saturating_sub(bounds.results);
         let others_over = self.others.len().saturating_sub(bounds.results);
         let rated = self.rated.iter().enumerate();
-        let rated = rated.take_while(move |&(index, &(at, _))| gone(at) || index < rated_over);
+        let rated = rated.take_while(move |&(index, one)| gone(one.at) || index < rated_over);
         let others = self.others.iter().enumerate();
         let others = others.take_while(move |&(index, &at)| gone(at) || index < others_over);
-        let rated = rated.map(|(_, &(_, class))| class);
+        let rated = rated.map(|(_, one)| one.class);
         rated.chain(others.map(|_| Class::Other))
     }
 
     fn evict(&mut self, bounds: WindowBounds, now: Micros) {
         let gone = |at: Micros| now.since(at) >= bounds.age;
-        while let Some(&(at, class)) = self.rated.front()
+        while let Some(&RatedResult { at, class, .. }) = self.rated.front()
             && (gone(at) || self.rated.len() > bounds.results)
         {
             self.rated.pop_front();

@@ -125,6 +125,12 @@ impl Cell {
         verdict.map_err(|wait| (wait.after, wait.on))
     }
 
+    /// What was granted so far, in the unit of the limit.
+    #[cfg(debug_assertions)]
+    pub(crate) fn granted(&self) -> u64 {
+        self.granted
+    }
+
     /// Takes what [`Cell::room`] has found free.
     pub(crate) fn take(
         &mut self,
@@ -351,7 +357,9 @@ impl Cell {
 
     /// The current N.
     pub(super) fn limit(&self, rule: &Rule, now: Micros) -> u64 {
-        self.reported.limit(rule.limit(), now)
+        let limit = self.reported.limit(rule.limit(), now);
+        debug_assert!(limit <= rule.limit(), "nothing reported raises a limit");
+        limit
     }
 
     /// The most that can be taken at once: the current N, or the depth of a bucket.

@@ -40,6 +40,10 @@ impl InFlight {
 
     pub(crate) fn take(&mut self, grant: Grant) {
         let free_at = grant.arrives_by + IN_FLIGHT_TAIL;
+        debug_assert!(
+            free_at >= grant.latest,
+            "an unsettled call is held until it can no longer arrive"
+        );
         self.holds.pending.add(
             grant.id,
             PendingCall {

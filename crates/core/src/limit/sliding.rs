@@ -114,6 +114,10 @@ impl Log {
     pub(crate) fn settle(&mut self, rule: &Rule, settled: Settled, limit: u64) -> bool {
         let Settled { id, cost, at, .. } = settled;
         let free_at = at + rule.lag() + self.hold(rule);
+        debug_assert!(
+            free_at >= at + rule.period(),
+            "rule A holds a slot for a window after its response"
+        );
         let known = self.holds.settle(id, cost, free_at, self.grain(rule));
         if known && cost > 0 && self.is_spaced(rule) && limit <= paced::ONE_AT_A_TIME {
             let gap = self.gap(rule, limit).scale_up(cost, 1);

@@ -14,6 +14,18 @@ const CHECKSUM: usize = 4;
 /// At most this many bytes are around the contents: format, kind, version, time, checksum.
 pub(super) const OVERHEAD: usize = 64;
 
+/// Most rows are smaller: a handful of calls and who waits. Larger ones grow.
+const USUAL_SIZE: usize = 256;
+
+/// The largest amount or time in a row, outside of a cell's own counters: exact also where numbers are
+/// doubles.
+pub(super) const EXACT_MAX: u64 = 1 << 53;
+
+/// An amount or a time. A larger one counts as the largest, which is as good as for ever.
+pub(super) fn amount(bytes: &mut Vec<u8>, value: u64) {
+    number(bytes, value.min(EXACT_MAX));
+}
+
 /// Seven bits a byte, the lowest first; the high bit says that more follow.
 pub(super) fn number(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -34,16 +46,14 @@ pub(super) fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
 pub(super) struct FieldWriter<'a> {
     bytes: Vec<u8>,
     unknown: &'a [UnknownField],
-    scratch: Vec<u8>,
 }
 
 impl<'a> FieldWriter<'a> {
-    pub(super) fn new(unknown: &'a [UnknownField]) -> FieldWriter<'a> {
-        FieldWriter {
-            bytes: Vec::new(),
-            unknown,
-            scratch: Vec::new(),
-        }
+    /// In place of these bytes.
+    pub(super) fn over(mut bytes: Vec<u8>, unknown: &'a [UnknownField]) -> FieldWriter<'a> {
+        bytes.clear();
+        bytes.reserve(USUAL_SIZE);
+        FieldWriter { bytes, unknown }
     }
 
     /// Behind these bytes, without unknown fields.
@@ -51,17 +61,19 @@ impl<'a> FieldWriter<'a> {
         FieldWriter {
             bytes,
             unknown: &[],
-            scratch: Vec::new(),
         }
     }
 
     pub(super) fn field(&mut self, tag: u64, write: impl FnOnce(&mut Vec<u8>)) {
         self.unknown_before(tag);
-        self.scratch.clear();
-        write(&mut self.scratch);
         number(&mut self.bytes, tag);
-        number(&mut self.bytes, self.scratch.len() as u64);
-        self.bytes.append(&mut self.scratch);
+        let start = self.bytes.len();
+        write(&mut self.bytes);
+        let end = self.bytes.len();
+        // The length is known now, and belongs before what it measures.
+        number(&mut self.bytes, (end - start) as u64);
+        let length = self.bytes.len() - end;
+        self.bytes[start..].rotate_right(length);
     }
 
     pub(super) fn finish(mut self) -> Vec<u8> {
@@ -128,6 +140,12 @@ impl Values<'_> {
         let (&byte, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(byte)
+    }
+
+    /// An amount or a time, as `amount` writes it.
+    pub(super) fn amount(&mut self) -> Result<u64, Damaged> {
+        let value = self.number()?;
+        (value <= EXACT_MAX).then_some(value).ok_or(Damaged::Bytes)
     }
 
     pub(super) fn number(&mut self) -> Result<u64, Damaged> {

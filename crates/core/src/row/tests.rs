@@ -32,8 +32,8 @@ fn waiter(number: u32) -> Waiter {
         cost: u64::from(number) << 20,
         granted: 7,
         since: Micros(1 << 40),
-        due: Micros(u64::MAX),
-        until: Micros(u64::MAX),
+        due: Micros(1 << 53),
+        until: Micros(1 << 53),
         is_woken: number.is_multiple_of(5),
     }
 }
@@ -78,6 +78,26 @@ fn field(tag: u8, bytes: &[u8]) -> Vec<u8> {
 fn with_field(row: &[u8], tag: u8, bytes: &[u8]) -> Vec<u8> {
     let body = &row[..row.len() - 4];
     sealed([body, &field(tag, bytes)].concat())
+}
+
+/// Costs are a caller's, and sums of them grow without end. A row that says more was not written by
+/// this program.
+#[test]
+fn no_amount_or_time_above_two_to_the_53_is_written_or_read() {
+    let mut row = cell_row();
+    row.waiters[0].cost = u64::MAX;
+    row.waiters[0].until = Micros((1 << 53) + 1);
+    row.meta.time = Micros(u64::MAX);
+    let read = CellRow::from_bytes(&row.to_bytes()).unwrap();
+    let first = read.waiters[0];
+    assert_eq!((first.cost, first.until), (1 << 53, Micros(1 << 53)));
+    assert_eq!(read.meta.time, Micros(1 << 53));
+    let mut above = vec![0; 1];
+    for amount in [1, (1 << 53) + 1, 0, 0, 0, 0] {
+        super::fields::number(&mut above, amount);
+    }
+    let waiters = with_field(&CellRow::default().to_bytes(), 4, &above);
+    assert_eq!(CellRow::from_bytes(&waiters), Err(Damaged::Bytes));
 }
 
 #[test]

@@ -2,15 +2,15 @@
 //!
 //! A fixed layout of little-endian numbers, so that a short script can read it: version, state, how
 //! it reopens, whether it has an end, the end, the probe's owner and number, checksum. In an open
-//! scope the owner field holds the number of failures in a row; programs that do not count failures
-//! write 0 there and ignore it.
+//! scope the owner field holds the number of failures in a row, and the number field their path
+//! (0 = unknown, all ones = several); programs that do not know these write 0 there and ignore them.
 //!
 //! Promises: a scope reads back as it was written. The checksum detects a changed byte.
 //!
 //! Never: writes another layout without raising [`VERSION`].
 
-use super::{Scope, ScopeState};
-use crate::ask::{OwnerId, PermitId, Reopen};
+use super::{FailureRun, Scope, ScopeState};
+use crate::ask::{OwnerId, PathTag, PermitId, Reopen};
 use crate::limit::Damaged;
 use crate::time::{Micros, Span};
 
@@ -41,9 +41,14 @@ impl Scope {
     /// The scope without a checksum, for a row that has one of its own.
     pub(crate) fn to_body(self) -> [u8; BODY] {
         let (tag, reopen, until, permit) = match self.state {
-            ScopeState::Open { failures } => {
+            ScopeState::Open { failures, run } => {
                 let owner = OwnerId(failures);
-                (0, Reopen::All, None, PermitId { owner, seq: 0 })
+                let seq = match run {
+                    FailureRun::Empty => 0,
+                    FailureRun::OnePath(path) => path.0,
+                    FailureRun::Several => u64::MAX,
+                };
+                (0, Reopen::All, None, PermitId { owner, seq })
             }
             ScopeState::Closed { until, reopen } => (1, reopen, until, PermitId::default()),
             ScopeState::Probe { permit, until } => (2, Reopen::Probe, Some(until), permit),
@@ -99,6 +104,11 @@ impl Scope {
         let state = match (bytes[1], until) {
             (0, _) => ScopeState::Open {
                 failures: permit.owner.0,
+                run: match permit.seq {
+                    0 => FailureRun::Empty,
+                    u64::MAX => FailureRun::Several,
+                    path => FailureRun::OnePath(PathTag(path)),
+                },
             },
             (1, until) => ScopeState::Closed { until, reopen },
             (2, Some(until)) => ScopeState::Probe { permit, until },
@@ -121,7 +131,7 @@ impl Scope {
     #[must_use]
     pub fn rebased(&self, then: Micros, now: Micros) -> Scope {
         let state = match self.state {
-            ScopeState::Open { failures } => ScopeState::Open { failures },
+            ScopeState::Open { .. } => self.state,
             ScopeState::Closed { until, reopen } => ScopeState::Closed {
                 until: until.map(|until| now + until.since(then)),
                 reopen,
@@ -148,7 +158,14 @@ mod tests {
         let until = Some(Micros(1_000));
         let states = [
             ScopeState::HEALTHY,
-            ScopeState::Open { failures: 3 },
+            ScopeState::Open {
+                failures: 3,
+                run: FailureRun::Several,
+            },
+            ScopeState::Open {
+                failures: 4,
+                run: FailureRun::OnePath(PathTag(77)),
+            },
             ScopeState::Closed {
                 until,
                 reopen: Reopen::All,

@@ -3,8 +3,8 @@
 use smallvec::smallvec;
 
 use crate::ask::{
-    Ask, BlockedBy, CellId, NeverReason, Outcome, Priority, Reopen, ScopeId, Scopes, Settle, Term,
-    Verdict, WakeOn,
+    Ask, BlockedBy, CellId, NeverReason, Outcome, PathTag, Priority, Reopen, ScopeId, Scopes,
+    Settle, Term, Verdict, WakeOn,
 };
 use crate::limit::Rule;
 use crate::test_ledger::{Permit, TestLedger, s};
@@ -340,7 +340,35 @@ fn failed(age: Span) -> Settle {
         age,
         in_a_row: 3,
         closed_for: s(30),
+        path: None,
     }
+}
+
+/// A4: failures of one path alone do not close the scope of the provider; one more of another path
+/// does.
+#[test]
+fn a4_failures_of_one_path_do_not_close_the_scope_of_all() {
+    let mut ledger = TestLedger::new();
+    let of = |name: &str| match failed(Span::ZERO) {
+        Settle::Failed {
+            scope,
+            age,
+            in_a_row,
+            closed_for,
+            ..
+        } => Settle::Failed {
+            scope,
+            age,
+            in_a_row,
+            closed_for,
+            path: Some(PathTag::of(name)),
+        },
+        other => other,
+    };
+    for _ in 0..9 {
+        assert_eq!(ledger.turn(&[of("/a")], &[]).changed_scopes, []);
+    }
+    assert_eq!(ledger.turn(&[of("/b")], &[]).changed_scopes, [scope()]);
 }
 
 /// The closed time starts when the failure was seen, not when it was reported.

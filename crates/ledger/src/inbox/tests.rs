@@ -15,11 +15,11 @@ fn queued(settle: Settle) -> QueuedSettle {
     QueuedSettle { settle, at }
 }
 
-fn well() -> QueuedSettle {
+fn succeeded() -> QueuedSettle {
     queued(Settle::Succeeded { scope: ScopeId(1) })
 }
 
-fn carry() -> QueuedSettle {
+fn inherit() -> QueuedSettle {
     let rule = Arc::new(Rule::sliding(5, Span::from_secs(1)).unwrap());
     queued(Settle::Inherit {
         from: CellId(1),
@@ -29,41 +29,41 @@ fn carry() -> QueuedSettle {
     })
 }
 
-fn carries(work: &Work) -> usize {
-    let is_carry = |told: &&QueuedSettle| matches!(told.settle, Settle::Inherit { .. });
+fn inherits(work: &Work) -> usize {
+    let is_inherit = |queued: &&QueuedSettle| matches!(queued.settle, Settle::Inherit { .. });
     let settles = work.tags.iter().flat_map(|tag| &tag.settles);
-    settles.filter(is_carry).count()
+    settles.filter(is_inherit).count()
 }
 
-/// The asks that follow a carry rely on it. One whose transaction failed goes with the next one,
+/// The asks that follow an inheritance rely on it. One whose transaction failed goes with the next one,
 /// however many settles stand before it and however full the inbox has become.
 #[test]
-fn a_requeued_carry_goes_with_the_next_transaction() {
+fn a_requeued_inheritance_goes_with_the_next_transaction() {
     for others in [0, SETTLES_PER_TURN + 5, SETTLES_MAX] {
         let inbox = Inbox::default();
         for _ in 0..SETTLES_PER_TURN + 5 {
-            inbox.settle(TAG, well());
+            inbox.settle(TAG, succeeded());
         }
-        inbox.settle(TAG, carry());
+        inbox.settle(TAG, inherit());
         let mut failed = inbox.next(Pace::Hurry);
-        assert_eq!(carries(&failed), 1);
+        assert_eq!(inherits(&failed), 1);
         for _ in 0..others {
-            inbox.settle(TAG, well());
+            inbox.settle(TAG, succeeded());
         }
         inbox.requeue(TAG, failed.tags.remove(0).settles);
-        assert_eq!(carries(&inbox.next(Pace::Hurry)), 1, "{others}");
+        assert_eq!(inherits(&inbox.next(Pace::Hurry)), 1, "{others}");
     }
 }
 
-/// A carry that waits while earlier settles come again still goes with the next transaction.
+/// An inheritance that waits while earlier settles come again still goes with the next transaction.
 #[test]
-fn a_carry_behind_requeued_settles_goes_with_the_next_transaction() {
+fn an_inheritance_behind_requeued_settles_goes_with_the_next_transaction() {
     let inbox = Inbox::default();
-    (0..SETTLES_PER_TURN).for_each(|_| inbox.settle(TAG, well()));
+    (0..SETTLES_PER_TURN).for_each(|_| inbox.settle(TAG, succeeded()));
     let mut failed = inbox.next(Pace::Hurry);
-    inbox.settle(TAG, carry());
+    inbox.settle(TAG, inherit());
     inbox.requeue(TAG, failed.tags.remove(0).settles);
-    assert_eq!(carries(&inbox.next(Pace::Hurry)), 1);
+    assert_eq!(inherits(&inbox.next(Pace::Hurry)), 1);
 }
 
 fn offer_to(inbox: &Inbox, tag: TagId) -> oneshot::Receiver<OfferResult> {
@@ -77,9 +77,9 @@ fn offer_to(inbox: &Inbox, tag: TagId) -> oneshot::Receiver<OfferResult> {
 #[test]
 fn an_offer_comes_after_all_settles_before_it() {
     let inbox = Inbox::default();
-    (0..=SETTLES_PER_TURN).for_each(|_| inbox.settle(TAG, well()));
+    (0..=SETTLES_PER_TURN).for_each(|_| inbox.settle(TAG, succeeded()));
     let _first = offer_to(&inbox, TAG);
-    inbox.settle(TAG, well());
+    inbox.settle(TAG, succeeded());
     let _second = offer_to(&inbox, TAG);
     let counts = |work: Work| (work.tags[0].settles.len(), work.tags[0].offers.len());
     assert_eq!(counts(inbox.next(Pace::Hurry)), (SETTLES_PER_TURN, 0));
@@ -90,14 +90,66 @@ fn an_offer_comes_after_all_settles_before_it() {
 #[test]
 fn an_offer_behind_settles_that_failed_fails_with_them() {
     let inbox = Inbox::default();
-    (0..=SETTLES_PER_TURN).for_each(|_| inbox.settle(TAG, well()));
+    (0..=SETTLES_PER_TURN).for_each(|_| inbox.settle(TAG, succeeded()));
     let _first = offer_to(&inbox, TAG);
     let mut failed = inbox.next(Pace::Hurry).tags.remove(0).settles;
     let _later = offer_to(&inbox, TAG);
-    assert_eq!(inbox.requeue(TAG, std::mem::take(&mut failed)).len(), 1);
+    let held_back = inbox.requeue(TAG, std::mem::take(&mut failed));
+    assert_eq!(held_back.offers.len(), 1);
     let works = [inbox.next(Pace::Hurry), inbox.next(Pace::Hurry)];
     let offers = works.map(|work| work.tags[0].offers.len());
     assert_eq!(offers, [0, 1], "the later one is still to be decided");
+}
+
+fn peek_at(inbox: &Inbox, tag: TagId) {
+    let request = PeekRequest {
+        query: PeekQuery::default(),
+        reply: PeekReply::default(),
+        on_reply: Box::new(|_| {}),
+    };
+    inbox.peek(tag, request);
+}
+
+/// A question is never read before what was settled before it, and waits for no other provider's.
+#[test]
+fn a_question_comes_after_all_settles_of_its_provider_before_it() {
+    let inbox = Inbox::default();
+    (0..=SETTLES_PER_TURN).for_each(|_| inbox.settle(TAG, succeeded()));
+    peek_at(&inbox, TAG);
+    peek_at(&inbox, TagId(1));
+    let counts = |work: Work| -> Vec<(usize, usize)> {
+        let tags = work.tags.iter();
+        tags.map(|tag| (tag.tag.0, tag.peeks.len())).collect()
+    };
+    assert_eq!(counts(inbox.next(Pace::Hurry)), [(0, 0)]);
+    assert_eq!(counts(inbox.next(Pace::Hurry)), [(1, 1), (0, 1)]);
+}
+
+/// What it asks about may be in the settles that failed: it hears that nothing can be known.
+#[test]
+fn a_question_behind_settles_that_failed_fails_with_them() {
+    let inbox = Inbox::default();
+    (0..=SETTLES_PER_TURN).for_each(|_| inbox.settle(TAG, succeeded()));
+    peek_at(&inbox, TAG);
+    let failed = inbox.next(Pace::Hurry).tags.remove(0).settles;
+    assert_eq!(inbox.requeue(TAG, failed).peeks.len(), 1);
+    let rest = [inbox.next(Pace::Hurry), inbox.next(Pace::Hurry)];
+    assert!(rest.iter().all(|work| work.tags[0].peeks.is_empty()));
+}
+
+/// The thread has gone: nothing that is put in waits for it.
+#[test]
+fn an_abandoned_inbox_takes_nothing() {
+    let inbox = Inbox::default();
+    let mut before = offer_to(&inbox, TAG);
+    inbox.abandon();
+    let mut after = offer_to(&inbox, TAG);
+    for offer in [&mut before, &mut after] {
+        assert!(offer.try_recv().is_err());
+    }
+    inbox.settle(TAG, inherit());
+    peek_at(&inbox, TAG);
+    assert!(inbox.take_ready().tags.is_empty());
 }
 
 /// A provider that is listed with nothing to do holds nobody up.
@@ -123,7 +175,7 @@ fn a_lost_store_is_looked_at_under_traffic() {
     });
     let pause = Duration::from_millis(20);
     let looked = (0..200).any(|_| {
-        inbox.settle(TAG, well());
+        inbox.settle(TAG, succeeded());
         inbox.wake_up.notify_one();
         is_done.recv_timeout(pause).is_ok()
     });

@@ -1,4 +1,4 @@
-//! The keeper thread: moves what was committed from the log into the database.
+//! The checkpoint thread: moves what was committed from the log into the database.
 //!
 //! Promises: a checkpoint waits for the disk, so it is made beside the ledger thread, on a
 //! connection of its own, and no permit waits for it. Under load something is written meanwhile;

@@ -19,7 +19,9 @@ use tollgate_core::time::{Micros, Now, Span};
 use crate::Clock;
 use crate::failpoint;
 use crate::sqlite::checkpointer::{LogStatus, checkpoint};
-use crate::sqlite::rows::{self, BootContext, RowCache, TransactionRows, WriteStamp, clock_pair};
+use crate::sqlite::rows::{
+    self, BootContext, RowCache, TransactionRows, WriteScratch, WriteStamp, clock_pair,
+};
 use crate::store::{PeekQuery, PeekReply};
 
 /// How often the pair of clocks is noted: after a boot, this much of calendar time may be unsure.
@@ -55,21 +57,23 @@ pub(super) struct Database {
     clock_pair_at: Micros,
     swept_to: Vec<u8>,
     row_cache: RowCache,
+    scratch: WriteScratch,
     /// The busy timeout that is set.
     busy_timeout: Duration,
 }
 
 impl Database {
-    pub(super) fn new(conn: Connection, home: BootContext, clock: Clock) -> Database {
+    pub(super) fn new(conn: Connection, context: BootContext, clock: Clock) -> Database {
         Database {
             conn,
-            context: home,
+            context,
             opened_at: clock.at(),
             clock,
             turns: 0,
             clock_pair_at: Micros(0),
             swept_to: Vec::new(),
             row_cache: RowCache::default(),
+            scratch: WriteScratch::default(),
             busy_timeout: Duration::ZERO,
         }
     }
@@ -93,12 +97,12 @@ impl Database {
             .execute([])
             .inspect_err(|_| self.roll_back())?;
         failpoint::reached("locked");
-        let done = self.decide(batches).and_then(|(done, page)| {
+        let done = self.decide(batches).and_then(|(done, rows)| {
             failpoint::reached("before commit");
             self.conn.prepare_cached("COMMIT")?.execute([])?;
             failpoint::reached("after commit");
-            if let Some(page) = page {
-                self.row_cache.insert(page);
+            if let Some(rows) = rows {
+                self.row_cache.insert(rows);
             }
             Ok(done)
         });
@@ -132,7 +136,7 @@ impl Database {
             },
             time: now.at,
         };
-        rows.write(&self.conn, &self.context, stamp)?;
+        rows.write(&self.conn, &self.context, stamp, &mut self.scratch)?;
         let is_long = batches
             .iter()
             .zip(&decisions)
@@ -171,7 +175,7 @@ impl Database {
             return Ok(None);
         }
         let [at, wall, sum] = clock_pair(now);
-        let home = &mut self.context;
+        let context = &mut self.context;
         let noted = self
             .conn
             .prepare_cached(
@@ -179,9 +183,9 @@ impl Database {
                  RETURNING generation, epoch, unknown_epoch, unknown_at",
             )?
             .query_row(params![at, wall, sum, is_long], |row| {
-                home.epoch = row.get(1)?;
+                context.epoch = row.get(1)?;
                 let unknown_at: i64 = row.get(3)?;
-                home.unknown = (row.get(2)?, Micros(unknown_at.cast_unsigned()));
+                context.unknown = (row.get(2)?, Micros(unknown_at.cast_unsigned()));
                 row.get(0)
             })?;
         self.clock_pair_at = now.at;

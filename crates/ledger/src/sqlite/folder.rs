@@ -29,7 +29,7 @@ use crate::sqlite::generation::{GenerationRecord, this_boot};
 use crate::sqlite::lock::KernelLock;
 use crate::sqlite::open::{DATABASE, Opened};
 use crate::sqlite::wake::{self, Notifier};
-use crate::store::{EventSink, PeekQuery, PeekReply};
+use crate::store::{EventSink, Liveness, PeekQuery, PeekReply};
 use crate::threads::spawn;
 
 /// The lock is waited for this long; then the store is lost. A turn takes some 20 µs, so only a
@@ -106,13 +106,13 @@ impl Folder {
         let fail = |source| OpenError::from_io(folder, source);
         let (checkpointer, asked) = sync_channel(1);
         let (sink, log_health) = (sink.clone(), Arc::new(LogHealth::default()));
-        let kept = log_health.clone();
+        let checkpoint_health = log_health.clone();
         let is_closing = Arc::new(AtomicBool::new(false));
         let ends = is_closing.clone();
         let threads = vec![
             spawn("tollgate-wake", move || wake::listen(&socket, &sink, &ends)).map_err(fail)?,
-            spawn("tollgate-keeper", move || {
-                checkpointer::run(&checkpoint_conn, &asked, &kept);
+            spawn("tollgate-wal", move || {
+                checkpointer::run(&checkpoint_conn, &asked, &checkpoint_health);
             })
             .map_err(fail)?,
         ];
@@ -207,13 +207,13 @@ impl Folder {
         self.db.peek(query)
     }
 
-    /// Wakes another owner; `false`: it is dead.
-    pub(super) fn wake(&self, owner: OwnerId, cell: CellId) -> bool {
+    /// Wakes another owner.
+    pub(super) fn wake(&self, owner: OwnerId, cell: CellId) -> Liveness {
         self.notifier.notify_freed(owner, &[cell])
     }
 
-    pub(super) fn is_alive(&self, owner: OwnerId) -> bool {
-        self.notifier.is_alive(owner)
+    pub(super) fn liveness(&self, owner: OwnerId) -> Liveness {
+        self.notifier.liveness(owner)
     }
 
     /// Tells every other owner that these have changed.

@@ -101,30 +101,31 @@ pub(super) fn open(
         // A folder that is new to a process that knew another one in its place.
         is_gone: is_new && known.is_some(),
     };
-    let (mut home, is_other_clock) = begin_session(&conn, now, &remembered).map_err(store)?;
-    let post = Notifier::open(File::open(folder).map_err(fail)?, home.owner).map_err(fail)?;
-    let alive = post.0.alive();
+    let (mut context, is_other_clock) = begin_session(&conn, now, &remembered).map_err(store)?;
+    let notifier =
+        Notifier::open(File::open(folder).map_err(fail)?, context.owner).map_err(fail)?;
+    let alive = notifier.0.alive();
     if is_other_clock && !alive.is_empty() {
-        post.0.close();
+        notifier.0.close();
         return Err(OpenError::OtherClock(folder.to_owned()));
     }
-    home.alive_before = alive;
+    context.alive_before = alive;
     failpoint::reached("opening");
     conn.execute_batch("COMMIT").map_err(store)?;
     failpoint::reached("opened");
     let log = File::open(folder.join("ledger.db-wal")).map_err(fail)?;
     make_durable(folder, &log, is_new.then_some(&mark)).map_err(fail)?;
     lock.release().map_err(fail)?;
-    let keeper = connect(&database)?;
-    configure(&keeper, &database)?;
+    let checkpoint_conn = connect(&database)?;
+    configure(&checkpoint_conn, &database)?;
     Ok(Opened {
         conn,
-        checkpoint_conn: keeper,
+        checkpoint_conn,
         lock,
-        context: home,
+        context,
         log,
-        notifier: post.0,
-        socket: post.1,
+        notifier: notifier.0,
+        socket: notifier.1,
     })
 }
 
@@ -219,12 +220,12 @@ fn begin_session(
     if tables(conn)?.is_empty() {
         create(conn, &boot_now, now)?;
     }
-    let (found, noted, generation): (String, [i64; 3], i64) = conn.query_row(
-        "SELECT boot, at, wall, pair, generation FROM meta",
+    let (found, noted, generation, epoch): (String, [i64; 3], i64, i64) = conn.query_row(
+        "SELECT boot, at, wall, pair, generation, epoch FROM meta",
         [],
         |row| {
             let pair = [row.get(1)?, row.get(2)?, row.get(3)?];
-            Ok((row.get(0)?, pair, row.get(4)?))
+            Ok((row.get(0)?, pair, row.get(4)?, row.get(5)?))
         },
     )?;
     let then = Now {
@@ -241,7 +242,7 @@ fn begin_session(
     };
     let is_older = remembered.is_later_than(&stored);
     if found != boot_now {
-        rebase(conn, then, now)?;
+        rebase(conn, then, now, epoch + 1)?;
         conn.execute(
             "UPDATE meta SET boot = ?1, epoch = epoch + 1, since = ?2, at = ?2, wall = ?3, \
              pair = ?4, unknown_at = max(0, unknown_at + ?5)",
@@ -260,8 +261,8 @@ fn begin_session(
             [at],
         )?;
     }
-    let home = register(conn, now)?;
-    Ok((home, found != boot_now && found.starts_with(&boot)))
+    let context = register(conn, now)?;
+    Ok((context, found != boot_now && found.starts_with(&boot)))
 }
 
 /// Gives this process its number, and tells it where it is.
@@ -292,7 +293,12 @@ fn corrupt_error() -> rusqlite::Error {
 
 /// Puts every row onto this boot's clock. Calendar time says how long ago the old one was read; a
 /// calendar that went back says nothing, and then nothing has come free.
-fn rebase(conn: &Connection, pair: Now, now: Now) -> rusqlite::Result<()> {
+///
+/// A row that this program cannot decode, because it is damaged or a newer program has written it
+/// with a field that must be understood, stays as it is. Its times are of the former boot, and its
+/// `scale` says so: for this program its limit is used up for one period, and for the newer one too,
+/// unless it is used meanwhile.
+fn rebase(conn: &Connection, pair: Now, now: Now, epoch: i64) -> rusqlite::Result<()> {
     let then = rebased_to(pair, now);
     let rebase_all = |table: &str, rebased: &dyn Fn(&[u8]) -> Option<Vec<u8>>| {
         let mut select = conn.prepare(&format!("SELECT id, state FROM {table}"))?;
@@ -301,7 +307,7 @@ fn rebase(conn: &Connection, pair: Now, now: Now) -> rusqlite::Result<()> {
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect::<rusqlite::Result<_>>()?;
         for (id, state) in &rows {
-            // A damaged row stays as it is: whoever uses it finds out and closes its limit.
+            // One that cannot be decoded stays as it is: whoever uses it closes its limit.
             if let Some(state) = rebased(state) {
                 update.execute(params![id, state])?;
             }
@@ -313,13 +319,13 @@ fn rebase(conn: &Connection, pair: Now, now: Now) -> rusqlite::Result<()> {
         row.cell = row.cell.rebased(then, now.at);
         // Whoever waited has gone with its boot.
         row.waiters.clear();
-        row.meta.time = now.at;
+        (row.meta.time, row.meta.scale) = (now.at, epoch.cast_unsigned());
         Some(row.to_bytes())
     })?;
     rebase_all("scopes", &|state| {
         let mut row = ScopeRow::from_bytes(state).ok()?;
         row.scope = row.scope.rebased(then, now.at);
-        row.meta.time = now.at;
+        (row.meta.time, row.meta.scale) = (now.at, epoch.cast_unsigned());
         Some(row.to_bytes())
     })
 }

@@ -45,6 +45,12 @@ impl BootContext {
         row
     }
 
+    /// Are its times of this boot? Not if the program that met it at the boot could not decode it.
+    /// Programs before the present format wrote none.
+    fn is_on_this_clock(&self, row: &CellRow) -> bool {
+        row.meta.scale == 0 || row.meta.scale == self.epoch.cast_unsigned()
+    }
+
     /// Is what was written in this epoch all there was?
     fn trusts_epoch(&self, epoch: i64) -> bool {
         epoch >= self.unknown.0
@@ -81,6 +87,20 @@ pub(super) struct WriteStamp {
     pub(super) time: Micros,
 }
 
+/// Bytes that one write after the other uses, so that none allocates its own.
+#[derive(Debug, Default)]
+pub(super) struct WriteScratch {
+    contents: Contents,
+    row: Vec<u8>,
+}
+
+impl WriteScratch {
+    /// What was written is what is stored now.
+    fn keep_contents(&mut self, stored: &mut Option<Contents>) {
+        std::mem::swap(stored.get_or_insert_default(), &mut self.contents);
+    }
+}
+
 /// Rows as the last transactions left them, so that a process that is alone with its limits reads
 /// none of them again. They are true for as long as nobody else has written, which SQLite tells.
 #[derive(Debug, Default)]
@@ -109,14 +129,15 @@ impl RowCache {
     }
 
     /// The rows of a transaction that was committed.
-    pub(super) fn insert(&mut self, page: TransactionRows) {
-        let rows = self.cells.len() + self.scopes.len() + page.cells.len() + page.scopes.len();
+    pub(super) fn insert(&mut self, committed: TransactionRows) {
+        let known = self.cells.len() + self.scopes.len();
+        let rows = known + committed.cells.len() + committed.scopes.len();
         if rows > CACHED_ROWS_MAX {
             self.clear();
         }
-        let cells = page.cells.into_iter();
+        let cells = committed.cells.into_iter();
         self.cells.extend(cells.filter(|(_, row)| row.is_read));
-        self.scopes.extend(page.scopes);
+        self.scopes.extend(committed.scopes);
     }
 
     /// Nothing is known any more.
@@ -235,11 +256,11 @@ impl TransactionRows {
             (Some(cell), _) => (fresh_row(cell), None),
             (None, None) => (CellRow::default(), None),
             (None, Some((epoch, bytes))) => match CellRow::from_bytes(&bytes) {
-                Ok(row) => {
+                Ok(row) if context.is_on_this_clock(&row) => {
                     let stored = (epoch == context.epoch).then(|| row.contents());
                     (context.without_dead(row), stored)
                 }
-                Err(_) => {
+                Ok(_) | Err(_) => {
                     self.damaged_rows += 1;
                     (fresh_row(Cell::used_up(rule, now)), None)
                 }
@@ -289,6 +310,7 @@ impl TransactionRows {
         conn: &Connection,
         context: &BootContext,
         stamp: WriteStamp,
+        scratch: &mut WriteScratch,
     ) -> Result<()> {
         let scale = context.epoch.cast_unsigned();
         let mut insert = conn.prepare_cached(
@@ -297,13 +319,15 @@ impl TransactionRows {
         )?;
         let mut new = 0;
         for (id, cell) in self.cells.iter_mut().filter(|(_, cell)| cell.is_read) {
-            let contents = cell.row.contents();
-            if cell.stored.as_ref() != Some(&contents) {
+            let WriteScratch { contents, row } = scratch;
+            cell.row.write_contents(contents);
+            if cell.stored.as_ref() != Some(contents) {
                 stamp.stamp(&mut cell.row.meta, scale);
-                let state = contents.to_cell_row(&cell.row.meta);
-                insert.execute(params![&id.0.to_le_bytes()[..], context.epoch, state])?;
+                contents.write_cell_row(&cell.row.meta, row);
+                insert.execute(params![&id.0.to_le_bytes()[..], context.epoch, &row[..]])?;
                 new ^= if cell.exists { 0 } else { id.0 };
-                (cell.stored, cell.exists) = (Some(contents), true);
+                scratch.keep_contents(&mut cell.stored);
+                cell.exists = true;
             }
         }
         toggle_ids(conn, new)?;
@@ -314,12 +338,13 @@ impl TransactionRows {
         for (id, scope) in &mut self.scopes {
             // A scope that is missing is open.
             let is_new = scope.stored.is_none() && scope.row.scope == Scope::default();
-            let contents = scope.row.contents();
-            if !is_new && scope.stored.as_ref() != Some(&contents) {
+            let WriteScratch { contents, row } = scratch;
+            scope.row.write_contents(contents);
+            if !is_new && scope.stored.as_ref() != Some(contents) {
                 stamp.stamp(&mut scope.row.meta, scale);
-                let state = contents.to_scope_row(&scope.row.meta);
-                insert.execute(params![&id.0.to_le_bytes()[..], state])?;
-                scope.stored = Some(contents);
+                contents.write_scope_row(&scope.row.meta, row);
+                insert.execute(params![&id.0.to_le_bytes()[..], &row[..]])?;
+                scratch.keep_contents(&mut scope.stored);
             }
         }
         Ok(())

@@ -21,7 +21,7 @@ use tollgate_core::ask::{CellId, OwnerId, ScopeId};
 use tollgate_core::time::Span;
 
 use crate::Clock;
-use crate::store::EventSink;
+use crate::store::{EventSink, Liveness};
 
 /// Ids in one datagram. More than that freed at once is told as "anything".
 const IDS_MAX: usize = 64;
@@ -43,23 +43,24 @@ pub(super) struct Notifier {
 }
 
 impl Notifier {
-    /// The post of this owner, and the socket on which it is woken.
+    /// The notifier of this owner, and the socket on which it is woken.
     pub(super) fn open(folder: File, owner: OwnerId) -> io::Result<(Notifier, UnixDatagram)> {
         let sender = UnixDatagram::unbound()?;
         sender.set_nonblocking(true)?;
-        let post = Notifier {
+        let notifier = Notifier {
             folder,
             sender,
             owner,
         };
-        let bind = || UnixDatagram::bind(post.address(owner));
+        let bind = || UnixDatagram::bind(notifier.address(owner));
+        let is_dead = || notifier.liveness(owner) == Liveness::Dead;
         let socket = bind().or_else(|error| match error.kind() {
             // Left by one that was given this number, and killed before that was committed.
-            io::ErrorKind::AddrInUse if !post.send(owner, &message(1, [].into_iter())) => bind(),
+            io::ErrorKind::AddrInUse if is_dead() => bind(),
             _ => Err(error),
         })?;
         socket.set_read_timeout(Some(Duration::from(WATCHDOG)))?;
-        Ok((post, socket))
+        Ok((notifier, socket))
     }
 
     /// Through the open folder, because the path of a socket may have 107 bytes only.
@@ -68,8 +69,8 @@ impl Notifier {
         PathBuf::from(format!("/proc/self/fd/{folder}/{SOCKET_PREFIX}{}", owner.0))
     }
 
-    /// `false`: that owner is gone.
-    pub(super) fn notify_freed(&self, owner: OwnerId, cells: &[CellId]) -> bool {
+    /// Wakes another owner.
+    pub(super) fn notify_freed(&self, owner: OwnerId, cells: &[CellId]) -> Liveness {
         self.send(owner, &message(1, cells.iter().map(|cell| cell.0)))
     }
 
@@ -81,14 +82,15 @@ impl Notifier {
         }
     }
 
-    /// The other owners that live. Asks all of them, so that the sockets of those killed go.
+    /// The other owners that are not dead. Asks all of them, so that the sockets of those killed go.
     pub(super) fn alive(&self) -> Vec<OwnerId> {
         let owners = self.other_owners();
-        owners.filter(|owner| self.is_alive(*owner)).collect()
+        let alive = owners.filter(|owner| self.liveness(*owner) != Liveness::Dead);
+        alive.collect()
     }
 
     /// Is there somebody behind this number? Says nothing to whoever it is.
-    pub(super) fn is_alive(&self, owner: OwnerId) -> bool {
+    pub(super) fn liveness(&self, owner: OwnerId) -> Liveness {
         self.send(owner, &message(1, std::iter::empty()))
     }
 
@@ -111,17 +113,20 @@ impl Notifier {
             .filter(move |owner| *owner != own)
     }
 
-    fn send(&self, owner: OwnerId, message: &[u8]) -> bool {
+    fn send(&self, owner: OwnerId, message: &[u8]) -> Liveness {
         let address = self.address(owner);
-        match self.sender.send_to(message, &address) {
-            Ok(_) => true,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+        let Err(error) = self.sender.send_to(message, &address) else {
+            return Liveness::Alive;
+        };
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => {
                 drop(std::fs::remove_file(address));
-                false
+                Liveness::Dead
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            io::ErrorKind::NotFound => Liveness::Dead,
             // Its buffer is full: it has wake-ups enough.
-            Err(_) => true,
+            io::ErrorKind::WouldBlock => Liveness::Alive,
+            _ => Liveness::Unknown,
         }
     }
 }
@@ -204,7 +209,7 @@ mod tests {
         std::fs::create_dir_all(&path).unwrap();
         let folder = || File::open(&path).unwrap();
         drop(Notifier::open(folder(), OwnerId(1)).unwrap());
-        let (_post, socket) = Notifier::open(folder(), OwnerId(1)).unwrap();
+        let (_notifier, socket) = Notifier::open(folder(), OwnerId(1)).unwrap();
         assert!(
             Notifier::open(folder(), OwnerId(1)).is_err(),
             "that one lives"
@@ -220,10 +225,10 @@ mod tests {
         let folder = || File::open(&path).unwrap();
         let (one, _socket) = Notifier::open(folder(), OwnerId(1)).unwrap();
         let (two, dead) = Notifier::open(folder(), OwnerId(2)).unwrap();
-        assert!(one.notify_freed(OwnerId(2), &[CellId(1)]));
+        assert_eq!(one.notify_freed(OwnerId(2), &[CellId(1)]), Liveness::Alive);
         assert_eq!(one.alive(), [OwnerId(2)]);
         drop((two, dead));
-        assert!(!one.notify_freed(OwnerId(2), &[CellId(1)]));
+        assert_eq!(one.notify_freed(OwnerId(2), &[CellId(1)]), Liveness::Dead);
         assert!(!path.join("wake.2").exists());
         assert_eq!(one.alive(), []);
         std::fs::remove_dir_all(&path).unwrap();

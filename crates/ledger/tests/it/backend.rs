@@ -15,7 +15,7 @@ use tollgate_core::ask::{
 use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
-use tollgate_ledger::{Event, Events, Ledger, ProviderLedger};
+use tollgate_ledger::{Event, EventReceiver, Ledger, ProviderLedger};
 
 #[cfg(feature = "sqlite")]
 use crate::process_group::{RemoteOwner, WireMessage};
@@ -47,7 +47,7 @@ pub(crate) struct Owner {
 
 /// The events that an owner receives.
 pub(crate) struct OwnerEvents {
-    events: Events,
+    events: EventReceiver,
     #[cfg(feature = "sqlite")]
     process: Option<RemoteOwner>,
 }

@@ -128,6 +128,47 @@ async fn a_cool_down_goes_on_after_a_restart_and_after_a_boot() {
     assert_eq!(view(&backend).await, closed(200));
 }
 
+/// The state of the only cell, as bytes.
+fn stored_state(conn: &Connection) -> Vec<u8> {
+    let state = conn.query_row("SELECT state FROM cells", [], |row| row.get(0));
+    state.unwrap()
+}
+
+/// A newer program wrote a field that must be understood. This one neither changes the row at a boot
+/// nor believes it, and the newer one does not take its times for those of the new boot.
+#[tokio::test]
+async fn a_row_that_could_not_be_rebased_is_used_up_also_for_who_can_decode_it() {
+    let backend = Sqlite::new();
+    let rule = sliding(300, DAY);
+    let mut owner = Owner::new(&backend, 1);
+    let permit = owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    owner.settle(&permit, crate::backend::arrived());
+    drop(owner);
+    let database = backend.folder.path().join("ledger.db");
+    let conn = Connection::open(&database).unwrap();
+    let known = stored_state(&conn);
+    // Field 7 of one byte, behind the others.
+    let newer = tollgate_core::row::sealed([&known[..known.len() - 4], &[7, 1, 0]].concat());
+    conn.execute("UPDATE cells SET state = ?1", [&newer])
+        .unwrap();
+    drop(conn);
+    let backend = reboot(backend, secs(3_600));
+    let owner = Owner::new(&backend, 1);
+    assert_eq!(owner.peek("x", &rule).await.remaining, 0, "not understood");
+    drop(owner);
+    let conn = Connection::open(&database).unwrap();
+    assert_eq!(stored_state(&conn), newer, "it is as it was");
+    // A program that understands it.
+    conn.execute("UPDATE cells SET state = ?1", [&known])
+        .unwrap();
+    drop(conn);
+    let mut owner = Owner::new(&backend, 1);
+    assert_eq!(owner.peek("x", &rule).await.remaining, 0, "of another boot");
+    assert!(owner.take(smallvec![term("x", &rule)]).await.is_err());
+    backend.pass(DAY);
+    assert_eq!(owner.take_all("x", &rule).await.len(), 300);
+}
+
 /// R-A7: a used-up day stays used up at any wall clock setting, also after a restart.
 #[tokio::test]
 async fn a_wall_clock_that_is_set_by_a_day_opens_no_calendar_day() {

@@ -6,12 +6,12 @@ use rusqlite::Connection;
 use smallvec::smallvec;
 use tollgate_core::ask::{OwnerId, ScopeId, Verdict};
 use tollgate_core::scope::ScopeView;
-use tollgate_ledger::{Clock, Event, Events, Ledger, OpenError};
+use tollgate_ledger::{Clock, Event, EventReceiver, Ledger, OpenError};
 
 use crate::backend::{Backend, Owner, secs, sliding, term};
 use crate::sqlite::{Folder, Sqlite};
 
-async fn wait_for_recovery(events: &mut Events) {
+async fn wait_for_recovery(events: &mut EventReceiver) {
     while events.next().await.unwrap() != Event::Recovered {}
 }
 

@@ -13,6 +13,7 @@ mod fairness;
 mod memory;
 mod networked;
 mod stores;
+mod front;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqlite")]

@@ -211,11 +211,7 @@ pub(crate) async fn outage(folder: &str) {
         report("sent", granted.0);
         pause(Span::from_millis(5)).await;
         owner.settle(&permit, Outcome::Failed { age: Span::ZERO });
-        let attempt = AttemptResult {
-            class: Class::ServerError,
-            granted,
-            retry_after: None,
-        };
+        let attempt = AttemptResult::new(Class::ServerError, granted);
         let actions = health.on(Happened::Completed(attempt), owner_now(&owner));
         for settle in actions.iter().filter_map(|action| action.settle(scope)) {
             owner.ledger.settle(settle);

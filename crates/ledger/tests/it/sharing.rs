@@ -171,6 +171,7 @@ pub(crate) async fn failures_of_several_owners_are_one_streak(backend: &impl Bac
         age: Span::ZERO,
         in_a_row: 3,
         closed_for: secs(30),
+        path: None,
     };
     let scoped = |owner: &mut Owner| {
         let mut ask = owner.ask(smallvec![term("x", &rule)]);

@@ -10,7 +10,7 @@ use tollgate_core::batch::{Batch, Decision, decide};
 use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::{
-    Clock, Ledger, ManualClock, PeekQuery, PeekReply, ProviderLedger, Store, StoreError,
+    Clock, Ledger, Liveness, ManualClock, PeekQuery, PeekReply, ProviderLedger, Store, StoreError,
 };
 
 use crate::backend::{Owner, secs, sliding, term};
@@ -53,12 +53,12 @@ impl Store for SlowDisk {
         OwnerId(1)
     }
 
-    fn wake(&self, _: OwnerId, _: CellId) -> bool {
-        true
+    fn wake(&self, _: OwnerId, _: CellId) -> Liveness {
+        Liveness::Alive
     }
 
-    fn is_alive(&self, _: OwnerId) -> bool {
-        true
+    fn liveness(&self, _: OwnerId) -> Liveness {
+        Liveness::Alive
     }
 
     fn notify_scopes(&self, _: &[ScopeId]) {}
@@ -225,13 +225,24 @@ async fn a_permit_that_waits_for_two_syncs_is_handed_out() {
     let slow = slow_ledger();
     let day = sliding(1_000, secs(86_400));
     let (mut asker, one) = owner(&slow.ledger, "one");
-    let ask = asker.ask(smallvec![term("day", &day)]);
-    let mut late = std::pin::pin!(one.offer(vec![ask]));
-    assert!(futures_pending(late.as_mut()).await);
+    let mut offer = |cell: &str| {
+        let ask = asker.ask(smallvec![term(cell, &day)]);
+        tokio::spawn(one.offer(vec![ask]))
+    };
+    let first = offer("a");
+    tokio::task::yield_now().await;
     slow.syncing.recv().unwrap();
-    slow.clock.pass(Span::from_millis(390));
+    let second = offer("b");
+    // An offer without asks is answered when everything before it is decided.
+    one.offer(Vec::new()).await.unwrap();
+    slow.clock.pass(Span::from_millis(195));
     slow.synced.send(Ok(())).unwrap();
-    assert!(is_granted(&late.await.unwrap().verdicts[0].1));
+    assert!(is_granted(&first.await.unwrap().unwrap().verdicts[0].1));
+    slow.syncing.recv().unwrap();
+    slow.clock.pass(Span::from_millis(195));
+    slow.synced.send(Ok(())).unwrap();
+    assert!(is_granted(&second.await.unwrap().unwrap().verdicts[0].1));
+    assert!(slow.syncing.try_recv().is_err(), "two syncs");
 }
 
 fn is_granted(verdict: &tollgate_core::ask::Verdict) -> bool {

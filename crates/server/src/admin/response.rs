@@ -144,8 +144,7 @@ impl IntoResponse for ApiError {
 
 /// A JSON response.
 pub(super) fn json(body: &impl Serialize) -> Response {
-    // Our own structs of texts and numbers always serialise.
-    let text = serde_json::to_vec(body).unwrap_or_default();
+    let text = crate::json::to_bytes(body);
     let mut response = Response::new(Body::from(text));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

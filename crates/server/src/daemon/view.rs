@@ -210,7 +210,7 @@ impl Daemon {
         let active = self.shared.registry.named_or_unknown(name)?;
         let state = self.snapshot();
         let loaded = &state.loaded;
-        let governed = loaded.provider(name);
+        let configured = loaded.provider(name);
         let kind = match loaded.config.store {
             Store::Memory => "memory",
             Store::Sqlite(_) => "sqlite",
@@ -241,11 +241,11 @@ impl Daemon {
         let trouble = self.shared.registry.ledger().loss_reason();
         Ok(ProviderDetails {
             name: active.name().to_owned(),
-            source: governed
+            source: configured
                 .as_ref()
                 .map_or(String::new(), |one| one.source.clone()),
-            domains: governed.map(domains).unwrap_or_default(),
-            enabled: governed.is_none_or(|one| one.provider.enabled),
+            domains: configured.map(domains).unwrap_or_default(),
+            enabled: configured.is_none_or(|one| one.provider.enabled),
             health: health(&status, now),
             limits: own,
             entities,
@@ -258,12 +258,12 @@ impl Daemon {
                 state: store_word(trouble.as_ref()),
                 trouble,
             },
-            settings: governed
+            settings: configured
                 .iter()
                 .flat_map(|one| &one.values)
                 .map(setting)
                 .collect(),
-            problems: governed.map_or_else(Vec::new, |one| state.problems_of(one)),
+            problems: configured.map_or_else(Vec::new, |one| state.problems_of(one)),
         })
     }
 }

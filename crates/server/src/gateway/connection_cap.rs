@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tollgate::cache::{MEMFDS_MAX, set_memfds_max};
-use tollgate::event::Event;
+use tollgate::event::{Event, Events};
 
 /// Descriptors for the store, logs, listeners and the runtime.
 const RESERVED: u64 = 32;
@@ -109,7 +109,7 @@ fn client_key(peer: IpAddr) -> IpAddr {
 
 /// How many connections the descriptors of this process allow, at most `wanted`. Raises the soft
 /// limit to the hard one first: the soft limit exists for programs that use `select`.
-pub(super) fn max_connections(wanted: usize) -> usize {
+pub(super) fn max_connections(wanted: usize, events: &Events) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -122,7 +122,7 @@ pub(super) fn max_connections(wanted: usize) -> usize {
     };
     let count = |descriptors: Option<u64>| descriptors.unwrap_or(u64::MAX);
     let (before, now) = (count(limit.current), count(current));
-    Event::Descriptors { before, now }.log();
+    events.emit(Event::Descriptors { before, now });
     let Some(descriptors) = current else {
         return wanted;
     };

@@ -6,6 +6,8 @@
 //!
 //! Never: decides about a call. `tollgate::path` does.
 
+use std::sync::Arc;
+
 use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -13,10 +15,8 @@ use serde_json::json;
 use tollgate::Error;
 use tollgate::body::ReplyBody;
 use tollgate::error::{NotAllowed, Reason};
-use tollgate::event::Event;
 use tollgate::path::{self, Call, CallTrace, Reply, Target};
 use tollgate::providers::Links;
-use tollgate_core::time::Span;
 
 use super::address::{Address, Mount};
 use super::client_connection::ClientConnection;
@@ -32,24 +32,19 @@ const SOURCE: HeaderName = HeaderName::from_static("x-tollgate-source");
 const DEGRADED: HeaderName = HeaderName::from_static("x-tollgate-degraded");
 const DECISION: HeaderName = HeaderName::from_static("x-tollgate-decision");
 
-/// A permit that took at least this long was queued; less is the cost of the decision itself.
-const QUEUED_MIN: Span = Span::from_millis(1);
-
 /// Handles one request.
 pub(super) async fn handle(
     connection: &ClientConnection,
     request: Request<Incoming>,
 ) -> Response<ReplyBody> {
-    let id = connection.state.next_id();
+    let id: Arc<str> = connection.state.next_id().into();
     let mut trace = CallTrace::default();
     let is_last = head::must_close_after(request.headers());
     let mut response = match respond(connection, request, &id, &mut trace).await {
         Ok(response) => response,
         Err(error) => {
-            connection.state.registry.events().emit(Event::Rejected {
-                id: id.as_str().into(),
-                error: Box::new(error.clone()),
-            });
+            // Unless the path has told it already.
+            trace.reject(connection.state.registry.events(), &id, &error);
             let mut response = rejection(&error, &id);
             let headers = response.headers_mut();
             headers.insert(SOURCE, HeaderValue::from_static("tollgate"));
@@ -57,7 +52,7 @@ pub(super) async fn handle(
             if is_degraded(&error) {
                 headers.insert(DEGRADED, HeaderValue::from_static("true"));
             }
-            if is_malformed(&error) {
+            if error.is_malformed() {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             response
@@ -76,7 +71,7 @@ pub(super) async fn handle(
 async fn respond(
     connection: &ClientConnection,
     mut request: Request<Incoming>,
-    id: &str,
+    id: &Arc<str>,
     trace: &mut CallTrace,
 ) -> Result<Response<ReplyBody>, Error> {
     let state = &connection.state;
@@ -103,7 +98,7 @@ async fn respond(
     let host = parts.headers.get(HOST).cloned();
     let protocols = upgrade::requested(&parts);
     let OptionHeaders { mut options } = OptionHeaders::take(&mut parts.headers)?;
-    id.clone_into(&mut options.id);
+    options.id = id.clone();
     options.caller = caller.or(options.caller);
     options.ip = Some(connection.peer);
     upgrade::add_headers(&mut parts.headers, protocols);
@@ -160,15 +155,11 @@ pub(super) fn build_response(
             });
         links::rewrite(headers, &links, mount, &self::gateway_origin(host));
     }
-    let decision = if trace.waited >= QUEUED_MIN {
-        "queue"
-    } else {
-        "allow"
-    };
     headers.insert(SOURCE, HeaderValue::from_static(source));
     if degraded {
         headers.insert(DEGRADED, HeaderValue::from_static("true"));
     }
+    let decision = trace.decision().as_str();
     headers.insert(DECISION, HeaderValue::from_static(decision));
     response
 }
@@ -231,24 +222,4 @@ fn is_degraded(error: &Error) -> bool {
             ..
         }
     )
-}
-
-/// Two servers may disagree about the bytes that follow, so the connection closes.
-fn is_malformed(error: &Error) -> bool {
-    match error {
-        Error::Path(_) | Error::Host(_) | Error::Malformed(_) | Error::NoBody => true,
-        Error::NoPermit { .. }
-        | Error::Asleep { .. }
-        | Error::NotInCache { .. }
-        | Error::TooLate { .. }
-        | Error::NoResponse { .. }
-        | Error::NoCredential { .. }
-        | Error::UnknownProvider { .. }
-        | Error::NoUpstream { .. }
-        | Error::NotAllowed { .. }
-        | Error::WrongCallerToken { .. }
-        | Error::CrossSite
-        | Error::Misconfigured { .. }
-        | Error::Loop { .. } => false,
-    }
 }

@@ -126,11 +126,11 @@ impl HitFastPath {
         if !self.last.as_ref().is_some_and(is_same) {
             self.last = remember(request, connection);
         }
-        let hit = self.last.as_ref()?.remembered.hit(&state.registry)?;
+        let remembered = &self.last.as_ref()?.remembered;
+        let hit = remembered.hit(&state.registry)?;
         let head = hit.prepared_head(prepare_head)?;
         let id = state.next_id();
-        self.last.as_ref()?.remembered.emit_request(&id);
-        hit.emit(&id);
+        remembered.emit(&hit, &id);
         self.misses = 0;
         let mut age = itoa::Buffer::new();
         for part in [

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tollgate::event::Event;
+use tollgate::event::{Event, Events};
 
 use tollgate_ledger::lock_order::{RankedMutex, rank};
 
@@ -78,8 +78,26 @@ impl Listeners {
         }
     }
 
+    /// Where facts are told.
+    pub(super) fn events(&self) -> &Events {
+        self.shared.state.registry.events()
+    }
+
     /// Serves a socket; `wanted` is the configured address, if it differs from the socket's own.
     pub(super) fn open(
+        &self,
+        listener: TcpListener,
+        kind: ListenerKind,
+        wanted: Option<SocketAddr>,
+    ) -> io::Result<ListenAddress> {
+        let listening = self.open_untold(listener, kind, wanted)?;
+        let address = listening.address;
+        self.events().emit(Event::Listening { address });
+        Ok(listening)
+    }
+
+    /// As [`Listeners::open`], for those who hold a lock: they tell it afterwards.
+    fn open_untold(
         &self,
         listener: TcpListener,
         kind: ListenerKind,
@@ -108,8 +126,6 @@ impl Listeners {
             requested: wanted.unwrap_or(address),
             shutdown,
         });
-        drop(open);
-        state.registry.events().emit(Event::Listening { address });
         Ok(listening)
     }
 
@@ -161,8 +177,13 @@ impl Listeners {
         ready
     }
 
-    /// Serves the prepared sockets and closes the listeners that are no longer configured.
-    pub(crate) fn apply(&self, ready: PreparedListeners) -> Vec<ListenError> {
+    /// Serves the prepared sockets and closes the listeners that are no longer configured. Adds what
+    /// is to be told when the caller's lock is released.
+    pub(crate) fn apply(
+        &self,
+        ready: PreparedListeners,
+        facts: &mut Vec<Event>,
+    ) -> Vec<ListenError> {
         let PreparedListeners {
             new,
             wanted,
@@ -187,11 +208,13 @@ impl Listeners {
                 continue; // the gateway's own address does not follow a reload
             };
             let listener = TcpListener::from_std(listener);
-            let opened = listener.and_then(|one| self.open(one, kind, Some(address)));
-            problems.extend(opened.err().map(|error| ListenError {
-                message: format!("`{provider}`: could not listen on {address}: {error}"),
-                provider,
-            }));
+            match listener.and_then(|one| self.open_untold(one, kind, Some(address))) {
+                Ok(ListenAddress { address, .. }) => facts.push(Event::Listening { address }),
+                Err(error) => problems.push(ListenError {
+                    message: format!("`{provider}`: could not listen on {address}: {error}"),
+                    provider,
+                }),
+            }
         }
         problems
     }
@@ -282,6 +305,12 @@ impl ConnectionHandler for GatewayHandler {
 
     async fn on_accept_error(&self, listener: &TcpListener, error: &io::Error) {
         if overload::is_out_of_descriptors(error) {
+            let now = self.state.registry.ledger().at();
+            if self.state.overload.is_told_at(now) {
+                let address = listener.local_addr().ok();
+                let events = self.state.registry.events();
+                events.emit(Event::OutOfDescriptors { address });
+            }
             self.state.overload.close_one(listener).await;
         }
     }

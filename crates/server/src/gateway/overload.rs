@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tollgate_core::time::{Micros, Span};
 
 /// Rejections that are sent at a time. Each takes a reserved descriptor.
 const REJECTIONS_MAX: usize = 8;
@@ -26,11 +27,16 @@ const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// How many bytes of the request are discarded meanwhile.
 const DISCARD_MAX: u64 = 64 * 1024;
 
+/// How often a lack of descriptors is told.
+const TELL_EVERY: Span = Span::from_secs(1);
+
 /// Rejects connections.
 #[derive(Debug)]
 pub(super) struct Overload {
     rejections: Arc<Semaphore>,
     spare: Mutex<Option<File>>,
+    /// When a lack of descriptors was told last.
+    told_at: Mutex<Option<Micros>>,
 }
 
 impl Overload {
@@ -38,6 +44,7 @@ impl Overload {
         Overload {
             rejections: Arc::new(Semaphore::new(REJECTIONS_MAX)),
             spare: Mutex::new(open_spare()),
+            told_at: Mutex::default(),
         }
     }
 
@@ -49,6 +56,17 @@ impl Overload {
                 drop(turn);
             });
         }
+    }
+
+    /// Is a lack of descriptors to be told now? A loop that cannot accept tries a hundred times per
+    /// second.
+    pub(super) fn is_told_at(&self, now: Micros) -> bool {
+        let mut told_at = self.told_at.lock();
+        let is_told = told_at.is_none_or(|at| now.since(at) >= TELL_EVERY);
+        if is_told {
+            *told_at = Some(now);
+        }
+        is_told
     }
 
     /// No descriptor is free: closes the spare one, accepts one connection with it and drops that.
@@ -108,6 +126,16 @@ pub(super) fn is_out_of_descriptors(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lack_of_descriptors_is_told_once_a_second() {
+        let overload = Overload::new();
+        let start = Micros(5);
+        assert!(overload.is_told_at(start));
+        assert!(!overload.is_told_at(start + Span(999_999)));
+        assert!(overload.is_told_at(start + TELL_EVERY));
+        assert!(!overload.is_told_at(start), "a clock that went back");
+    }
 
     #[test]
     fn the_rejection_is_json_with_a_correct_content_length() {

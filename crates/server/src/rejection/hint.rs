@@ -140,7 +140,7 @@ fn for_reason(reason: Reason) -> &'static str {
             "the maximum number of concurrent calls is running; send a longer X-Tollgate-Timeout to wait for a slot"
         }
         Reason::OffPeak => {
-            "low-priority calls are sent in off-peak hours only; send X-Tollgate-Priority: normal if this one is urgent"
+            "calls of this priority wait for the off-peak hours (`off_peak` in the provider's file); retry after retryIn milliseconds, or send a higher X-Tollgate-Priority if this caller may"
         }
         Reason::TooCostly => {
             "the call costs more than the whole limit; split it or raise the limit"

@@ -115,7 +115,7 @@ async fn m11_ttl_forever_survives_a_restart() {
     let upstream = counting().await;
     for (round, source) in ["upstream", "cache", "cache"].into_iter().enumerate() {
         let options = Options {
-            cache: Cache::open(&folder.0),
+            cache: Cache::open(&folder.0, &tollgate::event::Events::new()),
             ..Options::default()
         };
         let rest = "limits: [100/1s]\ncache: {ttl: forever}\nentities: {ttl: {a: 24h..48h}}";

@@ -125,7 +125,7 @@ async fn a5_a_gateway_started_offline_serves_responses_cached_earlier() {
     let upstream = counting().await;
     for (offline, source) in [(false, "upstream"), (true, "cache")] {
         let options = Options {
-            cache: tollgate::cache::Cache::open(&folder.0),
+            cache: tollgate::cache::Cache::open(&folder.0, &tollgate::event::Events::new()),
             offline,
             ..Options::default()
         };

@@ -425,7 +425,7 @@ async fn configured_request_headers_are_part_of_the_cache_key() {
     let upstream = counting().await;
     for (language, source) in [("de", "upstream"), ("en", "upstream"), ("de", "cache")] {
         let options = tollgate::providers::Options {
-            cache: tollgate::cache::Cache::open(&folder.0),
+            cache: tollgate::cache::Cache::open(&folder.0, &tollgate::event::Events::new()),
             ..Default::default()
         };
         let rest = format!(

@@ -162,7 +162,7 @@ async fn a_slow_reader_of_a_large_response_blocks_nobody() {
     let (upstream, sender) = streaming_at_first().await;
     let folder = TempFolder::new();
     let options = Options {
-        cache: Cache::open(&folder.0),
+        cache: Cache::open(&folder.0, &tollgate::event::Events::new()),
         ..Options::default()
     };
     let gateway = TestGateway::start_with(&[file(upstream.address, REST)], options).await;
@@ -228,7 +228,7 @@ async fn the_gateway_serves_while_cache_db_is_missing_locked_or_corrupt() {
     let folder = TempFolder::new();
     let upstream = counting().await;
     let options = Options {
-        cache: Cache::open(&folder.0),
+        cache: Cache::open(&folder.0, &tollgate::event::Events::new()),
         ..Options::default()
     };
     let gateway = TestGateway::start_with(&[file(upstream.address, REST)], options).await;

@@ -291,6 +291,8 @@ fn value(name: &str) -> &'static str {
         | "ALERTS_CACHE_HIT_RATE" => "0.15",
         "P_SLEEP" => "0.7",
         "COOLDOWN_FACTOR" | "RAMP_FACTOR" | "RETRY_FACTOR" => "1.5",
+        "SCOPE" => "provider",
+        "COUNT" => "attempt",
         "WINDOW_RESULTS" => "70",
         "DEGRADE_RECOVER" => "8",
         _ => "7",

@@ -132,7 +132,7 @@ async fn a11_a_404_does_not_reset_consecutive_failures_across_processes() {
         assert_eq!(get(gateway.address, path).await.status, status);
     }
     let soon = [("x-tollgate-timeout", "30s")];
-    let rejected = get_with(one.address, "/x/none", &soon).await;
+    let rejected = get_with(one.address, "/x/down", &soon).await;
     assert_eq!(rejected.json()["error"], "ProviderUnavailableError");
     assert_eq!(upstream.count(), 8);
 }

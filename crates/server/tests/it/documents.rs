@@ -226,7 +226,7 @@ async fn a2_the_counts_of_the_window_are_shown_over_http() {
     })
     .await;
     let rest = format!(
-        "limits: [1000/1s]\n{NO_RETRY}\nhealth: {{min_results: 7, failure_threshold: off, p_throttle: 0.9}}"
+        "limits: [1000/1s]\n{NO_RETRY}\nhealth: {{scope: provider, count: attempt, min_results: 7, failure_threshold: off, p_throttle: 0.9}}"
     );
     write_file("a2.yaml", &file(upstream.address, &rest));
     let daemon = TestDaemon::start(from_file("a2.yaml")).await;
@@ -313,7 +313,7 @@ async fn switched() -> (Upstream, Arc<AtomicU16>) {
 async fn a18_3_eleven_failures_of_fifty_throttle_over_sockets() {
     let (upstream, status) = switched().await;
     let rest =
-        format!("limits: [1000/1s]\n{NO_RETRY}\nhealth: {{failure_threshold: off, window: 5m}}");
+        format!("limits: [1000/1s]\n{NO_RETRY}\nhealth: {{scope: provider, count: attempt, failure_threshold: off, window: 5m}}");
     let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     let active = gateway.registry.named("x").unwrap();
     let call = async |code: u16, times: usize| {
@@ -344,7 +344,7 @@ async fn a18_3_eleven_failures_of_fifty_throttle_over_sockets() {
 async fn a18_4_probes_decide_over_sockets() {
     let (upstream, status) = switched().await;
     let rest = format!(
-        "limits: [1000/1s]\n{NO_RETRY}\nhealth: {{failure_threshold: 2, sleep_first: 100ms, sleep_min: 100ms, probe_rate: 100, when_blocked: reject}}"
+        "limits: [1000/1s]\n{NO_RETRY}\nhealth: {{scope: provider, count: attempt, failure_threshold: 2, sleep_first: 100ms, sleep_min: 100ms, probe_rate: 100, when_blocked: reject}}"
     );
     let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     let active = gateway.registry.named("x").unwrap();
@@ -388,7 +388,7 @@ async fn a18_5_network_errors_throttle_and_404s_do_not_over_sockets() {
         })
         .await;
         let rest = format!(
-            "limits: [1000/1s]\n{NO_RETRY}\nhealth: {{failure_threshold: off, window: 5m, s_recover: 1000}}"
+            "limits: [1000/1s]\n{NO_RETRY}\nhealth: {{scope: provider, count: attempt, failure_threshold: off, window: 5m, s_recover: 1000}}"
         );
         let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
         for number in 0..40 {

@@ -115,7 +115,7 @@ async fn is_stored_between_lookup_and_flight() -> bool {
     let folder = TempFolder::new();
     let open = async |ttl: &str| {
         let options = Options {
-            cache: Cache::open(&folder.0),
+            cache: Cache::open(&folder.0, &tollgate::event::Events::new()),
             ..Options::default()
         };
         let rest = format!("limits: [100/1s]\ncache: {{ttl: {ttl}}}");

@@ -8,9 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tollgate_core::ask::{Ask, CellId, Evidence, OwnerId, PermitId, Priority, Scopes, Term, Terms};
+use tollgate_core::ask::{
+    Ask, CellId, Evidence, OwnerId, PathTag, PermitId, Priority, Scopes, Term, Terms,
+};
 use tollgate_core::cooldown::Cooldown;
-use tollgate_core::gate::{CallerId, Gate, GateSettings, Waiter};
+use tollgate_core::gate::{CallerId, Gate, GateSettings, QueuedCall};
 use tollgate_core::health::{BasePace, Health, Pace};
 use tollgate_core::limit::{HoldUntil, Rule};
 use tollgate_core::retry::Budget;
@@ -30,6 +32,8 @@ pub(super) struct PendingCall {
     pub(super) call: Call,
     pub(super) deadline: Micros,
     pub(super) retries_used: u32,
+    /// An attempt of it has failed.
+    pub(super) has_failed: bool,
     seniority: u64,
 }
 
@@ -39,6 +43,8 @@ pub(super) struct Flight {
     pub(super) pending: PendingCall,
     pub(super) permit: PermitId,
     pub(super) terms: Terms,
+    pub(super) scopes: Scopes,
+    pub(super) path: Option<PathTag>,
     pub(super) granted: Micros,
     pub(super) probe: bool,
 }
@@ -83,6 +89,7 @@ impl HealthNode {
             call,
             deadline,
             retries_used: 0,
+            has_failed: false,
             seniority: self.seq,
         }
     }
@@ -136,7 +143,7 @@ impl HealthNode {
             },
         };
         self.waiting.insert(id, pending);
-        let waiter = Waiter {
+        let waiter = QueuedCall {
             ask,
             caller: CallerId(0),
             deadline: pending.deadline,

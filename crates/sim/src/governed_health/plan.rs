@@ -4,6 +4,7 @@
 //!
 //! Never: decides.
 
+use tollgate_core::ask::PathTag;
 use tollgate_core::cooldown::CooldownSettings;
 use tollgate_core::gate::Resolution;
 use tollgate_core::health::{HealthSettings, HealthState, Reason};
@@ -11,6 +12,7 @@ use tollgate_core::limit::Rule;
 use tollgate_core::retry::{RetrySettings, StopReason};
 use tollgate_core::time::{Micros, Span};
 
+use crate::rule::CallId;
 use crate::world::NodeId;
 
 /// Configuration of the governed client.
@@ -31,6 +33,8 @@ pub struct HealthPlan {
     /// The longest delay until a node learns of a scope that another one has changed; drawn per
     /// change.
     pub scope_update_delay: Span,
+    /// The calls go to this many paths in turn, by their ids; 0 = the client does not know paths.
+    pub paths: u64,
     /// Seeds jitter and delays.
     pub seed: u64,
 }
@@ -71,7 +75,20 @@ impl HealthPlan {
             patience: Span::from_secs(600),
             give_up: Span::from_secs(30),
             scope_update_delay: Span::ZERO,
+            paths: 0,
             seed: 0,
         }
+    }
+
+    /// The path of a call.
+    pub(super) fn path_of(&self, call: CallId) -> Option<PathTag> {
+        let index = call.0.checked_rem(self.paths)?;
+        self.paths().nth(usize::try_from(index).ok()?)
+    }
+
+    /// All paths.
+    pub(super) fn paths(&self) -> impl Iterator<Item = PathTag> {
+        let letters = ('a'..='z').cycle().zip(0..self.paths);
+        letters.map(|(letter, _)| PathTag::of(&format!("/{letter}")))
     }
 }

@@ -43,7 +43,7 @@ impl<C: Client> World<C> {
 
     /// The request reaches the provider.
     pub(super) fn arrive(&mut self, attempt: Attempt) {
-        if self.setup.faults.is_down(self.now) {
+        if self.setup.faults.is_down(attempt.call.id, self.now) {
             self.outage_responses += 1;
             return self.reply(attempt, Outcome::Unavailable, self.now);
         }

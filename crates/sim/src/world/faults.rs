@@ -7,6 +7,8 @@
 
 use tollgate_core::time::Micros;
 
+use crate::rule::CallId;
+
 /// True time `[from, to)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeRange {
@@ -36,6 +38,9 @@ pub struct Faults {
     pub lost_replies_ppm: u32,
     /// The provider returns 503 and counts nothing.
     pub outages: Vec<TimeRange>,
+    /// The provider returns 503, and counts nothing, to calls whose id has this remainder when
+    /// divided by this number: one path of several is broken.
+    pub broken: Option<(u64, u64)>,
     /// The provider counts requests that arrive, holds them until the end, and never responds.
     pub hangs: Vec<TimeRange>,
     /// Limits that change.
@@ -43,8 +48,9 @@ pub struct Faults {
 }
 
 impl Faults {
-    pub(super) fn is_down(&self, now: Micros) -> bool {
-        self.outages.iter().any(|outage| outage.contains(now))
+    pub(super) fn is_down(&self, call: CallId, now: Micros) -> bool {
+        let is_broken = |(remainder, of)| call.0.checked_rem(of) == Some(remainder);
+        self.broken.is_some_and(is_broken) || self.outages.iter().any(|one| one.contains(now))
     }
 
     pub(super) fn hangs_until(&self, now: Micros) -> Option<Micros> {

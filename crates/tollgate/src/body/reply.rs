@@ -19,6 +19,7 @@ use tollgate_core::time::{Micros, Span};
 use super::shared::Reader;
 use super::{CostReader, Tunnel};
 use crate::Permit;
+use crate::event::DeferredEvent;
 use crate::failpoint;
 use crate::payload::BodyError;
 use crate::pool::Conn;
@@ -38,6 +39,8 @@ pub struct ReplyBody {
     shared: Option<Reader>,
     /// Stores it while it passes.
     recorder: Option<Box<dyn BodyRecorder>>,
+    /// What is to be told of the recording, when no lock is held: with the end of this body.
+    fact: Option<Box<DeferredEvent>>,
     is_stored: bool,
 }
 
@@ -49,8 +52,8 @@ pub(crate) trait BodyRecorder: std::fmt::Debug + Send + Sync + 'static {
     /// Adds a piece. `false`: the body is too large to record.
     fn push(&mut self, piece: &Bytes) -> bool;
 
-    /// The body is complete.
-    fn finish(self: Box<Self>);
+    /// The body is complete. A lock may be held, so what is to be told is returned.
+    fn finish(self: Box<Self>) -> Option<DeferredEvent>;
 }
 
 /// A response that is still arriving, with its permit and connection.
@@ -96,6 +99,7 @@ impl ReplyBody {
                 .map(Box::new),
             shared: None,
             recorder: None,
+            fact: None,
             is_stored: false,
         }
     }
@@ -132,7 +136,7 @@ impl ReplyBody {
         let is_whole = self.upstream.as_deref().is_none_or(UpstreamBody::has_ended);
         self.is_stored = fits && recorder.is_reusable();
         if fits && is_whole {
-            recorder.finish();
+            drop(recorder.finish());
         } else if fits {
             self.recorder = Some(recorder);
         }
@@ -169,7 +173,7 @@ impl ReplyBody {
             None => true,
         };
         if fits && has_ended {
-            recorder.finish();
+            self.fact = recorder.finish().map(Box::new);
         } else if fits {
             self.recorder = Some(recorder);
         }

@@ -372,40 +372,43 @@ impl Reader {
                 return Found::Full;
             }
         }
-        let (found, news) = self.poll_upstream(&mut state);
+        let (found, news, finished) = self.poll_upstream(&mut state);
         if state.end.is_some() && join_guard.is_none() {
             join_guard = state.join_guard.take();
         }
         drop(state);
         drop(join_guard);
+        // Its end releases the connection and tells facts: not under the lock.
+        drop(finished);
         if news {
             self.inner.wake_all();
         }
         found
     }
 
-    /// Polls the upstream for more. `true`: there is something that the others wait for.
-    fn poll_upstream(&mut self, state: &mut State) -> (Found, bool) {
-        let mut news = false;
+    /// Polls the upstream for more. `true`: there is something that the others wait for. An
+    /// upstream that has ended is returned, to be dropped outside the lock.
+    fn poll_upstream(&mut self, state: &mut State) -> (Found, bool, Option<ReplyBody>) {
+        let (mut news, mut finished) = (false, None);
         if state.end.is_none() {
             let waker = Waker::from(self.inner.clone());
             let mut cx = Context::from_waker(&waker);
             let Some(source) = &mut state.source else {
-                return (Found::Broken(SlowReader.into()), false);
+                return (Found::Broken(SlowReader.into()), false, None);
             };
             match Pin::new(&mut *source).poll_frame(&mut cx) {
-                Poll::Pending => return (Found::Nothing, false),
+                Poll::Pending => return (Found::Nothing, false, None),
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(chunk) => {
                         if source.is_end_stream() {
                             state.end = Some(End::Whole(None));
-                            state.source = None;
+                            finished = state.source.take();
                         }
                         state.bytes += chunk.len();
                         self.inner.held.fetch_add(chunk.len(), Ordering::Relaxed);
                         state.chunks.push_back(chunk.clone());
                         self.advance(state);
-                        return (Found::Chunk(chunk), true);
+                        return (Found::Chunk(chunk), true, finished);
                     }
                     Err(frame) => state.end = Some(End::Whole(frame.into_trailers().ok())),
                 },
@@ -414,7 +417,7 @@ impl Reader {
                 }
                 Poll::Ready(None) => state.end = Some(End::Whole(None)),
             }
-            state.source = None;
+            finished = state.source.take();
             news = true;
         }
         let found = match &state.end {
@@ -422,7 +425,7 @@ impl Reader {
             Some(End::Whole(None)) | None => Found::End,
             Some(End::Broken(broken)) => Found::Broken(broken.clone().into()),
         };
-        (found, news)
+        (found, news, finished)
     }
 
     fn advance(&mut self, state: &mut State) {

@@ -24,9 +24,9 @@ impl FileLock {
 #[tokio::test]
 async fn a_file_locked_at_startup_means_memory_only() {
     let folder = Folder::new();
-    drop(Cache::open(&folder.0));
+    drop(Cache::open(&folder.0, &crate::event::Events::new()));
     let holder = FileLock::of(&folder);
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     assert_eq!(bodies(&cache, 1).await, ["a"]);
     assert_eq!(cache.purge(None, None).await, 1);
@@ -37,7 +37,7 @@ async fn a_file_locked_at_startup_means_memory_only() {
 #[tokio::test]
 async fn a_file_locked_for_a_while_is_used_again_afterwards() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     let holder = FileLock::of(&folder);
@@ -47,7 +47,7 @@ async fn a_file_locked_for_a_while_is_used_again_afterwards() {
     holder.release();
     cache.store_now(key(3), &object(1, "c"), Wall(1));
     cache.flush().await;
-    let next = Cache::open(&folder.0);
+    let next = Cache::open(&folder.0, &crate::event::Events::new());
     assert_eq!(bodies(&next, 1).await, ["a"]);
     assert!(
         bodies(&next, 2).await.is_empty(),
@@ -60,7 +60,7 @@ async fn a_file_locked_for_a_while_is_used_again_afterwards() {
 #[tokio::test]
 async fn a_purge_waits_for_a_locked_file() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     let url = object(1, "bb").url;
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.store_now(key(2), &object(1, "bb"), Wall(1));
@@ -74,7 +74,7 @@ async fn a_purge_waits_for_a_locked_file() {
     assert!(bodies(&cache, 1).await.is_empty() && !purge.is_finished());
     holder.release();
     assert_eq!(purge.await.unwrap(), 1);
-    let next = Cache::open(&folder.0);
+    let next = Cache::open(&folder.0, &crate::event::Events::new());
     assert!(bodies(&next, 1).await.is_empty());
     assert!(bodies(&next, 2).await.is_empty());
 }
@@ -83,7 +83,7 @@ async fn a_purge_waits_for_a_locked_file() {
 #[tokio::test]
 async fn closing_waits_for_pending_removals() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     let holder = FileLock::of(&folder);
@@ -102,7 +102,7 @@ async fn closing_waits_for_pending_removals() {
 /// A file with forty responses, all of it in the file itself, and then garbage from there on.
 async fn damaged(from: impl Fn(usize) -> usize) -> Folder {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     for number in 0..40 {
         cache.store_now(key(number), &object(1, &"x".repeat(5_000)), Wall(1));
     }
@@ -123,18 +123,21 @@ async fn damaged(from: impl Fn(usize) -> usize) -> Folder {
 #[tokio::test]
 async fn a_file_with_unreadable_tables_is_recreated() {
     let folder = damaged(|_| 4_096).await;
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     assert!(folder.0.join("cache.db.damaged").exists());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
-    assert_eq!(bodies(&Cache::open(&folder.0), 1).await, ["a"]);
+    assert_eq!(
+        bodies(&Cache::open(&folder.0, &crate::event::Events::new()), 1).await,
+        ["a"]
+    );
 }
 
 /// A file that is found damaged in use is moved aside; the next start creates a new one.
 #[tokio::test]
 async fn a_file_found_damaged_while_in_use_is_moved_aside() {
     let folder = damaged(|length| length / 2).await;
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     let aside = folder.0.join("cache.db.damaged");
     assert!(!aside.exists());
     for number in 0..40 {
@@ -146,10 +149,13 @@ async fn a_file_found_damaged_while_in_use_is_moved_aside() {
     cache.store_now(key(50), &object(1, "new"), Wall(1));
     cache.flush().await;
     assert_eq!(bodies(&cache, 50).await, ["new"], "in memory");
-    let next = Cache::open(&folder.0);
+    let next = Cache::open(&folder.0, &crate::event::Events::new());
     next.store_now(key(1), &object(1, "a"), Wall(1));
     next.flush().await;
-    assert_eq!(bodies(&Cache::open(&folder.0), 1).await, ["a"]);
+    assert_eq!(
+        bodies(&Cache::open(&folder.0, &crate::event::Events::new()), 1).await,
+        ["a"]
+    );
 }
 
 /// A file that may not grow is no failure: responses that do not fit stay in memory, and eviction
@@ -179,7 +185,7 @@ async fn a_full_file_evicts_and_keeps_working() {
 async fn a_folder_in_place_of_the_file_means_memory_only() {
     let folder = Folder::new();
     std::fs::create_dir_all(folder.file()).unwrap();
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     assert_eq!(bodies(&cache, 1).await, ["a"]);
 }
@@ -188,7 +194,7 @@ async fn a_folder_in_place_of_the_file_means_memory_only() {
 #[tokio::test]
 async fn removals_are_not_lost_when_the_queue_is_full() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     let busy = Connection::open(folder.file()).unwrap();

@@ -78,12 +78,12 @@ pub(super) async fn bodies(cache: &Cache, number: u8) -> Vec<String> {
 #[tokio::test]
 async fn m11_a_response_cached_forever_survives_a_restart() {
     let folder = Folder::new();
-    let first = Cache::open(&folder.0);
+    let first = Cache::open(&folder.0, &crate::event::Events::new());
     first.store_now(key(1), &object(1, "one"), Wall(1));
     first.store_now(key(1), &object(2, "two"), Wall(1));
     first.flush().await;
     drop(first);
-    let second = Cache::open(&folder.0);
+    let second = Cache::open(&folder.0, &crate::event::Events::new());
     assert!(second.get_from_memory(&key(1), Wall(1)).is_none());
     assert_eq!(bodies(&second, 1).await, ["two", "one"]);
     assert!(second.get_from_memory(&key(1), Wall(1)).is_some());
@@ -92,24 +92,30 @@ async fn m11_a_response_cached_forever_survives_a_restart() {
 #[tokio::test]
 async fn a_new_response_replaces_the_one_for_the_same_headers() {
     let folder = Folder::new();
-    for cache in [Cache::memory(), Cache::open(&folder.0)] {
+    for cache in [
+        Cache::memory(),
+        Cache::open(&folder.0, &crate::event::Events::new()),
+    ] {
         cache.store_now(key(1), &object(1, "old"), Wall(1));
         cache.store_now(key(1), &object(1, "new"), Wall(1));
         assert_eq!(bodies(&cache, 1).await, ["new"]);
         cache.flush().await;
     }
-    assert_eq!(bodies(&Cache::open(&folder.0), 1).await, ["new"]);
+    assert_eq!(
+        bodies(&Cache::open(&folder.0, &crate::event::Events::new()), 1).await,
+        ["new"]
+    );
 }
 
 #[tokio::test]
 async fn variants_of_one_url_are_bounded() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     for variant in 0..40 {
         cache.store_now(key(1), &object(variant, &format!("{variant}")), Wall(1));
     }
     cache.flush().await;
-    for cache in [cache, Cache::open(&folder.0)] {
+    for cache in [cache, Cache::open(&folder.0, &crate::event::Events::new())] {
         let bodies = bodies(&cache, 1).await;
         assert_eq!(bodies.len(), object::VARIANTS_MAX);
         assert_eq!(bodies[0], "39");
@@ -119,7 +125,10 @@ async fn variants_of_one_url_are_bounded() {
 #[tokio::test]
 async fn purges_are_by_provider_and_entity_and_reach_both_tiers() {
     let folder = Folder::new();
-    for cache in [Cache::memory(), Cache::open(&folder.0)] {
+    for cache in [
+        Cache::memory(),
+        Cache::open(&folder.0, &crate::event::Events::new()),
+    ] {
         cache.store_now(key(1), &object(1, "a"), Wall(1));
         cache.store_now(key(2), &object(1, "b"), Wall(1));
         assert_eq!(cache.usage().await.len(), 2);
@@ -163,12 +172,12 @@ fn must_wait(cache: &Cache, number: u8) -> bool {
 #[tokio::test]
 async fn a_lookup_of_an_unknown_key_does_not_wait() {
     let folder = Folder::new();
-    let first = Cache::open(&folder.0);
+    let first = Cache::open(&folder.0, &crate::event::Events::new());
     wait_until_indexed(&first).await;
     assert!(!must_wait(&first, 1));
     first.store_now(key(1), &object(1, "a"), Wall(1));
     first.flush().await;
-    let next = Cache::open(&folder.0);
+    let next = Cache::open(&folder.0, &crate::event::Events::new());
     wait_until_indexed(&next).await;
     assert!(!must_wait(&next, 2));
     assert_eq!(bodies(&next, 1).await, ["a"]);
@@ -178,10 +187,10 @@ async fn a_lookup_of_an_unknown_key_does_not_wait() {
 #[tokio::test]
 async fn a_row_gone_from_disk_is_looked_up_once() {
     let folder = Folder::new();
-    let first = Cache::open(&folder.0);
+    let first = Cache::open(&folder.0, &crate::event::Events::new());
     first.store_now(key(1), &object(1, "a"), Wall(1));
     first.flush().await;
-    let next = Cache::open(&folder.0);
+    let next = Cache::open(&folder.0, &crate::event::Events::new());
     wait_until_indexed(&next).await;
     assert_eq!(purge(&folder.0, None, None).unwrap(), 1);
     assert!(bodies(&next, 1).await.is_empty());
@@ -192,7 +201,7 @@ async fn a_row_gone_from_disk_is_looked_up_once() {
 #[tokio::test]
 async fn a_first_variant_is_known_to_be_the_only_one() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     wait_until_indexed(&cache).await;
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     assert!(
@@ -207,7 +216,7 @@ async fn a_first_variant_is_known_to_be_the_only_one() {
 #[tokio::test]
 async fn row_ids_are_not_reused() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     let conn = rusqlite::Connection::open(folder.file()).unwrap();
     let last = || -> i64 {
         let last = "SELECT max(id) FROM answers";
@@ -227,7 +236,10 @@ async fn row_ids_are_not_reused() {
 #[tokio::test]
 async fn processes_share_stored_and_purged_responses() {
     let folder = Folder::new();
-    let (one, other) = (Cache::open(&folder.0), Cache::open(&folder.0));
+    let (one, other) = (
+        Cache::open(&folder.0, &crate::event::Events::new()),
+        Cache::open(&folder.0, &crate::event::Events::new()),
+    );
     one.store_now(key(1), &object(1, "a"), Wall(1));
     one.store_now(key(2), &object(1, "b"), Wall(1));
     one.flush().await;
@@ -263,7 +275,7 @@ async fn a_damaged_file_is_moved_aside_and_recreated() {
     let folder = Folder::new();
     std::fs::create_dir_all(&folder.0).unwrap();
     std::fs::write(folder.file(), vec![b'x'; 10_000]).unwrap();
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     assert_eq!(usage(&folder.0).unwrap().len(), 1);
@@ -273,11 +285,11 @@ async fn a_damaged_file_is_moved_aside_and_recreated() {
 #[tokio::test]
 async fn a_file_of_a_newer_version_is_left_alone() {
     let folder = Folder::new();
-    drop(Cache::open(&folder.0));
+    drop(Cache::open(&folder.0, &crate::event::Events::new()));
     let conn = rusqlite::Connection::open(folder.file()).unwrap();
     conn.pragma_update(None, "user_version", 99).unwrap();
     drop(conn);
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     assert_eq!(bodies(&cache, 1).await, ["a"]);
@@ -288,7 +300,7 @@ async fn a_file_of_a_newer_version_is_left_alone() {
 async fn a_folder_that_cannot_be_written_means_memory_only() {
     let folder = Folder::new();
     std::fs::write(&folder.0, "a file, not a folder").unwrap();
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     assert_eq!(bodies(&cache, 1).await, ["a"]);
     std::fs::remove_file(&folder.0).unwrap();
@@ -306,7 +318,7 @@ async fn the_disk_is_bounded_and_evicts_the_least_recently_used() {
     let kept = usage(&folder.0).unwrap();
     assert!(kept[0].bytes <= 100_000, "{kept:?}");
     drop(cache);
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     assert!(bodies(&cache, 0).await.is_empty());
     assert!(bodies(&cache, 49).await == [large]);
 }
@@ -345,7 +357,10 @@ async fn a_response_requested_before_a_change_is_not_stored() {
         Arc::new(object)
     };
     let folder = Folder::new();
-    for cache in [Cache::memory(), Cache::open(&folder.0)] {
+    for cache in [
+        Cache::memory(),
+        Cache::open(&folder.0, &crate::event::Events::new()),
+    ] {
         cache.store_now(key(1), &asked_at(5, "new"), Wall(6));
         cache.store_now(key(1), &asked_at(4, "old"), Wall(7));
         assert_eq!(bodies(&cache, 1).await, ["new"]);
@@ -360,7 +375,11 @@ async fn a_response_requested_before_a_change_is_not_stored() {
         cache.flush().await;
         assert!(cache.get_from_memory(&key(1), Wall(1)).is_none());
     }
-    assert!(bodies(&Cache::open(&folder.0), 1).await.is_empty());
+    assert!(
+        bodies(&Cache::open(&folder.0, &crate::event::Events::new()), 1)
+            .await
+            .is_empty()
+    );
 }
 
 /// After a clock was set back, an earlier response does not stay the newest forever.
@@ -378,7 +397,10 @@ async fn a_response_from_the_future_is_replaced() {
 #[tokio::test]
 async fn invalidations_reach_other_processes() {
     let folder = Folder::new();
-    let (one, other) = (Cache::open(&folder.0), Cache::open(&folder.0));
+    let (one, other) = (
+        Cache::open(&folder.0, &crate::event::Events::new()),
+        Cache::open(&folder.0, &crate::event::Events::new()),
+    );
     let changed = object(1, "only in the other's memory");
     one.invalidate(None, changed.url, Wall(1));
     one.flush().await;
@@ -392,7 +414,7 @@ async fn invalidations_reach_other_processes() {
 #[tokio::test]
 async fn a_memory_hit_updates_its_use_on_disk_once_an_hour() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     let later = Wall(1) + Span::from_secs(4_000);
     for _ in 0..3 {
@@ -427,11 +449,11 @@ async fn a_cached_body_is_never_copied() {
 #[tokio::test]
 async fn a_variant_on_disk_is_not_hidden_by_one_in_memory() {
     let folder = Folder::new();
-    let first = Cache::open(&folder.0);
+    let first = Cache::open(&folder.0, &crate::event::Events::new());
     first.store_now(key(1), &object(1, "one"), Wall(1));
     first.flush().await;
     drop(first);
-    let cache = Cache::open(&folder.0);
+    let cache = Cache::open(&folder.0, &crate::event::Events::new());
     cache.store_now(key(1), &object(2, "two"), Wall(1));
     let here = cache.find(&key(1), Wall(1)).await.unwrap();
     assert!(here.objects().len() == 1 && here.is_partial());

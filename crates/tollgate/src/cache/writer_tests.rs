@@ -61,7 +61,7 @@ async fn when_responses_do_not_all_fit_the_last_ones_are_stored() {
         .pending_bytes
         .store(100 * reply.weight(), Ordering::Release);
     writer.execute((2..102).map(put).collect()).unwrap();
-    let next = Cache::open(&folder.0);
+    let next = Cache::open(&folder.0, &crate::event::Events::new());
     assert!(bodies(&next, 2).await.is_empty());
     assert_eq!(bodies(&next, 101).await.len(), 1);
     let kept = &usage(&folder.0).unwrap()[0];
@@ -128,5 +128,9 @@ async fn removals_that_fail_at_shutdown_delete_the_file() {
         .unwrap_err();
     assert_eq!(ended.try_recv(), Ok(()));
     assert!(!folder.file().exists());
-    assert!(bodies(&Cache::open(&folder.0), 1).await.is_empty());
+    assert!(
+        bodies(&Cache::open(&folder.0, &crate::event::Events::new()), 1)
+            .await
+            .is_empty()
+    );
 }

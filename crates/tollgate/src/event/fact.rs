@@ -16,7 +16,12 @@ pub enum DecisionVerdict {
     /// It may go at once.
     Allowed,
     /// It may go after it has waited.
-    Queued,
+    Queued {
+        /// The limit that it waited for, if it was a limit.
+        limit: Option<Arc<str>>,
+        /// As in every rejection: `limit`, `cooldown`, `concurrency` …
+        reason: &'static str,
+    },
     /// It may not go.
     Rejected {
         /// The exhausted limit, if it was a limit.
@@ -26,9 +31,85 @@ pub enum DecisionVerdict {
     },
 }
 
+/// What a call waited for in the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueCause {
+    /// As in every rejection: `limit`, `cooldown`, `concurrency` …
+    pub reason: &'static str,
+    /// The limit, if it was a limit.
+    pub limit: Option<Arc<str>>,
+}
+
+impl Default for QueueCause {
+    /// It was recalled while it waited, because limits or health have changed.
+    fn default() -> QueueCause {
+        QueueCause {
+            reason: "limit",
+            limit: None,
+        }
+    }
+}
+
+/// What Tollgate decided about a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CallDecision {
+    /// It went at once, or needed no permit.
+    Allow,
+    /// It went after it had waited.
+    Queue,
+    /// Tollgate responded itself.
+    Reject,
+}
+
+impl CallDecision {
+    /// The value of `X-Tollgate-Decision`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CallDecision::Allow => "allow",
+            CallDecision::Queue => "queue",
+            CallDecision::Reject => "reject",
+        }
+    }
+}
+
+/// How a call ended.
+#[derive(Clone, Debug)]
+pub struct CallEnd {
+    /// The call.
+    pub id: Arc<str>,
+    /// Whose; `None`: no provider was found for it.
+    pub provider: Option<Arc<str>>,
+    /// The part of the provider.
+    pub entity: Option<Arc<str>>,
+    /// Who called.
+    pub caller: Option<Arc<str>>,
+    /// How urgent it was; `None`: it was rejected before that was known.
+    pub priority: Option<Priority>,
+    /// What Tollgate decided.
+    pub decision: CallDecision,
+    /// The value of `X-Tollgate-Source`; `tollgate` for a rejection.
+    pub source: &'static str,
+    /// What it waited for, or why it was rejected; `client_gone`: its caller did not wait for the
+    /// response.
+    pub reason: Option<&'static str>,
+    /// The limit, if it was a limit.
+    pub limit: Option<Arc<str>>,
+    /// Time spent waiting for permits.
+    pub waited: Span,
+    /// Attempts whose bytes may have left.
+    pub attempts: u32,
+    /// The status of the response; `None`: its caller has not got one.
+    pub status: Option<u16>,
+    /// Why there is no response of the provider, in words.
+    pub error: Option<Box<crate::Error>>,
+}
+
 /// Something that happened.
 #[derive(Clone, Debug)]
 pub enum Event {
+    /// A call is over: one for each call of a caller, whoever responded.
+    CallEnded(Box<CallEnd>),
     /// A call has found its provider.
     Request {
         /// The call.
@@ -115,28 +196,6 @@ pub enum Event {
         retry_after: Option<Span>,
         /// The provider's current status.
         status: Box<HealthStatus>,
-    },
-    /// A call got a response.
-    Completed {
-        /// The call.
-        id: Arc<str>,
-        /// Whose.
-        provider: Arc<str>,
-        /// The status of the response.
-        status: u16,
-        /// Attempts made.
-        attempts: u32,
-        /// Time spent waiting for permits.
-        waited: Span,
-        /// How urgent it was.
-        priority: Priority,
-    },
-    /// A call ended without a response.
-    Rejected {
-        /// The call.
-        id: Arc<str>,
-        /// Why, in words.
-        error: Box<crate::Error>,
     },
     /// An attempt got no response.
     AttemptFailed {
@@ -254,6 +313,12 @@ pub enum Event {
         before: u64,
         /// Now, raised to the hard limit if that was allowed.
         now: u64,
+    },
+    /// A connection could not be accepted, because this process has no descriptor left. At most
+    /// one each second.
+    OutOfDescriptors {
+        /// Where.
+        address: Option<std::net::SocketAddr>,
     },
     /// The gateway is shutting down: it finishes running calls first.
     Draining,

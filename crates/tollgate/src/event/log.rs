@@ -8,7 +8,7 @@ use std::fmt;
 
 use tollgate_core::health::Rate;
 
-use super::Event;
+use super::{CallEnd, Event};
 
 /// An unknown value is written as `none`.
 struct OrNone<T>(Option<T>);
@@ -32,10 +32,10 @@ impl fmt::Display for PerSecond {
 }
 
 impl Event {
-    /// Writes the log line, if the fact has one. For facts that no registry knows; a bus does it
-    /// itself.
-    pub fn log(&self) {
+    /// Writes the log line, if the fact has one.
+    pub(super) fn log(&self) {
         match self {
+            Event::CallEnded(end) => log_call(end),
             Event::Transition { .. } | Event::Cooldown { .. } => self.log_health(),
             Event::Request {
                 id,
@@ -45,54 +45,25 @@ impl Event {
             } => {
                 tracing::debug!(event = "request", id = &**id, provider = &**provider, %method, path = &**path);
             }
-            Event::Completed { .. } => self.log_completed(),
-            Event::Rejected { id, error } => {
-                tracing::info!(event = "rejected", id = &**id, blame = error.blame().as_str(), error = %error);
-            }
-            Event::AttemptFailed {
-                provider, fault, ..
-            } => {
-                tracing::info!(
-                    event = "failed",
-                    provider = &**provider,
-                    fault = fault.as_str()
-                );
-            }
-            Event::TlsFailed { host, why } => {
-                tracing::warn!(event = "tls_failed", host = &**host, why = &**why);
-            }
-            Event::StalePermit { provider, age } => {
-                tracing::warn!(event = "stale_permit", provider = &**provider, age = %age);
-            }
-            Event::StoreLost { why } => tracing::error!(event = "store_lost", why = &**why),
-            Event::StoreBack { away, uncounted } => {
-                tracing::warn!(event = "store_back", away = %away, uncounted);
-            }
+            Event::AttemptFailed { .. }
+            | Event::TlsFailed { .. }
+            | Event::StalePermit { .. }
+            | Event::TokenRenewed { .. }
+            | Event::TokenNotRenewed { .. }
+            | Event::KeySuspended { .. } => self.log_upstream(),
             Event::FromCache { .. }
             | Event::NotStored { .. }
             | Event::CacheOnlyInMemory { .. }
             | Event::CacheRecreated { .. } => self.log_cache(),
-            Event::TokenRenewed { provider, lives } => {
-                tracing::info!(event = "token_renewed", provider = &**provider, lives = %lives);
-            }
-            Event::TokenNotRenewed { provider, error } => {
-                tracing::warn!(event = "token_not_renewed", provider = &**provider, error = %error);
-            }
-            Event::KeySuspended { provider, status } => {
-                tracing::warn!(event = "key_suspended", provider = &**provider, status);
-            }
-            Event::Reloaded { providers } => tracing::info!(event = "reloaded", providers),
-            Event::ReloadRejected { problem } => {
-                tracing::error!(event = "reload_rejected", problem = &**problem);
-            }
-            Event::OperatorCommand { provider, command } => {
-                tracing::warn!(event = "operator", provider = &**provider, command);
-            }
-            Event::Listening { address } => tracing::info!(event = "listening", %address),
-            Event::Descriptors { before, now } => {
-                tracing::debug!(event = "descriptors", before, now);
-            }
-            Event::Draining => tracing::info!(event = "draining"),
+            Event::StoreLost { .. }
+            | Event::StoreBack { .. }
+            | Event::Reloaded { .. }
+            | Event::ReloadRejected { .. }
+            | Event::OperatorCommand { .. }
+            | Event::Listening { .. }
+            | Event::Descriptors { .. }
+            | Event::OutOfDescriptors { .. }
+            | Event::Draining => self.log_process(),
             // Of every call, and said by the lines above: for subscribers only.
             Event::Decision { .. }
             | Event::Attempt { .. }
@@ -103,84 +74,136 @@ impl Event {
 
     /// Events of the rate limiter, with the standard's keys (A16).
     fn log_health(&self) {
-        match self {
-            Event::Transition {
-                provider,
-                from,
-                to,
-                reason,
-                status,
-            } => tracing::warn!(
+        if let Event::Transition {
+            provider,
+            from,
+            to,
+            reason,
+            status,
+        } = self
+        {
+            tracing::warn!(
                 comp = "ratelimiter", state = to.log_name(), event = "state_transition",
                 sleep = %OrNone(status.sleep_remaining), consec429 = status.consec429,
                 err_rate_30s = %status.err_rate, rate = %OrNone(status.rate.map(PerSecond)),
                 sem = %OrNone(status.sem), retry_after = "none",
                 provider = &**provider, from = from.log_name(), to = to.log_name(), reason = %reason
-            ),
-            Event::Cooldown {
-                provider,
-                entity,
-                duration: rest,
-                retry_after,
-                status,
-            } => tracing::warn!(
+            );
+        }
+        if let Event::Cooldown {
+            provider,
+            entity,
+            duration,
+            retry_after,
+            status,
+        } = self
+        {
+            tracing::warn!(
                 comp = "ratelimiter", state = status.state.log_name(), event = "cooldown",
-                sleep = %rest, consec429 = status.consec429,
+                sleep = %duration, consec429 = status.consec429,
                 err_rate_30s = %status.err_rate, rate = %OrNone(status.rate.map(PerSecond)),
                 sem = %OrNone(status.sem), retry_after = %OrNone(*retry_after),
                 provider = &**provider, entity = entity.as_deref().unwrap_or("none")
-            ),
-            // The caller handles all other events.
-            _ => {}
+            );
         }
     }
 
-    /// The event of every call: cheap unless the level is enabled.
-    fn log_completed(&self) {
-        if let Event::Completed {
-            id,
-            provider,
-            status,
-            attempts,
-            waited,
-            priority,
+    /// Events of attempts, connections and credentials.
+    fn log_upstream(&self) {
+        if let Event::AttemptFailed {
+            provider, fault, ..
         } = self
         {
-            tracing::debug!(
-                event = "completed", id = &**id, provider = &**provider, status, attempts,
-                waited = %waited, priority = ?priority
-            );
+            let fault = fault.as_str();
+            tracing::info!(event = "failed", provider = &**provider, fault);
+        }
+        if let Event::TlsFailed { host, why } = self {
+            tracing::warn!(event = "tls_failed", host = &**host, why = &**why);
+        }
+        if let Event::StalePermit { provider, age } = self {
+            tracing::warn!(event = "stale_permit", provider = &**provider, age = %age);
+        }
+        if let Event::TokenRenewed { provider, lives } = self {
+            tracing::info!(event = "token_renewed", provider = &**provider, lives = %lives);
+        }
+        if let Event::TokenNotRenewed { provider, error } = self {
+            tracing::warn!(event = "token_not_renewed", provider = &**provider, error = %error);
+        }
+        if let Event::KeySuspended { provider, status } = self {
+            tracing::warn!(event = "key_suspended", provider = &**provider, status);
         }
     }
 
     /// Events of the cache.
     fn log_cache(&self) {
-        match self {
-            Event::FromCache {
-                id,
-                provider,
-                source,
-                age,
-                why,
-            } => {
-                tracing::debug!(event = "from_cache", id = &**id, provider = &**provider, source, age = %age, why);
-            }
-            Event::NotStored { id, provider, why } => {
-                tracing::debug!(
-                    event = "not_stored",
-                    id = &**id,
-                    provider = &**provider,
-                    why
-                );
-            }
-            Event::CacheOnlyInMemory { why } => {
-                tracing::warn!(event = "cache_only_in_memory", why = &**why);
-            }
-            Event::CacheRecreated { file } => {
-                tracing::warn!(event = "cache_recreated", file = &**file);
-            }
-            // The caller handles all other events.
-            _ => {}
+        if let Event::FromCache {
+            id,
+            provider,
+            source,
+            age,
+            why,
+        } = self
+        {
+            tracing::debug!(event = "from_cache", id = &**id, provider = &**provider, source, age = %age, why);
+        }
+        if let Event::NotStored { id, provider, why } = self {
+            let (id, provider) = (&**id, &**provider);
+            tracing::debug!(event = "not_stored", id, provider, why);
+        }
+        if let Event::CacheOnlyInMemory { why } = self {
+            tracing::warn!(event = "cache_only_in_memory", why = &**why);
+        }
+        if let Event::CacheRecreated { file } = self {
+            tracing::warn!(event = "cache_recreated", file = &**file);
         }
     }
+
+    /// Events of this process as a whole.
+    fn log_process(&self) {
+        if let Event::StoreLost { why } = self {
+            tracing::error!(event = "store_lost", why = &**why);
+        }
+        if let Event::StoreBack { away, uncounted } = self {
+            tracing::warn!(event = "store_back", away = %away, uncounted);
+        }
+        if let Event::Reloaded { providers } = self {
+            tracing::info!(event = "reloaded", providers);
+        }
+        if let Event::ReloadRejected { problem } = self {
+            tracing::error!(event = "reload_rejected", problem = &**problem);
+        }
+        if let Event::OperatorCommand { provider, command } = self {
+            tracing::warn!(event = "operator", provider = &**provider, command);
+        }
+        if let Event::Listening { address } = self {
+            tracing::info!(event = "listening", %address);
+        }
+        if let Event::Descriptors { before, now } = self {
+            tracing::debug!(event = "descriptors", before, now);
+        }
+        if let Event::OutOfDescriptors { address } = self {
+            let address = OrNone(*address);
+            tracing::error!(
+                event = "out_of_descriptors", %address,
+                hint = "raise `ulimit -n`, or lower connections_max"
+            );
+        }
+        if let Event::Draining = self {
+            tracing::info!(event = "draining");
+        }
+    }
+}
+
+/// The event of every call: a line at `info` if it was rejected, and else at `debug`.
+fn log_call(end: &CallEnd) {
+    let id = &*end.id;
+    if let Some(error) = &end.error {
+        tracing::info!(event = "rejected", id, blame = error.blame().as_str(), error = %error);
+        return;
+    }
+    tracing::debug!(
+        event = "completed", id, provider = end.provider.as_deref().unwrap_or("none"),
+        source = end.source, status = %OrNone(end.status), attempts = end.attempts,
+        waited = %end.waited, priority = ?end.priority.unwrap_or_default()
+    );
 }

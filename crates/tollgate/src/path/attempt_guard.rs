@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use tollgate_core::ask::ScopeId;
+use tollgate_core::ask::{PathTag, ScopeId};
 use tollgate_core::cooldown::CooldownSettings;
 use tollgate_core::health::{AttemptResult, Class, Fault, HealthEvent};
 use tollgate_core::time::{Micros, Span};
@@ -21,6 +21,10 @@ pub(crate) struct AttemptGuard {
     pub(super) granted: Micros,
     /// The scope that cools down if the attempt is limited.
     pub(super) cooldown: ScopeId,
+    /// The path that it is sent to.
+    pub(super) path: Option<PathTag>,
+    /// An earlier attempt of the same call has failed.
+    pub(super) repeated: bool,
     /// It probes whether the provider has recovered.
     pub(crate) probe: bool,
 }
@@ -29,6 +33,12 @@ impl AttemptGuard {
     /// No response arrived.
     pub(crate) fn failed(self, fault: Fault) {
         self.finish(Class::of_fault(fault), None, None);
+    }
+
+    /// There was no connection: no path is to blame.
+    pub(super) fn unreached(mut self, fault: Fault) {
+        self.path = None;
+        self.failed(fault);
     }
 
     /// The attempt has ended. Returns the cool-down of its scope that begins with it.
@@ -42,6 +52,8 @@ impl AttemptGuard {
             class,
             granted: self.granted,
             retry_after,
+            path: self.path,
+            repeated: self.repeated,
         };
         self.health
             .take()?
@@ -52,8 +64,10 @@ impl AttemptGuard {
 impl Drop for AttemptGuard {
     fn drop(&mut self) {
         if let Some(health) = self.health.take() {
-            let granted = self.granted;
-            health.on(HealthEvent::Dropped { granted });
+            health.on(HealthEvent::Dropped {
+                granted: self.granted,
+                path: self.path,
+            });
         }
     }
 }

@@ -5,6 +5,7 @@
 //! Never: decides anything.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::{HeaderMap, Method};
 use tollgate_config::Secret;
@@ -51,11 +52,22 @@ pub enum Target {
     },
 }
 
+impl From<&str> for Target {
+    /// A provider by name, without a path.
+    fn from(name: &str) -> Target {
+        Target::Provider {
+            name: name.to_owned(),
+            path: String::new(),
+            query: None,
+        }
+    }
+}
+
 /// Options of a call.
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
     /// The call's id in logs.
-    pub id: String,
+    pub id: Arc<str>,
     /// Its priority; a known caller's own maximum applies.
     pub priority: Priority,
     /// The caller named no priority: a known caller has its own.

@@ -20,25 +20,28 @@ use crate::providers::CompiledPolicy;
 /// When to come back if this process has no file descriptor left: calls end all the time.
 const NO_DESCRIPTOR_RETRY: Span = Span::from_secs(1);
 
-/// Makes sure that a connection is ready or being opened.
+/// Makes sure that a connection is ready or being opened. `repeated`: an earlier attempt of the call
+/// has failed.
 pub(crate) async fn connect(
     route: &Route,
     policy: &CompiledPolicy,
+    repeated: bool,
 ) -> Result<ExpectedCall, AttemptError> {
     let live = &route.subject.provider;
     let expected = live.pool.expect(&route.request.origin);
     let patience = timeout(route, policy);
-    if matches!(live.health.view().admission, Admission::Open)
-        && let Err(unreached) = expected.warm(policy.connections_max, patience).await
+    if matches!(
+        live.health.view(route.subject.path).admission,
+        Admission::Open
+    ) && let Err(unreached) = expected.warm(policy.connections_max, patience).await
     {
         let ended = connect_failure(route, policy, patience, unreached);
         if let AttemptError::Fault { fault, .. } = ended
             && policy.provider.enabled
         {
             live.health.on(HealthEvent::Completed(AttemptResult {
-                class: Class::of_fault(fault),
-                granted: live.ledger.at(),
-                retry_after: None,
+                repeated,
+                ..AttemptResult::new(Class::of_fault(fault), live.ledger.at())
             }));
         }
         return Err(ended);

@@ -5,9 +5,7 @@
 //! `finish`, if head and end are apart). These are the stages `permit`, `send` and `learn` of the
 //! path.
 //!
-//! A decision lives in this process. A service that hands decisions to other processes must add
-//! what they cannot hold: ids of decisions, and an expiry after which it drops a decision whose
-//! caller has vanished.
+//! A decision lives in this process; `permit_table` hands its permit to another one, by id.
 //!
 //! Promises: a decision that is dropped before `sent` returns its permit; after it, the attempt
 //! counts as sent. Nothing is sent under a permit older than 500 ms: `sent` returns it and fails.
@@ -17,21 +15,25 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
+use tollgate_core::domain::Host;
 use tollgate_core::entity::EntityRequest;
 use tollgate_core::gate::CallerId;
 use tollgate_core::health::{Class, Fault};
-use tollgate_core::time::Span;
+use tollgate_core::time::{Micros, Span};
 
-use super::call::CallOptions;
-use super::connect;
+use super::call::{CallOptions, Target};
+use super::call_end::OwnCall;
 use super::learn::{self, Observed};
 use super::permit::{self, PermitHistory};
 use super::rates::Rates;
 use super::requested_limits::Grant;
 use super::send::{self, PERMIT_AGE_MAX};
 use super::subject::Subject;
+use super::{connect, destination};
 use crate::credentials::fingerprint;
-use crate::providers::{Claim, CompiledPolicy, ProviderRegistry, call_costs, caller_id};
+use crate::providers::{
+    ActiveProvider, Claim, CompiledPolicy, ProviderRegistry, call_costs, caller_id,
+};
 use crate::{Error, Permit};
 
 /// The right to make one attempt, and the duty to report its end.
@@ -47,6 +49,7 @@ pub struct Decision {
     permit: Option<Permit>,
     is_sent: bool,
     history: PermitHistory,
+    end: OwnCall,
 }
 
 /// The permit was too old to send under, and is returned: acquire another one.
@@ -66,20 +69,28 @@ pub struct Learned {
     pub retry_after: Option<Span>,
 }
 
-/// Waits for a permit of this provider. `key` is the credential that the attempt will carry, for
-/// limits per key. Of the options, `no_dedup` and `cache` mean nothing here.
+/// Waits for a permit for a call to this provider, or to the provider of this URL. Path and query
+/// determine the entity, and the host counts for limits per host. `key` is the credential that the
+/// attempt will carry, for limits per key. Of the options, `no_dedup` and `cache` mean nothing here.
 pub async fn acquire(
     registry: &ProviderRegistry,
-    provider: &str,
+    target: impl Into<Target>,
     key: Option<&str>,
     options: CallOptions,
 ) -> Result<Decision, Error> {
-    let subject = subject(registry, provider, options)?;
+    let subject = subject(registry, target.into(), options)?;
+    decide(subject, key).await
+}
+
+/// Waits for the permit of this subject.
+pub(super) async fn decide(subject: Subject, key: Option<&str>) -> Result<Decision, Error> {
     let key = key.map(fingerprint);
     let mut history = PermitHistory::default();
-    let grant = permit::permit(&subject, key.as_deref(), &mut history).await?;
+    let granted = permit::permit(&subject, key.as_deref(), &mut history).await;
+    let grant = granted.inspect_err(|error| OwnCall::rejected(&subject, history.waited, error))?;
     Ok(Decision {
         policy: subject.provider.policy(),
+        end: OwnCall::granted(&subject, &history),
         subject,
         key,
         grant: Some(grant),
@@ -89,9 +100,10 @@ pub async fn acquire(
     })
 }
 
-fn subject(
+/// Who calls what: as for a call with a request, but without headers and body.
+pub(super) fn subject(
     registry: &ProviderRegistry,
-    provider: &str,
+    target: Target,
     options: CallOptions,
 ) -> Result<Subject, Error> {
     let started = registry.ledger().at();
@@ -100,15 +112,13 @@ fn subject(
         token: options.token.as_ref(),
         priority: (!options.uses_default_priority).then_some(options.priority),
     })?;
-    let active = registry.named(provider)?;
+    let (active, host, called, path, query) = resolve(registry, target)?;
     let policy = active.policy();
-    let upstream = policy.provider.upstream.as_ref();
-    let host = upstream.map(|upstream| upstream.host.clone());
     let routed = policy.provider.entities.route(&EntityRequest {
         named: options.entity.as_deref(),
         host: host.as_ref(),
-        path: "/",
-        query: "",
+        path: if path.is_empty() { "/" } else { &path },
+        query: query.as_deref().unwrap_or_default(),
         headers: &[],
         body: &[],
     })?;
@@ -118,7 +128,7 @@ fn subject(
         caller_id: caller.map_or_else(CallerId::default, caller_id),
         costs: call_costs(&policy.provider.costs, &options.costs, &[]),
         entity,
-        host,
+        host: called,
         priority: rights.priority,
         deadline: options.timeout.map(|timeout| started + timeout),
         id: options.id,
@@ -128,6 +138,29 @@ fn subject(
         ..Subject::new(active, started)
     })
 }
+
+/// The provider, the host that the caller named, the host that is called, path and query. A provider
+/// that is named need not have an upstream: its caller knows where it is.
+fn resolve(registry: &ProviderRegistry, target: Target) -> Result<Resolved, Error> {
+    if let Target::Provider { name, path, query } = target {
+        let active = registry.named(&name)?;
+        let upstream = active.policy().provider.upstream.clone();
+        let host = upstream.map(|upstream| upstream.host);
+        return Ok((active, host.clone(), host, path, query));
+    }
+    let (destination, path, query) = destination::resolve(registry, target)?;
+    let (host, called) = (destination.host, destination.origin.host);
+    Ok((destination.provider, Some(host), Some(called), path, query))
+}
+
+/// Provider, host as named, host that is called, path, query.
+type Resolved = (
+    Arc<ActiveProvider>,
+    Option<Host>,
+    Option<Host>,
+    String,
+    Option<String>,
+);
 
 impl Decision {
     /// How long it waited for the permit.
@@ -157,17 +190,54 @@ impl Decision {
             return Ok(());
         }
         match self.grant.take() {
-            Some(mut grant) if !send::is_stale(&self.subject, &grant.permit) => {
-                grant.permit.sent();
+            Some(grant) if !send::is_stale(&self.subject, &grant.permit) => {
                 self.grant = Some(grant);
-                self.is_sent = true;
-                send::emit_attempt(&self.subject, 1);
+                self.count_as_sent();
                 Ok(())
             }
             late => Err(Expired {
                 age: late.map_or(PERMIT_AGE_MAX, |grant| grant.permit.age()),
             }),
         }
+    }
+
+    /// Bytes have left, or may have: another process does not say when.
+    pub(super) fn count_as_sent(&mut self) {
+        if let Some(grant) = &mut self.grant
+            && !self.is_sent
+        {
+            grant.permit.sent();
+            self.is_sent = true;
+            self.end.sent();
+            send::emit_attempt(&self.subject, 1);
+        }
+    }
+
+    /// How long after the grant its bytes may leave.
+    pub(super) fn use_within(&self) -> Span {
+        self.subject.use_within
+    }
+
+    /// When its permit was granted.
+    pub(super) fn granted(&self) -> Option<Micros> {
+        self.grant.as_ref().map(|grant| grant.permit.granted())
+    }
+
+    /// How long a response may take.
+    pub(super) fn response_timeout(&self) -> Span {
+        self.policy.provider.timeouts.first_byte
+    }
+
+    /// Did it have to wait for a limit, a scope or a time?
+    #[must_use]
+    pub fn was_queued(&self) -> bool {
+        self.history.was_queued
+    }
+
+    /// The part of the provider that it is for.
+    #[must_use]
+    pub fn entity(&self) -> Option<&str> {
+        self.subject.entity.as_deref()
     }
 
     /// The attempt still runs: its permit is held for this much longer.
@@ -233,6 +303,7 @@ impl Decision {
                 retry_after: None,
             };
         };
+        self.end.reported(Ok(observed.status));
         let key = self.key.as_deref();
         let observation = learn::observe(&self.subject, &self.policy, key, observed, grant);
         self.permit = observation.permit;
@@ -243,7 +314,8 @@ impl Decision {
     }
 
     /// No response arrived. After `sent`, the attempt counts as one that may still arrive.
-    pub fn failed(self, fault: Fault) {
+    pub fn failed(mut self, fault: Fault) {
+        self.end.reported(Err(fault.as_str()));
         connect::emit_failed(&self.subject, fault);
         if let Some(grant) = self.grant {
             grant.attempt_guard.failed(fault);

@@ -20,13 +20,12 @@ use super::route::{Route, route_without_body};
 use super::{cache, serve};
 use crate::cache::{CachedResponse, MemfdBody, PreparedHead};
 use crate::headers::CONDITIONS;
-use crate::providers::{ActiveProvider, ConfigVersion, ProviderRegistry};
+use crate::providers::{ConfigVersion, ProviderRegistry};
 use crate::reply::Reply;
 
 /// A fresh response in memory.
 #[derive(Debug)]
 pub struct Hit {
-    provider: Arc<ActiveProvider>,
     object: Arc<CachedResponse>,
     age: Span,
 }
@@ -83,9 +82,10 @@ impl RememberedRequest {
                 .is_current_policy(|policy| self.key.is_for(policy))
     }
 
-    /// Tells what the caller with this id asks for.
-    pub fn emit_request(&self, id: &str) {
+    /// Logs and counts a hit for the caller with this id. Call it once, when the response is used.
+    pub fn emit(&self, hit: &Hit, id: &str) {
         self.route.emit_request(id);
+        serve::emit_hit(&self.route.subject, id, &hit.object, hit.age);
     }
 
     /// The response, if it is fresh and in memory.
@@ -93,7 +93,6 @@ impl RememberedRequest {
     pub fn hit(&self, registry: &ProviderRegistry) -> Option<Hit> {
         let (object, now) = self.key.in_memory(registry, &self.route)?;
         Some(Hit {
-            provider: self.route.subject.provider.clone(),
             age: object.freshness.age(now),
             object,
         })
@@ -101,12 +100,6 @@ impl RememberedRequest {
 }
 
 impl Hit {
-    /// Logs and counts the hit for the caller with this id. Call it once, when the response is
-    /// used.
-    pub fn emit(&self, id: &str) {
-        serve::emit_hit(&self.provider, id, self.age);
-    }
-
     /// Its age in seconds.
     #[must_use]
     pub fn age(&self) -> u64 {

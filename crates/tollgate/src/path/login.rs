@@ -9,6 +9,7 @@
 //! Never: follows a redirect, logs in again by itself, or repeats the login's response in an error.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -127,6 +128,7 @@ async fn send_login(
         .headers()
         .ok_or_else(|| misconfigured(provider, account))?;
     let mut route = Route::post(provider.clone(), to, headers, Bytes::from(post.body));
+    route.subject.id = next_login_id();
     let credential = Credential {
         source: CredentialSource::Client,
         fingerprint: Some(account.fingerprint.clone()),
@@ -166,6 +168,12 @@ async fn send_login(
     ))
 }
 
+/// The id of a login in logs and events: it belongs to no caller's call.
+fn next_login_id() -> Arc<str> {
+    static LOGINS: AtomicU64 = AtomicU64::new(1);
+    format!("login-{}", LOGINS.fetch_add(1, Ordering::Relaxed)).into()
+}
+
 /// The provider file describes a login that cannot be sent: only another file fixes it.
 fn misconfigured(provider: &ActiveProvider, account: &Account) -> LoginError {
     LoginError {
@@ -181,7 +189,7 @@ async fn attempt(
     retries: &mut RetryState,
 ) -> Result<UpstreamResponse, AttemptError> {
     let policy = route.subject.provider.policy();
-    let expected = connect::connect(route, &policy).await?;
+    let expected = connect::connect(route, &policy, retries.has_failed()).await?;
     let granted = permit::permit(
         &route.subject,
         credential.fingerprint(),

@@ -11,6 +11,7 @@ use tollgate_core::time::Span;
 
 use super::rates::Rates;
 use crate::Error;
+use crate::event::{CallDecision, QueueCause};
 use crate::pool::Origin;
 use crate::providers::ActiveProvider;
 use crate::reply::Reply;
@@ -28,6 +29,12 @@ pub struct CallTrace {
     pub waited: Span,
     /// What remained of each limit at the decision.
     pub rates: Rates,
+    /// An attempt had to wait for a limit, a scope or a time.
+    pub was_queued: bool,
+    /// What the last one of them waited for, while somebody listens.
+    pub(crate) queue_cause: Option<QueueCause>,
+    /// Its end has been told.
+    pub(crate) has_ended: bool,
 }
 
 /// The result of a call that went to the provider.
@@ -42,28 +49,32 @@ pub(crate) struct CallOutcome {
     pub(crate) waited: Span,
     /// What remained of each limit at the decision.
     pub(crate) rates: Rates,
+    /// An attempt had to wait.
+    pub(crate) was_queued: bool,
+    /// For what, while somebody listens.
+    pub(crate) queue_cause: Option<QueueCause>,
 }
 
 impl CallOutcome {
     /// A response that cost this call no attempt.
     pub(crate) fn from_reply(reply: Reply) -> CallOutcome {
-        CallOutcome {
-            result: Ok(reply),
-            is_failure: false,
-            attempts: 0,
-            waited: Span::ZERO,
-            rates: Rates::default(),
-        }
+        CallOutcome::without_attempt(Ok(reply))
     }
 
     /// No response.
     pub(crate) fn from_error(error: Error) -> CallOutcome {
+        CallOutcome::without_attempt(Err(error))
+    }
+
+    fn without_attempt(result: Result<Reply, Error>) -> CallOutcome {
         CallOutcome {
-            result: Err(error),
-            is_failure: true,
+            is_failure: result.is_err(),
+            result,
             attempts: 0,
             waited: Span::ZERO,
             rates: Rates::default(),
+            was_queued: false,
+            queue_cause: None,
         }
     }
 }
@@ -82,6 +93,21 @@ impl CallTrace {
     pub(crate) fn on_outcome(&mut self, outcome: CallOutcome) -> Result<Reply, Error> {
         (self.attempts, self.waited) = (outcome.attempts, outcome.waited);
         self.rates = outcome.rates;
+        (self.was_queued, self.queue_cause) = (outcome.was_queued, outcome.queue_cause);
         outcome.result
+    }
+
+    /// What Tollgate decided about a call that it has not rejected.
+    #[must_use]
+    pub fn decision(&self) -> CallDecision {
+        match self.was_queued {
+            true => CallDecision::Queue,
+            false => CallDecision::Allow,
+        }
+    }
+
+    /// What it waited for, if it had to wait.
+    pub(crate) fn queue_cause(&self) -> QueueCause {
+        self.queue_cause.clone().unwrap_or_default()
     }
 }

@@ -20,27 +20,46 @@ use super::rates::Rates;
 use super::requested_limits::{Grant, RequestedLimits, no_share, store_lost};
 use super::subject::Subject;
 use crate::error::Reason;
-use crate::event::{DecisionVerdict, Event};
-use crate::permits::{Denied, PermitRequest, Permits, Undecided};
+use crate::event::{DecisionVerdict, Event, QueueCause};
+use crate::permits::{Denied, PermitRequest, Permits};
 use crate::providers::{CompiledPolicy, LossDecision, loss_since_now};
 use crate::{Error, Permit};
-
-/// A store that does not decide at once decides in the queue. A permit that took at least this long
-/// there was queued; less is the cost of the decision itself.
-const QUEUED_MIN: Span = Span::from_millis(1);
 
 /// What the permits of one call have cost it so far.
 #[derive(Debug, Default)]
 pub(crate) struct PermitHistory {
     /// Time spent waiting.
     pub(crate) waited: Span,
-    /// The last decision came from the queue, not at once. The wait does not tell: on a real clock
-    /// even an immediate decision takes microseconds.
-    was_queued: bool,
+    /// An attempt had to wait for a limit, a scope or a time. The time spent does not tell: on a
+    /// real clock even an immediate decision takes microseconds, and a store takes milliseconds.
+    pub(crate) was_queued: bool,
+    /// What the last one of them waited for, while somebody listens.
+    pub(crate) queue_cause: Option<QueueCause>,
     /// What remained of each limit at the last decision.
     pub(crate) rates: Rates,
     /// The call's position in the order of arrival, the same for all its attempts.
     seniority: Option<u64>,
+    /// An attempt of the call has failed.
+    pub(super) has_failed: bool,
+}
+
+impl PermitHistory {
+    /// Remembers whether the call had to wait, and for what if somebody wants to hear it.
+    fn on_granted(
+        &mut self,
+        subject: &Subject,
+        policy: &CompiledPolicy,
+        requested: &RequestedLimits,
+        permit: &Permit,
+    ) {
+        let Some(blocker) = permit.waited_for() else {
+            return;
+        };
+        self.was_queued = true;
+        if subject.provider.events.is_heard() {
+            self.queue_cause = Some(requested.queue_cause(policy, blocker));
+        }
+    }
 }
 
 /// Waits for a permit for one attempt with the key of this fingerprint.
@@ -49,10 +68,10 @@ pub(crate) async fn permit(
     key: Option<&str>,
     history: &mut PermitHistory,
 ) -> Result<Grant, Error> {
-    let waited = history.waited;
-    history.was_queued = false;
+    let before = (history.waited, std::mem::take(&mut history.was_queued));
     let result = decide(subject, key, history).await;
-    emit_decision(subject, &result, history, history.waited - waited);
+    emit_decision(subject, &result, history, history.waited - before.0);
+    history.was_queued |= before.1;
     result
 }
 
@@ -67,13 +86,16 @@ fn emit_decision(
         let (id, provider, entity) = subject.labels();
         let verdict = match result {
             Ok(_) if !history.was_queued => DecisionVerdict::Allowed,
-            Ok(_) => DecisionVerdict::Queued,
+            Ok(_) => {
+                let cause = history.queue_cause.clone().unwrap_or_default();
+                DecisionVerdict::Queued {
+                    limit: cause.limit,
+                    reason: cause.reason,
+                }
+            }
             Err(error) => DecisionVerdict::Rejected {
                 limit: error.limit().map(Arc::from),
-                reason: match error {
-                    Error::Asleep { .. } => "sleep",
-                    _ => error.reason().map_or("error", Reason::as_str),
-                },
+                reason: error.reason_str(),
             },
         };
         Event::Decision {
@@ -106,10 +128,10 @@ async fn decide(
         changes.mark_unchanged();
         let edition = provider.permits.edition();
         let policy = provider.policy();
-        let view = provider.health.view();
+        let view = provider.health.view(subject.path);
         let began = *began.get_or_insert(view.at);
         let (request, requested) =
-            RequestedLimits::new(subject, &policy, key, &view.throttle, (seniority, edition));
+            RequestedLimits::new(subject, &policy, key, &view, (seniority, edition));
         let priority = request.priority; // as requested: it may be raised meanwhile
         let until = subject.queue_deadline(policy.provider.queue.timeout);
         let loss = provider.ledger.loss().or(reported_loss.take());
@@ -122,9 +144,9 @@ async fn decide(
             .inspect_err(|_| cancel_return());
         let (permits, request, is_counted) = chosen?;
         requested.inherit_counts(permits, edition);
-        let was_queued = &mut history.was_queued;
-        let requesting = request_permit(subject, permits, request, &mut changes, was_queued);
+        let requesting = request_permit(subject, permits, request, &mut changes);
         let Some(result) = requesting.await else {
+            history.was_queued = true; // it has waited, and asks again
             continue;
         };
         if requested.continues_for_others(subject, &policy, &result, until, loss) {
@@ -148,11 +170,12 @@ async fn decide(
                 return Err(requested.to_error(subject, &policy, denied, loss));
             }
         };
+        history.on_granted(subject, &policy, &requested, &permit);
         history.rates = Rates::granted(&policy, priority, permit.marks());
         if !is_counted {
             provider.local_share.record_uncounted();
         }
-        return Ok(requested.grant(provider, &policy, permit));
+        return Ok(requested.grant(subject, &policy, history.has_failed, permit));
     }
 }
 
@@ -164,18 +187,11 @@ async fn request_permit(
     permits: &Permits,
     request: PermitRequest,
     changes: &mut watch::Receiver<u64>,
-    was_queued: &mut bool,
 ) -> Option<Result<Permit, Denied>> {
     let result = match permits.try_acquire(request) {
         Ok(result) => Some(result),
         // On the heap: its size would be that of every call.
-        Err(Undecided { request, must_wait }) => {
-            let result = Box::pin(wait_in_queue(subject, permits, request, changes)).await;
-            let waited = |permit: &Permit| permit.waited() >= QUEUED_MIN;
-            let has_waited = matches!(&result, Some(Ok(permit)) if waited(permit));
-            *was_queued |= must_wait || has_waited;
-            result
-        }
+        Err(request) => Box::pin(wait_in_queue(subject, permits, request, changes)).await,
     };
     result.filter(|result| !matches!(result, Err(Denied::Recalled)))
 }
@@ -264,7 +280,7 @@ async fn reject_if_closed(
         } => {
             return Err(Error::Asleep {
                 provider: provider(),
-                status: Box::new(subject.provider.status()),
+                status: Box::new(subject.provider.health.status_on(subject.path)),
             });
         }
         Admission::Open

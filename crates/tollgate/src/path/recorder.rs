@@ -16,14 +16,14 @@ use super::cache_request::is_reusable;
 use super::scrub;
 use crate::body::BodyRecorder;
 use crate::cache::{Cache, CacheKey, CachedResponse};
-use crate::event::Event;
+use crate::event::{DeferredEvent, Event};
 use crate::providers::{ActiveProvider, CompiledPolicy};
 
 /// Stores a response while it passes to the caller. Dropped before the end, it stores nothing.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub(crate) provider: Arc<ActiveProvider>,
-    pub(crate) id: String,
+    pub(crate) id: Arc<str>,
     pub(crate) cache: Cache,
     pub(crate) key: CacheKey,
     pub(crate) purges: u64,
@@ -50,11 +50,11 @@ impl BodyRecorder for Recorder {
         true
     }
 
-    fn finish(mut self: Box<Self>) {
+    fn finish(mut self: Box<Self>) -> Option<DeferredEvent> {
         let length = self.object.headers.get(CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         if length.is_some_and(|length| length != self.body.len()) {
-            return;
+            return None;
         }
         if let Err(why) = scrub::find_key(
             &self.provider,
@@ -62,7 +62,7 @@ impl BodyRecorder for Recorder {
             &self.object.headers,
             &self.body,
         ) {
-            return emit_not_stored(&self.provider, &self.id, why);
+            return on_not_stored(&self.provider, &self.id, why);
         }
         self.object.body = Bytes::copy_from_slice(&self.body);
         if let Some((rule, Some(old))) = &self.adapts
@@ -81,15 +81,20 @@ impl BodyRecorder for Recorder {
         let object = Arc::new(self.object);
         let now = self.provider.ledger.wall();
         self.cache.store(self.key, &object, now, self.purges);
+        None
     }
 }
 
-/// Tells that a response is not stored, and why.
-pub(crate) fn emit_not_stored(live: &ActiveProvider, id: &str, why: NotStored) {
-    live.events.emit_with(|| Event::NotStored {
-        id: id.into(),
+/// Counts that a response is not stored. Dropped, the returned value tells it, and why.
+pub(crate) fn on_not_stored(
+    live: &ActiveProvider,
+    id: &Arc<str>,
+    why: NotStored,
+) -> Option<DeferredEvent> {
+    live.savings.on_not_stored();
+    live.events.defer_with(|| Event::NotStored {
+        id: id.clone(),
         provider: live.label(),
         why: why.as_str(),
-    });
-    live.savings.on_not_stored();
+    })
 }

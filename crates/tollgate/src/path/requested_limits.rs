@@ -19,8 +19,9 @@ use tollgate_ledger::StoreLoss;
 use super::attempt_guard::AttemptGuard;
 use super::subject::Subject;
 use crate::error::{Reason, Stage};
+use crate::event::QueueCause;
 use crate::permits::{Denied, PermitRequest, Permits};
-use crate::providers::{ActiveProvider, CallAttributes, CompiledPolicy, ThrottleRules};
+use crate::providers::{ActiveProvider, CallAttributes, CompiledPolicy, HealthView, ThrottleRules};
 use crate::{Error, Permit};
 
 /// The right to make one attempt.
@@ -40,6 +41,8 @@ pub(crate) struct RequestedLimits {
     pub(crate) local: usize,
     health: ScopeId,
     cooldown: ScopeId,
+    /// The path, if it fails.
+    path: Option<ScopeId>,
     /// Closed after a store loss during which nodes used their shares.
     share: Option<ScopeId>,
     /// Counts to carry over first; empty except for a while after a reload.
@@ -62,7 +65,7 @@ impl RequestedLimits {
         subject: &Subject,
         policy: &CompiledPolicy,
         key: Option<&str>,
-        local: &ThrottleRules,
+        health: &HealthView,
         (seniority, edition): (u64, u64),
     ) -> (PermitRequest, RequestedLimits) {
         let who = subject.who(key);
@@ -73,6 +76,7 @@ impl RequestedLimits {
             local: 0,
             health: subject.provider.health.scope(),
             cooldown: policy.cooldown_scope(who.entity, who.key),
+            path: health.path_scope,
             share: policy.share_scope,
             carries: policy.carry_settles(
                 &who,
@@ -91,7 +95,7 @@ impl RequestedLimits {
         if let Some(permille) = subject.at_most_permille {
             requested.add_caller_shares(policy, &who, permille, &mut terms);
         }
-        requested.add_local(subject, policy, local, &mut terms);
+        requested.add_local(subject, policy, &health.throttle, &mut terms);
         let demand = subject.demand();
         let request = PermitRequest {
             terms,
@@ -100,7 +104,7 @@ impl RequestedLimits {
             caller: demand.caller,
             patience: subject.queue_patience(policy.provider.queue.timeout),
             evidence: Evidence::Report {
-                timeout: policy.provider.timeouts.first_byte,
+                timeout: policy.provider.timeouts.first_byte + subject.use_within,
                 late: policy.provider.late_arrival,
             },
             seniority: Some(seniority),
@@ -124,7 +128,11 @@ impl RequestedLimits {
         local: &ThrottleRules,
         terms: &mut Terms,
     ) {
-        for (rule, cell, name, reason) in local_limits(&subject.provider, policy, local) {
+        let all = local_limits(&subject.provider, policy, local);
+        // Another process sends it, over connections of its own.
+        let is_sent_elsewhere = subject.use_within > Span::ZERO;
+        let own = all.into_iter().skip(usize::from(is_sent_elsewhere));
+        for (rule, cell, name, reason) in own {
             if let Some(rule) = rule {
                 self.local += 1;
                 self.terms.push((cell, TermKind::Local(reason, name)));
@@ -144,6 +152,7 @@ impl RequestedLimits {
         if policy.provider.enabled {
             scopes.push(self.health);
             scopes.push(self.cooldown);
+            scopes.extend(self.path);
             scopes.extend(policy.degrade_scope(entity));
             scopes.extend(self.share);
         }
@@ -152,17 +161,23 @@ impl RequestedLimits {
 
     pub(crate) fn grant(
         &self,
-        provider: &ActiveProvider,
+        subject: &Subject,
         policy: &CompiledPolicy,
+        repeated: bool,
         permit: Permit,
     ) -> Grant {
+        let (provider, path) = (&subject.provider, subject.path);
         let watched = policy.provider.enabled.then(|| provider.health.clone());
-        let probe = watched.as_ref().is_some_and(|health| health.on_granted());
+        let probe = watched
+            .as_ref()
+            .is_some_and(|health| health.on_granted(path));
         Grant {
             attempt_guard: AttemptGuard {
                 health: watched,
                 granted: permit.granted(),
                 cooldown: self.cooldown,
+                path,
+                repeated,
                 probe,
             },
             permit: permit.with_parts(self.limits, self.local),
@@ -207,10 +222,13 @@ impl RequestedLimits {
                     let (reason, limit) = self.term_name(policy, index);
                     no_permit(reason, limit, Some(retry_in))
                 }
-                Blocker::Scope(scope) if scope == self.health => Error::Asleep {
-                    provider: subject.provider.name.clone(),
-                    status: Box::new(subject.provider.status()),
-                },
+                Blocker::Scope(scope) if scope == self.health || Some(scope) == self.path => {
+                    let status = subject.provider.health.status_on(subject.path);
+                    Error::Asleep {
+                        provider: subject.provider.name.clone(),
+                        status: Box::new(status.closed_for(retry_in)),
+                    }
+                }
                 Blocker::Scope(scope) if Some(scope) == self.share => {
                     store_lost(subject, Some(retry_in))
                 }
@@ -240,6 +258,29 @@ impl RequestedLimits {
             // Not reached for a recall: a recalled call asks again.
             Denied::Lost | Denied::Recalled => store_lost(subject, None),
             Denied::Closed => no_permit(Reason::ShuttingDown, None, None),
+        }
+    }
+
+    /// What a call waited for, by the names of a rejection.
+    pub(crate) fn queue_cause(&self, policy: &CompiledPolicy, blocker: Blocker) -> QueueCause {
+        let (reason, limit) = match blocker {
+            Blocker::Cell(cell) => {
+                let index = self.terms.iter().position(|term| term.0 == cell);
+                let (reason, limit) = self.term_name(policy, index);
+                (reason.as_str(), limit)
+            }
+            Blocker::Scope(scope) if scope == self.health => ("sleep", None),
+            Blocker::Scope(scope) if Some(scope) == self.share => {
+                (Reason::StoreLost.as_str(), None)
+            }
+            Blocker::Scope(scope) if scope == self.cooldown => (Reason::Cooldown.as_str(), None),
+            Blocker::Scope(_) => (Reason::Degraded.as_str(), None),
+            Blocker::OffPeak => (Reason::OffPeak.as_str(), None),
+            Blocker::Front => (Reason::Limit.as_str(), None),
+        };
+        QueueCause {
+            reason,
+            limit: limit.map(Arc::from),
         }
     }
 
@@ -305,7 +346,7 @@ pub(crate) fn no_share(subject: &Subject, limit: &str) -> Error {
     }
 }
 
-/// The limits of this process.
+/// The limits of this process, its connections first.
 fn local_limits<'a>(
     provider: &ActiveProvider,
     policy: &'a CompiledPolicy,

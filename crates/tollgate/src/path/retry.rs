@@ -61,6 +61,11 @@ impl RetryState {
         provider.health.on_call(&provider.policy().retry.budget);
     }
 
+    /// An attempt of the call has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.permits.has_failed
+    }
+
     /// Decides what follows an attempt.
     pub(crate) fn next(
         &mut self,
@@ -92,6 +97,9 @@ impl RetryState {
         if !class.is_failure() || route.subject.fallback {
             return RetryState::stop(route, attempt);
         }
+        self.permits.has_failed = true;
+        let (path, name) = (route.subject.path, &route.request.path);
+        route.subject.provider.health.name_path(path, name);
         let failed = FailedAttempt {
             priority: route.subject.joint_priority(),
             used: self.retries_used,

@@ -12,7 +12,7 @@ use http::header::{IF_RANGE, RANGE};
 use http::{HeaderMap, Method};
 use http_body::Body;
 use tollgate_config::provider::{AuthStyle, Upstream};
-use tollgate_core::ask::Priority;
+use tollgate_core::ask::{PathTag, Priority};
 use tollgate_core::entity::{EntityError, EntityRequest, OnAmbiguity};
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::Micros;
@@ -202,6 +202,7 @@ impl PendingRoute {
             costs: call_costs(&provider.costs, &options.costs, payload.buffered()),
             entity: routed.entity.map(|entity| entity.as_str().to_owned()),
             host: Some(destination.origin.host.clone()),
+            path: Some(PathTag::of(&routed.path)),
             priority: options.priority,
             deadline: options.timeout.map(|timeout| self.started + timeout),
             id: options.id,
@@ -317,6 +318,7 @@ impl Route {
             subject: Subject {
                 entity: entity.map(|entity| entity.as_str().to_owned()),
                 host: Some(origin.host.clone()),
+                path: Some(PathTag::of(&path)),
                 priority: Priority::High, // calls wait for it
                 ..Subject::new(live, started)
             },
@@ -348,7 +350,7 @@ impl Route {
         }
         Route {
             subject: Subject {
-                id: format!("{}-refresh", subject.id),
+                id: format!("{}-refresh", subject.id).into(),
                 priority: Priority::Low,
                 started: subject.provider.ledger.at(),
                 deadline: None,

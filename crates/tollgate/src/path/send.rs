@@ -203,7 +203,7 @@ fn not_connected(
     let was_probe = attempt_guard.probe;
     if let AttemptError::Fault { fault, probe, .. } = &mut ended {
         *probe = was_probe;
-        attempt_guard.failed(*fault);
+        attempt_guard.unreached(*fault);
     }
     drop(permit);
     ended

@@ -17,12 +17,13 @@ use tollgate_core::fresh::{ByteRange, is_not_modified, requested_range};
 use tollgate_core::time::{Span, Wall};
 
 use super::cache_request::is_reusable;
+use super::call_end;
 use super::route::Route;
+use super::subject::Subject;
 use crate::body::ReplyBody;
 use crate::cache::CachedResponse;
 use crate::event::Event;
 use crate::headers::HeaderView;
-use crate::providers::ActiveProvider;
 use crate::reply::{Reply, Source};
 
 /// Why a response is served although it may be stale.
@@ -103,7 +104,7 @@ pub(crate) fn from_cache(
         .provider
         .events
         .emit_with(|| Event::FromCache {
-            id: route.subject.id.as_str().into(),
+            id: route.subject.id.clone(),
             provider: route.subject.provider.label(),
             source: source.as_str(),
             age,
@@ -176,15 +177,20 @@ pub(crate) fn fresh_reply(object: &CachedResponse, age: Span) -> Reply {
     }
 }
 
-/// Logs and counts that a fresh response was used.
-pub(crate) fn emit_hit(provider: &ActiveProvider, id: &str, age: Span) {
-    provider.events.emit_with(|| Event::FromCache {
-        id: id.into(),
-        provider: provider.label(),
-        source: Source::Cache.as_str(),
-        age,
-        why: ServeReason::Fresh.as_str(),
-    });
+/// Logs and counts that a fresh response was used, and that its call is over.
+pub(crate) fn emit_hit(subject: &Subject, id: &str, object: &CachedResponse, age: Span) {
+    let provider = &subject.provider;
+    if provider.events.is_heard() {
+        provider.events.emit(Event::FromCache {
+            id: id.into(),
+            provider: provider.label(),
+            source: Source::Cache.as_str(),
+            age,
+            why: ServeReason::Fresh.as_str(),
+        });
+        let end = call_end::hit(subject, id, object.status.as_u16());
+        provider.events.emit(end);
+    }
     provider.savings.on_cached(Source::Cache, false);
 }
 

@@ -26,7 +26,7 @@ use tollgate_core::time::{Now, Span, Wall};
 
 use super::cache_request::{CacheRequest, PendingStore};
 use super::outcome::CallOutcome;
-use super::recorder::{Recorder, emit_not_stored};
+use super::recorder::{Recorder, on_not_stored};
 use super::refresh::{self, Go};
 use super::response::{self, UpstreamResponse};
 use super::retry::RetryState;
@@ -50,7 +50,6 @@ pub(crate) fn store(
     retries: RetryState,
     go: Go,
 ) -> CallOutcome {
-    emit_completed(route, &retries, &done);
     record_write(route, &done);
     let has_failed = match &done {
         Ok(response) => response.class.is_failure(),
@@ -70,20 +69,8 @@ pub(crate) fn store(
         attempts: retries.made,
         waited: retries.permits.waited,
         rates: retries.permits.rates,
-    }
-}
-
-fn emit_completed(route: &Route, retries: &RetryState, done: &Result<UpstreamResponse, Error>) {
-    if let Ok(response) = done {
-        let subject = &route.subject;
-        subject.provider.events.emit_with(|| Event::Completed {
-            id: subject.id.as_str().into(),
-            provider: subject.provider.label(),
-            status: response.head.status.as_u16(),
-            attempts: retries.made,
-            waited: retries.permits.waited,
-            priority: subject.priority,
-        });
+        was_queued: retries.permits.was_queued,
+        queue_cause: retries.permits.queue_cause,
     }
 }
 
@@ -109,7 +96,7 @@ fn store_or_replace(
     };
     let old = request.object.take();
     match (done, old) {
-        (Err(error), Some(old)) if request.fallback && allows_fallback(&error) => {
+        (Err(error), Some(old)) if request.fallback && error.allows_stale() => {
             Ok(serve_stale(route, &request, old, &error, go))
         }
         (Err(error), _) => Err(error),
@@ -143,20 +130,6 @@ fn to_reply(response: UpstreamResponse) -> Reply {
         source: Source::Upstream,
         degraded: false,
     }
-}
-
-/// Does a stale response help with this error? Not where the call itself is wrong.
-fn allows_fallback(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::NoPermit { .. }
-            | Error::Asleep { .. }
-            | Error::NotInCache { .. }
-            | Error::TooLate { .. }
-            | Error::NoResponse { .. }
-            | Error::NoCredential { .. }
-            | Error::Misconfigured { .. }
-    )
 }
 
 /// Serves the stale response because the provider cannot be reached. If only a permit was missing,
@@ -324,7 +297,7 @@ fn pass_on(
         let subject = &route.subject;
         subject.provider.savings.on_miss();
         subject.provider.events.emit_with(|| Event::CacheMiss {
-            id: subject.id.as_str().into(),
+            id: subject.id.clone(),
             provider: subject.provider.label(),
         });
     }
@@ -520,7 +493,11 @@ fn invalidate(route: &Route, request: &CacheRequest, headers: &HeaderMap) {
 
 /// Reports that a response is not stored and why, in the log and in `Cache-Status` (RFC 9211).
 fn not_stored(route: &Route, why: NotStored) -> HeaderValue {
-    emit_not_stored(&route.subject.provider, &route.subject.id, why);
+    drop(on_not_stored(
+        &route.subject.provider,
+        &route.subject.id,
+        why,
+    ));
     let word = why.as_str();
     let status = HeaderValue::try_from(format!("tollgate; fwd=miss; detail={word}"));
     status.unwrap_or_else(|_| HeaderValue::from_static("tollgate; fwd=miss"))

@@ -11,7 +11,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tollgate_core::ask::Priority;
+use tollgate_core::ask::{PathTag, Priority};
 use tollgate_core::domain::Host;
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
@@ -31,10 +31,12 @@ const FAILED_FLIGHTS_MAX: u32 = 3;
 pub(crate) struct Subject {
     pub(crate) provider: Arc<ActiveProvider>,
     /// The call's id in logs.
-    pub(crate) id: String,
+    pub(crate) id: Arc<str>,
     pub(crate) entity: Option<String>,
     /// The host that is called, for limits per host.
     pub(crate) host: Option<Host>,
+    /// The path that is called, as health counts it; `None` = unknown.
+    pub(crate) path: Option<PathTag>,
     pub(crate) costs: Vec<CallCost>,
     /// Who calls.
     pub(crate) caller: Option<String>,
@@ -47,6 +49,9 @@ pub(crate) struct Subject {
     pub(crate) at_most_permille: Option<u16>,
     pub(super) deadline: Option<Micros>,
     pub(super) started: Micros,
+    /// How long after the grant its bytes may leave, where another process sends them; zero: this
+    /// process does, at once.
+    pub(super) use_within: Span,
     /// A stale response is available: the call neither waits nor retries.
     pub(crate) fallback: bool,
     /// The demand of all callers that wait for the same response; `None` = nobody can join.
@@ -58,9 +63,10 @@ impl Subject {
     pub(crate) fn new(provider: Arc<ActiveProvider>, started: Micros) -> Subject {
         Subject {
             provider,
-            id: String::new(),
+            id: Arc::default(),
             entity: None,
             host: None,
+            path: None,
             costs: Vec::new(),
             caller: None,
             caller_id: CallerId::default(),
@@ -69,6 +75,7 @@ impl Subject {
             at_most_permille: None,
             deadline: None,
             started,
+            use_within: Span::ZERO,
             fallback: false,
             shared_demand: None,
         }
@@ -77,7 +84,7 @@ impl Subject {
     /// The names of a call in its events: id, provider, entity.
     pub(crate) fn labels(&self) -> (Arc<str>, Arc<str>, Option<Arc<str>>) {
         let entity = self.entity.as_deref().map(Arc::from);
-        (self.id.as_str().into(), self.provider.label(), entity)
+        (self.id.clone(), self.provider.label(), entity)
     }
 
     /// The attributes that limits may depend on.

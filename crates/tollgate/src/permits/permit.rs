@@ -8,6 +8,7 @@
 use tollgate_core::ask::{
     Ask, Evidence, LimitReading, Marks, Outcome, Readings, Settle, Term, Terms,
 };
+use tollgate_core::gate::Blocker;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::ProviderLedger;
 
@@ -29,6 +30,7 @@ struct PermitInner {
     marks: Marks,
     granted: Micros,
     waited: Span,
+    waited_for: Option<Blocker>,
     state: PermitState,
     /// The number of leading terms that are limits of the provider.
     limits: usize,
@@ -60,6 +62,7 @@ impl Permit {
         ask: Ask,
         marks: Marks,
         (granted, waited): (Micros, Span),
+        waited_for: Option<Blocker>,
     ) -> Permit {
         debug_assert_eq!(marks.len(), ask.terms.len(), "one mark per term");
         Permit {
@@ -69,6 +72,7 @@ impl Permit {
                 marks,
                 granted,
                 waited,
+                waited_for,
                 state: PermitState::Unsent,
                 limits: usize::MAX,
                 local: 0,
@@ -98,6 +102,11 @@ impl Permit {
     #[must_use]
     pub fn waited(&self) -> Span {
         self.inner.waited
+    }
+
+    /// The last cell, scope or time that the call waited for; `None`: it did not have to wait.
+    pub(crate) fn waited_for(&self) -> Option<Blocker> {
+        self.inner.waited_for
     }
 
     /// When it was granted, on the ledger's clock.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::ask::Priority;
-use tollgate_core::health::HealthStatus;
+use tollgate_core::health::{HealthStatus, PathStatus};
 use tollgate_core::problem::Problem;
 use tollgate_ledger::ProviderLedger;
 
@@ -126,6 +126,12 @@ impl ActiveProvider {
     #[must_use]
     pub fn status(&self) -> HealthStatus {
         self.health.status()
+    }
+
+    /// The paths that fail, closed or not.
+    #[must_use]
+    pub fn failing_paths(&self) -> Vec<PathStatus> {
+        self.health.failing_paths()
     }
 
     /// How many calls wait, for a permit or for a retry.

@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use tokio::sync::{Notify, watch};
-use tollgate_core::ask::{ScopeId, Settle};
+use tollgate_core::ask::{PathTag, ScopeId, Settle};
 use tollgate_core::backoff::Dice;
 use tollgate_core::cooldown::{self, Cooldown, CooldownSettings, ProviderWait};
 use tollgate_core::degrade::{Degrade, DegradeSettings, LocalQuota, ProviderQuota};
 use tollgate_core::health::{
     Action, Actions, Admission, AttemptResult, BasePace, Class, Health, HealthEvent,
-    HealthSettings, HealthState, HealthStatus, Pace,
+    HealthSettings, HealthStatus, Pace, PathStatus, shown_path,
 };
 use tollgate_core::limit::{HoldUntil, Rule};
 use tollgate_core::problem::Problem;
@@ -88,6 +88,8 @@ pub(crate) struct ThrottleRules {
 pub(crate) struct HealthView {
     pub(crate) admission: Admission,
     pub(crate) throttle: ThrottleRules,
+    /// The scope of the path, if the path fails.
+    pub(crate) path_scope: Option<ScopeId>,
     /// When this was read.
     pub(crate) at: Micros,
 }
@@ -231,24 +233,75 @@ impl ProviderHealth {
         self.apply_actions(inner, actions);
     }
 
-    /// An attempt got its permit. `true`: it is a probe.
-    pub(crate) fn on_granted(&self) -> bool {
+    /// Another process may have changed the scopes of paths that fail here too. Must be called inside
+    /// a tokio runtime.
+    pub(crate) fn on_scopes_changed(self: &Arc<ProviderHealth>, scopes: &[ScopeId]) {
+        let mut inner = self.inner.lock();
+        let scope_of = |path: &PathTag| path.scope(self.scope);
+        let open = inner.health.failing_tags();
+        for path in open
+            .filter(|path| scopes.contains(&scope_of(path)))
+            .collect::<Vec<_>>()
+        {
+            if self.ledger.takes_time() {
+                let health = self.clone();
+                tokio::spawn(async move {
+                    let view = health
+                        .ledger
+                        .try_peek_scope(scope_of_path(&health, path))
+                        .await;
+                    if let Some(view) = view.filter(|_| health.ledger.loss().is_none()) {
+                        health.on(HealthEvent::PathScopeChanged(path, view));
+                    }
+                });
+            } else {
+                let view = self.ledger.last_seen_scope(scope_of(&path));
+                let event = HealthEvent::PathScopeChanged(path, view);
+                let actions = inner.health.on(event, self.ledger.at());
+                self.apply_actions(&mut inner, actions);
+            }
+        }
+        self.release(inner);
+    }
+
+    /// A path has failed: people want to know which.
+    pub(crate) fn name_path(&self, path: Option<PathTag>, text: &str) {
+        if let Some(path) = path {
+            self.inner
+                .lock()
+                .health
+                .name_path(path, || shown_path(text));
+        }
+    }
+
+    /// The paths that fail.
+    pub(crate) fn failing_paths(&self) -> Vec<PathStatus> {
+        let inner = self.inner.lock();
+        inner.health.failing_paths(self.ledger.at())
+    }
+
+    /// An attempt to this path got its permit. `true`: it is a probe.
+    pub(crate) fn on_granted(&self, path: Option<PathTag>) -> bool {
         let mut inner = self.inner.lock();
         let now = self.ledger.at();
         let actions = inner.health.on(HealthEvent::Granted, now);
         self.apply_actions(&mut inner, actions);
-        let is_probe = inner.health.state() == HealthState::HalfOpen;
+        let is_probe = inner.health.is_probe(path);
         self.release(inner);
         is_probe
     }
 
-    /// The admission and throttle that a call meets now.
-    pub(crate) fn view(&self) -> HealthView {
+    /// The admission and throttle that a call to this path meets now.
+    pub(crate) fn view(&self, path: Option<PathTag>) -> HealthView {
         let inner = self.inner.lock();
         let now = self.ledger.at();
         HealthView {
-            admission: inner.health.admission(now),
+            admission: inner.health.admission_on(path, now),
             throttle: inner.throttle.clone(),
+            path_scope: inner
+                .health
+                .failing_path(path)
+                .map(|path| path.scope(self.scope)),
             at: now,
         }
     }
@@ -257,6 +310,12 @@ impl ProviderHealth {
     pub(crate) fn status(&self) -> HealthStatus {
         let inner = self.inner.lock();
         inner.health.status(self.ledger.at())
+    }
+
+    /// The status that a call to this path meets, for people.
+    pub(crate) fn status_on(&self, path: Option<PathTag>) -> HealthStatus {
+        let inner = self.inner.lock();
+        inner.health.status_on(path, self.ledger.at())
     }
 
     /// Subscribes to changes: a new throttle, a closed scope, other settings.
@@ -421,8 +480,14 @@ impl ProviderHealth {
                 self.settle(settle);
             }
             match action {
-                Action::Close { .. } | Action::Open | Action::Failed { .. } | Action::Succeeded => {
-                }
+                Action::Close { .. }
+                | Action::Open
+                | Action::Failed { .. }
+                | Action::PathFailed { .. }
+                | Action::OpenPath { .. }
+                | Action::Succeeded => {}
+                // Waiting calls to it have asked without its scope.
+                Action::ClosePath { .. } => concerns_waiting = true,
                 Action::Pace(pace) => {
                     inner.throttle = ThrottleRules::of(pace);
                     concerns_waiting = true;
@@ -465,6 +530,10 @@ impl ProviderHealth {
         drop(inner);
         tick.map(|tick| tick.since(self.ledger.at()))
     }
+}
+
+fn scope_of_path(health: &ProviderHealth, path: PathTag) -> ScopeId {
+    path.scope(health.scope)
 }
 
 /// The scope that the health of a provider closes and opens.

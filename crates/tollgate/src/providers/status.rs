@@ -275,9 +275,8 @@ mod tests {
         let policy = active.policy();
         let scope = policy.cooldown_scope(None, None);
         let limited = AttemptResult {
-            class: Class::Limited,
-            granted: ledger.at(),
             retry_after: Some(Span::from_secs(3_600)),
+            ..AttemptResult::new(Class::Limited, ledger.at())
         };
         active
             .health

@@ -27,7 +27,7 @@ fn registry(rest: &str) -> ProviderRegistry {
 
 fn options(seconds: u64) -> CallOptions {
     CallOptions {
-        id: "call-1".to_owned(),
+        id: "call-1".into(),
         caller: Some("batch".to_owned()),
         timeout: Some(Span::from_secs(seconds)),
         ..CallOptions::default()
@@ -82,7 +82,11 @@ async fn a_decision_is_told_with_limit_reason_and_wait() {
         limit: Some("1/10s".into()),
         reason: "limit",
     };
-    let expected = [DecisionVerdict::Allowed, rejected, DecisionVerdict::Queued];
+    let queued = DecisionVerdict::Queued {
+        limit: Some("1/10s".into()),
+        reason: "limit",
+    };
+    let expected = [DecisionVerdict::Allowed, rejected, queued];
     assert_eq!(verdicts(&events), expected);
     let answered = events.iter().any(|event| {
         matches!(

@@ -296,7 +296,7 @@ async fn m4_a_call_that_leaves_wakes_those_behind_it() {
             "not before the other"
         );
     }
-    at_once(cheap).await;
+    drop(at_once(cheap).await);
 }
 
 /// A recalled call that does not ask again wakes those that wait for its return.
@@ -316,7 +316,7 @@ async fn a_call_that_does_not_return_wakes_those_that_wait_for_it() {
         tokio::task::yield_now().await;
     }
     stage.permits.cancel_return(missing);
-    at_once(newcomer).await;
+    drop(at_once(newcomer).await);
 }
 
 /// M3: urgent calls overtake, and order is that of arrival inside one priority.

@@ -16,7 +16,9 @@ use tollgate_core::gate::{CallerId, GateSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now, Span, Wall};
-use tollgate_ledger::{Clock, Ledger, ManualClock, PeekQuery, PeekReply, Store, StoreError};
+use tollgate_ledger::{
+    Clock, Ledger, Liveness, ManualClock, PeekQuery, PeekReply, Store, StoreError,
+};
 
 /// A store that decides asks when the test says so, and tells when it has applied settles.
 #[derive(Debug)]
@@ -61,12 +63,12 @@ impl Store for StuckStore {
         OwnerId(1)
     }
 
-    fn wake(&self, _: OwnerId, _: CellId) -> bool {
-        true
+    fn wake(&self, _: OwnerId, _: CellId) -> Liveness {
+        Liveness::Alive
     }
 
-    fn is_alive(&self, _: OwnerId) -> bool {
-        true
+    fn liveness(&self, _: OwnerId) -> Liveness {
+        Liveness::Alive
     }
 
     fn notify_scopes(&self, _: &[ScopeId]) {}

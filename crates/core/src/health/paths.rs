@@ -1,0 +1,436 @@
+//! The paths of a provider that fail: each is closed, probed and opened on its own, while calls to
+//! other paths go on (A4).
+//!
+//! Promises: at most [`PATHS_MAX`] paths, and one more entry for all others. A path is stored only
+//! from its first failure to its next success. A closed path is closed in the ledger too, in a
+//! scope of its own, so that all processes leave it alone and probe it once.
+//!
+//! Never: puts the provider to sleep. The failures in a row of the provider do that, and they
+//! count a single path only up to one below the threshold.
+
+use super::phase::HealthPhase;
+use super::settings::{HealthCount, HealthMode, HealthScope};
+use super::{Action, Actions, AttemptResult, Class, Health, HealthState, Reason};
+use crate::ask::PathTag;
+use crate::scope::ScopeView;
+use crate::time::{Micros, Span};
+
+/// Paths that fail at a time and have an entry of their own: 64 entries of 150 bytes with their
+/// names are 10 KB per provider, and an API with more broken paths than that is down.
+pub const PATHS_MAX: usize = 64;
+
+/// An open path without a failure for this long makes room for another one.
+const IDLE_AFTER: Span = Span::from_secs(600);
+
+/// The paths that failed and have not succeeded since.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct PathTable {
+    entries: Vec<PathEntry>,
+}
+
+/// One path that fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PathEntry {
+    path: PathTag,
+    /// For people.
+    name: Option<Box<str>>,
+    /// Failures in a row.
+    failures: u32,
+    failed_probes: u32,
+    state: PathState,
+    /// Attempts granted before this are outdated.
+    valid_from: Micros,
+    /// The ledger has shown it closed since we closed it: from then on, open means that another
+    /// process opened it.
+    seen_closed: bool,
+    last_failure: Micros,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PathState {
+    Open,
+    Closed { until: Micros },
+    Probing,
+}
+
+/// The status of one failing path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathStatus {
+    /// The path with ids as `*`; `None` = all paths without an entry of their own.
+    pub path: Option<String>,
+    /// `Normal` = it failed, but is not closed; `Sleep` = closed; `HalfOpen` = it is probed.
+    pub state: HealthState,
+    /// Failures in a row.
+    pub failures: u32,
+    /// How long it stays closed.
+    pub sleep_remaining: Option<Span>,
+}
+
+impl PathEntry {
+    fn shown_state(&self) -> HealthState {
+        match self.state {
+            PathState::Open => HealthState::Normal,
+            PathState::Closed { .. } => HealthState::Sleep,
+            PathState::Probing => HealthState::HalfOpen,
+        }
+    }
+
+    fn remaining(&self, now: Micros) -> Option<Span> {
+        match self.state {
+            PathState::Closed { until } => Some(until.since(now)),
+            PathState::Open | PathState::Probing => None,
+        }
+    }
+}
+
+impl PathTable {
+    /// The entry under which a path is counted: its own, or that of all others.
+    pub(super) fn key_of(&self, path: PathTag) -> Option<PathTag> {
+        let has = |tag| self.entries.iter().any(|entry| entry.path == tag);
+        if has(path) {
+            Some(path)
+        } else {
+            has(PathTag::REST).then_some(PathTag::REST)
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The earliest end of a closed path.
+    pub(super) fn next_end(&self) -> Option<Micros> {
+        let ends = self.entries.iter().filter_map(|entry| match entry.state {
+            PathState::Closed { until } => Some(until),
+            PathState::Open | PathState::Probing => None,
+        });
+        ends.min()
+    }
+
+    fn entry(&self, path: PathTag) -> Option<&PathEntry> {
+        let key = self.key_of(path)?;
+        self.entries.iter().find(|entry| entry.path == key)
+    }
+
+    fn entry_mut(&mut self, path: PathTag) -> Option<&mut PathEntry> {
+        let key = self.key_of(path)?;
+        self.entries.iter_mut().find(|entry| entry.path == key)
+    }
+
+    fn remove(&mut self, path: PathTag) {
+        self.entries.retain(|entry| entry.path != path);
+    }
+
+    /// The key of the entry for a path that fails now. Returns the path that made room for it.
+    fn admit(&mut self, path: PathTag, now: Micros) -> (PathTag, Option<PathTag>) {
+        if self.entries.iter().any(|entry| entry.path == path) {
+            return (path, None);
+        }
+        let is_full = self.entries.len() >= PATHS_MAX;
+        let idle = |entry: &PathEntry| {
+            entry.state == PathState::Open && now.since(entry.last_failure) >= IDLE_AFTER
+        };
+        let evicted = is_full
+            .then(|| self.entries.iter().position(idle))
+            .flatten();
+        let evicted = evicted.map(|index| self.entries.swap_remove(index).path);
+        let key = if self.entries.len() < PATHS_MAX {
+            path
+        } else {
+            PathTag::REST
+        };
+        if !self.entries.iter().any(|entry| entry.path == key) {
+            self.entries.push(PathEntry {
+                path: key,
+                name: None,
+                failures: 0,
+                failed_probes: 0,
+                state: PathState::Open,
+                valid_from: Micros::default(),
+                seen_closed: false,
+                last_failure: now,
+            });
+        }
+        (key, evicted)
+    }
+}
+
+impl Health {
+    /// Failures close the path first.
+    pub(super) fn is_by_path(&self) -> bool {
+        match (self.settings.scope, self.settings.mode) {
+            (HealthScope::Path, HealthMode::Adaptive | HealthMode::Breaker) => true,
+            (HealthScope::Path, HealthMode::Off) | (HealthScope::Provider, _) => false,
+        }
+    }
+
+    /// The path that a result is about. A 429 is about the provider's limits, not about a path.
+    pub(super) fn path_of(&self, result: AttemptResult) -> Option<PathTag> {
+        result
+            .path
+            .filter(|_| self.is_by_path() && result.class != Class::Limited)
+    }
+
+    /// Another failed attempt of a call that has counted already. Probes always count.
+    pub(super) fn is_counted_already(&self, result: AttemptResult) -> bool {
+        let once = match self.settings.count {
+            HealthCount::Call => result.repeated && result.class.is_failure(),
+            HealthCount::Attempt => false,
+        };
+        once && !matches!(self.phase, HealthPhase::HalfOpen(_)) && !self.is_path_probe(result.path)
+    }
+
+    /// The paths that a caller must check: nothing fails while this is false.
+    #[must_use]
+    pub fn has_failing_paths(&self) -> bool {
+        !self.paths.is_empty()
+    }
+
+    /// The path whose scope a call must find open, if it is one that fails.
+    #[must_use]
+    pub fn failing_path(&self, path: Option<PathTag>) -> Option<PathTag> {
+        self.paths.key_of(path?)
+    }
+
+    /// The tags of all failing paths.
+    pub fn failing_tags(&self) -> impl Iterator<Item = PathTag> {
+        self.paths.entries.iter().map(|entry| entry.path)
+    }
+
+    /// Would a call to this path be a probe?
+    #[must_use]
+    pub fn is_probe(&self, path: Option<PathTag>) -> bool {
+        matches!(self.phase, HealthPhase::HalfOpen(_)) || self.is_path_probe(path)
+    }
+
+    fn is_path_probe(&self, path: Option<PathTag>) -> bool {
+        let entry = path.and_then(|path| self.paths.entry(path));
+        entry.is_some_and(|entry| entry.state == PathState::Probing)
+    }
+
+    /// Names a failing path, for people.
+    pub fn name_path(&mut self, path: PathTag, name: impl FnOnce() -> String) {
+        let mut entries = self.paths.entries.iter_mut();
+        let entry = entries.find(|entry| entry.path == path);
+        if let Some(entry) = entry.filter(|entry| entry.name.is_none()) {
+            entry.name = Some(name().into());
+        }
+    }
+
+    /// The status of every failing path.
+    #[must_use]
+    pub fn failing_paths(&self, now: Micros) -> Vec<PathStatus> {
+        let status = |entry: &PathEntry| PathStatus {
+            path: entry.name.as_deref().map(str::to_owned),
+            state: entry.shown_state(),
+            failures: entry.failures,
+            sleep_remaining: entry.remaining(now),
+        };
+        self.paths.entries.iter().map(status).collect()
+    }
+
+    /// The state of a closed path, the time until it is probed, and its failures in a row.
+    pub(super) fn closed_path(
+        &self,
+        path: Option<PathTag>,
+        now: Micros,
+    ) -> Option<(HealthState, Option<Span>, u32)> {
+        let entry = self.paths.entry(path?)?;
+        match entry.state {
+            PathState::Open => None,
+            PathState::Closed { .. } | PathState::Probing => {
+                Some((entry.shown_state(), entry.remaining(now), entry.failures))
+            }
+        }
+    }
+
+    /// A result changes the state of its path.
+    pub(super) fn on_path_result(
+        &mut self,
+        result: AttemptResult,
+        timely: bool,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        let Some(path) = self.path_of(result) else {
+            return;
+        };
+        match result.class {
+            Class::Success => self.on_path_success(path, result.granted, actions),
+            Class::ServerError | Class::Network if timely => {
+                self.on_path_failure(path, result.granted, now, actions);
+            }
+            Class::ServerError | Class::Network | Class::Limited | Class::Other => {}
+        }
+        if self.only_path.is_some_and(|only| only != path) {
+            self.only_path = None;
+            self.announce(Reason::ProbeOk, actions);
+        }
+    }
+
+    fn on_path_success(&mut self, path: PathTag, granted: Micros, actions: &mut Actions) {
+        let Some(entry) = self
+            .paths
+            .entry(path)
+            .filter(|one| granted >= one.valid_from)
+        else {
+            return;
+        };
+        let key = entry.path;
+        actions.push(Action::OpenPath { path: key });
+        self.paths.remove(key);
+        self.only_path = None;
+        self.announce(Reason::ProbeOk, actions);
+    }
+
+    fn on_path_failure(
+        &mut self,
+        path: PathTag,
+        granted: Micros,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        let Some(in_a_row) = self.settings.failure_threshold else {
+            return;
+        };
+        let (key, evicted) = self.paths.admit(path, now);
+        actions.extend(evicted.map(|path| Action::OpenPath { path }));
+        let Some(entry) = self.paths.entry_mut(key) else {
+            return;
+        };
+        if granted < entry.valid_from {
+            return;
+        }
+        entry.last_failure = now;
+        entry.failures = entry.failures.saturating_add(1);
+        let is_closing = match entry.state {
+            PathState::Open => entry.failures >= in_a_row,
+            PathState::Closed { .. } | PathState::Probing => {
+                entry.failed_probes = entry.failed_probes.saturating_add(1);
+                true
+            }
+        };
+        let failed_probes = entry.failed_probes;
+        let closed_for = self.sleep_after(failed_probes, now);
+        if is_closing {
+            self.close_path(key, closed_for, now, actions);
+            self.only_path = self.window.only_path().filter(|only| *only == path);
+            // They have closed it; they must not throttle the provider as well.
+            self.window.remove_path(path);
+            self.announce(Reason::Failures, actions);
+        } else {
+            actions.push(Action::PathFailed {
+                path: key,
+                in_a_row,
+                closed_for,
+            });
+        }
+    }
+
+    /// Closes a path for all processes; then one call probes it.
+    pub(super) fn close_path(
+        &mut self,
+        path: PathTag,
+        closed_for: Span,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        let Some(entry) = self.paths.entry_mut(path) else {
+            return;
+        };
+        entry.state = PathState::Closed {
+            until: now + closed_for,
+        };
+        entry.valid_from = now;
+        entry.seen_closed = false;
+        actions.push(Action::ClosePath {
+            path: entry.path,
+            closed_for,
+        });
+    }
+
+    /// A probe of a path ended without a verdict: the next one may go.
+    pub(super) fn path_probe_ended(
+        &mut self,
+        path: Option<PathTag>,
+        granted: Micros,
+        actions: &mut Actions,
+    ) {
+        let gap = self.probe_gap();
+        let entry = path.and_then(|path| self.paths.entry(path));
+        if let Some(entry) = entry
+            && entry.state == PathState::Probing
+            && granted >= entry.valid_from
+        {
+            actions.push(Action::ClosePath {
+                path: entry.path,
+                closed_for: gap,
+            });
+        }
+    }
+
+    /// Another process has changed the scope of a path that fails here too.
+    pub(super) fn on_path_view(
+        &mut self,
+        path: PathTag,
+        view: ScopeView,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        let is_only = self.window.only_path() == Some(path);
+        let mut entries = self.paths.entries.iter_mut();
+        let Some(entry) = entries.find(|entry| entry.path == path) else {
+            return;
+        };
+        let until = match (entry.state, view) {
+            (_, ScopeView::Open) if entry.seen_closed => {
+                self.paths.remove(path);
+                self.only_path = self.only_path.filter(|only| *only != path);
+                return self.announce(Reason::ProbeOk, actions);
+            }
+            (
+                PathState::Open | PathState::Probing,
+                ScopeView::Closed {
+                    remaining: Some(remaining),
+                },
+            ) => Some(now + remaining),
+            (PathState::Open, ScopeView::Probing) => None,
+            (PathState::Closed { .. }, ScopeView::Closed { .. } | ScopeView::Probing)
+            | (PathState::Probing, ScopeView::Probing) => {
+                entry.seen_closed = true;
+                return;
+            }
+            (
+                _,
+                ScopeView::Open
+                | ScopeView::CacheOnly { .. }
+                | ScopeView::Closed { remaining: None },
+            ) => return,
+        };
+        entry.state = until.map_or(PathState::Probing, |until| PathState::Closed { until });
+        (entry.valid_from, entry.seen_closed) = (now, true);
+        self.only_path = is_only.then_some(path);
+        self.announce(Reason::Failures, actions);
+    }
+
+    /// The time of closed paths is over: one call probes each.
+    pub(super) fn fire_path_timers(&mut self, now: Micros, actions: &mut Actions) {
+        for entry in &mut self.paths.entries {
+            if let PathState::Closed { until } = entry.state
+                && until <= now
+            {
+                // A process whose clock is ahead may have granted the probe a moment ago.
+                entry.state = PathState::Probing;
+            }
+        }
+        self.announce(Reason::SleepOver, actions);
+    }
+
+    /// Opens every path: an operator says so, or paths no longer count.
+    pub(super) fn open_paths(&mut self, reason: Reason, actions: &mut Actions) {
+        let entries = std::mem::take(&mut self.paths.entries).into_iter();
+        actions.extend(entries.map(|entry| Action::OpenPath { path: entry.path }));
+        self.only_path = None;
+        self.announce(reason, actions);
+    }
+}

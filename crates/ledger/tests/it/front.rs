@@ -1,0 +1,533 @@
+//! What the front promises above any store, one that fails and panics too.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use smallvec::smallvec;
+use tollgate_core::ask::{Ask, CellId, Outcome, OwnerId, ScopeId, Settle, Verdict};
+use tollgate_core::batch::{Batch, Decision, Rows as _, decide};
+use tollgate_core::limit::Rule;
+use tollgate_core::table::Table;
+use tollgate_core::time::{Micros, Now, Wall};
+use tollgate_ledger::{
+    Clock, Event, Ledger, Liveness, ManualClock, PeekQuery, PeekReply, ProviderLedger, Store,
+    StoreError,
+};
+
+use crate::backend::{Owner, secs, sliding, term};
+
+/// What becomes of the next batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// It is decided when the test says so.
+    Hold,
+    Fail,
+    Panic,
+    /// It is decided, and one verdict is missing.
+    LoseVerdict,
+}
+
+/// A table that does what the test says.
+#[derive(Debug)]
+struct ScriptedStore {
+    clock: Clock,
+    table: Mutex<Table>,
+    /// Empty: batches are decided.
+    steps: Mutex<VecDeque<Step>>,
+    /// Batches with an ask for this cell fail.
+    bad_cell: CellId,
+    owner: AtomicU32,
+    /// The number that this process gets when the store is opened again.
+    next_owner: AtomicU32,
+    /// Whom each batch named as dead.
+    dead: Mutex<Vec<Vec<OwnerId>>>,
+    /// Who was woken.
+    woken: Mutex<Vec<OwnerId>>,
+    /// Says that a batch is held, and lets it go on.
+    holding: SyncSender<()>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+/// Nobody is behind this number.
+const DEAD: OwnerId = OwnerId(9);
+
+/// Whether anybody is behind this one cannot be known.
+const UNKNOWN: OwnerId = OwnerId(8);
+
+impl ScriptedStore {
+    fn error() -> StoreError {
+        StoreError {
+            message: "the store has failed".into(),
+            is_final: false,
+        }
+    }
+
+    fn has_bad_cell(&self, batch: &Batch<'_>) -> bool {
+        let mut terms = batch.asks.iter().flat_map(|ask| &ask.terms);
+        terms.any(|term| term.cell == self.bad_cell)
+    }
+}
+
+impl Store for ScriptedStore {
+    fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError> {
+        let step = self.steps.lock().pop_front();
+        if step == Some(Step::Hold) {
+            self.holding.send(()).unwrap_or(());
+            self.go_on.lock().recv().unwrap_or(());
+        }
+        if step == Some(Step::Fail) || self.has_bad_cell(batch) {
+            return Err(ScriptedStore::error());
+        }
+        assert_ne!(step, Some(Step::Panic), "as the test says");
+        self.dead.lock().push(batch.dead.to_vec());
+        let mut decision = decide(&mut *self.table.lock(), self.clock.now(), batch);
+        if step == Some(Step::LoseVerdict) {
+            decision.verdicts.pop();
+        }
+        Ok(decision)
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        panic!("as the test says");
+    }
+
+    fn peek(&self, query: &PeekQuery) -> Result<PeekReply, StoreError> {
+        let (table, now) = (self.table.lock(), self.clock.now());
+        let cells = query.cells.iter();
+        Ok(PeekReply {
+            cells: cells.map(|(id, rule)| table.peek(*id, rule, now)).collect(),
+            scopes: Vec::new(),
+        })
+    }
+
+    fn owner(&self) -> OwnerId {
+        OwnerId(self.owner.load(Ordering::Acquire))
+    }
+
+    fn reopen(&self) {
+        let next = self.next_owner.load(Ordering::Acquire);
+        self.owner.store(next, Ordering::Release);
+    }
+
+    fn wake(&self, owner: OwnerId, _: CellId) -> Liveness {
+        self.woken.lock().push(owner);
+        self.liveness(owner)
+    }
+
+    fn liveness(&self, owner: OwnerId) -> Liveness {
+        match owner {
+            DEAD => Liveness::Dead,
+            UNKNOWN => Liveness::Unknown,
+            _ => Liveness::Alive,
+        }
+    }
+
+    fn notify_scopes(&self, _: &[ScopeId]) {}
+}
+
+/// The store as the ledger has it.
+#[derive(Clone, Debug)]
+struct SharedStore(Arc<ScriptedStore>);
+
+impl Store for SharedStore {
+    fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError> {
+        self.0.commit(batch)
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.0.sync()
+    }
+
+    fn peek(&self, query: &PeekQuery) -> Result<PeekReply, StoreError> {
+        self.0.peek(query)
+    }
+
+    fn owner(&self) -> OwnerId {
+        self.0.owner()
+    }
+
+    fn reopen(&self) {
+        self.0.reopen();
+    }
+
+    fn wake(&self, owner: OwnerId, cell: CellId) -> Liveness {
+        self.0.wake(owner, cell)
+    }
+
+    fn liveness(&self, owner: OwnerId) -> Liveness {
+        self.0.liveness(owner)
+    }
+
+    fn notify_scopes(&self, scopes: &[ScopeId]) {
+        self.0.notify_scopes(scopes);
+    }
+}
+
+/// A store, its clock, and how a held batch is let go on.
+struct Scripted {
+    store: Arc<ScriptedStore>,
+    clock: Arc<ManualClock>,
+    holding: Receiver<()>,
+    go_on: SyncSender<()>,
+}
+
+impl Scripted {
+    fn new() -> Scripted {
+        let clock = ManualClock::new(Now {
+            at: Micros(1_000_000_000),
+            wall: Wall(1_772_323_200_000_000),
+        });
+        let (hold, holding) = sync_channel(16);
+        let (go_on, released) = sync_channel(16);
+        let store = Arc::new(ScriptedStore {
+            clock: Clock::Manual(clock.clone()),
+            table: Mutex::default(),
+            steps: Mutex::default(),
+            bad_cell: CellId::named(&["bad"]),
+            owner: AtomicU32::new(1),
+            next_owner: AtomicU32::new(1),
+            dead: Mutex::default(),
+            woken: Mutex::default(),
+            holding: hold,
+            go_on: Mutex::new(released),
+        });
+        Scripted {
+            store,
+            clock,
+            holding,
+            go_on,
+        }
+    }
+
+    /// A ledger whose own thread runs the store.
+    fn blocking(&self) -> Ledger {
+        let store = SharedStore(self.store.clone());
+        let open = |_| Ok::<_, std::io::Error>(store);
+        Ledger::blocking(Clock::Manual(self.clock.clone()), open, |error| error).unwrap()
+    }
+
+    /// A ledger whose store is run by whoever asks.
+    fn inline(&self) -> Ledger {
+        let store = SharedStore(self.store.clone());
+        Ledger::inline(Clock::Manual(self.clock.clone()), |_| store)
+    }
+
+    /// This owner waits for the cell `x`.
+    fn let_wait(&self, ledger: &Ledger, owner: OwnerId, rule: &Arc<Rule>) {
+        let waits = [Owner::numbered(ledger, owner.0).ask(smallvec![term("x", rule)])];
+        let now = Clock::Manual(self.clock.clone()).now();
+        let batch = Batch::now(owner, &[], &waits);
+        decide(&mut *self.store.table.lock(), now, &batch);
+    }
+
+    fn then(&self, steps: &[Step]) {
+        self.store.steps.lock().extend(steps);
+    }
+
+    /// Holds the ledger thread in a batch of this provider; what follows waits together.
+    async fn hold(&self, provider: &ProviderLedger) -> impl Future<Output = ()> + use<> {
+        self.then(&[Step::Hold]);
+        let held = tokio::spawn(provider.offer(Vec::new()));
+        tokio::task::yield_now().await;
+        self.holding.recv().unwrap();
+        async move { soon(held).await.unwrap().map(|_| ()).unwrap() }
+    }
+}
+
+/// What does not come must fail a test, not hang it.
+async fn soon<F: Future>(future: F) -> F::Output {
+    let waited = tokio::time::timeout(Duration::from_secs(20), future).await;
+    waited.expect("an answer")
+}
+
+fn in_flight(limit: u64) -> Arc<Rule> {
+    Arc::new(Rule::in_flight(limit).unwrap())
+}
+
+fn settle(ask: &Ask, outcome: Outcome) -> Settle {
+    Settle::Permit {
+        id: ask.id,
+        terms: ask.terms.clone(),
+        scopes: ask.scopes.clone(),
+        outcome,
+    }
+}
+
+fn unsent(ask: &Ask) -> Settle {
+    settle(ask, Outcome::Unsent)
+}
+
+fn is_granted(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Go { .. })
+}
+
+async fn used(provider: &ProviderLedger, cell: &str, rule: &Arc<Rule>) -> u64 {
+    let cells = vec![(CellId::named(&[cell]), rule.clone())];
+    soon(provider.peek(cells)).await[0].used
+}
+
+/// More settles than one transaction takes stood before the question, which overtook the rest.
+#[tokio::test]
+async fn a_peek_sees_everything_that_was_settled_before_it() {
+    let scripted = Scripted::new();
+    let ledger = scripted.blocking();
+    let (rule, count) = (in_flight(5_000), 1_030);
+    let mut owner = Owner::numbered(&ledger, 1);
+    let provider = owner.ledger.clone();
+    let asks: Vec<Ask> = (0..count)
+        .map(|_| owner.ask(smallvec![term("x", &rule)]))
+        .collect();
+    let granted = soon(provider.offer(asks.clone())).await.unwrap();
+    assert!(
+        granted
+            .verdicts
+            .iter()
+            .all(|(_, verdict)| is_granted(verdict))
+    );
+    let held = scripted.hold(&provider).await;
+    asks.iter().for_each(|ask| provider.settle(unsent(ask)));
+    let seen = provider.peek(vec![(CellId::named(&["x"]), rule)]);
+    scripted.go_on.send(()).unwrap();
+    held.await;
+    assert_eq!(soon(seen).await[0].used, 0);
+}
+
+/// An owner that was found dead stayed on the list for ever, and a process that was given its
+/// number later was left nothing.
+#[tokio::test]
+async fn a_dead_owner_is_named_once_and_then_dropped() {
+    let scripted = Scripted::new();
+    scripted.store.table.lock().share();
+    let ledger = scripted.blocking();
+    let rule = in_flight(1);
+    let mut owner = Owner::numbered(&ledger, 1);
+    let first = owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    scripted.let_wait(&ledger, DEAD, &rule);
+    let provider = owner.ledger.clone();
+    provider.settle(unsent(&first.ask));
+    soon(provider.offer(Vec::new())).await.unwrap();
+    scripted.store.dead.lock().clear();
+    let second = owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    provider.settle(unsent(&second.ask));
+    soon(provider.offer(Vec::new())).await.unwrap();
+    let named = scripted.store.dead.lock();
+    assert_eq!(named[0], [DEAD]);
+    assert!(named[1..].iter().all(Vec::is_empty), "{named:?}");
+}
+
+/// "Cannot be reached" was "dead": whoever was on the other side lost its place.
+#[tokio::test]
+async fn an_owner_that_cannot_be_reached_keeps_its_place_and_another_is_woken_too() {
+    let scripted = Scripted::new();
+    scripted.store.table.lock().share();
+    let ledger = scripted.blocking();
+    let rule = in_flight(1);
+    let mut owner = Owner::numbered(&ledger, 1);
+    let taken = owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    scripted.let_wait(&ledger, UNKNOWN, &rule);
+    scripted.let_wait(&ledger, OwnerId(10), &rule);
+    let provider = owner.ledger.clone();
+    provider.settle(unsent(&taken.ask));
+    soon(provider.offer(Vec::new())).await.unwrap();
+    assert_eq!(*scripted.store.woken.lock(), [UNKNOWN, OwnerId(10)]);
+    let next = owner.ask(smallvec![term("x", &rule)]);
+    soon(provider.offer(vec![next])).await.unwrap();
+    let waiting = scripted.store.table.lock();
+    let waiting = waiting.waiters(CellId::named(&["x"])).iter();
+    let waiting: Vec<OwnerId> = waiting.map(|waiter| waiter.owner).collect();
+    assert!(waiting.contains(&UNKNOWN), "{waiting:?}");
+}
+
+/// After its folder was replaced, a process has another number, and its former one may be a
+/// stranger's there, with permits of the same running numbers.
+#[tokio::test]
+async fn settles_of_a_former_number_do_not_reach_the_new_store() {
+    let scripted = Scripted::new();
+    let ledger = scripted.blocking();
+    let rule = in_flight(9);
+    let mut former = Owner::numbered(&ledger, 1);
+    let taken = former.take(smallvec![term("x", &rule)]).await.unwrap();
+    let provider = former.ledger.clone();
+    // The store is replaced by one in which a stranger has this process's number and a permit.
+    *scripted.store.table.lock() = Table::default();
+    let now = Clock::Manual(scripted.clock.clone()).now();
+    let strangers = [taken.ask.clone()];
+    let batch = Batch::now(OwnerId(1), &[], &strangers);
+    decide(&mut *scripted.store.table.lock(), now, &batch);
+    scripted.store.next_owner.store(2, Ordering::Release);
+    scripted.then(&[Step::Fail]);
+    assert!(soon(provider.offer(Vec::new())).await.is_err());
+    provider.settle(unsent(&taken.ask));
+    assert!(soon(provider.offer(Vec::new())).await.is_ok());
+    assert_eq!(ledger.owner(), OwnerId(2));
+    assert_eq!(used(&provider, "x", &rule).await, 1, "the stranger's");
+    let late = former.ask(smallvec![term("x", &rule)]);
+    assert!(
+        soon(provider.offer(vec![late])).await.is_err(),
+        "its number is former"
+    );
+    let mut owner = Owner::numbered(&ledger, 2);
+    owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    assert_eq!(used(&provider, "x", &rule).await, 2);
+}
+
+/// Everybody is answered, and the reason is told: nothing waits for a thread that has gone.
+#[tokio::test]
+async fn a_store_that_panics_is_lost_for_good_and_everybody_is_answered() {
+    let scripted = Scripted::new();
+    let ledger = scripted.blocking();
+    let mut events = ledger.events();
+    let rule = sliding(9, secs(1));
+    let mut owner = Owner::numbered(&ledger, 1);
+    let provider = owner.ledger.clone();
+    let held = scripted.hold(&provider).await;
+    scripted.then(&[Step::Panic]);
+    let mut offer =
+        |provider: &ProviderLedger| provider.offer(vec![owner.ask(smallvec![term("x", &rule)])]);
+    let pending = [offer(&provider), offer(&ledger.provider("other"))];
+    let query = || PeekQuery {
+        cells: vec![(CellId::named(&["x"]), rule.clone())],
+        scopes: Vec::new(),
+    };
+    let seen = provider.peek_all(query());
+    scripted.go_on.send(()).unwrap();
+    held.await;
+    for pending in pending {
+        assert!(soon(pending).await.is_err());
+    }
+    assert_eq!(soon(seen).await, None);
+    assert!(ledger.loss().is_some_and(|loss| loss.is_final));
+    let reason = ledger.loss_reason().unwrap();
+    assert!(
+        reason.contains("panicked (") && reason.contains("restart"),
+        "{reason}"
+    );
+    assert_eq!(soon(events.next()).await, Some(Event::Lost));
+    assert!(soon(offer(&provider)).await.is_err(), "later ones too");
+    assert_eq!(soon(provider.peek_all(query())).await, None);
+}
+
+#[tokio::test]
+async fn a_sync_that_panics_answers_those_who_wait_for_it() {
+    let scripted = Scripted::new();
+    let ledger = scripted.blocking();
+    let day = sliding(9, secs(86_400));
+    let mut owner = Owner::numbered(&ledger, 1);
+    let provider = owner.ledger.clone();
+    for _ in 0..2 {
+        let ask = owner.ask(smallvec![term("day", &day)]);
+        assert!(soon(provider.offer(vec![ask])).await.is_err());
+    }
+    assert!(ledger.loss().is_some_and(|loss| loss.is_final));
+}
+
+/// Whatever panics on the ledger's thread, here what is done with an answer.
+#[tokio::test]
+async fn a_ledger_thread_that_panics_leaves_nobody_waiting() {
+    let scripted = Scripted::new();
+    let ledger = scripted.blocking();
+    let rule = sliding(9, secs(1));
+    let mut owner = Owner::numbered(&ledger, 1);
+    let provider = owner.ledger.clone();
+    let held = scripted.hold(&provider).await;
+    provider.peek_then(vec![(CellId::named(&["x"]), rule.clone())], |_| {
+        panic!("as the test says")
+    });
+    scripted.go_on.send(()).unwrap();
+    held.await;
+    let ask = owner.ask(smallvec![term("x", &rule)]);
+    while soon(provider.offer(vec![ask.clone()])).await.is_ok() {}
+    let seen = provider.peek_all(PeekQuery::default());
+    assert_eq!(soon(seen).await, None);
+    assert!(ledger.loss_reason().unwrap().contains("panicked"));
+}
+
+/// One provider's batch fails, those of the others are committed and handed out.
+#[tokio::test]
+async fn a_batch_that_fails_leaves_the_other_providers_alone() {
+    let scripted = Scripted::new();
+    let ledger = scripted.blocking();
+    let rule = in_flight(2);
+    let mut owner = Owner::numbered(&ledger, 1);
+    let taken = owner.take(smallvec![term("good", &rule)]).await.unwrap();
+    let good = owner.ledger.clone();
+    let bad = ledger.provider("bad");
+    let held = scripted.hold(&good).await;
+    let failing = bad.offer(vec![owner.ask(smallvec![term("bad", &rule)])]);
+    good.settle(unsent(&taken.ask));
+    let both = (0..2).map(|_| owner.ask(smallvec![term("good", &rule)]));
+    let granted = good.offer(both.collect());
+    scripted.go_on.send(()).unwrap();
+    held.await;
+    assert!(soon(failing).await.is_err());
+    let granted = soon(granted).await.unwrap();
+    assert!(
+        granted
+            .verdicts
+            .iter()
+            .all(|(_, verdict)| is_granted(verdict))
+    );
+    let table = scripted.store.table.lock();
+    let now = Clock::Manual(scripted.clock.clone()).now();
+    let used = |cell| table.peek(CellId::named(&[cell]), &rule, now).used;
+    assert_eq!((used("good"), used("bad")), (2, 0));
+}
+
+/// The rest would be dropped without a word, and their permits kept.
+#[tokio::test]
+async fn a_store_that_does_not_answer_every_ask_is_lost_for_good() {
+    for is_inline in [false, true] {
+        let scripted = Scripted::new();
+        let ledger = match is_inline {
+            true => scripted.inline(),
+            false => scripted.blocking(),
+        };
+        let rule = sliding(9, secs(1));
+        let mut owner = Owner::numbered(&ledger, 1);
+        scripted.then(&[Step::LoseVerdict]);
+        let asks = (0..2).map(|_| owner.ask(smallvec![term("x", &rule)]));
+        let asks = asks.collect();
+        assert!(soon(owner.ledger.offer(asks)).await.is_err());
+        assert!(ledger.loss().is_some_and(|loss| loss.is_final));
+        let reason = ledger.loss_reason().unwrap();
+        assert!(reason.contains("1 of 2 asks"), "{reason}");
+    }
+}
+
+/// A store that never blocks and failed told only the one who asked; what was settled meanwhile was
+/// lost.
+#[tokio::test]
+async fn an_inline_store_that_fails_is_lost_and_recovers_with_what_was_settled() {
+    let scripted = Scripted::new();
+    let ledger = scripted.inline();
+    let mut events = ledger.events();
+    let rule = in_flight(2);
+    let mut owner = Owner::numbered(&ledger, 1);
+    let provider = owner.ledger.clone();
+    let taken = owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    scripted.then(&[Step::Fail; 3]);
+    provider.settle(unsent(&taken.ask));
+    assert!(ledger.loss().is_some_and(|loss| !loss.is_final));
+    assert_eq!(ledger.loss_reason().unwrap(), "the store has failed");
+    assert_eq!(events.try_next(), Some(Event::Lost));
+    assert_eq!(
+        used(&provider, "x", &rule).await,
+        2,
+        "unknown looks used up"
+    );
+    let ask = owner.ask(smallvec![term("x", &rule)]);
+    assert!(soon(provider.offer(vec![ask.clone()])).await.is_err());
+    assert_eq!(provider.offer_at_once(&ask), None);
+    scripted.clock.pass(secs(1));
+    assert!(ledger.loss().is_some(), "it has failed again");
+    scripted.clock.pass(secs(1));
+    assert_eq!(ledger.loss(), None);
+    assert_eq!(events.try_next(), Some(Event::Recovered));
+    assert_eq!(used(&provider, "x", &rule).await, 0);
+    assert!(soon(provider.offer(vec![ask])).await.is_ok());
+}

@@ -1,0 +1,126 @@
+//! What kind of error it is: the lists of variants that decide something, in one place.
+//!
+//! Promises: each list names every variant, so that a new one is decided here or does not compile.
+//!
+//! Never: writes a response.
+
+use http::StatusCode;
+
+use super::{Error, Reason};
+
+impl Error {
+    /// What blocks the call, as in JSON and metrics; `error` for what does not pass by itself.
+    #[must_use]
+    pub fn reason_str(&self) -> &'static str {
+        match self {
+            Error::Asleep { .. } => "sleep",
+            _ => self.reason().map_or("error", Reason::as_str),
+        }
+    }
+
+    /// The provider, if the call got that far.
+    #[must_use]
+    pub fn provider(&self) -> Option<&str> {
+        match self {
+            Error::NoPermit { provider, .. }
+            | Error::Asleep { provider, .. }
+            | Error::NotInCache { provider, .. }
+            | Error::TooLate { provider, .. }
+            | Error::NoResponse { provider, .. }
+            | Error::NoCredential { provider, .. }
+            | Error::Misconfigured { provider, .. }
+            | Error::NoUpstream { provider, .. }
+            | Error::Loop { provider } => Some(provider),
+            Error::UnknownProvider { .. }
+            | Error::NotAllowed { .. }
+            | Error::CrossSite
+            | Error::WrongCallerToken { .. }
+            | Error::Path(_)
+            | Error::Host(_)
+            | Error::Malformed(_)
+            | Error::NoBody => None,
+        }
+    }
+
+    /// The status of the response to the caller.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Error::NoPermit { reason, .. } => match reason {
+                Reason::QueueFull
+                | Reason::NoDescriptors
+                | Reason::ShuttingDown
+                | Reason::StoreLost => StatusCode::SERVICE_UNAVAILABLE,
+                Reason::Deadline
+                | Reason::Degraded
+                | Reason::CacheOnly
+                | Reason::CacheRequested => StatusCode::GATEWAY_TIMEOUT,
+                Reason::Limit
+                | Reason::Cooldown
+                | Reason::Concurrency
+                | Reason::OffPeak
+                | Reason::TooCostly
+                | Reason::NoShare => StatusCode::TOO_MANY_REQUESTS,
+            },
+            Error::Asleep { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Error::NotInCache { .. } | Error::TooLate { .. } => StatusCode::GATEWAY_TIMEOUT,
+            Error::NoResponse { .. } | Error::NoCredential { .. } => StatusCode::BAD_GATEWAY,
+            Error::UnknownProvider { .. } => StatusCode::NOT_FOUND,
+            Error::NotAllowed { .. } | Error::WrongCallerToken { .. } | Error::CrossSite => {
+                StatusCode::FORBIDDEN
+            }
+            Error::Misconfigured { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            Error::Loop { .. } => StatusCode::LOOP_DETECTED,
+            Error::NoUpstream { .. }
+            | Error::Path(_)
+            | Error::Host(_)
+            | Error::Malformed(_)
+            | Error::NoBody => StatusCode::BAD_REQUEST,
+        }
+    }
+
+    /// The request itself is ambiguous: two servers may disagree about the bytes that follow, so its
+    /// connection closes.
+    #[must_use]
+    pub fn is_malformed(&self) -> bool {
+        match self {
+            Error::Path(_) | Error::Host(_) | Error::Malformed(_) | Error::NoBody => true,
+            Error::NoPermit { .. }
+            | Error::Asleep { .. }
+            | Error::NotInCache { .. }
+            | Error::TooLate { .. }
+            | Error::NoResponse { .. }
+            | Error::NoCredential { .. }
+            | Error::UnknownProvider { .. }
+            | Error::NoUpstream { .. }
+            | Error::NotAllowed { .. }
+            | Error::WrongCallerToken { .. }
+            | Error::CrossSite
+            | Error::Misconfigured { .. }
+            | Error::Loop { .. } => false,
+        }
+    }
+
+    /// Does a stale response help? Not where the call itself is wrong.
+    pub(crate) fn allows_stale(&self) -> bool {
+        match self {
+            Error::NoPermit { .. }
+            | Error::Asleep { .. }
+            | Error::NotInCache { .. }
+            | Error::TooLate { .. }
+            | Error::NoResponse { .. }
+            | Error::NoCredential { .. }
+            | Error::Misconfigured { .. } => true,
+            Error::UnknownProvider { .. }
+            | Error::NoUpstream { .. }
+            | Error::NotAllowed { .. }
+            | Error::WrongCallerToken { .. }
+            | Error::CrossSite
+            | Error::Loop { .. }
+            | Error::Path(_)
+            | Error::Host(_)
+            | Error::Malformed(_)
+            | Error::NoBody => false,
+        }
+    }
+}

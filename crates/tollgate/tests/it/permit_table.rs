@@ -1,0 +1,278 @@
+//! Permits that other processes hold, by id: what the decision service hands out. No socket, paused
+//! time, and the rule of the simulated provider judges.
+
+use http::HeaderMap;
+use tollgate::error::Reason;
+use tollgate::event::{Event, Heard};
+use tollgate::path::{CallOptions, Target};
+use tollgate::permit_table::{PermitTable, Released, Report, Reported, USE_WITHIN};
+use tollgate::{Error, Options, ProviderRegistry};
+use tollgate_config::config::Caller;
+use tollgate_config::{Environment, ProviderFile};
+use tollgate_core::ask::Priority;
+use tollgate_core::health::{Class, Fault};
+use tollgate_core::ratio::Ppm;
+use tollgate_core::time::{Span, Wall};
+use tollgate_ledger::{Clock, Ledger};
+use tollgate_sim::rule::{CallId, Cost, Decision, Provider, RuleSpec};
+
+fn registry(rest: &str) -> ProviderRegistry {
+    let file = format!("name: x\ndomains: [api.example.org, '*.shop.example']\n{rest}\n");
+    let draft = ProviderFile::read("x.yaml", &file).expect("the file can be read");
+    let checked = draft.check(&Environment::empty());
+    let problems = checked.problems;
+    let provider = checked.provider.unwrap_or_else(|| panic!("{problems:?}"));
+    let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
+    ProviderRegistry::build(vec![provider], ledger, Options::default()).expect("valid")
+}
+
+fn table(rest: &str) -> PermitTable {
+    PermitTable::new(registry(rest), USE_WITHIN)
+}
+
+fn within(seconds: u64) -> CallOptions {
+    CallOptions {
+        timeout: Some(Span::from_secs(seconds)),
+        ..CallOptions::default()
+    }
+}
+
+fn url(authority: &str, path: &str) -> Target {
+    Target::Url {
+        tls: true,
+        authority: authority.to_owned(),
+        path: path.to_owned(),
+        query: None,
+    }
+}
+
+/// A response without anything to learn from.
+fn ok(headers: &HeaderMap) -> Report<'_> {
+    Report::Response {
+        status: 200,
+        headers,
+        body: b"",
+        costs: &[],
+    }
+}
+
+fn limit_of(rejected: Result<impl std::fmt::Debug, Error>) -> (Option<String>, Reason) {
+    match rejected {
+        Err(Error::NoPermit { limit, reason, .. }) => (limit, reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_report_says_so_and_changes_nothing() {
+    let table = table("limits: [2/10s]");
+    let headers = HeaderMap::new();
+    let permit = table.acquire("x", None, within(1)).await.unwrap();
+    assert_eq!(permit.use_within, USE_WITHIN);
+    let Reported::Now(learned) = table.report(&permit.id, ok(&headers)) else {
+        panic!("it is the first");
+    };
+    assert_eq!(learned.class, Class::Success);
+    let limited = Report::Response {
+        status: 429,
+        headers: &headers,
+        body: b"",
+        costs: &[],
+    };
+    assert_eq!(table.report(&permit.id, limited), Reported::Before(learned));
+    assert_eq!(table.release(&permit.id), Released::Used);
+    let next = table.acquire("x", None, within(1)).await;
+    assert!(next.is_ok(), "the second report would have cooled it down");
+    assert_eq!(table.report("ffff", ok(&headers)), Reported::Unknown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_permit_is_free_for_others() {
+    let table = table("limits: [1/10s]");
+    let permit = table.acquire("x", None, within(1)).await.unwrap();
+    assert_eq!(table.release(&permit.id), Released::Now);
+    assert_eq!(table.release(&permit.id), Released::Before);
+    let headers = HeaderMap::new();
+    assert_eq!(table.report(&permit.id, ok(&headers)), Reported::Released);
+    assert!(table.acquire("x", None, within(1)).await.is_ok());
+}
+
+/// Nobody knows whether it was used, and when: it is held until its call can no longer arrive, and
+/// counts from then on.
+#[tokio::test(start_paused = true)]
+async fn an_unreported_permit_counts_as_sent() {
+    let table = table("limits: [1/10s]\ntimeout: {first_byte: 5s}\nlate_arrival: 1s");
+    let permit = table.acquire("x", None, within(1)).await.unwrap();
+    assert_eq!(table.open_permits(), 1);
+    // 30 s to use it, 5 s for the response, 1 s on its way, and the window.
+    tokio::time::advance(std::time::Duration::from_secs(44)).await;
+    assert_eq!(table.open_permits(), 0);
+    assert!(table.acquire("x", None, within(1)).await.is_err());
+    let headers = HeaderMap::new();
+    assert_eq!(table.report(&permit.id, ok(&headers)), Reported::Unknown);
+    assert_eq!(table.release(&permit.id), Released::Unknown);
+    tokio::time::advance(std::time::Duration::from_secs(4)).await;
+    assert!(table.acquire("x", None, within(1)).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_reported_once() {
+    let table = table("limits: [5/1s]");
+    let permit = table.acquire("x", None, within(1)).await.unwrap();
+    let reported = table.report(&permit.id, Report::Failed(Fault::Timeout));
+    let Reported::Now(learned) = reported else {
+        panic!("{reported:?}");
+    };
+    assert!(learned.class.is_failure());
+    let again = table.report(&permit.id, Report::Failed(Fault::Timeout));
+    assert_eq!(again, Reported::Before(learned));
+}
+
+/// Entities are read from the path, as for a call that Tollgate makes itself.
+#[tokio::test(start_paused = true)]
+async fn the_path_determines_the_entity() {
+    let table =
+        table("limits: [{limit: 1, period: 10s, per: entity, name: each}]\nentities: {from: path}");
+    let call = |path: &str| table.acquire(url("api.example.org", path), None, within(0));
+    assert!(call("/odds/1").await.is_ok());
+    assert!(call("/teams/1").await.is_ok());
+    assert_eq!(limit_of(call("/odds/2").await).0.as_deref(), Some("each"));
+    let named = Target::Provider {
+        name: "x".to_owned(),
+        path: "/cups/1".to_owned(),
+        query: None,
+    };
+    assert!(table.acquire(named, None, within(0)).await.is_ok());
+    assert_eq!(limit_of(call("/cups/2").await).1, Reason::Limit);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hosts_of_a_provider_have_limits_of_their_own() {
+    let table = table("limits: [{limit: 1, period: 10s, per: host}]");
+    let call = |host: &str| table.acquire(url(host, "/"), None, within(0));
+    assert!(call("a.shop.example").await.is_ok());
+    assert!(call("b.shop.example").await.is_ok());
+    assert_eq!(limit_of(call("a.shop.example").await).1, Reason::Limit);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_gets_no_more_than_its_share_and_needs_its_token() {
+    let registry = registry("limits: [10/10s]");
+    registry.set_callers(&[Caller {
+        name: "batch".to_owned(),
+        priority: Priority::Low,
+        at_least: None,
+        at_most: Some(Ppm(200_000)),
+        token: Some(tollgate_config::Secret::new("t".to_owned())),
+    }]);
+    let table = PermitTable::new(registry, USE_WITHIN);
+    let batch = |token: Option<&str>| CallOptions {
+        caller: Some("batch".to_owned()),
+        token: token.map(|token| tollgate_config::Secret::new(token.to_owned())),
+        ..within(0)
+    };
+    let nameless = table.acquire("x", None, batch(None)).await;
+    assert!(
+        matches!(nameless, Err(Error::WrongCallerToken { .. })),
+        "{nameless:?}"
+    );
+    for _ in 0..2 {
+        assert!(table.acquire("x", None, batch(Some("t"))).await.is_ok());
+    }
+    let (limit, _) = limit_of(table.acquire("x", None, batch(Some("t"))).await);
+    assert_eq!(limit.as_deref(), Some("10/10s (the caller's share)"));
+    assert!(
+        table.acquire("x", None, within(1)).await.is_ok(),
+        "others have the rest"
+    );
+}
+
+/// A full table takes no permit that nobody could report.
+#[tokio::test(start_paused = true)]
+async fn a_full_table_rejects_before_it_asks_for_a_permit() {
+    let table = table("limits: [1000000/1s]");
+    for _ in 0..tollgate::permit_table::PERMITS_MAX {
+        table.acquire("x", None, within(1)).await.unwrap();
+    }
+    let (limit, reason) = limit_of(table.acquire("x", None, within(1)).await);
+    assert_eq!((limit, reason), (None, Reason::QueueFull));
+    tokio::time::advance(std::time::Duration::from_secs(3_600)).await;
+    assert!(table.acquire("x", None, within(1)).await.is_ok());
+}
+
+/// M2, exactness: calls are sent at any moment within `use_within`, reported late, twice or never.
+/// The provider's own rule never limits one.
+#[tokio::test(start_paused = true)]
+async fn the_rule_of_the_provider_holds_whenever_permits_are_used() {
+    let file = "limits: [4/10s]\ntimeout: {first_byte: 5s}\nlate_arrival: 1s\nretry: {retries: {high: 0, normal: 0, low: 0}}";
+    let registry = registry(file);
+    let use_within = Span::from_secs(8);
+    let table = PermitTable::new(registry.clone(), use_within);
+    let mut provider = Provider::new(RuleSpec::parse_all("sliding 4/10s").expect("a rule"));
+    // A fixed sequence instead of chance: delays to the sending, and what becomes of the report.
+    let (mut sends, mut granted) = (std::collections::BTreeSet::new(), 0_u64);
+    let headers = HeaderMap::new();
+    for round in 0_u64..400 {
+        if let Ok(permit) = table.acquire("x", None, within(0)).await {
+            granted += 1;
+            let delay = Span::from_millis(round * 7_919 % 8_000);
+            sends.insert((registry.ledger().at() + delay, granted, permit.id));
+        }
+        tokio::time::advance(std::time::Duration::from_millis(500)).await;
+        let now = registry.ledger().at();
+        while let Some((at, number, id)) = sends.first().cloned()
+            && at <= now
+        {
+            sends.pop_first();
+            let decision = provider.arrive(CallId(number), at, Cost::CALL);
+            assert!(
+                matches!(decision, Decision::Accepted),
+                "call {number}: {decision:?}"
+            );
+            for _ in 0..number % 3 {
+                let _twice = table.report(&id, ok(&headers));
+            }
+        }
+    }
+    assert!(
+        granted >= 40,
+        "{granted} of 80 that the provider allows in 200 s"
+    );
+}
+
+/// Each permit has one end, whatever becomes of it.
+#[tokio::test(start_paused = true)]
+async fn every_permit_has_one_end_event() {
+    let registry = registry("limits: [3/10s]");
+    let mut heard = registry.events().subscribe();
+    let table = PermitTable::new(registry, USE_WITHIN);
+    let named = |id: &str| CallOptions {
+        id: id.into(),
+        ..within(0)
+    };
+    let headers = HeaderMap::new();
+    let mut permits = Vec::new();
+    for id in ["reported", "released", "forgotten"] {
+        permits.push(table.acquire("x", None, named(id)).await.unwrap());
+    }
+    assert!(table.acquire("x", None, named("rejected")).await.is_err());
+    let _now = table.report(&permits[0].id, ok(&headers));
+    let _again = table.report(&permits[0].id, ok(&headers));
+    let _now = table.release(&permits[1].id);
+    tokio::time::advance(std::time::Duration::from_secs(3_600)).await;
+    assert_eq!(table.open_permits(), 0);
+    let mut ends = Vec::new();
+    while let Some(Heard::Event(event)) = heard.try_next() {
+        if let Event::CallEnded(end) = &*event {
+            ends.push((end.id.to_string(), end.status, end.reason, end.attempts));
+        }
+    }
+    let expected = [
+        ("rejected", Some(429), Some("limit"), 0),
+        ("reported", Some(200), None, 1),
+        ("released", None, Some("unused"), 0),
+        ("forgotten", None, Some("unreported"), 1),
+    ];
+    let expected = expected.map(|(id, status, reason, made)| (id.to_owned(), status, reason, made));
+    assert_eq!(ends, expected);
+}
