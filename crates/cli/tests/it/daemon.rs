@@ -25,7 +25,7 @@ fn a14_a_setting_is_changed_shown_and_reverted() {
     assert_eq!((output.code, output.err.as_str()), (Some(0), ""));
     assert_eq!(
         output.out,
-        "x: limits[0] = 9/1s\nx: health.sleep_max = 60\n"
+        "x: limits[0] = 9/1s\nx: health.sleep_max = 60s\n"
     );
     assert_eq!(limit(&daemon), 9);
     let output = daemon.tollgate(&["set", "x", "sleep_max="]);

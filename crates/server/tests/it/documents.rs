@@ -226,7 +226,7 @@ async fn a2_the_counts_of_the_window_are_shown_over_http() {
     })
     .await;
     let rest = format!(
-        "limits: [1000/1s]\n{NO_RETRY}\nhealth: {{scope: provider, count: attempt, min_results: 7, failure_threshold: off, p_throttle: 0.9}}"
+        "limits: [1000/1s]\n{NO_RETRY}\nhealth: {{scope: provider, count: attempt, min_results: 7, failure_threshold: off, p_throttle: 0.9, p_sleep: 0.95}}"
     );
     write_file("a2.yaml", &file(upstream.address, &rest));
     let daemon = TestDaemon::start(from_file("a2.yaml")).await;
@@ -312,8 +312,9 @@ async fn switched() -> (Upstream, Arc<AtomicU16>) {
 #[tokio::test]
 async fn a18_3_eleven_failures_of_fifty_throttle_over_sockets() {
     let (upstream, status) = switched().await;
-    let rest =
-        format!("limits: [1000/1s]\n{NO_RETRY}\nhealth: {{scope: provider, count: attempt, failure_threshold: off, window: 5m}}");
+    let rest = format!(
+        "limits: [1000/1s]\n{NO_RETRY}\nhealth: {{scope: provider, count: attempt, failure_threshold: off, window: 5m}}"
+    );
     let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     let active = gateway.registry.named("x").unwrap();
     let call = async |code: u16, times: usize| {

@@ -243,8 +243,8 @@ async fn without_waiters_a_permit_is_granted_at_once() {
 #[tokio::test(start_paused = true)]
 async fn m3_a_new_call_does_not_take_the_permit_of_a_waiting_one() {
     for is_offered in [false, true] {
-        let stage = Stage::new(Rule::in_flight(1).unwrap());
-        let running = stage.take().await;
+        let stage = Stage::new(sliding(1, secs(10)));
+        let unsent = stage.take().await;
         let mut waiting = pin!(stage.permits.acquire(stage.wanted()));
         assert!(futures_pending(waiting.as_mut()).await);
         if is_offered {
@@ -253,13 +253,14 @@ async fn m3_a_new_call_does_not_take_the_permit_of_a_waiting_one() {
                 tokio::task::yield_now().await;
             }
         }
-        finish(running);
+        drop(unsent);
+        assert_eq!(stage.used().await, 0, "the ledger has one to grant");
         let mut newcomer = pin!(stage.permits.acquire(stage.wanted()));
         assert!(futures_pending(newcomer.as_mut()).await, "it overtakes");
         let first = at_once(waiting).await;
         assert!(futures_pending(newcomer.as_mut()).await, "one at a time");
-        finish(first);
-        finish(at_once(newcomer).await);
+        drop(first);
+        drop(at_once(newcomer).await);
     }
 }
 
