@@ -253,10 +253,10 @@ pub(super) fn passed(ours: &Side) -> bool {
 }
 
 /// The heads above the lines of a run without a terminal.
-pub(super) const LINE_HEADS: &str = "\
-        DIRECT              THROUGH TOLLGATE
-        answered    429s    answered    429s   waiting   provider is
-";
+pub(super) const LINE_HEADS: &str = concat!(
+    "        DIRECT              THROUGH TOLLGATE\n",
+    "        answered    429s    answered    429s   waiting   provider is\n"
+);
 
 /// One second of a run without a terminal.
 pub(super) fn line(sides: &[Side; 2], now: &GovernedStatus, second: u64) -> String {
