@@ -6,7 +6,7 @@ CARGO ?= cargo
 # Seconds per fuzz target: a smoke run. Hours are for a machine of your own: make fuzz FUZZ_SECONDS=7200
 FUZZ_SECONDS ?= 60
 
-.PHONY: help tools check test doc bench exactness fuzz supply demo
+.PHONY: help tools check test doc release bench exactness fuzz supply demo
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,6 +38,13 @@ test: tools ## everything that must hold before a change lands: format, tests, l
 doc: ## rustdoc; a broken link is an error
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
+# gdb and perf find tollgate.debug beside the program by its name.
+release: ## target/dist: the stripped program, and its debug information beside it
+	$(CARGO) build --profile symbols --locked
+	mkdir -p target/dist && cp target/symbols/tollgate target/dist/tollgate
+	cd target/dist && objcopy --only-keep-debug tollgate tollgate.debug
+	cd target/dist && strip tollgate && objcopy --add-gnu-debuglink=tollgate.debug tollgate
+
 # Wall-clock figures: compared side by side in one run, never part of `make test`.
 bench: exactness ## the exactness table, then speed and quota beside others (writes docs/benchmarks.md)
 	$(CARGO) build --release --locked -p tollgate-cli -p tollgate-sim
@@ -46,7 +53,7 @@ bench: exactness ## the exactness table, then speed and quota beside others (wri
 	$(CARGO) run --release -p tollgate-ledger --example growth -- --out docs/benchmarks.md
 	node benches/cache-tests/run.mjs --tollgate target/release/tollgate --out docs/benchmarks.md
 
-exactness: ## every limiting rule against every kind of provider, in virtual time
+exactness: ## our limiting rules and those of others against seven ways of counting, in virtual time
 	$(CARGO) run --release --locked -p tollgate-sim -- exactness
 
 fuzz: ## 60 s per fuzz target; longer: make fuzz FUZZ_SECONDS=7200

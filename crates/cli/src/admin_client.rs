@@ -17,7 +17,7 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
-use tollgate_config::{Config, Secret, disk};
+use tollgate_config::{Config, Secret, disk, parse_address};
 use tollgate_server::admin::TokenFile;
 
 use crate::options::Options;
@@ -155,7 +155,7 @@ fn check_admin_address(options: &Options) -> anyhow::Result<()> {
     let address = options.admin.clone().or_else(by_variable);
     let address = address.filter(|address| !address.is_empty());
     if let Some(address) = address {
-        let parsed = address.parse::<SocketAddr>();
+        let parsed = parse_address(address.trim());
         parsed.context("the admin address is invalid; write IP:PORT, such as 127.0.0.1:4291")?;
     }
     Ok(())

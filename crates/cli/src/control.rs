@@ -1,7 +1,7 @@
 //! Commands that change a running daemon: `set`, `reload`, `pause`, `offline`, `cache-only`,
 //! `resume`, `reset`.
 //!
-//! Promises: prints each change; prints each rejected part with its reason, and exits with 1.
+//! Promises: prints each change, and of `set` the value; prints each rejected part with its reason, and exits with 1.
 //!
 //! Never: changes a file.
 
@@ -62,7 +62,23 @@ impl SetCommand {
         let path = format!("/v1/providers/{}/settings", segment(&self.name)?);
         let remote = AdminClient::find(&self.options)?;
         let reply = remote.request(Method::PATCH, &path, Some(&Value::Object(body)))??;
-        report_changes(&reply)
+        let mut out = crate::out::out();
+        for setting in reply["settings"].as_array().into_iter().flatten() {
+            writeln!(out, "{}", setting_text(&self.name, setting))?;
+        }
+        // Its own change is said above, with the values.
+        report_changes(&reply, Some(&self.name))
+    }
+}
+
+/// One effective value after a change. A value that an operator took back says who sets it now.
+fn setting_text(provider: &str, setting: &Value) -> String {
+    let text = |name: &str| setting[name].as_str();
+    let value = text("value").unwrap_or("(hidden)");
+    let key = text("key").unwrap_or_default();
+    match text("by") {
+        Some("set") | None => format!("{provider}: {key} = {value}"),
+        Some(by) => format!("{provider}: {key} = {value} ({by})"),
     }
 }
 
@@ -86,7 +102,7 @@ impl Reload {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let remote = AdminClient::find(&self.options)?;
         let reply = remote.request(Method::POST, "/v1/reload", None)??;
-        report_changes(&reply)
+        report_changes(&reply, None)
     }
 }
 
@@ -191,15 +207,16 @@ pub(crate) fn percent_encode(text: &str) -> String {
         .collect()
 }
 
-/// Prints the result of a change.
-fn report_changes(reply: &Value) -> anyhow::Result<ExitCode> {
+/// Prints the result of a change, except the changes of one provider.
+fn report_changes(reply: &Value, except: Option<&str>) -> anyhow::Result<ExitCode> {
     let mut out = crate::out::out();
     let list = |name: &str| reply[name].as_array().cloned().unwrap_or_default();
     let changed = list("changed");
     if changed.is_empty() {
         writeln!(out, "nothing has changed")?;
     }
-    for change in &changed {
+    let is_said = |change: &&Value| except.is_some() && change["provider"].as_str() == except;
+    for change in changed.iter().filter(|change| !is_said(change)) {
         writeln!(out, "{}", change_text(change))?;
     }
     let mut err = crate::out::err();
@@ -244,6 +261,17 @@ mod tests {
     fn a_name_cannot_escape_its_path_segment() {
         assert_eq!(percent_encode("a/../b?c"), "a%2F%2E%2E%2Fb%3Fc");
         assert_eq!(percent_encode("tmdb-legacy_2"), "tmdb-legacy_2");
+    }
+
+    #[test]
+    fn a_value_is_shown_with_its_origin_and_a_key_is_not() {
+        let shown = |setting| setting_text("x", &setting);
+        let set = serde_json::json!({ "key": "queue.max", "value": "5", "by": "set" });
+        assert_eq!(shown(set), "x: queue.max = 5");
+        let reverted = serde_json::json!({ "key": "queue.max", "value": "1000", "by": "default" });
+        assert_eq!(shown(reverted), "x: queue.max = 1000 (default)");
+        let key = serde_json::json!({ "key": "api_key", "value": null, "by": "set" });
+        assert_eq!(shown(key), "x: api_key = (hidden)");
     }
 
     #[test]

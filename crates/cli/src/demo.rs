@@ -2,8 +2,8 @@
 //! Tollgate, with an outage on the way.
 //!
 //! Promises: violations come from the providers' own logs; lost and completed calls come from the
-//! clients. Exit 0 only if the provider behind Tollgate counted no violation and nothing else in
-//! the verdict is bad. On a terminal the table is drawn in place and keys inject faults; elsewhere
+//! clients. Exit 0 only if the provider behind Tollgate counted no violation and no call through
+//! Tollgate was lost; a busy machine alone fails nothing. On a terminal the table is drawn in place and keys inject faults; elsewhere
 //! there is one line a second, then the table.
 //!
 //! Never: calls another machine. Everything is on loopback.
@@ -158,6 +158,7 @@ async fn print_lines(twins: &Twins, length: RunLength) -> anyhow::Result<([Side;
     let mut screen = Screen::new(false, twins.gateway_address());
     let mut beat = tokio::time::interval(Duration::from_secs(1));
     beat.tick().await;
+    print(screen::LINE_HEADS)?;
     for second in 1..=length.most {
         beat.tick().await;
         print(&screen::line(&twins.sides(), &twins.now(), second))?;

@@ -124,7 +124,7 @@ fn shape(shape: &Shape) -> Value {
         Shape::Minutes => either(vec![number, text(r"([0-9.]+(w|d|h|ms|m|s))+")]),
         Shape::Lifetime => either(vec![text(r"forever|[0-9a-z.]+(\.\.[0-9a-z.]+)?")]),
         Shape::Size => either(vec![number, text(r"[0-9_]+ ?(GiB|MiB|KiB|B)?")]),
-        Shape::Address => either(vec![text(r".+:[0-9]+")]),
+        Shape::Address => either(vec![text(r".*:[0-9]+")]),
         Shape::Words(words) => words_of(words),
         Shape::OrOff(inner) => either(vec![json!({ "enum": ["off", false] }), self::shape(inner)]),
         Shape::List(inner) => either(vec![

@@ -68,11 +68,11 @@ pub(crate) struct Serve {
     auto_recover: Option<String>,
 
     /// An address for the Redis protocol; not supported yet
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", hide = true)]
     resp: Option<String>,
 
     /// An address for Envoy's rate limit service (gRPC); not supported yet
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", hide = true)]
     grpc: Option<String>,
 
     #[command(flatten)]

@@ -205,20 +205,32 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
         "  permits saved: {} cached, {} stale, {} shared, {} merged",
         saved["hits"], saved["stale"], saved["shared"], saved["merged"]
     )?;
-    let mut limits = status["limits"].as_array().cloned().unwrap_or_default();
-    for entity in status["entities"].as_object().into_iter().flatten() {
-        limits.extend(entity.1["limits"].as_array().cloned().unwrap_or_default());
+    print_limits(out, status)?;
+    let problems = status["problems"].as_array().cloned().unwrap_or_default();
+    for problem in problems.iter().filter_map(Value::as_str) {
+        writeln!(out, "  {problem}")?;
     }
-    for limit in limits {
+    Ok(())
+}
+
+/// The limits of the provider, then those of each entity with the entity's name.
+fn print_limits(out: &mut impl Write, status: &Value) -> io::Result<()> {
+    let word = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let own = status["limits"].as_array().into_iter().flatten();
+    let mut rows: Vec<(String, &Value)> = own.map(|limit| (word(&limit["name"]), limit)).collect();
+    for (entity, part) in status["entities"].as_object().into_iter().flatten() {
+        let limits = part["limits"].as_array().into_iter().flatten();
+        let label = |limit: &Value| format!("{entity} {}", word(&limit["name"]));
+        rows.extend(limits.map(|limit| (label(limit), limit)));
+    }
+    let labels = rows.iter().map(|(label, _)| label.chars().count());
+    let width = labels.max().unwrap_or(0).clamp(16, 40);
+    for (label, limit) in rows {
         let used = match limit["used"].as_u64() {
             Some(used) => format!("{used} used, {} remaining", limit["remaining"]),
             None => format!("counted per {}", word(&limit["per"])),
         };
-        writeln!(out, "  {:<16} {used}", word(&limit["name"]))?;
-    }
-    let problems = status["problems"].as_array().cloned().unwrap_or_default();
-    for problem in problems.iter().filter_map(Value::as_str) {
-        writeln!(out, "  {problem}")?;
+        writeln!(out, "  {label:<width$} {used}")?;
     }
     Ok(())
 }
@@ -297,5 +309,32 @@ fn hold_text(name: &str, health: &Value) -> String {
             format!(", for another {}", Span(left).in_words())
         }
         Ok(_) | Err(_) => format!(", until `tollgate resume {name}`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of several entities looked alike: only the limit was named, and it is the same for all.
+    #[test]
+    fn a_row_of_an_entity_names_the_entity() {
+        let limit =
+            |used: u64| json!({ "name": "3000/1h", "used": used, "remaining": 3_000 - used });
+        let status = json!({
+            "limits": [{ "name": "35/1s", "used": 1, "remaining": 34 }],
+            "entities": {
+                "fixtures": { "limits": [limit(500)] },
+                "odds": { "limits": [limit(7)] },
+            },
+        });
+        let mut out = Vec::new();
+        print_limits(&mut out, &status).expect("a vector");
+        assert_eq!(
+            String::from_utf8_lossy(&out),
+            "  35/1s            1 used, 34 remaining\n  \
+             fixtures 3000/1h 500 used, 2500 remaining\n  \
+             odds 3000/1h     7 used, 2993 remaining\n"
+        );
     }
 }

@@ -176,6 +176,13 @@ pub fn span(text: &str) -> Option<Span> {
     (last != u64::MAX).then_some(Span(total))
 }
 
+/// One unit of time: `s`, `m`, `h`.
+#[must_use]
+pub fn one_unit(text: &str) -> Option<Span> {
+    let unit = UNITS.iter().find(|(unit, _)| *unit == text)?;
+    Some(Span(unit.1))
+}
+
 /// A number with at most six decimals: `2`, `1.1`, `0.05`.
 #[must_use]
 pub fn millionths(text: &str) -> Option<Millionths> {
@@ -304,6 +311,15 @@ mod tests {
             "99999999999d",
         ] {
             assert_eq!(span(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_unit_alone_is_one_of_it() {
+        assert_eq!(one_unit("s"), Some(Span::from_secs(1)));
+        assert_eq!(one_unit("ms"), Some(Span::from_millis(1)));
+        for text in ["", "1s", "S", "min", "second", " s"] {
+            assert_eq!(one_unit(text), None, "{text}");
         }
     }
 

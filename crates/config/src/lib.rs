@@ -35,3 +35,4 @@ pub use origin::{EffectiveValue, Origin};
 pub use problem::{Level, Place, Problem, Problems};
 pub use provider::Provider;
 pub use secret::{Environment, FileContent, PathKind, Secret};
+pub use setting::parse_address;

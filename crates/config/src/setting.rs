@@ -5,7 +5,7 @@
 //!
 //! Never: repeats a value in a problem.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use tollgate_core::health::Rate;
 use tollgate_core::ratio::Ppm;
@@ -158,10 +158,10 @@ scalar!(
 scalar!(
     SocketAddr,
     Shape::Address,
-    |text| text.parse().ok(),
+    parse_address,
     ToString::to_string,
     "is not an address with a port",
-    "write `127.0.0.1:4301`"
+    "write `127.0.0.1:4301`, or `:4301` for this machine only"
 );
 scalar!(
     String,
@@ -171,6 +171,20 @@ scalar!(
     "is empty",
     "write a value or remove the line"
 );
+
+/// An address with a port. Without an IP address, or with `localhost`, it is loopback: the safe
+/// reading, because any other one opens the port to other machines. Names are never resolved.
+#[must_use]
+pub fn parse_address(text: &str) -> Option<SocketAddr> {
+    if let Ok(address) = text.parse() {
+        return Some(address);
+    }
+    let port = text.strip_prefix("localhost").unwrap_or(text);
+    let port = port.strip_prefix(':')?;
+    let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+    let port: u16 = port.parse().ok().filter(|_| is_number)?;
+    Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+}
 
 fn decimal(text: &str) -> Option<Millionths> {
     match text.strip_suffix('%') {

@@ -153,7 +153,7 @@ pub fn columns() -> Vec<Column> {
     ]
 }
 
-/// Every way of counting at 50 per second, in a LAN: which rule is exact for which counting.
+/// Ways of counting at 50 per second, in a LAN: which rule is exact for which counting.
 #[must_use]
 pub fn all_countings() -> Vec<Column> {
     let (limit, window, phase) = (50, Span::from_secs(1), Span::from_millis(500));

@@ -399,7 +399,8 @@ fn no_permit(
             return format!("the call to `{provider}` costs more than {limit} can ever grant");
         }
         Reason::QueueFull => return format!("too many calls already wait for `{provider}`"),
-        Reason::Limit => format!("{limit} is used up"),
+        // Not "used up": a call that costs more than one may find some of it left.
+        Reason::Limit => format!("{limit} has too little left for this call"),
         Reason::Concurrency => format!("{limit} on concurrent calls is reached"),
         Reason::Cooldown => "the provider asked for a pause".to_owned(),
         Reason::OffPeak => "calls of this priority run in off-peak hours only".to_owned(),
@@ -476,7 +477,11 @@ mod tests {
     #[test]
     fn a_rejection_names_reason_limit_and_time() {
         let rejected = text(Reason::Limit, Some("1000/1d"), Some(Span::from_secs(90)));
-        assert!(rejected.contains("`tmdb`") && rejected.contains("the limit `1000/1d` is used up"));
+        assert!(
+            rejected.contains("`tmdb`")
+                && rejected.contains("the limit `1000/1d` has too little left for this call"),
+            "{rejected}"
+        );
         assert!(rejected.ends_with("retry in 1 min 30 s"), "{rejected}");
         assert!(text(Reason::Cooldown, None, None).contains("asked for a pause"));
         assert!(text(Reason::NoShare, Some("3/1s"), None).contains("number of nodes"));

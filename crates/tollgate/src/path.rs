@@ -94,6 +94,7 @@ where
 {
     let mut route = route::route(registry, call).await?; // which provider, which limits, how urgent
     running.on_routed(&route.subject, &route.request.origin);
+    route.emit_request(&route.subject.id);
     let pending = match cache::lookup(registry, &mut route, boxed).await? {
         CacheResult::Hit(reply) => return Ok(*reply), // a cached response costs nothing
         CacheResult::Miss(pending) => pending,

@@ -13,6 +13,8 @@
 mod denied;
 mod driver;
 mod permit;
+#[cfg(test)]
+mod edition_tests;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -20,7 +20,7 @@ fn files_with_keys() -> Vec<String> {
 /// H3: no command shows a key.
 #[test]
 fn h3_no_command_shows_a_key() {
-    let config = "admin: { token: CANARY }\nstore: redis://me:CANARY@h\ncallers: { a: { token: CANARY } }\nmetrics: { token: CANARY }\nalerts: { webhooks: [{ url: https://h, secret: CANARY }] }\nproviders: { a: { preset: tmdb, api_key: CANARY } }\n";
+    let config = "admin: { token: CANARY }\nstore: 'memory:'\ncallers: { a: { token: CANARY } }\nmetrics: { token: CANARY }\nalerts: { webhooks: [{ url: https://h, secret: CANARY }] }\nproviders: { a: { preset: tmdb, api_key: CANARY } }\n";
     for (number, text) in files_with_keys().iter().enumerate() {
         let folder = Folder::new(&format!("canary-{number}"))
             .file("a.yaml", text)
@@ -49,6 +49,7 @@ fn h3_no_command_shows_a_key() {
                 "--store",
                 "mysql://CANARY",
             ],
+            &["check", "--store", "redis://me:CANARY@h"],
             &["provider", "list", "--provider", "a.yaml"],
             &["provider", "show", "a", "--all"],
             &["init", "tmdb", "--force"],

@@ -23,12 +23,15 @@ fn a14_a_setting_is_changed_shown_and_reverted() {
     let daemon = RunningDaemon::start(folder("set"), &[]);
     let output = daemon.tollgate(&["set", "x", "limits=[9/1s]", "sleep_max=60"]);
     assert_eq!((output.code, output.err.as_str()), (Some(0), ""));
-    assert!(
-        output.out.starts_with("x: ") && output.out.contains("health.sleep_max"),
-        "{}",
-        output.out
+    assert_eq!(
+        output.out,
+        "x: limits[0] = 9/1s\nx: health.sleep_max = 60s\n"
     );
     assert_eq!(limit(&daemon), 9);
+    let output = daemon.tollgate(&["set", "x", "sleep_max="]);
+    assert_eq!(output.out, "x: health.sleep_max = 5m (default)\n");
+    let output = daemon.tollgate(&["set", "x", "limits=[9/1s]"]);
+    assert_eq!(output.out, "x: limits[0] = 9/1s\nnothing has changed\n");
     let output = daemon.tollgate(&["set", "x", "sleep_mx=60"]);
     assert_eq!(output.code, Some(1));
     assert!(

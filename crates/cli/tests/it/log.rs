@@ -69,6 +69,24 @@ fn h3_a_log_file_is_bounded_and_has_no_key() {
     assert_eq!(daemon.stderr_text(), "", "nothing is logged twice");
 }
 
+/// At `debug`, a line says what each call asks for; its id is that of the other lines. H3: without
+/// the query, which may hold a key, and without one of our own keys.
+#[test]
+fn h3_a_debug_line_has_method_and_path_and_no_query() {
+    let key = "api_key: s3cr3t-canary\nauth: {query: key}\n";
+    let folder = Folder::new("debuglog")
+        .file("x.yaml", &failing_provider(key))
+        .env("TOLLGATE_LOG", "debug");
+    let daemon = RunningDaemon::start(folder, &[]);
+    daemon.get("/x/a/b?token=q-canary");
+    let line = daemon.wait_for_log("event=request");
+    assert!(line.contains(" method=GET path=/a/b"), "{line}");
+    assert!(!line.contains("canary"), "{line}");
+    daemon.get("/x/s3cr3t-canary/c");
+    let line = daemon.wait_for_log("event=request");
+    assert!(line.contains("path=\"(contains a key)\""), "{line}");
+}
+
 /// A path that cannot be written is reported before anything listens.
 #[test]
 fn a_log_file_that_cannot_be_opened_is_reported() {

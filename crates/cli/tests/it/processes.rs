@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tollgate_sim::http::{Settings, SimProvider};
+use tollgate_sim::http::{KeyLocation, Settings, SimProvider};
 
 use crate::folder::Folder;
 
@@ -160,12 +160,15 @@ pub(crate) struct JudgedProvider {
 
 impl JudgedProvider {
     pub(crate) fn start(rules: &str) -> JudgedProvider {
+        JudgedProvider::start_with(Settings::with_rules(rules).unwrap())
+    }
+
+    fn start_with(settings: Settings) -> JudgedProvider {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        let settings = Settings::with_rules(rules).unwrap();
         let provider = runtime.block_on(SimProvider::start(settings)).unwrap();
         JudgedProvider { runtime, provider }
     }
@@ -174,14 +177,15 @@ impl JudgedProvider {
         format!("name: strict\nupstream: {}\n{rest}\n", self.provider.url())
     }
 
+    /// The number of requests that arrived in each scope.
+    fn arrived(&self) -> Vec<usize> {
+        let judges = self.provider.judges().into_iter();
+        judges.map(|(_, judge)| judge.arrivals().len()).collect()
+    }
+
     /// The number of requests that arrived, and the number of violations.
     pub(crate) fn verdict(self) -> (usize, usize) {
-        let arrived = self
-            .provider
-            .judges()
-            .into_iter()
-            .map(|(_, judge)| judge.arrivals().len());
-        let arrived = arrived.sum();
+        let arrived = self.arrived().into_iter().sum();
         let report = self.runtime.block_on(self.provider.stop());
         (arrived, report.violations)
     }
@@ -244,6 +248,65 @@ fn a13_three_programs_together_use_all_of_one_quota() {
     let flood = Flood::start(&addresses, 4);
     flood.until(usize::MAX);
     assert_eq!((flood.end(), judge.verdict()), (QUOTA, (QUOTA, 0)));
+}
+
+/// A13: one is killed during the run, and the others use what is left to the last call. Only what the
+/// killed one had in flight may be wasted: nobody knows whether it was sent.
+#[test]
+fn a13_the_others_use_the_rest_of_a_quota_after_a_kill() {
+    const QUOTA: usize = 120;
+    const CLIENTS: usize = 4;
+    let judge = JudgedProvider::start("first-use 120/1d");
+    let folder = Folder::new("a13-kill").file("strict.yaml", &judge.file("limits: [120/1d]"));
+    let args = sqlite(&folder);
+    let mut programs = [0, 1, 2].map(|_| Program::start(&folder, &as_args(&args)));
+    let addresses: Vec<&str> = programs
+        .iter()
+        .map(|program| program.address.as_str())
+        .collect();
+    let flood = Flood::start(&addresses, CLIENTS);
+    flood.until(30);
+    programs[0].kill();
+    flood.until(usize::MAX);
+    flood.end();
+    let (arrived, violations) = judge.verdict();
+    assert_eq!(violations, 0);
+    assert!(
+        arrived <= QUOTA && arrived + CLIENTS >= QUOTA,
+        "{arrived} of {QUOTA}"
+    );
+}
+
+/// M14: OMDb's quota is that of a calendar day and of each key. Both keys' quotas survive three
+/// kills under load: never exceeded, and used except for the calls in flight at each kill.
+#[test]
+fn m14_a_calendar_day_of_each_key_survives_kills_under_load() {
+    const QUOTA: usize = 60;
+    const CLIENTS: usize = 6;
+    let settings = Settings::with_rules("fixed 60/1d").unwrap();
+    let place = KeyLocation::Query("apikey".to_owned());
+    let judge = JudgedProvider::start_with(settings.per_key(place));
+    let rest = "preset: omdb\napi_keys: [one, two]\ncache: {ttl: 0s}\n\
+        limits: [{limit: 60, period: 1d, algorithm: calendar, timezone: UTC, per: api_key}]";
+    let folder = Folder::new("m14-key").file("strict.yaml", &judge.file(rest));
+    let args = sqlite(&folder);
+    for kill in 1..=3 {
+        let mut program = Program::start(&folder, &as_args(&args));
+        let flood = Flood::start(&[&program.address], CLIENTS);
+        flood.until(10 * kill);
+        program.kill();
+        flood.end();
+    }
+    let program = Program::start(&folder, &as_args(&args));
+    Flood::start(&[&program.address], CLIENTS).until(usize::MAX);
+    assert_eq!(call(&program.address, 9_999), Some(429));
+    let arrived = judge.arrived();
+    let (total, violations) = judge.verdict();
+    assert_eq!((violations, arrived.len()), (0, 2), "{arrived:?}");
+    assert!(
+        arrived.iter().all(|key| *key <= QUOTA) && total + 3 * CLIENTS >= 2 * QUOTA,
+        "{arrived:?}"
+    );
 }
 
 /// M14, H9: a daily quota of 200 survives three kills under load: never exceeded, and at the end

@@ -124,16 +124,17 @@ fn an_unsupported_store_is_rejected_with_the_supported_ones() {
     );
 }
 
-/// The demo succeeds only if no part of its verdict failed. How much of the quota is used depends
-/// on the machine; that the provider counted no violation does not.
+/// How much of the quota is used depends on the machine, so it fails nothing; that the provider
+/// counted no violation does not depend on it.
 #[test]
 fn demo_ends_with_no_429_behind_tollgate() {
     let output = tollgate(&["demo", "--seconds", "10"], "");
     let printed = text(&output.stdout);
-    let verdict = printed.lines().last().unwrap_or_default();
-    assert_eq!(output.status.success(), !verdict.contains('✗'), "{printed}");
+    assert!(output.status.success(), "{printed}");
     assert!(
         printed.contains("✓ 0 violations") && printed.contains("✓ 0 calls lost"),
         "{printed}"
     );
+    let widest = printed.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(80), "{printed}");
 }

@@ -57,7 +57,10 @@ fn limit_item(at: &At<'_>, shared: &SharedSettings, problems: &mut Problems) -> 
         return limit_block(at, &fields, shared, problems);
     };
     let parts = text.split_once('/').and_then(|(limit, period)| {
-        Some((amount::number(limit.trim())?, Period::parse(period.trim())?))
+        Some((
+            amount::number(limit.trim())?,
+            Period::of_limit(period.trim())?,
+        ))
     });
     let Some((limit, period)) = parts else {
         problems.push(at.error(

@@ -33,6 +33,12 @@ impl Period {
             _ => amount::span(text).map(Period::Length),
         }
     }
+
+    /// The period of `35/1s`. A unit alone is one of it: `35/s`.
+    pub(super) fn of_limit(text: &str) -> Option<Period> {
+        let one = || amount::one_unit(text).map(Period::Length);
+        Period::parse(text).or_else(one)
+    }
 }
 
 impl Setting for Period {

@@ -9,6 +9,7 @@ use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
 
 use super::guard::guards;
+use super::store::StoreError;
 use super::table::{ADMIN, ALERTS, CALLER, METRICS, WEBHOOK};
 use super::{
     Admin, CacheSize, Caller, Config, Metrics, Network, Presets, Store, UnknownDomain, Webhook,
@@ -173,6 +174,10 @@ fn store(
     };
     if !fits {
         problems.push(at.error("cannot be used for this", "write `memory:` or `redis://…`"));
+    }
+    // Better here than when `serve` opens it. Caches and guards in Redis fall back to this process.
+    if name == "store" && store.is_shared() {
+        problems.push(at.error_from(&StoreError::NotSupported));
     }
     Some(store)
 }

@@ -24,9 +24,9 @@ pub enum Store {
 /// Why a text is not a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StoreError {
-    #[error("is not supported yet; use `redis://`, `rediss://` or `postgres://`")]
+    #[error("is not supported yet; use `sqlite:DIR` or `memory:`")]
     NotSupported,
-    #[error("is not a store; write `sqlite:DIR`, `memory:`, `postgres://…` or `redis://…`")]
+    #[error("is not a store; write `sqlite:DIR` or `memory:`")]
     Unknown,
     #[error("names no folder; write `sqlite:/var/lib/tollgate`")]
     NoFolder,

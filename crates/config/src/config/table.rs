@@ -18,8 +18,8 @@ table! {
     /// The fields of tollgate.yaml, in the order of the documentation.
     pub CONFIG {
         listen: Shape::Address, "gateway and proxy" = "127.0.0.1:4290";
-        admin: Shape::Block(ADMIN), "the admin address: API, dashboard, metrics";
-        store: Shape::Text, "where permits are counted: `sqlite:DIR`, `memory:`, `postgres://…`, `redis://…`" = "sqlite: in the user's state folder";
+        admin: Shape::Block(ADMIN), "the admin address: the API";
+        store: Shape::Text, "where permits are counted: `sqlite:DIR` or `memory:`" = "sqlite: in the user's state folder";
         postgres: Postgres::SHAPE, "how Postgres is used";
         cache_store: Shape::Text, "where responses are cached; Redis (`redis://…`, or REDIS_HOST, REDIS_PORT and REDIS_PASSWORD) is not used yet: responses are then cached in the folder of the ledger" = "in the folder of the ledger";
         cache_size: CacheSize::SHAPE, "size of the response cache";

@@ -121,10 +121,9 @@ async fn next_change(watch: &mut Watch) {
     while watch.next().await != ReloadReason::Files {}
 }
 
-/// A provider file that changes is noticed, in one event, and reading it is none.
-#[tokio::test]
-async fn a_changed_file_triggers_one_reload_and_reading_none() {
-    let folder = Folder::new("watch");
+/// Four writes in a row to a folder that is watched, and how many changes are reported for them.
+async fn changes_of_four_writes(name: &str) -> usize {
+    let folder = Folder::new(name);
     let path = folder.write("a.yaml", "domain: a.example.org\nlimit: 1\nperiod: 1s\n");
     let sources = Sources {
         only_named: true,
@@ -132,7 +131,7 @@ async fn a_changed_file_triggers_one_reload_and_reading_none() {
         ..Sources::default()
     };
     let loaded = Config::load(&sources, &disk::environment()).expect("it loads");
-    // Longer than a busy machine takes from one write to the next.
+    // Longer than a machine takes from one write to the next, unless it is very busy.
     let pause = Duration::from_millis(300);
     let mut watch = Watch::start(&loaded.watched, None, pause).expect("files can be watched");
     for round in 2_u32..5 {
@@ -149,11 +148,30 @@ async fn a_changed_file_triggers_one_reload_and_reading_none() {
     )
     .expect("a file that can be renamed");
     next_change(&mut watch).await;
-    let new = reload(&loaded, &sources, &disk::environment());
-    assert_eq!(new.loaded.config.providers.len(), 2);
-    assert_eq!(new.loaded.config.providers[0].limits[0].rule.limit(), 4);
-    let quiet = tokio::time::timeout(pause * 2, next_change(&mut watch)).await;
-    assert!(quiet.is_err(), "the reload's own reading is no change");
+    let mut changes = 1;
+    loop {
+        let new = reload(&loaded, &sources, &disk::environment());
+        let quiet = tokio::time::timeout(pause * 2, next_change(&mut watch)).await;
+        if quiet.is_err() {
+            assert_eq!(new.loaded.config.providers.len(), 2);
+            assert_eq!(new.loaded.config.providers[0].limits[0].rule.limit(), 4);
+            return changes;
+        }
+        changes += 1;
+        assert!(changes <= 8, "the reload's own reading is a change");
+    }
+}
+
+/// A provider file that changes is noticed, in one event, and reading it is none. On a machine so
+/// busy that the writes are far apart they are several events, and the test tries again.
+#[tokio::test]
+async fn a_changed_file_triggers_one_reload_and_reading_none() {
+    for round in 0..5 {
+        if changes_of_four_writes(&format!("watch-{round}")).await == 1 {
+            return;
+        }
+    }
+    panic!("several events for one change, each time");
 }
 
 /// SIGHUP is a reason to look again.

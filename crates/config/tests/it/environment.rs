@@ -340,11 +340,11 @@ fn flags_win_over_variables_and_variables_over_the_file() {
             "tollgate.yaml",
             "store: \"memory:\"\nadmin: { listen: 127.0.0.1:1 }\nlimiting: shadow\n",
         )
-        .env("TOLLGATE_STORE", "redis://u:CANARY@h")
+        .env("TOLLGATE_STORE", "sqlite:there")
         .env("TOLLGATE_ADMIN", "127.0.0.1:2")
         .env("TOLLGATE_ADMIN_TOKEN", "CANARY");
     let loaded = machine.loaded(&Sources::default());
-    assert_eq!(loaded.config.store.redacted(), "redis://h");
+    assert_eq!(loaded.config.store.redacted(), "sqlite:there");
     assert_eq!(loaded.config.admin.listen.port(), 2);
     assert_eq!(
         loaded.config.admin.token.as_ref().unwrap().expose(),

@@ -400,3 +400,18 @@ fn a14_an_override_wins_over_the_file() {
         "{problems}"
     );
 }
+
+/// A unit alone is one of it, in a limit written as text.
+#[test]
+fn a_limit_per_unit_is_a_limit_per_one_of_it() {
+    let limits = |text: &str| {
+        let is = provider(&format!("domain: a.example.org\nlimits: [{text}]\n"));
+        let limit = &is.limits[0];
+        (limit.name.clone(), limit.rule.clone())
+    };
+    for (short, long) in [("10/s", "10/1s"), ("600/m", "600/1m"), ("9/ d", "9/1d")] {
+        let (name, rule) = limits(short);
+        assert_eq!(name, short, "the text is its name");
+        assert_eq!(rule, limits(long).1);
+    }
+}

@@ -54,9 +54,17 @@ pub(super) async fn set(
         let hint = "send for example {\"sleep_max\": \"60s\"}";
         return Err(ApiError::bad_request("the body contains no setting", hint));
     }
-    let set = move |daemon: &Daemon| daemon.set(&name, &settings);
+    let keys: Vec<String> = settings.iter().map(|(key, _)| key.clone()).collect();
+    let set = move |daemon: &Daemon| {
+        let outcome = daemon.set(&name, &settings)?;
+        Ok((outcome, daemon.settings(&name, &keys)))
+    };
     match run_blocking(api.daemon, set).await {
-        Ok(Ok(outcome)) => Ok(json(&outcome_json(&outcome))),
+        Ok(Ok((outcome, settings))) => {
+            let mut body = outcome_json(&outcome);
+            body["settings"] = json!(settings);
+            Ok(json(&body))
+        }
         Ok(Err(SetError::Provider(error))) => Err(error.into()),
         Ok(Err(SetError::Rejected(problems))) => Err(ApiError::invalid_settings(problems)),
         Ok(Err(error @ SetError::TooMany)) => Err(ApiError::bad_request(

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use tollgate::Error;
 use tollgate::providers::{ActiveProvider, CooldownStatus, LimitStatus, PartStatus, UNKNOWN};
 use tollgate_config::config::Store;
+use tollgate_config::overlay::canonical_key;
 use tollgate_config::{EffectiveValue, LoadedProvider};
 use tollgate_core::ask::Priority;
 use tollgate_core::health::{Breaker, HealthState, HealthStatus, OperatorHold, PathStatus};
@@ -155,7 +156,7 @@ struct StoreState {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Setting {
+pub(crate) struct Setting {
     key: String,
     /// `null` for a value that contains a key.
     value: Option<String>,
@@ -307,6 +308,31 @@ fn damaged_rows(rows: u64) -> Option<String> {
             "error: stored rows of the ledger were damaged ({rows} since the start); their limits count as used up for one period; check the disk of the state folder"
         )
     })
+}
+
+impl Daemon {
+    /// The effective values of these settings of a provider; keys have no text.
+    pub(crate) fn settings(&self, provider: &str, keys: &[String]) -> Vec<Setting> {
+        let state = self.snapshot();
+        let fields = keys.iter().filter_map(|key| canonical_key(key).ok());
+        // Two thresholds are parts of the limits, and have no field of their own.
+        let fields: Vec<String> = fields
+            .map(|field| match field.as_str() {
+                "rate_base" | "bucket_cap" => "limits".to_owned(),
+                _ => field,
+            })
+            .collect();
+        let is_of = |value: &EffectiveValue, field: &String| {
+            let rest = value.path.strip_prefix(field.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        let values = state.loaded.provider(provider).into_iter();
+        let values = values.flat_map(|loaded| &loaded.values);
+        values
+            .filter(|value| fields.iter().any(|field| is_of(value, field)))
+            .map(setting)
+            .collect()
+    }
 }
 
 fn store_word(trouble: Option<&String>) -> &'static str {

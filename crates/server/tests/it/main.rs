@@ -47,6 +47,7 @@ mod keys;
 mod key_origins;
 mod killed_process;
 mod disconnects;
+mod documents;
 mod limits;
 mod rate_headers;
 mod merge_results;

@@ -34,7 +34,7 @@ impl Exactness {
             self.seeds
         ))?;
         print_line(&table(&all_rows(), &columns(), &self.seeds)?)?;
-        print_line("Every way of counting, LAN\n")?;
+        print_line("Ways of counting, LAN\n")?;
         Ok(print_line(&table(
             &all_rows(),
             &all_countings(),

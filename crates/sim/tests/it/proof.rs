@@ -6,7 +6,10 @@ use tollgate_core::limit::Rule;
 use tollgate_core::time::Span;
 use tollgate_sim::rule::{RuleSpec, Unit};
 
-use crate::scenario::{Scenario, calendar_pair, config, exact_pair, in_flight_pair, with_limits};
+use crate::scenario::{
+    Scenario, calendar_pair, calendar_provider_pair, config, exact_pair, in_flight_pair,
+    paced_pair, with_limits,
+};
 
 pub(crate) fn check_invariants(scenario: &Scenario) -> Result<(), TestCaseError> {
     let world = scenario.run();
@@ -62,6 +65,18 @@ proptest! {
     /// lost messages, cancellations, delays between grant and write, and bad clocks.
     #[test]
     fn m1_no_request_arrives_above_the_limit(scenario in with_one_limit(exact_pair())) {
+        check_invariants(&scenario)?;
+    }
+
+    /// M1: `paced` against a bucket, and against a window that opens with the first call.
+    #[test]
+    fn m1_paced_calls_exceed_neither_a_bucket_nor_a_first_use_window(scenario in with_one_limit(paced_pair())) {
+        check_invariants(&scenario)?;
+    }
+
+    /// M1: rules without edges against a provider that counts calendar minutes.
+    #[test]
+    fn m1_rules_without_edges_exceed_no_calendar_window(scenario in with_one_limit(calendar_provider_pair())) {
         check_invariants(&scenario)?;
     }
 

@@ -155,6 +155,35 @@ pub(crate) fn exact_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
     })
 }
 
+/// `paced` against providers that are no log: a bucket, and a window that opens with a call.
+pub(crate) fn paced_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
+    (1_u64..=30, window(), any::<bool>()).prop_map(|(n, window, is_bucket)| {
+        let window_us = format!("{}us", window.0);
+        let spec = if is_bucket {
+            format!("bucket {n}/{window_us} burst {n}")
+        } else {
+            format!("first-use {n}/{window_us}")
+        };
+        let rule = Rule::paced(n, window).expect("sane");
+        (spec.parse().expect("a rule"), rule)
+    })
+}
+
+/// A provider that counts calendar minutes, wherever its edges are, against the rules that need to
+/// know no edge.
+pub(crate) fn calendar_provider_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
+    (1_u64..=30, 1_u64..60_000, any::<bool>()).prop_map(|(n, phase, is_paced)| {
+        let minute = Span::from_secs(60);
+        let rule = if is_paced {
+            Rule::paced(n, minute)
+        } else {
+            Rule::sliding(n, minute)
+        };
+        let spec = format!("fixed {n}/60s phase {phase}ms");
+        (spec.parse().expect("a rule"), rule.expect("sane"))
+    })
+}
+
 /// Concurrent calls; the provider frees up to 2 ms after the end, minus the drift of our clock.
 pub(crate) fn in_flight_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
     (1_u64..=8, 0_u64..=1_900).prop_map(|(n, lag)| {

@@ -228,6 +228,18 @@ fn crates_depend_in_one_direction_and_inherit_the_workspace() {
     assert_clean(&violations(tree()));
 }
 
+/// A program of 98 MB is mostly debug information, which `make release` puts beside it.
+#[test]
+fn release_builds_are_stripped() {
+    let manifest = include_str!("../../../../Cargo.toml");
+    let release = manifest
+        .split("[profile.release]")
+        .nth(1)
+        .unwrap_or_default();
+    let release = release.split("\n[").next().unwrap_or_default();
+    assert!(release.contains("strip = \"symbols\""), "{release}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

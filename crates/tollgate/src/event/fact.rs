@@ -110,6 +110,17 @@ pub struct CallEnd {
 pub enum Event {
     /// A call is over: one for each call of a caller, whoever responded.
     CallEnded(Box<CallEnd>),
+    /// A call has found its provider.
+    Request {
+        /// The call.
+        id: Arc<str>,
+        /// Whose.
+        provider: Arc<str>,
+        /// Its method.
+        method: http::Method,
+        /// Its path at the provider, without the query, shortened; never with one of our keys.
+        path: Arc<str>,
+    },
     /// The permit stage has decided about an attempt.
     Decision {
         /// The call.

@@ -37,6 +37,14 @@ impl Event {
         match self {
             Event::CallEnded(end) => log_call(end),
             Event::Transition { .. } | Event::Cooldown { .. } => self.log_health(),
+            Event::Request {
+                id,
+                provider,
+                method,
+                path,
+            } => {
+                tracing::debug!(event = "request", id = &**id, provider = &**provider, %method, path = &**path);
+            }
             Event::AttemptFailed { .. }
             | Event::TlsFailed { .. }
             | Event::StalePermit { .. }

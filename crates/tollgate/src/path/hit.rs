@@ -84,6 +84,7 @@ impl RememberedRequest {
 
     /// Logs and counts a hit for the caller with this id. Call it once, when the response is used.
     pub fn emit(&self, hit: &Hit, id: &str) {
+        self.route.emit_request(id);
         serve::emit_hit(&self.route.subject, id, &hit.object, hit.age);
     }
 

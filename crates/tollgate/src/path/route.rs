@@ -24,6 +24,7 @@ use crate::Error;
 use crate::body_memory::{BodyMemory, BodyShare};
 use crate::cache::BackgroundRefresh;
 use crate::credentials::find_client_credential;
+use crate::event::Event;
 use crate::flights::{Conditions, Flight, MergeLeader};
 use crate::payload::{BodyError, Payload, READ_MAX, ReadBounds, WHOLE_MAX};
 use crate::pool::Origin;
@@ -261,7 +262,32 @@ impl Request {
     }
 }
 
+/// The longest path of a call in a log line: enough to recognize the call.
+const LOGGED_PATH_MAX: usize = 256;
+
 impl Route {
+    /// Tells what the call with this id asks for.
+    pub(crate) fn emit_request(&self, id: &str) {
+        let provider = &self.subject.provider;
+        provider.events.emit_with(|| {
+            let path = &self.request.path;
+            let path = if provider.policy().cache.secrets.found_in(path.as_bytes()) {
+                "(contains a key)".into()
+            } else {
+                path.chars()
+                    .take(LOGGED_PATH_MAX)
+                    .collect::<String>()
+                    .into()
+            };
+            Event::Request {
+                id: id.into(),
+                provider: provider.label(),
+                method: self.request.method.clone(),
+                path,
+            }
+        });
+    }
+
     /// A high-priority POST of our own to an address that the provider file names. As with every
     /// URL of its domains, the upstream replaces them where there is one.
     pub(crate) fn post(

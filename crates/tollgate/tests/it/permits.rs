@@ -238,6 +238,88 @@ async fn without_waiters_a_permit_is_granted_at_once() {
     assert_eq!(stage.used().await, 1);
 }
 
+/// M3: a permit that becomes free belongs to the call that waits for it, although the ledger would
+/// grant it to a call that asks before the queue has heard of it.
+#[tokio::test(start_paused = true)]
+async fn m3_a_new_call_does_not_take_the_permit_of_a_waiting_one() {
+    for is_offered in [false, true] {
+        let stage = Stage::new(sliding(1, secs(10)));
+        let unsent = stage.take().await;
+        let mut waiting = pin!(stage.permits.acquire(stage.wanted()));
+        assert!(futures_pending(waiting.as_mut()).await);
+        if is_offered {
+            // The driver offers it, and the ledger rejects it for now.
+            for _ in 0..4 {
+                tokio::task::yield_now().await;
+            }
+        }
+        drop(unsent);
+        assert_eq!(stage.used().await, 0, "the ledger has one to grant");
+        let mut newcomer = pin!(stage.permits.acquire(stage.wanted()));
+        assert!(futures_pending(newcomer.as_mut()).await, "it overtakes");
+        let first = at_once(waiting).await;
+        assert!(futures_pending(newcomer.as_mut()).await, "one at a time");
+        drop(first);
+        drop(at_once(newcomer).await);
+    }
+}
+
+/// The result, without any wait for a timer.
+async fn at_once(acquire: impl Future<Output = Result<Permit, Denied>>) -> Permit {
+    tokio::time::timeout(Duration::from_millis(1), acquire)
+        .await
+        .expect("a wake-up")
+        .expect("a permit")
+}
+
+/// M4: a call that leaves the queue wakes those that waited behind it: they need less.
+#[tokio::test(start_paused = true)]
+async fn m4_a_call_that_leaves_wakes_those_behind_it() {
+    let stage = Stage::new(sliding(10, secs(60)));
+    for _ in 0..7 {
+        finish(stage.take().await);
+    }
+    let mut cheap = pin!(stage.permits.acquire(stage.wanted()));
+    {
+        let mut request = stage.wanted();
+        request.terms[0].cost = 5;
+        let mut costly = pin!(stage.permits.acquire(request));
+        assert!(futures_pending(costly.as_mut()).await);
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
+        assert!(futures_pending(cheap.as_mut()).await);
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
+        assert!(
+            futures_pending(cheap.as_mut()).await,
+            "not before the other"
+        );
+    }
+    drop(at_once(cheap).await);
+}
+
+/// A recalled call that does not ask again wakes those that wait for its return.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_does_not_return_wakes_those_that_wait_for_it() {
+    let stage = Stage::new(Rule::in_flight(1).unwrap());
+    let who = (CallerId(0), Priority::Normal);
+    stage
+        .permits
+        .expect_return(stage.permits.new_seniority(), who);
+    let missing = stage.permits.new_seniority();
+    stage.permits.expect_return(missing, who);
+    stage.permits.cancel_return(missing - 1);
+    let mut newcomer = pin!(stage.permits.acquire(stage.wanted()));
+    for _ in 0..4 {
+        assert!(futures_pending(newcomer.as_mut()).await, "it overtakes");
+        tokio::task::yield_now().await;
+    }
+    stage.permits.cancel_return(missing);
+    drop(at_once(newcomer).await);
+}
+
 /// M3: urgent calls overtake, and order is that of arrival inside one priority.
 #[tokio::test(start_paused = true)]
 async fn m3_urgent_calls_overtake_and_the_rest_keep_their_order() {

@@ -179,3 +179,35 @@ async fn a_call_arriving_during_a_change_queues_behind_waiting_calls() {
         .collect();
     assert_eq!(order, (0..=40).collect::<Vec<_>>());
 }
+
+/// R-A13: a call reads its limits, they are replaced, and then it asks: it must ask again under the
+/// new ones, although the old ones have room. Before this test, nothing showed if it did not.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_read_its_limits_before_the_change_asks_again() {
+    let waiters = Waiters::new(10);
+    let old = waiters.wanted(waiters.permits.new_seniority());
+    waiters.change(1);
+    let denied = waiters.permits.acquire(old).await;
+    assert_eq!(denied.unwrap_err(), Denied::Recalled);
+    let new = waiters.wanted(waiters.permits.new_seniority());
+    assert!(waiters.permits.acquire(new).await.is_ok());
+}
+
+/// R-A13: waiting calls hear of the change at once, not at the next timer.
+#[tokio::test(start_paused = true)]
+async fn a_raised_limit_wakes_waiting_calls_at_once() {
+    let waiters = Waiters::new(1);
+    for number in 0..3 {
+        waiters.join(number);
+    }
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(waiters.granted.lock().len(), 1);
+    waiters.change(3);
+    let changed = waiters.ledger.now().at;
+    for _ in 0..32 {
+        tokio::task::yield_now().await;
+    }
+    let granted = waiters.granted.lock().clone();
+    assert_eq!(granted.len(), 3, "{granted:?}");
+    assert!(granted[1..].iter().all(|(_, at)| *at == changed));
+}

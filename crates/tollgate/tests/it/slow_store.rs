@@ -23,7 +23,9 @@ use tollgate_ledger::{
 /// A store that decides asks when the test says so, and tells when it has applied settles.
 #[derive(Debug)]
 struct StuckStore {
-    clock: Clock,
+    clock: Arc<ManualClock>,
+    /// How long the next commit and the next sync take.
+    delays: Arc<Mutex<Delays>>,
     table: Arc<Mutex<Table>>,
     go: Mutex<Receiver<()>>,
     settled: SyncSender<()>,
@@ -35,11 +37,22 @@ impl Store for StuckStore {
         if !batch.asks.is_empty() {
             self.go.lock().recv().unwrap_or(());
         }
-        let decision = decide(&mut *self.table.lock(), self.clock.now(), batch);
+        let now = Clock::Manual(self.clock.clone()).now();
+        let decision = decide(&mut *self.table.lock(), now, batch);
+        if !batch.asks.is_empty() {
+            self.clock
+                .pass(std::mem::take(&mut self.delays.lock().commit));
+        }
         if matches!(batch.settles, Settles::Queued([_, ..])) {
             self.settled.send(()).unwrap_or(());
         }
         Ok(decision)
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.clock
+            .pass(std::mem::take(&mut self.delays.lock().sync));
+        Ok(())
     }
 
     fn peek(&self, _: &PeekQuery) -> Result<PeekReply, StoreError> {
@@ -65,9 +78,17 @@ impl Store for StuckStore {
     }
 }
 
+/// How long things take after the decision, once.
+#[derive(Debug, Default)]
+struct Delays {
+    commit: Span,
+    sync: Span,
+}
+
 struct Stage {
     permits: Permits,
     clock: Arc<ManualClock>,
+    delays: Arc<Mutex<Delays>>,
     table: Arc<Mutex<Table>>,
     rule: Arc<Rule>,
     go: SyncSender<()>,
@@ -78,6 +99,11 @@ struct Stage {
 
 impl Stage {
     fn new() -> Stage {
+        Stage::with(Span::from_secs(10))
+    }
+
+    /// Five calls in this time.
+    fn with(period: Span) -> Stage {
         let clock = ManualClock::new(Now {
             at: Micros(1_000_000_000),
             wall: Wall(1_772_323_200_000_000),
@@ -86,8 +112,10 @@ impl Stage {
         let (told, settled) = sync_channel(16);
         let (over, answered) = sync_channel(16);
         let (on, table) = (Clock::Manual(clock.clone()), Arc::default());
+        let delays = Arc::<Mutex<Delays>>::default();
         let store = StuckStore {
-            clock: on.clone(),
+            clock: clock.clone(),
+            delays: delays.clone(),
             table: Arc::clone(&table),
             go: Mutex::new(asked),
             settled: told,
@@ -95,10 +123,11 @@ impl Stage {
         };
         let ledger =
             Ledger::blocking(on, |_| Ok(store), |error: std::io::Error| error).expect("a thread");
-        let rule = Rule::sliding(5, Span::from_secs(10)).expect("a sane rule");
+        let rule = Rule::sliding(5, period).expect("a sane rule");
         Stage {
             permits: Permits::new(ledger.provider("p"), GateSettings::default()),
             clock,
+            delays,
             table,
             rule: Arc::new(rule),
             go,
@@ -228,6 +257,7 @@ async fn a_permit_that_is_granted_as_the_last_handle_goes_comes_back() {
         go,
         answered,
         settled,
+        ..
     } = stage;
     drop(permits);
     go.send(()).expect("the store is there");
@@ -238,4 +268,43 @@ async fn a_permit_that_is_granted_as_the_last_handle_goes_comes_back() {
     let now = Clock::Manual(clock).now();
     let used = table.lock().peek(CellId::named(&["x"]), &rule, now).used;
     assert_eq!(used, 0);
+}
+
+/// A permit is a right to send now. A decision that is handed out more than a quarter of a second
+/// after it was made, or 400 ms if the disk had to keep it first, is not used: its permit comes back
+/// and the call asks again. Before this test, nothing showed if it was used all the same.
+#[tokio::test(start_paused = true)]
+async fn a_decision_that_is_handed_out_too_late_is_made_again() {
+    let short = Span::from_secs(10);
+    let long = Span::from_secs(3_600);
+    for (period, commit, sync, is_late) in [
+        (short, 250, 0, false),
+        (short, 251, 0, true),
+        (long, 0, 400, false),
+        (long, 0, 401, true),
+    ] {
+        let stage = Stage::with(period);
+        let before = Clock::Manual(stage.clock.clone()).now().at;
+        *stage.delays.lock() = Delays {
+            commit: Span::from_millis(commit),
+            sync: Span::from_millis(sync),
+        };
+        let call = stage.call(Span::from_secs(30)).await;
+        stage.go.send(()).expect("the store is there");
+        if is_late {
+            stage.go.send(()).expect("the store is there");
+        }
+        while !call.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        let permit = call.await.expect("it ran").expect("a permit");
+        let decided = permit.granted().since(before);
+        let expected = if is_late { commit + sync } else { 0 };
+        let name = format!("{period}: {commit} ms, {sync} ms");
+        assert_eq!(decided, Span::from_millis(expected), "{name}");
+        let now = Clock::Manual(stage.clock.clone()).now();
+        let cell = CellId::named(&["x"]);
+        let used = stage.table.lock().peek(cell, &stage.rule, now).used;
+        assert_eq!(used, 1, "{name}: the first permit came back");
+    }
 }
