@@ -303,6 +303,7 @@ fn concerns_scopes(settle: &Settle) -> bool {
                 Outcome::Complete { .. } | Outcome::Unsent => true,
                 Outcome::Failed { .. }
                 | Outcome::Finished { .. }
+                | Outcome::Presumed { .. }
                 | Outcome::Unknown { .. }
                 | Outcome::Alive { .. } => false,
             };

@@ -59,7 +59,7 @@ fn remaining(rows: &KnownRows, now: u64) -> Option<Span> {
         panic!("a row of a scope");
     };
     match row.scope.peek(secs(now)) {
-        ScopeView::Closed { remaining } => remaining,
+        ScopeView::Closed { remaining } | ScopeView::Paused { remaining } => remaining,
         ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => Some(Span::ZERO),
     }
 }

@@ -164,7 +164,7 @@ impl<S: OverTcp> CountedStream<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
+impl<S: AsyncRead + OverTcp + Unpin> AsyncRead for CountedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
