@@ -95,7 +95,7 @@ impl Screen {
         let [direct, ours] = sides;
         let (from, to) = now.outage;
         let limit = if now.halved {
-            format!("{LIMIT} calls in any 1 s, now half (by header)")
+            format!("{LIMIT} calls in any 1 s, then half")
         } else {
             format!("{LIMIT} calls in any 1 s")
         };

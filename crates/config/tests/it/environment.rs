@@ -95,8 +95,8 @@ fn a14_every_threshold_can_be_set_by_variable_and_flag() {
         .iter()
         .map(|path| key_of(path))
         .collect();
-    // 31 settings, of which `ramp` is three.
-    assert_eq!(of_health.len(), 33);
+    // 33 settings, of which `ramp` is three.
+    assert_eq!(of_health.len(), 35);
     let plain = health_of(&tmdb().loaded(&files(&["tmdb.yaml"])));
     for key in &of_health {
         let value = match key.name.as_str() {
