@@ -198,14 +198,17 @@ impl Gate {
     }
 }
 
-/// The blocker that the verdict names.
+/// The blocker that the verdict names. In FIFO order a limit blocks everybody, and a scope only
+/// those who need it: calls to a closed path do not hold up the others.
 fn blocker_of(order: Order, ask: &Ask, by: BlockedBy) -> Option<Blocker> {
-    let blocker = match by {
-        BlockedBy::Term(index) => Blocker::Cell(ask.terms.get(index)?.cell),
-        BlockedBy::Scope(index) => Blocker::Scope(*ask.scopes.get(index)?),
-    };
-    Some(match order {
-        Order::Fifo => Blocker::Front,
-        Order::Priority => blocker,
-    })
+    match by {
+        BlockedBy::Scope(index) => ask.scopes.get(index).copied().map(Blocker::Scope),
+        BlockedBy::Term(index) => {
+            let cell = ask.terms.get(index)?.cell;
+            Some(match order {
+                Order::Fifo => Blocker::Front,
+                Order::Priority => Blocker::Cell(cell),
+            })
+        }
+    }
 }
