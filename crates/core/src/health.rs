@@ -55,6 +55,8 @@ mod tests_commands;
 #[cfg(test)]
 mod tests_paths;
 #[cfg(test)]
+mod tests_path_probes;
+#[cfg(test)]
 mod tests_shared;
 #[cfg(test)]
 mod scenarios;
@@ -256,8 +258,8 @@ pub enum Action {
     },
 }
 
-/// The actions of one event, in order. Four are enough for every step but a failed recovery from
-/// CacheOnly.
+/// The actions of one event, in order. Most steps have at most four; a failed recovery from CacheOnly,
+/// a failed path with which the provider falls asleep, and opening many paths have more.
 pub type Actions = SmallVec<[Action; 4]>;
 
 /// The state machine of one provider in one process.
@@ -385,7 +387,7 @@ impl Health {
             self.enter_normal(Reason::Policy, now, &mut actions);
         }
         if !self.is_by_path() {
-            self.open_paths(Reason::Policy, &mut actions);
+            self.open_paths(Reason::Policy, now, &mut actions);
         }
         self.run_timers(now, &mut actions);
         self.update_pace(&mut actions);
@@ -395,7 +397,7 @@ impl Health {
     /// When the caller must send [`HealthEvent::Tick`]; `None` = not before another event.
     #[must_use]
     pub fn next_tick(&self) -> Option<Micros> {
-        let ticks = [self.phase_tick(), self.paths.next_end()];
+        let ticks = [self.phase_tick(), self.path_tick()];
         ticks.into_iter().flatten().min()
     }
 
@@ -432,7 +434,7 @@ impl Health {
         while self.phase_tick().is_some_and(|due| due <= now) {
             self.fire_timer(now, actions);
         }
-        if self.paths.next_end().is_some_and(|due| due <= now) {
+        if self.path_tick().is_some_and(|due| due <= now) {
             self.fire_path_timers(now, actions);
         }
     }

@@ -13,6 +13,14 @@ mod codec;
 use crate::ask::{PathTag, PermitId, Reopen, WakeOn};
 use crate::time::{Micros, Span};
 
+/// Health reports the result of a probe together with its outcome; a store that loses a batch sends
+/// it again within this time.
+const PROBE_REPORT: Span = Span::from_secs(1);
+
+/// The longest sleep that health sets by itself is 5 min; twice that without a probe means that
+/// nobody calls.
+pub const IDLE_AFTER: Span = Span::from_secs(600);
+
 /// The state of one scope. A new one is open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
@@ -190,9 +198,10 @@ impl Scope {
         self.state = ScopeState::HEALTHY;
     }
 
-    /// An attempt failed, on this path. Returns `true` if that closed the scope: it completed
-    /// `in_a_row` failures without a success between them, not all on one path. Failures of attempts
-    /// made while the scope was closed do not count.
+    /// An attempt failed, on this path. Returns `true` if the scope is closed: the failure completed
+    /// `in_a_row` failures without a success between them, not all on one path; or the scope was
+    /// closed before, and whoever reports the failure does not know it. Failures of attempts made
+    /// while the scope was closed do not count.
     pub(crate) fn record_failure(
         &mut self,
         (in_a_row, path): (u32, Option<PathTag>),
@@ -205,7 +214,7 @@ impl Scope {
                 until: Some(until),
                 reopen: Reopen::All | Reopen::Paused,
             } if now >= until => (0, FailureRun::Empty),
-            ScopeState::Closed { .. } | ScopeState::Probe { .. } => return false,
+            ScopeState::Closed { .. } | ScopeState::Probe { .. } => return true,
         };
         let run = run.add(path, before);
         let failures = run.capped(before.saturating_add(1), in_a_row);
@@ -224,13 +233,37 @@ impl Scope {
         }
     }
 
-    /// It can be removed without loss: a missing scope is open.
-    pub(crate) fn is_idle(&self, now: Micros) -> bool {
-        match self.state {
-            ScopeState::Open { failures, .. } => failures == 0,
-            ScopeState::Closed { .. } | ScopeState::Probe { .. } => {
-                self.peek(now) == ScopeView::Open
+    /// The outcome of a permit is known. If it was the probe, health reports next what follows; if
+    /// it does not, because this process does not know of the probe, another call may probe soon.
+    /// `true` if another call may probe earlier than before.
+    pub(crate) fn probe_arrived(&mut self, id: PermitId, now: Micros) -> bool {
+        match &mut self.state {
+            ScopeState::Probe { permit, until } if *permit == id && *until > now + PROBE_REPORT => {
+                *until = now + PROBE_REPORT;
+                true
             }
+            ScopeState::Open { .. } | ScopeState::Closed { .. } | ScopeState::Probe { .. } => false,
+        }
+    }
+
+    /// It can be removed, last changed at `changed`: a missing scope is open. A scope that nobody has
+    /// probed for [`IDLE_AFTER`] says nothing about the provider any more, and neither do failures
+    /// that no other result has followed for as long.
+    #[must_use]
+    pub fn is_idle(&self, changed: Micros, now: Micros) -> bool {
+        let is_over = |since: Micros| now >= since + IDLE_AFTER;
+        match self.state {
+            ScopeState::Open { failures, .. } => failures == 0 || is_over(changed),
+            ScopeState::Closed { until: None, .. } => false,
+            ScopeState::Closed {
+                until: Some(until),
+                reopen: Reopen::All | Reopen::Paused,
+            } => now >= until,
+            ScopeState::Closed {
+                until: Some(until),
+                reopen: Reopen::Probe | Reopen::ByOperator,
+            }
+            | ScopeState::Probe { until, .. } => is_over(until),
         }
     }
 

@@ -20,6 +20,8 @@ use crate::turn::CellStore;
 pub struct Table {
     cells: BTreeMap<CellId, Cell>,
     scopes: BTreeMap<ScopeId, Scope>,
+    /// Scopes as sweeps have found them, and when they first did.
+    seen_scopes: BTreeMap<ScopeId, (Scope, Micros)>,
     /// Only cells that somebody waits for.
     waiters: BTreeMap<CellId, Vec<Waiter>>,
     swept_to: Option<CellId>,
@@ -89,6 +91,12 @@ impl Table {
         self.cells.len()
     }
 
+    /// How many scopes are stored, for tests of the bound.
+    #[cfg(test)]
+    pub(crate) fn scopes_stored(&self) -> usize {
+        self.scopes.len()
+    }
+
     /// No cell is stored.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -115,8 +123,25 @@ impl Table {
         if self.swept_to.is_none() {
             self.waiters
                 .retain(|_, waiters| waiters.iter().any(|waiter| waiter.until > now));
-            self.scopes.retain(|_, scope| !scope.is_idle(now));
+            self.sweep_scopes(now);
         }
+    }
+
+    /// A scope has no time of its last change here: that is the sweep which saw it first.
+    fn sweep_scopes(&mut self, now: Micros) {
+        let seen = &mut self.seen_scopes;
+        seen.retain(|id, _| self.scopes.contains_key(id));
+        self.scopes.retain(|id, scope| {
+            let known = seen.entry(*id).or_insert((*scope, now));
+            if known.0 != *scope {
+                *known = (*scope, now);
+            }
+            let is_idle = scope.is_idle(known.1, now);
+            if is_idle {
+                seen.remove(id);
+            }
+            !is_idle
+        });
     }
 
     /// Every cell as bytes, with instants as distances from `now`.

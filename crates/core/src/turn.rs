@@ -340,10 +340,24 @@ fn settle_scopes(
     turn: &mut Turn,
 ) {
     match outcome {
-        Outcome::Arrived { limited: false, .. } | Outcome::Complete { .. } => {
-            scopes
-                .iter()
-                .for_each(|id| cells.scope(*id).record_success());
+        Outcome::Arrived { .. }
+        | Outcome::Failed { .. }
+        | Outcome::Finished { .. }
+        | Outcome::Complete { .. }
+        | Outcome::Unknown { .. } => {
+            let is_success = matches!(
+                outcome,
+                Outcome::Arrived { limited: false, .. } | Outcome::Complete { .. }
+            );
+            for &scope in scopes {
+                let state = cells.scope(scope);
+                if is_success {
+                    state.record_success();
+                }
+                if state.probe_arrived(id, now.hi) {
+                    turn.changed_scopes.push(scope);
+                }
+            }
         }
         Outcome::Unsent => {
             let returned = scopes
@@ -351,12 +365,7 @@ fn settle_scopes(
                 .filter(|scope| cells.scope(**scope).return_probe(id, now.lo));
             turn.changed_scopes.extend(returned);
         }
-        Outcome::Arrived { .. }
-        | Outcome::Failed { .. }
-        | Outcome::Finished { .. }
-        | Outcome::Presumed { .. }
-        | Outcome::Unknown { .. }
-        | Outcome::Alive { .. } => {}
+        Outcome::Presumed { .. } | Outcome::Alive { .. } => {}
     }
 }
 

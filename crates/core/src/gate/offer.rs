@@ -3,7 +3,8 @@
 //! Promises: an offer has the first waiters of all open queues, in order, and for each blocker at
 //! most as many as its batch allows. A waiter never overtakes a waiter that is queued before it at
 //! the same blocker. In FIFO order a batch contains only asks with the same blockers: if the ledger
-//! rejects one, it also rejects all that follow.
+//! rejects one, it also rejects all that follow. Only waiters of a closed scope are overtaken, by
+//! asks that do not need that scope.
 //!
 //! Never: makes a second offer while one is pending.
 

@@ -1,6 +1,6 @@
 //! Who goes next: priority, arrival, callers, and FIFO order.
 
-use crate::ask::{Outcome, Priority};
+use crate::ask::{Outcome, Priority, Reopen, ScopeId, Settle};
 use crate::gate::test_gate::{TestCall, TestGate};
 use crate::gate::{CallerId, CallerShare};
 use crate::limit::Rule;
@@ -332,4 +332,23 @@ fn m13_in_fifo_order_a_follower_makes_a_call_no_earlier() {
     let raised = test.ask_again(calls[2], TestCall::new(&bucket()).high());
     test.respond_all(s(1));
     assert_eq!(test.granted, [calls[0], calls[1], raised]);
+}
+
+/// M3: in FIFO order a call to a closed path waits under its scope, and calls to other paths go on.
+#[test]
+fn m3_a_call_to_a_closed_path_does_not_hold_up_the_others_in_fifo_order() {
+    let mut test = TestGate::fifo();
+    let close = Settle::Close {
+        scope: ScopeId::named(&["/a"]),
+        age: Span::ZERO,
+        closed_for: Some(s(5)),
+        reopen: Reopen::Probe,
+    };
+    test.turn(&[close], &[]);
+    let want = TestCall::new(&sliding(10, s(1))).scope("p");
+    let closed = test.calls(2, &want.clone().scope("/a"));
+    let others = test.calls(3, &want.clone());
+    assert_eq!((count(&test, &closed), count(&test, &others)), (0, 3));
+    test.advance(s(5));
+    assert_eq!(count(&test, &closed), 1, "one call probes");
 }

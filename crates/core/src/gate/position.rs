@@ -286,11 +286,8 @@ pub(super) fn blockers(order: Order, ask: &Ask) -> impl Iterator<Item = Blocker>
     let front = (order == Order::Fifo).then_some(Blocker::Front);
     let scopes = ask.scopes.iter().map(|&scope| Blocker::Scope(scope));
     let cells = ask.terms.iter().map(|term| Blocker::Cell(term.cell));
-    front.into_iter().chain(
-        scopes
-            .chain(cells)
-            .filter(move |_| order == Order::Priority),
-    )
+    let cells = cells.filter(move |_| order == Order::Priority);
+    front.into_iter().chain(scopes).chain(cells)
 }
 
 pub(super) fn needs(order: Order, ask: &Ask, blocker: Blocker) -> bool {

@@ -93,9 +93,11 @@ impl Gate {
             // No such term: treated as no verdict.
             return self.undecided_one(ask.id, now);
         };
-        let blocker = match order {
-            Order::Fifo => Blocker::Front,
-            Order::Priority => named,
+        // In FIFO order a limit blocks everybody, and a scope only those who need it: calls to a
+        // closed path do not hold up the others.
+        let blocker = match (order, named) {
+            (Order::Fifo, Blocker::Cell(_) | Blocker::Front) => Blocker::Front,
+            (Order::Fifo | Order::Priority, named) => named,
         };
         let need = need_at(ask, blocker);
         let level = match order {

@@ -37,7 +37,7 @@ impl Health {
     }
 
     pub(super) fn resume(&mut self, now: Micros, actions: &mut Actions) {
-        self.open_paths(Reason::Operator, actions);
+        self.open_paths(Reason::Operator, now, actions);
         let before = match &self.phase {
             HealthPhase::Normal { .. } | HealthPhase::Throttle(_) | HealthPhase::HalfOpen(_) => {
                 return;
@@ -66,7 +66,7 @@ impl Health {
         self.failed_probes = 0;
         self.consecutive = ConsecutiveCounts::default();
         self.retry_after_until = None;
-        self.open_paths(Reason::Operator, actions);
+        self.open_paths(Reason::Operator, now, actions);
         match &mut self.phase {
             HealthPhase::Offline { before, .. } => *before = BeforeHold::Healthy,
             HealthPhase::Normal { .. }

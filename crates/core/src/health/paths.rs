@@ -15,11 +15,11 @@ use crate::ask::PathTag;
 use crate::scope::ScopeView;
 use crate::time::{Micros, Span};
 
-/// Paths that fail at a time and have an entry of their own: 64 entries of 150 bytes with their
-/// names are 10 KB per provider, and an API with more broken paths than that is down.
+/// Paths that fail at a time and have an entry of their own: 64 entries of 80 bytes and their names of
+/// some 70 bytes are 10 KB per provider, and an API with more broken paths than that is down.
 pub const PATHS_MAX: usize = 64;
 
-/// An open path without a failure for this long makes room for another one.
+/// A path without a failure for this long makes room for another one, unless it is still closed.
 const IDLE_AFTER: Span = Span::from_secs(600);
 
 /// The paths that failed and have not succeeded since.
@@ -37,6 +37,8 @@ struct PathEntry {
     /// Failures in a row.
     failures: u32,
     failed_probes: u32,
+    /// Probes that succeeded since it was closed.
+    successes: u32,
     state: PathState,
     /// Attempts granted before this are outdated.
     valid_from: Micros,
@@ -99,7 +101,7 @@ impl PathTable {
     }
 
     /// The earliest end of a closed path.
-    pub(super) fn next_end(&self) -> Option<Micros> {
+    fn next_end(&self) -> Option<Micros> {
         let ends = self.entries.iter().filter_map(|entry| match entry.state {
             PathState::Closed { until } => Some(until),
             PathState::Open | PathState::Probing => None,
@@ -121,18 +123,24 @@ impl PathTable {
         self.entries.retain(|entry| entry.path != path);
     }
 
+    /// The entry whose last failure is the oldest, if nobody has called it for [`IDLE_AFTER`]: a
+    /// closed path may be probed, but nobody does.
+    fn longest_idle(&self, now: Micros) -> Option<usize> {
+        let idle = self.entries.iter().enumerate().filter(|(_, entry)| {
+            let is_used = matches!(entry.state, PathState::Closed { .. });
+            !is_used && now.since(entry.last_failure) >= IDLE_AFTER
+        });
+        let oldest = idle.min_by_key(|(_, entry)| entry.last_failure);
+        oldest.map(|(index, _)| index)
+    }
+
     /// The key of the entry for a path that fails now. Returns the path that made room for it.
     fn admit(&mut self, path: PathTag, now: Micros) -> (PathTag, Option<PathTag>) {
         if self.entries.iter().any(|entry| entry.path == path) {
             return (path, None);
         }
         let is_full = self.entries.len() >= PATHS_MAX;
-        let idle = |entry: &PathEntry| {
-            entry.state == PathState::Open && now.since(entry.last_failure) >= IDLE_AFTER
-        };
-        let evicted = is_full
-            .then(|| self.entries.iter().position(idle))
-            .flatten();
+        let evicted = is_full.then(|| self.longest_idle(now)).flatten();
         let evicted = evicted.map(|index| self.entries.swap_remove(index).path);
         let key = if self.entries.len() < PATHS_MAX {
             path
@@ -145,6 +153,7 @@ impl PathTable {
                 name: None,
                 failures: 0,
                 failed_probes: 0,
+                successes: 0,
                 state: PathState::Open,
                 valid_from: Micros::default(),
                 seen_closed: false,
@@ -159,7 +168,9 @@ impl Health {
     /// Failures close the path first.
     pub(super) fn is_by_path(&self) -> bool {
         match (self.settings.scope, self.settings.mode) {
-            (HealthScope::Path, HealthMode::Adaptive | HealthMode::Breaker) => true,
+            (HealthScope::Path, HealthMode::Adaptive | HealthMode::Breaker) => {
+                self.settings.failure_threshold.is_some()
+            }
             (HealthScope::Path, HealthMode::Off) | (HealthScope::Provider, _) => false,
         }
     }
@@ -244,7 +255,8 @@ impl Health {
         }
     }
 
-    /// A result changes the state of its path.
+    /// A result changes the state of its path. A probe that neither opens nor closes its path frees
+    /// its place: a 429, a failure that came too late.
     pub(super) fn on_path_result(
         &mut self,
         result: AttemptResult,
@@ -252,35 +264,110 @@ impl Health {
         now: Micros,
         actions: &mut Actions,
     ) {
-        let Some(path) = self.path_of(result) else {
-            return;
-        };
+        let probed = result.path.and_then(|path| self.paths.key_of(path));
+        if let Some(path) = self.path_of(result) {
+            self.change_path(path, result, timely, now, actions);
+        }
+        let is_left = |key: &PathTag| self.paths.key_of(*key) == Some(*key);
+        let probed = probed.filter(is_left);
+        self.path_probe_ended(probed, result.granted, actions);
+    }
+
+    fn change_path(
+        &mut self,
+        path: PathTag,
+        result: AttemptResult,
+        timely: bool,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
         match result.class {
-            Class::Success => self.on_path_success(path, result.granted, actions),
+            Class::Success => self.on_path_success(path, result.granted, now, actions),
             Class::ServerError | Class::Network if timely => {
                 self.on_path_failure(path, result.granted, now, actions);
             }
             Class::ServerError | Class::Network | Class::Limited | Class::Other => {}
         }
         if self.only_path.is_some_and(|only| only != path) {
-            self.only_path = None;
+            self.set_only_path(None, now);
             self.announce(Reason::ProbeOk, actions);
         }
     }
 
-    fn on_path_success(&mut self, path: PathTag, granted: Micros, actions: &mut Actions) {
+    fn on_path_success(
+        &mut self,
+        path: PathTag,
+        granted: Micros,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        let enough = self.probes_to_open(path);
         let Some(entry) = self
             .paths
-            .entry(path)
+            .entry_mut(path)
             .filter(|one| granted >= one.valid_from)
         else {
             return;
         };
         let key = entry.path;
+        if entry.state != PathState::Open {
+            entry.state = PathState::Probing;
+            entry.successes = entry.successes.saturating_add(1);
+            if entry.successes < enough {
+                return;
+            }
+        }
         actions.push(Action::OpenPath { path: key });
         self.paths.remove(key);
-        self.only_path = None;
+        self.set_only_path(None, now);
         self.announce(Reason::ProbeOk, actions);
+    }
+
+    /// One success opens a path. The only path that is called is the provider, which needs more of
+    /// them; a probe that fails closes it again, so that no error ratio is needed in addition.
+    fn probes_to_open(&self, path: PathTag) -> u32 {
+        match self.settings.mode {
+            _ if self.only_path != Some(path) => 1,
+            HealthMode::Adaptive | HealthMode::Off => self.settings.probe_success,
+            HealthMode::Breaker => self.settings.success_threshold,
+        }
+    }
+
+    /// The only path that is called is closed, or no longer: an outage of the provider begins or
+    /// ends with it.
+    fn set_only_path(&mut self, path: Option<PathTag>, now: Micros) {
+        self.only_path = path;
+        match &self.phase {
+            HealthPhase::Normal { .. } | HealthPhase::Throttle(_) => {
+                self.trouble_since = path.map(|_| self.trouble_since.unwrap_or(now));
+            }
+            HealthPhase::Sleep { .. }
+            | HealthPhase::Offline { .. }
+            | HealthPhase::HalfOpen(_)
+            | HealthPhase::CacheOnly { .. } => {}
+        }
+    }
+
+    /// The next timer of any path.
+    pub(super) fn path_tick(&self) -> Option<Micros> {
+        let ticks = [self.paths.next_end(), self.only_path_tick()];
+        ticks.into_iter().flatten().min()
+    }
+
+    /// When a long outage of the only path leads to CacheOnly, as one of the provider does (A7).
+    fn only_path_tick(&self) -> Option<Micros> {
+        let is_closed = self.only_path.is_some() && self.state() == HealthState::Sleep;
+        match &self.phase {
+            HealthPhase::Normal { .. } | HealthPhase::Throttle(_) if is_closed => {
+                self.cache_only_at()
+            }
+            HealthPhase::Normal { .. }
+            | HealthPhase::Throttle(_)
+            | HealthPhase::Sleep { .. }
+            | HealthPhase::Offline { .. }
+            | HealthPhase::HalfOpen(_)
+            | HealthPhase::CacheOnly { .. } => None,
+        }
     }
 
     fn on_path_failure(
@@ -303,21 +390,22 @@ impl Health {
         }
         entry.last_failure = now;
         entry.failures = entry.failures.saturating_add(1);
-        let is_closing = match entry.state {
-            PathState::Open => entry.failures >= in_a_row,
+        let (is_closing, reason) = match entry.state {
+            PathState::Open => (entry.failures >= in_a_row, Reason::Failures),
             PathState::Closed { .. } | PathState::Probing => {
                 entry.failed_probes = entry.failed_probes.saturating_add(1);
-                true
+                (true, Reason::ProbeFailed)
             }
         };
         let failed_probes = entry.failed_probes;
         let closed_for = self.sleep_after(failed_probes, now);
         if is_closing {
             self.close_path(key, closed_for, now, actions);
-            self.only_path = self.window.only_path().filter(|only| *only == path);
+            let only = self.window.only_path().filter(|only| *only == path);
+            self.set_only_path(only, now);
             // They have closed it; they must not throttle the provider as well.
             self.window.remove_path(path);
-            self.announce(Reason::Failures, actions);
+            self.announce(reason, actions);
         } else {
             actions.push(Action::PathFailed {
                 path: key,
@@ -343,6 +431,7 @@ impl Health {
         };
         entry.valid_from = now;
         entry.seen_closed = false;
+        entry.successes = 0;
         actions.push(Action::ClosePath {
             path: entry.path,
             closed_for,
@@ -385,7 +474,8 @@ impl Health {
         let until = match (entry.state, view) {
             (_, ScopeView::Open) if entry.seen_closed => {
                 self.paths.remove(path);
-                self.only_path = self.only_path.filter(|only| *only != path);
+                let only = self.only_path.filter(|only| *only != path);
+                self.set_only_path(only, now);
                 return self.announce(Reason::ProbeOk, actions);
             }
             (
@@ -410,12 +500,16 @@ impl Health {
         };
         entry.state = until.map_or(PathState::Probing, |until| PathState::Closed { until });
         (entry.valid_from, entry.seen_closed) = (now, true);
-        self.only_path = is_only.then_some(path);
+        self.set_only_path(is_only.then_some(path), now);
         self.announce(Reason::Failures, actions);
     }
 
-    /// The time of closed paths is over: one call probes each.
+    /// The time of closed paths is over: one call probes each. Or the only path has been closed for
+    /// too long.
     pub(super) fn fire_path_timers(&mut self, now: Micros, actions: &mut Actions) {
+        if self.only_path_tick().is_some_and(|due| due <= now) {
+            self.enter_cache_only(Reason::Policy, None, now, actions);
+        }
         for entry in &mut self.paths.entries {
             if let PathState::Closed { until } = entry.state
                 && until <= now
@@ -428,10 +522,10 @@ impl Health {
     }
 
     /// Opens every path: an operator says so, or paths no longer count.
-    pub(super) fn open_paths(&mut self, reason: Reason, actions: &mut Actions) {
+    pub(super) fn open_paths(&mut self, reason: Reason, now: Micros, actions: &mut Actions) {
         let entries = std::mem::take(&mut self.paths.entries).into_iter();
         actions.extend(entries.map(|entry| Action::OpenPath { path: entry.path }));
-        self.only_path = None;
+        self.set_only_path(None, now);
         self.announce(reason, actions);
     }
 }

@@ -5,10 +5,17 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::harness::{Harness, breaker, profile_a};
-use super::{Action, Class, Command, HealthEvent, HealthMode, HealthSettings, HealthState, Reason};
+use super::{
+    Action, AttemptResult, Class, Command, HealthEvent, HealthMode, HealthScope, HealthSettings,
+    HealthState, Reason,
+};
+use crate::ask::PathTag;
 use crate::ratio::Ppm;
 use crate::scope::ScopeView;
 use crate::time::{Micros, Span};
+
+/// The paths that calls go to.
+const PATHS: [&str; 3] = ["/a", "/b", "/c"];
 
 /// One event of a random sequence.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +24,7 @@ enum TestEvent {
         class: Class,
         age_ms: u64,
         wait: u64,
+        path: Option<&'static str>,
     },
     Command(Command),
     Shared(ScopeView),
@@ -34,10 +42,14 @@ fn class() -> impl Strategy<Value = Class> {
 }
 
 fn results() -> impl Strategy<Value = TestEvent> {
-    (class(), 0..5_000_u64, 0..200_u64).prop_map(|(class, age_ms, wait)| TestEvent::Result {
-        class,
-        age_ms,
-        wait,
+    let path = prop::option::of(prop::sample::select(&PATHS[..]));
+    (class(), 0..5_000_u64, 0..200_u64, path).prop_map(|(class, age_ms, wait, path)| {
+        TestEvent::Result {
+            class,
+            age_ms,
+            wait,
+            path,
+        }
     })
 }
 
@@ -98,10 +110,14 @@ impl Harness {
                 class,
                 age_ms,
                 wait,
+                path,
             } => {
                 let granted = self.now - Span::from_millis(age_ms);
-                let retry_after = (wait < 100).then(|| Span::from_secs(wait));
-                self.result(class, granted, retry_after)
+                self.on(HealthEvent::Completed(AttemptResult {
+                    retry_after: (wait < 100).then(|| Span::from_secs(wait)),
+                    path: path.map(PathTag::of),
+                    ..AttemptResult::new(class, granted)
+                }))
             }
             TestEvent::Command(command) => self.command(command),
             TestEvent::Shared(view) => self.view(view),
@@ -153,8 +169,11 @@ proptest! {
                 success = u32::from(class == Class::Success);
             }
             (results, successes) = (results + result, successes + success);
+            // The only path that is called counts for itself: it may open or close the provider.
+            let by_path = settings.scope == HealthScope::Path;
             for reason in reasons(&harness) {
                 match reason {
+                    Reason::ProbeOk | Reason::Failures if by_path => {}
                     Reason::ErrRatio => prop_assert!(results >= settings.confirm.max(1)),
                     Reason::SuccessWindowOk => prop_assert!(successes >= settings.s_recover),
                     Reason::ProbeOk => prop_assert!(successes >= probes),
@@ -191,6 +210,9 @@ proptest! {
             let tick = harness.health.next_tick().unwrap_or(harness.now);
             let wait = tick.since(harness.now).max(Span::from_secs(1));
             harness.advance(wait).results(Class::Success, 1);
+            for path in PATHS {
+                harness.sends(path, Class::Success, 1);
+            }
         }
         prop_assert!(harness.state() == HealthState::Normal || is_held(&harness), "{:?}", harness.health);
     }
@@ -203,7 +225,9 @@ proptest! {
         let mut harness = Harness::new(settings);
         for (gap, what) in events {
             let what = match what {
-                TestEvent::Result { class, age_ms, .. } => TestEvent::Result { class, age_ms, wait: 200 },
+                TestEvent::Result { class, age_ms, path, .. } => {
+                    TestEvent::Result { class, age_ms, wait: 200, path }
+                }
                 TestEvent::Command(_) | TestEvent::Shared(_) | TestEvent::Nothing => what,
             };
             harness.apply(gap, what);

@@ -16,6 +16,10 @@ use crate::backoff::effective_retry_after;
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
 
+/// How much later than other paths the path that failed last is probed, at most: other calls that
+/// wait go within this time, and if none waits, its own callers do not wait longer.
+const HEAD_START_MAX: Span = Span::from_secs(1);
+
 /// The next state after a result, if it changes.
 type Step = Option<(HealthState, Reason)>;
 
@@ -51,7 +55,7 @@ impl Health {
         }
         let timely = current && counts && result.granted >= self.valid_from;
         if result.class == Class::Other {
-            self.path_probe_ended(path, result.granted, actions);
+            self.path_probe_ended(result.path, result.granted, actions);
             return self.probe_ended(result.granted, now, actions);
         }
         let failed_before = self.consecutive.failed;
@@ -123,15 +127,17 @@ impl Health {
     }
 
     /// The provider sleeps because of this path and others: calls to other paths probe first, if
-    /// there are any (A6).
+    /// there have been any (A6).
     fn let_others_probe_first(
         &mut self,
         path: Option<PathTag>,
         now: Micros,
         actions: &mut Actions,
     ) {
-        if let (HealthPhase::Sleep { until, .. }, Some(path)) = (&self.phase, path) {
-            let head_start = self.probe_gap() + self.probe_gap();
+        if let (HealthPhase::Sleep { until, .. }, Some(path)) = (&self.phase, path)
+            && self.window.has_other_path(path)
+        {
+            let head_start = (self.probe_gap() + self.probe_gap()).min(HEAD_START_MAX);
             self.close_path(path, until.since(now) + head_start, now, actions);
         }
     }
@@ -303,7 +309,9 @@ impl ProbeState {
             // Other paths work: this one is closed on its own.
             let is_elsewhere = input.path.is_some() && self.succeeded_on.is_some();
             if is_elsewhere && self.succeeded_on != input.path {
-                return None;
+                // Unless several fail.
+                let several = input.consecutive_failures();
+                return several.map(|(to, _)| (to, Reason::ProbeFailed));
             }
             return Some((HealthState::Sleep, Reason::ProbeFailed));
         }

@@ -12,7 +12,8 @@ use crate::problem::{Problem, Problems};
 use crate::ratio::Ppm;
 use crate::time::Span;
 
-/// The most results a window may hold: at 16 bytes each, twice, 320 KB per provider.
+/// The most results a window may hold: at 32 bytes each with its path, and 8 bytes for each of those
+/// outside the ratio, 400 KB per provider.
 pub const WINDOW_RESULTS_MAX: u32 = 10_000;
 
 /// The most concurrent probes. More than 64 are a load, not a probe.

@@ -9,13 +9,13 @@ use crate::ask::{PathTag, ScopeId, Settle};
 use crate::scope::ScopeView;
 use crate::time::Span;
 
-fn path(name: &str) -> Option<PathTag> {
+pub(super) fn path(name: &str) -> Option<PathTag> {
     Some(PathTag::of(name))
 }
 
 impl Harness {
     /// First attempts to this path, granted just now; 10 ms pass with each.
-    fn sends(&mut self, to: &str, class: Class, times: u32) -> &mut Harness {
+    pub(super) fn sends(&mut self, to: &str, class: Class, times: u32) -> &mut Harness {
         for _ in 0..times {
             let granted = self.now;
             self.now += Span::from_millis(10);
@@ -27,11 +27,11 @@ impl Harness {
         self
     }
 
-    fn admits(&self, to: &str) -> bool {
+    pub(super) fn admits(&self, to: &str) -> bool {
         self.health.admission_on(path(to), self.now) == Admission::Open
     }
 
-    fn closed_path_for(&self, to: &str) -> Option<Span> {
+    pub(super) fn closed_path_for(&self, to: &str) -> Option<Span> {
         self.last.iter().rev().find_map(|action| {
             let Action::ClosePath { path, closed_for } = *action else {
                 return None;
@@ -41,7 +41,7 @@ impl Harness {
     }
 }
 
-fn called() -> Harness {
+pub(super) fn called() -> Harness {
     let mut harness = Harness::new(HealthSettings::default());
     harness.sends("/ok", Class::Success, 1);
     harness
@@ -142,11 +142,14 @@ fn a4_the_only_path_is_the_provider() {
     harness
         .advance_secs(2)
         .sends("/chat", Class::ServerError, 1);
-    harness.advance_secs(3).sends("/chat", Class::Success, 1);
+    harness.advance_secs(3).sends("/chat", Class::Success, 4);
+    assert_eq!(harness.state(), HealthState::HalfOpen);
+    assert_eq!(harness.closed_path_for("/chat"), Some(Span(333_334)));
+    harness.sends("/chat", Class::Success, 1);
     let transitions = [
         "Normal -> Sleep (failures)",
         "Sleep -> HalfOpen (sleep_over)",
-        "HalfOpen -> Sleep (failures)",
+        "HalfOpen -> Sleep (probe_failed)",
         "Sleep -> HalfOpen (sleep_over)",
         "HalfOpen -> Normal (probe_ok)",
     ];
@@ -290,4 +293,19 @@ fn a4_429s_belong_to_no_path() {
         .health
         .configure(settings, super::harness::base(), harness.now);
     assert!(actions.is_ok());
+}
+
+/// A7: a long outage of the only path leads to CacheOnly, as an outage of the provider does.
+#[test]
+fn a7_a_long_outage_of_the_only_path_leads_to_cache_only() {
+    let mut harness = Harness::new(HealthSettings {
+        cache_only_after: Some(Span::from_secs(10)),
+        ..HealthSettings::default()
+    });
+    harness.sends("/chat", Class::ServerError, 5);
+    for _ in 0..4 {
+        harness.advance_secs(3);
+        harness.sends("/chat", Class::ServerError, 1);
+    }
+    assert_eq!(harness.state(), HealthState::CacheOnly, "{:?}", harness.log);
 }

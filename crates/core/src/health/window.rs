@@ -126,6 +126,12 @@ impl ResultWindow {
         is_only.then_some(path)
     }
 
+    /// Calls to another path are in the window.
+    pub(super) fn has_other_path(&self, path: PathTag) -> bool {
+        let mut paths = self.rated.iter().filter_map(|result| result.path);
+        paths.any(|other| other != path)
+    }
+
     /// Removes the results of one path.
     pub(super) fn remove_path(&mut self, path: PathTag) {
         let counts = &mut self.counts;
@@ -138,8 +144,9 @@ impl ResultWindow {
         });
     }
 
-    /// The counts of all paths but the one with the most failures; `None` if there is one path
-    /// only, or no path has failed. A walk over the window, made only while the whole ratio is too
+    /// The counts of all paths but the one with the most failures; `None` if fewer than two paths are
+    /// known, or no path has failed. Results without a path (429s, failures to connect) are not a
+    /// path. A walk over the window, made only while the whole ratio is too
     /// high.
     fn without_worst_path(&self) -> Option<Counts> {
         let mut by_path: BTreeMap<Option<PathTag>, Counts> = BTreeMap::new();
@@ -147,8 +154,8 @@ impl ResultWindow {
             by_path.entry(result.path).or_default().add(result.class);
         }
         let paths = by_path.iter().filter(|(path, _)| path.is_some());
-        let (worst, _) = paths.max_by_key(|(_, counts)| counts.failures())?;
-        if by_path.len() == 1 || by_path[worst].failures() == 0 {
+        let (worst, counts) = paths.clone().max_by_key(|(_, counts)| counts.failures())?;
+        if paths.count() < 2 || counts.failures() == 0 {
             return None;
         }
         let mut rest = Counts::default();

@@ -299,13 +299,13 @@ fn concerns_scopes(settle: &Settle) -> bool {
             scopes, outcome, ..
         } => {
             let concerns = match outcome {
-                Outcome::Arrived { limited, .. } => !limited,
-                Outcome::Complete { .. } | Outcome::Unsent => true,
-                Outcome::Failed { .. }
+                Outcome::Arrived { .. }
+                | Outcome::Complete { .. }
+                | Outcome::Failed { .. }
                 | Outcome::Finished { .. }
-                | Outcome::Presumed { .. }
                 | Outcome::Unknown { .. }
-                | Outcome::Alive { .. } => false,
+                | Outcome::Unsent => true,
+                Outcome::Presumed { .. } | Outcome::Alive { .. } => false,
             };
             concerns && !scopes.is_empty()
         }
