@@ -187,7 +187,7 @@ impl Daemon {
         if !problems.is_empty() {
             return Err(SetError::Rejected(problems));
         }
-let loosened = loosened(provider, &before.loaded, &after.loaded);
+        let loosened = loosened(provider, &before.loaded, &after.loaded);
         let events = self.shared.registry.events();
         events.emit(Event::OperatorCommand {
             provider: active.name().into(),
