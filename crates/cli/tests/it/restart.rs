@@ -128,7 +128,7 @@ fn m14_a_cool_down_survives_a_restart() {
 #[test]
 fn m14_sleep_survives_a_restart() {
     let rest =
-        format!("limits: [1000/1d]\n{ONCE}health: {{failure_threshold: 1, sleep_first: 300s}}\n");
+        format!("limits: [1000/1d]\n{ONCE}health: {{scope: provider, failure_threshold: 1, sleep_first: 300s}}\n");
     assert_survives_restart("restart-sleep", &rest, "broken", "\"health\":\"sleep\"");
 }
 

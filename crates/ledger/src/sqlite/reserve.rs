@@ -8,8 +8,9 @@
 //!
 //! Never: holds data.
 
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// 64 pages: the rows of a few hundred limits that were new since the last checkpoint.
@@ -20,7 +21,8 @@ const RESERVE: &str = "ledger.reserve";
 /// Makes the file, unless it is there.
 pub(super) fn keep(folder: &Path) {
     let path = folder.join(RESERVE);
-    let Ok(mut file) = File::create_new(&path) else {
+    let mut options = OpenOptions::new();
+    let Ok(mut file) = options.create_new(true).write(true).mode(0o600).open(&path) else {
         return;
     };
     // Written, not only made longer: a hole takes no room.
