@@ -347,7 +347,7 @@ fn m3_a_call_to_a_closed_path_does_not_hold_up_the_others_in_fifo_order() {
     test.turn(&[close], &[]);
     let want = TestCall::new(&sliding(10, s(1))).scope("p");
     let closed = test.calls(2, &want.clone().scope("/a"));
-    let others = test.calls(3, &want.clone());
+    let others = test.calls(3, &want);
     assert_eq!((count(&test, &closed), count(&test, &others)), (0, 3));
     test.advance(s(5));
     assert_eq!(count(&test, &closed), 1, "one call probes");

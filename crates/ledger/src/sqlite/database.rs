@@ -12,7 +12,7 @@ use rusqlite::{Connection, Result, params};
 use tollgate_core::ask::OwnerId;
 use tollgate_core::batch::{Batch, Decision, LONG_PERIOD, decide};
 use tollgate_core::limit::CellView;
-use tollgate_core::row::{CellRow, RowVersion};
+use tollgate_core::row::{CellRow, RowVersion, ScopeRow};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Now, Span};
 
@@ -56,6 +56,7 @@ pub(super) struct Database {
     turns: u64,
     clock_pair_at: Micros,
     swept_to: Vec<u8>,
+    scopes_swept_to: Vec<u8>,
     row_cache: RowCache,
     scratch: WriteScratch,
     /// The busy timeout that is set.
@@ -72,6 +73,7 @@ impl Database {
             turns: 0,
             clock_pair_at: Micros(0),
             swept_to: Vec::new(),
+            scopes_swept_to: Vec::new(),
             row_cache: RowCache::default(),
             scratch: WriteScratch::default(),
             busy_timeout: Duration::ZERO,
@@ -199,6 +201,11 @@ impl Database {
         if now.since(self.context.boot_started) < LONG_PERIOD {
             return Ok(false);
         }
+        let (cells, scopes) = (self.sweep_cells(now)?, self.sweep_scopes(now)?);
+        Ok(cells || scopes)
+    }
+
+    fn sweep_cells(&mut self, now: Micros) -> Result<bool> {
         let mut select = self
             .conn
             .prepare_cached("SELECT id, state FROM cells WHERE id > ?1 ORDER BY id LIMIT ?2")?;
@@ -224,6 +231,45 @@ impl Database {
         }
         rows::toggle_ids(&self.conn, gone)?;
         Ok(is_any)
+    }
+
+    /// Forgets scopes that nobody uses: each path that has failed has one. `true` if rows have gone.
+    fn sweep_scopes(&mut self, now: Micros) -> Result<bool> {
+        let mut select = self
+            .conn
+            .prepare_cached("SELECT id, state FROM scopes WHERE id > ?1 ORDER BY id LIMIT ?2")?;
+        let rows: Vec<(Vec<u8>, Vec<u8>)> = select
+            .query_map(params![self.scopes_swept_to, SWEEP_ROWS], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?
+            .collect::<Result<_>>()?;
+        self.scopes_swept_to = match rows.last() {
+            Some((id, _)) => id.clone(),
+            None => Vec::new(),
+        };
+        let mut delete = self
+            .conn
+            .prepare_cached("DELETE FROM scopes WHERE id = ?1")?;
+        let mut is_any = false;
+        for (id, state) in &rows {
+            if ScopeRow::from_bytes(state).is_ok_and(|row| self.is_unused(&row, now)) {
+                delete.execute([id])?;
+                is_any = true;
+            }
+        }
+        Ok(is_any)
+    }
+
+    /// Nobody uses the scope. The time of a change before the last boot is on another clock: it was
+    /// before this boot began.
+    fn is_unused(&self, row: &ScopeRow, now: Micros) -> bool {
+        let is_ours = row.meta.scale == self.context.epoch.cast_unsigned();
+        let changed = if is_ours {
+            row.meta.time
+        } else {
+            self.context.boot_started
+        };
+        row.scope.is_idle(changed, now) && row.meta.unknown.is_empty()
     }
 
     /// Reads without a lock. What cannot be read looks used up.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rusqlite::Connection;
 use smallvec::smallvec;
-use tollgate_core::ask::{BlockedBy, Outcome, Verdict, WakeOn};
+use tollgate_core::ask::{BlockedBy, Outcome, Reopen, ScopeId, Settle, Verdict, WakeOn};
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::{Clock, Event, Ledger, ManualClock, StoreLost};
 
@@ -229,4 +229,42 @@ async fn the_log_is_bounded_at_any_load() {
     }
     assert!(longest > 16 * 1_024 * 1_024, "{longest}: too little load");
     assert!(longest <= MOST, "the log has grown to {longest} bytes");
+}
+
+/// Every path that has failed has a scope: those that nobody probes or calls any more are deleted, and
+/// those that an operator has closed stay.
+#[tokio::test]
+async fn unused_scopes_are_deleted() {
+    let backend = Sqlite::new();
+    let mut owner = Owner::new(&backend, 1);
+    let rule = sliding(5, secs(1));
+    let scope = |number: usize| ScopeId::named(&["path", &number.to_string()]);
+    for number in 0..100 {
+        owner.ledger.settle(Settle::Failed {
+            scope: scope(number),
+            age: Span::ZERO,
+            in_a_row: if number % 2 == 0 { 1 } else { 5 },
+            closed_for: secs(2),
+            path: None,
+        });
+    }
+    owner.ledger.settle(Settle::Close {
+        scope: scope(100),
+        age: Span::ZERO,
+        closed_for: None,
+        reopen: Reopen::Probe,
+    });
+    drop(owner.take(smallvec![term("busy", &rule)]).await);
+    let stored = |backend: &Sqlite| -> i64 {
+        let conn = Connection::open(backend.folder.path().join("ledger.db")).unwrap();
+        conn.query_row("SELECT count(*) FROM scopes", [], |row| row.get(0))
+            .unwrap()
+    };
+    assert_eq!(stored(&backend), 101);
+    backend.pass(secs(300));
+    for _ in 0..100 {
+        drop(owner.take(smallvec![term("busy", &rule)]).await);
+        backend.pass(secs(60));
+    }
+    assert_eq!(stored(&backend), 1);
 }
