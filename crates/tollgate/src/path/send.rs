@@ -79,9 +79,9 @@ pub(crate) async fn send(
     let upload = request.body().upload();
     permit.sent();
     route.mark_sent();
-    retries.made += 1;
-    if retries.made > retries.told {
-        retries.told = retries.made;
+    retries.set_made(&route.subject, retries.made + 1);
+    if retries.made > retries.reported {
+        retries.reported = retries.made;
         emit_attempt(&route.subject, retries.made);
     }
     conn.wire.preamble.start();
@@ -109,7 +109,7 @@ pub(crate) async fn send(
             // The connection was closed before it took the request: no byte has left.
             Some(request) => {
                 permit.unsent();
-                retries.made -= 1;
+                retries.set_made(&route.subject, retries.made - 1);
                 route.request.payload.restore(request.into_body());
                 Err(AttemptError::Again)
             }
