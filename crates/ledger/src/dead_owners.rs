@@ -7,6 +7,7 @@
 //! Never: needed for safety. One that is forgotten is found dead again, or waits in the rows until its
 //! time is over.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
@@ -14,8 +15,11 @@ use tollgate_core::ask::{CellId, OwnerId};
 use tollgate_core::batch::{Batch, RowId};
 
 /// Dead owners, with the cells for which they wait: as many as processes may have been killed on a
-/// host since the cells were used.
+/// host since the cells were used. The oldest makes room: its cell may never be used again.
 const DEAD_MAX: usize = 1_024;
+
+/// Of one cell: a row holds about as many waiters, and other cells need room too.
+const DEAD_PER_CELL_MAX: usize = 64;
 
 /// Owners that were found dead: nobody leaves them anything.
 #[derive(Debug, Default)]
@@ -27,8 +31,8 @@ pub(crate) struct DeadOwners {
 
 #[derive(Debug, Default)]
 struct DeadState {
-    /// Who waits for what.
-    waiters: Vec<(OwnerId, CellId)>,
+    /// Who waits for what, the one found first in front.
+    waiters: VecDeque<(OwnerId, CellId)>,
     /// This process when they were found. Numbers count only in the database that gave them.
     found_as: OwnerId,
 }
@@ -39,6 +43,23 @@ impl DeadState {
             self.waiters.clear();
             self.found_as = owner;
         }
+    }
+
+    fn add(&mut self, waiter: (OwnerId, CellId)) {
+        if self.waiters.contains(&waiter) {
+            return;
+        }
+        let of_cell = |(_, cell): &(OwnerId, CellId)| *cell == waiter.1;
+        let oldest = if self.waiters.iter().filter(|one| of_cell(one)).count() >= DEAD_PER_CELL_MAX
+        {
+            self.waiters.iter().position(of_cell)
+        } else {
+            (self.waiters.len() >= DEAD_MAX).then_some(0)
+        };
+        if let Some(oldest) = oldest {
+            self.waiters.remove(oldest);
+        }
+        self.waiters.push_back(waiter);
     }
 }
 
@@ -66,12 +87,16 @@ impl DeadOwners {
         }
         let mut state = self.state.lock();
         state.forget_if_other(by);
-        for waiter in found {
-            if state.waiters.len() < DEAD_MAX && !state.waiters.contains(&waiter) {
-                state.waiters.push(waiter);
-            }
-        }
+        found.into_iter().for_each(|waiter| state.add(waiter));
         self.is_any.store(true, Ordering::Release);
+    }
+
+    /// The store is opened again, and may be another database: in that this process may have the
+    /// same number as before, and others those of the dead.
+    pub(crate) fn forget_all(&self) {
+        let mut state = self.state.lock();
+        state.waiters.clear();
+        self.is_any.store(false, Ordering::Release);
     }
 
     /// A batch that named them is committed: they wait for none of its cells any more.
@@ -138,6 +163,36 @@ mod tests {
         dead.on_committed(&stopped_waiting(&[CellId(2)], &[]));
         assert_eq!(dead.get(OwnerId(1)), [OwnerId(8)], "that batch named none");
         dead.on_committed(&stopped_waiting(&[CellId(2)], &named));
+        assert_eq!(dead.get(OwnerId(1)), []);
+    }
+
+    /// Before, a full table took nothing more: cells that nobody used again filled it for ever.
+    #[test]
+    fn the_oldest_dead_owner_makes_room_of_its_cell_first() {
+        let dead = DeadOwners::default();
+        let of_cell = |cell: u128, owners: std::ops::Range<u32>| {
+            owners
+                .map(|owner| (OwnerId(owner), CellId(cell)))
+                .collect::<Vec<_>>()
+        };
+        dead.add(OwnerId(1), of_cell(1, 100..200));
+        let named = dead.get(OwnerId(1));
+        assert_eq!(named.len(), DEAD_PER_CELL_MAX);
+        assert!(named.contains(&OwnerId(199)) && !named.contains(&OwnerId(100)));
+        for cell in 2..2_000 {
+            dead.add(OwnerId(1), of_cell(cell, 7..8));
+        }
+        assert_eq!(dead.state.lock().waiters.len(), DEAD_MAX);
+        dead.add(OwnerId(1), of_cell(5_000, 9..10));
+        assert!(dead.get(OwnerId(1)).contains(&OwnerId(9)));
+    }
+
+    /// The new database may give this process the number that it had in the old one.
+    #[test]
+    fn dead_owners_are_forgotten_when_the_store_is_opened_again() {
+        let dead = DeadOwners::default();
+        dead.add(OwnerId(1), vec![(OwnerId(7), CELL)]);
+        dead.forget_all();
         assert_eq!(dead.get(OwnerId(1)), []);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 use tollgate_core::ask::{CellId, ScopeId};
 
-/// EventReceiver that a receiver may lag behind. Each is a few words, 12 KiB per provider, and a gate drains
+/// Events that a receiver may lag behind. Each is a few words, 12 KiB per provider, and a gate drains
 /// them at once; past this it re-asks for everything, which costs one offer.
 pub const EVENTS_MAX: usize = 256;
 

@@ -1,14 +1,15 @@
 //! The front of a ledger: everything that is the same for every store, and who runs its batches.
 //!
-//! Promises: what was decided is told to everybody whom it concerns, whoever ran the batch. An error
+//! Promises: what was decided is reported to everybody whom it concerns, whoever ran the batch. An error
 //! of a store is its loss, however it is driven; what was settled meanwhile is written when it is back.
+//! A store that panics is lost for good. Nothing of a database that was replaced reaches the new one.
 //!
 //! Never: knows which store it is above, only how that store is driven.
 
 use std::sync::Arc;
 
 use tokio::sync::broadcast;
-use tollgate_core::ask::OwnerId;
+use tollgate_core::ask::{OwnerId, Settle};
 use tollgate_core::batch::{Batch, Decision, QueuedSettle, Settles};
 use tollgate_core::time::Span;
 
@@ -16,7 +17,8 @@ use crate::hub::TagId;
 use crate::ledger_thread::ThreadDriver;
 use crate::networked::TaskDriver;
 use crate::shared::Shared;
-use crate::store::{Store, check_verdicts, saved_in, wake_owners};
+use crate::store::{PeekQuery, PeekReply, Store, check_verdicts, saved_in, wake_owners};
+use crate::threads::catch_panic;
 use crate::{Event, StoreLoss};
 
 /// A ledger: what is shared, and who runs its batches.
@@ -57,6 +59,13 @@ impl Front {
         if self.shared.loss().is_some() && !self.recover_inline() {
             return None;
         }
+        if batch
+            .asks
+            .iter()
+            .any(|ask| self.shared.former.has_asked(ask))
+        {
+            return None; // made again under the new number
+        }
         let mut decision = self.commit_to(&**store, batch)?;
         let Decision {
             freed,
@@ -78,7 +87,8 @@ impl Front {
             Ok(()) => Ok(decision),
             Err(error) => Err(error),
         };
-        let decision = match store.commit(&batch).and_then(checked) {
+        let committed = catch_panic("the store", || store.commit(&batch)).flatten();
+        let decision = match committed.and_then(checked) {
             Ok(decision) => decision,
             Err(error) => {
                 self.shared.mark_lost(&error);
@@ -86,12 +96,32 @@ impl Front {
             }
         };
         self.shared.dead.on_committed(&batch);
-        let dead = wake_owners(store, &decision, &saved_in(&decision, batch.asks));
-        self.shared.dead.add(batch.owner, dead);
-        if !decision.changed_scopes.is_empty() {
-            store.notify_scopes(&decision.changed_scopes);
+        let notified = catch_panic("the store", || {
+            let dead = wake_owners(store, &decision, &saved_in(&decision, batch.asks));
+            self.shared.dead.add(batch.owner, dead);
+            if !decision.changed_scopes.is_empty() {
+                store.notify_scopes(&decision.changed_scopes);
+            }
+        });
+        if let Err(panicked) = notified {
+            self.shared.mark_lost(&panicked); // what is decided is committed, and counts
         }
         Some(decision)
+    }
+
+    /// Reads here and now. `None`: it cannot be known, because the store is lost.
+    pub(crate) fn peek_inline(&self, store: &dyn Store, query: &PeekQuery) -> Option<PeekReply> {
+        // What was settled meanwhile is not in the rows of a lost store.
+        if self.loss().is_some() {
+            return None;
+        }
+        let read = catch_panic("the store", || store.peek(query)).flatten();
+        read.inspect_err(|error| self.shared.mark_lost(error)).ok()
+    }
+
+    /// Is this settle about a permit of a database that was replaced?
+    pub(crate) fn is_former(&self, settle: &Settle) -> bool {
+        self.shared.former.has_settled(settle)
     }
 
     /// Since when the store cannot be reached, while it cannot. No thread looks after a store that
@@ -120,7 +150,13 @@ impl Front {
             return false;
         }
         *tried_at = Some(now);
-        store.reopen();
+        shared.former.set_current(store.owner());
+        shared.dead.forget_all();
+        if let Err(panicked) = catch_panic("the store", || store.reopen()) {
+            shared.mark_lost(&panicked);
+            return false;
+        }
+        shared.former.set_current(store.owner());
         let nothing = Batch::now(store.owner(), &[], &[]);
         if self.commit_to(&**store, &nothing).is_none() {
             return false;
@@ -149,8 +185,11 @@ impl Front {
             if work.tags.is_empty() {
                 break;
             }
-            for tag in work.tags {
+            let mut tags = work.tags.into_iter();
+            while let Some(tag) = tags.next() {
                 if !self.write_settles(store, tag.tag, tag.settles) {
+                    // They come again with those that have failed.
+                    tags.for_each(|rest| drop(self.shared.inbox.requeue(rest.tag, rest.settles)));
                     return false;
                 }
             }
@@ -158,7 +197,21 @@ impl Front {
         true
     }
 
-    fn write_settles(&self, store: &dyn Store, tag: TagId, settles: Vec<QueuedSettle>) -> bool {
+    /// Writes what was queued for a lost store that has come back since: whoever recovered it may have
+    /// looked before it was queued, and nobody else looks.
+    pub(crate) fn flush_inline(&self) {
+        if let Driver::Inline(store) = &self.driver
+            && self.shared.loss().is_none()
+        {
+            self.write_inbox(&**store);
+        }
+    }
+
+    fn write_settles(&self, store: &dyn Store, tag: TagId, mut settles: Vec<QueuedSettle>) -> bool {
+        settles.retain(|queued| !self.is_former(&queued.settle));
+        if settles.is_empty() {
+            return true;
+        }
         let batch = Batch {
             settles: Settles::Queued(&settles),
             ..Batch::now(store.owner(), &[], &[])
@@ -200,5 +253,40 @@ impl Front {
             Driver::Inline(_) | Driver::Tasks(_) => false,
             Driver::Thread(thread) => thread.is_forked(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::ask::ScopeId;
+
+    use super::*;
+    use crate::Clock;
+    use crate::memory::SharedMemory;
+    use crate::shared::close_settle;
+    use crate::store::EventSink;
+
+    /// One thread finds the store lost, another recovers it, and only then the first queues what it
+    /// could not write: nobody looked into the inbox again.
+    #[test]
+    fn what_is_queued_after_a_recovery_is_written() {
+        let shared = Shared::new(Clock::System);
+        let store = SharedMemory::new(Clock::System).join(EventSink::new(shared.hub.clone()));
+        let (tag, _, _) = shared.hub.tag("x");
+        let front = Front {
+            shared: shared.clone(),
+            driver: Driver::Inline(Box::new(store)),
+        };
+        let settle = close_settle(ScopeId::named(&["x"]), Span::from_secs(60));
+        let at = shared.clock.at();
+        shared.inbox.settle(tag, QueuedSettle { settle, at });
+        front.flush_inline();
+        assert!(shared.inbox.take_ready().tags.is_empty());
+        let query = PeekQuery {
+            cells: Vec::new(),
+            scopes: vec![ScopeId::named(&["x"])],
+        };
+        let seen = front.peek_inline(front.store(), &query).unwrap();
+        assert_ne!(seen.scopes[0], tollgate_core::scope::ScopeView::Open);
     }
 }

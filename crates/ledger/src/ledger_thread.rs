@@ -53,7 +53,6 @@ impl ThreadDriver {
             shared: shared.clone(),
             store: store.clone(),
             sync,
-            former: FormerOwners::default(),
         };
         let thread = spawn("tollgate-ledger", move || worker.run())?;
         Ok(ThreadDriver {
@@ -97,7 +96,6 @@ struct LedgerThread {
     shared: Arc<Shared>,
     store: Arc<dyn Store>,
     sync: SyncThread,
-    former: FormerOwners,
 }
 
 /// What goes to the store of one provider, and whom to answer.
@@ -140,7 +138,8 @@ impl TagBatch {
 
     /// Takes out what belongs to a database that was replaced.
     fn drop_former(&mut self, former: &FormerOwners) {
-        self.settles.retain(|queued| !former.has_settled(queued));
+        self.settles
+            .retain(|queued| !former.has_settled(&queued.settle));
         self.queued = self.settles.len();
         if !self.asks.iter().any(|ask| former.has_asked(ask)) {
             return;
@@ -210,10 +209,11 @@ impl LedgerThread {
             self.turn(batches);
         }
         // What was settled before a question may have failed with the store: then nothing is known.
-        if !self.is_lost() {
-            peeks
-                .into_iter()
-                .for_each(|(tag, asked)| self.peek(tag, asked));
+        for (tag, request) in peeks {
+            if self.is_lost() {
+                break;
+            }
+            self.peek(tag, request);
         }
     }
 
@@ -221,11 +221,10 @@ impl LedgerThread {
     /// waits for a long question.
     fn peek(&self, tag: TagId, mut asked: PeekRequest) {
         let part = asked.query.split_off_rows(PEEK_ROWS_PER_TURN);
-        let read = match catch_panic("the store", || self.store.peek(&part)) {
-            Ok(Ok(read)) => read,
-            // It cannot be known now.
-            Ok(Err(_)) => return,
-            Err(panicked) => return self.shared.mark_lost(&panicked),
+        let read = match catch_panic("the store", || self.store.peek(&part)).flatten() {
+            Ok(read) => read,
+            // Dropped, the request hears that nothing can be known.
+            Err(error) => return self.shared.mark_lost(&error),
         };
         if asked.query.is_empty() && asked.reply == PeekReply::default() {
             return (asked.on_reply)(read);
@@ -245,9 +244,9 @@ impl LedgerThread {
         if was_lost && !self.shared.has_failed() {
             self.reopen();
         }
-        self.former.set_current(self.store.owner());
-        if !self.former.is_empty() {
-            let former = &self.former;
+        let former = &self.shared.former;
+        former.set_current(self.store.owner());
+        if !former.is_empty() {
             batches
                 .iter_mut()
                 .for_each(|batch| batch.drop_former(former));
@@ -282,6 +281,8 @@ impl LedgerThread {
     }
 
     fn reopen(&self) {
+        // Numbers count only in the database that gave them, and this may be another one.
+        self.shared.dead.forget_all();
         if let Err(panicked) = catch_panic("the store", || self.store.reopen()) {
             self.shared.mark_lost(&panicked);
         }

@@ -24,7 +24,7 @@ use crate::front::{Driver, Front};
 use crate::hub::TagId;
 use crate::inbox::{Offer, PeekRequest};
 use crate::shared::close_settle;
-use crate::store::{PeekQuery, PeekReply, Store};
+use crate::store::{PeekQuery, PeekReply};
 use crate::{Event, EventReceiver, Ledger, StoreLoss, StoreLost};
 
 /// Whoever peeks waits this long for the store; past it everything looks used up. Longer than a
@@ -169,6 +169,9 @@ impl ProviderLedger {
 
     fn settle_inline(&self, settle: &Settle) {
         let front = self.front();
+        if front.is_former(settle) {
+            return;
+        }
         let batch = Batch {
             settles: Settles::Now(std::slice::from_ref(settle)),
             ..Batch::now(front.owner(), &[], &[])
@@ -178,6 +181,7 @@ impl ProviderLedger {
             let (settle, at) = (settle.clone(), self.at());
             let inbox = &front.shared.inbox;
             inbox.settle(self.provider.tag, QueuedSettle { settle, at });
+            front.flush_inline();
         }
     }
 
@@ -203,6 +207,7 @@ impl ProviderLedger {
             return self.settle_inline(&close_settle(scope, rest));
         }
         shared.close_on_recovery(self.provider.tag, scope, rest);
+        front.flush_inline();
     }
 
     /// What those who wait for this provider must hear of.
@@ -230,7 +235,7 @@ impl ProviderLedger {
         let (unknown, reply) = match &self.front().driver {
             Driver::Inline(store) => {
                 self.count_question();
-                let known = self.peek_inline(&**store, &query);
+                let known = self.front().peek_inline(&**store, &query);
                 let unknown = known.is_none().then(|| unknown_reply(&query));
                 (unknown, Ok(known))
             }
@@ -295,7 +300,7 @@ impl ProviderLedger {
         let (cells, scopes) = (Vec::new(), vec![scope]);
         let query = PeekQuery { cells, scopes };
         if let Driver::Inline(store) = &front.driver {
-            let seen = self.peek_inline(&**store, &query);
+            let seen = self.front().peek_inline(&**store, &query);
             return seen
                 .and_then(|mut seen| seen.scopes.pop())
                 .unwrap_or(ScopeView::Open);
@@ -317,7 +322,7 @@ impl ProviderLedger {
     fn send_peek(&self, query: PeekQuery) -> Result<Option<PeekReply>, PeekPending> {
         if let Driver::Inline(store) = &self.front().driver {
             self.count_question();
-            return Ok(self.peek_inline(&**store, &query));
+            return Ok(self.front().peek_inline(&**store, &query));
         }
         let (reply, receiver) = oneshot::channel();
         self.send_peek_then(query, |seen| drop(reply.send(seen)));
@@ -335,7 +340,7 @@ impl ProviderLedger {
         self.count_question();
         match &front.driver {
             Driver::Inline(store) => {
-                if let Some(reply) = self.peek_inline(&**store, &query) {
+                if let Some(reply) = self.front().peek_inline(&**store, &query) {
                     then(reply);
                 }
             }
@@ -350,17 +355,6 @@ impl ProviderLedger {
                 front.shared.inbox.peek(self.provider.tag, request);
             }
         }
-    }
-
-    /// Reads here and now. `None`: it cannot be known, because the store is lost.
-    fn peek_inline(&self, store: &dyn Store, query: &PeekQuery) -> Option<PeekReply> {
-        let front = self.front();
-        // What was settled meanwhile is not in the rows of a lost store.
-        if front.loss().is_some() {
-            return None;
-        }
-        let read = store.peek(query);
-        read.inspect_err(|error| front.shared.mark_lost(error)).ok()
     }
 
     fn count_question(&self) {

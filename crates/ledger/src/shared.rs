@@ -16,6 +16,7 @@ use tollgate_core::time::{Micros, Span};
 
 use crate::cell_forwarding::CellForwarding;
 use crate::dead_owners::DeadOwners;
+use crate::former_owners::FormerOwners;
 use crate::hub::{Hub, TagId};
 use crate::inbox::Inbox;
 use crate::last_seen::LastSeenScopes;
@@ -74,6 +75,7 @@ pub(crate) struct Shared {
     closes_on_recovery: RankedMutex<{ rank::RECOVERY }, BTreeMap<ScopeId, RecoveryClose>>,
     pub(crate) is_closing: AtomicBool,
     pub(crate) dead: DeadOwners,
+    pub(crate) former: FormerOwners,
 }
 
 impl Shared {
@@ -92,6 +94,7 @@ impl Shared {
             closes_on_recovery: RankedMutex::default(),
             is_closing: AtomicBool::new(false),
             dead: DeadOwners::default(),
+            former: FormerOwners::default(),
         })
     }
 

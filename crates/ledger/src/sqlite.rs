@@ -247,6 +247,7 @@ impl Store for SqliteStore {
             is_final: true,
         });
         let folder = std::mem::replace(&mut self.state.lock().folder, closed);
+        *self.durable.lock() = None;
         if let Ok(folder) = folder {
             folder.close();
         }

@@ -23,7 +23,7 @@ mod refresh; //   refreshes stale ones in the background
 mod flight; // is the same request already in flight?
 mod identity; //   which requests are identical
 mod outcome; //   what became of a call
-mod call_end; //   its end, told once
+mod call_end; //   its end, reported once
 mod merge; // can the call be part of a larger one?
 mod retry; // try again? Everything below happens once per attempt
 mod response; //   what an attempt brings back
@@ -79,7 +79,7 @@ where
 {
     let mut running = RunningCall::new(registry.events(), call.options.id.clone(), trace);
     let result = stages(registry, call, &mut running).await;
-    running.finish(&result); // told once, whoever responded
+    running.finish(&result); // reported once, whoever responded
     result
 }
 
@@ -93,7 +93,7 @@ where
     B::Error: Into<BodyError>,
 {
     let mut route = route::route(registry, call).await?; // which provider, which limits, how urgent
-    running.on_routed(&route.subject, &route.request.origin);
+    running.on_routed(&mut route.subject, &route.request.origin);
     route.emit_request(&route.subject.id);
     let pending = match cache::lookup(registry, &mut route, boxed).await? {
         CacheResult::Hit(reply) => return Ok(*reply), // a cached response costs nothing

@@ -109,10 +109,15 @@ impl Database {
             Ok(done)
         });
         if done.is_err() {
-            self.row_cache.clear();
-            self.roll_back();
+            self.abort_turn();
         }
         done
+    }
+
+    /// A panic has left the transaction open.
+    pub(super) fn abort_turn(&mut self) {
+        self.row_cache.clear();
+        self.roll_back();
     }
 
     /// An error may have ended the transaction already; then there is nothing to roll back.
@@ -282,7 +287,7 @@ impl Database {
         };
         let cells = query.cells.iter().map(cell).collect::<Result<_>>()?;
         let scope = |id: &_| -> Result<ScopeView> {
-            let scope = TransactionRows::peek_scope(&self.conn, now.at, *id)?;
+            let scope = TransactionRows::peek_scope(&self.conn, &self.context, now.at, *id)?;
             Ok(scope.peek(now.at))
         };
         let scopes = query.scopes.iter().map(scope).collect::<Result<_>>()?;

@@ -8,6 +8,7 @@
 
 use std::fs::File;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -175,6 +176,8 @@ impl Folder {
     pub(super) fn close(self) {
         self.is_closing.store(true, Ordering::Release);
         self.notifier.close();
+        // Held only after a panic; then others would wait until the process ends.
+        drop(self.lock.release());
         drop(self.checkpointer);
         for thread in self.threads {
             drop(thread.join());
@@ -197,9 +200,18 @@ impl Folder {
             return Err(FolderError::Busy);
         }
         self.db.set_busy_timeout(longest);
-        let done = self.db.turn(batches);
-        self.bound_log(&done);
-        self.lock.release().map_err(FolderError::Lock)?;
+        // The kernel lock and SQLite's are other processes' too: a panic must not keep them.
+        let turn = catch_unwind(AssertUnwindSafe(|| {
+            let done = self.db.turn(batches);
+            self.bound_log(&done);
+            done
+        }));
+        if turn.is_err() {
+            self.db.abort_turn();
+        }
+        let released = self.lock.release().map_err(FolderError::Lock);
+        let done = turn.unwrap_or_else(|panic| resume_unwind(panic));
+        released?;
         failpoint::reached("unlocked");
         let CommitReport {
             decisions,

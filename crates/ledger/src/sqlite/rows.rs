@@ -47,8 +47,8 @@ impl BootContext {
 
     /// Are its times of this boot? Not if the program that met it at the boot could not decode it.
     /// Programs before the present format wrote none.
-    fn is_on_this_clock(&self, row: &CellRow) -> bool {
-        row.meta.scale == 0 || row.meta.scale == self.epoch.cast_unsigned()
+    fn is_on_this_clock(&self, meta: &RowMeta) -> bool {
+        meta.scale == 0 || meta.scale == self.epoch.cast_unsigned()
     }
 
     /// Is what was written in this epoch all there was?
@@ -215,7 +215,7 @@ impl TransactionRows {
                 RowId::Scope(id) => {
                     let row = match kept.scopes.remove(&id) {
                         Some(row) => row,
-                        None => rows.read_scope(conn, now, id)?,
+                        None => rows.read_scope(conn, context, now, id)?,
                     };
                     rows.scopes.insert(id, row);
                     Ok(())
@@ -256,7 +256,7 @@ impl TransactionRows {
             (Some(cell), _) => (fresh_row(cell), None),
             (None, None) => (CellRow::default(), None),
             (None, Some((epoch, bytes))) => match CellRow::from_bytes(&bytes) {
-                Ok(row) if context.is_on_this_clock(&row) => {
+                Ok(row) if context.is_on_this_clock(&row.meta) => {
                     let stored = (epoch == context.epoch).then(|| row.contents());
                     (context.without_dead(row), stored)
                 }
@@ -274,7 +274,13 @@ impl TransactionRows {
         })
     }
 
-    fn read_scope(&mut self, conn: &Connection, now: Micros, id: ScopeId) -> Result<StoredScope> {
+    fn read_scope(
+        &mut self,
+        conn: &Connection,
+        context: &BootContext,
+        now: Micros,
+        id: ScopeId,
+    ) -> Result<StoredScope> {
         let bytes: Option<Vec<u8>> = conn
             .prepare_cached("SELECT state FROM scopes WHERE id = ?1")?
             .query_row([&id.0.to_le_bytes()[..]], |row| row.get(0))
@@ -283,11 +289,11 @@ impl TransactionRows {
             return Ok(StoredScope::default());
         };
         Ok(match ScopeRow::from_bytes(&bytes) {
-            Ok(row) => StoredScope {
+            Ok(row) if context.is_on_this_clock(&row.meta) => StoredScope {
                 stored: Some(row.contents()),
                 row,
             },
-            Err(_) => {
+            Ok(_) | Err(_) => {
                 self.damaged_rows += 1;
                 let (scope, meta) = (Scope::lost(now), RowMeta::default());
                 StoredScope {
@@ -299,8 +305,13 @@ impl TransactionRows {
     }
 
     /// One scope as it is to be believed.
-    pub(super) fn peek_scope(conn: &Connection, now: Micros, id: ScopeId) -> Result<Scope> {
-        let stored = TransactionRows::default().read_scope(conn, now, id)?;
+    pub(super) fn peek_scope(
+        conn: &Connection,
+        context: &BootContext,
+        now: Micros,
+        id: ScopeId,
+    ) -> Result<Scope> {
+        let stored = TransactionRows::default().read_scope(conn, context, now, id)?;
         Ok(stored.row.scope)
     }
 

@@ -6,6 +6,7 @@ use rusqlite::Connection;
 use smallvec::smallvec;
 use tollgate_core::ask::{Reopen, ScopeId, Settle};
 use tollgate_core::limit::{Calendar, CalendarPeriod, Rule};
+use tollgate_core::row::ScopeRow;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::ManualClock;
@@ -192,4 +193,39 @@ async fn a_wall_clock_that_is_set_by_a_day_opens_no_calendar_day() {
     backend.clock.set_wall(START.wall);
     backend.pass(DAY + secs(3));
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
+}
+
+/// Only cells were looked at: a scope whose times are of another boot would be closed for days, or
+/// open too early.
+#[tokio::test]
+async fn a_scope_on_another_clock_is_not_believed() {
+    let backend = Sqlite::new();
+    let scope = ScopeId::named(&["x"]);
+    let owner = Owner::new(&backend, 1);
+    owner.ledger.settle(Settle::Close {
+        scope,
+        age: Span::ZERO,
+        closed_for: Some(DAY),
+        reopen: Reopen::All,
+    });
+    owner.wait_settled().await;
+    drop(owner);
+    let conn = Connection::open(backend.folder.path().join("ledger.db")).unwrap();
+    let bytes: Vec<u8> = conn
+        .query_row("SELECT state FROM scopes", [], |row| row.get(0))
+        .unwrap();
+    let mut row = ScopeRow::from_bytes(&bytes).unwrap();
+    row.meta.scale += 7;
+    conn.execute("UPDATE scopes SET state = ?1", [row.to_bytes()])
+        .unwrap();
+    drop(conn);
+    let owner = Owner::new(&backend, 1);
+    let seen = owner.ledger.peek_scope(scope).await;
+    let ScopeView::Closed { remaining } = seen else {
+        panic!("{seen:?}");
+    };
+    assert!(
+        remaining.is_none_or(|remaining| remaining < DAY),
+        "{remaining:?}"
+    );
 }

@@ -163,6 +163,10 @@ fn child_process_entry() {
             runtime.block_on(role::hammer(folder, number(limit), span));
         }
         ["fill", folder, limit] => runtime.block_on(role::fill(folder, number(limit))),
+        ["panic", folder, at] => {
+            stop(at, "1");
+            runtime.block_on(role::panics(folder));
+        }
         ["hold", folder, cell] => runtime.block_on(role::hold(folder, cell)),
         ["outage", folder] => runtime.block_on(role::outage(folder)),
         ["clocks", folder] => runtime.block_on(role::clocks(folder)),
@@ -191,8 +195,10 @@ pub(crate) fn reached(place: &str) {
 }
 
 /// Reports and blocks when this failpoint is reached for the n-th time. With `stop:` before the
-/// name the process sends itself SIGSTOP instead, until it receives SIGCONT.
+/// name the process sends itself SIGSTOP instead, until it receives SIGCONT; with `panic:` it panics.
 fn stop_at(place: &str, times: u32) {
+    let panics = place.starts_with("panic:");
+    let place = place.strip_prefix("panic:").unwrap_or(place);
     let (stops, place) = match place.strip_prefix("stop:") {
         Some(place) => (true, place),
         None => (false, place),
@@ -201,6 +207,7 @@ fn stop_at(place: &str, times: u32) {
     let hook = move |reached: &str| {
         if reached == place && seen.fetch_add(1, Ordering::SeqCst) + 1 == times {
             report("at", Clock::System.now().at.0);
+            assert!(!panics, "as the test says");
             if stops {
                 kill_process(rustix::process::getpid(), Signal::STOP).unwrap();
                 // The signal may take a moment to stop this thread, which must not continue until

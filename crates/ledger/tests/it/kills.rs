@@ -3,12 +3,17 @@
 //! `KILLS=200 cargo test -p tollgate-ledger kills` is the long version.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use smallvec::smallvec;
 use tokio::sync::oneshot;
+use tollgate_core::limit::Rule;
+use tollgate_ledger::{Clock, Ledger};
 use tollgate_sim::http::{Report, Settings, SimProvider};
 
+use crate::backend::{Owner, term};
 use crate::child::Worker;
 use crate::sqlite::Folder;
 
@@ -135,4 +140,22 @@ fn h9_kills_at_any_step_under_load_keep_a_daily_quota_exact() {
         wasted += lost;
     }
     println!("{killed} kills: 0 above the quota, {wasted} permits wasted in all");
+}
+
+/// A panic under the kernel lock kept it, and SQLite's: every other process found the folder busy
+/// until that one was restarted.
+#[tokio::test]
+async fn a_process_that_panics_in_a_transaction_does_not_keep_its_locks() {
+    for place in ["panic:locked", "panic:before-commit"] {
+        let folder = Folder::new();
+        let mut other = Worker::start("panic", folder.path(), place);
+        other.wait_for("lost");
+        let ledger = Ledger::sqlite(folder.path(), Clock::System).unwrap();
+        let mut owner = Owner::numbered(&ledger, ledger.owner().0);
+        let rule = Arc::new(Rule::in_flight(1).unwrap());
+        let taken = owner.take(smallvec![term("x", &rule)]).await;
+        assert!(taken.is_ok(), "{place}: {taken:?}");
+        assert_eq!(ledger.loss_reason(), None);
+        other.send_line("");
+    }
 }

@@ -220,6 +220,17 @@ pub(crate) async fn hold(folder: &str, cell: &str) {
     report("given back", 1);
 }
 
+/// Panics in its first transaction, and lives on.
+pub(crate) async fn panics(folder: &str) {
+    let rule = Arc::new(Rule::in_flight(1).unwrap());
+    let mut owner = owner(folder);
+    let ask = owner.ask(smallvec![term("x", &rule)]);
+    assert!(owner.ledger.offer(vec![ask]).await.is_err());
+    assert!(owner.ledger.loss().is_some_and(|loss| loss.is_final));
+    report("lost", 1);
+    assert!(std::io::stdin().lines().next().is_some());
+}
+
 /// Calls a provider that is down, one call at a time, and reports each. Ends when the ledger
 /// rejects the next call.
 pub(crate) async fn outage(folder: &str) {

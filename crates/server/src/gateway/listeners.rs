@@ -293,7 +293,7 @@ impl ConnectionHandler for GatewayHandler {
     async fn on_accept_error(&self, listener: &TcpListener, error: &io::Error) {
         if overload::is_out_of_descriptors(error) {
             let now = self.state.registry.ledger().at();
-            if self.state.overload.is_told_at(now) {
+            if self.state.overload.claim_report(now) {
                 let address = listener.local_addr().ok();
                 let events = self.state.registry.events();
                 events.emit(Event::OutOfDescriptors { address });

@@ -60,7 +60,7 @@ impl Overload {
 
     /// Is a lack of descriptors to be told now? A loop that cannot accept tries a hundred times per
     /// second.
-    pub(super) fn is_told_at(&self, now: Micros) -> bool {
+    pub(super) fn claim_report(&self, now: Micros) -> bool {
         let mut told_at = self.told_at.lock();
         let is_told = told_at.is_none_or(|at| now.since(at) >= TELL_EVERY);
         if is_told {
@@ -131,10 +131,10 @@ mod tests {
     fn a_lack_of_descriptors_is_told_once_a_second() {
         let overload = Overload::new();
         let start = Micros(5);
-        assert!(overload.is_told_at(start));
-        assert!(!overload.is_told_at(start + Span(999_999)));
-        assert!(overload.is_told_at(start + TELL_EVERY));
-        assert!(!overload.is_told_at(start), "a clock that went back");
+        assert!(overload.claim_report(start));
+        assert!(!overload.claim_report(start + Span(999_999)));
+        assert!(overload.claim_report(start + TELL_EVERY));
+        assert!(!overload.claim_report(start), "a clock that went back");
     }
 
     #[test]

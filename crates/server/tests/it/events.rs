@@ -197,4 +197,5 @@ async fn a_caller_that_leaves_has_an_end() {
         (Some("client_gone"), None)
     );
     assert_eq!(ends[0].provider.as_deref(), Some("x"));
+    assert_eq!(ends[0].attempts, 1, "its bytes have left");
 }

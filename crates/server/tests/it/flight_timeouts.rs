@@ -1,8 +1,10 @@
 //! Flights and deadlines: how long each caller waits, and calls that are just too late to join.
 
 use tollgate::cache::Cache;
+use tollgate::event::{Event, Heard};
 use tollgate::path::{self, CallTrace, Source};
 use tollgate::providers::Options;
+use tollgate_core::time::Span;
 
 use crate::cache::{TempFolder, counting};
 use crate::client::{TIMEOUTS, pause, wait_until, within_timeout};
@@ -15,6 +17,7 @@ use crate::test_gateway::{TestGateway, file};
 #[tokio::test]
 async fn s7_a_leader_without_a_deadline_times_out_with_the_queue_and_followers_continue() {
     let busy = BusyProvider::start("queue: {timeout: 600ms}").await;
+    let mut heard = busy.gateway.registry.events().subscribe();
     let first = busy.enqueue("/x/a", &[]).await;
     let patient = busy.join("/x/a", &[("x-tollgate-timeout", "30s")]).await;
     let rejected = within_timeout(first).await.unwrap();
@@ -22,6 +25,15 @@ async fn s7_a_leader_without_a_deadline_times_out_with_the_queue_and_followers_c
         (rejected.status, &rejected.json()["reason"]),
         (504, &"deadline".into())
     );
+    // Its end says how long it has waited, although its call goes on.
+    let waited = loop {
+        if let Some(Heard::Event(event)) = heard.try_next()
+            && let Event::CallEnded(end) = &*event
+        {
+            break end.waited;
+        }
+    };
+    assert!(waited >= Span::from_millis(500), "{waited}");
     assert!(!patient.is_finished());
     assert_eq!(busy.finish_all(vec![patient]).await, [200]);
     assert_eq!(busy.upstream.count(), 2);

@@ -91,7 +91,8 @@ pub struct CallEnd {
     /// The value of `X-Tollgate-Source`; `tollgate` for a rejection.
     pub source: &'static str,
     /// What it waited for, or why it was rejected; `client_gone`: its caller did not wait for the
-    /// response.
+    /// response; `panic`: a stage of Tollgate panicked; `unused`, `unreported`: what its caller has
+    /// not done with its permit.
     pub reason: Option<&'static str>,
     /// The limit, if it was a limit.
     pub limit: Option<Arc<str>>,

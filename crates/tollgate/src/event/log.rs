@@ -81,132 +81,140 @@ impl Event {
 
     /// Events of the rate limiter, with the standard's keys (A16).
     fn log_health(&self) {
-        if let Event::Transition {
-            provider,
-            from,
-            to,
-            reason,
-            status,
-        } = self
-        {
-            tracing::warn!(
-                comp = "ratelimiter", state = to.log_name(), event = "state_transition",
-                sleep = %OrNone(status.sleep_remaining), consec429 = status.consec429,
-                err_rate_30s = %status.err_rate, rate = %OrNone(status.rate.map(PerSecond)),
-                sem = %OrNone(status.sem), retry_after = "none",
-                provider = &**provider, from = from.log_name(), to = to.log_name(), reason = %reason
-            );
-        }
-        if let Event::Cooldown {
-            provider,
-            entity,
-            duration,
-            retry_after,
-            status,
-        } = self
-        {
-            tracing::warn!(
-                comp = "ratelimiter", state = status.state.log_name(), event = "cooldown",
-                sleep = %duration, consec429 = status.consec429,
-                err_rate_30s = %status.err_rate, rate = %OrNone(status.rate.map(PerSecond)),
-                sem = %OrNone(status.sem), retry_after = %OrNone(*retry_after),
-                provider = &**provider, entity = entity.as_deref().unwrap_or("none")
-            );
+        match self {
+            Event::Transition {
+                provider,
+                from,
+                to,
+                reason,
+                status,
+            } => {
+                tracing::warn!(
+                    comp = "ratelimiter", state = to.log_name(), event = "state_transition",
+                    sleep = %OrNone(status.sleep_remaining), consec429 = status.consec429,
+                    err_rate_30s = %status.err_rate, rate = %OrNone(status.rate.map(PerSecond)),
+                    sem = %OrNone(status.sem), retry_after = "none",
+                    provider = &**provider, from = from.log_name(), to = to.log_name(), reason = %reason
+                );
+            }
+            Event::Cooldown {
+                provider,
+                entity,
+                duration,
+                retry_after,
+                status,
+            } => {
+                tracing::warn!(
+                    comp = "ratelimiter", state = status.state.log_name(), event = "cooldown",
+                    sleep = %duration, consec429 = status.consec429,
+                    err_rate_30s = %status.err_rate, rate = %OrNone(status.rate.map(PerSecond)),
+                    sem = %OrNone(status.sem), retry_after = %OrNone(*retry_after),
+                    provider = &**provider, entity = entity.as_deref().unwrap_or("none")
+                );
+            }
+            _ => debug_assert!(false, "this fact has a line of another group: {self:?}"),
         }
     }
 
     /// Events of attempts, connections and credentials.
     fn log_upstream(&self) {
-        if let Event::AttemptFailed {
-            provider, fault, ..
-        } = self
-        {
-            let fault = fault.as_str();
-            tracing::info!(event = "failed", provider = &**provider, fault);
-        }
-        if let Event::TlsFailed { host, why } = self {
-            tracing::warn!(event = "tls_failed", host = &**host, why = &**why);
-        }
-        if let Event::StalePermit { provider, age } = self {
-            tracing::warn!(event = "stale_permit", provider = &**provider, age = %age);
-        }
-        if let Event::TokenRenewed { provider, lives } = self {
-            tracing::info!(event = "token_renewed", provider = &**provider, lives = %lives);
-        }
-        if let Event::TokenNotRenewed { provider, error } = self {
-            tracing::warn!(event = "token_not_renewed", provider = &**provider, error = %error);
-        }
-        if let Event::KeySuspended { provider, status } = self {
-            tracing::warn!(event = "key_suspended", provider = &**provider, status);
+        match self {
+            Event::AttemptFailed {
+                provider, fault, ..
+            } => {
+                let fault = fault.as_str();
+                tracing::info!(event = "failed", provider = &**provider, fault);
+            }
+            Event::TlsFailed { host, why } => {
+                tracing::warn!(event = "tls_failed", host = &**host, why = &**why);
+            }
+            Event::StalePermit { provider, age } => {
+                tracing::warn!(event = "stale_permit", provider = &**provider, age = %age);
+            }
+            Event::TokenRenewed { provider, lives } => {
+                tracing::info!(event = "token_renewed", provider = &**provider, lives = %lives);
+            }
+            Event::TokenNotRenewed { provider, error } => {
+                tracing::warn!(event = "token_not_renewed", provider = &**provider, error = %error);
+            }
+            Event::KeySuspended { provider, status } => {
+                tracing::warn!(event = "key_suspended", provider = &**provider, status);
+            }
+            _ => debug_assert!(false, "this fact has a line of another group: {self:?}"),
         }
     }
 
     /// Events of the cache.
     fn log_cache(&self) {
-        if let Event::FromCache {
-            id,
-            provider,
-            source,
-            age,
-            why,
-        } = self
-        {
-            tracing::debug!(event = "from_cache", id = &**id, provider = &**provider, source, age = %age, why);
-        }
-        if let Event::NotStored { id, provider, why } = self {
-            let (id, provider) = (&**id, &**provider);
-            tracing::debug!(event = "not_stored", id, provider, why);
-        }
-        if let Event::CacheOnlyInMemory { why } = self {
-            tracing::warn!(event = "cache_only_in_memory", why = &**why);
-        }
-        if let Event::CacheRecreated { file } = self {
-            tracing::warn!(event = "cache_recreated", file = &**file);
+        match self {
+            Event::FromCache {
+                id,
+                provider,
+                source,
+                age,
+                why,
+            } => {
+                tracing::debug!(event = "from_cache", id = &**id, provider = &**provider, source, age = %age, why);
+            }
+            Event::NotStored { id, provider, why } => {
+                let (id, provider) = (&**id, &**provider);
+                tracing::debug!(event = "not_stored", id, provider, why);
+            }
+            Event::CacheOnlyInMemory { why } => {
+                tracing::warn!(event = "cache_only_in_memory", why = &**why);
+            }
+            Event::CacheRecreated { file } => {
+                tracing::warn!(event = "cache_recreated", file = &**file);
+            }
+            _ => debug_assert!(false, "this fact has a line of another group: {self:?}"),
         }
     }
 
     /// Events of this process as a whole.
     fn log_process(&self) {
-        if let Event::StoreLost { why } = self {
-            tracing::error!(event = "store_lost", why = &**why);
-        }
-        if let Event::StoreBack { away, uncounted } = self {
-            tracing::warn!(event = "store_back", away = %away, uncounted);
-        }
-        if let Event::Reloaded { providers } = self {
-            tracing::info!(event = "reloaded", providers);
-        }
-        if let Event::ReloadRejected { problem } = self {
-            tracing::error!(event = "reload_rejected", problem = &**problem);
-        }
-        if let Event::OperatorCommand { provider, command } = self {
-            tracing::warn!(event = "operator", provider = &**provider, command);
-        }
-        if let Event::Listening { address } = self {
-            tracing::info!(event = "listening", %address);
-        }
-        if let Event::Descriptors { before, now } = self {
-            tracing::debug!(event = "descriptors", before, now);
-        }
-        if let Event::OutOfDescriptors { address } = self {
-            let address = OrNone(*address);
-            tracing::error!(
-                event = "out_of_descriptors", %address,
-                hint = "raise `ulimit -n`, or lower connections_max"
-            );
-        }
-        if let Event::LimitsLoosened { provider, change } = self {
-            tracing::warn!(
-                event = "limits_loosened",
-                provider = &**provider,
-                change = &**change
-            );
-        }
-        if let Event::ConnectionsDropped { connections } = self {
-            tracing::warn!(event = "connections_dropped", connections);
-        }
-        if let Event::Draining = self {
-            tracing::info!(event = "draining");
+        match self {
+            Event::StoreLost { why } => {
+                tracing::error!(event = "store_lost", why = &**why);
+            }
+            Event::StoreBack { away, uncounted } => {
+                tracing::warn!(event = "store_back", away = %away, uncounted);
+            }
+            Event::Reloaded { providers } => {
+                tracing::info!(event = "reloaded", providers);
+            }
+            Event::ReloadRejected { problem } => {
+                tracing::error!(event = "reload_rejected", problem = &**problem);
+            }
+            Event::OperatorCommand { provider, command } => {
+                tracing::warn!(event = "operator", provider = &**provider, command);
+            }
+            Event::Listening { address } => {
+                tracing::info!(event = "listening", %address);
+            }
+            Event::Descriptors { before, now } => {
+                tracing::debug!(event = "descriptors", before, now);
+            }
+            Event::OutOfDescriptors { address } => {
+                let address = OrNone(*address);
+                tracing::error!(
+                    event = "out_of_descriptors", %address,
+                    hint = "raise `ulimit -n`, or lower connections_max"
+                );
+            }
+            Event::LimitsLoosened { provider, change } => {
+                tracing::warn!(
+                    event = "limits_loosened",
+                    provider = &**provider,
+                    change = &**change
+                );
+            }
+            Event::ConnectionsDropped { connections } => {
+                tracing::warn!(event = "connections_dropped", connections);
+            }
+            Event::Draining => {
+                tracing::info!(event = "draining");
+            }
+            _ => debug_assert!(false, "this fact has a line of another group: {self:?}"),
         }
     }
 }
@@ -218,9 +226,17 @@ fn log_call(end: &CallEnd) {
         tracing::info!(event = "rejected", id, blame = error.blame().as_str(), error = %error);
         return;
     }
+    // Without a status its caller has got no response: `reason` says why.
+    let event = if end.status.is_some() {
+        "completed"
+    } else {
+        "ended"
+    };
     tracing::debug!(
-        event = "completed", id, provider = end.provider.as_deref().unwrap_or("none"),
+        event, id, provider = end.provider.as_deref().unwrap_or("none"),
         source = end.source, status = %OrNone(end.status), attempts = end.attempts,
-        waited = %end.waited, priority = ?end.priority.unwrap_or_default()
+        waited = %end.waited, priority = ?end.priority.unwrap_or_default(),
+        decision = end.decision.as_str(), reason = %OrNone(end.reason),
+        limit = end.limit.as_deref().unwrap_or("none")
     );
 }

@@ -1,7 +1,8 @@
-//! The end of a call, told once: whoever responded, and also if its caller did not wait.
+//! The end of a call, reported once: whoever responded, and also if its caller did not wait.
 //!
-//! Promises: every call that is routed or rejected has one end. Nothing is built while nobody
-//! listens; a rejection is built for the log, which writes it at `info`.
+//! Promises: every call has one end, also one that is rejected before it is routed, or whose caller
+//! leaves in the middle: then with what it has cost so far. Nothing is built while nobody listens; a
+//! rejection is built for the log, which writes it at `info`.
 //!
 //! Never: decides anything.
 
@@ -11,8 +12,8 @@ use std::sync::atomic::Ordering;
 use tollgate_core::ask::Priority;
 use tollgate_core::time::Span;
 
-use super::outcome::CallTrace;
-use super::permit::PermitHistory;
+use super::call::CallOptions;
+use super::outcome::{CallProgress, CallSpending, CallTrace};
 use super::subject::Subject;
 use crate::Error;
 use crate::event::{CallDecision, CallEnd, Event, Events};
@@ -39,7 +40,7 @@ struct CallLabels {
 
 impl<'a> RunningCall<'a> {
     pub(crate) fn new(events: &'a Events, id: Arc<str>, trace: &'a mut CallTrace) -> Self {
-        trace.has_ended = false;
+        (trace.has_ended, trace.progress) = (false, None);
         RunningCall {
             events,
             trace,
@@ -49,58 +50,40 @@ impl<'a> RunningCall<'a> {
     }
 
     /// The call has been routed.
-    pub(crate) fn on_routed(&mut self, subject: &Subject, origin: &Origin) {
+    pub(crate) fn on_routed(&mut self, subject: &mut Subject, origin: &Origin) {
         self.trace.on_routed(&subject.provider, origin);
         if self.events.is_heard() {
             self.labels = CallLabels::of(subject);
+            self.trace.progress = Some(subject.keep_progress());
         }
     }
 
     /// The call is over, and its caller gets this.
     pub(crate) fn finish(mut self, result: &Result<Reply, Error>) {
         self.trace.has_ended = true;
+        let labels = std::mem::take(&mut self.labels);
         match result {
             Ok(reply) => self.events.emit_with(|| {
+                let spent = self.trace.spent();
+                let cause = spent.cause();
                 let status = reply.head.status.as_u16();
-                self.end(reply.source.as_str(), Some(status))
+                Event::CallEnded(Box::new(CallEnd {
+                    source: reply.source.as_str(),
+                    reason: cause.map(|cause| cause.reason),
+                    status: Some(status),
+                    ..unanswered(self.id.clone(), labels, &spent)
+                }))
             }),
             Err(error) => self.events.emit_info_with(|| {
-                let labels = std::mem::take(&mut self.labels);
                 let spent = (self.trace.waited, self.trace.attempts);
                 rejected(self.id.clone(), labels, spent, error)
             }),
         }
     }
-
-    /// The end of a call that Tollgate has not rejected.
-    fn end(&self, source: &'static str, status: Option<u16>) -> Event {
-        let CallLabels {
-            provider,
-            entity,
-            caller,
-            priority,
-        } = self.labels.clone();
-        let cause = self.trace.was_queued.then(|| self.trace.queue_cause());
-        Event::CallEnded(Box::new(CallEnd {
-            id: self.id.clone(),
-            provider,
-            entity,
-            caller,
-            priority,
-            decision: self.trace.decision(),
-            source,
-            reason: cause.as_ref().map(|cause| cause.reason),
-            limit: cause.and_then(|cause| cause.limit),
-            waited: self.trace.waited,
-            attempts: self.trace.attempts,
-            status,
-            error: None,
-        }))
-    }
 }
 
 impl Drop for RunningCall<'_> {
-    /// Its caller has gone. What it has sent is in the facts of its attempts.
+    /// Its caller has gone, or a stage has panicked.
     fn drop(&mut self) {
         let is_over = self.trace.is_over.as_ref();
         if self.trace.has_ended || is_over.is_some_and(|is_over| is_over.load(Ordering::Acquire)) {
@@ -108,12 +91,37 @@ impl Drop for RunningCall<'_> {
         }
         self.trace.has_ended = true;
         self.events.emit_with(|| {
-            let mut event = self.end("tollgate", None);
-            if let Event::CallEnded(end) = &mut event {
-                end.reason = Some("client_gone");
+            let spent = match &self.trace.progress {
+                Some(progress) => progress.spent(),
+                None => self.trace.spent(),
+            };
+            let labels = std::mem::take(&mut self.labels);
+            let mut end = unanswered(self.id.clone(), labels, &spent);
+            if std::thread::panicking() {
+                end.reason = Some("panic");
             }
-            event
+            Event::CallEnded(Box::new(end))
         });
+    }
+}
+
+/// The end of a call that Tollgate has not rejected and whose caller has got no response.
+fn unanswered(id: Arc<str>, labels: CallLabels, spent: &CallSpending) -> CallEnd {
+    let cause = spent.cause();
+    CallEnd {
+        id,
+        provider: labels.provider,
+        entity: labels.entity,
+        caller: labels.caller,
+        priority: labels.priority,
+        decision: spent.decision(),
+        source: "tollgate",
+        reason: Some("client_gone"),
+        limit: cause.and_then(|cause| cause.limit),
+        waited: spent.waited,
+        attempts: spent.attempts,
+        status: None,
+        error: None,
     }
 }
 
@@ -130,7 +138,7 @@ impl CallLabels {
 }
 
 impl CallTrace {
-    /// A call that was rejected before it could be made: tells its end, unless it is told.
+    /// A call that was rejected before it could be made: reports its end, unless it is reported.
     pub fn reject(&mut self, events: &Events, id: &Arc<str>, error: &Error) {
         if !self.has_ended {
             self.has_ended = true;
@@ -169,48 +177,72 @@ fn rejected(
 #[derive(Debug)]
 pub(crate) struct OwnCall {
     events: Events,
-    /// While somebody listens.
-    end: Option<Box<CallEnd>>,
+    id: Arc<str>,
+    /// While somebody listens, and until its end is reported.
+    end: Option<Box<OwnCallEnd>>,
+}
+
+#[derive(Debug)]
+struct OwnCallEnd {
+    labels: CallLabels,
+    progress: Option<Arc<CallProgress>>,
+    source: &'static str,
+    status: Option<u16>,
+    /// `None`: what it waited for, if it had to wait.
+    reason: Option<&'static str>,
+    attempts: u32,
 }
 
 impl OwnCall {
-    /// The call has its permit.
-    pub(crate) fn granted(subject: &Subject, history: &PermitHistory) -> OwnCall {
-        let events = subject.provider.events.clone();
+    /// The call begins. Dropped before it has its permit, its caller has gone.
+    pub(crate) fn begin(events: &Events, options: &CallOptions) -> OwnCall {
         let end = events.is_heard().then(|| {
-            let labels = CallLabels::of(subject);
-            let cause = history.queue_cause.clone();
-            let cause = history.was_queued.then(|| cause.unwrap_or_default());
-            let decision = match history.was_queued {
-                true => CallDecision::Queue,
-                false => CallDecision::Allow,
-            };
-            Box::new(CallEnd {
-                id: subject.id.clone(),
-                provider: labels.provider,
-                entity: labels.entity,
-                caller: labels.caller,
-                priority: labels.priority,
-                decision,
+            Box::new(OwnCallEnd {
+                labels: CallLabels {
+                    caller: options.caller.as_deref().map(Arc::from),
+                    ..CallLabels::default()
+                },
+                progress: None,
                 source: "tollgate",
-                reason: Some("unused"),
-                limit: cause.and_then(|cause| cause.limit),
-                waited: history.waited,
-                attempts: 0,
                 status: None,
-                error: None,
+                reason: Some("client_gone"),
+                attempts: 0,
             })
         });
-        OwnCall { events, end }
+        OwnCall {
+            events: events.clone(),
+            id: options.id.clone(),
+            end,
+        }
     }
 
-    /// The call was rejected.
-    pub(crate) fn rejected(subject: &Subject, waited: Span, error: &Error) {
-        let events = &subject.provider.events;
-        events.emit_info_with(|| {
-            let labels = CallLabels::of(subject);
-            rejected(subject.id.clone(), labels, (waited, 0), error)
-        });
+    /// Its provider is known.
+    pub(crate) fn on_routed(&mut self, subject: &mut Subject) {
+        if let Some(end) = &mut self.end {
+            end.labels = CallLabels::of(subject);
+            end.progress = Some(subject.keep_progress());
+        }
+    }
+
+    /// The call has its permit.
+    pub(crate) fn granted(&mut self) {
+        if let Some(end) = &mut self.end {
+            end.reason = Some("unused");
+        }
+    }
+
+    /// An error is the end of the call.
+    pub(crate) fn check<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        if let Err(error) = &result {
+            let end = self.end.take();
+            self.events.emit_info_with(|| {
+                let spent = end.as_ref().and_then(|end| end.progress.as_ref());
+                let spent = spent.map(|progress| progress.spent()).unwrap_or_default();
+                let labels = end.map(|end| end.labels).unwrap_or_default();
+                rejected(self.id.clone(), labels, (spent.waited, 0), error)
+            });
+        }
+        result
     }
 
     /// Its bytes may have left.
@@ -231,9 +263,19 @@ impl OwnCall {
 
 impl Drop for OwnCall {
     fn drop(&mut self) {
-        if let Some(end) = self.end.take() {
-            self.events.emit(Event::CallEnded(end));
-        }
+        let Some(end) = self.end.take() else {
+            return;
+        };
+        let spent = end.progress.map(|progress| progress.spent());
+        let spent = spent.unwrap_or_default();
+        let cause = spent.cause();
+        self.events.emit(Event::CallEnded(Box::new(CallEnd {
+            source: end.source,
+            status: end.status,
+            reason: end.reason.or(cause.map(|cause| cause.reason)),
+            attempts: end.attempts,
+            ..unanswered(self.id.clone(), end.labels, &spent)
+        })));
     }
 }
 

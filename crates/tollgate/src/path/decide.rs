@@ -78,19 +78,26 @@ pub async fn acquire(
     key: Option<&str>,
     options: CallOptions,
 ) -> Result<Decision, Error> {
-    let subject = subject(registry, target.into(), options)?;
-    decide(subject, key).await
+    let mut end = OwnCall::begin(registry.events(), &options);
+    let mut subject = end.check(subject(registry, target.into(), options))?;
+    end.on_routed(&mut subject);
+    decide(subject, key, end).await
 }
 
 /// Waits for the permit of this subject.
-pub(super) async fn decide(subject: Subject, key: Option<&str>) -> Result<Decision, Error> {
+pub(super) async fn decide(
+    subject: Subject,
+    key: Option<&str>,
+    mut end: OwnCall,
+) -> Result<Decision, Error> {
     let key = key.map(fingerprint);
     let mut history = PermitHistory::default();
     let granted = permit::permit(&subject, key.as_deref(), &mut history).await;
-    let grant = granted.inspect_err(|error| OwnCall::rejected(&subject, history.waited, error))?;
+    let grant = end.check(granted)?;
+    end.granted();
     Ok(Decision {
         policy: subject.provider.policy(),
-        end: OwnCall::granted(&subject, &history),
+        end,
         subject,
         key,
         grant: Some(grant),
@@ -198,6 +205,15 @@ impl Decision {
             late => Err(Expired {
                 age: late.map_or(PERMIT_AGE_MAX, |grant| grant.permit.age()),
             }),
+        }
+    }
+
+    /// The process that holds the permit may still use it, and nobody will hear of it.
+    pub(super) fn leave_held(mut self) {
+        self.count_as_sent();
+        let grant = self.grant.take().map(|grant| grant.permit);
+        if let Some(permit) = grant.or(self.permit.take()) {
+            permit.leave_held();
         }
     }
 

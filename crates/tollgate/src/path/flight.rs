@@ -21,7 +21,7 @@ use tollgate_config::settings::{Dedup, Merge};
 use tollgate_core::time::{Micros, Span};
 
 use super::cache_request::PendingStore;
-use super::outcome::{BoxedCall, CallOutcome};
+use super::outcome::{BoxedCall, CallOutcome, CallProgress};
 use super::refresh::Go;
 use super::route::Route;
 use super::subject::{failed_flights_max, wait_as_if_alone};
@@ -59,6 +59,8 @@ struct LeaderRole {
     /// When that time ends.
     deadline: Option<Micros>,
     provider: Arc<ActiveProvider>,
+    /// How far the call has come, while somebody listens.
+    progress: Option<Arc<CallProgress>>,
 }
 
 /// Makes a call alone, for everybody who wants the same, or waits for the one that does.
@@ -192,6 +194,7 @@ fn into_leader(flight: Arc<Flight>, flights: &Flights, route: &mut Route) -> Fli
         remaining: route.subject.own_remaining(),
         deadline: route.subject.own_demand().overall_deadline(),
         provider: route.subject.provider.clone(),
+        progress: route.subject.progress.clone(),
     })
 }
 
@@ -200,6 +203,7 @@ struct Leader {
     /// The call, and its end; `None` once it has ended.
     call: Option<(BoxedCall, FlightInProgress)>,
     flight: Arc<Flight>,
+    progress: Option<Arc<CallProgress>>,
 }
 
 impl LeaderRole {
@@ -211,11 +215,13 @@ impl LeaderRole {
             remaining,
             deadline,
             provider,
+            progress,
         } = self;
         let end = FlightInProgress::new(flight.clone(), table, provider.ledger.clone());
         let mut leader = Leader {
             call: Some((call, end)),
             flight: flight.clone(),
+            progress: progress.clone(),
         };
         let Some(remaining) = remaining else {
             return leader.await;
@@ -224,10 +230,11 @@ impl LeaderRole {
             biased;
             outcome = &mut leader => outcome,
             () = until_outlived(&flight, remaining, deadline) => {
-                CallOutcome::from_error(Error::TooLate {
+                let late = Error::TooLate {
                     provider: provider.name.clone(),
                     at: Stage::Upstream,
-                })
+                };
+                CallOutcome::left(late, progress.as_ref())
             }
         }
     }
@@ -271,7 +278,7 @@ impl Future for Leader {
             // The leader's time in the queue may be up although followers still wait.
             let error = self.flight.demand.leader_error().cloned();
             return error.map_or(Poll::Pending, |error| {
-                Poll::Ready(CallOutcome::from_error(error))
+                Poll::Ready(CallOutcome::left(error, self.progress.as_ref()))
             });
         };
         let end = self.call.take().map(|(_, end)| end);

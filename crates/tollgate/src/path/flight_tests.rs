@@ -45,6 +45,7 @@ fn leader(
     Leader {
         call: Some((Box::pin(call), flight_end(flight, table))),
         flight: flight.clone(),
+        progress: None,
     }
 }
 

@@ -68,14 +68,22 @@ pub(crate) async fn permit(
     key: Option<&str>,
     history: &mut PermitHistory,
 ) -> Result<Grant, Error> {
-    let before = (history.waited, std::mem::take(&mut history.was_queued));
+    // An attempt that is recalled may not learn what it waited for: not what an earlier one did.
+    let waited = history.waited;
+    let was_queued = std::mem::take(&mut history.was_queued);
+    let cause = history.queue_cause.take();
     let result = decide(subject, key, history).await;
-    emit_decision(subject, &result, history, history.waited - before.0);
-    history.was_queued |= before.1;
+    emit_decision(subject, &result, history, history.waited - waited);
+    if !history.was_queued {
+        (history.was_queued, history.queue_cause) = (was_queued, cause);
+    }
+    if let Some(progress) = &subject.progress {
+        progress.on_decided(history);
+    }
     result
 }
 
-/// Tells what was decided, for subscribers.
+/// Reports what was decided, for subscribers.
 fn emit_decision(
     subject: &Subject,
     result: &Result<Grant, Error>,
@@ -138,7 +146,12 @@ async fn decide(
         if policy.provider.enabled {
             let scopes = loss.map_or(&provider.ledger, |_| &provider.local_share.ledger);
             let may = reject_if_closed(subject, &policy, &view.admission, scopes).await;
-            may.inspect_err(|_| cancel_return())?;
+            let is_known = may.inspect_err(|_| cancel_return())?;
+            if !is_known && loss.is_none() {
+                // The store cannot be read: `on_store_loss` decides.
+                reported_loss = Some(loss_since_now(provider.ledger.at()));
+                continue;
+            }
         }
         let chosen = choose_ledger(subject, &policy, &requested, request, loss)
             .inspect_err(|_| cancel_return());
@@ -204,6 +217,9 @@ async fn wait_in_queue(
     changes: &mut watch::Receiver<u64>,
 ) -> Option<Result<Permit, Denied>> {
     let (seniority, who) = (request.seniority, (request.caller, request.priority));
+    if let Some(progress) = &subject.progress {
+        progress.on_queued();
+    }
     let returns = || seniority.map(|seniority| permits.expect_return(seniority, who));
     tokio::select! {
         biased;
@@ -252,13 +268,14 @@ fn choose_ledger<'a>(
     }
 }
 
-/// Rejects a call at once if the provider is closed and waiting is not allowed.
+/// Rejects a call at once if the provider is closed and waiting is not allowed. `Ok(false)`: whether it
+/// is cannot be known now.
 async fn reject_if_closed(
     subject: &Subject,
     policy: &CompiledPolicy,
     admission: &Admission,
     scopes: &ProviderLedger,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let provider = || subject.provider.name.clone();
     match *admission {
         Admission::Closed {
@@ -292,18 +309,21 @@ async fn reject_if_closed(
         } => {}
     }
     let Some(scope) = policy.degrade_scope(subject.entity.as_deref()) else {
-        return Ok(());
+        return Ok(true);
     };
-    match scopes.peek_scope(scope).await {
-        ScopeView::Closed { remaining } => Err(Error::NotInCache {
+    match scopes.try_peek_scope(scope).await {
+        Some(ScopeView::Closed { remaining }) => Err(Error::NotInCache {
             provider: provider(),
             entity: subject.entity.clone(),
             reason: Reason::Degraded,
             retry_in: remaining,
         }),
-        ScopeView::Open
-        | ScopeView::Probing
-        | ScopeView::CacheOnly { .. }
-        | ScopeView::Paused { .. } => Ok(()),
+        Some(
+            ScopeView::Open
+            | ScopeView::Probing
+            | ScopeView::CacheOnly { .. }
+            | ScopeView::Paused { .. },
+        ) => Ok(true),
+        None => Ok(false),
     }
 }

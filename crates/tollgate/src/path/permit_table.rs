@@ -6,34 +6,42 @@
 //!
 //! Promises: a report counts once; a second one says so and changes nothing. A permit that is
 //! neither reported nor released in time counts as sent: its slot comes free when the call can no
-//! longer arrive. The table is bounded: without a place in it no permit is taken.
+//! longer arrive. So does one that is open when the table goes. The table is bounded: without a place
+//! in it no permit is taken. Permits that are closed take no place of open ones.
 //!
 //! Never: believes that an unreported permit was not used.
 
 use std::collections::hash_map::RandomState;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasher;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use http::HeaderMap;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::{Micros, Span};
 
 use super::call::{CallOptions, Target};
+use super::call_end::OwnCall;
 use super::decide::{self, Decision, Learned};
 use super::rates::Rates;
-use crate::Error;
 use crate::error::Reason;
 use crate::providers::ProviderRegistry;
+use crate::{Error, timer};
 
 /// How long after its grant a permit may be used: long enough for a job that is about to begin, and
 /// what an unreported one costs at most beside the response timeout.
 pub const USE_WITHIN: Span = Span::from_secs(30);
 
-/// Permits that are handed out at a time. At some 1 KiB each 16 MiB; with a response timeout of 30 s
+/// Permits that are open at a time. At some 1 KiB each 16 MiB; with a response timeout of 30 s
 /// that is 270 unreported permits per second.
 pub const PERMITS_MAX: usize = 16_384;
+
+/// Permits that are reported or released and remembered, for those who report twice: at some 200
+/// bytes each 13 MiB, and at a thousand permits per second those of the last minute.
+pub const CLOSED_MAX: usize = 65_536;
 
 /// Permits of other processes. Clones share the table.
 #[derive(Clone, Debug)]
@@ -49,26 +57,52 @@ struct Shared {
     secrets: [RandomState; 2],
     /// Taken alone: decisions are made and settled without it.
     state: Mutex<TableState>,
+    /// Another permit is the first to expire.
+    first_changed: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
 struct TableState {
-    entries: HashMap<Arc<str>, Entry>,
-    /// The first to expire first.
+    open: HashMap<Arc<str>, OpenPermit>,
+    /// Of the open ones: the first to expire first.
     by_expiry: BTreeSet<(Micros, Arc<str>)>,
+    closed: HashMap<Arc<str>, ClosedPermit>,
+    /// The one that was closed first in front, and when it would have expired.
+    closing_order: VecDeque<(Micros, Arc<str>)>,
     /// Places of permits that are still being decided.
     reserved: usize,
     /// Permits handed out so far.
     count: u64,
+    /// A task waits for the first to expire.
+    has_timer: bool,
 }
 
-/// A permit, or what became of it. Closed ones stay until they expire: whoever reports twice is
-/// told so.
 #[derive(Debug)]
-enum Entry {
-    Open(Box<Decision>),
-    Reported(Learned),
+struct OpenPermit {
+    decision: Box<Decision>,
+    expires: Micros,
+}
+
+/// What became of a permit. Remembered for a while: whoever reports twice is told so.
+#[derive(Clone, Debug)]
+enum ClosedPermit {
+    /// Empty while the report is being evaluated.
+    Reported(Arc<OnceLock<Learned>>),
     Released,
+}
+
+/// A report that is being evaluated. Whoever reports the same permit meanwhile waits for the result,
+/// which also a panic must not keep from it.
+#[derive(Debug)]
+struct ReportInProgress {
+    result: Arc<OnceLock<Learned>>,
+    provisional: Learned,
+}
+
+impl Drop for ReportInProgress {
+    fn drop(&mut self) {
+        self.result.get_or_init(|| self.provisional);
+    }
 }
 
 /// A permit for another process.
@@ -140,6 +174,7 @@ impl PermitTable {
                 use_within,
                 secrets: [RandomState::new(), RandomState::new()],
                 state: Mutex::default(),
+                first_changed: Arc::default(),
             }),
         }
     }
@@ -156,31 +191,43 @@ impl PermitTable {
             use_within,
             ..
         } = &*self.shared;
-        let mut subject = decide::subject(registry, target.into(), options)?;
+        let mut end = OwnCall::begin(registry.events(), &options);
+        let subject = decide::subject(registry, target.into(), options);
+        let mut subject = end.check(subject)?;
         subject.use_within = *use_within;
+        end.on_routed(&mut subject);
         let place = self.reserve().ok_or_else(|| Error::NoPermit {
             provider: subject.provider.name().to_owned(),
             entity: subject.entity.clone(),
             limit: None,
             reason: Reason::QueueFull,
             retry_in: Some(Span::from_secs(1)),
-        })?;
-        let decision = decide::decide(subject, key).await?;
+        });
+        let place = end.check(place)?;
+        let decision = decide::decide(subject, key, end).await?;
         Ok(self.hand_out(place, decision))
     }
 
     /// Reports what became of a call.
     #[must_use]
     pub fn report(&self, id: &str, report: Report<'_>) -> Reported {
-        let learned = Learned {
+        let provisional = Learned {
             class: report.class(),
             retry_after: None,
         };
-        let mut decision = match self.close(id, Entry::Reported(learned)) {
-            Closed::Open(decision) => decision,
-            Closed::Reported(learned) => return Reported::Before(learned),
-            Closed::Released => return Reported::Released,
+        let result = Arc::default();
+        let mut decision = match self.close(id, ClosedPermit::Reported(Arc::clone(&result))) {
+            Closed::Now(decision) => decision,
+            // It is being evaluated on another thread, which takes microseconds.
+            Closed::Before(ClosedPermit::Reported(result)) => {
+                return Reported::Before(*result.wait());
+            }
+            Closed::Before(ClosedPermit::Released) => return Reported::Released,
             Closed::Unknown => return Reported::Unknown,
+        };
+        let in_progress = ReportInProgress {
+            result,
+            provisional,
         };
         decision.count_as_sent();
         let learned = match report {
@@ -192,28 +239,23 @@ impl PermitTable {
             } => decision.report(status, headers, body, costs),
             Report::Failed(fault) => {
                 decision.failed(fault);
-                learned
+                provisional
             }
         };
-        // What it meant, for those who report it again.
-        let mut state = self.shared.state.lock();
-        if let Some(entry) = state.entries.get_mut(id) {
-            *entry = Entry::Reported(learned);
-        }
-        Reported::Now(learned)
+        Reported::Now(*in_progress.result.get_or_init(|| learned))
     }
 
     /// The permit is not used: others may have it.
     #[must_use]
     pub fn release(&self, id: &str) -> Released {
-        match self.close(id, Entry::Released) {
+        match self.close(id, ClosedPermit::Released) {
             // Dropped before anything was sent, it is returned.
-            Closed::Open(decision) => {
+            Closed::Now(decision) => {
                 drop(decision);
                 Released::Now
             }
-            Closed::Reported(_) => Released::Used,
-            Closed::Released => Released::Before,
+            Closed::Before(ClosedPermit::Reported(_)) => Released::Used,
+            Closed::Before(ClosedPermit::Released) => Released::Before,
             Closed::Unknown => Released::Unknown,
         }
     }
@@ -221,17 +263,15 @@ impl PermitTable {
     /// How many permits are handed out and neither reported nor released.
     #[must_use]
     pub fn open_permits(&self) -> usize {
-        self.drop_expired();
-        let state = self.shared.state.lock();
-        let is_open = |entry: &&Entry| matches!(entry, Entry::Open(_));
-        state.entries.values().filter(is_open).count()
+        self.shared.drop_expired();
+        self.shared.state.lock().open.len()
     }
 
     /// A place in the table, or none. It is free again if no permit comes.
     fn reserve(&self) -> Option<Place<'_>> {
-        self.drop_expired();
+        self.shared.drop_expired();
         let mut state = self.shared.state.lock();
-        if state.entries.len() + state.reserved >= PERMITS_MAX {
+        if state.open.len() + state.reserved >= PERMITS_MAX {
             return None;
         }
         state.reserved += 1;
@@ -254,49 +294,67 @@ impl PermitTable {
         };
         let expires = granted + lives;
         state.by_expiry.insert((expires, id.clone()));
+        let is_first = state
+            .by_expiry
+            .first()
+            .is_some_and(|(_, first)| *first == id);
         let decision = Box::new(decision);
-        state.entries.insert(id, Entry::Open(decision));
+        state.open.insert(id, OpenPermit { decision, expires });
+        let needs_timer = !std::mem::replace(&mut state.has_timer, true);
         drop(state);
         drop(place);
+        if needs_timer {
+            self.start_timer();
+        } else if is_first {
+            self.shared.first_changed.notify_one();
+        }
         handed_out
     }
 
-    /// Closes an open permit, so that a second report at the same time does not settle it too.
-    fn close(&self, id: &str, closed: Entry) -> Closed {
-        self.drop_expired();
-        let mut state = self.shared.state.lock();
-        let Some(entry) = state.entries.get_mut(id) else {
-            return Closed::Unknown;
+    /// Expires permits also while nobody uses the table. Without a runtime whoever uses it does.
+    fn start_timer(&self) {
+        let timer = ExpiryTimer {
+            shared: Arc::downgrade(&self.shared),
+            first_changed: self.shared.first_changed.clone(),
         };
-        match entry {
-            Entry::Reported(learned) => Closed::Reported(*learned),
-            Entry::Released => Closed::Released,
-            Entry::Open(_) => match std::mem::replace(entry, closed) {
-                Entry::Open(decision) => Closed::Open(decision),
-                Entry::Reported(learned) => Closed::Reported(learned),
-                Entry::Released => Closed::Released,
-            },
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(timer.run());
         }
     }
 
-    /// Permits whose time is over count as sent. The ledger does not wait for this: it holds each for
-    /// that long and no longer, whoever looks.
-    fn drop_expired(&self) {
-        let now = self.shared.registry.ledger().at();
-        let mut expired = Vec::new();
+    /// Closes an open permit, so that a second report at the same time does not settle it too.
+    fn close(&self, id: &str, closed: ClosedPermit) -> Closed {
+        self.shared.drop_expired();
         let mut state = self.shared.state.lock();
-        while let Some((expires, id)) = state.by_expiry.first()
-            && *expires <= now
+        let Some((id, permit)) = state.open.remove_entry(id) else {
+            let before = state.closed.get(id).cloned();
+            return before.map_or(Closed::Unknown, Closed::Before);
+        };
+        let key = (permit.expires, id);
+        state.by_expiry.remove(&key);
+        state.remember_closed(key, closed);
+        Closed::Now(permit.decision)
+    }
+}
+
+impl TableState {
+    fn remember_closed(&mut self, (expires, id): (Micros, Arc<str>), closed: ClosedPermit) {
+        while self.closed.len() >= CLOSED_MAX
+            && let Some((_, oldest)) = self.closing_order.pop_front()
         {
-            let key = (*expires, id.clone());
-            state.by_expiry.remove(&key);
-            expired.extend(state.entries.remove(&key.1));
+            self.closed.remove(&oldest);
         }
-        drop(state);
-        for entry in expired {
-            if let Entry::Open(mut decision) = entry {
-                decision.count_as_sent();
-            }
+        self.closing_order.push_back((expires, id.clone()));
+        self.closed.insert(id, closed);
+    }
+
+    /// Those closed first go once they would have expired.
+    fn forget_closed(&mut self, now: Micros) {
+        while let Some((_, id)) = self
+            .closing_order
+            .pop_front_if(|(expires, _)| *expires <= now)
+        {
+            self.closed.remove(&id);
         }
     }
 }
@@ -305,6 +363,79 @@ impl Shared {
     fn id(&self, number: u64) -> Arc<str> {
         let [one, two] = &self.secrets;
         format!("{:016x}{:016x}", one.hash_one(number), two.hash_one(number)).into()
+    }
+
+    /// Permits whose time is over count as sent. The ledger does not wait for this: it holds each for
+    /// that long and no longer, whoever looks.
+    fn drop_expired(&self) {
+        let now = self.registry.ledger().at();
+        let mut expired = Vec::new();
+        let mut state = self.state.lock();
+        while let Some((expires, id)) = state.by_expiry.first()
+            && *expires <= now
+        {
+            let key = (*expires, id.clone());
+            state.by_expiry.remove(&key);
+            expired.extend(state.open.remove(&key.1));
+        }
+        state.forget_closed(now);
+        drop(state);
+        for mut permit in expired {
+            permit.decision.count_as_sent();
+        }
+    }
+
+    /// How long until the first open permit expires. `None`: there is none, and the timer ends.
+    fn until_first_expiry(&self) -> Option<Span> {
+        let now = self.registry.ledger().at();
+        let mut state = self.state.lock();
+        let first = state.by_expiry.first().map(|(expires, _)| *expires);
+        state.has_timer = first.is_some();
+        Some(first?.since(now))
+    }
+}
+
+impl Drop for Shared {
+    /// Other processes still hold these permits and may use them: they stay counted.
+    fn drop(&mut self) {
+        for (_, permit) in std::mem::take(&mut self.state.get_mut().open) {
+            permit.decision.leave_held();
+        }
+        self.first_changed.notify_one(); // the timer ends
+    }
+}
+
+/// Waits for the first permit that expires, and for the next one after it.
+#[derive(Debug)]
+struct ExpiryTimer {
+    shared: Weak<Shared>,
+    first_changed: Arc<Notify>,
+}
+
+impl ExpiryTimer {
+    async fn run(self) {
+        while let Some(pause) = self.next_pause() {
+            tokio::select! {
+                () = timer::sleep(Some(pause)) => {}
+                () = self.first_changed.notified() => {}
+            }
+        }
+    }
+
+    fn next_pause(&self) -> Option<Span> {
+        let shared = self.shared.upgrade()?;
+        shared.drop_expired();
+        shared.until_first_expiry()
+    }
+}
+
+impl Drop for ExpiryTimer {
+    /// Its runtime has ended: the next permit starts another timer.
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            let mut state = shared.state.lock();
+            state.has_timer &= state.by_expiry.is_empty();
+        }
     }
 }
 
@@ -333,8 +464,57 @@ impl Drop for Place<'_> {
 /// What an id has led to.
 #[derive(Debug)]
 enum Closed {
-    Open(Box<Decision>),
-    Reported(Learned),
-    Released,
+    Now(Box<Decision>),
+    Before(ClosedPermit),
     Unknown,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The oldest makes room, whenever it would have expired.
+    #[test]
+    fn closed_permits_are_bounded() {
+        let mut state = TableState::default();
+        let key = |number: usize| (Micros(number as u64), Arc::from(format!("{number}")));
+        for number in 0..CLOSED_MAX + 2 {
+            state.remember_closed(key(number), ClosedPermit::Released);
+        }
+        let is_known = |number: usize| state.closed.contains_key(&*key(number).1);
+        assert_eq!(
+            (state.closed.len(), state.closing_order.len()),
+            (CLOSED_MAX, CLOSED_MAX)
+        );
+        assert!(!is_known(1) && is_known(2));
+        state.forget_closed(Micros(10));
+        assert!(!state.closed.contains_key("10") && state.closed.contains_key("11"));
+    }
+
+    /// Whoever reports a permit while its first report is evaluated got provisional values.
+    #[test]
+    fn a_report_during_the_first_gets_its_result() {
+        let result = Arc::new(OnceLock::new());
+        let learned = |after| Learned {
+            class: Class::Limited,
+            retry_after: after,
+        };
+        let in_progress = ReportInProgress {
+            result: result.clone(),
+            provisional: learned(None),
+        };
+        let second = std::thread::spawn(move || *result.wait());
+        in_progress
+            .result
+            .get_or_init(|| learned(Some(Span::from_secs(9))));
+        drop(in_progress);
+        assert_eq!(second.join().unwrap(), learned(Some(Span::from_secs(9))));
+        let panicked = ReportInProgress {
+            result: Arc::default(),
+            provisional: learned(None),
+        };
+        let again = panicked.result.clone();
+        drop(panicked);
+        assert_eq!(*again.wait(), learned(None), "nobody waits for ever");
+    }
 }

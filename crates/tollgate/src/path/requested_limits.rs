@@ -277,6 +277,7 @@ impl RequestedLimits {
                 (Reason::StoreLost.as_str(), None)
             }
             Blocker::Scope(scope) if scope == self.cooldown => (Reason::Cooldown.as_str(), None),
+            Blocker::Scope(scope) if Some(scope) == self.path => ("sleep", None),
             Blocker::Scope(_) => (Reason::Degraded.as_str(), None),
             Blocker::OffPeak => (Reason::OffPeak.as_str(), None),
             Blocker::Front => (Reason::Limit.as_str(), None),

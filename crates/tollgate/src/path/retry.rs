@@ -28,9 +28,9 @@ pub(super) const FREE_RETRIES_MAX: u32 = 16;
 pub(crate) struct RetryState {
     /// Attempts whose bytes may have left.
     pub(crate) made: u32,
-    /// The last attempt that was told. A connection may give an attempt back unsent: the next one
-    /// has its number and is not told again.
-    pub(super) told: u32,
+    /// The last attempt that was reported. A connection may give an attempt back unsent: the next one
+    /// has its number and is not reported again.
+    pub(super) reported: u32,
     /// What its permits have cost.
     pub(crate) permits: PermitHistory,
     /// Retries used.
@@ -59,6 +59,14 @@ impl RetryState {
     pub(crate) fn begin(&self, subject: &Subject) {
         let provider = &subject.provider;
         provider.health.on_call(&provider.policy().retry.budget);
+    }
+
+    /// So many attempts were made, whose bytes may have left.
+    pub(super) fn set_made(&mut self, subject: &Subject, made: u32) {
+        self.made = made;
+        if let Some(progress) = &subject.progress {
+            progress.on_attempts(made);
+        }
     }
 
     /// An attempt of the call has failed.

@@ -372,6 +372,7 @@ impl Route {
                 deadline: None,
                 fallback: false,
                 shared_demand: None,
+                progress: None,
                 ..subject.clone()
             },
             request: Request {

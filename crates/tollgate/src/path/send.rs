@@ -108,7 +108,7 @@ pub(crate) async fn send(
             // The connection was closed before it took the request: no byte has left.
             Some(request) => {
                 permit.unsent();
-                retries.made -= 1;
+                retries.set_made(&route.subject, retries.made - 1);
                 route.request.payload.restore(request.into_body());
                 Err(AttemptError::Again)
             }
@@ -172,9 +172,9 @@ fn no_response(
 
 /// Counts an attempt, and reports it unless it was reported before it turned out to be unsent.
 fn count_attempt(subject: &Subject, retries: &mut RetryState) {
-    retries.made += 1;
-    if retries.made > retries.told {
-        retries.told = retries.made;
+    retries.set_made(subject, retries.made + 1);
+    if retries.made > retries.reported {
+        retries.reported = retries.made;
         emit_attempt(subject, retries.made);
     }
 }

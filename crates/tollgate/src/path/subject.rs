@@ -16,6 +16,7 @@ use tollgate_core::domain::Host;
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
 
+use super::outcome::CallProgress;
 use crate::Error;
 use crate::error::Stage;
 use crate::flights::{CallDemand, SharedDemand};
@@ -56,6 +57,8 @@ pub(crate) struct Subject {
     pub(crate) fallback: bool,
     /// The demand of all callers that wait for the same response; `None` = nobody can join.
     pub(crate) shared_demand: Option<Arc<SharedDemand>>,
+    /// How far the call has come, while somebody listens.
+    pub(super) progress: Option<Arc<CallProgress>>,
 }
 
 impl Subject {
@@ -78,7 +81,15 @@ impl Subject {
             use_within: Span::ZERO,
             fallback: false,
             shared_demand: None,
+            progress: None,
         }
+    }
+
+    /// Keeps its progress from now on, for its end event.
+    pub(super) fn keep_progress(&mut self) -> Arc<CallProgress> {
+        let progress = Arc::new(CallProgress::new(self.provider.ledger.clone()));
+        self.progress = Some(progress.clone());
+        progress
     }
 
     /// The names of a call in its events: id, provider, entity.

@@ -144,6 +144,13 @@ impl Permit {
         self.inner.state = PermitState::Sent;
     }
 
+    /// Somebody else holds it and may still send under it: it stays counted until the latest time at
+    /// which that call can arrive. Only what is local to this process comes free.
+    pub(crate) fn leave_held(mut self) {
+        self.inner.state = PermitState::Settled;
+        self.finish_local();
+    }
+
     /// No byte has left after all: the connection was closed before it took the first one.
     pub fn unsent(&mut self) {
         debug_assert_ne!(self.inner.state, PermitState::Arrived, "it was sent");
@@ -217,6 +224,17 @@ impl Permit {
         self.inner.state = PermitState::Settled;
     }
 
+    /// The terms of this process end with the attempt.
+    fn finish_local(&mut self) {
+        if self.inner.local > 0 {
+            let split = self.inner.ask.terms.len() - self.inner.local;
+            let local: Terms = self.inner.ask.terms.drain(split..).collect();
+            let shared = std::mem::replace(&mut self.inner.ask.terms, local);
+            self.settle(Outcome::Finished { age: Span::ZERO });
+            self.inner.ask.terms = shared;
+        }
+    }
+
     /// Reports all terms to the ledger. They are moved into the settle and back: most ledgers only
     /// read them.
     fn settle(&mut self, outcome: Outcome) {
@@ -259,12 +277,8 @@ impl Drop for Permit {
             // No report will follow: it comes back at the agreed time.
             (PermitState::Sent | PermitState::Arrived, Evidence::None { .. }) => return,
         };
-        if self.inner.state != PermitState::Unsent && self.inner.local > 0 {
-            let split = self.inner.ask.terms.len() - self.inner.local;
-            let local: Terms = self.inner.ask.terms.drain(split..).collect();
-            let shared = std::mem::replace(&mut self.inner.ask.terms, local);
-            self.settle(Outcome::Finished { age: Span::ZERO });
-            self.inner.ask.terms = shared;
+        if self.inner.state != PermitState::Unsent {
+            self.finish_local();
         }
         self.settle(outcome);
     }

@@ -5,16 +5,25 @@ use tollgate::error::Reason;
 use tollgate::path::CallOptions;
 use tollgate::{Error, Options, ProviderRegistry, decide};
 use tollgate_config::{Environment, ProviderFile};
+use tollgate_core::ask::{CellId, OwnerId, ScopeId};
+use tollgate_core::batch::{self, Batch};
 use tollgate_core::health::Class;
+use tollgate_core::table::Table;
 use tollgate_core::time::{Span, Wall};
-use tollgate_ledger::{Clock, Ledger};
+use tollgate_ledger::{Clock, Ledger, Liveness, PeekQuery, PeekReply, Store, StoreError};
 
 fn registry(limits: &str) -> ProviderRegistry {
+    registry_on(
+        Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000))),
+        limits,
+    )
+}
+
+fn registry_on(ledger: Ledger, limits: &str) -> ProviderRegistry {
     let file = format!("name: x\ndomain: api.example.org\n{limits}\n");
     let draft = ProviderFile::read("x.yaml", &file).expect("the file can be read");
     let checked = draft.check(&Environment::empty());
     let provider = checked.provider.expect("the file is valid");
-    let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
     ProviderRegistry::build(vec![provider], ledger, Options::default()).expect("valid")
 }
 
@@ -140,4 +149,71 @@ async fn real_costs_settle_an_estimate_after_head_and_end() {
     first.finish(&[("tokens".to_owned(), 5)]);
     let second = decide::acquire(&registry, "x", None, within(1)).await;
     assert!(second.is_ok(), "5 of 100 are used: {second:?}");
+}
+
+/// A store that can be written and not read.
+#[derive(Debug)]
+struct Unreadable {
+    clock: Clock,
+    table: parking_lot::Mutex<Table>,
+}
+
+impl Store for Unreadable {
+    fn commit(&self, batch: &Batch<'_>) -> Result<batch::Decision, StoreError> {
+        Ok(batch::decide(
+            &mut *self.table.lock(),
+            self.clock.now(),
+            batch,
+        ))
+    }
+
+    fn peek(&self, _: &PeekQuery) -> Result<PeekReply, StoreError> {
+        Err(StoreError {
+            message: "it cannot be read".into(),
+            is_final: false,
+        })
+    }
+
+    fn owner(&self) -> OwnerId {
+        OwnerId(1)
+    }
+
+    fn wake(&self, _: OwnerId, _: CellId) -> Liveness {
+        Liveness::Alive
+    }
+
+    fn liveness(&self, _: OwnerId) -> Liveness {
+        Liveness::Alive
+    }
+
+    fn notify_scopes(&self, _: &[ScopeId]) {}
+}
+
+/// A degrade scope of which nothing is known looked closed: calls were rejected as degraded, whatever
+/// `on_store_loss` says.
+#[tokio::test(start_paused = true)]
+async fn on_store_loss_decides_if_the_degrade_scope_cannot_be_read() {
+    let acquire = async |policy: &str| {
+        let clock = Clock::tokio(Wall(1_772_323_200_000_000));
+        let store = Unreadable {
+            clock: clock.clone(),
+            table: parking_lot::Mutex::default(),
+        };
+        let ledger = Ledger::inline(clock, |_| store);
+        let rest = "limits: [100/1h]\ndegrade: {below: 2, recover: 4}";
+        let registry = registry_on(ledger, &format!("{rest}\non_store_loss: {policy}"));
+        decide::acquire(&registry, "x", None, within(1)).await
+    };
+    assert!(acquire("open").await.is_ok());
+    let rejected = acquire("closed").await;
+    assert!(
+        matches!(
+            rejected,
+            Err(Error::NoPermit {
+                reason: Reason::StoreLost,
+                ..
+            })
+        ),
+        "{rejected:?}"
+    );
 }

@@ -276,3 +276,144 @@ async fn every_permit_has_one_end_event() {
     let expected = expected.map(|(id, status, reason, made)| (id.to_owned(), status, reason, made));
     assert_eq!(ends, expected);
 }
+
+/// A graceful shutdown gave all of them back, while those who hold them went on to use them.
+#[tokio::test(start_paused = true)]
+async fn permits_that_are_open_when_the_table_goes_stay_counted() {
+    let registry = registry("limits: [1/10s]\ntimeout: {first_byte: 5s}\nlate_arrival: 1s");
+    let table = PermitTable::new(registry.clone(), USE_WITHIN);
+    table.acquire("x", None, within(1)).await.unwrap();
+    drop(table);
+    let table = PermitTable::new(registry, USE_WITHIN);
+    assert!(table.acquire("x", None, within(1)).await.is_err());
+    // It may be used at the end of its 30 s; 5 s for the response, 1 s on its way, and the window.
+    tokio::time::advance(std::time::Duration::from_secs(44)).await;
+    assert!(table.acquire("x", None, within(1)).await.is_err());
+    tokio::time::advance(std::time::Duration::from_secs(4)).await;
+    assert!(table.acquire("x", None, within(1)).await.is_ok());
+}
+
+/// Permits that were reported filled the table until they would have expired.
+#[tokio::test(start_paused = true)]
+async fn closed_permits_take_no_place_of_open_ones() {
+    let table = table("limits: [1000000/1s]");
+    let headers = HeaderMap::new();
+    let first = table.acquire("x", None, within(1)).await.unwrap();
+    let Reported::Now(learned) = table.report(&first.id, ok(&headers)) else {
+        panic!("it is the first");
+    };
+    for number in 0..tollgate::permit_table::PERMITS_MAX {
+        let permit = table.acquire("x", None, within(1)).await.unwrap();
+        if number % 2 == 0 {
+            let _released = table.release(&permit.id);
+        } else {
+            let _reported = table.report(&permit.id, ok(&headers));
+        }
+    }
+    assert!(table.acquire("x", None, within(1)).await.is_ok());
+    let again = table.report(&first.id, ok(&headers));
+    assert_eq!(again, Reported::Before(learned), "remembered");
+}
+
+/// Before, the end of an unreported permit waited for the next one who used the table.
+#[tokio::test(start_paused = true)]
+async fn a_permit_expires_although_nobody_uses_the_table() {
+    let registry = registry("limits: [3/10s]\ntimeout: {first_byte: 5s}");
+    let mut heard = registry.events().subscribe();
+    let table = PermitTable::new(registry.clone(), USE_WITHIN);
+    for seconds in [0, 10] {
+        tokio::time::advance(std::time::Duration::from_secs(seconds)).await;
+        table.acquire("x", None, within(1)).await.unwrap();
+    }
+    let started = registry.ledger().at();
+    for after in [25, 35] {
+        let reason = loop {
+            if let Heard::Event(event) = heard.next().await.unwrap()
+                && let Event::CallEnded(end) = &*event
+            {
+                break end.reason;
+            }
+        };
+        assert_eq!(reason, Some("unreported"));
+        let waited = registry.ledger().at().since(started);
+        assert_eq!(waited.0 / 1_000_000, after, "seconds");
+    }
+}
+
+fn ends(heard: &mut tollgate::event::Subscription) -> Vec<tollgate::event::CallEnd> {
+    let mut ends = Vec::new();
+    while let Some(Heard::Event(event)) = heard.try_next() {
+        if let Event::CallEnded(end) = &*event {
+            ends.push((**end).clone());
+        }
+    }
+    ends
+}
+
+/// Errors before the permit stage, and callers that leave while they wait, had no end event.
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_is_never_granted_has_one_end_event_too() {
+    let registry = registry("limits: [1/10s]");
+    let mut heard = registry.events().subscribe();
+    let table = PermitTable::new(registry.clone(), USE_WITHIN);
+    let named = |id: &str| CallOptions {
+        id: id.into(),
+        caller: Some("batch".to_owned()),
+        ..within(60)
+    };
+    assert!(table.acquire("none", None, named("a")).await.is_err());
+    let decided = tollgate::decide::acquire(&registry, "none", None, named("b")).await;
+    assert!(decided.is_err());
+    for end in ends(&mut heard) {
+        assert_eq!((end.decision.as_str(), end.attempts), ("reject", 0));
+        assert_eq!(end.caller.as_deref(), Some("batch"));
+        assert!(end.status.is_some() && end.error.is_some(), "{end:?}");
+    }
+    let held = table.acquire("x", None, named("c")).await.unwrap();
+    let second = std::time::Duration::from_secs(2);
+    let left = tokio::time::timeout(second, table.acquire("x", None, named("d"))).await;
+    assert!(left.is_err());
+    let decide = tollgate::decide::acquire(&registry, "x", None, named("e"));
+    assert!(tokio::time::timeout(second, decide).await.is_err());
+    let gone = ends(&mut heard);
+    assert_eq!(gone.len(), 2, "{gone:?}");
+    for (end, id) in gone.iter().zip(["d", "e"]) {
+        assert_eq!((&*end.id, end.reason), (id, Some("client_gone")));
+        assert_eq!((end.status, end.attempts), (None, 0));
+        assert_eq!(
+            (end.decision.as_str(), end.waited),
+            ("queue", Span::from_secs(2))
+        );
+        assert_eq!(end.provider.as_deref(), Some("x"));
+    }
+    drop((held, table));
+    assert_eq!(ends(&mut heard).len(), 1);
+}
+
+/// What a permit had waited for was lost with its report.
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_has_waited_ends_with_what_it_waited_for() {
+    let registry = registry("limits: [1/1s]");
+    let mut heard = registry.events().subscribe();
+    let headers = HeaderMap::new();
+    for id in ["first", "second"] {
+        let options = CallOptions {
+            id: id.into(),
+            ..within(60)
+        };
+        let mut decision = tollgate::decide::acquire(&registry, "x", None, options)
+            .await
+            .unwrap();
+        decision.sent().unwrap();
+        decision.report(200, &headers, b"", &[]);
+    }
+    let ends = ends(&mut heard);
+    let told = ends
+        .iter()
+        .map(|end| (end.decision.as_str(), end.reason, end.limit.as_deref()));
+    let expected = [
+        ("allow", None, None),
+        ("queue", Some("limit"), Some("1/1s")),
+    ];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+}
