@@ -127,8 +127,9 @@ fn m14_a_cool_down_survives_a_restart() {
 /// M14, A5: a sleeping provider.
 #[test]
 fn m14_sleep_survives_a_restart() {
-    let rest =
-        format!("limits: [1000/1d]\n{ONCE}health: {{scope: provider, failure_threshold: 1, sleep_first: 300s}}\n");
+    let rest = format!(
+        "limits: [1000/1d]\n{ONCE}health: {{scope: provider, failure_threshold: 1, sleep_first: 300s}}\n"
+    );
     assert_survives_restart("restart-sleep", &rest, "broken", "\"health\":\"sleep\"");
 }
 
