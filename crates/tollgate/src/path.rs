@@ -15,6 +15,7 @@ mod route; // which provider, entity, caller, priority, cost and deadline?
 mod call; //   what a caller asks for
 mod destination; //   the provider and origin of a call
 mod subject; //   what permit and learn need of a call
+mod progress; //   how far a call has come
 mod cache; // is there a cached response?
 mod cache_request; //   a request, as the cache sees it
 mod hit; //   route and cache in one step, for simple GET requests

@@ -1,5 +1,6 @@
 //! What the front promises above any store, one that fails and panics too.
 
+#[path = "front_inline.rs"]
 mod inline;
 
 use std::collections::VecDeque;

@@ -13,7 +13,8 @@ use tollgate_core::ask::Priority;
 use tollgate_core::time::Span;
 
 use super::call::CallOptions;
-use super::outcome::{CallProgress, CallSpending, CallTrace};
+use super::outcome::CallTrace;
+use super::progress::{CallProgress, CallSpending};
 use super::subject::Subject;
 use crate::Error;
 use crate::event::{CallDecision, CallEnd, Event, Events};

@@ -21,7 +21,8 @@ use tollgate_config::settings::{Dedup, Merge};
 use tollgate_core::time::{Micros, Span};
 
 use super::cache_request::PendingStore;
-use super::outcome::{BoxedCall, CallOutcome, CallProgress};
+use super::outcome::{BoxedCall, CallOutcome};
+use super::progress::CallProgress;
 use super::refresh::Go;
 use super::route::Route;
 use super::subject::{failed_flights_max, wait_as_if_alone};

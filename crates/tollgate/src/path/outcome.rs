@@ -8,11 +8,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use parking_lot::Mutex;
-use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::ProviderLedger;
+use tollgate_core::time::Span;
 
-use super::permit::PermitHistory;
+use super::progress::{CallProgress, CallSpending};
 use super::rates::Rates;
 use crate::Error;
 use crate::event::{CallDecision, QueueCause};
@@ -43,91 +41,6 @@ pub struct CallTrace {
     pub(crate) has_ended: bool,
     /// `true` = the process ends: whoever drops the call rejects it, and tells its end.
     pub(crate) is_over: Option<Arc<AtomicBool>>,
-}
-
-/// How far a call has come. Kept while somebody listens: its end is reported also if its caller leaves
-/// in the middle, or gets an error while the call goes on for others.
-#[derive(Debug)]
-pub(crate) struct CallProgress {
-    ledger: ProviderLedger,
-    state: Mutex<ProgressState>,
-}
-
-#[derive(Debug, Default)]
-struct ProgressState {
-    spent: CallSpending,
-    /// It waits for a permit since then.
-    waiting_since: Option<Micros>,
-}
-
-/// What a call has cost so far.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct CallSpending {
-    /// Attempts whose bytes may have left.
-    pub(crate) attempts: u32,
-    /// Time spent waiting for permits.
-    pub(crate) waited: Span,
-    /// An attempt had to wait.
-    pub(crate) was_queued: bool,
-    /// For what, if that is known.
-    pub(crate) queue_cause: Option<QueueCause>,
-}
-
-impl CallProgress {
-    pub(crate) fn new(ledger: ProviderLedger) -> CallProgress {
-        CallProgress {
-            ledger,
-            state: Mutex::default(),
-        }
-    }
-
-    /// The call is queued for a permit.
-    pub(crate) fn on_queued(&self) {
-        let now = self.ledger.at();
-        self.state.lock().waiting_since.get_or_insert(now);
-    }
-
-    /// An attempt has its permit, or does not get one.
-    pub(crate) fn on_decided(&self, history: &PermitHistory) {
-        let mut state = self.state.lock();
-        state.waiting_since = None;
-        state.spent.waited = history.waited;
-        state.spent.was_queued = history.was_queued;
-        state.spent.queue_cause.clone_from(&history.queue_cause);
-    }
-
-    /// So many attempts were made.
-    pub(crate) fn on_attempts(&self, made: u32) {
-        self.state.lock().spent.attempts = made;
-    }
-
-    /// What it has cost so far.
-    pub(crate) fn spent(&self) -> CallSpending {
-        let now = self.ledger.at();
-        let state = self.state.lock();
-        let mut spent = state.spent.clone();
-        if let Some(since) = state.waiting_since {
-            spent.waited = spent.waited + now.since(since);
-            spent.was_queued = true;
-        }
-        spent
-    }
-}
-
-impl CallSpending {
-    /// What Tollgate decided about a call that it has not rejected.
-    pub(crate) fn decision(&self) -> CallDecision {
-        match self.was_queued {
-            true => CallDecision::Queue,
-            false => CallDecision::Allow,
-        }
-    }
-
-    /// What it waited for, if it had to wait.
-    pub(crate) fn cause(&self) -> Option<QueueCause> {
-        let cause = self.queue_cause.clone();
-        self.was_queued.then(|| cause.unwrap_or_default())
-    }
 }
 
 /// The result of a call that went to the provider.

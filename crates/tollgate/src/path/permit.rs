@@ -78,7 +78,8 @@ pub(crate) async fn permit(
         (history.was_queued, history.queue_cause) = (was_queued, cause);
     }
     if let Some(progress) = &subject.progress {
-        progress.on_decided(history);
+        let cause = history.queue_cause.as_ref();
+        progress.on_decided(history.waited, history.was_queued, cause);
     }
     result
 }

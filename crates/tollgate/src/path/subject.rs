@@ -16,7 +16,7 @@ use tollgate_core::domain::Host;
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
 
-use super::outcome::CallProgress;
+use super::progress::CallProgress;
 use crate::Error;
 use crate::error::Stage;
 use crate::flights::{CallDemand, SharedDemand};
