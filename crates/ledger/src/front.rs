@@ -286,7 +286,10 @@ mod tests {
             cells: Vec::new(),
             scopes: vec![ScopeId::named(&["x"])],
         };
-        let seen = front.peek_inline(front.store(), &query).unwrap();
+        let Driver::Inline(store) = &front.driver else {
+            panic!("an inline store");
+        };
+        let seen = front.peek_inline(&**store, &query).unwrap();
         assert_ne!(seen.scopes[0], tollgate_core::scope::ScopeView::Open);
     }
 }
