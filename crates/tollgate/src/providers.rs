@@ -465,7 +465,7 @@ fn on_ledger_event(shared: &Weak<RegistryState>, event: &LedgerEvent) -> bool {
         LedgerEvent::Resync => {
             shared.check_store();
             let started = catalog.names.values().filter_map(|lazy| lazy.started());
-            started.for_each(|active| active.health.on_scope_changed());
+            started.for_each(|active| active.health.on_resync());
         }
         LedgerEvent::Lost | LedgerEvent::Recovered => shared.check_store(),
         LedgerEvent::Damaged { rows } => {

@@ -99,6 +99,8 @@ pub(crate) async fn on_response(
     if !has_next || !route.request.payload.is_resendable() {
         return Ok(response);
     }
+    // The next key's failure is the same call's: health counts a call once.
+    retries.permits.has_failed |= response.class.is_failure();
     // On the heap: every call's future would otherwise grow by its size.
     Box::pin(response::discard(response)).await;
     Err(AttemptError::OtherKey)

@@ -126,7 +126,7 @@ impl RetryState {
         {
             Decision::Again { after, counts } => {
                 self.retries_used += u32::from(counts);
-                leave_leader(&route.subject, policy, class, after);
+                leave_leader(&route.subject, policy, &attempt, after);
                 NextStep::Again(after, attempt.ok())
             }
             Decision::Stop(_) => RetryState::stop(route, attempt),
@@ -165,7 +165,13 @@ fn safety(route: &Route, sent: bool) -> Safety {
 }
 
 /// The leader's own time ends before the retry, and followers have more: they go on without it.
-fn leave_leader(subject: &Subject, policy: &CompiledPolicy, class: Class, after: Span) {
+/// The leader answers with the failure that it has.
+fn leave_leader(
+    subject: &Subject,
+    policy: &CompiledPolicy,
+    failed: &Result<UpstreamResponse, AttemptError>,
+    after: Span,
+) {
     let Some(shared) = &subject.shared_demand else {
         return;
     };
@@ -175,15 +181,20 @@ fn leave_leader(subject: &Subject, policy: &CompiledPolicy, class: Class, after:
         return;
     }
     let provider = || subject.provider.name.clone();
-    shared.continues_after(own, queue, || match class {
-        Class::Limited => Error::NoPermit {
+    shared.continues_after(own, queue, || match failed {
+        Ok(response) if response.class == Class::Limited => Error::NoPermit {
             provider: provider(),
             entity: subject.entity.clone(),
             limit: None,
             reason: Reason::Cooldown,
             retry_in: Some(after),
         },
-        Class::Success | Class::ServerError | Class::Network | Class::Other => Error::TooLate {
+        Err(AttemptError::Fault { fault, .. }) => Error::NoResponse {
+            provider: provider(),
+            fault: *fault,
+        },
+        // The followers' call still holds the response.
+        Ok(_) | Err(_) => Error::TooLate {
             provider: provider(),
             at: Stage::Waiting,
         },

@@ -166,7 +166,7 @@ impl ActiveProvider {
     /// The store is back: all calls leave the local queue.
     pub(super) fn on_store_back(&self) {
         self.local_share.permits.release_waiters();
-        self.health.on_scope_changed();
+        self.health.on_resync();
     }
 
     /// The number of calls that cost no permit, by reason.

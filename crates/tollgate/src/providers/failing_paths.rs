@@ -40,6 +40,18 @@ impl ProviderHealth {
         self.release(inner);
     }
 
+    /// Anything may have changed in the ledger: reads the health scope and those of the paths that
+    /// fail here. Must be called inside a tokio runtime.
+    pub(crate) fn on_resync(self: &Arc<ProviderHealth>) {
+        self.on_scope_changed();
+        let scopes: Vec<ScopeId> = {
+            let inner = self.inner.lock();
+            let tags = inner.health.failing_tags();
+            tags.map(|path| path.scope(self.scope)).collect()
+        };
+        self.on_scopes_changed(&scopes);
+    }
+
     /// A path has failed: people want to know which.
     pub(crate) fn name_path(&self, path: Option<PathTag>, text: &str) {
         if let Some(path) = path {

@@ -1,7 +1,8 @@
 //! The status of a provider (limits, waiting, pauses) and the operator's commands to it.
 //!
 //! Promises: reading the status changes nothing and takes no permit. A command works at once and
-//! for every process that shares the ledger.
+//! for every process that shares the ledger; `resume` and `reset` open the closed paths that this
+//! process knows, and other processes probe theirs.
 //!
 //! Never: shows a key; keys are identified by their number in the pool.
 
