@@ -101,6 +101,8 @@ fn a14_every_threshold_can_be_set_by_variable_and_flag() {
     for key in &of_health {
         let value = match key.name.as_str() {
             "MODE" => "off",
+            "SCOPE" => "provider",
+            "COUNT" => "attempt",
             "WHEN_BLOCKED" => "reject",
             "RAMP_AFTER" => "any",
             "P_THROTTLE" | "P_RECOVER" | "P_PROBE" | "THROTTLE_FACTOR" => "0.15",

@@ -38,7 +38,8 @@ fn noon() -> Arc<ManualClock> {
 async fn s5_an_entity_cools_down_as_the_provider_says_and_others_go_on() {
     let reset = (Clock::System.now().wall.0 / 1_000_000 + 40).to_string();
     let reset = ("x-ratelimit-reset", reset.as_str());
-    let cases: [(Vec<(&str, &str)>, [(u64, u64); 2]); 3] = [
+    type Case<'a> = (Vec<(&'a str, &'a str)>, [(u64, u64); 2]);
+    let cases: [Case<'_>; 3] = [
         (
             vec![("retry-after", "300"), reset],
             [(299, 300), (299, 300)],

@@ -206,7 +206,7 @@ fn w4_nodes_on_one_ledger_probe_once() {
     }
 }
 
-/// W4, A4, A6: five seconds after the provider is back everything is Normal, and no more than 15
+/// W4, A4, A5, A6: five seconds after the provider is back everything is Normal, and no more than 15
 /// calls met the outage, whatever is known of paths: nothing, one path, or several.
 #[test]
 fn w4_normal_again_within_five_seconds_of_the_end_of_an_outage() {
