@@ -241,9 +241,8 @@ fn a4_one_broken_path_does_not_hold_calls_to_the_others() {
         setup.give_up = Some(plan.give_up);
         let mut world = World::new(setup, GovernedWithHealth::new(plan));
         let submitted = |index: u64| Micros(index * 50_000);
-        for index in 0..800 {
-            let node = NodeId(index as usize % nodes);
-            world.submit(submitted(index), node, call(index));
+        for (index, node) in (0..800).zip((0..nodes).cycle()) {
+            world.submit(submitted(index), NodeId(node), call(index));
         }
         world.run_until(Micros(40_000_000)).unwrap();
         assert_eq!(world.client().transitions(), []);
