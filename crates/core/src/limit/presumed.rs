@@ -15,10 +15,13 @@
 use std::collections::BTreeMap;
 
 use crate::ask::PermitId;
+use crate::limit::bucket::Bucket;
 use crate::limit::cell::{Cell, CellChange, CellState};
 use crate::limit::holds::PendingCall;
+use crate::limit::in_flight::InFlight;
 use crate::limit::room::Settled;
 use crate::limit::rule::Rule;
+use crate::limit::sliding::Log;
 use crate::time::{Micros, Span, TimeBounds};
 
 /// How long a limit holds until the response after the provider has disproved the assumption. A
@@ -139,8 +142,14 @@ impl Cell {
         }
         for (id, presumed) in std::mem::take(&mut self.presumed.calls) {
             self.settled = self.settled.wrapping_sub(presumed.call.cost);
-            if let Some(calls) = self.pending_calls_mut() {
-                calls.add(id, presumed.call);
+            match &mut self.state {
+                // A window that began since counts it again: `used` includes what is pending.
+                CellState::Fixed(fixed) => fixed.counter.take(id, presumed.call),
+                CellState::Calendar(calendar) => calendar.counter.take(id, presumed.call),
+                CellState::Log(Log { holds, .. })
+                | CellState::InFlight(InFlight { holds })
+                | CellState::Bucket(Bucket { holds, .. }) => holds.pending.add(id, presumed.call),
+                CellState::Empty => {}
             }
         }
     }

@@ -60,9 +60,10 @@ impl<'a> PresumedArrival<'a> {
 }
 
 /// How long the kernel may wait for the peer to acknowledge a request that counts as arrived after
-/// `within`: a little less, so that a dead connection is known to be dead before.
+/// `within`: less, so that a dead connection is known to be dead before. Linux counts from the first
+/// retransmission, which comes 0.2 to 0.4 s after the last byte, and looks at the next one.
 pub(super) fn user_timeout(within: Span) -> Span {
-    Span(within.0 / 8 * 7)
+    Span(within.0 / 8 * 5)
 }
 
 /// Waits for the head of a response: the provider's timeout, or the caller's remaining time.

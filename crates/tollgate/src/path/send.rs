@@ -81,7 +81,8 @@ pub(crate) async fn send(
     permit.sent();
     route.mark_sent();
     count_attempt(&route.subject, retries);
-    let within = presumed_within(route, policy, upload.is_some(), &permit);
+    let leaves_at_once = upload.is_none() && is_short(request.body());
+    let within = presumed_within(route, policy, leaves_at_once, &permit);
     conn.wire.preamble.start(within.map(user_timeout));
     let response = conn.wire.sender.try_send_request(request);
     let arrival = PresumedArrival::new(within, &conn.wire.preamble, &mut permit);
@@ -191,16 +192,26 @@ pub(super) fn emit_attempt(subject: &Subject, number: u32) {
     });
 }
 
+/// The longest body that a connection sends without waiting for its peer: the initial congestion
+/// window is ten segments of 1,460 bytes, and the head needs some of them. Of a longer one the kernel
+/// may still have a part seconds after it took the last byte.
+const SHORT_BODY_MAX: u64 = 12 * 1_024;
+
+fn is_short(body: &impl http_body::Body) -> bool {
+    let length = body.size_hint().exact();
+    length.is_some_and(|length| length <= SHORT_BODY_MAX)
+}
+
 /// How long after its last byte has left a request counts as arrived; `None`: with its response. Of
-/// a streamed body nobody knows when its last byte has left.
+/// a streamed or long body nobody knows when its last byte has left.
 fn presumed_within(
     route: &Route,
     policy: &CompiledPolicy,
-    is_streamed: bool,
+    leaves_at_once: bool,
     permit: &Permit,
 ) -> Option<Span> {
     let pool = &route.subject.provider.pool;
-    let presumes = !is_streamed && permit.presumes_arrival();
+    let presumes = leaves_at_once && permit.presumes_arrival();
     presumes.then(|| pool.arrive_within(policy.provider.arrive_within))
 }
 

@@ -159,7 +159,13 @@ impl<S: OverTcp> CountedStream<S> {
     }
 
     fn wrote(&mut self, written: &io::Result<usize>) {
-        self.is_unflushed |= written.is_ok();
+        if written.is_ok() {
+            self.is_unflushed = true;
+            self.preamble
+                .shared
+                .left_at
+                .store(NOT_LEFT, Ordering::Relaxed);
+        }
         failpoint::reached("sent");
     }
 }
