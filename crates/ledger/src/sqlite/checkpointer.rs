@@ -158,12 +158,24 @@ mod tests {
         }
     }
 
+    /// Set by [`wait_for_reader`] once the truncating checkpoint holds SQLite's checkpoint lock.
+    static IS_WAITING: AtomicBool = AtomicBool::new(false);
+
+    /// SQLite calls it only while the checkpoint waits for a reader, never when it failed to get
+    /// the checkpoint lock: without this signal a passive checkpoint could win the race for that
+    /// lock and end the other one at once.
+    fn wait_for_reader(_attempt: i32) -> bool {
+        IS_WAITING.store(true, Ordering::Release);
+        std::thread::park_timeout(Duration::from_millis(1));
+        true
+    }
+
     /// SQLite reports (1, −1, −1) then; it was once taken for "all moved", and the log grew to 372
     /// MB in ten seconds.
     #[test]
     fn a_busy_checkpoint_says_nothing_about_what_is_left() {
         let database = Database::new("busy");
-        let (health, other) = (LogHealth::default(), database.other());
+        let (health, mut other) = (LogHealth::default(), database.other());
         health.is_nearly_moved.store(true, Ordering::Relaxed);
         // A reader of an older snapshot, and a checkpoint that waits for it to end.
         let reader = database.other();
@@ -172,15 +184,14 @@ mod tests {
             .conn
             .execute_batch("INSERT INTO t VALUES (1)")
             .unwrap();
-        other.busy_timeout(Duration::from_secs(20)).unwrap();
-        let waits =
+        other.busy_handler(Some(wait_for_reader)).unwrap();
+        let truncation =
             std::thread::spawn(move || run_checkpoint(&other, "PRAGMA wal_checkpoint(TRUNCATE)"));
-        let done = loop {
-            match checkpoint(&database.conn).unwrap() {
-                Checkpoint::Moved { .. } => std::thread::yield_now(),
-                Checkpoint::Busy => break Ok(Checkpoint::Busy),
-            }
-        };
+        while !IS_WAITING.load(Ordering::Acquire) && !truncation.is_finished() {
+            std::thread::yield_now();
+        }
+        let done = checkpoint(&database.conn);
+        assert_eq!(done, Ok(Checkpoint::Busy));
         record_result(&done, &health);
         assert!(
             health.is_nearly_moved.load(Ordering::Relaxed),
@@ -188,7 +199,7 @@ mod tests {
         );
         reader.execute_batch("COMMIT").unwrap();
         assert_eq!(
-            waits.join().unwrap(),
+            truncation.join().unwrap(),
             Ok(Checkpoint::Moved { remaining: 0 })
         );
     }
