@@ -1,4 +1,4 @@
-//! The admin address: status, settings, commands; later decisions, metrics and the dashboard.
+//! The admin address: status, settings, commands, decisions; later metrics and the dashboard.
 //!
 //! Promises: without a token it listens on loopback only. Connections, heads, bodies and responses
 //! are bounded in number, size and time; a new connection replaces an idle one. On shutdown, running requests are finished within the
@@ -7,9 +7,10 @@
 //! Never: forwards calls to providers; the gateway does.
 
 mod connections;
-mod response;
 mod cache;
 mod commands;
+mod decisions;
+mod openapi;
 mod providers;
 mod routes;
 mod access;
@@ -21,6 +22,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -37,6 +39,7 @@ use crate::daemon::Daemon;
 use crate::gateway::max_admin_connections;
 use access::AccessPolicy;
 use connections::{AdminConnection, AdminConnections};
+use decisions::Peer;
 
 /// The largest request head: no browser sends more to a local address.
 const HEAD_MAX: usize = 32 * 1024;
@@ -147,11 +150,11 @@ impl ConnectionHandler for AdminHandler {
     fn handle(
         &self,
         stream: TcpStream,
-        _peer: SocketAddr,
+        peer: SocketAddr,
         shutdown: ShutdownSignal,
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
         let connection = self.connections.open()?;
-        let router = self.router.clone();
+        let router = self.router.clone().layer(Extension(Peer(peer.ip())));
         Some(serve_connection(stream, router, connection, shutdown))
     }
 }

@@ -23,7 +23,7 @@ table! {
         postgres: Postgres::SHAPE, "how Postgres is used";
         cache_store: Shape::Text, "where responses are cached; Redis (`redis://…`, or REDIS_HOST, REDIS_PORT and REDIS_PASSWORD) is not used yet: responses are then cached in the folder of the ledger" = "in the folder of the ledger";
         cache_size: CacheSize::SHAPE, "size of the response cache";
-        guard_store: Shape::Text, "where guards count: `memory:` or `redis://…`" = "memory:";
+        guard_store: Shape::Text, "where guards count: `memory:`, in this process" = "memory:";
         nodes: Shape::Integer, "number of processes or hosts that share a limit without a common store; `local-share` needs this number" = "1";
         node_lease: Shape::Duration, "how long a node's registration is valid" = "5s";
         connections_max: Shape::Integer, "how many connections callers may have; fewer if the process has too few file descriptors" = "4096";

@@ -23,6 +23,7 @@ impl Error {
     pub fn provider(&self) -> Option<&str> {
         match self {
             Error::NoPermit { provider, .. }
+            | Error::Guarded { provider, .. }
             | Error::Asleep { provider, .. }
             | Error::NotInCache { provider, .. }
             | Error::TooLate { provider, .. }
@@ -65,6 +66,7 @@ impl Error {
                 | Reason::TooCostly
                 | Reason::NoShare => StatusCode::TOO_MANY_REQUESTS,
             },
+            Error::Guarded { .. } => StatusCode::TOO_MANY_REQUESTS,
             Error::Asleep { .. } | Error::NoSpool => StatusCode::SERVICE_UNAVAILABLE,
             Error::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Error::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
@@ -98,6 +100,7 @@ impl Error {
             // What follows a CONNECT is not HTTP.
             Error::MethodNotAllowed { method, .. } => *method == Method::CONNECT,
             Error::NoPermit { .. }
+            | Error::Guarded { .. }
             | Error::Asleep { .. }
             | Error::NotInCache { .. }
             | Error::TooLate { .. }
@@ -123,7 +126,8 @@ impl Error {
             | Error::NoResponse { .. }
             | Error::NoCredential { .. }
             | Error::Misconfigured { .. } => true,
-            Error::UnknownProvider { .. }
+            Error::Guarded { .. }
+            | Error::UnknownProvider { .. }
             | Error::NoUpstream { .. }
             | Error::NotAllowed { .. }
             | Error::WrongCallerToken { .. }
