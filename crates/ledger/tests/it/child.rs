@@ -27,6 +27,9 @@ const ROLE: &str = "TOLLGATE_LEDGER_CHILD";
 /// longest silence is some seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 
+/// Reports that wait to be read. A child that is ahead by more waits, as it does for a full pipe.
+const REPORTS_MAX: usize = 4_096;
+
 /// Called at every failpoint that the ledger or a role reaches.
 static REACHED: OnceLock<Hook> = OnceLock::new();
 
@@ -169,7 +172,7 @@ impl Drop for Worker {
 
 /// Reads what a child reports, on a thread that ends with it.
 fn read_reports(stdout: ChildStdout) -> Receiver<(String, u64)> {
-    let (sender, reports) = mpsc::channel();
+    let (sender, reports) = mpsc::sync_channel(REPORTS_MAX);
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
             let Some((word, number)) = line.strip_prefix('@').and_then(|it| it.rsplit_once(' '))
