@@ -17,7 +17,7 @@ mod reply;
 pub use error::DecisionError;
 pub use limit_summary::LimitSummary;
 pub use question::{AcquireRequest, CallQuestion, GuardQuestion, Questioned, ReportRequest};
-pub use reply::{Acquired, CapacityReply, Outcome, ReportReply};
+pub use reply::{Acquired, CapacityReply, ReportReply, ReportedOutcome};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -129,8 +129,8 @@ impl Decisions {
     pub fn report(&self, request: &ReportRequest) -> Result<ReportReply, DecisionError> {
         let headers = HeaderMap::new();
         let report = match &request.outcome {
-            Outcome::Failed(fault) => Report::Failed(*fault),
-            Outcome::Response {
+            ReportedOutcome::Failed(fault) => Report::Failed(*fault),
+            ReportedOutcome::Response {
                 status,
                 headers,
                 body,
@@ -141,7 +141,7 @@ impl Decisions {
                 costs: &request.costs,
             },
             // It was made, and its response was not looked at.
-            Outcome::Unsaid => Report::Response {
+            ReportedOutcome::Unsaid => Report::Response {
                 status: 200,
                 headers: &headers,
                 body: &[],

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
+use smallvec::{SmallVec, smallvec};
 use tollgate_config::Config;
 use tollgate_config::config::{Limiting, Network};
 use tollgate_core::time::{Micros, Span, Wall};
@@ -204,8 +205,8 @@ impl Guards {
         }
         self.sweep_a_part();
         let is_shadow = |ask: &GuardAsk| limiting == Limiting::Shadow || ask.class.is_shadow();
-        let mut views = vec![None; asks.len()];
-        let enforced: Vec<usize> = (0..asks.len())
+        let mut views: SmallVec<[Option<GuardView>; 4]> = smallvec![None; asks.len()];
+        let enforced: SmallVec<[usize; ASKS_MAX]> = (0..asks.len())
             .filter(|at| asks.get(*at).is_some_and(|ask| !is_shadow(ask)))
             .collect();
         let denied = self.take(asks, &enforced, &mut views);
@@ -310,8 +311,9 @@ impl Guards {
         which: &[usize],
         views: &mut [Option<GuardView>],
     ) -> Option<GuardDenied> {
-        let chosen: Vec<&GuardAsk> = which.iter().filter_map(|at| asks.get(*at)).collect();
-        let plain: Vec<Ask<'_>> = chosen.iter().map(|ask| ask.plain()).collect();
+        let chosen: SmallVec<[&GuardAsk; ASKS_MAX]> =
+            which.iter().filter_map(|at| asks.get(*at)).collect();
+        let plain: SmallVec<[Ask<'_>; ASKS_MAX]> = chosen.iter().map(|ask| ask.plain()).collect();
         let mut seen = [KeyView::default(); ASKS_MAX];
         let outcome = self.table().take_and_view(&plain, self.now(), &mut seen);
         for ((at, ask), seen) in which.iter().zip(&chosen).zip(&seen) {

@@ -13,7 +13,7 @@ use tollgate_core::health::Fault;
 use super::fields::{RequestFields, wrong};
 use super::{respond, seconds_up};
 use crate::api::{ApiError, read_object};
-use crate::decisions::{Decisions, Outcome, ReportRequest};
+use crate::decisions::{Decisions, ReportRequest, ReportedOutcome};
 
 const REPORT: [&str; 8] = [
     "permit", "status", "headers", "body", "error", "latency", "cost", "tokens",
@@ -58,20 +58,20 @@ fn permit(fields: &RequestFields) -> Result<String, ApiError> {
     })
 }
 
-fn outcome(fields: &RequestFields) -> Result<Outcome, ApiError> {
+fn outcome(fields: &RequestFields) -> Result<ReportedOutcome, ApiError> {
     let error = fields.name("error")?;
     match (fields.get("status"), error) {
         (Some(_), Some(_)) => Err(ApiError::bad_request(
             "`status` and `error` both say what became of the call",
             "send `status` if there was a response, `error` if there was none",
         )),
-        (None, Some(word)) => Ok(Outcome::Failed(fault(&word)?)),
+        (None, Some(word)) => Ok(ReportedOutcome::Failed(fault(&word)?)),
         (Some(status), None) => {
             let status = status
                 .as_u64()
                 .filter(|status| (100..=599).contains(status));
             let status = status.and_then(|status| u16::try_from(status).ok());
-            Ok(Outcome::Response {
+            Ok(ReportedOutcome::Response {
                 status: status.ok_or_else(|| wrong("status", "a number from 100 to 599"))?,
                 headers: headers(fields.get("headers"))?,
                 body: body(fields.get("body")),
@@ -81,7 +81,7 @@ fn outcome(fields: &RequestFields) -> Result<Outcome, ApiError> {
             "`headers` and `body` belong to a response, and the report has no `status`",
             "send `status` too",
         )),
-        (None, None) => Ok(Outcome::Unsaid),
+        (None, None) => Ok(ReportedOutcome::Unsaid),
     }
 }
 

@@ -13,7 +13,7 @@ use tollgate_config::Secret;
 use tollgate_core::ask::Priority;
 use tollgate_core::time::Span;
 
-use super::reply::Outcome;
+use super::reply::ReportedOutcome;
 
 /// One permit, or tokens of guards.
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ pub struct ReportRequest {
     /// The permit.
     pub permit: String,
     /// What came back.
-    pub outcome: Outcome,
+    pub outcome: ReportedOutcome,
     /// The real costs by unit, where they were estimated.
     pub costs: Vec<(String, u64)>,
 }
@@ -84,7 +84,7 @@ impl ReportRequest {
     pub fn status(permit: &str, status: u16) -> ReportRequest {
         ReportRequest {
             permit: permit.to_owned(),
-            outcome: Outcome::Response {
+            outcome: ReportedOutcome::Response {
                 status,
                 headers: HeaderMap::new(),
                 body: Vec::new(),

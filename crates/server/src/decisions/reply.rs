@@ -54,7 +54,7 @@ pub struct Acquired {
 
 /// What came back from the call of a permit.
 #[derive(Clone, Debug)]
-pub enum Outcome {
+pub enum ReportedOutcome {
     /// A response.
     Response {
         /// Its status.

@@ -248,7 +248,7 @@ async fn limiting_is_switched_at_run_time() {
     assert_eq!(acquire(&daemon, &ask).await.status, 429);
 }
 
-/// C4: in front of the user's own service: by address, by user if its header is there, then together;
+/// C4, C10: in front of the user's own service: by address, by user if its header is there, then together;
 /// the document's texts; the same headers on success.
 #[tokio::test]
 async fn c4_guards_stand_in_front_of_the_users_own_service() {
