@@ -42,6 +42,7 @@ mod costs;
 mod flights;
 mod admin;
 mod decisions;
+mod decision_mistakes;
 mod guards;
 mod openapi;
 mod config_changes;
