@@ -10,14 +10,13 @@ use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, patch, post};
+use axum::routing::{any, delete, get, patch, post};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 
 use super::access::{self, AccessPolicy};
-use super::{cache, commands, decisions, openapi, providers};
+use super::{cache, commands, decisions, desk, openapi, providers};
 use crate::api::{ApiError, json};
 use crate::daemon::Daemon;
 
@@ -29,15 +28,10 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub(super) struct ApiState {
     pub(super) daemon: Daemon,
-    shutdown: watch::Receiver<bool>,
 }
 
 /// The routes. Events, metrics and the dashboard will be listed here too.
-pub(super) fn router(
-    daemon: Daemon,
-    policy: AccessPolicy,
-    shutdown: watch::Receiver<bool>,
-) -> Router {
+pub(super) fn router(daemon: Daemon, policy: AccessPolicy) -> Router {
     let timed = Router::new()
         .route("/health", get(health))
         .route("/ready", get(ready))
@@ -60,6 +54,11 @@ pub(super) fn router(
         .route("/v1/check", any(decisions::serve))
         .route("/v1/guards/{class}", get(decisions::guard))
         .route("/v1/limiting", post(decisions::set_limiting))
+        .route("/v1/sources", get(desk::sources).post(desk::add_source))
+        .route("/v1/sources/{name}", delete(desk::remove_source))
+        .route("/v1/tasks", get(desk::tasks))
+        .route("/v1/tasks/can-submit", post(desk::can_submit))
+        .route("/v1/tasks/{queue}", post(desk::on_task))
         .route("/openapi.json", get(openapi::serve))
         .layer(middleware::from_fn(with_timeout));
     // A request says itself how long it waits.
@@ -72,7 +71,7 @@ pub(super) fn router(
             Arc::new(policy),
             access::check,
         ))
-        .with_state(ApiState { daemon, shutdown })
+        .with_state(ApiState { daemon })
 }
 
 async fn health() -> Response {
@@ -80,7 +79,7 @@ async fn health() -> Response {
 }
 
 async fn ready(State(api): State<ApiState>) -> Response {
-    if *api.shutdown.borrow() {
+    if api.daemon.is_draining() {
         return ApiError::draining().into_response();
     }
     if let Some(trouble) = api.daemon.registry().closed_reason() {

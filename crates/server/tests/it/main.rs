@@ -45,6 +45,7 @@ mod decisions;
 mod decision_mistakes;
 mod guards;
 mod openapi;
+mod desk;
 mod config_changes;
 mod cache_consistency;
 mod keys;

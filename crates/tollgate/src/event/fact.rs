@@ -316,6 +316,13 @@ pub enum Event {
         /// What changed.
         change: Arc<str>,
     },
+    /// A queue of tasks has more pending ones than its guard allows.
+    TaskQueueFull {
+        /// Which.
+        queue: Arc<str>,
+        /// How many.
+        pending: u64,
+    },
     /// The gateway accepts calls.
     Listening {
         /// Where.
