@@ -77,7 +77,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         guard: None,
         entity: None,
         limit: None,
-        reason: None,
+        reason: error.reason().map(Reason::as_str),
         retry_in: wait.map(millis),
         setting: None,
     };
@@ -86,34 +86,24 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
             provider,
             entity,
             limit,
-            reason,
             ..
         } => {
             rejection.provider = Some(provider);
             rejection.entity = Some(entity.as_deref());
             rejection.limit = Some(limit.as_deref());
-            rejection.reason = Some(reason.as_str());
         }
         Error::Guarded { guard, limit, .. } => {
             rejection.guard = Some(guard);
             rejection.limit = Some(Some(limit));
-            rejection.reason = error.reason().map(Reason::as_str);
         }
         Error::NotInCache {
-            provider,
-            entity,
-            reason,
-            ..
+            provider, entity, ..
         } => {
             rejection.provider = Some(provider);
             rejection.entity = Some(entity.as_deref());
-            rejection.reason = Some(reason.as_str());
         }
-        Error::TooLate { provider, .. } => {
-            rejection.provider = Some(provider);
-            rejection.reason = Some(Reason::Deadline.as_str());
-        }
-        Error::NoResponse { provider, .. }
+        Error::TooLate { provider, .. }
+        | Error::NoResponse { provider, .. }
         | Error::NoCredential { provider, .. }
         | Error::NoUpstream { provider, .. }
         | Error::Loop { provider } => rejection.provider = Some(provider),

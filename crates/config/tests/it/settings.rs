@@ -483,7 +483,7 @@ fn each_mistake_has_its_place_and_remedy() {
 fn fields_not_used_yet_are_reported() {
     let machine = TestHost::new().file(
         "tollgate.yaml",
-        "scheduler: { workers: 2 }\nproviders: { tmdb: { preset: tmdb, guards: [ip] } }\n",
+        "scheduler: { workers: 2 }\nguards: { g: { limit: 1, period: 1m, key_prefix: a } }\nproviders: { tmdb: { preset: tmdb, alerts: { critical: 1 } } }\n",
     );
     let told = machine.loaded(&Sources::default()).problems.to_string();
     assert!(
@@ -491,8 +491,12 @@ fn fields_not_used_yet_are_reported() {
         "{told}"
     );
     assert!(
-        told.contains("note: guards: is checked but not used yet"),
+        told.contains("note: alerts: is checked but not used yet"),
         "{told}"
+    );
+    assert!(
+        told.contains("note: guards.g.key_prefix: is checked but not used yet"),
+        "of any guard: {told}"
     );
     assert!(
         !told.contains("note: cache"),

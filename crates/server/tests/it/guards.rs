@@ -248,10 +248,8 @@ async fn limiting_is_switched_at_run_time() {
     assert_eq!(acquire(&daemon, &ask).await.status, 429);
 }
 
-/// C4, C10: in front of the user's own service: by address, by user if its header is there, then together;
-/// the document's texts; the same headers on success.
-#[tokio::test]
-async fn c4_guards_stand_in_front_of_the_users_own_service() {
+/// The user's own service behind guards.
+async fn guarded_service(name: &str) -> (Upstream, TestDaemon) {
     let upstream = Upstream::start(|_, _| async {
         let mut response = ok();
         let headers = response.headers_mut();
@@ -264,14 +262,24 @@ async fn c4_guards_stand_in_front_of_the_users_own_service() {
         "name: x\nupstream: http://{}\nguards: [ip, user, api]\ncache: {{ttl: 1h}}\n",
         upstream.address
     );
-    let daemon = daemon("guards-gateway", CLASSES, &file).await;
-    let call = async |ip: &str, path: &str, user: Option<&str>| {
-        let mut headers = vec![("x-forwarded-for", ip)];
-        headers.extend(user.map(|user| ("x-user-id", user)));
-        get_with(daemon.gateway, path, &headers).await
-    };
+    let daemon = daemon(name, CLASSES, &file).await;
+    (upstream, daemon)
+}
+
+/// A request of this client, through a trusted proxy.
+async fn call(daemon: &TestDaemon, ip: &str, path: &str, user: Option<&str>) -> ClientResponse {
+    let mut headers = vec![("x-forwarded-for", ip)];
+    headers.extend(user.map(|user| ("x-user-id", user)));
+    get_with(daemon.gateway, path, &headers).await
+}
+
+/// C4, C10: in front of the user's own service: by address, by user if its header is there, then together;
+/// the document's texts; the same headers on success.
+#[tokio::test]
+async fn c4_guards_stand_in_front_of_the_users_own_service() {
+    let (_upstream, daemon) = guarded_service("guards-gateway").await;
     for left in [4, 3, 2, 1, 0] {
-        let passed = call("203.0.113.7", "/x/same", None).await;
+        let passed = call(&daemon, "203.0.113.7", "/x/same", None).await;
         assert_eq!(passed.status, 200, "cached responses count too: {passed:?}");
         assert_eq!(
             passed.header("x-ratelimit-limit"),
@@ -280,7 +288,7 @@ async fn c4_guards_stand_in_front_of_the_users_own_service() {
         );
         assert_eq!(passed.header("x-ratelimit-remaining"), left.to_string());
     }
-    let denied = call("203.0.113.7", "/x/same", None).await;
+    let denied = call(&daemon, "203.0.113.7", "/x/same", None).await;
     assert_eq!(
         (denied.status, denied.header("retry-after")),
         (429, "6"),
@@ -315,28 +323,34 @@ async fn c4_guards_stand_in_front_of_the_users_own_service() {
     assert_eq!(denied.header("x-tollgate-decision"), "reject");
     assert_eq!(denied.header("x-tollgate-source"), "tollgate");
     assert_eq!(
-        call("203.0.113.7", "/x/health", None).await.status,
+        call(&daemon, "203.0.113.7", "/x/health", None).await.status,
         200,
         "exempt"
     );
-    // A user is counted wherever it comes from.
+}
+
+/// C4, C11: a user is counted wherever it comes from, and all callers together; a rejected request
+/// costs no guard anything.
+#[tokio::test]
+async fn c4_c11_users_and_all_callers_together_are_counted() {
+    let (_upstream, daemon) = guarded_service("guards-users").await;
     for number in 0..10 {
         let ip = format!("198.51.100.{number}");
-        assert_eq!(call(&ip, "/x/a", Some("u1")).await.status, 200);
+        assert_eq!(call(&daemon, &ip, "/x/a", Some("u1")).await.status, 200);
     }
-    let user = call("198.51.100.99", "/x/a", Some("u1")).await;
+    let user = call(&daemon, "198.51.100.99", "/x/a", Some("u1")).await;
     assert_eq!((user.status, &user.json()["guard"]), (429, &"user".into()));
     assert_eq!(
         user.header("x-ratelimit-limit"),
         "20",
         "of the guard that rejected"
     );
-    // 15 of the 20 tokens that all share are used.
-    for number in 0..5 {
+    // 10 of the 20 tokens that all share are used.
+    for number in 0..10 {
         let ip = format!("192.0.2.{number}");
-        assert_eq!(call(&ip, "/x/a", None).await.status, 200);
+        assert_eq!(call(&daemon, &ip, "/x/a", None).await.status, 200);
     }
-    let api = call("192.0.2.99", "/x/a", None).await.json();
+    let api = call(&daemon, "192.0.2.99", "/x/a", None).await.json();
     assert_eq!(
         api["message"],
         "API rate limit exceeded. Please try again later."
