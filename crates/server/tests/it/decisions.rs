@@ -17,14 +17,19 @@ async fn sim(rules: &str) -> SimProvider {
     SimProvider::start(settings).await.expect("a free port")
 }
 
-/// A daemon with one provider `x`, at a time that stands still, so that times are exact.
-pub(crate) async fn frozen(file: &str, rest: &str) -> (TestDaemon, Arc<ManualClock>) {
-    write_file(file, &format!("name: x\ndomain: api.example.org\n{rest}\n"));
+/// A ledger whose time stands still until the test moves it.
+pub(crate) fn frozen_ledger() -> (Ledger, Arc<ManualClock>) {
     let clock = ManualClock::new(Now {
         at: Micros(1_000_000_000),
         wall: Wall(1_772_323_200_000_000),
     });
-    let ledger = Ledger::memory(Clock::Manual(clock.clone()));
+    (Ledger::memory(Clock::Manual(clock.clone())), clock)
+}
+
+/// A daemon with one provider `x`, at a time that stands still, so that times are exact.
+pub(crate) async fn frozen(file: &str, rest: &str) -> (TestDaemon, Arc<ManualClock>) {
+    write_file(file, &format!("name: x\ndomain: api.example.org\n{rest}\n"));
+    let (ledger, clock) = frozen_ledger();
     let daemon = TestDaemon::start_on(ledger, from_file(file), Default::default(), None).await;
     (daemon, clock)
 }

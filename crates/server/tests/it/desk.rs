@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tollgate_config::{Flag, Sources};
 use tollgate_server::desk::{Desk, Source, TaskEvent};
 
+use crate::decisions::frozen_ledger;
 use crate::test_daemon::{TestDaemon, write_file};
 
 const CONFIG: &str = "guards: { task: { limit: 50, period: 1m, burst: 3, by: name, max_pending: 2, retry_delay: 60s } }";
@@ -15,7 +16,9 @@ async fn daemon(name: &str) -> TestDaemon {
         &provider,
         "name: fmp\ndomain: api.example.org\nlimits: [5/1s]\n",
     );
-    TestDaemon::start(Sources {
+    // Time stands still, so that no token comes back meanwhile.
+    let (ledger, _) = frozen_ledger();
+    let sources = Sources {
         only_named: true,
         config: Some(config),
         providers: vec![provider],
@@ -25,8 +28,8 @@ async fn daemon(name: &str) -> TestDaemon {
             value: "memory:".to_owned(),
         }],
         ..Sources::default()
-    })
-    .await
+    };
+    TestDaemon::start_on(ledger, sources, Default::default(), None).await
 }
 
 /// H5: sources are added, listed and removed; adding says who will limit it, or that nobody will.

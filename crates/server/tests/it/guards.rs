@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use tollgate_config::{Flag, Sources};
 
 use crate::client::{ClientResponse, Session, get_with};
+use crate::decisions::frozen_ledger;
 use crate::test_daemon::{TestDaemon, raw_request, write_file};
 use crate::upstream::{Upstream, ok};
 
@@ -24,7 +25,9 @@ async fn daemon(name: &str, config: &str, provider: &str) -> TestDaemon {
     let (file, provider_file) = (format!("{name}-tollgate.yaml"), format!("{name}-x.yaml"));
     write_file(&file, config);
     write_file(&provider_file, provider);
-    TestDaemon::start(Sources {
+    // Time stands still, so that no token comes back meanwhile.
+    let (ledger, _) = frozen_ledger();
+    let sources = Sources {
         only_named: true,
         config: Some(file),
         providers: vec![provider_file],
@@ -34,8 +37,8 @@ async fn daemon(name: &str, config: &str, provider: &str) -> TestDaemon {
             value: "memory:".to_owned(),
         }],
         ..Sources::default()
-    })
-    .await
+    };
+    TestDaemon::start_on(ledger, sources, Default::default(), None).await
 }
 
 const OTHER: &str = "name: x\ndomain: api.example.org\nlimits: [100/1h]\n";
