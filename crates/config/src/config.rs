@@ -48,7 +48,7 @@ pub struct Config {
     pub cache_size: CacheSize,
     /// Where guards count.
     pub guard_store: Store,
-    /// Processes or hosts that share a limit without a common store.
+    /// Processes or hosts that share the limits, for `memory:` and `on_store_loss: local-share`.
     pub nodes: u32,
     /// How long a node's registration is valid.
     pub node_lease: Span,

@@ -124,7 +124,7 @@ fn for_host(why: NotAllowed) -> &'static str {
             "add a provider file with this domain, or set `unknown_domain: allow`"
         }
         NotAllowed::Private => {
-            "if you mean a private host, set it as `upstream:` in a provider file"
+            "if you mean this private host, add a provider file with it as `domain:`; `upstream:` sets its port"
         }
         NotAllowed::OtherProvider => {
             "this address serves one provider only; use the gateway's main address"
