@@ -30,7 +30,8 @@ pub use settings::{
 mod window;
 pub use window::Counts;
 mod pace;
-pub use pace::{BasePace, Pace, Rate};
+pub use crate::rate::Rate;
+pub use pace::{BasePace, Pace};
 mod phase;
 mod path;
 pub use path::shown_path;

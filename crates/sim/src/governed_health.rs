@@ -22,7 +22,9 @@ use tollgate_core::health::{
     Action, Actions, AttemptResult, BasePace, Class, HealthEvent, HealthState,
 };
 use tollgate_core::limit::Rule;
+use tollgate_core::rate::Rate;
 use tollgate_core::retry::{Decision, FailedAttempt, Safety};
+use tollgate_core::scope::ScopeView;
 use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now, Span};
 use tollgate_core::turn::turn;
@@ -38,7 +40,7 @@ pub use plan::{GiveUpReason, HealthPlan, HealthTransition};
 /// The scope of the health machine.
 const HEALTH: ScopeId = ScopeId(1);
 
-/// The scope of the cool-down. A separate scope: after a cool-down every call may go at once.
+/// The scope of the cool-down. A separate scope: after a cool-down calls go without a probe of health.
 const COOLDOWN: ScopeId = ScopeId(2);
 
 /// Nodes that share one ledger and learn from responses.
@@ -92,6 +94,19 @@ impl GovernedWithHealth {
     #[must_use]
     pub fn states(&self) -> Vec<HealthState> {
         self.nodes.iter().map(|node| node.health.state()).collect()
+    }
+
+    /// The limit that the ledger estimates from 429s.
+    #[must_use]
+    pub fn estimated_rate(&self, now: Micros) -> Option<Rate> {
+        match self.table.peek_scope(COOLDOWN, now) {
+            ScopeView::Paced { rate, .. } => rate,
+            ScopeView::Open
+            | ScopeView::Closed { .. }
+            | ScopeView::CacheOnly { .. }
+            | ScopeView::Paused { .. }
+            | ScopeView::Probing => None,
+        }
     }
 
     /// The number of attempts sent as probes, and the most of them in flight at the same time.
@@ -336,7 +351,7 @@ impl GovernedWithHealth {
         let (settings, dice) = (self.plan.cooldown, Dice(self.dice.u64(..)));
         let cooldown = &mut self.node(node, now).cooldown;
         if let Some(pause) = cooldown.on_limited(&settings, granted, provider_wait, dice, now.at) {
-            let settle = cooldown::settle(COOLDOWN, pause);
+            let settle = cooldown::settle(COOLDOWN, pause, now.at.since(granted));
             self.turn(node, &[settle], &[], now, effects);
         }
     }

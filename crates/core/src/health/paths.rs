@@ -493,6 +493,7 @@ impl Health {
             (
                 _,
                 ScopeView::Open
+                | ScopeView::Paced { .. }
                 | ScopeView::CacheOnly { .. }
                 | ScopeView::Paused { .. }
                 | ScopeView::Closed { remaining: None },

@@ -321,6 +321,7 @@ async fn reject_if_closed(
         }),
         Some(
             ScopeView::Open
+            | ScopeView::Paced { .. }
             | ScopeView::Probing
             | ScopeView::CacheOnly { .. }
             | ScopeView::Paused { .. },

@@ -338,7 +338,7 @@ impl ProviderHealth {
             reset_after: None,
         };
         let pause = cooldown.on_limited(settings, response.granted, wait, dice, now)?;
-        self.settle(cooldown::settle(scope, pause));
+        self.settle(cooldown::settle(scope, pause, now.since(response.granted)));
         Some(pause)
     }
 
