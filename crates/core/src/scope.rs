@@ -142,14 +142,16 @@ impl Scope {
     }
 
     fn check_estimate(&self, id: PermitId, now: Micros) -> Result<(), (Span, WakeOn)> {
-        self.estimate.map_or(Ok(()), |known| known.check(id, now))
+        let known = self.estimate.as_ref();
+        known.map_or(Ok(()), |known| known.check(id, now))
     }
 
     /// The ask goes. If a probe must follow the closed time, this ask is the probe.
     pub(crate) fn take(&mut self, id: PermitId, now: Micros, arrives_by: Micros) {
-        self.estimate = self.estimate.filter(|known| !known.is_over(now));
-        if let Some(estimate) = &mut self.estimate {
-            estimate.take(id, now, arrives_by);
+        match &mut self.estimate {
+            Some(known) if known.is_over(now) => self.estimate = None,
+            Some(known) => known.take(id, now, arrives_by),
+            None => {}
         }
         self.state = match self.state {
             ScopeState::Open { .. } => self.state,

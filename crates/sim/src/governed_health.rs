@@ -22,9 +22,7 @@ use tollgate_core::health::{
     Action, Actions, AttemptResult, BasePace, Class, HealthEvent, HealthState,
 };
 use tollgate_core::limit::Rule;
-use tollgate_core::rate::Rate;
 use tollgate_core::retry::{Decision, FailedAttempt, Safety};
-use tollgate_core::scope::ScopeView;
 use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now, Span};
 use tollgate_core::turn::turn;
@@ -94,19 +92,6 @@ impl GovernedWithHealth {
     #[must_use]
     pub fn states(&self) -> Vec<HealthState> {
         self.nodes.iter().map(|node| node.health.state()).collect()
-    }
-
-    /// The limit that the ledger estimates from 429s.
-    #[must_use]
-    pub fn estimated_rate(&self, now: Micros) -> Option<Rate> {
-        match self.table.peek_scope(COOLDOWN, now) {
-            ScopeView::Paced { rate, .. } => rate,
-            ScopeView::Open
-            | ScopeView::Closed { .. }
-            | ScopeView::CacheOnly { .. }
-            | ScopeView::Paused { .. }
-            | ScopeView::Probing => None,
-        }
     }
 
     /// The number of attempts sent as probes, and the most of them in flight at the same time.

@@ -339,4 +339,5 @@ impl PacedRate {
 }
 
 #[cfg(test)]
+#[path = "estimate_tests.rs"]
 mod tests;
