@@ -283,8 +283,12 @@ impl ActiveProvider {
                 let own = policy.degrade_scope(None).into_iter();
                 let scopes: Vec<ScopeId> = own.chain(cooling).collect();
                 self.health.clear_scopes(&scopes, true);
+                self.health.resume_paths();
             }
-            Command::Resume => self.health.clear_cooldowns(cooling),
+            Command::Resume => {
+                self.health.clear_cooldowns(cooling);
+                self.health.resume_paths();
+            }
             Command::Offline | Command::Pause { .. } | Command::CacheOnly { .. } => {}
         }
         // Waiting calls must check admission again.
