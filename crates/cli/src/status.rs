@@ -254,6 +254,19 @@ fn print_holds(out: &mut impl Write, status: &Value) -> io::Result<()> {
             word(&one["reason"])
         )?;
     }
+    for one in list(&status["estimated_limits"]) {
+        let of = word(&one["of"]);
+        match one["rate"].as_f64() {
+            Some(rate) => writeln!(
+                out,
+                "  {of}: estimated limit {rate:.2} calls a second, learned from 429s; configure `limits` if you know them"
+            )?,
+            None => writeln!(
+                out,
+                "  {of}: after a 429, calls go as the provider accepts them"
+            )?,
+        }
+    }
     for one in list(&status["health"]["paths"]) {
         let (path, failures) = (word(&one["path"]), &one["failure_count"]);
         match one["sleep_until"].as_f64() {

@@ -246,6 +246,17 @@ pub enum Settle {
         /// How it reopens.
         reopen: Reopen,
     },
+    /// The provider limited a call: the scope cools down, and then opens as the provider accepts calls.
+    Limited {
+        /// Which one.
+        scope: ScopeId,
+        /// How long ago the 429 was seen.
+        age: Span,
+        /// How long ago the call was granted: one that was already sent at the last 429 says nothing new.
+        granted: Span,
+        /// For how long it is closed, from the 429 on.
+        closed_for: Span,
+    },
     /// A changed limit has a new cell: usage counted in the old cell counts in the new one too.
     /// When it is repeated, only usage since the last time is added.
     Inherit {

@@ -173,6 +173,7 @@ fn rows_of<'a, E>(
                 .try_for_each(|&scope| row(RowId::Scope(scope)))
         }
         Settle::Close { scope, .. }
+        | Settle::Limited { scope, .. }
         | Settle::Open { scope }
         | Settle::Failed { scope, .. }
         | Settle::Succeeded { scope } => row(RowId::Scope(*scope)),
@@ -348,6 +349,10 @@ impl QueuedSettle {
                 Outcome::Unsent => {}
             },
             Settle::Close { age, .. } | Settle::Failed { age, .. } => *age = *age + waited,
+            Settle::Limited { age, granted, .. } => {
+                *age = *age + waited;
+                *granted = *granted + waited;
+            }
             Settle::Open { .. } | Settle::Succeeded { .. } | Settle::Inherit { .. } => {}
         }
         settle

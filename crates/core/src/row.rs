@@ -19,6 +19,7 @@
 //! | 5 | the scope | scopes |
 //! | 6 | reserved: the path that a scope stands for (`health.scope: path`) | scopes |
 //! | 7 | not used: calls that count as arrived at sent + `arrive_within` are in the cell, version 3 | cells |
+//! | 8 | the estimated limit of a scope that a 429 has closed; a program that does not know it lets all calls go after the cool-down | scopes |
 //! | 9 | reserved: durable reservations | cells |
 //! | 11 | what may have been lost | providers |
 //!
@@ -28,6 +29,7 @@
 //!
 //! Never: guesses, or writes another layout under the same [`FORMAT`].
 
+mod estimate;
 mod fields;
 mod networked;
 pub use networked::{Loss, OwnerRow, ProviderRow};
@@ -54,6 +56,7 @@ mod tag {
     pub(super) const CELL: u64 = 3;
     pub(super) const WAITERS: u64 = 4;
     pub(super) const SCOPE: u64 = 5;
+    pub(super) const ESTIMATE: u64 = 8;
     pub(super) const LOSS: u64 = 11;
 }
 
@@ -184,6 +187,9 @@ impl ScopeRow {
         let bytes = std::mem::take(&mut contents.0);
         let mut out = FieldWriter::over(bytes, &self.meta.unknown);
         out.field(tag::SCOPE, |bytes| bytes.extend(self.scope.to_body()));
+        if let Some(known) = self.scope.estimate() {
+            out.field(tag::ESTIMATE, |bytes| estimate::write(bytes, known));
+        }
         contents.0 = out.finish();
     }
 
@@ -202,14 +208,16 @@ impl ScopeRow {
                 ..ScopeRow::default()
             });
         }
-        let mut scope = None;
+        let (mut scope, mut known) = (None, None);
         let meta = read(FieldReader::open(bytes, SCOPE)?, |tag, bytes| {
-            if tag == tag::SCOPE {
-                scope = Some(Scope::from_body(bytes)?);
+            match tag {
+                tag::SCOPE => scope = Some(Scope::from_body(bytes)?),
+                tag::ESTIMATE => known = Some(estimate::read(bytes)?),
+                _ => return Ok(false),
             }
-            Ok(tag == tag::SCOPE)
+            Ok(true)
         })?;
-        let scope = scope.ok_or(Damaged::Bytes)?;
+        let scope = scope.ok_or(Damaged::Bytes)?.with_estimate(known);
         Ok(ScopeRow { scope, meta })
     }
 }

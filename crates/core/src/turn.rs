@@ -205,7 +205,7 @@ fn longest_wait(
 fn grant(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Batch) -> Marks {
     let arrives_by = now.hi + ask.evidence.latest_arrival();
     for &id in &ask.scopes {
-        cells.scope(id).take(ask.id, arrives_by);
+        cells.scope(id).take(ask.id, now.hi, arrives_by);
     }
     let mut marks = Marks::new();
     for (index, term) in ask.terms.iter().enumerate() {
@@ -287,6 +287,17 @@ fn apply(cells: &mut impl CellStore, now: TimeBounds, settle: &Settle, turn: &mu
             cells.scope(*scope).close(until, *reopen);
             turn.changed_scopes.push(*scope);
         }
+        Settle::Limited {
+            scope,
+            age,
+            granted,
+            closed_for,
+        } => {
+            let (at, granted) = (now.hi - *age, now.hi - *granted);
+            let state = cells.scope(*scope);
+            state.record_limited(granted, at, at + *closed_for);
+            turn.changed_scopes.push(*scope);
+        }
         Settle::Inherit {
             from,
             old_rule,
@@ -354,15 +365,18 @@ fn settle_scopes(
                 if is_success {
                     state.record_success();
                 }
-                if state.probe_arrived(id, now.hi) {
+                let may_follow = state.record_outcome(id, outcome, now.hi);
+                if state.probe_arrived(id, now.hi) || may_follow {
                     turn.changed_scopes.push(scope);
                 }
             }
         }
         Outcome::Unsent => {
-            let returned = scopes
-                .iter()
-                .filter(|scope| cells.scope(**scope).return_probe(id, now.lo));
+            let returned = scopes.iter().filter(|scope| {
+                let state = cells.scope(**scope);
+                let may_follow = state.record_outcome(id, outcome, now.hi);
+                state.return_probe(id, now.lo) || may_follow
+            });
             turn.changed_scopes.extend(returned);
         }
         Outcome::Presumed { .. } | Outcome::Alive { .. } => {}

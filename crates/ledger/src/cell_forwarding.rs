@@ -59,6 +59,7 @@ impl CellForwarding {
             }
             Settle::Permit { .. }
             | Settle::Close { .. }
+            | Settle::Limited { .. }
             | Settle::Open { .. }
             | Settle::Failed { .. }
             | Settle::Succeeded { .. } => None,

@@ -65,6 +65,7 @@ impl FormerOwners {
         match settle {
             Settle::Permit { id, .. } => self.is_former(id.owner),
             Settle::Close { .. }
+            | Settle::Limited { .. }
             | Settle::Open { .. }
             | Settle::Failed { .. }
             | Settle::Succeeded { .. }

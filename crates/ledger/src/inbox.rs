@@ -508,6 +508,7 @@ fn now() -> Instant {
 fn is_urgent(settle: &Settle) -> bool {
     match settle {
         Settle::Close { .. }
+        | Settle::Limited { .. }
         | Settle::Open { .. }
         | Settle::Failed { .. }
         | Settle::Inherit { .. } => true,

@@ -92,6 +92,12 @@ impl LastSeenScopes {
             } => {
                 self.record(*scope, ScopeView::Closed { remaining: *rest }, now);
             }
+            Settle::Limited {
+                scope, closed_for, ..
+            } => {
+                let remaining = Some(*closed_for);
+                self.record(*scope, ScopeView::Closed { remaining }, now);
+            }
             Settle::Open { scope } => self.record(*scope, ScopeView::Open, now),
             Settle::Permit { .. }
             | Settle::Failed { .. }
@@ -114,6 +120,7 @@ fn aged_view(view: ScopeView, passed: Span) -> ScopeView {
         },
         ScopeView::Closed { remaining: None }
         | ScopeView::Open
+        | ScopeView::Paced { .. }
         | ScopeView::Probing
         | ScopeView::CacheOnly { .. }
         | ScopeView::Paused { .. } => view,

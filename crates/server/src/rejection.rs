@@ -54,15 +54,20 @@ struct Unavailable<'a> {
     failure_count: u32,
     reset_in: u64,
     health: &'static str,
-    /// Only if an operator set the state: the provider has not failed, and waiting does not help.
+    /// Only if an operator set the state, or if only a path of the provider fails: then it names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
 }
 
 /// The response to a caller whose call failed.
 pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
-    if let Error::Asleep { provider, status } = error {
-        return provider_unavailable(provider, status);
+    if let Error::Asleep {
+        provider,
+        status,
+        path,
+    } = error
+    {
+        return provider_unavailable(provider, status, path.as_deref());
     }
     let wait = retry_in(error);
     let mut rejection = Rejection {
@@ -153,7 +158,11 @@ pub(crate) fn json(
     response
 }
 
-fn provider_unavailable(provider: &str, status: &HealthStatus) -> Response<ReplyBody> {
+fn provider_unavailable(
+    provider: &str,
+    status: &HealthStatus,
+    path: Option<&str>,
+) -> Response<ReplyBody> {
     let mut message = status.breaker.message(provider);
     if let Some(hold) = status.hold {
         message.push_str(&format!(": {}", hold.words()));
@@ -161,9 +170,15 @@ fn provider_unavailable(provider: &str, status: &HealthStatus) -> Response<Reply
     let body = Unavailable {
         error: "ProviderUnavailableError",
         message,
-        hint: status
-            .hold
-            .map(|_| format!("`tollgate resume {provider}` lets calls through again")),
+        hint: match (status.hold, path) {
+            (Some(_), _) => Some(format!(
+                "`tollgate resume {provider}` lets calls through again"
+            )),
+            (None, Some(path)) => Some(format!(
+                "only `{path}` of {provider} fails, calls to other paths go on; retry after resetIn milliseconds"
+            )),
+            (None, None) => None,
+        },
         provider,
         state: status.breaker.as_str(),
         failure_count: status.failure_count,

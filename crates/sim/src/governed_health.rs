@@ -38,7 +38,7 @@ pub use plan::{GiveUpReason, HealthPlan, HealthTransition};
 /// The scope of the health machine.
 const HEALTH: ScopeId = ScopeId(1);
 
-/// The scope of the cool-down. A separate scope: after a cool-down every call may go at once.
+/// The scope of the cool-down. A separate scope: after a cool-down calls go without a probe of health.
 const COOLDOWN: ScopeId = ScopeId(2);
 
 /// Nodes that share one ledger and learn from responses.
@@ -336,7 +336,7 @@ impl GovernedWithHealth {
         let (settings, dice) = (self.plan.cooldown, Dice(self.dice.u64(..)));
         let cooldown = &mut self.node(node, now).cooldown;
         if let Some(pause) = cooldown.on_limited(&settings, granted, provider_wait, dice, now.at) {
-            let settle = cooldown::settle(COOLDOWN, pause);
+            let settle = cooldown::settle(COOLDOWN, pause, now.at.since(granted));
             self.turn(node, &[settle], &[], now, effects);
         }
     }

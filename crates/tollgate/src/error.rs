@@ -117,6 +117,8 @@ pub enum Error {
         provider: String,
         /// Its health.
         status: Box<HealthStatus>,
+        /// Only this path of it, with ids as `*`; calls to other paths go on.
+        path: Option<String>,
     },
     /// Only the cache may serve the call, and it has no response.
     #[error("{}", not_in_cache(.provider, *.reason))]

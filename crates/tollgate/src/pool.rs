@@ -13,6 +13,7 @@ mod address;
 mod dial;
 mod head_scan;
 mod preamble;
+mod send_queue;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(not(feature = "tls"))]
@@ -26,7 +27,7 @@ pub use tls::{Roots, TlsError};
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::HeaderValue;
 use hyper::upgrade::OnUpgrade;
@@ -60,10 +61,6 @@ const PRUNE_EVERY: Span = Span::from_millis(100);
 /// has a call, and the gateway bounds calls.
 const UPSTREAMS_MAX: usize = 1_024;
 
-/// A handshake is one round trip; a request whose first transmission is lost needs several, with the
-/// kernel's pauses in between.
-const HANDSHAKES: u64 = 10;
-
 /// The connections of one provider; clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
@@ -75,8 +72,6 @@ struct PoolState {
     dialer: Arc<Dialer>,
     ledger: Ledger,
     upstreams: RankedMutex<{ rank::UPSTREAMS }, HashMap<Origin, Arc<UpstreamPool>>>,
-    /// The longest TCP handshake so far, in microseconds.
-    longest_handshake: AtomicU64,
 }
 
 /// The connections to one upstream. A call looks it up once.
@@ -156,16 +151,8 @@ impl Pool {
                 dialer,
                 ledger,
                 upstreams: RankedMutex::default(),
-                longest_handshake: AtomicU64::new(0),
             }),
         }
-    }
-
-    /// How long a request may take from its last byte to the provider's limiter: at least `least`,
-    /// and [`HANDSHAKES`] times the longest TCP handshake so far.
-    pub(crate) fn arrive_within(&self, least: Span) -> Span {
-        let longest = self.shared.longest_handshake.load(Ordering::Relaxed);
-        least.max(Span(longest.saturating_mul(HANDSHAKES)))
     }
 
     /// Announces a call to this upstream.
@@ -248,15 +235,8 @@ impl ExpectedCall {
     }
 
     async fn dial(&self, connect: Span) -> Result<Wire, ConnectError> {
-        let PoolState {
-            dialer,
-            ledger,
-            longest_handshake,
-            ..
-        } = &*self.shared;
-        let wire = dialer.dial(&self.upstream.origin, connect, ledger).await?;
-        longest_handshake.fetch_max(wire.handshake.0, Ordering::Relaxed);
-        Ok(wire)
+        let PoolState { dialer, ledger, .. } = &*self.shared;
+        dialer.dial(&self.upstream.origin, connect, ledger).await
     }
 
     /// What to do if no connection is ready. Our own already counts as busy.

@@ -35,7 +35,7 @@ use local_share::StoreLossContext;
 pub(crate) use local_share::{LossDecision, loss_since_now};
 pub(crate) use policy::CompiledPolicy;
 pub use savings::Savings;
-pub use status::{CooldownStatus, LimitStatus, PartStatus};
+pub use status::{CooldownStatus, EstimatedLimit, LearnedFrom429s, LimitStatus, PartStatus};
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -57,7 +57,7 @@ table! {
         concurrency: Shape::Either(&[Shape::OrOff(&Shape::Integer), Shape::Block(CONCURRENCY)]), "how many calls may run at a time";
         connections: Shape::Integer, "connections to the upstream; by default as many as the limits let run at a time, 32 to 512";
         hold_until: Hold::SHAPE, "when a call counts as arrived at the provider: `response` = with its response; `arrived` = with its response, or `arrive_within` after its last byte; `send` = when it is sent" = "arrived";
-        arrive_within: Shape::Duration, "the longest time that a request is assumed to take from its last byte to the provider's limiter; ten times the longest TCP handshake if that is longer" = "2s";
+        arrive_within: Shape::Duration, "the longest time that a request is assumed to take from its last byte to the provider's limiter; half of it counts from when its bytes were seen to be acknowledged" = "2s";
         late_arrival: Shape::Duration, "the longest time that a call is assumed to take to arrive after Tollgate gave up on it" = "5s";
         edge_margin: Shape::Duration, "how long Tollgate waits after the start of a calendar window before it uses the window" = "2s";
         counter_lag: Shape::Duration, "how long after the response the provider may still count the call" = "0s";

@@ -240,6 +240,17 @@ impl Health {
         self.paths.entries.iter().map(status).collect()
     }
 
+    /// Every closed path, for people. One that has no name yet is left out.
+    #[must_use]
+    pub fn closed_paths(&self, now: Micros) -> Vec<(PathTag, PathStatus)> {
+        let entries = self.paths.entries.iter().zip(self.failing_paths(now));
+        let closed = entries.filter(|(entry, _)| {
+            let is_shown = entry.name.is_some() || entry.path == PathTag::REST;
+            is_shown && entry.state != PathState::Open
+        });
+        closed.map(|(entry, status)| (entry.path, status)).collect()
+    }
+
     /// The state of a closed path, the time until it is probed, and its failures in a row.
     pub(super) fn closed_path(
         &self,
@@ -493,6 +504,7 @@ impl Health {
             (
                 _,
                 ScopeView::Open
+                | ScopeView::Paced { .. }
                 | ScopeView::CacheOnly { .. }
                 | ScopeView::Paused { .. }
                 | ScopeView::Closed { remaining: None },

@@ -5,12 +5,12 @@
 //!
 //! Never: changes the state.
 
-use super::pace::Rate;
 use super::phase::HealthPhase;
 use super::settings::{HealthMode, WhenBlocked};
 use super::window::Counts;
 use super::{Health, HealthState};
 use crate::ask::PathTag;
+use crate::rate::Rate;
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
 

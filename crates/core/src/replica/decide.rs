@@ -310,6 +310,7 @@ fn concerns_scopes(settle: &Settle) -> bool {
             concerns && !scopes.is_empty()
         }
         Settle::Close { .. }
+        | Settle::Limited { .. }
         | Settle::Inherit { .. }
         | Settle::Open { .. }
         | Settle::Failed { .. }

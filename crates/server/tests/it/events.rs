@@ -23,7 +23,7 @@ async fn provider() -> SimProvider {
     SimProvider::start(settings).await.expect("a free port")
 }
 
-fn all(heard: &mut Subscription) -> Vec<Arc<Event>> {
+pub(crate) fn all(heard: &mut Subscription) -> Vec<Arc<Event>> {
     let mut events = Vec::new();
     while let Some(next) = heard.try_next() {
         match next {

@@ -86,6 +86,35 @@ async fn s7_a_leader_keeps_its_deadline_when_a_follower_has_none() {
     assert_eq!(busy.finish_all(vec![first]).await, [200]);
 }
 
+/// S7: a leader whose time is up while its call goes on for others is told how many attempts were made, also
+/// if nobody listens to events. Before, it was told 0.
+#[tokio::test]
+async fn s7_a_leader_that_leaves_is_told_its_attempts() {
+    for time in TIMEOUTS {
+        let (upstream, word) = gated(plain).await;
+        let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+        let active = gateway.registry.named("x").unwrap();
+        let first = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-timeout", time)]);
+        wait_until(|| upstream.count() == 1 || first.is_finished()).await;
+        let patient = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-timeout", "10m")]);
+        wait_until(|| active.joined() == 1 || first.is_finished() || patient.is_finished()).await;
+        let have_met = active.joined() == 1 && !first.is_finished();
+        let left = within_timeout(first).await.unwrap();
+        word.notify_one();
+        if !have_met {
+            patient.abort();
+            continue; // a longer time
+        }
+        assert_eq!(
+            (left.status, left.header("x-tollgate-attempts")),
+            (504, "1")
+        );
+        assert_eq!(within_timeout(patient).await.unwrap().status, 200);
+        return;
+    }
+    panic!("the two never met");
+}
+
 /// S7: a follower that leaves takes its longer deadline with it: the leader gets its response at
 /// its own deadline.
 #[tokio::test]

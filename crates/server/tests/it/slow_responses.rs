@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use socket2::{SockFilter, SockRef};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use crate::cache::NO_RETRY;
 use crate::client::{get, within_timeout};
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok};
@@ -75,4 +78,40 @@ async fn connections_do_not_cap_a_slow_provider_in_silence() {
     let upstream = responds_to_all_of(40).await;
     let gateway = TestGateway::start(&[file(upstream.address, "limits: [40/10s]")]).await;
     assert_eq!(get_all(&gateway, 40).await, [200; 40]);
+}
+
+/// Drops every segment with data (more than a header of 60 bytes), so that the kernel acknowledges none.
+fn drop_data(listener: &TcpListener) {
+    let filter = [
+        SockFilter::new(0x80, 0, 0, 0),
+        SockFilter::new(0x25, 0, 1, 60),
+        SockFilter::new(0x06, 0, 0, 0),
+        SockFilter::new(0x06, 0, 0, u32::MAX),
+    ];
+    let socket = SockRef::from(listener);
+    socket.attach_filter(&filter).expect("a classic filter");
+}
+
+/// W9: requests that the provider's kernel has not acknowledged may arrive at any time, so their slots stay
+/// held.
+#[tokio::test]
+async fn a_request_that_is_not_acknowledged_does_not_count_as_arrived() {
+    let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    drop_data(&upstream);
+    let rest = format!(
+        "arrive_within: 50ms\nqueue: {{timeout: 1s}}\ntimeout: 2s\nlimits: [2/100ms]\n{NO_RETRY}"
+    );
+    let address = upstream.local_addr().unwrap();
+    let gateway = TestGateway::start(&[file(address, &rest)]).await;
+    let calls = (0..3).map(|number| {
+        let gateway = gateway.address;
+        tokio::spawn(async move { get(gateway, &format!("/x/{number}")).await })
+    });
+    let mut attempts = Vec::new();
+    for call in calls.collect::<Vec<_>>() {
+        let response = within_timeout(call).await.expect("a response");
+        attempts.push(response.header("x-tollgate-attempts").to_owned());
+    }
+    attempts.sort();
+    assert_eq!(attempts, ["0", "1", "1"], "the third was never sent");
 }

@@ -185,6 +185,24 @@ pub enum Event {
         /// Its current status.
         status: Box<HealthStatus>,
     },
+    /// A path of a provider was closed, because calls to it failed; calls to other paths go on.
+    PathClosed {
+        /// Whose.
+        provider: Arc<str>,
+        /// Ids are `*`; `None` = all paths that have no entry of their own.
+        path: Option<Arc<str>>,
+        /// Failures in a row.
+        failures: u32,
+        /// For how long; a probe follows.
+        sleep: Option<Span>,
+    },
+    /// A path that was closed is open again.
+    PathOpened {
+        /// Whose.
+        provider: Arc<str>,
+        /// Ids are `*`; `None` = all paths that have no entry of their own.
+        path: Option<Arc<str>>,
+    },
     /// A provider limited a call: its scope cools down.
     Cooldown {
         /// Whose.

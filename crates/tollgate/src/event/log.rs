@@ -37,6 +37,7 @@ impl Event {
         match self {
             Event::CallEnded(end) => log_call(end),
             Event::Transition { .. } | Event::Cooldown { .. } => self.log_health(),
+            Event::PathClosed { .. } | Event::PathOpened { .. } => self.log_paths(),
             Event::Request {
                 id,
                 provider,
@@ -111,6 +112,26 @@ impl Event {
                     sem = %OrNone(status.sem), retry_after = %OrNone(*retry_after),
                     provider = &**provider, entity = entity.as_deref().unwrap_or("none")
                 );
+            }
+            _ => debug_assert!(false, "this fact has a line of another group: {self:?}"),
+        }
+    }
+
+    /// Events of paths that fail.
+    fn log_paths(&self) {
+        match self {
+            Event::PathClosed {
+                provider,
+                path,
+                failures,
+                sleep,
+            } => {
+                let path = path.as_deref().unwrap_or("other paths");
+                tracing::warn!(event = "path_closed", provider = &**provider, path, failures, sleep = %OrNone(*sleep));
+            }
+            Event::PathOpened { provider, path } => {
+                let path = path.as_deref().unwrap_or("other paths");
+                tracing::info!(event = "path_opened", provider = &**provider, path);
             }
             _ => debug_assert!(false, "this fact has a line of another group: {self:?}"),
         }

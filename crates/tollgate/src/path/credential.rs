@@ -264,6 +264,7 @@ fn availability(
     // How long it still cools down after a 429 for this key alone.
     let cooling = seen.scopes.iter().filter_map(|view| match view {
         ScopeView::Closed { remaining } => Some(remaining.unwrap_or(Span(u64::MAX))),
+        ScopeView::Paced { remaining, .. } => Some(*remaining),
         ScopeView::Open
         | ScopeView::Probing
         | ScopeView::CacheOnly { .. }

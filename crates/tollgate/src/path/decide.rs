@@ -15,6 +15,7 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
+use tollgate_core::ask::PathTag;
 use tollgate_core::domain::Host;
 use tollgate_core::entity::EntityRequest;
 use tollgate_core::gate::CallerId;
@@ -142,6 +143,8 @@ pub(super) fn subject(
         caller: options.caller,
         ip: options.ip,
         at_most_permille: rights.at_most_permille,
+        path: (!path.is_empty()).then(|| PathTag::of(&path)),
+        path_text: (!path.is_empty()).then(|| path.into()),
         ..Subject::new(active, started)
     })
 }
@@ -323,6 +326,9 @@ impl Decision {
         let key = self.key.as_deref();
         let observation = learn::observe(&self.subject, &self.policy, key, observed, grant);
         self.permit = observation.permit;
+        if observation.class.is_failure() {
+            self.name_path();
+        }
         Learned {
             class: observation.class,
             retry_after: observation.retry_after,
@@ -333,8 +339,17 @@ impl Decision {
     pub fn failed(mut self, fault: Fault) {
         self.end.reported(Err(fault.as_str()));
         connect::emit_failed(&self.subject, fault);
-        if let Some(grant) = self.grant {
+        if let Some(grant) = self.grant.take() {
             grant.attempt_guard.failed(fault);
+        }
+        self.name_path();
+    }
+
+    /// Its path may fail now: people want to know which.
+    fn name_path(&self) {
+        if let Some(text) = &self.subject.path_text {
+            let health = &self.subject.provider.health;
+            health.name_path(self.subject.path, text);
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use http::header::{CONTENT_TYPE, DATE, HeaderMap};
 use http::response::Parts;
 use smallvec::SmallVec;
-use tollgate_core::ask::{CostUnit, LimitReading, Readings, Term};
+use tollgate_core::ask::{CostUnit, LimitReading, Readings, ScopeId, Term};
 use tollgate_core::degrade::{LocalQuota, ProviderQuota};
 use tollgate_core::feedback::{self, Feedback, LimitVerdict, Response, Window};
 use tollgate_core::health::Class;
@@ -127,7 +127,8 @@ pub(crate) fn observe(
     let feedback = read_feedback(subject, policy, observed);
     let class = classify(observed.status, feedback.verdict);
     emit_response(subject, observed.status, class, &grant.permit);
-    let permit = settle(policy, observed, (class, &feedback), grant.permit);
+    let cooldown = grant.attempt_guard.cooldown;
+    let permit = settle(policy, observed, (class, &feedback), grant.permit, cooldown);
     let probe = grant.attempt_guard.probe;
     let retry_after = feedback.wait.filter(|_| class.is_failure());
     let finished = grant
@@ -179,6 +180,7 @@ fn settle(
     observed: Observed<'_>,
     (class, feedback): (Class, &Feedback),
     mut permit: Permit,
+    cooldown: ScopeId,
 ) -> Option<Permit> {
     let is_free = policy.provider.free_status.contains(&observed.status);
     if is_free && observed.has_ended {
@@ -189,7 +191,7 @@ fn settle(
     if class == Class::Other {
         // A11: no success, so it ends no series of failures, neither this process's nor the shared
         // one.
-        permit.skip_health();
+        permit.skip_health(cooldown);
     }
     if class == Class::ServerError {
         // It may come from a proxy in front of the limiter: no proof that the call was counted.

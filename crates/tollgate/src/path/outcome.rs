@@ -73,12 +73,16 @@ impl CallOutcome {
     }
 
     /// No response for this caller, while its call may go on for others: with what it has cost so far.
-    pub(crate) fn left(error: Error, progress: Option<&Arc<CallProgress>>) -> CallOutcome {
+    pub(crate) fn left(
+        error: Error,
+        attempts: u32,
+        progress: Option<&Arc<CallProgress>>,
+    ) -> CallOutcome {
         let spent = progress
             .map(|progress| progress.spent())
             .unwrap_or_default();
         CallOutcome {
-            attempts: spent.attempts,
+            attempts,
             waited: spent.waited,
             was_queued: spent.was_queued,
             queue_cause: spent.queue_cause,

@@ -296,9 +296,11 @@ async fn reject_if_closed(
             blocked: WhenBlocked::Reject,
             ..
         } => {
+            let health = &subject.provider.health;
             return Err(Error::Asleep {
                 provider: provider(),
-                status: Box::new(subject.provider.health.status_on(subject.path)),
+                status: Box::new(health.status_on(subject.path)),
+                path: health.closed_path_name(subject.path),
             });
         }
         Admission::Open
@@ -321,6 +323,7 @@ async fn reject_if_closed(
         }),
         Some(
             ScopeView::Open
+            | ScopeView::Paced { .. }
             | ScopeView::Probing
             | ScopeView::CacheOnly { .. }
             | ScopeView::Paused { .. },

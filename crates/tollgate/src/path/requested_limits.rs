@@ -226,10 +226,12 @@ impl RequestedLimits {
                     no_permit(reason, limit, Some(retry_in))
                 }
                 Blocker::Scope(scope) if scope == self.health || Some(scope) == self.path => {
-                    let status = subject.provider.health.status_on(subject.path);
+                    let health = &subject.provider.health;
+                    let status = health.status_on(subject.path);
                     Error::Asleep {
                         provider: subject.provider.name.clone(),
                         status: Box::new(status.closed_for(retry_in)),
+                        path: health.closed_path_name(subject.path),
                     }
                 }
                 Blocker::Scope(scope) if Some(scope) == self.share => {

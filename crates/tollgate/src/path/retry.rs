@@ -67,6 +67,9 @@ impl RetryState {
         if let Some(progress) = &subject.progress {
             progress.on_attempts(made);
         }
+        if let Some(demand) = &subject.shared_demand {
+            demand.set_attempts(made);
+        }
     }
 
     /// An attempt of the call has failed.

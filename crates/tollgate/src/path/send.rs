@@ -3,8 +3,8 @@
 //! Promises: the only place that adds a key to a call (a login posts its own), and only for the
 //! provider's own origin. Nothing is written under a permit older than 500 ms: a process that was
 //! stopped in between asks again. A request that failed before its first byte counts as not sent,
-//! any other as sent. A request without a response counts as arrived `arrive_within` after its last
-//! byte has left, for limits that say so.
+//! any other as sent. A request without a response counts as arrived when it is acknowledged and
+//! `arrive_within` has passed since its last byte, for limits that say so.
 //!
 //! Never: follows a redirect, or sends anything twice.
 
@@ -21,7 +21,7 @@ use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
 use super::attempt_guard::AttemptGuard;
-use super::await_head::{PresumedArrival, user_timeout, wait_for_head};
+use super::await_head::{PresumedArrival, wait_for_head};
 use super::connect;
 use super::requested_limits::Grant;
 use super::response::AttemptError;
@@ -81,9 +81,10 @@ pub(crate) async fn send(
     permit.sent();
     route.mark_sent();
     count_attempt(&route.subject, retries);
-    let leaves_at_once = upload.is_none() && is_short(request.body());
-    let within = presumed_within(route, policy, leaves_at_once, &permit);
-    conn.wire.preamble.start(within.map(user_timeout));
+    // Of a body that is read while it is sent nobody knows when its last byte has left.
+    let presumes = upload.is_none() && permit.presumes_arrival();
+    let within = presumes.then_some(policy.provider.arrive_within);
+    conn.wire.preamble.start();
     let response = conn.wire.sender.try_send_request(request);
     let arrival = PresumedArrival::new(within, &conn.wire.preamble, &mut permit);
     let response = wait_for_head(route, policy, upload.as_deref(), arrival, response).await;
@@ -190,29 +191,6 @@ pub(super) fn emit_attempt(subject: &Subject, number: u32) {
             number,
         }
     });
-}
-
-/// The longest body that a connection sends without waiting for its peer: the initial congestion
-/// window is ten segments of 1,460 bytes, and the head needs some of them. Of a longer one the kernel
-/// may still have a part seconds after it took the last byte.
-const SHORT_BODY_MAX: u64 = 12 * 1_024;
-
-fn is_short(body: &impl http_body::Body) -> bool {
-    let length = body.size_hint().exact();
-    length.is_some_and(|length| length <= SHORT_BODY_MAX)
-}
-
-/// How long after its last byte has left a request counts as arrived; `None`: with its response. Of
-/// a streamed or long body nobody knows when its last byte has left.
-fn presumed_within(
-    route: &Route,
-    policy: &CompiledPolicy,
-    leaves_at_once: bool,
-    permit: &Permit,
-) -> Option<Span> {
-    let pool = &route.subject.provider.pool;
-    let presumes = leaves_at_once && permit.presumes_arrival();
-    presumes.then(|| pool.arrive_within(policy.provider.arrive_within))
 }
 
 /// Is the permit too old to send under?

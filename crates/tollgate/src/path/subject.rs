@@ -38,6 +38,8 @@ pub(crate) struct Subject {
     pub(crate) host: Option<Host>,
     /// The path that is called, as health counts it; `None` = unknown.
     pub(crate) path: Option<PathTag>,
+    /// Its text, for people, where no request has it.
+    pub(crate) path_text: Option<Box<str>>,
     pub(crate) costs: Vec<CallCost>,
     /// Who calls.
     pub(crate) caller: Option<String>,
@@ -70,6 +72,7 @@ impl Subject {
             entity: None,
             host: None,
             path: None,
+            path_text: None,
             costs: Vec::new(),
             caller: None,
             caller_id: CallerId::default(),

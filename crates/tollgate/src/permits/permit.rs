@@ -6,7 +6,7 @@
 //! Never: is cloned.
 
 use tollgate_core::ask::{
-    Ask, Evidence, LimitReading, Marks, Outcome, Readings, Settle, Term, Terms,
+    Ask, Evidence, LimitReading, Marks, Outcome, Readings, ScopeId, Settle, Term, Terms,
 };
 use tollgate_core::gate::Blocker;
 use tollgate_core::time::{Micros, Span};
@@ -200,9 +200,10 @@ impl Permit {
         self.settle(Outcome::Presumed { age });
     }
 
-    /// The response says nothing about the provider's health: no scope is updated.
-    pub(crate) fn skip_health(&mut self) {
-        self.inner.ask.scopes.clear();
+    /// The response says nothing about the provider's health, but the provider's limits accepted it: only
+    /// the scope that a 429 closes is updated.
+    pub(crate) fn skip_health(&mut self, cooldown: ScopeId) {
+        self.inner.ask.scopes.retain(|scope| *scope == cooldown);
     }
 
     /// The body is still arriving: extends the hold by this much.

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
-use tollgate_ledger::{Clock, Ledger};
+use tollgate_ledger::Ledger;
 
 use super::address::{Origin, is_private};
 use super::preamble::{CountedStream, OverTcp, Preamble};
@@ -50,8 +50,6 @@ pub struct Dialer {
 pub(crate) struct Wire {
     pub(crate) sender: SendRequest<Outgoing>,
     pub(crate) preamble: Preamble,
-    /// How long the TCP handshake took.
-    pub(super) handshake: Span,
 }
 
 /// Why there is no connection.
@@ -117,11 +115,11 @@ impl Dialer {
             return Err(ConnectError::NoTls);
         }
         let addresses = self.resolve(origin).await?;
-        let (stream, handshake) = connect_any(&addresses, most).await?;
+        let stream = connect_any(&addresses, most).await?;
         // Heads are small and urgent.
         stream.set_nodelay(true).map_err(connect_failed)?;
         if !origin.tls {
-            return http_handshake(stream, handshake, ledger).await;
+            return http_handshake(stream, ledger).await;
         }
         let host = origin.host.as_str();
         let stream = self.tls.handshake(host, stream).await.map_err(|error| {
@@ -129,7 +127,7 @@ impl Dialer {
             self.events.emit(Event::TlsFailed { host, why });
             connect_failed(error)
         })?;
-        http_handshake(stream, handshake, ledger).await
+        http_handshake(stream, ledger).await
     }
 
     /// Every address that may be called.
@@ -167,18 +165,13 @@ fn is_own(own: &[SocketAddr], address: SocketAddr) -> bool {
     })
 }
 
-/// Tries one address after the other, each with its part of the timeout. Returns how long the
-/// handshake took with the one that answered.
-async fn connect_any(
-    addresses: &[SocketAddr],
-    most: Span,
-) -> Result<(TcpStream, Span), ConnectError> {
+/// Tries one address after the other, each with its part of the timeout.
+async fn connect_any(addresses: &[SocketAddr], most: Span) -> Result<TcpStream, ConnectError> {
     let count = u64::try_from(addresses.len()).unwrap_or(1).max(1);
     let mut last = ConnectError::Fault(Fault::Connect);
     for address in addresses {
-        let began = Clock::System.at();
         match within(Some(Span(most.0 / count)), TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok((stream, Clock::System.at().since(began))),
+            Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => last = connect_failed(error),
             Err(Elapsed) => last = ConnectError::Fault(Fault::Timeout),
         }
@@ -186,11 +179,7 @@ async fn connect_any(
     Err(last)
 }
 
-async fn http_handshake<S>(
-    stream: S,
-    handshake: Span,
-    ledger: &Ledger,
-) -> Result<Wire, ConnectError>
+async fn http_handshake<S>(stream: S, ledger: &Ledger) -> Result<Wire, ConnectError>
 where
     S: AsyncRead + AsyncWrite + OverTcp + Send + Unpin + 'static,
 {
@@ -204,11 +193,7 @@ where
         .map_err(|_| ConnectError::Fault(Fault::Connect))?;
     // It ends with the sender, or when the peer closes; its errors reach the call that uses it.
     tokio::spawn(connection.with_upgrades());
-    Ok(Wire {
-        sender,
-        preamble,
-        handshake,
-    })
+    Ok(Wire { sender, preamble })
 }
 
 #[expect(

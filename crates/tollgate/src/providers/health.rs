@@ -40,7 +40,7 @@ const SYNC_READS_MAX: usize = 8;
 /// The health, cool-downs and retry budget of one provider.
 #[derive(Debug)]
 pub(crate) struct ProviderHealth {
-    provider: Arc<str>,
+    pub(super) provider: Arc<str>,
     events: Events,
     pub(super) ledger: ProviderLedger,
     /// Knows the scopes that this process has closed, for use while the store is lost.
@@ -72,8 +72,10 @@ pub(super) struct Inner {
     /// When inactive scopes are next dropped: cool-downs, degrade modes.
     next_cleanup: [Micros; 2],
     rng: fastrand::Rng,
+    /// The closed paths that were told.
+    pub(super) closed_paths: Vec<(PathTag, Option<Arc<str>>)>,
     /// Facts that are told once the lock is free.
-    facts: Vec<Event>,
+    pub(super) facts: Vec<Event>,
 }
 
 /// The extra throttle of this process, as rules.
@@ -122,6 +124,7 @@ impl ProviderHealth {
                 degrades: HashMap::new(),
                 next_cleanup: [Micros::default(); 2],
                 rng: fastrand::Rng::with_seed(seed),
+                closed_paths: Vec::new(),
                 facts: Vec::new(),
             }),
             has_synced: AtomicBool::new(!ledger.takes_time()),
@@ -338,7 +341,7 @@ impl ProviderHealth {
             reset_after: None,
         };
         let pause = cooldown.on_limited(settings, response.granted, wait, dice, now)?;
-        self.settle(cooldown::settle(scope, pause));
+        self.settle(cooldown::settle(scope, pause, now.since(response.granted)));
         Some(pause)
     }
 
@@ -466,6 +469,7 @@ impl ProviderHealth {
                 }
             }
         }
+        self.note_closed_paths(inner);
         if concerns_waiting {
             self.notify_waiting();
         }

@@ -14,6 +14,7 @@ use tollgate_core::ask::{CellId, Priority, ScopeId};
 use tollgate_core::gate::Blocker;
 use tollgate_core::health::{Command, HealthEvent, HealthState};
 use tollgate_core::limit::{Algorithm, CellView, Rule};
+use tollgate_core::rate::Rate;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Now, Span};
 use tollgate_ledger::{Ledger, PeekQuery};
@@ -65,6 +66,24 @@ pub struct CooldownStatus {
     pub remaining: Span,
     /// The wait that the provider asked for, if this process saw it.
     pub retry_after: Option<Span>,
+}
+
+/// A limit that is estimated from 429s.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EstimatedLimit {
+    /// What it limits, as in [`CooldownStatus::of`].
+    pub of: Option<String>,
+    /// `None` = not known yet: more calls go as the provider accepts them.
+    pub rate: Option<Rate>,
+}
+
+/// What the 429s of a provider say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LearnedFrom429s {
+    /// What cools down.
+    pub cooldowns: Vec<CooldownStatus>,
+    /// What goes at an estimated pace.
+    pub limits: Vec<EstimatedLimit>,
 }
 
 /// A limit and the cell to read for it, if that does not depend on the caller.
@@ -134,8 +153,8 @@ impl ActiveProvider {
         parts.into_iter().map(&mut part).collect()
     }
 
-    /// Everything that cools down: the provider, entities that were called, keys.
-    pub async fn cooldowns(&self) -> Vec<CooldownStatus> {
+    /// Everything that may cool down, and its scope: the provider, entities that were called, keys.
+    fn cooldown_parts(&self) -> Vec<(Option<String>, ScopeId)> {
         let policy = self.policy();
         let entities = self.entities();
         let mut parts: Vec<(Option<String>, ScopeId)> = Vec::new();
@@ -157,23 +176,43 @@ impl ActiveProvider {
             );
         }
         add(None, policy.cooldown_scope(None, None));
-        let scopes = parts.iter().map(|(_, scope)| *scope).collect();
+        let has_parts = policy.counts_by_entity() || policy.cools_per_key();
+        let parts = parts.into_iter();
+        parts
+            .map(|(of, scope)| (of.filter(|_| has_parts), scope))
+            .collect()
+    }
+
+    /// What cools down after a 429, and the limits that are estimated from 429s: one question to the
+    /// ledger.
+    pub async fn learned_from_429s(&self) -> LearnedFrom429s {
+        let parts = self.cooldown_parts();
         let query = PeekQuery {
-            scopes,
+            scopes: parts.iter().map(|(_, scope)| *scope).collect(),
             ..PeekQuery::default()
         };
         let views = self.ledger.peek_or_closed(query).await.scopes;
-        let cooling = parts
-            .into_iter()
-            .zip(views)
-            .filter_map(|((of, scope), view)| {
-                Some(CooldownStatus {
-                    of: of.filter(|_| policy.counts_by_entity() || policy.cools_per_key()),
-                    remaining: closed_for(view)?,
+        let mut learned = LearnedFrom429s::default();
+        for ((of, scope), view) in parts.into_iter().zip(views) {
+            match view {
+                ScopeView::Closed {
+                    remaining: Some(remaining),
+                } => learned.cooldowns.push(CooldownStatus {
+                    of,
+                    remaining,
                     retry_after: self.health.cooldown_stated(scope),
-                })
-            });
-        cooling.collect()
+                }),
+                ScopeView::Paced { rate, .. } => {
+                    learned.limits.push(EstimatedLimit { of, rate });
+                }
+                ScopeView::Closed { remaining: None }
+                | ScopeView::Open
+                | ScopeView::Probing
+                | ScopeView::CacheOnly { .. }
+                | ScopeView::Paused { .. } => {}
+            }
+        }
+        learned
     }
 
     /// What the waiting calls wait for, in the words of `reason`, and how many: `retry` is the time
@@ -244,8 +283,12 @@ impl ActiveProvider {
                 let own = policy.degrade_scope(None).into_iter();
                 let scopes: Vec<ScopeId> = own.chain(cooling).collect();
                 self.health.clear_scopes(&scopes, true);
+                self.health.resume_paths();
             }
-            Command::Resume => self.health.clear_cooldowns(cooling),
+            Command::Resume => {
+                self.health.clear_cooldowns(cooling);
+                self.health.resume_paths();
+            }
             Command::Offline | Command::Pause { .. } | Command::CacheOnly { .. } => {}
         }
         // Waiting calls must check admission again.
@@ -332,6 +375,7 @@ fn closed_for(view: ScopeView) -> Option<Span> {
     match view {
         ScopeView::Closed { remaining } => remaining,
         ScopeView::Open
+        | ScopeView::Paced { .. }
         | ScopeView::Probing
         | ScopeView::CacheOnly { .. }
         | ScopeView::Paused { .. } => None,
@@ -343,7 +387,7 @@ async fn stored_state(ledger: &Ledger, provider: &str) -> HealthState {
     let known = ledger.provider(provider);
     let view = known.try_peek_scope(health_scope(provider)).await;
     match view.filter(|_| ledger.loss().is_none()) {
-        None | Some(ScopeView::Open) => HealthState::Normal,
+        None | Some(ScopeView::Open | ScopeView::Paced { .. }) => HealthState::Normal,
         Some(ScopeView::Closed { .. } | ScopeView::Paused { .. }) => HealthState::Sleep,
         Some(ScopeView::CacheOnly { .. }) => HealthState::CacheOnly,
         Some(ScopeView::Probing) => HealthState::HalfOpen,
