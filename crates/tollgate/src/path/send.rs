@@ -161,7 +161,7 @@ fn no_response(
         Fault::Reset | Fault::Connect | Fault::Dns => upload.has_failed(),
     });
     if is_callers {
-        let is_slow = upload.is_some_and(Upload::is_too_slow);
+        let is_slow = fault == Fault::Timeout || upload.is_some_and(Upload::is_too_slow);
         return AttemptError::Stop(if is_slow {
             Error::SlowBody
         } else {
