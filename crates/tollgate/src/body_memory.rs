@@ -80,6 +80,11 @@ impl BodyMemory {
         self.held.load(Ordering::Relaxed)
     }
 
+    /// How many bytes all bodies may take.
+    pub(crate) fn max(&self) -> usize {
+        self.max.load(Ordering::Relaxed)
+    }
+
     /// More is held than should be.
     pub(crate) fn is_scarce(&self) -> bool {
         self.held.load(Ordering::Relaxed) > self.max.load(Ordering::Relaxed)

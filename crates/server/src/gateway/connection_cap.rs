@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tollgate::body::set_spool_files_max;
 use tollgate::cache::{MEMFDS_MAX, set_memfds_max};
 use tollgate::event::{Event, Events};
+use tollgate::providers::set_upstream_connections_max;
 
 /// Descriptors for the store, logs, listeners and the runtime.
 const RESERVED: u64 = 32;
@@ -144,6 +145,7 @@ pub(super) fn max_connections(wanted: usize, events: &Events) -> usize {
     let parts = split_descriptors(descriptors, wanted);
     set_memfds_max(parts.memfds);
     set_spool_files_max(parts.spools);
+    set_upstream_connections_max(parts.connections);
     parts.connections
 }
 
