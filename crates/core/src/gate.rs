@@ -67,6 +67,11 @@ const BATCH_FIRST: usize = 2;
 /// quota, and a rejected ask is decided here and costs a microsecond.
 pub const BATCH_FAR_AWAY: usize = 16;
 
+/// Calls that only wait for the ledger's verdict: they have no place in the queue, because a burst
+/// that the limits allow waits for nothing else. As many as callers may be connected by default, and
+/// no fewer than may wait.
+const UNDECIDED_MAX: usize = 4_096;
+
 /// The calls that wait for one provider.
 #[derive(Debug)]
 pub struct Gate {
@@ -74,6 +79,8 @@ pub struct Gate {
     waiting: BTreeMap<PermitId, Entry>,
     /// How many of them have each priority, by its number.
     waiting_at: [usize; 3],
+    /// How many of them have a place in the queue: something has blocked them.
+    places_taken: usize,
     ready: WaitQueue,
     blocks: BTreeMap<Blocker, Block>,
     /// The batch that the ledger is deciding, including asks whose waiters have left.
@@ -99,6 +106,8 @@ struct Entry {
     position: Position,
     /// The last thing that it waited for, by its own name also in FIFO order.
     waited_for: Option<Blocker>,
+    /// It has a place in the queue, and is not rejected because the queue is full.
+    has_place: bool,
     /// It has been offered to the ledger before.
     was_offered: bool,
     /// It has next to no time, so it has asked for one verdict, and waits for it.
@@ -138,6 +147,7 @@ impl Gate {
             settings,
             waiting: BTreeMap::new(),
             waiting_at: [0; 3],
+            places_taken: 0,
             ready: WaitQueue::default(),
             blocks: BTreeMap::new(),
             offered: BTreeMap::new(),
@@ -218,8 +228,9 @@ impl Gate {
         let arrival = seniority.unwrap_or(self.arrivals);
         self.arrivals = self.arrivals.max(arrival) + 1;
         let is_back = self.recalled.returned(arrival);
-        let expected = if is_back { 0 } else { self.recalled.len() };
-        if self.waiting.len() + expected >= self.settings.waiting_max {
+        let undecided = self.waiting.len() - self.places_taken;
+        if !is_back && (self.is_full() || undecided >= UNDECIDED_MAX.max(self.settings.waiting_max))
+        {
             self.effects.resolve.push(Resolved {
                 ask,
                 seniority: arrival,
@@ -238,6 +249,7 @@ impl Gate {
             arrival,
             position: Position::Ready,
             waited_for: None,
+            has_place: false,
             was_offered: false,
             awaits_verdict: false,
         };
@@ -245,11 +257,15 @@ impl Gate {
         self.deadlines.insert((deadline, id));
         self.waiting_at[entry.ask.priority as usize] += 1;
         self.waiting.insert(id, entry);
-        debug_assert!(
-            self.waiting.len() <= self.settings.waiting_max,
-            "the queue is bounded"
-        );
+        if is_back {
+            self.take_place(id);
+        }
         self.enqueue(id, now);
+    }
+
+    /// Every place in the queue is taken, or expected to be taken again by its waiter.
+    fn is_full(&self) -> bool {
+        self.places_taken + self.recalled.len() >= self.settings.waiting_max
     }
 
     /// Nobody waits and nothing is closed: a call of this priority may ask the ledger at once

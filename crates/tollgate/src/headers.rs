@@ -9,9 +9,10 @@
 //! Never: ignores a header that identifies a user, or one that could make a server respond for
 //! another URL, address or version.
 
+use bytes::{Bytes, BytesMut};
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH,
-    IF_RANGE, IF_UNMODIFIED_SINCE, RANGE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE,
+    IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE, TRANSFER_ENCODING, UPGRADE,
 };
 use tollgate_core::fresh::Headers;
 
@@ -38,6 +39,34 @@ impl Headers for HeaderView<'_> {
             visit(value.as_bytes());
         }
     }
+}
+
+/// A copy of the headers in memory of its own. A received value is part of the connection's read
+/// buffer, and one value of a few bytes keeps all of that buffer (up to some 400 KiB) in memory.
+pub(crate) fn detached(headers: &HeaderMap) -> HeaderMap {
+    let bytes = headers.values().map(HeaderValue::len).sum();
+    let mut buffer = BytesMut::with_capacity(bytes);
+    let mut copies = HeaderMap::with_capacity(headers.len());
+    for (name, value) in headers {
+        buffer.extend_from_slice(value.as_bytes());
+        copies.append(name.clone(), with_bytes(value, buffer.split().freeze()));
+    }
+    copies
+}
+
+/// A copy of one value in memory of its own.
+pub(crate) fn detached_value(value: &HeaderValue) -> HeaderValue {
+    with_bytes(value, Bytes::copy_from_slice(value.as_bytes()))
+}
+
+/// The value in other memory.
+fn with_bytes(value: &HeaderValue, copy: Bytes) -> HeaderValue {
+    // The same bytes are valid again; otherwise the value stays as it is.
+    let Ok(mut copy) = HeaderValue::from_maybe_shared(copy) else {
+        return value.clone();
+    };
+    copy.set_sensitive(value.is_sensitive());
+    copy
 }
 
 /// Ids of requests, tasks and spans that programs, proxies and tracers add; the client program and
@@ -140,6 +169,30 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+
+    /// A read buffer that tells when it is freed.
+    struct ReadBuffer(std::sync::Arc<()>);
+
+    impl AsRef<[u8]> for ReadBuffer {
+        fn as_ref(&self) -> &[u8] {
+            b"etag: 7\r\nx-a: hello\r\n"
+        }
+    }
+
+    #[test]
+    fn a_detached_copy_does_not_hold_the_read_buffer() {
+        let holders = std::sync::Arc::new(());
+        let buffer = Bytes::from_owner(ReadBuffer(holders.clone()));
+        let received = |range| HeaderValue::from_maybe_shared(buffer.slice(range)).unwrap();
+        let mut headers = HeaderMap::new();
+        headers.append("etag", received(6..7));
+        headers.append("x-a", received(14..19));
+        headers.append("x-a", received(14..15));
+        let (copies, etag) = (detached(&headers), detached_value(&headers["etag"]));
+        assert_eq!((&copies, &etag), (&headers, &headers["etag"]));
+        drop((headers, buffer));
+        assert_eq!(std::sync::Arc::strong_count(&holders), 1);
+    }
 
     #[test]
     fn a_response_must_have_one_end() {

@@ -1,6 +1,8 @@
-//! A18: a gateway under load for a while: memory, file handles and log do not grow with the calls.
+//! A18: a gateway under load and faults for a while: memory, file handles, the log of the database
+//! and the log do not grow with the calls.
 //!
-//! Twenty seconds by default; `TOLLGATE_SOAK_SECONDS=10800` is the document's three hours.
+//! Twenty seconds by default; `TOLLGATE_SOAK_SECONDS=10800` is the document's three hours. Run with
+//! `--nocapture` it prints the figures of docs/faults.md.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,11 +20,18 @@ use crate::folder::Folder;
 /// Clients at a time: more than there are cores, so that the gateway is never idle.
 const CLIENTS: usize = 8;
 
+/// Rounds of faults, one in 20 seconds and this many at most (a plan holds 64 faults): each has an
+/// outage, resets before and after a call is counted, and responses that drip.
+const FAULT_ROUNDS_MAX: usize = 16;
+
 /// A client reconnects after this many calls.
 const CALLS_PER_CONNECTION: usize = 50;
 
-/// The bound of the log: events of an outage and of the start, and nothing per call.
+/// The bound of the log: events of the outages and of the start, and nothing per call.
 const LOG_MAX: usize = 64 * 1024;
+
+/// The bound of SQLite's log at any load.
+const WAL_MAX: u64 = 64 * 1024 * 1024;
 
 /// The variation of a sample: allocators keep pages, and timers come and go.
 const KIB_SLACK: u64 = 8 * 1024;
@@ -42,9 +51,11 @@ struct Sample {
     handle_table: u64,
     /// Its open handles; `None`: other processes may not see them (H3), except those of root.
     handles: Option<usize>,
+    /// Bytes of SQLite's log.
+    wal: u64,
 }
 
-fn sample(pid: u32) -> Sample {
+fn sample(pid: u32, folder: &Folder) -> Sample {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let number = |name: &str| -> u64 {
         let line = status.lines().find(|line| line.starts_with(name));
@@ -56,6 +67,7 @@ fn sample(pid: u32) -> Sample {
         memory_kib: number("VmRSS:"),
         handle_table: number("FDSize:"),
         handles: handles.ok().map(Iterator::count),
+        wal: fs::metadata(folder.path().join("state/ledger.db-wal")).map_or(0, |file| file.len()),
     }
 }
 
@@ -83,13 +95,22 @@ fn call(stream: &mut BufReader<TcpStream>, path: &str) -> Option<u16> {
     status
 }
 
-/// Calls until it is stopped; counts successes and failures.
+/// Begins a call and hangs up before its response.
+fn hang_up(gateway: &str, number: usize, made: usize) {
+    if let Ok(mut stream) = TcpStream::connect(gateway) {
+        let request = format!("GET /x/left/{number}/{made} HTTP/1.1\r\nHost: g\r\n\r\n");
+        drop(stream.write_all(request.as_bytes()));
+    }
+}
+
+/// Calls until it is stopped; counts successes and failures. Hangs up on one call per connection.
 fn client(gateway: &str, number: usize, stop: &AtomicBool, results: &[AtomicUsize; 2]) {
     let mut made = 0;
     while !stop.load(Ordering::Relaxed) {
         let Ok(stream) = TcpStream::connect(gateway) else {
             continue;
         };
+        hang_up(gateway, number, made);
         let mut stream = BufReader::new(stream);
         for _ in 0..CALLS_PER_CONNECTION {
             if stop.load(Ordering::Relaxed) {
@@ -141,18 +162,58 @@ fn start(folder: &Folder) -> (Child, String, JoinHandle<String>) {
     (child, gateway, log)
 }
 
-/// A18: load, an outage, callers that come and go: in the last quarter the gateway has no more
-/// memory and no more handles than in the second, and its log has not grown with the calls.
+/// A provider that fails again and again in the given seconds, in four ways each time.
+fn failing_provider(seconds: usize) -> Settings {
+    let rounds = (seconds / 20).clamp(1, FAULT_ROUNDS_MAX);
+    let round = seconds * 1000 / rounds;
+    let mut settings = Settings::with_rules("sliding 200/1s").unwrap();
+    for begin in (0..rounds).map(|number| number * round) {
+        let part = |nth: usize| {
+            format!(
+                "{}ms..{}ms",
+                begin + nth * round / 8,
+                begin + (nth + 1) * round / 8
+            )
+        };
+        for fault in [
+            format!("outage {} 503", part(2)),
+            format!("reset-before {}", part(4)),
+            format!("reset-after {}", part(5)),
+            format!("drip {} 1ms", part(6)),
+        ] {
+            settings = settings.fault(&fault).unwrap();
+        }
+    }
+    settings
+}
+
+/// The largest of what the samples show, as the figures of docs/faults.md.
+fn print_figures(samples: &[Sample], succeeded: usize, log: &str) {
+    let most = |of: fn(&Sample) -> u64| samples.iter().map(of).max().unwrap_or_default();
+    println!(
+        "soak: {} s, {succeeded} calls, memory {} KiB at most and {} KiB at the end, {} handles at \
+         most, SQLite's log {} bytes at most, {} bytes of log",
+        samples.len(),
+        most(|sample| sample.memory_kib),
+        samples.last().map_or(0, |sample| sample.memory_kib),
+        most(|sample| sample.handles.unwrap_or_default() as u64),
+        most(|sample| sample.wal),
+        log.len(),
+    );
+}
+
+/// A18: load, faults, callers that come, go and hang up: in the last quarter the gateway has no more
+/// memory and no more handles than in the second, and its logs have not grown with the calls.
 #[test]
 fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let seconds = seconds();
-    let outage = format!("outage {}s..{}s 503", seconds / 4, seconds / 4 + 2);
-    let settings = Settings::with_rules("sliding 1000/1s").unwrap();
-    let settings = settings.fault(&outage).unwrap();
-    let provider = runtime.block_on(SimProvider::start(settings)).unwrap();
+    let provider = runtime
+        .block_on(SimProvider::start(failing_provider(seconds)))
+        .unwrap();
     let file = format!(
-        "name: x\nupstream: {}\nlimits: [1000/1s]\nhealth: {{sleep_first: 1s, sleep_min: 1s}}\n",
+        "name: x\nupstream: {}\nlimits: [200/1s, {{limit: 1000000, period: 1d, per: entity}}]\n\
+         entities: {{from: path}}\nhealth: {{sleep_first: 1s, sleep_min: 1s}}\n",
         provider.url()
     );
     let folder = Folder::new("soak").file("x.yaml", &file);
@@ -169,7 +230,7 @@ fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
     let mut samples = Vec::new();
     for _ in 0..seconds {
         sleep_second();
-        samples.push(sample(child.id()));
+        samples.push(sample(child.id(), &folder));
     }
     stop.store(true, Ordering::Relaxed);
     for client in clients {
@@ -191,10 +252,13 @@ fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
     if let (Some(before), Some(after)) = (handles(early), handles(late)) {
         assert!(after <= before + HANDLES_SLACK, "handles: {samples:?}");
     }
+    let wal = samples.iter().map(|sample| sample.wal).max();
+    assert!(wal <= Some(WAL_MAX), "SQLite's log: {samples:?}");
     assert!(log.len() <= LOG_MAX, "{} bytes of log: {log}", log.len());
     let [succeeded, failed] = results
         .each_ref()
         .map(|count| count.load(Ordering::Relaxed));
+    print_figures(&samples, succeeded, &log);
     assert!(
         succeeded > 1_000 && failed == 0,
         "{succeeded} succeeded, {failed} failed"

@@ -189,6 +189,7 @@ impl Gate {
         self.unlink(id, position);
         let entry = self.waiting.remove(&id)?;
         self.waiting_at[entry.ask.priority as usize] -= 1;
+        self.places_taken -= usize::from(entry.has_place);
         self.deadlines.remove(&(entry.deadline, id));
         self.callers.departed(entry.caller);
         if let Position::Queued(blocker) = position {
@@ -261,6 +262,19 @@ impl Gate {
                 Some(blocker) => entry.waited_for = Some(blocker),
                 None => {}
             }
+        }
+        if position.blocker().is_some() {
+            self.take_place(id);
+        }
+    }
+
+    /// Something blocks it, or has blocked it before: it counts in the queue.
+    pub(super) fn take_place(&mut self, id: PermitId) {
+        if let Some(entry) = self.waiting.get_mut(&id)
+            && !entry.has_place
+        {
+            entry.has_place = true;
+            self.places_taken += 1;
         }
     }
 

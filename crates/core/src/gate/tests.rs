@@ -231,6 +231,26 @@ fn a_full_queue_rejects_and_a_place_that_empties_is_used_again() {
     assert_eq!(test.resolution(fourth), None);
 }
 
+/// A former bug: calls that waited only for their verdict filled the queue, and a burst that the
+/// limit allows was rejected.
+#[test]
+fn a_burst_that_the_limit_allows_does_not_fill_the_queue() {
+    let mut test = TestGate::with(GateSettings {
+        waiting_max: 2,
+        ..GateSettings::default()
+    });
+    let ten = Rule::in_flight(10).unwrap();
+    let burst: Vec<_> = (0..20).map(|_| test.push(TestCall::new(&ten))).collect();
+    test.run();
+    let full = |seq: &&u64| test.resolution(**seq) == Some(&Resolution::Full);
+    assert_eq!(
+        burst.iter().filter(|&&seq| test.was_granted(seq)).count(),
+        10
+    );
+    assert_eq!(burst.iter().filter(full).count(), 8);
+    assert_eq!(test.gate.waiting(Priority::Normal), 2);
+}
+
 #[test]
 fn a_call_that_can_never_go_is_resolved_at_once() {
     let mut test = TestGate::new();

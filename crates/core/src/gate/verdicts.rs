@@ -112,8 +112,10 @@ impl Gate {
             .is_none_or(|first| first.waits || (order == Order::Priority && need >= first.need));
         let entry = self.waiting.get(&ask.id);
         let is_gone = entry.is_none();
-        let waits =
+        let may_wait =
             entry.is_some_and(|entry| !bound || entry.deadline >= closed.reject_before(now));
+        let has_room = entry.is_some_and(|entry| entry.has_place) || !self.is_full();
+        let waits = may_wait && has_room;
         firsts
             .entry(blocker)
             .or_insert(FirstRejection { need, waits });
@@ -122,6 +124,8 @@ impl Gate {
                 entry.waited_for = Some(named);
             }
             self.link(ask.id, Position::Queued(blocker));
+        } else if may_wait {
+            self.resolve(ask.id, Resolution::Full);
         } else {
             let retry_in = wait.after;
             self.resolve(ask.id, Resolution::Rejected { blocker, retry_in });

@@ -15,7 +15,7 @@ pub const WAITING_MAX: usize = 1_000;
 /// The settings of a gate.
 #[derive(Clone, Debug)]
 pub struct GateSettings {
-    /// How many calls may wait; one more is rejected.
+    /// How many calls may wait because something blocks them; one more is rejected.
     pub waiting_max: usize,
     /// The order of the queue.
     pub order: Order,

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -22,8 +23,12 @@ use crate::{conformance, role};
 /// The environment variable with the role of a child and its arguments.
 const ROLE: &str = "TOLLGATE_LEDGER_CHILD";
 
-/// After SIGSTOP, every thread of a process is stopped within this time.
-const STOPS_WITHIN: Duration = Duration::from_millis(200);
+/// A child that reports nothing for this long hangs. Beside a compiler and on a busy disk the
+/// longest silence is some seconds.
+const SILENCE_MAX: Duration = Duration::from_secs(120);
+
+/// Reports that wait to be read. A child that is ahead by more waits, as it does for a full pipe.
+const REPORTS_MAX: usize = 4_096;
 
 /// Called at every failpoint that the ledger or a role reaches.
 static REACHED: OnceLock<Hook> = OnceLock::new();
@@ -33,7 +38,7 @@ type Hook = Box<dyn Fn(&str) + Send + Sync>;
 /// A running child process.
 pub(crate) struct Worker {
     child: Child,
-    lines: BufReader<ChildStdout>,
+    reports: Receiver<(String, u64)>,
 }
 
 impl Worker {
@@ -66,21 +71,23 @@ impl Worker {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap());
-        Worker { child, lines }
+        let reports = read_reports(child.stdout.take().unwrap());
+        Worker { child, reports }
     }
 
     /// The next word and number it reports; `None` when it has ended.
+    #[track_caller]
     pub(crate) fn next(&mut self) -> Option<(String, u64)> {
-        let mut line = String::new();
-        while self.lines.read_line(&mut line).unwrap() > 0 {
-            if let Some(reported) = line.strip_prefix('@') {
-                let (word, number) = reported.trim().rsplit_once(' ').unwrap();
-                return Some((word.to_owned(), number.parse().unwrap()));
+        match self.reports.recv_timeout(SILENCE_MAX) {
+            Ok(reported) => Some(reported),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => {
+                panic!(
+                    "the child {} reported nothing for {SILENCE_MAX:?}",
+                    self.child.id()
+                )
             }
-            line.clear();
         }
-        None
     }
 
     /// Skips reports until this word, and returns its number.
@@ -103,6 +110,34 @@ impl Worker {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Stops a child that has reported `at` for a failpoint with `stop:`. When it resumes, it goes on
+    /// from there.
+    pub(crate) fn stop(&mut self) {
+        self.signal(Signal::STOP);
+        // The kernel stops one thread after the other. The failpoint returns when it reads a line,
+        // so no thread may be left that could.
+        while !self.is_stopped() {
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        self.send_line("continue");
+    }
+
+    /// Whether every thread is stopped. Panics if the child has ended.
+    fn is_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        threads
+            .map(|thread| std::fs::read_to_string(thread.unwrap().path().join("stat")))
+            .all(|stat| {
+                // "pid (name) state …"; a thread that has just ended runs nothing.
+                let stat = stat.unwrap_or_default();
+                let state = stat
+                    .rsplit(") ")
+                    .next()
+                    .and_then(|rest| rest.chars().next());
+                state.is_none_or(|state| "TXZ".contains(state))
+            })
     }
 
     /// Sends SIGCONT after this time, from a thread of its own.
@@ -133,6 +168,26 @@ impl Drop for Worker {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// Reads what a child reports, on a thread that ends with it.
+fn read_reports(stdout: ChildStdout) -> Receiver<(String, u64)> {
+    let (sender, reports) = mpsc::sync_channel(REPORTS_MAX);
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            let Some((word, number)) = line.strip_prefix('@').and_then(|it| it.rsplit_once(' '))
+            else {
+                continue;
+            };
+            if sender
+                .send((word.to_owned(), number.parse().unwrap()))
+                .is_err()
+            {
+                return;
+            }
+        }
+    });
+    reports
 }
 
 /// Not a test: the entry point of every child. Without a role it does nothing.
@@ -195,7 +250,8 @@ pub(crate) fn reached(place: &str) {
 }
 
 /// Reports and blocks when this failpoint is reached for the n-th time. With `stop:` before the
-/// name the process sends itself SIGSTOP instead, until it receives SIGCONT; with `panic:` it panics.
+/// name it goes on when it reads a line, which [`Worker::stop`] writes once the process is stopped;
+/// with `panic:` it panics.
 fn stop_at(place: &str, times: u32) {
     let panics = place.starts_with("panic:");
     let place = place.strip_prefix("panic:").unwrap_or(place);
@@ -209,10 +265,8 @@ fn stop_at(place: &str, times: u32) {
             report("at", Clock::System.now().at.0);
             assert!(!panics, "as the test says");
             if stops {
-                kill_process(rustix::process::getpid(), Signal::STOP).unwrap();
-                // The signal may take a moment to stop this thread, which must not continue until
-                // then.
-                return std::thread::park_timeout(STOPS_WITHIN);
+                std::io::stdin().read_line(&mut String::new()).unwrap();
+                return;
             }
             loop {
                 std::thread::park();

@@ -32,17 +32,18 @@ fn owner(folder: &str) -> Owner {
 
 /// Spends a quota until it is used up; each call is one reported line.
 pub(crate) async fn quota(folder: &str, limit: u64) {
-    spend_by(folder, limit, |ask| {
+    spend_by(folder, limit, OnLoss::End, |ask| {
         report("sent", ask.id.seq);
         true
     })
     .await;
 }
 
-/// Spends a quota at a provider over HTTP until it is used up.
+/// Spends a quota at a provider over HTTP until it is used up. A process that is about to be killed
+/// may hold the lock for longer than others wait for it.
 pub(crate) async fn spend(folder: &str, limit: u64, provider: &str) {
     let mut calls = ProviderConnection::connect(provider);
-    spend_by(folder, limit, move |ask| {
+    spend_by(folder, limit, OnLoss::Wait, move |ask| {
         reached("sending");
         calls.send(&format!("{}-{}", ask.id.owner.0, ask.id.seq));
         reached("sent");
@@ -86,7 +87,14 @@ pub(crate) async fn fill(folder: &str, limit: u64) {
     }
 }
 
-async fn spend_by(folder: &str, limit: u64, mut call: impl FnMut(&Ask) -> bool) {
+/// What a role does when its store is lost.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnLoss {
+    End,
+    Wait,
+}
+
+async fn spend_by(folder: &str, limit: u64, on_loss: OnLoss, mut call: impl FnMut(&Ask) -> bool) {
     let rule = Arc::new(Rule::sliding(limit, DAY).unwrap());
     let mut owner = owner(folder);
     loop {
@@ -94,6 +102,9 @@ async fn spend_by(folder: &str, limit: u64, mut call: impl FnMut(&Ask) -> bool) 
             .map(|_| owner.ask(smallvec![term("day", &rule)]))
             .collect();
         let Ok(decided) = owner.ledger.offer(asks.clone()).await else {
+            if on_loss == OnLoss::Wait && owner.ledger.loss().is_none_or(|loss| !loss.is_final) {
+                continue; // each offer waits for the lock
+            }
             report(&owner.ledger.loss_reason().unwrap_or_default(), 0);
             report("lost", 0);
             return;

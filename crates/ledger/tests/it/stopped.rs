@@ -53,6 +53,7 @@ fn one_killed_and_one_stopped(processes: usize) {
         assert!(stopped.len() < 5, "no other process continued");
         let mut worker = start("stop:sending 2");
         let at = worker.wait_for("at");
+        worker.stop();
         let let_go = worker.resume_after(Duration::from_micros(stop));
         loop {
             let now = steady.wait_for("sent");
@@ -104,6 +105,7 @@ async fn a_process_stopped_while_holding_the_lock_loses_the_store_until_it_resum
     let words = format!("{LIMIT} {LONG_ENOUGH_MS} stop:before-commit 3");
     let mut stopped = Worker::start("hammer", folder.path(), &words);
     let at = stopped.wait_for("at");
+    stopped.stop();
     let ask = owner.ask(smallvec![term("second", &rule)]);
     assert!(owner.ledger.offer(vec![ask]).await.is_err());
     let lost_after = owner.ledger.now().at.since(Micros(at));

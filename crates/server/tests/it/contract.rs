@@ -7,6 +7,7 @@ use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Ledger};
 
 use crate::client::{ClientResponse, get, get_until_late, get_with, wait_until, within_timeout};
+use crate::listeners::free_address;
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok, reply};
 
@@ -356,9 +357,7 @@ async fn errors_that_are_not_limits_have_their_own_codes() {
 /// A call that would loop back, by any route.
 #[tokio::test]
 async fn a_loop_is_508() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let own = listener.local_addr().unwrap();
-    drop(listener);
+    let own = free_address();
     let options = Options {
         private: true,
         ..Options::default()
@@ -387,7 +386,8 @@ async fn a_loop_is_508() {
 #[tokio::test]
 async fn a_lost_store_is_503() {
     let upstream = fine().await;
-    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("lost_store");
+    let name = format!("lost_store-{}", std::process::id());
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let ledger = Ledger::sqlite(&folder, Clock::System).unwrap();
     let files = [file(upstream.address, "limits: [100/1s]")];
     let gateway = TestGateway::start_on_ledger(ledger.clone(), &files, Options::default()).await;

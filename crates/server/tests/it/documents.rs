@@ -346,7 +346,7 @@ async fn a18_3_eleven_failures_of_fifty_throttle_over_sockets() {
 async fn a18_4_probes_decide_over_sockets() {
     let (upstream, status) = switched().await;
     let rest = format!(
-        "limits: [1000/1s]\n{NO_RETRY}\nhealth: {{scope: provider, count: attempt, failure_threshold: 2, sleep_first: 100ms, sleep_min: 100ms, probe_rate: 100, when_blocked: reject}}"
+        "limits: [1000/1s]\n{NO_RETRY}\nhealth: {{scope: provider, count: attempt, failure_threshold: 2, sleep_first: 1s, sleep_min: 1s, probe_rate: 100, when_blocked: reject}}"
     );
     let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     let active = gateway.registry.named("x").unwrap();

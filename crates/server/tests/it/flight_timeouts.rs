@@ -26,13 +26,16 @@ async fn s7_a_leader_without_a_deadline_times_out_with_the_queue_and_followers_c
         (504, &"deadline".into())
     );
     // Its end says how long it has waited, although its call goes on.
-    let waited = loop {
-        if let Some(Heard::Event(event)) = heard.try_next()
-            && let Event::CallEnded(end) = &*event
-        {
-            break end.waited;
+    let ended = async {
+        loop {
+            if let Heard::Event(event) = heard.next().await.unwrap()
+                && let Event::CallEnded(end) = &*event
+            {
+                return end.waited;
+            }
         }
     };
+    let waited = within_timeout(ended).await;
     assert!(waited >= Span::from_millis(500), "{waited}");
     assert!(!patient.is_finished());
     assert_eq!(busy.finish_all(vec![patient]).await, [200]);

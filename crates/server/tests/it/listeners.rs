@@ -1,6 +1,7 @@
 //! Listeners of providers that a reload opens and closes.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tollgate_server::ListenerKind;
 
@@ -10,10 +11,22 @@ use crate::test_daemon::{TestDaemon, from_file, write_file};
 use crate::test_gateway::file;
 use crate::upstream::{Upstream, ok, reply};
 
-/// An address that was free a moment ago.
+/// Ports that the kernel gives to nobody by itself: below those of its ephemeral range.
+const PORTS: std::ops::Range<u32> = 12_000..32_000;
+
+/// An address that is free, and that no other socket gets by chance.
 pub(crate) fn free_address() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Test processes that run at the same time begin at different ports.
+    let first = std::process::id().wrapping_mul(97);
+    loop {
+        let number = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + number % (PORTS.end - PORTS.start);
+        let address = SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()));
+        if std::net::TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
 
 #[tokio::test]

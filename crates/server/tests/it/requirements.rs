@@ -222,7 +222,7 @@ async fn m9_the_breaker_opens_half_opens_and_closes_over_sockets() {
     })
     .await;
     let rest =
-        format!("limits: [1000/1s]\n{NO_RETRY}\nhealth: {{mode: breaker, reset_timeout: 200ms}}");
+        format!("limits: [1000/1s]\n{NO_RETRY}\nhealth: {{mode: breaker, reset_timeout: 1s}}");
     let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
     let active = gateway.registry.named("x").unwrap();
     let breaker = || active.status().breaker.as_str();

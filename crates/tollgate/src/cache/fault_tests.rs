@@ -139,7 +139,6 @@ async fn a_file_found_damaged_while_in_use_is_moved_aside() {
     let folder = damaged(|length| length / 2).await;
     let cache = Cache::open(&folder.0, &crate::event::Events::new());
     let aside = folder.0.join("cache.db.damaged");
-    assert!(!aside.exists());
     for number in 0..40 {
         bodies(&cache, number).await;
     }
@@ -207,7 +206,8 @@ async fn removals_are_not_lost_when_the_queue_is_full() {
     }
     cache.invalidate(None, url, Wall(1));
     busy.execute_batch("COMMIT").unwrap();
-    while !usage(&folder.0).unwrap().is_empty() {
+    // While the writer removes them, the file may be busy for longer than a reader waits.
+    while !usage(&folder.0).is_ok_and(|usage| usage.is_empty()) {
         tokio::task::yield_now().await;
     }
 }

@@ -19,6 +19,10 @@ use super::memfd::MemfdSlot;
 /// The approximate cost of a response beside its body and headers: its maps, counters and key.
 const OVERHEAD: usize = 512;
 
+/// What a header costs in memory beside its text: a slot of the map, which has up to twice as many
+/// as it needs.
+const HEADER_OVERHEAD: usize = 160;
+
 /// The number of variants of one URL. Sixteen are more languages and encodings than one user has;
 /// past that the oldest is evicted, so that no header can fill the cache.
 pub(crate) const VARIANTS_MAX: usize = 16;
@@ -76,13 +80,13 @@ pub struct PreparedHead {
 }
 
 impl CachedResponse {
-    /// Its size in bytes. The head counts twice: its serialised form may be cached too.
+    /// Its size in bytes. The text of the head counts twice: its serialised form may be cached too.
     pub(crate) fn weight(&self) -> u64 {
         let lines = self.headers.iter();
         let head: usize = lines
-            .map(|(name, value)| name.as_str().len() + value.len() + 32)
+            .map(|(name, value)| 2 * (name.as_str().len() + value.len()) + HEADER_OVERHEAD)
             .sum();
-        (self.body.len() + 2 * head + OVERHEAD) as u64
+        (self.body.len() + head + OVERHEAD) as u64
     }
 
     /// Is it of this provider and entity?

@@ -193,7 +193,8 @@ fn updated_by_304(old: &CachedResponse, headers: &HeaderMap, now: Wall) -> Cache
         if is_replaced_by_304(name.as_str()) && !is_named {
             object.headers.remove(name);
             for value in headers.get_all(name) {
-                object.headers.append(name.clone(), value.clone());
+                let value = headers::detached_value(value);
+                object.headers.append(name.clone(), value);
             }
         }
     }
@@ -352,7 +353,7 @@ fn record(
         Varies::On(names) => names,
         Varies::OnAnything => return Err(NotStored::VariesOnAnything),
     };
-    let mut headers = headers.clone();
+    let mut headers = headers::detached(headers);
     // A recipient adds the time of arrival as `Date` (RFC 9110, 6.6.1).
     headers.entry(DATE).or_insert_with(|| date_header(now));
     scrub::scrub(route, &policy, &mut headers);
