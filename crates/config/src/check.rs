@@ -239,7 +239,8 @@ fn provider(
     let health = or_default::<Health>(fields, "health", problems).0;
     let learn: bool = or_default(fields, "learn", problems);
     let timeouts = or_default::<Timeout>(fields, "timeout", problems).0;
-    let connections = connections::connections(fields, &limits, timeouts.first_byte, problems);
+    let (connections, connections_may_grow) =
+        connections::connections(fields, &limits, timeouts.first_byte, problems);
     warn_without_domain(fields, preset, &domains, problems);
     warn_if_unlimited(fields, preset, (&limits, learn), problems);
     Provider {
@@ -261,6 +262,7 @@ fn provider(
         costs: cost::costs(fields, problems),
         concurrency: cost::concurrency(fields, problems),
         connections,
+        connections_may_grow,
         arrive_within: arrive_within(fields, problems),
         late_arrival: late_arrival(fields, problems),
         free_status: endpoint::statuses(fields, problems),

@@ -7,6 +7,7 @@
 //! Never: forwards calls to providers; the gateway does.
 
 mod connections;
+mod stream;
 mod response;
 mod cache;
 mod commands;
@@ -16,6 +17,7 @@ mod access;
 mod token;
 pub use token::{TokenError, TokenFile};
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,6 +27,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -37,6 +40,7 @@ use crate::daemon::Daemon;
 use crate::gateway::max_admin_connections;
 use access::AccessPolicy;
 use connections::{AdminConnection, AdminConnections};
+use stream::{AdminStream, RunningBody};
 
 /// The largest request head: no browser sends more to a local address.
 const HEAD_MAX: usize = 32 * 1024;
@@ -150,27 +154,31 @@ impl ConnectionHandler for AdminHandler {
         _peer: SocketAddr,
         shutdown: ShutdownSignal,
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
+        // Clients wait for responses; if the option cannot be set, the connection still works.
+        stream.set_nodelay(true).ok();
         let connection = self.connections.open()?;
         let router = self.router.clone();
         Some(serve_connection(stream, router, connection, shutdown))
     }
 }
 
-async fn serve_connection(
-    stream: TcpStream,
+async fn serve_connection<S>(
+    stream: S,
     router: axum::Router,
     place: AdminConnection,
     mut shutdown: ShutdownSignal,
-) {
-    stream.set_nodelay(true).ok();
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let router = TowerToHyperService::new(router);
+    let stream = AdminStream::new(stream, place.progress());
     let service = service_fn(|request| {
         let running = place.begin();
         let response = router.call(request);
         async move {
-            let response = response.await;
-            drop(running);
-            response
+            let response = response.await?;
+            // It runs until its last byte is written.
+            Ok::<_, Infallible>(response.map(|body| RunningBody::new(body, running)))
         }
     });
     let mut connection = std::pin::pin!(

@@ -110,6 +110,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
             rejection.reason = Some(Reason::Deadline.as_str());
         }
         Error::NoResponse { provider, .. }
+        | Error::Moved { provider }
         | Error::NoCredential { provider, .. }
         | Error::NoUpstream { provider, .. }
         | Error::Loop { provider } => rejection.provider = Some(provider),
@@ -217,7 +218,9 @@ fn code(error: &Error) -> &'static str {
         Error::Asleep { .. } => "ProviderUnavailableError",
         Error::NotInCache { .. } => "NotInCache",
         Error::TooLate { .. } => "DeadlineExceeded",
-        Error::NoResponse { .. } | Error::NoCredential { .. } => "UpstreamError",
+        Error::NoResponse { .. } | Error::Moved { .. } | Error::NoCredential { .. } => {
+            "UpstreamError"
+        }
         Error::UnknownProvider { .. } => "UnknownProvider",
         Error::NotAllowed { .. } => "DomainNotAllowed",
         Error::WrongCallerToken { .. } | Error::CrossSite => "CallerNotAllowed",

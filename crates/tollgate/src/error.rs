@@ -148,6 +148,12 @@ pub enum Error {
         /// Why.
         fault: Fault,
     },
+    /// The provider's upstream is another one since the call was routed.
+    #[error("the upstream of `{provider}` was changed while the call was under way")]
+    Moved {
+        /// Whose.
+        provider: String,
+    },
     /// The call needs a token, and there is none.
     #[error("no token for `{provider}`: {}", .why.words())]
     NoCredential {
@@ -227,10 +233,13 @@ pub enum Error {
     #[error("{0}")]
     Malformed(&'static str),
     /// The body of the request did not arrive.
-    #[error("the request body broke off or did not arrive in time")]
+    #[error("the request body broke off")]
     NoBody,
-    /// The body of the request arrives more slowly than the provider's file allows.
-    #[error("the request body arrived more slowly than `upload.min_rate` allows")]
+    /// The body of the request arrives more slowly than the provider's file or the call's own time
+    /// allows.
+    #[error(
+        "the request body did not arrive in time: the call's own timeout is over, or it was slower than `upload.min_rate` allows"
+    )]
     SlowBody,
     /// The body of the request could not be stored until its permit is granted.
     #[error("the request body could not be written to a temporary file")]
@@ -335,6 +344,7 @@ impl Error {
                 ..
             }
             | Error::Misconfigured { .. }
+            | Error::Moved { .. }
             | Error::NoSpool
             | Error::Loop { .. } => Blame::Tollgate,
             Error::NoPermit { .. }

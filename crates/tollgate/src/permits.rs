@@ -12,13 +12,14 @@
 
 mod denied;
 mod driver;
+mod watched_cell;
 mod permit;
 #[cfg(test)]
 mod edition_tests;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Notify, oneshot};
 use tollgate_core::ask::{
@@ -33,6 +34,8 @@ use tollgate_ledger::{Event, OfferVerdicts, ProviderLedger, StoreLost};
 
 pub use denied::Denied;
 pub use permit::{LimitReport, Permit};
+pub(crate) use watched_cell::BlockedHook;
+use watched_cell::WatchedCell;
 
 /// The sequence number of asks in this process. One for all providers, because a permit id must be
 /// unique in its ledger.
@@ -78,6 +81,8 @@ struct Shared {
     edition: AtomicU64,
     /// Wakes the driver task after a change to the gate.
     wake: Arc<Notify>,
+    /// A limit whose owner wants to hear when calls wait for it.
+    watched: OnceLock<WatchedCell>,
 }
 
 #[derive(Debug)]
@@ -121,6 +126,7 @@ impl Permits {
             state: RankedMutex::new(state),
             edition: AtomicU64::new(0),
             wake,
+            watched: OnceLock::new(),
         });
         tokio::spawn(driver::drive(Arc::downgrade(&shared)));
         Permits { shared }
@@ -135,12 +141,17 @@ impl Permits {
     /// under the old limits after this.
     pub fn replace(&self, settings: GateSettings) {
         let mut state = self.shared.state.lock();
-        self.shared.edition.fetch_add(1, Ordering::Release);
+        self.shared.recall(&mut state);
         state.carried.clear();
-        state.gate.recall();
         state.gate.configure(settings);
         drop(state);
         self.shared.wake.notify_one();
+    }
+
+    /// Tells the owner of this limit, from now on, when calls wait for it longest. The first one who
+    /// watches stays.
+    pub(crate) fn watch(&self, cell: CellId, hook: Arc<dyn BlockedHook>) {
+        let _first = self.shared.watched.set(WatchedCell { cell, hook });
     }
 
     /// Carries counts of the previous limits over to those of this edition, once per cell.
@@ -266,7 +277,12 @@ impl Permits {
             }
             Some((Verdict::Never(why), _)) => Ok(Err(Denied::Never(why))),
             // It has to wait, or the store does not decide at once.
-            Some((Verdict::Wait { .. }, _)) | None => {
+            verdict @ (Some((Verdict::Wait { .. }, _)) | None) => {
+                drop(state);
+                if let Some((verdict, _)) = verdict {
+                    self.shared
+                        .on_wait(self.shared.watched_term(&ask), &verdict);
+                }
                 (request.terms, request.scopes) = (ask.terms, ask.scopes);
                 Err(request)
             }
@@ -363,20 +379,36 @@ impl Shared {
         self.state.lock().gate.tick(self.ledger.now())
     }
 
-    fn on_verdicts(&self, ids: &[PermitId], result: Result<OfferVerdicts, StoreLost>) {
+    /// Waiting calls ask again: nothing is granted to what they have asked for.
+    fn recall(&self, state: &mut State) {
+        self.edition.fetch_add(1, Ordering::Release);
+        state.gate.recall();
+    }
+
+    /// `asks`: each with the term that is the watched limit, if it has one.
+    fn on_verdicts(
+        &self,
+        asks: &[(PermitId, Option<usize>)],
+        result: Result<OfferVerdicts, StoreLost>,
+    ) {
         let mut state = self.state.lock();
         let State { gate, waiting, .. } = &mut *state;
         let now = self.ledger.now();
         match result {
             Ok(OfferVerdicts { at, verdicts }) => {
+                let waits = watched_cell::waits(asks, &verdicts);
                 gate.verdicts(verdicts, now);
                 let resolved = gate.resolved();
                 drop(state);
                 resolved.into_iter().for_each(|one| self.deliver(one, at));
+                if waits {
+                    self.on_watched_blocked();
+                }
             }
             Err(StoreLost) => {
-                let gone: Vec<_> = ids.iter().filter_map(|id| waiting.remove(id)).collect();
-                ids.iter().for_each(|id| gate.cancel(*id));
+                let ids = || asks.iter().map(|(id, _)| id);
+                let gone: Vec<_> = ids().filter_map(|id| waiting.remove(id)).collect();
+                ids().for_each(|id| gate.cancel(*id));
                 gate.verdicts(Vec::new(), now);
                 drop(state);
                 for waiting in gone {

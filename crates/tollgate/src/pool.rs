@@ -22,6 +22,7 @@ mod tls;
 pub use address::{Origin, is_private};
 pub(crate) use dial::Wire;
 pub use dial::{ConnectError, Dialer};
+use dial::{HEADERS_MAX, HEADERS_USUAL};
 pub(crate) use preamble::Preamble;
 pub use tls::{Roots, TlsError};
 
@@ -87,6 +88,8 @@ struct UpstreamPool {
     busy: AtomicUsize,
     /// A connection has been opened, or has failed to open.
     opened: Notify,
+    /// The most headers of a response that its connections take.
+    headers_max: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -172,6 +175,7 @@ impl Pool {
                     state: RankedMutex::default(),
                     busy: AtomicUsize::new(0),
                     opened: Notify::new(),
+                    headers_max: AtomicUsize::new(HEADERS_USUAL),
                 });
                 upstreams.insert(origin.clone(), upstream.clone());
                 upstream
@@ -236,7 +240,11 @@ impl ExpectedCall {
 
     async fn dial(&self, connect: Span) -> Result<Wire, ConnectError> {
         let PoolState { dialer, ledger, .. } = &*self.shared;
-        dialer.dial(&self.upstream.origin, connect, ledger).await
+        let upstream = &self.upstream;
+        let headers_max = upstream.headers_max.load(Ordering::Relaxed);
+        dialer
+            .dial(&upstream.origin, headers_max, connect, ledger)
+            .await
     }
 
     /// What to do if no connection is ready. Our own already counts as busy.
@@ -336,6 +344,16 @@ impl Conn {
     /// The `Host` header of its upstream.
     pub(crate) fn host(&self) -> Option<&HeaderValue> {
         self.busy.upstream.host.as_ref()
+    }
+
+    /// A response had more headers than its connection takes, or too large ones: further connections
+    /// take as many as their size allows.
+    pub(crate) fn expect_many_headers(&self) {
+        let upstream = &self.busy.upstream;
+        if upstream.headers_max.swap(HEADERS_MAX, Ordering::Relaxed) != HEADERS_MAX {
+            let earlier = std::mem::take(&mut upstream.state.lock().idle);
+            drop(earlier);
+        }
     }
 
     /// The response is complete: the next call may use the connection.

@@ -21,7 +21,7 @@ table! {
         admin: Shape::Block(ADMIN), "the admin address: the API";
         store: Shape::Text, "where permits are counted: `sqlite:DIR` or `memory:`" = "sqlite: in the user's state folder";
         postgres: Postgres::SHAPE, "how Postgres is used";
-        cache_store: Shape::Text, "where responses are cached; Redis (`redis://…`, or REDIS_HOST, REDIS_PORT and REDIS_PASSWORD) is not used yet: responses are then cached in the folder of the ledger" = "in the folder of the ledger";
+        cache_store: Shape::Text, "where responses are cached: `sqlite:DIR` or `memory:`; Redis is not supported yet, so `redis://…` is refused, and with REDIS_HOST responses are cached in the folder of the ledger" = "in the folder of the ledger";
         cache_size: CacheSize::SHAPE, "size of the response cache";
         guard_store: Shape::Text, "where guards count: `memory:` or `redis://…`" = "memory:";
         nodes: Shape::Integer, "number of processes or hosts that share the limits; used with `memory:` and with `on_store_loss: local-share`" = "1";

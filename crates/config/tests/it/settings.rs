@@ -49,7 +49,7 @@ fn addresses_stores_and_nodes_are_read() {
         (is.postgres.mode, is.postgres.every),
         (PostgresMode::Snapshot, secs(20))
     );
-    assert_eq!(is.cache_store.unwrap().redacted(), "redis://cache:6379");
+    assert_eq!(is.cache_store.unwrap().redacted(), "sqlite:/var/cache/t");
     assert_eq!(is.guard_store.redacted(), "memory:");
     assert_eq!((is.nodes, is.node_lease), (4, secs(6)));
     assert_eq!((is.connections_max, is.body_memory.0), (100, 64 << 20));
@@ -240,7 +240,7 @@ fn s12_redis_variables_select_the_shared_cache() {
     assert!(!format!("{is:?}").contains("CANARY"));
     let other = machine
         .env("REDIS_PORT", "7000")
-        .file("tollgate.yaml", "cache_store: redis://mine\n");
+        .file("tollgate.yaml", "cache_store: sqlite:/mine\n");
     assert_eq!(
         other
             .loaded(&Sources::default())
@@ -248,7 +248,7 @@ fn s12_redis_variables_select_the_shared_cache() {
             .cache_store
             .unwrap()
             .redacted(),
-        "redis://mine"
+        "sqlite:/mine"
     );
 }
 
@@ -337,13 +337,18 @@ fn a_local_share_needs_the_number_of_nodes() {
 /// `check` accepted them, and `serve` failed with them.
 #[test]
 fn stores_that_are_not_built_yet_are_rejected() {
+    let errors = |line: &str| {
+        let machine = TestHost::new().file("tollgate.yaml", &format!("{line}\n"));
+        machine.load_errors(&Sources::default())
+    };
+    let unsupported = "is not supported yet; use `sqlite:DIR` or `memory:`";
     for store in ["redis://h", "rediss://h", "postgres://h/db"] {
-        let machine = TestHost::new().file("tollgate.yaml", &format!("store: {store}\n"));
-        assert_eq!(
-            machine.load_errors(&Sources::default()),
-            "tollgate.yaml:1:8: store: is not supported yet; use `sqlite:DIR` or `memory:`"
-        );
+        let expected = format!("tollgate.yaml:1:8: store: {unsupported}");
+        assert_eq!(errors(&format!("store: {store}")), expected);
     }
+    // It was accepted, and responses were cached somewhere else.
+    let expected = format!("tollgate.yaml:1:14: cache_store: {unsupported}");
+    assert_eq!(errors("cache_store: redis://h"), expected);
 }
 
 /// A port without an address opens nothing to other machines.

@@ -309,9 +309,23 @@ impl Daemon {
                 .flat_map(|one| &one.values)
                 .map(setting)
                 .collect(),
-            problems: configured.map_or_else(Vec::new, |one| state.problems_of(one)),
+            problems: configured
+                .map_or_else(Vec::new, |one| state.problems_of(one))
+                .into_iter()
+                .chain(connections_exhausted(&active))
+                .collect(),
         })
     }
+}
+
+/// Calls wait, and only for a connection.
+fn connections_exhausted(active: &ActiveProvider) -> Option<String> {
+    let (waiting, connections) = active.waiting_for_connections();
+    (waiting > 0).then(|| {
+        format!(
+            "{waiting} calls wait for nothing but one of {connections} connections; raise `connections` in the provider's file"
+        )
+    })
 }
 
 /// Stored limits that could not be read since the start.

@@ -40,6 +40,7 @@ pub(super) fn hint(error: &Error) -> String {
             "the provider may be down, or its TLS certificate may be invalid; the log of tollgate says which"
         }
         Error::NoResponse { .. } => "the provider may be down; try again later",
+        Error::Moved { .. } => "send the call again: it goes to the new upstream",
         Error::NoCredential { why, .. } => for_token(*why),
         Error::Misconfigured { setting, .. } => {
             return format!(
@@ -68,9 +69,9 @@ pub(super) fn hint(error: &Error) -> String {
         Error::Path(_) | Error::Host(_) | Error::Malformed(_) => {
             "fix the request and send it again"
         }
-        Error::NoBody => "send the whole body without long pauses",
+        Error::NoBody => "send the whole body",
         Error::SlowBody => {
-            "send the body faster, or lower `upload.min_rate` in the provider's file"
+            "send the body faster, give the call more time, or lower `upload.min_rate` in the provider's file"
         }
         Error::NoSpool => {
             "free space in the folder for temporary files (TMPDIR), or lower `upload.spool`"

@@ -27,6 +27,7 @@ impl Error {
             | Error::NotInCache { provider, .. }
             | Error::TooLate { provider, .. }
             | Error::NoResponse { provider, .. }
+            | Error::Moved { provider }
             | Error::NoCredential { provider, .. }
             | Error::Misconfigured { provider, .. }
             | Error::NoUpstream { provider, .. }
@@ -69,7 +70,9 @@ impl Error {
             Error::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Error::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Error::NotInCache { .. } | Error::TooLate { .. } => StatusCode::GATEWAY_TIMEOUT,
-            Error::NoResponse { .. } | Error::NoCredential { .. } => StatusCode::BAD_GATEWAY,
+            Error::NoResponse { .. } | Error::Moved { .. } | Error::NoCredential { .. } => {
+                StatusCode::BAD_GATEWAY
+            }
             Error::UnknownProvider { .. } => StatusCode::NOT_FOUND,
             Error::NotAllowed { .. } | Error::WrongCallerToken { .. } | Error::CrossSite => {
                 StatusCode::FORBIDDEN
@@ -102,6 +105,7 @@ impl Error {
             | Error::NotInCache { .. }
             | Error::TooLate { .. }
             | Error::NoResponse { .. }
+            | Error::Moved { .. }
             | Error::NoCredential { .. }
             | Error::UnknownProvider { .. }
             | Error::NoUpstream { .. }
@@ -121,6 +125,7 @@ impl Error {
             | Error::NotInCache { .. }
             | Error::TooLate { .. }
             | Error::NoResponse { .. }
+            | Error::Moved { .. }
             | Error::NoCredential { .. }
             | Error::Misconfigured { .. } => true,
             Error::UnknownProvider { .. }

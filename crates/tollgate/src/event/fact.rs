@@ -334,6 +334,22 @@ pub enum Event {
         /// What changed.
         change: Arc<str>,
     },
+    /// Calls waited for nothing but a connection, so the provider gets more of them.
+    ConnectionsRaised {
+        /// Whose.
+        provider: Arc<str>,
+        /// How many it may have now.
+        connections: usize,
+    },
+    /// Calls wait for nothing but a connection, and the provider gets no more. At most one a minute.
+    ConnectionsExhausted {
+        /// Whose.
+        provider: Arc<str>,
+        /// How many it may have.
+        connections: usize,
+        /// Why there are no more.
+        why: &'static str,
+    },
     /// The gateway accepts calls.
     Listening {
         /// Where.

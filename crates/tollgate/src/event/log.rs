@@ -70,6 +70,8 @@ impl Event {
             | Event::Descriptors { .. }
             | Event::OutOfDescriptors { .. }
             | Event::LimitsLoosened { .. }
+            | Event::ConnectionsRaised { .. }
+            | Event::ConnectionsExhausted { .. }
             | Event::ConnectionsDropped { .. }
             | Event::Draining => self.log_process(),
             // Of every call, and said by the lines above: for subscribers only.
@@ -228,6 +230,21 @@ impl Event {
                     provider = &**provider,
                     change = &**change
                 );
+            }
+            Event::ConnectionsRaised {
+                provider,
+                connections,
+            } => {
+                let provider = &**provider;
+                tracing::info!(event = "connections_raised", provider, connections);
+            }
+            Event::ConnectionsExhausted {
+                provider,
+                connections,
+                why,
+            } => {
+                let provider = &**provider;
+                tracing::warn!(event = "connections_exhausted", provider, connections, why);
             }
             Event::ConnectionsDropped { connections } => {
                 tracing::warn!(event = "connections_dropped", connections);

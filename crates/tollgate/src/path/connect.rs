@@ -33,7 +33,7 @@ pub(crate) async fn connect(
     if matches!(
         live.health.view(route.subject.path).admission,
         Admission::Open
-    ) && let Err(unreached) = expected.warm(policy.connections_max, patience).await
+    ) && let Err(unreached) = expected.warm(live.connections.max(), patience).await
     {
         let ended = connect_failure(route, policy, patience, unreached);
         if let AttemptError::Fault { fault, .. } = ended

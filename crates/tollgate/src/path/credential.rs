@@ -4,7 +4,8 @@
 //! serve. A client's own credential wins where the provider file says so, and is counted by its
 //! fingerprint. A 401 renews the token once per call; a second 401 goes to the caller.
 //!
-//! Never: adds a key to a request. Only `send` does.
+//! Never: adds a key to a request. Only `send` does. Never chooses a key for an origin that the policy
+//! does not name.
 
 use std::cmp::Reverse;
 
@@ -30,6 +31,7 @@ const SUSPEND_FOR: Span = Span::from_secs(300);
 
 /// Chooses the credential of an attempt.
 pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Credential, Error> {
+    route.request.reject_if_moved(policy)?;
     unsendable::check_headers(route, policy)?;
     if !route.request.uses_own_key(policy) {
         return Ok(Credential {

@@ -179,7 +179,8 @@ async fn decide(
         let permit = match result {
             Ok(permit) => permit,
             Err(denied) => {
-                let exhausted = requested.exhausted_limit(denied);
+                let exhausted = requested.exhausted_limit(subject, &policy, denied);
+                let exhausted = Box::pin(exhausted).await;
                 history.rates = Rates::rejected(&policy, priority, exhausted);
                 return Err(requested.to_error(subject, &policy, denied, loss));
             }

@@ -316,6 +316,7 @@ impl PermitTable {
         let timer = ExpiryTimer {
             shared: Arc::downgrade(&self.shared),
             first_changed: self.shared.first_changed.clone(),
+            is_over: false,
         };
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(timer.run());
@@ -410,16 +411,19 @@ impl Drop for Shared {
 struct ExpiryTimer {
     shared: Weak<Shared>,
     first_changed: Arc<Notify>,
+    /// It ended because there was nothing to wait for, and has said so.
+    is_over: bool,
 }
 
 impl ExpiryTimer {
-    async fn run(self) {
+    async fn run(mut self) {
         while let Some(pause) = self.next_pause() {
             tokio::select! {
                 () = timer::sleep(Some(pause)) => {}
                 () = self.first_changed.notified() => {}
             }
         }
+        self.is_over = true;
     }
 
     fn next_pause(&self) -> Option<Span> {
@@ -432,9 +436,10 @@ impl ExpiryTimer {
 impl Drop for ExpiryTimer {
     /// Its runtime has ended: the next permit starts another timer.
     fn drop(&mut self) {
-        if let Some(shared) = self.shared.upgrade() {
-            let mut state = shared.state.lock();
-            state.has_timer &= state.by_expiry.is_empty();
+        if !self.is_over
+            && let Some(shared) = self.shared.upgrade()
+        {
+            shared.state.lock().has_timer = false;
         }
     }
 }

@@ -31,10 +31,21 @@ struct RateSnapshot {
 enum RateDecision {
     /// The counts at the grant, one per limit.
     Granted(Marks),
-    /// The limit with this index is exhausted for this long.
-    Rejected { index: usize, retry_in: Span },
+    /// The limit with this index has too little left.
+    Rejected(ExhaustedLimit),
     /// Something else rejected the call.
     Other,
+}
+
+/// The limit that rejected a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExhaustedLimit {
+    /// Its index among the limits that apply to the call.
+    pub(crate) index: usize,
+    /// When to come back.
+    pub(crate) retry_in: Span,
+    /// What remains of it: too little for this call, but not always nothing.
+    pub(crate) remaining: u64,
 }
 
 /// One limit at the time of a decision.
@@ -77,12 +88,9 @@ impl Rates {
     pub(crate) fn rejected(
         policy: &Arc<CompiledPolicy>,
         priority: Priority,
-        by: Option<(usize, Span)>,
+        by: Option<ExhaustedLimit>,
     ) -> Rates {
-        let decided = match by {
-            Some((index, retry_in)) => RateDecision::Rejected { index, retry_in },
-            None => RateDecision::Other,
-        };
+        let decided = by.map_or(RateDecision::Other, RateDecision::Rejected);
         Rates::new(policy, priority, decided)
     }
 
@@ -129,17 +137,14 @@ impl RateDecision {
                 });
                 (left, false)
             }
-            RateDecision::Rejected {
-                index: refusing,
-                retry_in,
-            } if *refusing == index => {
+            RateDecision::Rejected(limit) if limit.index == index => {
                 let left = RateState {
-                    remaining: 0,
-                    reset_after: Some(*retry_in),
+                    remaining: limit.remaining,
+                    reset_after: Some(limit.retry_in),
                 };
                 (Some(left), true)
             }
-            RateDecision::Rejected { .. } | RateDecision::Other => (None, false),
+            RateDecision::Rejected(_) | RateDecision::Other => (None, false),
         }
     }
 }
@@ -211,12 +216,16 @@ mod tests {
     #[test]
     fn a_rejection_reports_only_the_exhausted_limit() {
         let policy = policy("limits: [35/1s, 100/1m]");
-        let by = Some((1, Span::from_secs(7)));
+        let by = Some(ExhaustedLimit {
+            index: 1,
+            retry_in: Span::from_secs(7),
+            remaining: 3,
+        });
         let rates = Rates::rejected(&policy, Priority::Normal, by);
         let each: Vec<_> = rates.each(MIDDAY).collect();
         assert_eq!((each[0].state, each[0].is_exhausted), (None, false));
         let left = RateState {
-            remaining: 0,
+            remaining: 3,
             reset_after: Some(Span::from_secs(7)),
         };
         assert_eq!((each[1].state, each[1].is_exhausted), (Some(left), true));

@@ -14,9 +14,10 @@ use tollgate_core::ask::{
 use tollgate_core::gate::Blocker;
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::StoreLoss;
+use tollgate_ledger::{PeekQuery, StoreLoss};
 
 use super::attempt_guard::AttemptGuard;
+use super::rates::ExhaustedLimit;
 use super::subject::Subject;
 use crate::error::{Reason, Stage};
 use crate::event::QueueCause;
@@ -141,7 +142,7 @@ impl RequestedLimits {
                 self.terms.push((cell, TermKind::Local(reason, name)));
                 terms.push(Term {
                     cell,
-                    rule: rule.clone(),
+                    rule,
                     cost: 1,
                     reserve: 0,
                 });
@@ -308,8 +309,13 @@ impl RequestedLimits {
             && demand.continues_after(until, policy.provider.queue.timeout, error)
     }
 
-    /// The index of the exhausted limit, if it is one of the provider file.
-    pub(crate) fn exhausted_limit(&self, denied: Denied) -> Option<(usize, Span)> {
+    /// The exhausted limit, if it is one of the provider file.
+    pub(crate) async fn exhausted_limit(
+        &self,
+        subject: &Subject,
+        policy: &CompiledPolicy,
+        denied: Denied,
+    ) -> Option<ExhaustedLimit> {
         let Denied::Rejected {
             blocker: Blocker::Cell(cell),
             retry_in,
@@ -318,7 +324,26 @@ impl RequestedLimits {
             return None;
         };
         let index = self.terms.iter().position(|term| term.0 == cell)?;
-        (index < self.limits).then_some((index, retry_in))
+        let (_, TermKind::Limit(limit)) = self.terms.get(index)? else {
+            return None;
+        };
+        // A call that costs one finds nothing left; a costly one may find some.
+        let limit = policy.limits.get(*limit)?;
+        let remaining = if limit.counts_calls() {
+            0
+        } else {
+            let query = PeekQuery {
+                cells: vec![(cell, limit.rule.clone())],
+                ..PeekQuery::default()
+            };
+            let seen = subject.provider.ledger.peek_or_closed(query).await;
+            seen.cells.first().map_or(0, |view| view.remaining)
+        };
+        Some(ExhaustedLimit {
+            index,
+            retry_in,
+            remaining,
+        })
     }
 
     /// The name of a term, and the reason of a rejection by it.
@@ -353,22 +378,32 @@ pub(crate) fn no_share(subject: &Subject, limit: &str) -> Error {
 }
 
 /// The limits of this process, its connections first.
-fn local_limits<'a>(
+fn local_limits(
     provider: &ActiveProvider,
-    policy: &'a CompiledPolicy,
-    local: &'a ThrottleRules,
-) -> [(&'a Option<Arc<Rule>>, CellId, &'static str, Reason); 3] {
+    policy: &CompiledPolicy,
+    local: &ThrottleRules,
+) -> [(Option<Arc<Rule>>, CellId, &'static str, Reason); 3] {
     let cells = &provider.own_cells;
     let at_a_time = Reason::Concurrency;
     [
         (
-            &policy.connections,
+            provider.connections.rule(policy),
             cells.connections,
             "connections",
             at_a_time,
         ),
-        (&local.concurrency, cells.concurrency, "throttle", at_a_time),
-        (&local.rate, cells.rate, "throttle rate", Reason::Limit),
+        (
+            local.concurrency.clone(),
+            cells.concurrency,
+            "throttle",
+            at_a_time,
+        ),
+        (
+            local.rate.clone(),
+            cells.rate,
+            "throttle rate",
+            Reason::Limit,
+        ),
     ]
 }
 

@@ -67,7 +67,8 @@ pub(crate) async fn send(
     } = granted;
     let patience = connect::timeout(route, policy);
     let unconnected = |unreached| connect::connect_failure(route, policy, patience, unreached);
-    let mut conn = match expected.take(policy.connections_max, patience).await {
+    let connections_max = route.subject.provider.connections.max();
+    let mut conn = match expected.take(connections_max, patience).await {
         Ok(conn) => conn,
         Err(unreached) => return Err(not_connected(attempt_guard, permit, unconnected(unreached))),
     };
@@ -114,12 +115,13 @@ pub(crate) async fn send(
                 route.request.payload.restore(request.into_body());
                 Err(AttemptError::Again)
             }
-            None => Err(no_response(
-                route,
-                attempt_guard,
-                upload.as_deref(),
-                Fault::Reset,
-            )),
+            None => {
+                if error.error().is_parse_too_large() {
+                    conn.expect_many_headers();
+                }
+                let upload = upload.as_deref();
+                Err(no_response(route, attempt_guard, upload, Fault::Reset))
+            }
         },
         // The caller's time, not the provider's: it says nothing about the provider.
         Err(_) if route.subject.remaining() == Some(Span::ZERO) => Err(too_late(route)),

@@ -32,10 +32,13 @@ const ADDRESSES_MAX: usize = 4;
 /// attack or a fault.
 const HEAD_MAX: usize = 64 * 1024;
 
-/// The most headers of a response. The parser needs a number, and room for so many with every
-/// response, so a larger one makes each call dearer. With this one the size is the bound for all
-/// that are seen: 512 headers of 128 bytes are 64 KiB.
-const HEADERS_MAX: usize = 512;
+/// The most headers of a response, at first. The parser needs a number and prepares room for so many
+/// with every response, so a larger one makes each call dearer (ten instructions per header).
+pub(super) const HEADERS_USUAL: usize = 512;
+
+/// The most headers of an upstream that has sent more than usual. With this number the size is the
+/// bound: the shortest header is `a:` and a line feed.
+pub(super) const HEADERS_MAX: usize = HEAD_MAX / 3;
 
 /// Opens connections.
 pub struct Dialer {
@@ -91,16 +94,19 @@ impl Dialer {
         }
     }
 
-    /// Opens a connection within `most`. Requests that leave are stamped by the ledger's clock.
+    /// Opens a connection within `most`, for responses with at most so many headers. Requests that
+    /// leave are stamped by the ledger's clock.
     pub(super) async fn dial(
         &self,
         origin: &Origin,
+        headers_max: usize,
         most: Span,
         ledger: &Ledger,
     ) -> Result<Wire, ConnectError> {
         // Boxed, because a handshake is rare and large: inside every call's future its 5 KiB would
         // be copied with it a dozen times.
-        within(Some(most), Box::pin(self.connect(origin, most, ledger)))
+        let connecting = self.connect(origin, headers_max, most, ledger);
+        within(Some(most), Box::pin(connecting))
             .await
             .unwrap_or(Err(ConnectError::Fault(Fault::Timeout)))
     }
@@ -108,6 +114,7 @@ impl Dialer {
     async fn connect(
         &self,
         origin: &Origin,
+        headers_max: usize,
         most: Span,
         ledger: &Ledger,
     ) -> Result<Wire, ConnectError> {
@@ -119,7 +126,7 @@ impl Dialer {
         // Heads are small and urgent.
         stream.set_nodelay(true).map_err(connect_failed)?;
         if !origin.tls {
-            return http_handshake(stream, ledger).await;
+            return http_handshake(stream, headers_max, ledger).await;
         }
         let host = origin.host.as_str();
         let stream = self.tls.handshake(host, stream).await.map_err(|error| {
@@ -127,7 +134,7 @@ impl Dialer {
             self.events.emit(Event::TlsFailed { host, why });
             connect_failed(error)
         })?;
-        http_handshake(stream, ledger).await
+        http_handshake(stream, headers_max, ledger).await
     }
 
     /// Every address that may be called.
@@ -179,7 +186,11 @@ async fn connect_any(addresses: &[SocketAddr], most: Span) -> Result<TcpStream, 
     Err(last)
 }
 
-async fn http_handshake<S>(stream: S, ledger: &Ledger) -> Result<Wire, ConnectError>
+async fn http_handshake<S>(
+    stream: S,
+    headers_max: usize,
+    ledger: &Ledger,
+) -> Result<Wire, ConnectError>
 where
     S: AsyncRead + AsyncWrite + OverTcp + Send + Unpin + 'static,
 {
@@ -187,7 +198,7 @@ where
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(HEAD_MAX)
         .max_header_size(HEAD_MAX)
-        .max_headers(HEADERS_MAX)
+        .max_headers(headers_max)
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|_| ConnectError::Fault(Fault::Connect))?;

@@ -314,6 +314,11 @@ fn connections(provider: &Provider, bindings: &[LimitBinding]) -> Option<Arc<Rul
     if bindings.iter().any(is_lower) {
         return None;
     }
+    connections_rule(most)
+}
+
+/// So many calls at a time in this process, for its connections.
+pub(super) fn connections_rule(most: u64) -> Option<Arc<Rule>> {
     let rule = Rule::in_flight(most).ok()?;
     Some(Arc::new(rule.of_one_process()))
 }

@@ -235,6 +235,16 @@ impl ActiveProvider {
         reasons
     }
 
+    /// How many calls wait for nothing longer than for a connection, and how many connections there
+    /// may be.
+    #[must_use]
+    pub fn waiting_for_connections(&self) -> (usize, usize) {
+        let blockers = self.permits.blockers();
+        let is_connection = |blocker: &&Option<(Blocker, bool)>| matches!(blocker, Some((Blocker::Cell(cell), _)) if *cell == self.own_cells.connections);
+        let waiting = blockers.iter().filter(is_connection).count();
+        (waiting, self.connections.max())
+    }
+
     fn reason_of(&self, blocker: Option<(Blocker, bool)>) -> &'static str {
         match blocker {
             Some((Blocker::Scope(scope), _)) if self.health.is_health_scope(scope) => {

@@ -340,6 +340,40 @@ async fn a_permit_expires_although_nobody_uses_the_table() {
     }
 }
 
+/// A timer that ended with its runtime while no permit was open was never started again.
+#[test]
+fn a_permit_expires_in_the_next_runtime_too() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().start_paused(true).build().unwrap()
+    };
+    let first = runtime();
+    let (registry, table) = first.block_on(async {
+        let registry = registry("limits: [3/10s]\ntimeout: {first_byte: 5s}");
+        let table = PermitTable::new(registry.clone(), USE_WITHIN);
+        let permit = table.acquire("x", None, within(1)).await.unwrap();
+        tokio::task::yield_now().await; // its timer waits now
+        let _reported = table.report(&permit.id, ok(&HeaderMap::new()));
+        (registry, table)
+    });
+    drop(first);
+    runtime().block_on(async {
+        let mut heard = registry.events().subscribe();
+        table.acquire("x", None, within(1)).await.unwrap();
+        let ended = async {
+            loop {
+                if let Heard::Event(event) = heard.next().await.unwrap()
+                    && let Event::CallEnded(end) = &*event
+                {
+                    break end.reason;
+                }
+            }
+        };
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(100), ended).await;
+        assert_eq!(ended.unwrap(), Some("unreported"));
+    });
+}
+
 fn ends(heard: &mut tollgate::event::Subscription) -> Vec<tollgate::event::CallEnd> {
     let mut ends = Vec::new();
     while let Some(Heard::Event(event)) = heard.try_next() {
