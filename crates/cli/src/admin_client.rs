@@ -86,17 +86,30 @@ impl AdminClient {
         path: &str,
         body: Option<&Value>,
     ) -> anyhow::Result<Result<Value, Rejected>> {
+        let (status, value) = self.exchange_within(method, path, body, TIMEOUT)?;
+        Ok(into_result(status, value))
+    }
+
+    /// The same with its status, for requests that wait.
+    pub(crate) fn exchange_within(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        patience: Duration,
+    ) -> anyhow::Result<(StatusCode, Value)> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .context("the runtime could not start")?;
         let asked =
-            async { tokio::time::timeout(TIMEOUT, self.exchange(method, path, body)).await };
+            async { tokio::time::timeout(patience, self.exchange(method, path, body)).await };
         match runtime.block_on(asked) {
             Ok(answer) => answer,
             Err(_) => bail!(
-                "the daemon on {} does not respond within 40 s; is it overloaded?",
-                self.address
+                "the daemon on {} does not respond within {} s; is it overloaded?",
+                self.address,
+                patience.as_secs()
             ),
         }
     }
@@ -106,7 +119,7 @@ impl AdminClient {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> anyhow::Result<Result<Value, Rejected>> {
+    ) -> anyhow::Result<(StatusCode, Value)> {
         let stream = TcpStream::connect(self.address)
             .await
             .map_err(|_| NoDaemon(self.address))?;
@@ -145,7 +158,7 @@ impl AdminClient {
         };
         let value: Value =
             serde_json::from_slice(&whole.to_bytes()).map_err(|_| NotTollgate(self.address))?;
-        Ok(into_result(status, value))
+        Ok((status, value))
     }
 }
 

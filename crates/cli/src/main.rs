@@ -1,6 +1,6 @@
 //! The `tollgate` program: the list of commands, with one file per command.
 //!
-//! Promises: exit code 0 is success, 1 failure, 2 wrong usage. An error is printed once, on
+//! Promises: exit code 0 is success, 1 failure, 2 wrong usage, 75 "try later". An error is printed once, on
 //! standard error, with its causes and the next step.
 //!
 //! Never: decides anything about limits; `core` does.
@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+mod acquire;
 mod cache;
 mod check;
 mod completions;
@@ -46,6 +47,10 @@ enum Command {
     Serve(serve::Serve),
     Check(check::Check),
     Provider(provider::Provider),
+    Acquire(acquire::Acquire),
+    Capacity(acquire::CapacityCommand),
+    Report(acquire::ReportCommand),
+    Release(acquire::ReleaseCommand),
     Status(status::StatusCommand),
     Set(control::SetCommand),
     Reload(control::Reload),
@@ -72,6 +77,10 @@ fn main() -> ExitCode {
         Command::Serve(command) => command.run(),
         Command::Check(command) => command.run(),
         Command::Provider(command) => command.run(),
+        Command::Acquire(command) => command.run(),
+        Command::Capacity(command) => command.run(),
+        Command::Report(command) => command.run(),
+        Command::Release(command) => command.run(),
         Command::Status(command) => command.run(),
         Command::Set(command) => command.run(),
         Command::Reload(command) => command.run(),

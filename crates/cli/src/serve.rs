@@ -206,6 +206,7 @@ async fn serve(
     let gateway_options = GatewayOptions {
         connections_max,
         connections_per_address_max: (connections_max / 4).max(1),
+        decisions: Some(daemon.decisions().clone()),
         ..GatewayOptions::default()
     };
     let mut gateway = Gateway::new(registry, gateway_options);

@@ -1,4 +1,4 @@
-//! The admin address: status, settings, commands; later decisions, metrics and the dashboard.
+//! The admin address: status, settings, commands, decisions; later metrics and the dashboard.
 //!
 //! Promises: without a token it listens on loopback only. Connections, heads, bodies and responses
 //! are bounded in number, size and time; a new connection replaces an idle one. On shutdown, running requests are finished within the
@@ -8,9 +8,10 @@
 
 mod connections;
 mod stream;
-mod response;
 mod cache;
 mod commands;
+mod decisions;
+mod openapi;
 mod providers;
 mod routes;
 mod access;
@@ -23,6 +24,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -40,6 +42,7 @@ use crate::daemon::Daemon;
 use crate::gateway::max_admin_connections;
 use access::AccessPolicy;
 use connections::{AdminConnection, AdminConnections};
+use decisions::Peer;
 use stream::{AdminStream, RunningBody};
 
 /// The largest request head: no browser sends more to a local address.
@@ -151,13 +154,13 @@ impl ConnectionHandler for AdminHandler {
     fn handle(
         &self,
         stream: TcpStream,
-        _peer: SocketAddr,
+        peer: SocketAddr,
         shutdown: ShutdownSignal,
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
         // Clients wait for responses; if the option cannot be set, the connection still works.
         stream.set_nodelay(true).ok();
         let connection = self.connections.open()?;
-        let router = self.router.clone();
+        let router = self.router.clone().layer(Extension(Peer(peer.ip())));
         Some(serve_connection(stream, router, connection, shutdown))
     }
 }

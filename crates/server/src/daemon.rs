@@ -27,6 +27,7 @@ use tollgate_config::{Reloaded, reload};
 use tollgate_core::health::Command;
 use tollgate_ledger::lock_order::{RankedMutex, rank};
 
+use crate::decisions::Decisions;
 use crate::gateway::{ListenError, Listeners};
 
 /// The most settings per request and per process: a provider has some sixty, and nobody tunes a
@@ -42,6 +43,7 @@ pub struct Daemon {
 #[derive(Debug)]
 struct Shared {
     registry: ProviderRegistry,
+    decisions: Decisions,
     /// Files and variables of this machine.
     world: fn() -> Environment<'static>,
     /// Serialises changes. Held while files are read, so only lock it where blocking is allowed.
@@ -96,6 +98,7 @@ impl Daemon {
         loaded: Loaded,
         world: fn() -> Environment<'static>,
     ) -> Daemon {
+        let decisions = Decisions::new(registry.clone(), &loaded.config);
         let state = DaemonState {
             sources,
             loaded: Arc::new(loaded),
@@ -105,6 +108,7 @@ impl Daemon {
         Daemon {
             shared: Arc::new(Shared {
                 registry,
+                decisions,
                 world,
                 changing: RankedMutex::new(()),
                 state: RankedMutex::new(state),
@@ -129,6 +133,12 @@ impl Daemon {
     #[must_use]
     pub fn registry(&self) -> &ProviderRegistry {
         &self.shared.registry
+    }
+
+    /// The decision service.
+    #[must_use]
+    pub fn decisions(&self) -> &Decisions {
+        &self.shared.decisions
     }
 
     /// The current configuration.
@@ -327,6 +337,7 @@ impl Daemon {
         let providers = config.all_providers().map(|provider| (**provider).clone());
         self.shared.registry.replace(providers.collect())?;
         self.shared.registry.set_callers(&config.callers);
+        self.shared.decisions.replace(config);
         self.shared
             .registry
             .set_unknown(match config.unknown_domain {

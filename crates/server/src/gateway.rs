@@ -24,7 +24,8 @@ mod watched_stream;
 pub use watched_stream::ClientTimeouts;
 mod links;
 mod cookies;
-mod rate_headers;
+mod guarded;
+mod decision_door;
 mod parse_error;
 mod upgrade;
 mod client_connection;
@@ -39,6 +40,7 @@ use tollgate::ProviderRegistry;
 use tollgate::event::Event;
 use tollgate_core::time::Span;
 
+use crate::decisions::Decisions;
 use connection_cap::ConnectionCap;
 use overload::Overload;
 
@@ -60,6 +62,9 @@ pub struct GatewayOptions {
     pub grace: Span,
     /// The timeouts of client connections.
     pub timeouts: ClientTimeouts,
+    /// The decision service: its guards stand in front of providers that name them, and its calls
+    /// are served at `/-/v1/…`. `None` = neither.
+    pub decisions: Option<Decisions>,
 }
 
 impl Default for GatewayOptions {
@@ -70,6 +75,7 @@ impl Default for GatewayOptions {
             counts_this_host: false,
             grace: Span::from_secs(10),
             timeouts: ClientTimeouts::default(),
+            decisions: None,
         }
     }
 }

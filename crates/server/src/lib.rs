@@ -10,12 +10,20 @@
 pub mod admin;
 pub mod daemon;
 pub mod gateway;
+pub mod decisions;
+pub mod guards;
 mod accept_loop;
+mod api;
+mod call_words;
+mod decision_api;
 mod json;
+mod period;
+mod rate_headers;
 mod rejection;
 
 pub use admin::{Admin, AdminOptions};
 pub use daemon::Daemon;
+pub use decisions::Decisions;
 pub use gateway::{
     ClientTimeouts, Gateway, GatewayOptions, ListenAddress, ListenerKind, Listeners,
 };

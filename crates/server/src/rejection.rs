@@ -30,6 +30,9 @@ struct Rejection<'a> {
     id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     provider: Option<&'a str>,
+    /// The guard that rejected the call, in place of a provider.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guard: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     entity: Option<Option<&'a str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,6 +79,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         hint: hint::hint(error),
         id,
         provider: None,
+        guard: None,
         entity: None,
         limit: None,
         reason: None,
@@ -94,6 +98,11 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
             rejection.entity = Some(entity.as_deref());
             rejection.limit = Some(limit.as_deref());
             rejection.reason = Some(reason.as_str());
+        }
+        Error::Guarded { guard, limit, .. } => {
+            rejection.guard = Some(guard);
+            rejection.limit = Some(Some(limit));
+            rejection.reason = error.reason().map(Reason::as_str);
         }
         Error::NotInCache {
             provider,
@@ -140,6 +149,11 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         response.headers_mut().insert(ALLOW, allowed);
     }
     response
+}
+
+/// The next step of a caller.
+pub(crate) fn hint(error: &Error) -> String {
+    hint::hint(error)
 }
 
 /// A response from Tollgate itself, with a JSON body.
@@ -191,7 +205,7 @@ fn provider_unavailable(
 }
 
 /// When to retry: whole seconds for most clients, milliseconds for clients that read them.
-fn add_retry_after(headers: &mut HeaderMap, wait: Span) {
+pub(crate) fn add_retry_after(headers: &mut HeaderMap, wait: Span) {
     headers.insert(RETRY_AFTER, HeaderValue::from(wait.0.div_ceil(1_000_000)));
     headers.insert("retry-after-ms", HeaderValue::from(millis(wait)));
     if wait > LONG_WAIT {
@@ -200,7 +214,7 @@ fn add_retry_after(headers: &mut HeaderMap, wait: Span) {
 }
 
 /// The name of an error in JSON; its status is [`Error::status`].
-fn code(error: &Error) -> &'static str {
+pub(crate) fn code(error: &Error) -> &'static str {
     match error {
         Error::NoPermit { reason, .. } => match reason {
             Reason::QueueFull | Reason::NoDescriptors => "QueueFull",
@@ -215,6 +229,7 @@ fn code(error: &Error) -> &'static str {
             | Reason::TooCostly
             | Reason::NoShare => "RateLimitExceeded",
         },
+        Error::Guarded { .. } => "RateLimitExceeded",
         Error::Asleep { .. } => "ProviderUnavailableError",
         Error::NotInCache { .. } => "NotInCache",
         Error::TooLate { .. } => "DeadlineExceeded",
@@ -240,6 +255,7 @@ fn code(error: &Error) -> &'static str {
 /// When to retry, if known.
 fn retry_in(error: &Error) -> Option<Span> {
     let (Error::NoPermit { retry_in, .. }
+    | Error::Guarded { retry_in, .. }
     | Error::NotInCache { retry_in, .. }
     | Error::NoCredential { retry_in, .. }) = error
     else {

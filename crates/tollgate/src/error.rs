@@ -110,6 +110,20 @@ pub enum Error {
         /// When to come back; `None` where waiting does not help or nobody knows.
         retry_in: Option<Span>,
     },
+    /// A guard on the callers of the user's own service rejected the call.
+    #[error("{message}")]
+    Guarded {
+        /// The service.
+        provider: String,
+        /// The name of the guard.
+        guard: String,
+        /// Its limit: `10/1m`.
+        limit: String,
+        /// What callers are told.
+        message: &'static str,
+        /// When to come back; `None` = the call costs more than the guard ever grants.
+        retry_in: Option<Span>,
+    },
     /// The provider is asleep, because too many calls failed.
     #[error("{}", .status.breaker.message(.provider))]
     Asleep {
@@ -317,6 +331,10 @@ impl Error {
         match self {
             Error::NoPermit { reason, .. } | Error::NotInCache { reason, .. } => Some(*reason),
             Error::TooLate { .. } => Some(Reason::Deadline),
+            Error::Guarded { retry_in, .. } => Some(match retry_in {
+                Some(_) => Reason::Limit,
+                None => Reason::TooCostly,
+            }),
             _ => None,
         }
     }
@@ -326,6 +344,7 @@ impl Error {
     pub fn limit(&self) -> Option<&str> {
         match self {
             Error::NoPermit { limit, .. } => limit.as_deref(),
+            Error::Guarded { limit, .. } => Some(limit),
             _ => None,
         }
     }
@@ -348,6 +367,7 @@ impl Error {
             | Error::NoSpool
             | Error::Loop { .. } => Blame::Tollgate,
             Error::NoPermit { .. }
+            | Error::Guarded { .. }
             | Error::TooLate {
                 at: Stage::Waiting, ..
             }

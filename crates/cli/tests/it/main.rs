@@ -4,6 +4,7 @@
     reason = "a test that cannot run the program should fail loudly"
 )]
 
+mod acquire;
 mod cache;
 mod canary;
 mod check;
@@ -18,6 +19,7 @@ mod systemd;
 mod folder;
 mod gateway;
 mod init;
+mod integrations;
 mod leak;
 mod log;
 mod operating;

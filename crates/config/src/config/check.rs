@@ -168,12 +168,16 @@ fn store(
         .map_err(|error| problems.push(at.error_from(&error)))
         .ok()?;
     let fits = match name {
-        "guard_store" => matches!(store, Store::Memory | Store::Redis(_)),
+        "guard_store" => store == Store::Memory,
         "cache_store" => !matches!(store, Store::Postgres(_)),
         _ => true,
     };
     if !fits {
-        problems.push(at.error("cannot be used for this", "write `memory:` or `redis://…`"));
+        let remedy = match name {
+            "guard_store" => "write `memory:`; guards in Redis are not supported yet",
+            _ => "write `memory:` or `redis://…`",
+        };
+        problems.push(at.error("cannot be used for this", remedy));
     }
     // Better here than when `serve` opens it. Guards in Redis fall back to this process.
     if fits && name != "guard_store" && store.is_shared() {

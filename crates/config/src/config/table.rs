@@ -23,7 +23,7 @@ table! {
         postgres: Postgres::SHAPE, "how Postgres is used";
         cache_store: Shape::Text, "where responses are cached: `sqlite:DIR` or `memory:`; Redis is not supported yet, so `redis://…` is refused, and with REDIS_HOST responses are cached in the folder of the ledger" = "in the folder of the ledger";
         cache_size: CacheSize::SHAPE, "size of the response cache";
-        guard_store: Shape::Text, "where guards count: `memory:` or `redis://…`" = "memory:";
+        guard_store: Shape::Text, "where guards count: `memory:`, in this process" = "memory:";
         nodes: Shape::Integer, "number of processes or hosts that share the limits; used with `memory:` and with `on_store_loss: local-share`" = "1";
         node_lease: Shape::Duration, "how long a node's registration is valid" = "5s";
         connections_max: Shape::Integer, "how many connections callers may have; fewer if the process has too few file descriptors" = "4096";

@@ -27,37 +27,56 @@ pub(super) const PROGRAM_VARIABLES: [&str; 9] = [
     "CACHE_DISK",
 ];
 
-/// Fields of tollgate.yaml that are checked but not used yet.
+/// Fields of tollgate.yaml that are checked but not used yet. `NAME` is any name.
 pub const CONFIG_NOT_USED_YET: &[&str] = &[
     "postgres",
-    "guard_store",
     "intercept",
-    "limiting",
-    "guards",
-    "exempt_paths",
-    "trusted_proxies",
+    "guards.NAME.key_prefix",
+    "guards.NAME.on_store_loss",
+    "guards.NAME.match.descriptor",
+    "guards.NAME.max_pending",
+    "guards.NAME.retry_delay",
+    "guards.NAME.wait",
+    "guards.NAME.retries",
+    "guards.NAME.factor",
     "scheduler",
     "alerts",
     "metrics",
 ];
 
 /// Fields of a provider file that are checked but not used yet.
-pub const PROVIDER_NOT_USED_YET: &[&str] = &["guards", "alerts", "learn"];
+pub const PROVIDER_NOT_USED_YET: &[&str] = &["alerts", "learn"];
 
 /// Adds notes for the fields of a file that are not used yet.
 pub(super) fn note_not_used_yet(tree: &Node, paths: &[&str], problems: &mut Problems) {
     for path in paths {
-        let node = path.split('.').try_fold(tree, |node, name| node.get(name));
-        if let Some(node) = node {
+        let mut found = vec![(String::new(), tree)];
+        for name in path.split('.') {
+            found = found
+                .into_iter()
+                .flat_map(|(above, node)| below(&above, node, name))
+                .collect();
+        }
+        for (path, node) in found {
             problems.push(Problem {
                 level: Level::Note,
                 place: node.place.clone(),
-                path: (*path).to_owned(),
+                path,
                 what: "is checked but not used yet".to_owned(),
                 remedy: "keep it for a later version, or remove it".to_owned(),
             });
         }
     }
+}
+
+/// The fields of this name below a field; of `NAME`, all.
+fn below<'a>(above: &str, node: &'a Node, name: &str) -> Vec<(String, &'a Node)> {
+    let entries = node.entries().unwrap_or_default().iter();
+    let matching = entries.filter(|entry| name == "NAME" || entry.name == name);
+    let dot = if above.is_empty() { "" } else { "." };
+    matching
+        .map(|entry| (format!("{above}{dot}{}", entry.name), &entry.node))
+        .collect()
 }
 
 /// Warns of variables that look like a mistyped setting.

@@ -13,13 +13,17 @@ use crate::check::{Checked, ProviderFile};
 use crate::config::{Config, Presets};
 use crate::origin::Origin;
 use crate::preset;
-use crate::problem::{Level, Place, Problem, Problems};
+use crate::problem::{Level, Place, Problem, Problems, nearest};
 use crate::provider::Provider;
+use crate::raw::Node;
 use crate::secret::Environment;
 use crate::settings::OnStoreLoss;
 
 use super::gather::{FoundProvider, Gathered, problem};
 use super::{Loaded, LoadedProvider, ProviderSetting, Sources, conflict, hints};
+
+/// The most guards of a provider: as many as the guard table decides as one.
+const GUARDS_MAX: usize = 8;
 
 /// Checks every gathered provider. A provider with errors is rejected, and its old version stays.
 pub(super) fn load_providers(
@@ -33,10 +37,11 @@ pub(super) fn load_providers(
     let mut loaded = Vec::new();
     for found in &gathered.found {
         let checked = match &found.file {
-            Ok(draft) => require_nodes(
-                check_with_overrides(draft.clone(), sources, &config.env_prefix, environment),
-                config,
-            ),
+            Ok(draft) => {
+                let prefix = &config.env_prefix;
+                let checked = check_with_overrides(draft.clone(), sources, prefix, environment);
+                require_guards(require_nodes(checked, config), draft.tree(), config)
+            }
             Err(problems) => Checked::rejected(problems.clone()),
         };
         loaded.extend(new_or_previous(found, checked, old, rejected));
@@ -68,6 +73,42 @@ fn require_nodes(checked: Checked, config: &Config) -> Checked {
         checked.problems.push(problem);
         checked.provider = None;
     }
+    checked
+}
+
+/// Rejects guards that tollgate.yaml does not have: their callers would be let through.
+fn require_guards(checked: Checked, tree: &Node, config: &Config) -> Checked {
+    let mut checked = checked;
+    let names: Vec<&str> = config
+        .guards
+        .iter()
+        .map(|guard| guard.name.as_str())
+        .collect();
+    let guards = checked.provider.as_ref().map(|provider| &provider.guards);
+    let Some(guards) = guards.filter(|guards| !guards.is_empty()) else {
+        return checked;
+    };
+    let unknown = guards.iter().find(|name| !names.contains(&name.as_str()));
+    let (what, remedy) = match unknown {
+        Some(unknown) => (
+            "names a guard that tollgate.yaml does not have".to_owned(),
+            match nearest(unknown, &names) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => "write it under `guards:` in tollgate.yaml".to_owned(),
+            },
+        ),
+        None if guards.len() > GUARDS_MAX => (
+            format!("names more than {GUARDS_MAX} guards"),
+            "name fewer: they are decided as one".to_owned(),
+        ),
+        None => return checked,
+    };
+    let place = tree.get("guards").map(|node| node.place.clone());
+    let place = place.unwrap_or_else(|| Place::whole("--set"));
+    let mut problem = problem(&place, &what, &remedy);
+    "guards".clone_into(&mut problem.path);
+    checked.problems.push(problem);
+    checked.provider = None;
     checked
 }
 

@@ -56,16 +56,17 @@ const CONFIGURATION: &str = include_str!("../../../../docs/configuration.md");
 /// A table of the fields that are used, in Markdown, with everything below them.
 fn table(fields: &[Field], not_used: &[&str]) -> String {
     let mut text = "| field | default | type | meaning |\n|---|---|---|---|\n".to_owned();
-    let used = |field: &&Field| !not_used.contains(&field.name);
-    let used: Vec<Field> = fields.iter().filter(used).copied().collect();
-    rows(&used, "", &mut text);
+    rows(fields, "", not_used, &mut text);
     text
 }
 
-fn rows(fields: &[Field], above: &str, text: &mut String) {
+fn rows(fields: &[Field], above: &str, not_used: &[&str], text: &mut String) {
     let plain = |cell: &str| cell.replace('|', "\\|");
     for field in fields {
         let path = format!("{above}{}", field.name);
+        if not_used.contains(&path.as_str()) {
+            continue;
+        }
         let default = match (field.default)().as_str() {
             "" => String::new(),
             default => format!("`{default}`"),
@@ -77,7 +78,7 @@ fn rows(fields: &[Field], above: &str, text: &mut String) {
             Shape::List(inner) => (inner.fields(), format!("{path}[].")),
             shape => (shape.fields(), format!("{path}.")),
         };
-        rows(below.unwrap_or_default(), &path, text);
+        rows(below.unwrap_or_default(), &path, not_used, text);
     }
 }
 

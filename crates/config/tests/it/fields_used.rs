@@ -12,7 +12,7 @@ use tollgate_config::shape::{Field, Shape};
 const CRATES: [&str; 5] = ["core", "ledger", "tollgate", "server", "cli"];
 
 /// Fields whose value has another name once it is checked, and where it is read.
-const READ_AS: [(&str, &str); 27] = [
+const READ_AS: [(&str, &str); 33] = [
     ("methods", "provider.allows_method"),
     ("upload.spool", "settings.spool"),
     ("upload.min_rate", "settings.min_rate"),
@@ -40,12 +40,20 @@ const READ_AS: [(&str, &str); 27] = [
     ("cooldown.on", "matchself.on"),
     ("timeout.connect", "timeouts.connect"),
     ("log.file", "&log.file"),
+    ("guards.NAME.limit", "guard.limit"),
+    ("guards.NAME.period", "guard.period"),
+    ("guards.NAME.burst", "guard.burst"),
+    ("guards.NAME.by", "guard.by"),
+    ("guards.NAME.shadow", "guard.shadow"),
+    ("guards.NAME.match.path", "guard.matches.path"),
 ];
 
 /// Fields that end inside the configuration: they choose what is read, or are parts of a rule of
 /// `core`, which counts by it.
-const ENDS_IN_CONFIG: [&str; 25] = [
+const ENDS_IN_CONFIG: [&str; 26] = [
     "presets",
+    // Only one store is allowed.
+    "guard_store",
     "env_prefix",
     "preset",
     "tier",

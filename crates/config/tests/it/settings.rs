@@ -411,7 +411,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "guard_store: postgres://h",
-        "guard_store: cannot be used for this; write `memory:` or `redis://…`",
+        "guard_store: cannot be used for this; write `memory:`; guards in Redis are not supported yet",
     ),
     ("nodes: 0", "nodes: must be 1 or more"),
     (

@@ -22,7 +22,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tollgate_config::Secret;
 
-use super::response::ApiError;
+use crate::api::ApiError;
 
 /// The longest `Authorization` that is compared, so that the comparison is cheap.
 const BEARER_MAX: usize = 16 * 1024;

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use tollgate::cache::CacheUsage;
 use tollgate::providers::ActiveProvider;
 
-use super::response::{ApiError, json};
 use super::routes::ApiState;
+use crate::api::{ApiError, json};
 
 /// Which part of the cache.
 #[derive(Debug, Default, Deserialize)]

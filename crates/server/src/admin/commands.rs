@@ -15,9 +15,11 @@ use tollgate_config::load::Change;
 use tollgate_core::health::Command;
 use tollgate_core::time::Span;
 
-use super::response::{ApiError, json, read_object};
 use super::routes::ApiState;
+use crate::api::{ApiError, json, read_object};
 use crate::daemon::{Daemon, Outcome, SetError};
+
+const SETTINGS_EXAMPLE: &str = "{\"sleep_max\": \"60s\"}";
 
 /// The parameters of a command.
 #[derive(Debug, Default, Deserialize)]
@@ -45,14 +47,14 @@ pub(super) async fn set(
     Path(name): Path<String>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let settings: Vec<(String, Option<String>)> = read_object(body)
+    let settings: Vec<(String, Option<String>)> = read_object(body, SETTINGS_EXAMPLE)
         .await?
         .into_iter()
         .map(|(key, value)| (key, setting_text(value)))
         .collect();
     if settings.is_empty() {
-        let hint = "send for example {\"sleep_max\": \"60s\"}";
-        return Err(ApiError::bad_request("the body contains no setting", hint));
+        let hint = format!("send for example {SETTINGS_EXAMPLE}");
+        return Err(ApiError::bad_request("the body contains no setting", &hint));
     }
     let keys: Vec<String> = settings.iter().map(|(key, _)| key.clone()).collect();
     let set = move |daemon: &Daemon| {

@@ -9,8 +9,8 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::response::{ApiError, json};
 use super::routes::ApiState;
+use crate::api::{ApiError, json};
 
 /// The parameters of a provider's details.
 #[derive(Debug, Deserialize)]

@@ -1,7 +1,7 @@
 //! Every route of the admin address, in one list.
 //!
-//! Promises: every request passes `access` first and has a timeout. An unknown path is a 404 in
-//! JSON, a wrong method a 405.
+//! Promises: every request passes `access` first and has a timeout; only `acquire` brings its own. An
+//! unknown path is a 404 in JSON, a wrong method a 405.
 //!
 //! Never: handles a request. Each handler lives with its noun.
 
@@ -10,14 +10,14 @@ use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, patch, post};
+use axum::routing::{any, get, patch, post};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::access::{self, AccessPolicy};
-use super::response::{ApiError, json};
-use super::{cache, commands, providers};
+use super::{cache, commands, decisions, openapi, providers};
+use crate::api::{ApiError, json};
 use crate::daemon::Daemon;
 
 /// How long a response may take. Reading some hundred files takes less than a second; a longer wait
@@ -30,9 +30,9 @@ pub(super) struct ApiState {
     pub(super) daemon: Daemon,
 }
 
-/// The routes. Decisions, events, metrics and the dashboard will be listed here too.
+/// The routes. Events, metrics and the dashboard will be listed here too.
 pub(super) fn router(daemon: Daemon, policy: AccessPolicy) -> Router {
-    Router::new()
+    let timed = Router::new()
         .route("/health", get(health))
         .route("/ready", get(ready))
         .route("/v1/reload", post(commands::reload))
@@ -48,9 +48,20 @@ pub(super) fn router(daemon: Daemon, policy: AccessPolicy) -> Router {
         )
         .route("/v1/providers/{name}/resume", post(commands::resume))
         .route("/v1/providers/{name}/reset", post(commands::reset))
+        .route("/v1/report", any(decisions::serve))
+        .route("/v1/release", any(decisions::serve))
+        .route("/v1/capacity", any(decisions::serve))
+        .route("/v1/check", any(decisions::serve))
+        .route("/v1/guards/{class}", get(decisions::guard))
+        .route("/v1/limiting", post(decisions::set_limiting))
+        .route("/openapi.json", get(openapi::serve))
+        .layer(middleware::from_fn(with_timeout));
+    // A request says itself how long it waits.
+    let waiting = Router::new().route("/v1/acquire", any(decisions::serve));
+    timed
+        .merge(waiting)
         .fallback(async || ApiError::unknown_path().into_response())
         .method_not_allowed_fallback(async || ApiError::wrong_method().into_response())
-        .layer(middleware::from_fn(with_timeout))
         .layer(middleware::from_fn_with_state(
             Arc::new(policy),
             access::check,

@@ -54,6 +54,7 @@ pub struct ProviderDetails {
     entities: BTreeMap<String, Entity>,
     queue: Queue,
     saved: Saved,
+    permits: HeldPermits,
     cooldown_until: Option<f64>,
     cooldowns: Vec<Cooldown>,
     estimated_limits: Vec<Estimate>,
@@ -70,6 +71,15 @@ struct Saved {
     stale: u64,
     shared: u64,
     merged: u64,
+}
+
+/// Permits that other processes hold.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct HeldPermits {
+    /// Neither reported nor released yet.
+    open: usize,
+    /// Expired without a report since the start: they counted as sent.
+    unreported: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -291,6 +301,7 @@ impl Daemon {
             entities,
             queue: queue(&active, &status),
             saved: saved(&active),
+            permits: self.held_permits(name),
             cooldown_until,
             cooldowns: learned
                 .cooldowns
@@ -338,6 +349,14 @@ fn damaged_rows(rows: u64) -> Option<String> {
 }
 
 impl Daemon {
+    fn held_permits(&self, provider: &str) -> HeldPermits {
+        let held = self.shared.decisions.permits_of(provider);
+        HeldPermits {
+            open: held.open,
+            unreported: held.unreported,
+        }
+    }
+
     /// The effective values of these settings of a provider; keys have no text.
     pub(crate) fn settings(&self, provider: &str, keys: &[String]) -> Vec<Setting> {
         let state = self.snapshot();

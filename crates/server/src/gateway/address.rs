@@ -1,7 +1,8 @@
 //! Addressing: what a request target refers to.
 //!
 //! Promises: distinguishes `/<provider>[@caller]/path`, `/<absolute URL>`, a proxy's
-//! `http://host/path`, and the gateway's own `/health` and `/ready` by their raw bytes, undecoded.
+//! `http://host/path`, and the gateway's own `/health`, `/ready` and `/-/v1/…` by their raw bytes,
+//! undecoded.
 //!
 //! Never: looks a provider up.
 
@@ -21,6 +22,8 @@ pub(super) enum Address {
     Health,
     /// The readiness probe.
     Ready,
+    /// A call of the decision service: its path below `/-`.
+    Decision(String),
     /// A call.
     Call {
         target: Target,
@@ -79,6 +82,9 @@ impl Address {
         match rest {
             "health" => Ok(Address::Health),
             "ready" => Ok(Address::Ready),
+            _ if rest.starts_with("-/") => {
+                Ok(Address::Decision(rest.trim_start_matches('-').to_owned()))
+            }
             _ => match absolute(rest) {
                 Some((tls, rest)) => Ok(by_url(tls, rest, query)),
                 None => by_name(rest, query),
@@ -240,6 +246,8 @@ mod tests {
     fn the_gateway_serves_its_own_health_and_ready() {
         assert_eq!(of("/health"), Address::Health);
         assert_eq!(of("/ready"), Address::Ready);
+        let decision = Address::Decision("/v1/acquire".to_owned());
+        assert_eq!(of("/-/v1/acquire"), decision);
     }
 
     #[test]

@@ -22,16 +22,18 @@ use tollgate_core::time::Span;
 use super::address::{Address, Mount};
 use super::client_connection::ClientConnection;
 use super::head::{self, OptionHeaders};
-use super::{GatewayState, ListenerKind, cookies, links, rate_headers, upgrade};
+use super::{GatewayState, ListenerKind, cookies, decision_door, guarded, links, upgrade};
+use crate::guards::GuardVerdict;
+use crate::rate_headers;
 use crate::rejection::{self, rejection};
 
 /// Headers of every response, as constants, so that no request parses their names.
 pub(super) const ID: HeaderName = HeaderName::from_static("x-tollgate-id");
 const WAIT: HeaderName = HeaderName::from_static("x-tollgate-wait");
 const ATTEMPTS: HeaderName = HeaderName::from_static("x-tollgate-attempts");
-const SOURCE: HeaderName = HeaderName::from_static("x-tollgate-source");
+pub(super) const SOURCE: HeaderName = HeaderName::from_static("x-tollgate-source");
 const DEGRADED: HeaderName = HeaderName::from_static("x-tollgate-degraded");
-const DECISION: HeaderName = HeaderName::from_static("x-tollgate-decision");
+pub(super) const DECISION: HeaderName = HeaderName::from_static("x-tollgate-decision");
 
 /// When to come back after a shutdown: a restart takes about a second, and clients that come back
 /// together should find it done.
@@ -44,8 +46,10 @@ pub(super) async fn handle(
 ) -> Response<ReplyBody> {
     let id: Arc<str> = connection.state.next_id().into();
     let mut trace = CallTrace::until(connection.is_over());
+    let mut guards = None;
     let is_last = head::must_close_after(request.headers());
-    let responded = connection.until_over(respond(connection, request, &id, &mut trace));
+    let responding = respond(connection, request, &id, &mut trace, &mut guards);
+    let responded = connection.until_over(responding);
     let responded = responded.await;
     let responded = responded.unwrap_or_else(|| Err(shutting_down(&trace)));
     let mut response = match responded {
@@ -72,7 +76,12 @@ pub(super) async fn handle(
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     let wall = connection.state.registry.ledger().wall();
-    rate_headers::add_headers(response.headers_mut(), &trace.rates, wall);
+    match &guards {
+        None => rate_headers::add_headers(response.headers_mut(), &trace.rates, wall),
+        Some(verdict) => {
+            rate_headers::add_guards(response.headers_mut(), verdict, &trace.rates, wall);
+        }
+    }
     add_call_headers(response.headers_mut(), &id, &trace);
     response
 }
@@ -82,6 +91,7 @@ async fn respond(
     mut request: Request<Incoming>,
     id: &Arc<str>,
     trace: &mut CallTrace,
+    guards: &mut Option<GuardVerdict>,
 ) -> Result<Response<ReplyBody>, Error> {
     let state = &connection.state;
     let is_clear = connection.begin_request();
@@ -94,6 +104,9 @@ async fn respond(
             return Ok(status_response(StatusCode::SERVICE_UNAVAILABLE, "draining"));
         }
         Address::Ready => return Ok(ready(state)),
+        Address::Decision(path) => {
+            return Ok(decision_door::serve(connection, &parts, &path, body).await);
+        }
         Address::Call {
             target,
             caller,
@@ -104,12 +117,14 @@ async fn respond(
     if connection.peer.to_canonical().is_loopback() && head::is_cross_site(&parts.headers) {
         return Err(Error::CrossSite);
     }
+    let ip = guarded::client_ip(connection, &parts.headers);
+    guarded::check(connection, &target, ip, &parts.headers, guards)?;
     let host = parts.headers.get(HOST).cloned();
     let protocols = upgrade::requested(&parts);
     let OptionHeaders { mut options } = OptionHeaders::take(&mut parts.headers)?;
     options.id = id.clone();
     options.caller = caller.or(options.caller);
-    options.ip = Some(connection.peer);
+    options.ip = Some(ip);
     upgrade::add_headers(&mut parts.headers, protocols);
     if parts.headers.contains_key(COOKIE) {
         cookies::select(&mut parts.headers, &state.registry, &target, &mount);

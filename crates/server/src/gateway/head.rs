@@ -19,13 +19,14 @@ use http::{Method, Uri, Version, request};
 use smallvec::SmallVec;
 use tollgate::Error;
 use tollgate::path::{CallOptions, UseCache};
-use tollgate_config::provider::{Cost, METHODS};
+use tollgate_config::provider::METHODS;
 use tollgate_config::{Secret, amount};
 use tollgate_core::ask::Priority;
 use tollgate_core::fresh::is_hop_by_hop;
 use tollgate_core::time::Span;
 
 use super::address::parse_caller;
+use crate::call_words::{self, CostsError};
 
 /// The longest timeout that a caller can set; no connection lives longer.
 const TIMEOUT_MAX: Span = Span::from_secs(24 * 3_600);
@@ -275,14 +276,9 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 fn parse_priority(word: &str) -> Result<Priority, Error> {
-    match word.to_ascii_lowercase().as_str() {
-        "high" | "user" | "webhook" | "ui" | "manual" => Ok(Priority::High),
-        "normal" => Ok(Priority::Normal),
-        "low" | "background" => Ok(Priority::Low),
-        _ => Err(Error::Malformed(
-            "X-Tollgate-Priority must be high, normal or low (also user, webhook, ui, manual, background)",
-        )),
-    }
+    call_words::priority(word).ok_or(Error::Malformed(
+        "X-Tollgate-Priority must be high, normal or low (also user, webhook, ui, manual, background)",
+    ))
 }
 
 /// `no` = an upstream call of its own.
@@ -308,25 +304,16 @@ fn parse_cache(word: &str) -> Result<UseCache, Error> {
 
 /// `tokens=1200, points=3`; a bare number is calls.
 fn parse_costs(text: &str) -> Result<Vec<(String, u64)>, Error> {
-    let one = |part: &str| {
-        let (unit, amount) = part.split_once('=').unwrap_or(("calls", part));
-        let amount = amount.trim().parse().ok().filter(|amount| *amount > 0)?;
-        let unit = Cost::unit_of(&unit.trim().to_ascii_lowercase())?;
-        Some((unit.to_owned(), amount))
-    };
-    let costs: Option<Vec<(String, u64)>> = text.split(',').map(|part| one(part.trim())).collect();
-    let is_repeated = |costs: &Vec<(String, u64)>| {
-        let mut seen = costs.iter().enumerate();
-        seen.any(|(at, (unit, _))| costs.iter().take(at).any(|(other, _)| other == unit))
-    };
-    if costs.as_ref().is_some_and(is_repeated) {
-        return Err(Error::Malformed(
-            "X-Tollgate-Cost names a unit twice; send one number for each unit",
-        ));
-    }
-    costs.ok_or(Error::Malformed(
-        "X-Tollgate-Cost must be a unit and a number, such as `tokens=1200`; units are calls, requests, tokens, input_tokens, output_tokens, points, weight, request_units, orders, credits and bytes",
-    ))
+    call_words::costs(text).map_err(|error| {
+        Error::Malformed(match error {
+            CostsError::Repeated => {
+                "X-Tollgate-Cost names a unit twice; send one number for each unit"
+            }
+            CostsError::Invalid => {
+                "X-Tollgate-Cost must be a unit and a number, such as `tokens=1200`; units are calls, requests, tokens, input_tokens, output_tokens, points, weight, request_units, orders, credits and bytes"
+            }
+        })
+    })
 }
 
 /// How long the call may wait and run: our header, otherwise the timeout that an SDK reports.
@@ -374,6 +361,7 @@ fn grpc_timeout(text: &str) -> Option<Span> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_config::provider::Cost;
 
     fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();

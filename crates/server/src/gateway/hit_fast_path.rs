@@ -6,7 +6,7 @@
 //! hit only fills in its age and id. A body is not copied unless it is so short that one plain
 //! write costs less.
 //!
-//! Never: serves an ambiguous request, one with headers about its connection, body or call, or one
+//! Never: serves an ambiguous request, one that guards must see, one with headers about its connection, body or call, or one
 //! that arrives together with another. Those go to the normal path untouched.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::address::{Address, Mount};
 use super::client_connection::ClientConnection;
 use super::handler::{ID, add_call_headers, build_response, check_listener};
 use super::watched_stream::SINGLE_WRITE_MAX;
-use super::{head, links};
+use super::{guarded, head, links};
 
 /// The most headers of a plain request. Browsers send some twenty.
 const HEADERS_MAX: usize = 32;
@@ -217,6 +217,9 @@ fn parse_plain(request: &[u8], connection: &ClientConnection) -> Option<PlainReq
         return None;
     };
     check_listener(connection, &target).ok()?;
+    if guarded::is_guarded(connection, &target) {
+        return None;
+    }
     let options = CallOptions {
         uses_default_priority: true,
         caller,

@@ -21,6 +21,12 @@ pub(super) fn hint(error: &Error) -> String {
             );
         }
         Error::NoPermit { reason, .. } => for_reason(*reason),
+        Error::Guarded {
+            retry_in: Some(_), ..
+        } => "retry after retryIn milliseconds, and send fewer requests",
+        Error::Guarded { retry_in: None, .. } => {
+            "the request costs more than the guard's burst; split it or raise `burst`"
+        }
         Error::Asleep { .. } => "retry after resetIn milliseconds",
         Error::NotInCache { reason, .. } => for_cache_miss(*reason),
         Error::TooLate { .. } => {

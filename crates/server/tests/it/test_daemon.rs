@@ -105,7 +105,12 @@ impl TestDaemon {
             .map(|provider| (**provider).clone());
         let registry = ProviderRegistry::build(providers.collect(), ledger, options).unwrap();
         let daemon = Daemon::new(registry.clone(), sources, loaded, world);
-        let mut gateway = Gateway::new(registry, GatewayOptions::default());
+        registry.set_callers(&daemon.config().callers);
+        let gateway_options = GatewayOptions {
+            decisions: Some(daemon.decisions().clone()),
+            ..GatewayOptions::default()
+        };
+        let mut gateway = Gateway::new(registry, gateway_options);
         let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let address = gateway
             .listen(free, ListenerKind::All)

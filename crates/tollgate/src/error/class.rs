@@ -23,6 +23,7 @@ impl Error {
     pub fn provider(&self) -> Option<&str> {
         match self {
             Error::NoPermit { provider, .. }
+            | Error::Guarded { provider, .. }
             | Error::Asleep { provider, .. }
             | Error::NotInCache { provider, .. }
             | Error::TooLate { provider, .. }
@@ -66,6 +67,7 @@ impl Error {
                 | Reason::TooCostly
                 | Reason::NoShare => StatusCode::TOO_MANY_REQUESTS,
             },
+            Error::Guarded { .. } => StatusCode::TOO_MANY_REQUESTS,
             Error::Asleep { .. } | Error::NoSpool => StatusCode::SERVICE_UNAVAILABLE,
             Error::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Error::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
@@ -101,6 +103,7 @@ impl Error {
             // What follows a CONNECT is not HTTP.
             Error::MethodNotAllowed { method, .. } => *method == Method::CONNECT,
             Error::NoPermit { .. }
+            | Error::Guarded { .. }
             | Error::Asleep { .. }
             | Error::NotInCache { .. }
             | Error::TooLate { .. }
@@ -128,7 +131,8 @@ impl Error {
             | Error::Moved { .. }
             | Error::NoCredential { .. }
             | Error::Misconfigured { .. } => true,
-            Error::UnknownProvider { .. }
+            Error::Guarded { .. }
+            | Error::UnknownProvider { .. }
             | Error::NoUpstream { .. }
             | Error::NotAllowed { .. }
             | Error::WrongCallerToken { .. }

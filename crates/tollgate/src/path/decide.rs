@@ -91,7 +91,7 @@ pub(super) async fn decide(
     key: Option<&str>,
     mut end: OwnCall,
 ) -> Result<Decision, Error> {
-    let key = key.map(fingerprint);
+    let key = key.map(fingerprint).or_else(|| own_key(&subject));
     let mut history = PermitHistory::default();
     let granted = permit::permit(&subject, key.as_deref(), &mut history).await;
     let grant = end.check(granted)?;
@@ -106,6 +106,13 @@ pub(super) async fn decide(
         is_sent: false,
         history,
     })
+}
+
+/// The key that calls of this provider carry. Whoever makes an attempt itself and names no key uses
+/// the same one: a limit per key would otherwise count its attempts beside the gateway's.
+pub(super) fn own_key(subject: &Subject) -> Option<String> {
+    let policy = subject.provider.policy();
+    policy.fingerprints().next().map(str::to_owned)
 }
 
 /// Who calls what: as for a call with a request, but without headers and body.
@@ -173,6 +180,12 @@ type Resolved = (
 );
 
 impl Decision {
+    /// The provider that it is for.
+    #[must_use]
+    pub fn provider(&self) -> &str {
+        self.subject.provider.name()
+    }
+
     /// How long it waited for the permit.
     #[must_use]
     pub fn waited(&self) -> Span {

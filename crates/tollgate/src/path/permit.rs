@@ -119,7 +119,8 @@ fn emit_decision(
     });
 }
 
-async fn decide(
+/// As [`permit`], without an event: for those who only ask.
+pub(super) async fn decide(
     subject: &Subject,
     key: Option<&str>,
     history: &mut PermitHistory,

@@ -73,6 +73,8 @@ struct TableState {
     reserved: usize,
     /// Permits handed out so far.
     count: u64,
+    /// Permits that nobody reported or released in time, by provider. As many entries as providers.
+    unreported: HashMap<String, u64>,
     /// A task waits for the first to expire.
     has_timer: bool,
 }
@@ -149,6 +151,15 @@ pub enum Reported {
     Released,
     /// There is no such permit: it expired and counts as sent, or it never was.
     Unknown,
+}
+
+/// The permits of one provider that other processes hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProviderPermits {
+    /// Handed out, and neither reported nor released.
+    pub open: usize,
+    /// Expired since the start without a report: they counted as sent.
+    pub unreported: u64,
 }
 
 /// What a release has done.
@@ -267,6 +278,19 @@ impl PermitTable {
         self.shared.state.lock().open.len()
     }
 
+    /// The permits of one provider that are open, and those that expired without a word since the
+    /// start.
+    #[must_use]
+    pub fn of_provider(&self, name: &str) -> ProviderPermits {
+        self.shared.drop_expired();
+        let state = self.shared.state.lock();
+        let is_of = |permit: &&OpenPermit| permit.decision.provider() == name;
+        ProviderPermits {
+            open: state.open.values().filter(is_of).count(),
+            unreported: state.unreported.get(name).copied().unwrap_or(0),
+        }
+    }
+
     /// A place in the table, or none. It is free again if no permit comes.
     fn reserve(&self) -> Option<Place<'_>> {
         self.shared.drop_expired();
@@ -377,7 +401,12 @@ impl Shared {
         {
             let key = (*expires, id.clone());
             state.by_expiry.remove(&key);
-            expired.extend(state.open.remove(&key.1));
+            let permit = state.open.remove(&key.1);
+            if let Some(permit) = &permit {
+                let name = permit.decision.provider().to_owned();
+                *state.unreported.entry(name).or_default() += 1;
+            }
+            expired.extend(permit);
         }
         state.forget_closed(now);
         drop(state);

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use tollgate_config::provider::Per;
 use tollgate_core::ask::{CostUnit, Marks, Priority};
 use tollgate_core::limit::{Algorithm, Rule};
 use tollgate_core::time::{Span, Wall};
@@ -59,6 +60,8 @@ pub struct Rate<'a> {
     pub period: Option<Span>,
     /// What it counts.
     pub unit: CostUnit,
+    /// What it counts per.
+    pub per: Per,
     /// What remains, and until when; `None` where the decision did not include it.
     pub state: Option<RateState>,
     /// It is the exhausted limit that rejected the call.
@@ -119,6 +122,7 @@ impl Rates {
                     limit: rule.limit(),
                     period: Some(rule.display_period()).filter(|period| *period > Span::ZERO),
                     unit: rule.cost_unit(),
+                    per: limit.per,
                     state: left,
                     is_exhausted: is_refusing,
                 }

@@ -219,6 +219,12 @@ impl ActiveProvider {
         &self.name
     }
 
+    /// The guards on its callers, by name: its upstream is the user's own service.
+    #[must_use]
+    pub fn guards(&self) -> Vec<String> {
+        self.policy().provider.guards.clone()
+    }
+
     /// What becomes of its cookies.
     #[must_use]
     pub fn cookies(&self) -> Cookies {

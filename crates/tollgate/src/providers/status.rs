@@ -269,6 +269,14 @@ impl ActiveProvider {
         part.map_or_else(Vec::new, |part| part.limits)
     }
 
+    /// The limit of this name, without its count.
+    #[must_use]
+    pub fn limit_named(&self, name: &str) -> Option<LimitStatus> {
+        let policy = self.policy();
+        let binding = policy.limits.iter().find(|limit| limit.name == name)?;
+        Some(pending_limit(binding, None, None, false).status)
+    }
+
     /// Entities that calls of this process have named, if limits or cool-downs are per entity.
     #[must_use]
     pub fn entities(&self) -> Vec<String> {

@@ -1,17 +1,21 @@
-//! Rate headers: the remaining quota of the provider's limits, for callers that pace themselves.
+//! Rate headers: the remaining quota of the provider's limits, or of guards, for callers that pace
+//! themselves.
 //!
 //! Promises: `RateLimit-Policy` and `RateLimit` list every configured limit in the form of the IETF
 //! draft (draft-ietf-httpapi-ratelimit-headers-10). `X-RateLimit-*` reports the limit that rejected
 //! the call, otherwise the one with the least remaining. Times are never too early.
 //!
-//! Never: changes a rate header of the upstream. If the upstream sent headers of one kind, ours of
+//! Never: changes a rate header of an upstream without guards. If the upstream sent headers of one kind, ours of
 //! that kind are omitted, because SDKs read them.
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
-use tollgate::path::{Rate, Rates};
+use tollgate::path::{Rate, RateState, Rates};
+use tollgate_config::provider::Per;
 use tollgate_core::ask::CostUnit;
 use tollgate_core::time::{Span, Wall};
+
+use crate::guards::{GuardVerdict, GuardView};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
@@ -26,7 +30,7 @@ const INTEGER_MAX: u64 = 999_999_999_999_999;
 type Text = SmallVec<[u8; 192]>;
 
 /// Adds the headers for the known limits.
-pub(super) fn add_headers(headers: &mut HeaderMap, rates: &Rates, wall: Wall) {
+pub(crate) fn add_headers(headers: &mut HeaderMap, rates: &Rates, wall: Wall) {
     let each: SmallVec<[Rate<'_>; 4]> = rates.each(wall).collect();
     if each.is_empty() {
         return;
@@ -39,6 +43,50 @@ pub(super) fn add_headers(headers: &mut HeaderMap, rates: &Rates, wall: Wall) {
     }
     if !has_fields {
         add_ratelimit_fields(headers, &each);
+    }
+}
+
+/// Adds the headers of guards, in place of what the service itself sent: with guards, callers see
+/// theirs. `X-RateLimit-*` is the guard that rejected, otherwise the first.
+pub(crate) fn add_guards(
+    headers: &mut HeaderMap,
+    verdict: &GuardVerdict,
+    limits: &Rates,
+    wall: Wall,
+) {
+    let Some(first) = verdict.views.first() else {
+        return add_headers(headers, limits, wall);
+    };
+    for name in [LIMIT, REMAINING, RESET, POLICY, RATE] {
+        headers.remove(name);
+    }
+    let denied = verdict.denied.as_ref();
+    let is_it = |view: &&GuardView| {
+        denied.is_some_and(|denied| std::sync::Arc::ptr_eq(&view.class, &denied.class))
+    };
+    let shown = verdict.views.iter().find(is_it).unwrap_or(first);
+    headers.insert(LIMIT, HeaderValue::from(shown.class.tokens_per_minute()));
+    headers.insert(REMAINING, HeaderValue::from(shown.remaining));
+    let full_at = wall.0.saturating_add(shown.full_in.0).div_ceil(1_000_000);
+    headers.insert(RESET, HeaderValue::from(full_at));
+    let guards = verdict.views.iter().map(guard_rate);
+    let rates: SmallVec<[Rate<'_>; 4]> = guards.chain(limits.each(wall)).collect();
+    add_ratelimit_fields(headers, &rates);
+}
+
+/// A guard as a limit in the lists.
+fn guard_rate(view: &GuardView) -> Rate<'_> {
+    Rate {
+        name: view.class.name(),
+        limit: view.class.limit().into(),
+        period: Some(view.class.period()),
+        unit: CostUnit::Calls,
+        per: Per::Caller,
+        state: Some(RateState {
+            remaining: view.remaining,
+            reset_after: Some(view.full_in),
+        }),
+        is_exhausted: false,
     }
 }
 
@@ -151,7 +199,6 @@ fn push_name(text: &mut Text, name: &str) {
 mod tests {
     use super::*;
     use sfv::{BareItem, List, ListEntry, Parser};
-    use tollgate::path::RateState;
 
     fn rate(name: &str) -> Rate<'_> {
         Rate {
@@ -159,6 +206,7 @@ mod tests {
             limit: u64::MAX,
             period: Some(Span(1_500_000)),
             unit: CostUnit::Tokens,
+            per: Per::Provider,
             state: Some(RateState {
                 remaining: 7,
                 reset_after: Some(Span(1)),

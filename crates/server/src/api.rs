@@ -1,4 +1,4 @@
-//! Responses of the admin address: always JSON, errors included.
+//! Responses of the API, on every address that has it: always JSON, errors included.
 //!
 //! Promises: an error names the problem and the next step. A body is read up to its bound and no
 //! further.
@@ -18,7 +18,7 @@ const BODY_MAX: usize = 64 * 1024;
 
 /// An error response.
 #[derive(Debug, Serialize)]
-pub(super) struct ApiError {
+pub(crate) struct ApiError {
     #[serde(skip)]
     status: StatusCode,
     error: &'static str,
@@ -42,29 +42,39 @@ impl ApiError {
         }
     }
 
-    pub(super) fn bad_request(message: &str, hint: &str) -> ApiError {
+    /// The caller's mistake, by its name in JSON.
+    pub(crate) fn mistake(
+        status: StatusCode,
+        error: &'static str,
+        message: &str,
+        hint: &str,
+    ) -> ApiError {
+        ApiError::new(status, error, message, hint)
+    }
+
+    pub(crate) fn bad_request(message: &str, hint: &str) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "BadRequest", message, hint)
     }
 
     /// Only a page of another site would send this request.
-    pub(super) fn forbidden(message: &str, hint: &str) -> ApiError {
+    pub(crate) fn forbidden(message: &str, hint: &str) -> ApiError {
         ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message, hint)
     }
 
-    pub(super) fn unauthorized() -> ApiError {
+    pub(crate) fn unauthorized() -> ApiError {
         let message = "the admin token is missing or wrong";
         let hint = "send `Authorization: Bearer TOKEN`; the token is in admin.token of tollgate.yaml, \
                     in TOLLGATE_ADMIN_TOKEN, or in the state folder";
         ApiError::new(StatusCode::UNAUTHORIZED, "Unauthorized", message, hint)
     }
 
-    pub(super) fn unknown_path() -> ApiError {
+    pub(crate) fn unknown_path() -> ApiError {
         let message = "this path does not exist";
         let hint = "GET /v1/providers lists the providers";
         ApiError::new(StatusCode::NOT_FOUND, "NotFound", message, hint)
     }
 
-    pub(super) fn wrong_method() -> ApiError {
+    pub(crate) fn wrong_method() -> ApiError {
         let message = "this path does not support this method";
         let hint = "use GET to read, POST for commands, PATCH for settings, DELETE for the cache";
         let status = StatusCode::METHOD_NOT_ALLOWED;
@@ -72,7 +82,7 @@ impl ApiError {
     }
 
     /// The path or the query is invalid.
-    pub(super) fn unreadable(status: StatusCode) -> ApiError {
+    pub(crate) fn unreadable(status: StatusCode) -> ApiError {
         let message = "the path or the query is invalid";
         ApiError::new(
             status,
@@ -82,7 +92,7 @@ impl ApiError {
         )
     }
 
-    pub(super) fn draining() -> ApiError {
+    pub(crate) fn draining() -> ApiError {
         let status = StatusCode::SERVICE_UNAVAILABLE;
         ApiError::new(
             status,
@@ -93,7 +103,7 @@ impl ApiError {
     }
 
     /// The ledger's store is lost, and calls must not go on without it.
-    pub(super) fn store_lost(trouble: &str) -> ApiError {
+    pub(crate) fn store_lost(trouble: &str) -> ApiError {
         let message = format!("the ledger's store is lost: {trouble}");
         let hint = "calls are rejected until the store is back; on_store_loss in the provider's file sets what happens meanwhile";
         let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "StoreLost", &message, hint);
@@ -103,7 +113,7 @@ impl ApiError {
         }
     }
 
-    pub(super) fn timed_out() -> ApiError {
+    pub(crate) fn timed_out() -> ApiError {
         let message = "the response took longer than 30 s";
         let hint =
             "try again; if it happens again, check the disk of the configuration and the store";
@@ -111,7 +121,7 @@ impl ApiError {
     }
 
     /// Nothing was changed, for these reasons.
-    pub(super) fn invalid_settings(problems: Vec<String>) -> ApiError {
+    pub(crate) fn invalid_settings(problems: Vec<String>) -> ApiError {
         let message = problems.first().cloned().unwrap_or_default();
         let hint = "nothing was changed; GET /v1/providers/NAME lists every setting";
         let error = ApiError::new(StatusCode::BAD_REQUEST, "InvalidSetting", &message, hint);
@@ -143,7 +153,7 @@ impl IntoResponse for ApiError {
 }
 
 /// A JSON response.
-pub(super) fn json(body: &impl Serialize) -> Response {
+pub(crate) fn json(body: &impl Serialize) -> Response {
     let text = crate::json::to_bytes(body);
     let mut response = Response::new(Body::from(text));
     let headers = response.headers_mut();
@@ -156,18 +166,18 @@ pub(super) fn json(body: &impl Serialize) -> Response {
     response
 }
 
-/// A body that must be a JSON object.
-pub(super) async fn read_object(body: Body) -> Result<Map<String, Value>, ApiError> {
+/// A body that must be a JSON object. `example` shows one that is.
+pub(crate) async fn read_object(body: Body, example: &str) -> Result<Map<String, Value>, ApiError> {
     let bytes = to_bytes(body, BODY_MAX).await.map_err(|_| {
         let status = StatusCode::PAYLOAD_TOO_LARGE;
         let message = "the body is larger than 64 KiB or incomplete";
-        ApiError::new(status, "TooLarge", message, "send fewer settings at a time")
+        ApiError::new(status, "TooLarge", message, "send less at a time")
     })?;
     match serde_json::from_slice(&bytes) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) | Err(_) => Err(ApiError::bad_request(
             "the body is not a JSON object",
-            "send for example {\"sleep_max\": \"60s\"}",
+            &format!("send for example {example}"),
         )),
     }
 }

@@ -1,0 +1,100 @@
+//! `tollgate acquire`, `capacity`, `report`, `release`, with a daemon and without one.
+
+use crate::folder::{CommandOutput, Folder};
+use crate::running_daemon::RunningDaemon;
+
+const X: &str = "name: x\ndomain: api.example.org\nlimits: [2/1h]\n";
+
+fn outcome(output: &CommandOutput) -> (Option<i32>, &str) {
+    (output.code, output.err.trim_end())
+}
+
+/// Exit 0 granted, 75 denied, with the limit and the time; a released permit is free again.
+#[test]
+fn a_script_gets_permits_from_a_daemon() {
+    let folder = Folder::new("acquire-daemon").file("x.yaml", X);
+    let daemon = RunningDaemon::start(folder, &[]);
+    let first = daemon.tollgate(&["acquire", "x"]);
+    assert_eq!(outcome(&first), (Some(0), ""));
+    let second = daemon.tollgate(&["acquire", "https://api.example.org/a", "--json"]);
+    let reply: serde_json::Value = serde_json::from_str(&second.out).expect("JSON");
+    assert_eq!((second.code, &reply["granted"]), (Some(0), &true.into()));
+    let denied = daemon.tollgate(&["acquire", "x"]);
+    assert_eq!(denied.code, Some(75), "{}", denied.err);
+    assert!(
+        denied.err.starts_with("denied: limit 2/1h; try again in "),
+        "{}",
+        denied.err
+    );
+    let patient = daemon.tollgate(&["acquire", "x", "--timeout", "1s"]);
+    assert_eq!(patient.code, Some(75), "an hour is known to be too long");
+    let full = daemon.tollgate(&["capacity", "x"]);
+    assert_eq!(full.code, Some(75), "{}", full.err);
+    let permit = first.out.trim();
+    let released = daemon.tollgate(&["release", permit]);
+    assert_eq!(outcome(&released), (Some(0), ""));
+    let room = daemon.tollgate(&["capacity", "x"]);
+    assert_eq!(
+        (room.code, room.out.as_str()),
+        (Some(0), "available, 1 remaining\n")
+    );
+    let other = reply["permit"].as_str().expect("a permit");
+    for note in ["", "note: it was reported before; nothing has changed"] {
+        let reported = daemon.tollgate(&["report", other, "--status", "200"]);
+        assert_eq!(outcome(&reported), (Some(0), note));
+    }
+    let wrong = daemon.tollgate(&["acquire", "xx"]);
+    assert_eq!(wrong.code, Some(1));
+    assert!(wrong.err.contains("did you mean `x`"), "{}", wrong.err);
+    let unknown = daemon.tollgate(&["report", "nope", "--status", "200"]);
+    assert_eq!(unknown.code, Some(1));
+    assert!(unknown.err.contains("expired"), "{}", unknown.err);
+}
+
+/// Without a daemon each process opens the store itself, and all share one quota.
+#[test]
+fn scripts_without_a_daemon_share_one_quota() {
+    let folder = Folder::new("acquire-store").file("x.yaml", X);
+    let run = |args: &[&str], command: &[&str]| {
+        let mut all = args.to_vec();
+        all.extend(["--provider", "x.yaml", "--store", "sqlite:state"]);
+        if !command.is_empty() {
+            all.push("--");
+            all.extend(command);
+        }
+        folder.run(&all)
+    };
+    let room = run(&["capacity", "x"], &[]);
+    assert_eq!(
+        (room.code, room.out.as_str()),
+        (Some(0), "available, 2 remaining\n"),
+        "{}",
+        room.err
+    );
+    let failed = run(&["acquire", "x"], &["/nothing/here"]);
+    assert_eq!(failed.code, Some(127), "{}", failed.err);
+    let script = "test -n \"$TOLLGATE_PERMIT\" && exit 3";
+    let ran = run(&["acquire", "x"], &["/bin/sh", "-c", script]);
+    assert_eq!(outcome(&ran), (Some(3), ""), "as the command did");
+    let room = run(&["capacity", "x", "--json"], &[]);
+    assert!(
+        room.out.contains("\"remaining\":1"),
+        "the failed start cost nothing: {}",
+        room.out
+    );
+    let last = run(&["acquire", "x"], &[]);
+    assert_eq!(
+        (last.code, last.out.trim().len()),
+        (Some(0), 32),
+        "{}",
+        last.err
+    );
+    assert_eq!(
+        run(&["acquire", "x"], &[]).code,
+        Some(75),
+        "it counts although its process is gone"
+    );
+    let lost = folder.run(&["report", "abc", "--store", "sqlite:state"]);
+    assert_eq!(lost.code, Some(1));
+    assert!(lost.err.contains("acquire PROVIDER -- CMD"), "{}", lost.err);
+}

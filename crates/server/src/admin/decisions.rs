@@ -1,0 +1,71 @@
+//! The decision service on the admin address.
+//!
+//! Promises: the operator asks for any caller.
+//!
+//! Never: decides; `crate::decisions` does.
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::Uri;
+use axum::response::Response;
+use serde_json::{Value, json};
+use std::net::IpAddr;
+use tollgate_config::config::Limiting;
+
+use super::routes::ApiState;
+use crate::api::{ApiError, json, read_object};
+use crate::decision_api::{self, Asker, DecisionCall};
+
+/// The address of the connection that a request came by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer(pub(super) IpAddr);
+
+/// `/v1/acquire`, `/v1/report`, `/v1/release`, `/v1/capacity`, `/v1/check`.
+pub(super) async fn serve(
+    State(api): State<ApiState>,
+    Extension(Peer(peer)): Extension<Peer>,
+    request: Request,
+) -> Response {
+    let (head, body) = request.into_parts();
+    let asker = Asker { peer, caller: None };
+    let call = DecisionCall {
+        asker,
+        uri: &head.uri,
+        headers: &head.headers,
+    };
+    let decisions = api.daemon.decisions();
+    decision_api::serve(decisions, call, &head.method, head.uri.path(), body).await
+}
+
+/// `GET /v1/guards/{class}?identifier=`.
+pub(super) async fn guard(
+    State(api): State<ApiState>,
+    Path(class): Path<String>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    decision_api::guard_status(api.daemon.decisions(), &class, &uri)
+}
+
+/// `POST /v1/limiting {"mode": "off"}`: whether guards reject; `null` = as configured.
+pub(super) async fn set_limiting(
+    State(api): State<ApiState>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let object = read_object(body, "{\"mode\": \"off\"}").await?;
+    let all = [Limiting::On, Limiting::Off, Limiting::Shadow];
+    let word = |word: &str| all.into_iter().find(|mode| mode.word() == word);
+    let mode = match (object.len(), object.get("mode")) {
+        (1, Some(Value::Null)) => None,
+        (1, Some(Value::String(text))) if word(text).is_some() => word(text),
+        _ => {
+            return Err(ApiError::bad_request(
+                "`mode` is not on, off or shadow",
+                "send for example {\"mode\": \"off\"}; null = as configured",
+            ));
+        }
+    };
+    let guards = api.daemon.decisions().guards();
+    guards.set_limiting(mode);
+    Ok(json(&json!({ "mode": guards.limiting().word() })))
+}

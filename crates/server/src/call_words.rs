@@ -1,0 +1,61 @@
+//! The words that callers use for the options of a call, for every door alike.
+//!
+//! Promises: one meaning per word, whether it comes in a header, in JSON or in a query.
+//!
+//! Never: writes an error; each door names its own header or field.
+
+use tollgate_config::provider::Cost;
+use tollgate_core::ask::Priority;
+
+/// The largest cost: the largest number that JSON readers have exactly.
+pub(crate) const COST_MAX: u64 = 1 << 53;
+
+/// Why costs cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CostsError {
+    /// Not a known unit with a number from 1.
+    Invalid,
+    /// A unit is named twice.
+    Repeated,
+}
+
+/// A priority by its name or an alias.
+pub(crate) fn priority(word: &str) -> Option<Priority> {
+    match word.to_ascii_lowercase().as_str() {
+        "high" | "user" | "webhook" | "ui" | "manual" => Some(Priority::High),
+        "normal" => Some(Priority::Normal),
+        "low" | "background" => Some(Priority::Low),
+        _ => None,
+    }
+}
+
+/// `tokens=1200, points=3`; a bare number is calls.
+pub(crate) fn costs(text: &str) -> Result<Vec<(String, u64)>, CostsError> {
+    let one = |part: &str| {
+        let (unit, amount) = part.split_once('=').unwrap_or(("calls", part));
+        let amount = amount.trim().parse().ok()?;
+        cost(unit.trim(), amount)
+    };
+    let costs: Option<Vec<(String, u64)>> = text.split(',').map(|part| one(part.trim())).collect();
+    distinct(costs.ok_or(CostsError::Invalid)?)
+}
+
+/// An amount of a unit.
+pub(crate) fn cost(unit: &str, amount: u64) -> Option<(String, u64)> {
+    let unit = Cost::unit_of(&unit.to_ascii_lowercase())?;
+    let is_sane = (1..=COST_MAX).contains(&amount);
+    is_sane.then(|| (unit.to_owned(), amount))
+}
+
+/// Each unit once: two names of one unit would count as either.
+pub(crate) fn distinct(costs: Vec<(String, u64)>) -> Result<Vec<(String, u64)>, CostsError> {
+    let mut seen = costs.iter().enumerate();
+    let is_repeated = seen.any(|(at, (unit, _))| {
+        let mut before = costs.iter().take(at);
+        before.any(|(other, _)| other == unit)
+    });
+    if is_repeated {
+        return Err(CostsError::Repeated);
+    }
+    Ok(costs)
+}

@@ -1,0 +1,177 @@
+//! The decision service over HTTP: `/v1/acquire`, `report`, `release`, `capacity`, `check`.
+//!
+//! The same calls on two addresses: the admin address (`/v1/…`) and, for callers with a token, the
+//! gateway's (`/-/v1/…`).
+//!
+//! Promises: JSON in snake_case, times in seconds with three decimals, rounded up where they say when
+//! to come back. A denial is 429 with `Retry-After`; a mistake is a 4xx that names the field and the
+//! remedy, and nothing was counted.
+//!
+//! Never: decides, or repeats a value that was sent; it may be a key.
+
+mod acquire;
+mod capacity;
+mod check;
+mod fields;
+mod report;
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+use tollgate::Error;
+use tollgate_config::Secret;
+use tollgate_core::time::Span;
+
+use crate::api::{ApiError, json};
+use crate::decisions::{DecisionError, Decisions, LimitSummary};
+use crate::period::period_text;
+use crate::{guards, rejection};
+
+/// The largest reply: a decision has a few hundred bytes.
+pub(crate) const REPLY_MAX: usize = 64 * 1_024;
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker {
+    /// The address of the connection.
+    pub(crate) peer: IpAddr,
+    /// A caller that its token has authenticated: it asks for itself only.
+    pub(crate) caller: Option<(String, Secret)>,
+}
+
+/// One request to the decision service.
+#[derive(Debug)]
+pub(crate) struct DecisionCall<'a> {
+    pub(crate) asker: Asker,
+    pub(crate) uri: &'a Uri,
+    pub(crate) headers: &'a HeaderMap,
+}
+
+/// Serves one of the decision calls; `path` is its path below the prefix of the address.
+pub(crate) async fn serve(
+    decisions: &Decisions,
+    call: DecisionCall<'_>,
+    method: &Method,
+    path: &str,
+    body: Body,
+) -> Response {
+    let is_get = matches!(*method, Method::GET | Method::HEAD);
+    let done = match path {
+        "/v1/acquire" if *method == Method::POST => acquire::serve(decisions, &call, body).await,
+        "/v1/report" if *method == Method::POST => report::report(decisions, body).await,
+        "/v1/release" if *method == Method::POST => report::release(decisions, body).await,
+        "/v1/capacity" if is_get => capacity::serve(decisions, &call).await,
+        // Proxies ask with the method of the request that they hold.
+        "/v1/check" => check::serve(decisions, &call),
+        "/v1/acquire" | "/v1/report" | "/v1/release" | "/v1/capacity" => {
+            Err(ApiError::wrong_method())
+        }
+        _ => Err(ApiError::unknown_path()),
+    };
+    done.unwrap_or_else(IntoResponse::into_response)
+}
+
+impl Decisions {
+    /// A decision call without a socket, for programs that hold the service themselves: the same
+    /// replies as over HTTP. `path` is such as `/v1/capacity?provider=tmdb`.
+    pub async fn ask_over_http(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> (u16, Value) {
+        let (uri, headers) = (path.parse::<Uri>(), HeaderMap::new());
+        let Ok(uri) = uri else {
+            return into_json(ApiError::unreadable(StatusCode::BAD_REQUEST).into_response()).await;
+        };
+        let asker = Asker {
+            peer: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            caller: None,
+        };
+        let call = DecisionCall {
+            asker,
+            uri: &uri,
+            headers: &headers,
+        };
+        let body = Body::from(body.map(ToString::to_string).unwrap_or_default());
+        into_json(serve(self, call, &method, uri.path(), body).await).await
+    }
+}
+
+async fn into_json(response: Response) -> (u16, Value) {
+    let status = response.status().as_u16();
+    let bytes = to_bytes(response.into_body(), REPLY_MAX).await;
+    let body = serde_json::from_slice(&bytes.unwrap_or_default());
+    (status, body.unwrap_or_default())
+}
+
+/// `GET /v1/guards/{class}?identifier=`.
+pub(crate) fn guard_status(
+    decisions: &Decisions,
+    class: &str,
+    uri: &Uri,
+) -> Result<Response, ApiError> {
+    check::status(decisions, class, uri)
+}
+
+impl From<DecisionError> for ApiError {
+    fn from(error: DecisionError) -> ApiError {
+        let (status, code) = match &error {
+            DecisionError::Call(call) => (call.status(), rejection::code(call)),
+            DecisionError::Guard(guards::GuardError::Unknown { .. }) => {
+                (StatusCode::NOT_FOUND, "UnknownGuard")
+            }
+            DecisionError::Guard(_) => (StatusCode::BAD_REQUEST, "BadRequest"),
+            DecisionError::UnknownPermit => (StatusCode::NOT_FOUND, "UnknownPermit"),
+            DecisionError::AlreadyReleased => (StatusCode::CONFLICT, "AlreadyReleased"),
+            DecisionError::AlreadyReported => (StatusCode::CONFLICT, "AlreadyReported"),
+        };
+        let hint = match &error {
+            DecisionError::Call(Error::UnknownProvider { nearest, .. }) => nearest
+                .as_ref()
+                .map(|near| format!("did you mean `{near}`?")),
+            _ => None,
+        };
+        let hint = hint.unwrap_or_else(|| error.hint());
+        ApiError::mistake(status, code, &error.to_string(), &hint)
+    }
+}
+
+/// A JSON response with a status, and the time to come back.
+fn respond(status: StatusCode, body: &Value, retry_in: Option<Span>) -> Response {
+    let mut response = json(body);
+    *response.status_mut() = status;
+    if let Some(wait) = retry_in {
+        rejection::add_retry_after(response.headers_mut(), wait);
+    }
+    response
+}
+
+fn decision_header(response: &mut Response, decision: &'static str) {
+    let headers = response.headers_mut();
+    headers.insert("x-tollgate-decision", HeaderValue::from_static(decision));
+}
+
+/// The limit of a decision.
+fn limit_json(limit: Option<&LimitSummary>) -> Value {
+    limit.map_or(Value::Null, |limit| {
+        serde_json::json!({
+            "name": limit.name,
+            "limit": limit.limit,
+            "period": limit.period.map(period_text),
+            "scope": limit.scope,
+        })
+    })
+}
+
+/// Seconds with three decimals; a time to come back is rounded up.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "milliseconds of 285 000 years are exact"
+)]
+fn seconds_up(span: Span) -> f64 {
+    span.0.div_ceil(1_000) as f64 / 1_000.0
+}

@@ -1,0 +1,228 @@
+//! `POST /v1/acquire`: a permit for a call, or tokens of guards.
+//!
+//! Promises: `asks` are guards only, all or none, or one provider.
+//!
+//! Never: waits longer than the request says.
+
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+use tollgate_config::Secret;
+
+use super::fields::{RequestFields, wrong};
+use super::{Asker, DecisionCall, decision_header, limit_json, respond, seconds_up};
+use crate::api::{ApiError, read_object};
+use crate::decisions::{
+    AcquireRequest, Acquired, CallQuestion, Decisions, GuardQuestion, Questioned,
+};
+
+const EXAMPLE: &str = "{\"provider\": \"tmdb\"}";
+
+/// The fields of one ask.
+const ASK: [&str; 9] = [
+    "provider",
+    "url",
+    "guard",
+    "identifier",
+    "entity",
+    "priority",
+    "cost",
+    "tokens",
+    "caller",
+];
+
+/// The fields of a request: those of an ask, or `asks`.
+const REQUEST: [&str; 12] = [
+    "provider",
+    "url",
+    "guard",
+    "identifier",
+    "entity",
+    "priority",
+    "cost",
+    "tokens",
+    "caller",
+    "wait",
+    "timeout",
+    "asks",
+];
+
+pub(super) async fn serve(
+    decisions: &Decisions,
+    call: &DecisionCall<'_>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let fields = RequestFields::new(read_object(body, EXAMPLE).await?, &REQUEST)?;
+    let request = AcquireRequest {
+        wait: fields.boolean("wait")?.unwrap_or(true),
+        timeout: fields.span("timeout")?,
+        of: questioned(decisions, call, &fields)?,
+    };
+    Ok(reply(&decisions.acquire(request).await?))
+}
+
+/// What is asked for: one thing, or a list of them.
+fn questioned(
+    decisions: &Decisions,
+    call: &DecisionCall<'_>,
+    fields: &RequestFields,
+) -> Result<Questioned, ApiError> {
+    let Some(asks) = fields.get("asks") else {
+        return one(decisions, call, fields);
+    };
+    if ASK.iter().any(|name| fields.has(name)) {
+        return Err(ApiError::bad_request(
+            "`asks` stands beside fields of a single ask",
+            "move them into `asks`; only `wait` and `timeout` stand beside it",
+        ));
+    }
+    let Some(asks) = asks.as_array().filter(|asks| !asks.is_empty()) else {
+        let expected = "a list such as [{\"guard\": \"ip\", \"identifier\": \"203.0.113.7\"}]";
+        return Err(wrong("asks", expected));
+    };
+    let mut guards = Vec::new();
+    for ask in asks {
+        let ask: Map<String, Value> = match ask {
+            Value::Object(ask) => ask.clone(),
+            _ => return Err(wrong("asks", "a list of objects")),
+        };
+        match one(decisions, call, &RequestFields::new(ask, &ASK)?)? {
+            Questioned::Guards(more) => guards.extend(more),
+            Questioned::Call(_) if asks.len() > 1 => {
+                return Err(ApiError::bad_request(
+                    "a provider stands beside other asks",
+                    "ask for guards only, or for one provider, in one request",
+                ));
+            }
+            alone @ Questioned::Call(_) => return Ok(alone),
+        }
+    }
+    Ok(Questioned::Guards(guards))
+}
+
+/// One ask: a guard, or a call.
+fn one(
+    decisions: &Decisions,
+    call: &DecisionCall<'_>,
+    fields: &RequestFields,
+) -> Result<Questioned, ApiError> {
+    let Some(guard) = fields.name("guard")? else {
+        if fields.has("identifier") {
+            return Err(ApiError::bad_request(
+                "`identifier` belongs to a guard, and the ask names none",
+                "send `guard` too, or leave `identifier` out",
+            ));
+        }
+        return Ok(Questioned::Call(question(decisions, call, fields)?));
+    };
+    let of_calls = ["provider", "url", "entity", "priority", "caller"];
+    if let Some(other) = of_calls.iter().find(|name| fields.has(name)) {
+        return Err(ApiError::bad_request(
+            &format!("`{other}` stands beside `guard`"),
+            "a guard has `identifier` and `cost` only",
+        ));
+    }
+    Ok(Questioned::Guards(vec![GuardQuestion {
+        guard,
+        identifier: fields.name("identifier")?,
+        cost: tokens(&fields.costs()?)?,
+    }]))
+}
+
+/// The tokens of a guard have no unit.
+fn tokens(costs: &[(String, u64)]) -> Result<u64, ApiError> {
+    match costs {
+        [] => Ok(1),
+        [(unit, amount)] if unit == "calls" => Ok(*amount),
+        _ => Err(ApiError::bad_request(
+            "the cost of a guard has no unit",
+            "send a number from 1",
+        )),
+    }
+}
+
+/// The call that a permit is for.
+pub(super) fn question(
+    decisions: &Decisions,
+    call: &DecisionCall<'_>,
+    fields: &RequestFields,
+) -> Result<CallQuestion, ApiError> {
+    let (caller, token) = caller(&call.asker, call.headers, fields.name("caller")?)?;
+    Ok(CallQuestion {
+        id: decisions.next_id(),
+        target: fields.target()?,
+        entity: fields.name("entity")?,
+        priority: fields.priority()?,
+        costs: fields.costs()?,
+        caller,
+        token,
+        ip: Some(decisions.guards().client_ip(call.asker.peer, call.headers)),
+    })
+}
+
+/// Who calls: the caller that its token has authenticated, or the one that the request names.
+fn caller(
+    asker: &Asker,
+    headers: &HeaderMap,
+    named: Option<String>,
+) -> Result<(Option<String>, Option<Secret>), ApiError> {
+    match (&asker.caller, named) {
+        (Some((own, _)), Some(named)) if *own != named => Err(ApiError::mistake(
+            StatusCode::FORBIDDEN,
+            "CallerNotAllowed",
+            "the token belongs to another caller",
+            "leave `caller` out, or send the token of that caller",
+        )),
+        (Some((own, token)), _) => Ok((Some(own.clone()), Some(token.clone()))),
+        (None, named) => {
+            let token = headers.get("x-tollgate-token");
+            let token = token.and_then(|token| token.to_str().ok());
+            Ok((
+                named,
+                token.map(|token| Secret::new(token.trim().to_owned())),
+            ))
+        }
+    }
+}
+
+fn reply(acquired: &Acquired) -> Response {
+    let decision = match (acquired.is_granted, acquired.was_queued) {
+        (true, false) => "allow",
+        (true, true) => "queue",
+        (false, _) => "reject",
+    };
+    let mut body = json!({
+        "granted": acquired.is_granted,
+        "permit": acquired.permit.as_deref(),
+        "waited": seconds_up(acquired.waited),
+        "retry_in": acquired.retry_in.map(seconds_up),
+        "limit": limit_json(acquired.limit.as_ref()),
+        "remaining": acquired.remaining,
+        "reason": acquired.reason,
+        "decision": decision,
+        "use_within": acquired.use_within.map(seconds_down),
+    });
+    for (name, value) in [("guard", &acquired.guard), ("provider", &acquired.provider)] {
+        if let Some(value) = value {
+            body[name] = json!(value);
+        }
+    }
+    let status = if acquired.is_granted {
+        StatusCode::OK
+    } else {
+        body["error"] = json!("RateLimitExceeded");
+        body["message"] = json!(acquired.message);
+        body["hint"] = json!(acquired.hint);
+        StatusCode::TOO_MANY_REQUESTS
+    };
+    let retry_in = acquired.retry_in.filter(|_| !acquired.is_granted);
+    let mut response = respond(status, &body, retry_in);
+    decision_header(&mut response, decision);
+    response
+}
+
+/// A time that must not be exceeded is rounded down.
+fn seconds_down(span: tollgate_core::time::Span) -> f64 {
+    seconds_up(tollgate_core::time::Span(span.0 / 1_000 * 1_000))
+}

@@ -1,0 +1,151 @@
+//! `GET /v1/check`: forward-auth for nginx, Traefik and Caddy, and the status of a guard.
+//!
+//! A proxy asks for each request that it holds. Without `guard`, every configured guard that applies
+//! to the request is asked: its path is that of `X-Original-URI` or `X-Forwarded-Uri`, its address
+//! that of `X-Forwarded-For` if the proxy is trusted, its headers are those that the proxy passes on.
+//!
+//! Promises: 200, or `deny_status` (429; nginx needs 401 or 403), each with the rate headers.
+//!
+//! Never: waits.
+
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::Response;
+use serde_json::json;
+use tollgate::path::Rates;
+
+use super::fields::{RequestFields, wrong};
+use super::{DecisionCall, decision_header, respond, seconds_up};
+use crate::api::ApiError;
+use crate::decisions::{DecisionError, Decisions, GuardQuestion};
+use crate::guards::{GuardAsk, GuardVerdict, GuardedRequest};
+use crate::rate_headers;
+
+pub(super) fn serve(decisions: &Decisions, call: &DecisionCall<'_>) -> Result<Response, ApiError> {
+    let known = ["guard", "identifier", "deny_status"];
+    let fields = RequestFields::of_query(call.uri, &known)?;
+    let deny_status = deny_status(&fields)?;
+    let asks = asks(decisions, call, &fields)?;
+    let verdict = decisions.check(&asks)?;
+    Ok(reply(decisions, &verdict, deny_status))
+}
+
+/// `GET /v1/guards/{class}?identifier=`.
+pub(super) fn status(decisions: &Decisions, class: &str, uri: &Uri) -> Result<Response, ApiError> {
+    let fields = RequestFields::of_query(uri, &["identifier"])?;
+    let identifier = fields.name("identifier")?;
+    let status = decisions.guard_status(class, identifier.as_deref())?;
+    let body = json!({
+        "tokens_available": decimals(status.micro_tokens, 1_000_000),
+        "tokens_per_minute": status.tokens_per_minute,
+        "burst_size": status.burst,
+        "last_refill": decimals(status.last_refill.0 / 1_000, 1_000),
+    });
+    Ok(respond(StatusCode::OK, &body, None))
+}
+
+fn asks(
+    decisions: &Decisions,
+    call: &DecisionCall<'_>,
+    fields: &RequestFields,
+) -> Result<Vec<GuardAsk>, ApiError> {
+    let identifier = fields.name("identifier")?;
+    let guards = decisions.guards();
+    let ip = guards.client_ip(call.asker.peer, call.headers);
+    let path = original_path(call.headers)?;
+    let request = |names| GuardedRequest {
+        guards: names,
+        path: &path,
+        ip,
+        headers: call.headers,
+    };
+    match fields.name("guard")? {
+        Some(guard) if identifier.is_some() => {
+            let question = GuardQuestion {
+                guard,
+                identifier,
+                cost: 1,
+            };
+            Ok(decisions.guard_asks(&[question])?)
+        }
+        Some(guard) => {
+            let names = [guard];
+            let asks = guards.asks_of(&request(Some(&names)));
+            Ok(asks.map_err(DecisionError::from)?)
+        }
+        None if identifier.is_some() => Err(ApiError::bad_request(
+            "`identifier` belongs to a guard, and the request names none",
+            "send `guard` too, or leave `identifier` out",
+        )),
+        None => Ok(guards
+            .asks_of(&request(None))
+            .map_err(DecisionError::from)?),
+    }
+}
+
+fn deny_status(fields: &RequestFields) -> Result<StatusCode, ApiError> {
+    let Some(text) = fields.name("deny_status")? else {
+        return Ok(StatusCode::TOO_MANY_REQUESTS);
+    };
+    let status = text
+        .parse()
+        .ok()
+        .filter(|status| (400..=599).contains(status));
+    let status = status.and_then(|status| StatusCode::from_u16(status).ok());
+    status.ok_or_else(|| wrong("deny_status", "a status from 400 to 599"))
+}
+
+/// The path of the request that the proxy holds. A client may add the header that its proxy does not
+/// set, to look exempt: two different paths are rejected.
+fn original_path(headers: &HeaderMap) -> Result<String, ApiError> {
+    let names = ["x-original-uri", "x-forwarded-uri"];
+    let uris = names.iter().flat_map(|name| headers.get_all(*name));
+    let mut paths = uris.map(|uri| {
+        let path = uri
+            .to_str()
+            .ok()
+            .and_then(|uri| uri.split(['?', '#']).next());
+        path.filter(|path| path.starts_with('/')).unwrap_or("/")
+    });
+    let path = paths.next().unwrap_or("/");
+    if paths.any(|other| other != path) {
+        return Err(ApiError::bad_request(
+            "X-Original-URI and X-Forwarded-Uri name two paths",
+            "let the proxy set one of them and remove the other",
+        ));
+    }
+    Ok(path.to_owned())
+}
+
+fn reply(decisions: &Decisions, verdict: &GuardVerdict, deny_status: StatusCode) -> Response {
+    let mut response = match &verdict.denied {
+        None => respond(StatusCode::OK, &json!({ "granted": true }), None),
+        Some(denied) => {
+            let body = json!({
+                "granted": false,
+                "error": "RateLimitExceeded",
+                "message": denied.message(),
+                "hint": denied.hint(),
+                "guard": denied.class.name(),
+                "limit": denied.class.limit_name(),
+                "reason": denied.reason(),
+                "retry_in": denied.retry_in.map(seconds_up),
+            });
+            respond(deny_status, &body, denied.retry_in)
+        }
+    };
+    let decision = if verdict.denied.is_some() {
+        "reject"
+    } else {
+        "allow"
+    };
+    decision_header(&mut response, decision);
+    let wall = decisions.guards().wall();
+    rate_headers::add_guards(response.headers_mut(), verdict, &Rates::default(), wall);
+    response
+}
+
+/// A number with decimals, for showing.
+#[expect(clippy::cast_precision_loss, reason = "a number that is only shown")]
+fn decimals(amount: u64, per_unit: u32) -> f64 {
+    amount as f64 / f64::from(per_unit)
+}

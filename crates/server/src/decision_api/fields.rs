@@ -1,0 +1,212 @@
+//! The fields of a request, read strictly.
+//!
+//! Promises: an unknown field is rejected with the nearest name, a wrong type with an example. What a
+//! field does not say has its default.
+//!
+//! Never: repeats a value.
+
+use axum::extract::Query;
+use axum::http::Uri;
+use serde_json::{Map, Value};
+use tollgate::path::Target;
+use tollgate_config::{amount, problem};
+use tollgate_core::ask::Priority;
+use tollgate_core::time::Span;
+
+use crate::api::ApiError;
+use crate::call_words::{self, CostsError};
+
+/// The longest time that a request may wait, as on the gateway.
+const TIMEOUT_MAX: Span = Span::from_secs(24 * 3_600);
+
+/// The longest name: a URL may be longer.
+const NAME_MAX: usize = 256;
+
+/// The longest URL, as in a request head.
+const URL_MAX: usize = 8 * 1_024;
+
+const COST_HINT: &str = "send a number from 1 to 9007199254740992, or numbers by unit such as {\"tokens\": 1200}; units are calls, requests, tokens, input_tokens, output_tokens, points, weight, request_units, orders, credits and bytes";
+
+/// The fields of a request.
+#[derive(Debug)]
+pub(super) struct RequestFields {
+    fields: Map<String, Value>,
+}
+
+impl RequestFields {
+    /// Fields of a JSON object; all must be known.
+    pub(super) fn new(
+        fields: Map<String, Value>,
+        known: &[&str],
+    ) -> Result<RequestFields, ApiError> {
+        if let Some(unknown) = fields.keys().find(|name| !known.contains(&name.as_str())) {
+            return Err(unknown_field(unknown, known));
+        }
+        Ok(RequestFields { fields })
+    }
+
+    /// The parameters of a query, each once.
+    pub(super) fn of_query(uri: &Uri, known: &[&str]) -> Result<RequestFields, ApiError> {
+        let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri);
+        let Ok(Query(pairs)) = pairs else {
+            return Err(ApiError::unreadable(axum::http::StatusCode::BAD_REQUEST));
+        };
+        let mut fields = Map::new();
+        for (name, value) in pairs {
+            if fields.insert(name, Value::String(value)).is_some() {
+                return Err(ApiError::unreadable(axum::http::StatusCode::BAD_REQUEST));
+            }
+        }
+        RequestFields::new(fields, known)
+    }
+
+    /// Whether the field is there; `null` counts as absent.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Value> {
+        self.fields.get(name).filter(|value| !value.is_null())
+    }
+
+    /// A short text.
+    pub(super) fn name(&self, name: &str) -> Result<Option<String>, ApiError> {
+        self.text(name, NAME_MAX)
+    }
+
+    fn text(&self, name: &str, max: usize) -> Result<Option<String>, ApiError> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::String(text)) if !text.is_empty() && text.len() <= max => {
+                Ok(Some(text.clone()))
+            }
+            Some(_) => Err(wrong(name, &format!("a text of 1 to {max} bytes"))),
+        }
+    }
+
+    pub(super) fn boolean(&self, name: &str) -> Result<Option<bool>, ApiError> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::Bool(is_so)) => Ok(Some(*is_so)),
+            Some(_) => Err(wrong(name, "true or false")),
+        }
+    }
+
+    /// Seconds as a number, or a text with a unit.
+    pub(super) fn span(&self, name: &str) -> Result<Option<Span>, ApiError> {
+        let span = match self.get(name) {
+            None => return Ok(None),
+            Some(Value::Number(number)) => amount::millionths(&number.to_string())
+                .map(|seconds| Span(seconds.0))
+                .or_else(|| number.as_u64().map(Span::from_secs)),
+            Some(Value::String(text)) => amount::span(text),
+            Some(_) => None,
+        };
+        let span =
+            span.ok_or_else(|| wrong(name, "a number of seconds, or a text such as \"10s\""))?;
+        Ok(Some(span.min(TIMEOUT_MAX)))
+    }
+
+    pub(super) fn priority(&self) -> Result<Option<Priority>, ApiError> {
+        let word = self.name("priority")?;
+        let Some(word) = word else {
+            return Ok(None);
+        };
+        let priority = call_words::priority(&word);
+        let expected = "high, normal or low (also user, webhook, ui, manual, background)";
+        Ok(Some(priority.ok_or_else(|| wrong("priority", expected))?))
+    }
+
+    /// Costs by unit: a number is calls. `tokens` is another name of `cost`.
+    pub(super) fn costs(&self) -> Result<Vec<(String, u64)>, ApiError> {
+        let value = match (self.get("cost"), self.get("tokens")) {
+            (None, None) => return Ok(Vec::new()),
+            (Some(value), None) | (None, Some(value)) => value,
+            (Some(_), Some(_)) => {
+                return Err(ApiError::bad_request(
+                    "`cost` and `tokens` are two names of one field",
+                    "send one of them",
+                ));
+            }
+        };
+        let costs = match value {
+            Value::Number(number) => {
+                let cost = number
+                    .as_u64()
+                    .and_then(|amount| call_words::cost("calls", amount));
+                cost.map(|cost| vec![cost]).ok_or(CostsError::Invalid)
+            }
+            Value::String(text) => call_words::costs(text),
+            Value::Object(units) => units
+                .iter()
+                .map(|(unit, amount)| call_words::cost(unit, amount.as_u64()?))
+                .collect::<Option<Vec<_>>>()
+                .filter(|costs| !costs.is_empty())
+                .ok_or(CostsError::Invalid)
+                .and_then(call_words::distinct),
+            Value::Null | Value::Bool(_) | Value::Array(_) => Err(CostsError::Invalid),
+        };
+        costs.map_err(|error| match error {
+            CostsError::Invalid => ApiError::bad_request("`cost` is not a cost", COST_HINT),
+            CostsError::Repeated => ApiError::bad_request("`cost` names a unit twice", COST_HINT),
+        })
+    }
+
+    /// The provider or the URL that is called; exactly one of them.
+    pub(super) fn target(&self) -> Result<Target, ApiError> {
+        let (provider, url) = (self.name("provider")?, self.text("url", URL_MAX)?);
+        match (provider, url) {
+            (Some(name), None) => Ok(Target::from(name.as_str())),
+            (None, Some(url)) => parse_url(&url).ok_or_else(|| {
+                wrong(
+                    "url",
+                    "an absolute URL such as \"https://api.example.org/v1/x\"",
+                )
+            }),
+            (Some(_), Some(_)) => Err(ApiError::bad_request(
+                "`provider` and `url` both say what is called",
+                "send one of them",
+            )),
+            (None, None) => Err(ApiError::bad_request(
+                "the request does not say what is called",
+                "send `provider` or `url`",
+            )),
+        }
+    }
+}
+
+/// An absolute URL of `http` or `https`.
+fn parse_url(url: &str) -> Option<Target> {
+    let uri: Uri = url.parse().ok()?;
+    let tls = match uri.scheme_str()?.to_ascii_lowercase().as_str() {
+        "https" => true,
+        "http" => false,
+        _ => return None,
+    };
+    Some(Target::Url {
+        tls,
+        authority: uri.authority()?.as_str().to_owned(),
+        path: uri.path().to_owned(),
+        query: uri.query().map(str::to_owned),
+    })
+}
+
+/// A field of another type.
+pub(super) fn wrong(name: &str, expected: &str) -> ApiError {
+    let message = format!("`{name}` is not {expected}");
+    ApiError::bad_request(&message, &format!("send {expected} as `{name}`"))
+}
+
+fn unknown_field(name: &str, known: &[&str]) -> ApiError {
+    let shown: String = name
+        .chars()
+        .take(64)
+        .filter(|one| !one.is_control())
+        .collect();
+    let message = format!("`{shown}` is not a field of this request");
+    let hint = match problem::nearest(name, known) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("its fields are {}", known.join(", ")),
+    };
+    ApiError::bad_request(&message, &hint)
+}

@@ -1,0 +1,250 @@
+//! The decision service: may this call be made now? For callers that make their calls themselves.
+//!
+//! One facade for every door (HTTP on two addresses; RESP and gRPC come next): [`Decisions`] has a
+//! method for each question, takes and returns plain types, and knows no protocol. A door parses,
+//! asks and writes.
+//!
+//! Promises: a denial is no error: it names the limit or guard that said no, and when to come back.
+//! An error is the caller's: it says what to change, and nothing was counted.
+//!
+//! Never: decides by itself. Permits are those of `tollgate::permit_table`, tokens those of guards.
+
+mod denial;
+mod error;
+mod limit_summary;
+mod question;
+mod reply;
+pub use error::DecisionError;
+pub use limit_summary::LimitSummary;
+pub use question::{AcquireRequest, CallQuestion, GuardQuestion, Questioned, ReportRequest};
+pub use reply::{Acquired, CapacityReply, ReportReply, ReportedOutcome};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::HeaderMap;
+use parking_lot::RwLock;
+use tollgate::ProviderRegistry;
+use tollgate::capacity;
+use tollgate::path::{CallOptions, Target};
+use tollgate::permit_table::{
+    HandedOut, PermitTable, ProviderPermits, Released, Report, Reported, USE_WITHIN,
+};
+use tollgate_config::config::Caller;
+use tollgate_config::{Config, Secret};
+use tollgate_core::time::Span;
+
+use crate::guards::{GuardAsk, GuardStatus, GuardVerdict, Guards};
+
+/// How long a question about guards waits if it does not say (C1).
+const GUARD_TIMEOUT: Span = Span::from_secs(60);
+
+/// The decision service. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Decisions {
+    shared: Arc<DecisionState>,
+}
+
+#[derive(Debug)]
+struct DecisionState {
+    registry: ProviderRegistry,
+    permits: PermitTable,
+    guards: Guards,
+    /// Callers with a token, who may ask on the gateway's address.
+    callers: RwLock<Arc<[Caller]>>,
+    /// Distinguishes the ids of two runs.
+    run: u64,
+    questions: AtomicU64,
+}
+
+impl Decisions {
+    /// A service without open permits.
+    #[must_use]
+    pub fn new(registry: ProviderRegistry, config: &Config) -> Decisions {
+        let guards = Guards::new(registry.ledger().clone(), config);
+        let permits = PermitTable::new(registry.clone(), USE_WITHIN);
+        let run = registry.ledger().wall().0 / 1_000;
+        let decisions = Decisions {
+            shared: Arc::new(DecisionState {
+                registry,
+                permits,
+                guards,
+                callers: RwLock::new(Arc::default()),
+                run,
+                questions: AtomicU64::new(0),
+            }),
+        };
+        decisions.set_callers(config);
+        decisions
+    }
+
+    /// A new configuration: guards keep their tokens, permits stay open.
+    pub fn replace(&self, config: &Config) {
+        self.shared.guards.replace(config);
+        self.set_callers(config);
+    }
+
+    /// The guards, for doors that see requests.
+    #[must_use]
+    pub fn guards(&self) -> &Guards {
+        &self.shared.guards
+    }
+
+    /// The caller that this token authenticates.
+    #[must_use]
+    pub fn caller_of(&self, token: &Secret) -> Option<String> {
+        let callers = self.shared.callers.read().clone();
+        let is_its = |caller: &&Caller| caller.token.as_ref() == Some(token);
+        callers
+            .iter()
+            .find(is_its)
+            .map(|caller| caller.name.clone())
+    }
+
+    /// An id for the log, different from those of calls through the gateway.
+    #[must_use]
+    pub fn next_id(&self) -> Arc<str> {
+        let number = self.shared.questions.fetch_add(1, Ordering::Relaxed);
+        format!("{:x}-d{number}", self.shared.run).into()
+    }
+
+    /// One permit for a call, or tokens of guards: all or none.
+    pub async fn acquire(&self, request: AcquireRequest) -> Result<Acquired, DecisionError> {
+        let patience = match (request.wait, request.timeout) {
+            (false, _) => Some(Span::ZERO),
+            (true, timeout) => timeout,
+        };
+        match request.of {
+            Questioned::Call(call) => self.acquire_permit(call, patience).await,
+            Questioned::Guards(guards) => {
+                let asks = self.guard_asks(&guards)?;
+                let patience = patience.unwrap_or(GUARD_TIMEOUT);
+                let verdict = self.shared.guards.acquire(&asks, patience).await?;
+                Ok(Acquired::of_guards(verdict))
+            }
+        }
+    }
+
+    /// What became of the call of a permit. Said twice, the first report counts.
+    pub fn report(&self, request: &ReportRequest) -> Result<ReportReply, DecisionError> {
+        let headers = HeaderMap::new();
+        let report = match &request.outcome {
+            ReportedOutcome::Failed(fault) => Report::Failed(*fault),
+            ReportedOutcome::Response {
+                status,
+                headers,
+                body,
+            } => Report::Response {
+                status: *status,
+                headers,
+                body,
+                costs: &request.costs,
+            },
+            // It was made, and its response was not looked at.
+            ReportedOutcome::Unsaid => Report::Response {
+                status: 200,
+                headers: &headers,
+                body: &[],
+                costs: &request.costs,
+            },
+        };
+        match self.shared.permits.report(&request.permit, report) {
+            Reported::Now(learned) => Ok(ReportReply::new(learned, true)),
+            Reported::Before(learned) => Ok(ReportReply::new(learned, false)),
+            Reported::Released => Err(DecisionError::AlreadyReleased),
+            Reported::Unknown => Err(DecisionError::UnknownPermit),
+        }
+    }
+
+    /// The call of a permit is not made: others may have it.
+    pub fn release(&self, permit: &str) -> Result<(), DecisionError> {
+        match self.shared.permits.release(permit) {
+            Released::Now | Released::Before => Ok(()),
+            Released::Used => Err(DecisionError::AlreadyReported),
+            Released::Unknown => Err(DecisionError::UnknownPermit),
+        }
+    }
+
+    /// Would a call get a permit now? Takes nothing.
+    pub async fn capacity(&self, call: CallQuestion) -> Result<CapacityReply, DecisionError> {
+        let (target, options) = split(call, None);
+        let found = capacity::capacity(&self.shared.registry, target, options).await?;
+        CapacityReply::new(&self.shared.registry, found)
+    }
+
+    /// The tokens of one key of a guard. Takes nothing.
+    pub fn guard_status(
+        &self,
+        guard: &str,
+        identifier: Option<&str>,
+    ) -> Result<GuardStatus, DecisionError> {
+        Ok(self.shared.guards.status(guard, identifier)?)
+    }
+
+    /// Tokens of these guards now, all or none: for doors that let a request pass or not.
+    pub fn check(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, DecisionError> {
+        Ok(self.shared.guards.decide(asks)?)
+    }
+
+    /// The asks of questions about guards.
+    pub fn guard_asks(&self, guards: &[GuardQuestion]) -> Result<Vec<GuardAsk>, DecisionError> {
+        let guarded = &self.shared.guards;
+        let ask = |one: &GuardQuestion| {
+            let identifier = one.identifier.as_deref();
+            guarded.ask(&one.guard, identifier, one.cost)
+        };
+        Ok(guards.iter().map(ask).collect::<Result<_, _>>()?)
+    }
+
+    /// The permits of a provider that other processes hold.
+    #[must_use]
+    pub fn permits_of(&self, provider: &str) -> ProviderPermits {
+        self.shared.permits.of_provider(provider)
+    }
+
+    async fn acquire_permit(
+        &self,
+        call: CallQuestion,
+        patience: Option<Span>,
+    ) -> Result<Acquired, DecisionError> {
+        let began = self.shared.registry.ledger().at();
+        let is_costly = !call.costs.is_empty();
+        let (target, options) = split(call, patience);
+        match self.shared.permits.acquire(target, None, options).await {
+            Ok(permit) => Ok(self.granted(&permit)),
+            Err(error) => {
+                let waited = self.shared.registry.ledger().at().since(began);
+                let registry = &self.shared.registry;
+                denial::denied(registry, error, waited, is_costly).await
+            }
+        }
+    }
+
+    fn granted(&self, permit: &HandedOut) -> Acquired {
+        let wall = self.shared.registry.ledger().wall();
+        Acquired::granted(permit, wall)
+    }
+
+    fn set_callers(&self, config: &Config) {
+        let with_token = |caller: &&Caller| caller.token.is_some();
+        let callers = config.callers.iter().filter(with_token).cloned();
+        *self.shared.callers.write() = callers.collect();
+    }
+}
+
+/// A call as the path takes it.
+fn split(call: CallQuestion, timeout: Option<Span>) -> (Target, CallOptions) {
+    let options = CallOptions {
+        id: call.id,
+        priority: call.priority.unwrap_or_default(),
+        uses_default_priority: call.priority.is_none(),
+        caller: call.caller,
+        token: call.token,
+        entity: call.entity,
+        costs: call.costs,
+        timeout,
+        ip: call.ip,
+        ..CallOptions::default()
+    };
+    (call.target, options)
+}

@@ -1,0 +1,149 @@
+//! Denials of permits: which errors are "not now", and what they say.
+//!
+//! Promises: every denial has a reason, and the name of the limit if a limit said no. What is left is
+//! true: it is read where a costly call was denied although something is left.
+//!
+//! Never: takes a mistake of the caller for a denial.
+
+use tollgate::error::Reason;
+use tollgate::{Error, ProviderRegistry};
+use tollgate_core::time::Span;
+
+use super::error::DecisionError;
+use super::limit_summary::LimitSummary;
+use super::reply::Acquired;
+use crate::guards::GuardDenied;
+
+/// Why a call gets no permit now.
+#[derive(Clone, Debug)]
+pub(super) struct Denial {
+    pub(super) provider: String,
+    pub(super) entity: Option<String>,
+    pub(super) reason: &'static str,
+    pub(super) limit: Option<LimitSummary>,
+    pub(super) retry_in: Option<Span>,
+    message: String,
+}
+
+/// The denial that an error means, or the mistake of the caller.
+pub(super) fn of(registry: &ProviderRegistry, error: Error) -> Result<Denial, DecisionError> {
+    let (provider, entity, retry_in) = match &error {
+        Error::NoPermit {
+            provider,
+            entity,
+            retry_in,
+            ..
+        }
+        | Error::NotInCache {
+            provider,
+            entity,
+            retry_in,
+            ..
+        } => (provider, entity.clone(), *retry_in),
+        Error::Asleep { provider, status, .. } => {
+            let reset_in = Some(status.reset_in).filter(|reset_in| *reset_in > Span::ZERO);
+            (provider, None, reset_in)
+        }
+        Error::TooLate { provider, .. } => (provider, None, None),
+        _ => return Err(error.into()),
+    };
+    let limit = error.limit().map(|name| {
+        let active = registry.named_or_unknown(provider).ok();
+        let known = active.and_then(|active| active.limit_named(name));
+        LimitSummary::of_status(name, known.as_ref())
+    });
+    Ok(Denial {
+        provider: provider.clone(),
+        entity,
+        reason: error.reason_str(),
+        limit,
+        retry_in,
+        message: error.to_string(),
+    })
+}
+
+/// The reply to a call that gets no permit.
+pub(super) async fn denied(
+    registry: &ProviderRegistry,
+    error: Error,
+    waited: Span,
+    is_costly: bool,
+) -> Result<Acquired, DecisionError> {
+    let hint = hint(&error);
+    let denial = of(registry, error)?;
+    let remaining = match &denial.limit {
+        None => None,
+        Some(limit) if is_costly => remaining(registry, &denial, &limit.name).await,
+        Some(_) => Some(0),
+    };
+    Ok(Acquired {
+        waited,
+        retry_in: denial.retry_in,
+        remaining,
+        reason: Some(denial.reason),
+        message: Some(denial.message),
+        hint: Some(hint),
+        limit: denial.limit,
+        provider: Some(denial.provider),
+        ..Acquired::default()
+    })
+}
+
+/// What is left of the limit that denied a costly call.
+async fn remaining(registry: &ProviderRegistry, denial: &Denial, limit: &str) -> Option<u64> {
+    let active = registry.named(&denial.provider).ok()?;
+    let mut limits = active.limits(None).await;
+    if let Some(entity) = &denial.entity {
+        limits.extend(active.limits(Some(entity)).await);
+    }
+    let same = limits.into_iter().filter(|one| one.name == limit);
+    same.filter_map(|one| Some(one.view?.remaining)).min()
+}
+
+/// What a caller can do. The words are those of the API; the gateway has its own.
+fn hint(error: &Error) -> &'static str {
+    match error.reason() {
+        Some(Reason::TooCostly) => {
+            "the call costs more than the whole limit; split it or raise the limit"
+        }
+        Some(Reason::NoShare) => "raise the limit, lower `nodes`, or let all nodes share one store",
+        Some(Reason::QueueFull) => "report or release permits, raise queue.max, or ask less often",
+        Some(Reason::StoreLost) => {
+            "the log of tollgate says why; on_store_loss in the provider's file sets what happens meanwhile"
+        }
+        Some(Reason::CacheOnly | Reason::CacheRequested) => {
+            "`tollgate resume` lets calls through again"
+        }
+        _ => "come back after retry_in seconds, or send \"wait\": true with a longer timeout",
+    }
+}
+
+impl GuardDenied {
+    /// Why, in the words of every rejection.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self.retry_in {
+            Some(_) => Reason::Limit.as_str(),
+            None => Reason::TooCostly.as_str(),
+        }
+    }
+
+    /// The texts of the inbound document.
+    #[must_use]
+    pub fn message(&self) -> &'static str {
+        if self.class.is_global() {
+            "API rate limit exceeded. Please try again later."
+        } else {
+            "Rate limit exceeded. Please try again later."
+        }
+    }
+
+    /// What a caller can do.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self.retry_in {
+            Some(_) => "come back after Retry-After, or send fewer requests",
+            None => "the request costs more than the guard's burst; split it or raise `burst`",
+        }
+    }
+}

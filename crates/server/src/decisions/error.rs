@@ -1,0 +1,55 @@
+//! Questions that cannot be decided: the caller's mistakes.
+//!
+//! Promises: each names the thing and the remedy; nothing was counted.
+//!
+//! Never: repeats what was sent; it may be a key.
+
+use tollgate::Error;
+
+use crate::guards::GuardError;
+
+/// Why a question cannot be decided.
+#[derive(Debug, thiserror::Error)]
+pub enum DecisionError {
+    /// The call is wrong: an unknown provider, a wrong token, an invalid path.
+    #[error(transparent)]
+    Call(#[from] Error),
+    /// A guard cannot be asked.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    /// The permit is not known.
+    #[error("there is no such permit: it expired and counts as sent, or it never was")]
+    UnknownPermit,
+    /// A report for a permit that was given back.
+    #[error("the permit was released, so its call must not be made")]
+    AlreadyReleased,
+    /// A release of a permit that was used.
+    #[error("the permit was reported as used, so it cannot be released")]
+    AlreadyReported,
+}
+
+impl DecisionError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        let fixed = match self {
+            DecisionError::Call(error) => return crate::rejection::hint(error),
+            DecisionError::Guard(GuardError::Unknown {
+                nearest: Some(nearest),
+            }) => return format!("did you mean `{nearest}`?"),
+            DecisionError::Guard(GuardError::Unknown { nearest: None }) => {
+                "write it under `guards:` in tollgate.yaml, then reload"
+            }
+            DecisionError::Guard(GuardError::NoIdentifier(_)) => {
+                "send for example \"identifier\": \"203.0.113.7\""
+            }
+            DecisionError::Guard(GuardError::TooMany(_)) => "ask for fewer guards at once",
+            DecisionError::UnknownPermit => {
+                "report or release a permit within use_within and the provider's timeout, with the `permit` of its acquire"
+            }
+            DecisionError::AlreadyReleased => "acquire another permit before the next call",
+            DecisionError::AlreadyReported => "release a permit before its call is made",
+        };
+        fixed.to_owned()
+    }
+}

@@ -1,0 +1,88 @@
+//! The decision service on the gateway's address: `/-/v1/…`, for callers with a token.
+//!
+//! Promises: the same calls and replies as on the admin address. The token says who asks, and a
+//! caller asks for itself only. Without a token nothing is decided.
+//!
+//! Never: serves anything but decisions: no status, no settings, no commands.
+
+use axum::body::{Body, to_bytes};
+use axum::response::IntoResponse;
+use http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use http::{Response, StatusCode, request};
+use hyper::body::Incoming;
+use tollgate::body::ReplyBody;
+use tollgate_config::Secret;
+
+use super::client_connection::ClientConnection;
+use super::handler::{DECISION, SOURCE};
+use crate::api::ApiError;
+use crate::decision_api::{self, Asker, DecisionCall, REPLY_MAX};
+
+/// Serves one decision call; `path` is its path below `/-`.
+pub(super) async fn serve(
+    connection: &ClientConnection,
+    head: &request::Parts,
+    path: &str,
+    body: Incoming,
+) -> Response<ReplyBody> {
+    let response = decide(connection, head, path, Body::new(body)).await;
+    let (parts, body) = response.into_parts();
+    let bytes = to_bytes(body, REPLY_MAX).await.unwrap_or_default();
+    let mut response = Response::from_parts(parts, ReplyBody::whole(bytes));
+    let headers = response.headers_mut();
+    headers.insert(SOURCE, HeaderValue::from_static("tollgate"));
+    headers
+        .entry(DECISION)
+        .or_insert(HeaderValue::from_static("allow"));
+    response
+}
+
+async fn decide(
+    connection: &ClientConnection,
+    head: &request::Parts,
+    path: &str,
+    body: Body,
+) -> axum::response::Response {
+    let Some(decisions) = &connection.state.options.decisions else {
+        return ApiError::unknown_path().into_response();
+    };
+    let token = bearer(&head.headers);
+    let caller = token.and_then(|token| Some((decisions.caller_of(&token)?, token)));
+    let Some(caller) = caller else {
+        return no_token().into_response();
+    };
+    let asker = Asker {
+        peer: connection.peer,
+        caller: Some(caller),
+    };
+    let call = DecisionCall {
+        asker,
+        uri: &head.uri,
+        headers: &head.headers,
+    };
+    decision_api::serve(decisions, call, &head.method, path, body).await
+}
+
+/// A caller's token, as `Authorization: Bearer` or `X-Tollgate-Token`.
+fn bearer(headers: &HeaderMap) -> Option<Secret> {
+    let text = |name: &str| {
+        let mut all = headers.get_all(name).iter();
+        let first = all.next()?.to_str().ok()?;
+        all.next().is_none().then(|| first.trim())
+    };
+    let bearer = text(AUTHORIZATION.as_str()).and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    });
+    let token = bearer.or_else(|| text("x-tollgate-token"))?;
+    (!token.is_empty()).then(|| Secret::new(token.to_owned()))
+}
+
+fn no_token() -> ApiError {
+    ApiError::mistake(
+        StatusCode::UNAUTHORIZED,
+        "Unauthorized",
+        "decisions on this address need a caller's token",
+        "send `Authorization: Bearer TOKEN` with the `token` of a caller under `callers:` in tollgate.yaml, or ask on the admin address",
+    )
+}

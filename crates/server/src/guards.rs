@@ -1,0 +1,409 @@
+//! Guards at run time: the configured limits on callers, above one table of keys.
+//!
+//! Promises: all guards of a decision agree, or none is charged (C11). A guard in shadow is counted
+//! and never rejects. A new configuration resets no key. Memory is bounded by [`KEYS_MAX`] keys:
+//! beyond it new keys share one strict bucket per guard, and full buckets are evicted as decisions
+//! are made.
+//!
+//! Never: uses the ledger's store, or holds a caller's name.
+
+mod class;
+mod client_ip;
+mod request;
+pub use class::{GuardClass, GuardStatus};
+pub use client_ip::client_ip;
+pub use request::GuardedRequest;
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::RwLock;
+use smallvec::{SmallVec, smallvec};
+use tollgate_config::Config;
+use tollgate_config::config::{Limiting, Network};
+use tollgate_core::time::{Micros, Span, Wall};
+use tollgate_guard::{ASKS_MAX, Ask, GuardKey, GuardTable, KeyView, Outcome, Seed, Tick};
+use tollgate_ledger::Ledger;
+
+/// The most keys: at 96 bytes each 100 MB. Ten requests a minute of a million callers are 170,000
+/// requests per second, more than one process serves.
+pub const KEYS_MAX: usize = 1 << 20;
+
+/// After this many decisions a part of the table is swept.
+const SWEEP_EVERY: u64 = 256;
+
+/// How much of it: four slots for each decision, which adds one key at most, so that the sweep is
+/// faster than any flood of new keys.
+const SWEEP_SLOTS: usize = 1_024;
+
+/// Guards and their keys.
+#[derive(Debug)]
+pub struct Guards {
+    /// Made for the first guard.
+    table: OnceLock<GuardTable>,
+    rules: RwLock<Arc<GuardRules>>,
+    /// There is a guard or a trusted proxy: only then do calls pay for them.
+    is_active: AtomicBool,
+    /// Set at run time; it wins over the configuration.
+    limiting: RwLock<Option<Limiting>>,
+    decisions: AtomicU64,
+    /// Its clock is the guards' clock.
+    ledger: Ledger,
+}
+
+/// What the configuration says about guards.
+#[derive(Debug, Default)]
+struct GuardRules {
+    classes: Vec<Arc<GuardClass>>,
+    limiting: Limiting,
+    exempt_paths: Vec<String>,
+    trusted_proxies: Vec<Network>,
+}
+
+/// Tokens of one guard for one key.
+#[derive(Clone, Debug)]
+pub struct GuardAsk {
+    class: Arc<GuardClass>,
+    key: GuardKey,
+    cost: u64,
+}
+
+/// What guards have decided.
+#[derive(Clone, Debug, Default)]
+pub struct GuardVerdict {
+    /// Why not.
+    pub denied: Option<GuardDenied>,
+    /// The state of each guard that was asked, in the order of the asks.
+    pub views: Vec<GuardView>,
+    /// How long the decision was waited for.
+    pub waited: Span,
+}
+
+/// The guard that rejected.
+#[derive(Clone, Debug)]
+pub struct GuardDenied {
+    /// Which.
+    pub class: Arc<GuardClass>,
+    /// When the same ask would be granted; `None` = it costs more than the guard ever grants.
+    pub retry_in: Option<Span>,
+}
+
+/// One guard after a decision.
+#[derive(Clone, Debug)]
+pub struct GuardView {
+    /// Which.
+    pub class: Arc<GuardClass>,
+    /// Whole tokens that remain.
+    pub remaining: u64,
+    /// How long until its bucket is full.
+    pub full_in: Span,
+    /// It had no tokens, and let the request pass because it is in shadow.
+    pub would_deny: bool,
+}
+
+/// Why a guard cannot be asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GuardError {
+    /// No such guard.
+    #[error("there is no guard of this name")]
+    Unknown {
+        /// The nearest name that exists.
+        nearest: Option<String>,
+    },
+    /// The guard counts by something, and the ask does not say for whom.
+    #[error("the guard `{0}` needs an `identifier`, such as an address, a user or a queue")]
+    NoIdentifier(String),
+    /// More guards than can be decided as one.
+    #[error("{0} guards in one decision; at most {ASKS_MAX} can be decided as one")]
+    TooMany(usize),
+}
+
+impl Guards {
+    /// The guards of a configuration. The clock is the ledger's.
+    #[must_use]
+    pub fn new(ledger: Ledger, config: &Config) -> Guards {
+        let guards = Guards {
+            table: OnceLock::new(),
+            rules: RwLock::default(),
+            is_active: AtomicBool::new(false),
+            limiting: RwLock::default(),
+            decisions: AtomicU64::new(0),
+            ledger,
+        };
+        guards.replace(config);
+        guards
+    }
+
+    /// A new configuration: keys keep their tokens.
+    pub fn replace(&self, config: &Config) {
+        let class = |guard| GuardClass::new(guard, self.table());
+        let rules = GuardRules {
+            classes: config
+                .guards
+                .iter()
+                .filter_map(class)
+                .map(Arc::new)
+                .collect(),
+            limiting: config.limiting,
+            exempt_paths: config.exempt_paths.clone(),
+            trusted_proxies: config.trusted_proxies.clone(),
+        };
+        let is_active = !rules.classes.is_empty() || !rules.trusted_proxies.is_empty();
+        *self.rules.write() = Arc::new(rules);
+        self.is_active.store(is_active, Ordering::Release);
+    }
+
+    /// Whether there is any guard or trusted proxy.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Acquire)
+    }
+
+    /// Whether guards reject.
+    #[must_use]
+    pub fn limiting(&self) -> Limiting {
+        let set = *self.limiting.read();
+        set.unwrap_or_else(|| self.rules().limiting)
+    }
+
+    /// From now on, until the process ends; `None` = as configured.
+    pub fn set_limiting(&self, limiting: Option<Limiting>) {
+        *self.limiting.write() = limiting;
+    }
+
+    /// Tokens of the guard of this name. `identifier` says for whom; a global guard needs none.
+    pub fn ask(
+        &self,
+        name: &str,
+        identifier: Option<&str>,
+        cost: u64,
+    ) -> Result<GuardAsk, GuardError> {
+        let class = self.class(name)?;
+        let key = class.key_of(identifier);
+        let key = key.ok_or_else(|| GuardError::NoIdentifier(name.to_owned()))?;
+        Ok(GuardAsk { class, key, cost })
+    }
+
+    /// The tokens of one key, without taking any.
+    pub fn status(&self, name: &str, identifier: Option<&str>) -> Result<GuardStatus, GuardError> {
+        let ask = self.ask(name, identifier, 0)?;
+        let view = self.table().peek(ask.key, ask.class.plan(), self.now());
+        Ok(ask.class.status(&view, self.wall()))
+    }
+
+    /// Decides at once, all or none.
+    pub fn decide(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, GuardError> {
+        if asks.len() > ASKS_MAX {
+            return Err(GuardError::TooMany(asks.len()));
+        }
+        let limiting = self.limiting();
+        if asks.is_empty() || limiting == Limiting::Off {
+            return Ok(GuardVerdict::default());
+        }
+        self.sweep_a_part();
+        let is_shadow = |ask: &GuardAsk| limiting == Limiting::Shadow || ask.class.is_shadow();
+        let mut views: SmallVec<[Option<GuardView>; 4]> = smallvec![None; asks.len()];
+        let enforced: SmallVec<[usize; ASKS_MAX]> = (0..asks.len())
+            .filter(|at| asks.get(*at).is_some_and(|ask| !is_shadow(ask)))
+            .collect();
+        let denied = self.take(asks, &enforced, &mut views);
+        for (at, ask) in asks.iter().enumerate().filter(|(_, ask)| is_shadow(ask)) {
+            // What is rejected anyway costs a guard in shadow nothing either.
+            let is_denied = denied.is_none() && self.take(asks, &[at], &mut views).is_some();
+            let view = views.get_mut(at).and_then(Option::take);
+            let view = view.unwrap_or_else(|| self.view(ask));
+            if let Some(place) = views.get_mut(at) {
+                *place = Some(GuardView {
+                    would_deny: is_denied,
+                    ..view
+                });
+            }
+        }
+        Ok(GuardVerdict {
+            denied,
+            views: views.into_iter().flatten().collect(),
+            waited: Span::ZERO,
+        })
+    }
+
+    /// Decides, and waits for tokens as long as `patience` allows. A wait that is known to be longer
+    /// is not begun.
+    pub async fn acquire(
+        &self,
+        asks: &[GuardAsk],
+        patience: Span,
+    ) -> Result<GuardVerdict, GuardError> {
+        let began = self.ledger.at();
+        loop {
+            let mut verdict = self.decide(asks)?;
+            verdict.waited = self.ledger.at().since(began);
+            let wait = verdict.denied.as_ref().and_then(|denied| denied.retry_in);
+            match wait {
+                Some(wait) if verdict.waited + wait <= patience => {
+                    tokio::time::sleep(wait.into()).await;
+                }
+                Some(_) | None => return Ok(verdict),
+            }
+        }
+    }
+
+    /// The asks that a request makes: those of its guards that apply to it.
+    pub fn asks_of(&self, request: &GuardedRequest<'_>) -> Result<Vec<GuardAsk>, GuardError> {
+        let rules = self.rules();
+        if rules.exempts(request.path) {
+            return Ok(Vec::new());
+        }
+        let classes: Vec<Arc<GuardClass>> = match request.guards {
+            Some(names) => {
+                let each = names.iter().map(|name| self.class(name));
+                each.collect::<Result<_, _>>()?
+            }
+            None => rules.classes.clone(),
+        };
+        let asks = classes.into_iter().filter_map(|class| {
+            let key = class.key_in(request)?;
+            Some(GuardAsk {
+                class,
+                key,
+                cost: 1,
+            })
+        });
+        Ok(asks.collect())
+    }
+
+    /// The address of the caller behind trusted proxies.
+    #[must_use]
+    pub fn client_ip(&self, peer: IpAddr, headers: &http::HeaderMap) -> IpAddr {
+        client_ip(peer, headers, &self.rules().trusted_proxies)
+    }
+
+    /// Keys held now.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.table.get().map_or(0, GuardTable::len)
+    }
+
+    /// The wall clock, for headers.
+    #[must_use]
+    pub fn wall(&self) -> Wall {
+        self.ledger.wall()
+    }
+
+    fn class(&self, name: &str) -> Result<Arc<GuardClass>, GuardError> {
+        let rules = self.rules();
+        let found = rules.classes.iter().find(|class| class.name() == name);
+        found.cloned().ok_or_else(|| {
+            let names: Vec<&str> = rules.classes.iter().map(|class| class.name()).collect();
+            let nearest = tollgate_config::problem::nearest(name, &names);
+            GuardError::Unknown {
+                nearest: nearest.map(str::to_owned),
+            }
+        })
+    }
+
+    /// Takes the tokens of some asks, all or none, and notes what remains of each.
+    fn take(
+        &self,
+        asks: &[GuardAsk],
+        which: &[usize],
+        views: &mut [Option<GuardView>],
+    ) -> Option<GuardDenied> {
+        let chosen: SmallVec<[&GuardAsk; ASKS_MAX]> =
+            which.iter().filter_map(|at| asks.get(*at)).collect();
+        let plain: SmallVec<[Ask<'_>; ASKS_MAX]> = chosen.iter().map(|ask| ask.plain()).collect();
+        let mut seen = [KeyView::default(); ASKS_MAX];
+        let outcome = self.table().take_and_view(&plain, self.now(), &mut seen);
+        for ((at, ask), seen) in which.iter().zip(&chosen).zip(&seen) {
+            if let Some(view) = views.get_mut(*at) {
+                *view = Some(GuardView::new(ask.class.clone(), seen));
+            }
+        }
+        // More than `ASKS_MAX` asks do not come here.
+        let (ask, retry_in) = match outcome.ok()? {
+            Outcome::Granted { .. } => return None,
+            Outcome::Rejected {
+                retry_in_ns, ask, ..
+            } => (ask, Some(Span(retry_in_ns.get().div_ceil(1_000)))),
+            Outcome::Never { ask, .. } => (ask, None),
+        };
+        let denying = chosen.get(usize::from(ask))?;
+        Some(GuardDenied {
+            class: denying.class.clone(),
+            retry_in,
+        })
+    }
+
+    fn view(&self, ask: &GuardAsk) -> GuardView {
+        let seen = self.table().peek(ask.key, ask.class.plan(), self.now());
+        GuardView::new(ask.class.clone(), &seen)
+    }
+
+    fn table(&self) -> &GuardTable {
+        self.table.get_or_init(|| {
+            // Nobody who does not know the seed can aim at another caller's key.
+            let seed = [0_u8, 1].map(|half| RandomState::new().hash_one(half));
+            GuardTable::new(KEYS_MAX, Seed(seed))
+        })
+    }
+
+    fn rules(&self) -> Arc<GuardRules> {
+        self.rules.read().clone()
+    }
+
+    fn now(&self) -> Tick {
+        let Micros(micros) = self.ledger.at();
+        Tick::from_nanos(micros.saturating_mul(1_000))
+    }
+
+    /// Evicts keys whose buckets are full again.
+    fn sweep_a_part(&self) {
+        let count = self.decisions.fetch_add(1, Ordering::Relaxed);
+        if count.is_multiple_of(SWEEP_EVERY) {
+            self.table().sweep(self.now(), SWEEP_SLOTS);
+        }
+    }
+}
+
+impl GuardRules {
+    /// Paths under a prefix are not guarded. A path with dots or escapes may mean another one to the
+    /// service, so it never is exempt.
+    fn exempts(&self, path: &str) -> bool {
+        let is_plain = !path.contains('%') && !path.contains("/.") && !path.contains("//");
+        is_plain
+            && self
+                .exempt_paths
+                .iter()
+                .any(|prefix| path.starts_with(&**prefix))
+    }
+}
+
+impl GuardAsk {
+    fn plain(&self) -> Ask<'_> {
+        Ask {
+            key: self.key,
+            plan: self.class.plan(),
+            cost: i64::try_from(self.cost).unwrap_or(i64::MAX),
+        }
+    }
+}
+
+impl GuardView {
+    fn new(class: Arc<GuardClass>, seen: &KeyView) -> GuardView {
+        let full_in = seen.buckets().first().map_or(0, |bucket| {
+            u64::try_from(bucket.full_in.as_nanos()).unwrap_or(u64::MAX)
+        });
+        GuardView {
+            class,
+            remaining: seen.remaining(),
+            full_in: Span(full_in.div_ceil(1_000)),
+            would_deny: false,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "guards/tests.rs"]
+mod tests;

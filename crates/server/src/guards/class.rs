@@ -1,0 +1,163 @@
+//! One configured guard, compiled for the table.
+//!
+//! Promises: an address is counted as its caller may write it: IPv4 in IPv6 as IPv4, IPv6 by its /64,
+//! which one host has to itself.
+//!
+//! Never: keeps an identifier; only its fingerprint.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use tollgate_config::config::{Guard, GuardKey as CountedBy};
+use tollgate_core::time::{Span, Wall};
+use tollgate_guard::{GuardKey, GuardPlan, GuardTable, KeyView, Keys, Limit};
+
+use super::request::GuardedRequest;
+use crate::period::period_text;
+
+/// The identifier of the only key of a global guard.
+const GLOBAL: &str = "global";
+
+/// One guard.
+#[derive(Debug)]
+pub struct GuardClass {
+    guard: Guard,
+    plan: GuardPlan,
+    keys: Keys,
+}
+
+/// The tokens of one key (C2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuardStatus {
+    /// Tokens available, in millionths.
+    pub micro_tokens: u64,
+    /// Tokens gained per minute.
+    pub tokens_per_minute: u64,
+    /// Capacity of the bucket.
+    pub burst: u32,
+    /// Up to when its refill is counted.
+    pub last_refill: Wall,
+}
+
+impl GuardClass {
+    /// `None` for limits that a checked configuration does not have.
+    pub(super) fn new(guard: &Guard, table: &GuardTable) -> Option<GuardClass> {
+        let limit = Limit {
+            limit: NonZeroU32::new(guard.limit)?,
+            period: Duration::from(guard.period),
+            burst: NonZeroU32::new(guard.burst)?,
+        };
+        Some(GuardClass {
+            plan: table.plan(&[limit]).ok()?,
+            keys: table.keys(&guard.name),
+            guard: guard.clone(),
+        })
+    }
+
+    /// Its name: `ip`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.guard.name
+    }
+
+    /// N per [`GuardClass::period`].
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.guard.limit
+    }
+
+    /// The period of its limit.
+    #[must_use]
+    pub fn period(&self) -> Span {
+        self.guard.period
+    }
+
+    /// The limit as rate headers state it: tokens per minute, at least one.
+    #[must_use]
+    pub fn tokens_per_minute(&self) -> u64 {
+        let minute = u128::from(Span::from_secs(60).0);
+        let tokens = u128::from(self.guard.limit) * minute / u128::from(self.guard.period.0.max(1));
+        u64::try_from(tokens).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// Its limit as errors name it: `10/1m`.
+    #[must_use]
+    pub fn limit_name(&self) -> String {
+        format!("{}/{}", self.guard.limit, period_text(self.guard.period))
+    }
+
+    /// All requests share one key.
+    #[must_use]
+    pub fn is_global(&self) -> bool {
+        self.guard.by == CountedBy::Global
+    }
+
+    pub(super) fn is_shadow(&self) -> bool {
+        self.guard.shadow
+    }
+
+    pub(super) fn plan(&self) -> &GuardPlan {
+        &self.plan
+    }
+
+    pub(super) fn status(&self, view: &KeyView, wall: Wall) -> GuardStatus {
+        let bucket = view.buckets().first().copied().unwrap_or_default();
+        GuardStatus {
+            micro_tokens: bucket.micro_tokens,
+            tokens_per_minute: self.tokens_per_minute(),
+            burst: self.guard.burst,
+            last_refill: wall,
+        }
+    }
+
+    /// The key of an identifier; `None` if the guard needs one.
+    pub(super) fn key_of(&self, identifier: Option<&str>) -> Option<GuardKey> {
+        let identifier = identifier.filter(|identifier| !identifier.is_empty());
+        match (&self.guard.by, identifier) {
+            (CountedBy::Global, _) => Some(self.keys.key(GLOBAL.as_bytes())),
+            (CountedBy::Ip, Some(text)) => Some(match text.parse() {
+                Ok(ip) => self.key_of_ip(ip),
+                Err(_) => self.keys.key(text.as_bytes()),
+            }),
+            (CountedBy::Name | CountedBy::Header(_), Some(text)) => {
+                Some(self.keys.key(text.as_bytes()))
+            }
+            (CountedBy::Ip | CountedBy::Name | CountedBy::Header(_), None) => None,
+        }
+    }
+
+    /// The key of a request; `None` if the guard does not apply to it.
+    pub(super) fn key_in(&self, request: &GuardedRequest<'_>) -> Option<GuardKey> {
+        let path = self.guard.matches.path.as_deref();
+        if path.is_some_and(|prefix| !request.path.starts_with(prefix))
+            || !self.guard.matches.descriptor.is_empty()
+        {
+            return None;
+        }
+        match &self.guard.by {
+            CountedBy::Global => self.key_of(None),
+            CountedBy::Ip => Some(self.key_of_ip(request.ip)),
+            CountedBy::Header(name) => {
+                let value = request.headers.get(name)?.as_bytes();
+                (!value.is_empty()).then(|| self.keys.key(value))
+            }
+            // Tasks have names, requests have none.
+            CountedBy::Name => None,
+        }
+    }
+
+    /// The maker of its keys.
+    #[cfg(test)]
+    pub(super) fn keys_for_tests(&self) -> &Keys {
+        &self.keys
+    }
+
+    fn key_of_ip(&self, ip: IpAddr) -> GuardKey {
+        let network = match ip.to_canonical() {
+            IpAddr::V4(v4) => IpAddr::V4(v4),
+            IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
+        };
+        self.keys.key(network.to_string().as_bytes())
+    }
+}

@@ -1,0 +1,590 @@
+//! The decision service over HTTP: permits for calls that the caller makes itself. The simulated
+//! provider's own log judges.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tollgate_core::time::{Micros, Now, Span, Wall};
+use tollgate_ledger::{Clock, Ledger, ManualClock};
+use tollgate_sim::http::{Settings, SimProvider};
+
+use crate::client::{ClientResponse, get, wait_until, within_timeout};
+use crate::test_daemon::{TestDaemon, from_file, raw_request, write_file};
+use crate::upstream::{Upstream, ok};
+
+async fn sim(rules: &str) -> SimProvider {
+    let settings = Settings::with_rules(rules).expect("rules");
+    SimProvider::start(settings).await.expect("a free port")
+}
+
+/// A daemon with one provider `x`, at a time that stands still, so that times are exact.
+async fn frozen(file: &str, rest: &str) -> (TestDaemon, Arc<ManualClock>) {
+    write_file(file, &format!("name: x\ndomain: api.example.org\n{rest}\n"));
+    let clock = ManualClock::new(Now {
+        at: Micros(1_000_000_000),
+        wall: Wall(1_772_323_200_000_000),
+    });
+    let ledger = Ledger::memory(Clock::Manual(clock.clone()));
+    let daemon = TestDaemon::start_on(ledger, from_file(file), Default::default(), None).await;
+    (daemon, clock)
+}
+
+async fn post(daemon: &TestDaemon, path: &str, body: &Value) -> ClientResponse {
+    daemon.request("POST", path, &body.to_string()).await
+}
+
+async fn acquire(daemon: &TestDaemon, body: &Value) -> ClientResponse {
+    post(daemon, "/v1/acquire", body).await
+}
+
+fn permit(granted: &ClientResponse) -> String {
+    assert_eq!(granted.status, 200, "{granted:?}");
+    granted.json()["permit"]
+        .as_str()
+        .expect("a permit")
+        .to_owned()
+}
+
+/// Twelve callers ask, make their calls themselves and report. Some never report, some give their
+/// permit back: the provider counts no call too many.
+#[tokio::test]
+async fn permits_of_other_processes_keep_the_providers_limit() {
+    let provider = sim("sliding 4/1s").await;
+    write_file(
+        "decide-sim.yaml",
+        &crate::test_gateway::file(
+            provider.address(),
+            "limits: [4/1s]\ntimeout: {first_byte: 1s}",
+        ),
+    );
+    let daemon = Arc::new(TestDaemon::start(from_file("decide-sim.yaml")).await);
+    let to = provider.address();
+    let mut callers = tokio::task::JoinSet::new();
+    for number in 0..12 {
+        let daemon = daemon.clone();
+        callers.spawn(async move {
+            let granted = acquire(&daemon, &json!({"provider": "x", "timeout": 25})).await;
+            let permit = permit(&granted);
+            if number % 4 == 3 {
+                let released = post(&daemon, "/v1/release", &json!({"permit": permit})).await;
+                assert_eq!(released.status, 200, "{released:?}");
+                return 0;
+            }
+            let status = get(to, &format!("/{number}")).await.status;
+            let report = json!({"permit": permit, "status": status, "latency": 0.012});
+            let reported = post(&daemon, "/v1/report", &report).await;
+            assert_eq!(reported.status, 200, "{reported:?}");
+            1
+        });
+    }
+    let mut made = 0;
+    while let Some(done) = within_timeout(callers.join_next()).await {
+        made += done.expect("no panic");
+    }
+    let report = provider.stop().await;
+    assert_eq!((report.violations, report.accepted, made), (0, 9, 9));
+}
+
+/// Every field of the contract; the time is exact to the millisecond and rounded up.
+#[tokio::test]
+async fn a_denial_names_its_limit_and_the_exact_time() {
+    let rest = "limits: [{limit: 2, period: 10s, algorithm: fixed-window}, 1000/1d]";
+    let (daemon, clock) = frozen("decide-deny.yaml", rest).await;
+    let first = acquire(&daemon, &json!({"provider": "x"})).await;
+    assert_eq!(first.header("x-tollgate-decision"), "allow");
+    let body = first.json();
+    let permit = body["permit"].as_str().expect("a permit");
+    assert!(permit.len() >= 16, "{body}");
+    let expected = json!({
+        "granted": true, "permit": permit, "waited": 0.0, "retry_in": null,
+        "limit": {"name": "2/10s", "limit": 2, "period": "10s", "scope": "provider"},
+        "remaining": 1, "reason": null, "decision": "allow", "use_within": 30.0,
+    });
+    assert_eq!(body, expected);
+    let second = acquire(&daemon, &json!({"url": "https://api.example.org/a"})).await;
+    for permit in [permit, &self::permit(&second)] {
+        let reported = post(&daemon, "/v1/report", &json!({"permit": permit})).await;
+        assert_eq!(reported.json()["class"], "success", "{reported:?}");
+    }
+    clock.pass(Span(1_000_001));
+    let denied = acquire(&daemon, &json!({"provider": "x", "wait": false})).await;
+    assert_eq!(denied.status, 429, "{denied:?}");
+    let body = denied.json();
+    assert_eq!(body["limit"]["name"], "2/10s");
+    assert_eq!(body["granted"], false);
+    assert_eq!(body["permit"], Value::Null);
+    assert_eq!(body["error"], "RateLimitExceeded");
+    assert_eq!(body["reason"], "limit");
+    assert_eq!(body["decision"], "reject");
+    assert_eq!(body["remaining"], 0);
+    let retry_in = body["retry_in"].as_f64().expect("a time");
+    let millis: f64 = denied.header("retry-after-ms").parse().unwrap();
+    assert!((retry_in * 1_000.0 - millis).abs() < 0.001, "{body}");
+    let seconds: f64 = denied.header("retry-after").parse().unwrap();
+    assert!(
+        seconds >= retry_in && seconds < retry_in + 1.0,
+        "{denied:?}"
+    );
+    // One millisecond earlier it is still denied; then it is granted.
+    let last = Span::from_millis(denied.header("retry-after-ms").parse().unwrap());
+    clock.pass(last - Span::from_millis(1));
+    let early = acquire(&daemon, &json!({"provider": "x", "wait": false})).await;
+    assert_eq!(early.status, 429, "{early:?}");
+    clock.pass(Span::from_millis(1));
+    assert_eq!(
+        acquire(&daemon, &json!({"provider": "x", "wait": false}))
+            .await
+            .status,
+        200
+    );
+}
+
+/// A costly call that is denied learns what is left, and what can never be granted has no time.
+#[tokio::test]
+async fn a_costly_call_learns_what_remains() {
+    let rest = "limits: [{name: tpm, limit: 100, period: 1h, unit: tokens}]";
+    let (daemon, _) = frozen("decide-costly.yaml", rest).await;
+    let cost = |tokens: u64| json!({"provider": "x", "cost": {"tokens": tokens}, "wait": false});
+    assert_eq!(acquire(&daemon, &cost(70)).await.json()["remaining"], 30);
+    let denied = acquire(&daemon, &cost(31)).await.json();
+    assert_eq!(
+        (&denied["remaining"], &denied["limit"]["name"]),
+        (&30.into(), &"tpm".into())
+    );
+    let never = acquire(&daemon, &cost(101)).await;
+    let body = never.json();
+    assert_eq!((never.status, &body["reason"]), (429, &"too_costly".into()));
+    assert_eq!(
+        (&body["retry_in"], never.header("retry-after")),
+        (&Value::Null, "")
+    );
+    let text = json!({"provider": "x", "tokens": "tokens=30", "wait": false});
+    assert_eq!(acquire(&daemon, &text).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_report_is_idempotent_and_a_release_gives_the_permit_back() {
+    let (daemon, _) = frozen("decide-report.yaml", "limits: [1/10s]").await;
+    let ask = json!({"provider": "x", "wait": false});
+    let first = permit(&acquire(&daemon, &ask).await);
+    let shown = async || {
+        let status = daemon.request("GET", "/v1/providers/x", "").await.json();
+        status["permits"].clone()
+    };
+    assert_eq!(
+        shown().await,
+        json!({"open": 1, "unreported": 0}),
+        "held, and shown"
+    );
+    assert_eq!(acquire(&daemon, &ask).await.status, 429);
+    for _ in 0..2 {
+        let released = post(&daemon, "/v1/release", &json!({"permit": first})).await;
+        assert_eq!(released.status, 200, "{released:?}");
+    }
+    let late = post(
+        &daemon,
+        "/v1/report",
+        &json!({"permit": first, "status": 200}),
+    )
+    .await;
+    assert_eq!(
+        (late.status, &late.json()["error"]),
+        (409, &"AlreadyReleased".into())
+    );
+    let second = permit(&acquire(&daemon, &ask).await);
+    let limited = json!({"permit": second, "status": 429, "headers": {"Retry-After": 30}});
+    let reported = post(&daemon, "/v1/report", &limited).await.json();
+    assert_eq!(
+        reported,
+        json!({"reported": true, "first": true, "class": "limited", "retry_in": 30.0})
+    );
+    let again = post(
+        &daemon,
+        "/v1/report",
+        &json!({"permit": second, "status": 200}),
+    )
+    .await
+    .json();
+    assert_eq!(
+        (&again["first"], &again["class"]),
+        (&false.into(), &"limited".into())
+    );
+    let used = post(&daemon, "/v1/release", &json!({"permit": second})).await;
+    assert_eq!(
+        (used.status, &used.json()["error"]),
+        (409, &"AlreadyReported".into())
+    );
+    let cooling = acquire(&daemon, &ask).await.json();
+    assert_eq!(
+        cooling["reason"], "cooldown",
+        "what was reported holds for everybody: {cooling}"
+    );
+    assert_eq!(shown().await, json!({"open": 0, "unreported": 0}));
+}
+
+/// Nobody knows whether it was used: it counts as sent, and the status says so.
+#[tokio::test]
+async fn an_unreported_permit_counts_as_sent_and_is_shown() {
+    let rest = "limits: [1/10s]\ntimeout: {first_byte: 5s}\nlate_arrival: 1s";
+    let (daemon, clock) = frozen("decide-unreported.yaml", rest).await;
+    let ask = json!({"provider": "x", "wait": false});
+    let lost = permit(&acquire(&daemon, &ask).await);
+    clock.pass(Span::from_secs(35)); // 30 s to use it, 5 s for the response
+    let status = daemon.request("GET", "/v1/providers/x", "").await.json();
+    assert_eq!(status["permits"], json!({"open": 0, "unreported": 1}));
+    clock.pass(Span::from_secs(9));
+    assert_eq!(acquire(&daemon, &ask).await.status, 429);
+    let late = post(
+        &daemon,
+        "/v1/report",
+        &json!({"permit": lost, "status": 200}),
+    )
+    .await;
+    assert_eq!(
+        (late.status, &late.json()["error"]),
+        (404, &"UnknownPermit".into())
+    );
+    clock.pass(Span::from_secs(3)); // 1 s on its way, and the window
+    assert_eq!(acquire(&daemon, &ask).await.status, 200);
+}
+
+/// H6: the scheduler asks as often as it likes, and nothing is consumed.
+#[tokio::test]
+async fn h6_capacity_consumes_nothing_and_says_when() {
+    let rest = "limits: [{limit: 3, period: 10s, reserve: 1}]";
+    let (daemon, _) = frozen("decide-capacity.yaml", rest).await;
+    let capacity = async |query: &str| {
+        let path = format!("/v1/capacity?{query}");
+        daemon.request("GET", &path, "").await.json()
+    };
+    for _ in 0..5 {
+        let found = capacity("provider=x").await;
+        assert_eq!(
+            (
+                &found["available"],
+                &found["retry_in"],
+                &found["remaining"],
+                &found["state"]
+            ),
+            (&true.into(), &json!(0.0), &2.into(), &"normal".into()),
+            "{found}"
+        );
+    }
+    let url = "url=https%3A%2F%2Fapi.example.org%2Fa&priority=high";
+    assert_eq!(
+        capacity(url).await["remaining"],
+        3,
+        "the reserve is for high priority"
+    );
+    assert_eq!(
+        capacity("provider=x&cost=2").await["remaining"],
+        1,
+        "calls of this cost"
+    );
+    for _ in 0..2 {
+        assert_eq!(
+            acquire(&daemon, &json!({"provider": "x"})).await.status,
+            200
+        );
+    }
+    let full = capacity("provider=x").await;
+    assert_eq!(
+        (
+            &full["available"],
+            &full["remaining"],
+            &full["limit"]["name"]
+        ),
+        (&false.into(), &0.into(), &"3/10s".into()),
+        "{full}"
+    );
+    assert!(full["retry_in"].as_f64().unwrap() > 9.0, "{full}");
+    assert_eq!(
+        capacity("provider=x&priority=high").await["available"],
+        true
+    );
+    daemon.request("POST", "/v1/providers/x/offline", "").await;
+    let asleep = capacity("provider=x").await;
+    assert_eq!(
+        (&asleep["available"], &asleep["state"]),
+        (&false.into(), &"sleep".into())
+    );
+    let denied = acquire(&daemon, &json!({"provider": "x", "wait": false})).await;
+    assert_eq!(
+        (denied.status, &denied.json()["reason"]),
+        (429, &"sleep".into())
+    );
+}
+
+/// Every mistake gets a 4xx that names the thing and the remedy, and nothing is counted.
+#[tokio::test]
+async fn a_mistake_is_rejected_with_its_remedy_and_counts_nothing() {
+    let (daemon, _) = frozen("decide-mistakes.yaml", "limits: [100/1h]").await;
+    let huge = format!("{{\"provider\": \"{}\"}}", "x".repeat(70_000));
+    let table = [
+        ("/v1/acquire", "", 400, "JSON"),
+        ("/v1/acquire", "[1]", 400, "JSON"),
+        ("/v1/acquire", "{\"provider\": \"x\"", 400, "JSON"),
+        ("/v1/acquire", "{}", 400, "`provider` or `url`"),
+        ("/v1/acquire", huge.as_str(), 413, "64 KiB"),
+        (
+            "/v1/acquire",
+            r#"{"provider": "xx"}"#,
+            404,
+            "did you mean `x`",
+        ),
+        ("/v1/acquire", r#"{"provider": 7}"#, 400, "`provider`"),
+        (
+            "/v1/acquire",
+            r#"{"provider": "x", "url": "https://a.example/"}"#,
+            400,
+            "`url`",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"url": "api.example.org/a"}"#,
+            400,
+            "absolute URL",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"url": "ftp://api.example.org/a"}"#,
+            400,
+            "absolute URL",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"providr": "x"}"#,
+            400,
+            "did you mean `provider`",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"provider": "x", "cost": -1}"#,
+            400,
+            "`cost`",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"provider": "x", "cost": 0}"#,
+            400,
+            "`cost`",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"provider": "x", "cost": 1.5}"#,
+            400,
+            "`cost`",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"provider": "x", "cost": 1e30}"#,
+            400,
+            "`cost`",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"provider": "x", "cost": 18446744073709551615}"#,
+            400,
+            "`cost`",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"provider": "x", "cost": {"tokenz": 1}}"#,
+            400,
+            "input_tokens",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"provider": "x", "cost": 1, "tokens": 1}"#,
+            400,
+            "one of them",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"provider": "x", "priority": "urgent"}"#,
+            400,
+            "high, normal or low",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"provider": "x", "wait": "yes"}"#,
+            400,
+            "true or false",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"provider": "x", "timeout": "soon"}"#,
+            400,
+            "seconds",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"provider": "x", "timeout": -3}"#,
+            400,
+            "seconds",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"provider": "x", "identifier": "1.2.3.4"}"#,
+            400,
+            "`guard`",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"guard": "ip", "identifier": "1.2.3.4"}"#,
+            404,
+            "guards:",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"provider": "x", "asks": []}"#,
+            400,
+            "`asks`",
+        ),
+        ("/v1/acquire", r#"{"asks": []}"#, 400, "a list"),
+        (
+            "/v1/acquire",
+            r#"{"asks": [{"provider": "x"}, {"provider": "x"}]}"#,
+            400,
+            "one provider",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"asks": [{"provider": "x", "wait": true}]}"#,
+            400,
+            "`wait`",
+        ),
+        ("/v1/report", r#"{"status": 200}"#, 400, "permit"),
+        (
+            "/v1/report",
+            r#"{"permit": "nope", "status": 200}"#,
+            404,
+            "expired",
+        ),
+        (
+            "/v1/report",
+            r#"{"permit": "nope", "status": 99}"#,
+            400,
+            "`status`",
+        ),
+        (
+            "/v1/report",
+            r#"{"permit": "nope", "status": 200, "error": "timeout"}"#,
+            400,
+            "`error`",
+        ),
+        (
+            "/v1/report",
+            r#"{"permit": "nope", "error": "tired"}"#,
+            400,
+            "timeout, dns",
+        ),
+        (
+            "/v1/report",
+            r#"{"permit": "nope", "status": 200, "headers": [1]}"#,
+            400,
+            "`headers`",
+        ),
+        (
+            "/v1/report",
+            r#"{"permit": "nope", "body": "x"}"#,
+            400,
+            "`status`",
+        ),
+        ("/v1/release", r#"{"permit": "nope"}"#, 404, "expired"),
+        (
+            "/v1/release",
+            r#"{"permits": "nope"}"#,
+            400,
+            "did you mean `permit`",
+        ),
+    ];
+    for (path, body, status, words) in table {
+        let response = daemon.request("POST", path, body).await;
+        assert_eq!(response.status, status, "{body}: {response:?}");
+        let fault = response.json();
+        let is_told = |name: &str| fault[name].as_str().is_some_and(|text| !text.is_empty());
+        assert!(
+            is_told("error") && is_told("message") && is_told("hint"),
+            "{body}: {fault}"
+        );
+        assert!(response.body.contains(words), "{body}: {fault}");
+    }
+    for path in [
+        "/v1/capacity",
+        "/v1/capacity?provider=x&provider=x",
+        "/v1/capacity?provider=x&entty=a",
+        "/v1/capacity?provider=x&cost=-1",
+    ] {
+        let response = daemon.request("GET", path, "").await;
+        assert_eq!(response.status, 400, "{path}: {response:?}");
+    }
+    assert_eq!(daemon.request("GET", "/v1/acquire", "").await.status, 405);
+    let own = daemon.admin.to_string();
+    let body = r#"{"provider": "x"}"#;
+    let open = raw_request(daemon.admin, "POST", "/v1/acquire", &[("host", &own)], body).await;
+    assert_eq!(open.status, 403, "{open:?}");
+    let shown = daemon.request("GET", "/v1/providers/x", "").await.json();
+    assert_eq!(
+        (&shown["limits"][0]["used"], &shown["permits"]["open"]),
+        (&0.into(), &0.into())
+    );
+}
+
+/// A limit per key counts calls of the gateway and permits together: both use the configured key.
+#[tokio::test]
+async fn a_permit_counts_with_the_gateways_calls_under_one_key() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let rest = "api_key: canary-decide-key-1\nauth: {query: k}\nlimits: [{limit: 1, period: 1h, per: api_key}]"; // tidy:canary
+    write_file(
+        "decide-key.yaml",
+        &crate::test_gateway::file(upstream.address, rest),
+    );
+    let daemon = TestDaemon::start(from_file("decide-key.yaml")).await;
+    assert_eq!(get(daemon.gateway, "/x/a").await.status, 200);
+    let found = daemon
+        .request("GET", "/v1/capacity?provider=x", "")
+        .await
+        .json();
+    assert_eq!(found["available"], false, "{found}");
+    let denied = acquire(&daemon, &json!({"provider": "x", "wait": false})).await;
+    assert_eq!(denied.status, 429, "{denied:?}");
+    assert_eq!(denied.json()["limit"]["scope"], "api_key");
+    assert!(!denied.everything().contains("canary"), "{denied:?}");
+}
+
+/// A caller that leaves while it waits takes no permit, and one that waits gets the next.
+#[tokio::test]
+async fn a_waiting_caller_that_leaves_takes_no_permit() {
+    let (daemon, clock) = frozen("decide-leave.yaml", "limits: [1/10s]").await;
+    let daemon = Arc::new(daemon);
+    let first = permit(&acquire(&daemon, &json!({"provider": "x"})).await);
+    let active = daemon.daemon.registry().named("x").unwrap();
+    let leaves = tokio::spawn({
+        let daemon = daemon.clone();
+        async move {
+            acquire(&daemon, &json!({"provider": "x", "timeout": "1h"}))
+                .await
+                .status
+        }
+    });
+    wait_until(|| active.waiting() == 1).await;
+    leaves.abort();
+    wait_until(|| active.waiting() == 0).await;
+    let stays = tokio::spawn({
+        let daemon = daemon.clone();
+        async move {
+            acquire(&daemon, &json!({"provider": "x", "timeout": "1h"}))
+                .await
+                .json()
+        }
+    });
+    wait_until(|| active.waiting() == 1).await;
+    clock.pass(Span::from_millis(250));
+    post(&daemon, "/v1/release", &json!({"permit": first})).await;
+    let granted = within_timeout(stays).await.unwrap();
+    assert_eq!(
+        (&granted["decision"], &granted["waited"]),
+        (&"queue".into(), &json!(0.25))
+    );
+}

@@ -1,0 +1,447 @@
+//! Guards over HTTP: forward-auth, status, the gateway's own callers, and the decision calls of
+//! callers with a token.
+
+use serde_json::{Value, json};
+use tollgate_config::{Flag, Sources};
+
+use crate::client::{ClientResponse, Session, get_with};
+use crate::test_daemon::{TestDaemon, raw_request, write_file};
+use crate::upstream::{Upstream, ok};
+
+/// The classes of the document (C3), and a caller with a token.
+const CLASSES: &str = "guards:
+  ip:   { limit: 10,  period: 1m, burst: 5,  by: ip }
+  user: { limit: 20,  period: 1m, burst: 10, by: 'header:x-user-id' }
+  api:  { limit: 100, period: 1m, burst: 20, by: global }
+trusted_proxies: [127.0.0.1]
+callers: { app: { token: canary-app-token } }
+"; // tidy:canary
+
+const TOKEN: &str = "canary-app-token"; // tidy:canary
+
+/// A daemon with this tollgate.yaml and one provider file.
+async fn daemon(name: &str, config: &str, provider: &str) -> TestDaemon {
+    let (file, provider_file) = (format!("{name}-tollgate.yaml"), format!("{name}-x.yaml"));
+    write_file(&file, config);
+    write_file(&provider_file, provider);
+    TestDaemon::start(Sources {
+        only_named: true,
+        config: Some(file),
+        providers: vec![provider_file],
+        flags: vec![Flag {
+            name: "--store",
+            path: "store",
+            value: "memory:".to_owned(),
+        }],
+        ..Sources::default()
+    })
+    .await
+}
+
+const OTHER: &str = "name: x\ndomain: api.example.org\nlimits: [100/1h]\n";
+
+async fn acquire(daemon: &TestDaemon, body: &Value) -> ClientResponse {
+    daemon
+        .request("POST", "/v1/acquire", &body.to_string())
+        .await
+}
+
+/// C11: all or none over HTTP, and C2: the status shows what is left.
+#[tokio::test]
+async fn c2_c11_guards_are_acquired_together_or_not_at_all() {
+    let daemon = daemon("guards-acquire", CLASSES, OTHER).await;
+    let both = |ip: &str| {
+        let api = json!({"guard": "api", "identifier": "global", "cost": 4});
+        json!({"asks": [{"guard": "ip", "identifier": ip}, api], "wait": false})
+    };
+    for number in 0..5 {
+        let granted = acquire(&daemon, &both(&format!("198.51.100.{number}"))).await;
+        assert_eq!(
+            (granted.status, &granted.json()["permit"]),
+            (200, &Value::Null),
+            "{granted:?}"
+        );
+    }
+    let denied = acquire(&daemon, &both("203.0.113.7")).await;
+    let body = denied.json();
+    assert_eq!(
+        (denied.status, &body["guard"], &body["reason"]),
+        (429, &"api".into(), &"limit".into())
+    );
+    assert_eq!(
+        body["limit"],
+        json!({"name": "100/1m", "limit": 100, "period": "1m", "scope": "guard"})
+    );
+    assert_eq!(
+        body["message"],
+        "API rate limit exceeded. Please try again later."
+    );
+    let path = "/v1/guards/ip?identifier=203.0.113.7";
+    let status = daemon.request("GET", path, "").await.json();
+    assert_eq!(
+        (
+            &status["tokens_available"],
+            &status["tokens_per_minute"],
+            &status["burst_size"]
+        ),
+        (&json!(5.0), &10.into(), &5.into()),
+        "the address paid nothing: {status}"
+    );
+    assert!(status["last_refill"].as_f64().unwrap() > 1_700_000_000.0);
+    for (path, status) in [
+        ("/v1/guards/ipp?identifier=a", 404),
+        ("/v1/guards/ip", 400),
+        ("/v1/guards/api", 200),
+        ("/v1/guards/ip?identfier=a", 400),
+    ] {
+        let response = daemon.request("GET", path, "").await;
+        assert_eq!(response.status, status, "{path}: {response:?}");
+    }
+    for (body, words) in [
+        (
+            json!({"guard": "ipp", "identifier": "a"}),
+            "did you mean `ip`",
+        ),
+        (json!({"guard": "ip"}), "identifier"),
+        (
+            json!({"guard": "ip", "identifier": "a", "entity": "b"}),
+            "`entity`",
+        ),
+        (
+            json!({"guard": "ip", "identifier": "a", "cost": {"tokens": 2}}),
+            "no unit",
+        ),
+        (
+            json!({"asks": [{"guard": "api"}, {"provider": "x"}]}),
+            "one provider",
+        ),
+        (
+            json!({"asks": vec![json!({"guard": "api"}); 9]}),
+            "fewer guards",
+        ),
+    ] {
+        let response = acquire(&daemon, &body).await;
+        assert!(
+            (400..=404).contains(&response.status),
+            "{body}: {response:?}"
+        );
+        assert!(response.body.contains(words), "{body}: {response:?}");
+    }
+}
+
+/// A proxy asks about each request that it holds: 200 or `deny_status`, with rate headers.
+#[tokio::test]
+async fn forward_auth_counts_by_the_address_behind_the_proxy() {
+    let daemon = daemon("guards-check", CLASSES, OTHER).await;
+    let own = daemon.admin.to_string();
+    let check = async |ip: &str, uri: &str, query: &str| {
+        let headers = [
+            ("host", own.as_str()),
+            ("x-forwarded-for", ip),
+            ("x-original-uri", uri),
+        ];
+        raw_request(
+            daemon.admin,
+            "GET",
+            &format!("/v1/check{query}"),
+            &headers,
+            "",
+        )
+        .await
+    };
+    for left in [4, 3, 2, 1, 0] {
+        let passed = check("203.0.113.7", "/a?b", "").await;
+        assert_eq!(passed.status, 200, "{passed:?}");
+        assert_eq!(passed.header("x-ratelimit-limit"), "10");
+        assert_eq!(passed.header("x-ratelimit-remaining"), left.to_string());
+    }
+    let denied = check("203.0.113.7", "/a", "?deny_status=403").await;
+    assert_eq!(
+        (denied.status, denied.header("retry-after")),
+        (403, "6"),
+        "{denied:?}"
+    );
+    assert_eq!(denied.header("x-ratelimit-remaining"), "0");
+    assert_eq!(denied.header("x-tollgate-decision"), "reject");
+    assert!(
+        denied
+            .header("ratelimit-policy")
+            .contains("\"ip\";q=10;w=60"),
+        "{denied:?}"
+    );
+    let reset: u64 = denied.header("x-ratelimit-reset").parse().unwrap();
+    assert!(reset > 1_700_000_000, "{denied:?}");
+    assert_eq!(
+        denied.json()["message"],
+        "Rate limit exceeded. Please try again later."
+    );
+    assert_eq!(check("203.0.113.7", "/a", "").await.status, 429);
+    assert_eq!(
+        check("203.0.113.8", "/a", "").await.status,
+        200,
+        "another address"
+    );
+    assert_eq!(
+        check("203.0.113.7", "/health", "").await.status,
+        200,
+        "exempt"
+    );
+    let named = check("203.0.113.7", "/a", "?guard=user&identifier=u1").await;
+    assert_eq!(
+        (named.status, named.header("x-ratelimit-limit")),
+        (200, "20")
+    );
+    for query in [
+        "?guard=nope",
+        "?deny_status=200",
+        "?identifier=a",
+        "?deny=403",
+    ] {
+        let wrong = check("203.0.113.7", "/a", query).await;
+        assert!((400..=404).contains(&wrong.status), "{query}: {wrong:?}");
+    }
+    let headers = [
+        ("host", own.as_str()),
+        ("x-original-uri", "/health"),
+        ("x-forwarded-uri", "/a"),
+    ];
+    let sly = raw_request(daemon.admin, "GET", "/v1/check", &headers, "").await;
+    assert_eq!(
+        sly.status, 400,
+        "a client added a header to look exempt: {sly:?}"
+    );
+}
+
+/// `limiting` at run time: off checks nothing, shadow counts, and an unknown mode changes nothing.
+#[tokio::test]
+async fn limiting_is_switched_at_run_time() {
+    let daemon = daemon(
+        "guards-limiting",
+        "guards: { g: { limit: 1, period: 1h, by: name } }",
+        OTHER,
+    )
+    .await;
+    let ask = json!({"guard": "g", "identifier": "k", "wait": false});
+    assert_eq!(acquire(&daemon, &ask).await.status, 200);
+    assert_eq!(acquire(&daemon, &ask).await.status, 429);
+    let set = async |body: &str| daemon.request("POST", "/v1/limiting", body).await;
+    for mode in ["off", "shadow"] {
+        let body = format!("{{\"mode\": \"{mode}\"}}");
+        assert_eq!(set(&body).await.json(), json!({"mode": mode}));
+        assert_eq!(acquire(&daemon, &ask).await.status, 200, "{mode}");
+    }
+    for wrong in [
+        "{\"mode\": \"of\"}",
+        "{}",
+        "{\"mode\": 1}",
+        "{\"mode\": \"on\", \"x\": 1}",
+    ] {
+        assert_eq!(set(wrong).await.status, 400, "{wrong}");
+    }
+    daemon.reload().await;
+    assert_eq!(
+        acquire(&daemon, &ask).await.status,
+        200,
+        "a reload keeps it"
+    );
+    assert_eq!(set("{\"mode\": null}").await.json(), json!({"mode": "on"}));
+    assert_eq!(acquire(&daemon, &ask).await.status, 429);
+}
+
+/// C4, C10: in front of the user's own service: by address, by user if its header is there, then together;
+/// the document's texts; the same headers on success.
+#[tokio::test]
+async fn c4_guards_stand_in_front_of_the_users_own_service() {
+    let upstream = Upstream::start(|_, _| async {
+        let mut response = ok();
+        let headers = response.headers_mut();
+        headers.insert("x-ratelimit-limit", "999".parse().unwrap());
+        headers.insert("cache-control", "max-age=60".parse().unwrap());
+        response
+    })
+    .await;
+    let file = format!(
+        "name: x\nupstream: http://{}\nguards: [ip, user, api]\ncache: {{ttl: 1h}}\n",
+        upstream.address
+    );
+    let daemon = daemon("guards-gateway", CLASSES, &file).await;
+    let call = async |ip: &str, path: &str, user: Option<&str>| {
+        let mut headers = vec![("x-forwarded-for", ip)];
+        headers.extend(user.map(|user| ("x-user-id", user)));
+        get_with(daemon.gateway, path, &headers).await
+    };
+    for left in [4, 3, 2, 1, 0] {
+        let passed = call("203.0.113.7", "/x/same", None).await;
+        assert_eq!(passed.status, 200, "cached responses count too: {passed:?}");
+        assert_eq!(
+            passed.header("x-ratelimit-limit"),
+            "10",
+            "the guard's, not the upstream's"
+        );
+        assert_eq!(passed.header("x-ratelimit-remaining"), left.to_string());
+    }
+    let denied = call("203.0.113.7", "/x/same", None).await;
+    assert_eq!(
+        (denied.status, denied.header("retry-after")),
+        (429, "6"),
+        "{denied:?}"
+    );
+    let body = denied.json();
+    assert_eq!(
+        (
+            &body["error"],
+            &body["guard"],
+            &body["limit"],
+            &body["reason"]
+        ),
+        (
+            &"RateLimitExceeded".into(),
+            &"ip".into(),
+            &"10/1m".into(),
+            &"limit".into()
+        )
+    );
+    assert_eq!(
+        body["message"],
+        "Rate limit exceeded. Please try again later."
+    );
+    assert!(
+        body["retryIn"]
+            .as_u64()
+            .is_some_and(|millis| millis > 5_000),
+        "{body}"
+    );
+    assert_eq!(body.get("provider"), None);
+    assert_eq!(denied.header("x-tollgate-decision"), "reject");
+    assert_eq!(denied.header("x-tollgate-source"), "tollgate");
+    assert_eq!(
+        call("203.0.113.7", "/x/health", None).await.status,
+        200,
+        "exempt"
+    );
+    // A user is counted wherever it comes from.
+    for number in 0..10 {
+        let ip = format!("198.51.100.{number}");
+        assert_eq!(call(&ip, "/x/a", Some("u1")).await.status, 200);
+    }
+    let user = call("198.51.100.99", "/x/a", Some("u1")).await;
+    assert_eq!((user.status, &user.json()["guard"]), (429, &"user".into()));
+    assert_eq!(
+        user.header("x-ratelimit-limit"),
+        "20",
+        "of the guard that rejected"
+    );
+    // 15 of the 20 tokens that all share are used.
+    for number in 0..5 {
+        let ip = format!("192.0.2.{number}");
+        assert_eq!(call(&ip, "/x/a", None).await.status, 200);
+    }
+    let api = call("192.0.2.99", "/x/a", None).await.json();
+    assert_eq!(
+        api["message"],
+        "API rate limit exceeded. Please try again later."
+    );
+    let shown = daemon
+        .request("GET", "/v1/guards/ip?identifier=192.0.2.99", "")
+        .await
+        .json();
+    assert_eq!(
+        shown["tokens_available"], 5.0,
+        "C11: the address paid nothing"
+    );
+}
+
+/// Without `guards:` in its file a provider is not guarded, and an untrusted peer names no address.
+#[tokio::test]
+async fn only_providers_that_name_guards_are_guarded() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let plain = format!("name: x\nupstream: http://{}\n", upstream.address);
+    let config = "guards: { ip: { limit: 1, period: 1h, by: ip } }";
+    let daemon = daemon("guards-none", config, &plain).await;
+    let mut session = Session::open(daemon.gateway).await;
+    for _ in 0..3 {
+        let passed = session.get("/x/a", &[]).await;
+        assert_eq!(
+            (passed.status, passed.header("x-ratelimit-limit")),
+            (200, "")
+        );
+    }
+    write_file("guards-none-x.yaml", &format!("{plain}guards: [ip]\n"));
+    assert_eq!(daemon.reload().await.status, 200);
+    let sly = |ip: &'static str| [("x-forwarded-for", ip)];
+    assert_eq!(session.get("/x/a", &sly("203.0.113.1")).await.status, 200);
+    assert_eq!(
+        session.get("/x/a", &sly("203.0.113.2")).await.status,
+        429,
+        "not a trusted proxy"
+    );
+    write_file("guards-none-x.yaml", &format!("{plain}guards: [ipp]\n"));
+    let rejected = daemon.reload().await;
+    assert_eq!(rejected.status, 422);
+    assert!(rejected.body.contains("did you mean `ip`"), "{rejected:?}");
+    write_file("guards-none-tollgate.yaml", "{}");
+    daemon.reload().await;
+    let missing = session.get("/x/a", &[]).await;
+    assert_ne!(
+        missing.status, 200,
+        "a guard that is gone lets nobody through: {missing:?}"
+    );
+}
+
+/// The decision calls for callers, on the gateway's address, with their token.
+#[tokio::test]
+async fn callers_with_a_token_ask_on_the_gateways_address() {
+    let daemon = daemon("guards-door", CLASSES, OTHER).await;
+    let bearer = format!("Bearer {TOKEN}");
+    let ask = async |method: &str, path: &str, headers: &[(&str, &str)], body: &str| {
+        let mut all = vec![("host", "gateway")];
+        all.extend(headers);
+        raw_request(daemon.gateway, method, path, &all, body).await
+    };
+    let own = [("authorization", bearer.as_str())];
+    let body = r#"{"provider": "x"}"#;
+    for headers in [&[][..], &[("authorization", "Bearer canary-wrong")]] {
+        let closed = ask("POST", "/-/v1/acquire", headers, body).await;
+        assert_eq!(
+            (closed.status, &closed.json()["error"]),
+            (401, &"Unauthorized".into())
+        );
+        assert!(closed.json()["hint"].as_str().unwrap().contains("callers:"));
+        assert!(!closed.everything().contains("canary"), "{closed:?}");
+    }
+    let granted = ask("POST", "/-/v1/acquire", &own, body).await;
+    assert_eq!(granted.status, 200, "{granted:?}");
+    let permit = granted.json()["permit"].as_str().unwrap().to_owned();
+    let report = json!({"permit": permit, "status": 200}).to_string();
+    assert_eq!(
+        ask("POST", "/-/v1/report", &own, &report).await.json()["first"],
+        true
+    );
+    let capacity = ask("GET", "/-/v1/capacity?provider=x", &own, "").await;
+    assert_eq!(
+        (capacity.status, &capacity.json()["remaining"]),
+        (200, &99.into())
+    );
+    let token = [("x-tollgate-token", TOKEN)];
+    assert_eq!(
+        ask("GET", "/-/v1/check?guard=ip&identifier=a", &token, "")
+            .await
+            .status,
+        200
+    );
+    let other = r#"{"provider": "x", "caller": "web"}"#;
+    let foreign = ask("POST", "/-/v1/acquire", &own, other).await;
+    assert_eq!(
+        (foreign.status, &foreign.json()["error"]),
+        (403, &"CallerNotAllowed".into())
+    );
+    for path in [
+        "/-/v1/providers",
+        "/-/v1/reload",
+        "/-/v1/guards/ip",
+        "/-/nothing",
+    ] {
+        assert_eq!(ask("GET", path, &own, "").await.status, 404, "{path}");
+    }
+    assert_eq!(ask("GET", "/-/v1/acquire", &own, "").await.status, 405);
+}

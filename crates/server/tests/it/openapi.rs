@@ -1,0 +1,63 @@
+//! The OpenAPI document: the file in `docs/` is the one that is served, and each operation exists.
+
+use serde_json::Value;
+
+use crate::test_daemon::{TestDaemon, from_file, write_file};
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+
+async fn daemon(name: &str) -> TestDaemon {
+    write_file(name, "name: x\ndomain: api.example.org\nlimits: [5/1s]\n");
+    TestDaemon::start(from_file(name)).await
+}
+
+/// To renew the file, run this test with `TOLLGATE_OPENAPI=write`.
+#[tokio::test]
+async fn the_checked_in_document_is_the_one_that_is_served() {
+    let served = daemon("openapi-file.yaml")
+        .await
+        .request("GET", "/openapi.json", "")
+        .await;
+    let text = format!(
+        "{}\n",
+        serde_json::to_string_pretty(&served.json()).unwrap()
+    );
+    if std::env::var_os("TOLLGATE_OPENAPI").is_some_and(|word| word == "write") {
+        std::fs::write(FILE, &text).unwrap();
+    }
+    let file = std::fs::read_to_string(FILE).expect("docs/openapi.json");
+    assert!(
+        file == text,
+        "docs/openapi.json is not what is served; see this test"
+    );
+}
+
+/// An operation that is described is routed, with its method.
+#[tokio::test]
+async fn every_described_operation_exists() {
+    let daemon = daemon("openapi-routes.yaml").await;
+    let document = daemon.request("GET", "/openapi.json", "").await.json();
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut operations = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, described) in methods.as_object().unwrap() {
+            let path = path.replace("{name}", "x").replace("{class}", "none");
+            let response = daemon.request(&method.to_uppercase(), &path, "").await;
+            let error = response.json()["error"].clone();
+            assert_ne!(response.status, 405, "{method} {path}");
+            assert!(
+                error != "NotFound" && response.status < 500,
+                "{method} {path}: {response:?}"
+            );
+            assert!(described["summary"].is_string());
+            operations += 1;
+        }
+    }
+    assert!(operations > 15, "{operations}");
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let text = document.to_string();
+    for part in text.split("#/components/schemas/").skip(1) {
+        let name = part.split('"').next().unwrap_or_default();
+        assert!(schemas.get(name).is_some_and(Value::is_object), "{name}");
+    }
+}
