@@ -25,11 +25,15 @@ pub fn environment() -> Environment<'static> {
 }
 
 fn read(path: &str) -> Result<FileContent, String> {
-    let file = File::open(path).map_err(reason)?;
-    let about = file.metadata().map_err(reason)?;
+    // Before it is opened: to open a pipe waits until somebody writes to it.
+    let about = fs::metadata(path).map_err(reason)?;
     if about.is_dir() {
         return Err("it is a folder".to_owned());
     }
+    if !about.is_file() {
+        return Err("it is not a regular file".to_owned());
+    }
+    let file = File::open(path).map_err(reason)?;
     // One byte more than is allowed, so that the reader sees that it is too large.
     let bound = u64::try_from(FILE_MAX).unwrap_or(u64::MAX) + 1;
     let mut text = String::new();
@@ -43,7 +47,10 @@ fn read(path: &str) -> Result<FileContent, String> {
 fn path_kind(path: &str) -> Result<PathKind, String> {
     let about = match fs::metadata(path) {
         Ok(about) => about,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(PathKind::Nothing),
+        // A link to nothing was meant to be something.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !is_link(path) => {
+            return Ok(PathKind::Nothing);
+        }
         Err(error) => return Err(reason(error)),
     };
     if !about.is_dir() {
@@ -57,6 +64,10 @@ fn path_kind(path: &str) -> Result<PathKind, String> {
         }
     }
     Ok(PathKind::Folder(names))
+}
+
+fn is_link(path: &str) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|about| about.is_symlink())
 }
 
 /// Group or others may read it.

@@ -95,7 +95,7 @@ impl Admin {
         daemon.registry().add_own_address(address);
         let shutdown = watch::Sender::new(false);
         let policy = AccessPolicy::new(address, options.token);
-        let router = routes::router(daemon.clone(), policy, shutdown.subscribe());
+        let router = routes::router(daemon.clone(), policy);
         let mut tasks = JoinSet::new();
         let handler = AdminHandler {
             router,

@@ -119,6 +119,12 @@ impl Daemon {
         let _known = self.shared.listeners.set(listeners);
     }
 
+    /// The gateway shuts down: it finishes running calls and accepts no more.
+    pub(crate) fn is_draining(&self) -> bool {
+        let listeners = self.shared.listeners.get();
+        listeners.is_some_and(Listeners::is_draining)
+    }
+
     /// The providers.
     #[must_use]
     pub fn registry(&self) -> &ProviderRegistry {

@@ -171,7 +171,9 @@ mod tests {
     use super::*;
 
     /// A read buffer that tells when it is freed.
-    struct ReadBuffer(std::sync::Arc<()>);
+    struct ReadBuffer {
+        _holder: std::sync::Arc<()>,
+    }
 
     impl AsRef<[u8]> for ReadBuffer {
         fn as_ref(&self) -> &[u8] {
@@ -182,7 +184,9 @@ mod tests {
     #[test]
     fn a_detached_copy_does_not_hold_the_read_buffer() {
         let holders = std::sync::Arc::new(());
-        let buffer = Bytes::from_owner(ReadBuffer(holders.clone()));
+        let buffer = Bytes::from_owner(ReadBuffer {
+            _holder: holders.clone(),
+        });
         let received = |range| HeaderValue::from_maybe_shared(buffer.slice(range)).unwrap();
         let mut headers = HeaderMap::new();
         headers.append("etag", received(6..7));

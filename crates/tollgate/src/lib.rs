@@ -17,6 +17,7 @@ mod timer;
 mod query;
 mod headers;
 mod decode;
+mod json_cost;
 mod single_flight;
 mod body_memory;
 pub mod error;

@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use serde_json::Value;
 
 use crate::folder::Folder;
+use crate::operating::free_address;
 use crate::running_daemon::{RunningDaemon, X};
 
 fn folder(name: &str) -> Folder {
@@ -160,9 +161,7 @@ fn a5_a_daemon_that_starts_offline_is_resumed_by_command() {
 #[test]
 fn commands_without_a_daemon_print_the_next_step() {
     let folder = folder("nobody").env("HOME", "home");
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = free.local_addr().expect("an address").to_string();
-    drop(free);
+    let address = free_address().to_string();
     for args in [
         vec!["reload"],
         vec!["set", "x", "queue.max=1"],

@@ -31,6 +31,8 @@ impl CommandOutput {
 impl Folder {
     pub(crate) fn new(name: &str) -> Folder {
         let path = std::env::temp_dir().join(format!("tollgate-cli-{name}-{}", std::process::id()));
+        // Left by a process of this number that was killed.
+        drop(fs::remove_dir_all(&path));
         fs::create_dir_all(&path).expect("a temporary folder");
         Folder {
             path,

@@ -120,6 +120,8 @@ impl Flood {
                     while !stop.load(Ordering::Relaxed) {
                         match call(&address, next.fetch_add(1, Ordering::Relaxed)) {
                             Some(200) => answered.fetch_add(1, Ordering::Relaxed),
+                            // Another process holds the lock for long: it may go on.
+                            Some(503) => continue,
                             Some(_) => return, // rejected: the quota is used up
                             None => return,    // killed
                         };

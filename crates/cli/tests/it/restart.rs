@@ -74,7 +74,7 @@ fn serve(mut stream: TcpStream, notify: &SyncSender<()>, released: &Receiver<()>
 fn call(daemon: &RunningDaemon, path: &str) -> String {
     let mut stream = TcpStream::connect(&daemon.gateway).unwrap();
     let request = format!(
-        "GET /x/{path} HTTP/1.1\r\nHost: g\r\nX-Tollgate-Timeout: 2s\r\nConnection: close\r\n\r\n"
+        "GET /x/{path} HTTP/1.1\r\nHost: g\r\nX-Tollgate-Timeout: 30s\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).unwrap();
     let mut response = String::new();

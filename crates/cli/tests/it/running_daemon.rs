@@ -124,6 +124,17 @@ impl RunningDaemon {
         assert!(sent.expect("kill runs").success());
     }
 
+    /// Its exit code, if it ends within this time.
+    pub(crate) fn ended_within(&mut self, time: Duration) -> Option<i32> {
+        for _ in 0..20 {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status.code();
+            }
+            std::thread::park_timeout(time / 20);
+        }
+        None
+    }
+
     /// Its exit code, once it has ended.
     pub(crate) fn wait(mut self) -> Option<i32> {
         self.child.wait().expect("a child").code()

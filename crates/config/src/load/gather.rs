@@ -46,8 +46,9 @@ pub(super) fn config_file(
         Some(path) => path,
         None if sources.only_named => return Ok(None),
         None => match (environment.path_kind)("tollgate.yaml") {
-            Ok(PathKind::File) => "tollgate.yaml".to_owned(),
-            Ok(PathKind::Nothing | PathKind::Folder(_)) => return Ok(None),
+            // A folder of that name is read too: the error says that it is one.
+            Ok(PathKind::File | PathKind::Folder(_)) => "tollgate.yaml".to_owned(),
+            Ok(PathKind::Nothing) => return Ok(None),
             Err(why) => return Err(unreadable("tollgate.yaml", &why).into()),
         },
     };

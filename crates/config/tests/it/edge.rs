@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tollgate_config::watch::{ReloadReason, Watch};
-use tollgate_config::{Config, PathKind, Sources, disk, reload};
+use tollgate_config::{Config, Environment, PathKind, Sources, disk, reload};
 
 /// A folder of its own for one test, gone afterwards.
 struct Folder(PathBuf);
@@ -13,6 +13,8 @@ struct Folder(PathBuf);
 impl Folder {
     fn new(name: &str) -> Folder {
         let path = std::env::temp_dir().join(format!("tollgate-{name}-{}", std::process::id()));
+        // Left by a process of this number that was killed.
+        drop(fs::remove_dir_all(&path));
         fs::create_dir_all(&path).expect("a temporary folder");
         Folder(path)
     }
@@ -36,6 +38,42 @@ impl Drop for Folder {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.0).ok();
     }
+}
+
+/// What is neither a file nor a folder is an error at once: a pipe would be waited for, and a link to
+/// nothing would mean that there are no limits.
+#[test]
+fn pipes_folders_and_broken_links_in_place_of_a_file_are_errors() {
+    let folder = Folder::new("kinds");
+    let pipe = folder.path("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo runs").success());
+    let link = folder.path("link");
+    std::os::unix::fs::symlink(folder.path("nothing"), &link).expect("a link");
+    let environment = disk::environment();
+    let read = |path: &str| (environment.read_file)(path).err();
+    assert_eq!(read(&pipe).as_deref(), Some("it is not a regular file"));
+    assert_eq!(read(&link).as_deref(), Some("no such file"));
+    let kind = |path: &str| (environment.path_kind)(path);
+    assert_eq!(kind(&link), Err("no such file".to_owned()));
+    assert_eq!(kind(&folder.path("nothing")), Ok(PathKind::Nothing));
+    let by_name = |kind: fn(&str) -> Result<PathKind, String>| {
+        let environment = disk::environment();
+        let environment = Environment {
+            path_kind: &kind,
+            read_file: &|_| Err("it is a folder".to_owned()),
+            ..environment
+        };
+        let loaded = Config::load(&Sources::default(), &environment);
+        loaded.err().map(|problems| problems.to_string())
+    };
+    let found = by_name(|_| Ok(PathKind::Folder(Vec::new())));
+    assert!(
+        found
+            .as_ref()
+            .is_some_and(|said| said.contains("it is a folder")),
+        "{found:?}"
+    );
 }
 
 fn mode(path: &str, mode: u32) {

@@ -134,6 +134,8 @@ mod tests {
         fn new(name: &str) -> Database {
             let name = format!("tollgate-log-{name}-{}", std::process::id());
             let folder = std::env::temp_dir().join(name);
+            // Left by a process of this number that was killed.
+            drop(std::fs::remove_dir_all(&folder));
             std::fs::create_dir_all(&folder).unwrap();
             let conn = Connection::open(folder.join("x.db")).unwrap();
             conn.execute_batch(

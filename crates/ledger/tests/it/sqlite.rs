@@ -23,7 +23,10 @@ impl Folder {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollgate-{}-{number}", std::process::id());
-        Folder(std::env::temp_dir().join(name))
+        let path = std::env::temp_dir().join(name);
+        // Left by a process of this number that was killed.
+        drop(std::fs::remove_dir_all(&path));
+        Folder(path)
     }
 
     pub(crate) fn path(&self) -> &Path {

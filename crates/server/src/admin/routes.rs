@@ -14,7 +14,6 @@ use axum::routing::{get, patch, post};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 
 use super::access::{self, AccessPolicy};
 use super::response::{ApiError, json};
@@ -29,15 +28,10 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub(super) struct ApiState {
     pub(super) daemon: Daemon,
-    shutdown: watch::Receiver<bool>,
 }
 
 /// The routes. Decisions, events, metrics and the dashboard will be listed here too.
-pub(super) fn router(
-    daemon: Daemon,
-    policy: AccessPolicy,
-    shutdown: watch::Receiver<bool>,
-) -> Router {
+pub(super) fn router(daemon: Daemon, policy: AccessPolicy) -> Router {
     Router::new()
         .route("/health", get(health))
         .route("/ready", get(ready))
@@ -61,7 +55,7 @@ pub(super) fn router(
             Arc::new(policy),
             access::check,
         ))
-        .with_state(ApiState { daemon, shutdown })
+        .with_state(ApiState { daemon })
 }
 
 async fn health() -> Response {
@@ -69,7 +63,7 @@ async fn health() -> Response {
 }
 
 async fn ready(State(api): State<ApiState>) -> Response {
-    if *api.shutdown.borrow() {
+    if api.daemon.is_draining() {
         return ApiError::draining().into_response();
     }
     if let Some(trouble) = api.daemon.registry().closed_reason() {

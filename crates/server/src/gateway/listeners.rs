@@ -218,6 +218,11 @@ impl Listeners {
             .collect()
     }
 
+    /// The gateway shuts down.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.shared.state.is_draining.load(Ordering::Acquire)
+    }
+
     /// Accepts nothing more, finishes running calls, drops the rest.
     pub(super) async fn drain(&self) {
         let mut tasks = {

@@ -2,6 +2,8 @@
 
 use crate::client::{get, raw};
 use crate::test_daemon::{TestDaemon, from_file, raw_request, write_file};
+use crate::test_gateway::file;
+use crate::upstream::Upstream;
 
 const FILE: &str = "name: x\nupstream: http://127.0.0.1:9\nlimits: [5/1s]\n";
 
@@ -331,6 +333,30 @@ async fn a7_cache_only_by_an_operator_survives_a_restart() {
     assert!((1_780.0..=1_800.0).contains(&left), "{left}");
     let resumed = second.request("POST", "/v1/providers/x/resume", "").await;
     assert_eq!(resumed.json()["state"], "normal");
+}
+
+/// While the gateway finishes its calls, load balancers must hear that it takes no more. A former
+/// bug: it was ready until the admin address itself shut down.
+#[tokio::test]
+async fn a_gateway_that_drains_is_not_ready() {
+    let upstream = Upstream::start(|_, _| std::future::pending()).await;
+    write_file(
+        "admin-drain.yaml",
+        &file(upstream.address, "limits: [9/1s]"),
+    );
+    let daemon = TestDaemon::start(from_file("admin-drain.yaml")).await;
+    let (admin, address) = (daemon.admin, daemon.gateway);
+    let held = tokio::spawn(async move { get(address, "/x/held").await });
+    crate::client::wait_until(|| upstream.count() == 1).await;
+    assert_eq!(get(admin, "/ready").await.status, 200);
+    let (gateway, _admin) = daemon.servers;
+    let draining = tokio::spawn(gateway.drain());
+    let mut response = get(admin, "/ready").await;
+    while response.status == 200 {
+        response = get(admin, "/ready").await;
+    }
+    assert_eq!(response.status, 503, "{response:?}");
+    assert!(!draining.is_finished() && !held.is_finished());
 }
 
 /// Shutdown finishes running requests and accepts no new ones.

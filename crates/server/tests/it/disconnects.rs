@@ -14,6 +14,7 @@ use crate::client::{
     Session, TIMEOUTS, get, get_until_late, get_with, read_response, request, wait_until,
     within_timeout,
 };
+use crate::listeners::free_address;
 use crate::raw_upstream::read_head;
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Reply, Upstream, ok};
@@ -76,9 +77,7 @@ async fn a_client_disconnect_after_the_send_uses_the_permit() {
 
 #[tokio::test]
 async fn a_refused_upstream_connection_costs_no_permit() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    let address = free_address();
     let rest = "limits: [1/1h]\nhealth: off\nretry: {retries: {high: 0, normal: 0, low: 0}}";
     let gateway = TestGateway::start(&[file(address, rest)]).await;
     let failed = get(gateway.address, "/x/a").await;

@@ -165,7 +165,7 @@ async fn s7_a_body_above_the_cap_reaches_every_reader() {
 #[tokio::test]
 async fn s7_a_stalled_reader_is_dropped_after_the_idle_timeout() {
     let (upstream, sender) = streaming(&[]).await;
-    let rest = "timeout: {idle: 300ms}\nlimits: [1/1h]";
+    let rest = "timeout: {idle: 2s}\nlimits: [1/1h]";
     let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     let registry = gateway.registry.clone();
     let first = tokio::spawn(async move {

@@ -16,7 +16,7 @@ use crate::test_gateway::{TestGateway, file};
 /// deadlines; they continue.
 #[tokio::test]
 async fn s7_a_leader_without_a_deadline_times_out_with_the_queue_and_followers_continue() {
-    let busy = BusyProvider::start("queue: {timeout: 600ms}").await;
+    let busy = BusyProvider::start("queue: {timeout: 2s}").await;
     let mut heard = busy.gateway.registry.events().subscribe();
     let first = busy.enqueue("/x/a", &[]).await;
     let patient = busy.join("/x/a", &[("x-tollgate-timeout", "30s")]).await;
@@ -45,7 +45,7 @@ async fn s7_a_leader_without_a_deadline_times_out_with_the_queue_and_followers_c
 /// The same for followers: each has its own time in the queue.
 #[tokio::test]
 async fn s7_a_follower_without_a_deadline_waits_no_longer_than_the_queue_timeout() {
-    let busy = BusyProvider::start("queue: {timeout: 600ms}").await;
+    let busy = BusyProvider::start("queue: {timeout: 2s}").await;
     let long = [("x-tollgate-timeout", "30s")];
     let first = busy.enqueue("/x/a", &long).await;
     let short = busy.join("/x/a", &[]).await;

@@ -24,7 +24,10 @@ impl LedgerFolder {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollgate-loss-{}-{number}", std::process::id());
-        LedgerFolder(std::env::temp_dir().join(name))
+        let path = std::env::temp_dir().join(name);
+        // Left by a process of this number that was killed.
+        drop(std::fs::remove_dir_all(&path));
+        LedgerFolder(path)
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -10,6 +10,8 @@ use http::HeaderMap;
 use serde_json::Value;
 use tollgate_core::feedback::COUNT_MAX;
 
+use crate::json_cost;
+
 /// The largest JSON that is searched for a cost, as received: responses of language models, with
 /// room.
 const JSON_MAX: usize = 1024 * 1024;
@@ -140,9 +142,7 @@ impl CostReader {
 
 /// A number at `usage.total_tokens`. At least 1: the call was made.
 fn find(json: &Value, path: &str) -> Option<u64> {
-    let mut levels = path.split('.');
-    let found = levels.try_fold(json, |at, level| at.get(level))?.as_u64()?;
-    Some(found.clamp(1, COUNT_MAX))
+    Some(json_cost::at(json, path)?.clamp(1, COUNT_MAX))
 }
 
 #[cfg(test)]

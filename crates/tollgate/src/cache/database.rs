@@ -173,11 +173,21 @@ fn prepare(conn: &Connection, path: &Path) -> Result<(), DatabaseError> {
 
 /// Bounds the file: eviction keeps the responses within so many bytes, and this bounds the file
 /// itself, whatever eviction does.
-fn limit_file_size(conn: &Connection, bytes_max: u64) -> rusqlite::Result<()> {
+pub(super) fn limit_file_size(conn: &Connection, bytes_max: u64) -> rusqlite::Result<()> {
     let page: i64 = conn.query_row("PRAGMA page_size", [], |row| row.get(0))?;
     // Half as much again for pages that are not full, and some for the tables themselves.
     let bytes = bytes_max.saturating_add(bytes_max / 2);
     let pages = bytes / page.unsigned_abs().max(1) + PAGES_MIN;
+    set_pages_max(conn, pages)
+}
+
+/// Keeps the file at its size; a small one may still get its tables.
+pub(super) fn stop_growth(conn: &Connection) -> rusqlite::Result<()> {
+    let pages: i64 = conn.query_row("PRAGMA page_count", [], |row| row.get(0))?;
+    set_pages_max(conn, pages.unsigned_abs().max(PAGES_MIN))
+}
+
+fn set_pages_max(conn: &Connection, pages: u64) -> rusqlite::Result<()> {
     conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))
 }
 

@@ -26,7 +26,7 @@ use super::key::{Salt, UrlHash, Variant};
 use super::memory::MemoryTier;
 use super::object::VARIANTS_MAX;
 use super::reader::{CacheReader, ReadRequest, last_purge};
-use super::writer::CacheWriter;
+use super::writer::{self, CacheWriter};
 use super::{CacheKey, CachedResponse, DATABASE, VariantSet};
 use crate::event::{Event, Events};
 use crate::timer::within;
@@ -203,6 +203,8 @@ impl Disk {
             events: events.clone(),
             path: path.clone(),
             deferred: Vec::new(),
+            free_bytes: writer::free_bytes,
+            is_growth_stopped: false,
         };
         let cache_reader = CacheReader {
             conn: reader,

@@ -21,7 +21,10 @@ impl Folder {
     pub(super) fn new() -> Folder {
         let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollgate-cache-{}-{number}", std::process::id());
-        Folder(std::env::temp_dir().join(name))
+        let path = std::env::temp_dir().join(name);
+        // Left by a process of this number that was killed.
+        drop(std::fs::remove_dir_all(&path));
+        Folder(path)
     }
 
     pub(super) fn file(&self) -> PathBuf {

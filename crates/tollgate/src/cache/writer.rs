@@ -3,11 +3,11 @@
 //! Promises: waiting commands share a transaction. The file is bounded: expired responses are
 //! evicted first, then the least recently used. While another process holds the file or the disk is
 //! full, removals wait and are retried, also during shutdown; if there is still no room then, the
-//! file is deleted. Stores are not retried.
+//! file is deleted. Stores are not retried. While the disk has little room, the file does not grow.
 //!
 //! Never: makes a call wait.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -44,6 +44,10 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// How often removals are tried at shutdown: two seconds of pauses, plus the wait of each try.
 const CLOSE_TRIES: u32 = 20;
 
+/// The part of the disk that the cache leaves free: the log of the ledger takes up to 64 MiB, that
+/// of the cache 16, and a ledger without room rejects calls.
+const DISK_FREE_MIN: u64 = 96 * 1024 * 1024;
+
 /// The state of the writing thread.
 pub(super) struct CacheWriter {
     pub(super) conn: Connection,
@@ -58,6 +62,16 @@ pub(super) struct CacheWriter {
     pub(super) path: PathBuf,
     /// Removals that wait because the file could not be written.
     pub(super) deferred: Vec<WriteCommand>,
+    /// The free bytes of a disk.
+    pub(super) free_bytes: fn(&Path) -> Option<u64>,
+    /// The disk has little room: new responses replace others.
+    pub(super) is_growth_stopped: bool,
+}
+
+/// The free bytes of the disk with this file; `None`: unknown.
+pub(super) fn free_bytes(path: &Path) -> Option<u64> {
+    let disk = rustix::fs::statvfs(path).ok()?;
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 impl CacheWriter {
@@ -123,6 +137,7 @@ impl CacheWriter {
                 self.since_check += object.weight();
             }
         }
+        self.adapt_to_disk()?;
         let (queries, now, mut failed) = self.commit(batch)?;
         if self.since_check >= self.bytes_max / EVICT_FRACTION {
             self.since_check = 0;
@@ -144,6 +159,21 @@ impl CacheWriter {
         }
         self.close_with(last, failed.as_ref());
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Stops the growth of the file while the disk has little room, and allows it again.
+    fn adapt_to_disk(&mut self) -> rusqlite::Result<()> {
+        let free = (self.free_bytes)(&self.path);
+        let is_scarce = free.is_some_and(|free| free < DISK_FREE_MIN);
+        if is_scarce != self.is_growth_stopped {
+            if is_scarce {
+                database::stop_growth(&self.conn)?;
+            } else {
+                database::limit_file_size(&self.conn, self.bytes_max)?;
+            }
+            self.is_growth_stopped = is_scarce;
+        }
+        Ok(())
     }
 
     /// Writes a batch in one transaction; returns the queries, the time, and the first error.

@@ -27,7 +27,40 @@ async fn writer(folder: &Folder) -> CacheWriter {
         events: crate::event::Events::new(),
         path: folder.0.join(DATABASE),
         deferred: Vec::new(),
+        free_bytes: |_| None,
+        is_growth_stopped: false,
     }
+}
+
+/// The cache shares its disk with the ledger, which rejects calls when it has no room.
+#[tokio::test]
+async fn the_file_does_not_grow_while_the_disk_has_little_room() {
+    let folder = Folder::new();
+    let mut writer = writer(&folder).await;
+    writer.bytes_max = 10 * BYTES_MAX;
+    let size = |writer: &CacheWriter| -> i64 {
+        let conn = &writer.conn;
+        conn.query_row("PRAGMA page_count", [], |row| row.get(0))
+            .unwrap()
+    };
+    let reply = object(1, &"z".repeat(1_000));
+    let store = |writer: &mut CacheWriter, numbers: std::ops::Range<u8>| {
+        let puts = numbers.map(|n| WriteCommand::Put(key(n), reply.clone(), Wall(u64::from(n))));
+        let puts: Vec<_> = puts.collect();
+        let weight = puts.len() as u64 * reply.weight();
+        writer.pending_bytes.fetch_add(weight, Ordering::AcqRel);
+        writer.execute(puts).unwrap();
+    };
+    writer.free_bytes = |_| Some(DISK_FREE_MIN - 1);
+    for begin in [10, 60, 110, 160] {
+        store(&mut writer, begin..begin + 50);
+    }
+    assert!(size(&writer) <= 64, "{} pages", size(&writer));
+    let stored = usage(&folder.0).unwrap()[0].responses;
+    assert!(stored > 5, "new responses replace others: {stored}");
+    writer.free_bytes = |_| Some(DISK_FREE_MIN);
+    store(&mut writer, 210..250);
+    assert!(usage(&folder.0).unwrap()[0].responses > stored);
 }
 
 fn removal() -> WriteCommand {

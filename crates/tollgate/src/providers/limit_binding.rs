@@ -19,6 +19,7 @@ use tollgate_core::limit::{Algorithm, Rule};
 
 use super::limit_inheritance::Predecessor;
 use crate::error::Reason;
+use crate::json_cost;
 
 /// The unit of a limit that names none.
 const CALLS: &str = "calls";
@@ -290,10 +291,7 @@ pub(crate) fn call_costs(costs: &[Cost], stated: &[(String, u64)], body: &[u8]) 
 }
 
 fn first_of(json: &serde_json::Value, names: &[String]) -> Option<u64> {
-    names.iter().find_map(|name| {
-        let mut levels = name.split('.');
-        levels.try_fold(json, |at, level| at.get(level))?.as_u64()
-    })
+    names.iter().find_map(|name| json_cost::at(json, name))
 }
 
 /// The name of an algorithm in a cell's name.

@@ -316,6 +316,8 @@ fn row_queued_call(count: u64) {
 /// A permit of a ledger on disk.
 fn row_sqlite_permit(count: u64) {
     let folder = std::env::temp_dir().join(format!("tollgate-path-cost-{}", std::process::id()));
+    // Left by a process of this number that was killed.
+    drop(std::fs::remove_dir_all(&folder));
     std::fs::create_dir_all(&folder).expect("a folder of our own");
     runtime(false).block_on(async {
         let file = "name: x\ndomain: api.example.org\n\
