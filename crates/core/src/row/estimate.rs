@@ -130,7 +130,9 @@ fn flag(values: &mut Values<'_>) -> Result<bool, Damaged> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ScopeRow;
     use super::*;
+    use crate::scope::Scope;
     use crate::time::Span;
 
     fn every_estimate() -> Vec<RateEstimate> {
@@ -167,6 +169,21 @@ mod tests {
         for estimate in every_estimate() {
             assert_eq!(read(&bytes_of(&estimate)), Ok(estimate));
         }
+    }
+
+    /// The field is optional: a row without it is that of a program that knows no estimates.
+    #[test]
+    fn a_row_has_the_field_only_where_there_is_an_estimate() {
+        let plain = ScopeRow::default();
+        for estimate in every_estimate() {
+            let row = ScopeRow {
+                scope: Scope::default().with_estimate(Some(estimate)),
+                ..ScopeRow::default()
+            };
+            assert_eq!(ScopeRow::from_bytes(&row.to_bytes()), Ok(row.clone()));
+            assert!(row.to_bytes().len() > plain.to_bytes().len());
+        }
+        assert_eq!(ScopeRow::from_bytes(&plain.to_bytes()), Ok(plain));
     }
 
     #[test]

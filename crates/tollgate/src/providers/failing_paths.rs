@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use tollgate_core::ask::{PathTag, ScopeId, Settle};
-use tollgate_core::health::{HealthEvent, HealthState, HealthStatus, PathStatus, shown_path};
+use tollgate_core::health::{Breaker, HealthEvent, HealthStatus, PathStatus, shown_path};
 
 use super::health::{Inner, ProviderHealth};
 use crate::event::Event;
@@ -110,10 +110,7 @@ impl ProviderHealth {
     pub(crate) fn closed_path_name(&self, path: Option<PathTag>) -> Option<String> {
         let inner = self.inner.lock();
         let tag = inner.health.failing_path(path)?;
-        let is_awake = match inner.health.state() {
-            HealthState::Normal | HealthState::Throttle => true,
-            HealthState::Sleep | HealthState::HalfOpen | HealthState::CacheOnly => false,
-        };
+        let is_awake = inner.health.status_on(None, self.ledger.at()).breaker == Breaker::Closed;
         let closed = inner.health.closed_paths(self.ledger.at());
         let (_, status) = closed.into_iter().find(|(closed, _)| *closed == tag)?;
         is_awake.then(|| status.path.unwrap_or_else(|| "other paths".to_owned()))
