@@ -11,6 +11,7 @@ mod stream;
 mod cache;
 mod commands;
 mod decisions;
+mod desk;
 mod openapi;
 mod providers;
 mod routes;

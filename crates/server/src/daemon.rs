@@ -12,8 +12,10 @@ mod view;
 pub use view::{ProviderDetails, ProviderSummary};
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use tollgate::event::{self, Event};
 use tollgate::providers::{ActiveProvider, BuildError, Unknown};
 use tollgate::{Error, ProviderRegistry};
@@ -28,6 +30,7 @@ use tollgate_core::health::Command;
 use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use crate::decisions::Decisions;
+use crate::desk::{Desk, DeskError};
 use crate::gateway::{ListenError, Listeners};
 
 /// The most settings per request and per process: a provider has some sixty, and nobody tunes a
@@ -44,6 +47,8 @@ pub struct Daemon {
 struct Shared {
     registry: ProviderRegistry,
     decisions: Decisions,
+    /// Opened by the first request that needs it.
+    desk: Mutex<Option<Arc<Desk>>>,
     /// Files and variables of this machine.
     world: fn() -> Environment<'static>,
     /// Serialises changes. Held while files are read, so only lock it where blocking is allowed.
@@ -109,6 +114,7 @@ impl Daemon {
             shared: Arc::new(Shared {
                 registry,
                 decisions,
+                desk: Mutex::new(None),
                 world,
                 changing: RankedMutex::new(()),
                 state: RankedMutex::new(state),
@@ -139,6 +145,22 @@ impl Daemon {
     #[must_use]
     pub fn decisions(&self) -> &Decisions {
         &self.shared.decisions
+    }
+
+    /// The desk, in the state folder. Blocks on its file, so do not call it from an async task.
+    pub fn desk(&self) -> Result<Arc<Desk>, DeskError> {
+        let mut desk = self.shared.desk.lock();
+        if let Some(desk) = &*desk {
+            return Ok(desk.clone());
+        }
+        let opened = Arc::new(Desk::open(Path::new(&self.config().state_dir))?);
+        *desk = Some(opened.clone());
+        Ok(opened)
+    }
+
+    /// Uses this desk instead of the one in the state folder.
+    pub fn set_desk(&self, desk: Desk) {
+        *self.shared.desk.lock() = Some(Arc::new(desk));
     }
 
     /// The current configuration.

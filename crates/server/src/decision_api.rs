@@ -14,6 +14,7 @@ mod capacity;
 mod check;
 mod fields;
 mod report;
+pub(crate) use fields::{RequestFields, wrong};
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -141,7 +142,7 @@ impl From<DecisionError> for ApiError {
 }
 
 /// A JSON response with a status, and the time to come back.
-fn respond(status: StatusCode, body: &Value, retry_in: Option<Span>) -> Response {
+pub(crate) fn respond(status: StatusCode, body: &Value, retry_in: Option<Span>) -> Response {
     let mut response = json(body);
     *response.status_mut() = status;
     if let Some(wait) = retry_in {
@@ -172,6 +173,6 @@ fn limit_json(limit: Option<&LimitSummary>) -> Value {
     clippy::cast_precision_loss,
     reason = "milliseconds of 285 000 years are exact"
 )]
-fn seconds_up(span: Span) -> f64 {
+pub(crate) fn seconds_up(span: Span) -> f64 {
     span.0.div_ceil(1_000) as f64 / 1_000.0
 }

@@ -11,6 +11,7 @@ pub mod admin;
 pub mod daemon;
 pub mod gateway;
 pub mod decisions;
+pub mod desk;
 pub mod guards;
 mod accept_loop;
 mod api;

@@ -34,8 +34,6 @@ pub const CONFIG_NOT_USED_YET: &[&str] = &[
     "guards.NAME.key_prefix",
     "guards.NAME.on_store_loss",
     "guards.NAME.match.descriptor",
-    "guards.NAME.max_pending",
-    "guards.NAME.retry_delay",
     "guards.NAME.wait",
     "guards.NAME.retries",
     "guards.NAME.factor",

@@ -12,7 +12,7 @@ use tollgate_config::shape::{Field, Shape};
 const CRATES: [&str; 5] = ["core", "ledger", "tollgate", "server", "cli"];
 
 /// Fields whose value has another name once it is checked, and where it is read.
-const READ_AS: [(&str, &str); 33] = [
+const READ_AS: [(&str, &str); 35] = [
     ("methods", "provider.allows_method"),
     ("upload.spool", "settings.spool"),
     ("upload.min_rate", "settings.min_rate"),
@@ -41,6 +41,8 @@ const READ_AS: [(&str, &str); 33] = [
     ("timeout.connect", "timeouts.connect"),
     ("log.file", "&log.file"),
     ("guards.NAME.limit", "guard.limit"),
+    ("guards.NAME.max_pending", "task.max_pending"),
+    ("guards.NAME.retry_delay", "task.retry_delay"),
     ("guards.NAME.period", "guard.period"),
     ("guards.NAME.burst", "guard.burst"),
     ("guards.NAME.by", "guard.by"),

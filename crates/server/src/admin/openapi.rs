@@ -158,6 +158,35 @@ const OPERATIONS: &[Operation] = &[
     operation("delete", "/v1/cache", "Delete cached responses", "Object")
         .query(&["provider", "entity"]),
     operation("post", "/v1/reload", "Read every file again", "Object"),
+    operation("get", "/v1/sources", "All sources", "Object"),
+    operation(
+        "post",
+        "/v1/sources",
+        "Add a source; the reply says who will limit it",
+        "Object",
+    )
+    .body("SourceRequest"),
+    operation("delete", "/v1/sources/{name}", "Remove a source", "Object"),
+    operation(
+        "get",
+        "/v1/tasks",
+        "The tasks of each queue, as counts",
+        "Object",
+    ),
+    operation(
+        "post",
+        "/v1/tasks/{queue}",
+        "Note an event of a task",
+        "Object",
+    )
+    .body("TaskEvent"),
+    operation(
+        "post",
+        "/v1/tasks/can-submit",
+        "May a task be submitted now?",
+        "CanSubmit",
+    )
+    .body("CanSubmitRequest"),
     operation("get", "/health", "The process lives", "Object"),
     operation("get", "/ready", "Calls are served", "Object"),
     operation("get", "/openapi.json", "This document", "Object"),
@@ -184,7 +213,7 @@ fn document() -> Value {
         },
         "paths": paths,
         "components": {
-            "schemas": schemas(),
+            "schemas": all_schemas(),
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
         },
         "security": [{ "token": [] }, {}],
@@ -195,7 +224,7 @@ fn describe(one: &Operation) -> Value {
     let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
     let content = |name: &str| json!({ "application/json": { "schema": reference(name) } });
     let text = json!({ "type": "string" });
-    let in_path = ["name", "class"].into_iter();
+    let in_path = ["name", "class", "queue"].into_iter();
     let in_path = in_path.filter(|name| one.path.contains(&format!("{{{name}}}")));
     let in_path =
         in_path.map(|name| json!({ "name": name, "in": "path", "required": true, "schema": text }));
@@ -296,6 +325,41 @@ fn schemas() -> Value {
         })),
         "Limiting": strict(&["mode"], &json!({ "mode": { "enum": ["on", "off", "shadow", null] } })),
     })
+}
+
+/// Schemas of sources and tasks.
+fn desk_schemas() -> Value {
+    json!({
+        "SourceRequest": strict(&["name", "url"], &json!({
+            "name": { "type": "string" },
+            "url": { "type": "string" },
+            "every": { "type": "string" },
+            "cron": { "type": "string" },
+            "priority": { "type": "string" },
+            "output": { "type": "string" },
+        })),
+        "TaskEvent": strict(&["id", "event"], &json!({
+            "id": { "type": "string" },
+            "event": { "enum": ["submitted", "started", "scheduled", "finished", "failed"] },
+        })),
+        "CanSubmitRequest": strict(&["queue"], &json!({
+            "queue": { "type": "string" },
+            "pending": { "type": "integer", "minimum": 0 },
+        })),
+        "CanSubmit": object(&["can_submit", "reason", "retry_in"], &json!({
+            "can_submit": { "type": "boolean" },
+            "reason": { "type": ["string", "null"] },
+            "retry_in": { "type": ["number", "null"] },
+        })),
+    })
+}
+
+fn all_schemas() -> Value {
+    let (mut all, desk) = (schemas(), desk_schemas());
+    for (name, schema) in desk.as_object().into_iter().flatten() {
+        all[name] = schema.clone();
+    }
+    all
 }
 
 /// The fields of one ask.

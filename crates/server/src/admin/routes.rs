@@ -10,13 +10,13 @@ use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, patch, post};
+use axum::routing::{any, delete, get, patch, post};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::access::{self, AccessPolicy};
-use super::{cache, commands, decisions, openapi, providers};
+use super::{cache, commands, decisions, desk, openapi, providers};
 use crate::api::{ApiError, json};
 use crate::daemon::Daemon;
 
@@ -54,6 +54,11 @@ pub(super) fn router(daemon: Daemon, policy: AccessPolicy) -> Router {
         .route("/v1/check", any(decisions::serve))
         .route("/v1/guards/{class}", get(decisions::guard))
         .route("/v1/limiting", post(decisions::set_limiting))
+        .route("/v1/sources", get(desk::sources).post(desk::add_source))
+        .route("/v1/sources/{name}", delete(desk::remove_source))
+        .route("/v1/tasks", get(desk::tasks))
+        .route("/v1/tasks/can-submit", post(desk::can_submit))
+        .route("/v1/tasks/{queue}", post(desk::on_task))
         .route("/openapi.json", get(openapi::serve))
         .layer(middleware::from_fn(with_timeout));
     // A request says itself how long it waits.

@@ -29,13 +29,13 @@ const COST_HINT: &str = "send a number from 1 to 9007199254740992, or numbers by
 
 /// The fields of a request.
 #[derive(Debug)]
-pub(super) struct RequestFields {
+pub(crate) struct RequestFields {
     fields: Map<String, Value>,
 }
 
 impl RequestFields {
     /// Fields of a JSON object; all must be known.
-    pub(super) fn new(
+    pub(crate) fn new(
         fields: Map<String, Value>,
         known: &[&str],
     ) -> Result<RequestFields, ApiError> {
@@ -46,7 +46,7 @@ impl RequestFields {
     }
 
     /// The parameters of a query, each once.
-    pub(super) fn of_query(uri: &Uri, known: &[&str]) -> Result<RequestFields, ApiError> {
+    pub(crate) fn of_query(uri: &Uri, known: &[&str]) -> Result<RequestFields, ApiError> {
         let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri);
         let Ok(Query(pairs)) = pairs else {
             return Err(ApiError::unreadable(axum::http::StatusCode::BAD_REQUEST));
@@ -61,16 +61,16 @@ impl RequestFields {
     }
 
     /// Whether the field is there; `null` counts as absent.
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&Value> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         self.fields.get(name).filter(|value| !value.is_null())
     }
 
     /// A short text.
-    pub(super) fn name(&self, name: &str) -> Result<Option<String>, ApiError> {
+    pub(crate) fn name(&self, name: &str) -> Result<Option<String>, ApiError> {
         self.text(name, NAME_MAX)
     }
 
@@ -84,7 +84,7 @@ impl RequestFields {
         }
     }
 
-    pub(super) fn boolean(&self, name: &str) -> Result<Option<bool>, ApiError> {
+    pub(crate) fn boolean(&self, name: &str) -> Result<Option<bool>, ApiError> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::Bool(is_so)) => Ok(Some(*is_so)),
@@ -93,7 +93,7 @@ impl RequestFields {
     }
 
     /// Seconds as a number, or a text with a unit.
-    pub(super) fn span(&self, name: &str) -> Result<Option<Span>, ApiError> {
+    pub(crate) fn span(&self, name: &str) -> Result<Option<Span>, ApiError> {
         let span = match self.get(name) {
             None => return Ok(None),
             Some(Value::Number(number)) => amount::millionths(&number.to_string())
@@ -107,7 +107,7 @@ impl RequestFields {
         Ok(Some(span.min(TIMEOUT_MAX)))
     }
 
-    pub(super) fn priority(&self) -> Result<Option<Priority>, ApiError> {
+    pub(crate) fn priority(&self) -> Result<Option<Priority>, ApiError> {
         let word = self.name("priority")?;
         let Some(word) = word else {
             return Ok(None);
@@ -118,7 +118,7 @@ impl RequestFields {
     }
 
     /// Costs by unit: a number is calls. `tokens` is another name of `cost`.
-    pub(super) fn costs(&self) -> Result<Vec<(String, u64)>, ApiError> {
+    pub(crate) fn costs(&self) -> Result<Vec<(String, u64)>, ApiError> {
         let value = match (self.get("cost"), self.get("tokens")) {
             (None, None) => return Ok(Vec::new()),
             (Some(value), None) | (None, Some(value)) => value,
@@ -152,9 +152,14 @@ impl RequestFields {
         })
     }
 
+    /// A URL as it was sent.
+    pub(crate) fn url(&self) -> Result<Option<String>, ApiError> {
+        self.text("url", URL_MAX)
+    }
+
     /// The provider or the URL that is called; exactly one of them.
-    pub(super) fn target(&self) -> Result<Target, ApiError> {
-        let (provider, url) = (self.name("provider")?, self.text("url", URL_MAX)?);
+    pub(crate) fn target(&self) -> Result<Target, ApiError> {
+        let (provider, url) = (self.name("provider")?, self.url()?);
         match (provider, url) {
             (Some(name), None) => Ok(Target::from(name.as_str())),
             (None, Some(url)) => parse_url(&url).ok_or_else(|| {
@@ -192,7 +197,7 @@ fn parse_url(url: &str) -> Option<Target> {
 }
 
 /// A field of another type.
-pub(super) fn wrong(name: &str, expected: &str) -> ApiError {
+pub(crate) fn wrong(name: &str, expected: &str) -> ApiError {
     let message = format!("`{name}` is not {expected}");
     ApiError::bad_request(&message, &format!("send {expected} as `{name}`"))
 }

@@ -41,7 +41,10 @@ async fn every_described_operation_exists() {
     let mut operations = 0;
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, described) in methods.as_object().unwrap() {
-            let path = path.replace("{name}", "x").replace("{class}", "none");
+            let path = path
+                .replace("{name}", "x")
+                .replace("{class}", "none")
+                .replace("{queue}", "q");
             let response = daemon.request(&method.to_uppercase(), &path, "").await;
             let error = response.json()["error"].clone();
             assert_ne!(response.status, 405, "{method} {path}");

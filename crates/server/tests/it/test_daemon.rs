@@ -106,6 +106,7 @@ impl TestDaemon {
         let registry = ProviderRegistry::build(providers.collect(), ledger, options).unwrap();
         let daemon = Daemon::new(registry.clone(), sources, loaded, world);
         registry.set_callers(&daemon.config().callers);
+        daemon.set_desk(tollgate_server::desk::Desk::in_memory().unwrap());
         let gateway_options = GatewayOptions {
             decisions: Some(daemon.decisions().clone()),
             ..GatewayOptions::default()

@@ -350,6 +350,13 @@ pub enum Event {
         /// Why there are no more.
         why: &'static str,
     },
+    /// A queue of tasks has more pending ones than its guard allows.
+    TaskQueueFull {
+        /// Which.
+        queue: Arc<str>,
+        /// How many.
+        pending: u64,
+    },
     /// The gateway accepts calls.
     Listening {
         /// Where.

@@ -72,6 +72,7 @@ impl Event {
             | Event::LimitsLoosened { .. }
             | Event::ConnectionsRaised { .. }
             | Event::ConnectionsExhausted { .. }
+            | Event::TaskQueueFull { .. }
             | Event::ConnectionsDropped { .. }
             | Event::Draining => self.log_process(),
             // Of every call, and said by the lines above: for subscribers only.
@@ -223,6 +224,9 @@ impl Event {
                     event = "out_of_descriptors", %address,
                     hint = "raise `ulimit -n`, or lower connections_max"
                 );
+            }
+            Event::TaskQueueFull { queue, pending } => {
+                tracing::warn!(event = "task_queue_full", queue = &**queue, pending);
             }
             Event::LimitsLoosened { provider, change } => {
                 tracing::warn!(

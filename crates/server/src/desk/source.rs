@@ -1,0 +1,103 @@
+//! Sources (H5): URLs that are fetched regularly, by name.
+//!
+//! Promises: a name is there once.
+//!
+//! Never: fetches anything.
+
+use rusqlite::{OptionalExtension, Row, params};
+
+use super::{Desk, DeskError};
+
+/// The most sources: a scheduler looks at all of them each second.
+const SOURCES_MAX: i64 = 10_000;
+
+/// A URL that is fetched regularly.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// Its name.
+    pub name: String,
+    /// What is fetched.
+    pub url: String,
+    /// How often: `5m`.
+    pub every: Option<String>,
+    /// When: `0 6 * * *`.
+    pub cron: Option<String>,
+    /// How urgently.
+    pub priority: Option<String>,
+    /// Where the response goes.
+    pub output: Option<String>,
+}
+
+/// Why a source cannot be added.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The desk.
+    #[error(transparent)]
+    Desk(#[from] DeskError),
+    /// The name is taken.
+    #[error("there is a source of this name already")]
+    Exists,
+}
+
+impl Desk {
+    /// Adds a source.
+    pub fn add_source(&self, source: &Source) -> Result<(), SourceError> {
+        let mut database = self.database.lock();
+        let change = database.transaction().map_err(DeskError::from)?;
+        let exists = "SELECT 1 FROM sources WHERE name = ?1";
+        let known: Option<i64> = change
+            .query_row(exists, [&source.name], |row| row.get(0))
+            .optional()
+            .map_err(DeskError::from)?;
+        if known.is_some() {
+            return Err(SourceError::Exists);
+        }
+        let count: i64 = change
+            .query_row("SELECT count(*) FROM sources", [], |row| row.get(0))
+            .map_err(DeskError::from)?;
+        if count >= SOURCES_MAX {
+            let why = "there are 10,000 sources already; remove some";
+            return Err(DeskError::Full(why).into());
+        }
+        let Source {
+            name,
+            url,
+            every,
+            cron,
+            priority,
+            output,
+        } = source;
+        let insert = "INSERT INTO sources VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        change
+            .execute(insert, params![name, url, every, cron, priority, output])
+            .map_err(DeskError::from)?;
+        change.commit().map_err(DeskError::from)?;
+        Ok(())
+    }
+
+    /// All sources, by name.
+    pub fn sources(&self) -> Result<Vec<Source>, DeskError> {
+        let database = self.database.lock();
+        let columns = "SELECT name, url, every, cron, priority, output FROM sources ORDER BY name";
+        let mut query = database.prepare_cached(columns)?;
+        let rows = query.query_map([], read)?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// Removes a source; `false` = there is none.
+    pub fn remove_source(&self, name: &str) -> Result<bool, DeskError> {
+        let database = self.database.lock();
+        Ok(database.execute("DELETE FROM sources WHERE name = ?1", [name])? > 0)
+    }
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<Source> {
+    Ok(Source {
+        name: row.get(0)?,
+        url: row.get(1)?,
+        every: row.get(2)?,
+        cron: row.get(3)?,
+        priority: row.get(4)?,
+        output: row.get(5)?,
+    })
+}
