@@ -302,8 +302,8 @@ fn arrive_within(fields: &Fields<'_>, problems: &mut Problems) -> Span {
 }
 
 fn late_arrival(fields: &Fields<'_>, problems: &mut Problems) -> Span {
-    let said = fields.read("late_arrival", problems);
-    said.unwrap_or(LATE_ARRIVAL)
+    let written = fields.read("late_arrival", problems);
+    written.unwrap_or(LATE_ARRIVAL)
 }
 
 /// How the provider reports limits: a dialect that `core` knows.
@@ -395,7 +395,7 @@ fn warn_without_domain(
     problems: &mut Problems,
 ) {
     if preset.is_none() && names_preset(fields) {
-        return; // it names one that does not exist, which is told
+        return; // it names one that does not exist, which is reported
     }
     let acquire_only = or_default::<bool>(fields, "acquire_only", problems);
     if domains.is_empty() && fields.get("upstream").is_none() && !acquire_only {
@@ -416,12 +416,12 @@ fn warn_if_unlimited(
     problems: &mut Problems,
 ) {
     if preset.is_none() && names_preset(fields) {
-        return; // it names one that does not exist, which is told
+        return; // it names one that does not exist, which is reported
     }
-    let says = |name: &&str| fields.get(name).is_some();
+    let is_set = |name: &&str| fields.get(name).is_some();
     let silent = !["limit", "period", "limits", "concurrency"]
         .iter()
-        .any(says);
+        .any(is_set);
     let is_preset = matches!(Origin::of(&fields.at.node.place), Origin::Preset(_));
     if !silent || !limits.is_empty() || (learn && is_preset) {
         return;

@@ -4,7 +4,7 @@
 //! ```text
 //!   Normal ──(ratio ≥ 20 %, 3 × 429)──► Throttle ──(10 successes, ratio < 10 %)──► HalfOpen
 //!     ▲ │                                  │ (5 × 429, 60 % for 5 min)         │        │
-//!     │ └──(5 failures in a row)──► Sleep ◄┘ ◄──(a probe failed, sleep doubled)┘        │
+//!     │ └──(5 failures in a row)──► Sleep ◄┘ ◄──(a probe failed, sleep × 1.2)──┘        │
 //!     │                              └──(sleep over)─► HalfOpen        (5 probes succeeded)
 //!     └─────────────────────────────────────────────────────────────────────────────────┘
 //!   Failures on one path alone close that path, not the provider (`paths.rs`).
@@ -374,7 +374,7 @@ impl Health {
         let mut actions = Actions::new();
         self.settings = settings;
         self.base = base;
-        let is_left_over = match (&self.phase, settings.mode) {
+        let is_obsolete = match (&self.phase, settings.mode) {
             (HealthPhase::Throttle(_), HealthMode::Breaker | HealthMode::Off)
             | (HealthPhase::Sleep { .. } | HealthPhase::HalfOpen(_), HealthMode::Off) => true,
             (
@@ -388,7 +388,7 @@ impl Health {
                 _,
             ) => false,
         };
-        if is_left_over {
+        if is_obsolete {
             self.enter_normal(Reason::Policy, now, &mut actions);
         }
         if !self.is_by_path() {

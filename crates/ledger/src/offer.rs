@@ -1,4 +1,4 @@
-//! What a store says to an offer.
+//! The result of an offer.
 //!
 //! Promises: plain data. Never: a permit that is granted without its ask, by which it is given back.
 
@@ -34,13 +34,13 @@ pub struct OfferVerdicts {
 /// verdict.
 pub(crate) type OfferResult = Result<(Micros, Vec<(Ask, Verdict)>), StoreLost>;
 
-/// The permits of an answer that nobody takes.
-pub(crate) fn unsent_settles(answer: Vec<(Ask, Verdict)>) -> impl Iterator<Item = Settle> {
+/// The permits of a result that nobody takes, as settles.
+pub(crate) fn unsent_settles(decided: Vec<(Ask, Verdict)>) -> impl Iterator<Item = Settle> {
     let granted = |(ask, verdict)| match verdict {
         Verdict::Go { .. } => Some(ask),
         Verdict::Wait { .. } | Verdict::Never(_) => None,
     };
-    answer.into_iter().filter_map(granted).map(|ask: Ask| {
+    decided.into_iter().filter_map(granted).map(|ask: Ask| {
         let Ask {
             id, terms, scopes, ..
         } = ask;

@@ -126,7 +126,7 @@ pub enum Error {
     },
     /// The provider is asleep, because too many calls failed.
     #[error("{}", .status.breaker.message(.provider))]
-    Asleep {
+    ProviderUnavailable {
         /// Whose.
         provider: String,
         /// Its health.
@@ -148,7 +148,7 @@ pub enum Error {
     },
     /// The caller's time ran out.
     #[error("the time for the call to `{provider}` ran out {}", .at.words())]
-    TooLate {
+    DeadlineExceeded {
         /// Whose.
         provider: String,
         /// Where.
@@ -248,7 +248,7 @@ pub enum Error {
     Malformed(&'static str),
     /// The body of the request did not arrive.
     #[error("the request body broke off")]
-    NoBody,
+    IncompleteBody,
     /// The body of the request arrives more slowly than the provider's file or the call's own time
     /// allows.
     #[error(
@@ -257,7 +257,7 @@ pub enum Error {
     SlowBody,
     /// The body of the request could not be stored until its permit is granted.
     #[error("the request body could not be written to a temporary file")]
-    NoSpool,
+    SpoolFailed,
 }
 
 /// Why there is no token.
@@ -330,7 +330,7 @@ impl Error {
     pub fn reason(&self) -> Option<Reason> {
         match self {
             Error::NoPermit { reason, .. } | Error::NotInCache { reason, .. } => Some(*reason),
-            Error::TooLate { .. } => Some(Reason::Deadline),
+            Error::DeadlineExceeded { .. } => Some(Reason::Deadline),
             Error::Guarded { retry_in, .. } => Some(match retry_in {
                 Some(_) => Reason::Limit,
                 None => Reason::TooCostly,
@@ -364,11 +364,11 @@ impl Error {
             }
             | Error::Misconfigured { .. }
             | Error::Moved { .. }
-            | Error::NoSpool
+            | Error::SpoolFailed
             | Error::Loop { .. } => Blame::Tollgate,
             Error::NoPermit { .. }
             | Error::Guarded { .. }
-            | Error::TooLate {
+            | Error::DeadlineExceeded {
                 at: Stage::Waiting, ..
             }
             | Error::UnknownProvider { .. }
@@ -381,10 +381,10 @@ impl Error {
             | Error::Malformed(_)
             | Error::CrossSite
             | Error::SlowBody
-            | Error::NoBody => Blame::Caller,
-            Error::Asleep { .. }
+            | Error::IncompleteBody => Blame::Caller,
+            Error::ProviderUnavailable { .. }
             | Error::NotInCache { .. }
-            | Error::TooLate { .. }
+            | Error::DeadlineExceeded { .. }
             | Error::NoCredential { .. }
             | Error::NoResponse { .. } => Blame::Provider,
         }

@@ -214,7 +214,7 @@ impl Payload {
         let Some(mut file) = SpoolWriter::create(bounds.space, bounds.spool).await else {
             return Ok(Payload::stream(Full::new(first), body));
         };
-        let disk_full = |_| Error::NoSpool;
+        let disk_full = |_| Error::SpoolFailed;
         if !file.push(&first).await.map_err(disk_full)? {
             return Ok(Payload::stream(Full::new(first), body));
         }
@@ -263,7 +263,7 @@ impl Payload {
         let slot = READ_BACKS.acquire().await.ok();
         match spool.read(READ_MAX).await {
             Some(Ok(bytes)) => Ok(Some(ReadBack { bytes, _slot: slot })),
-            Some(Err(_)) => Err(Error::NoSpool),
+            Some(Err(_)) => Err(Error::SpoolFailed),
             None => Ok(None),
         }
     }
@@ -409,7 +409,7 @@ where
             if error.is::<TooSlow>() {
                 Error::SlowBody
             } else {
-                Error::NoBody
+                Error::IncompleteBody
             }
         })
     }

@@ -97,7 +97,7 @@ pub struct Options {
     pub offline: bool,
     /// The response cache.
     pub cache: Cache,
-    /// Where facts are told.
+    /// Where events are emitted.
     pub events: Events,
 }
 
@@ -256,7 +256,7 @@ impl ProviderRegistry {
     /// Returns how many there are now.
     fn replace_all(&self, providers: Vec<Provider>) -> Result<usize, BuildError> {
         let RegistryState { deps, catalog, .. } = &*self.shared;
-        let _told_after_the_lock = event::hold_back();
+        let _deferred = event::defer_events();
         let _one_at_a_time = self.shared.reload_lock.lock();
         let old = catalog.load();
         let mut new = Catalog::default();
@@ -424,7 +424,7 @@ impl ProviderRegistry {
         self.shared.uncounted()
     }
 
-    /// The bus on which the registry tells its facts.
+    /// The bus on which the registry emits its events.
     #[must_use]
     pub fn events(&self) -> &Events {
         &self.shared.deps.events

@@ -47,7 +47,7 @@ pub(super) fn select(
         .map(<[u8]>::trim_ascii)
         .filter(|cookie| !cookie.is_empty())
         .collect();
-    let kept: Vec<&[u8]> = match mode {
+    let pairs: Vec<&[u8]> = match mode {
         // Nearly always there is none of ours, and the header stays as it is.
         Cookies::Pass if !cookies.iter().any(is_rewritten) => return,
         Cookies::Pass => {
@@ -64,7 +64,7 @@ pub(super) fn select(
             .filter(|cookie| !cookie.is_empty())
             .collect(),
     };
-    let line = HeaderValue::from_bytes(&kept.join(&b"; "[..]));
+    let line = HeaderValue::from_bytes(&pairs.join(&b"; "[..]));
     headers.remove(COOKIE);
     if let Ok(line) = line
         && !line.is_empty()

@@ -27,9 +27,9 @@ pub(super) fn hint(error: &Error) -> String {
         Error::Guarded { retry_in: None, .. } => {
             "the request costs more than the guard's burst; split it or raise `burst`"
         }
-        Error::Asleep { .. } => "retry after resetIn milliseconds",
+        Error::ProviderUnavailable { .. } => "retry after resetIn milliseconds",
         Error::NotInCache { reason, .. } => for_cache_miss(*reason),
-        Error::TooLate { .. } => {
+        Error::DeadlineExceeded { .. } => {
             "raise X-Tollgate-Timeout, or queue.timeout in the provider's file"
         }
         Error::NoResponse {
@@ -75,11 +75,11 @@ pub(super) fn hint(error: &Error) -> String {
         Error::Path(_) | Error::Host(_) | Error::Malformed(_) => {
             "fix the request and send it again"
         }
-        Error::NoBody => "send the whole body",
+        Error::IncompleteBody => "send the whole body",
         Error::SlowBody => {
             "send the body faster, give the call more time, or lower `upload.min_rate` in the provider's file"
         }
-        Error::NoSpool => {
+        Error::SpoolFailed => {
             "free space in the folder for temporary files (TMPDIR), or lower `upload.spool`"
         }
     };

@@ -3,8 +3,8 @@
 
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span};
+use tollgate_sim::checker::Priority;
 use tollgate_sim::governed_health::{GovernedWithHealth, HealthPlan};
-use tollgate_sim::judge::Priority;
 use tollgate_sim::latency::{Delay, Latency};
 use tollgate_sim::rule::{CallId, Cost, RuleSpec};
 use tollgate_sim::world::{Call, NodeId, Setup, World};
@@ -56,7 +56,7 @@ impl Run {
             world.submit(Micros(index * self.every.0), node, call);
         }
         world.run_until(Micros(4_000_000_000)).expect("time passes");
-        let arrivals = world.judge().arrivals();
+        let arrivals = world.checker().arrivals();
         let rejected: Vec<Micros> = arrivals
             .iter()
             .filter(|one| !one.accepted)
@@ -71,7 +71,7 @@ impl Run {
         };
         let accepted = arrivals.iter().filter(|one| one.accepted);
         Log {
-            accepted: world.judge().accepted(),
+            accepted: world.checker().accepted(),
             at_once: rejected.iter().map(|&at| near(at)).max().unwrap_or(0),
             rejected: rejected.len(),
             last: accepted.map(|one| one.at).max().unwrap_or_default(),

@@ -197,9 +197,9 @@ impl SharedBody {
     pub(crate) fn release(&self) {
         let mut state = self.inner.state.lock();
         state.reserved = state.reserved.saturating_sub(1);
-        let left = state.release_if_unread();
+        let released = state.release_if_unread();
         drop(state);
-        drop(left);
+        drop(released);
     }
 }
 
@@ -510,9 +510,9 @@ impl Drop for Reader {
         if let Some(slot) = state.readers.get_mut(self.slot) {
             *slot = ReaderSlot::Empty;
         }
-        let left = state.release_if_unread();
+        let released = state.release_if_unread();
         drop(state);
-        drop(left);
+        drop(released);
         // Only this reader's waker may have been registered upstream, and fast readers may wait for
         // it. Its own waker goes with the others: a new reader may have the slot already.
         self.inner.wake_all();

@@ -108,15 +108,15 @@ async fn close<A, B>(
 
 /// Waits until the tunnel has been idle for the timeout; extends the hold of the permit meanwhile.
 async fn until_idle(moved: &AtomicU64, idle: Span, permit: &mut Permit) {
-    let look = Span((idle.0 / IDLE_CHECKS).clamp(1, CHECK_EVERY.0));
+    let check_every = Span((idle.0 / IDLE_CHECKS).clamp(1, CHECK_EVERY.0));
     let mut seen = moved.load(Ordering::Relaxed);
     let mut quiet = Span::ZERO;
     while quiet < idle {
-        permit.keep_alive(Span(look.0 * IDLE_CHECKS) + MARGIN);
-        sleep(Some(look)).await;
+        permit.keep_alive(Span(check_every.0 * IDLE_CHECKS) + MARGIN);
+        sleep(Some(check_every)).await;
         let now = moved.load(Ordering::Relaxed);
         quiet = if now == seen {
-            quiet + look
+            quiet + check_every
         } else {
             Span::ZERO
         };
@@ -144,12 +144,12 @@ impl<'a, S> Counted<'a, S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Counted<'_, S> {
     /// Sends a last frame, and waits until the other side closes.
     async fn close(&mut self, frame: &[u8]) {
-        self.say(frame).await;
+        self.send_frame(frame).await;
         self.read_out().await;
     }
 
     /// Sends a last frame, unless it would be in the middle of another.
-    async fn say(&mut self, frame: &[u8]) {
+    async fn send_frame(&mut self, frame: &[u8]) {
         if self.sent.is_between() && self.stream.write_all(frame).await.is_ok() {
             self.stream.shutdown().await.ok();
         }

@@ -13,7 +13,7 @@ impl Error {
     #[must_use]
     pub fn reason_str(&self) -> &'static str {
         match self {
-            Error::Asleep { .. } => "sleep",
+            Error::ProviderUnavailable { .. } => "sleep",
             _ => self.reason().map_or("error", Reason::as_str),
         }
     }
@@ -24,9 +24,9 @@ impl Error {
         match self {
             Error::NoPermit { provider, .. }
             | Error::Guarded { provider, .. }
-            | Error::Asleep { provider, .. }
+            | Error::ProviderUnavailable { provider, .. }
             | Error::NotInCache { provider, .. }
-            | Error::TooLate { provider, .. }
+            | Error::DeadlineExceeded { provider, .. }
             | Error::NoResponse { provider, .. }
             | Error::Moved { provider }
             | Error::NoCredential { provider, .. }
@@ -42,8 +42,8 @@ impl Error {
             | Error::Host(_)
             | Error::Malformed(_)
             | Error::SlowBody
-            | Error::NoSpool
-            | Error::NoBody => None,
+            | Error::SpoolFailed
+            | Error::IncompleteBody => None,
         }
     }
 
@@ -68,10 +68,14 @@ impl Error {
                 | Reason::NoShare => StatusCode::TOO_MANY_REQUESTS,
             },
             Error::Guarded { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Error::Asleep { .. } | Error::NoSpool => StatusCode::SERVICE_UNAVAILABLE,
+            Error::ProviderUnavailable { .. } | Error::SpoolFailed => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Error::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Error::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Error::NotInCache { .. } | Error::TooLate { .. } => StatusCode::GATEWAY_TIMEOUT,
+            Error::NotInCache { .. } | Error::DeadlineExceeded { .. } => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
             Error::NoResponse { .. } | Error::Moved { .. } | Error::NoCredential { .. } => {
                 StatusCode::BAD_GATEWAY
             }
@@ -85,7 +89,7 @@ impl Error {
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
-            | Error::NoBody => StatusCode::BAD_REQUEST,
+            | Error::IncompleteBody => StatusCode::BAD_REQUEST,
         }
     }
 
@@ -97,16 +101,16 @@ impl Error {
             Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
-            | Error::NoBody
+            | Error::IncompleteBody
             | Error::SlowBody
-            | Error::NoSpool => true,
+            | Error::SpoolFailed => true,
             // What follows a CONNECT is not HTTP.
             Error::MethodNotAllowed { method, .. } => *method == Method::CONNECT,
             Error::NoPermit { .. }
             | Error::Guarded { .. }
-            | Error::Asleep { .. }
+            | Error::ProviderUnavailable { .. }
             | Error::NotInCache { .. }
-            | Error::TooLate { .. }
+            | Error::DeadlineExceeded { .. }
             | Error::NoResponse { .. }
             | Error::Moved { .. }
             | Error::NoCredential { .. }
@@ -124,9 +128,9 @@ impl Error {
     pub(crate) fn allows_stale(&self) -> bool {
         match self {
             Error::NoPermit { .. }
-            | Error::Asleep { .. }
+            | Error::ProviderUnavailable { .. }
             | Error::NotInCache { .. }
-            | Error::TooLate { .. }
+            | Error::DeadlineExceeded { .. }
             | Error::NoResponse { .. }
             | Error::Moved { .. }
             | Error::NoCredential { .. }
@@ -143,8 +147,8 @@ impl Error {
             | Error::Host(_)
             | Error::Malformed(_)
             | Error::SlowBody
-            | Error::NoSpool
-            | Error::NoBody => false,
+            | Error::SpoolFailed
+            | Error::IncompleteBody => false,
         }
     }
 }

@@ -46,31 +46,31 @@ impl<'a> PresumedArrival<'a> {
     }
 
     /// How long until the next look.
-    fn next_look(&self) -> Option<Span> {
+    fn next_check(&self) -> Option<Span> {
         let (within, now) = (self.within?, self.permit.now());
         let half = Span(within.0 / 2);
-        Some(match (self.preamble.left_at(), self.acknowledged) {
-            (Some(left_at), Some(seen)) => counts_from(within, left_at, seen).since(now),
-            (Some(left_at), None) if now < left_at + half => (left_at + half).since(now),
+        Some(match (self.preamble.sent_at(), self.acknowledged) {
+            (Some(sent_at), Some(seen)) => counts_from(within, sent_at, seen).since(now),
+            (Some(sent_at), None) if now < sent_at + half => (sent_at + half).since(now),
             (Some(_), None) => Span(within.0 / 4).max(LOOK_EVERY_MIN),
             (None, _) => half.max(LOOK_EVERY_MIN), // bytes are being written
         })
     }
 
     /// Looks whether it is acknowledged, and reports the arrival if it is due.
-    fn look(&mut self) {
-        let (Some(within), Some(left_at)) = (self.within, self.preamble.left_at()) else {
+    fn check(&mut self) {
+        let (Some(within), Some(sent_at)) = (self.within, self.preamble.sent_at()) else {
             return;
         };
         let now = self.permit.now();
-        let is_time = now >= left_at + Span(within.0 / 2);
+        let is_time = now >= sent_at + Span(within.0 / 2);
         if self.acknowledged.is_none() && is_time && self.preamble.is_acknowledged() {
             self.acknowledged = Some(now);
         }
         let Some(seen) = self.acknowledged else {
             return;
         };
-        let arrived = counts_from(within, left_at, seen);
+        let arrived = counts_from(within, sent_at, seen);
         if now >= arrived {
             self.within = None;
             self.permit.presume_arrived(now.since(arrived));
@@ -78,9 +78,9 @@ impl<'a> PresumedArrival<'a> {
     }
 }
 
-/// When a request counts as arrived that left at `left_at` and was seen to be acknowledged at `seen`.
-fn counts_from(within: Span, left_at: Micros, seen: Micros) -> Micros {
-    (left_at + within).max(seen + Span(within.0 / 2))
+/// When a request counts as arrived that left at `sent_at` and was seen to be acknowledged at `seen`.
+fn counts_from(within: Span, sent_at: Micros, seen: Micros) -> Micros {
+    (sent_at + within).max(seen + Span(within.0 / 2))
 }
 
 /// Waits for the head of a response: the provider's timeout, or the caller's remaining time.
@@ -97,14 +97,14 @@ pub(super) async fn wait_for_head<T>(
     let (mut seen, mut rest) = (gone(), most);
     loop {
         let remaining = route.subject.remaining();
-        let patience = remaining.map_or(rest, |left| left.min(rest));
+        let patience = remaining.map_or(rest, |remaining| remaining.min(rest));
         let pause = arrival
-            .next_look()
-            .map_or(patience, |look| look.min(patience));
+            .next_check()
+            .map_or(patience, |check| check.min(patience));
         match within(Some(pause), response.as_mut()).await {
             Ok(response) => return Ok(response),
             Err(late) => {
-                arrival.look();
+                arrival.check();
                 let sent = gone();
                 rest = if sent == seen { rest - pause } else { most };
                 if rest == Span::ZERO || route.subject.remaining() == Some(Span::ZERO) {

@@ -56,7 +56,7 @@ impl PermitHistory {
             return;
         };
         self.was_queued = true;
-        if subject.provider.events.is_heard() {
+        if subject.provider.events.has_listeners() {
             self.queue_cause = Some(requested.queue_cause(policy, blocker));
         }
     }
@@ -299,7 +299,7 @@ async fn reject_if_closed(
             ..
         } => {
             let health = &subject.provider.health;
-            return Err(Error::Asleep {
+            return Err(Error::ProviderUnavailable {
                 provider: provider(),
                 status: Box::new(health.status_on(subject.path)),
                 path: health.closed_path_name(subject.path),

@@ -24,8 +24,8 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::{Micros, Span};
 
 use super::call::{CallOptions, Target};
-use super::call_end::OwnCall;
-use super::decide::{self, Decision, Learned};
+use super::call_end::ExternalCall;
+use super::decide::{self, AcquiredPermit, Learned};
 use super::rates::Rates;
 use crate::error::Reason;
 use crate::providers::ProviderRegistry;
@@ -81,7 +81,7 @@ struct TableState {
 
 #[derive(Debug)]
 struct OpenPermit {
-    decision: Box<Decision>,
+    decision: Box<AcquiredPermit>,
     expires: Micros,
 }
 
@@ -109,7 +109,7 @@ impl Drop for ReportInProgress {
 
 /// A permit for another process.
 #[derive(Clone, Debug)]
-pub struct HandedOut {
+pub struct IssuedPermit {
     /// By which it is reported.
     pub id: Arc<str>,
     /// How long it waited.
@@ -196,13 +196,13 @@ impl PermitTable {
         target: impl Into<Target>,
         key: Option<&str>,
         options: CallOptions,
-    ) -> Result<HandedOut, Error> {
+    ) -> Result<IssuedPermit, Error> {
         let Shared {
             registry,
             use_within,
             ..
         } = &*self.shared;
-        let mut end = OwnCall::begin(registry.events(), &options);
+        let mut end = ExternalCall::begin(registry.events(), &options);
         let subject = decide::subject(registry, target.into(), options);
         let mut subject = end.check(subject)?;
         subject.use_within = *use_within;
@@ -292,24 +292,24 @@ impl PermitTable {
     }
 
     /// A place in the table, or none. It is free again if no permit comes.
-    fn reserve(&self) -> Option<Place<'_>> {
+    fn reserve(&self) -> Option<TableSlot<'_>> {
         self.shared.drop_expired();
         let mut state = self.shared.state.lock();
         if state.open.len() + state.reserved >= PERMITS_MAX {
             return None;
         }
         state.reserved += 1;
-        Some(Place { table: self })
+        Some(TableSlot { table: self })
     }
 
-    fn hand_out(&self, place: Place<'_>, decision: Decision) -> HandedOut {
+    fn hand_out(&self, place: TableSlot<'_>, decision: AcquiredPermit) -> IssuedPermit {
         let now = self.shared.registry.ledger().at();
         let granted = decision.granted().unwrap_or(now);
         let lives = decision.use_within() + decision.response_timeout();
         let mut state = self.shared.state.lock();
         state.count += 1;
         let id = self.shared.id(state.count);
-        let handed_out = HandedOut {
+        let handed_out = IssuedPermit {
             id: id.clone(),
             waited: decision.waited(),
             was_queued: decision.was_queued(),
@@ -374,7 +374,7 @@ impl TableState {
     }
 
     /// Those closed first go once they would have expired.
-    fn forget_closed(&mut self, now: Micros) {
+    fn evict_closed(&mut self, now: Micros) {
         while let Some((_, id)) = self
             .closing_order
             .pop_front_if(|(expires, _)| *expires <= now)
@@ -408,7 +408,7 @@ impl Shared {
             }
             expired.extend(permit);
         }
-        state.forget_closed(now);
+        state.evict_closed(now);
         drop(state);
         for mut permit in expired {
             permit.decision.count_as_sent();
@@ -429,7 +429,7 @@ impl Drop for Shared {
     /// Other processes still hold these permits and may use them: they stay counted.
     fn drop(&mut self) {
         for (_, permit) in std::mem::take(&mut self.state.get_mut().open) {
-            permit.decision.leave_held();
+            permit.decision.abandon_as_used();
         }
         self.first_changed.notify_one(); // the timer ends
     }
@@ -484,11 +484,11 @@ impl Report<'_> {
 
 /// A place for a permit that is still being decided.
 #[derive(Debug)]
-struct Place<'a> {
+struct TableSlot<'a> {
     table: &'a PermitTable,
 }
 
-impl Drop for Place<'_> {
+impl Drop for TableSlot<'_> {
     fn drop(&mut self) {
         let mut state = self.table.shared.state.lock();
         state.reserved = state.reserved.saturating_sub(1);
@@ -498,7 +498,7 @@ impl Drop for Place<'_> {
 /// What an id has led to.
 #[derive(Debug)]
 enum Closed {
-    Now(Box<Decision>),
+    Now(Box<AcquiredPermit>),
     Before(ClosedPermit),
     Unknown,
 }
@@ -521,7 +521,7 @@ mod tests {
             (CLOSED_MAX, CLOSED_MAX)
         );
         assert!(!is_known(1) && is_known(2));
-        state.forget_closed(Micros(10));
+        state.evict_closed(Micros(10));
         assert!(!state.closed.contains_key("10") && state.closed.contains_key("11"));
     }
 

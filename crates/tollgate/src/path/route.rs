@@ -173,8 +173,8 @@ impl PendingRoute {
         let provider = &self.destination.policy.provider;
         let costs = provider.costs.iter();
         let mut reads = costs.filter(|cost| !cost.before.is_empty());
-        let is_said = |unit: &str| self.options.costs.iter().any(|(named, _)| named == unit);
-        if self.needs_body() || reads.any(|cost| !is_said(&cost.unit)) {
+        let is_given = |unit: &str| self.options.costs.iter().any(|(named, _)| named == unit);
+        if self.needs_body() || reads.any(|cost| !is_given(&cost.unit)) {
             READ_MAX
         } else {
             WHOLE_MAX
@@ -190,9 +190,9 @@ impl PendingRoute {
     /// `read_back`: the body that the decisions read, if it is in a file.
     fn finish(self, payload: Payload, read_back: Option<&ReadBack>) -> Result<Route, Error> {
         // An unread body is not "no entity": a large body must not evade a limit.
-        let doubt = self.destination.policy.provider.entities.on_ambiguity;
+        let on_ambiguity = self.destination.policy.provider.entities.on_ambiguity;
         let is_unread = payload.is_unread() && read_back.is_none();
-        if is_unread && self.needs_body() && doubt == OnAmbiguity::Reject {
+        if is_unread && self.needs_body() && on_ambiguity == OnAmbiguity::Reject {
             return Err(EntityError::Body.into());
         }
         let body = read_back.map_or(payload.buffered(), |read| &read.bytes);
@@ -285,7 +285,7 @@ impl Request {
 const LOGGED_PATH_MAX: usize = 256;
 
 impl Route {
-    /// Tells what the call with this id asks for.
+    /// Emits what the call with this id asks for.
     pub(crate) fn emit_request(&self, id: &str) {
         let provider = &self.subject.provider;
         provider.events.emit_with(|| {

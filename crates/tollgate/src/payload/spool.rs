@@ -240,7 +240,8 @@ impl SpoolReader {
 
     /// Reads the next piece.
     fn read(&self) -> JoinHandle<io::Result<Bytes>> {
-        let length = usize::try_from(self.remaining()).map_or(PIECE, |left| left.min(PIECE));
+        let length =
+            usize::try_from(self.remaining()).map_or(PIECE, |remaining| remaining.min(PIECE));
         read_piece(self.spool.file.clone(), self.at, length)
     }
 }

@@ -41,14 +41,14 @@ pub(super) async fn drive(shared: Weak<Shared>) {
             offer,
             resolve,
             settle,
-            abandoned: left,
-            wake_at: arm,
+            abandoned,
+            wake_at,
         } = strong.tick();
         for settle in settle {
             strong.ledger.settle(settle);
         }
-        if !left.is_empty() {
-            strong.ledger.stopped_waiting(&left);
+        if !abandoned.is_empty() {
+            strong.ledger.stopped_waiting(&abandoned);
         }
         for resolved in resolve {
             strong.deliver(resolved, strong.ledger.at());
@@ -56,7 +56,7 @@ pub(super) async fn drive(shared: Weak<Shared>) {
         if !offer.is_empty() {
             pending = Some(Offered::new(&strong, offer));
         }
-        let pause = arm.map(|at| at.since(strong.ledger.at()));
+        let pause = wake_at.map(|at| at.since(strong.ledger.at()));
         drop(strong);
         tokio::select! {
             biased;
@@ -97,7 +97,7 @@ impl Offered {
 }
 
 /// What the ledger decides of the pending offer, and the queue to which it goes. Dropped and awaited
-/// again, nothing is lost. `None`: the queue has gone, and the answer was not taken.
+/// again, nothing is lost. `None`: the queue is gone, and the verdicts were not taken.
 async fn decided(
     shared: &Weak<Shared>,
     pending: &mut Option<Offered>,

@@ -34,7 +34,7 @@ use crate::pool::Pool;
 #[derive(Debug)]
 pub struct ActiveProvider {
     pub(crate) name: String,
-    /// Where its facts are told.
+    /// Where its events are emitted.
     pub(crate) events: Events,
     policy: ArcSwap<CompiledPolicy>,
     pub(crate) health: Arc<ProviderHealth>,
@@ -108,13 +108,13 @@ impl ActiveProvider {
         let (gate, health, base) = (policy.gate_settings(), policy.health, policy.base());
         let now = self.ledger.at();
         policy.inherit(&self.policy(), now);
-        let settles = policy.shared_carry_settles(now);
+        let settles = policy.shared_inherit_settles(now);
         self.connections.configure(&policy);
         self.policy.store(Arc::new(policy));
         self.local_share.permits.replace(gate.clone());
         self.permits.replace(gate);
         // Calls do this themselves; this covers calls that come after a restart.
-        self.permits.carry(self.permits.edition(), &settles);
+        self.permits.inherit(self.permits.edition(), &settles);
         self.health.configure(health, base)
     }
 

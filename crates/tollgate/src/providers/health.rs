@@ -24,7 +24,7 @@ use tollgate_core::health::{
 };
 use tollgate_core::limit::{HoldUntil, Rule};
 use tollgate_core::problem::Problem;
-use tollgate_core::retry::{Budget, BudgetSettings, Decision, FailedAttempt, RetrySettings};
+use tollgate_core::retry::{Budget, BudgetSettings, FailedAttempt, RetryDecision, RetrySettings};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::ProviderLedger;
@@ -74,8 +74,8 @@ pub(super) struct Inner {
     rng: fastrand::Rng,
     /// The closed paths that were told.
     pub(super) closed_paths: Vec<(PathTag, Option<Arc<str>>)>,
-    /// Facts that are told once the lock is free.
-    pub(super) facts: Vec<Event>,
+    /// Events that are emitted once the lock is free.
+    pub(super) deferred_events: Vec<Event>,
 }
 
 /// The extra throttle of this process, as rules.
@@ -125,7 +125,7 @@ impl ProviderHealth {
                 next_cleanup: [Micros::default(); 2],
                 rng: fastrand::Rng::with_seed(seed),
                 closed_paths: Vec::new(),
-                facts: Vec::new(),
+                deferred_events: Vec::new(),
             }),
             has_synced: AtomicBool::new(!ledger.takes_time()),
             version: watch::Sender::new(0),
@@ -423,7 +423,7 @@ impl ProviderHealth {
         &self,
         settings: &RetrySettings,
         failed: &FailedAttempt,
-    ) -> Decision {
+    ) -> RetryDecision {
         let now = self.ledger.at();
         let mut inner = self.inner.lock();
         let dice = Dice(inner.rng.u64(..));
@@ -459,7 +459,7 @@ impl ProviderHealth {
                 Action::Transition { from, to, reason } => {
                     concerns_waiting = true;
                     let status = inner.health.status(self.ledger.at());
-                    inner.facts.push(Event::Transition {
+                    inner.deferred_events.push(Event::Transition {
                         provider: self.provider.clone(),
                         from,
                         to,
@@ -475,11 +475,13 @@ impl ProviderHealth {
         }
     }
 
-    /// Frees the lock, then tells what happened under it.
+    /// Frees the lock, then emits the events that happened under it.
     pub(super) fn release(&self, mut inner: RankedGuard<'_, Inner>) {
-        let facts = std::mem::take(&mut inner.facts);
+        let deferred_events = std::mem::take(&mut inner.deferred_events);
         drop(inner);
-        facts.into_iter().for_each(|fact| self.events.emit(fact));
+        deferred_events
+            .into_iter()
+            .for_each(|fact| self.events.emit(fact));
     }
 
     /// Reports a scope to both ledgers. This is rare, and the store may be lost at any time.

@@ -159,7 +159,7 @@ struct Unreadable {
 }
 
 impl Store for Unreadable {
-    fn commit(&self, batch: &Batch<'_>) -> Result<batch::Decision, StoreError> {
+    fn commit(&self, batch: &Batch<'_>) -> Result<batch::BatchResult, StoreError> {
         Ok(batch::decide(
             &mut *self.table.lock(),
             self.clock.now(),
@@ -239,7 +239,7 @@ async fn a4_failures_of_reported_attempts_close_their_path() {
     }
     let refused = report("/broken/7".to_owned(), 500).await.unwrap_err();
     assert!(
-        matches!(&refused, Error::Asleep { path: Some(path), .. } if path == "/broken/*"),
+        matches!(&refused, Error::ProviderUnavailable { path: Some(path), .. } if path == "/broken/*"),
         "{refused:?}"
     );
     report("/ok".to_owned(), 200).await.unwrap();
