@@ -7,6 +7,11 @@
 //! way; what is asked meanwhile goes with the next one. Each request also replaces the process's own
 //! row, so that a batch whose reply was lost is recognised and never applied twice.
 //!
+//! Rows have several types, one for each step: `CellRow`, `ScopeRow`, `ProviderRow` and `OwnerRow`
+//! are the contents (`core::row`); `Row` is one of them; [`StoredRow`] is its bytes with a version,
+//! as the store has it; `KnownRow` is what this node last saw of it, and how far its times can be
+//! trusted; `BatchRow` is a copy that one batch may change.
+//!
 //! Promises: no limit is exceeded, whatever is delayed, lost or repeated, whichever node stops, and
 //! however the store's clock steps: every decision that counts has seen its predecessor, frees by
 //! the lower bound of the store's time and stamps by the upper one. Owners that wait take turns.
@@ -14,7 +19,7 @@
 //! Never: reads a clock, sends, or waits. Local time comes in with each call ([`Replica::poll`]);
 //! requests, verdicts and the next timer come out.
 
-use crate::ask::{Ask, CellId, OwnerId, PermitId, ScopeId, Settle, Verdict};
+use crate::ask::{Ask, CellId, GRANT_AGE_MAX, OwnerId, PermitId, ScopeId, Settle, Verdict};
 use crate::batch::QueuedSettle;
 use crate::time::{Micros, Now, Span, TimeBounds, Wall};
 
@@ -37,7 +42,7 @@ mod tests;
 
 pub use clock::Stamp;
 pub use peek::{PeekRows, peek};
-pub use queue::{ASKS_MAX, SETTLES_MAX};
+pub use queue::{ASKS_MAX, SETTLES_MAX, SettleCounts};
 pub use row::{Epoch, Reply, ReplyOutcome, Request, RowKey, StoredRow, WaitNote, Waiting};
 pub use rules::Rules;
 
@@ -46,10 +51,6 @@ use clock::StoreClock;
 use decide::{BatchInput, DecisionContext, ProposedWrite};
 use known::KnownRows;
 use queue::{BatchPart, Queue, unsent_at};
-
-/// A grant that is older than this when its reply comes is given back: its call would arrive later
-/// than the ledger assumes.
-pub const GRANT_AGE_MAX: Span = Span::from_millis(500);
 
 /// After this long without a reply the time is asked for first: by then the bounds are 20 ms apart.
 const SILENCE_MAX: Span = Span::from_secs(10);
@@ -182,10 +183,9 @@ impl Replica {
         self.dead = owners;
     }
 
-    /// How many settles were accepted so far, and how many of them are stored or change nothing:
-    /// the first of them.
+    /// How many settles were accepted so far, and how many of them are stored.
     #[must_use]
-    pub fn settled(&self) -> (u64, u64) {
+    pub fn settled(&self) -> SettleCounts {
         self.queue.settled()
     }
 
