@@ -393,7 +393,7 @@ fn warn_without_domain(
     problems: &mut Problems,
 ) {
     if preset.is_none() && names_preset(fields) {
-        return; // it names one that does not exist, which is told
+        return; // it names one that does not exist, which is reported
     }
     let acquire_only = or_default::<bool>(fields, "acquire_only", problems);
     if domains.is_empty() && fields.get("upstream").is_none() && !acquire_only {
@@ -414,7 +414,7 @@ fn warn_if_unlimited(
     problems: &mut Problems,
 ) {
     if preset.is_none() && names_preset(fields) {
-        return; // it names one that does not exist, which is told
+        return; // it names one that does not exist, which is reported
     }
     let says = |name: &&str| fields.get(name).is_some();
     let silent = !["limit", "period", "limits", "concurrency"]

@@ -42,7 +42,7 @@ pub struct Config {
     pub store: Store,
     /// How Postgres is used.
     pub postgres: Postgres,
-    /// Where responses are cached; `None` = beside the ledger.
+    /// Where responses are cached; `None` = in the folder of the ledger.
     pub cache_store: Option<Store>,
     /// Size of the response cache.
     pub cache_size: CacheSize,

@@ -25,19 +25,19 @@ use crate::turn::{Turn, turn};
 /// is up again, and after a boot they start used up. Longer ones are on disk before they are used.
 pub const LONG_PERIOD: Span = Span::from_secs(60);
 
-/// One settle and when it was told, on the clock of its owner.
+/// One settle and when it was queued, on the clock of its owner.
 #[derive(Clone, Debug)]
 pub struct QueuedSettle {
     /// What happened.
     pub settle: Settle,
-    /// When this was told.
+    /// When it was queued.
     pub at: Micros,
 }
 
 /// The settles of a batch.
 #[derive(Clone, Copy, Debug)]
 pub enum Settles<'a> {
-    /// Told this moment.
+    /// Reported now: their ages are exact.
     Now(&'a [Settle]),
     /// They have waited, on the clock of the store: their ages grow by that. A store with a clock of
     /// its own gives them aged by the clock of this process ([`QueuedSettle::aged`]).
@@ -55,7 +55,7 @@ pub struct Batch<'a> {
     pub settles: Settles<'a>,
     /// Decided after the settles, in this order.
     pub asks: &'a [Ask],
-    /// Owners that are known to be dead: nobody leaves them anything.
+    /// Owners that are known to be dead: no capacity is left or saved for them.
     pub dead: &'a [OwnerId],
 }
 
@@ -76,7 +76,7 @@ pub struct Decision {
     pub verdicts: Vec<Verdict>,
     /// Cells in which an ask that was rejected earlier may now succeed.
     pub freed: Vec<CellId>,
-    /// Scopes that have changed: every owner hears of it.
+    /// Scopes that have changed: every owner is notified.
     pub changed_scopes: Vec<ScopeId>,
     /// Other owners that are to be woken.
     pub wakes: Vec<Wake>,
@@ -87,7 +87,7 @@ pub struct Decision {
 }
 
 impl<'a> Batch<'a> {
-    /// Nothing but settles that were told this moment, or asks.
+    /// Settles that are reported now, and asks; nothing else.
     #[must_use]
     pub fn now(owner: OwnerId, settles: &'a [Settle], asks: &'a [Ask]) -> Batch<'a> {
         Batch {
@@ -99,7 +99,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Does it ask for nothing and tell nothing?
+    /// Has it neither asks nor settles nor stopped waits?
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let is_settled = match self.settles {
@@ -239,7 +239,7 @@ fn decide_shared(rows: &mut impl Rows, now: TimeBounds, batch: &Batch<'_>) -> De
     }
 }
 
-/// Forgets waiters that are dead or have not come, and lets the cells of the batch know of the
+/// Removes waiters that are dead or did not come, and tells the cells of the batch about the
 /// others. Once per cell, however often the batch names it.
 fn meet_waiters(rows: &mut impl Rows, now: TimeBounds, batch: &Batch<'_>) {
     let mut awaited_cells: SmallVec<[CellId; 8]> = SmallVec::new();
@@ -331,7 +331,7 @@ fn aged(queued: &[QueuedSettle], now: Micros) -> Vec<Settle> {
 }
 
 impl QueuedSettle {
-    /// The settle as it is to be told at this time.
+    /// The settle with its age at this time.
     #[must_use]
     pub fn aged(&self, now: Micros) -> Settle {
         let waited = now.since(self.at);

@@ -118,7 +118,7 @@ struct WaitingAsk {
 /// What the asks of one batch must leave to others.
 #[derive(Debug, Default)]
 pub(crate) struct Withheld {
-    /// Per ask: what it hears if it must wait so that others are served. Empty if none must.
+    /// Per ask: its verdict if it must wait so that others are served. Empty if none must.
     pub(crate) verdicts: Vec<Option<Verdict>>,
     /// For whom something is saved up. If one of them is dead, nobody else would find out.
     pub(crate) saved_for: Vec<OwnerId>,
@@ -336,7 +336,7 @@ pub(crate) fn withheld(
     }
 }
 
-/// Counts what was granted and refused, cell by cell.
+/// Counts what was granted and rejected, cell by cell.
 pub(crate) fn tally(asks: &[Ask], verdicts: &[Verdict]) -> BTreeMap<CellId, Tally> {
     let mut tallies: BTreeMap<CellId, Tally> = BTreeMap::new();
     for (ask, verdict) in asks.iter().zip(verdicts) {
@@ -367,7 +367,7 @@ pub(crate) fn tally(asks: &[Ask], verdicts: &[Verdict]) -> BTreeMap<CellId, Tall
     tallies
 }
 
-/// Does an ask that hears this wait? If not, nobody is to leave it anything.
+/// Does an ask with this verdict wait? If not, no capacity is left for it.
 #[must_use]
 pub fn will_wait(ask: &Ask, after: Span, on: WakeOn) -> bool {
     match on {

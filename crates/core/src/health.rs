@@ -4,7 +4,7 @@
 //! ```text
 //!   Normal ──(ratio ≥ 20 %, 3 × 429)──► Throttle ──(10 successes, ratio < 10 %)──► HalfOpen
 //!     ▲ │                                  │ (5 × 429, 60 % for 5 min)         │        │
-//!     │ └──(5 failures in a row)──► Sleep ◄┘ ◄──(a probe failed, sleep doubled)┘        │
+//!     │ └──(5 failures in a row)──► Sleep ◄┘ ◄──(a probe failed, sleep × 1.2)──┘        │
 //!     │                              └──(sleep over)─► HalfOpen        (5 probes succeeded)
 //!     └─────────────────────────────────────────────────────────────────────────────────┘
 //!   Failures on one path alone close that path, not the provider (`paths.rs`).

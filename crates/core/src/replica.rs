@@ -167,7 +167,7 @@ impl Replica {
         self.queue.offer(asks, now);
     }
 
-    /// What happened to a permit or a scope, told at this local time.
+    /// What happened to a permit or a scope, reported at this local time.
     pub fn settle(&mut self, settle: Settle, now: Micros) {
         self.queue.settle(QueuedSettle { settle, at: now });
     }
@@ -177,13 +177,13 @@ impl Replica {
         self.queue.stop_waiting(cells);
     }
 
-    /// These owners are dead: nobody leaves them anything.
+    /// These owners are dead: no capacity is left or saved for them.
     pub fn set_dead(&mut self, owners: Vec<OwnerId>) {
         self.dead = owners;
     }
 
-    /// How many settles were told so far, and how many of them are stored or change nothing: the
-    /// first of them.
+    /// How many settles were accepted so far, and how many of them are stored or change nothing:
+    /// the first of them.
     #[must_use]
     pub fn settled(&self) -> (u64, u64) {
         self.queue.settled()

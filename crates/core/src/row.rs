@@ -1,4 +1,5 @@
-//! A row as bytes: one cell or one scope with what stores need beside it. The format of every store.
+//! A row as bytes: one cell or one scope, with its version and its waiters. The format of every
+//! store.
 //!
 //! ```text
 //! row   = FORMAT kind field* checksum          kind: 1 a cell, 2 a scope, 3 a provider, 4 an owner
@@ -6,7 +7,7 @@
 //! ```
 //!
 //! Fields stand in the order of their tags, each at most once. An odd tag is required: a program
-//! that does not know it cannot tell what was used, so the row counts as used up. An even one is
+//! that does not know it cannot know what was used, so the row counts as used up. An even one is
 //! optional: it is ignored, and written again as it was. So a field can be added without a new
 //! format, and a program that does not know it yet shares the row with one that does.
 //!

@@ -1,7 +1,8 @@
 //! The one decision: first apply settles of earlier permits, then decide the asks.
 //!
-//! This is all the semantics of a ledger. Every backend (memory and SQLite today) calls it inside
-//! its lock or transaction.
+//! This is all the semantics of a ledger. Every store decides with it, through `batch::decide`:
+//! memory and SQLite inside their lock or transaction, networked stores on rows that the store
+//! compares before it replaces them.
 //!
 //! Promises: an ask gets all of its terms and scopes, or none: nothing is counted until every one
 //! of them agrees. When a cell rejects an ask, it also rejects later asks of the batch that are not

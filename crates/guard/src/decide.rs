@@ -45,7 +45,7 @@ struct Draft<'p> {
 /// There is no room for the keys of these asks, one bit each.
 struct NoCapacity(u8);
 
-const _: () = assert!(ASKS_MAX <= 8, "NoRoom has one bit per ask");
+const _: () = assert!(ASKS_MAX <= 8, "NoCapacity has one bit per ask");
 
 type PlacedAsks<'p> = SmallVec<[PlacedAsk<'p>; ASKS_MAX]>;
 type Drafts<'p> = SmallVec<[Draft<'p>; ASKS_MAX]>;

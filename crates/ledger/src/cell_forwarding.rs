@@ -1,7 +1,7 @@
 //! Which cell has taken over from which: settles of calls that went before a limit was changed are
 //! forwarded to where the limit counts now.
 //!
-//! Promises: an answer frees its call in both cells. Costs nothing while no limit has changed.
+//! Promises: a response frees its call in both cells. Costs nothing while no limit has changed.
 //!
 //! Never: needed for safety. A settle that is not forwarded only keeps its call in the new cell until
 //! the last instant at which it could still have arrived.
@@ -39,7 +39,7 @@ struct Forwarding {
 }
 
 impl CellForwarding {
-    /// Hears of every settle before the store does; `Some` is to be told in its place.
+    /// Sees every settle before the store does; `Some` replaces it.
     pub(crate) fn forward(&self, settle: &Settle, now: impl Fn() -> Micros) -> Option<Settle> {
         match settle {
             Settle::Permit {

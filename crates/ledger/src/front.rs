@@ -46,7 +46,7 @@ const INLINE_RETRY: Span = Span::from_millis(200);
 const RECOVERY_TURNS_MAX: usize = 128;
 
 impl Front {
-    /// Decides a batch of this provider here and now and tells whom it concerns. `None`: the store
+    /// Decides a batch of this provider at once and notifies whoever it concerns. `None`: the store
     /// takes time, or cannot be used.
     pub(crate) fn commit_inline(
         &self,
@@ -76,7 +76,7 @@ impl Front {
         Some(decision)
     }
 
-    /// Decides a batch and tells other owners. `None`: the store is lost, and it is said so.
+    /// Decides a batch and notifies other owners. `None`: the store is lost, and marked as lost.
     fn commit_to(&self, store: &dyn Store, batch: &Batch<'_>) -> Option<Decision> {
         let dead = self.shared.dead.get(batch.owner);
         let batch = Batch {
@@ -249,7 +249,8 @@ impl Front {
     /// A child after `fork` has none of the threads, and must not use the parent's store.
     pub(crate) fn is_forked(&self) -> bool {
         match &self.driver {
-            // A child has none of the runtime's threads either: nobody answers it.
+            // Inline stores need no thread. The tasks of a networked store do not run in a child:
+            // its offers get no reply.
             Driver::Inline(_) | Driver::Tasks(_) => false,
             Driver::Thread(thread) => thread.is_forked(),
         }

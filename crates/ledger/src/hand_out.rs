@@ -1,4 +1,4 @@
-//! What was decided of an offer goes to whoever asked.
+//! Delivers the verdicts of an offer to the gate that made it.
 //!
 //! Promises: a permit whose decision is too old to be used, or that nobody takes, is given back.
 //!
@@ -22,7 +22,7 @@ const STALE_AFTER: Span = Span::from_millis(250);
 /// way and its own. The sender looks at its 500 ms again before it sends.
 const STALE_AFTER_SYNC: Span = Span::from_millis(400);
 
-/// One offer that is decided, and whom to tell.
+/// One decided offer, and where its verdicts go.
 #[derive(Debug)]
 pub(crate) struct HandOut {
     pub(crate) tag: TagId,
@@ -58,7 +58,7 @@ impl HandOut {
         }
     }
 
-    /// The disk has not kept it.
+    /// The sync failed: nothing is handed out.
     pub(crate) fn fail(self) {
         drop(self.reply.send(Err(StoreLost)));
     }

@@ -1,5 +1,5 @@
-//! Who hears of what: the events of each provider, of the ledger as a whole, and what of this
-//! process waits for a signal of another one.
+//! Who receives which event: those of each provider, those of the ledger as a whole, and what of
+//! this process waits for a signal of another one.
 //!
 //! Promises: one provider's events wake nobody who waits for another provider. What another owner
 //! freed goes to those who wait for it; if nobody is known to, everybody hears it, because whoever

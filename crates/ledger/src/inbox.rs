@@ -1,11 +1,11 @@
-//! What waits for the store: offers and settles of each provider, and questions.
+//! What waits for the store: the offers, settles and peeks of each provider.
 //!
 //! Promises: whoever puts something in never waits. What waits together is taken together, so it
-//! shares a transaction; settles alone wait a little for company, but not while somebody of this
+//! shares a transaction; settles alone wait a little for further work, but not while a call of this
 //! process waits for what they free. Providers are taken in turn, so that none waits for the others'
 //! queues.
 //!
-//! Never: grows without end, or gives an offer or a question out before what was settled before it.
+//! Never: grows without end, or hands out an offer or a peek before what was settled before it.
 
 #[cfg(test)]
 mod tests;
@@ -32,7 +32,7 @@ const OFFERS_MAX: usize = 1_024;
 /// hear of a failure, or of a scope that closed or opened.
 const SETTLES_MAX: usize = 65_536;
 
-/// Questions that wait: one per call on its way, of as many calls as a gateway lets in, for the second
+/// Peeks that wait: one per call in flight, of as many calls as a gateway admits, for the second
 /// that a lock is waited for. At some 200 bytes each 3 MiB.
 const PEEKS_MAX: usize = 16_384;
 
@@ -43,19 +43,19 @@ const ASKS_PER_TURN: usize = 256;
 pub(crate) const SETTLES_PER_TURN: usize = 1_024;
 
 /// Cells that this process waits for no longer, until that is written: one per provider and limit.
-/// What comes on top is not told, which holds others up for a while.
+/// More than that are not reported, which delays other owners until their wait expires.
 const STOPPED_WAITING_MAX: usize = 4_096;
 
-/// How long settles wait for an offer to ride with.
+/// How long settles wait for an offer that can share their transaction.
 const SETTLE_DELAY: Duration = Duration::from_millis(2);
 
-/// With nothing to do the thread looks around this often: is the store back?
+/// An idle thread wakes this often and checks whether a lost store is back.
 const IDLE_WAKE_EVERY: Duration = Duration::from_secs(1);
 
 /// While the store is lost, settles alone ask for it no more often than this.
 const LOST_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long settles may wait for company.
+/// How long settles may wait for further work to share a transaction with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
     /// Not at all: somebody here waits for what they free.
@@ -66,7 +66,7 @@ pub(crate) enum Pace {
     Slow,
 }
 
-/// One offer and whom to answer.
+/// One offer and where its verdicts go.
 #[derive(Debug)]
 pub(crate) struct Offer {
     pub(crate) asks: Vec<Ask>,
@@ -81,7 +81,7 @@ struct QueuedOffer {
     after: u64,
 }
 
-/// A question in its queue.
+/// A peek in its queue.
 #[derive(Debug)]
 struct QueuedPeek {
     request: PeekRequest,
@@ -164,7 +164,7 @@ struct State {
     /// Settles that somebody waits for must not wait for company.
     is_urgent: bool,
     is_closed: bool,
-    /// The thread has gone without serving it: what is put in is dropped, which answers it as lost.
+    /// The thread has ended: what is put in is dropped, so its sender gets `StoreLost`.
     is_abandoned: bool,
     /// The thread sleeps for long, so that a settle must wake it. It does so only after a while
     /// without anything to do: while calls come and go, settles cost no wake-up.
@@ -199,7 +199,7 @@ impl Inbox {
         }
     }
 
-    /// Full means that the offer is dropped, which answers it as lost.
+    /// If the inbox is full, the offer is dropped and its sender gets `StoreLost`.
     pub(crate) fn offer(&self, tag: TagId, offer: Offer) {
         let mut state = self.state.lock();
         if state.offers < OFFERS_MAX && !state.is_abandoned {
@@ -250,7 +250,7 @@ impl Inbox {
         self.notify(tag);
     }
 
-    /// Full means that the question is dropped: what it asks about looks used up.
+    /// If the inbox is full, the peek is dropped: its rows look used up.
     pub(crate) fn peek(&self, tag: TagId, request: PeekRequest) {
         let mut state = self.state.lock();
         if state.peeks < PEEKS_MAX && !state.is_abandoned {
@@ -265,7 +265,7 @@ impl Inbox {
     }
 
     /// Takes what waits of one provider without waiting: all settles, offers with up to so many asks
-    /// after them, and questions.
+    /// after them, and peeks.
     pub(crate) fn take_tag(&self, tag: TagId, asks: usize) -> TagWork {
         let mut state = self.state.lock();
         let mut room = Room {
@@ -290,7 +290,7 @@ impl Inbox {
         self.wake_up.notify_one();
     }
 
-    /// Nobody takes anything any more: what waits is dropped, which answers it as lost.
+    /// Nobody takes anything any more: what waits is dropped, so its senders get `StoreLost`.
     pub(crate) fn abandon(&self) {
         let abandoned = State {
             is_abandoned: true,
@@ -305,8 +305,8 @@ impl Inbox {
         self.state.lock().take()
     }
 
-    /// Settles of a batch that failed come again, before all later ones. What was kept back for more
-    /// settles has failed with them, and is returned.
+    /// Queues the settles of a failed batch again, before all later ones. Offers and peeks that
+    /// waited for these settles have failed with them, and are returned.
     pub(crate) fn requeue(&self, tag: TagId, settles: Vec<QueuedSettle>) -> HeldBack {
         let is_inherit = |queued: &QueuedSettle| matches!(queued.settle, Settle::Inherit { .. });
         let mut state = self.state.lock();
@@ -504,7 +504,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Others must hear of these at once: a scope that closes, and a permit that they may have.
+/// Other owners need these at once: a scope that changes, and a permit that becomes free.
 fn is_urgent(settle: &Settle) -> bool {
     match settle {
         Settle::Close { .. }

@@ -1,7 +1,7 @@
 //! What scopes looked like a moment ago, for those who must not wait for the ledger thread.
 //!
-//! Promises: a glance is a look at memory. What this process has settled shows at once; what others
-//! have settled shows after at most [`FRESH`] and one glance more.
+//! Promises: reading costs one map lookup. What this process has settled shows at once; what others
+//! have settled shows after at most [`FRESH_FOR`] and one further read.
 //!
 //! Never: decides whether a call goes. That is the ledger's transaction.
 
@@ -19,7 +19,7 @@ const SCOPES_MAX: usize = 4_096;
 /// How old a view may be before it is asked for again.
 const FRESH_FOR: Span = Span::from_millis(500);
 
-/// How long after it was last seen a scope is kept where there is no room.
+/// How long after it was last seen a scope may be evicted.
 const EVICTABLE_AFTER: Span = Span::from_secs(10);
 
 /// What was last seen of scopes.
@@ -57,7 +57,7 @@ impl LastSeenScopes {
             };
             return LastSeenScope {
                 view: ScopeView::Open,
-                // Without room for the answer nobody asks.
+                // Without room for the reply the store is not asked.
                 needs_refresh: insert(&mut scopes, scope, unseen),
             };
         };

@@ -8,8 +8,8 @@
 //! its transaction, with a `now` that was read after the lock was held. A permit is counted before
 //! it is handed out. Waiting asks share one transaction. Providers do not wait for each other.
 //!
-//! Never: decides anything, or reads an instant on another clock than it was taken on: what is told
-//! to a ledger from outside is an age or a delay.
+//! Never: decides anything, or reads an instant on another clock than it was taken on: what is
+//! reported to a ledger from outside is an age or a delay.
 
 #![cfg_attr(
     not(feature = "sqlite"),
@@ -98,8 +98,8 @@ impl Ledger {
     }
 
     /// The same, but a folder that cannot be opened is a store that is lost from the start: the
-    /// reason is told, and the store is there as soon as the folder can be opened. An error only if
-    /// this process can have no more threads.
+    /// reason is returned, and the store recovers as soon as the folder can be opened. An error
+    /// only if this process can have no more threads.
     #[cfg(feature = "sqlite")]
     pub fn sqlite_or_lost(
         folder: impl AsRef<std::path::Path>,
@@ -230,7 +230,7 @@ impl Ledger {
         self.front.local_store()?.cell_count()
     }
 
-    /// How many questions (peeks) were put to the store so far.
+    /// How many peeks were sent to the store so far.
     #[must_use]
     pub fn questions(&self) -> u64 {
         self.front.shared.questions.load(Ordering::Relaxed)

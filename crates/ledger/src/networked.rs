@@ -8,7 +8,7 @@
 //! Each provider has a task of its own, so that none waits for another one's requests. It takes what
 //! waits in the inbox, has one request under way, and has a deadline around it.
 //!
-//! Promises: what was asked is answered by a request that the store has taken, or by rows that are
+//! Promises: an offer is decided by a request that the store has accepted, or on rows that are
 //! known to be current, however often it conflicts and whatever is lost on the way. Each second
 //! those who wait for a signal ask again, so that a lost wake-up costs a second and never a hang.
 //!
@@ -39,8 +39,8 @@ use task::TagTask;
 /// How often those who wait for a signal ask again.
 const WATCHDOG: Duration = Duration::from_secs(1);
 
-/// Wake-ups that a task may lag behind: at 4 KiB a row some 250 KiB. Past that it asks for
-/// everything again.
+/// Pushes that a task may lag behind. A push has the rows of one batch, usually one to four of 4
+/// KiB: 1 MiB. Past that it asks for everything again.
 const PUSHES_MAX: usize = 64;
 
 /// A store that compares and replaces rows, and the connection to it.
@@ -74,7 +74,7 @@ pub struct NetworkedSettings {
     pub lost_after: Span,
 }
 
-/// Through this the connection tells what other owners have done.
+/// Through this the connection reports what other owners have written.
 #[derive(Clone, Debug)]
 pub struct RowEvents {
     tags: Weak<Tags>,
@@ -215,7 +215,7 @@ impl TaskDriver {
 }
 
 impl Drop for TaskDriver {
-    /// The tasks write what was told and end; this waits for nobody.
+    /// The tasks write the queued settles and end; this waits for nobody.
     fn drop(&mut self) {
         self.shared.is_closing.store(true, Ordering::Release);
         self.tags

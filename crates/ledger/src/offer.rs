@@ -1,4 +1,4 @@
-//! What a store says to an offer.
+//! The result of an offer.
 //!
 //! Promises: plain data. Never: a permit that is granted without its ask, by which it is given back.
 
@@ -34,7 +34,7 @@ pub struct OfferVerdicts {
 /// verdict.
 pub(crate) type OfferResult = Result<(Micros, Vec<(Ask, Verdict)>), StoreLost>;
 
-/// The permits of an answer that nobody takes.
+/// The permits of a result that nobody takes, as settles.
 pub(crate) fn unsent_settles(answer: Vec<(Ask, Verdict)>) -> impl Iterator<Item = Settle> {
     let granted = |(ask, verdict)| match verdict {
         Verdict::Go { .. } => Some(ask),

@@ -62,7 +62,7 @@ pub(crate) struct Shared {
     pub(crate) hub: Arc<Hub>,
     pub(crate) forwarding: CellForwarding,
     pub(crate) last_seen: LastSeenScopes,
-    /// Questions put to the store so far.
+    /// Peeks sent to the store so far.
     pub(crate) questions: AtomicU64,
     /// Held while `lost_at` and `is_final` change: two threads find out about the store.
     loss_reason: Mutex<Option<String>>,

@@ -6,8 +6,8 @@
 //! Promises: a permit is committed before it is handed out, so a process that is killed at any
 //! instant never lets its successors exceed a limit; permits of limits of a minute or longer are on
 //! disk before they are used, and survive the power as well. State that cannot be believed counts
-//! as used up, or is refused with a message that says what to do. A folder that cannot be opened, or
-//! that was replaced, is tried again each second.
+//! as used up, or is rejected with a message that says what to do. A folder that cannot be opened,
+//! or that was replaced, is tried again each second.
 //!
 //! Never: works over a network file system, in a child after `fork`, or with clocks that processes
 //! do not share (`Clock::Tokio`).

@@ -30,15 +30,16 @@ use crate::hub::Hub;
 ///   was decided, other owners too.
 /// - **One clock.** `now` is read after the lock is held, or inside the transaction, and never goes
 ///   back between two batches.
-/// - **Doubt is use.** A row that is damaged, or that should be there and is not, is used up
-///   (`Cell::used_up`) or closed (`Scope::lost`), never empty, and is counted in `damaged_rows`.
+/// - **A doubtful row counts as used up.** A row that is damaged, or that should be there and is
+///   not, is used up (`Cell::used_up`) or closed (`Scope::lost`), never empty, and is counted in
+///   `damaged_rows`.
 /// - **Numbers are owners.** `owner` is never given to two processes that use the same rows. If it
 ///   changes, the rows are others: whatever was counted under the former number is not in them.
 /// - **No call waits without end.** An error is better than a wait of more than a second.
 /// - **A panic is a loss.** The front takes a store that has panicked for failed for good.
 pub trait Store: Send + Sync + fmt::Debug {
     /// Decides one batch with `tollgate_core::batch::decide` and writes it. One verdict per ask, in
-    /// their order. An empty batch is the question whether the store can be written again after a
+    /// their order. An empty batch checks whether the store can be written again after a
     /// loss: it writes something, so that it fails where a batch would.
     fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError>;
 
@@ -77,7 +78,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Tells every other owner that these scopes have changed.
     fn notify_scopes(&self, scopes: &[ScopeId]);
 
-    /// A batch is over and everybody was answered: time for work that may take a while.
+    /// A batch is over and its verdicts are delivered: time for work that may take a while.
     fn maintain(&self) {}
 
     /// Nothing is asked any more.
@@ -110,7 +111,7 @@ pub trait Store: Send + Sync + fmt::Debug {
 pub enum Liveness {
     /// It lives, and a wake-up has reached it or will.
     Alive,
-    /// It has ended: nothing is to be left to it.
+    /// It has ended: no capacity is left or saved for it.
     Dead,
     /// It could not be reached, which says nothing. It keeps its place, and somebody else is woken
     /// too.
@@ -170,7 +171,7 @@ pub(crate) fn check_verdicts(decision: &Decision, asks: usize) -> Result<(), Sto
     })
 }
 
-/// What to read, of one provider: any number of cells and scopes are one question.
+/// What to read, of one provider: any number of cells and scopes are one request.
 #[derive(Clone, Debug, Default)]
 pub struct PeekQuery {
     /// Limits, each with its rule.
@@ -195,7 +196,7 @@ impl PeekQuery {
     }
 }
 
-/// What was read, in the order of the question.
+/// What was read, in the order of the query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeekReply {
     /// One view per cell.
@@ -214,7 +215,7 @@ pub struct StoreError {
     pub is_final: bool,
 }
 
-/// Through this a store tells its own process what other owners did.
+/// Through this a store reports to its own process what other owners did.
 #[derive(Clone, Debug)]
 pub struct EventSink {
     hub: Arc<Hub>,

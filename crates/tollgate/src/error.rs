@@ -385,7 +385,7 @@ fn no_permit(
             return format!("the ledger that counts the calls to `{provider}` cannot be reached");
         }
         Reason::NoDescriptors => {
-            return format!("this process has no file descriptor left to call `{provider}`");
+            return format!("this process has no free file descriptor to call `{provider}`");
         }
         Reason::ShuttingDown => {
             return format!("tollgate is shutting down and no longer calls `{provider}`");
@@ -400,14 +400,14 @@ fn no_permit(
         }
         Reason::QueueFull => return format!("too many calls already wait for `{provider}`"),
         // Not "used up": a call that costs more than one may find some of it left.
-        Reason::Limit => format!("{limit} has too little left for this call"),
+        Reason::Limit => format!("{limit} has too little remaining for this call"),
         Reason::Concurrency => format!("{limit} on concurrent calls is reached"),
         Reason::Cooldown => "the provider asked for a pause".to_owned(),
         Reason::OffPeak => "calls of this priority run in off-peak hours only".to_owned(),
         Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested => {
             "only the cache is used".to_owned()
         }
-        Reason::Deadline => "the time is up".to_owned(),
+        Reason::Deadline => "the deadline has passed".to_owned(),
     };
     match retry_in {
         Some(retry_in) => {
@@ -424,7 +424,7 @@ fn method_not_allowed(provider: Option<&str>, method: &Method) -> String {
     let method = method.get(..METHOD_SHOWN_MAX).unwrap_or(method);
     match provider {
         Some(provider) => format!("calls to `{provider}` may not have the method {method}"),
-        None => format!("this gateway does not support {method} yet"),
+        None => format!("this gateway does not support {method}"),
     }
 }
 
@@ -479,7 +479,7 @@ mod tests {
         let rejected = text(Reason::Limit, Some("1000/1d"), Some(Span::from_secs(90)));
         assert!(
             rejected.contains("`tmdb`")
-                && rejected.contains("the limit `1000/1d` has too little left for this call"),
+                && rejected.contains("the limit `1000/1d` has too little remaining for this call"),
             "{rejected}"
         );
         assert!(rejected.ends_with("retry in 1 min 30 s"), "{rejected}");

@@ -1,4 +1,4 @@
-//! Events: one owned value per fact, for everybody who wants to hear it.
+//! Events: one owned value per fact, for the log and for subscribers.
 //!
 //! A registry has one bus. The log is written from the same value, in place, so its lines keep
 //! their order and none is lost at the end of the process. Everybody else subscribes.
@@ -98,14 +98,14 @@ impl Drop for DeferredEvent {
     }
 }
 
-/// A place on the bus. Dropped, it hears nothing more.
+/// A subscription. Dropped, it receives nothing more.
 #[derive(Debug)]
 pub struct Subscription {
     subscribers: Arc<AtomicUsize>,
     receiver: broadcast::Receiver<Arc<Event>>,
 }
 
-/// What a subscriber hears next.
+/// What a subscriber receives next.
 #[derive(Clone, Debug)]
 pub enum Heard {
     /// An event.
@@ -136,7 +136,7 @@ impl Events {
         }
     }
 
-    /// Emits a rare fact, which the log always hears.
+    /// Emits a rare event, which is always logged.
     pub fn emit(&self, event: Event) {
         let mut event = Some(event);
         // While a thread ends, its own variables are gone, and nothing is held back.
@@ -181,7 +181,7 @@ impl Events {
         })
     }
 
-    /// Does anybody want the facts of calls?
+    /// Are the events of calls needed, by a subscriber or by the log at `debug`?
     #[inline]
     pub(crate) fn is_heard(&self) -> bool {
         self.has_subscribers() || LevelFilter::current() >= LevelFilter::DEBUG

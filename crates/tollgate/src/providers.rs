@@ -95,7 +95,7 @@ pub struct Options {
     pub offline: bool,
     /// The response cache.
     pub cache: Cache,
-    /// Where facts are told.
+    /// Where events are emitted.
     pub events: Events,
 }
 
@@ -422,7 +422,7 @@ impl ProviderRegistry {
         self.shared.uncounted()
     }
 
-    /// The bus on which the registry tells its facts.
+    /// The bus on which the registry emits its events.
     #[must_use]
     pub fn events(&self) -> &Events {
         &self.shared.deps.events

@@ -17,7 +17,7 @@ use tollgate_ledger::lock_order::{RankedGuard, RankedMutex, rank};
 
 use tokio::sync::Notify;
 
-/// One question and everyone who waits for its end. `S` is what callers agree on before the end,
+/// One operation and everyone who waits for its end. `S` is what callers agree on before the end,
 /// `T` is the end.
 #[derive(Debug)]
 pub(crate) struct Round<S, T> {

@@ -36,7 +36,7 @@ upstream: ftp://x
 const MISTAKES: &[(&str, &str)] = &[
     (
         "limit: 5",
-        "test.yaml:1:8: limit: `period` is missing; write `period:` beside `limit:`, such as `limit: 40` and `period: 10s`",
+        "test.yaml:1:8: limit: `period` is missing; write `period:` in addition to `limit:`, such as `limit: 40` and `period: 10s`",
     ),
     (
         "limit: 0\nperiod: 1s",

@@ -1,4 +1,4 @@
-//! The extra local limit on rate and concurrency, beside the provider's limits.
+//! The extra local limit on rate and concurrency, in addition to the provider's limits.
 //!
 //! Promises: a pace only ever slows down. A rate never exceeds the base, concurrency never falls
 //! below one, and nothing here is a float.

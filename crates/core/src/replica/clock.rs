@@ -4,7 +4,7 @@
 //! proves for any later local x: T + (x − r) ≤ store time ≤ T + (x − s), less or plus drift. The
 //! best bound of each kind is kept.
 //!
-//! Promises: a step of the store's clock is noticed, not believed: a stamp outside the bounds starts
+//! Promises: a step of the store's clock is detected: a stamp outside the bounds starts
 //! a new base, and rows written before it are no longer comparable.
 //!
 //! Never: reads a clock.

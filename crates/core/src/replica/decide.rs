@@ -291,8 +291,8 @@ impl Decided {
     }
 }
 
-/// Does it change a scope? What is known of a scope may be old, so it does not tell whether it
-/// does.
+/// May it change a scope? The known row of a scope may be old, so comparing with it does not show
+/// whether it does.
 fn concerns_scopes(settle: &Settle) -> bool {
     match settle {
         Settle::Permit {

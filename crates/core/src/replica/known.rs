@@ -341,9 +341,9 @@ impl KnownRow {
         }
     }
 
-    /// Those who wait for it, by the row and by what the store has noted: whichever says that they
-    /// wait longer. Whoever waits sees what this node sees: at the latest it comes when there is
-    /// room, whenever it wanted to come.
+    /// The owners that wait for it, by the row and by the store's wait notes: whichever says that
+    /// they wait longer. Whoever waits sees what this node sees: at the latest it comes when there
+    /// is room, whenever it wanted to come.
     pub(super) fn waiters(&self, in_row: Vec<Waiter>, now: Micros, local: Micros) -> Vec<Waiter> {
         let mut waiters = in_row;
         for noted in &self.waiting {

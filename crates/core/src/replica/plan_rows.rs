@@ -133,7 +133,7 @@ impl Plan<'_> {
         (provider, loss)
     }
 
-    /// This process waits for a row itself: a settle that frees something there is to be told.
+    /// This process waits for a row itself: a settle that frees capacity there must report it.
     pub(super) fn note_own_waits(&self, known: &KnownRows, rows: &mut BatchRows) {
         for (id, row) in &mut rows.cells {
             let noted = known.get(RowKey::Cell(*id)).map(|known| known.noted_until);

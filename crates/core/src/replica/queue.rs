@@ -174,7 +174,7 @@ impl Queue {
         }
     }
 
-    /// The settles of a batch as they are to be told now, and permits that must come back first:
+    /// The settles of a batch with their current ages, and permits that must be returned first:
     /// those that a request without a reply may have granted.
     pub(super) fn aged_settles(&self, taken: Taken, now: Micros) -> Vec<Settle> {
         let aged = self.settles.iter().take(taken.settles);

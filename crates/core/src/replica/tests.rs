@@ -12,7 +12,7 @@ use crate::row::ScopeRow;
 
 const MS: u64 = 1_000;
 
-/// A store that behaves; its clock shows what it is told.
+/// A store without faults; the test sets its clock.
 #[derive(Default)]
 struct TestStore {
     rows: BTreeMap<RowKey, StoredRow>,
@@ -123,8 +123,8 @@ fn failed(scope: ScopeId) -> Settle {
     }
 }
 
-/// Failures that the store counts after two were told, of which one's reply was lost and another
-/// owner has written the row in between.
+/// Failures that the store counts after two were reported, of which one's reply was lost and
+/// another owner has written the row in between.
 fn failures_after_a_lost_reply(rules: Rules) -> ScopeRow {
     let scope = ScopeId(7);
     let mut replica = Replica::new(ReplicaSettings {
@@ -148,7 +148,7 @@ fn failures_after_a_lost_reply(rules: Rules) -> ScopeRow {
     store.failures(scope)
 }
 
-/// A former bug: a settle that was stored, but whose reply was lost, was told again. Two failures
+/// A former bug: a settle that was stored, but whose reply was lost, was sent again. Two failures
 /// were three, and the scope closed.
 #[test]
 fn a_batch_whose_reply_was_lost_is_not_applied_twice() {
@@ -166,7 +166,7 @@ fn a_batch_whose_reply_was_lost_is_not_applied_twice() {
 }
 
 /// A former bug: a request arrived twice, the reply to the first was lost, and the second was turned
-/// away: its settles were told again.
+/// away: its settles were sent again.
 #[test]
 fn a_request_that_arrives_twice_is_applied_once() {
     let scope = ScopeId(7);
@@ -187,7 +187,7 @@ fn a_request_that_arrives_twice_is_applied_once() {
     assert_eq!(row.meta.revision, 2, "written twice");
 }
 
-/// The request itself was lost: it is told again.
+/// The request itself was lost: its settles are sent again.
 #[test]
 fn a_batch_that_was_lost_is_applied_once() {
     let scope = ScopeId(7);
@@ -299,7 +299,7 @@ fn an_offer_with_many_rows_is_decided_in_parts() {
     assert!(store.requests > 4, "{}", store.requests);
 }
 
-/// Settles that are told while the store is away are bounded.
+/// Settles that are queued while the store is away are bounded.
 #[test]
 fn settles_beyond_the_bound_are_dropped() {
     let mut replica = Replica::new(settings(1));
@@ -310,7 +310,7 @@ fn settles_beyond_the_bound_are_dropped() {
     assert_eq!(replica.room(), ASKS_MAX);
 }
 
-/// An ask that does not wait is answered after one look at the store.
+/// An ask that does not wait is decided after one read of the store.
 #[test]
 fn an_ask_that_does_not_wait_is_rejected_by_current_rows() {
     let rule = Arc::new(Rule::sliding(1, Span::from_secs(10)).expect("sane"));

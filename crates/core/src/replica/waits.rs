@@ -22,7 +22,7 @@ const NOTE_MAX: Span = Span::from_secs(600);
 const NOTE_REST: Span = Span::from_millis(600);
 
 impl Plan<'_> {
-    /// What to tell the store about this node's waits, and whether it must be told or asked before
+    /// The wait notes for the store, and whether they must be sent (or rows read) before
     /// the asks hear that they wait. A node that is not noted is not sent new rows, so it must not
     /// reject by those that it has.
     pub(super) fn waits(

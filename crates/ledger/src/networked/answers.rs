@@ -1,6 +1,6 @@
-//! The offers of one provider that have no answer yet.
+//! The offers of one provider that are not decided.
 //!
-//! Promises: an offer is answered when all of its asks have their verdicts and everything settled
+//! Promises: an offer is delivered when all of its asks have their verdicts and everything settled
 //! before it is stored.
 //!
 //! Never: holds more than the replica has asks for, and the inbox offers.

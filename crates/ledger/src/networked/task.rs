@@ -1,7 +1,8 @@
-//! The task of one provider: its replica, the request under way, and whom to answer.
+//! The task of one provider: its replica, the request in flight, and the offers and peeks that wait
+//! for replies.
 //!
-//! Promises: one request under way, with a deadline; a question beside it. What was asked while the
-//! store is lost is answered as lost, and settles are told when it is back.
+//! Promises: one request in flight, with a deadline, and at most one peek. An offer made while the
+//! store is lost gets `StoreLost`, and settles are sent when it is back.
 //!
 //! Never: holds a lock while it waits.
 
@@ -27,7 +28,7 @@ use crate::store::{Liveness, PeekReply, StoreError};
 /// While the store is lost and there is nothing to send, it is tried this often.
 const RETRY_EVERY: Span = Span::from_secs(1);
 
-/// How long a task goes on after the last handle has gone, for what was told.
+/// How long a task continues after the last handle is dropped, to write queued settles.
 const CLOSE_WITHIN: Span = Span::from_secs(5);
 
 /// Dead owners that are remembered. One that is forgotten is found dead again.
@@ -47,20 +48,20 @@ pub(super) struct TagTask<R> {
     replica: Replica,
     answers: Answers,
     request: Option<(u64, Exchange)>,
-    /// Questions, each to be put when so many settles are stored.
+    /// Peeks, each to be sent when so many settles are stored.
     questions: VecDeque<(u64, PeekRequest)>,
     question: Option<Question>,
-    /// Nothing but: is it there again?
+    /// A read that checks whether a lost store is back.
     trial: Option<(Micros, Exchange)>,
     /// Since when requests get no reply.
     failing_since: Option<Micros>,
     tried_at: Micros,
     closing_since: Option<Micros>,
-    /// Owners that were found dead: nobody leaves them anything.
+    /// Owners that were found dead: no capacity is left or saved for them.
     dead: Vec<OwnerId>,
 }
 
-/// A question under way.
+/// A peek in flight.
 struct Question {
     asked: PeekRequest,
     since: Micros,
@@ -104,7 +105,7 @@ impl<R: RowStore> TagTask<R> {
         }
     }
 
-    /// Works until the last handle is gone and what was told is stored.
+    /// Works until the last handle is gone and every settle is stored.
     pub(super) async fn run(mut self) {
         loop {
             let both = self.shared.clock.now();
@@ -214,7 +215,7 @@ impl<R: RowStore> TagTask<R> {
         Box::pin(async move { store.exchange(&name, request).await })
     }
 
-    /// Puts the next question, once what was told before it is stored; and puts one again that got
+    /// Sends the next peek, once the settles before it are stored; and sends one again that got
     /// no reply.
     fn ask_questions(&mut self, settled: u64, now: Micros) {
         let deadline = self.settings.replica.deadline;
@@ -243,7 +244,7 @@ impl<R: RowStore> TagTask<R> {
         }
     }
 
-    /// With the store lost and nothing to tell it: is it there again?
+    /// While the store is lost and nothing is queued for it: checks whether it is back.
     fn try_again(&mut self, now: Micros) {
         let deadline = self.settings.replica.deadline;
         drop(self.trial.take_if(|(sent, _)| now >= *sent + deadline));
@@ -374,7 +375,9 @@ fn peek_rows(asked: &PeekRequest) -> PeekRows<'_> {
 }
 
 fn no_reply(deadline: Span) -> StoreError {
-    let message = format!("the store did not answer within {deadline}; is it reachable?");
+    let message = format!(
+        "the store did not respond within {deadline}; check that it runs and can be reached from this host"
+    );
     StoreError {
         message: message.into(),
         is_final: false,

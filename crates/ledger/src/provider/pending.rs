@@ -1,4 +1,4 @@
-//! The answer to an offer, on its way.
+//! The result of an offer, as a future.
 //!
 //! Promises: a permit that was granted but not taken, because whoever asked has gone, comes back
 //! unsent, whenever it is that they go.
@@ -16,7 +16,7 @@ use crate::offer::{OfferResult, OfferVerdicts, StoreLost, unsent_settles};
 
 /// The verdicts of one offer, once they are there.
 #[derive(Debug)]
-#[must_use = "a dropped answer gives its permits back"]
+#[must_use = "a dropped offer returns its permits"]
 pub struct PendingOffer {
     ledger: ProviderLedger,
     state: State,
@@ -30,7 +30,7 @@ enum State {
 }
 
 impl PendingOffer {
-    /// An answer that is there already.
+    /// A result that is already known.
     pub(crate) fn ready(ledger: ProviderLedger, answer: OfferResult) -> PendingOffer {
         PendingOffer {
             ledger,
@@ -38,7 +38,7 @@ impl PendingOffer {
         }
     }
 
-    /// An answer that a store will give.
+    /// A result that the store will send.
     pub(crate) fn waiting(
         ledger: ProviderLedger,
         answer: oneshot::Receiver<OfferResult>,
@@ -57,7 +57,7 @@ impl Future for PendingOffer {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = match &mut self.state {
             State::Waiting(waiting) => match Pin::new(waiting).poll(context) {
-                // Whoever would have answered has gone.
+                // The ledger thread or task has ended.
                 Poll::Ready(answer) => answer.unwrap_or(Err(StoreLost)),
                 Poll::Pending => return Poll::Pending,
             },

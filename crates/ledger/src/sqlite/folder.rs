@@ -39,7 +39,7 @@ use crate::threads::spawn;
 /// process that is stopped in the middle of one keeps it so long.
 pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
 
-/// While the store is lost, nobody waits longer than this to be told so again.
+/// While the store is lost, no transaction waits longer than this for the lock.
 pub(super) const LOST_WAIT: Duration = Duration::from_millis(20);
 
 /// Transactions between two checkpoints: the log grows by some 10 KiB with each, so it stays

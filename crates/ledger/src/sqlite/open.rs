@@ -1,10 +1,10 @@
 //! Opening a state folder: what is there, is it ours, and which boot wrote it.
 //!
-//! Promises: a folder that cannot be believed is refused with a message that names it and the next
-//! step; nothing in it is changed then. After a boot, limits of a minute or longer keep their
-//! counts at the distance that calendar time says, and shorter ones start used up. A database that
-//! is older than what the folder or this process remembers was restored from a copy: everything
-//! that was counted since is unknown, so every limit is used up for one period.
+//! Promises: a folder with state that cannot be trusted is rejected with a message that names it
+//! and the next step; nothing in it is changed then. After a boot, limits of a minute or longer
+//! keep their counts at the distance that calendar time says, and shorter ones start used up. A
+//! database that is older than what the folder or this process remembers was restored from a copy:
+//! everything that was counted since is unknown, so every limit is used up for one period.
 //!
 //! Never: starts anew over something that was there.
 

@@ -1,4 +1,4 @@
-//! A little room on the disk, kept for the moment when it is full.
+//! A file that reserves a little disk space for the moment when the disk is full.
 //!
 //! To move the log into the database the database may have to grow; on a full disk it cannot, so the
 //! log could never be written over and every permit would wait for somebody to free space. So a file

@@ -44,13 +44,13 @@ enum Position {
     Head,
     /// This many bytes of a body remain.
     Body(u64),
-    /// In the line with the size of a chunk; the size as parsed yet.
+    /// In the line with the size of a chunk; the size as parsed so far.
     ChunkSize(u64),
     /// In the extension after a chunk size.
     ChunkExtension(u64),
     /// This many bytes of a chunk remain, including the end of its line.
     Chunk(u64),
-    /// After the last chunk. `true`: this line is empty yet.
+    /// After the last chunk. `true`: this line is empty so far.
     Trailer(bool),
     /// No longer tracked.
     Untracked,

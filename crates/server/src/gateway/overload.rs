@@ -27,7 +27,7 @@ const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// How many bytes of the request are discarded meanwhile.
 const DISCARD_MAX: u64 = 64 * 1024;
 
-/// How often a lack of descriptors is told.
+/// How often a lack of descriptors is reported.
 const TELL_EVERY: Span = Span::from_secs(1);
 
 /// Rejects connections.
@@ -35,7 +35,7 @@ const TELL_EVERY: Span = Span::from_secs(1);
 pub(super) struct Overload {
     rejections: Arc<Semaphore>,
     spare: Mutex<Option<File>>,
-    /// When a lack of descriptors was told last.
+    /// When a lack of descriptors was last reported.
     told_at: Mutex<Option<Micros>>,
 }
 
@@ -58,8 +58,8 @@ impl Overload {
         }
     }
 
-    /// Is a lack of descriptors to be told now? A loop that cannot accept tries a hundred times per
-    /// second.
+    /// Must a lack of descriptors be reported now? A loop that cannot accept tries a hundred times
+    /// per second.
     pub(super) fn claim_report(&self, now: Micros) -> bool {
         let mut told_at = self.told_at.lock();
         let is_told = told_at.is_none_or(|at| now.since(at) >= TELL_EVERY);

@@ -63,7 +63,7 @@ pub(super) enum FrameTracker {
     Between,
     /// Before the byte with the short length.
     Length,
-    /// So many bytes of a long length remain, and its value yet.
+    /// So many bytes of a long length remain, and its value so far.
     LongLength(u8, u64, bool),
     /// So many bytes of mask and payload remain.
     Payload(u64),

@@ -395,7 +395,7 @@ async fn is_extended(
     now < object.freshness.fresh_until + more && is_quota_low(route, policy).await
 }
 
-/// Is the quota of any limit on calls low, for every key? One question to the ledger.
+/// Is the quota of any limit on calls low, for every key? One peek.
 async fn is_quota_low(route: &Route, policy: &CompiledPolicy) -> bool {
     let own_keys = policy.fingerprints().map(Some);
     let keys: Vec<Option<&str>> = match policy.fingerprints().next() {

@@ -58,7 +58,7 @@ pub(crate) fn timeout(route: &Route, policy: &CompiledPolicy) -> Span {
         .map_or(most, |left| left.min(most))
 }
 
-/// Tells that an attempt got no response.
+/// Emits that an attempt got no response.
 pub(crate) fn emit_failed(subject: &Subject, fault: Fault) {
     let (id, provider, _) = subject.labels();
     subject.provider.events.emit(Event::AttemptFailed {

@@ -219,7 +219,7 @@ impl KeyAvailability {
     }
 }
 
-/// The limits and the cool-down of every key of the pool: one question to the ledger.
+/// The limits and the cool-down of every key of the pool: one peek.
 async fn peek_keys(route: &Route, policy: &CompiledPolicy, count: usize) -> Vec<PeekReply> {
     let mut query = PeekQuery::default();
     for index in 0..count {

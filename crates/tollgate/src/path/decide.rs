@@ -1,7 +1,7 @@
 //! Decisions without a request: a permit for an attempt that the caller makes itself.
 //!
 //! This is what the decision service and programs with their own HTTP clients use: `acquire` waits
-//! for the permit, `sent` says that bytes leave now, and `report` tells what came back (`head` and
+//! for the permit, `sent` says that bytes leave now, and `report` says what came back (`head` and
 //! `finish`, if head and end are apart). These are the stages `permit`, `send` and `learn` of the
 //! path.
 //!

@@ -162,7 +162,7 @@ fn emit_response(subject: &Subject, status: u16, class: Class, permit: &Permit) 
     });
 }
 
-/// Tells that the scope of a limited call cools down.
+/// Emits that the scope of a limited call cools down.
 fn emit_cooldown(subject: &Subject, cooldown: Span, retry_after: Option<Span>) {
     subject.provider.events.emit(Event::Cooldown {
         provider: subject.provider.label(),

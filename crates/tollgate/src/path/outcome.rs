@@ -39,7 +39,7 @@ pub struct CallTrace {
     pub(crate) progress: Option<Arc<CallProgress>>,
     /// Its end has been reported.
     pub(crate) has_ended: bool,
-    /// `true` = the process ends: whoever drops the call rejects it, and tells its end.
+    /// `true` = the process ends: whoever drops the call rejects it, and emits its end.
     pub(crate) is_over: Option<Arc<AtomicBool>>,
 }
 

@@ -1,7 +1,7 @@
 //! The limits and scopes that one attempt needs, and what a verdict on them means to its caller.
 //!
 //! Promises: limits, health, cool-down, degrade, concurrency, connections and this process's
-//! throttle form one ask. A rejection names the limit that refused.
+//! throttle form one ask. A rejection names the limit that rejected the call.
 //!
 //! Never: counts or decides by itself.
 

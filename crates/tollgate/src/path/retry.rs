@@ -165,7 +165,7 @@ fn safety(route: &Route, sent: bool) -> Safety {
 }
 
 /// The leader's own time ends before the retry, and followers have more: they go on without it.
-/// The leader answers with the failure that it has.
+/// The leader responds with the failure that it has.
 fn leave_leader(
     subject: &Subject,
     policy: &CompiledPolicy,

@@ -266,7 +266,7 @@ impl Request {
 const LOGGED_PATH_MAX: usize = 256;
 
 impl Route {
-    /// Tells what the call with this id asks for.
+    /// Emits what the call with this id asks for.
     pub(crate) fn emit_request(&self, id: &str) {
         let provider = &self.subject.provider;
         provider.events.emit_with(|| {

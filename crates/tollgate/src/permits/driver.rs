@@ -93,7 +93,7 @@ impl Offered {
 }
 
 /// What the ledger decides of the pending offer, and the queue to which it goes. Dropped and awaited
-/// again, nothing is lost. `None`: the queue has gone, and the answer was not taken.
+/// again, nothing is lost. `None`: the queue is gone, and the verdicts were not taken.
 async fn decided(
     shared: &Weak<Shared>,
     pending: &mut Option<Offered>,

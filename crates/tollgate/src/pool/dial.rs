@@ -168,7 +168,7 @@ fn is_own(own: &[SocketAddr], address: SocketAddr) -> bool {
 }
 
 /// Tries one address after the other, each with its part of the timeout. Returns how long the
-/// handshake took with the one that answered.
+/// handshake took with the one that responded.
 async fn connect_any(
     addresses: &[SocketAddr],
     most: Span,

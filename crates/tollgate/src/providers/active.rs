@@ -33,7 +33,7 @@ use crate::pool::Pool;
 #[derive(Debug)]
 pub struct ActiveProvider {
     pub(crate) name: String,
-    /// Where its facts are told.
+    /// Where its events are emitted.
     pub(crate) events: Events,
     policy: ArcSwap<CompiledPolicy>,
     pub(crate) health: Arc<ProviderHealth>,

@@ -72,7 +72,7 @@ pub(super) struct Inner {
     /// When inactive scopes are next dropped: cool-downs, degrade modes.
     next_cleanup: [Micros; 2],
     rng: fastrand::Rng,
-    /// Facts that are told once the lock is free.
+    /// Events that are emitted once the lock is free.
     facts: Vec<Event>,
 }
 
@@ -471,7 +471,7 @@ impl ProviderHealth {
         }
     }
 
-    /// Frees the lock, then tells what happened under it.
+    /// Frees the lock, then emits the events that happened under it.
     pub(super) fn release(&self, mut inner: RankedGuard<'_, Inner>) {
         let facts = std::mem::take(&mut inner.facts);
         drop(inner);

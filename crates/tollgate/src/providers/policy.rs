@@ -277,8 +277,8 @@ fn share_scope(provider: &Provider) -> Option<ScopeId> {
     shares.then(|| ScopeId::named(&[&provider.name, "share"]))
 }
 
-/// The cells of a provider that belong to this process alone. Computed once, because provider and
-/// owner do not change.
+/// The cells of a provider that belong to this process alone. Computed once: the names only have to
+/// be unique, even if the store later gives this process another number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnCells {
     pub(crate) connections: CellId,

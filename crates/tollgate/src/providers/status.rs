@@ -99,7 +99,7 @@ impl ActiveProvider {
     }
 
     /// The limits, cool-downs and degrade modes of the whole provider (`None`, every limit) and of
-    /// entities (their own limits): one question to the ledger, however many they are.
+    /// entities (their own limits): one peek, however many they are.
     pub async fn parts(&self, entities: &[Option<&str>]) -> Vec<PartStatus> {
         let policy = self.policy();
         let (mut query, mut parts) = (PeekQuery::default(), Vec::new());
