@@ -300,8 +300,8 @@ fn arrive_within(fields: &Fields<'_>, problems: &mut Problems) -> Span {
 }
 
 fn late_arrival(fields: &Fields<'_>, problems: &mut Problems) -> Span {
-    let said = fields.read("late_arrival", problems);
-    said.unwrap_or(LATE_ARRIVAL)
+    let written = fields.read("late_arrival", problems);
+    written.unwrap_or(LATE_ARRIVAL)
 }
 
 /// How the provider reports limits: a dialect that `core` knows.
@@ -416,10 +416,10 @@ fn warn_if_unlimited(
     if preset.is_none() && names_preset(fields) {
         return; // it names one that does not exist, which is reported
     }
-    let says = |name: &&str| fields.get(name).is_some();
+    let is_set = |name: &&str| fields.get(name).is_some();
     let silent = !["limit", "period", "limits", "concurrency"]
         .iter()
-        .any(says);
+        .any(is_set);
     let is_preset = matches!(Origin::of(&fields.at.node.place), Origin::Preset(_));
     if !silent || !limits.is_empty() || (learn && is_preset) {
         return;

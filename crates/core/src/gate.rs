@@ -296,7 +296,7 @@ impl Gate {
     /// The call is cancelled. If the ledger has its ask, the permit is returned unsent.
     pub fn cancel(&mut self, id: PermitId) {
         if let Some(entry) = self.remove(id) {
-            self.on_left(&entry);
+            self.on_departed(&entry);
         }
     }
 
@@ -398,7 +398,7 @@ impl Gate {
 
     fn time_out(&mut self, id: PermitId, blocker: Option<Blocker>) {
         if let Some(entry) = self.resolve(id, Resolution::TimedOut { blocker }) {
-            self.on_left(&entry);
+            self.on_departed(&entry);
         }
     }
 

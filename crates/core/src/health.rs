@@ -369,7 +369,7 @@ impl Health {
         let mut actions = Actions::new();
         self.settings = settings;
         self.base = base;
-        let is_left_over = match (&self.phase, settings.mode) {
+        let is_obsolete = match (&self.phase, settings.mode) {
             (HealthPhase::Throttle(_), HealthMode::Breaker | HealthMode::Off)
             | (HealthPhase::Sleep { .. } | HealthPhase::HalfOpen(_), HealthMode::Off) => true,
             (
@@ -383,7 +383,7 @@ impl Health {
                 _,
             ) => false,
         };
-        if is_left_over {
+        if is_obsolete {
             self.enter_normal(Reason::Policy, now, &mut actions);
         }
         if !self.is_by_path() {

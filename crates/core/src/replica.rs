@@ -25,7 +25,7 @@ mod known;
 mod settles;
 mod queue;
 mod batch_rows;
-mod plan_rows;
+mod current_rows;
 mod decide;
 mod waits;
 mod replies;
@@ -41,11 +41,11 @@ pub use queue::{ASKS_MAX, SETTLES_MAX};
 pub use row::{Epoch, Reply, ReplyOutcome, Request, RowKey, StoredRow, WaitNote, Waiting};
 pub use rules::Rules;
 
-use batch_rows::{Needed, ROWS_PER_BATCH, needed};
+use batch_rows::{NeededRows, ROWS_PER_BATCH, needed};
 use clock::StoreClock;
-use decide::{BatchInput, Decided, Plan};
+use decide::{BatchInput, DecisionContext, ProposedWrite};
 use known::KnownRows;
-use queue::{Queue, Taken, unsent_at};
+use queue::{BatchPart, Queue, unsent_at};
 
 /// A grant that is older than this when its reply comes is given back: its call would arrive later
 /// than the ledger assumes.
@@ -118,9 +118,9 @@ struct InFlight {
     batch: u64,
     sent: Micros,
     /// What it decided; `None`: it only reads.
-    decided: Option<Decided>,
+    decided: Option<ProposedWrite>,
     /// So much of the queue, from its front.
-    taken: Taken,
+    taken: BatchPart,
 }
 
 impl Replica {
@@ -159,7 +159,7 @@ impl Replica {
     /// Rows that other owners have replaced may have been missed: nobody is rejected by those that
     /// are known before they were read again.
     pub fn missed_pushes(&mut self) {
-        self.rows.forget_notes();
+        self.rows.clear_notes();
     }
 
     /// Asks for permits; each gets a verdict from a later [`Replica::poll`].
@@ -277,7 +277,7 @@ impl Replica {
             ..bounds
         };
         let shortest = self.clock.shortest_round_trip();
-        let plan = Plan {
+        let plan = DecisionContext {
             settings: &self.settings,
             base_age: self.clock.age(now),
             round_trip: self.clock.round_trip(),
@@ -302,7 +302,7 @@ impl Replica {
             stopped: &stopped,
         };
         let decided = plan.decide(&mut self.rows, &needed, bounds, input);
-        if decided.is_refused_by_drift(bounds, shortest) && silence > Some(shortest) {
+        if decided.is_rejected_by_drift(bounds, shortest) && silence > Some(shortest) {
             return self.read(now, &needed);
         }
         if decided.go_at > now {
@@ -310,14 +310,14 @@ impl Replica {
         }
         let can_wait = taken.settles > 0 && !decided.has_grant && now < settles_due && !is_unclear;
         if !decided.must_ask && (decided.replaced.is_empty() || can_wait) {
-            return self.answer_here(decided, taken, can_wait.then_some(settles_due), now);
+            return self.resolve_locally(decided, taken, can_wait.then_some(settles_due), now);
         }
         let request = plan.request(&decided, bounds);
         self.send(now, request, Some(decided), taken)
     }
 
     /// What of the queue goes into the next batch: as much as its rows allow.
-    fn take(&self, now: Micros) -> (Taken, Vec<Settle>, Needed) {
+    fn take(&self, now: Micros) -> (BatchPart, Vec<Settle>, NeededRows) {
         let mut taken = self.queue.next();
         loop {
             let settles = self.queue.aged_settles(taken, now);
@@ -337,16 +337,16 @@ impl Replica {
 
     /// Nothing has to be written for these verdicts, or not yet: settles may wait for others to go
     /// with them.
-    fn answer_here(
+    fn resolve_locally(
         &mut self,
-        decided: Decided,
-        taken: Taken,
+        decided: ProposedWrite,
+        taken: BatchPart,
         settles_due: Option<Micros>,
         now: Micros,
     ) -> Next {
         self.done.saved_for.extend(decided.saved_for);
-        let asks = self.queue.answered(taken);
-        self.answer(asks, decided.verdicts, now, now);
+        let asks = self.queue.take_asks(taken);
+        self.resolve(asks, decided.verdicts, now, now);
         if let Some(due) = settles_due {
             return Next::Later(due);
         }
@@ -360,21 +360,21 @@ impl Replica {
     }
 
     /// Asks for rows that are not known, and for the time.
-    fn read(&mut self, now: Micros, needed: &Needed) -> Next {
+    fn read(&mut self, now: Micros, needed: &NeededRows) -> Next {
         let request = Request {
             owner: self.settings.owner,
             read: needed.keys().copied().collect(),
             ..Request::default()
         };
-        self.send(now, request, None, Taken::default())
+        self.send(now, request, None, BatchPart::default())
     }
 
     fn send(
         &mut self,
         now: Micros,
         mut request: Request,
-        decided: Option<Decided>,
-        taken: Taken,
+        decided: Option<ProposedWrite>,
+        taken: BatchPart,
     ) -> Next {
         self.batches += 1;
         request.batch = self.batches;
@@ -389,7 +389,7 @@ impl Replica {
 
     /// Verdicts that the store has confirmed. Grants that are too old are given back and asked for
     /// again.
-    fn answer(
+    fn resolve(
         &mut self,
         asks: Vec<(Ask, bool)>,
         verdicts: Vec<Verdict>,

@@ -59,7 +59,7 @@ pub fn turn(
     for settle in settles {
         apply(cells, now, settle, &mut turn);
     }
-    let mut batch = Batch::default();
+    let mut batch = TurnState::default();
     for ask in asks {
         let verdict = decide(cells, now, ask, &mut batch);
         turn.verdicts.push(verdict);
@@ -70,7 +70,7 @@ pub fn turn(
 
 /// How earlier asks of this turn affect later ones.
 #[derive(Debug, Default)]
-struct Batch {
+struct TurnState {
     rejected: SmallVec<[Rejection; 4]>,
     granted: SmallVec<[(CellId, u64); 4]>,
 }
@@ -90,7 +90,12 @@ enum CellOrScope {
     Scope(ScopeId),
 }
 
-fn decide(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Batch) -> Verdict {
+fn decide(
+    cells: &mut impl CellStore,
+    now: TimeBounds,
+    ask: &Ask,
+    batch: &mut TurnState,
+) -> Verdict {
     if let Some(why) = too_costly(&ask.terms, ask.priority) {
         return Verdict::Never(why);
     }
@@ -163,7 +168,7 @@ fn longest_wait(
     cells: &mut impl CellStore,
     now: TimeBounds,
     ask: &Ask,
-    batch: &Batch,
+    batch: &TurnState,
 ) -> Option<(BlockedBy, Span, WakeOn)> {
     let mut longest: Option<(BlockedBy, Span, WakeOn)> = None;
     let mut consider = |by: BlockedBy, after: Span, on: WakeOn| {
@@ -203,7 +208,7 @@ fn longest_wait(
     longest
 }
 
-fn grant(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Batch) -> Marks {
+fn grant(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut TurnState) -> Marks {
     let arrives_by = now.hi + ask.evidence.latest_arrival();
     for &id in &ask.scopes {
         cells.scope(id).take(ask.id, arrives_by);
@@ -227,7 +232,7 @@ fn grant(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Bat
     marks
 }
 
-impl Batch {
+impl TurnState {
     /// Has this cell or scope rejected an ask of this turn that is at least as urgent?
     fn rejection_for(&self, target: CellOrScope, priority: Priority) -> Option<(Span, WakeOn)> {
         let rejection = self

@@ -21,7 +21,7 @@ const FORWARDINGS_MAX: usize = 4_096;
 
 /// Calls that are still on their way after this have lapsed in the new cell: longer than any
 /// `timeout.first_byte` in use.
-const FORGET_AFTER: Span = Span::from_secs(3_600);
+const EXPIRE_AFTER: Span = Span::from_secs(3_600);
 
 /// Who has taken over, in this process.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl CellForwarding {
     fn add(&self, from: CellId, to: CellId, rule: &Arc<Rule>, now: Micros) {
         let mut forwardings = self.forwardings.lock();
         if forwardings.len() >= FORWARDINGS_MAX {
-            forwardings.retain(|_, forwarding| now.since(forwarding.since) < FORGET_AFTER);
+            forwardings.retain(|_, forwarding| now.since(forwarding.since) < EXPIRE_AFTER);
         }
         if forwardings.len() < FORWARDINGS_MAX {
             let forwarding = Forwarding {
@@ -92,7 +92,7 @@ impl CellForwarding {
             let Some(forwarding) = forwardings.get(&cell) else {
                 continue;
             };
-            if now.since(forwarding.since) >= FORGET_AFTER {
+            if now.since(forwarding.since) >= EXPIRE_AFTER {
                 forwardings.remove(&cell);
                 self.is_active
                     .store(!forwardings.is_empty(), Ordering::Release);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 use tollgate_core::ask::{OwnerId, Settle};
-use tollgate_core::batch::{Batch, Decision, QueuedSettle, Settles};
+use tollgate_core::batch::{Batch, BatchResult, QueuedSettle, Settles};
 use tollgate_core::time::Span;
 
 use crate::hub::TagId;
@@ -52,7 +52,7 @@ impl Front {
         &self,
         events: &broadcast::Sender<Event>,
         batch: &Batch<'_>,
-    ) -> Option<Decision> {
+    ) -> Option<BatchResult> {
         let Driver::Inline(store) = &self.driver else {
             return None;
         };
@@ -67,7 +67,7 @@ impl Front {
             return None; // made again under the new number
         }
         let mut decision = self.commit_to(&**store, batch)?;
-        let Decision {
+        let BatchResult {
             freed,
             changed_scopes,
             ..
@@ -77,7 +77,7 @@ impl Front {
     }
 
     /// Decides a batch and notifies other owners. `None`: the store is lost, and marked as lost.
-    fn commit_to(&self, store: &dyn Store, batch: &Batch<'_>) -> Option<Decision> {
+    fn commit_to(&self, store: &dyn Store, batch: &Batch<'_>) -> Option<BatchResult> {
         let dead = self.shared.dead.get(batch.owner);
         let batch = Batch {
             dead: &dead,
@@ -151,7 +151,7 @@ impl Front {
         }
         *tried_at = Some(now);
         shared.former.set_current(store.owner());
-        shared.dead.forget_all();
+        shared.dead.clear();
         if let Err(panicked) = catch_panic("the store", || store.reopen()) {
             shared.mark_lost(&panicked);
             return false;

@@ -33,16 +33,16 @@ pub(crate) struct HandOut {
 
 impl HandOut {
     /// Hands out, unless the decision is too old or nobody takes it.
-    pub(crate) fn answer(self, shared: &Shared) {
-        self.answer_within(STALE_AFTER, shared);
+    pub(crate) fn deliver(self, shared: &Shared) {
+        self.deliver_within(STALE_AFTER, shared);
     }
 
-    /// As [`HandOut::answer`], once it is durable.
-    pub(crate) fn answer_synced(self, shared: &Shared) {
-        self.answer_within(STALE_AFTER_SYNC, shared);
+    /// As [`HandOut::deliver`], once it is durable.
+    pub(crate) fn deliver_synced(self, shared: &Shared) {
+        self.deliver_within(STALE_AFTER_SYNC, shared);
     }
 
-    fn answer_within(self, stale_after: Span, shared: &Shared) {
+    fn deliver_within(self, stale_after: Span, shared: &Shared) {
         let HandOut {
             tag,
             reply,

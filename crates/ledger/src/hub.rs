@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 use tollgate_core::ask::{Ask, BlockedBy, CellId, ScopeId, Verdict, WakeOn};
-use tollgate_core::batch::Decision;
+use tollgate_core::batch::BatchResult;
 use tollgate_core::fairness::will_wait;
 
 use crate::event::{EVENTS_MAX, Event, EventReceiver};
@@ -114,7 +114,7 @@ impl Hub {
     }
 
     /// As [`Hub::decided`], where a signal may have been awaited.
-    pub(crate) fn decided_for_tag(&self, tag: TagId, decision: &mut Decision) {
+    pub(crate) fn decided_for_tag(&self, tag: TagId, decision: &mut BatchResult) {
         if !decision.freed.is_empty() {
             let freed = &decision.freed;
             let cells = &mut self.awaited.lock().cells;

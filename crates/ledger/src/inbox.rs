@@ -57,7 +57,7 @@ const LOST_PAUSE: Duration = Duration::from_millis(200);
 
 /// How long settles may wait for further work to share a transaction with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub(crate) enum SettleDelay {
     /// Not at all: somebody here waits for what they free.
     Hurry,
     /// A few milliseconds.
@@ -91,7 +91,7 @@ struct QueuedPeek {
 
 /// What waited for settles that failed: it has failed with them.
 #[derive(Debug, Default)]
-pub(crate) struct HeldBack {
+pub(crate) struct FailedDependents {
     pub(crate) offers: Vec<Offer>,
     /// Dropped by whoever gets this, which says that nothing can be known.
     pub(crate) peeks: Vec<PeekRequest>,
@@ -307,12 +307,12 @@ impl Inbox {
 
     /// Queues the settles of a failed batch again, before all later ones. Offers and peeks that
     /// waited for these settles have failed with them, and are returned.
-    pub(crate) fn requeue(&self, tag: TagId, settles: Vec<QueuedSettle>) -> HeldBack {
+    pub(crate) fn requeue(&self, tag: TagId, settles: Vec<QueuedSettle>) -> FailedDependents {
         let is_inherit = |queued: &QueuedSettle| matches!(queued.settle, Settle::Inherit { .. });
         let mut state = self.state.lock();
         let (mut room, mut added) = (SETTLES_MAX.saturating_sub(state.settles), 0);
         if settles.is_empty() || state.is_abandoned {
-            return HeldBack::default();
+            return FailedDependents::default();
         }
         let has_inherit = settles.iter().any(is_inherit);
         let queue = state.queue(tag);
@@ -330,7 +330,7 @@ impl Inbox {
         queue.taken = queue.taken.saturating_sub(added as u64);
         let held_back = std::mem::take(&mut queue.held_back).min(queue.offers.len());
         let offers = queue.offers.drain(..held_back);
-        let failed = HeldBack {
+        let failed = FailedDependents {
             offers: offers.map(|queued| queued.offer).collect(),
             peeks: queue.peeks.drain(..).map(|one| one.request).collect(),
         };
@@ -341,21 +341,21 @@ impl Inbox {
     }
 
     /// Waits for something to do. Empty work means that a while has passed.
-    pub(crate) fn next(&self, pace: Pace) -> Work {
+    pub(crate) fn next(&self, pace: SettleDelay) -> Work {
         let mut state = self.state.lock();
-        let mut is_dozing = pace == Pace::Slow;
+        let mut is_dozing = pace == SettleDelay::Slow;
         // What comes meanwhile does not put off the next look at a lost store.
         let began = now();
         loop {
             let has_settles = state.settles > 0;
             let at_once = match pace {
-                Pace::Hurry => true,
-                Pace::Normal => state.is_urgent || state.settles >= SETTLES_PER_TURN,
-                Pace::Slow => false,
+                SettleDelay::Hurry => true,
+                SettleDelay::Normal => state.is_urgent || state.settles >= SETTLES_PER_TURN,
+                SettleDelay::Slow => false,
             };
             if state.offers > 0
                 || state.peeks > 0
-                || (state.stopped_waiting > 0 && pace != Pace::Slow)
+                || (state.stopped_waiting > 0 && pace != SettleDelay::Slow)
                 || state.is_closed
                 || (has_settles && at_once)
             {
@@ -363,18 +363,22 @@ impl Inbox {
             }
             let pause = match pace {
                 _ if !has_settles && is_dozing => IDLE_WAKE_EVERY,
-                Pace::Hurry | Pace::Normal => SETTLE_DELAY,
-                Pace::Slow => LOST_PAUSE,
+                SettleDelay::Hurry | SettleDelay::Normal => SETTLE_DELAY,
+                SettleDelay::Slow => LOST_PAUSE,
             };
-            state.is_sleeping = is_dozing || pace == Pace::Hurry;
-            let from = if pace == Pace::Slow { began } else { now() };
+            state.is_sleeping = is_dozing || pace == SettleDelay::Hurry;
+            let from = if pace == SettleDelay::Slow {
+                began
+            } else {
+                now()
+            };
             let woken = self.wake_up.wait_until(&mut state, from + pause);
             let timed_out = woken.timed_out();
             state.is_sleeping = false;
             if timed_out && (is_dozing || state.settles > 0) {
                 return state.take();
             }
-            is_dozing = timed_out || pace == Pace::Slow;
+            is_dozing = timed_out || pace == SettleDelay::Slow;
         }
     }
 }

@@ -17,14 +17,14 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tollgate_core::ask::{Ask, CellId, OwnerId, Verdict};
-use tollgate_core::batch::{Batch, Decision, QueuedSettle, Settles, grants_long_limit};
+use tollgate_core::batch::{Batch, BatchResult, QueuedSettle, Settles, grants_long_limit};
 
 use crate::StoreLost;
 use crate::failpoint;
 use crate::former_owners::FormerOwners;
 use crate::hand_out::HandOut;
 use crate::hub::TagId;
-use crate::inbox::{HeldBack, Pace, PeekRequest, TagWork, Work};
+use crate::inbox::{FailedDependents, PeekRequest, SettleDelay, TagWork, Work};
 use crate::offer::OfferResult;
 use crate::shared::{RecoveryClose, Shared};
 use crate::store::{PeekReply, Store, StoreError, check_verdicts, saved_in, wake_owners};
@@ -174,11 +174,11 @@ impl LedgerThread {
     fn work(&mut self) {
         loop {
             let pace = if self.is_lost() {
-                Pace::Slow
+                SettleDelay::Slow
             } else if self.shared.hub.is_signal_awaited() {
-                Pace::Hurry
+                SettleDelay::Hurry
             } else {
-                Pace::Normal
+                SettleDelay::Normal
             };
             let work = self.shared.inbox.next(pace);
             let is_last = work.is_last;
@@ -190,8 +190,8 @@ impl LedgerThread {
         }
         self.sync.finish();
         // What came back unsent while it ended is written too.
-        let rest = self.shared.inbox.next(Pace::Hurry);
-        self.serve(rest);
+        let remaining = self.shared.inbox.next(SettleDelay::Hurry);
+        self.serve(remaining);
     }
 
     fn is_lost(&self) -> bool {
@@ -260,9 +260,9 @@ impl LedgerThread {
         let mut is_back = was_lost && decisions.iter().all(Result::is_ok);
         if was_lost && batches.is_empty() {
             // Nobody wants anything: is it there again?
-            let answer = self.commit_nothing();
-            is_back = answer.is_ok();
-            if let Err(error) = answer {
+            let result = self.commit_nothing();
+            is_back = result.is_ok();
+            if let Err(error) = result {
                 self.shared.mark_lost(&error);
             }
         }
@@ -283,7 +283,7 @@ impl LedgerThread {
 
     fn reopen(&self) {
         // Numbers count only in the database that gave them, and this may be another one.
-        self.shared.dead.forget_all();
+        self.shared.dead.clear();
         if let Err(panicked) = catch_panic("the store", || self.store.reopen()) {
             self.shared.mark_lost(&panicked);
         }
@@ -313,7 +313,7 @@ impl LedgerThread {
     }
 
     /// One result per batch, whatever the store does.
-    fn commit(&self, batches: &[TagBatch]) -> Vec<Result<Decision, StoreError>> {
+    fn commit(&self, batches: &[TagBatch]) -> Vec<Result<BatchResult, StoreError>> {
         let fail_all = |error: StoreError| batches.iter().map(|_| Err(error.clone())).collect();
         if self.shared.has_failed() {
             return fail_all(self.shared.failure());
@@ -347,7 +347,7 @@ impl LedgerThread {
         decisions
     }
 
-    fn commit_nothing(&self) -> Result<Decision, StoreError> {
+    fn commit_nothing(&self) -> Result<BatchResult, StoreError> {
         if self.shared.has_failed() {
             return Err(self.shared.failure());
         }
@@ -356,7 +356,7 @@ impl LedgerThread {
     }
 
     /// Delivers the verdicts; those whose permits must be durable after the sync.
-    fn hand_out(&self, batch: TagBatch, mut decision: Decision) {
+    fn hand_out(&self, batch: TagBatch, mut decision: BatchResult) {
         let TagBatch {
             tag,
             settles,
@@ -390,7 +390,7 @@ impl LedgerThread {
             if is_long {
                 self.sync.hand_out_when_durable(hand_out);
             } else {
-                hand_out.answer(&self.shared);
+                hand_out.deliver(&self.shared);
             }
         }
         let dead = wake_owners(&*self.store, &decision, &saved_in);
@@ -411,7 +411,7 @@ impl LedgerThread {
         } = batch;
         self.shared.mark_lost(error);
         settles.truncate(queued);
-        let HeldBack { offers, peeks } = self.shared.inbox.requeue(tag, settles);
+        let FailedDependents { offers, peeks } = self.shared.inbox.requeue(tag, settles);
         let replies = replies.into_iter().map(|(reply, _)| reply);
         for reply in replies.chain(offers.into_iter().map(|offer| offer.reply)) {
             drop(reply.send(Err(StoreLost)));

@@ -232,8 +232,8 @@ impl Ledger {
 
     /// How many peeks were sent to the store so far.
     #[must_use]
-    pub fn questions(&self) -> u64 {
-        self.front.shared.questions.load(Ordering::Relaxed)
+    pub fn peeks_sent(&self) -> u64 {
+        self.front.shared.peeks_sent.load(Ordering::Relaxed)
     }
 
     /// The ledger clock, without the wall clock.

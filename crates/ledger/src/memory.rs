@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
-use tollgate_core::batch::{Batch, Decision, decide};
+use tollgate_core::batch::{Batch, BatchResult, decide};
 use tollgate_core::table::Table;
 
 use crate::Clock;
@@ -82,7 +82,7 @@ impl MemoryRows {
 
 impl Store for MemoryStore {
     /// The clock is read under the lock, so that time never goes back between two batches.
-    fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError> {
+    fn commit(&self, batch: &Batch<'_>) -> Result<BatchResult, StoreError> {
         let mut table = self.rows.table.lock();
         let now = self.rows.clock.now();
         let decision = decide(&mut *table, now, batch);

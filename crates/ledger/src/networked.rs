@@ -14,7 +14,7 @@
 //!
 //! Never: decides, understands a row, or blocks a thread.
 
-mod answers;
+mod undecided_offers;
 mod task;
 
 use std::fmt;

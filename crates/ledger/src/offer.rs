@@ -35,12 +35,12 @@ pub struct OfferVerdicts {
 pub(crate) type OfferResult = Result<(Micros, Vec<(Ask, Verdict)>), StoreLost>;
 
 /// The permits of a result that nobody takes, as settles.
-pub(crate) fn unsent_settles(answer: Vec<(Ask, Verdict)>) -> impl Iterator<Item = Settle> {
+pub(crate) fn unsent_settles(decided: Vec<(Ask, Verdict)>) -> impl Iterator<Item = Settle> {
     let granted = |(ask, verdict)| match verdict {
         Verdict::Go { .. } => Some(ask),
         Verdict::Wait { .. } | Verdict::Never(_) => None,
     };
-    answer.into_iter().filter_map(granted).map(|ask: Ask| {
+    decided.into_iter().filter_map(granted).map(|ask: Ask| {
         let Ask {
             id, terms, scopes, ..
         } = ask;

@@ -197,16 +197,16 @@ impl ProviderLedger {
         shared.inbox.settle(self.provider.tag, queued);
     }
 
-    /// While the store is lost: closes a scope for `rest` from the moment at which it is back,
+    /// While the store is lost: closes a scope for `closed_for` from the moment at which it is back,
     /// before anything is granted. If it is called again, the last call counts. If the store is
     /// available, it is closed now.
-    pub fn close_on_recovery(&self, scope: ScopeId, rest: Span) {
+    pub fn close_on_recovery(&self, scope: ScopeId, closed_for: Span) {
         let front = self.front();
         let shared = &front.shared;
         if matches!(front.driver, Driver::Inline(_)) && shared.loss().is_none() {
-            return self.settle_inline(&close_settle(scope, rest));
+            return self.settle_inline(&close_settle(scope, closed_for));
         }
-        shared.close_on_recovery(self.provider.tag, scope, rest);
+        shared.close_on_recovery(self.provider.tag, scope, closed_for);
         front.flush_inline();
     }
 
@@ -234,7 +234,7 @@ impl ProviderLedger {
     pub fn peek_or_closed(&self, query: PeekQuery) -> impl Future<Output = PeekReply> + use<> {
         let (unknown, reply) = match &self.front().driver {
             Driver::Inline(store) => {
-                self.count_question();
+                self.count_peek();
                 let known = self.front().peek_inline(&**store, &query);
                 let unknown = known.is_none().then(|| unknown_reply(&query));
                 (unknown, Ok(known))
@@ -322,7 +322,7 @@ impl ProviderLedger {
     /// reply.
     fn send_peek(&self, query: PeekQuery) -> Result<Option<PeekReply>, PeekPending> {
         if let Driver::Inline(store) = &self.front().driver {
-            self.count_question();
+            self.count_peek();
             return Ok(self.front().peek_inline(&**store, &query));
         }
         let (reply, receiver) = oneshot::channel();
@@ -338,7 +338,7 @@ impl ProviderLedger {
     /// If the store is lost, `then` is not called.
     fn send_peek_then(&self, query: PeekQuery, then: impl FnOnce(PeekReply) + Send + 'static) {
         let front = self.front();
-        self.count_question();
+        self.count_peek();
         match &front.driver {
             Driver::Inline(store) => {
                 if let Some(reply) = self.front().peek_inline(&**store, &query) {
@@ -358,9 +358,9 @@ impl ProviderLedger {
         }
     }
 
-    fn count_question(&self) {
-        let questions = &self.front().shared.questions;
-        questions.fetch_add(1, Ordering::Relaxed);
+    fn count_peek(&self) {
+        let peeks_sent = &self.front().shared.peeks_sent;
+        peeks_sent.fetch_add(1, Ordering::Relaxed);
     }
 
     /// An offer takes time to decide: asks that are offered together are cheaper.

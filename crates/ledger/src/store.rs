@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId};
-use tollgate_core::batch::{Batch, Decision};
+use tollgate_core::batch::{Batch, BatchResult};
 use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::scope::ScopeView;
 
@@ -41,12 +41,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Decides one batch with `tollgate_core::batch::decide` and writes it. One verdict per ask, in
     /// their order. An empty batch checks whether the store can be written again after a
     /// loss: it writes something, so that it fails where a batch would.
-    fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError>;
+    fn commit(&self, batch: &Batch<'_>) -> Result<BatchResult, StoreError>;
 
     /// Decides the batches of several providers and returns one result per batch, in their order.
     /// Those that succeed are committed, whatever becomes of the others. A store that makes one
     /// transaction of them, which is cheaper, fails all of them or none.
-    fn commit_together(&self, batches: &[Batch<'_>]) -> Vec<Result<Decision, StoreError>> {
+    fn commit_together(&self, batches: &[Batch<'_>]) -> Vec<Result<BatchResult, StoreError>> {
         batches.iter().map(|batch| self.commit(batch)).collect()
     }
 
@@ -122,18 +122,18 @@ pub enum Liveness {
 /// Returns the owners that are dead, each with a cell that it waits for.
 pub(crate) fn wake_owners(
     store: &dyn Store,
-    decision: &Decision,
+    decision: &BatchResult,
     saved_in: &[CellId],
 ) -> Vec<(OwnerId, CellId)> {
     let mut dead = Vec::new();
     for wake in &decision.wakes {
-        let mut left = wake.at_most;
+        let mut room = wake.at_most;
         for &owner in &wake.owners {
-            if left == 0 {
+            if room == 0 {
                 break;
             }
             match store.wake(owner, wake.cell) {
-                Liveness::Alive => left -= 1,
+                Liveness::Alive => room -= 1,
                 Liveness::Dead => dead.push((owner, wake.cell)),
                 Liveness::Unknown => {}
             }
@@ -147,7 +147,7 @@ pub(crate) fn wake_owners(
 }
 
 /// The cells of these asks, if something is saved up in one of them; in which is not known.
-pub(crate) fn saved_in(decision: &Decision, asks: &[Ask]) -> Vec<CellId> {
+pub(crate) fn saved_in(decision: &BatchResult, asks: &[Ask]) -> Vec<CellId> {
     if decision.saved_for.is_empty() {
         return Vec::new();
     }
@@ -156,7 +156,7 @@ pub(crate) fn saved_in(decision: &Decision, asks: &[Ask]) -> Vec<CellId> {
 }
 
 /// One verdict per ask: what a store has decided otherwise cannot be handed out.
-pub(crate) fn check_verdicts(decision: &Decision, asks: usize) -> Result<(), StoreError> {
+pub(crate) fn check_verdicts(decision: &BatchResult, asks: usize) -> Result<(), StoreError> {
     let verdicts = decision.verdicts.len();
     if verdicts == asks {
         return Ok(());

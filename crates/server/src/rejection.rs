@@ -61,7 +61,7 @@ struct Unavailable<'a> {
 
 /// The response to a caller whose call failed.
 pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
-    if let Error::Asleep { provider, status } = error {
+    if let Error::ProviderUnavailable { provider, status } = error {
         return provider_unavailable(provider, status);
     }
     let wait = retry_in(error);
@@ -100,7 +100,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
             rejection.entity = Some(entity.as_deref());
             rejection.reason = Some(reason.as_str());
         }
-        Error::TooLate { provider, .. } => {
+        Error::DeadlineExceeded { provider, .. } => {
             rejection.provider = Some(provider);
             rejection.reason = Some(Reason::Deadline.as_str());
         }
@@ -115,7 +115,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
             rejection.setting = Some(setting);
         }
         Error::MethodNotAllowed { provider, .. } => rejection.provider = provider.as_deref(),
-        Error::Asleep { .. }
+        Error::ProviderUnavailable { .. }
         | Error::UnknownProvider { .. }
         | Error::NotAllowed { .. }
         | Error::WrongCallerToken { .. }
@@ -124,8 +124,8 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         | Error::Host(_)
         | Error::Malformed(_)
         | Error::SlowBody
-        | Error::NoSpool
-        | Error::NoBody => {}
+        | Error::SpoolFailed
+        | Error::IncompleteBody => {}
     }
     let mut response = json(error.status(), &rejection, wait);
     if let Error::MethodNotAllowed { allowed, .. } = error
@@ -199,15 +199,15 @@ fn code(error: &Error) -> &'static str {
             | Reason::TooCostly
             | Reason::NoShare => "RateLimitExceeded",
         },
-        Error::Asleep { .. } => "ProviderUnavailableError",
+        Error::ProviderUnavailable { .. } => "ProviderUnavailableError",
         Error::NotInCache { .. } => "NotInCache",
-        Error::TooLate { .. } => "DeadlineExceeded",
+        Error::DeadlineExceeded { .. } => "DeadlineExceeded",
         Error::NoResponse { .. } | Error::NoCredential { .. } => "UpstreamError",
         Error::UnknownProvider { .. } => "UnknownProvider",
         Error::NotAllowed { .. } => "DomainNotAllowed",
         Error::WrongCallerToken { .. } | Error::CrossSite => "CallerNotAllowed",
         Error::SlowBody => "RequestTimeout",
-        Error::NoSpool => "QueueFull",
+        Error::SpoolFailed => "QueueFull",
         Error::MethodNotAllowed { .. } => "MethodNotAllowed",
         Error::Misconfigured { .. } => "Misconfigured",
         Error::Loop { .. } => "LoopDetected",
@@ -215,7 +215,7 @@ fn code(error: &Error) -> &'static str {
         | Error::Path(_)
         | Error::Host(_)
         | Error::Malformed(_)
-        | Error::NoBody => "BadRequest",
+        | Error::IncompleteBody => "BadRequest",
     }
 }
 

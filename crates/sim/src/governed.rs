@@ -22,7 +22,7 @@ use tollgate_core::limit::{Rule, Strictness};
 use tollgate_core::time::{Micros, Now, Span};
 use tollgate_core::turn::turn;
 
-use crate::judge::Priority as JudgePriority;
+use crate::checker::Priority as CheckerPriority;
 use crate::row_store::StoreCounts;
 use crate::rule::{CallId, LimitStatus, Unit as SimUnit};
 use crate::world::{Call, Client, Effects, NodeId, Outcome};
@@ -120,7 +120,7 @@ impl Governed {
 
     /// How strict the provider has proved to be, by its first rule.
     #[must_use]
-    pub fn rung(&self, now: Now) -> Option<Strictness> {
+    pub fn strictness(&self, now: Now) -> Option<Strictness> {
         let (id, rule) = self.cells.first()?;
         let now = self.store.ledger_now(now);
         self.store
@@ -202,7 +202,7 @@ impl Governed {
             let cost = cost(call, rule.cost_unit())
                 .saturating_mul(limit.estimate_percent)
                 .div_ceil(100);
-            let leave = if call.priority == JudgePriority::High {
+            let leave = if call.priority == CheckerPriority::High {
                 0
             } else {
                 limit.reserve
@@ -374,7 +374,7 @@ impl Governed {
             let call = Call {
                 id,
                 cost: self.plan.backlog_cost,
-                priority: JudgePriority::Normal,
+                priority: CheckerPriority::Normal,
             };
             self.push(node, call, None, now);
         }
@@ -511,11 +511,11 @@ impl Client for Governed {
     }
 }
 
-fn priority(priority: JudgePriority) -> Priority {
+fn priority(priority: CheckerPriority) -> Priority {
     match priority {
-        JudgePriority::High => Priority::High,
-        JudgePriority::Normal => Priority::Normal,
-        JudgePriority::Low => Priority::Low,
+        CheckerPriority::High => Priority::High,
+        CheckerPriority::Normal => Priority::Normal,
+        CheckerPriority::Low => Priority::Low,
     }
 }
 

@@ -22,7 +22,7 @@ use tollgate_core::health::{
     Action, Actions, AttemptResult, BasePace, Class, HealthEvent, HealthState,
 };
 use tollgate_core::limit::Rule;
-use tollgate_core::retry::{Decision, FailedAttempt, Safety};
+use tollgate_core::retry::{FailedAttempt, RetryDecision, Safety};
 use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now, Span};
 use tollgate_core::turn::turn;
@@ -365,11 +365,13 @@ impl GovernedWithHealth {
         let (settings, dice) = (self.plan.retry, Dice(self.dice.u64(..)));
         let budget = &mut self.node(node, now).budget;
         match settings.decide(&failed, budget, dice, now.at) {
-            Decision::Again { after, counts } => {
+            RetryDecision::Again { after, counts } => {
                 pending.retries_used += u32::from(counts);
                 self.node(node, now).schedule_retry(pending, now.at + after);
             }
-            Decision::Stop(stop) => self.give_up(pending.call, GiveUpReason::Failed(stop), effects),
+            RetryDecision::Stop(stop) => {
+                self.give_up(pending.call, GiveUpReason::Failed(stop), effects)
+            }
         }
     }
 }

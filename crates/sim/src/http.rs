@@ -29,7 +29,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::judge::Judge;
+use crate::checker::Checker;
 
 pub mod settings;
 pub mod style;
@@ -167,11 +167,11 @@ impl SimProvider {
 
     /// A copy of the judge of every scope, by name, for figures that the report does not have.
     #[must_use]
-    pub fn judges(&self) -> Vec<(String, Judge)> {
+    pub fn judges(&self) -> Vec<(String, Checker)> {
         let records = self.context.with_state(|state, _| state.scope_records());
         records
             .into_iter()
-            .map(|record| (record.name, record.judge))
+            .map(|record| (record.name, record.checker))
             .collect()
     }
 

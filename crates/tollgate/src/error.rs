@@ -112,7 +112,7 @@ pub enum Error {
     },
     /// The provider is asleep, because too many calls failed.
     #[error("{}", .status.breaker.message(.provider))]
-    Asleep {
+    ProviderUnavailable {
         /// Whose.
         provider: String,
         /// Its health.
@@ -132,7 +132,7 @@ pub enum Error {
     },
     /// The caller's time ran out.
     #[error("the time for the call to `{provider}` ran out {}", .at.words())]
-    TooLate {
+    DeadlineExceeded {
         /// Whose.
         provider: String,
         /// Where.
@@ -226,13 +226,13 @@ pub enum Error {
     Malformed(&'static str),
     /// The body of the request did not arrive.
     #[error("the request body broke off or did not arrive in time")]
-    NoBody,
+    IncompleteBody,
     /// The body of the request arrives more slowly than the provider's file allows.
     #[error("the request body arrived more slowly than `upload.min_rate` allows")]
     SlowBody,
     /// The body of the request could not be stored until its permit is granted.
     #[error("the request body could not be written to a temporary file")]
-    NoSpool,
+    SpoolFailed,
 }
 
 /// Why there is no token.
@@ -305,7 +305,7 @@ impl Error {
     pub fn reason(&self) -> Option<Reason> {
         match self {
             Error::NoPermit { reason, .. } | Error::NotInCache { reason, .. } => Some(*reason),
-            Error::TooLate { .. } => Some(Reason::Deadline),
+            Error::DeadlineExceeded { .. } => Some(Reason::Deadline),
             _ => None,
         }
     }
@@ -333,10 +333,10 @@ impl Error {
                 ..
             }
             | Error::Misconfigured { .. }
-            | Error::NoSpool
+            | Error::SpoolFailed
             | Error::Loop { .. } => Blame::Tollgate,
             Error::NoPermit { .. }
-            | Error::TooLate {
+            | Error::DeadlineExceeded {
                 at: Stage::Waiting, ..
             }
             | Error::UnknownProvider { .. }
@@ -349,10 +349,10 @@ impl Error {
             | Error::Malformed(_)
             | Error::CrossSite
             | Error::SlowBody
-            | Error::NoBody => Blame::Caller,
-            Error::Asleep { .. }
+            | Error::IncompleteBody => Blame::Caller,
+            Error::ProviderUnavailable { .. }
             | Error::NotInCache { .. }
-            | Error::TooLate { .. }
+            | Error::DeadlineExceeded { .. }
             | Error::NoCredential { .. }
             | Error::NoResponse { .. } => Blame::Provider,
         }

@@ -188,7 +188,7 @@ impl Payload {
         let Some(mut file) = SpoolWriter::create(max).await else {
             return Ok(Payload::stream(Full::new(first), body));
         };
-        let disk_full = |_| Error::NoSpool;
+        let disk_full = |_| Error::SpoolFailed;
         let mut has_room = file.push(first).await.map_err(disk_full)?;
         while has_room {
             let frame = match body.next().await? {
@@ -364,7 +364,7 @@ where
             if error.is::<TooSlow>() {
                 Error::SlowBody
             } else {
-                Error::NoBody
+                Error::IncompleteBody
             }
         })
     }

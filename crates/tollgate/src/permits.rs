@@ -40,7 +40,7 @@ static SEQ: AtomicU64 = AtomicU64::new(1);
 
 /// Cells whose counts were carried over after a reload: 65,536 entries of 32 bytes. Further cells
 /// are carried again with each call, which changes nothing.
-const CARRIED_MAX: usize = 65_536;
+const INHERITED_MAX: usize = 65_536;
 
 /// The permit queue of one provider. Clones share it.
 #[derive(Clone, Debug)]
@@ -87,7 +87,7 @@ struct State {
     last_seniority: u64,
     waiting: HashMap<PermitId, Waiting>,
     /// Cells carried over since the limits changed.
-    carried: HashSet<(CellId, CellId)>,
+    inherited: HashSet<(CellId, CellId)>,
 }
 
 impl State {
@@ -113,7 +113,7 @@ impl Permits {
             gate: Gate::new(settings),
             last_seniority: 0,
             waiting: HashMap::new(),
-            carried: HashSet::new(),
+            inherited: HashSet::new(),
         };
         let wake = Arc::new(Notify::new());
         let shared = Arc::new(Shared {
@@ -136,7 +136,7 @@ impl Permits {
     pub fn replace(&self, settings: GateSettings) {
         let mut state = self.shared.state.lock();
         self.shared.edition.fetch_add(1, Ordering::Release);
-        state.carried.clear();
+        state.inherited.clear();
         state.gate.recall();
         state.gate.configure(settings);
         drop(state);
@@ -144,14 +144,14 @@ impl Permits {
     }
 
     /// Carries counts of the previous limits over to those of this edition, once per cell.
-    pub fn carry(&self, edition: u64, carries: &[Settle]) {
+    pub fn inherit(&self, edition: u64, carries: &[Settle]) {
         let mut state = self.shared.state.lock();
-        for carry in carries {
-            if let Settle::Inherit { from, to, .. } = carry
+        for inherit in carries {
+            if let Settle::Inherit { from, to, .. } = inherit
                 && edition == self.edition()
-                && (state.carried.len() >= CARRIED_MAX || state.carried.insert((*from, *to)))
+                && (state.inherited.len() >= INHERITED_MAX || state.inherited.insert((*from, *to)))
             {
-                self.shared.ledger.settle_ref(carry);
+                self.shared.ledger.settle_ref(inherit);
             }
         }
     }

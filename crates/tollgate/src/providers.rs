@@ -254,7 +254,7 @@ impl ProviderRegistry {
     /// Returns how many there are now.
     fn replace_all(&self, providers: Vec<Provider>) -> Result<usize, BuildError> {
         let RegistryState { deps, catalog, .. } = &*self.shared;
-        let _told_after_the_lock = event::hold_back();
+        let _deferred = event::defer_events();
         let _one_at_a_time = self.shared.reload_lock.lock();
         let old = catalog.load();
         let mut new = Catalog::default();

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn everybody_hears_of_the_first_end() {
+    async fn every_follower_gets_the_first_result() {
         let rounds = Rounds::default();
         let Role::Leader(leader) = lead(&rounds, 1, 9) else {
             panic!("nobody leads yet");

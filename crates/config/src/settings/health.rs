@@ -122,17 +122,17 @@ impl Setting for Health {
             HealthSettings::read(at, problems)?
         };
         let fields = Fields { at: at.clone() };
-        let said = |name| at.node.text().is_none() && fields.get(name).is_some();
+        let is_set = |name| at.node.text().is_none() && fields.get(name).is_some();
         // The breaker is the document's (M9) unless the file says otherwise: it rejects at once, and
         // each failed attempt counts against the whole provider.
         if settings.mode == HealthMode::Breaker {
-            if !said("when_blocked") {
+            if !is_set("when_blocked") {
                 settings.when_blocked = WhenBlocked::Reject;
             }
-            if !said("scope") {
+            if !is_set("scope") {
                 settings.scope = HealthScope::Provider;
             }
-            if !said("count") {
+            if !is_set("count") {
                 settings.count = HealthCount::Attempt;
             }
         }

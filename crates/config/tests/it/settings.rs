@@ -382,12 +382,12 @@ fn a_port_alone_and_localhost_are_loopback() {
 #[test]
 fn h3_a_password_that_others_can_read_is_warned_about() {
     let open = TestHost::new().open_file("tollgate.yaml", "store: redis://me:CANARY@h\n");
-    let told = open.load_errors(&Sources::default());
+    let problems_text = open.load_errors(&Sources::default());
     assert!(
-        told.contains("tollgate.yaml:1:8: warning: store: a password is written out here"),
-        "{told}"
+        problems_text.contains("tollgate.yaml:1:8: warning: store: a password is written out here"),
+        "{problems_text}"
     );
-    assert!(!told.contains("CANARY"));
+    assert!(!problems_text.contains("CANARY"));
 }
 
 /// What is wrong, and the line that answers it.
@@ -470,11 +470,14 @@ const MISTAKES: &[(&str, &str)] = &[
 
 #[test]
 fn each_mistake_has_its_place_and_remedy() {
-    for (text, answer) in MISTAKES {
-        let told = TestHost::new()
+    for (text, expected) in MISTAKES {
+        let problems_text = TestHost::new()
             .file("tollgate.yaml", text)
             .load_errors(&Sources::default());
-        assert!(told.contains(answer), "{text}\n{told}\nwanted {answer}");
+        assert!(
+            problems_text.contains(expected),
+            "{text}\n{problems_text}\nwanted {expected}"
+        );
     }
 }
 
@@ -485,17 +488,17 @@ fn fields_not_used_yet_are_reported() {
         "tollgate.yaml",
         "scheduler: { workers: 2 }\nproviders: { tmdb: { preset: tmdb, guards: [ip] } }\n",
     );
-    let told = machine.loaded(&Sources::default()).problems.to_string();
+    let problems_text = machine.loaded(&Sources::default()).problems.to_string();
     assert!(
-        told.contains("tollgate.yaml:1:12: note: scheduler: is checked but not used yet"),
-        "{told}"
+        problems_text.contains("tollgate.yaml:1:12: note: scheduler: is checked but not used yet"),
+        "{problems_text}"
     );
     assert!(
-        told.contains("note: guards: is checked but not used yet"),
-        "{told}"
+        problems_text.contains("note: guards: is checked but not used yet"),
+        "{problems_text}"
     );
     assert!(
-        !told.contains("note: cache"),
-        "a preset's own fields are not the user's: {told}"
+        !problems_text.contains("note: cache"),
+        "a preset's own fields are not the user's: {problems_text}"
     );
 }

@@ -92,7 +92,7 @@ impl PathTable {
         if has(path) {
             Some(path)
         } else {
-            has(PathTag::REST).then_some(PathTag::REST)
+            has(PathTag::OTHERS).then_some(PathTag::OTHERS)
         }
     }
 
@@ -145,7 +145,7 @@ impl PathTable {
         let key = if self.entries.len() < PATHS_MAX {
             path
         } else {
-            PathTag::REST
+            PathTag::OTHERS
         };
         if !self.entries.iter().any(|entry| entry.path == key) {
             self.entries.push(PathEntry {
@@ -268,8 +268,8 @@ impl Health {
         if let Some(path) = self.path_of(result) {
             self.change_path(path, result, timely, now, actions);
         }
-        let is_left = |key: &PathTag| self.paths.key_of(*key) == Some(*key);
-        let probed = probed.filter(is_left);
+        let is_current = |key: &PathTag| self.paths.key_of(*key) == Some(*key);
+        let probed = probed.filter(is_current);
         self.path_probe_ended(probed, result.granted, actions);
     }
 

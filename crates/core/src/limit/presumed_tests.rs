@@ -42,7 +42,7 @@ fn a_slot_frees_one_period_after_the_call_must_have_arrived() {
 }
 
 #[test]
-fn those_who_wait_for_a_response_are_told_the_new_time() {
+fn waiting_calls_learn_the_new_time() {
     let mut ledger = TestLedger::new();
     let rule = arrived(sliding(1, s(10)));
     let permit = ledger.try_one(&rule).unwrap();

@@ -72,9 +72,9 @@ impl StoreClock {
         }
     }
 
-    /// Compares a reply with the bounds so far, and tightens them. `believe_steps` takes every
+    /// Compares a reply with the bounds so far, and tightens them. `accept_steps` takes every
     /// stamp as it is.
-    pub(super) fn observe(&mut self, stamp: Stamp, believe_steps: bool) -> Observed {
+    pub(super) fn observe(&mut self, stamp: Stamp, accept_steps: bool) -> Observed {
         let taken = stamp.received.since(stamp.sent);
         self.round_trip = match self.base {
             Some(_) => Span((self.round_trip.0 * 7 + taken.0) / 8),
@@ -91,7 +91,7 @@ impl StoreClock {
             self.base = Some(fresh);
             return Observed::First;
         };
-        if believe_steps {
+        if accept_steps {
             *base = Base {
                 since: base.since,
                 ..fresh

@@ -40,32 +40,32 @@ const LOST_VERDICTS_MAX: usize = 16;
 
 /// What of the queue goes into one batch, from its front.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct BatchPart {
     pub(super) settles: usize,
     pub(super) asks: usize,
     pub(super) stopped: usize,
 }
 
-impl Taken {
+impl BatchPart {
     /// It cannot be divided.
     pub(super) fn is_small(self) -> bool {
         self.settles + self.asks + self.stopped <= 1
     }
 
     /// About half of it. An ask goes only with all that was settled before it.
-    pub(super) fn smaller(self) -> Taken {
+    pub(super) fn smaller(self) -> BatchPart {
         match self {
-            Taken { stopped: 2.., .. } => Taken {
+            BatchPart { stopped: 2.., .. } => BatchPart {
                 stopped: self.stopped / 2,
                 ..self
             },
-            Taken { asks: 2.., .. } => Taken {
+            BatchPart { asks: 2.., .. } => BatchPart {
                 asks: self.asks / 2,
                 ..self
             },
-            Taken { settles, .. } => Taken {
+            BatchPart { settles, .. } => BatchPart {
                 settles: settles.div_ceil(2),
-                ..Taken::default()
+                ..BatchPart::default()
             },
         }
     }
@@ -128,8 +128,8 @@ impl Queue {
     }
 
     pub(super) fn settle(&mut self, queued: QueuedSettle) {
-        let is_carry = matches!(queued.settle, Settle::Inherit { .. });
-        if self.settles.len() < SETTLES_MAX || is_carry {
+        let is_inherit = matches!(queued.settle, Settle::Inherit { .. });
+        if self.settles.len() < SETTLES_MAX || is_inherit {
             self.accepted += 1;
             self.settles.push_back(queued);
         }
@@ -160,10 +160,10 @@ impl Queue {
     }
 
     /// What goes into the next batch.
-    pub(super) fn next(&self) -> Taken {
+    pub(super) fn next(&self) -> BatchPart {
         let settles = self.settles.len().min(SETTLES_PER_BATCH);
         let is_all = settles == self.settles.len();
-        Taken {
+        BatchPart {
             settles,
             asks: if is_all {
                 self.asks.len().min(ASKS_PER_BATCH)
@@ -176,7 +176,7 @@ impl Queue {
 
     /// The settles of a batch with their current ages, and permits that must be returned first:
     /// those that a request without a reply may have granted.
-    pub(super) fn aged_settles(&self, taken: Taken, now: Micros) -> Vec<Settle> {
+    pub(super) fn aged_settles(&self, taken: BatchPart, now: Micros) -> Vec<Settle> {
         let aged = self.settles.iter().take(taken.settles);
         let aged = aged.map(|queued| queued.aged(now));
         let both = self.asks.iter().zip(&self.states);
@@ -184,17 +184,17 @@ impl Queue {
         aged.chain(given_back.map(|(ask, _)| unsent(ask))).collect()
     }
 
-    pub(super) fn asks(&self, taken: Taken) -> &[Ask] {
+    pub(super) fn asks(&self, taken: BatchPart) -> &[Ask] {
         &self.asks[..taken.asks.min(self.asks.len())]
     }
 
     /// Since when the last ask of this batch waits.
-    pub(super) fn asked_at(&self, taken: Taken) -> Micros {
+    pub(super) fn asked_at(&self, taken: BatchPart) -> Micros {
         let states = self.states.iter().take(taken.asks);
         states.map(|state| state.at).max().unwrap_or_default()
     }
 
-    pub(super) fn stopped(&self, taken: Taken) -> &[CellId] {
+    pub(super) fn stopped(&self, taken: BatchPart) -> &[CellId] {
         &self.stopped[..taken.stopped.min(self.stopped.len())]
     }
 
@@ -204,7 +204,7 @@ impl Queue {
     }
 
     /// A batch is stored. Returns its asks, and for which of them nobody waits.
-    pub(super) fn stored(&mut self, taken: Taken) -> Vec<(Ask, bool)> {
+    pub(super) fn stored(&mut self, taken: BatchPart) -> Vec<(Ask, bool)> {
         self.lost.clear();
         self.lost_verdicts.clear();
         for state in &mut self.states {
@@ -212,11 +212,11 @@ impl Queue {
         }
         self.drop_settles(taken.settles);
         self.drop_stopped(taken.stopped);
-        self.answered(taken)
+        self.take_asks(taken)
     }
 
     /// The asks of a batch have their verdicts.
-    pub(super) fn answered(&mut self, taken: Taken) -> Vec<(Ask, bool)> {
+    pub(super) fn take_asks(&mut self, taken: BatchPart) -> Vec<(Ask, bool)> {
         let asks = taken.asks.min(self.asks.len());
         let states = self.states.drain(..asks).map(|state| state.is_dropped);
         self.asks.drain(..asks).zip(states).collect()
@@ -258,7 +258,13 @@ impl Queue {
     }
 
     /// No reply came: the batch may have been stored, with these verdicts, or may still be.
-    pub(super) fn lost(&mut self, batch: u64, sent: Micros, taken: Taken, verdicts: &[Verdict]) {
+    pub(super) fn lost(
+        &mut self,
+        batch: u64,
+        sent: Micros,
+        taken: BatchPart,
+        verdicts: &[Verdict],
+    ) {
         let decided = self.asks.iter().zip(verdicts);
         let decided = decided
             .map(|(ask, verdict)| (ask.id, verdict.clone()))

@@ -14,11 +14,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tollgate_core::ask::{Ask, OwnerId, Verdict};
-use tollgate_core::batch::Decision;
+use tollgate_core::batch::BatchResult;
 use tollgate_core::replica::{PeekRows, Replica, ReplicaActions, Reply, Request, RowKey, peek};
 use tollgate_core::time::{Micros, Span};
 
-use super::answers::Answers;
+use super::undecided_offers::UndecidedOffers;
 use super::{NetworkedSettings, RowStore, TagSlot, pause};
 use crate::hub::TagId;
 use crate::inbox::PeekRequest;
@@ -46,11 +46,11 @@ pub(super) struct TagTask<R> {
     store: Arc<R>,
     settings: NetworkedSettings,
     replica: Replica,
-    answers: Answers,
+    undecided_offers: UndecidedOffers,
     request: Option<(u64, Exchange)>,
     /// Peeks, each to be sent when so many settles are stored.
-    questions: VecDeque<(u64, PeekRequest)>,
-    question: Option<Question>,
+    waiting_peeks: VecDeque<(u64, PeekRequest)>,
+    peek_in_flight: Option<PeekInFlight>,
     /// A read that checks whether a lost store is back.
     trial: Option<(Micros, Exchange)>,
     /// Since when requests get no reply.
@@ -62,7 +62,7 @@ pub(super) struct TagTask<R> {
 }
 
 /// A peek in flight.
-struct Question {
+struct PeekInFlight {
     asked: PeekRequest,
     since: Micros,
     sent: Micros,
@@ -70,9 +70,9 @@ struct Question {
 }
 
 /// What has happened.
-enum Woken {
+enum TaskEvent {
     Reply(Result<Reply, StoreError>),
-    Answer(Result<Reply, StoreError>),
+    Peeked(Result<Reply, StoreError>),
     Trial(Result<Reply, StoreError>),
     Other,
 }
@@ -92,10 +92,10 @@ impl<R: RowStore> TagTask<R> {
             store,
             settings,
             replica: Replica::new(settings.replica),
-            answers: Answers::default(),
+            undecided_offers: UndecidedOffers::default(),
             request: None,
-            questions: VecDeque::new(),
-            question: None,
+            waiting_peeks: VecDeque::new(),
+            peek_in_flight: None,
             trial: None,
             failing_since: None,
             tried_at: Micros(0),
@@ -115,14 +115,14 @@ impl<R: RowStore> TagTask<R> {
             let actions = self.replica.poll(both);
             let wake_at = self.act(actions, now);
             if self.is_over(now) {
-                self.answers.fail();
+                self.undecided_offers.fail();
                 return;
             }
             match self.wait(wake_at, now).await {
-                Woken::Reply(reply) => self.on_reply(reply),
-                Woken::Answer(reply) => self.on_answer(reply),
-                Woken::Trial(reply) => self.on_trial(reply),
-                Woken::Other => {}
+                TaskEvent::Reply(reply) => self.on_reply(reply),
+                TaskEvent::Peeked(reply) => self.on_peek_reply(reply),
+                TaskEvent::Trial(reply) => self.on_trial(reply),
+                TaskEvent::Other => {}
             }
         }
     }
@@ -151,18 +151,18 @@ impl<R: RowStore> TagTask<R> {
             replica.settle(queued.settle, queued.at);
         }
         replica.stop_waiting(&work.stopped_waiting);
-        let (told, _) = replica.settled();
+        let (accepted, _) = replica.settled();
         // Whoever has gone already needs no permit.
         for offer in work.offers.into_iter().filter(|one| !one.reply.is_closed()) {
             replica.offer(offer.asks.clone(), now);
-            self.answers.add(offer, told, now);
+            self.undecided_offers.add(offer, accepted, now);
         }
         if is_lost {
             replica.drop_asks(now);
-            self.answers.fail();
+            self.undecided_offers.fail();
         } else {
-            self.questions
-                .extend(work.peeks.into_iter().map(|one| (told, one)));
+            self.waiting_peeks
+                .extend(work.peeks.into_iter().map(|one| (accepted, one)));
         }
     }
 
@@ -180,14 +180,14 @@ impl<R: RowStore> TagTask<R> {
             self.request = Some((request.batch, self.exchange(request)));
         }
         for (id, verdict, sent) in actions.verdicts {
-            self.answers.decide(id, verdict, sent);
+            self.undecided_offers.decide(id, verdict, sent);
         }
         let (_, settled) = self.replica.settled();
-        for hand_out in self.answers.take_decided(self.tag, settled) {
+        for hand_out in self.undecided_offers.take_decided(self.tag, settled) {
             let (asks, verdicts): (Vec<Ask>, Vec<Verdict>) =
                 hand_out.decided.iter().cloned().unzip();
             self.shared.hub.record_waiting(self.tag, &asks, &verdicts);
-            hand_out.answer_synced(&self.shared);
+            hand_out.deliver_synced(&self.shared);
         }
         let saved_for = actions.saved_for.into_iter();
         let dead = saved_for.filter(|owner| self.store.liveness(*owner) == Liveness::Dead);
@@ -199,13 +199,13 @@ impl<R: RowStore> TagTask<R> {
             self.dead.truncate(DEAD_MAX);
             self.replica.set_dead(self.dead.clone());
         }
-        let mut decision = Decision {
+        let mut decision = BatchResult {
             freed: actions.freed,
             changed_scopes: actions.changed_scopes,
-            ..Decision::default()
+            ..BatchResult::default()
         };
         self.shared.hub.decided_for_tag(self.tag, &mut decision);
-        self.ask_questions(settled, now);
+        self.send_next_peek(settled, now);
         self.try_again(now);
         actions.wake_at
     }
@@ -217,25 +217,25 @@ impl<R: RowStore> TagTask<R> {
 
     /// Sends the next peek, once the settles before it are stored; and sends one again that got
     /// no reply.
-    fn ask_questions(&mut self, settled: u64, now: Micros) {
+    fn send_next_peek(&mut self, settled: u64, now: Micros) {
         let deadline = self.settings.replica.deadline;
-        let late = |one: &mut Question| now >= one.sent + deadline;
+        let late = |one: &mut PeekInFlight| now >= one.sent + deadline;
         let mut next = self
-            .question
+            .peek_in_flight
             .take_if(late)
             .map(|one| (one.since, one.asked));
         // Dropped without a reply: what it asked about cannot be known.
         drop(next.take_if(|(since, _)| now >= *since + self.settings.lost_after));
         let is_due = |(after, _): &mut (u64, PeekRequest)| *after <= settled;
-        if self.question.is_none() && next.is_none() {
+        if self.peek_in_flight.is_none() && next.is_none() {
             next = self
-                .questions
+                .waiting_peeks
                 .pop_front_if(is_due)
                 .map(|(_, asked)| (now, asked));
         }
         if let Some((since, asked)) = next {
             let request = peek_rows(&asked).request();
-            self.question = Some(Question {
+            self.peek_in_flight = Some(PeekInFlight {
                 asked,
                 since,
                 sent: now,
@@ -274,8 +274,8 @@ impl<R: RowStore> TagTask<R> {
         }
     }
 
-    fn on_answer(&mut self, reply: Result<Reply, StoreError>) {
-        let Some(Question { mut asked, .. }) = self.question.take() else {
+    fn on_peek_reply(&mut self, reply: Result<Reply, StoreError>) {
+        let Some(PeekInFlight { mut asked, .. }) = self.peek_in_flight.take() else {
             return;
         };
         let shown = reply.ok().and_then(|reply| peek(peek_rows(&asked), &reply));
@@ -307,8 +307,8 @@ impl<R: RowStore> TagTask<R> {
         if now >= since + self.settings.lost_after || error.is_final {
             self.shared.mark_lost(error);
             self.replica.drop_asks(now);
-            self.answers.fail();
-            self.questions.clear();
+            self.undecided_offers.fail();
+            self.waiting_peeks.clear();
         }
     }
 
@@ -322,11 +322,11 @@ impl<R: RowStore> TagTask<R> {
     }
 
     /// Waits for whatever comes first.
-    async fn wait(&mut self, wake_at: Option<Micros>, now: Micros) -> Woken {
+    async fn wait(&mut self, wake_at: Option<Micros>, now: Micros) -> TaskEvent {
         let deadline = self.settings.replica.deadline;
         let timers = [
             wake_at,
-            self.question.as_ref().map(|one| one.sent + deadline),
+            self.peek_in_flight.as_ref().map(|one| one.sent + deadline),
             self.trial.as_ref().map(|(sent, _)| *sent + deadline),
             self.is_lost().then(|| self.tried_at.max(now) + RETRY_EVERY),
             self.closing_since.map(|since| since + CLOSE_WITHIN),
@@ -340,26 +340,27 @@ impl<R: RowStore> TagTask<R> {
         };
         let woken = self.slot.wake.notified();
         let (mut sleep, mut woken) = (std::pin::pin!(sleep), std::pin::pin!(woken));
-        let (request, question, trial) = (&mut self.request, &mut self.question, &mut self.trial);
+        let (request, peek_in_flight, trial) =
+            (&mut self.request, &mut self.peek_in_flight, &mut self.trial);
         std::future::poll_fn(|context| {
             if let Some((_, reply)) = request
                 && let Poll::Ready(reply) = reply.as_mut().poll(context)
             {
-                return Poll::Ready(Woken::Reply(reply));
+                return Poll::Ready(TaskEvent::Reply(reply));
             }
-            if let Some(Question { reply, .. }) = question
+            if let Some(PeekInFlight { reply, .. }) = peek_in_flight
                 && let Poll::Ready(reply) = reply.as_mut().poll(context)
             {
-                return Poll::Ready(Woken::Answer(reply));
+                return Poll::Ready(TaskEvent::Peeked(reply));
             }
             if let Some((_, reply)) = trial
                 && let Poll::Ready(reply) = reply.as_mut().poll(context)
             {
-                return Poll::Ready(Woken::Trial(reply));
+                return Poll::Ready(TaskEvent::Trial(reply));
             }
             let is_woken = woken.as_mut().poll(context).is_ready();
             match is_woken || sleep.as_mut().poll(context).is_ready() {
-                true => Poll::Ready(Woken::Other),
+                true => Poll::Ready(TaskEvent::Other),
                 false => Poll::Pending,
             }
         })

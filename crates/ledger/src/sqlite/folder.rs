@@ -19,7 +19,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rusqlite::ErrorCode;
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
-use tollgate_core::batch::{Batch, Decision};
+use tollgate_core::batch::{Batch, BatchResult};
 use tollgate_core::time::{Micros, Span};
 
 use crate::Clock;
@@ -189,7 +189,7 @@ impl Folder {
         &mut self,
         batches: &[Batch<'_>],
         longest: Duration,
-    ) -> Result<(Vec<Decision>, u64), FolderError> {
+    ) -> Result<(Vec<BatchResult>, u64), FolderError> {
         if self.log_health.has_disk_failed.load(Ordering::Acquire) {
             let failed = io::Error::other("a checkpoint failed");
             return Err(FolderError::Sync(failed));

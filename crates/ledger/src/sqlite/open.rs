@@ -117,7 +117,7 @@ pub(super) fn open(
     failpoint::reached("opened");
     let log = File::open(folder.join("ledger.db-wal")).map_err(fail)?;
     make_durable(folder, &log, is_new.then_some(&mark)).map_err(fail)?;
-    reserve::keep(folder);
+    reserve::create(folder);
     lock.release().map_err(fail)?;
     let checkpoint_conn = connect(&database)?;
     configure(&checkpoint_conn, &database)?;

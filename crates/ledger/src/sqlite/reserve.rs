@@ -19,7 +19,7 @@ const RESERVE_BYTES: usize = 256 * 1_024;
 const RESERVE: &str = "ledger.reserve";
 
 /// Makes the file, unless it is there.
-pub(super) fn keep(folder: &Path) {
+pub(super) fn create(folder: &Path) {
     let path = folder.join(RESERVE);
     let mut options = OpenOptions::new();
     let Ok(mut file) = options.create_new(true).write(true).mode(0o600).open(&path) else {

@@ -371,7 +371,9 @@ fn failing_paths(active: &ActiveProvider, now: Now) -> Vec<FailingPath> {
         path: one.path,
         state: one.state.as_str(),
         failure_count: one.failures,
-        sleep_until: one.sleep_remaining.map(|left| epoch_after(now, left)),
+        sleep_until: one
+            .sleep_remaining
+            .map(|remaining| epoch_after(now, remaining)),
     };
     active.failing_paths().into_iter().map(view).collect()
 }

@@ -40,7 +40,7 @@ pub(super) fn select(
         return;
     };
     let cookies = headers.get_all(COOKIE).iter();
-    let kept: Vec<&[u8]> = match mode {
+    let pairs: Vec<&[u8]> = match mode {
         Cookies::Pass => return,
         Cookies::Drop => Vec::new(),
         Cookies::Rewrite => cookies
@@ -53,7 +53,7 @@ pub(super) fn select(
             .filter(|cookie| !cookie.is_empty())
             .collect(),
     };
-    let line = HeaderValue::from_bytes(&kept.join(&b"; "[..]));
+    let line = HeaderValue::from_bytes(&pairs.join(&b"; "[..]));
     headers.remove(COOKIE);
     if let Ok(line) = line
         && !line.is_empty()

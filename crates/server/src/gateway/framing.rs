@@ -62,14 +62,15 @@ impl Framing {
         while !bytes.is_empty() {
             match self.position {
                 Position::Untracked => return,
-                Position::Body(left) | Position::Chunk(left) => {
-                    let here = usize::try_from(left).map_or(bytes.len(), |n| n.min(bytes.len()));
+                Position::Body(remaining) | Position::Chunk(remaining) => {
+                    let here =
+                        usize::try_from(remaining).map_or(bytes.len(), |n| n.min(bytes.len()));
                     bytes = bytes.get(here..).unwrap_or_default();
-                    self.position = match (self.position, left - here as u64) {
+                    self.position = match (self.position, remaining - here as u64) {
                         (Position::Chunk(_), 0) => Position::ChunkSize(0),
-                        (Position::Chunk(_), left) => Position::Chunk(left),
+                        (Position::Chunk(_), remaining) => Position::Chunk(remaining),
                         (_, 0) => Position::Between,
-                        (_, left) => Position::Body(left),
+                        (_, remaining) => Position::Body(remaining),
                     };
                 }
                 Position::ChunkSize(_) | Position::ChunkExtension(_) | Position::Trailer(_) => {

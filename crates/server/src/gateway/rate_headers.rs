@@ -49,7 +49,7 @@ fn tightest<'a>(each: &'a [Rate<'a>]) -> Option<&'a Rate<'a>> {
         .iter()
         .filter(|rate| rate.period.is_some() && rate.state.is_some());
     candidates.min_by_key(|rate| {
-        let remaining = rate.state.map_or(0, |left| left.remaining);
+        let remaining = rate.state.map_or(0, |state| state.remaining);
         (!rate.is_exhausted, millionths(remaining, rate.limit.max(1)))
     })
 }
@@ -63,12 +63,12 @@ fn millionths(remaining: u64, limit: u64) -> u64 {
 }
 
 fn add_x_ratelimit(headers: &mut HeaderMap, rate: &Rate<'_>, wall: Wall) {
-    let Some(left) = rate.state else {
+    let Some(state) = rate.state else {
         return;
     };
     headers.insert(LIMIT, HeaderValue::from(rate.limit));
-    headers.insert(REMAINING, HeaderValue::from(left.remaining));
-    if let Some(after) = left.reset_after {
+    headers.insert(REMAINING, HeaderValue::from(state.remaining));
+    if let Some(after) = state.reset_after {
         let reset = wall.0.saturating_add(after.0).div_ceil(1_000_000);
         headers.insert(RESET, HeaderValue::from(reset));
     }
@@ -88,10 +88,10 @@ fn add_ratelimit_fields(headers: &mut HeaderMap, each: &[Rate<'_>]) {
         if let Some(period) = one.period {
             push_parameter(&mut policy, "w", seconds(period));
         }
-        if let Some(left) = one.state {
+        if let Some(state) = one.state {
             push_name(&mut rate, one.name);
-            push_parameter(&mut rate, "r", left.remaining);
-            if let Some(after) = left.reset_after {
+            push_parameter(&mut rate, "r", state.remaining);
+            if let Some(after) = state.reset_after {
                 push_parameter(&mut rate, "t", seconds(after));
             }
         }

@@ -21,9 +21,9 @@ pub(super) fn hint(error: &Error) -> String {
             );
         }
         Error::NoPermit { reason, .. } => for_reason(*reason),
-        Error::Asleep { .. } => "retry after resetIn milliseconds",
+        Error::ProviderUnavailable { .. } => "retry after resetIn milliseconds",
         Error::NotInCache { reason, .. } => for_cache_miss(*reason),
-        Error::TooLate { .. } => {
+        Error::DeadlineExceeded { .. } => {
             "raise X-Tollgate-Timeout, or queue.timeout in the provider's file"
         }
         Error::NoResponse {
@@ -68,11 +68,11 @@ pub(super) fn hint(error: &Error) -> String {
         Error::Path(_) | Error::Host(_) | Error::Malformed(_) => {
             "fix the request and send it again"
         }
-        Error::NoBody => "send the whole body without long pauses",
+        Error::IncompleteBody => "send the whole body without long pauses",
         Error::SlowBody => {
             "send the body faster, or lower `upload.min_rate` in the provider's file"
         }
-        Error::NoSpool => {
+        Error::SpoolFailed => {
             "free space in the folder for temporary files (TMPDIR), or lower `upload.spool`"
         }
     };

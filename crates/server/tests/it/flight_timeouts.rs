@@ -1,7 +1,7 @@
 //! Flights and deadlines: how long each caller waits, and calls that are just too late to join.
 
 use tollgate::cache::Cache;
-use tollgate::event::{Event, Heard};
+use tollgate::event::{Event, Notification};
 use tollgate::path::{self, CallTrace, Source};
 use tollgate::providers::Options;
 use tollgate_core::time::Span;
@@ -28,7 +28,7 @@ async fn s7_a_leader_without_a_deadline_times_out_with_the_queue_and_followers_c
     // Its end says how long it has waited, although its call goes on.
     let ended = async {
         loop {
-            if let Heard::Event(event) = heard.next().await.unwrap()
+            if let Notification::Event(event) = heard.next().await.unwrap()
                 && let Event::CallEnded(end) = &*event
             {
                 return end.waited;

@@ -8,7 +8,7 @@
 use fastrand::Rng;
 use tollgate_core::time::{Micros, Span};
 
-use crate::judge::Arrival;
+use crate::checker::Arrival;
 use crate::rule::{Decision, LimitStatus};
 
 use super::{Attempt, Call, Client, EventKind, NodeId, Outcome, World};
@@ -22,7 +22,7 @@ impl<C: Client> World<C> {
             node,
             call,
         };
-        self.judge.record_send(call.id);
+        self.checker.record_send(call.id);
         self.listening.insert(attempt.number);
         if let Some(after) = self.setup.give_up {
             self.give_up(attempt, after);
@@ -61,7 +61,7 @@ impl<C: Client> World<C> {
         let at = self.now;
         let decision = self.provider.arrive(id, at, cost);
         let accepted = decision == Decision::Accepted;
-        self.judge.record_arrival(Arrival {
+        self.checker.record_arrival(Arrival {
             id,
             at,
             cost,

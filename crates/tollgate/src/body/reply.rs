@@ -118,11 +118,8 @@ impl ReplyBody {
     }
 
     /// The same body, marked as stored and usable by the next caller, or not.
-    pub(crate) fn stored(self, is_kept: bool) -> ReplyBody {
-        ReplyBody {
-            is_stored: is_kept,
-            ..self
-        }
+    pub(crate) fn stored(self, is_stored: bool) -> ReplyBody {
+        ReplyBody { is_stored, ..self }
     }
 
     /// All of it has arrived.

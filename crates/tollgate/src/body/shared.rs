@@ -180,9 +180,9 @@ impl SharedBody {
     pub(crate) fn release(&self) {
         let mut state = self.inner.state.lock();
         state.reserved = state.reserved.saturating_sub(1);
-        let left = state.release_if_unread();
+        let released = state.release_if_unread();
         drop(state);
-        drop(left);
+        drop(released);
     }
 }
 
@@ -476,9 +476,9 @@ impl Drop for Reader {
         if let Some(slot) = state.readers.get_mut(self.slot) {
             *slot = ReaderSlot::Empty;
         }
-        let left = state.release_if_unread();
+        let released = state.release_if_unread();
         drop(state);
-        drop(left);
+        drop(released);
         let mut wakers = self.inner.wakers.lock();
         if let Some(waker) = wakers.get_mut(self.slot) {
             *waker = None;

@@ -101,25 +101,25 @@ async fn close<A, B>(
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    let said = async {
-        caller.say(&reason.frame()).await;
-        upstream.say(&reason.masked_frame()).await;
+    let closing = async {
+        caller.send_frame(&reason.frame()).await;
+        upstream.send_frame(&reason.masked_frame()).await;
     };
-    said.await;
+    closing.await;
     tokio::join!(caller.read_out(), upstream.read_out());
 }
 
 /// Waits until the tunnel has been idle for the timeout; extends the hold of the permit meanwhile.
 async fn until_idle(moved: &AtomicU64, idle: Span, permit: &mut Permit) {
-    let look = Span((idle.0 / IDLE_CHECKS).clamp(1, CHECK_EVERY.0));
+    let check_every = Span((idle.0 / IDLE_CHECKS).clamp(1, CHECK_EVERY.0));
     let mut seen = moved.load(Ordering::Relaxed);
     let mut quiet = Span::ZERO;
     while quiet < idle {
-        permit.keep_alive(Span(look.0 * IDLE_CHECKS) + MARGIN);
-        sleep(Some(look)).await;
+        permit.keep_alive(Span(check_every.0 * IDLE_CHECKS) + MARGIN);
+        sleep(Some(check_every)).await;
         let now = moved.load(Ordering::Relaxed);
         quiet = if now == seen {
-            quiet + look
+            quiet + check_every
         } else {
             Span::ZERO
         };
@@ -146,7 +146,7 @@ impl<'a, S> Counted<'a, S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Counted<'_, S> {
     /// Sends a last frame, unless it would be in the middle of another.
-    async fn say(&mut self, frame: &[u8]) {
+    async fn send_frame(&mut self, frame: &[u8]) {
         if self.sent.is_between() && self.stream.write_all(frame).await.is_ok() {
             self.stream.shutdown().await.ok();
         }

@@ -13,7 +13,7 @@ impl Error {
     #[must_use]
     pub fn reason_str(&self) -> &'static str {
         match self {
-            Error::Asleep { .. } => "sleep",
+            Error::ProviderUnavailable { .. } => "sleep",
             _ => self.reason().map_or("error", Reason::as_str),
         }
     }
@@ -23,9 +23,9 @@ impl Error {
     pub fn provider(&self) -> Option<&str> {
         match self {
             Error::NoPermit { provider, .. }
-            | Error::Asleep { provider, .. }
+            | Error::ProviderUnavailable { provider, .. }
             | Error::NotInCache { provider, .. }
-            | Error::TooLate { provider, .. }
+            | Error::DeadlineExceeded { provider, .. }
             | Error::NoResponse { provider, .. }
             | Error::NoCredential { provider, .. }
             | Error::Misconfigured { provider, .. }
@@ -40,8 +40,8 @@ impl Error {
             | Error::Host(_)
             | Error::Malformed(_)
             | Error::SlowBody
-            | Error::NoSpool
-            | Error::NoBody => None,
+            | Error::SpoolFailed
+            | Error::IncompleteBody => None,
         }
     }
 
@@ -65,10 +65,14 @@ impl Error {
                 | Reason::TooCostly
                 | Reason::NoShare => StatusCode::TOO_MANY_REQUESTS,
             },
-            Error::Asleep { .. } | Error::NoSpool => StatusCode::SERVICE_UNAVAILABLE,
+            Error::ProviderUnavailable { .. } | Error::SpoolFailed => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Error::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Error::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Error::NotInCache { .. } | Error::TooLate { .. } => StatusCode::GATEWAY_TIMEOUT,
+            Error::NotInCache { .. } | Error::DeadlineExceeded { .. } => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
             Error::NoResponse { .. } | Error::NoCredential { .. } => StatusCode::BAD_GATEWAY,
             Error::UnknownProvider { .. } => StatusCode::NOT_FOUND,
             Error::NotAllowed { .. } | Error::WrongCallerToken { .. } | Error::CrossSite => {
@@ -80,7 +84,7 @@ impl Error {
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
-            | Error::NoBody => StatusCode::BAD_REQUEST,
+            | Error::IncompleteBody => StatusCode::BAD_REQUEST,
         }
     }
 
@@ -92,15 +96,15 @@ impl Error {
             Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
-            | Error::NoBody
+            | Error::IncompleteBody
             | Error::SlowBody
-            | Error::NoSpool => true,
+            | Error::SpoolFailed => true,
             // What follows a CONNECT is not HTTP.
             Error::MethodNotAllowed { method, .. } => *method == Method::CONNECT,
             Error::NoPermit { .. }
-            | Error::Asleep { .. }
+            | Error::ProviderUnavailable { .. }
             | Error::NotInCache { .. }
-            | Error::TooLate { .. }
+            | Error::DeadlineExceeded { .. }
             | Error::NoResponse { .. }
             | Error::NoCredential { .. }
             | Error::UnknownProvider { .. }
@@ -117,9 +121,9 @@ impl Error {
     pub(crate) fn allows_stale(&self) -> bool {
         match self {
             Error::NoPermit { .. }
-            | Error::Asleep { .. }
+            | Error::ProviderUnavailable { .. }
             | Error::NotInCache { .. }
-            | Error::TooLate { .. }
+            | Error::DeadlineExceeded { .. }
             | Error::NoResponse { .. }
             | Error::NoCredential { .. }
             | Error::Misconfigured { .. } => true,
@@ -134,8 +138,8 @@ impl Error {
             | Error::Host(_)
             | Error::Malformed(_)
             | Error::SlowBody
-            | Error::NoSpool
-            | Error::NoBody => false,
+            | Error::SpoolFailed
+            | Error::IncompleteBody => false,
         }
     }
 }

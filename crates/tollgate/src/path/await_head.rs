@@ -37,24 +37,24 @@ impl<'a> PresumedArrival<'a> {
     }
 
     /// How long ago its last byte left; nothing while bytes are being written.
-    fn left_for(&self) -> Span {
-        let left_at = self.preamble.left_at();
-        left_at.map_or(Span::ZERO, |at| self.permit.now().since(at))
+    fn sent_for(&self) -> Span {
+        let sent_at = self.preamble.sent_at();
+        sent_at.map_or(Span::ZERO, |at| self.permit.now().since(at))
     }
 
     /// How long until the next look.
-    fn next_look(&self) -> Option<Span> {
-        Some(self.within? - self.left_for())
+    fn next_check(&self) -> Option<Span> {
+        Some(self.within? - self.sent_for())
     }
 
     /// Reports the arrival if it is due.
-    fn look(&mut self) {
-        let left_for = self.left_for();
+    fn check(&mut self) {
+        let sent_for = self.sent_for();
         if let Some(within) = self.within
-            && left_for >= within
+            && sent_for >= within
         {
             self.within = None;
-            self.permit.presume_arrived(left_for - within);
+            self.permit.presume_arrived(sent_for - within);
         }
     }
 }
@@ -80,14 +80,14 @@ pub(super) async fn wait_for_head<T>(
     let (mut seen, mut rest) = (gone(), most);
     loop {
         let remaining = route.subject.remaining();
-        let patience = remaining.map_or(rest, |left| left.min(rest));
+        let patience = remaining.map_or(rest, |remaining| remaining.min(rest));
         let pause = arrival
-            .next_look()
-            .map_or(patience, |look| look.min(patience));
+            .next_check()
+            .map_or(patience, |check| check.min(patience));
         match within(Some(pause), response.as_mut()).await {
             Ok(response) => return Ok(response),
             Err(late) => {
-                arrival.look();
+                arrival.check();
                 let sent = gone();
                 rest = if sent == seen { rest - pause } else { most };
                 if rest == Span::ZERO || route.subject.remaining() == Some(Span::ZERO) {

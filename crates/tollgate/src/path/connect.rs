@@ -55,7 +55,7 @@ pub(crate) fn timeout(route: &Route, policy: &CompiledPolicy) -> Span {
     route
         .subject
         .remaining()
-        .map_or(most, |left| left.min(most))
+        .map_or(most, |remaining| remaining.min(most))
 }
 
 /// Emits that an attempt got no response.
@@ -81,8 +81,8 @@ pub(crate) fn connect_failure(
         ConnectError::Fault(Fault::Timeout) if most < policy.provider.timeouts.connect => {
             match route.subject.remaining() {
                 // A follower has brought more time.
-                Some(left) if left > Span::ZERO => AttemptError::Again,
-                Some(_) | None => AttemptError::Stop(Error::TooLate {
+                Some(remaining) if remaining > Span::ZERO => AttemptError::Again,
+                Some(_) | None => AttemptError::Stop(Error::DeadlineExceeded {
                     provider,
                     at: Stage::Upstream,
                 }),

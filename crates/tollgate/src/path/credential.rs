@@ -113,13 +113,13 @@ fn renews_token(
     retries: &mut RetryState,
     response: &UpstreamResponse,
 ) -> bool {
-    let is_refused = response.head.status.as_u16() == 401;
+    let is_rejected = response.head.status.as_u16() == 401;
     let now = route.subject.provider.ledger.at();
     if retries.token_renewed {
-        held.on_retry_response(is_refused, now, route.subject.provider.health.roll_dice());
+        held.on_retry_response(is_rejected, now, route.subject.provider.health.roll_dice());
         return false;
     }
-    retries.token_renewed = is_refused && held.rejected(now);
+    retries.token_renewed = is_rejected && held.rejected(now);
     retries.token_renewed
 }
 
@@ -140,7 +140,7 @@ async fn switches_key(
     };
     let status = response.head.status.as_u16();
     let is_token = matches!(credential.source, CredentialSource::Token(_));
-    let is_refused = match response.verdict {
+    let is_rejected = match response.verdict {
         // The key's quota or bill, as the provider reports it.
         LimitVerdict::Spent => true,
         LimitVerdict::Limited | LimitVerdict::Overloaded | LimitVerdict::Passed => {
@@ -148,7 +148,7 @@ async fn switches_key(
         }
     };
     let is_cooling = response.class == Class::Limited && policy.cools_per_key();
-    if is_refused {
+    if is_rejected {
         let provider = route.subject.provider.label();
         route
             .subject
@@ -157,7 +157,7 @@ async fn switches_key(
             .emit(Event::KeySuspended { provider, status });
         suspend_key(route, policy, fingerprint, response.retry_after);
     }
-    if !(is_refused || is_cooling) || retries.key_switches + 1 >= policy.key_count() {
+    if !(is_rejected || is_cooling) || retries.key_switches + 1 >= policy.key_count() {
         return false;
     }
     retries.key_switches += 1;
@@ -224,12 +224,12 @@ async fn peek_keys(route: &Route, policy: &CompiledPolicy, count: usize) -> Vec<
     let mut query = PeekQuery::default();
     for index in 0..count {
         let fingerprint = policy.key_fingerprint(index).map(|key| &**key);
-        let who = route.subject.who(fingerprint);
+        let attributes = route.subject.attributes(fingerprint);
         let limits = policy.limits.iter();
         let of_key = limits.filter(|limit| limit.per == Per::ApiKey && limit.counts_calls());
         query
             .cells
-            .extend(of_key.map(|limit| (limit.cell_of(&who), limit.rule.clone())));
+            .extend(of_key.map(|limit| (limit.cell_of(&attributes), limit.rule.clone())));
         if policy.cools_per_key() {
             let scope = policy.cooldown_scope(route.subject.entity.as_deref(), fingerprint);
             query.scopes.push(scope);

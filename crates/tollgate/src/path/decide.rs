@@ -22,8 +22,8 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::{Micros, Span};
 
 use super::call::{CallOptions, Target};
-use super::call_end::OwnCall;
-use super::learn::{self, Observed};
+use super::call_end::ExternalCall;
+use super::learn::{self, ObservedResponse};
 use super::permit::{self, PermitHistory};
 use super::rates::Rates;
 use super::requested_limits::Grant;
@@ -39,7 +39,7 @@ use crate::{Error, Permit};
 /// The right to make one attempt, and the duty to report its end.
 #[derive(Debug)]
 #[must_use = "a decision that is dropped returns its permit"]
-pub struct Decision {
+pub struct AcquiredPermit {
     subject: Subject,
     policy: Arc<CompiledPolicy>,
     key: Option<String>,
@@ -49,7 +49,7 @@ pub struct Decision {
     permit: Option<Permit>,
     is_sent: bool,
     history: PermitHistory,
-    end: OwnCall,
+    end: ExternalCall,
 }
 
 /// The permit was too old to send under, and is returned: acquire another one.
@@ -77,8 +77,8 @@ pub async fn acquire(
     target: impl Into<Target>,
     key: Option<&str>,
     options: CallOptions,
-) -> Result<Decision, Error> {
-    let mut end = OwnCall::begin(registry.events(), &options);
+) -> Result<AcquiredPermit, Error> {
+    let mut end = ExternalCall::begin(registry.events(), &options);
     let mut subject = end.check(subject(registry, target.into(), options))?;
     end.on_routed(&mut subject);
     decide(subject, key, end).await
@@ -88,14 +88,14 @@ pub async fn acquire(
 pub(super) async fn decide(
     subject: Subject,
     key: Option<&str>,
-    mut end: OwnCall,
-) -> Result<Decision, Error> {
+    mut end: ExternalCall,
+) -> Result<AcquiredPermit, Error> {
     let key = key.map(fingerprint);
     let mut history = PermitHistory::default();
     let granted = permit::permit(&subject, key.as_deref(), &mut history).await;
     let grant = end.check(granted)?;
     end.granted();
-    Ok(Decision {
+    Ok(AcquiredPermit {
         policy: subject.provider.policy(),
         end,
         subject,
@@ -169,7 +169,7 @@ type Resolved = (
     Option<String>,
 );
 
-impl Decision {
+impl AcquiredPermit {
     /// How long it waited for the permit.
     #[must_use]
     pub fn waited(&self) -> Span {
@@ -209,11 +209,11 @@ impl Decision {
     }
 
     /// The process that holds the permit may still use it, and nobody will hear of it.
-    pub(super) fn leave_held(mut self) {
+    pub(super) fn abandon_as_used(mut self) {
         self.count_as_sent();
         let grant = self.grant.take().map(|grant| grant.permit);
         if let Some(permit) = grant.or(self.permit.take()) {
-            permit.leave_held();
+            permit.abandon_as_used();
         }
     }
 
@@ -274,7 +274,7 @@ impl Decision {
         body: &[u8],
         costs: &[(String, u64)],
     ) -> Learned {
-        let observed = Observed {
+        let observed = ObservedResponse {
             status,
             headers,
             body,
@@ -287,7 +287,7 @@ impl Decision {
 
     /// The head of the response has arrived; `finish` follows at its end.
     pub fn head(&mut self, status: u16, headers: &HeaderMap) -> Learned {
-        self.observe(Observed {
+        self.observe(ObservedResponse {
             status,
             headers,
             body: &[],
@@ -311,7 +311,7 @@ impl Decision {
         });
     }
 
-    fn observe(&mut self, observed: Observed<'_>) -> Learned {
+    fn observe(&mut self, observed: ObservedResponse<'_>) -> Learned {
         let Some(grant) = self.grant.take() else {
             // Expired, or its head was reported before: there is nothing left to learn for.
             return Learned {

@@ -36,7 +36,7 @@ const READ_WAIT: Span = Span::from_secs(5);
 
 /// What a response means for limits and health.
 #[derive(Debug)]
-pub(crate) struct Observation {
+pub(crate) struct LearnResult {
     pub(crate) class: Class,
     pub(crate) verdict: LimitVerdict,
     pub(crate) retry_after: Option<Span>,
@@ -47,7 +47,7 @@ pub(crate) struct Observation {
 
 /// A response, as far as limits may be reported in it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Observed<'a> {
+pub(crate) struct ObservedResponse<'a> {
     pub(crate) status: u16,
     pub(crate) headers: &'a HeaderMap,
     /// The beginning of the body, decoded.
@@ -83,9 +83,9 @@ pub(crate) async fn learn(
     let first = match most {
         0 => body_stream.read_available().await,
         most => {
-            let left = subject.remaining();
-            let left = left.map_or(READ_WAIT, |left| left.min(READ_WAIT));
-            body_stream.read(most, left).await
+            let remaining = subject.remaining();
+            let remaining = remaining.map_or(READ_WAIT, |remaining| remaining.min(READ_WAIT));
+            body_stream.read(most, remaining).await
         }
     };
     let decoded = match most {
@@ -93,7 +93,7 @@ pub(crate) async fn learn(
         most => decode::decoded(&head.headers, &first, most),
     };
     let granted = grant.permit.granted();
-    let observed = Observed {
+    let observed = ObservedResponse {
         status: head.status.as_u16(),
         headers: &head.headers,
         body: &decoded,
@@ -121,9 +121,9 @@ pub(crate) fn observe(
     subject: &Subject,
     policy: &CompiledPolicy,
     key: Option<&str>,
-    observed: Observed<'_>,
+    observed: ObservedResponse<'_>,
     grant: Grant,
-) -> Observation {
+) -> LearnResult {
     let feedback = read_feedback(subject, policy, observed);
     let class = classify(observed.status, feedback.verdict);
     emit_response(subject, observed.status, class, &grant.permit);
@@ -139,7 +139,7 @@ pub(crate) fn observe(
     if policy.provider.enabled {
         update_degrade(subject, policy, key, &feedback);
     }
-    Observation {
+    LearnResult {
         class,
         verdict: feedback.verdict,
         retry_after,
@@ -176,7 +176,7 @@ fn emit_cooldown(subject: &Subject, cooldown: Span, retry_after: Option<Span>) {
 /// Settles a permit at the ledger. Returns it unless it is settled for good.
 fn settle(
     policy: &CompiledPolicy,
-    observed: Observed<'_>,
+    observed: ObservedResponse<'_>,
     (class, feedback): (Class, &Feedback),
     mut permit: Permit,
 ) -> Option<Permit> {
@@ -247,7 +247,11 @@ fn cost_reader(subject: &Subject, policy: &CompiledPolicy, head: &Parts) -> Opti
     Some(CostReader::new(kind, wanted, open))
 }
 
-fn read_feedback(subject: &Subject, policy: &CompiledPolicy, observed: Observed<'_>) -> Feedback {
+fn read_feedback(
+    subject: &Subject,
+    policy: &CompiledPolicy,
+    observed: ObservedResponse<'_>,
+) -> Feedback {
     let headers: SmallVec<[(&str, &[u8]); 32]> = observed
         .headers
         .iter()
@@ -284,13 +288,13 @@ fn update_degrade(
     let (Some(settings), Some(scope)) = (&policy.degrade, policy.degrade_scope(entity)) else {
         return;
     };
-    let who = subject.who(key);
+    let attributes = subject.attributes(key);
     let limits = policy
         .limits
         .iter()
         .filter(|limit| limit.counts_calls() && !limit.is_concurrency());
     let cells: Vec<_> = limits
-        .map(|limit| (limit.cell_of(&who), limit.rule.clone()))
+        .map(|limit| (limit.cell_of(&attributes), limit.rule.clone()))
         .collect();
     let periods: SmallVec<[Span; 4]> = cells.iter().map(|(_, rule)| rule.period()).collect();
     let theirs = feedback.remaining.map(|remaining| ProviderQuota {

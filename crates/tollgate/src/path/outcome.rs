@@ -73,7 +73,10 @@ impl CallOutcome {
     }
 
     /// No response for this caller, while its call may go on for others: with what it has cost so far.
-    pub(crate) fn left(error: Error, progress: Option<&Arc<CallProgress>>) -> CallOutcome {
+    pub(crate) fn for_departed_caller(
+        error: Error,
+        progress: Option<&Arc<CallProgress>>,
+    ) -> CallOutcome {
         let spent = progress
             .map(|progress| progress.spent())
             .unwrap_or_default();

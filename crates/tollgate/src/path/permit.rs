@@ -56,7 +56,7 @@ impl PermitHistory {
             return;
         };
         self.was_queued = true;
-        if subject.provider.events.is_heard() {
+        if subject.provider.events.has_listeners() {
             self.queue_cause = Some(requested.queue_cause(policy, blocker));
         }
     }
@@ -296,7 +296,7 @@ async fn reject_if_closed(
             blocked: WhenBlocked::Reject,
             ..
         } => {
-            return Err(Error::Asleep {
+            return Err(Error::ProviderUnavailable {
                 provider: provider(),
                 status: Box::new(subject.provider.health.status_on(subject.path)),
             });

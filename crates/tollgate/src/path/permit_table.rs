@@ -24,8 +24,8 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::{Micros, Span};
 
 use super::call::{CallOptions, Target};
-use super::call_end::OwnCall;
-use super::decide::{self, Decision, Learned};
+use super::call_end::ExternalCall;
+use super::decide::{self, AcquiredPermit, Learned};
 use super::rates::Rates;
 use crate::error::Reason;
 use crate::providers::ProviderRegistry;
@@ -79,7 +79,7 @@ struct TableState {
 
 #[derive(Debug)]
 struct OpenPermit {
-    decision: Box<Decision>,
+    decision: Box<AcquiredPermit>,
     expires: Micros,
 }
 
@@ -107,7 +107,7 @@ impl Drop for ReportInProgress {
 
 /// A permit for another process.
 #[derive(Clone, Debug)]
-pub struct HandedOut {
+pub struct IssuedPermit {
     /// By which it is reported.
     pub id: Arc<str>,
     /// How long it waited.
@@ -185,13 +185,13 @@ impl PermitTable {
         target: impl Into<Target>,
         key: Option<&str>,
         options: CallOptions,
-    ) -> Result<HandedOut, Error> {
+    ) -> Result<IssuedPermit, Error> {
         let Shared {
             registry,
             use_within,
             ..
         } = &*self.shared;
-        let mut end = OwnCall::begin(registry.events(), &options);
+        let mut end = ExternalCall::begin(registry.events(), &options);
         let subject = decide::subject(registry, target.into(), options);
         let mut subject = end.check(subject)?;
         subject.use_within = *use_within;
@@ -268,24 +268,24 @@ impl PermitTable {
     }
 
     /// A place in the table, or none. It is free again if no permit comes.
-    fn reserve(&self) -> Option<Place<'_>> {
+    fn reserve(&self) -> Option<TableSlot<'_>> {
         self.shared.drop_expired();
         let mut state = self.shared.state.lock();
         if state.open.len() + state.reserved >= PERMITS_MAX {
             return None;
         }
         state.reserved += 1;
-        Some(Place { table: self })
+        Some(TableSlot { table: self })
     }
 
-    fn hand_out(&self, place: Place<'_>, decision: Decision) -> HandedOut {
+    fn hand_out(&self, place: TableSlot<'_>, decision: AcquiredPermit) -> IssuedPermit {
         let now = self.shared.registry.ledger().at();
         let granted = decision.granted().unwrap_or(now);
         let lives = decision.use_within() + decision.response_timeout();
         let mut state = self.shared.state.lock();
         state.count += 1;
         let id = self.shared.id(state.count);
-        let handed_out = HandedOut {
+        let handed_out = IssuedPermit {
             id: id.clone(),
             waited: decision.waited(),
             was_queued: decision.was_queued(),
@@ -349,7 +349,7 @@ impl TableState {
     }
 
     /// Those closed first go once they would have expired.
-    fn forget_closed(&mut self, now: Micros) {
+    fn evict_closed(&mut self, now: Micros) {
         while let Some((_, id)) = self
             .closing_order
             .pop_front_if(|(expires, _)| *expires <= now)
@@ -378,7 +378,7 @@ impl Shared {
             state.by_expiry.remove(&key);
             expired.extend(state.open.remove(&key.1));
         }
-        state.forget_closed(now);
+        state.evict_closed(now);
         drop(state);
         for mut permit in expired {
             permit.decision.count_as_sent();
@@ -399,7 +399,7 @@ impl Drop for Shared {
     /// Other processes still hold these permits and may use them: they stay counted.
     fn drop(&mut self) {
         for (_, permit) in std::mem::take(&mut self.state.get_mut().open) {
-            permit.decision.leave_held();
+            permit.decision.abandon_as_used();
         }
         self.first_changed.notify_one(); // the timer ends
     }
@@ -450,11 +450,11 @@ impl Report<'_> {
 
 /// A place for a permit that is still being decided.
 #[derive(Debug)]
-struct Place<'a> {
+struct TableSlot<'a> {
     table: &'a PermitTable,
 }
 
-impl Drop for Place<'_> {
+impl Drop for TableSlot<'_> {
     fn drop(&mut self) {
         let mut state = self.table.shared.state.lock();
         state.reserved = state.reserved.saturating_sub(1);
@@ -464,7 +464,7 @@ impl Drop for Place<'_> {
 /// What an id has led to.
 #[derive(Debug)]
 enum Closed {
-    Now(Box<Decision>),
+    Now(Box<AcquiredPermit>),
     Before(ClosedPermit),
     Unknown,
 }
@@ -487,7 +487,7 @@ mod tests {
             (CLOSED_MAX, CLOSED_MAX)
         );
         assert!(!is_known(1) && is_known(2));
-        state.forget_closed(Micros(10));
+        state.evict_closed(Micros(10));
         assert!(!state.closed.contains_key("10") && state.closed.contains_key("11"));
     }
 

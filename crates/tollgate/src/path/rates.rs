@@ -105,14 +105,14 @@ impl Rates {
             let limits = snapshot.policy.limits.iter().filter(holds).enumerate();
             limits.map(move |(index, limit)| {
                 let rule = &*limit.rule;
-                let (left, is_refusing) = snapshot.decided.state(index, rule, wall);
+                let (state, is_exhausted) = snapshot.decided.state(index, rule, wall);
                 Rate {
                     name: &limit.name,
                     limit: rule.limit(),
                     period: Some(rule.display_period()).filter(|period| *period > Span::ZERO),
                     unit: rule.cost_unit(),
-                    state: left,
-                    is_exhausted: is_refusing,
+                    state,
+                    is_exhausted,
                 }
             })
         })
@@ -123,21 +123,21 @@ impl RateDecision {
     fn state(&self, index: usize, rule: &Rule, wall: Wall) -> (Option<RateState>, bool) {
         match self {
             RateDecision::Granted(marks) => {
-                let left = marks.get(index).map(|mark| RateState {
+                let state = marks.get(index).map(|mark| RateState {
                     remaining: mark.remaining,
                     reset_after: full_after(rule, mark.used, wall),
                 });
-                (left, false)
+                (state, false)
             }
             RateDecision::Rejected {
                 index: refusing,
                 retry_in,
             } if *refusing == index => {
-                let left = RateState {
+                let state = RateState {
                     remaining: 0,
                     reset_after: Some(*retry_in),
                 };
-                (Some(left), true)
+                (Some(state), true)
             }
             RateDecision::Rejected { .. } | RateDecision::Other => (None, false),
         }
@@ -173,10 +173,10 @@ mod tests {
         Arc::new(CompiledPolicy::new(provider, &Dialects::built_in()))
     }
 
-    fn used(used: u64, left: u64) -> Mark {
+    fn used(used: u64, remaining: u64) -> Mark {
         Mark {
             used,
-            remaining: left,
+            remaining,
             ..Mark::default()
         }
     }
@@ -192,11 +192,11 @@ mod tests {
         let marks = [used(3, 32), used(5, 15), used(990, 7), used(1, 3)];
         let marks = marks.into_iter().collect();
         let rates = Rates::granted(&policy, Priority::Normal, &marks);
-        let left: Vec<_> = rates
+        let state: Vec<_> = rates
             .each(MIDDAY)
             .map(|rate| {
-                let left = rate.state.unwrap();
-                (rate.limit, left.remaining, left.reset_after)
+                let state = rate.state.unwrap();
+                (rate.limit, state.remaining, state.reset_after)
             })
             .collect();
         let expected = [
@@ -205,7 +205,7 @@ mod tests {
             (1_000, 7, Some(Span::from_secs(12 * 3_600))),
             (4, 3, None),
         ];
-        assert_eq!(left, expected);
+        assert_eq!(state, expected);
     }
 
     #[test]
@@ -215,11 +215,11 @@ mod tests {
         let rates = Rates::rejected(&policy, Priority::Normal, by);
         let each: Vec<_> = rates.each(MIDDAY).collect();
         assert_eq!((each[0].state, each[0].is_exhausted), (None, false));
-        let left = RateState {
+        let state = RateState {
             remaining: 0,
             reset_after: Some(Span::from_secs(7)),
         };
-        assert_eq!((each[1].state, each[1].is_exhausted), (Some(left), true));
+        assert_eq!((each[1].state, each[1].is_exhausted), (Some(state), true));
     }
 
     /// Term indexes count only the limits that apply to the priority.

@@ -49,7 +49,7 @@ pub(crate) struct RequestedLimits {
     /// Closed after a store loss during which nodes used their shares.
     share: Option<ScopeId>,
     /// Counts to carry over first; empty except for a while after a reload.
-    carries: Vec<Settle>,
+    inherits: Vec<Settle>,
 }
 
 /// Which limit a term belongs to. Only a rejection needs its name.
@@ -71,38 +71,41 @@ impl RequestedLimits {
         health: &HealthView,
         (seniority, edition): (u64, u64),
     ) -> (PermitRequest, RequestedLimits) {
-        let who = subject.who(key);
-        subject.provider.seen_entities.record(policy, who.entity);
+        let attributes = subject.attributes(key);
+        subject
+            .provider
+            .seen_entities
+            .record(policy, attributes.entity);
         let mut requested = RequestedLimits {
             terms: SmallVec::new(),
             limits: 0,
             local: 0,
             health: subject.provider.health.scope(),
-            cooldown: policy.cooldown_scope(who.entity, who.key),
+            cooldown: policy.cooldown_scope(attributes.entity, attributes.key),
             path: health.path_scope,
             share: policy.share_scope,
-            carries: policy.carry_settles(
-                &who,
+            inherits: policy.inherit_settles(
+                &attributes,
                 subject.at_most_permille.is_some(),
                 &subject.provider.ledger,
             ),
         };
         let mut terms = Terms::new();
         for (index, limit) in policy.limits.iter().enumerate() {
-            if let Some(term) = limit.term(&who) {
+            if let Some(term) = limit.term(&attributes) {
                 requested.terms.push((term.cell, TermKind::Limit(index)));
                 terms.push(term);
             }
         }
         requested.limits = terms.len();
         if let Some(permille) = subject.at_most_permille {
-            requested.add_caller_shares(policy, &who, permille, &mut terms);
+            requested.add_caller_shares(policy, &attributes, permille, &mut terms);
         }
         requested.add_local(subject, policy, &health.throttle, &mut terms);
         let demand = subject.demand();
         let request = PermitRequest {
             terms,
-            scopes: requested.scopes(policy, who.entity),
+            scopes: requested.scopes(policy, attributes.entity),
             priority: demand.priority,
             caller: demand.caller,
             patience: subject.queue_patience(policy.provider.queue.timeout),
@@ -118,8 +121,8 @@ impl RequestedLimits {
 
     /// Carries counts of replaced limits over to the current ones before anything is requested.
     pub(crate) fn inherit_counts(&self, permits: &Permits, edition: u64) {
-        if !self.carries.is_empty() {
-            permits.carry(edition, &self.carries);
+        if !self.inherits.is_empty() {
+            permits.inherit(edition, &self.inherits);
         }
     }
 
@@ -191,12 +194,12 @@ impl RequestedLimits {
     fn add_caller_shares(
         &mut self,
         policy: &CompiledPolicy,
-        who: &CallAttributes<'_>,
+        attributes: &CallAttributes<'_>,
         permille: u16,
         terms: &mut Terms,
     ) {
         for (index, limit) in policy.limits.iter().enumerate() {
-            if let Some(term) = limit.caller_share(who, permille) {
+            if let Some(term) = limit.caller_share(attributes, permille) {
                 self.terms.push((term.cell, TermKind::CallerShare(index)));
                 terms.push(term);
             }
@@ -227,7 +230,7 @@ impl RequestedLimits {
                 }
                 Blocker::Scope(scope) if scope == self.health || Some(scope) == self.path => {
                     let status = subject.provider.health.status_on(subject.path);
-                    Error::Asleep {
+                    Error::ProviderUnavailable {
                         provider: subject.provider.name.clone(),
                         status: Box::new(status.closed_for(retry_in)),
                     }
@@ -247,7 +250,7 @@ impl RequestedLimits {
                 Blocker::OffPeak => no_permit(Reason::OffPeak, None, Some(retry_in)),
                 Blocker::Front => no_permit(Reason::Limit, None, Some(retry_in)),
             },
-            Denied::TimedOut { .. } => Error::TooLate {
+            Denied::TimedOut { .. } => Error::DeadlineExceeded {
                 provider: subject.provider.name.clone(),
                 at: Stage::Waiting,
             },

@@ -8,7 +8,7 @@
 //! Never: repeats a call that may act twice, or one whose body is gone.
 
 use tollgate_core::health::{Class, Fault};
-use tollgate_core::retry::{Decision, FailedAttempt, Safety};
+use tollgate_core::retry::{FailedAttempt, RetryDecision, Safety};
 use tollgate_core::time::Span;
 
 use super::permit::PermitHistory;
@@ -124,12 +124,12 @@ impl RetryState {
             .health
             .decide_retry(&policy.retry, &failed)
         {
-            Decision::Again { after, counts } => {
+            RetryDecision::Again { after, counts } => {
                 self.retries_used += u32::from(counts);
                 leave_leader(&route.subject, policy, &attempt, after);
                 NextStep::Again(after, attempt.ok())
             }
-            Decision::Stop(_) => RetryState::stop(route, attempt),
+            RetryDecision::Stop(_) => RetryState::stop(route, attempt),
         }
     }
 
@@ -142,7 +142,7 @@ impl RetryState {
                 fault: Fault::Reset,
             },
             AttemptError::Fault { .. } if route.subject.remaining() == Some(Span::ZERO) => {
-                Error::TooLate {
+                Error::DeadlineExceeded {
                     provider: provider(),
                     at: Stage::Upstream,
                 }
@@ -194,7 +194,7 @@ fn leave_leader(
             fault: *fault,
         },
         // The followers' call still holds the response.
-        Ok(_) | Err(_) => Error::TooLate {
+        Ok(_) | Err(_) => Error::DeadlineExceeded {
             provider: provider(),
             at: Stage::Waiting,
         },

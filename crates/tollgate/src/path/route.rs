@@ -104,7 +104,7 @@ where
     let gathered = Payload::gather(sent, bounds, &mut share);
     let payload = within(pending.options.timeout, gathered)
         .await
-        .map_err(|_| Error::NoBody)??;
+        .map_err(|_| Error::IncompleteBody)??;
     if !payload.is_empty() {
         pending.arrived = registry.ledger().at(); // an upload does not use up its time in the queue
         pending.body_share = Some(share);
@@ -168,8 +168,8 @@ impl PendingRoute {
         let provider = &self.destination.policy.provider;
         let costs = provider.costs.iter();
         let mut reads = costs.filter(|cost| !cost.before.is_empty());
-        let is_said = |unit: &str| self.options.costs.iter().any(|(named, _)| named == unit);
-        if self.needs_body() || reads.any(|cost| !is_said(&cost.unit)) {
+        let is_given = |unit: &str| self.options.costs.iter().any(|(named, _)| named == unit);
+        if self.needs_body() || reads.any(|cost| !is_given(&cost.unit)) {
             READ_MAX
         } else {
             WHOLE_MAX
@@ -184,8 +184,8 @@ impl PendingRoute {
 
     fn finish(self, payload: Payload) -> Result<Route, Error> {
         // An unread body is not "no entity": a large body must not evade a limit.
-        let doubt = self.destination.policy.provider.entities.on_ambiguity;
-        if payload.is_unread() && self.needs_body() && doubt == OnAmbiguity::Reject {
+        let on_ambiguity = self.destination.policy.provider.entities.on_ambiguity;
+        if payload.is_unread() && self.needs_body() && on_ambiguity == OnAmbiguity::Reject {
             return Err(EntityError::Body.into());
         }
         let PendingRoute {

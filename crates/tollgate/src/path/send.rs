@@ -121,7 +121,7 @@ pub(crate) async fn send(
             )),
         },
         // The caller's time, not the provider's: it says nothing about the provider.
-        Err(_) if route.subject.remaining() == Some(Span::ZERO) => Err(too_late(route)),
+        Err(_) if route.subject.remaining() == Some(Span::ZERO) => Err(deadline_exceeded(route)),
         Err(_) => Err(no_response(
             route,
             attempt_guard,
@@ -141,8 +141,8 @@ fn is_usable(route: &Route, conn: &Conn, response: &Response<Incoming>) -> bool 
     is_expected && !has_bad_chunk && is_end_clear(response.headers())
 }
 
-fn too_late(route: &Route) -> AttemptError {
-    AttemptError::Stop(Error::TooLate {
+fn deadline_exceeded(route: &Route) -> AttemptError {
+    AttemptError::Stop(Error::DeadlineExceeded {
         provider: route.subject.provider.name.clone(),
         at: Stage::Upstream,
     })
@@ -165,7 +165,7 @@ fn no_response(
         return AttemptError::Stop(if is_slow {
             Error::SlowBody
         } else {
-            Error::NoBody
+            Error::IncompleteBody
         });
     }
     attempt_failed(route, attempt_guard, fault)

@@ -153,7 +153,8 @@ impl SpoolReader {
     /// Reads the next piece.
     fn read(&self) -> JoinHandle<io::Result<Bytes>> {
         let (file, at) = (self.spool.file.clone(), self.at);
-        let length = usize::try_from(self.remaining()).map_or(PIECE, |left| left.min(PIECE));
+        let length =
+            usize::try_from(self.remaining()).map_or(PIECE, |remaining| remaining.min(PIECE));
         tokio::task::spawn_blocking(move || {
             let mut piece = BytesMut::zeroed(length);
             file.read_exact_at(&mut piece, at)?;

@@ -62,9 +62,9 @@ async fn a_body_goes_to_a_file_when_memory_is_scarce() {
     assert_eq!(sent(&mut other).await.0.len(), 40_000);
 }
 
-async fn gathered(left: usize, every: Span, min_rate: u64) -> Result<Payload, Error> {
+async fn gathered(remaining: usize, every: Span, min_rate: u64) -> Result<Payload, Error> {
     let body = Slow {
-        remaining: left,
+        remaining,
         every,
         timer: None,
     };

@@ -41,14 +41,14 @@ pub(super) async fn drive(shared: Weak<Shared>) {
             offer,
             resolve,
             settle,
-            abandoned: left,
-            wake_at: arm,
+            abandoned,
+            wake_at,
         } = strong.tick();
         for settle in settle {
             strong.ledger.settle(settle);
         }
-        if !left.is_empty() {
-            strong.ledger.stopped_waiting(&left);
+        if !abandoned.is_empty() {
+            strong.ledger.stopped_waiting(&abandoned);
         }
         for resolved in resolve {
             strong.deliver(resolved, strong.ledger.at());
@@ -56,7 +56,7 @@ pub(super) async fn drive(shared: Weak<Shared>) {
         if !offer.is_empty() {
             pending = Some(Offered::new(&strong.ledger, offer));
         }
-        let pause = arm.map(|at| at.since(strong.ledger.at()));
+        let pause = wake_at.map(|at| at.since(strong.ledger.at()));
         drop(strong);
         tokio::select! {
             biased;

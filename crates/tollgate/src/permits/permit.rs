@@ -146,7 +146,7 @@ impl Permit {
 
     /// Somebody else holds it and may still send under it: it stays counted until the latest time at
     /// which that call can arrive. Only what is local to this process comes free.
-    pub(crate) fn leave_held(mut self) {
+    pub(crate) fn abandon_as_used(mut self) {
         self.inner.state = PermitState::Settled;
         self.finish_local();
     }
@@ -173,7 +173,7 @@ impl Permit {
     /// The head of the response has arrived.
     pub fn arrived(&mut self, report: LimitReport) {
         let LimitReport {
-            limited: refused,
+            limited,
             mut readings,
         } = report;
         readings.retain(|reading| reading.term < self.inner.marks.len());
@@ -182,7 +182,7 @@ impl Permit {
         }
         self.settle(Outcome::Arrived {
             age: Span::ZERO,
-            limited: refused,
+            limited,
             readings,
         });
         self.inner.state = PermitState::Arrived;

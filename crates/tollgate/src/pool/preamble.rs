@@ -31,7 +31,7 @@ const BYTES_MAX: u64 = 1024 * 1024;
 const UNCOUNTED: u64 = u64::MAX;
 
 /// The request has not left.
-const NOT_LEFT: u64 = u64::MAX;
+const NOT_SENT: u64 = u64::MAX;
 
 /// The request that is under way on one connection, for the call that waits for its response.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ struct Exchange {
     /// How many bytes may still come before the response begins.
     remaining: AtomicU64,
     /// When the kernel had all bytes written so far, on the ledger's clock.
-    left_at: AtomicU64,
+    sent_at: AtomicU64,
     /// How long the kernel may wait for the peer to acknowledge them, in milliseconds; 0: as long
     /// as it does by itself.
     user_timeout: AtomicU32,
@@ -60,7 +60,7 @@ impl Preamble {
         let millis = u32::try_from(millis).unwrap_or(u32::MAX);
         self.shared.user_timeout.store(millis, Ordering::Relaxed);
         self.shared.has_bad_chunk.store(false, Ordering::Relaxed);
-        self.shared.left_at.store(NOT_LEFT, Ordering::Relaxed);
+        self.shared.sent_at.store(NOT_SENT, Ordering::Relaxed);
         self.shared.remaining.store(BYTES_MAX, Ordering::Relaxed);
     }
 
@@ -70,9 +70,9 @@ impl Preamble {
     }
 
     /// When the last byte written so far was handed to the kernel.
-    pub(crate) fn left_at(&self) -> Option<Micros> {
-        let left_at = self.shared.left_at.load(Ordering::Relaxed);
-        (left_at != NOT_LEFT).then_some(Micros(left_at))
+    pub(crate) fn sent_at(&self) -> Option<Micros> {
+        let sent_at = self.shared.sent_at.load(Ordering::Relaxed);
+        (sent_at != NOT_SENT).then_some(Micros(sent_at))
     }
 
     /// The bytes that arrived with the head cannot be a chunk.
@@ -111,7 +111,7 @@ impl<S: OverTcp> CountedStream<S> {
         let preamble = Preamble {
             shared: Arc::new(Exchange {
                 remaining: AtomicU64::new(UNCOUNTED),
-                left_at: AtomicU64::new(NOT_LEFT),
+                sent_at: AtomicU64::new(NOT_SENT),
                 user_timeout: AtomicU32::new(0),
                 has_bad_chunk: AtomicBool::new(false),
             }),
@@ -130,20 +130,20 @@ impl<S: OverTcp> CountedStream<S> {
     /// Bytes have arrived. `false`: the bound is exceeded.
     fn take(&mut self, bytes: &[u8]) -> bool {
         let state = &*self.preamble.shared;
-        let left = state.remaining.load(Ordering::Relaxed);
-        if left == UNCOUNTED {
+        let remaining = state.remaining.load(Ordering::Relaxed);
+        if remaining == UNCOUNTED {
             return true;
         }
-        if left == BYTES_MAX {
+        if remaining == BYTES_MAX {
             self.scan = HeadScan::default(); // the first bytes since the request
         }
         if self.scan.ends_in_bad_chunk(bytes) {
             state.has_bad_chunk.store(true, Ordering::Relaxed);
         }
         let length = u64::try_from(bytes.len()).unwrap_or(UNCOUNTED);
-        let rest = left.saturating_sub(length);
+        let rest = remaining.saturating_sub(length);
         state.remaining.store(rest, Ordering::Relaxed);
-        length <= left
+        length <= remaining
     }
 
     /// Sets the timeout that this request needs, if the last one needed another.
@@ -163,8 +163,8 @@ impl<S: OverTcp> CountedStream<S> {
             self.is_unflushed = true;
             self.preamble
                 .shared
-                .left_at
-                .store(NOT_LEFT, Ordering::Relaxed);
+                .sent_at
+                .store(NOT_SENT, Ordering::Relaxed);
         }
         failpoint::reached("sent");
     }
@@ -223,7 +223,7 @@ impl<S: AsyncWrite + OverTcp + Unpin> AsyncWrite for CountedStream<S> {
         if self.is_unflushed {
             self.is_unflushed = false;
             let now = self.clock.at();
-            self.preamble.shared.left_at.store(now.0, Ordering::Relaxed);
+            self.preamble.shared.sent_at.store(now.0, Ordering::Relaxed);
         }
         Poll::Ready(Ok(()))
     }
@@ -260,15 +260,15 @@ mod tests {
         let (mut counted, preamble) = CountedStream::new(near, ledger);
         preamble.start(None);
         counted.write_all(b"GET / ").await.unwrap();
-        assert_eq!(preamble.left_at(), None, "it is not flushed");
+        assert_eq!(preamble.sent_at(), None, "it is not flushed");
         clock.pass(Span::from_secs(1));
         counted.flush().await.unwrap();
-        assert_eq!(preamble.left_at(), Some(Micros(1_000_000)));
+        assert_eq!(preamble.sent_at(), Some(Micros(1_000_000)));
         clock.pass(Span::from_secs(1));
         counted.flush().await.unwrap();
-        assert_eq!(preamble.left_at(), Some(Micros(1_000_000)), "nothing more");
+        assert_eq!(preamble.sent_at(), Some(Micros(1_000_000)), "nothing more");
         preamble.start(None);
-        assert_eq!(preamble.left_at(), None, "the next request has not left");
+        assert_eq!(preamble.sent_at(), None, "the next request has not left");
     }
 
     /// The next request on the connection may need another one: an upload may stall.

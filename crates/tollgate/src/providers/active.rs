@@ -100,12 +100,12 @@ impl ActiveProvider {
         let (gate, health, base) = (policy.gate_settings(), policy.health, policy.base());
         let now = self.ledger.at();
         policy.inherit(&self.policy(), now);
-        let settles = policy.shared_carry_settles(now);
+        let settles = policy.shared_inherit_settles(now);
         self.policy.store(Arc::new(policy));
         self.local_share.permits.replace(gate.clone());
         self.permits.replace(gate);
         // Calls do this themselves; this covers calls that come after a restart.
-        self.permits.carry(self.permits.edition(), &settles);
+        self.permits.inherit(self.permits.edition(), &settles);
         self.health.configure(health, base)
     }
 

@@ -24,7 +24,7 @@ use tollgate_core::health::{
 };
 use tollgate_core::limit::{HoldUntil, Rule};
 use tollgate_core::problem::Problem;
-use tollgate_core::retry::{Budget, BudgetSettings, Decision, FailedAttempt, RetrySettings};
+use tollgate_core::retry::{Budget, BudgetSettings, FailedAttempt, RetryDecision, RetrySettings};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::ProviderLedger;
@@ -73,7 +73,7 @@ pub(super) struct Inner {
     next_cleanup: [Micros; 2],
     rng: fastrand::Rng,
     /// Events that are emitted once the lock is free.
-    facts: Vec<Event>,
+    deferred_events: Vec<Event>,
 }
 
 /// The extra throttle of this process, as rules.
@@ -122,7 +122,7 @@ impl ProviderHealth {
                 degrades: HashMap::new(),
                 next_cleanup: [Micros::default(); 2],
                 rng: fastrand::Rng::with_seed(seed),
-                facts: Vec::new(),
+                deferred_events: Vec::new(),
             }),
             has_synced: AtomicBool::new(!ledger.takes_time()),
             version: watch::Sender::new(0),
@@ -420,7 +420,7 @@ impl ProviderHealth {
         &self,
         settings: &RetrySettings,
         failed: &FailedAttempt,
-    ) -> Decision {
+    ) -> RetryDecision {
         let now = self.ledger.at();
         let mut inner = self.inner.lock();
         let dice = Dice(inner.rng.u64(..));
@@ -456,7 +456,7 @@ impl ProviderHealth {
                 Action::Transition { from, to, reason } => {
                     concerns_waiting = true;
                     let status = inner.health.status(self.ledger.at());
-                    inner.facts.push(Event::Transition {
+                    inner.deferred_events.push(Event::Transition {
                         provider: self.provider.clone(),
                         from,
                         to,
@@ -473,9 +473,11 @@ impl ProviderHealth {
 
     /// Frees the lock, then emits the events that happened under it.
     pub(super) fn release(&self, mut inner: RankedGuard<'_, Inner>) {
-        let facts = std::mem::take(&mut inner.facts);
+        let deferred_events = std::mem::take(&mut inner.deferred_events);
         drop(inner);
-        facts.into_iter().for_each(|fact| self.events.emit(fact));
+        deferred_events
+            .into_iter()
+            .for_each(|fact| self.events.emit(fact));
     }
 
     /// Reports a scope to both ledgers. This is rare, and the store may be lost at any time.

@@ -104,14 +104,14 @@ impl LocalShare {
                     .share
                     .allowance(limits, wanted.evidence, lost_for)
                 {
-                    Allowance::Closed { remaining: left } => LossDecision::Reject(Some(left)),
+                    Allowance::Closed { remaining } => LossDecision::Reject(Some(remaining)),
                     Allowance::Nothing => LossDecision::Reject(None),
                     Allowance::Reduced {
                         terms,
-                        closed_after: rest,
+                        closed_after,
                     } => {
                         if let Some(scope) = policy.share_scope {
-                            store.close_on_recovery(scope, rest);
+                            store.close_on_recovery(scope, closed_after);
                         }
                         let local = wanted.terms.drain(..).skip(own).collect::<Vec<_>>();
                         wanted.terms = *terms;

@@ -141,7 +141,7 @@ impl CompiledPolicy {
     }
 
     /// The settles that must precede a call's ask; none except for a while after a reload.
-    pub(crate) fn carry_settles(
+    pub(crate) fn inherit_settles(
         &self,
         call: &CallAttributes<'_>,
         has_shares: bool,
@@ -155,15 +155,15 @@ impl CompiledPolicy {
             return Vec::new();
         }
         let (bindings, now) = (self.limits.iter(), ledger.at());
-        let each = bindings.map(|binding| binding.carry_settles(call, has_shares, now));
+        let each = bindings.map(|binding| binding.inherit_settles(call, has_shares, now));
         each.flatten().collect()
     }
 
     /// The settles that need no call.
-    pub(super) fn shared_carry_settles(&self, now: Micros) -> Vec<Settle> {
+    pub(super) fn shared_inherit_settles(&self, now: Micros) -> Vec<Settle> {
         let bindings = self.limits.iter();
         bindings
-            .flat_map(|binding| binding.shared_carry_settles(now))
+            .flat_map(|binding| binding.shared_inherit_settles(now))
             .collect()
     }
 

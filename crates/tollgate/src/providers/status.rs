@@ -393,7 +393,7 @@ mod tests {
 
     /// Before, each limit and each pause of each entity was a question of its own.
     #[tokio::test]
-    async fn the_status_of_256_entities_is_one_question() {
+    async fn the_status_of_256_entities_is_one_peek() {
         let file = "name: x\ndomain: api.example.org\nhealth: off\n\
                     limits: [5/1s, {limit: 9, period: 1h, per: entity}]\n";
         let checked = ProviderFile::read("x.yaml", file)
@@ -407,9 +407,9 @@ mod tests {
         let names: Vec<String> = (0..256).map(|number| number.to_string()).collect();
         let entities = names.iter().map(|name| Some(&**name));
         let asked: Vec<Option<&str>> = entities.chain([None]).collect();
-        let before = ledger.questions();
+        let before = ledger.peeks_sent();
         let parts = active.parts(&asked).await;
-        assert_eq!(ledger.questions() - before, 1);
+        assert_eq!(ledger.peeks_sent() - before, 1);
         let limits = |part: &PartStatus| part.limits.len();
         assert_eq!(
             (parts.len(), limits(&parts[7]), limits(&parts[256])),
