@@ -144,9 +144,9 @@ impl Permits {
     }
 
     /// Carries counts of the previous limits over to those of this edition, once per cell.
-    pub fn inherit(&self, edition: u64, carries: &[Settle]) {
+    pub fn inherit(&self, edition: u64, inherits: &[Settle]) {
         let mut state = self.shared.state.lock();
-        for inherit in carries {
+        for inherit in inherits {
             if let Settle::Inherit { from, to, .. } = inherit
                 && edition == self.edition()
                 && (state.inherited.len() >= INHERITED_MAX || state.inherited.insert((*from, *to)))

@@ -20,7 +20,7 @@ use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_ledger::{
     Clock, Event, Ledger, Liveness, NetworkedSettings, RowEvents, RowStore, StoreError,
 };
-use tollgate_sim::row_store::{Delivery, RowStore as SimulatedStore, StorePlan};
+use tollgate_sim::row_store::{Delivery, SimulatedStore, StorePlan};
 use tollgate_sim::world::NodeId;
 
 use crate::backend::{Backend, Owner, TAG, secs, sliding, term};
