@@ -12,9 +12,18 @@ use smallvec::SmallVec;
 use crate::limit::Rule;
 use crate::time::{Span, Wall};
 
+/// The oldest grant under which bytes may leave: a call that is sent later would arrive later than
+/// the ledger assumes. Half a second is far above any scheduling delay of a healthy host.
+pub const GRANT_AGE_MAX: Span = Span::from_millis(500);
+
 /// A process that shares a ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerId(pub u32);
+
+impl OwnerId {
+    /// No number: the store has not given one so far. Stores give numbers from 1 on.
+    pub const UNKNOWN: OwnerId = OwnerId(0);
+}
 
 /// One ask and, once granted, one permit. Unique among the live permits of a ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -14,7 +14,7 @@
 //! Never: reads a clock, sends, or waits. Local time comes in with each call ([`Replica::poll`]);
 //! requests, verdicts and the next timer come out.
 
-use crate::ask::{Ask, CellId, OwnerId, PermitId, ScopeId, Settle, Verdict};
+use crate::ask::{Ask, CellId, GRANT_AGE_MAX, OwnerId, PermitId, ScopeId, Settle, Verdict};
 use crate::batch::QueuedSettle;
 use crate::time::{Micros, Now, Span, TimeBounds, Wall};
 
@@ -46,10 +46,6 @@ use clock::StoreClock;
 use decide::{BatchInput, DecisionContext, ProposedWrite};
 use known::KnownRows;
 use queue::{BatchPart, Queue, unsent_at};
-
-/// A grant that is older than this when its reply comes is given back: its call would arrive later
-/// than the ledger assumes.
-pub const GRANT_AGE_MAX: Span = Span::from_millis(500);
 
 /// After this long without a reply the time is asked for first: by then the bounds are 20 ms apart.
 const SILENCE_MAX: Span = Span::from_secs(10);

@@ -246,13 +246,13 @@ impl Front {
         }
     }
 
-    /// A child after `fork` has none of the threads, and must not use the parent's store.
+    /// A child after `fork` has none of the threads, and must not use the parent's store. A store
+    /// that never blocks is memory, of which the child has its own copy.
     pub(crate) fn is_forked(&self) -> bool {
         match &self.driver {
-            // Inline stores need no thread. The tasks of a networked store do not run in a child:
-            // its offers get no reply.
-            Driver::Inline(_) | Driver::Tasks(_) => false,
+            Driver::Inline(_) => false,
             Driver::Thread(thread) => thread.is_forked(),
+            Driver::Tasks(tasks) => tasks.is_forked(),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! Never: waits.
 
 use tokio::sync::oneshot;
-use tollgate_core::ask::{Ask, BlockedBy, Verdict, WakeOn};
+use tollgate_core::ask::{Ask, BlockedBy, GRANT_AGE_MAX, Verdict, WakeOn};
 use tollgate_core::batch::QueuedSettle;
 use tollgate_core::time::{Micros, Span};
 
@@ -15,12 +15,12 @@ use crate::offer::{OfferResult, unsent_settles};
 use crate::shared::Shared;
 
 /// A decision this old is not handed out: this process was stopped in between, and the sender must
-/// not send later than 500 ms after the grant.
-const STALE_AFTER: Span = Span::from_millis(250);
+/// not send later than [`GRANT_AGE_MAX`] after the grant. Half of it is left to the sender.
+const STALE_AFTER: Span = Span(GRANT_AGE_MAX.0 / 2);
 
 /// As [`STALE_AFTER`], after a sync: on a slow disk a decision waits for two of them, the one under
-/// way and its own. The sender looks at its 500 ms again before it sends.
-const STALE_AFTER_SYNC: Span = Span::from_millis(400);
+/// way and its own. The sender checks the age again before it sends.
+const STALE_AFTER_SYNC: Span = Span(GRANT_AGE_MAX.0 / 5 * 4);
 
 /// One decided offer, and where its verdicts go.
 #[derive(Debug)]

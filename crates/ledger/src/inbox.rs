@@ -22,7 +22,7 @@ use tollgate_core::batch::QueuedSettle;
 
 use crate::hub::TagId;
 use crate::offer::OfferResult;
-use crate::store::{PeekQuery, PeekReply};
+use crate::store::{LOST_RETRY, PeekQuery, PeekReply};
 
 /// Offers that wait. Each gate has at most one, so this is a thousand providers.
 const OFFERS_MAX: usize = 1_024;
@@ -50,7 +50,7 @@ const STOPPED_WAITING_MAX: usize = 4_096;
 const SETTLE_DELAY: Duration = Duration::from_millis(2);
 
 /// An idle thread wakes this often and checks whether a lost store is back.
-const IDLE_WAKE_EVERY: Duration = Duration::from_secs(1);
+const IDLE_WAKE_EVERY: Duration = Duration::from_micros(LOST_RETRY.0);
 
 /// While the store is lost, settles alone ask for it no more often than this.
 const LOST_PAUSE: Duration = Duration::from_millis(200);

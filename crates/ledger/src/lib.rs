@@ -27,7 +27,7 @@ pub use event::{EVENTS_MAX, Event, EventReceiver};
 mod offer;
 pub use offer::{OfferVerdicts, StoreLoss, StoreLost};
 mod store;
-pub use store::{EventSink, Liveness, PeekQuery, PeekReply, Store, StoreError};
+pub use store::{EventSink, LOST_RETRY, Liveness, PeekQuery, PeekReply, Store, StoreError};
 mod provider;
 pub use provider::{PendingOffer, ProviderLedger};
 mod front;
@@ -147,13 +147,14 @@ impl Ledger {
     }
 
     /// A ledger on a store that compares and replaces rows, far away: a task per provider on this
-    /// runtime. Settings say which owner this process is.
+    /// runtime. Settings say which owner this process is: a number from 1 on.
     pub fn networked<R: RowStore>(
         clock: Clock,
         runtime: &tokio::runtime::Handle,
         settings: NetworkedSettings,
         store: impl FnOnce(RowEvents) -> R,
     ) -> Ledger {
+        debug_assert_ne!(settings.replica.owner, OwnerId::UNKNOWN);
         let shared = Shared::new(clock);
         let driver = TaskDriver::start(shared.clone(), runtime, settings, store);
         Ledger::of(Arc::new(Front {

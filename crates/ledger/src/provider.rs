@@ -92,7 +92,7 @@ impl ProviderLedger {
                 });
                 PendingOffer::ready(self.clone(), result)
             }
-            Driver::Thread(_) if front.is_forked() => {
+            Driver::Thread(_) | Driver::Tasks(_) if front.is_forked() => {
                 PendingOffer::ready(self.clone(), Err(StoreLost))
             }
             Driver::Thread(_) | Driver::Tasks(_) => {
@@ -132,7 +132,7 @@ impl ProviderLedger {
                 };
                 front.commit_inline(&self.provider.events, &batch);
             }
-            Driver::Thread(_) if front.is_forked() => {}
+            Driver::Thread(_) | Driver::Tasks(_) if front.is_forked() => {}
             Driver::Thread(_) | Driver::Tasks(_) => {
                 front.shared.inbox.stop_waiting(self.provider.tag, cells);
             }
@@ -370,6 +370,12 @@ impl ProviderLedger {
             Driver::Inline(_) => false,
             Driver::Thread(_) | Driver::Tasks(_) => true,
         }
+    }
+
+    /// An offer takes a round trip to another host.
+    #[must_use]
+    pub fn is_far_away(&self) -> bool {
+        matches!(self.front().driver, Driver::Tasks(_))
     }
 
     /// This process among those that share the ledger. Permits carry it.

@@ -16,9 +16,14 @@ use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId};
 use tollgate_core::batch::{Batch, BatchResult};
 use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::scope::ScopeView;
+use tollgate_core::time::Span;
 
 use crate::event::Event;
 use crate::hub::Hub;
+
+/// How often a lost store is tried again. Nothing changes earlier, so rejected calls are sent away
+/// for this long.
+pub const LOST_RETRY: Span = Span::from_secs(1);
 
 /// Where permits are counted.
 ///
@@ -61,7 +66,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// row, in the order of the query. What cannot be believed looks used up, or closed.
     fn peek(&self, query: &PeekQuery) -> Result<PeekReply, StoreError>;
 
-    /// This process among those that share the store. Permits carry it. 0 until it is known.
+    /// This process among those that share the store. Permits carry it.
+    /// [`OwnerId::UNKNOWN`] until it is known; real numbers start at 1.
     fn owner(&self) -> OwnerId;
 
     /// The last batch failed, and another one is about to be made: what must be opened again is

@@ -15,6 +15,8 @@ mod driver;
 mod permit;
 #[cfg(test)]
 mod edition_tests;
+#[cfg(test)]
+mod far_away_tests;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,7 +27,8 @@ use tollgate_core::ask::{
     Ask, CellId, Evidence, PermitId, Priority, Scopes, Settle, Terms, Verdict,
 };
 use tollgate_core::gate::{
-    Blocker, CallerId, CallerShare, Effects, Gate, GateSettings, QueuedCall, Resolution, Resolved,
+    BATCH_FAR_AWAY, Blocker, CallerId, CallerShare, Effects, Gate, GateSettings, QueuedCall,
+    Resolution, Resolved,
 };
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::lock_order::{RankedMutex, rank};
@@ -97,6 +100,18 @@ impl State {
     }
 }
 
+/// The settings with a first batch that fits the ledger: what doubling it takes is lost to the quota
+/// where each offer is a round trip.
+fn for_ledger(settings: GateSettings, ledger: &ProviderLedger) -> GateSettings {
+    GateSettings {
+        batch_first: match ledger.is_far_away() {
+            true => settings.batch_first.max(BATCH_FAR_AWAY),
+            false => settings.batch_first,
+        },
+        ..settings
+    }
+}
+
 /// A waiting call. A permit that it does not take is returned by its drop.
 #[derive(Debug)]
 struct Waiting {
@@ -110,7 +125,7 @@ impl Permits {
     #[must_use]
     pub fn new(ledger: ProviderLedger, settings: GateSettings) -> Permits {
         let state = State {
-            gate: Gate::new(settings),
+            gate: Gate::new(for_ledger(settings, &ledger)),
             last_seniority: 0,
             waiting: HashMap::new(),
             inherited: HashSet::new(),
@@ -138,6 +153,7 @@ impl Permits {
         self.shared.edition.fetch_add(1, Ordering::Release);
         state.inherited.clear();
         state.gate.recall();
+        let settings = for_ledger(settings, &self.shared.ledger);
         state.gate.configure(settings);
         drop(state);
         self.shared.wake.notify_one();

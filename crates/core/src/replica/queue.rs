@@ -12,11 +12,9 @@
 
 use std::collections::VecDeque;
 
-use crate::ask::{Ask, CellId, Outcome, PermitId, Settle, Verdict};
+use crate::ask::{Ask, CellId, GRANT_AGE_MAX, Outcome, PermitId, Settle, Verdict};
 use crate::batch::QueuedSettle;
 use crate::time::Micros;
-
-use super::GRANT_AGE_MAX;
 
 /// Asks that wait: 16 full offers of a gate, some 500 KB. The driver holds back what comes on top.
 pub const ASKS_MAX: usize = 1_024;

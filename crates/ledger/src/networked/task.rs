@@ -23,16 +23,14 @@ use super::{NetworkedSettings, RowStore, TagSlot, pause};
 use crate::hub::TagId;
 use crate::inbox::PeekRequest;
 use crate::shared::Shared;
-use crate::store::{Liveness, PeekReply, StoreError};
-
-/// While the store is lost and there is nothing to send, it is tried this often.
-const RETRY_EVERY: Span = Span::from_secs(1);
+use crate::store::{LOST_RETRY, Liveness, PeekReply, StoreError};
 
 /// How long a task continues after the last handle is dropped, to write queued settles.
 const CLOSE_WITHIN: Span = Span::from_secs(5);
 
-/// Dead owners that are remembered. One that is forgotten is found dead again.
-const DEAD_MAX: usize = 1_024;
+/// Dead owners that are remembered: about as many as a row has waiters. Past that the one found
+/// first goes; if it still matters, it is found dead again.
+const DEAD_MAX: usize = 64;
 
 /// A reply that is to come.
 type Exchange = Pin<Box<dyn Future<Output = Result<Reply, StoreError>> + Send>>;
@@ -57,7 +55,8 @@ pub(super) struct TagTask<R> {
     failing_since: Option<Micros>,
     tried_at: Micros,
     closing_since: Option<Micros>,
-    /// Owners that were found dead: no capacity is left or saved for them.
+    /// Owners that were found dead, the one found first in front: no capacity is left or saved for
+    /// them.
     dead: Vec<OwnerId>,
 }
 
@@ -112,6 +111,7 @@ impl<R: RowStore> TagTask<R> {
             let now = both.at;
             self.take_pushes(now);
             self.take_work(now);
+            self.check_dead(&[]);
             let actions = self.replica.poll(both);
             let wake_at = self.act(actions, now);
             if self.is_over(now) {
@@ -189,16 +189,7 @@ impl<R: RowStore> TagTask<R> {
             self.shared.hub.record_waiting(self.tag, &asks, &verdicts);
             hand_out.deliver_synced(&self.shared);
         }
-        let saved_for = actions.saved_for.into_iter();
-        let dead = saved_for.filter(|owner| self.store.liveness(*owner) == Liveness::Dead);
-        let before = self.dead.len();
-        self.dead.extend(dead);
-        if self.dead.len() > before {
-            self.dead.sort_unstable();
-            self.dead.dedup();
-            self.dead.truncate(DEAD_MAX);
-            self.replica.set_dead(self.dead.clone());
-        }
+        self.check_dead(&actions.saved_for);
         let mut decision = BatchResult {
             freed: actions.freed,
             changed_scopes: actions.changed_scopes,
@@ -208,6 +199,24 @@ impl<R: RowStore> TagTask<R> {
         self.send_next_peek(settled, now);
         self.try_again(now);
         actions.wake_at
+    }
+
+    /// Adds those of these owners that are dead. An owner that is alive again (its lease had lapsed)
+    /// is removed, and served as before.
+    fn check_dead(&mut self, saved_for: &[OwnerId]) {
+        let is_dead = |owner: &OwnerId| self.store.liveness(*owner) == Liveness::Dead;
+        let before = self.dead.clone();
+        self.dead.retain(is_dead);
+        for owner in saved_for {
+            if is_dead(owner) && !self.dead.contains(owner) {
+                self.dead.push(*owner);
+            }
+        }
+        let excess = self.dead.len().saturating_sub(DEAD_MAX);
+        self.dead.drain(..excess);
+        if self.dead != before {
+            self.replica.set_dead(self.dead.clone());
+        }
     }
 
     fn exchange(&self, request: Request) -> Exchange {
@@ -249,7 +258,7 @@ impl<R: RowStore> TagTask<R> {
         let deadline = self.settings.replica.deadline;
         drop(self.trial.take_if(|(sent, _)| now >= *sent + deadline));
         let is_idle = self.request.is_none() && self.trial.is_none();
-        if self.is_lost() && is_idle && now >= self.tried_at + RETRY_EVERY {
+        if self.is_lost() && is_idle && now >= self.tried_at + LOST_RETRY {
             self.tried_at = now;
             let request = Request {
                 read: vec![RowKey::Provider],
@@ -275,11 +284,20 @@ impl<R: RowStore> TagTask<R> {
     }
 
     fn on_peek_reply(&mut self, reply: Result<Reply, StoreError>) {
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(error) => {
+                // As if the reply were lost: it is sent again at its deadline.
+                if let Some(one) = &mut self.peek_in_flight {
+                    one.reply = Box::pin(std::future::pending());
+                }
+                return self.on_failure(&error, self.shared.clock.at());
+            }
+        };
         let Some(PeekInFlight { mut asked, .. }) = self.peek_in_flight.take() else {
             return;
         };
-        let shown = reply.ok().and_then(|reply| peek(peek_rows(&asked), &reply));
-        if let Some((cells, scopes)) = shown {
+        if let Some((cells, scopes)) = peek(peek_rows(&asked), &reply) {
             asked.reply = PeekReply { cells, scopes };
             (asked.on_reply)(asked.reply);
         }
@@ -328,7 +346,7 @@ impl<R: RowStore> TagTask<R> {
             wake_at,
             self.peek_in_flight.as_ref().map(|one| one.sent + deadline),
             self.trial.as_ref().map(|(sent, _)| *sent + deadline),
-            self.is_lost().then(|| self.tried_at.max(now) + RETRY_EVERY),
+            self.is_lost().then(|| self.tried_at.max(now) + LOST_RETRY),
             self.closing_since.map(|since| since + CLOSE_WITHIN),
         ];
         let until = timers.into_iter().flatten().min();

@@ -41,8 +41,8 @@ use crate::providers::CompiledPolicy;
 use crate::{Error, Permit};
 
 /// The oldest permit under which bytes may leave. The ledger's proof needs a bound on the time
-/// between grant and send; half a second is far above any scheduling delay of a healthy host.
-pub(super) const PERMIT_AGE_MAX: Span = Span::from_millis(500);
+/// between grant and send.
+pub(super) const PERMIT_AGE_MAX: Span = tollgate_core::ask::GRANT_AGE_MAX;
 
 /// A response whose body is still to come.
 #[derive(Debug)]

@@ -290,7 +290,7 @@ impl OwnCells {
     pub(crate) fn new(provider: &str, ledger: &Ledger) -> OwnCells {
         let owner = match ledger.owner() {
             // A store that is lost at the start has assigned no number yet.
-            OwnerId(0) => format!("{} {}", std::process::id(), ledger.at().0),
+            OwnerId::UNKNOWN => format!("{} {}", std::process::id(), ledger.at().0),
             owner => owner.0.to_string(),
         };
         let cell = |what| CellId::named(&[provider, "local", what, &owner]);
