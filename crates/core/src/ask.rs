@@ -120,7 +120,7 @@ pub enum Evidence {
         late: Span,
     },
     /// Nobody settles the permit. The count is exact if the call reaches the provider within
-    /// `use_within`.
+    /// `use_within`. Only tests use it: the decision service reports, or expires its permits.
     None {
         /// The longest time between the grant and the arrival.
         use_within: Span,
@@ -154,6 +154,19 @@ pub struct Ask {
     /// How long it waits if it is not granted now. It does not affect this grant. Processes that
     /// share a ledger reserve capacity only for asks that wait. The gate fills it in.
     pub max_wait: Span,
+}
+
+impl Ask {
+    /// It was granted and nothing is sent: the settle that returns the permit.
+    #[must_use]
+    pub fn into_unsent(self) -> Settle {
+        Settle::Permit {
+            id: self.id,
+            terms: self.terms,
+            scopes: self.scopes,
+            outcome: Outcome::Unsent,
+        }
+    }
 }
 
 /// The ledger's decision about one ask.

@@ -7,6 +7,11 @@
 //! way; what is asked meanwhile goes with the next one. Each request also replaces the process's own
 //! row, so that a batch whose reply was lost is recognised and never applied twice.
 //!
+//! Rows have several types, one for each step: `CellRow`, `ScopeRow`, `ProviderRow` and `OwnerRow`
+//! are the contents (`core::row`); `Row` is one of them; [`StoredRow`] is its bytes with a version,
+//! as the store has it; `KnownRow` is what this node last saw of it, and how far its times can be
+//! trusted; `BatchRow` is a copy that one batch may change.
+//!
 //! Promises: no limit is exceeded, whatever is delayed, lost or repeated, whichever node stops, and
 //! however the store's clock steps: every decision that counts has seen its predecessor, frees by
 //! the lower bound of the store's time and stamps by the upper one. Owners that wait take turns.
@@ -37,7 +42,7 @@ mod tests;
 
 pub use clock::Stamp;
 pub use peek::{PeekRows, peek};
-pub use queue::{ASKS_MAX, SETTLES_MAX};
+pub use queue::{ASKS_MAX, SETTLES_MAX, SettleCounts};
 pub use row::{Epoch, Reply, ReplyOutcome, Request, RowKey, StoredRow, WaitNote, Waiting};
 pub use rules::Rules;
 
@@ -178,10 +183,9 @@ impl Replica {
         self.dead = owners;
     }
 
-    /// How many settles were accepted so far, and how many of them are stored or change nothing:
-    /// the first of them.
+    /// How many settles were accepted so far, and how many of them are stored.
     #[must_use]
-    pub fn settled(&self) -> (u64, u64) {
+    pub fn settled(&self) -> SettleCounts {
         self.queue.settled()
     }
 

@@ -18,7 +18,7 @@
 //! | 3 | the cell; owners' published limits are in it | cells |
 //! | 4 | the owners that wait | cells |
 //! | 5 | the scope | scopes |
-//! | 6 | reserved: the path that a scope stands for (`health.scope: path`) | scopes |
+//! | 6 | not used | |
 //! | 7 | not used: calls that count as arrived at sent + `arrive_within` are in the cell, version 3 | cells |
 //! | 9 | reserved: durable reservations | cells |
 //! | 11 | what may have been lost | providers |

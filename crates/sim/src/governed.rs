@@ -17,7 +17,7 @@ use tollgate_core::ask::{
     Ask, CellId, CostUnit, Evidence, LimitReading, Marks, OwnerId, PermitId, Priority, Scopes,
     Settle, Term, Terms, Verdict,
 };
-use tollgate_core::gate::{CallerId, CallerShare, Gate, QueuedCall, Resolution, Resolved};
+use tollgate_core::gate::{CallerId, Gate, QueuedCall, Resolution, Resolved};
 use tollgate_core::limit::{Rule, Strictness};
 use tollgate_core::time::{Micros, Now, Span};
 use tollgate_core::turn::turn;
@@ -144,17 +144,6 @@ impl Governed {
             });
         }
         &mut self.nodes[node.0]
-    }
-
-    /// Sets a caller's share on every node.
-    #[must_use]
-    pub fn with_share(mut self, nodes: usize, caller: u32, share: CallerShare) -> Governed {
-        for node in 0..nodes {
-            self.node(NodeId(node))
-                .gate
-                .set_share(CallerId(caller), share);
-        }
-        self
     }
 
     fn push(&mut self, node: NodeId, call: Call, seniority: Option<u64>, now: Now) {

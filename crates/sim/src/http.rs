@@ -148,12 +148,6 @@ impl SimProvider {
             .with_state(|state, now| state.plan(&[planned], now))
     }
 
-    /// Removes every fault.
-    pub fn clear_faults(&self) {
-        let cleared = self.context.with_state(|state, now| state.replan(&[], now));
-        cleared.expect("a list without faults always has room");
-    }
-
     /// Clears counters and log; faults stay.
     pub fn reset(&self) {
         self.context.with_state(|state, now| state.reset(now));

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use crate::ask::{Ask, CellId, GRANT_AGE_MAX, Outcome, PermitId, Settle, Verdict};
+use crate::ask::{Ask, CellId, GRANT_AGE_MAX, PermitId, Settle, Verdict};
 use crate::batch::QueuedSettle;
 use crate::time::Micros;
 
@@ -35,6 +35,15 @@ const STOPPED_MAX: usize = 4_096;
 /// Batches without a reply of which it is remembered what they decided: as many as fit into the
 /// time in which a permit can be used, at deadlines of 30 ms and more.
 const LOST_VERDICTS_MAX: usize = 16;
+
+/// How far the settles of a replica are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SettleCounts {
+    /// So many were accepted so far.
+    pub accepted: u64,
+    /// So many of them, from the first on, are stored or change nothing.
+    pub stored: u64,
+}
 
 /// What of the queue goes into one batch, from its front.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,9 +156,12 @@ impl Queue {
         self.asks.is_empty() && self.stopped.is_empty()
     }
 
-    /// How many settles were accepted, and how many of them are done.
-    pub(super) fn settled(&self) -> (u64, u64) {
-        (self.accepted, self.done)
+    /// How far the settles are.
+    pub(super) fn settled(&self) -> SettleCounts {
+        SettleCounts {
+            accepted: self.accepted,
+            stored: self.done,
+        }
     }
 
     /// The settles of the next batch.
@@ -179,7 +191,8 @@ impl Queue {
         let aged = aged.map(|queued| queued.aged(now));
         let both = self.asks.iter().zip(&self.states);
         let given_back = both.filter(|(_, state)| state.maybe_granted);
-        aged.chain(given_back.map(|(ask, _)| unsent(ask))).collect()
+        aged.chain(given_back.map(|(ask, _)| ask.clone().into_unsent()))
+            .collect()
     }
 
     pub(super) fn asks(&self, taken: BatchPart) -> &[Ask] {
@@ -330,20 +343,10 @@ impl Queue {
     }
 }
 
-/// A permit that was granted and not used.
-fn unsent(ask: &Ask) -> Settle {
-    Settle::Permit {
-        id: ask.id,
-        terms: ask.terms.clone(),
-        scopes: ask.scopes.clone(),
-        outcome: Outcome::Unsent,
-    }
-}
-
-/// The same, to be queued.
+/// A permit that was granted and not used, to be queued.
 pub(super) fn unsent_at(ask: &Ask, at: Micros) -> QueuedSettle {
     QueuedSettle {
-        settle: unsent(ask),
+        settle: ask.clone().into_unsent(),
         at,
     }
 }

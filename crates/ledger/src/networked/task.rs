@@ -151,7 +151,7 @@ impl<R: RowStore> TagTask<R> {
             replica.settle(queued.settle, queued.at);
         }
         replica.stop_waiting(&work.stopped_waiting);
-        let (accepted, _) = replica.settled();
+        let accepted = replica.settled().accepted;
         // Whoever has gone already needs no permit.
         for offer in work.offers.into_iter().filter(|one| !one.reply.is_closed()) {
             replica.offer(offer.asks.clone(), now);
@@ -182,7 +182,7 @@ impl<R: RowStore> TagTask<R> {
         for (id, verdict, sent) in actions.verdicts {
             self.undecided_offers.decide(id, verdict, sent);
         }
-        let (_, settled) = self.replica.settled();
+        let settled = self.replica.settled().stored;
         for hand_out in self.undecided_offers.take_decided(self.tag, settled) {
             let (asks, verdicts): (Vec<Ask>, Vec<Verdict>) =
                 hand_out.decided.iter().cloned().unzip();
