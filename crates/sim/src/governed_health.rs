@@ -370,7 +370,7 @@ impl GovernedWithHealth {
                 self.node(node, now).schedule_retry(pending, now.at + after);
             }
             RetryDecision::Stop(stop) => {
-                self.give_up(pending.call, GiveUpReason::Failed(stop), effects)
+                self.give_up(pending.call, GiveUpReason::Failed(stop), effects);
             }
         }
     }

@@ -9,7 +9,7 @@ use fastrand::Rng;
 use tollgate_core::time::{Micros, Span};
 
 use crate::checker::Arrival;
-use crate::rule::{Decision, LimitStatus};
+use crate::rule::{LimitStatus, RuleDecision};
 
 use super::{Attempt, Call, Client, EventKind, NodeId, Outcome, World};
 
@@ -60,7 +60,7 @@ impl<C: Client> World<C> {
         let Call { id, cost, priority } = attempt.call;
         let at = self.now;
         let decision = self.provider.arrive(id, at, cost);
-        let accepted = decision == Decision::Accepted;
+        let accepted = decision == RuleDecision::Accepted;
         self.checker.record_arrival(Arrival {
             id,
             at,
@@ -73,14 +73,14 @@ impl<C: Client> World<C> {
             .filter_map(|rule| self.provider.status(rule, at))
             .collect();
         match decision {
-            Decision::Accepted => {
+            RuleDecision::Accepted => {
                 let work = self.setup.latency.work.draw(&mut self.dice.work);
                 match self.setup.faults.hangs_until(at) {
                     Some(end) => self.push(end, EventKind::Finish(attempt)),
                     None => self.push(at + work, EventKind::Head { attempt, statuses }),
                 }
             }
-            Decision::Limited {
+            RuleDecision::Limited {
                 rule, retry_after, ..
             } => {
                 self.reply(

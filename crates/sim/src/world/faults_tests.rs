@@ -2,7 +2,7 @@
 
 use super::tests::{MS, Scripted, run, setup};
 use super::*;
-use crate::rule::{Cost, Decision};
+use crate::rule::{Cost, RuleDecision};
 
 fn within(from_ms: u64, to_ms: u64) -> Vec<TimeRange> {
     vec![TimeRange {
@@ -110,11 +110,11 @@ fn a_hang_counts_the_request_holds_its_slot_and_never_responds() {
     );
     world.run_until(Micros(1_999 * MS)).unwrap();
     let decision = world.provider().peek(Micros(1_999 * MS), Cost::CALL);
-    assert_ne!(decision, Decision::Accepted);
+    assert_ne!(decision, RuleDecision::Accepted);
     world.run_until(Micros(5_000 * MS)).unwrap();
     assert_eq!(
         world.provider().peek(Micros(5_000 * MS), Cost::CALL),
-        Decision::Accepted
+        RuleDecision::Accepted
     );
     assert!(world.client().responses.is_empty());
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::checker::{OrderBy, Priority};
 use crate::latency::Delay;
-use crate::rule::Decision;
+use crate::rule::RuleDecision;
 use crate::rule::{CallId, Cost};
 
 pub(super) const MS: u64 = 1_000;
@@ -105,12 +105,12 @@ fn an_in_flight_slot_is_freed_when_the_body_has_been_sent() {
     assert_eq!(world.client().responses, [(1, 60, "accepted")]);
     assert_ne!(
         world.provider().peek(Micros(529 * MS), Cost::CALL),
-        Decision::Accepted
+        RuleDecision::Accepted
     );
     world.run_until(Micros(531 * MS)).unwrap();
     assert_eq!(
         world.provider().peek(Micros(531 * MS), Cost::CALL),
-        Decision::Accepted
+        RuleDecision::Accepted
     );
     world.run_until(Micros(1_000 * MS)).unwrap();
     assert_eq!(world.client().ended, [(1, 560)]);

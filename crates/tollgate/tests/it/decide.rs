@@ -159,7 +159,7 @@ struct Unreadable {
 }
 
 impl Store for Unreadable {
-    fn commit(&self, batch: &Batch<'_>) -> Result<batch::AcquiredPermit, StoreError> {
+    fn commit(&self, batch: &Batch<'_>) -> Result<batch::BatchResult, StoreError> {
         Ok(batch::decide(
             &mut *self.table.lock(),
             self.clock.now(),

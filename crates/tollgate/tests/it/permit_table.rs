@@ -14,7 +14,7 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::ratio::Ppm;
 use tollgate_core::time::{Span, Wall};
 use tollgate_ledger::{Clock, Ledger};
-use tollgate_sim::rule::{CallId, Cost, Decision, Provider, RuleSpec};
+use tollgate_sim::rule::{CallId, Cost, Provider, RuleDecision, RuleSpec};
 
 fn registry(rest: &str) -> ProviderRegistry {
     let file = format!("name: x\ndomains: [api.example.org, '*.shop.example']\n{rest}\n");
@@ -226,7 +226,7 @@ async fn the_rule_of_the_provider_holds_whenever_permits_are_used() {
             sends.pop_first();
             let decision = provider.arrive(CallId(number), at, Cost::CALL);
             assert!(
-                matches!(decision, Decision::Accepted),
+                matches!(decision, RuleDecision::Accepted),
                 "call {number}: {decision:?}"
             );
             for _ in 0..number % 3 {
