@@ -86,7 +86,7 @@ impl ProviderHealth {
         let known = std::mem::take(&mut inner.closed_paths);
         for (tag, path) in &known {
             if now.iter().all(|(closed, _)| closed != tag) {
-                inner.facts.push(Event::PathOpened {
+                inner.deferred_events.push(Event::PathOpened {
                     provider: self.provider.clone(),
                     path: path.clone(),
                 });
@@ -95,7 +95,7 @@ impl ProviderHealth {
         for (tag, status) in now {
             let path: Option<Arc<str>> = status.path.as_deref().map(Arc::from);
             if known.iter().all(|(closed, _)| *closed != tag) {
-                inner.facts.push(Event::PathClosed {
+                inner.deferred_events.push(Event::PathClosed {
                     provider: self.provider.clone(),
                     path: path.clone(),
                     failures: status.failures,
