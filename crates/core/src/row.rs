@@ -269,7 +269,7 @@ impl Contents {
         out.field(tag::TIME, |bytes| {
             fields::amount(bytes, meta.time.0);
             fields::number(bytes, meta.scale);
-            if meta.revision > 0 {
+            if (meta.epoch, meta.revision) != (0, 0) {
                 fields::number(bytes, meta.epoch);
                 fields::number(bytes, meta.revision);
             }
