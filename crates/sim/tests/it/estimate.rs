@@ -97,7 +97,6 @@ fn s5_calls_to_a_provider_with_an_unknown_limit_follow_what_it_accepts() {
             .log();
             assert_eq!((log.given_up, log.accepted), (0, 120), "nobody sees a 429");
             assert!(log.rejected <= 15, "{nodes} nodes: {log:?}");
-            println!("{nodes} nodes: {log:?}");
             let allowed = 30 + log.last.0 / 2_000_000;
             assert!(120 * 100 >= allowed * 97, "120 of {allowed}: {log:?}");
         }
