@@ -142,10 +142,13 @@ async fn thousands_of_small_headers_are_forwarded() {
     let rest = "limits: [9/1s]\nretry: {base: 1ms}";
     let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     for attempts in ["2", "1"] {
-        let response = get(gateway.address, "/x/a").await;
-        assert_eq!((response.status, response.body.as_str()), (200, "fine"));
-        assert_eq!(response.header("x-tollgate-attempts"), attempts);
-        assert_eq!(response.header("x-4999"), "y");
+        let call = "GET /x/a HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n";
+        let response = raw(gateway.address, call).await;
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+        assert!(response.ends_with("fine"), "{response}");
+        let attempts = format!("\r\nx-tollgate-attempts: {attempts}\r\n");
+        assert!(response.contains(&attempts), "{response}");
+        assert!(response.contains("\r\nx-4999: y\r\n"), "{response}");
     }
 }
 
