@@ -73,64 +73,51 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         return provider_unavailable(provider, status, path.as_deref());
     }
     let wait = retry_in(error);
+    let rejection = describe(error, id, wait);
+    let mut response = json(error.status(), &rejection, wait);
+    if let Error::MethodNotAllowed { allowed, .. } = error
+        && let Ok(allowed) = HeaderValue::try_from(allowed)
+    {
+        response.headers_mut().insert(ALLOW, allowed);
+    }
+    response
+}
+
+/// The fields of a rejection.
+fn describe<'a>(error: &'a Error, id: &'a str, wait: Option<Span>) -> Rejection<'a> {
     let mut rejection = Rejection {
         error: code(error),
         message: capitalised(&error.to_string()),
         hint: hint::hint(error),
         id,
-        provider: None,
+        provider: error.provider(),
         guard: None,
         entity: None,
         limit: None,
-        reason: None,
+        reason: error.reason().map(Reason::as_str),
         retry_in: wait.map(millis),
         setting: None,
     };
     match error {
-        Error::NoPermit {
-            provider,
-            entity,
-            limit,
-            reason,
-            ..
-        } => {
-            rejection.provider = Some(provider);
+        Error::NoPermit { entity, limit, .. } => {
             rejection.entity = Some(entity.as_deref());
             rejection.limit = Some(limit.as_deref());
-            rejection.reason = Some(reason.as_str());
         }
+        Error::NotInCache { entity, .. } => rejection.entity = Some(entity.as_deref()),
         Error::Guarded { guard, limit, .. } => {
+            rejection.provider = None;
             rejection.guard = Some(guard);
             rejection.limit = Some(Some(limit));
-            rejection.reason = error.reason().map(Reason::as_str);
         }
-        Error::NotInCache {
-            provider,
-            entity,
-            reason,
-            ..
-        } => {
-            rejection.provider = Some(provider);
-            rejection.entity = Some(entity.as_deref());
-            rejection.reason = Some(reason.as_str());
-        }
-        Error::DeadlineExceeded { provider, .. } => {
-            rejection.provider = Some(provider);
-            rejection.reason = Some(Reason::Deadline.as_str());
-        }
-        Error::NoResponse { provider, .. }
-        | Error::Moved { provider }
-        | Error::NoCredential { provider, .. }
-        | Error::NoUpstream { provider, .. }
-        | Error::Loop { provider } => rejection.provider = Some(provider),
-        Error::Misconfigured {
-            provider, setting, ..
-        } => {
-            rejection.provider = Some(provider);
-            rejection.setting = Some(setting);
-        }
-        Error::MethodNotAllowed { provider, .. } => rejection.provider = provider.as_deref(),
+        Error::Misconfigured { setting, .. } => rejection.setting = Some(setting),
         Error::ProviderUnavailable { .. }
+        | Error::DeadlineExceeded { .. }
+        | Error::NoResponse { .. }
+        | Error::Moved { .. }
+        | Error::NoCredential { .. }
+        | Error::NoUpstream { .. }
+        | Error::Loop { .. }
+        | Error::MethodNotAllowed { .. }
         | Error::UnknownProvider { .. }
         | Error::NotAllowed { .. }
         | Error::WrongCallerToken { .. }
@@ -142,13 +129,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         | Error::SpoolFailed
         | Error::IncompleteBody => {}
     }
-    let mut response = json(error.status(), &rejection, wait);
-    if let Error::MethodNotAllowed { allowed, .. } = error
-        && let Ok(allowed) = HeaderValue::try_from(allowed)
-    {
-        response.headers_mut().insert(ALLOW, allowed);
-    }
-    response
+    rejection
 }
 
 /// The next step of a caller.

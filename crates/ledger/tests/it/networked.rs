@@ -3,7 +3,7 @@
 //!
 //! Time is tokio's, paused: requests and deadlines take their time, and no test waits for it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use smallvec::smallvec;
 use tokio::sync::{Notify, oneshot};
-use tollgate_core::ask::{Outcome, OwnerId, Priority, Verdict};
+use tollgate_core::ask::{Outcome, OwnerId, Verdict};
 use tollgate_core::replica::{ReplicaSettings, Reply, Request, Rules};
 use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_ledger::{
@@ -25,7 +25,7 @@ use tollgate_sim::world::NodeId;
 
 use crate::backend::{Backend, Owner, TAG, secs, sliding, term};
 use crate::conformance::conformance;
-use crate::fairness::{burst_of_twenty, drain, fairness, is_saved_up, try_one, want_ten};
+use crate::fairness::fairness;
 
 /// The store, its network, and how its owners are set up.
 pub(crate) struct Networked {
@@ -50,8 +50,6 @@ struct World {
     sent: Notify,
     /// Nothing arrives.
     is_down: AtomicBool,
-    /// Owners whose heartbeat is late: they look dead.
-    lapsed: Mutex<BTreeSet<OwnerId>>,
 }
 
 /// The number of a request in its replica, and who waits for the reply.
@@ -153,8 +151,7 @@ impl RowStore for Connection {
     }
 
     fn liveness(&self, owner: OwnerId) -> Liveness {
-        let is_known = self.world.owners.lock().contains_key(&owner);
-        match is_known && !self.world.lapsed.lock().contains(&owner) {
+        match self.world.owners.lock().contains_key(&owner) {
             true => Liveness::Alive,
             false => Liveness::Dead,
         }
@@ -184,7 +181,6 @@ impl Networked {
             last_call: AtomicU64::new(1),
             sent: Notify::new(),
             is_down: AtomicBool::new(false),
-            lapsed: Mutex::default(),
         });
         tokio::spawn(world.clone().run());
         Networked {
@@ -384,26 +380,4 @@ async fn a_lost_wake_up_costs_seconds_and_is_no_hang() {
     }
     let waited = backend.world.clock.at().since(start);
     assert!(waited <= Span::from_millis(2_100), "{waited}");
-}
-
-/// A former bug: an owner whose heartbeat was late once counted as dead for ever, so that nothing
-/// was saved for it again.
-#[tokio::test(start_paused = true)]
-async fn an_owner_whose_heartbeat_was_late_is_served_again() {
-    let backend = Networked::new(|_| {});
-    let rule = burst_of_twenty();
-    let (mut late, mut here) = (Owner::new(&backend, 1), Owner::new(&backend, 2));
-    drain(&mut late, &rule).await;
-    want_ten(&mut late, &rule, Priority::High).await;
-    let number = late.ledger.owner();
-    backend.world.lapsed.lock().insert(number);
-    backend.pass(Span::from_millis(100));
-    let rejected = try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
-    assert!(is_saved_up(&rejected), "{rejected:?}");
-    try_one(&mut here, &rule, Priority::Low).await.unwrap();
-    backend.world.lapsed.lock().clear();
-    want_ten(&mut late, &rule, Priority::High).await;
-    backend.pass(Span::from_millis(20));
-    let rejected = try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
-    assert!(is_saved_up(&rejected), "{rejected:?}");
 }

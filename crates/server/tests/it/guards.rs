@@ -248,39 +248,8 @@ async fn limiting_is_switched_at_run_time() {
     assert_eq!(acquire(&daemon, &ask).await.status, 429);
 }
 
-/// C4, C10: in front of the user's own service: by address, by user if its header is there, then together;
-/// the document's texts; the same headers on success.
-#[tokio::test]
-async fn c4_guards_stand_in_front_of_the_users_own_service() {
-    let upstream = Upstream::start(|_, _| async {
-        let mut response = ok();
-        let headers = response.headers_mut();
-        headers.insert("x-ratelimit-limit", "999".parse().unwrap());
-        headers.insert("cache-control", "max-age=60".parse().unwrap());
-        response
-    })
-    .await;
-    let file = format!(
-        "name: x\nupstream: http://{}\nguards: [ip, user, api]\ncache: {{ttl: 1h}}\n",
-        upstream.address
-    );
-    let daemon = daemon("guards-gateway", CLASSES, &file).await;
-    let call = async |ip: &str, path: &str, user: Option<&str>| {
-        let mut headers = vec![("x-forwarded-for", ip)];
-        headers.extend(user.map(|user| ("x-user-id", user)));
-        get_with(daemon.gateway, path, &headers).await
-    };
-    for left in [4, 3, 2, 1, 0] {
-        let passed = call("203.0.113.7", "/x/same", None).await;
-        assert_eq!(passed.status, 200, "cached responses count too: {passed:?}");
-        assert_eq!(
-            passed.header("x-ratelimit-limit"),
-            "10",
-            "the guard's, not the upstream's"
-        );
-        assert_eq!(passed.header("x-ratelimit-remaining"), left.to_string());
-    }
-    let denied = call("203.0.113.7", "/x/same", None).await;
+/// The response of the guard `ip`, with the document's text.
+fn assert_rejected_by_address(denied: &ClientResponse) {
     assert_eq!(
         (denied.status, denied.header("retry-after")),
         (429, "6"),
@@ -314,6 +283,42 @@ async fn c4_guards_stand_in_front_of_the_users_own_service() {
     assert_eq!(body.get("provider"), None);
     assert_eq!(denied.header("x-tollgate-decision"), "reject");
     assert_eq!(denied.header("x-tollgate-source"), "tollgate");
+}
+
+/// C4, C10: in front of the user's own service: by address, by user if its header is there, then together;
+/// the document's texts; the same headers on success.
+#[tokio::test]
+async fn c4_guards_stand_in_front_of_the_users_own_service() {
+    let upstream = Upstream::start(|_, _| async {
+        let mut response = ok();
+        let headers = response.headers_mut();
+        headers.insert("x-ratelimit-limit", "999".parse().unwrap());
+        headers.insert("cache-control", "max-age=60".parse().unwrap());
+        response
+    })
+    .await;
+    let file = format!(
+        "name: x\nupstream: http://{}\nguards: [ip, user, api]\ncache: {{ttl: 1h}}\n",
+        upstream.address
+    );
+    let daemon = daemon("guards-gateway", CLASSES, &file).await;
+    let call = async |ip: &str, path: &str, user: Option<&str>| {
+        let mut headers = vec![("x-forwarded-for", ip)];
+        headers.extend(user.map(|user| ("x-user-id", user)));
+        get_with(daemon.gateway, path, &headers).await
+    };
+    for left in [4, 3, 2, 1, 0] {
+        let passed = call("203.0.113.7", "/x/same", None).await;
+        assert_eq!(passed.status, 200, "cached responses count too: {passed:?}");
+        assert_eq!(
+            passed.header("x-ratelimit-limit"),
+            "10",
+            "the guard's, not the upstream's"
+        );
+        assert_eq!(passed.header("x-ratelimit-remaining"), left.to_string());
+    }
+    let denied = call("203.0.113.7", "/x/same", None).await;
+    assert_rejected_by_address(&denied);
     assert_eq!(
         call("203.0.113.7", "/x/health", None).await.status,
         200,
