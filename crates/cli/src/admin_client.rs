@@ -105,7 +105,7 @@ impl AdminClient {
         let asked =
             async { tokio::time::timeout(patience, self.exchange(method, path, body)).await };
         match runtime.block_on(asked) {
-            Ok(answer) => answer,
+            Ok(response) => response,
             Err(_) => bail!(
                 "the daemon on {} does not respond within {} s; is it overloaded?",
                 self.address,
@@ -137,16 +137,16 @@ impl AdminClient {
         }
         let request = request.body(Full::new(Bytes::from(text)));
         let request = request.context("the token or the name cannot be sent over HTTP")?;
-        let answer = sender.send_request(request).await;
-        let answer = answer.map_err(|error| {
+        let response = sender.send_request(request).await;
+        let response = response.map_err(|error| {
             // A response that is not HTTP comes from another program.
             if error.is_parse() {
                 return anyhow::Error::new(NotTollgate(self.address));
             }
             anyhow::Error::new(error).context(format!("{} closed the connection", self.address))
         })?;
-        let status = answer.status();
-        let whole = Limited::new(answer.into_body(), RESPONSE_MAX)
+        let status = response.status();
+        let whole = Limited::new(response.into_body(), RESPONSE_MAX)
             .collect()
             .await;
         carried.abort();

@@ -105,7 +105,7 @@ fn from_daemon(options: &Options, method: Method, path: &str) -> anyhow::Result<
         return Ok(None);
     }
     match AdminClient::find(options)?.request(method, path, None) {
-        Ok(answer) => Ok(Some(answer?)),
+        Ok(response) => Ok(Some(response?)),
         // No daemon on a named address is a mistake; on the default address it is not.
         Err(error) if error.is::<NoDaemon>() && options.admin.is_none() => Ok(None),
         Err(error) => Err(error),
@@ -167,12 +167,12 @@ fn show(out: &mut impl Write, place: &str, rows: &[CacheUsage]) -> io::Result<()
         "{:<20} {:<20} {:>9} {:>10}",
         "provider", "entity", "responses", "size"
     )?;
-    let line = |out: &mut dyn Write, provider: &str, entity: &str, answers: u64, bytes: u64| {
+    let line = |out: &mut dyn Write, provider: &str, entity: &str, responses: u64, bytes: u64| {
         // Whole KiB, so that columns can be compared.
         let size = Size(bytes.div_ceil(1024) * 1024);
         writeln!(
             out,
-            "{provider:<20} {entity:<20} {answers:>9} {:>10}",
+            "{provider:<20} {entity:<20} {responses:>9} {:>10}",
             size.to_string()
         )
     };
@@ -180,9 +180,9 @@ fn show(out: &mut impl Write, place: &str, rows: &[CacheUsage]) -> io::Result<()
         let entity = row.entity.as_deref().unwrap_or("-");
         line(out, &row.provider, entity, row.responses, row.bytes)?;
     }
-    let answers = rows.iter().map(|row| row.responses).sum();
+    let responses = rows.iter().map(|row| row.responses).sum();
     let bytes = rows.iter().map(|row| row.bytes).sum();
-    line(out, "all", "", answers, bytes)
+    line(out, "all", "", responses, bytes)
 }
 
 /// Purges without a daemon. Responses of a provider that is no longer configured can be purged too.

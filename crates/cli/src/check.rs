@@ -53,15 +53,15 @@ pub(crate) struct Check {
 impl Check {
     /// Checks the configuration and prints the report.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let mut told = CheckReport::default();
+        let mut report = CheckReport::default();
         for sources in self.sources() {
             let outcome = Config::load(&sources, &disk::environment());
             if let (true, Ok(loaded)) = (self.live, &outcome) {
-                told.live_findings.extend(run_live(&loaded.config)?);
+                report.live_findings.extend(run_live(&loaded.config)?);
             }
-            told.add(outcome);
+            report.add(outcome);
         }
-        told.print(&mut crate::out::out(), &mut crate::out::err())
+        report.print(&mut crate::out::out(), &mut crate::out::err())
     }
 
     /// Each tollgate.yaml by itself, and all provider files together, so that conflicts are found.

@@ -215,8 +215,8 @@ fn report_changes(reply: &Value, except: Option<&str>) -> anyhow::Result<ExitCod
     if changed.is_empty() {
         writeln!(out, "nothing has changed")?;
     }
-    let is_said = |change: &&Value| except.is_some() && change["provider"].as_str() == except;
-    for change in changed.iter().filter(|change| !is_said(change)) {
+    let is_shown = |change: &&Value| except.is_some() && change["provider"].as_str() == except;
+    for change in changed.iter().filter(|change| !is_shown(change)) {
         writeln!(out, "{}", change_text(change))?;
     }
     let mut err = crate::out::err();

@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             // If standard error is closed too, only the exit code reports the failure.
-            let _told = writeln!(io::stderr(), "error: {error:#}");
+            let _printed = writeln!(io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
     }

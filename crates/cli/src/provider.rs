@@ -111,7 +111,7 @@ fn describe_loaded(one: &LoadedProvider) -> String {
 fn settings(one: &LoadedProvider, all: bool) -> String {
     let name = &one.provider.name;
     let mut text = format!(
-        "settings of files, flags and variables (changes made to a running daemon: tollgate status {name}):\n"
+        "settings of files, flags and variables (changes made to a running daemon: tollgate status {name} --json):\n"
     );
     for value in &one.values {
         if all || value.origin != Origin::Default {

@@ -59,7 +59,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
 
-    /// Start with every provider asleep, until `tollgate resume PROVIDER`
+    /// Start with every provider offline, until `tollgate resume PROVIDER`
     #[arg(long)]
     offline: bool,
 

@@ -83,7 +83,7 @@ impl StatusCommand {
             }
         };
         match remote.request(Method::GET, &path, None) {
-            Ok(answer) => Ok(answer?),
+            Ok(response) => Ok(response?),
             // No daemon on a named address is a mistake; on the default address it is not.
             Err(error) if error.is::<NoDaemon>() && self.options.admin.is_none() => {
                 writeln!(crate::out::err(), "note: {error}")?;
@@ -254,6 +254,19 @@ fn print_holds(out: &mut impl Write, status: &Value) -> io::Result<()> {
             word(&one["reason"])
         )?;
     }
+    for one in list(&status["estimated_limits"]) {
+        let of = word(&one["of"]);
+        match one["rate"].as_f64() {
+            Some(rate) => writeln!(
+                out,
+                "  {of}: estimated limit {rate:.2} calls a second, learned from 429s; configure `limits` if you know them"
+            )?,
+            None => writeln!(
+                out,
+                "  {of}: after a 429, calls go as the provider accepts them"
+            )?,
+        }
+    }
     for one in list(&status["health"]["paths"]) {
         let (path, failures) = (word(&one["path"]), &one["failure_count"]);
         match one["sleep_until"].as_f64() {
@@ -304,9 +317,9 @@ fn hold_text(name: &str, health: &Value) -> String {
     let is_held = matches!(health["state"].as_str(), Some("sleep" | "cache_only"));
     match Duration::try_from_secs_f64(seconds) {
         _ if !is_held => String::new(),
-        Ok(left) if !left.is_zero() => {
-            let left = u64::try_from(left.as_micros()).unwrap_or(u64::MAX);
-            format!(", for another {}", Span(left).in_words())
+        Ok(remaining) if !remaining.is_zero() => {
+            let remaining = u64::try_from(remaining.as_micros()).unwrap_or(u64::MAX);
+            format!(", for another {}", Span(remaining).in_words())
         }
         Ok(_) | Err(_) => format!(", until `tollgate resume {name}`"),
     }

@@ -239,7 +239,8 @@ fn provider(
     let health = or_default::<Health>(fields, "health", problems).0;
     let learn: bool = or_default(fields, "learn", problems);
     let timeouts = or_default::<Timeout>(fields, "timeout", problems).0;
-    let connections = connections::connections(fields, &limits, timeouts.first_byte, problems);
+    let (connections, connections_may_grow) =
+        connections::connections(fields, &limits, timeouts.first_byte, problems);
     warn_without_domain(fields, preset, &domains, problems);
     warn_if_unlimited(fields, preset, (&limits, learn), problems);
     Provider {
@@ -261,6 +262,7 @@ fn provider(
         costs: cost::costs(fields, problems),
         concurrency: cost::concurrency(fields, problems),
         connections,
+        connections_may_grow,
         arrive_within: arrive_within(fields, problems),
         late_arrival: late_arrival(fields, problems),
         free_status: endpoint::statuses(fields, problems),
@@ -300,8 +302,8 @@ fn arrive_within(fields: &Fields<'_>, problems: &mut Problems) -> Span {
 }
 
 fn late_arrival(fields: &Fields<'_>, problems: &mut Problems) -> Span {
-    let said = fields.read("late_arrival", problems);
-    said.unwrap_or(LATE_ARRIVAL)
+    let written = fields.read("late_arrival", problems);
+    written.unwrap_or(LATE_ARRIVAL)
 }
 
 /// How the provider reports limits: a dialect that `core` knows.
@@ -393,7 +395,7 @@ fn warn_without_domain(
     problems: &mut Problems,
 ) {
     if preset.is_none() && names_preset(fields) {
-        return; // it names one that does not exist, which is told
+        return; // it names one that does not exist, which is reported
     }
     let acquire_only = or_default::<bool>(fields, "acquire_only", problems);
     if domains.is_empty() && fields.get("upstream").is_none() && !acquire_only {
@@ -414,12 +416,12 @@ fn warn_if_unlimited(
     problems: &mut Problems,
 ) {
     if preset.is_none() && names_preset(fields) {
-        return; // it names one that does not exist, which is told
+        return; // it names one that does not exist, which is reported
     }
-    let says = |name: &&str| fields.get(name).is_some();
+    let is_set = |name: &&str| fields.get(name).is_some();
     let silent = !["limit", "period", "limits", "concurrency"]
         .iter()
-        .any(says);
+        .any(is_set);
     let is_preset = matches!(Origin::of(&fields.at.node.place), Origin::Preset(_));
     if !silent || !limits.is_empty() || (learn && is_preset) {
         return;

@@ -42,13 +42,13 @@ pub struct Config {
     pub store: Store,
     /// How Postgres is used.
     pub postgres: Postgres,
-    /// Where responses are cached; `None` = beside the ledger.
+    /// Where responses are cached; `None` = in the folder of the ledger.
     pub cache_store: Option<Store>,
     /// Size of the response cache.
     pub cache_size: CacheSize,
     /// Where guards count.
     pub guard_store: Store,
-    /// Processes or hosts that share a limit without a common store.
+    /// Processes or hosts that share the limits, for `memory:` and `on_store_loss: local-share`.
     pub nodes: u32,
     /// How long a node's registration is valid.
     pub node_lease: Span,

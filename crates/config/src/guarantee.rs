@@ -33,7 +33,7 @@ pub fn guarantee(rule: &Rule) -> String {
     }
 }
 
-/// What the guarantees of a provider's limits assume beside their words; `None`: nothing.
+/// Further assumptions behind the guarantees of a provider's limits; `None`: there are none.
 #[must_use]
 pub fn assumption(provider: &Provider) -> Option<String> {
     let holds = |hold| {

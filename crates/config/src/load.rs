@@ -220,10 +220,10 @@ pub fn reload(old: &Loaded, sources: &Sources, environment: &Environment<'_>) ->
 /// Removes repeated problems.
 fn dedup(problems: &Problems) -> Problems {
     let mut once = Problems::default();
-    let mut said: Vec<&Problem> = Vec::new();
+    let mut printed: Vec<&Problem> = Vec::new();
     for problem in problems.iter() {
-        if !said.contains(&problem) {
-            said.push(problem);
+        if !printed.contains(&problem) {
+            printed.push(problem);
             once.push(problem.clone());
         }
     }

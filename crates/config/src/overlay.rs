@@ -186,12 +186,12 @@ pub(crate) fn from_environment(
     let fitting = keys()
         .iter()
         .filter(|key| provider.is_some() || key.fits(mode));
-    let said = fitting.filter_map(|key| {
+    let set = fitting.filter_map(|key| {
         let name = format!("{prefix}{}", key.name);
         let text = (environment.env)(&name).filter(|text| !text.trim().is_empty())?;
         Some(key.overlay(&text, &Origin::environment(&name)))
     });
-    said.collect()
+    set.collect()
 }
 
 /// A provider's name as part of a variable.

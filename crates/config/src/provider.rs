@@ -63,6 +63,8 @@ pub struct Provider {
     pub concurrency: Option<Concurrency>,
     /// Connections to the upstream.
     pub connections: u64,
+    /// Nobody has written that number: it may grow while calls wait for nothing else.
+    pub connections_may_grow: bool,
     /// How long a request takes from its last byte to the provider's limiter, at least.
     pub arrive_within: Span,
     /// How long an abandoned call may still arrive, at least.

@@ -346,7 +346,7 @@ block! {
         first_byte: Span = Span::from_secs(30),
         /// between two chunks of the body; also between two server-sent events, so a provider that sends none for longer needs more
         idle: Span = Span::from_secs(60),
-        /// without a byte in either direction on a WebSocket or other upgraded connection; many are quiet for minutes
+        /// how long a WebSocket or other upgraded connection may be silent in both directions
         tunnel: Span = Span::from_secs(3_600),
     }
 }

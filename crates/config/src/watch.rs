@@ -76,8 +76,8 @@ impl Watch {
     ) -> Result<Watch, WatchError> {
         let log = log.and_then(|path| Path::new(path).file_name()?.to_str().map(str::to_owned));
         // One slot: a second change before the reload adds nothing.
-        let (tell, changes) = mpsc::channel(1);
-        let heard = move |event: notify::Result<Event>| {
+        let (sender, changes) = mpsc::channel(1);
+        let on_event = move |event: notify::Result<Event>| {
             if event.is_ok_and(|event| {
                 !is_changed(event.kind) || is_unrelated(&event.paths, log.as_deref())
             }) {
@@ -85,10 +85,10 @@ impl Watch {
             }
             // Full means that a reload is already due. An error of the watcher also triggers a
             // reload.
-            let _due = tell.try_send(());
+            let _due = sender.try_send(());
         };
         let mut watcher =
-            notify::recommended_watcher(heard).map_err(|error| WatchError(error.into()))?;
+            notify::recommended_watcher(on_event).map_err(|error| WatchError(error.into()))?;
         for folder in folders(paths) {
             // A missing folder cannot be watched; SIGHUP still works.
             watcher.watch(&folder, RecursiveMode::NonRecursive).ok();
@@ -104,7 +104,7 @@ impl Watch {
 
     /// The next reason to reload. Cancelling loses only a reason that another event repeats.
     pub async fn next(&mut self) -> ReloadReason {
-        let look = tokio::select! {
+        let due = tokio::select! {
             _ = self.hangups.recv() => return ReloadReason::Signal,
             _ = self.changes.recv() => ReloadReason::Files,
         };
@@ -113,7 +113,7 @@ impl Watch {
                 break;
             }
         }
-        look
+        due
     }
 }
 

@@ -12,9 +12,18 @@ use smallvec::SmallVec;
 use crate::limit::Rule;
 use crate::time::{Span, Wall};
 
+/// The oldest grant under which bytes may leave: a call that is sent later would arrive later than
+/// the ledger assumes. Half a second is far above any scheduling delay of a healthy host.
+pub const GRANT_AGE_MAX: Span = Span::from_millis(500);
+
 /// A process that shares a ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerId(pub u32);
+
+impl OwnerId {
+    /// No number: the store has not given one so far. Stores give numbers from 1 on.
+    pub const UNKNOWN: OwnerId = OwnerId(0);
+}
 
 /// One ask and, once granted, one permit. Unique among the live permits of a ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,7 +120,7 @@ pub enum Evidence {
         late: Span,
     },
     /// Nobody settles the permit. The count is exact if the call reaches the provider within
-    /// `use_within`.
+    /// `use_within`. Only tests use it: the decision service reports, or expires its permits.
     None {
         /// The longest time between the grant and the arrival.
         use_within: Span,
@@ -145,6 +154,19 @@ pub struct Ask {
     /// How long it waits if it is not granted now. It does not affect this grant. Processes that
     /// share a ledger reserve capacity only for asks that wait. The gate fills it in.
     pub max_wait: Span,
+}
+
+impl Ask {
+    /// It was granted and nothing is sent: the settle that returns the permit.
+    #[must_use]
+    pub fn into_unsent(self) -> Settle {
+        Settle::Permit {
+            id: self.id,
+            terms: self.terms,
+            scopes: self.scopes,
+            outcome: Outcome::Unsent,
+        }
+    }
 }
 
 /// The ledger's decision about one ask.
@@ -245,6 +267,17 @@ pub enum Settle {
         closed_for: Option<Span>,
         /// How it reopens.
         reopen: Reopen,
+    },
+    /// The provider limited a call: the scope cools down, and then opens as the provider accepts calls.
+    Limited {
+        /// Which one.
+        scope: ScopeId,
+        /// How long ago the 429 was seen.
+        age: Span,
+        /// How long ago the call was granted: one that was already sent at the last 429 says nothing new.
+        granted: Span,
+        /// For how long it is closed, from the 429 on.
+        closed_for: Span,
     },
     /// A changed limit has a new cell: usage counted in the old cell counts in the new one too.
     /// When it is repeated, only usage since the last time is added.

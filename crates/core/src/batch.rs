@@ -5,7 +5,7 @@
 //! `now` that it read after it held its lock or inside its transaction, writes the rows that have
 //! changed, and commits. A store that commits by compare-and-set may call it again with newer rows.
 //!
-//! Promises: the same for every store. Nothing but the rows and the returned [`Decision`] changes.
+//! Promises: the same for every store. Nothing but the rows and the returned [`BatchResult`] changes.
 //! With one owner it costs what `turn` costs.
 //!
 //! Never: reads a clock, or wakes anybody itself.
@@ -25,19 +25,19 @@ use crate::turn::{Turn, turn};
 /// is up again, and after a boot they start used up. Longer ones are on disk before they are used.
 pub const LONG_PERIOD: Span = Span::from_secs(60);
 
-/// One settle and when it was told, on the clock of its owner.
+/// One settle and when it was queued, on the clock of its owner.
 #[derive(Clone, Debug)]
 pub struct QueuedSettle {
     /// What happened.
     pub settle: Settle,
-    /// When this was told.
+    /// When it was queued.
     pub at: Micros,
 }
 
 /// The settles of a batch.
 #[derive(Clone, Copy, Debug)]
 pub enum Settles<'a> {
-    /// Told this moment.
+    /// Reported now: their ages are exact.
     Now(&'a [Settle]),
     /// They have waited, on the clock of the store: their ages grow by that. A store with a clock of
     /// its own gives them aged by the clock of this process ([`QueuedSettle::aged`]).
@@ -55,13 +55,13 @@ pub struct Batch<'a> {
     pub settles: Settles<'a>,
     /// Decided after the settles, in this order.
     pub asks: &'a [Ask],
-    /// Owners that are known to be dead: nobody leaves them anything.
+    /// Owners that are known to be dead: no capacity is left or saved for them.
     pub dead: &'a [OwnerId],
 }
 
 /// A row that a batch needs.
 #[derive(Clone, Copy, Debug)]
-pub enum RowId<'a> {
+pub enum TouchedRow<'a> {
     /// A cell and its rule, by which a row that is lost or damaged counts as used up. `None`: only
     /// those who wait for it matter.
     Cell(CellId, Option<&'a Arc<Rule>>),
@@ -71,12 +71,12 @@ pub enum RowId<'a> {
 
 /// What was decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Decision {
+pub struct BatchResult {
     /// One per ask, in their order.
     pub verdicts: Vec<Verdict>,
     /// Cells in which an ask that was rejected earlier may now succeed.
     pub freed: Vec<CellId>,
-    /// Scopes that have changed: every owner hears of it.
+    /// Scopes that have changed: every owner is notified.
     pub changed_scopes: Vec<ScopeId>,
     /// Other owners that are to be woken.
     pub wakes: Vec<Wake>,
@@ -87,7 +87,7 @@ pub struct Decision {
 }
 
 impl<'a> Batch<'a> {
-    /// Nothing but settles that were told this moment, or asks.
+    /// Settles that are reported now, and asks; nothing else.
     #[must_use]
     pub fn now(owner: OwnerId, settles: &'a [Settle], asks: &'a [Ask]) -> Batch<'a> {
         Batch {
@@ -99,7 +99,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Does it ask for nothing and tell nothing?
+    /// Has it neither asks nor settles nor stopped waits?
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let is_settled = match self.settles {
@@ -112,7 +112,7 @@ impl<'a> Batch<'a> {
     /// Names every row that the batch needs, some more than once: the rows of settles first.
     pub fn for_each_row<E>(
         &self,
-        mut row: impl FnMut(RowId<'a>) -> Result<(), E>,
+        mut row: impl FnMut(TouchedRow<'a>) -> Result<(), E>,
     ) -> Result<(), E> {
         match self.settles {
             Settles::Now(settles) => {
@@ -127,14 +127,14 @@ impl<'a> Batch<'a> {
         }
         for ask in self.asks {
             for term in &ask.terms {
-                row(RowId::Cell(term.cell, Some(&term.rule)))?;
+                row(TouchedRow::Cell(term.cell, Some(&term.rule)))?;
             }
             for &scope in &ask.scopes {
-                row(RowId::Scope(scope))?;
+                row(TouchedRow::Scope(scope))?;
             }
         }
         for &cell in self.stopped_waiting {
-            row(RowId::Cell(cell, None))?;
+            row(TouchedRow::Cell(cell, None))?;
         }
         Ok(())
     }
@@ -143,12 +143,12 @@ impl<'a> Batch<'a> {
     /// and so must usage that a long limit has taken over, which is as good as granted by it.
     #[must_use]
     pub fn must_be_durable(&self, verdicts: &[Verdict]) -> bool {
-        let carries = |settle: &Settle| matches!(settle, Settle::Inherit { rule, .. } if rule.period() >= LONG_PERIOD);
-        let carried = match self.settles {
-            Settles::Now(settles) => settles.iter().any(carries),
-            Settles::Queued(settles) => settles.iter().any(|queued| carries(&queued.settle)),
+        let inherits = |settle: &Settle| matches!(settle, Settle::Inherit { rule, .. } if rule.period() >= LONG_PERIOD);
+        let has_inherited = match self.settles {
+            Settles::Now(settles) => settles.iter().any(inherits),
+            Settles::Queued(settles) => settles.iter().any(|queued| inherits(&queued.settle)),
         };
-        carried || self.asks.iter().zip(verdicts).any(grants_long_limit)
+        has_inherited || self.asks.iter().zip(verdicts).any(grants_long_limit)
     }
 }
 
@@ -161,35 +161,36 @@ pub fn grants_long_limit((ask, verdict): (&Ask, &Verdict)) -> bool {
 
 fn rows_of<'a, E>(
     settle: &'a Settle,
-    row: &mut impl FnMut(RowId<'a>) -> Result<(), E>,
+    row: &mut impl FnMut(TouchedRow<'a>) -> Result<(), E>,
 ) -> Result<(), E> {
     match settle {
         Settle::Permit { terms, scopes, .. } => {
             for term in terms {
-                row(RowId::Cell(term.cell, Some(&term.rule)))?;
+                row(TouchedRow::Cell(term.cell, Some(&term.rule)))?;
             }
             scopes
                 .iter()
-                .try_for_each(|&scope| row(RowId::Scope(scope)))
+                .try_for_each(|&scope| row(TouchedRow::Scope(scope)))
         }
         Settle::Close { scope, .. }
+        | Settle::Limited { scope, .. }
         | Settle::Open { scope }
         | Settle::Failed { scope, .. }
-        | Settle::Succeeded { scope } => row(RowId::Scope(*scope)),
+        | Settle::Succeeded { scope } => row(TouchedRow::Scope(*scope)),
         Settle::Inherit {
             from,
             old_rule,
             to,
             rule,
         } => {
-            row(RowId::Cell(*from, Some(old_rule)))?;
-            row(RowId::Cell(*to, Some(rule)))
+            row(TouchedRow::Cell(*from, Some(old_rule)))?;
+            row(TouchedRow::Cell(*to, Some(rule)))
         }
     }
 }
 
 /// Decides a batch.
-pub fn decide(rows: &mut impl Rows, now: impl Into<TimeBounds>, batch: &Batch<'_>) -> Decision {
+pub fn decide(rows: &mut impl Rows, now: impl Into<TimeBounds>, batch: &Batch<'_>) -> BatchResult {
     let now = now.into();
     if rows.is_shared() {
         return decide_shared(rows, now, batch);
@@ -198,7 +199,7 @@ pub fn decide(rows: &mut impl Rows, now: impl Into<TimeBounds>, batch: &Batch<'_
         Settles::Now(settles) => turn(rows, now, settles, batch.asks),
         Settles::Queued(settles) => turn(rows, now, &aged(settles, now.lo), batch.asks),
     };
-    Decision {
+    BatchResult {
         verdicts: turn.verdicts,
         freed: turn.freed,
         changed_scopes: turn.changed_scopes,
@@ -208,7 +209,7 @@ pub fn decide(rows: &mut impl Rows, now: impl Into<TimeBounds>, batch: &Batch<'_
     }
 }
 
-fn decide_shared(rows: &mut impl Rows, now: TimeBounds, batch: &Batch<'_>) -> Decision {
+fn decide_shared(rows: &mut impl Rows, now: TimeBounds, batch: &Batch<'_>) -> BatchResult {
     let owner = batch.owner;
     meet_waiters(rows, now, batch);
     let mut wakes: Vec<Wake> = Vec::new();
@@ -229,7 +230,7 @@ fn decide_shared(rows: &mut impl Rows, now: TimeBounds, batch: &Batch<'_>) -> De
         fairness::record(rows.waiters_mut(cell), owner, tally, now.lo);
     }
     wake_waiters(rows, now, batch, &freed, &mut wakes);
-    Decision {
+    BatchResult {
         verdicts,
         freed,
         changed_scopes,
@@ -239,12 +240,12 @@ fn decide_shared(rows: &mut impl Rows, now: TimeBounds, batch: &Batch<'_>) -> De
     }
 }
 
-/// Forgets waiters that are dead or have not come, and lets the cells of the batch know of the
+/// Removes waiters that are dead or did not come, and tells the cells of the batch about the
 /// others. Once per cell, however often the batch names it.
 fn meet_waiters(rows: &mut impl Rows, now: TimeBounds, batch: &Batch<'_>) {
     let mut awaited_cells: SmallVec<[CellId; 8]> = SmallVec::new();
     let named = batch.for_each_row(|row| -> Result<(), std::convert::Infallible> {
-        if let RowId::Cell(id, _) = row
+        if let TouchedRow::Cell(id, _) = row
             && !rows.waiters(id).is_empty()
         {
             awaited_cells.push(id);
@@ -315,14 +316,14 @@ fn wake_waiters(
 /// The rule under which a batch touches a cell.
 fn rule_of<'a>(batch: &Batch<'a>, cell: CellId) -> Option<&'a Arc<Rule>> {
     let mut found = None;
-    let looked = batch.for_each_row(|row| match row {
-        RowId::Cell(id, Some(rule)) if id == cell => {
+    let found_it = batch.for_each_row(|row| match row {
+        TouchedRow::Cell(id, Some(rule)) if id == cell => {
             found = Some(rule);
             Err(())
         }
-        RowId::Cell(..) | RowId::Scope(_) => Ok(()),
+        TouchedRow::Cell(..) | TouchedRow::Scope(_) => Ok(()),
     });
-    looked.err().and(found)
+    found_it.err().and(found)
 }
 
 /// Settles whose ages have grown by the time that they waited.
@@ -331,7 +332,7 @@ fn aged(queued: &[QueuedSettle], now: Micros) -> Vec<Settle> {
 }
 
 impl QueuedSettle {
-    /// The settle as it is to be told at this time.
+    /// The settle with its age at this time.
     #[must_use]
     pub fn aged(&self, now: Micros) -> Settle {
         let waited = now.since(self.at);
@@ -348,6 +349,10 @@ impl QueuedSettle {
                 Outcome::Unsent => {}
             },
             Settle::Close { age, .. } | Settle::Failed { age, .. } => *age = *age + waited,
+            Settle::Limited { age, granted, .. } => {
+                *age = *age + waited;
+                *granted = *granted + waited;
+            }
             Settle::Open { .. } | Settle::Succeeded { .. } | Settle::Inherit { .. } => {}
         }
         settle
@@ -425,7 +430,7 @@ mod tests {
 
     /// 1,024 settles of one limit walked its list of waiters 1,024 times, under the store's lock.
     #[test]
-    fn who_waits_for_a_cell_is_met_once_per_batch() {
+    fn the_waiters_of_a_cell_are_visited_once_per_batch() {
         let rule = Arc::new(Rule::in_flight(3).unwrap());
         let now = Now {
             at: Micros(1_000_000),

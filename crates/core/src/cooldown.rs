@@ -4,13 +4,13 @@
 //! 1 s × 2ⁿ up to 300 s plus 0–30 %. Concurrent 429s count as one: they do not make the next
 //! cool-down longer. Other scopes continue.
 //!
-//! Never: touches the scope of the health state machine; after a cool-down all calls may go,
-//! without a probe.
+//! Never: touches the scope of the health state machine. After a cool-down calls go as the provider
+//! accepts them (`scope/estimate.rs`).
 
 #[cfg(test)]
 mod tests;
 
-use crate::ask::{Reopen, ScopeId, Settle};
+use crate::ask::{ScopeId, Settle};
 use crate::backoff::{
     Backoff, BackoffNames, Dice, Jitter, RETRY_AFTER_FLOOR, RETRY_AFTER_MAX, effective_retry_after,
 };
@@ -151,7 +151,7 @@ impl Cooldown {
     /// changed it.
     pub fn on_scope_view(&mut self, view: ScopeView, now: Micros) {
         match view {
-            ScopeView::Open | ScopeView::Probing => self.until = None,
+            ScopeView::Open | ScopeView::Paced { .. } | ScopeView::Probing => self.until = None,
             ScopeView::Closed {
                 remaining: Some(remaining),
             } => self.until = Some(now + remaining),
@@ -186,13 +186,14 @@ impl Cooldown {
     }
 }
 
-/// The settle for the ledger: all calls wait, then all may go.
+/// The settle for the ledger: all calls wait, then go as the provider accepts them. The call that the
+/// provider limited was granted so long ago.
 #[must_use]
-pub fn settle(scope: ScopeId, duration: Span) -> Settle {
-    Settle::Close {
+pub fn settle(scope: ScopeId, duration: Span, granted: Span) -> Settle {
+    Settle::Limited {
         scope,
         age: Span::ZERO,
-        closed_for: Some(duration),
-        reopen: Reopen::All,
+        granted,
+        closed_for: duration,
     }
 }

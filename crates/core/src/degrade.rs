@@ -156,7 +156,7 @@ impl Degrade {
     /// changed it.
     pub fn on_scope_view(&mut self, view: ScopeView, now: Micros) {
         match view {
-            ScopeView::Open | ScopeView::Probing => {
+            ScopeView::Open | ScopeView::Paced { .. } | ScopeView::Probing => {
                 self.until = None;
                 self.reset_passed = false;
             }

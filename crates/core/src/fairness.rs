@@ -118,7 +118,7 @@ struct WaitingAsk {
 /// What the asks of one batch must leave to others.
 #[derive(Debug, Default)]
 pub(crate) struct Withheld {
-    /// Per ask: what it hears if it must wait so that others are served. Empty if none must.
+    /// Per ask: its verdict if it must wait so that others are served. Empty if none must.
     pub(crate) verdicts: Vec<Option<Verdict>>,
     /// For whom something is saved up. If one of them is dead, nobody else would find out.
     pub(crate) saved_for: Vec<OwnerId>,
@@ -130,7 +130,7 @@ enum Hold {
     /// One that goes before is expected this very moment.
     Expected,
     /// One that goes before needs more than there is. Its time comes then.
-    Saved { for_: OwnerId, until: Micros },
+    Saved { for_owner: OwnerId, until: Micros },
 }
 
 /// A cell that has something free and for which others wait, as one batch meets it.
@@ -206,7 +206,7 @@ impl ContendedCell {
         let savers = savers.filter(|one| goes_before(one));
         if let Some(first) = savers.min_by_key(|one| one.due) {
             return Some(Hold::Saved {
-                for_: first.owner,
+                for_owner: first.owner,
                 until: first.due,
             });
         }
@@ -322,10 +322,10 @@ pub(crate) fn withheld(
                 }
             }
         }
-        if let Some((_, Hold::Saved { for_, .. })) = over
-            && !saved_for.contains(&for_)
+        if let Some((_, Hold::Saved { for_owner, .. })) = over
+            && !saved_for.contains(&for_owner)
         {
-            saved_for.push(for_);
+            saved_for.push(for_owner);
         }
         over.map(|(term, hold)| hold.verdict(term, now.lo, turn_time))
     };
@@ -336,7 +336,7 @@ pub(crate) fn withheld(
     }
 }
 
-/// Counts what was granted and refused, cell by cell.
+/// Counts what was granted and rejected, cell by cell.
 pub(crate) fn tally(asks: &[Ask], verdicts: &[Verdict]) -> BTreeMap<CellId, Tally> {
     let mut tallies: BTreeMap<CellId, Tally> = BTreeMap::new();
     for (ask, verdict) in asks.iter().zip(verdicts) {
@@ -367,7 +367,7 @@ pub(crate) fn tally(asks: &[Ask], verdicts: &[Verdict]) -> BTreeMap<CellId, Tall
     tallies
 }
 
-/// Does an ask that hears this wait? If not, nobody is to leave it anything.
+/// Does an ask with this verdict wait? If not, no capacity is left for it.
 #[must_use]
 pub fn will_wait(ask: &Ask, after: Span, on: WakeOn) -> bool {
     match on {
@@ -486,8 +486,8 @@ pub(crate) fn leave(
     owner: OwnerId,
     now: Micros,
 ) -> Option<Wake> {
-    let left = waiters.iter().position(|waiter| waiter.owner == owner)?;
-    waiters.remove(left);
+    let index = waiters.iter().position(|waiter| waiter.owner == owner)?;
+    waiters.remove(index);
     let owners: Vec<OwnerId> = waiters.iter().map(|waiter| waiter.owner).collect();
     let at_most = owners.len();
     wake(cell, waiters, owners, at_most, now)

@@ -55,7 +55,7 @@ use recall::RecalledWaiters;
 /// 12 µs measured on SQLite), and larger ones would hold the lock against other processes.
 pub const BATCH_MAX: usize = 64;
 
-/// A call with less time than this when it is first offered asks "now or never": it hears the
+/// A call with less time than this when it is first offered asks "now or never": it gets the
 /// verdict, or that the store is lost. A ledger on a busy disk needs this long for a decision.
 const NOW_OR_NEVER: Span = Span::from_millis(10);
 
@@ -296,7 +296,7 @@ impl Gate {
     /// The call is cancelled. If the ledger has its ask, the permit is returned unsent.
     pub fn cancel(&mut self, id: PermitId) {
         if let Some(entry) = self.remove(id) {
-            self.on_left(&entry);
+            self.on_departed(&entry);
         }
     }
 
@@ -398,7 +398,7 @@ impl Gate {
 
     fn time_out(&mut self, id: PermitId, blocker: Option<Blocker>) {
         if let Some(entry) = self.resolve(id, Resolution::TimedOut { blocker }) {
-            self.on_left(&entry);
+            self.on_departed(&entry);
         }
     }
 

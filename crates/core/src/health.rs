@@ -4,7 +4,7 @@
 //! ```text
 //!   Normal ──(ratio ≥ 20 %, 3 × 429)──► Throttle ──(10 successes, ratio < 10 %)──► HalfOpen
 //!     ▲ │                                  │ (5 × 429, 60 % for 5 min)         │        │
-//!     │ └──(5 failures in a row)──► Sleep ◄┘ ◄──(a probe failed, sleep doubled)┘        │
+//!     │ └──(5 failures in a row)──► Sleep ◄┘ ◄──(a probe failed, sleep × 1.2)──┘        │
 //!     │                              └──(sleep over)─► HalfOpen        (5 probes succeeded)
 //!     └─────────────────────────────────────────────────────────────────────────────────┘
 //!   Failures on one path alone close that path, not the provider (`paths.rs`).
@@ -30,13 +30,15 @@ pub use settings::{
 mod window;
 pub use window::Counts;
 mod pace;
-pub use pace::{BasePace, Pace, Rate};
+pub use crate::rate::Rate;
+pub use pace::{BasePace, Pace};
 mod phase;
 mod path;
 pub use path::shown_path;
 mod paths;
 pub use paths::{PATHS_MAX, PathStatus};
 mod results;
+mod settles;
 mod commands;
 mod ledger_view;
 mod transitions;
@@ -69,7 +71,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::ask::{PathTag, Reopen, ScopeId, Settle};
+use crate::ask::{PathTag, Reopen};
 use crate::problem::Problem;
 use crate::scope::ScopeView;
 use crate::time::{Micros, Span};
@@ -142,6 +144,8 @@ pub enum HealthEvent {
     Operator(Command),
     /// The current view of the health scope in the ledger: at the start, and after every change.
     ScopeChanged(ScopeView),
+    /// An operator has resumed the provider in another process: every path opens.
+    PathsResumed,
     /// The current view of the scope of a failing path, after another process has changed it.
     PathScopeChanged(PathTag, ScopeView),
 }
@@ -347,6 +351,7 @@ impl Health {
             HealthEvent::PathScopeChanged(path, view) => {
                 self.on_path_view(path, view, now, &mut actions);
             }
+            HealthEvent::PathsResumed => self.open_paths(Reason::Operator, now, &mut actions),
             HealthEvent::Tick | HealthEvent::ScopeChanged(_) => {}
             HealthEvent::Operator(command) => self.on_command(command, now, &mut actions),
         }
@@ -369,7 +374,7 @@ impl Health {
         let mut actions = Actions::new();
         self.settings = settings;
         self.base = base;
-        let is_left_over = match (&self.phase, settings.mode) {
+        let is_obsolete = match (&self.phase, settings.mode) {
             (HealthPhase::Throttle(_), HealthMode::Breaker | HealthMode::Off)
             | (HealthPhase::Sleep { .. } | HealthPhase::HalfOpen(_), HealthMode::Off) => true,
             (
@@ -383,7 +388,7 @@ impl Health {
                 _,
             ) => false,
         };
-        if is_left_over {
+        if is_obsolete {
             self.enter_normal(Reason::Policy, now, &mut actions);
         }
         if !self.is_by_path() {
@@ -444,59 +449,6 @@ impl Health {
         if pace != self.pace {
             self.pace = pace;
             actions.push(Action::Pace(pace));
-        }
-    }
-}
-
-impl Action {
-    /// The settle for the ledger; `None` for an action that concerns this process alone.
-    #[must_use]
-    pub fn settle(self, scope: ScopeId) -> Option<Settle> {
-        match self {
-            Action::Close {
-                age,
-                closed_for,
-                reopen,
-            } => Some(Settle::Close {
-                scope,
-                age,
-                closed_for,
-                reopen,
-            }),
-            Action::Open => Some(Settle::Open { scope }),
-            Action::Failed {
-                in_a_row,
-                closed_for,
-                path,
-            } => Some(Settle::Failed {
-                scope,
-                age: Span::ZERO,
-                in_a_row,
-                closed_for,
-                path,
-            }),
-            Action::PathFailed {
-                path,
-                in_a_row,
-                closed_for,
-            } => Some(Settle::Failed {
-                scope: path.scope(scope),
-                age: Span::ZERO,
-                in_a_row,
-                closed_for,
-                path: None,
-            }),
-            Action::ClosePath { path, closed_for } => Some(Settle::Close {
-                scope: path.scope(scope),
-                age: Span::ZERO,
-                closed_for: Some(closed_for),
-                reopen: Reopen::Probe,
-            }),
-            Action::OpenPath { path } => Some(Settle::Open {
-                scope: path.scope(scope),
-            }),
-            Action::Succeeded => Some(Settle::Succeeded { scope }),
-            Action::Pace(_) | Action::Transition { .. } => None,
         }
     }
 }

@@ -10,6 +10,7 @@
 
 pub mod time;
 pub mod ask;
+pub mod rate;
 pub mod limit;
 pub mod scope;
 pub mod turn;

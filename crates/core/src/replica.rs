@@ -7,6 +7,11 @@
 //! way; what is asked meanwhile goes with the next one. Each request also replaces the process's own
 //! row, so that a batch whose reply was lost is recognised and never applied twice.
 //!
+//! Rows have several types, one for each step: `CellRow`, `ScopeRow`, `ProviderRow` and `OwnerRow`
+//! are the contents (`core::row`); `Row` is one of them; [`StoredRow`] is its bytes with a version,
+//! as the store has it; `KnownRow` is what this node last saw of it, and how far its times can be
+//! trusted; `BatchRow` is a copy that one batch may change.
+//!
 //! Promises: no limit is exceeded, whatever is delayed, lost or repeated, whichever node stops, and
 //! however the store's clock steps: every decision that counts has seen its predecessor, frees by
 //! the lower bound of the store's time and stamps by the upper one. Owners that wait take turns.
@@ -14,7 +19,7 @@
 //! Never: reads a clock, sends, or waits. Local time comes in with each call ([`Replica::poll`]);
 //! requests, verdicts and the next timer come out.
 
-use crate::ask::{Ask, CellId, OwnerId, PermitId, ScopeId, Settle, Verdict};
+use crate::ask::{Ask, CellId, GRANT_AGE_MAX, OwnerId, PermitId, ScopeId, Settle, Verdict};
 use crate::batch::QueuedSettle;
 use crate::time::{Micros, Now, Span, TimeBounds, Wall};
 
@@ -25,7 +30,7 @@ mod known;
 mod settles;
 mod queue;
 mod batch_rows;
-mod plan_rows;
+mod current_rows;
 mod decide;
 mod waits;
 mod replies;
@@ -37,19 +42,15 @@ mod tests;
 
 pub use clock::Stamp;
 pub use peek::{PeekRows, peek};
-pub use queue::{ASKS_MAX, SETTLES_MAX};
+pub use queue::{ASKS_MAX, SETTLES_MAX, SettleCounts};
 pub use row::{Epoch, Reply, ReplyOutcome, Request, RowKey, StoredRow, WaitNote, Waiting};
 pub use rules::Rules;
 
-use batch_rows::{Needed, ROWS_PER_BATCH, needed};
+use batch_rows::{NeededRows, ROWS_PER_BATCH, needed};
 use clock::StoreClock;
-use decide::{BatchInput, Decided, Plan};
+use decide::{BatchInput, DecisionContext, ProposedWrite};
 use known::KnownRows;
-use queue::{Queue, Taken, unsent_at};
-
-/// A grant that is older than this when its reply comes is given back: its call would arrive later
-/// than the ledger assumes.
-pub const GRANT_AGE_MAX: Span = Span::from_millis(500);
+use queue::{BatchPart, Queue, unsent_at};
 
 /// After this long without a reply the time is asked for first: by then the bounds are 20 ms apart.
 const SILENCE_MAX: Span = Span::from_secs(10);
@@ -118,9 +119,9 @@ struct InFlight {
     batch: u64,
     sent: Micros,
     /// What it decided; `None`: it only reads.
-    decided: Option<Decided>,
+    decided: Option<ProposedWrite>,
     /// So much of the queue, from its front.
-    taken: Taken,
+    taken: BatchPart,
 }
 
 impl Replica {
@@ -159,7 +160,7 @@ impl Replica {
     /// Rows that other owners have replaced may have been missed: nobody is rejected by those that
     /// are known before they were read again.
     pub fn missed_pushes(&mut self) {
-        self.rows.forget_notes();
+        self.rows.clear_notes();
     }
 
     /// Asks for permits; each gets a verdict from a later [`Replica::poll`].
@@ -167,7 +168,7 @@ impl Replica {
         self.queue.offer(asks, now);
     }
 
-    /// What happened to a permit or a scope, told at this local time.
+    /// What happened to a permit or a scope, reported at this local time.
     pub fn settle(&mut self, settle: Settle, now: Micros) {
         self.queue.settle(QueuedSettle { settle, at: now });
     }
@@ -177,15 +178,14 @@ impl Replica {
         self.queue.stop_waiting(cells);
     }
 
-    /// These owners are dead: nobody leaves them anything.
+    /// These owners are dead: no capacity is left or saved for them.
     pub fn set_dead(&mut self, owners: Vec<OwnerId>) {
         self.dead = owners;
     }
 
-    /// How many settles were told so far, and how many of them are stored or change nothing: the
-    /// first of them.
+    /// How many settles were accepted so far, and how many of them are stored.
     #[must_use]
-    pub fn settled(&self) -> (u64, u64) {
+    pub fn settled(&self) -> SettleCounts {
         self.queue.settled()
     }
 
@@ -277,7 +277,7 @@ impl Replica {
             ..bounds
         };
         let shortest = self.clock.shortest_round_trip();
-        let plan = Plan {
+        let plan = DecisionContext {
             settings: &self.settings,
             base_age: self.clock.age(now),
             round_trip: self.clock.round_trip(),
@@ -302,7 +302,7 @@ impl Replica {
             stopped: &stopped,
         };
         let decided = plan.decide(&mut self.rows, &needed, bounds, input);
-        if decided.is_refused_by_drift(bounds, shortest) && silence > Some(shortest) {
+        if decided.is_rejected_by_drift(bounds, shortest) && silence > Some(shortest) {
             return self.read(now, &needed);
         }
         if decided.go_at > now {
@@ -310,14 +310,14 @@ impl Replica {
         }
         let can_wait = taken.settles > 0 && !decided.has_grant && now < settles_due && !is_unclear;
         if !decided.must_ask && (decided.replaced.is_empty() || can_wait) {
-            return self.answer_here(decided, taken, can_wait.then_some(settles_due), now);
+            return self.resolve_locally(decided, taken, can_wait.then_some(settles_due), now);
         }
         let request = plan.request(&decided, bounds);
         self.send(now, request, Some(decided), taken)
     }
 
     /// What of the queue goes into the next batch: as much as its rows allow.
-    fn take(&self, now: Micros) -> (Taken, Vec<Settle>, Needed) {
+    fn take(&self, now: Micros) -> (BatchPart, Vec<Settle>, NeededRows) {
         let mut taken = self.queue.next();
         loop {
             let settles = self.queue.aged_settles(taken, now);
@@ -337,16 +337,16 @@ impl Replica {
 
     /// Nothing has to be written for these verdicts, or not yet: settles may wait for others to go
     /// with them.
-    fn answer_here(
+    fn resolve_locally(
         &mut self,
-        decided: Decided,
-        taken: Taken,
+        decided: ProposedWrite,
+        taken: BatchPart,
         settles_due: Option<Micros>,
         now: Micros,
     ) -> Next {
         self.done.saved_for.extend(decided.saved_for);
-        let asks = self.queue.answered(taken);
-        self.answer(asks, decided.verdicts, now, now);
+        let asks = self.queue.take_asks(taken);
+        self.resolve(asks, decided.verdicts, now, now);
         if let Some(due) = settles_due {
             return Next::Later(due);
         }
@@ -360,21 +360,21 @@ impl Replica {
     }
 
     /// Asks for rows that are not known, and for the time.
-    fn read(&mut self, now: Micros, needed: &Needed) -> Next {
+    fn read(&mut self, now: Micros, needed: &NeededRows) -> Next {
         let request = Request {
             owner: self.settings.owner,
             read: needed.keys().copied().collect(),
             ..Request::default()
         };
-        self.send(now, request, None, Taken::default())
+        self.send(now, request, None, BatchPart::default())
     }
 
     fn send(
         &mut self,
         now: Micros,
         mut request: Request,
-        decided: Option<Decided>,
-        taken: Taken,
+        decided: Option<ProposedWrite>,
+        taken: BatchPart,
     ) -> Next {
         self.batches += 1;
         request.batch = self.batches;
@@ -389,7 +389,7 @@ impl Replica {
 
     /// Verdicts that the store has confirmed. Grants that are too old are given back and asked for
     /// again.
-    fn answer(
+    fn resolve(
         &mut self,
         asks: Vec<(Ask, bool)>,
         verdicts: Vec<Verdict>,

@@ -88,7 +88,7 @@ pub struct FailedAttempt {
 
 /// What to do with a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum RetryDecision {
     /// Queue for a permit again after this long.
     Again {
         /// From now.
@@ -185,18 +185,18 @@ impl RetrySettings {
         budget: &mut Budget,
         dice: Dice,
         now: Micros,
-    ) -> Decision {
+    ) -> RetryDecision {
         if !failed.class.is_failure() {
-            return Decision::Stop(StopReason::Final);
+            return RetryDecision::Stop(StopReason::Final);
         }
         if !failed.safety.is_safe() {
-            return Decision::Stop(StopReason::Unsafe);
+            return RetryDecision::Stop(StopReason::Unsafe);
         }
         if !failed.probe && failed.used >= self.retries.of(failed.priority) {
-            return Decision::Stop(StopReason::Spent);
+            return RetryDecision::Stop(StopReason::Spent);
         }
         if !failed.probe && failed.timeouts.is_some_and(|made| made > self.timeouts) {
-            return Decision::Stop(StopReason::Timeouts);
+            return RetryDecision::Stop(StopReason::Timeouts);
         }
         let after = effective_retry_after(failed.retry_after, self.retry_after_floor)
             .unwrap_or_else(|| self.backoff.wait(failed.used, dice));
@@ -204,12 +204,12 @@ impl RetrySettings {
             .time_remaining
             .is_some_and(|remaining| after >= remaining)
         {
-            return Decision::Stop(StopReason::Deadline);
+            return RetryDecision::Stop(StopReason::Deadline);
         }
         if !failed.probe && !budget.try_take(&self.budget, now) {
-            return Decision::Stop(StopReason::Budget);
+            return RetryDecision::Stop(StopReason::Budget);
         }
-        Decision::Again {
+        RetryDecision::Again {
             after,
             counts: !failed.probe,
         }

@@ -1,4 +1,5 @@
-//! A row as bytes: one cell or one scope with what stores need beside it. The format of every store.
+//! A row as bytes: one cell or one scope, with its version and its waiters. The format of every
+//! store.
 //!
 //! ```text
 //! row   = FORMAT kind field* checksum          kind: 1 a cell, 2 a scope, 3 a provider, 4 an owner
@@ -6,7 +7,7 @@
 //! ```
 //!
 //! Fields stand in the order of their tags, each at most once. An odd tag is required: a program
-//! that does not know it cannot tell what was used, so the row counts as used up. An even one is
+//! that does not know it cannot know what was used, so the row counts as used up. An even one is
 //! optional: it is ignored, and written again as it was. So a field can be added without a new
 //! format, and a program that does not know it yet shares the row with one that does.
 //!
@@ -17,8 +18,9 @@
 //! | 3 | the cell; owners' published limits are in it | cells |
 //! | 4 | the owners that wait | cells |
 //! | 5 | the scope | scopes |
-//! | 6 | reserved: the path that a scope stands for (`health.scope: path`) | scopes |
+//! | 6 | not used | |
 //! | 7 | not used: calls that count as arrived at sent + `arrive_within` are in the cell, version 3 | cells |
+//! | 8 | the estimated limit of a scope that a 429 has closed; a program that does not know it lets all calls go after the cool-down | scopes |
 //! | 9 | reserved: durable reservations | cells |
 //! | 11 | what may have been lost | providers |
 //!
@@ -28,6 +30,7 @@
 //!
 //! Never: guesses, or writes another layout under the same [`FORMAT`].
 
+mod estimate;
 mod fields;
 mod networked;
 pub use networked::{Loss, OwnerRow, ProviderRow};
@@ -54,6 +57,7 @@ mod tag {
     pub(super) const CELL: u64 = 3;
     pub(super) const WAITERS: u64 = 4;
     pub(super) const SCOPE: u64 = 5;
+    pub(super) const ESTIMATE: u64 = 8;
     pub(super) const LOSS: u64 = 11;
 }
 
@@ -184,6 +188,9 @@ impl ScopeRow {
         let bytes = std::mem::take(&mut contents.0);
         let mut out = FieldWriter::over(bytes, &self.meta.unknown);
         out.field(tag::SCOPE, |bytes| bytes.extend(self.scope.to_body()));
+        if let Some(known) = self.scope.estimate() {
+            out.field(tag::ESTIMATE, |bytes| estimate::write(bytes, known));
+        }
         contents.0 = out.finish();
     }
 
@@ -202,14 +209,16 @@ impl ScopeRow {
                 ..ScopeRow::default()
             });
         }
-        let mut scope = None;
+        let (mut scope, mut known) = (None, None);
         let meta = read(FieldReader::open(bytes, SCOPE)?, |tag, bytes| {
-            if tag == tag::SCOPE {
-                scope = Some(Scope::from_body(bytes)?);
+            match tag {
+                tag::SCOPE => scope = Some(Scope::from_body(bytes)?),
+                tag::ESTIMATE => known = Some(estimate::read(bytes)?),
+                _ => return Ok(false),
             }
-            Ok(tag == tag::SCOPE)
+            Ok(true)
         })?;
-        let scope = scope.ok_or(Damaged::Bytes)?;
+        let scope = scope.ok_or(Damaged::Bytes)?.with_estimate(known);
         Ok(ScopeRow { scope, meta })
     }
 }
@@ -260,7 +269,7 @@ impl Contents {
         out.field(tag::TIME, |bytes| {
             fields::amount(bytes, meta.time.0);
             fields::number(bytes, meta.scale);
-            if meta.revision > 0 {
+            if (meta.epoch, meta.revision) != (0, 0) {
                 fields::number(bytes, meta.epoch);
                 fields::number(bytes, meta.revision);
             }

@@ -3,15 +3,19 @@
 //! Promises: a scope that is closed for a known time opens by itself. If a probe must follow,
 //! exactly one call at a time goes, however many processes wait; a probe without an outcome returns
 //! its place. Failures reported by all owners form one run, and the failure that completes the run
-//! closes the scope before any other call goes.
+//! closes the scope before any other call goes. After a 429 the calls follow each other as the provider
+//! accepts them ([`estimate`]).
 //!
 //! Never: decides when to close. Health does, and reports it with a settle: at once, or after a
 //! number of failures in a row.
 
 mod codec;
+pub(crate) mod estimate;
 
-use crate::ask::{PathTag, PermitId, Reopen, WakeOn};
+use crate::ask::{Outcome, PathTag, PermitId, Reopen, WakeOn};
+use crate::rate::Rate;
 use crate::time::{Micros, Span};
+use estimate::RateEstimate;
 
 /// Health reports the result of a probe together with its outcome; a store that loses a batch sends
 /// it again within this time.
@@ -25,6 +29,8 @@ pub const IDLE_AFTER: Span = Span::from_secs(600);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     state: ScopeState,
+    /// What its 429s say about the provider's limit.
+    estimate: Option<RateEstimate>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +98,13 @@ impl Default for ScopeState {
 pub enum ScopeView {
     /// Every call may go.
     Open,
+    /// Calls follow each other as the provider accepts them, after a 429.
+    Paced {
+        /// The estimated limit; `None` = not known yet.
+        rate: Option<Rate>,
+        /// How long until the next call may go.
+        remaining: Span,
+    },
     /// No call goes for this long; `None` = until an operator opens it.
     Closed {
         /// The remaining time.
@@ -115,10 +128,10 @@ impl Scope {
     /// May this ask go? `Err` says how long to wait.
     pub(crate) fn check(&self, id: PermitId, now: Micros) -> Result<(), (Span, WakeOn)> {
         match self.state {
-            ScopeState::Open { .. } => Ok(()),
+            ScopeState::Open { .. } => self.check_estimate(id, now),
             ScopeState::Closed {
                 until: Some(until), ..
-            } if now >= until => Ok(()),
+            } if now >= until => self.check_estimate(id, now),
             ScopeState::Closed {
                 until: Some(until), ..
             } => Err((until.since(now), WakeOn::Time)),
@@ -128,8 +141,18 @@ impl Scope {
         }
     }
 
+    fn check_estimate(&self, id: PermitId, now: Micros) -> Result<(), (Span, WakeOn)> {
+        let known = self.estimate.as_ref();
+        known.map_or(Ok(()), |known| known.check(id, now))
+    }
+
     /// The ask goes. If a probe must follow the closed time, this ask is the probe.
-    pub(crate) fn take(&mut self, id: PermitId, arrives_by: Micros) {
+    pub(crate) fn take(&mut self, id: PermitId, now: Micros, arrives_by: Micros) {
+        match &mut self.estimate {
+            Some(known) if known.is_over(now) => self.estimate = None,
+            Some(known) => known.take(id, now, arrives_by),
+            None => {}
+        }
         self.state = match self.state {
             ScopeState::Open { .. } => self.state,
             ScopeState::Closed {
@@ -193,9 +216,19 @@ impl Scope {
         self.state = ScopeState::Closed { until, reopen };
     }
 
+    /// The provider limited a call that was granted at `granted`: the scope is closed, and then opens
+    /// as the provider accepts calls.
+    pub(crate) fn record_limited(&mut self, granted: Micros, at: Micros, until: Micros) {
+        match &mut self.estimate {
+            Some(estimate) if !estimate.is_over(at) => estimate.on_limited(granted, at, until),
+            Some(_) | None => self.estimate = Some(RateEstimate::new(at, until)),
+        }
+        self.close(Some(until), Reopen::All);
+    }
+
     /// Opens the scope for every call.
     pub(crate) fn open(&mut self) {
-        self.state = ScopeState::HEALTHY;
+        *self = Scope::default();
     }
 
     /// An attempt failed, on this path. Returns `true` if the scope is closed: the failure completed
@@ -233,6 +266,26 @@ impl Scope {
         }
     }
 
+    /// The outcome of a permit, for what is known of the provider's limit. `true` if another call may go
+    /// earlier than before.
+    pub(crate) fn record_outcome(&mut self, id: PermitId, outcome: &Outcome, now: Micros) -> bool {
+        let Some(estimate) = &mut self.estimate else {
+            return false;
+        };
+        match outcome {
+            Outcome::Arrived { limited: false, .. } | Outcome::Complete { .. } => {
+                estimate.on_accepted(id, now)
+            }
+            Outcome::Arrived { limited: true, .. } => {
+                estimate.on_rejected(id, now);
+                false
+            }
+            Outcome::Failed { .. } | Outcome::Unknown { .. } => estimate.on_unproved(id),
+            Outcome::Unsent => estimate.on_unsent(id),
+            Outcome::Finished { .. } | Outcome::Presumed { .. } | Outcome::Alive { .. } => false,
+        }
+    }
+
     /// The outcome of a permit is known. If it was the probe, health reports next what follows; if
     /// it does not, because this process does not know of the probe, another call may probe soon.
     /// `true` if another call may probe earlier than before.
@@ -252,6 +305,9 @@ impl Scope {
     #[must_use]
     pub fn is_idle(&self, changed: Micros, now: Micros) -> bool {
         let is_over = |since: Micros| now >= since + IDLE_AFTER;
+        if self.estimate.is_some_and(|known| !known.is_over(now)) {
+            return false;
+        }
         match self.state {
             ScopeState::Open { failures, .. } => failures == 0 || is_over(changed),
             ScopeState::Closed { until: None, .. } => false,
@@ -281,11 +337,28 @@ impl Scope {
                 until: moved(until),
             },
         };
-        Scope { state }
+        let estimate = self.estimate.map(|known| known.moved(then, now));
+        Scope { state, estimate }
     }
 
-    /// When a closed scope opens or a probe's place is returned; `now` if nothing of it is dated.
+    /// What its 429s say about the provider's limit.
+    pub(crate) fn estimate(&self) -> Option<&RateEstimate> {
+        self.estimate.as_ref()
+    }
+
+    /// The same scope with this estimate.
+    pub(crate) fn with_estimate(self, estimate: Option<RateEstimate>) -> Scope {
+        Scope { estimate, ..self }
+    }
+
+    /// When a closed scope opens, a probe's place is returned or an estimate ends; `now` if nothing of it
+    /// is dated.
     pub(crate) fn matters_until(&self, now: Micros) -> Micros {
+        let estimated = self.estimate.map_or(now, |known| known.ends_at());
+        estimated.max(self.closed_until(now))
+    }
+
+    fn closed_until(&self, now: Micros) -> Micros {
         match self.state {
             ScopeState::Open { .. } | ScopeState::Closed { until: None, .. } => now,
             ScopeState::Closed {
@@ -313,11 +386,11 @@ impl Scope {
     #[must_use]
     pub fn peek(&self, now: Micros) -> ScopeView {
         match self.state {
-            ScopeState::Open { .. } => ScopeView::Open,
+            ScopeState::Open { .. } => self.peek_open(now),
             ScopeState::Closed {
                 until: Some(until),
                 reopen: Reopen::All | Reopen::Paused,
-            } if now >= until => ScopeView::Open,
+            } if now >= until => self.peek_open(now),
             ScopeState::Closed {
                 until: Some(until),
                 reopen: Reopen::Probe | Reopen::ByOperator,
@@ -342,5 +415,16 @@ impl Scope {
             },
             ScopeState::Probe { .. } => ScopeView::Probing,
         }
+    }
+
+    fn peek_open(&self, now: Micros) -> ScopeView {
+        let active = self.estimate.filter(|known| !known.is_over(now));
+        active.map_or(ScopeView::Open, |known| {
+            let wait = known.check(PermitId::default(), now).err();
+            ScopeView::Paced {
+                rate: known.rate(),
+                remaining: wait.map_or(Span::ZERO, |(wait, _)| wait),
+            }
+        })
     }
 }

@@ -107,17 +107,17 @@ impl Table {
     /// Open scopes are removed too: a missing scope is open.
     pub fn sweep(&mut self, now: Micros, at_most: usize) {
         let from = self.swept_to.map_or(Bound::Unbounded, Bound::Excluded);
-        let looked_at: Vec<(CellId, bool)> = self
+        let visited: Vec<(CellId, bool)> = self
             .cells
             .range((from, Bound::Unbounded))
             .take(at_most)
             .map(|(id, cell)| (*id, cell.is_idle(now)))
             .collect();
-        self.swept_to = looked_at
+        self.swept_to = visited
             .last()
             .map(|(id, _)| *id)
-            .filter(|_| looked_at.len() == at_most);
-        for (id, _) in looked_at.iter().filter(|(_, idle)| *idle) {
+            .filter(|_| visited.len() == at_most);
+        for (id, _) in visited.iter().filter(|(_, idle)| *idle) {
             self.cells.remove(id);
         }
         if self.swept_to.is_none() {

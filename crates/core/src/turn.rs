@@ -1,7 +1,8 @@
 //! The one decision: first apply settles of earlier permits, then decide the asks.
 //!
-//! This is all the semantics of a ledger. Every backend (memory and SQLite today) calls it inside
-//! its lock or transaction.
+//! This is all the semantics of a ledger. Every store decides with it, through `batch::decide`:
+//! memory and SQLite inside their lock or transaction, networked stores on rows that the store
+//! compares before it replaces them.
 //!
 //! Promises: an ask gets all of its terms and scopes, or none: nothing is counted until every one
 //! of them agrees. When a cell rejects an ask, it also rejects later asks of the batch that are not
@@ -58,7 +59,7 @@ pub fn turn(
     for settle in settles {
         apply(cells, now, settle, &mut turn);
     }
-    let mut batch = Batch::default();
+    let mut batch = TurnState::default();
     for ask in asks {
         let verdict = decide(cells, now, ask, &mut batch);
         turn.verdicts.push(verdict);
@@ -69,7 +70,7 @@ pub fn turn(
 
 /// How earlier asks of this turn affect later ones.
 #[derive(Debug, Default)]
-struct Batch {
+struct TurnState {
     rejected: SmallVec<[Rejection; 4]>,
     granted: SmallVec<[(CellId, u64); 4]>,
 }
@@ -89,7 +90,12 @@ enum CellOrScope {
     Scope(ScopeId),
 }
 
-fn decide(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Batch) -> Verdict {
+fn decide(
+    cells: &mut impl CellStore,
+    now: TimeBounds,
+    ask: &Ask,
+    batch: &mut TurnState,
+) -> Verdict {
     if let Some(why) = too_costly(&ask.terms, ask.priority) {
         return Verdict::Never(why);
     }
@@ -162,7 +168,7 @@ fn longest_wait(
     cells: &mut impl CellStore,
     now: TimeBounds,
     ask: &Ask,
-    batch: &Batch,
+    batch: &TurnState,
 ) -> Option<(BlockedBy, Span, WakeOn)> {
     let mut longest: Option<(BlockedBy, Span, WakeOn)> = None;
     let mut consider = |by: BlockedBy, after: Span, on: WakeOn| {
@@ -202,10 +208,10 @@ fn longest_wait(
     longest
 }
 
-fn grant(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Batch) -> Marks {
+fn grant(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut TurnState) -> Marks {
     let arrives_by = now.hi + ask.evidence.latest_arrival();
     for &id in &ask.scopes {
-        cells.scope(id).take(ask.id, arrives_by);
+        cells.scope(id).take(ask.id, now.hi, arrives_by);
     }
     let mut marks = Marks::new();
     for (index, term) in ask.terms.iter().enumerate() {
@@ -226,7 +232,7 @@ fn grant(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Bat
     marks
 }
 
-impl Batch {
+impl TurnState {
     /// Has this cell or scope rejected an ask of this turn that is at least as urgent?
     fn rejection_for(&self, target: CellOrScope, priority: Priority) -> Option<(Span, WakeOn)> {
         let rejection = self
@@ -285,6 +291,17 @@ fn apply(cells: &mut impl CellStore, now: TimeBounds, settle: &Settle, turn: &mu
         } => {
             let until = closed_for.map(|span| (now.hi - *age) + span);
             cells.scope(*scope).close(until, *reopen);
+            turn.changed_scopes.push(*scope);
+        }
+        Settle::Limited {
+            scope,
+            age,
+            granted,
+            closed_for,
+        } => {
+            let (at, granted) = (now.hi - *age, now.hi - *granted);
+            let state = cells.scope(*scope);
+            state.record_limited(granted, at, at + *closed_for);
             turn.changed_scopes.push(*scope);
         }
         Settle::Inherit {
@@ -354,15 +371,18 @@ fn settle_scopes(
                 if is_success {
                     state.record_success();
                 }
-                if state.probe_arrived(id, now.hi) {
+                let may_follow = state.record_outcome(id, outcome, now.hi);
+                if state.probe_arrived(id, now.hi) || may_follow {
                     turn.changed_scopes.push(scope);
                 }
             }
         }
         Outcome::Unsent => {
-            let returned = scopes
-                .iter()
-                .filter(|scope| cells.scope(**scope).return_probe(id, now.lo));
+            let returned = scopes.iter().filter(|scope| {
+                let state = cells.scope(**scope);
+                let may_follow = state.record_outcome(id, outcome, now.hi);
+                state.return_probe(id, now.lo) || may_follow
+            });
             turn.changed_scopes.extend(returned);
         }
         Outcome::Presumed { .. } | Outcome::Alive { .. } => {}

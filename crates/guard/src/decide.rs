@@ -45,7 +45,7 @@ struct Draft<'p> {
 /// There is no room for the keys of these asks, one bit each.
 struct NoCapacity(u8);
 
-const _: () = assert!(ASKS_MAX <= 8, "NoRoom has one bit per ask");
+const _: () = assert!(ASKS_MAX <= 8, "NoCapacity has one bit per ask");
 
 type PlacedAsks<'p> = SmallVec<[PlacedAsk<'p>; ASKS_MAX]>;
 type Drafts<'p> = SmallVec<[Draft<'p>; ASKS_MAX]>;
@@ -139,10 +139,10 @@ impl GuardTable {
             verdict.charge(&mut draft.after, placed.ask, draft.total, now.nanos(), ask);
             drafts.push(draft);
         }
-        let left = drafts
+        let remaining = drafts
             .iter()
             .map(|draft| draft.after.tokens(draft.placed.ask.plan, now.nanos()));
-        let outcome = verdict.outcome(left.min().unwrap_or(u32::MAX));
+        let outcome = verdict.outcome(remaining.min().unwrap_or(u32::MAX));
         let granted = outcome.is_granted();
         if granted {
             self.admit_new_keys(&drafts)?;

@@ -166,17 +166,17 @@ impl GuardTable {
     /// whose buckets are all full again. Ends early when it has visited the whole table.
     pub fn sweep(&self, now: Tick, slots: usize) -> Swept {
         let mut swept = Swept::default();
-        let mut left = slots;
-        while left > 0 && swept.shards < self.shards.len() {
+        let mut remaining = slots;
+        while remaining > 0 && swept.shards < self.shards.len() {
             let at = self.sweep_at.load(Ordering::Relaxed) % self.shards.len();
             // Lives longer than the lock: the replaced memory is dropped without it, see `Slots`.
             let step = self.shards[at]
                 .lock()
-                .sweep(now.nanos(), left.min(SWEEP_HOLD));
+                .sweep(now.nanos(), remaining.min(SWEEP_HOLD));
             self.keys.fetch_sub(step.removed, Ordering::Relaxed);
             swept.visited += step.visited;
             swept.removed += step.removed;
-            left = left.saturating_sub(step.visited.max(1));
+            remaining = remaining.saturating_sub(step.visited.max(1));
             if step.wrapped {
                 swept.shards += 1;
                 self.sweep_at.store(at + 1, Ordering::Relaxed);

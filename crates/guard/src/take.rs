@@ -249,9 +249,10 @@ impl Slot {
         let room_two = (now + second.reach).checked_sub(two)?;
         let room_three = (now + third.reach).checked_sub(three)?;
         self.at = [one, two, three];
-        let left = first.whole_tokens(room_one);
+        let remaining = first.whole_tokens(room_one);
         Some(
-            left.min(second.whole_tokens(room_two))
+            remaining
+                .min(second.whole_tokens(room_two))
                 .min(third.whole_tokens(room_three)),
         )
     }

@@ -1,7 +1,7 @@
 //! Which cell has taken over from which: settles of calls that went before a limit was changed are
 //! forwarded to where the limit counts now.
 //!
-//! Promises: an answer frees its call in both cells. Costs nothing while no limit has changed.
+//! Promises: a response frees its call in both cells. Costs nothing while no limit has changed.
 //!
 //! Never: needed for safety. A settle that is not forwarded only keeps its call in the new cell until
 //! the last instant at which it could still have arrived.
@@ -21,7 +21,7 @@ const FORWARDINGS_MAX: usize = 4_096;
 
 /// Calls that are still on their way after this have lapsed in the new cell: longer than any
 /// `timeout.first_byte` in use.
-const FORGET_AFTER: Span = Span::from_secs(3_600);
+const EXPIRE_AFTER: Span = Span::from_secs(3_600);
 
 /// Who has taken over, in this process.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ struct Forwarding {
 }
 
 impl CellForwarding {
-    /// Hears of every settle before the store does; `Some` is to be told in its place.
+    /// Sees every settle before the store does; `Some` replaces it.
     pub(crate) fn forward(&self, settle: &Settle, now: impl Fn() -> Micros) -> Option<Settle> {
         match settle {
             Settle::Permit {
@@ -59,6 +59,7 @@ impl CellForwarding {
             }
             Settle::Permit { .. }
             | Settle::Close { .. }
+            | Settle::Limited { .. }
             | Settle::Open { .. }
             | Settle::Failed { .. }
             | Settle::Succeeded { .. } => None,
@@ -68,7 +69,7 @@ impl CellForwarding {
     fn add(&self, from: CellId, to: CellId, rule: &Arc<Rule>, now: Micros) {
         let mut forwardings = self.forwardings.lock();
         if forwardings.len() >= FORWARDINGS_MAX {
-            forwardings.retain(|_, forwarding| now.since(forwarding.since) < FORGET_AFTER);
+            forwardings.retain(|_, forwarding| now.since(forwarding.since) < EXPIRE_AFTER);
         }
         if forwardings.len() < FORWARDINGS_MAX {
             let forwarding = Forwarding {
@@ -92,7 +93,7 @@ impl CellForwarding {
             let Some(forwarding) = forwardings.get(&cell) else {
                 continue;
             };
-            if now.since(forwarding.since) >= FORGET_AFTER {
+            if now.since(forwarding.since) >= EXPIRE_AFTER {
                 forwardings.remove(&cell);
                 self.is_active
                     .store(!forwardings.is_empty(), Ordering::Release);

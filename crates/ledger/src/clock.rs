@@ -20,7 +20,7 @@ pub enum Clock {
     System,
     /// tokio's clock, which tests can pause and move. The wall clock goes along with it.
     Tokio(TokioClock),
-    /// A clock that only moves when it is told to.
+    /// A clock that moves only when a test advances it.
     Manual(Arc<ManualClock>),
 }
 
@@ -31,7 +31,7 @@ pub struct TokioClock {
     wall: Wall,
 }
 
-/// A clock that only moves when it is told to.
+/// A clock that moves only when a test advances it.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     at: AtomicU64,

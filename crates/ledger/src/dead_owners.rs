@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tollgate_core::ask::{CellId, OwnerId};
-use tollgate_core::batch::{Batch, RowId};
+use tollgate_core::batch::{Batch, TouchedRow};
 
 /// Dead owners, with the cells for which they wait: as many as processes may have been killed on a
 /// host since the cells were used. The oldest makes room: its cell may never be used again.
@@ -38,7 +38,7 @@ struct DeadState {
 }
 
 impl DeadState {
-    fn forget_if_other(&mut self, owner: OwnerId) {
+    fn clear_if_other(&mut self, owner: OwnerId) {
         if self.found_as != owner {
             self.waiters.clear();
             self.found_as = owner;
@@ -70,7 +70,7 @@ impl DeadOwners {
             return Vec::new();
         }
         let mut state = self.state.lock();
-        state.forget_if_other(owner);
+        state.clear_if_other(owner);
         self.is_any
             .store(!state.waiters.is_empty(), Ordering::Release);
         let mut dead: Vec<OwnerId> = state.waiters.iter().map(|(owner, _)| *owner).collect();
@@ -86,14 +86,14 @@ impl DeadOwners {
             return;
         }
         let mut state = self.state.lock();
-        state.forget_if_other(by);
+        state.clear_if_other(by);
         found.into_iter().for_each(|waiter| state.add(waiter));
         self.is_any.store(true, Ordering::Release);
     }
 
     /// The store is opened again, and may be another database: in that this process may have the
     /// same number as before, and others those of the dead.
-    pub(crate) fn forget_all(&self) {
+    pub(crate) fn clear(&self) {
         let mut state = self.state.lock();
         state.waiters.clear();
         self.is_any.store(false, Ordering::Release);
@@ -106,7 +106,7 @@ impl DeadOwners {
         }
         let mut cells = Vec::new();
         let named = batch.for_each_row(|row| {
-            if let RowId::Cell(cell, _) = row {
+            if let TouchedRow::Cell(cell, _) = row {
                 cells.push(cell);
             }
             Ok::<(), std::convert::Infallible>(())
@@ -192,7 +192,7 @@ mod tests {
     fn dead_owners_are_forgotten_when_the_store_is_opened_again() {
         let dead = DeadOwners::default();
         dead.add(OwnerId(1), vec![(OwnerId(7), CELL)]);
-        dead.forget_all();
+        dead.clear();
         assert_eq!(dead.get(OwnerId(1)), []);
     }
 }

@@ -1,9 +1,9 @@
-//! What a ledger tells everybody who waits.
+//! What a ledger reports to everybody who waits.
 //!
-//! Promises: a receiver that falls behind is told that anything may have changed; it never misses
+//! Promises: a receiver that falls behind gets `Resync`: anything may have changed; it never misses
 //! that something did.
 //!
-//! Never: carries a permit. Permits come only as answers to offers.
+//! Never: carries a permit. Permits are returned only by offers.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tollgate_core::ask::{CellId, ScopeId};
 /// them at once; past this it re-asks for everything, which costs one offer.
 pub const EVENTS_MAX: usize = 256;
 
-/// Something that those who wait must hear of.
+/// Something that waiting calls must learn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// These cells have come free earlier than they had said.
@@ -25,7 +25,7 @@ pub enum Event {
     Lost,
     /// The store is there again.
     Recovered,
-    /// Stored rows could not be believed: their limits count as used up for one period.
+    /// Stored rows were damaged or missing: their limits count as used up for one period.
     Damaged {
         /// How many.
         rows: u64,

@@ -7,7 +7,7 @@
 //! dropped, because what they settle is not there, and its asks fail as lost, so that they are made
 //! again under the new number.
 //!
-//! Never: drops what is told of scopes, which have no owner.
+//! Never: drops settles of scopes, which have no owner.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -65,6 +65,7 @@ impl FormerOwners {
         match settle {
             Settle::Permit { id, .. } => self.is_former(id.owner),
             Settle::Close { .. }
+            | Settle::Limited { .. }
             | Settle::Open { .. }
             | Settle::Failed { .. }
             | Settle::Succeeded { .. }

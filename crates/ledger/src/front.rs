@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 use tollgate_core::ask::{OwnerId, Settle};
-use tollgate_core::batch::{Batch, Decision, QueuedSettle, Settles};
+use tollgate_core::batch::{Batch, BatchResult, QueuedSettle, Settles};
 use tollgate_core::time::Span;
 
 use crate::hub::TagId;
@@ -46,13 +46,13 @@ const INLINE_RETRY: Span = Span::from_millis(200);
 const RECOVERY_TURNS_MAX: usize = 128;
 
 impl Front {
-    /// Decides a batch of this provider here and now and tells whom it concerns. `None`: the store
+    /// Decides a batch of this provider at once and notifies whoever it concerns. `None`: the store
     /// takes time, or cannot be used.
     pub(crate) fn commit_inline(
         &self,
         events: &broadcast::Sender<Event>,
         batch: &Batch<'_>,
-    ) -> Option<Decision> {
+    ) -> Option<BatchResult> {
         let Driver::Inline(store) = &self.driver else {
             return None;
         };
@@ -67,7 +67,7 @@ impl Front {
             return None; // made again under the new number
         }
         let mut decision = self.commit_to(&**store, batch)?;
-        let Decision {
+        let BatchResult {
             freed,
             changed_scopes,
             ..
@@ -76,8 +76,8 @@ impl Front {
         Some(decision)
     }
 
-    /// Decides a batch and tells other owners. `None`: the store is lost, and it is said so.
-    fn commit_to(&self, store: &dyn Store, batch: &Batch<'_>) -> Option<Decision> {
+    /// Decides a batch and notifies other owners. `None`: the store is lost, and marked as lost.
+    fn commit_to(&self, store: &dyn Store, batch: &Batch<'_>) -> Option<BatchResult> {
         let dead = self.shared.dead.get(batch.owner);
         let batch = Batch {
             dead: &dead,
@@ -151,7 +151,7 @@ impl Front {
         }
         *tried_at = Some(now);
         shared.former.set_current(store.owner());
-        shared.dead.forget_all();
+        shared.dead.clear();
         if let Err(panicked) = catch_panic("the store", || store.reopen()) {
             shared.mark_lost(&panicked);
             return false;
@@ -246,12 +246,13 @@ impl Front {
         }
     }
 
-    /// A child after `fork` has none of the threads, and must not use the parent's store.
+    /// A child after `fork` has none of the threads, and must not use the parent's store. A store
+    /// that never blocks is memory, of which the child has its own copy.
     pub(crate) fn is_forked(&self) -> bool {
         match &self.driver {
-            // A child has none of the runtime's threads either: nobody answers it.
-            Driver::Inline(_) | Driver::Tasks(_) => false,
+            Driver::Inline(_) => false,
             Driver::Thread(thread) => thread.is_forked(),
+            Driver::Tasks(tasks) => tasks.is_forked(),
         }
     }
 }

@@ -1,11 +1,11 @@
-//! What was decided of an offer goes to whoever asked.
+//! Delivers the verdicts of an offer to the gate that made it.
 //!
 //! Promises: a permit whose decision is too old to be used, or that nobody takes, is given back.
 //!
 //! Never: waits.
 
 use tokio::sync::oneshot;
-use tollgate_core::ask::{Ask, BlockedBy, Verdict, WakeOn};
+use tollgate_core::ask::{Ask, BlockedBy, GRANT_AGE_MAX, Verdict, WakeOn};
 use tollgate_core::batch::QueuedSettle;
 use tollgate_core::time::{Micros, Span};
 
@@ -15,14 +15,14 @@ use crate::offer::{OfferResult, unsent_settles};
 use crate::shared::Shared;
 
 /// A decision this old is not handed out: this process was stopped in between, and the sender must
-/// not send later than 500 ms after the grant.
-const STALE_AFTER: Span = Span::from_millis(250);
+/// not send later than [`GRANT_AGE_MAX`] after the grant. Half of it is left to the sender.
+const STALE_AFTER: Span = Span(GRANT_AGE_MAX.0 / 2);
 
 /// As [`STALE_AFTER`], after a sync: on a slow disk a decision waits for two of them, the one under
-/// way and its own. The sender looks at its 500 ms again before it sends.
-const STALE_AFTER_SYNC: Span = Span::from_millis(400);
+/// way and its own. The sender checks the age again before it sends.
+const STALE_AFTER_SYNC: Span = Span(GRANT_AGE_MAX.0 / 5 * 4);
 
-/// One offer that is decided, and whom to tell.
+/// One decided offer, and where its verdicts go.
 #[derive(Debug)]
 pub(crate) struct HandOut {
     pub(crate) tag: TagId,
@@ -33,16 +33,16 @@ pub(crate) struct HandOut {
 
 impl HandOut {
     /// Hands out, unless the decision is too old or nobody takes it.
-    pub(crate) fn answer(self, shared: &Shared) {
-        self.answer_within(STALE_AFTER, shared);
+    pub(crate) fn deliver(self, shared: &Shared) {
+        self.deliver_within(STALE_AFTER, shared);
     }
 
-    /// As [`HandOut::answer`], once it is durable.
-    pub(crate) fn answer_synced(self, shared: &Shared) {
-        self.answer_within(STALE_AFTER_SYNC, shared);
+    /// As [`HandOut::deliver`], once it is durable.
+    pub(crate) fn deliver_synced(self, shared: &Shared) {
+        self.deliver_within(STALE_AFTER_SYNC, shared);
     }
 
-    fn answer_within(self, stale_after: Span, shared: &Shared) {
+    fn deliver_within(self, stale_after: Span, shared: &Shared) {
         let HandOut {
             tag,
             reply,
@@ -58,7 +58,7 @@ impl HandOut {
         }
     }
 
-    /// The disk has not kept it.
+    /// The sync failed: nothing is handed out.
     pub(crate) fn fail(self) {
         drop(self.reply.send(Err(StoreLost)));
     }

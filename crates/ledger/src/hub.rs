@@ -1,5 +1,5 @@
-//! Who hears of what: the events of each provider, of the ledger as a whole, and what of this
-//! process waits for a signal of another one.
+//! Who receives which event: those of each provider, those of the ledger as a whole, and what of
+//! this process waits for a signal of another one.
 //!
 //! Promises: one provider's events wake nobody who waits for another provider. What another owner
 //! freed goes to those who wait for it; if nobody is known to, everybody hears it, because whoever
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 use tollgate_core::ask::{Ask, BlockedBy, CellId, ScopeId, Verdict, WakeOn};
-use tollgate_core::batch::Decision;
+use tollgate_core::batch::BatchResult;
 use tollgate_core::fairness::will_wait;
 
 use crate::event::{EVENTS_MAX, Event, EventReceiver};
@@ -114,7 +114,7 @@ impl Hub {
     }
 
     /// As [`Hub::decided`], where a signal may have been awaited.
-    pub(crate) fn decided_for_tag(&self, tag: TagId, decision: &mut Decision) {
+    pub(crate) fn decided_for_tag(&self, tag: TagId, decision: &mut BatchResult) {
         if !decision.freed.is_empty() {
             let freed = &decision.freed;
             let cells = &mut self.awaited.lock().cells;

@@ -1,11 +1,11 @@
-//! What waits for the store: offers and settles of each provider, and questions.
+//! What waits for the store: the offers, settles and peeks of each provider.
 //!
 //! Promises: whoever puts something in never waits. What waits together is taken together, so it
-//! shares a transaction; settles alone wait a little for company, but not while somebody of this
+//! shares a transaction; settles alone wait a little for further work, but not while a call of this
 //! process waits for what they free. Providers are taken in turn, so that none waits for the others'
 //! queues.
 //!
-//! Never: grows without end, or gives an offer or a question out before what was settled before it.
+//! Never: grows without end, or hands out an offer or a peek before what was settled before it.
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,7 @@ use tollgate_core::batch::QueuedSettle;
 
 use crate::hub::TagId;
 use crate::offer::OfferResult;
-use crate::store::{PeekQuery, PeekReply};
+use crate::store::{LOST_RETRY, PeekQuery, PeekReply};
 
 /// Offers that wait. Each gate has at most one, so this is a thousand providers.
 const OFFERS_MAX: usize = 1_024;
@@ -32,7 +32,7 @@ const OFFERS_MAX: usize = 1_024;
 /// hear of a failure, or of a scope that closed or opened.
 const SETTLES_MAX: usize = 65_536;
 
-/// Questions that wait: one per call on its way, of as many calls as a gateway lets in, for the second
+/// Peeks that wait: one per call in flight, of as many calls as a gateway admits, for the second
 /// that a lock is waited for. At some 200 bytes each 3 MiB.
 const PEEKS_MAX: usize = 16_384;
 
@@ -43,21 +43,21 @@ const ASKS_PER_TURN: usize = 256;
 pub(crate) const SETTLES_PER_TURN: usize = 1_024;
 
 /// Cells that this process waits for no longer, until that is written: one per provider and limit.
-/// What comes on top is not told, which holds others up for a while.
+/// More than that are not reported, which delays other owners until their wait expires.
 const STOPPED_WAITING_MAX: usize = 4_096;
 
-/// How long settles wait for an offer to ride with.
+/// How long settles wait for an offer that can share their transaction.
 const SETTLE_DELAY: Duration = Duration::from_millis(2);
 
-/// With nothing to do the thread looks around this often: is the store back?
-const IDLE_WAKE_EVERY: Duration = Duration::from_secs(1);
+/// An idle thread wakes this often and checks whether a lost store is back.
+const IDLE_WAKE_EVERY: Duration = Duration::from_micros(LOST_RETRY.0);
 
 /// While the store is lost, settles alone ask for it no more often than this.
 const LOST_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long settles may wait for company.
+/// How long settles may wait for further work to share a transaction with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub(crate) enum SettleDelay {
     /// Not at all: somebody here waits for what they free.
     Hurry,
     /// A few milliseconds.
@@ -66,7 +66,7 @@ pub(crate) enum Pace {
     Slow,
 }
 
-/// One offer and whom to answer.
+/// One offer and where its verdicts go.
 #[derive(Debug)]
 pub(crate) struct Offer {
     pub(crate) asks: Vec<Ask>,
@@ -81,7 +81,7 @@ struct QueuedOffer {
     after: u64,
 }
 
-/// A question in its queue.
+/// A peek in its queue.
 #[derive(Debug)]
 struct QueuedPeek {
     request: PeekRequest,
@@ -91,7 +91,7 @@ struct QueuedPeek {
 
 /// What waited for settles that failed: it has failed with them.
 #[derive(Debug, Default)]
-pub(crate) struct HeldBack {
+pub(crate) struct FailedDependents {
     pub(crate) offers: Vec<Offer>,
     /// Dropped by whoever gets this, which says that nothing can be known.
     pub(crate) peeks: Vec<PeekRequest>,
@@ -164,7 +164,7 @@ struct State {
     /// Settles that somebody waits for must not wait for company.
     is_urgent: bool,
     is_closed: bool,
-    /// The thread has gone without serving it: what is put in is dropped, which answers it as lost.
+    /// The thread has ended: what is put in is dropped, so its sender gets `StoreLost`.
     is_abandoned: bool,
     /// The thread sleeps for long, so that a settle must wake it. It does so only after a while
     /// without anything to do: while calls come and go, settles cost no wake-up.
@@ -199,7 +199,7 @@ impl Inbox {
         }
     }
 
-    /// Full means that the offer is dropped, which answers it as lost.
+    /// If the inbox is full, the offer is dropped and its sender gets `StoreLost`.
     pub(crate) fn offer(&self, tag: TagId, offer: Offer) {
         let mut state = self.state.lock();
         if state.offers < OFFERS_MAX && !state.is_abandoned {
@@ -250,7 +250,7 @@ impl Inbox {
         self.notify(tag);
     }
 
-    /// Full means that the question is dropped: what it asks about looks used up.
+    /// If the inbox is full, the peek is dropped: its rows look used up.
     pub(crate) fn peek(&self, tag: TagId, request: PeekRequest) {
         let mut state = self.state.lock();
         if state.peeks < PEEKS_MAX && !state.is_abandoned {
@@ -265,7 +265,7 @@ impl Inbox {
     }
 
     /// Takes what waits of one provider without waiting: all settles, offers with up to so many asks
-    /// after them, and questions.
+    /// after them, and peeks.
     pub(crate) fn take_tag(&self, tag: TagId, asks: usize) -> TagWork {
         let mut state = self.state.lock();
         let mut room = Room {
@@ -290,7 +290,7 @@ impl Inbox {
         self.wake_up.notify_one();
     }
 
-    /// Nobody takes anything any more: what waits is dropped, which answers it as lost.
+    /// Nobody takes anything any more: what waits is dropped, so its senders get `StoreLost`.
     pub(crate) fn abandon(&self) {
         let abandoned = State {
             is_abandoned: true,
@@ -305,14 +305,14 @@ impl Inbox {
         self.state.lock().take()
     }
 
-    /// Settles of a batch that failed come again, before all later ones. What was kept back for more
-    /// settles has failed with them, and is returned.
-    pub(crate) fn requeue(&self, tag: TagId, settles: Vec<QueuedSettle>) -> HeldBack {
+    /// Queues the settles of a failed batch again, before all later ones. Offers and peeks that
+    /// waited for these settles have failed with them, and are returned.
+    pub(crate) fn requeue(&self, tag: TagId, settles: Vec<QueuedSettle>) -> FailedDependents {
         let is_inherit = |queued: &QueuedSettle| matches!(queued.settle, Settle::Inherit { .. });
         let mut state = self.state.lock();
         let (mut room, mut added) = (SETTLES_MAX.saturating_sub(state.settles), 0);
         if settles.is_empty() || state.is_abandoned {
-            return HeldBack::default();
+            return FailedDependents::default();
         }
         let has_inherit = settles.iter().any(is_inherit);
         let queue = state.queue(tag);
@@ -330,7 +330,7 @@ impl Inbox {
         queue.taken = queue.taken.saturating_sub(added as u64);
         let held_back = std::mem::take(&mut queue.held_back).min(queue.offers.len());
         let offers = queue.offers.drain(..held_back);
-        let failed = HeldBack {
+        let failed = FailedDependents {
             offers: offers.map(|queued| queued.offer).collect(),
             peeks: queue.peeks.drain(..).map(|one| one.request).collect(),
         };
@@ -341,21 +341,21 @@ impl Inbox {
     }
 
     /// Waits for something to do. Empty work means that a while has passed.
-    pub(crate) fn next(&self, pace: Pace) -> Work {
+    pub(crate) fn next(&self, pace: SettleDelay) -> Work {
         let mut state = self.state.lock();
-        let mut is_dozing = pace == Pace::Slow;
+        let mut is_dozing = pace == SettleDelay::Slow;
         // What comes meanwhile does not put off the next look at a lost store.
         let began = now();
         loop {
             let has_settles = state.settles > 0;
             let at_once = match pace {
-                Pace::Hurry => true,
-                Pace::Normal => state.is_urgent || state.settles >= SETTLES_PER_TURN,
-                Pace::Slow => false,
+                SettleDelay::Hurry => true,
+                SettleDelay::Normal => state.is_urgent || state.settles >= SETTLES_PER_TURN,
+                SettleDelay::Slow => false,
             };
             if state.offers > 0
                 || state.peeks > 0
-                || (state.stopped_waiting > 0 && pace != Pace::Slow)
+                || (state.stopped_waiting > 0 && pace != SettleDelay::Slow)
                 || state.is_closed
                 || (has_settles && at_once)
             {
@@ -363,18 +363,22 @@ impl Inbox {
             }
             let pause = match pace {
                 _ if !has_settles && is_dozing => IDLE_WAKE_EVERY,
-                Pace::Hurry | Pace::Normal => SETTLE_DELAY,
-                Pace::Slow => LOST_PAUSE,
+                SettleDelay::Hurry | SettleDelay::Normal => SETTLE_DELAY,
+                SettleDelay::Slow => LOST_PAUSE,
             };
-            state.is_sleeping = is_dozing || pace == Pace::Hurry;
-            let from = if pace == Pace::Slow { began } else { now() };
+            state.is_sleeping = is_dozing || pace == SettleDelay::Hurry;
+            let from = if pace == SettleDelay::Slow {
+                began
+            } else {
+                now()
+            };
             let woken = self.wake_up.wait_until(&mut state, from + pause);
             let timed_out = woken.timed_out();
             state.is_sleeping = false;
             if timed_out && (is_dozing || state.settles > 0) {
                 return state.take();
             }
-            is_dozing = timed_out || pace == Pace::Slow;
+            is_dozing = timed_out || pace == SettleDelay::Slow;
         }
     }
 }
@@ -504,10 +508,11 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Others must hear of these at once: a scope that closes, and a permit that they may have.
+/// Other owners need these at once: a scope that changes, and a permit that becomes free.
 fn is_urgent(settle: &Settle) -> bool {
     match settle {
         Settle::Close { .. }
+        | Settle::Limited { .. }
         | Settle::Open { .. }
         | Settle::Failed { .. }
         | Settle::Inherit { .. } => true,

@@ -1,7 +1,7 @@
 //! What scopes looked like a moment ago, for those who must not wait for the ledger thread.
 //!
-//! Promises: a glance is a look at memory. What this process has settled shows at once; what others
-//! have settled shows after at most [`FRESH`] and one glance more.
+//! Promises: reading costs one map lookup. What this process has settled shows at once; what others
+//! have settled shows after at most [`FRESH_FOR`] and one further read.
 //!
 //! Never: decides whether a call goes. That is the ledger's transaction.
 
@@ -19,7 +19,7 @@ const SCOPES_MAX: usize = 4_096;
 /// How old a view may be before it is asked for again.
 const FRESH_FOR: Span = Span::from_millis(500);
 
-/// How long after it was last seen a scope is kept where there is no room.
+/// How long after it was last seen a scope may be evicted.
 const EVICTABLE_AFTER: Span = Span::from_secs(10);
 
 /// What was last seen of scopes.
@@ -57,17 +57,17 @@ impl LastSeenScopes {
             };
             return LastSeenScope {
                 view: ScopeView::Open,
-                // Without room for the answer nobody asks.
+                // Without room for the reply the store is not asked.
                 needs_refresh: insert(&mut scopes, scope, unseen),
             };
         };
-        let is_to_be_asked = now.since(seen.at.max(seen.requested_at)) >= FRESH_FOR;
-        if is_to_be_asked {
+        let needs_refresh = now.since(seen.at.max(seen.requested_at)) >= FRESH_FOR;
+        if needs_refresh {
             seen.requested_at = now;
         }
         LastSeenScope {
             view: aged_view(seen.view, now.since(seen.at)),
-            needs_refresh: is_to_be_asked,
+            needs_refresh,
         }
     }
 
@@ -86,11 +86,21 @@ impl LastSeenScopes {
     pub(crate) fn on_settle(&self, settle: &Settle, now: Micros) {
         match settle {
             Settle::Close {
-                scope,
-                closed_for: rest,
-                ..
+                scope, closed_for, ..
             } => {
-                self.record(*scope, ScopeView::Closed { remaining: *rest }, now);
+                self.record(
+                    *scope,
+                    ScopeView::Closed {
+                        remaining: *closed_for,
+                    },
+                    now,
+                );
+            }
+            Settle::Limited {
+                scope, closed_for, ..
+            } => {
+                let remaining = Some(*closed_for);
+                self.record(*scope, ScopeView::Closed { remaining }, now);
             }
             Settle::Open { scope } => self.record(*scope, ScopeView::Open, now),
             Settle::Permit { .. }
@@ -105,15 +115,16 @@ impl LastSeenScopes {
 fn aged_view(view: ScopeView, passed: Span) -> ScopeView {
     match view {
         ScopeView::Closed {
-            remaining: Some(left),
-        } if left <= passed => ScopeView::Open,
+            remaining: Some(remaining),
+        } if remaining <= passed => ScopeView::Open,
         ScopeView::Closed {
-            remaining: Some(left),
+            remaining: Some(remaining),
         } => ScopeView::Closed {
-            remaining: Some(left - passed),
+            remaining: Some(remaining - passed),
         },
         ScopeView::Closed { remaining: None }
         | ScopeView::Open
+        | ScopeView::Paced { .. }
         | ScopeView::Probing
         | ScopeView::CacheOnly { .. }
         | ScopeView::Paused { .. } => view,
@@ -139,20 +150,20 @@ mod tests {
 
     const SCOPE: ScopeId = ScopeId(7);
 
-    fn closed(left: Span) -> ScopeView {
+    fn closed(remaining: Span) -> ScopeView {
         ScopeView::Closed {
-            remaining: Some(left),
+            remaining: Some(remaining),
         }
     }
 
     #[test]
     fn a_scope_is_requested_once_and_again_when_its_view_is_old() {
-        let glances = LastSeenScopes::default();
+        let last_seen = LastSeenScopes::default();
         let start = Micros(1_000_000);
-        let asked = |now| glances.get(SCOPE, now).needs_refresh;
+        let asked = |now| last_seen.get(SCOPE, now).needs_refresh;
         assert!(asked(start));
         assert!(!asked(start + Span(1)), "the answer is on its way");
-        glances.record(SCOPE, closed(Span::from_secs(9)), start + Span(2));
+        last_seen.record(SCOPE, closed(Span::from_secs(9)), start + Span(2));
         assert!(!asked(start + FRESH_FOR));
         assert!(asked(start + Span(2) + FRESH_FOR));
         assert!(!asked(start + Span(3) + FRESH_FOR));
@@ -160,36 +171,36 @@ mod tests {
 
     #[test]
     fn settles_of_this_process_show_at_once_and_expire() {
-        let glances = LastSeenScopes::default();
-        let (start, rest) = (Micros(1_000_000), Span::from_millis(200));
+        let last_seen = LastSeenScopes::default();
+        let (start, closed_for) = (Micros(1_000_000), Span::from_millis(200));
         let close = Settle::Close {
             scope: SCOPE,
             age: Span::ZERO,
-            closed_for: Some(rest),
+            closed_for: Some(closed_for),
             reopen: Reopen::All,
         };
-        glances.on_settle(&close, start);
-        let view = |now| glances.get(SCOPE, now).view;
-        assert_eq!(view(start), closed(rest));
-        assert_eq!(view(start + Span(1)), closed(rest - Span(1)));
-        assert_eq!(view(start + rest), ScopeView::Open);
-        glances.on_settle(&close, start);
-        glances.on_settle(&Settle::Open { scope: SCOPE }, start);
+        last_seen.on_settle(&close, start);
+        let view = |now| last_seen.get(SCOPE, now).view;
+        assert_eq!(view(start), closed(closed_for));
+        assert_eq!(view(start + Span(1)), closed(closed_for - Span(1)));
+        assert_eq!(view(start + closed_for), ScopeView::Open);
+        last_seen.on_settle(&close, start);
+        last_seen.on_settle(&Settle::Open { scope: SCOPE }, start);
         assert_eq!(view(start), ScopeView::Open);
     }
 
     /// Entities come from callers: whoever names thousands fills no memory.
     #[test]
     fn no_more_scopes_are_stored_than_the_maximum() {
-        let glances = LastSeenScopes::default();
+        let last_seen = LastSeenScopes::default();
         let start = Micros(1_000_000);
         for number in 0..=SCOPES_MAX as u64 {
-            let glance = glances.get(ScopeId(number.into()), start);
-            assert_eq!(glance.needs_refresh, number < SCOPES_MAX as u64);
+            let seen = last_seen.get(ScopeId(number.into()), start);
+            assert_eq!(seen.needs_refresh, number < SCOPES_MAX as u64);
         }
-        assert_eq!(glances.scopes.lock().len(), SCOPES_MAX);
+        assert_eq!(last_seen.scopes.lock().len(), SCOPES_MAX);
         let new = ScopeId(u64::MAX.into());
-        assert!(glances.get(new, start + EVICTABLE_AFTER).needs_refresh);
-        assert_eq!(glances.scopes.lock().len(), 1);
+        assert!(last_seen.get(new, start + EVICTABLE_AFTER).needs_refresh);
+        assert_eq!(last_seen.scopes.lock().len(), 1);
     }
 }

@@ -5,7 +5,8 @@
 //! waits for a disk that only others need. A permit whose decision is too old when it could be handed
 //! out is given back instead.
 //!
-//! A store or a thread that panics is a store that is lost for good: everybody is told so.
+//! If the store or a thread panics, the store is lost until a restart, and every waiting call gets
+//! `StoreLost`.
 //!
 //! Never: ends while somebody may still ask, and never waits without end.
 
@@ -16,21 +17,21 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tollgate_core::ask::{Ask, CellId, OwnerId, Verdict};
-use tollgate_core::batch::{Batch, Decision, QueuedSettle, Settles, grants_long_limit};
+use tollgate_core::batch::{Batch, BatchResult, QueuedSettle, Settles, grants_long_limit};
 
 use crate::StoreLost;
 use crate::failpoint;
 use crate::former_owners::FormerOwners;
 use crate::hand_out::HandOut;
 use crate::hub::TagId;
-use crate::inbox::{HeldBack, Pace, PeekRequest, TagWork, Work};
+use crate::inbox::{FailedDependents, PeekRequest, SettleDelay, TagWork, Work};
 use crate::offer::OfferResult;
 use crate::shared::{RecoveryClose, Shared};
 use crate::store::{PeekReply, Store, StoreError, check_verdicts, saved_in, wake_owners};
 use crate::sync_thread::SyncThread;
 use crate::threads::{catch_panic, spawn};
 
-/// Rows that one question reads in one turn: some 250 µs on SQLite.
+/// Rows that one peek reads in one turn: some 250 µs on SQLite.
 const PEEK_ROWS_PER_TURN: usize = 128;
 
 /// Drives a store that blocks. Ends the ledger's threads when the last handle goes.
@@ -73,7 +74,7 @@ impl ThreadDriver {
 }
 
 impl Drop for ThreadDriver {
-    /// Waits until everything told is written. Every wait of the threads has an end, and so has
+    /// Waits until every queued settle is written. Every wait of the threads has an end, and so has
     /// this one.
     fn drop(&mut self) {
         if self.is_forked() {
@@ -81,7 +82,7 @@ impl Drop for ThreadDriver {
         }
         self.shared.is_closing.store(true, Ordering::Release);
         self.shared.inbox.close();
-        // Whoever was answered on a ledger thread may be the last that held this: it ends by itself.
+        // The last handle may be dropped on a ledger thread itself: that thread cannot join itself.
         let is_elsewhere =
             |thread: &JoinHandle<()>| thread.thread().id() != std::thread::current().id();
         let is_sync_thread = std::thread::current().name() == Some(crate::sync_thread::NAME);
@@ -98,7 +99,7 @@ struct LedgerThread {
     sync: SyncThread,
 }
 
-/// What goes to the store of one provider, and whom to answer.
+/// The batch of one provider, and where its verdicts go.
 struct TagBatch {
     tag: TagId,
     settles: Vec<QueuedSettle>,
@@ -158,7 +159,7 @@ impl TagBatch {
 }
 
 impl LedgerThread {
-    /// Works until the last handle is gone, and answers everybody even if it cannot.
+    /// Works until the last handle is gone. After a panic every waiting call gets `StoreLost`.
     fn run(mut self) {
         if let Err(error) = catch_panic("the ledger thread", || self.work()) {
             self.shared.mark_lost(&error);
@@ -169,28 +170,28 @@ impl LedgerThread {
         drop(catch_panic("the store", || self.store.close()));
     }
 
-    /// Works until the last handle is gone and everything told is written.
+    /// Works until the last handle is gone and every queued settle is written.
     fn work(&mut self) {
         loop {
             let pace = if self.is_lost() {
-                Pace::Slow
+                SettleDelay::Slow
             } else if self.shared.hub.is_signal_awaited() {
-                Pace::Hurry
+                SettleDelay::Hurry
             } else {
-                Pace::Normal
+                SettleDelay::Normal
             };
             let work = self.shared.inbox.next(pace);
             let is_last = work.is_last;
             self.serve(work);
-            // With the store lost, what was told cannot be written; that only delays slots.
+            // While the store is lost, queued settles cannot be written; that only delays slots.
             if is_last || (self.is_lost() && self.shared.is_closing.load(Ordering::Acquire)) {
                 break;
             }
         }
         self.sync.finish();
         // What came back unsent while it ended is written too.
-        let rest = self.shared.inbox.next(Pace::Hurry);
-        self.serve(rest);
+        let remaining = self.shared.inbox.next(SettleDelay::Hurry);
+        self.serve(remaining);
     }
 
     fn is_lost(&self) -> bool {
@@ -208,7 +209,7 @@ impl LedgerThread {
         if !batches.is_empty() || (self.is_lost() && peeks.is_empty()) {
             self.turn(batches);
         }
-        // What was settled before a question may have failed with the store: then nothing is known.
+        // The settles before a peek may have failed with the store: then its rows are not known.
         for (tag, request) in peeks {
             if self.is_lost() {
                 break;
@@ -218,12 +219,12 @@ impl LedgerThread {
     }
 
     /// Reads a part of what was asked; the rest waits for the next turn, so that nobody's permit
-    /// waits for a long question.
+    /// waits for a long peek.
     fn peek(&self, tag: TagId, mut asked: PeekRequest) {
         let part = asked.query.split_off_rows(PEEK_ROWS_PER_TURN);
         let read = match catch_panic("the store", || self.store.peek(&part)).flatten() {
             Ok(read) => read,
-            // Dropped, the request hears that nothing can be known.
+            // Dropped, the peek ends without a reply.
             Err(error) => return self.shared.mark_lost(&error),
         };
         if asked.query.is_empty() && asked.reply == PeekReply::default() {
@@ -259,9 +260,9 @@ impl LedgerThread {
         let mut is_back = was_lost && decisions.iter().all(Result::is_ok);
         if was_lost && batches.is_empty() {
             // Nobody wants anything: is it there again?
-            let answer = self.commit_nothing();
-            is_back = answer.is_ok();
-            if let Err(error) = answer {
+            let result = self.commit_nothing();
+            is_back = result.is_ok();
+            if let Err(error) = result {
                 self.shared.mark_lost(&error);
             }
         }
@@ -282,7 +283,7 @@ impl LedgerThread {
 
     fn reopen(&self) {
         // Numbers count only in the database that gave them, and this may be another one.
-        self.shared.dead.forget_all();
+        self.shared.dead.clear();
         if let Err(panicked) = catch_panic("the store", || self.store.reopen()) {
             self.shared.mark_lost(&panicked);
         }
@@ -312,7 +313,7 @@ impl LedgerThread {
     }
 
     /// One result per batch, whatever the store does.
-    fn commit(&self, batches: &[TagBatch]) -> Vec<Result<Decision, StoreError>> {
+    fn commit(&self, batches: &[TagBatch]) -> Vec<Result<BatchResult, StoreError>> {
         let fail_all = |error: StoreError| batches.iter().map(|_| Err(error.clone())).collect();
         if self.shared.has_failed() {
             return fail_all(self.shared.failure());
@@ -346,7 +347,7 @@ impl LedgerThread {
         decisions
     }
 
-    fn commit_nothing(&self) -> Result<Decision, StoreError> {
+    fn commit_nothing(&self) -> Result<BatchResult, StoreError> {
         if self.shared.has_failed() {
             return Err(self.shared.failure());
         }
@@ -354,8 +355,8 @@ impl LedgerThread {
         catch_panic("the store", || self.store.commit(&nothing)).flatten()
     }
 
-    /// Tells everybody what was decided: those whose permits must be durable once they are.
-    fn hand_out(&self, batch: TagBatch, mut decision: Decision) {
+    /// Delivers the verdicts; those whose permits must be durable after the sync.
+    fn hand_out(&self, batch: TagBatch, mut decision: BatchResult) {
         let TagBatch {
             tag,
             settles,
@@ -389,7 +390,7 @@ impl LedgerThread {
             if is_long {
                 self.sync.hand_out_when_durable(hand_out);
             } else {
-                hand_out.answer(&self.shared);
+                hand_out.deliver(&self.shared);
             }
         }
         let dead = wake_owners(&*self.store, &decision, &saved_in);
@@ -410,12 +411,12 @@ impl LedgerThread {
         } = batch;
         self.shared.mark_lost(error);
         settles.truncate(queued);
-        let HeldBack { offers, peeks } = self.shared.inbox.requeue(tag, settles);
+        let FailedDependents { offers, peeks } = self.shared.inbox.requeue(tag, settles);
         let replies = replies.into_iter().map(|(reply, _)| reply);
         for reply in replies.chain(offers.into_iter().map(|offer| offer.reply)) {
             drop(reply.send(Err(StoreLost)));
         }
-        // Dropped, a question hears that nothing can be known.
+        // Dropped, a peek ends without a reply.
         drop(peeks);
     }
 }

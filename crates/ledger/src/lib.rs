@@ -8,8 +8,8 @@
 //! its transaction, with a `now` that was read after the lock was held. A permit is counted before
 //! it is handed out. Waiting asks share one transaction. Providers do not wait for each other.
 //!
-//! Never: decides anything, or reads an instant on another clock than it was taken on: what is told
-//! to a ledger from outside is an age or a delay.
+//! Never: decides anything, or reads an instant on another clock than it was taken on: what is
+//! reported to a ledger from outside is an age or a delay.
 
 #![cfg_attr(
     not(feature = "sqlite"),
@@ -27,7 +27,7 @@ pub use event::{EVENTS_MAX, Event, EventReceiver};
 mod offer;
 pub use offer::{OfferVerdicts, StoreLoss, StoreLost};
 mod store;
-pub use store::{EventSink, Liveness, PeekQuery, PeekReply, Store, StoreError};
+pub use store::{EventSink, LOST_RETRY, Liveness, PeekQuery, PeekReply, Store, StoreError};
 mod provider;
 pub use provider::{PendingOffer, ProviderLedger};
 mod front;
@@ -98,8 +98,8 @@ impl Ledger {
     }
 
     /// The same, but a folder that cannot be opened is a store that is lost from the start: the
-    /// reason is told, and the store is there as soon as the folder can be opened. An error only if
-    /// this process can have no more threads.
+    /// reason is returned, and the store recovers as soon as the folder can be opened. An error
+    /// only if this process can have no more threads.
     #[cfg(feature = "sqlite")]
     pub fn sqlite_or_lost(
         folder: impl AsRef<std::path::Path>,
@@ -147,13 +147,14 @@ impl Ledger {
     }
 
     /// A ledger on a store that compares and replaces rows, far away: a task per provider on this
-    /// runtime. Settings say which owner this process is.
+    /// runtime. Settings say which owner this process is: a number from 1 on.
     pub fn networked<R: RowStore>(
         clock: Clock,
         runtime: &tokio::runtime::Handle,
         settings: NetworkedSettings,
         store: impl FnOnce(RowEvents) -> R,
     ) -> Ledger {
+        debug_assert_ne!(settings.replica.owner, OwnerId::UNKNOWN);
         let shared = Shared::new(clock);
         let driver = TaskDriver::start(shared.clone(), runtime, settings, store);
         Ledger::of(Arc::new(Front {
@@ -230,10 +231,10 @@ impl Ledger {
         self.front.local_store()?.cell_count()
     }
 
-    /// How many questions (peeks) were put to the store so far.
+    /// How many peeks were sent to the store so far.
     #[must_use]
-    pub fn questions(&self) -> u64 {
-        self.front.shared.questions.load(Ordering::Relaxed)
+    pub fn peeks_sent(&self) -> u64 {
+        self.front.shared.peeks_sent.load(Ordering::Relaxed)
     }
 
     /// The ledger clock, without the wall clock.

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
-use tollgate_core::batch::{Batch, Decision, decide};
+use tollgate_core::batch::{Batch, BatchResult, decide};
 use tollgate_core::table::Table;
 
 use crate::Clock;
@@ -29,7 +29,7 @@ pub struct SharedMemory {
 struct MemoryRows {
     clock: Clock,
     table: RankedMutex<{ rank::MEMORY_TABLE }, Table>,
-    /// By the number of the owner. `None`: that one has gone.
+    /// By the number of the owner, from 1 on. `None`: that one has gone.
     owners: RankedMutex<{ rank::MEMORY_OWNERS }, Vec<Option<EventSink>>>,
 }
 
@@ -53,8 +53,8 @@ impl SharedMemory {
     /// The store of one more owner. From the second one on they are served in turn.
     pub(crate) fn join(&self, sink: EventSink) -> MemoryStore {
         let mut owners = self.rows.owners.lock();
-        let number = u32::try_from(owners.len()).unwrap_or(u32::MAX);
         owners.push(Some(sink));
+        let number = u32::try_from(owners.len()).unwrap_or(u32::MAX);
         if owners.len() > 1 {
             self.rows.table.lock().share();
         }
@@ -76,13 +76,13 @@ pub(crate) struct MemoryStore {
 impl MemoryRows {
     fn sink(&self, owner: OwnerId) -> Option<EventSink> {
         let owners = self.owners.lock();
-        owners.get(usize::try_from(owner.0).ok()?)?.clone()
+        owners.get(index_of(owner)?)?.clone()
     }
 }
 
 impl Store for MemoryStore {
     /// The clock is read under the lock, so that time never goes back between two batches.
-    fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError> {
+    fn commit(&self, batch: &Batch<'_>) -> Result<BatchResult, StoreError> {
         let mut table = self.rows.table.lock();
         let now = self.rows.clock.now();
         let decision = decide(&mut *table, now, batch);
@@ -128,7 +128,7 @@ impl Store for MemoryStore {
         let others: Vec<EventSink> = {
             let owners = self.rows.owners.lock();
             let others = owners.iter().enumerate();
-            let others = others.filter(|(number, _)| *number != self.owner.0 as usize);
+            let others = others.filter(|(index, _)| Some(*index) != index_of(self.owner));
             others.filter_map(|(_, sink)| sink.clone()).collect()
         };
         for sink in others {
@@ -148,8 +148,29 @@ impl Store for MemoryStore {
 impl Drop for MemoryStore {
     fn drop(&mut self) {
         let mut owners = self.rows.owners.lock();
-        if let Some(sink) = owners.get_mut(self.owner.0 as usize) {
+        if let Some(sink) = index_of(self.owner).and_then(|index| owners.get_mut(index)) {
             *sink = None;
         }
+    }
+}
+
+/// Where the owner with this number is in the list; none has the number 0.
+fn index_of(owner: OwnerId) -> Option<usize> {
+    usize::try_from(owner.0.checked_sub(1)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::ask::OwnerId;
+
+    use crate::{Clock, Ledger, SharedMemory};
+
+    /// 0 means that a number is not known: the first owner had it.
+    #[test]
+    fn owners_are_numbered_from_one() {
+        assert_eq!(Ledger::memory(Clock::System).owner(), OwnerId(1));
+        let shared = SharedMemory::new(Clock::System);
+        let owner = || Ledger::shared_memory(&shared).owner();
+        assert_eq!((owner(), owner()), (OwnerId(1), OwnerId(2)));
     }
 }

@@ -8,13 +8,13 @@
 //! Each provider has a task of its own, so that none waits for another one's requests. It takes what
 //! waits in the inbox, has one request under way, and has a deadline around it.
 //!
-//! Promises: what was asked is answered by a request that the store has taken, or by rows that are
+//! Promises: an offer is decided by a request that the store has accepted, or on rows that are
 //! known to be current, however often it conflicts and whatever is lost on the way. Each second
 //! those who wait for a signal ask again, so that a lost wake-up costs a second and never a hang.
 //!
 //! Never: decides, understands a row, or blocks a thread.
 
-mod answers;
+mod undecided_offers;
 mod task;
 
 use std::fmt;
@@ -39,8 +39,8 @@ use task::TagTask;
 /// How often those who wait for a signal ask again.
 const WATCHDOG: Duration = Duration::from_secs(1);
 
-/// Wake-ups that a task may lag behind: at 4 KiB a row some 250 KiB. Past that it asks for
-/// everything again.
+/// Pushes that a task may lag behind. A push has the rows of one batch, usually one to four of 4
+/// KiB: 1 MiB. Past that it asks for everything again.
 const PUSHES_MAX: usize = 64;
 
 /// A store that compares and replaces rows, and the connection to it.
@@ -74,7 +74,7 @@ pub struct NetworkedSettings {
     pub lost_after: Span,
 }
 
-/// Through this the connection tells what other owners have done.
+/// Through this the connection reports what other owners have written.
 #[derive(Clone, Debug)]
 pub struct RowEvents {
     tags: Weak<Tags>,
@@ -177,6 +177,8 @@ pub(crate) struct TaskDriver {
     shared: Arc<Shared>,
     tags: Arc<Tags>,
     owner: OwnerId,
+    /// The process whose runtime runs the tasks.
+    pid: u32,
 }
 
 impl TaskDriver {
@@ -206,16 +208,27 @@ impl TaskDriver {
             shared,
             tags,
             owner: settings.replica.owner,
+            pid: std::process::id(),
         }
     }
 
     pub(crate) fn owner(&self) -> OwnerId {
         self.owner
     }
+
+    /// A child after `fork` has no thread of the runtime: its offers would never end.
+    pub(crate) fn is_forked(&self) -> bool {
+        std::process::id() != self.pid
+    }
+
+    #[cfg(test)]
+    pub(crate) fn fork(&mut self) {
+        self.pid = self.pid.wrapping_add(1);
+    }
 }
 
 impl Drop for TaskDriver {
-    /// The tasks write what was told and end; this waits for nobody.
+    /// The tasks write the queued settles and end; this waits for nobody.
     fn drop(&mut self) {
         self.shared.is_closing.store(true, Ordering::Release);
         self.tags
@@ -260,4 +273,118 @@ async fn watch(shared: Weak<Shared>) {
 #[expect(clippy::disallowed_methods, reason = "the timer of a task")]
 async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::task::{Context, Poll};
+
+    use tollgate_core::ask::{Ask, Evidence, PermitId, Priority, ScopeId, Scopes, Terms};
+    use tollgate_core::replica::{Epoch, ReplyOutcome, Rules};
+    use tollgate_core::scope::ScopeView;
+    use tollgate_core::time::{Micros, Wall};
+
+    use super::*;
+    use crate::front::Driver;
+    use crate::{Clock, Ledger, StoreLost};
+
+    /// Rejects requests, this many, and then returns empty rows.
+    #[derive(Debug, Default)]
+    struct Stumbling {
+        errors: AtomicU32,
+    }
+
+    impl RowStore for Stumbling {
+        async fn exchange(&self, _: &str, request: Request) -> Result<Reply, StoreError> {
+            let taken = |errors: u32| errors.checked_sub(1);
+            let order = Ordering::Relaxed;
+            if self.errors.fetch_update(order, order, taken).is_ok() {
+                return Err(StoreError {
+                    message: "the connection broke".into(),
+                    is_final: false,
+                });
+            }
+            let rows = request.read.into_iter().map(|key| (key, None));
+            Ok(Reply {
+                batch: request.batch,
+                stored_at: Micros(1_772_323_200_000_000),
+                epoch: Epoch(1),
+                outcome: ReplyOutcome::Current(rows.collect()),
+                waiting: Vec::new(),
+            })
+        }
+
+        fn liveness(&self, _: OwnerId) -> Liveness {
+            Liveness::Unknown
+        }
+    }
+
+    #[derive(Debug)]
+    struct Unreachable;
+
+    impl RowStore for Unreachable {
+        async fn exchange(&self, _: &str, _: Request) -> Result<Reply, StoreError> {
+            std::future::pending().await
+        }
+
+        fn liveness(&self, _: OwnerId) -> Liveness {
+            Liveness::Unknown
+        }
+    }
+
+    fn ledger<R: RowStore>(store: R) -> Ledger {
+        let settings = NetworkedSettings {
+            replica: ReplicaSettings {
+                owner: OwnerId(1),
+                process: 1,
+                deadline: Span::from_millis(100),
+                durable: false,
+                knew_provider: false,
+                late_arrival: Span::from_secs(5),
+                rules: Rules::default(),
+            },
+            lost_after: Span::from_secs(1),
+        };
+        let clock = Clock::tokio(Wall(1_772_323_200_000_000));
+        Ledger::networked(clock, &Handle::current(), settings, |_| store)
+    }
+
+    /// A child after `fork` has no tasks: its offers waited for ever.
+    #[tokio::test(start_paused = true)]
+    async fn offers_of_a_forked_child_end_at_once() {
+        let mut ledger = ledger(Unreachable);
+        let front = Arc::get_mut(&mut ledger.front).expect("the only handle");
+        match &mut front.driver {
+            Driver::Tasks(tasks) => tasks.fork(),
+            Driver::Inline(_) | Driver::Thread(_) => panic!("a networked ledger has tasks"),
+        }
+        let ask = Ask {
+            id: PermitId::default(),
+            terms: Terms::new(),
+            scopes: Scopes::new(),
+            priority: Priority::Normal,
+            evidence: Evidence::Report {
+                timeout: Span::from_secs(30),
+                late: Span::from_secs(5),
+            },
+            max_wait: Span::ZERO,
+        };
+        let mut offer = std::pin::pin!(ledger.provider("p").offer(vec![ask]));
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let result = offer.as_mut().poll(&mut context);
+        assert!(matches!(result, Poll::Ready(Err(StoreLost))), "{result:?}");
+        assert!(ledger.loss_reason().is_some());
+    }
+
+    /// A peek that got an error ended without a reply, and its caller took the store for lost; one
+    /// whose reply was lost was sent again.
+    #[tokio::test(start_paused = true)]
+    async fn a_peek_that_gets_an_error_is_sent_again() {
+        let errors = AtomicU32::new(2);
+        let ledger = ledger(Stumbling { errors });
+        let peek = ledger.provider("p").try_peek_scope(ScopeId::named(&["p"]));
+        assert_eq!(peek.await, Some(ScopeView::Open));
+        assert!(ledger.loss().is_none());
+    }
 }

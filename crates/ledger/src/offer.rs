@@ -1,8 +1,8 @@
-//! What a store says to an offer.
+//! The result of an offer.
 //!
 //! Promises: plain data. Never: a permit that is granted without its ask, by which it is given back.
 
-use tollgate_core::ask::{Ask, Outcome, PermitId, Settle, Verdict};
+use tollgate_core::ask::{Ask, PermitId, Settle, Verdict};
 use tollgate_core::time::Micros;
 
 /// The store cannot be reached; nothing is known of the offer.
@@ -34,21 +34,11 @@ pub struct OfferVerdicts {
 /// verdict.
 pub(crate) type OfferResult = Result<(Micros, Vec<(Ask, Verdict)>), StoreLost>;
 
-/// The permits of an answer that nobody takes.
-pub(crate) fn unsent_settles(answer: Vec<(Ask, Verdict)>) -> impl Iterator<Item = Settle> {
-    let granted = |(ask, verdict)| match verdict {
-        Verdict::Go { .. } => Some(ask),
+/// The permits of a result that nobody takes, as settles.
+pub(crate) fn unsent_settles(decided: Vec<(Ask, Verdict)>) -> impl Iterator<Item = Settle> {
+    let granted = |(ask, verdict): (Ask, Verdict)| match verdict {
+        Verdict::Go { .. } => Some(ask.into_unsent()),
         Verdict::Wait { .. } | Verdict::Never(_) => None,
     };
-    answer.into_iter().filter_map(granted).map(|ask: Ask| {
-        let Ask {
-            id, terms, scopes, ..
-        } = ask;
-        Settle::Permit {
-            id,
-            terms,
-            scopes,
-            outcome: Outcome::Unsent,
-        }
-    })
+    decided.into_iter().filter_map(granted)
 }

@@ -1,6 +1,6 @@
-//! The ledger as one provider uses it: every ask, settle and question carries its tag.
+//! The ledger as one provider uses it: every ask, settle and peek carries its tag.
 //!
-//! Promises: what is here is asked and told of this provider only; it never waits for another one's.
+//! Promises: asks, settles and peeks of one provider never wait for those of another.
 //!
 //! Never: blocks.
 
@@ -77,9 +77,9 @@ impl ProviderLedger {
         Ledger::of(self.provider.front.clone())
     }
 
-    /// Asks for permits, all in one transaction and in this order. If the answer is dropped before
-    /// it is taken, what was granted comes back unsent. Everything settled before is counted first;
-    /// an offer without asks is answered when it is.
+    /// Asks for permits, all in one transaction and in this order. If the returned future is
+    /// dropped before it is taken, what was granted comes back unsent. Everything settled before is
+    /// counted first; an offer without asks completes when it is.
     pub fn offer(&self, asks: Vec<Ask>) -> PendingOffer {
         let front = self.front();
         match &front.driver {
@@ -92,7 +92,7 @@ impl ProviderLedger {
                 });
                 PendingOffer::ready(self.clone(), result)
             }
-            Driver::Thread(_) if front.is_forked() => {
+            Driver::Thread(_) | Driver::Tasks(_) if front.is_forked() => {
                 PendingOffer::ready(self.clone(), Err(StoreLost))
             }
             Driver::Thread(_) | Driver::Tasks(_) => {
@@ -104,9 +104,9 @@ impl ProviderLedger {
         }
     }
 
-    /// Asks for one permit where the answer is there at once. `None`: this store takes time, ask
-    /// with [`ProviderLedger::offer`]. What was granted is the asker's to settle. Also when it was
-    /// decided.
+    /// Asks for one permit where the verdict is available at once. `None`: this store takes time,
+    /// ask with [`ProviderLedger::offer`]. What was granted is the asker's to settle. Also when it
+    /// was decided.
     #[must_use]
     pub fn offer_at_once(&self, ask: &Ask) -> Option<(Verdict, Micros)> {
         let front = self.front();
@@ -132,14 +132,14 @@ impl ProviderLedger {
                 };
                 front.commit_inline(&self.provider.events, &batch);
             }
-            Driver::Thread(_) if front.is_forked() => {}
+            Driver::Thread(_) | Driver::Tasks(_) if front.is_forked() => {}
             Driver::Thread(_) | Driver::Tasks(_) => {
                 front.shared.inbox.stop_waiting(self.provider.tag, cells);
             }
         }
     }
 
-    /// Tells what became of a permit or a scope. Never waits and never fails, so that it can be
+    /// Reports what happened to a permit or a scope. Never waits and never fails, so that it can be
     /// called from `Drop`. More than 65,536 that wait for a lost store are dropped: a permit's slot
     /// then comes free late, and others do not hear of a failure, or of a scope that closed or opened.
     pub fn settle(&self, settle: Settle) {
@@ -197,16 +197,16 @@ impl ProviderLedger {
         shared.inbox.settle(self.provider.tag, queued);
     }
 
-    /// While the store is lost: closes a scope for `rest` from the moment at which it is back,
-    /// before anything is granted. Said again, the last word counts. If the store is there, it is
-    /// closed now.
-    pub fn close_on_recovery(&self, scope: ScopeId, rest: Span) {
+    /// While the store is lost: closes a scope for `closed_for` from the moment at which it is back,
+    /// before anything is granted. If it is called again, the last call counts. If the store is
+    /// available, it is closed now.
+    pub fn close_on_recovery(&self, scope: ScopeId, closed_for: Span) {
         let front = self.front();
         let shared = &front.shared;
         if matches!(front.driver, Driver::Inline(_)) && shared.loss().is_none() {
-            return self.settle_inline(&close_settle(scope, rest));
+            return self.settle_inline(&close_settle(scope, closed_for));
         }
-        shared.close_on_recovery(self.provider.tag, scope, rest);
+        shared.close_on_recovery(self.provider.tag, scope, closed_for);
         front.flush_inline();
     }
 
@@ -216,8 +216,8 @@ impl ProviderLedger {
         EventReceiver::new(self.provider.events.subscribe())
     }
 
-    /// What these limits and scopes look like, all in one question and without taking anything. The
-    /// question is put at once, after all that was settled before; whoever awaits the answer keeps
+    /// The current state of these limits and scopes, read in one request; takes nothing. The
+    /// request is sent at once, after all that was settled before; awaiting the reply blocks
     /// no thread. `None`: it cannot be known now.
     pub fn peek_all(&self, query: PeekQuery) -> impl Future<Output = Option<PeekReply>> + use<> {
         let reply = self.send_peek(query);
@@ -234,7 +234,7 @@ impl ProviderLedger {
     pub fn peek_or_closed(&self, query: PeekQuery) -> impl Future<Output = PeekReply> + use<> {
         let (unknown, reply) = match &self.front().driver {
             Driver::Inline(store) => {
-                self.count_question();
+                self.count_peek();
                 let known = self.front().peek_inline(&**store, &query);
                 let unknown = known.is_none().then(|| unknown_reply(&query));
                 (unknown, Ok(known))
@@ -264,7 +264,7 @@ impl ProviderLedger {
 
     /// As [`ProviderLedger::peek`], for those who cannot wait: what is seen goes to `then`, at once
     /// where it is known at once, else on the ledger's own thread, so it must be short and must not
-    /// block. What cannot be known is not told.
+    /// block. If the store is lost, `then` is not called.
     pub fn peek_then(
         &self,
         cells: Vec<(CellId, Arc<Rule>)>,
@@ -274,7 +274,7 @@ impl ProviderLedger {
         self.send_peek_then(PeekQuery { cells, scopes }, |reply| then(reply.cells));
     }
 
-    /// What a scope looks like; the question is put at once. What cannot be known looks closed.
+    /// The state of a scope; the request is sent at once. A scope that cannot be read looks closed.
     pub fn peek_scope(&self, scope: ScopeId) -> impl Future<Output = ScopeView> + use<> {
         let known = self.try_peek_scope(scope);
         async move { known.await.unwrap_or(ScopeView::Closed { remaining: None }) }
@@ -318,10 +318,11 @@ impl ProviderLedger {
         seen.view
     }
 
-    /// Puts a question at once; the reply is there, or comes when the store has come to it.
+    /// Sends a peek at once. `Ok`: the reply of a store that never blocks; `Err`: a future of the
+    /// reply.
     fn send_peek(&self, query: PeekQuery) -> Result<Option<PeekReply>, PeekPending> {
         if let Driver::Inline(store) = &self.front().driver {
-            self.count_question();
+            self.count_peek();
             return Ok(self.front().peek_inline(&**store, &query));
         }
         let (reply, receiver) = oneshot::channel();
@@ -334,10 +335,10 @@ impl ProviderLedger {
         }))
     }
 
-    /// What cannot be known is not answered.
+    /// If the store is lost, `then` is not called.
     fn send_peek_then(&self, query: PeekQuery, then: impl FnOnce(PeekReply) + Send + 'static) {
         let front = self.front();
-        self.count_question();
+        self.count_peek();
         match &front.driver {
             Driver::Inline(store) => {
                 if let Some(reply) = self.front().peek_inline(&**store, &query) {
@@ -357,18 +358,24 @@ impl ProviderLedger {
         }
     }
 
-    fn count_question(&self) {
-        let questions = &self.front().shared.questions;
-        questions.fetch_add(1, Ordering::Relaxed);
+    fn count_peek(&self) {
+        let peeks_sent = &self.front().shared.peeks_sent;
+        peeks_sent.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The answer to an offer is not there at once: asks that are offered together are cheaper.
+    /// An offer takes time to decide: asks that are offered together are cheaper.
     #[must_use]
     pub fn takes_time(&self) -> bool {
         match self.front().driver {
             Driver::Inline(_) => false,
             Driver::Thread(_) | Driver::Tasks(_) => true,
         }
+    }
+
+    /// An offer takes a round trip to another host.
+    #[must_use]
+    pub fn is_far_away(&self) -> bool {
+        matches!(self.front().driver, Driver::Tasks(_))
     }
 
     /// This process among those that share the ledger. Permits carry it.

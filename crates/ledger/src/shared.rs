@@ -34,22 +34,22 @@ const NOT_LOST: u64 = u64::MAX;
 pub(crate) struct RecoveryClose {
     pub(crate) tag: TagId,
     scope: ScopeId,
-    rest: Span,
+    closed_for: Span,
 }
 
 impl RecoveryClose {
     pub(crate) fn settle(self, at: Micros) -> QueuedSettle {
-        let settle = close_settle(self.scope, self.rest);
+        let settle = close_settle(self.scope, self.closed_for);
         QueuedSettle { settle, at }
     }
 }
 
 /// Closes a scope for so long.
-pub(crate) fn close_settle(scope: ScopeId, rest: Span) -> Settle {
+pub(crate) fn close_settle(scope: ScopeId, closed_for: Span) -> Settle {
     Settle::Close {
         scope,
         age: Span::ZERO,
-        closed_for: Some(rest),
+        closed_for: Some(closed_for),
         reopen: Reopen::All,
     }
 }
@@ -62,8 +62,8 @@ pub(crate) struct Shared {
     pub(crate) hub: Arc<Hub>,
     pub(crate) forwarding: CellForwarding,
     pub(crate) last_seen: LastSeenScopes,
-    /// Questions put to the store so far.
-    pub(crate) questions: AtomicU64,
+    /// Peeks sent to the store so far.
+    pub(crate) peeks_sent: AtomicU64,
     /// Held while `lost_at` and `is_final` change: two threads find out about the store.
     loss_reason: Mutex<Option<String>>,
     /// When the store was lost, on the ledger's clock; [`NOT_LOST`] while it is there.
@@ -86,7 +86,7 @@ impl Shared {
             hub: Arc::new(Hub::new()),
             forwarding: CellForwarding::default(),
             last_seen: LastSeenScopes::default(),
-            questions: AtomicU64::new(0),
+            peeks_sent: AtomicU64::new(0),
             loss_reason: Mutex::default(),
             lost_at: AtomicU64::new(NOT_LOST),
             is_final: AtomicBool::new(false),
@@ -164,8 +164,12 @@ impl Shared {
     }
 
     /// Closes a scope for so long from the moment at which the store is back: now, if it is.
-    pub(crate) fn close_on_recovery(&self, tag: TagId, scope: ScopeId, rest: Span) {
-        let close = RecoveryClose { tag, scope, rest };
+    pub(crate) fn close_on_recovery(&self, tag: TagId, scope: ScopeId, closed_for: Span) {
+        let close = RecoveryClose {
+            tag,
+            scope,
+            closed_for,
+        };
         let mut closes = self.closes_on_recovery.lock();
         if self.loss().is_none() {
             drop(closes);
@@ -189,7 +193,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inbox::Pace;
+    use crate::inbox::SettleDelay;
 
     const TAG: TagId = TagId(0);
 
@@ -201,7 +205,7 @@ mod tests {
     }
 
     fn closes(shared: &Shared) -> usize {
-        let work = shared.inbox.next(Pace::Hurry);
+        let work = shared.inbox.next(SettleDelay::Hurry);
         work.tags.iter().map(|tag| tag.settles.len()).sum()
     }
 

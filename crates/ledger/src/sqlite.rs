@@ -6,8 +6,8 @@
 //! Promises: a permit is committed before it is handed out, so a process that is killed at any
 //! instant never lets its successors exceed a limit; permits of limits of a minute or longer are on
 //! disk before they are used, and survive the power as well. State that cannot be believed counts
-//! as used up, or is refused with a message that says what to do. A folder that cannot be opened, or
-//! that was replaced, is tried again each second.
+//! as used up, or is rejected with a message that says what to do. A folder that cannot be opened,
+//! or that was replaced, is tried again each second.
 //!
 //! Never: works over a network file system, in a child after `fork`, or with clocks that processes
 //! do not share (`Clock::Tokio`).
@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
-use tollgate_core::batch::{Batch, Decision};
+use tollgate_core::batch::{Batch, BatchResult};
 use tollgate_core::time::{Micros, Span};
 
 use crate::Clock;
@@ -158,7 +158,7 @@ impl SqliteStore {
         error_for_people
     }
 
-    fn commit_in_folder(&self, batches: &[Batch<'_>]) -> Result<Vec<Decision>, StoreError> {
+    fn commit_in_folder(&self, batches: &[Batch<'_>]) -> Result<Vec<BatchResult>, StoreError> {
         let mut state = self.state.lock();
         let longest: Duration = if state.is_lost { LOST_WAIT } else { LOCK_WAIT };
         let folder = state.folder.as_mut().map_err(|error| error.clone())?;
@@ -178,13 +178,13 @@ impl SqliteStore {
 }
 
 impl Store for SqliteStore {
-    fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError> {
+    fn commit(&self, batch: &Batch<'_>) -> Result<BatchResult, StoreError> {
         let decisions = self.commit_in_folder(std::slice::from_ref(batch))?;
         Ok(decisions.into_iter().next().unwrap_or_default())
     }
 
     /// One transaction for all of them.
-    fn commit_together(&self, batches: &[Batch<'_>]) -> Vec<Result<Decision, StoreError>> {
+    fn commit_together(&self, batches: &[Batch<'_>]) -> Vec<Result<BatchResult, StoreError>> {
         match self.commit_in_folder(batches) {
             Ok(decisions) => decisions.into_iter().map(Ok).collect(),
             Err(error) => batches.iter().map(|_| Err(error.clone())).collect(),

@@ -13,12 +13,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId};
-use tollgate_core::batch::{Batch, Decision};
+use tollgate_core::batch::{Batch, BatchResult};
 use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::scope::ScopeView;
+use tollgate_core::time::Span;
 
 use crate::event::Event;
 use crate::hub::Hub;
+
+/// How often a lost store is tried again. Nothing changes earlier, so rejected calls are sent away
+/// for this long.
+pub const LOST_RETRY: Span = Span::from_secs(1);
 
 /// Where permits are counted.
 ///
@@ -30,22 +35,23 @@ use crate::hub::Hub;
 ///   was decided, other owners too.
 /// - **One clock.** `now` is read after the lock is held, or inside the transaction, and never goes
 ///   back between two batches.
-/// - **Doubt is use.** A row that is damaged, or that should be there and is not, is used up
-///   (`Cell::used_up`) or closed (`Scope::lost`), never empty, and is counted in `damaged_rows`.
+/// - **A doubtful row counts as used up.** A row that is damaged, or that should be there and is
+///   not, is used up (`Cell::used_up`) or closed (`Scope::lost`), never empty, and is counted in
+///   `damaged_rows`.
 /// - **Numbers are owners.** `owner` is never given to two processes that use the same rows. If it
 ///   changes, the rows are others: whatever was counted under the former number is not in them.
 /// - **No call waits without end.** An error is better than a wait of more than a second.
 /// - **A panic is a loss.** The front takes a store that has panicked for failed for good.
 pub trait Store: Send + Sync + fmt::Debug {
     /// Decides one batch with `tollgate_core::batch::decide` and writes it. One verdict per ask, in
-    /// their order. An empty batch is the question whether the store can be written again after a
+    /// their order. An empty batch checks whether the store can be written again after a
     /// loss: it writes something, so that it fails where a batch would.
-    fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError>;
+    fn commit(&self, batch: &Batch<'_>) -> Result<BatchResult, StoreError>;
 
     /// Decides the batches of several providers and returns one result per batch, in their order.
     /// Those that succeed are committed, whatever becomes of the others. A store that makes one
     /// transaction of them, which is cheaper, fails all of them or none.
-    fn commit_together(&self, batches: &[Batch<'_>]) -> Vec<Result<Decision, StoreError>> {
+    fn commit_together(&self, batches: &[Batch<'_>]) -> Vec<Result<BatchResult, StoreError>> {
         batches.iter().map(|batch| self.commit(batch)).collect()
     }
 
@@ -60,7 +66,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// row, in the order of the query. What cannot be believed looks used up, or closed.
     fn peek(&self, query: &PeekQuery) -> Result<PeekReply, StoreError>;
 
-    /// This process among those that share the store. Permits carry it. 0 until it is known.
+    /// This process among those that share the store. Permits carry it.
+    /// [`OwnerId::UNKNOWN`] until it is known; real numbers start at 1.
     fn owner(&self) -> OwnerId;
 
     /// The last batch failed, and another one is about to be made: what must be opened again is
@@ -77,7 +84,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Tells every other owner that these scopes have changed.
     fn notify_scopes(&self, scopes: &[ScopeId]);
 
-    /// A batch is over and everybody was answered: time for work that may take a while.
+    /// A batch is over and its verdicts are delivered: time for work that may take a while.
     fn maintain(&self) {}
 
     /// Nothing is asked any more.
@@ -110,7 +117,7 @@ pub trait Store: Send + Sync + fmt::Debug {
 pub enum Liveness {
     /// It lives, and a wake-up has reached it or will.
     Alive,
-    /// It has ended: nothing is to be left to it.
+    /// It has ended: no capacity is left or saved for it.
     Dead,
     /// It could not be reached, which says nothing. It keeps its place, and somebody else is woken
     /// too.
@@ -121,18 +128,18 @@ pub enum Liveness {
 /// Returns the owners that are dead, each with a cell that it waits for.
 pub(crate) fn wake_owners(
     store: &dyn Store,
-    decision: &Decision,
+    decision: &BatchResult,
     saved_in: &[CellId],
 ) -> Vec<(OwnerId, CellId)> {
     let mut dead = Vec::new();
     for wake in &decision.wakes {
-        let mut left = wake.at_most;
+        let mut room = wake.at_most;
         for &owner in &wake.owners {
-            if left == 0 {
+            if room == 0 {
                 break;
             }
             match store.wake(owner, wake.cell) {
-                Liveness::Alive => left -= 1,
+                Liveness::Alive => room -= 1,
                 Liveness::Dead => dead.push((owner, wake.cell)),
                 Liveness::Unknown => {}
             }
@@ -146,7 +153,7 @@ pub(crate) fn wake_owners(
 }
 
 /// The cells of these asks, if something is saved up in one of them; in which is not known.
-pub(crate) fn saved_in(decision: &Decision, asks: &[Ask]) -> Vec<CellId> {
+pub(crate) fn saved_in(decision: &BatchResult, asks: &[Ask]) -> Vec<CellId> {
     if decision.saved_for.is_empty() {
         return Vec::new();
     }
@@ -155,7 +162,7 @@ pub(crate) fn saved_in(decision: &Decision, asks: &[Ask]) -> Vec<CellId> {
 }
 
 /// One verdict per ask: what a store has decided otherwise cannot be handed out.
-pub(crate) fn check_verdicts(decision: &Decision, asks: usize) -> Result<(), StoreError> {
+pub(crate) fn check_verdicts(decision: &BatchResult, asks: usize) -> Result<(), StoreError> {
     let verdicts = decision.verdicts.len();
     if verdicts == asks {
         return Ok(());
@@ -170,7 +177,7 @@ pub(crate) fn check_verdicts(decision: &Decision, asks: usize) -> Result<(), Sto
     })
 }
 
-/// What to read, of one provider: any number of cells and scopes are one question.
+/// What to read, of one provider: any number of cells and scopes are one request.
 #[derive(Clone, Debug, Default)]
 pub struct PeekQuery {
     /// Limits, each with its rule.
@@ -195,7 +202,7 @@ impl PeekQuery {
     }
 }
 
-/// What was read, in the order of the question.
+/// What was read, in the order of the query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeekReply {
     /// One view per cell.
@@ -214,7 +221,7 @@ pub struct StoreError {
     pub is_final: bool,
 }
 
-/// Through this a store tells its own process what other owners did.
+/// Through this a store reports to its own process what other owners did.
 #[derive(Clone, Debug)]
 pub struct EventSink {
     hub: Arc<Hub>,

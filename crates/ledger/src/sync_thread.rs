@@ -127,7 +127,7 @@ fn run(queue: &Queue, shared: &Shared, store: &dyn Store) {
                 failpoint::reached("synced");
                 hand_outs
                     .into_iter()
-                    .for_each(|hand_out| hand_out.answer_synced(shared));
+                    .for_each(|hand_out| hand_out.deliver_synced(shared));
             }
             Err(error) => {
                 shared.mark_lost(&error);

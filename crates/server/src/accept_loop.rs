@@ -19,7 +19,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// How long a last response may take when the grace period is over. It is a few hundred bytes; a
 /// client that does not read them in this time gets none.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FINAL_GRACE: Duration = Duration::from_secs(1);
 
 /// The most connections that are taken from the kernel's backlog at shutdown: its usual length.
 const BACKLOG_MAX: usize = 4_096;
@@ -113,9 +113,8 @@ pub(crate) async fn run(
             }
         }
     }
-    for (stream, peer) in backlog(listener, |open| {
-        handler.has_capacity(open + connections.len())
-    }) {
+    let has_capacity = |open| handler.has_capacity(open + connections.len());
+    for (stream, peer) in backlog(listener, has_capacity) {
         if let Some(connection) = handler.handle(stream, peer, signal.clone()) {
             connections.spawn(connection);
         }
@@ -124,7 +123,7 @@ pub(crate) async fn run(
         return;
     }
     over.send_replace(true);
-    if !ended_within(LAST_WORDS, &mut connections).await {
+    if !ended_within(FINAL_GRACE, &mut connections).await {
         handler.on_dropped(connections.len());
         connections.shutdown().await;
     }
@@ -135,18 +134,32 @@ fn backlog(
     listener: TcpListener,
     has_capacity: impl Fn(usize) -> bool,
 ) -> Vec<(TcpStream, SocketAddr)> {
-    let mut taken = Vec::new();
     let Ok(listener) = listener.into_std() else {
-        return taken;
+        return Vec::new();
     };
-    while taken.len() < BACKLOG_MAX
-        && has_capacity(taken.len())
-        && let Ok((stream, peer)) = listener.accept()
-    {
-        let stream = stream
-            .set_nonblocking(true)
-            .and_then(|()| TcpStream::from_std(stream));
-        taken.extend(stream.ok().map(|stream| (stream, peer)));
+    take_backlog(has_capacity, || {
+        let (stream, peer) = listener.accept()?;
+        stream.set_nonblocking(true)?;
+        Ok((TcpStream::from_std(stream)?, peer))
+    })
+}
+
+/// Accepts until nothing is left. A connection that cannot be taken, because its client has reset it
+/// already, does not end this: others are behind it.
+fn take_backlog<T>(
+    has_capacity: impl Fn(usize) -> bool,
+    mut accept: impl FnMut() -> io::Result<T>,
+) -> Vec<T> {
+    let mut taken = Vec::new();
+    for _ in 0..BACKLOG_MAX {
+        if !has_capacity(taken.len()) {
+            break;
+        }
+        match accept() {
+            Ok(connection) => taken.push(connection),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(_) => {}
+        }
     }
     taken
 }
@@ -165,4 +178,28 @@ async fn signalled(shutdown: &mut watch::Receiver<bool>) {
 #[expect(clippy::disallowed_methods, reason = "a pause after a failed accept")]
 async fn pause(span: Duration) {
     tokio::time::sleep(span).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One client that had reset its connection cut off all that were behind it in the backlog.
+    #[test]
+    fn a_client_that_has_left_does_not_end_the_backlog() {
+        use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+        let accepted = [
+            Ok(1),
+            Err(ConnectionAborted),
+            Err(Interrupted),
+            Ok(2),
+            Err(WouldBlock),
+        ];
+        let mut accepted = accepted.into_iter().chain([Ok(3)]);
+        let mut accept = || accepted.next().unwrap().map_err(io::Error::from);
+        assert_eq!(take_backlog(|_| true, &mut accept), [1, 2]);
+        assert_eq!(take_backlog(|taken| taken < 1, &mut accept), [3]);
+        let failing = || Err::<u8, _>(ConnectionAborted.into());
+        assert!(take_backlog(|_| true, failing).is_empty(), "it ends");
+    }
 }

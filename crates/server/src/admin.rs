@@ -7,6 +7,7 @@
 //! Never: forwards calls to providers; the gateway does.
 
 mod connections;
+mod stream;
 mod cache;
 mod commands;
 mod decisions;
@@ -18,6 +19,7 @@ mod access;
 mod token;
 pub use token::{TokenError, TokenFile};
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,6 +30,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -41,6 +44,7 @@ use crate::gateway::max_admin_connections;
 use access::AccessPolicy;
 use connections::{AdminConnection, AdminConnections};
 use decisions::Peer;
+use stream::{AdminStream, RunningBody};
 
 /// The largest request head: no browser sends more to a local address.
 const HEAD_MAX: usize = 32 * 1024;
@@ -154,27 +158,31 @@ impl ConnectionHandler for AdminHandler {
         peer: SocketAddr,
         shutdown: ShutdownSignal,
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
+        // Clients wait for responses; if the option cannot be set, the connection still works.
+        stream.set_nodelay(true).ok();
         let connection = self.connections.open()?;
         let router = self.router.clone().layer(Extension(Peer(peer.ip())));
         Some(serve_connection(stream, router, connection, shutdown))
     }
 }
 
-async fn serve_connection(
-    stream: TcpStream,
+async fn serve_connection<S>(
+    stream: S,
     router: axum::Router,
     place: AdminConnection,
     mut shutdown: ShutdownSignal,
-) {
-    stream.set_nodelay(true).ok();
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let router = TowerToHyperService::new(router);
+    let stream = AdminStream::new(stream, place.progress());
     let service = service_fn(|request| {
         let running = place.begin();
         let response = router.call(request);
         async move {
-            let response = response.await;
-            drop(running);
-            response
+            let response = response.await?;
+            // It runs until its last byte is written.
+            Ok::<_, Infallible>(response.map(|body| RunningBody::new(body, running)))
         }
     });
     let mut connection = std::pin::pin!(

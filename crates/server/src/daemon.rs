@@ -178,7 +178,7 @@ impl Daemon {
     /// Reads every file and variable again. Blocks on files, so do not call it from an async task.
     #[must_use]
     pub fn reload(&self) -> Outcome {
-        let _told_after_the_lock = event::hold_back();
+        let _deferred = event::defer_events();
         let _one_at_a_time = self.shared.changing.lock();
         let mut state = self.snapshot();
         let reloaded = reload(&state.loaded, &state.sources, &(self.shared.world)());
@@ -194,7 +194,7 @@ impl Daemon {
         settings: &[(String, Option<String>)],
     ) -> Result<Outcome, SetError> {
         let active = self.shared.registry.named(provider)?;
-        let _told_after_the_lock = event::hold_back();
+        let _deferred = event::defer_events();
         let _one_at_a_time = self.shared.changing.lock();
         let mut state = self.snapshot();
         let mut sources = state.sources.clone();

@@ -28,7 +28,7 @@ use tollgate::ProviderRegistry;
 use tollgate::capacity;
 use tollgate::path::{CallOptions, Target};
 use tollgate::permit_table::{
-    HandedOut, PermitTable, ProviderPermits, Released, Report, Reported, USE_WITHIN,
+    IssuedPermit, PermitTable, ProviderPermits, Released, Report, Reported, USE_WITHIN,
 };
 use tollgate_config::config::Caller;
 use tollgate_config::{Config, Secret};
@@ -220,7 +220,7 @@ impl Decisions {
         }
     }
 
-    fn granted(&self, permit: &HandedOut) -> Acquired {
+    fn granted(&self, permit: &IssuedPermit) -> Acquired {
         let wall = self.shared.registry.ledger().wall();
         Acquired::granted(permit, wall)
     }

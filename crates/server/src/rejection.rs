@@ -57,23 +57,40 @@ struct Unavailable<'a> {
     failure_count: u32,
     reset_in: u64,
     health: &'static str,
-    /// Only if an operator set the state: the provider has not failed, and waiting does not help.
+    /// Only if an operator set the state, or if only a path of the provider fails: then it names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
 }
 
 /// The response to a caller whose call failed.
 pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
-    if let Error::Asleep { provider, status } = error {
-        return provider_unavailable(provider, status);
+    if let Error::ProviderUnavailable {
+        provider,
+        status,
+        path,
+    } = error
+    {
+        return provider_unavailable(provider, status, path.as_deref());
     }
     let wait = retry_in(error);
+    let rejection = describe(error, id, wait);
+    let mut response = json(error.status(), &rejection, wait);
+    if let Error::MethodNotAllowed { allowed, .. } = error
+        && let Ok(allowed) = HeaderValue::try_from(allowed)
+    {
+        response.headers_mut().insert(ALLOW, allowed);
+    }
+    response
+}
+
+/// The fields of a rejection.
+fn describe<'a>(error: &'a Error, id: &'a str, wait: Option<Span>) -> Rejection<'a> {
     let mut rejection = Rejection {
         error: code(error),
         message: capitalised(&error.to_string()),
         hint: hint::hint(error),
         id,
-        provider: None,
+        provider: error.provider(),
         guard: None,
         entity: None,
         limit: None,
@@ -82,39 +99,25 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         setting: None,
     };
     match error {
-        Error::NoPermit {
-            provider,
-            entity,
-            limit,
-            ..
-        } => {
-            rejection.provider = Some(provider);
+        Error::NoPermit { entity, limit, .. } => {
             rejection.entity = Some(entity.as_deref());
             rejection.limit = Some(limit.as_deref());
         }
+        Error::NotInCache { entity, .. } => rejection.entity = Some(entity.as_deref()),
         Error::Guarded { guard, limit, .. } => {
+            rejection.provider = None;
             rejection.guard = Some(guard);
             rejection.limit = Some(Some(limit));
         }
-        Error::NotInCache {
-            provider, entity, ..
-        } => {
-            rejection.provider = Some(provider);
-            rejection.entity = Some(entity.as_deref());
-        }
-        Error::TooLate { provider, .. }
-        | Error::NoResponse { provider, .. }
-        | Error::NoCredential { provider, .. }
-        | Error::NoUpstream { provider, .. }
-        | Error::Loop { provider } => rejection.provider = Some(provider),
-        Error::Misconfigured {
-            provider, setting, ..
-        } => {
-            rejection.provider = Some(provider);
-            rejection.setting = Some(setting);
-        }
-        Error::MethodNotAllowed { provider, .. } => rejection.provider = provider.as_deref(),
-        Error::Asleep { .. }
+        Error::Misconfigured { setting, .. } => rejection.setting = Some(setting),
+        Error::ProviderUnavailable { .. }
+        | Error::DeadlineExceeded { .. }
+        | Error::NoResponse { .. }
+        | Error::Moved { .. }
+        | Error::NoCredential { .. }
+        | Error::NoUpstream { .. }
+        | Error::Loop { .. }
+        | Error::MethodNotAllowed { .. }
         | Error::UnknownProvider { .. }
         | Error::NotAllowed { .. }
         | Error::WrongCallerToken { .. }
@@ -123,16 +126,10 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         | Error::Host(_)
         | Error::Malformed(_)
         | Error::SlowBody
-        | Error::NoSpool
-        | Error::NoBody => {}
+        | Error::SpoolFailed
+        | Error::IncompleteBody => {}
     }
-    let mut response = json(error.status(), &rejection, wait);
-    if let Error::MethodNotAllowed { allowed, .. } = error
-        && let Ok(allowed) = HeaderValue::try_from(allowed)
-    {
-        response.headers_mut().insert(ALLOW, allowed);
-    }
-    response
+    rejection
 }
 
 /// The next step of a caller.
@@ -157,7 +154,11 @@ pub(crate) fn json(
     response
 }
 
-fn provider_unavailable(provider: &str, status: &HealthStatus) -> Response<ReplyBody> {
+fn provider_unavailable(
+    provider: &str,
+    status: &HealthStatus,
+    path: Option<&str>,
+) -> Response<ReplyBody> {
     let mut message = status.breaker.message(provider);
     if let Some(hold) = status.hold {
         message.push_str(&format!(": {}", hold.words()));
@@ -165,9 +166,15 @@ fn provider_unavailable(provider: &str, status: &HealthStatus) -> Response<Reply
     let body = Unavailable {
         error: "ProviderUnavailableError",
         message,
-        hint: status
-            .hold
-            .map(|_| format!("`tollgate resume {provider}` lets calls through again")),
+        hint: match (status.hold, path) {
+            (Some(_), _) => Some(format!(
+                "`tollgate resume {provider}` lets calls through again"
+            )),
+            (None, Some(path)) => Some(format!(
+                "only `{path}` of {provider} fails, calls to other paths go on; retry after resetIn milliseconds"
+            )),
+            (None, None) => None,
+        },
         provider,
         state: status.breaker.as_str(),
         failure_count: status.failure_count,
@@ -204,15 +211,17 @@ pub(crate) fn code(error: &Error) -> &'static str {
             | Reason::NoShare => "RateLimitExceeded",
         },
         Error::Guarded { .. } => "RateLimitExceeded",
-        Error::Asleep { .. } => "ProviderUnavailableError",
+        Error::ProviderUnavailable { .. } => "ProviderUnavailableError",
         Error::NotInCache { .. } => "NotInCache",
-        Error::TooLate { .. } => "DeadlineExceeded",
-        Error::NoResponse { .. } | Error::NoCredential { .. } => "UpstreamError",
+        Error::DeadlineExceeded { .. } => "DeadlineExceeded",
+        Error::NoResponse { .. } | Error::Moved { .. } | Error::NoCredential { .. } => {
+            "UpstreamError"
+        }
         Error::UnknownProvider { .. } => "UnknownProvider",
         Error::NotAllowed { .. } => "DomainNotAllowed",
         Error::WrongCallerToken { .. } | Error::CrossSite => "CallerNotAllowed",
         Error::SlowBody => "RequestTimeout",
-        Error::NoSpool => "QueueFull",
+        Error::SpoolFailed => "QueueFull",
         Error::MethodNotAllowed { .. } => "MethodNotAllowed",
         Error::Misconfigured { .. } => "Misconfigured",
         Error::Loop { .. } => "LoopDetected",
@@ -220,7 +229,7 @@ pub(crate) fn code(error: &Error) -> &'static str {
         | Error::Path(_)
         | Error::Host(_)
         | Error::Malformed(_)
-        | Error::NoBody => "BadRequest",
+        | Error::IncompleteBody => "BadRequest",
     }
 }
 

@@ -56,7 +56,7 @@ pub struct Row {
 /// One cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
-    /// Use of the quota in percent, [`crate::judge::Judge::quota_used`].
+    /// Use of the quota in percent, [`crate::checker::Checker::quota_used`].
     pub used: f64,
     /// 429s per 1000 requests that arrived.
     pub limited: f64,
@@ -250,9 +250,9 @@ pub fn cell(row: &Row, column: &Column, seeds: &[u64]) -> Result<Option<Cell>, R
         setup.clocks = clocks(row.nodes);
         let mut world = World::new(setup, client);
         world.run_until(end)?;
-        let used = world.judge().quota_used(&column.rule, Micros(0), end);
+        let used = world.checker().quota_used(&column.rule, Micros(0), end);
         sum.used += used.map_or(0.0, |used| used.percent());
-        sum.limited += world.judge().violations_per_1000();
+        sum.limited += world.checker().violations_per_1000();
     }
     #[expect(clippy::cast_precision_loss, reason = "a handful of seeds")]
     let runs = seeds.len().max(1) as f64;

@@ -55,7 +55,7 @@ pub enum Fault {
         to: Amount,
     },
     /// The headers advertise a different number than the enforced one.
-    Tell {
+    ReportLimit {
         /// Which rule, counted from 0 in the order of the settings.
         rule: usize,
         /// The advertised number.
@@ -85,7 +85,7 @@ pub enum When {
         to: Option<Span>,
     },
     /// The next `requests` requests, whenever they arrive. Tests use this form: they need not wait
-    /// for time. For `Limit` and `Tell`, which no request uses up, the same as forever.
+    /// for time. For `Limit` and `ReportLimit`, which no request uses up, the same as forever.
     Next {
         /// Requests still to be struck.
         requests: u32,
@@ -255,7 +255,7 @@ impl FaultPlan {
     #[must_use]
     pub fn advertised(&self, rule: usize, base: u64, now: Micros) -> Option<u64> {
         self.amount(base, now, |fault| match fault {
-            Fault::Tell { rule: which, to } if which == rule => Some(to),
+            Fault::ReportLimit { rule: which, to } if which == rule => Some(to),
             _ => None,
         })
     }
@@ -313,7 +313,7 @@ impl AppliedFaults {
             }
             // `ResetBefore` affects bytes, before there is a request; numbers change by time, not
             // by request.
-            Fault::ResetBefore | Fault::Limit { .. } | Fault::Tell { .. } => false,
+            Fault::ResetBefore | Fault::Limit { .. } | Fault::ReportLimit { .. } => false,
         }
     }
 

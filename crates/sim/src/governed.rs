@@ -17,12 +17,12 @@ use tollgate_core::ask::{
     Ask, CellId, CostUnit, Evidence, LimitReading, Marks, OwnerId, PermitId, Priority, Scopes,
     Settle, Term, Terms, Verdict,
 };
-use tollgate_core::gate::{CallerId, CallerShare, Gate, QueuedCall, Resolution, Resolved};
+use tollgate_core::gate::{CallerId, Gate, QueuedCall, Resolution, Resolved};
 use tollgate_core::limit::{Rule, Strictness};
 use tollgate_core::time::{Micros, Now, Span};
 use tollgate_core::turn::turn;
 
-use crate::judge::Priority as JudgePriority;
+use crate::checker::Priority as CheckerPriority;
 use crate::row_store::StoreCounts;
 use crate::rule::{CallId, LimitStatus, Unit as SimUnit};
 use crate::world::{Call, Client, Effects, NodeId, Outcome};
@@ -120,7 +120,7 @@ impl Governed {
 
     /// How strict the provider has proved to be, by its first rule.
     #[must_use]
-    pub fn rung(&self, now: Now) -> Option<Strictness> {
+    pub fn strictness(&self, now: Now) -> Option<Strictness> {
         let (id, rule) = self.cells.first()?;
         let now = self.store.ledger_now(now);
         self.store
@@ -144,17 +144,6 @@ impl Governed {
             });
         }
         &mut self.nodes[node.0]
-    }
-
-    /// Sets a caller's share on every node.
-    #[must_use]
-    pub fn with_share(mut self, nodes: usize, caller: u32, share: CallerShare) -> Governed {
-        for node in 0..nodes {
-            self.node(NodeId(node))
-                .gate
-                .set_share(CallerId(caller), share);
-        }
-        self
     }
 
     fn push(&mut self, node: NodeId, call: Call, seniority: Option<u64>, now: Now) {
@@ -202,7 +191,7 @@ impl Governed {
             let cost = cost(call, rule.cost_unit())
                 .saturating_mul(limit.estimate_percent)
                 .div_ceil(100);
-            let leave = if call.priority == JudgePriority::High {
+            let leave = if call.priority == CheckerPriority::High {
                 0
             } else {
                 limit.reserve
@@ -374,7 +363,7 @@ impl Governed {
             let call = Call {
                 id,
                 cost: self.plan.backlog_cost,
-                priority: JudgePriority::Normal,
+                priority: CheckerPriority::Normal,
             };
             self.push(node, call, None, now);
         }
@@ -511,11 +500,11 @@ impl Client for Governed {
     }
 }
 
-fn priority(priority: JudgePriority) -> Priority {
+fn priority(priority: CheckerPriority) -> Priority {
     match priority {
-        JudgePriority::High => Priority::High,
-        JudgePriority::Normal => Priority::Normal,
-        JudgePriority::Low => Priority::Low,
+        CheckerPriority::High => Priority::High,
+        CheckerPriority::Normal => Priority::Normal,
+        CheckerPriority::Low => Priority::Low,
     }
 }
 

@@ -22,7 +22,7 @@ use tollgate_core::health::{
     Action, Actions, AttemptResult, BasePace, Class, HealthEvent, HealthState,
 };
 use tollgate_core::limit::Rule;
-use tollgate_core::retry::{Decision, FailedAttempt, Safety};
+use tollgate_core::retry::{FailedAttempt, RetryDecision, Safety};
 use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now, Span};
 use tollgate_core::turn::turn;
@@ -38,7 +38,7 @@ pub use plan::{GiveUpReason, HealthPlan, HealthTransition};
 /// The scope of the health machine.
 const HEALTH: ScopeId = ScopeId(1);
 
-/// The scope of the cool-down. A separate scope: after a cool-down every call may go at once.
+/// The scope of the cool-down. A separate scope: after a cool-down calls go without a probe of health.
 const COOLDOWN: ScopeId = ScopeId(2);
 
 /// Nodes that share one ledger and learn from responses.
@@ -336,7 +336,7 @@ impl GovernedWithHealth {
         let (settings, dice) = (self.plan.cooldown, Dice(self.dice.u64(..)));
         let cooldown = &mut self.node(node, now).cooldown;
         if let Some(pause) = cooldown.on_limited(&settings, granted, provider_wait, dice, now.at) {
-            let settle = cooldown::settle(COOLDOWN, pause);
+            let settle = cooldown::settle(COOLDOWN, pause, now.at.since(granted));
             self.turn(node, &[settle], &[], now, effects);
         }
     }
@@ -365,11 +365,13 @@ impl GovernedWithHealth {
         let (settings, dice) = (self.plan.retry, Dice(self.dice.u64(..)));
         let budget = &mut self.node(node, now).budget;
         match settings.decide(&failed, budget, dice, now.at) {
-            Decision::Again { after, counts } => {
+            RetryDecision::Again { after, counts } => {
                 pending.retries_used += u32::from(counts);
                 self.node(node, now).schedule_retry(pending, now.at + after);
             }
-            Decision::Stop(stop) => self.give_up(pending.call, GiveUpReason::Failed(stop), effects),
+            RetryDecision::Stop(stop) => {
+                self.give_up(pending.call, GiveUpReason::Failed(stop), effects);
+            }
         }
     }
 }

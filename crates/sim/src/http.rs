@@ -29,7 +29,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::judge::Judge;
+use crate::checker::Checker;
 
 pub mod settings;
 pub mod style;
@@ -148,12 +148,6 @@ impl SimProvider {
             .with_state(|state, now| state.plan(&[planned], now))
     }
 
-    /// Removes every fault.
-    pub fn clear_faults(&self) {
-        let cleared = self.context.with_state(|state, now| state.replan(&[], now));
-        cleared.expect("a list without faults always has room");
-    }
-
     /// Clears counters and log; faults stay.
     pub fn reset(&self) {
         self.context.with_state(|state, now| state.reset(now));
@@ -167,11 +161,11 @@ impl SimProvider {
 
     /// A copy of the judge of every scope, by name, for figures that the report does not have.
     #[must_use]
-    pub fn judges(&self) -> Vec<(String, Judge)> {
+    pub fn judges(&self) -> Vec<(String, Checker)> {
         let records = self.context.with_state(|state, _| state.scope_records());
         records
             .into_iter()
-            .map(|record| (record.name, record.judge))
+            .map(|record| (record.name, record.checker))
             .collect()
     }
 

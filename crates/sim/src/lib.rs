@@ -8,7 +8,7 @@
 
 pub mod row_store;
 pub mod rule;
-pub mod judge;
+pub mod checker;
 pub mod latency;
 pub mod clock;
 pub mod world;

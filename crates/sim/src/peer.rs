@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tollgate_core::time::{Micros, Now, Span};
 
-use crate::judge::Priority;
+use crate::checker::Priority;
 use crate::rule::{CallId, Cost};
 use crate::world::{Call, Client, Effects, NodeId, Outcome};
 

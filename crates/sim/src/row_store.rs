@@ -44,7 +44,7 @@ pub struct StoreCounts {
 
 /// The store and its network.
 #[derive(Debug)]
-pub struct RowStore {
+pub struct SimulatedStore {
     plan: StorePlan,
     rows: BTreeMap<RowKey, StoredRow>,
     epoch: u64,
@@ -61,11 +61,11 @@ pub struct RowStore {
     counts: StoreCounts,
 }
 
-impl RowStore {
+impl SimulatedStore {
     /// An empty store.
     #[must_use]
-    pub fn new(plan: StorePlan) -> RowStore {
-        RowStore {
+    pub fn new(plan: StorePlan) -> SimulatedStore {
+        SimulatedStore {
             rows: BTreeMap::new(),
             epoch: 1,
             waiting: BTreeMap::new(),

@@ -136,7 +136,7 @@ pub struct RuleSpec {
 /// The provider's decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Decision {
+pub enum RuleDecision {
     /// Every rule allows it; it is counted. [`Provider::status`] has the content of the headers.
     Accepted,
     /// A rule does not allow it.

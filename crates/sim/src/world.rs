@@ -2,7 +2,7 @@
 //!
 //! Promises: a run is a function of its [`Setup`] and its [`Client`]; the same seed gives the same
 //! log. Each network direction has its own random stream, so a fault on responses changes nothing
-//! for requests. Every request that reaches the limiter is recorded by a [`Judge`].
+//! for requests. Every request that reaches the limiter is recorded by a [`Checker`].
 //!
 //! Never: reads a clock, sleeps, or lets a node see true time (it sees its own [`NodeClock`]).
 
@@ -13,8 +13,8 @@ use fastrand::Rng;
 use thiserror::Error;
 use tollgate_core::time::{Micros, Now, Span};
 
+use crate::checker::Checker;
 use crate::clock::NodeClock;
-use crate::judge::Judge;
 use crate::latency::Latency;
 use crate::rule::{Provider, RuleSpec};
 
@@ -68,7 +68,7 @@ pub struct Runaway {
 #[derive(Debug)]
 pub struct World<C> {
     client: C,
-    judge: Judge,
+    checker: Checker,
     provider: Provider,
     setup: Setup,
     now: Micros,
@@ -123,7 +123,7 @@ impl<C: Client> World<C> {
         let dice = Dice::new(setup.seed);
         let mut world = World {
             client,
-            judge: Judge::new(),
+            checker: Checker::new(),
             provider: Provider::new(setup.rules.clone()),
             now: Micros(0),
             queue: BinaryHeap::new(),
@@ -182,8 +182,8 @@ impl<C: Client> World<C> {
 
     /// The judge and its log.
     #[must_use]
-    pub fn judge(&self) -> &Judge {
-        &self.judge
+    pub fn checker(&self) -> &Checker {
+        &self.checker
     }
 
     /// The side under test.
@@ -232,7 +232,7 @@ impl<C: Client> World<C> {
                 }
             }
             EventKind::Submit { node, call } => {
-                self.judge.record_submit(call.id, self.now, call.priority);
+                self.checker.record_submit(call.id, self.now, call.priority);
                 self.notify_client(node, |client, now, effects| {
                     client.on_submit(node, call, now, effects);
                 });
@@ -287,7 +287,7 @@ impl<C: Client> World<C> {
                     self.push(self.now + after, EventKind::Wake { node, timer: None });
                 }
             }
-            Effect::Done(id) => self.judge.record_response(id),
+            Effect::Done(id) => self.checker.record_response(id),
         }
     }
 }

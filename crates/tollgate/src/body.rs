@@ -18,4 +18,4 @@ pub(crate) use shared::{JoinGuard, OBJECT_MAX, SharedBody};
 pub use tunnel::Tunnel;
 
 pub use crate::body_memory::{body_memory_in_use, set_body_memory, take_body_memory_peak};
-pub use crate::payload::{BodyError, WHOLE_MAX};
+pub use crate::payload::{BodyError, WHOLE_MAX, set_spool_files_max};

@@ -4,7 +4,8 @@
 //! goes to a file, a shared response is read only as fast as its slowest reader, and a response is
 //! not kept for the cache. Nobody waits for memory, so nobody can wait for ever.
 //!
-//! Never: counts the few dozen KiB that every connection has.
+//! Never: counts the buffers that every connection has: up to 64 KiB to read and 64 KiB to write on
+//! each side, and a piece of 256 KiB of an upload that is sent from a file.
 
 use std::sync::Arc;
 use std::sync::LazyLock;
@@ -73,6 +74,17 @@ impl BodyMemory {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// How many bytes are held.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes all bodies may take.
+    pub(crate) fn max(&self) -> usize {
+        self.max.load(Ordering::Relaxed)
+    }
+
     /// More is held than should be.
     pub(crate) fn is_scarce(&self) -> bool {
         self.held.load(Ordering::Relaxed) > self.max.load(Ordering::Relaxed)
@@ -93,8 +105,17 @@ impl BodyShare {
 
     /// So many more bytes are held. `false`: all bodies together hold too much now.
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
-        self.memory.add(bytes);
-        self.bytes += bytes;
+        self.set(self.bytes + bytes)
+    }
+
+    /// So many bytes are held. `false`: all bodies together hold too much now.
+    pub(crate) fn set(&mut self, bytes: usize) -> bool {
+        if bytes > self.bytes {
+            self.memory.add(bytes - self.bytes);
+        } else {
+            self.memory.release(self.bytes - bytes);
+        }
+        self.bytes = bytes;
         !self.memory.is_scarce()
     }
 }
@@ -119,6 +140,6 @@ mod tests {
         drop(one);
         assert!(!memory.is_scarce() && other.grow(59));
         drop(other);
-        assert_eq!(memory.held.load(Ordering::Relaxed), 0);
+        assert_eq!(memory.held(), 0);
     }
 }

@@ -126,11 +126,13 @@ pub enum Error {
     },
     /// The provider is asleep, because too many calls failed.
     #[error("{}", .status.breaker.message(.provider))]
-    Asleep {
+    ProviderUnavailable {
         /// Whose.
         provider: String,
         /// Its health.
         status: Box<HealthStatus>,
+        /// Only this path of it, with ids as `*`; calls to other paths go on.
+        path: Option<String>,
     },
     /// Only the cache may serve the call, and it has no response.
     #[error("{}", not_in_cache(.provider, *.reason))]
@@ -146,7 +148,7 @@ pub enum Error {
     },
     /// The caller's time ran out.
     #[error("the time for the call to `{provider}` ran out {}", .at.words())]
-    TooLate {
+    DeadlineExceeded {
         /// Whose.
         provider: String,
         /// Where.
@@ -159,6 +161,12 @@ pub enum Error {
         provider: String,
         /// Why.
         fault: Fault,
+    },
+    /// The provider's upstream is another one since the call was routed.
+    #[error("the upstream of `{provider}` was changed while the call was under way")]
+    Moved {
+        /// Whose.
+        provider: String,
     },
     /// The call needs a token, and there is none.
     #[error("no token for `{provider}`: {}", .why.words())]
@@ -239,14 +247,17 @@ pub enum Error {
     #[error("{0}")]
     Malformed(&'static str),
     /// The body of the request did not arrive.
-    #[error("the request body broke off or did not arrive in time")]
-    NoBody,
-    /// The body of the request arrives more slowly than the provider's file allows.
-    #[error("the request body arrived more slowly than `upload.min_rate` allows")]
+    #[error("the request body broke off")]
+    IncompleteBody,
+    /// The body of the request arrives more slowly than the provider's file or the call's own time
+    /// allows.
+    #[error(
+        "the request body did not arrive in time: the call's own timeout is over, or it was slower than `upload.min_rate` allows"
+    )]
     SlowBody,
     /// The body of the request could not be stored until its permit is granted.
     #[error("the request body could not be written to a temporary file")]
-    NoSpool,
+    SpoolFailed,
 }
 
 /// Why there is no token.
@@ -319,7 +330,7 @@ impl Error {
     pub fn reason(&self) -> Option<Reason> {
         match self {
             Error::NoPermit { reason, .. } | Error::NotInCache { reason, .. } => Some(*reason),
-            Error::TooLate { .. } => Some(Reason::Deadline),
+            Error::DeadlineExceeded { .. } => Some(Reason::Deadline),
             Error::Guarded { retry_in, .. } => Some(match retry_in {
                 Some(_) => Reason::Limit,
                 None => Reason::TooCostly,
@@ -352,11 +363,12 @@ impl Error {
                 ..
             }
             | Error::Misconfigured { .. }
-            | Error::NoSpool
+            | Error::Moved { .. }
+            | Error::SpoolFailed
             | Error::Loop { .. } => Blame::Tollgate,
             Error::NoPermit { .. }
             | Error::Guarded { .. }
-            | Error::TooLate {
+            | Error::DeadlineExceeded {
                 at: Stage::Waiting, ..
             }
             | Error::UnknownProvider { .. }
@@ -369,10 +381,10 @@ impl Error {
             | Error::Malformed(_)
             | Error::CrossSite
             | Error::SlowBody
-            | Error::NoBody => Blame::Caller,
-            Error::Asleep { .. }
+            | Error::IncompleteBody => Blame::Caller,
+            Error::ProviderUnavailable { .. }
             | Error::NotInCache { .. }
-            | Error::TooLate { .. }
+            | Error::DeadlineExceeded { .. }
             | Error::NoCredential { .. }
             | Error::NoResponse { .. } => Blame::Provider,
         }
@@ -405,7 +417,7 @@ fn no_permit(
             return format!("the ledger that counts the calls to `{provider}` cannot be reached");
         }
         Reason::NoDescriptors => {
-            return format!("this process has no file descriptor left to call `{provider}`");
+            return format!("this process has no free file descriptor to call `{provider}`");
         }
         Reason::ShuttingDown => {
             return format!("tollgate is shutting down and no longer calls `{provider}`");
@@ -420,14 +432,14 @@ fn no_permit(
         }
         Reason::QueueFull => return format!("too many calls already wait for `{provider}`"),
         // Not "used up": a call that costs more than one may find some of it left.
-        Reason::Limit => format!("{limit} has too little left for this call"),
+        Reason::Limit => format!("{limit} has too little remaining for this call"),
         Reason::Concurrency => format!("{limit} on concurrent calls is reached"),
         Reason::Cooldown => "the provider asked for a pause".to_owned(),
         Reason::OffPeak => "calls of this priority run in off-peak hours only".to_owned(),
         Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested => {
             "only the cache is used".to_owned()
         }
-        Reason::Deadline => "the time is up".to_owned(),
+        Reason::Deadline => "the deadline has passed".to_owned(),
     };
     match retry_in {
         Some(retry_in) => {
@@ -444,7 +456,7 @@ fn method_not_allowed(provider: Option<&str>, method: &Method) -> String {
     let method = method.get(..METHOD_SHOWN_MAX).unwrap_or(method);
     match provider {
         Some(provider) => format!("calls to `{provider}` may not have the method {method}"),
-        None => format!("this gateway does not support {method} yet"),
+        None => format!("this gateway does not support {method}"),
     }
 }
 
@@ -499,7 +511,7 @@ mod tests {
         let rejected = text(Reason::Limit, Some("1000/1d"), Some(Span::from_secs(90)));
         assert!(
             rejected.contains("`tmdb`")
-                && rejected.contains("the limit `1000/1d` has too little left for this call"),
+                && rejected.contains("the limit `1000/1d` has too little remaining for this call"),
             "{rejected}"
         );
         assert!(rejected.ends_with("retry in 1 min 30 s"), "{rejected}");

@@ -1,4 +1,4 @@
-//! Events: one owned value per fact, for everybody who wants to hear it.
+//! Events: one owned value per fact, for the log and for subscribers.
 //!
 //! A registry has one bus. The log is written from the same value, in place, so its lines keep
 //! their order and none is lost at the end of the process. Everybody else subscribes.
@@ -8,11 +8,11 @@
 //! key, a query, a header or a body.
 //!
 //! Never: decides, and never emits under a lock (debug builds check it): whoever holds one passes
-//! the fact on (`DeferredEvent`) or holds it back ([`hold_back`]).
+//! the fact on (`DeferredEvent`) or defers it ([`defer_events`]).
 
-mod fact;
+mod kinds;
 mod log;
-pub use fact::{CallDecision, CallEnd, DecisionVerdict, Event, QueueCause};
+pub use kinds::{CallDecision, CallEnd, DecisionVerdict, Event, QueueCause};
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ struct Bus {
 /// they happen. Only for sections without an `await`.
 #[derive(Debug)]
 #[must_use = "facts are held back while this lives"]
-pub struct HeldBack {
+pub struct DeferGuard {
     /// An outer one emits them.
     is_nested: bool,
     /// The facts are those of this thread.
@@ -56,26 +56,26 @@ pub struct HeldBack {
 
 thread_local! {
     /// What is held back. As much as happens under one lock: a few facts per provider of a reload.
-    static HELD_BACK: RefCell<Option<Vec<(Events, Event)>>> = const { RefCell::new(None) };
+    static DEFERRED: RefCell<Option<Vec<(Events, Event)>>> = const { RefCell::new(None) };
 }
 
 /// Holds the facts of this thread back.
-pub fn hold_back() -> HeldBack {
-    let is_nested = HELD_BACK.with_borrow_mut(|held| {
+pub fn defer_events() -> DeferGuard {
+    let is_nested = DEFERRED.with_borrow_mut(|held| {
         let is_nested = held.is_some();
         held.get_or_insert_default();
         is_nested
     });
-    HeldBack {
+    DeferGuard {
         is_nested,
         _thread: std::marker::PhantomData,
     }
 }
 
-impl Drop for HeldBack {
+impl Drop for DeferGuard {
     fn drop(&mut self) {
         if !self.is_nested {
-            let held = HELD_BACK.take().unwrap_or_default();
+            let held = DEFERRED.take().unwrap_or_default();
             held.into_iter()
                 .for_each(|(events, event)| events.emit(event));
         }
@@ -98,16 +98,16 @@ impl Drop for DeferredEvent {
     }
 }
 
-/// A place on the bus. Dropped, it hears nothing more.
+/// A subscription. Dropped, it receives nothing more.
 #[derive(Debug)]
 pub struct Subscription {
     subscribers: Arc<AtomicUsize>,
     receiver: broadcast::Receiver<Arc<Event>>,
 }
 
-/// What a subscriber hears next.
+/// What a subscriber receives next.
 #[derive(Clone, Debug)]
-pub enum Heard {
+pub enum Notification {
     /// An event.
     Event(Arc<Event>),
     /// It was too slow: so many events are lost.
@@ -136,11 +136,11 @@ impl Events {
         }
     }
 
-    /// Emits a rare fact, which the log always hears.
+    /// Emits a rare event, which is always logged.
     pub fn emit(&self, event: Event) {
         let mut event = Some(event);
         // While a thread ends, its own variables are gone, and nothing is held back.
-        let _gone = HELD_BACK.try_with(|held| {
+        let _gone = DEFERRED.try_with(|held| {
             if let Some(held) = &mut *held.borrow_mut() {
                 held.extend(event.take().map(|event| (self.clone(), event)));
             }
@@ -160,7 +160,7 @@ impl Events {
     /// `debug`.
     #[inline]
     pub fn emit_with(&self, event: impl FnOnce() -> Event) {
-        if self.is_heard() {
+        if self.has_listeners() {
             self.emit(event());
         }
     }
@@ -175,15 +175,15 @@ impl Events {
     /// As [`Events::emit_with`], where a lock is held: it is emitted when the returned value is
     /// dropped.
     pub(crate) fn defer_with(&self, event: impl FnOnce() -> Event) -> Option<DeferredEvent> {
-        self.is_heard().then(|| DeferredEvent {
+        self.has_listeners().then(|| DeferredEvent {
             events: self.clone(),
             event: Some(event()),
         })
     }
 
-    /// Does anybody want the facts of calls?
+    /// Are the events of calls needed, by a subscriber or by the log at `debug`?
     #[inline]
-    pub(crate) fn is_heard(&self) -> bool {
+    pub(crate) fn has_listeners(&self) -> bool {
         self.has_subscribers() || LevelFilter::current() >= LevelFilter::DEBUG
     }
 
@@ -202,19 +202,19 @@ impl Events {
 
 impl Subscription {
     /// Waits for the next event; `None` = the registry is gone.
-    pub async fn next(&mut self) -> Option<Heard> {
+    pub async fn next(&mut self) -> Option<Notification> {
         match self.receiver.recv().await {
-            Ok(event) => Some(Heard::Event(event)),
-            Err(RecvError::Lagged(lost)) => Some(Heard::Lost(lost)),
+            Ok(event) => Some(Notification::Event(event)),
+            Err(RecvError::Lagged(lost)) => Some(Notification::Lost(lost)),
             Err(RecvError::Closed) => None,
         }
     }
 
     /// The next event, if it has happened already.
-    pub fn try_next(&mut self) -> Option<Heard> {
+    pub fn try_next(&mut self) -> Option<Notification> {
         match self.receiver.try_recv() {
-            Ok(event) => Some(Heard::Event(event)),
-            Err(TryRecvError::Lagged(lost)) => Some(Heard::Lost(lost)),
+            Ok(event) => Some(Notification::Event(event)),
+            Err(TryRecvError::Lagged(lost)) => Some(Notification::Lost(lost)),
             Err(TryRecvError::Empty | TryRecvError::Closed) => None,
         }
     }
@@ -235,14 +235,16 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_a_call_is_built_only_for_somebody() {
+    fn an_event_of_a_call_is_built_only_if_needed() {
         let events = Events::new();
         events.emit_with(|| panic!("nobody listens"));
-        let mut heard = events.subscribe();
+        let mut subscription = events.subscribe();
         events.emit_with(|| reloaded(1));
-        assert!(matches!(heard.try_next(), Some(Heard::Event(event))
-            if matches!(*event, Event::Reloaded { providers: 1 })));
-        drop(heard);
+        assert!(
+            matches!(subscription.try_next(), Some(Notification::Event(event))
+            if matches!(*event, Event::Reloaded { providers: 1 }))
+        );
+        drop(subscription);
         events.emit_with(|| panic!("nobody listens any more"));
     }
 
@@ -260,18 +262,18 @@ mod tests {
     #[test]
     fn facts_are_held_back_until_the_outermost_lock_is_released() {
         let events = Events::new();
-        let mut heard = events.subscribe();
-        let outer = hold_back();
+        let mut subscription = events.subscribe();
+        let outer = defer_events();
         let lock = lock_order::RankedMutex::<{ lock_order::rank::RELOAD }, ()>::default();
         let held = lock.lock();
-        drop(hold_back());
+        drop(defer_events());
         events.emit(reloaded(1));
         drop(held);
-        assert!(heard.try_next().is_none());
+        assert!(subscription.try_next().is_none());
         drop(outer);
-        assert!(heard.try_next().is_some());
+        assert!(subscription.try_next().is_some());
         events.emit(reloaded(2));
-        assert!(heard.try_next().is_some());
+        assert!(subscription.try_next().is_some());
     }
 
     /// What happens under a lock is told after it.
@@ -279,22 +281,27 @@ mod tests {
     fn a_deferred_event_is_emitted_when_it_is_dropped() {
         let events = Events::new();
         assert!(events.defer_with(|| panic!("nobody listens")).is_none());
-        let mut heard = events.subscribe();
+        let mut subscription = events.subscribe();
         let deferred = events.defer_with(|| reloaded(1));
-        assert!(heard.try_next().is_none());
+        assert!(subscription.try_next().is_none());
         drop(deferred);
-        assert!(heard.try_next().is_some());
+        assert!(subscription.try_next().is_some());
     }
 
     #[test]
-    fn a_slow_subscriber_loses_the_oldest_events_and_is_told_how_many() {
+    fn a_slow_subscriber_loses_the_oldest_events_and_learns_how_many() {
         let events = Events::new();
-        let mut heard = events.subscribe();
+        let mut subscription = events.subscribe();
         for number in 0..BACKLOG_MAX + 3 {
             events.emit(reloaded(number));
         }
-        assert!(matches!(heard.try_next(), Some(Heard::Lost(3))));
-        assert!(matches!(heard.try_next(), Some(Heard::Event(event))
-            if matches!(*event, Event::Reloaded { providers: 3 })));
+        assert!(matches!(
+            subscription.try_next(),
+            Some(Notification::Lost(3))
+        ));
+        assert!(
+            matches!(subscription.try_next(), Some(Notification::Event(event))
+            if matches!(*event, Event::Reloaded { providers: 3 }))
+        );
     }
 }

@@ -20,12 +20,14 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tollgate_config::settings::Upload as UploadSettings;
 
 use crate::Error;
 use crate::body_memory::BodyShare;
 use pace::{Pace, TooSlow};
-use spool::{Spool, SpoolReader, SpoolWriter};
+pub use spool::set_spool_files_max;
+use spool::{Spool, SpoolReader, SpoolSpace, SpoolWriter};
 
 /// Any error of a body.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -34,10 +36,20 @@ pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// 256 MiB, which a host has; nearly all API calls are below 64 KiB.
 pub const WHOLE_MAX: usize = 256 * 1024;
 
-/// The same where the body determines the entity or the cost: the bound of the entity search. 1 000
-/// waiting calls with such bodies would be 1 GiB, but only those above 256 KiB take more than
-/// others.
+/// The same where the body determines the entity or the cost: the bound of the entity search. When
+/// memory is scarce, such a body goes to a file too, and is read back for the decision.
 pub(crate) const READ_MAX: usize = tollgate_core::entity::BODY_MAX;
+
+/// How many bodies are read back from files at a time for a decision: 16 MiB, for as long as a read
+/// of a file takes.
+static READ_BACKS: Semaphore = Semaphore::const_new(16);
+
+/// A body that was read back from its file.
+#[derive(Debug)]
+pub(crate) struct ReadBack {
+    pub(crate) bytes: Bytes,
+    _slot: Option<SemaphorePermit<'static>>,
+}
 
 /// The request body of a caller.
 #[derive(Debug)]
@@ -61,6 +73,8 @@ pub(crate) struct ReadBounds {
     pub(crate) spool: u64,
     /// The slowest upload, in bytes a second; 0 = any.
     pub(crate) min_rate: u64,
+    /// Where the files are counted.
+    pub(crate) space: &'static SpoolSpace,
 }
 
 impl ReadBounds {
@@ -70,7 +84,14 @@ impl ReadBounds {
             memory,
             spool: settings.spool.0,
             min_rate: settings.min_rate.0,
+            space: SpoolSpace::of_process(),
         }
+    }
+
+    /// Where memory is scarce, the body may go to a file. One that decides something is read back
+    /// from there, so all of it must fit.
+    fn may_leave_memory(&self) -> bool {
+        self.memory <= WHOLE_MAX || self.spool >= self.memory as u64
     }
 }
 
@@ -165,8 +186,8 @@ impl Payload {
             match frame.into_data() {
                 Ok(data) => {
                     read.extend_from_slice(&data);
-                    // What a decision needs is read all the same.
-                    if !share.grow(data.len()) && bounds.memory <= WHOLE_MAX {
+                    // The whole buffer counts: it may be twice as large as its bytes.
+                    if !share.set(read.capacity()) && bounds.may_leave_memory() {
                         break;
                     }
                 }
@@ -176,51 +197,75 @@ impl Payload {
         if bounds.spool <= read.len() as u64 {
             return Ok(Payload::stream(Full::new(read.freeze()), body));
         }
-        Payload::spool(read.freeze(), body, bounds.spool).await
+        Payload::spool(read.freeze(), body, bounds, share).await
     }
 
     /// Reads a large body to a file.
-    async fn spool<B>(first: Bytes, mut body: PacedBody<B>, max: u64) -> Result<Payload, Error>
+    async fn spool<B>(
+        first: Bytes,
+        mut body: PacedBody<B>,
+        bounds: ReadBounds,
+        share: &mut BodyShare,
+    ) -> Result<Payload, Error>
     where
         B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
-        let Some(mut file) = SpoolWriter::create(max).await else {
+        let Some(mut file) = SpoolWriter::create(bounds.space, bounds.spool).await else {
             return Ok(Payload::stream(Full::new(first), body));
         };
-        let disk_full = |_| Error::NoSpool;
-        let mut has_room = file.push(first).await.map_err(disk_full)?;
-        while has_room {
-            let frame = match body.next().await? {
-                None => {
-                    return Ok(Payload::Spooled(
-                        file.finish(None).await.map_err(disk_full)?,
-                    ));
-                }
-                Some(frame) => frame,
+        let disk_full = |_| Error::SpoolFailed;
+        if !file.push(&first).await.map_err(disk_full)? {
+            return Ok(Payload::stream(Full::new(first), body));
+        }
+        drop(first);
+        share.set(SpoolWriter::MEMORY);
+        let trailers = loop {
+            let Some(frame) = body.next().await? else {
+                break None;
             };
             match frame.into_data() {
-                Ok(data) => has_room = file.push(data).await.map_err(disk_full)?,
-                Err(last) => {
-                    let trailers = last.into_trailers().ok();
-                    let spool = file.finish(trailers).await.map_err(disk_full)?;
-                    return Ok(Payload::Spooled(spool));
+                Ok(data) => {
+                    if !file.push(&data).await.map_err(disk_full)? {
+                        let spool = file.finish(None).await.map_err(disk_full)?;
+                        share.set(data.len());
+                        let rest = Chained {
+                            first: Full::new(data),
+                            rest: body,
+                        };
+                        return Ok(Payload::stream(SpoolReader::new(spool), rest));
+                    }
                 }
+                Err(last) => break last.into_trailers().ok(),
             }
-        }
-        let spool = file.finish(None).await.map_err(disk_full)?;
-        Ok(Payload::stream(SpoolReader::new(spool), body))
+        };
+        let spool = file.finish(trailers).await.map_err(disk_full)?;
+        share.set(0);
+        Ok(Payload::Spooled(spool))
     }
 
     /// The bytes read, then the rest.
-    fn stream<A, B>(first: A, rest: PacedBody<B>) -> Payload
+    fn stream<A, B>(first: A, rest: B) -> Payload
     where
         A: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
         A::Error: Into<BodyError>,
-        B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
-        B::Error: Into<BodyError>,
+        B: Body<Data = Bytes, Error = BodyError> + Send + Sync + Unpin + 'static,
     {
         Payload::Stream(Some(BoxBody::new(Chained { first, rest })))
+    }
+
+    /// The whole of a body that went to a file because memory was scarce, for a decision that needs
+    /// it. `None`: it is in memory, or larger than such a decision reads.
+    pub(crate) async fn read_back(&self) -> Result<Option<ReadBack>, Error> {
+        let Payload::Spooled(spool) = self else {
+            return Ok(None);
+        };
+        let slot = READ_BACKS.acquire().await.ok();
+        match spool.read(READ_MAX).await {
+            Some(Ok(bytes)) => Ok(Some(ReadBack { bytes, _slot: slot })),
+            Some(Err(_)) => Err(Error::SpoolFailed),
+            None => Ok(None),
+        }
     }
 
     /// Trailers end a body.
@@ -364,7 +409,7 @@ where
             if error.is::<TooSlow>() {
                 Error::SlowBody
             } else {
-                Error::NoBody
+                Error::IncompleteBody
             }
         })
     }

@@ -12,20 +12,24 @@
 
 mod denied;
 mod driver;
+mod watched_cell;
 mod permit;
 #[cfg(test)]
 mod edition_tests;
+#[cfg(test)]
+mod far_away_tests;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Notify, oneshot};
 use tollgate_core::ask::{
     Ask, CellId, Evidence, PermitId, Priority, Scopes, Settle, Terms, Verdict,
 };
 use tollgate_core::gate::{
-    Blocker, CallerId, CallerShare, Effects, Gate, GateSettings, QueuedCall, Resolution, Resolved,
+    BATCH_FAR_AWAY, Blocker, CallerId, CallerShare, Effects, Gate, GateSettings, QueuedCall,
+    Resolution, Resolved,
 };
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::lock_order::{RankedMutex, rank};
@@ -33,6 +37,8 @@ use tollgate_ledger::{Event, OfferVerdicts, ProviderLedger, StoreLost};
 
 pub use denied::Denied;
 pub use permit::{LimitReport, Permit};
+pub(crate) use watched_cell::BlockedHook;
+use watched_cell::WatchedCell;
 
 /// The sequence number of asks in this process. One for all providers, because a permit id must be
 /// unique in its ledger.
@@ -40,7 +46,7 @@ static SEQ: AtomicU64 = AtomicU64::new(1);
 
 /// Cells whose counts were carried over after a reload: 65,536 entries of 32 bytes. Further cells
 /// are carried again with each call, which changes nothing.
-const CARRIED_MAX: usize = 65_536;
+const INHERITED_MAX: usize = 65_536;
 
 /// The permit queue of one provider. Clones share it.
 #[derive(Clone, Debug)]
@@ -78,6 +84,8 @@ struct Shared {
     edition: AtomicU64,
     /// Wakes the driver task after a change to the gate.
     wake: Arc<Notify>,
+    /// A limit whose owner wants to hear when calls wait for it.
+    watched: OnceLock<WatchedCell>,
 }
 
 #[derive(Debug)]
@@ -87,13 +95,25 @@ struct State {
     last_seniority: u64,
     waiting: HashMap<PermitId, Waiting>,
     /// Cells carried over since the limits changed.
-    carried: HashSet<(CellId, CellId)>,
+    inherited: HashSet<(CellId, CellId)>,
 }
 
 impl State {
     fn next_seniority(&mut self) -> u64 {
         self.last_seniority += 1;
         self.last_seniority
+    }
+}
+
+/// The settings with a first batch that fits the ledger: what doubling it takes is lost to the quota
+/// where each offer is a round trip.
+fn for_ledger(settings: GateSettings, ledger: &ProviderLedger) -> GateSettings {
+    GateSettings {
+        batch_first: match ledger.is_far_away() {
+            true => settings.batch_first.max(BATCH_FAR_AWAY),
+            false => settings.batch_first,
+        },
+        ..settings
     }
 }
 
@@ -110,10 +130,10 @@ impl Permits {
     #[must_use]
     pub fn new(ledger: ProviderLedger, settings: GateSettings) -> Permits {
         let state = State {
-            gate: Gate::new(settings),
+            gate: Gate::new(for_ledger(settings, &ledger)),
             last_seniority: 0,
             waiting: HashMap::new(),
-            carried: HashSet::new(),
+            inherited: HashSet::new(),
         };
         let wake = Arc::new(Notify::new());
         let shared = Arc::new(Shared {
@@ -121,6 +141,7 @@ impl Permits {
             state: RankedMutex::new(state),
             edition: AtomicU64::new(0),
             wake,
+            watched: OnceLock::new(),
         });
         tokio::spawn(driver::drive(Arc::downgrade(&shared)));
         Permits { shared }
@@ -135,23 +156,29 @@ impl Permits {
     /// under the old limits after this.
     pub fn replace(&self, settings: GateSettings) {
         let mut state = self.shared.state.lock();
-        self.shared.edition.fetch_add(1, Ordering::Release);
-        state.carried.clear();
-        state.gate.recall();
+        self.shared.recall(&mut state);
+        state.inherited.clear();
+        let settings = for_ledger(settings, &self.shared.ledger);
         state.gate.configure(settings);
         drop(state);
         self.shared.wake.notify_one();
     }
 
+    /// Tells the owner of this limit, from now on, when calls wait for it longest. The first one who
+    /// watches stays.
+    pub(crate) fn watch(&self, cell: CellId, hook: Arc<dyn BlockedHook>) {
+        let _first = self.shared.watched.set(WatchedCell { cell, hook });
+    }
+
     /// Carries counts of the previous limits over to those of this edition, once per cell.
-    pub fn carry(&self, edition: u64, carries: &[Settle]) {
+    pub fn inherit(&self, edition: u64, inherits: &[Settle]) {
         let mut state = self.shared.state.lock();
-        for carry in carries {
-            if let Settle::Inherit { from, to, .. } = carry
+        for inherit in inherits {
+            if let Settle::Inherit { from, to, .. } = inherit
                 && edition == self.edition()
-                && (state.carried.len() >= CARRIED_MAX || state.carried.insert((*from, *to)))
+                && (state.inherited.len() >= INHERITED_MAX || state.inherited.insert((*from, *to)))
             {
-                self.shared.ledger.settle_ref(carry);
+                self.shared.ledger.settle_ref(inherit);
             }
         }
     }
@@ -266,7 +293,12 @@ impl Permits {
             }
             Some((Verdict::Never(why), _)) => Ok(Err(Denied::Never(why))),
             // It has to wait, or the store does not decide at once.
-            Some((Verdict::Wait { .. }, _)) | None => {
+            verdict @ (Some((Verdict::Wait { .. }, _)) | None) => {
+                drop(state);
+                if let Some((verdict, _)) = verdict {
+                    self.shared
+                        .on_wait(self.shared.watched_term(&ask), &verdict);
+                }
                 (request.terms, request.scopes) = (ask.terms, ask.scopes);
                 Err(request)
             }
@@ -363,20 +395,36 @@ impl Shared {
         self.state.lock().gate.tick(self.ledger.now())
     }
 
-    fn on_verdicts(&self, ids: &[PermitId], result: Result<OfferVerdicts, StoreLost>) {
+    /// Waiting calls ask again: nothing is granted to what they have asked for.
+    fn recall(&self, state: &mut State) {
+        self.edition.fetch_add(1, Ordering::Release);
+        state.gate.recall();
+    }
+
+    /// `asks`: each with the term that is the watched limit, if it has one.
+    fn on_verdicts(
+        &self,
+        asks: &[(PermitId, Option<usize>)],
+        result: Result<OfferVerdicts, StoreLost>,
+    ) {
         let mut state = self.state.lock();
         let State { gate, waiting, .. } = &mut *state;
         let now = self.ledger.now();
         match result {
             Ok(OfferVerdicts { at, verdicts }) => {
+                let waits = watched_cell::waits(asks, &verdicts);
                 gate.verdicts(verdicts, now);
                 let resolved = gate.resolved();
                 drop(state);
                 resolved.into_iter().for_each(|one| self.deliver(one, at));
+                if waits {
+                    self.on_watched_blocked();
+                }
             }
             Err(StoreLost) => {
-                let gone: Vec<_> = ids.iter().filter_map(|id| waiting.remove(id)).collect();
-                ids.iter().for_each(|id| gate.cancel(*id));
+                let ids = || asks.iter().map(|(id, _)| id);
+                let gone: Vec<_> = ids().filter_map(|id| waiting.remove(id)).collect();
+                ids().for_each(|id| gate.cancel(*id));
                 gate.verdicts(Vec::new(), now);
                 drop(state);
                 for waiting in gone {

@@ -13,6 +13,7 @@ mod address;
 mod dial;
 mod head_scan;
 mod preamble;
+mod send_queue;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(not(feature = "tls"))]
@@ -21,12 +22,13 @@ mod tls;
 pub use address::{Origin, is_private};
 pub(crate) use dial::Wire;
 pub use dial::{ConnectError, Dialer};
+use dial::{HEADERS_MAX, HEADERS_USUAL};
 pub(crate) use preamble::Preamble;
 pub use tls::{Roots, TlsError};
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::HeaderValue;
 use hyper::upgrade::OnUpgrade;
@@ -60,10 +62,6 @@ const PRUNE_EVERY: Span = Span::from_millis(100);
 /// has a call, and the gateway bounds calls.
 const UPSTREAMS_MAX: usize = 1_024;
 
-/// A handshake is one round trip; a request whose first transmission is lost needs several, with the
-/// kernel's pauses in between.
-const HANDSHAKES: u64 = 10;
-
 /// The connections of one provider; clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
@@ -75,8 +73,6 @@ struct PoolState {
     dialer: Arc<Dialer>,
     ledger: Ledger,
     upstreams: RankedMutex<{ rank::UPSTREAMS }, HashMap<Origin, Arc<UpstreamPool>>>,
-    /// The longest TCP handshake so far, in microseconds.
-    longest_handshake: AtomicU64,
 }
 
 /// The connections to one upstream. A call looks it up once.
@@ -92,6 +88,8 @@ struct UpstreamPool {
     busy: AtomicUsize,
     /// A connection has been opened, or has failed to open.
     opened: Notify,
+    /// The most headers of a response that its connections take.
+    headers_max: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -156,16 +154,8 @@ impl Pool {
                 dialer,
                 ledger,
                 upstreams: RankedMutex::default(),
-                longest_handshake: AtomicU64::new(0),
             }),
         }
-    }
-
-    /// How long a request may take from its last byte to the provider's limiter: at least `least`,
-    /// and [`HANDSHAKES`] times the longest TCP handshake so far.
-    pub(crate) fn arrive_within(&self, least: Span) -> Span {
-        let longest = self.shared.longest_handshake.load(Ordering::Relaxed);
-        least.max(Span(longest.saturating_mul(HANDSHAKES)))
     }
 
     /// Announces a call to this upstream.
@@ -185,6 +175,7 @@ impl Pool {
                     state: RankedMutex::default(),
                     busy: AtomicUsize::new(0),
                     opened: Notify::new(),
+                    headers_max: AtomicUsize::new(HEADERS_USUAL),
                 });
                 upstreams.insert(origin.clone(), upstream.clone());
                 upstream
@@ -248,15 +239,12 @@ impl ExpectedCall {
     }
 
     async fn dial(&self, connect: Span) -> Result<Wire, ConnectError> {
-        let PoolState {
-            dialer,
-            ledger,
-            longest_handshake,
-            ..
-        } = &*self.shared;
-        let wire = dialer.dial(&self.upstream.origin, connect, ledger).await?;
-        longest_handshake.fetch_max(wire.handshake.0, Ordering::Relaxed);
-        Ok(wire)
+        let PoolState { dialer, ledger, .. } = &*self.shared;
+        let upstream = &self.upstream;
+        let headers_max = upstream.headers_max.load(Ordering::Relaxed);
+        dialer
+            .dial(&upstream.origin, headers_max, connect, ledger)
+            .await
     }
 
     /// What to do if no connection is ready. Our own already counts as busy.
@@ -356,6 +344,16 @@ impl Conn {
     /// The `Host` header of its upstream.
     pub(crate) fn host(&self) -> Option<&HeaderValue> {
         self.busy.upstream.host.as_ref()
+    }
+
+    /// A response had more headers than its connection takes, or too large ones: further connections
+    /// take as many as their size allows.
+    pub(crate) fn expect_many_headers(&self) {
+        let upstream = &self.busy.upstream;
+        if upstream.headers_max.swap(HEADERS_MAX, Ordering::Relaxed) != HEADERS_MAX {
+            let earlier = std::mem::take(&mut upstream.state.lock().idle);
+            drop(earlier);
+        }
     }
 
     /// The response is complete: the next call may use the connection.

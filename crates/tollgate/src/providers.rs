@@ -10,6 +10,7 @@ mod limit_inheritance;
 mod cache_policy;
 mod links;
 mod active;
+mod connection_limit;
 mod status;
 mod health;
 mod failing_paths;
@@ -28,6 +29,7 @@ mod loop_detection;
 pub use active::ActiveProvider;
 pub(crate) use callers::{Callers, Claim, caller_id};
 pub(crate) use config_version::ConfigVersion;
+pub use connection_limit::set_upstream_connections_max;
 pub(crate) use health::{HealthView, ProviderHealth, ThrottleRules};
 pub(crate) use limit_binding::{CallAttributes, CallCost, LimitBinding, call_costs};
 pub use links::{Links, map_links};
@@ -35,7 +37,7 @@ use local_share::StoreLossContext;
 pub(crate) use local_share::{LossDecision, loss_since_now};
 pub(crate) use policy::CompiledPolicy;
 pub use savings::Savings;
-pub use status::{CooldownStatus, LimitStatus, PartStatus};
+pub use status::{CooldownStatus, EstimatedLimit, LearnedFrom429s, LimitStatus, PartStatus};
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -95,7 +97,7 @@ pub struct Options {
     pub offline: bool,
     /// The response cache.
     pub cache: Cache,
-    /// Where facts are told.
+    /// Where events are emitted.
     pub events: Events,
 }
 
@@ -254,7 +256,7 @@ impl ProviderRegistry {
     /// Returns how many there are now.
     fn replace_all(&self, providers: Vec<Provider>) -> Result<usize, BuildError> {
         let RegistryState { deps, catalog, .. } = &*self.shared;
-        let _told_after_the_lock = event::hold_back();
+        let _deferred = event::defer_events();
         let _one_at_a_time = self.shared.reload_lock.lock();
         let old = catalog.load();
         let mut new = Catalog::default();
@@ -422,7 +424,7 @@ impl ProviderRegistry {
         self.shared.uncounted()
     }
 
-    /// The bus on which the registry tells its facts.
+    /// The bus on which the registry emits its events.
     #[must_use]
     pub fn events(&self) -> &Events {
         &self.shared.deps.events

@@ -25,14 +25,14 @@ pub(crate) fn find(query: &str, name: &str) -> Option<String> {
 
 /// The query with this parameter at its end, in place of any earlier value.
 pub(crate) fn with_parameter(query: Option<&str>, name: &str, value: &str) -> String {
-    let mut kept = without_parameter(query.unwrap_or_default(), name);
-    if !kept.is_empty() {
-        kept.push('&');
+    let mut rest = without_parameter(query.unwrap_or_default(), name);
+    if !rest.is_empty() {
+        rest.push('&');
     }
-    kept.push_str(&encoded(name));
-    kept.push('=');
-    kept.push_str(&encoded(value));
-    kept
+    rest.push_str(&encoded(name));
+    rest.push('=');
+    rest.push_str(&encoded(value));
+    rest
 }
 
 /// A text, encoded for a query or a form.
@@ -42,13 +42,13 @@ pub(crate) fn encoded(text: &str) -> Cow<'_, str> {
 
 /// The query without this parameter, in any spelling.
 pub(crate) fn without_parameter(query: &str, name: &str) -> String {
-    let kept: Vec<&str> = query
+    let rest: Vec<&str> = query
         .split('&')
         .filter(|part| {
             !part.is_empty() && !matches_name(part.split('=').next().unwrap_or_default(), name)
         })
         .collect();
-    kept.join("&")
+    rest.join("&")
 }
 
 fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {

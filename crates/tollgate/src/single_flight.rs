@@ -17,7 +17,7 @@ use tollgate_ledger::lock_order::{RankedGuard, RankedMutex, rank};
 
 use tokio::sync::Notify;
 
-/// One question and everyone who waits for its end. `S` is what callers agree on before the end,
+/// One operation and everyone who waits for its end. `S` is what callers agree on before the end,
 /// `T` is the end.
 #[derive(Debug)]
 pub(crate) struct Round<S, T> {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn everybody_hears_of_the_first_end() {
+    async fn every_follower_gets_the_first_result() {
         let rounds = Rounds::default();
         let Role::Leader(leader) = lead(&rounds, 1, 9) else {
             panic!("nobody leads yet");

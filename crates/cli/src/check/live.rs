@@ -102,14 +102,15 @@ fn is_tollgate(address: SocketAddr) -> bool {
         stream.set_write_timeout(Some(PORT_TIMEOUT))?;
         // Without a Host, so that a provider's own address rejects it instead of passing it on.
         stream.write_all(b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")?;
-        let mut answer = Vec::new();
+        let mut response = Vec::new();
         // A server that keeps the connection open has already sent enough.
-        let _cut = stream.take(RESPONSE_MAX).read_to_end(&mut answer);
-        Ok(String::from_utf8_lossy(&answer).to_ascii_lowercase())
+        let _cut = stream.take(RESPONSE_MAX).read_to_end(&mut response);
+        Ok(String::from_utf8_lossy(&response).to_ascii_lowercase())
     };
-    ask().is_ok_and(|answer| {
-        let is_gateway = answer.contains("\r\nx-tollgate-source:");
-        answer.starts_with("http/1.1 ") && (is_gateway || answer.ends_with("{\"status\":\"ok\"}"))
+    ask().is_ok_and(|response| {
+        let is_gateway = response.contains("\r\nx-tollgate-source:");
+        response.starts_with("http/1.1 ")
+            && (is_gateway || response.ends_with("{\"status\":\"ok\"}"))
     })
 }
 

@@ -121,9 +121,9 @@ impl ClientGroup {
 async fn send(to: SocketAddr, request: &str) -> Option<u16> {
     let mut stream = TcpStream::connect(to).await.ok()?;
     stream.write_all(request.as_bytes()).await.ok()?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.ok()?;
-    let line = answer.get(..12)?;
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).await.ok()?;
+    let line = response.get(..12)?;
     std::str::from_utf8(line)
         .ok()?
         .rsplit(' ')

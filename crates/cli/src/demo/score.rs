@@ -5,8 +5,8 @@
 //! Never: rounds a violation away.
 
 use tollgate_core::time::Span;
+use tollgate_sim::checker::{ArrivalFilter, Checker, Priority};
 use tollgate_sim::http::SimProvider;
-use tollgate_sim::judge::{ArrivalFilter, Judge, Priority};
 use tollgate_sim::rule::Unit;
 
 use super::clients::ClientGroup;
@@ -28,18 +28,22 @@ pub(super) struct Side {
 }
 
 pub(super) fn score(provider: &SimProvider, clients: &ClientGroup, outages: &Outages) -> Side {
-    let judge = provider.judges().into_iter().next().map(|(_, judge)| judge);
-    let judge = judge.unwrap_or_default();
-    let into_outage = judge
+    let checker = provider
+        .judges()
+        .into_iter()
+        .next()
+        .map(|(_, checker)| checker);
+    let checker = checker.unwrap_or_default();
+    let into_outage = checker
         .arrivals()
         .iter()
         .filter(|arrival| outages.contains(arrival.at))
         .count();
     Side {
         violations: provider.report().violations,
-        most: judge.max_in_any_window(Span::from_secs(1), Unit::Calls, ArrivalFilter::Arrived),
-        used: used(&judge, outages),
-        click_p99: judge.waits(Priority::High).map(|waits| waits.p99),
+        most: checker.max_in_any_window(Span::from_secs(1), Unit::Calls, ArrivalFilter::Arrived),
+        used: used(&checker, outages),
+        click_p99: checker.waits(Priority::High).map(|waits| waits.p99),
         into_outage,
         answered: clients.done(),
         lost: clients.lost(),
@@ -48,8 +52,8 @@ pub(super) fn score(provider: &SimProvider, clients: &ClientGroup, outages: &Out
 
 /// Accepted calls as a part of the quota, in thousandths: whole seconds up to the last arrival,
 /// without those of outages and without the first one, which starts idle.
-fn used(judge: &Judge, outages: &Outages) -> Option<u64> {
-    let accepted = judge.arrivals().iter().filter(|arrival| arrival.accepted);
+fn used(checker: &Checker, outages: &Outages) -> Option<u64> {
+    let accepted = checker.arrivals().iter().filter(|arrival| arrival.accepted);
     let seconds: Vec<u64> = accepted.map(|arrival| outages.second(arrival.at)).collect();
     let last = seconds.iter().copied().max().unwrap_or(0);
     let counts = |second: &u64| (1..last).contains(second) && !outages.is_near(*second);

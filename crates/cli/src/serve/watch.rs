@@ -95,8 +95,8 @@ impl DaemonEvents {
 /// Reloads on a blocking thread, beside the tasks that serve. The daemon logs the result.
 async fn reload(daemon: &Daemon) {
     let daemon = daemon.clone();
-    let looked = tokio::task::spawn_blocking(move || daemon.reload());
-    drop(looked.await);
+    let reloaded = tokio::task::spawn_blocking(move || daemon.reload());
+    drop(reloaded.await);
 }
 
 fn start_watch(paths: &[String], log: Option<&str>) -> Option<Watch> {

@@ -1,7 +1,6 @@
 //! Commands against a running daemon, as a user runs them.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
 
 use serde_json::Value;
 

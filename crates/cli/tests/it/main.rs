@@ -27,6 +27,7 @@ mod processes;
 mod provider;
 mod restart;
 mod schema;
+mod memory;
 mod soak;
 
 use std::io::Write;

@@ -249,7 +249,7 @@ fn init_and_check_ask_for_the_host_of_a_multi_host_provider() {
 /// `check --live` while its daemon runs: the daemon itself uses its ports. A key that is missing is
 /// not reported as rejected.
 #[test]
-fn check_live_beside_a_running_daemon_finds_nothing_wrong() {
+fn check_live_while_a_daemon_runs_finds_no_problem() {
     let (gateway, admin, own) = (free_address(), free_address(), free_address());
     let upstream = upstream(401);
     let config = format!(

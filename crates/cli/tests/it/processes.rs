@@ -279,6 +279,22 @@ fn a13_the_others_use_the_rest_of_a_quota_after_a_kill() {
     );
 }
 
+/// A program that was killed three times under load, after some more calls each time, and has then
+/// used all that was left.
+fn killed_three_times(folder: &Folder, clients: usize, calls: usize) -> Program {
+    let args = sqlite(folder);
+    for kill in 1..=3 {
+        let mut program = Program::start(folder, &as_args(&args));
+        let flood = Flood::start(&[&program.address], clients);
+        flood.until(calls * kill);
+        program.kill();
+        flood.end();
+    }
+    let program = Program::start(folder, &as_args(&args));
+    Flood::start(&[&program.address], clients).until(usize::MAX);
+    program
+}
+
 /// M14: OMDb's quota is that of a calendar day and of each key. Both keys' quotas survive three
 /// kills under load: never exceeded, and used except for the calls in flight at each kill.
 #[test]
@@ -291,16 +307,7 @@ fn m14_a_calendar_day_of_each_key_survives_kills_under_load() {
     let rest = "preset: omdb\napi_keys: [one, two]\ncache: {ttl: 0s}\n\
         limits: [{limit: 60, period: 1d, algorithm: calendar, timezone: UTC, per: api_key}]";
     let folder = Folder::new("m14-key").file("strict.yaml", &judge.file(rest));
-    let args = sqlite(&folder);
-    for kill in 1..=3 {
-        let mut program = Program::start(&folder, &as_args(&args));
-        let flood = Flood::start(&[&program.address], CLIENTS);
-        flood.until(10 * kill);
-        program.kill();
-        flood.end();
-    }
-    let program = Program::start(&folder, &as_args(&args));
-    Flood::start(&[&program.address], CLIENTS).until(usize::MAX);
+    let program = killed_three_times(&folder, CLIENTS, 10);
     assert_eq!(call(&program.address, 9_999), Some(429));
     let arrived = judge.arrived();
     let (total, violations) = judge.verdict();
@@ -319,16 +326,7 @@ fn m14_h9_a_daily_quota_survives_kills_under_load() {
     const CLIENTS: usize = 8;
     let judge = JudgedProvider::start("first-use 200/1d");
     let folder = Folder::new("m14").file("strict.yaml", &judge.file("limits: [200/1d]"));
-    let args = sqlite(&folder);
-    for kill in 1..=3 {
-        let mut program = Program::start(&folder, &as_args(&args));
-        let flood = Flood::start(&[&program.address], CLIENTS);
-        flood.until(20 * kill);
-        program.kill();
-        flood.end();
-    }
-    let program = Program::start(&folder, &as_args(&args));
-    Flood::start(&[&program.address], CLIENTS).until(usize::MAX);
+    let program = killed_three_times(&folder, CLIENTS, 20);
     let rejected = call(&program.address, 9_999);
     let (arrived, violations) = judge.verdict();
     assert_eq!((violations, rejected), (0, Some(429)));

@@ -3,6 +3,8 @@
 //! Promises: by default connections do not limit a provider whose responses are slow: there are as
 //! many as its limits let run at a time if every call takes as long as it may, within bounds.
 //!
+//! A number that nobody has written may grow at run time.
+//!
 //! Never: overrides a number that is written.
 
 use tollgate_core::ask::CostUnit;
@@ -19,15 +21,16 @@ const LEAST: u64 = 32;
 /// them, and half of the file descriptors that a process has by default.
 const MOST: u64 = 512;
 
-/// The connections of a provider.
+/// The connections of a provider, and whether they may become more at run time.
 pub(super) fn connections(
     fields: &Fields<'_>,
     limits: &[Limit],
     first_byte: Span,
     problems: &mut Problems,
-) -> u64 {
-    let written = fields.read("connections", problems);
-    written.unwrap_or_else(|| at_a_time(limits, first_byte).clamp(LEAST, MOST))
+) -> (u64, bool) {
+    let written: Option<u64> = fields.read("connections", problems);
+    let by_limits = || at_a_time(limits, first_byte).clamp(LEAST, MOST);
+    (written.unwrap_or_else(by_limits), written.is_none())
 }
 
 /// How many calls the limits let run at a time if each takes `first_byte`. The limits of parts of

@@ -69,8 +69,8 @@ fn merge_over(below: &mut Node, over: Node) {
     const KEYS: &[&str] = &["api_key", "api_keys"];
     const DOMAINS: &[&str] = &["domain", "domains"];
     const PLACE: &[&str] = &["domain", "domains", "upstream"];
-    for (said, replaced) in [(LIMITS, LIMITS), (KEYS, KEYS), (DOMAINS, PLACE)] {
-        if said.iter().any(|name| over.get(name).is_some()) {
+    for (set, replaced) in [(LIMITS, LIMITS), (KEYS, KEYS), (DOMAINS, PLACE)] {
+        if set.iter().any(|name| over.get(name).is_some()) {
             for name in replaced {
                 below.remove(name);
             }

@@ -148,7 +148,7 @@ fn require_both(at: &At<'_>, fields: &Fields<'_>, problems: &mut Problems) {
         if fields.get(needed).is_none() {
             let what = format!("`{needed}` is missing");
             let remedy = format!(
-                "write `{needed}:` beside `{other}:`, such as `limit: 40` and `period: 10s`"
+                "write `{needed}:` in addition to `{other}:`, such as `limit: 40` and `period: 10s`"
             );
             problems.push(
                 fields

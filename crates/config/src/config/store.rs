@@ -11,7 +11,7 @@ use crate::secret::Secret;
 /// A store.
 #[derive(Clone, PartialEq)]
 pub enum Store {
-    /// A folder that holds `ledger.db`, `cache.db`, `desk.db` and `ledger.lock`.
+    /// A folder that holds `ledger.db`, `cache.db`, `ledger.lock` and `ledger.reserve`.
     Sqlite(String),
     /// In memory: lost when the process ends.
     Memory,

@@ -21,13 +21,13 @@ table! {
         admin: Shape::Block(ADMIN), "the admin address: the API";
         store: Shape::Text, "where permits are counted: `sqlite:DIR` or `memory:`" = "sqlite: in the user's state folder";
         postgres: Postgres::SHAPE, "how Postgres is used";
-        cache_store: Shape::Text, "where responses are cached; Redis (`redis://…`, or REDIS_HOST, REDIS_PORT and REDIS_PASSWORD) is not used yet: responses are then cached in the folder of the ledger" = "in the folder of the ledger";
+        cache_store: Shape::Text, "where responses are cached: `sqlite:DIR` or `memory:`; Redis is not supported yet, so `redis://…` is refused, and with REDIS_HOST responses are cached in the folder of the ledger" = "in the folder of the ledger";
         cache_size: CacheSize::SHAPE, "size of the response cache";
         guard_store: Shape::Text, "where guards count: `memory:`, in this process" = "memory:";
-        nodes: Shape::Integer, "number of processes or hosts that share a limit without a common store; `local-share` needs this number" = "1";
+        nodes: Shape::Integer, "number of processes or hosts that share the limits; used with `memory:` and with `on_store_loss: local-share`" = "1";
         node_lease: Shape::Duration, "how long a node's registration is valid" = "5s";
         connections_max: Shape::Integer, "how many connections callers may have; fewer if the process has too few file descriptors" = "4096";
-        body_memory: Shape::Size, "memory for all bodies that are under way together; beyond it, request bodies go to files, responses that are shared arrive only as fast as they are read, and none is cached" = "256MiB";
+        body_memory: Shape::Size, "memory for all bodies in flight; beyond it, request bodies are written to files, shared responses are read only as fast as their slowest reader, and no response is cached" = "256MiB";
         providers: Shape::Either(&[Shape::List(&Shape::Text), Shape::Map(&Shape::Block(PROVIDER))]), "a folder, a list of files, or the providers themselves; paths are relative to this file";
         presets: Presets::SHAPE, "`auto` = a known domain gets its preset without a file" = "auto";
         intercept: Intercept::SHAPE, "`configured` = CONNECT calls to configured domains are decrypted with a certificate of the local CA" = "configured";

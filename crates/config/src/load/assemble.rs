@@ -31,8 +31,8 @@ pub(super) fn assemble(
     old: Option<&Loaded>,
 ) -> Assembled {
     let mut rejected = Problems::default();
-    let mut said = Problems::default();
-    let env = variables(sources, environment, &mut said).unwrap_or_else(|problems| {
+    let mut notes = Problems::default();
+    let env = variables(sources, environment, &mut notes).unwrap_or_else(|problems| {
         rejected.extend(problems);
         old.map(|old| old.env.clone()).unwrap_or_default()
     });
@@ -52,7 +52,7 @@ pub(super) fn assemble(
         read_file: &key_file,
         ..*environment
     };
-    let (path, base) = base_config(sources, &environment, old, &mut said, &mut rejected);
+    let (path, base) = base_config(sources, &environment, old, &mut notes, &mut rejected);
     let config = path.as_deref().map(|path| (path, &base.tree));
     let gathered = gather::providers(sources, config, &environment);
     rejected.extend(gathered.problems.clone());
@@ -67,26 +67,26 @@ pub(super) fn assemble(
     );
     let mut loaded = without_conflicts(loaded, &config, old, &mut rejected);
     for one in &loaded {
-        said.extend(notes_of(one));
+        notes.extend(notes_of(one));
     }
     config.providers = loaded.iter().map(|one| one.provider.clone()).collect();
-    warn_if_exposed(&config, &base.tree, &mut said);
+    warn_if_exposed(&config, &base.tree, &mut notes);
     if is_default(&base.values, "unknown_domain") {
         config.unknown_domain = unknown_domain(&config);
     }
     let presets = base.settings.presets;
-    let built_in = built_in(sources, presets, &config, &environment, old, &mut said);
+    let built_in = built_in(sources, presets, &config, &environment, old, &mut notes);
     config.built_in = built_in.iter().map(|one| one.provider.clone()).collect();
     loaded.extend(built_in);
     unknown_sets(sources, &loaded, &mut rejected);
     if !sources.only_named {
-        hints::mistyped(&config.env_prefix, &loaded, &environment, &mut said);
+        hints::mistyped(&config.env_prefix, &loaded, &environment, &mut notes);
     }
-    said.sort();
+    notes.sort();
     rejected.sort();
     let loaded = Loaded {
         config,
-        problems: said,
+        problems: notes,
         providers: loaded,
         watched: watched(gathered.watched, read.take()),
         values: base.values,
@@ -99,15 +99,15 @@ pub(super) fn assemble(
 
 /// tollgate.yaml with variables and flags over it; an invalid field has its default.
 pub(super) fn without_providers(sources: &Sources, environment: &Environment<'_>) -> Config {
-    let (mut said, mut rejected) = (Problems::default(), Problems::default());
-    let env = variables(sources, environment, &mut said).unwrap_or_default();
+    let (mut notes, mut rejected) = (Problems::default(), Problems::default());
+    let env = variables(sources, environment, &mut notes).unwrap_or_default();
     let of_file = |name: &str| env.get(name).map(|value| value.expose().to_owned());
     let get = |name: &str| of_file(name).or_else(|| (environment.env)(name));
     let environment = Environment {
         env: &get,
         ..*environment
     };
-    let (_, base) = base_config(sources, &environment, None, &mut said, &mut rejected);
+    let (_, base) = base_config(sources, &environment, None, &mut notes, &mut rejected);
     base.settings.config
 }
 
@@ -135,8 +135,8 @@ fn watched(mut named: Vec<String>, read: Vec<String>) -> Vec<String> {
 
 /// Whether the value is the default.
 fn is_default(values: &[EffectiveValue], path: &str) -> bool {
-    let said = values.iter().find(|value| value.path == path);
-    said.is_none_or(|value| value.origin == Origin::Default)
+    let found = values.iter().find(|value| value.path == path);
+    found.is_none_or(|value| value.origin == Origin::Default)
 }
 
 /// If every address is loopback, calls to hosts of no provider are allowed. One address that other
@@ -152,7 +152,7 @@ fn unknown_domain(config: &Config) -> UnknownDomain {
 
 /// H3: every client that reaches the gateway can call with the configured keys. Tokens of callers
 /// do not change that: they authenticate a name, and a call without a name is accepted.
-fn warn_if_exposed(config: &Config, tree: &Node, said: &mut Problems) {
+fn warn_if_exposed(config: &Config, tree: &Node, notes: &mut Problems) {
     let has_key = |one: &Provider| {
         !one.keys.is_empty() || matches!(one.auth.style, AuthStyle::OAuth2(_) | AuthStyle::Login(_))
     };
@@ -166,7 +166,7 @@ fn warn_if_exposed(config: &Config, tree: &Node, said: &mut Problems) {
             continue;
         }
         let written = tree.get("listen").filter(|_| path == "listen");
-        said.push(Problem {
+        notes.push(Problem {
             level: Level::Warning,
             place: written.map_or_else(|| Place::whole("--listen"), |node| node.place.clone()),
             path,
@@ -180,14 +180,14 @@ fn warn_if_exposed(config: &Config, tree: &Node, said: &mut Problems) {
 fn variables(
     sources: &Sources,
     environment: &Environment<'_>,
-    said: &mut Problems,
+    notes: &mut Problems,
 ) -> Result<BTreeMap<String, Secret>, Problems> {
     let Some(path) = &sources.env_file else {
         return Ok(BTreeMap::new());
     };
     let file = (environment.read_file)(path).map_err(|why| gather::unreadable(path, &why))?;
     if file.readable_by_others {
-        said.push(Problem {
+        notes.push(Problem {
             level: Level::Warning,
             place: Place::whole(path),
             path: String::new(),

@@ -28,7 +28,7 @@ pub(super) fn base_config(
     sources: &Sources,
     environment: &Environment<'_>,
     old: Option<&Loaded>,
-    said: &mut Problems,
+    notes: &mut Problems,
     rejected: &mut Problems,
 ) -> (Option<String>, BaseConfig) {
     let mut about = Problems::default();
@@ -48,16 +48,16 @@ pub(super) fn base_config(
     };
     let mut problems = Problems::default();
     let base = check(&tree, sources, environment, &mut problems);
-    said.extend(about);
+    notes.extend(about);
     if !problems.has_errors() {
-        said.extend(problems);
+        notes.extend(problems);
         let mut base = base;
         if let Some(old) = old {
-            keep_until_restart(
+            retain_until_restart(
                 &mut base.settings.config,
                 &old.config,
                 &base.tree.place.file,
-                said,
+                notes,
             );
         }
         return (path, base);
@@ -83,9 +83,9 @@ fn reject_if_vanished(
     found: Option<(String, Node)>,
     old: Option<&Loaded>,
 ) -> Result<Option<(String, Node)>, Problems> {
-    let says = |tree: &Node| tree.entries().is_none_or(|entries| !entries.is_empty());
-    let is_silent = found.as_ref().is_none_or(|(_, tree)| !says(tree));
-    match old.filter(|old| is_silent && says(&old.tree)) {
+    let has_entries = |tree: &Node| tree.entries().is_none_or(|entries| !entries.is_empty());
+    let is_silent = found.as_ref().is_none_or(|(_, tree)| !has_entries(tree));
+    match old.filter(|old| is_silent && has_entries(&old.tree)) {
         None => Ok(found),
         Some(old) => {
             let place = Place::whole(&old.tree.place.file);
@@ -101,11 +101,11 @@ fn reject_if_vanished(
 }
 
 /// Sockets, stores and the log are opened once. A change of them waits for the next restart.
-fn keep_until_restart(new: &mut Config, old: &Config, file: &str, said: &mut Problems) {
+fn retain_until_restart(new: &mut Config, old: &Config, file: &str, notes: &mut Problems) {
     macro_rules! keep {
         ($( $field:ident ),*) => { $( if new.$field != old.$field {
             new.$field = old.$field.clone();
-            said.push(Problem {
+            notes.push(Problem {
                 level: Level::Warning,
                 place: Place::whole(file),
                 path: stringify!($field).to_owned(),

@@ -81,22 +81,22 @@ impl Claims {
         };
         // The existing provider stays; of two new ones the first stays.
         let is_fresh = |index: usize| governed.get(index).is_none_or(|one| one.is_changed);
-        let (loser, at, kept) = if is_fresh(*first) && !is_fresh(index) {
+        let (loser, at, winner) = if is_fresh(*first) && !is_fresh(index) {
             (*first, other.clone(), place)
         } else {
             (index, place, other.clone())
         };
         let (what, remedy) = match claim {
             Claim::Name(_) => (
-                format!("the provider at {kept} has this name too"),
+                format!("the provider at {winner} has this name too"),
                 "choose another with `name:`; `-` and `_` are the same in variables",
             ),
             Claim::Domain(domain) => (
-                format!("the domain {domain} belongs to the provider at {kept} too"),
+                format!("the domain {domain} belongs to the provider at {winner} too"),
                 "write all its limits into one file, or name a narrower domain",
             ),
             Claim::Listen(_) => (
-                format!("the provider at {kept} listens here too"),
+                format!("the provider at {winner} listens here too"),
                 "give one of them another port",
             ),
         };

@@ -61,7 +61,7 @@ pub(super) fn note_not_used_yet(tree: &Node, paths: &[&str], problems: &mut Prob
                 place: node.place.clone(),
                 path,
                 what: "is checked but not used yet".to_owned(),
-                remedy: "keep it for a later version, or remove it".to_owned(),
+                remedy: "it has no effect in this version".to_owned(),
             });
         }
     }

@@ -242,11 +242,11 @@ pub(super) fn notes_of(one: &LoadedProvider) -> Problems {
 fn learn_only_warning(one: &LoadedProvider) -> Option<Problem> {
     let provider = &one.provider;
     let is_bare = provider.learn && provider.limits.is_empty() && provider.concurrency.is_none();
-    let is_told = one
+    let is_reported = one
         .problems
         .iter()
         .any(|known| known.what.starts_with("there is no limit"));
-    let preset = provider.preset.filter(|_| is_bare && !is_told)?;
+    let preset = provider.preset.filter(|_| is_bare && !is_reported)?;
     Some(Problem {
         level: Level::Warning,
         place: Place::whole(&one.source),
@@ -282,7 +282,7 @@ pub(super) fn built_in(
     config: &Config,
     environment: &Environment<'_>,
     old: Option<&Loaded>,
-    said: &mut Problems,
+    notes: &mut Problems,
 ) -> Vec<LoadedProvider> {
     if presets == Presets::Off || sources.only_named {
         return Vec::new();
@@ -308,7 +308,7 @@ pub(super) fn built_in(
             // A setting for all providers is invalid for this preset: warn, and load it without.
             for problem in checked.problems.iter() {
                 let level = Level::Warning;
-                said.push(Problem {
+                notes.push(Problem {
                     level,
                     ..problem.clone()
                 });

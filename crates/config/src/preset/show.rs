@@ -67,8 +67,8 @@ pub fn show(name: &str) -> Option<String> {
         ("variant of", "variant_of"),
     ];
     for (label, field) in advice {
-        if let Some(said) = preset.text_of(field) {
-            row(&mut text, label, said);
+        if let Some(value) = preset.text_of(field) {
+            row(&mut text, label, value);
         }
     }
     for note in texts(preset.tree().get("notes")) {

@@ -38,9 +38,9 @@ block! {
     for HealthSettings {
         /// which state machine: `adaptive` = by error ratio, `breaker` = by consecutive failures only, `off` = none
         mode(mode): HealthMode,
-        /// what failures in a row close: `path` = the path first (ids in it are collapsed, at most 64 paths, the rest are one), the provider if several paths fail; `provider` = the provider. A breaker has `provider`
+        /// what consecutive failures close: `path` = the path, and the provider only if several paths fail (ids in paths are replaced by `*`; at most 64 failing paths have an entry of their own); `provider` = always the provider. Default with `mode: breaker`: `provider`
         scope(scope): HealthScope,
-        /// what is one failure: `call` = a call, however often it was tried; `attempt` = each attempt. A breaker has `attempt`
+        /// what counts as one failure: `call` = a call, including its retries; `attempt` = each attempt. Default with `mode: breaker`: `attempt`
         count(count): HealthCount,
         /// results older than this do not count in the error ratio
         window(window): Span,
@@ -64,7 +64,7 @@ block! {
         p_recover(p_recover): Ppm,
         /// how many successes a throttled provider needs before it may recover
         s_recover(s_recover): u32,
-        /// 429s in a row at which the provider sleeps (the name is historical)
+        /// 429s in a row at which the provider sleeps; despite its name it does not start cache-only mode
         n_cacheonly(n_cacheonly): u32,
         /// error ratio at which the provider sleeps
         p_sleep(p_sleep): Ppm,
@@ -122,17 +122,17 @@ impl Setting for Health {
             HealthSettings::read(at, problems)?
         };
         let fields = Fields { at: at.clone() };
-        let said = |name| at.node.text().is_none() && fields.get(name).is_some();
+        let is_set = |name| at.node.text().is_none() && fields.get(name).is_some();
         // The breaker is the document's (M9) unless the file says otherwise: it rejects at once, and
         // each failed attempt counts against the whole provider.
         if settings.mode == HealthMode::Breaker {
-            if !said("when_blocked") {
+            if !is_set("when_blocked") {
                 settings.when_blocked = WhenBlocked::Reject;
             }
-            if !said("scope") {
+            if !is_set("scope") {
                 settings.scope = HealthScope::Provider;
             }
-            if !said("count") {
+            if !is_set("count") {
                 settings.count = HealthCount::Attempt;
             }
         }

@@ -104,20 +104,20 @@ fn h3_files_with_keys_that_others_can_read_are_warned_about() {
             ..Sources::default()
         };
         let loaded = Config::load(&sources, &disk::environment()).expect("both load");
-        let told = loaded.problems.to_string();
+        let problems_text = loaded.problems.to_string();
         assert_eq!(
-            told.contains(
+            problems_text.contains(
                 "a key is written out here and others can read this file; run `chmod 600`"
             ),
             warned,
-            "{bits:o} {told}"
+            "{bits:o} {problems_text}"
         );
         assert_eq!(
-            told.contains("others can read this key file; run `chmod 600`"),
+            problems_text.contains("others can read this key file; run `chmod 600`"),
             warned,
-            "{bits:o} {told}"
+            "{bits:o} {problems_text}"
         );
-        assert!(!told.contains("CANARY") && !format!("{loaded:?}").contains("CANARY"));
+        assert!(!problems_text.contains("CANARY") && !format!("{loaded:?}").contains("CANARY"));
     }
 }
 

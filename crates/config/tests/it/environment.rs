@@ -252,7 +252,7 @@ fn a14_invalid_values_name_their_variable_or_flag() {
         set("tmdb.api_key=CANARY"),
         set("tmdb.queue.order=lifo"),
     ];
-    let told = machine.load_errors(&sources);
+    let problems_text = machine.load_errors(&sources);
     for line in [
         "environment TOLLGATE_TMDB_SLEEP_MAX: health.sleep_max: is not a duration",
         "environment TOLLGATE_P_THROTTLE: health.p_throttle: must be above 0 and not above 1",
@@ -262,9 +262,12 @@ fn a14_invalid_values_name_their_variable_or_flag() {
         "--set: a key does not belong on a command line, where others can read it; write `${VARIABLE}` or `file:/path`",
         "--set: queue.order: is none of `priority`, `fifo`; did you mean `fifo`?",
     ] {
-        assert!(told.contains(line), "{told}\nwanted {line}");
+        assert!(
+            problems_text.contains(line),
+            "{problems_text}\nwanted {line}"
+        );
     }
-    assert!(!told.contains("CANARY"), "{told}");
+    assert!(!problems_text.contains("CANARY"), "{problems_text}");
 }
 
 /// A14: a variable that looks like a setting but is none is a warning with the nearest name.
@@ -275,15 +278,15 @@ fn a14_mistyped_variables_are_reported() {
         .env("TOLLGATE_TMDB_N_THROTLE", "1")
         .env("TOLLGATE_ADMIN_TOKEN", "1")
         .env("TOLLGATE_MY_OWN_KEY_FOR_SOMETHING", "1");
-    let told = machine.loaded(&files(&["tmdb.yaml"])).problems.to_string();
-    assert!(told.contains("environment TOLLGATE_SLEPP_MAX: warning: there is no setting of this name, so nothing is changed; did you mean TOLLGATE_SLEEP_MAX?"), "{told}");
+    let problems_text = machine.loaded(&files(&["tmdb.yaml"])).problems.to_string();
+    assert!(problems_text.contains("environment TOLLGATE_SLEPP_MAX: warning: there is no setting of this name, so nothing is changed; did you mean TOLLGATE_SLEEP_MAX?"), "{problems_text}");
     assert!(
-        told.contains("did you mean TOLLGATE_TMDB_N_THROTTLE?"),
-        "{told}"
+        problems_text.contains("did you mean TOLLGATE_TMDB_N_THROTTLE?"),
+        "{problems_text}"
     );
     assert!(
-        !told.contains("TOKEN") && !told.contains("MY_OWN"),
-        "{told}"
+        !problems_text.contains("TOKEN") && !problems_text.contains("MY_OWN"),
+        "{problems_text}"
     );
 }
 
@@ -291,12 +294,12 @@ fn a14_mistyped_variables_are_reported() {
 #[test]
 fn a_rate_override_without_a_token_bucket_is_reported() {
     let machine = TestHost::new().file("a.yaml", "domain: a.example.org\nlimits: [5/1s]\n");
-    let told = machine
+    let problems_text = machine
         .env("TOLLGATE_A_RATE_BASE", "3")
         .loaded(&files(&["a.yaml"]))
         .problems
         .to_string();
-    assert!(told.contains("environment TOLLGATE_A_RATE_BASE: warning: limits: has no effect, because the provider has no token bucket"), "{told}");
+    assert!(problems_text.contains("environment TOLLGATE_A_RATE_BASE: warning: limits: has no effect, because the provider has no token bucket"), "{problems_text}");
     let short = TestHost::new().file(
         "a.yaml",
         "domain: a.example.org\nlimit: 5\nperiod: 1s\nalgorithm: token-bucket\n",
@@ -322,15 +325,15 @@ fn a14_an_env_file_wins_over_the_process() {
     let loaded = machine.loaded(&sources);
     assert_eq!(health(&loaded, "tmdb").sleep_max, Span::from_secs(60));
     assert_eq!(loaded.config.providers[0].keys[0].expose(), "CANARY");
-    let told = loaded.problems.to_string();
+    let problems_text = loaded.problems.to_string();
     assert!(
-        told.contains(
+        problems_text.contains(
             "my.env: warning: others can read this file of variables; run `chmod 600` on it"
         ),
-        "{told}"
+        "{problems_text}"
     );
     assert!(loaded.watched.contains(&"my.env".to_owned()));
-    let shown = format!("{loaded:?} {:?} {told}", loaded.providers);
+    let shown = format!("{loaded:?} {:?} {problems_text}", loaded.providers);
     assert!(!shown.contains("CANARY"), "{shown}");
 }
 

@@ -119,7 +119,7 @@ fn problems_of_all_files_are_reported_at_once() {
         .file("a.yaml", "limit: x\nperiod: 1s\n")
         .file("b.yaml", "limt: 1\n")
         .file("c.yaml", "# only a comment\n");
-    let told = machine.load_errors(&files(&["a.yaml", "b.yaml", "c.yaml", "d.yaml"]));
+    let problems_text = machine.load_errors(&files(&["a.yaml", "b.yaml", "c.yaml", "d.yaml"]));
     for line in [
         "tollgate.yaml:1:1: `lisen` is not a field; did you mean `listen`?",
         "tollgate.yaml:2:12: there is no folder of this name; give a folder with provider files",
@@ -129,7 +129,10 @@ fn problems_of_all_files_are_reported_at_once() {
         "c.yaml: the file has no fields; write `domain:`",
         "d.yaml: the file cannot be read (no such file)",
     ] {
-        assert!(told.contains(line), "{told}\nwanted {line}");
+        assert!(
+            problems_text.contains(line),
+            "{problems_text}\nwanted {line}"
+        );
     }
 }
 
@@ -170,16 +173,19 @@ fn h4_domains_belong_to_files_first_and_then_to_presets() {
 /// Names of the gateway and first words of settings are rejected, also inline.
 #[test]
 fn reserved_names_are_rejected() {
-    for (name, told) in [
+    for (name, problems_text) in [
         ("metrics", "is a name that the gateway uses itself"),
         ("sleep", "is the first word of a setting"),
         ("queue", "is the first word of a setting"),
         ("store", "is the first word of a setting"),
     ] {
         let text = format!("providers: {{ {name}: {{ preset: tmdb }} }}\n");
-        let told_all = TestHost::new()
+        let all_problems = TestHost::new()
             .file("tollgate.yaml", &text)
             .load_errors(&Sources::default());
-        assert!(told_all.contains(told), "{name}: {told_all}");
+        assert!(
+            all_problems.contains(problems_text),
+            "{name}: {all_problems}"
+        );
     }
 }

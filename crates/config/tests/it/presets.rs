@@ -125,9 +125,9 @@ fn every_dialect_of_a_preset_is_known() {
             );
         }
     }
-    let told = crate::errors("preset: tmdb\ndialect: omdbb\n");
+    let problems_text = crate::errors("preset: tmdb\ndialect: omdbb\n");
     assert_eq!(
-        told,
+        problems_text,
         ["test.yaml:2:10: dialect: there is no dialect of this name; did you mean `omdb`?"]
     );
 }

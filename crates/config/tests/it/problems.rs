@@ -36,7 +36,7 @@ upstream: ftp://x
 const MISTAKES: &[(&str, &str)] = &[
     (
         "limit: 5",
-        "test.yaml:1:8: limit: `period` is missing; write `period:` beside `limit:`, such as `limit: 40` and `period: 10s`",
+        "test.yaml:1:8: limit: `period` is missing; write `period:` in addition to `limit:`, such as `limit: 40` and `period: 10s`",
     ),
     (
         "limit: 0\nperiod: 1s",
@@ -194,17 +194,17 @@ const MISTAKES: &[(&str, &str)] = &[
 
 #[test]
 fn each_mistake_has_its_place_and_remedy() {
-    for (text, answer) in MISTAKES {
+    for (text, expected) in MISTAKES {
         let found = errors(text);
-        let answered = found.iter().any(|line| line.contains(answer));
-        assert!(answered, "{text}\n{found:#?}\nwanted {answer}");
+        let is_found = found.iter().any(|line| line.contains(expected));
+        assert!(is_found, "{text}\n{found:#?}\nwanted {expected}");
     }
 }
 
 /// Mistakes of YAML itself, in our words and with their place.
 #[test]
 fn broken_yaml_is_reported_with_its_place() {
-    for (text, answer) in [
+    for (text, expected) in [
         (
             "limit: 5\nlimit: 6\n",
             "test.yaml:2:1: the same name is used twice in one block; keep one of the two lines",
@@ -224,7 +224,7 @@ fn broken_yaml_is_reported_with_its_place() {
         ("- 1\n", "test.yaml:1:1: must be a block"),
     ] {
         let found = errors(text);
-        assert!(found[0].contains(answer), "{text}\n{found:#?}");
+        assert!(found[0].contains(expected), "{text}\n{found:#?}");
     }
 }
 
@@ -313,10 +313,13 @@ fn s8_ineffective_cache_settings_are_warned_about() {
     ] {
         let text = format!("domain: a.example.org\nlimits: [5/1s]\ncache: {cache}");
         let checked = check(&text);
-        let told: Vec<String> = checked.problems.iter().map(ToString::to_string).collect();
+        let problems_text: Vec<String> = checked.problems.iter().map(ToString::to_string).collect();
         match field {
-            Some(field) => assert!(told.len() == 1 && told[0].contains(field), "{told:?}"),
-            None => assert_eq!(told, Vec::<String>::new(), "{cache}"),
+            Some(field) => assert!(
+                problems_text.len() == 1 && problems_text[0].contains(field),
+                "{problems_text:?}"
+            ),
+            None => assert_eq!(problems_text, Vec::<String>::new(), "{cache}"),
         }
     }
 }

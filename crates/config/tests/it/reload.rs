@@ -84,9 +84,9 @@ fn an_invalid_file_is_rejected_and_its_old_version_stays() {
         "dir/a.yaml",
         "domain: a.example.org\nlimit: 99\nperiod: 1s\n",
     );
-    let mended = machine.reload(&still.loaded, &Sources::default());
-    assert_eq!(limit(&mended.loaded, "a"), Some(99));
-    assert!(!mended.loaded.problems.has_errors());
+    let fixed = machine.reload(&still.loaded, &Sources::default());
+    assert_eq!(limit(&fixed.loaded, "a"), Some(99));
+    assert!(!fixed.loaded.problems.has_errors());
 }
 
 /// R-A13: a file that an editor is writing is empty or cut off; it is not a provider without limits.
@@ -281,10 +281,10 @@ fn settings_that_need_a_restart_stay_until_then() {
         (new.config.listen.port(), new.config.unknown_domain.word()),
         (4290, "allow")
     );
-    let told = new.problems.to_string();
+    let problems_text = new.problems.to_string();
     assert!(
-        told.contains("listen: has changed, but takes effect only after a restart"),
-        "{told}"
+        problems_text.contains("listen: has changed, but takes effect only after a restart"),
+        "{problems_text}"
     );
 }
 

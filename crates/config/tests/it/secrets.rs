@@ -274,11 +274,11 @@ fn a_login_without_tls_is_warned_about() {
         let text = format!(
             "auth: {{ oauth2: {{ token_url: {url}, client_id: a, client_secret: b }} }}\ndomain: a.example.org\nlimits: [1/1s]"
         );
-        let told = check_in(&text, &Environment::empty()).problems.to_string();
+        let problems_text = check_in(&text, &Environment::empty()).problems.to_string();
         assert_eq!(
-            told.contains("are sent without TLS"),
+            problems_text.contains("are sent without TLS"),
             warned,
-            "{url} {told}"
+            "{url} {problems_text}"
         );
     }
 }

@@ -49,7 +49,7 @@ fn addresses_stores_and_nodes_are_read() {
         (is.postgres.mode, is.postgres.every),
         (PostgresMode::Snapshot, secs(20))
     );
-    assert_eq!(is.cache_store.unwrap().redacted(), "redis://cache:6379");
+    assert_eq!(is.cache_store.unwrap().redacted(), "sqlite:/var/cache/t");
     assert_eq!(is.guard_store.redacted(), "memory:");
     assert_eq!((is.nodes, is.node_lease), (4, secs(6)));
     assert_eq!((is.connections_max, is.body_memory.0), (100, 64 << 20));
@@ -240,7 +240,7 @@ fn s12_redis_variables_select_the_shared_cache() {
     assert!(!format!("{is:?}").contains("CANARY"));
     let other = machine
         .env("REDIS_PORT", "7000")
-        .file("tollgate.yaml", "cache_store: redis://mine\n");
+        .file("tollgate.yaml", "cache_store: sqlite:/mine\n");
     assert_eq!(
         other
             .loaded(&Sources::default())
@@ -248,7 +248,7 @@ fn s12_redis_variables_select_the_shared_cache() {
             .cache_store
             .unwrap()
             .redacted(),
-        "redis://mine"
+        "sqlite:/mine"
     );
 }
 
@@ -337,13 +337,18 @@ fn a_local_share_needs_the_number_of_nodes() {
 /// `check` accepted them, and `serve` failed with them.
 #[test]
 fn stores_that_are_not_built_yet_are_rejected() {
+    let errors = |line: &str| {
+        let machine = TestHost::new().file("tollgate.yaml", &format!("{line}\n"));
+        machine.load_errors(&Sources::default())
+    };
+    let unsupported = "is not supported yet; use `sqlite:DIR` or `memory:`";
     for store in ["redis://h", "rediss://h", "postgres://h/db"] {
-        let machine = TestHost::new().file("tollgate.yaml", &format!("store: {store}\n"));
-        assert_eq!(
-            machine.load_errors(&Sources::default()),
-            "tollgate.yaml:1:8: store: is not supported yet; use `sqlite:DIR` or `memory:`"
-        );
+        let expected = format!("tollgate.yaml:1:8: store: {unsupported}");
+        assert_eq!(errors(&format!("store: {store}")), expected);
     }
+    // It was accepted, and responses were cached somewhere else.
+    let expected = format!("tollgate.yaml:1:14: cache_store: {unsupported}");
+    assert_eq!(errors("cache_store: redis://h"), expected);
 }
 
 /// A port without an address opens nothing to other machines.
@@ -382,12 +387,12 @@ fn a_port_alone_and_localhost_are_loopback() {
 #[test]
 fn h3_a_password_that_others_can_read_is_warned_about() {
     let open = TestHost::new().open_file("tollgate.yaml", "store: redis://me:CANARY@h\n");
-    let told = open.load_errors(&Sources::default());
+    let problems_text = open.load_errors(&Sources::default());
     assert!(
-        told.contains("tollgate.yaml:1:8: warning: store: a password is written out here"),
-        "{told}"
+        problems_text.contains("tollgate.yaml:1:8: warning: store: a password is written out here"),
+        "{problems_text}"
     );
-    assert!(!told.contains("CANARY"));
+    assert!(!problems_text.contains("CANARY"));
 }
 
 /// What is wrong, and the line that answers it.
@@ -470,11 +475,14 @@ const MISTAKES: &[(&str, &str)] = &[
 
 #[test]
 fn each_mistake_has_its_place_and_remedy() {
-    for (text, answer) in MISTAKES {
-        let told = TestHost::new()
+    for (text, expected) in MISTAKES {
+        let problems_text = TestHost::new()
             .file("tollgate.yaml", text)
             .load_errors(&Sources::default());
-        assert!(told.contains(answer), "{text}\n{told}\nwanted {answer}");
+        assert!(
+            problems_text.contains(expected),
+            "{text}\n{problems_text}\nwanted {expected}"
+        );
     }
 }
 
@@ -485,21 +493,21 @@ fn fields_not_used_yet_are_reported() {
         "tollgate.yaml",
         "scheduler: { workers: 2 }\nguards: { g: { limit: 1, period: 1m, key_prefix: a } }\nproviders: { tmdb: { preset: tmdb, alerts: { critical: 1 } } }\n",
     );
-    let told = machine.loaded(&Sources::default()).problems.to_string();
+    let problems_text = machine.loaded(&Sources::default()).problems.to_string();
     assert!(
-        told.contains("tollgate.yaml:1:12: note: scheduler: is checked but not used yet"),
-        "{told}"
+        problems_text.contains("tollgate.yaml:1:12: note: scheduler: is checked but not used yet"),
+        "{problems_text}"
     );
     assert!(
-        told.contains("note: alerts: is checked but not used yet"),
-        "{told}"
+        problems_text.contains("note: alerts: is checked but not used yet"),
+        "{problems_text}"
     );
     assert!(
-        told.contains("note: guards.g.key_prefix: is checked but not used yet"),
-        "of any guard: {told}"
+        problems_text.contains("note: guards.g.key_prefix: is checked but not used yet"),
+        "of any guard: {problems_text}"
     );
     assert!(
-        !told.contains("note: cache"),
-        "a preset's own fields are not the user's: {told}"
+        !problems_text.contains("note: cache"),
+        "a preset's own fields are not the user's: {problems_text}"
     );
 }

@@ -156,13 +156,18 @@ fn one_entity_cools_down_and_the_others_continue() {
         wall: Wall(0),
     };
     let asks = [ask(1, fixtures), ask(2, odds), ask(3, fixtures)];
-    let close = settle(fixtures, Span::from_secs(9));
+    let close = settle(fixtures, Span::from_secs(9), Span::ZERO);
     let verdicts = turn(&mut ledger, at(0), &[close], &asks).verdicts;
     let has_wait = |verdict: &Verdict| matches!(verdict, Verdict::Wait { after, .. } if *after == Span::from_secs(9));
     assert!(has_wait(&verdicts[0]) && has_wait(&verdicts[2]));
     assert!(matches!(verdicts[1], Verdict::Go { .. }));
     let verdicts = turn(&mut ledger, at(9), &[], &asks).verdicts;
-    assert!(verdicts.iter().all(|v| matches!(v, Verdict::Go { .. })));
+    let goes = verdicts.iter().map(|v| matches!(v, Verdict::Go { .. }));
+    assert_eq!(
+        goes.collect::<Vec<_>>(),
+        [true, true, false],
+        "one goes first"
+    );
 }
 
 /// S5, M8: jitter never shortens the provider's wait.

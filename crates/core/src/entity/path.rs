@@ -190,22 +190,22 @@ fn decode_unreserved(path: &str) -> Result<Cow<'_, str>, EntityError> {
 
 /// RFC 3986 section 5.2.4; `..` at the root is dropped.
 fn resolve_dots(path: &str) -> String {
-    let mut kept: Vec<&str> = Vec::new();
+    let mut segments: Vec<&str> = Vec::new();
     let mut ends_open = false;
     for part in path.split('/').skip(1) {
         ends_open = matches!(part, "." | "..");
         match part {
             "." => {}
-            ".." => drop(kept.pop()),
-            _ => kept.push(part),
+            ".." => drop(segments.pop()),
+            _ => segments.push(part),
         }
     }
     let mut resolved = String::with_capacity(path.len());
-    for part in &kept {
+    for part in &segments {
         resolved.push('/');
         resolved.push_str(part);
     }
-    if ends_open || kept.is_empty() {
+    if ends_open || segments.is_empty() {
         resolved.push('/');
     }
     resolved

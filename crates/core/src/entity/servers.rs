@@ -60,17 +60,17 @@ impl Server {
         } else {
             self.split(&self.decoded(sent.as_bytes()))
         };
-        let mut kept: Vec<String> = Vec::new();
+        let mut segments: Vec<String> = Vec::new();
         for part in parts {
             let part = self.segment(&part);
             match part.as_str() {
                 "." => {}
-                ".." => drop(kept.pop()),
+                ".." => drop(segments.pop()),
                 "" if self.merges => {}
-                _ => kept.push(part),
+                _ => segments.push(part),
             }
         }
-        match kept
+        match segments
             .iter()
             .map(String::as_str)
             .collect::<Vec<_>>()

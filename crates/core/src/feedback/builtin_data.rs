@@ -30,13 +30,13 @@ fn markets() -> Tables {
 fn alphavantage() -> DialectRows {
     let mut rows = DialectRows::default();
     for place in [body("Note"), body("Information")] {
-        let says = |words: &[&str]| when(place.clone().has(words));
+        let mentions = |words: &[&str]| when(place.clone().has(words));
         rows = rows
-            .passed(says(&["this is a premium endpoint"]))
-            .limited(says(&["request per second", "requests per second"]).scope("second"))
-            .limited(says(&["per minute"]).scope("minute"))
-            .limited(says(&["per day", "daily rate limit"]).scope("day"))
-            .limited(says(&["rate limit", "call frequency"]));
+            .passed(mentions(&["this is a premium endpoint"]))
+            .limited(mentions(&["request per second", "requests per second"]).scope("second"))
+            .limited(mentions(&["per minute"]).scope("minute"))
+            .limited(mentions(&["per day", "daily rate limit"]).scope("day"))
+            .limited(mentions(&["rate limit", "call frequency"]));
     }
     rows.default_wait_for("minute", 60)
         .default_wait_for("second", 1)

@@ -174,12 +174,12 @@ impl DialectRows {
         mut self,
         place: FieldPlace,
         test: Option<Test>,
-        say: ScopeNaming,
+        naming: ScopeNaming,
     ) -> DialectRows {
         self.scopes.push(ScopeRule {
             place,
             test,
-            naming: say,
+            naming,
         });
         self
     }

@@ -265,8 +265,8 @@ fn by_headers<H: Headers>(
     let fresh_until = cap_at_forever(born + lifetime);
     let longer = |span: Option<Span>| cap_at_forever(fresh_until + span.unwrap_or(Span::ZERO));
     let stale = match control.stale_if_error.unwrap_or(Span::ZERO) {
-        said if is_not_found(candidate.status) => said,
-        said => said.max(rule.stale),
+        by_header if is_not_found(candidate.status) => by_header,
+        by_header => by_header.max(rule.stale),
     };
     Ok(Freshness {
         generated_at: born,

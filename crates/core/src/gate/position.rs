@@ -199,7 +199,7 @@ impl Gate {
     }
 
     /// A waiter left without a verdict: it was cancelled or its deadline passed.
-    pub(super) fn on_left(&mut self, entry: &Entry) {
+    pub(super) fn on_departed(&mut self, entry: &Entry) {
         if let Position::Queued(blocker) = entry.position {
             self.on_departure(blocker, need_at(&entry.ask, blocker));
             self.note_abandoned(blocker, &entry.ask);

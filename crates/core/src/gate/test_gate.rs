@@ -121,7 +121,7 @@ pub(super) struct TestGate {
     /// Timers that fired.
     pub(super) timers: usize,
     pub(super) wake_at: Option<Micros>,
-    /// Cells that the ledger was told nobody waits for any more.
+    /// Cells reported to the ledger as no longer waited for.
     pub(super) abandoned: Vec<CellId>,
     /// The last tick settled something, so there may be more to do.
     pub(super) settled: bool,

@@ -70,7 +70,7 @@ pub struct Effects {
     pub resolve: Vec<Resolved>,
     /// Send these settles to the ledger.
     pub settle: Vec<Settle>,
-    /// Tell the ledger that nobody waits for these cells any more.
+    /// Report to the ledger that nobody waits for these cells any more.
     pub abandoned: Vec<CellId>,
     /// Call [`Gate::tick`](crate::gate::Gate::tick) again at this instant.
     pub wake_at: Option<Micros>,

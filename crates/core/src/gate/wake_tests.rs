@@ -324,7 +324,7 @@ fn a_freed_cell_that_nobody_waits_for_costs_nothing() {
 /// Processes that share a ledger reserve capacity for waiters: the last waiter that leaves reports
 /// it.
 #[test]
-fn the_ledger_is_told_when_the_last_waiter_has_left_a_queue() {
+fn the_ledger_learns_when_the_last_waiter_has_left_a_queue() {
     let mut test = TestGate::new();
     let want = TestCall::new(&Rule::in_flight(1).unwrap());
     test.call(want.clone());
@@ -356,7 +356,7 @@ fn an_offered_call_is_still_expected_when_its_queue_is_empty() {
 }
 
 #[test]
-fn the_ledger_is_told_of_a_waiter_that_left_while_offered() {
+fn a_waiter_that_left_while_offered_is_reported_to_the_ledger() {
     let mut test = TestGate::new();
     let want = TestCall::new(&Rule::in_flight(1).unwrap());
     test.call(want.clone());

@@ -31,7 +31,7 @@ impl Health {
             HealthMode::Off => false,
         };
         match view {
-            ScopeView::Open => self.on_open(now, actions),
+            ScopeView::Open | ScopeView::Paced { .. } => self.on_open(now, actions),
             ScopeView::Closed { remaining: None } => self.on_offline(now, actions),
             ScopeView::CacheOnly { remaining } => self.on_cache_only(remaining, now, actions),
             ScopeView::Paused { remaining } => self.on_paused(remaining, now, actions),

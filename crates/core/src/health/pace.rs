@@ -1,24 +1,15 @@
-//! The extra local limit on rate and concurrency, beside the provider's limits.
+//! The extra local limit on rate and concurrency, in addition to the provider's limits.
 //!
 //! Promises: a pace only ever slows down. A rate never exceeds the base, concurrency never falls
 //! below one, and nothing here is a float.
 //!
 //! Never: enforces itself. The permit stage adds the pace as one more local limit.
 
-use std::fmt;
-
 use super::settings::HealthSettings;
 use crate::ask::CostUnit;
 use crate::limit::{Algorithm, Rule};
-use crate::ratio::Ppm;
+use crate::rate::Rate;
 use crate::time::{Micros, Span};
-
-/// Calls per second, in millionths of a call, so that 1 000 a day is not rounded to 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Rate(u64);
-
-/// One call per second in the unit of [`Rate`].
-const CALL: u64 = 1_000_000;
 
 /// Limits with a longer period are quotas, not rates: with 1 000 a day beside 35 a second, half the
 /// rate must not become one call in three minutes.
@@ -47,56 +38,6 @@ pub struct Pace {
 pub(super) struct Ramp {
     pub(super) rate: Rate,
     pub(super) next: Micros,
-}
-
-impl Rate {
-    /// Whole calls per second.
-    #[must_use]
-    pub const fn per_second(calls: u32) -> Rate {
-        Rate(calls as u64 * CALL)
-    }
-
-    /// Millionths of a call per second.
-    #[must_use]
-    pub const fn from_millionths(millionths: u64) -> Rate {
-        Rate(millionths)
-    }
-
-    /// `limit` calls in `period`. Rounded down, but never to zero.
-    #[must_use]
-    pub fn of(limit: u64, period: Span) -> Rate {
-        let second = u128::from(Span::from_secs(1).0);
-        let scaled = u128::from(limit) * u128::from(CALL) * second / u128::from(period.0.max(1));
-        Rate(u64::try_from(scaled).unwrap_or(u64::MAX).max(1))
-    }
-
-    /// Millionths of a call per second.
-    #[must_use]
-    pub fn millionths(self) -> u64 {
-        self.0
-    }
-
-    /// The time from one call to the next, rounded up.
-    #[must_use]
-    pub fn gap(self) -> Span {
-        Span((CALL * Span::from_secs(1).0).div_ceil(self.0.max(1)))
-    }
-
-    fn times(self, factor: Ppm) -> Rate {
-        Rate(factor.times(self.0))
-    }
-
-    fn whole(self) -> Rate {
-        Rate(self.0 / CALL * CALL)
-    }
-}
-
-impl fmt::Display for Rate {
-    /// Calls per second: `17`, `18.7`, `0.011574`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = format!("{}.{:06}", self.0 / CALL, self.0 % CALL);
-        f.write_str(digits.trim_end_matches('0').trim_end_matches('.'))
-    }
 }
 
 impl BasePace {

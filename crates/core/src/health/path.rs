@@ -28,7 +28,7 @@ const HEX_LENGTH: usize = 7;
 
 impl PathTag {
     /// All paths for which there is no place of their own.
-    pub const REST: PathTag = PathTag(u64::MAX - 1);
+    pub const OTHERS: PathTag = PathTag(u64::MAX - 1);
 
     /// The tag of a path.
     #[must_use]

@@ -92,7 +92,7 @@ impl PathTable {
         if has(path) {
             Some(path)
         } else {
-            has(PathTag::REST).then_some(PathTag::REST)
+            has(PathTag::OTHERS).then_some(PathTag::OTHERS)
         }
     }
 
@@ -145,7 +145,7 @@ impl PathTable {
         let key = if self.entries.len() < PATHS_MAX {
             path
         } else {
-            PathTag::REST
+            PathTag::OTHERS
         };
         if !self.entries.iter().any(|entry| entry.path == key) {
             self.entries.push(PathEntry {
@@ -240,6 +240,17 @@ impl Health {
         self.paths.entries.iter().map(status).collect()
     }
 
+    /// Every closed path, for people. One that has no name yet is left out.
+    #[must_use]
+    pub fn closed_paths(&self, now: Micros) -> Vec<(PathTag, PathStatus)> {
+        let entries = self.paths.entries.iter().zip(self.failing_paths(now));
+        let closed = entries.filter(|(entry, _)| {
+            let is_shown = entry.name.is_some() || entry.path == PathTag::OTHERS;
+            is_shown && entry.state != PathState::Open
+        });
+        closed.map(|(entry, status)| (entry.path, status)).collect()
+    }
+
     /// The state of a closed path, the time until it is probed, and its failures in a row.
     pub(super) fn closed_path(
         &self,
@@ -268,8 +279,8 @@ impl Health {
         if let Some(path) = self.path_of(result) {
             self.change_path(path, result, timely, now, actions);
         }
-        let is_left = |key: &PathTag| self.paths.key_of(*key) == Some(*key);
-        let probed = probed.filter(is_left);
+        let is_current = |key: &PathTag| self.paths.key_of(*key) == Some(*key);
+        let probed = probed.filter(is_current);
         self.path_probe_ended(probed, result.granted, actions);
     }
 
@@ -493,6 +504,7 @@ impl Health {
             (
                 _,
                 ScopeView::Open
+                | ScopeView::Paced { .. }
                 | ScopeView::CacheOnly { .. }
                 | ScopeView::Paused { .. }
                 | ScopeView::Closed { remaining: None },

@@ -5,7 +5,7 @@ use super::{Admission, Class, HealthSettings, HealthState};
 use crate::ask::Priority;
 use crate::backoff::Dice;
 use crate::cooldown::{Cooldown, CooldownSettings, ProviderWait};
-use crate::retry::{Budget, Decision, FailedAttempt, RetrySettings, Safety};
+use crate::retry::{Budget, FailedAttempt, RetryDecision, RetrySettings, Safety};
 use crate::time::{Micros, Span};
 
 /// A18, scenario 1: `Retry-After: 2` → the call waits 2 s, then succeeds; 0 and the past are 1 s,
@@ -27,8 +27,8 @@ fn a18_1_retry_after_is_honoured() {
             time_remaining: Some(Span::from_secs(60)),
         };
         match settings.decide(&failed, &mut budget, Dice(u64::MAX), now) {
-            Decision::Again { after, .. } => after,
-            Decision::Stop(stop) => panic!("{stop:?}"),
+            RetryDecision::Again { after, .. } => after,
+            RetryDecision::Stop(stop) => panic!("{stop:?}"),
         }
     };
     assert_eq!(again(Some(Span::from_secs(2))), Span::from_secs(2));

@@ -5,10 +5,10 @@
 //!
 //! Never: used unchecked. [`Health::new`](super::Health::new) rejects settings that have problems.
 
-use super::pace::Rate;
 use super::window::WindowBounds;
 use crate::backoff::{FACTOR_MAX, RETRY_AFTER_FLOOR, RETRY_AFTER_MAX};
 use crate::problem::{Problem, Problems};
+use crate::rate::Rate;
 use crate::ratio::Ppm;
 use crate::time::Span;
 

@@ -5,12 +5,12 @@
 //!
 //! Never: changes the state.
 
-use super::pace::Rate;
 use super::phase::HealthPhase;
 use super::settings::{HealthMode, WhenBlocked};
 use super::window::Counts;
 use super::{Health, HealthState};
 use crate::ask::PathTag;
+use crate::rate::Rate;
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
 
@@ -122,7 +122,7 @@ impl Health {
 
     fn provider_status(&self, now: Micros) -> HealthStatus {
         let bounds = self.settings.window_bounds();
-        let sleep_left = match &self.phase {
+        let sleep_remaining = match &self.phase {
             HealthPhase::Sleep { until, .. } => Some(until.since(now)),
             HealthPhase::Offline { pause, .. } => {
                 let ends = pause.and_then(|pause| pause.ends);
@@ -139,7 +139,7 @@ impl Health {
             since: now.since(self.since),
             by_operator: self.hold().is_some(),
             hold: self.hold(),
-            sleep_remaining: sleep_left,
+            sleep_remaining,
             consec429: self.consecutive.limited,
             err_rate: self.window.ratio(bounds, now),
             rate: self.pace.rate.or(self.base.rate),

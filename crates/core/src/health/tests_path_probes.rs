@@ -355,7 +355,7 @@ proptest! {
         for to in names {
             let wait = |view| match view {
                 ScopeView::Closed { remaining } => remaining.unwrap_or(Span::ZERO),
-                ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. }
+                ScopeView::Open | ScopeView::Paced { .. } | ScopeView::Probing | ScopeView::CacheOnly { .. }
                 | ScopeView::Paused { .. } => Span::ZERO,
             };
             let provider = wait(both.ledger.peek_scope(SCOPE, both.now));

@@ -259,7 +259,7 @@ impl Cell {
     /// A response to one of its calls may still come.
     fn awaits_response(&self) -> bool {
         let pending = self.pending_calls();
-        pending.is_some_and(|calls| !calls.is_empty()) || !self.presumed.calls.is_empty()
+        pending.is_some_and(|calls| !calls.is_empty()) || !self.presumed.calls().is_empty()
     }
 
     /// When a call was granted that is pending, or that was presumed to have arrived.

@@ -252,7 +252,7 @@ impl Reader<'_> {
             let (id, call) = self.permit()?;
             let arrived_by = self.instant()?;
             let call = PresumedCall { call, arrived_by };
-            if presumed.calls.insert(id, call).is_some() {
+            if !presumed.add(id, call) {
                 return Err(Damaged::Bytes);
             }
         }

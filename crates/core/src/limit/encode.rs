@@ -219,8 +219,8 @@ impl Writer {
     }
 
     fn presumed(&mut self, presumed: &PresumedCalls) {
-        self.number(presumed.calls.len() as u64);
-        for (id, call) in &presumed.calls {
+        self.number(presumed.calls().len() as u64);
+        for (id, call) in presumed.calls() {
             self.permit(*id, &call.call);
             self.instant(call.arrived_by);
         }

@@ -46,7 +46,7 @@ impl CarriedUsage {
     }
 
     /// Keeps the newest `most` of the counted costs.
-    fn keep_newest(&mut self, most: u64) {
+    fn retain_newest(&mut self, most: u64) {
         let mut remaining = most;
         for (_, cost) in self.done.iter_mut().rev() {
             *cost = remaining.min(*cost);
@@ -76,7 +76,7 @@ impl Cell {
         usage
             .pending
             .retain(|(id, _)| self.pending_call(*id).is_none());
-        usage.keep_newest(news.saturating_sub(usage.pending_cost()));
+        usage.retain_newest(news.saturating_sub(usage.pending_cost()));
         // How strict the provider's window is stays known for good.
         if let (CellState::Log(own), CellState::Log(theirs)) = (&mut self.state, &old.state) {
             own.strictness = own.strictness.max(theirs.strictness);

@@ -64,7 +64,7 @@ impl Cell {
             self.reported
                 .report_outside_use(outside_cost, reading.mark.granted, self.granted)
         });
-        if limited && !outside && self.is_half_used(rule, ours) {
+        if limited && !outside && self.is_half_used(rule, ours, now.lo) {
             self.tighten(rule, granted, now.hi);
         }
         (raised || less) && self.freed(true).freed
@@ -78,15 +78,15 @@ impl Cell {
         granted: Micros,
         now: TimeBounds,
     ) {
-        if self.is_half_used(rule, self.used(rule, now.lo)) {
+        if self.is_half_used(rule, self.used(rule, now.lo), now.lo) {
             self.tighten(rule, granted, now.hi);
         }
     }
 
-    /// With less in use, another limit is the more likely reason for a 429. Calls that are presumed
-    /// to have arrived may be in use at the provider only now.
-    fn is_half_used(&self, rule: &Rule, ours: u64) -> bool {
-        ours.saturating_add(self.presumed.cost()).saturating_mul(2) >= rule.limit()
+    /// With less in use, another limit is the more likely reason for a 429.
+    fn is_half_used(&self, rule: &Rule, ours: u64, now: Micros) -> bool {
+        let late = self.presumed_without_slot(rule, now);
+        ours.saturating_add(late).saturating_mul(2) >= rule.limit()
     }
 
     /// The first rung of the ladder: calls that arrive later than presumed explain the 429.

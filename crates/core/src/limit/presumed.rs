@@ -29,11 +29,16 @@ use crate::time::{Micros, Span, TimeBounds};
 /// used fully again tomorrow.
 pub const STRICT_FOR: Span = Span::from_secs(86_400);
 
+/// A response that comes this long after its call was granted explains nothing: no call takes so long.
+const LONGEST_CALL: Span = Span::from_secs(3_600);
+
 /// The presumed calls of one cell, and what came of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PresumedCalls {
     /// Those without a response, by permit.
-    pub(super) calls: BTreeMap<PermitId, PresumedCall>,
+    calls: BTreeMap<PermitId, PresumedCall>,
+    /// No member is forgotten before this; saves the scan when none can be.
+    lapse_from: Option<Micros>,
     /// Until when a response that came later than presumed would still hold a slot.
     pub(super) matters_until: Micros,
     /// Until then nothing is presumed.
@@ -50,21 +55,48 @@ pub(crate) struct PresumedCall {
 }
 
 impl PresumedCalls {
-    /// Forgets calls that can no longer matter: their owner has died.
+    /// Forgets calls that can no longer matter, because their owner has died, and times that have
+    /// passed.
     pub(super) fn refresh(&mut self, now: Micros) {
-        if !self.calls.is_empty() {
+        if self.lapse_from.is_some_and(|from| from <= now) {
             self.calls.retain(|_, call| call.call.free_at > now);
+            self.lapse_from = self.calls.values().map(|call| call.call.free_at).min();
         }
+        if now >= self.strict_until {
+            self.strict_until = Micros::default();
+        }
+        if now >= self.matters_until + LONGEST_CALL {
+            self.matters_until = Micros::default();
+        }
+    }
+
+    /// Adds a call. `false`: it is there already.
+    pub(super) fn add(&mut self, id: PermitId, presumed: PresumedCall) -> bool {
+        let free_at = presumed.call.free_at;
+        self.lapse_from = Some(self.lapse_from.map_or(free_at, |from| from.min(free_at)));
+        self.calls.insert(id, presumed).is_none()
+    }
+
+    fn remove(&mut self, id: PermitId) -> Option<PresumedCall> {
+        let presumed = self.calls.remove(&id)?;
+        self.lapse_from = self.lapse_from.filter(|_| !self.calls.is_empty());
+        Some(presumed)
+    }
+
+    pub(super) fn calls(&self) -> &BTreeMap<PermitId, PresumedCall> {
+        &self.calls
     }
 
     pub(super) fn granted_at(&self, id: PermitId) -> Option<Micros> {
         self.calls.get(&id).map(|call| call.call.granted)
     }
 
-    /// The cost of the calls without a response.
-    pub(super) fn cost(&self) -> u64 {
-        let costs = self.calls.values().map(|call| call.call.cost);
-        costs.fold(0, u64::saturating_add)
+    /// The cost of the calls without a response whose slots are free again, `held` after they must
+    /// have arrived. The slots of the others are in use.
+    fn freed_cost(&self, held: Span, now: Micros) -> u64 {
+        let freed = self.calls.values();
+        let freed = freed.filter(|call| call.arrived_by + held <= now);
+        freed.fold(0, |sum, call| sum.saturating_add(call.call.cost))
     }
 
     /// Would a call that was granted at `granted` have been rejected without the assumption?
@@ -103,7 +135,7 @@ impl Cell {
         };
         let arrived_by = at;
         let presumed = PresumedCall { call, arrived_by };
-        self.presumed.calls.insert(id, presumed);
+        self.presumed.add(id, presumed);
         // A response may still say that it was not counted, so it proves no window to be open.
         let settled = Settled {
             id,
@@ -116,18 +148,28 @@ impl Cell {
 
     /// The response to a presumed call has come, or it never will.
     pub(crate) fn end_presumption(&mut self, rule: &Rule, settled: Settled) {
-        let Some(presumed) = self.presumed.calls.remove(&settled.id) else {
+        let Some(presumed) = self.presumed.remove(settled.id) else {
             return;
         };
-        // A bucket's debt is the same once both have counted it and neither was full since.
-        let held = self.tail(rule).max(rule.stretched(rule.period()));
-        let until = settled.at + rule.lag() + held;
+        let until = settled.at + self.held_after_arrival(rule);
         self.presumed.matters_until = self.presumed.matters_until.max(until);
         if let CellState::Fixed(fixed) = &mut self.state
             && settled.proven
         {
             fixed.prove(rule, &presumed.call, presumed.arrived_by);
         }
+    }
+
+    /// How long a call holds its slot after it has arrived. A bucket's debt is the same once both have
+    /// counted it and neither was full since.
+    fn held_after_arrival(&self, rule: &Rule) -> Span {
+        rule.lag() + self.tail(rule).max(rule.stretched(rule.period()))
+    }
+
+    /// The cost of calls that are presumed to have arrived and hold no slot any more: they may be in
+    /// use at the provider only now.
+    pub(super) fn presumed_without_slot(&self, rule: &Rule, now: Micros) -> u64 {
+        self.presumed.freed_cost(self.held_after_arrival(rule), now)
     }
 
     /// The provider has counted a call later than presumed: from now on, and for the calls in
@@ -140,6 +182,7 @@ impl Cell {
             log.holds.hold_done_until(matters_until);
             log.tightened_at = now;
         }
+        self.presumed.lapse_from = None;
         for (id, presumed) in std::mem::take(&mut self.presumed.calls) {
             self.settled = self.settled.wrapping_sub(presumed.call.cost);
             match &mut self.state {

@@ -2,7 +2,7 @@
 
 use crate::ask::{CostUnit, Outcome, WakeOn};
 use crate::limit::tests::{bucket, sliding};
-use crate::limit::{HoldUntil, Rule, STRICT_FOR};
+use crate::limit::{Calendar, CalendarPeriod, HoldUntil, Rule, STRICT_FOR};
 use crate::test_ledger::{Permit, TestLedger, s};
 use crate::time::Span;
 
@@ -42,7 +42,7 @@ fn a_slot_frees_one_period_after_the_call_must_have_arrived() {
 }
 
 #[test]
-fn those_who_wait_for_a_response_are_told_the_new_time() {
+fn waiting_calls_learn_the_new_time() {
     let mut ledger = TestLedger::new();
     let rule = arrived(sliding(1, s(10)));
     let permit = ledger.try_one(&rule).unwrap();
@@ -195,4 +195,66 @@ fn a_presumed_call_without_an_owner_is_forgotten() {
         crate::limit::Strictness::Eighth,
         "nothing early explains this 429"
     );
+}
+
+/// Symptom: presumed calls counted once as used and once as presumed, so a 429 of another limit made a
+/// limit strict of which a quarter was used.
+#[test]
+fn a_429_while_a_quarter_is_used_is_not_about_this_limit() {
+    let mut ledger = TestLedger::new();
+    let rule = arrived(sliding(8, s(10)));
+    let early = [(); 2].map(|()| ledger.try_one(&rule).unwrap());
+    ledger.advance(s(2));
+    presume(&mut ledger, &early);
+    ledger.settle(&early[0], limited());
+    ledger.arrive(&early[1]);
+    let more = ledger.try_one(&rule).unwrap();
+    presume(&mut ledger, std::slice::from_ref(&more));
+    ledger.advance(s(10));
+    assert_eq!(ledger.peek(&rule).used, 0, "it still presumes");
+}
+
+/// The rule of windows with edges: a call that was presumed before a 429 counts again, in the window
+/// that has begun since, until its response has come.
+#[test]
+fn after_an_unforeseen_429_presumed_calls_count_again_in_windows_with_edges() {
+    let calendar = Calendar::new(CalendarPeriod::Minute, jiff::tz::TimeZone::UTC);
+    for (rule, into_window) in [
+        (Rule::fixed(4, s(20)).unwrap().drift_ppm(0), s(0)),
+        (Rule::calendar(4, calendar).unwrap(), s(50)),
+    ] {
+        let rule = arrived(rule);
+        let mut ledger = TestLedger::new();
+        ledger.advance(into_window);
+        let early = ledger.take_all(&rule);
+        assert_eq!(early.len(), 4);
+        ledger.advance(s(2));
+        presume(&mut ledger, &early);
+        ledger.advance(s(20));
+        let late = [(); 2].map(|()| ledger.try_one(&rule).unwrap());
+        ledger.settle(&late[0], limited());
+        ledger.arrive(&late[1]);
+        assert!(ledger.try_one(&rule).is_err(), "2 and the 4 early ones");
+        ledger.advance(s(1));
+        ledger.arrive_all(&early);
+        assert!(ledger.try_one(&rule).is_err(), "they have arrived only now");
+        ledger.advance(s(62));
+        assert_eq!(ledger.take_all(&rule).len(), 4, "the next window");
+    }
+}
+
+/// A cell does not keep for ever what came of its presumed calls: its row would stay larger.
+#[test]
+fn what_came_of_presumed_calls_is_forgotten() {
+    let mut ledger = TestLedger::new();
+    let rule = arrived(sliding(1, s(10)));
+    let permit = ledger.try_one(&rule).unwrap();
+    presume(&mut ledger, std::slice::from_ref(&permit));
+    ledger.arrive(&permit);
+    let length = |ledger: &TestLedger| ledger.table.snapshot(ledger.now.at)[0].1.len();
+    let before = length(&ledger);
+    ledger.advance(s(4_000));
+    let permit = ledger.try_one(&rule).unwrap();
+    ledger.arrive(&permit);
+    assert!(length(&ledger) < before, "{} < {before}", length(&ledger));
 }

@@ -74,20 +74,20 @@ impl Cell {
         let bytes = cell.to_bytes(then);
         let mut cell =
             Cell::from_bytes(&bytes, now.hi).expect("a cell that was just encoded decodes");
-        cell.forget_lower_bounds(now.lo);
+        cell.drop_lower_bounds(now.lo);
         cell
     }
 
     /// Where the ledger's clock may have stepped unseen, calendar time is read anew: from the pair of
     /// readings that it was compared with, no time can be counted.
-    pub(crate) fn forget_calendar_clock(&mut self) {
+    pub(crate) fn drop_calendar_clock(&mut self) {
         if let CellState::Calendar(count) = &mut self.state {
             count.clock = None;
         }
     }
 
     /// No instant in it is a lower bound any more of anything that ends after `now`.
-    pub(crate) fn forget_lower_bounds(&mut self, now: Micros) {
+    pub(crate) fn drop_lower_bounds(&mut self, now: Micros) {
         if let CellState::Fixed(fixed) = &mut self.state {
             // The only one there is.
             fixed.earliest_end = fixed.earliest_end.min(now);

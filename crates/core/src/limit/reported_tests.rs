@@ -103,7 +103,7 @@ fn a_newer_reading_replaces_the_older() {
 fn a_lower_limit_applies_at_once_and_a_higher_one_after_a_full_window() {
     let mut ledger = TestLedger::new();
     let rule = sliding(40, s(10));
-    let tell = |ledger: &mut TestLedger, limit| {
+    let report = |ledger: &mut TestLedger, limit| {
         let permit = ledger.try_one(&rule).unwrap();
         ledger.arrive_with_reading(
             &permit,
@@ -115,14 +115,14 @@ fn a_lower_limit_applies_at_once_and_a_higher_one_after_a_full_window() {
         );
         ledger.peek(&rule).limit
     };
-    assert_eq!(tell(&mut ledger, 20), 20);
+    assert_eq!(report(&mut ledger, 20), 20);
     ledger.advance(s(60));
     assert_eq!(ledger.peek(&rule).limit, 20, "silence raises nothing");
-    assert_eq!(tell(&mut ledger, 40), 20);
+    assert_eq!(report(&mut ledger, 40), 20);
     ledger.advance(s(9));
-    assert_eq!(tell(&mut ledger, 40), 20);
+    assert_eq!(report(&mut ledger, 40), 20);
     ledger.advance(s(1));
-    assert_eq!(tell(&mut ledger, 40), 40);
+    assert_eq!(report(&mut ledger, 40), 40);
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn two_calls_a_second_go_one_at_a_time_half_a_second_after_the_response() {
 fn the_lowest_of_the_raised_limits_reported_for_a_window_applies() {
     let mut ledger = TestLedger::new();
     let rule = Rule::sliding(40, s(10)).unwrap().drift_ppm(0);
-    let mut tell = |after: Span, limit: u64| {
+    let mut report = |after: Span, limit: u64| {
         ledger.advance(after);
         let permit = ledger.try_one(&rule).unwrap();
         let reading = LimitReading {
@@ -118,11 +118,11 @@ fn the_lowest_of_the_raised_limits_reported_for_a_window_applies() {
         ledger.arrive_with_reading(&permit, false, reading);
         ledger.peek(&rule).limit
     };
-    assert_eq!(tell(s(0), 20), 20);
-    assert_eq!(tell(s(1), 30), 20);
-    assert_eq!(tell(s(10), 40), 30);
-    assert_eq!(tell(s(1), 40), 30);
-    assert_eq!(tell(s(10), 40), 40);
+    assert_eq!(report(s(0), 20), 20);
+    assert_eq!(report(s(1), 30), 20);
+    assert_eq!(report(s(10), 40), 30);
+    assert_eq!(report(s(1), 40), 30);
+    assert_eq!(report(s(10), 40), 40);
 }
 
 /// Sweeping changes no decision: not after a response, not while pending, not in debt.

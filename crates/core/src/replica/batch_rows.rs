@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use crate::ask::{CellId, ScopeId};
-use crate::batch::{Batch, LONG_PERIOD, RowId};
+use crate::batch::{Batch, LONG_PERIOD, TouchedRow};
 use crate::fairness::{Rows, Waiter};
 use crate::limit::{Cell, CellView, Rule};
 use crate::row::{CellRow, Loss, ProviderRow, RowMeta, RowVersion, ScopeRow};
@@ -24,7 +24,7 @@ use super::row::{Row, RowKey};
 pub(super) const ROWS_PER_BATCH: usize = 1_024;
 
 /// The rows that a batch needs, each with the rule under which it is used.
-pub(super) type Needed = BTreeMap<RowKey, Option<Arc<Rule>>>;
+pub(super) type NeededRows = BTreeMap<RowKey, Option<Arc<Rule>>>;
 
 /// One row of a batch.
 #[derive(Clone, Debug, Default)]
@@ -153,18 +153,18 @@ impl BatchRows {
 }
 
 /// The rows that a batch needs.
-pub(super) fn needed(batch: &Batch<'_>) -> Needed {
-    let mut needed = Needed::new();
+pub(super) fn needed(batch: &Batch<'_>) -> NeededRows {
+    let mut needed = NeededRows::new();
     needed.insert(RowKey::Provider, None);
-    let add = |row: RowId<'_>| -> Result<(), Infallible> {
+    let add = |row: TouchedRow<'_>| -> Result<(), Infallible> {
         match row {
-            RowId::Cell(cell, Some(rule)) => {
+            TouchedRow::Cell(cell, Some(rule)) => {
                 needed.insert(RowKey::Cell(cell), Some(rule.clone()));
             }
-            RowId::Cell(cell, None) => {
+            TouchedRow::Cell(cell, None) => {
                 needed.entry(RowKey::Cell(cell)).or_default();
             }
-            RowId::Scope(scope) => {
+            TouchedRow::Scope(scope) => {
                 needed.insert(RowKey::Scope(scope), None);
             }
         }

@@ -4,7 +4,7 @@
 //! proves for any later local x: T + (x − r) ≤ store time ≤ T + (x − s), less or plus drift. The
 //! best bound of each kind is kept.
 //!
-//! Promises: a step of the store's clock is noticed, not believed: a stamp outside the bounds starts
+//! Promises: a step of the store's clock is detected: a stamp outside the bounds starts
 //! a new base, and rows written before it are no longer comparable.
 //!
 //! Never: reads a clock.
@@ -72,9 +72,9 @@ impl StoreClock {
         }
     }
 
-    /// Compares a reply with the bounds so far, and tightens them. `believe_steps` takes every
+    /// Compares a reply with the bounds so far, and tightens them. `accept_steps` takes every
     /// stamp as it is.
-    pub(super) fn observe(&mut self, stamp: Stamp, believe_steps: bool) -> Observed {
+    pub(super) fn observe(&mut self, stamp: Stamp, accept_steps: bool) -> Observed {
         let taken = stamp.received.since(stamp.sent);
         self.round_trip = match self.base {
             Some(_) => Span((self.round_trip.0 * 7 + taken.0) / 8),
@@ -91,7 +91,7 @@ impl StoreClock {
             self.base = Some(fresh);
             return Observed::First;
         };
-        if believe_steps {
+        if accept_steps {
             *base = Base {
                 since: base.since,
                 ..fresh

@@ -6,13 +6,13 @@
 //! Never: holds back when nobody else waits.
 
 use crate::ask::{Ask, CellId, Outcome, OwnerId, ScopeId, Settle, Verdict};
-use crate::batch::{Batch, Decision, Settles, decide};
+use crate::batch::{Batch, BatchResult, Settles, decide};
 use crate::fairness::{Rows, TURN, turns_before, turns_tolerance};
 use crate::row::{OwnerRow, RowMeta, RowVersion};
 use crate::time::{Micros, Span, TimeBounds};
 
 use super::ReplicaSettings;
-use super::batch_rows::{BatchRows, Needed};
+use super::batch_rows::{BatchRows, NeededRows};
 use super::known::KnownRows;
 use super::row::{Epoch, Request, Row, RowKey, StoredRow, WaitNote};
 use super::waits::stops;
@@ -23,7 +23,7 @@ const TRANSIT_SLACK: Span = Span::from_millis(5);
 
 /// What a decision depends on besides rows, settles and asks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan<'a> {
+pub(super) struct DecisionContext<'a> {
     pub(super) settings: &'a ReplicaSettings,
     pub(super) base_age: Span,
     pub(super) round_trip: Span,
@@ -48,7 +48,7 @@ pub(super) struct BatchInput<'a> {
 
 /// A decision that counts once the store has taken it.
 #[derive(Clone, Debug)]
-pub(super) struct Decided {
+pub(super) struct ProposedWrite {
     /// One per ask.
     pub(super) verdicts: Vec<Verdict>,
     pub(super) freed: Vec<CellId>,
@@ -83,20 +83,20 @@ impl BatchInput<'_> {
     }
 }
 
-impl Plan<'_> {
+impl DecisionContext<'_> {
     pub(super) fn decide(
         &self,
         known: &mut KnownRows,
-        needed: &Needed,
+        needed: &NeededRows,
         bounds: TimeBounds,
         input: BatchInput<'_>,
-    ) -> Decided {
+    ) -> ProposedWrite {
         let owner = self.settings.owner;
         let (mut rows, now) = self.rows(known, needed, bounds);
         let expected = self.expected(known, &rows);
         let before = rows.clone();
         self.note_own_waits(known, &mut rows);
-        let Decision {
+        let BatchResult {
             verdicts,
             freed,
             changed_scopes,
@@ -123,7 +123,7 @@ impl Plan<'_> {
             false => Vec::new(),
         };
         let must_be_durable = input.batch(owner, &[]).must_be_durable(&verdicts);
-        Decided {
+        ProposedWrite {
             must_be_durable,
             verdicts,
             freed,
@@ -141,7 +141,7 @@ impl Plan<'_> {
     }
 
     /// The request for a decision.
-    pub(super) fn request(&self, decided: &Decided, bounds: TimeBounds) -> Request {
+    pub(super) fn request(&self, decided: &ProposedWrite, bounds: TimeBounds) -> Request {
         let rules = &self.settings.rules;
         let transit = self.shortest_round_trip.scale_up(4, 1) + TRANSIT_SLACK;
         let stored = |(id, row): &(RowKey, Row)| (*id, row.stored());
@@ -265,7 +265,7 @@ impl Plan<'_> {
     }
 }
 
-impl Decided {
+impl ProposedWrite {
     /// Have others changed what it was decided on? If not, the store has turned the request away
     /// because of its time, and there is nobody to make way for.
     pub(super) fn is_outdated_by(&self, rows: &[(RowKey, Option<StoredRow>)]) -> bool {
@@ -280,7 +280,7 @@ impl Decided {
     }
 
     /// Would a fresh reply let an ask go now? After a silence the bounds are apart by drift alone.
-    pub(super) fn is_refused_by_drift(&self, bounds: TimeBounds, round_trip: Span) -> bool {
+    pub(super) fn is_rejected_by_drift(&self, bounds: TimeBounds, round_trip: Span) -> bool {
         let apart = bounds.hi.since(bounds.lo);
         let drift = apart - round_trip.scale_up(2, 1);
         let is_close = |verdict: &Verdict| match verdict {
@@ -291,8 +291,8 @@ impl Decided {
     }
 }
 
-/// Does it change a scope? What is known of a scope may be old, so it does not tell whether it
-/// does.
+/// May it change a scope? The known row of a scope may be old, so comparing with it does not show
+/// whether it does.
 fn concerns_scopes(settle: &Settle) -> bool {
     match settle {
         Settle::Permit {
@@ -310,6 +310,7 @@ fn concerns_scopes(settle: &Settle) -> bool {
             concerns && !scopes.is_empty()
         }
         Settle::Close { .. }
+        | Settle::Limited { .. }
         | Settle::Inherit { .. }
         | Settle::Open { .. }
         | Settle::Failed { .. }

@@ -202,7 +202,7 @@ impl KnownRows {
         checked_at: Micros,
     ) {
         if self.rows.len() >= ROWS_MAX && !self.rows.contains_key(&id) {
-            self.forget_one();
+            self.evict_one();
         }
         self.uses += 1;
         let uses = self.uses;
@@ -226,7 +226,7 @@ impl KnownRows {
 
     /// Forgets the row that was not used for longest. Rows of a request under way were used when it
     /// was decided.
-    fn forget_one(&mut self) {
+    fn evict_one(&mut self) {
         let oldest = self.rows.iter().min_by_key(|(_, known)| known.used);
         if let Some(id) = oldest.map(|(id, _)| *id) {
             self.rows.remove(&id);
@@ -264,7 +264,7 @@ impl KnownRows {
     }
 
     /// New versions may have been missed.
-    pub(super) fn forget_notes(&mut self) {
+    pub(super) fn clear_notes(&mut self) {
         for known in self.rows.values_mut() {
             (known.noted_until, known.noted_as) = (Micros(0), None);
         }
@@ -312,7 +312,7 @@ impl KnownRow {
             _ if row.meta().time > now.hi => (row.moved(row.meta().time, now), true),
             Dating::Late(step) => {
                 let mut row = row.clone();
-                row.forget_lower_bounds(step.now.lo);
+                row.drop_lower_bounds(step.now.lo);
                 (row, true)
             }
             Dating::Comparable | Dating::Unconfirmed => (row.clone(), false),
@@ -321,7 +321,7 @@ impl KnownRow {
             }
             Dating::Unknown => {
                 let mut row = row.clone();
-                row.forget_calendar_clock();
+                row.drop_calendar_clock();
                 (row, false)
             }
         };
@@ -341,9 +341,9 @@ impl KnownRow {
         }
     }
 
-    /// Those who wait for it, by the row and by what the store has noted: whichever says that they
-    /// wait longer. Whoever waits sees what this node sees: at the latest it comes when there is
-    /// room, whenever it wanted to come.
+    /// The owners that wait for it, by the row and by the store's wait notes: whichever says that
+    /// they wait longer. Whoever waits sees what this node sees: at the latest it comes when there
+    /// is room, whenever it wanted to come.
     pub(super) fn waiters(&self, in_row: Vec<Waiter>, now: Micros, local: Micros) -> Vec<Waiter> {
         let mut waiters = in_row;
         for noted in &self.waiting {

@@ -60,7 +60,10 @@ fn remaining(rows: &KnownRows, now: u64) -> Option<Span> {
     };
     match row.scope.peek(secs(now)) {
         ScopeView::Closed { remaining } | ScopeView::Paused { remaining } => remaining,
-        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => Some(Span::ZERO),
+        ScopeView::Open
+        | ScopeView::Paced { .. }
+        | ScopeView::Probing
+        | ScopeView::CacheOnly { .. } => Some(Span::ZERO),
     }
 }
 

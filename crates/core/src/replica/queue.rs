@@ -12,11 +12,9 @@
 
 use std::collections::VecDeque;
 
-use crate::ask::{Ask, CellId, Outcome, PermitId, Settle, Verdict};
+use crate::ask::{Ask, CellId, GRANT_AGE_MAX, PermitId, Settle, Verdict};
 use crate::batch::QueuedSettle;
 use crate::time::Micros;
-
-use super::GRANT_AGE_MAX;
 
 /// Asks that wait: 16 full offers of a gate, some 500 KB. The driver holds back what comes on top.
 pub const ASKS_MAX: usize = 1_024;
@@ -38,34 +36,43 @@ const STOPPED_MAX: usize = 4_096;
 /// time in which a permit can be used, at deadlines of 30 ms and more.
 const LOST_VERDICTS_MAX: usize = 16;
 
+/// How far the settles of a replica are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SettleCounts {
+    /// So many were accepted so far.
+    pub accepted: u64,
+    /// So many of them, from the first on, are stored or change nothing.
+    pub stored: u64,
+}
+
 /// What of the queue goes into one batch, from its front.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct BatchPart {
     pub(super) settles: usize,
     pub(super) asks: usize,
     pub(super) stopped: usize,
 }
 
-impl Taken {
+impl BatchPart {
     /// It cannot be divided.
     pub(super) fn is_small(self) -> bool {
         self.settles + self.asks + self.stopped <= 1
     }
 
     /// About half of it. An ask goes only with all that was settled before it.
-    pub(super) fn smaller(self) -> Taken {
+    pub(super) fn smaller(self) -> BatchPart {
         match self {
-            Taken { stopped: 2.., .. } => Taken {
+            BatchPart { stopped: 2.., .. } => BatchPart {
                 stopped: self.stopped / 2,
                 ..self
             },
-            Taken { asks: 2.., .. } => Taken {
+            BatchPart { asks: 2.., .. } => BatchPart {
                 asks: self.asks / 2,
                 ..self
             },
-            Taken { settles, .. } => Taken {
+            BatchPart { settles, .. } => BatchPart {
                 settles: settles.div_ceil(2),
-                ..Taken::default()
+                ..BatchPart::default()
             },
         }
     }
@@ -128,8 +135,8 @@ impl Queue {
     }
 
     pub(super) fn settle(&mut self, queued: QueuedSettle) {
-        let is_carry = matches!(queued.settle, Settle::Inherit { .. });
-        if self.settles.len() < SETTLES_MAX || is_carry {
+        let is_inherit = matches!(queued.settle, Settle::Inherit { .. });
+        if self.settles.len() < SETTLES_MAX || is_inherit {
             self.accepted += 1;
             self.settles.push_back(queued);
         }
@@ -149,9 +156,12 @@ impl Queue {
         self.asks.is_empty() && self.stopped.is_empty()
     }
 
-    /// How many settles were accepted, and how many of them are done.
-    pub(super) fn settled(&self) -> (u64, u64) {
-        (self.accepted, self.done)
+    /// How far the settles are.
+    pub(super) fn settled(&self) -> SettleCounts {
+        SettleCounts {
+            accepted: self.accepted,
+            stored: self.done,
+        }
     }
 
     /// The settles of the next batch.
@@ -160,10 +170,10 @@ impl Queue {
     }
 
     /// What goes into the next batch.
-    pub(super) fn next(&self) -> Taken {
+    pub(super) fn next(&self) -> BatchPart {
         let settles = self.settles.len().min(SETTLES_PER_BATCH);
         let is_all = settles == self.settles.len();
-        Taken {
+        BatchPart {
             settles,
             asks: if is_all {
                 self.asks.len().min(ASKS_PER_BATCH)
@@ -174,27 +184,28 @@ impl Queue {
         }
     }
 
-    /// The settles of a batch as they are to be told now, and permits that must come back first:
+    /// The settles of a batch with their current ages, and permits that must be returned first:
     /// those that a request without a reply may have granted.
-    pub(super) fn aged_settles(&self, taken: Taken, now: Micros) -> Vec<Settle> {
+    pub(super) fn aged_settles(&self, taken: BatchPart, now: Micros) -> Vec<Settle> {
         let aged = self.settles.iter().take(taken.settles);
         let aged = aged.map(|queued| queued.aged(now));
         let both = self.asks.iter().zip(&self.states);
         let given_back = both.filter(|(_, state)| state.maybe_granted);
-        aged.chain(given_back.map(|(ask, _)| unsent(ask))).collect()
+        aged.chain(given_back.map(|(ask, _)| ask.clone().into_unsent()))
+            .collect()
     }
 
-    pub(super) fn asks(&self, taken: Taken) -> &[Ask] {
+    pub(super) fn asks(&self, taken: BatchPart) -> &[Ask] {
         &self.asks[..taken.asks.min(self.asks.len())]
     }
 
     /// Since when the last ask of this batch waits.
-    pub(super) fn asked_at(&self, taken: Taken) -> Micros {
+    pub(super) fn asked_at(&self, taken: BatchPart) -> Micros {
         let states = self.states.iter().take(taken.asks);
         states.map(|state| state.at).max().unwrap_or_default()
     }
 
-    pub(super) fn stopped(&self, taken: Taken) -> &[CellId] {
+    pub(super) fn stopped(&self, taken: BatchPart) -> &[CellId] {
         &self.stopped[..taken.stopped.min(self.stopped.len())]
     }
 
@@ -204,7 +215,7 @@ impl Queue {
     }
 
     /// A batch is stored. Returns its asks, and for which of them nobody waits.
-    pub(super) fn stored(&mut self, taken: Taken) -> Vec<(Ask, bool)> {
+    pub(super) fn stored(&mut self, taken: BatchPart) -> Vec<(Ask, bool)> {
         self.lost.clear();
         self.lost_verdicts.clear();
         for state in &mut self.states {
@@ -212,11 +223,11 @@ impl Queue {
         }
         self.drop_settles(taken.settles);
         self.drop_stopped(taken.stopped);
-        self.answered(taken)
+        self.take_asks(taken)
     }
 
     /// The asks of a batch have their verdicts.
-    pub(super) fn answered(&mut self, taken: Taken) -> Vec<(Ask, bool)> {
+    pub(super) fn take_asks(&mut self, taken: BatchPart) -> Vec<(Ask, bool)> {
         let asks = taken.asks.min(self.asks.len());
         let states = self.states.drain(..asks).map(|state| state.is_dropped);
         self.asks.drain(..asks).zip(states).collect()
@@ -258,7 +269,13 @@ impl Queue {
     }
 
     /// No reply came: the batch may have been stored, with these verdicts, or may still be.
-    pub(super) fn lost(&mut self, batch: u64, sent: Micros, taken: Taken, verdicts: &[Verdict]) {
+    pub(super) fn lost(
+        &mut self,
+        batch: u64,
+        sent: Micros,
+        taken: BatchPart,
+        verdicts: &[Verdict],
+    ) {
         let decided = self.asks.iter().zip(verdicts);
         let decided = decided
             .map(|(ask, verdict)| (ask.id, verdict.clone()))
@@ -326,20 +343,10 @@ impl Queue {
     }
 }
 
-/// A permit that was granted and not used.
-fn unsent(ask: &Ask) -> Settle {
-    Settle::Permit {
-        id: ask.id,
-        terms: ask.terms.clone(),
-        scopes: ask.scopes.clone(),
-        outcome: Outcome::Unsent,
-    }
-}
-
-/// The same, to be queued.
+/// A permit that was granted and not used, to be queued.
 pub(super) fn unsent_at(ask: &Ask, at: Micros) -> QueuedSettle {
     QueuedSettle {
-        settle: unsent(ask),
+        settle: ask.clone().into_unsent(),
         at,
     }
 }

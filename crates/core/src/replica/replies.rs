@@ -10,8 +10,8 @@ use crate::time::{Micros, TimeBounds};
 
 use super::Replica;
 use super::clock::{Observed, Stamp, Step};
-use super::decide::Decided;
-use super::queue::Taken;
+use super::decide::ProposedWrite;
+use super::queue::BatchPart;
 use super::row::{Reply, ReplyOutcome, RowKey, StoredRow, Waiting};
 
 impl Replica {
@@ -74,8 +74,8 @@ impl Replica {
     /// The store has taken a batch.
     fn replaced(
         &mut self,
-        decided: Decided,
-        taken: Taken,
+        decided: ProposedWrite,
+        taken: BatchPart,
         sent: Micros,
         step: Option<Step>,
         now: Micros,
@@ -94,11 +94,11 @@ impl Replica {
         self.done.changed_scopes.extend(decided.changed_scopes);
         self.done.saved_for.extend(decided.saved_for);
         let asks = self.queue.stored(taken);
-        self.answer(asks, decided.verdicts, sent, now);
+        self.resolve(asks, decided.verdicts, sent, now);
     }
 
     /// The store has noted what this node waits for, whatever became of the rest.
-    fn noted(&mut self, decided: Option<&Decided>, sent: Micros) {
+    fn noted(&mut self, decided: Option<&ProposedWrite>, sent: Micros) {
         let waits = decided.into_iter().flat_map(|decided| &decided.waits);
         for (id, note) in waits {
             if let Some(known) = self.rows.get_mut(*id) {

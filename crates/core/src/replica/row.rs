@@ -218,17 +218,17 @@ impl Row {
     }
 
     /// The store's clock may have stepped since it was written: calendar time is read anew.
-    pub(super) fn forget_calendar_clock(&mut self) {
+    pub(super) fn drop_calendar_clock(&mut self) {
         if let Row::Cell(row) = self {
-            row.cell.forget_calendar_clock();
+            row.cell.drop_calendar_clock();
         }
     }
 
     /// The row may be of a clock that was ahead of this one, which shows at least `now`: its
     /// instants stay, which frees late, but none of them is a lower bound any more.
-    pub(super) fn forget_lower_bounds(&mut self, now: Micros) {
+    pub(super) fn drop_lower_bounds(&mut self, now: Micros) {
         if let Row::Cell(row) = self {
-            row.cell.forget_lower_bounds(now);
+            row.cell.drop_lower_bounds(now);
         }
     }
 

@@ -33,6 +33,7 @@ pub(super) fn due<'a>(settles: impl Iterator<Item = &'a QueuedSettle>, round_tri
             }
             Settle::Permit { .. }
             | Settle::Close { .. }
+            | Settle::Limited { .. }
             | Settle::Inherit { .. }
             | Settle::Open { .. }
             | Settle::Failed { .. }

@@ -12,7 +12,7 @@ use crate::row::ScopeRow;
 
 const MS: u64 = 1_000;
 
-/// A store that behaves; its clock shows what it is told.
+/// A store without faults; the test sets its clock.
 #[derive(Default)]
 struct TestStore {
     rows: BTreeMap<RowKey, StoredRow>,
@@ -113,6 +113,11 @@ fn ask(seq: u64, cells: &[u128], rule: &Arc<Rule>) -> Ask {
     }
 }
 
+fn counts(replica: &Replica) -> (u64, u64) {
+    let SettleCounts { accepted, stored } = replica.settled();
+    (accepted, stored)
+}
+
 fn failed(scope: ScopeId) -> Settle {
     Settle::Failed {
         scope,
@@ -123,8 +128,8 @@ fn failed(scope: ScopeId) -> Settle {
     }
 }
 
-/// Failures that the store counts after two were told, of which one's reply was lost and another
-/// owner has written the row in between.
+/// Failures that the store counts after two were reported, of which one's reply was lost and
+/// another owner has written the row in between.
 fn failures_after_a_lost_reply(rules: Rules) -> ScopeRow {
     let scope = ScopeId(7);
     let mut replica = Replica::new(ReplicaSettings {
@@ -142,13 +147,13 @@ fn failures_after_a_lost_reply(rules: Rules) -> ScopeRow {
     other.settle(Settle::Succeeded { scope }, now);
     run(&mut other, &mut store, &mut now);
     now += Span::from_millis(200);
-    assert_eq!(replica.settled(), (2, 1));
+    assert_eq!(counts(&replica), (2, 1));
     run(&mut replica, &mut store, &mut now);
-    assert_eq!(replica.settled(), (2, 2));
+    assert_eq!(counts(&replica), (2, 2));
     store.failures(scope)
 }
 
-/// A former bug: a settle that was stored, but whose reply was lost, was told again. Two failures
+/// A former bug: a settle that was stored, but whose reply was lost, was sent again. Two failures
 /// were three, and the scope closed.
 #[test]
 fn a_batch_whose_reply_was_lost_is_not_applied_twice() {
@@ -166,7 +171,7 @@ fn a_batch_whose_reply_was_lost_is_not_applied_twice() {
 }
 
 /// A former bug: a request arrived twice, the reply to the first was lost, and the second was turned
-/// away: its settles were told again.
+/// away: its settles were sent again.
 #[test]
 fn a_request_that_arrives_twice_is_applied_once() {
     let scope = ScopeId(7);
@@ -182,12 +187,12 @@ fn a_request_that_arrives_twice_is_applied_once() {
     assert_ne!(second.outcome, ReplyOutcome::Replaced);
     replica.reply(second, now + Span(MS));
     run(&mut replica, &mut store, &mut now);
-    assert_eq!(replica.settled(), (2, 2));
+    assert_eq!(counts(&replica), (2, 2));
     let row = store.failures(scope);
     assert_eq!(row.meta.revision, 2, "written twice");
 }
 
-/// The request itself was lost: it is told again.
+/// The request itself was lost: its settles are sent again.
 #[test]
 fn a_batch_that_was_lost_is_applied_once() {
     let scope = ScopeId(7);
@@ -201,7 +206,7 @@ fn a_batch_that_was_lost_is_applied_once() {
     let late = poll(&mut replica, now).send.expect("a request");
     now += Span::from_millis(200);
     run(&mut replica, &mut store, &mut now);
-    assert_eq!(replica.settled(), (3, 3));
+    assert_eq!(counts(&replica), (3, 3));
     let closed = store.failures(scope).scope;
     assert_ne!(closed, crate::scope::Scope::default(), "three failures");
     // It comes after all, and finds other versions.
@@ -299,18 +304,18 @@ fn an_offer_with_many_rows_is_decided_in_parts() {
     assert!(store.requests > 4, "{}", store.requests);
 }
 
-/// Settles that are told while the store is away are bounded.
+/// Settles that are queued while the store is away are bounded.
 #[test]
 fn settles_beyond_the_bound_are_dropped() {
     let mut replica = Replica::new(settings(1));
     for _ in 0..SETTLES_MAX + 10 {
         replica.settle(failed(ScopeId(1)), Micros(0));
     }
-    assert_eq!(replica.settled(), (SETTLES_MAX as u64, 0));
+    assert_eq!(counts(&replica), (SETTLES_MAX as u64, 0));
     assert_eq!(replica.room(), ASKS_MAX);
 }
 
-/// An ask that does not wait is answered after one look at the store.
+/// An ask that does not wait is decided after one read of the store.
 #[test]
 fn an_ask_that_does_not_wait_is_rejected_by_current_rows() {
     let rule = Arc::new(Rule::sliding(1, Span::from_secs(10)).expect("sane"));

@@ -10,7 +10,7 @@ use crate::row::write_waiters;
 use crate::time::{Micros, Span, TimeBounds};
 
 use super::batch_rows::BatchRows;
-use super::decide::{BatchInput, Plan};
+use super::decide::{BatchInput, DecisionContext};
 use super::known::{KnownRow, KnownRows};
 use super::row::{RowKey, WaitNote};
 
@@ -19,10 +19,10 @@ const NOTE_MAX: Span = Span::from_secs(600);
 
 /// Who waits for a signal and asks again, as everybody does each second, is noted anew if so little is
 /// left of its note: so a signal that was lost costs a second.
-const NOTE_REST: Span = Span::from_millis(600);
+const NOTE_RENEW_BELOW: Span = Span::from_millis(600);
 
-impl Plan<'_> {
-    /// What to tell the store about this node's waits, and whether it must be told or asked before
+impl DecisionContext<'_> {
+    /// The wait notes for the store, and whether they must be sent (or rows read) before
     /// the asks hear that they wait. A node that is not noted is not sent new rows, so it must not
     /// reject by those that it has.
     pub(super) fn waits(
@@ -52,13 +52,13 @@ impl Plan<'_> {
             }
             let needed = match on {
                 WakeOn::Time => (*after).min(NOTE_MAX),
-                WakeOn::Event => NOTE_REST,
+                WakeOn::Event => NOTE_RENEW_BELOW,
             };
             let own = self
                 .own_waiter(rows, id)
                 .map(|own| (own.priority, own.cost));
             must_ask |= known.noted_until < self.local + needed || own != known.noted_as;
-            if !waits.iter().any(|(told, _)| *told == id) {
+            if !waits.iter().any(|(noted, _)| *noted == id) {
                 waits.push((id, self.note(rows, id, needed, now)));
             }
         }
@@ -85,7 +85,9 @@ impl Plan<'_> {
         let mut bytes = Vec::new();
         write_waiters(&mut bytes, own.map_or(&[], std::slice::from_ref));
         WaitNote {
-            lasts: lasts.max(needed + GRACE - NOTE_REST).min(NOTE_MAX + GRACE),
+            lasts: lasts
+                .max(needed + GRACE - NOTE_RENEW_BELOW)
+                .min(NOTE_MAX + GRACE),
             bytes,
         }
     }

@@ -1,7 +1,8 @@
 //! How often (M7) and when (M8, A9) to retry, which retries are safe, and the retry budget.
 
 use super::{
-    Budget, BudgetSettings, Decision, FailedAttempt, Retries, RetrySettings, Safety, StopReason,
+    Budget, BudgetSettings, FailedAttempt, Retries, RetryDecision, RetrySettings, Safety,
+    StopReason,
 };
 use crate::ask::Priority;
 use crate::backoff::{Backoff, Dice, Jitter};
@@ -35,7 +36,7 @@ fn settings() -> RetrySettings {
     }
 }
 
-fn decide(failed: &FailedAttempt) -> Decision {
+fn decide(failed: &FailedAttempt) -> RetryDecision {
     let mut budget = Budget::new(&settings().budget, NOW);
     settings().decide(failed, &mut budget, Dice(1), NOW)
 }
@@ -55,7 +56,7 @@ fn priorities_have_their_own_number_of_retries() {
                 used,
                 ..failed()
             });
-            let again = Decision::Again {
+            let again = RetryDecision::Again {
                 after: Span::from_secs(secs),
                 counts: true,
             };
@@ -67,7 +68,11 @@ fn priorities_have_their_own_number_of_retries() {
             used,
             ..failed()
         });
-        assert_eq!(decision, Decision::Stop(StopReason::Spent), "{priority:?}");
+        assert_eq!(
+            decision,
+            RetryDecision::Stop(StopReason::Spent),
+            "{priority:?}"
+        );
     }
 }
 
@@ -83,7 +88,7 @@ fn retry_after_wins() {
         });
         assert_eq!(
             decision,
-            Decision::Again {
+            RetryDecision::Again {
                 after,
                 counts: true
             }
@@ -101,12 +106,12 @@ fn a_retry_past_the_deadline_is_not_made() {
         retry_after,
         ..failed()
     });
-    assert_eq!(decision, Decision::Stop(StopReason::Deadline));
+    assert_eq!(decision, RetryDecision::Stop(StopReason::Deadline));
     let decision = decide(&FailedAttempt {
         time_remaining: remaining,
         ..failed()
     });
-    assert!(matches!(decision, Decision::Again { .. }));
+    assert!(matches!(decision, RetryDecision::Again { .. }));
 }
 
 /// A slow provider gets the same work once more, not as often as there are retries; `timeouts: 0`
@@ -123,13 +128,13 @@ fn a_response_timeout_is_retried_once() {
     };
     assert!(matches!(
         decide(&timed_out(1, false)),
-        Decision::Again { .. }
+        RetryDecision::Again { .. }
     ));
-    let stopped = Decision::Stop(StopReason::Timeouts);
+    let stopped = RetryDecision::Stop(StopReason::Timeouts);
     assert_eq!(decide(&timed_out(2, false)), stopped);
     assert!(matches!(
         decide(&timed_out(2, true)),
-        Decision::Again { .. }
+        RetryDecision::Again { .. }
     ));
     let never = RetrySettings {
         timeouts: 0,
@@ -152,7 +157,7 @@ fn failures_that_a_retry_cannot_fix_are_final() {
     ] {
         let decision = decide(&FailedAttempt { class, ..failed() });
         assert_eq!(
-            decision != Decision::Stop(StopReason::Final),
+            decision != RetryDecision::Stop(StopReason::Final),
             is_retried,
             "{class:?}"
         );
@@ -169,7 +174,7 @@ fn only_safe_retries_are_made() {
         let safety = Safety::of(method, false, true);
         assert_eq!(
             decide(&FailedAttempt { safety, ..failed() }),
-            Decision::Stop(StopReason::Unsafe)
+            RetryDecision::Stop(StopReason::Unsafe)
         );
     }
     assert_eq!(Safety::of("POST", true, true), Safety::Keyed);
@@ -188,7 +193,10 @@ fn a_failed_probe_uses_no_retry() {
         ..failed()
     };
     let decision = settings().decide(&probe, &mut budget, Dice(1), NOW);
-    assert!(matches!(decision, Decision::Again { counts: false, .. }));
+    assert!(matches!(
+        decision,
+        RetryDecision::Again { counts: false, .. }
+    ));
 }
 
 /// 20 % of the calls and 10 per second: in an outage where every call fails, retries stay that few.
@@ -205,8 +213,8 @@ fn the_budget_prevents_retry_storms() {
         loop {
             let attempt = FailedAttempt { used, ..failed() };
             match settings.decide(&attempt, &mut budget, Dice(3), now) {
-                Decision::Again { .. } => used += 1,
-                Decision::Stop(_) => break,
+                RetryDecision::Again { .. } => used += 1,
+                RetryDecision::Stop(_) => break,
             }
         }
         retries += u64::from(used);

@@ -5,6 +5,8 @@
 //! scope the owner field holds the number of failures in a row, and the number field their path
 //! (0 = unknown, all ones = several); programs that do not know these write 0 there and ignore them.
 //!
+//! An estimated limit is a field of its own in the row (`row/estimate.rs`).
+//!
 //! Promises: a scope reads back as it was written. The checksum detects a changed byte.
 //!
 //! Never: writes another layout without raising [`VERSION`].
@@ -120,7 +122,10 @@ impl Scope {
             (2, Some(until)) => ScopeState::Probe { permit, until },
             _ => return Err(Damaged::Bytes),
         };
-        Ok(Scope { state })
+        Ok(Scope {
+            state,
+            estimate: None,
+        })
     }
 
     /// A scope whose state was lost at `at`: it is closed, and then one call probes.
@@ -129,6 +134,7 @@ impl Scope {
         let (until, reopen) = (Some(at + LOST_CLOSED_FOR), Reopen::Probe);
         Scope {
             state: ScopeState::Closed { until, reopen },
+            estimate: None,
         }
     }
 
@@ -147,7 +153,8 @@ impl Scope {
                 reopen: Reopen::Probe,
             },
         };
-        Scope { state }
+        let estimate = self.estimate.map(|known| known.moved(then, now));
+        Scope { state, estimate }
     }
 }
 
@@ -193,7 +200,8 @@ mod tests {
                 until: Micros(5),
             },
         ];
-        states.map(|state| Scope { state }).to_vec()
+        let estimate = None;
+        states.map(|state| Scope { state, estimate }).to_vec()
     }
 
     #[test]

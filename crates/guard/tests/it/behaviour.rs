@@ -173,7 +173,7 @@ pub(crate) fn c2_looking_takes_nothing_and_shows_fractions<G: Guards>(guards: &m
 }
 
 /// C11: when the global guard rejects, the address and the user keep their tokens.
-pub(crate) fn c11_a_refusal_spends_nothing_anywhere<G: Guards>(guards: &mut G) {
+pub(crate) fn c11_a_rejection_spends_nothing_anywhere<G: Guards>(guards: &mut G) {
     let at = SECOND;
     let global = Ask {
         who: "api:global",
@@ -274,7 +274,7 @@ pub(crate) fn limits_of_one_key_are_decided_together<G: Guards>(guards: &mut G) 
 }
 
 /// A rejection's time is exact: rejected one grain before it, granted at it, never zero.
-pub(crate) fn the_time_of_a_refusal_is_exact<G: Guards>(guards: &mut G) {
+pub(crate) fn the_retry_time_of_a_rejection_is_exact<G: Guards>(guards: &mut G) {
     let limits = [limit(35, SECOND, 35), limit(1_000, DAY, 100)];
     let mut at = Duration::ZERO;
     for round in 0..200_u32 {

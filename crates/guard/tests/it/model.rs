@@ -120,7 +120,7 @@ fn agree(outcome: Outcome, truth: Truth) -> bool {
                 remaining: true_remaining,
             },
         ) => remaining == true_remaining,
-        (Outcome::Rejected { retry_in_ns, .. }, Truth::Refused { wait_ns }) => {
+        (Outcome::Rejected { retry_in_ns, .. }, Truth::Rejected { wait_ns }) => {
             retry_in_ns.get() == wait_ns
         }
         (Outcome::Never { .. }, Truth::Never) => true,

@@ -21,7 +21,7 @@ pub(crate) struct Bucket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Truth {
     Granted { remaining: u32 },
-    Refused { wait_ns: u64 },
+    Rejected { wait_ns: u64 },
     Never,
 }
 
@@ -63,7 +63,7 @@ impl Bucket {
         let Some(room) = self.capacity().checked_sub(self.missing) else {
             let lacking = self.missing - self.capacity();
             let wait = lacking.div_ceil(u128::from(self.limit.limit.get()));
-            return Truth::Refused {
+            return Truth::Rejected {
                 wait_ns: u64::try_from(wait).expect("tests wait for days"),
             };
         };
@@ -116,11 +116,11 @@ impl Oracle {
 fn worse(one: Truth, other: Truth) -> Truth {
     match (one, other) {
         (Truth::Never, _) | (_, Truth::Never) => Truth::Never,
-        (Truth::Refused { wait_ns: one }, Truth::Refused { wait_ns: other }) => Truth::Refused {
+        (Truth::Rejected { wait_ns: one }, Truth::Rejected { wait_ns: other }) => Truth::Rejected {
             wait_ns: one.max(other),
         },
-        (refused @ Truth::Refused { .. }, Truth::Granted { .. })
-        | (Truth::Granted { .. }, refused @ Truth::Refused { .. }) => refused,
+        (rejected @ Truth::Rejected { .. }, Truth::Granted { .. })
+        | (Truth::Granted { .. }, rejected @ Truth::Rejected { .. }) => rejected,
         (Truth::Granted { remaining: one }, Truth::Granted { remaining: other }) => {
             Truth::Granted {
                 remaining: one.min(other),

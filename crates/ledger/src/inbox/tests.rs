@@ -45,13 +45,13 @@ fn a_requeued_inheritance_goes_with_the_next_transaction() {
             inbox.settle(TAG, succeeded());
         }
         inbox.settle(TAG, inherit());
-        let mut failed = inbox.next(Pace::Hurry);
+        let mut failed = inbox.next(SettleDelay::Hurry);
         assert_eq!(inherits(&failed), 1);
         for _ in 0..others {
             inbox.settle(TAG, succeeded());
         }
         inbox.requeue(TAG, failed.tags.remove(0).settles);
-        assert_eq!(inherits(&inbox.next(Pace::Hurry)), 1, "{others}");
+        assert_eq!(inherits(&inbox.next(SettleDelay::Hurry)), 1, "{others}");
     }
 }
 
@@ -60,10 +60,10 @@ fn a_requeued_inheritance_goes_with_the_next_transaction() {
 fn an_inheritance_behind_requeued_settles_goes_with_the_next_transaction() {
     let inbox = Inbox::default();
     (0..SETTLES_PER_TURN).for_each(|_| inbox.settle(TAG, succeeded()));
-    let mut failed = inbox.next(Pace::Hurry);
+    let mut failed = inbox.next(SettleDelay::Hurry);
     inbox.settle(TAG, inherit());
     inbox.requeue(TAG, failed.tags.remove(0).settles);
-    assert_eq!(inherits(&inbox.next(Pace::Hurry)), 1);
+    assert_eq!(inherits(&inbox.next(SettleDelay::Hurry)), 1);
 }
 
 fn offer_to(inbox: &Inbox, tag: TagId) -> oneshot::Receiver<OfferResult> {
@@ -82,8 +82,11 @@ fn an_offer_comes_after_all_settles_before_it() {
     inbox.settle(TAG, succeeded());
     let _second = offer_to(&inbox, TAG);
     let counts = |work: Work| (work.tags[0].settles.len(), work.tags[0].offers.len());
-    assert_eq!(counts(inbox.next(Pace::Hurry)), (SETTLES_PER_TURN, 0));
-    assert_eq!(counts(inbox.next(Pace::Hurry)), (2, 2));
+    assert_eq!(
+        counts(inbox.next(SettleDelay::Hurry)),
+        (SETTLES_PER_TURN, 0)
+    );
+    assert_eq!(counts(inbox.next(SettleDelay::Hurry)), (2, 2));
 }
 
 /// While the store is lost, an offer behind many settles is answered with their failure.
@@ -92,11 +95,14 @@ fn an_offer_behind_settles_that_failed_fails_with_them() {
     let inbox = Inbox::default();
     (0..=SETTLES_PER_TURN).for_each(|_| inbox.settle(TAG, succeeded()));
     let _first = offer_to(&inbox, TAG);
-    let mut failed = inbox.next(Pace::Hurry).tags.remove(0).settles;
+    let mut failed = inbox.next(SettleDelay::Hurry).tags.remove(0).settles;
     let _later = offer_to(&inbox, TAG);
     let held_back = inbox.requeue(TAG, std::mem::take(&mut failed));
     assert_eq!(held_back.offers.len(), 1);
-    let works = [inbox.next(Pace::Hurry), inbox.next(Pace::Hurry)];
+    let works = [
+        inbox.next(SettleDelay::Hurry),
+        inbox.next(SettleDelay::Hurry),
+    ];
     let offers = works.map(|work| work.tags[0].offers.len());
     assert_eq!(offers, [0, 1], "the later one is still to be decided");
 }
@@ -112,7 +118,7 @@ fn peek_at(inbox: &Inbox, tag: TagId) {
 
 /// A question is never read before what was settled before it, and waits for no other provider's.
 #[test]
-fn a_question_comes_after_all_settles_of_its_provider_before_it() {
+fn a_peek_is_read_after_all_earlier_settles_of_its_provider() {
     let inbox = Inbox::default();
     (0..=SETTLES_PER_TURN).for_each(|_| inbox.settle(TAG, succeeded()));
     peek_at(&inbox, TAG);
@@ -121,19 +127,22 @@ fn a_question_comes_after_all_settles_of_its_provider_before_it() {
         let tags = work.tags.iter();
         tags.map(|tag| (tag.tag.0, tag.peeks.len())).collect()
     };
-    assert_eq!(counts(inbox.next(Pace::Hurry)), [(0, 0)]);
-    assert_eq!(counts(inbox.next(Pace::Hurry)), [(1, 1), (0, 1)]);
+    assert_eq!(counts(inbox.next(SettleDelay::Hurry)), [(0, 0)]);
+    assert_eq!(counts(inbox.next(SettleDelay::Hurry)), [(1, 1), (0, 1)]);
 }
 
 /// What it asks about may be in the settles that failed: it hears that nothing can be known.
 #[test]
-fn a_question_behind_settles_that_failed_fails_with_them() {
+fn a_peek_behind_failed_settles_fails_with_them() {
     let inbox = Inbox::default();
     (0..=SETTLES_PER_TURN).for_each(|_| inbox.settle(TAG, succeeded()));
     peek_at(&inbox, TAG);
-    let failed = inbox.next(Pace::Hurry).tags.remove(0).settles;
+    let failed = inbox.next(SettleDelay::Hurry).tags.remove(0).settles;
     assert_eq!(inbox.requeue(TAG, failed).peeks.len(), 1);
-    let rest = [inbox.next(Pace::Hurry), inbox.next(Pace::Hurry)];
+    let rest = [
+        inbox.next(SettleDelay::Hurry),
+        inbox.next(SettleDelay::Hurry),
+    ];
     assert!(rest.iter().all(|work| work.tags[0].peeks.is_empty()));
 }
 
@@ -158,7 +167,7 @@ fn a_provider_with_nothing_to_do_holds_nobody_up() {
     let inbox = Inbox::default();
     inbox.stop_waiting(TagId(0), &[]);
     let _receiver = offer_to(&inbox, TagId(1));
-    let work = inbox.next(Pace::Normal);
+    let work = inbox.next(SettleDelay::Normal);
     assert_eq!(work.tags.len(), 1);
     assert_eq!(work.tags[0].tag, TagId(1));
 }
@@ -170,7 +179,7 @@ fn a_lost_store_is_looked_at_under_traffic() {
     let (done, is_done) = std::sync::mpsc::sync_channel(1);
     let waiting = inbox.clone();
     let thread = std::thread::spawn(move || {
-        waiting.next(Pace::Slow);
+        waiting.next(SettleDelay::Slow);
         done.send(()).unwrap();
     });
     let pause = Duration::from_millis(20);
@@ -195,9 +204,9 @@ fn providers_are_taken_in_turn() {
     (0..3).for_each(|_| offer(0));
     offer(1);
     let taken = |work: Work| work.tags.iter().map(|tag| tag.tag.0).collect::<Vec<_>>();
-    assert_eq!(taken(inbox.next(Pace::Normal)), [0]);
-    assert_eq!(taken(inbox.next(Pace::Normal)), [1]);
-    assert_eq!(taken(inbox.next(Pace::Normal)), [0]);
+    assert_eq!(taken(inbox.next(SettleDelay::Normal)), [0]);
+    assert_eq!(taken(inbox.next(SettleDelay::Normal)), [1]);
+    assert_eq!(taken(inbox.next(SettleDelay::Normal)), [0]);
 }
 
 fn ask() -> Ask {

@@ -1,7 +1,8 @@
-//! The task of one provider: its replica, the request under way, and whom to answer.
+//! The task of one provider: its replica, the request in flight, and the offers and peeks that wait
+//! for replies.
 //!
-//! Promises: one request under way, with a deadline; a question beside it. What was asked while the
-//! store is lost is answered as lost, and settles are told when it is back.
+//! Promises: one request in flight, with a deadline, and at most one peek. An offer made while the
+//! store is lost gets `StoreLost`, and settles are sent when it is back.
 //!
 //! Never: holds a lock while it waits.
 
@@ -13,25 +14,23 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tollgate_core::ask::{Ask, OwnerId, Verdict};
-use tollgate_core::batch::Decision;
+use tollgate_core::batch::BatchResult;
 use tollgate_core::replica::{PeekRows, Replica, ReplicaActions, Reply, Request, RowKey, peek};
 use tollgate_core::time::{Micros, Span};
 
-use super::answers::Answers;
+use super::undecided_offers::UndecidedOffers;
 use super::{NetworkedSettings, RowStore, TagSlot, pause};
 use crate::hub::TagId;
 use crate::inbox::PeekRequest;
 use crate::shared::Shared;
-use crate::store::{Liveness, PeekReply, StoreError};
+use crate::store::{LOST_RETRY, Liveness, PeekReply, StoreError};
 
-/// While the store is lost and there is nothing to send, it is tried this often.
-const RETRY_EVERY: Span = Span::from_secs(1);
-
-/// How long a task goes on after the last handle has gone, for what was told.
+/// How long a task continues after the last handle is dropped, to write queued settles.
 const CLOSE_WITHIN: Span = Span::from_secs(5);
 
-/// Dead owners that are remembered. One that is forgotten is found dead again.
-const DEAD_MAX: usize = 1_024;
+/// Dead owners that are remembered: about as many as a row has waiters. Past that the one found
+/// first goes; if it still matters, it is found dead again.
+const DEAD_MAX: usize = 64;
 
 /// A reply that is to come.
 type Exchange = Pin<Box<dyn Future<Output = Result<Reply, StoreError>> + Send>>;
@@ -45,23 +44,24 @@ pub(super) struct TagTask<R> {
     store: Arc<R>,
     settings: NetworkedSettings,
     replica: Replica,
-    answers: Answers,
+    undecided_offers: UndecidedOffers,
     request: Option<(u64, Exchange)>,
-    /// Questions, each to be put when so many settles are stored.
-    questions: VecDeque<(u64, PeekRequest)>,
-    question: Option<Question>,
-    /// Nothing but: is it there again?
+    /// Peeks, each to be sent when so many settles are stored.
+    waiting_peeks: VecDeque<(u64, PeekRequest)>,
+    peek_in_flight: Option<PeekInFlight>,
+    /// A read that checks whether a lost store is back.
     trial: Option<(Micros, Exchange)>,
     /// Since when requests get no reply.
     failing_since: Option<Micros>,
     tried_at: Micros,
     closing_since: Option<Micros>,
-    /// Owners that were found dead: nobody leaves them anything.
+    /// Owners that were found dead, the one found first in front: no capacity is left or saved for
+    /// them.
     dead: Vec<OwnerId>,
 }
 
-/// A question under way.
-struct Question {
+/// A peek in flight.
+struct PeekInFlight {
     asked: PeekRequest,
     since: Micros,
     sent: Micros,
@@ -69,9 +69,9 @@ struct Question {
 }
 
 /// What has happened.
-enum Woken {
+enum TaskEvent {
     Reply(Result<Reply, StoreError>),
-    Answer(Result<Reply, StoreError>),
+    Peeked(Result<Reply, StoreError>),
     Trial(Result<Reply, StoreError>),
     Other,
 }
@@ -91,10 +91,10 @@ impl<R: RowStore> TagTask<R> {
             store,
             settings,
             replica: Replica::new(settings.replica),
-            answers: Answers::default(),
+            undecided_offers: UndecidedOffers::default(),
             request: None,
-            questions: VecDeque::new(),
-            question: None,
+            waiting_peeks: VecDeque::new(),
+            peek_in_flight: None,
             trial: None,
             failing_since: None,
             tried_at: Micros(0),
@@ -104,24 +104,25 @@ impl<R: RowStore> TagTask<R> {
         }
     }
 
-    /// Works until the last handle is gone and what was told is stored.
+    /// Works until the last handle is gone and every settle is stored.
     pub(super) async fn run(mut self) {
         loop {
             let both = self.shared.clock.now();
             let now = both.at;
             self.take_pushes(now);
             self.take_work(now);
+            self.check_dead(&[]);
             let actions = self.replica.poll(both);
             let wake_at = self.act(actions, now);
             if self.is_over(now) {
-                self.answers.fail();
+                self.undecided_offers.fail();
                 return;
             }
             match self.wait(wake_at, now).await {
-                Woken::Reply(reply) => self.on_reply(reply),
-                Woken::Answer(reply) => self.on_answer(reply),
-                Woken::Trial(reply) => self.on_trial(reply),
-                Woken::Other => {}
+                TaskEvent::Reply(reply) => self.on_reply(reply),
+                TaskEvent::Peeked(reply) => self.on_peek_reply(reply),
+                TaskEvent::Trial(reply) => self.on_trial(reply),
+                TaskEvent::Other => {}
             }
         }
     }
@@ -150,18 +151,18 @@ impl<R: RowStore> TagTask<R> {
             replica.settle(queued.settle, queued.at);
         }
         replica.stop_waiting(&work.stopped_waiting);
-        let (told, _) = replica.settled();
+        let accepted = replica.settled().accepted;
         // Whoever has gone already needs no permit.
         for offer in work.offers.into_iter().filter(|one| !one.reply.is_closed()) {
             replica.offer(offer.asks.clone(), now);
-            self.answers.add(offer, told, now);
+            self.undecided_offers.add(offer, accepted, now);
         }
         if is_lost {
             replica.drop_asks(now);
-            self.answers.fail();
+            self.undecided_offers.fail();
         } else {
-            self.questions
-                .extend(work.peeks.into_iter().map(|one| (told, one)));
+            self.waiting_peeks
+                .extend(work.peeks.into_iter().map(|one| (accepted, one)));
         }
     }
 
@@ -179,34 +180,43 @@ impl<R: RowStore> TagTask<R> {
             self.request = Some((request.batch, self.exchange(request)));
         }
         for (id, verdict, sent) in actions.verdicts {
-            self.answers.decide(id, verdict, sent);
+            self.undecided_offers.decide(id, verdict, sent);
         }
-        let (_, settled) = self.replica.settled();
-        for hand_out in self.answers.take_decided(self.tag, settled) {
+        let settled = self.replica.settled().stored;
+        for hand_out in self.undecided_offers.take_decided(self.tag, settled) {
             let (asks, verdicts): (Vec<Ask>, Vec<Verdict>) =
                 hand_out.decided.iter().cloned().unzip();
             self.shared.hub.record_waiting(self.tag, &asks, &verdicts);
-            hand_out.answer_synced(&self.shared);
+            hand_out.deliver_synced(&self.shared);
         }
-        let saved_for = actions.saved_for.into_iter();
-        let dead = saved_for.filter(|owner| self.store.liveness(*owner) == Liveness::Dead);
-        let before = self.dead.len();
-        self.dead.extend(dead);
-        if self.dead.len() > before {
-            self.dead.sort_unstable();
-            self.dead.dedup();
-            self.dead.truncate(DEAD_MAX);
-            self.replica.set_dead(self.dead.clone());
-        }
-        let mut decision = Decision {
+        self.check_dead(&actions.saved_for);
+        let mut decision = BatchResult {
             freed: actions.freed,
             changed_scopes: actions.changed_scopes,
-            ..Decision::default()
+            ..BatchResult::default()
         };
         self.shared.hub.decided_for_tag(self.tag, &mut decision);
-        self.ask_questions(settled, now);
+        self.send_next_peek(settled, now);
         self.try_again(now);
         actions.wake_at
+    }
+
+    /// Adds those of these owners that are dead. An owner that is alive again (its lease had lapsed)
+    /// is removed, and served as before.
+    fn check_dead(&mut self, saved_for: &[OwnerId]) {
+        let is_dead = |owner: &OwnerId| self.store.liveness(*owner) == Liveness::Dead;
+        let before = self.dead.clone();
+        self.dead.retain(is_dead);
+        for owner in saved_for {
+            if is_dead(owner) && !self.dead.contains(owner) {
+                self.dead.push(*owner);
+            }
+        }
+        let excess = self.dead.len().saturating_sub(DEAD_MAX);
+        self.dead.drain(..excess);
+        if self.dead != before {
+            self.replica.set_dead(self.dead.clone());
+        }
     }
 
     fn exchange(&self, request: Request) -> Exchange {
@@ -214,27 +224,27 @@ impl<R: RowStore> TagTask<R> {
         Box::pin(async move { store.exchange(&name, request).await })
     }
 
-    /// Puts the next question, once what was told before it is stored; and puts one again that got
+    /// Sends the next peek, once the settles before it are stored; and sends one again that got
     /// no reply.
-    fn ask_questions(&mut self, settled: u64, now: Micros) {
+    fn send_next_peek(&mut self, settled: u64, now: Micros) {
         let deadline = self.settings.replica.deadline;
-        let late = |one: &mut Question| now >= one.sent + deadline;
+        let late = |one: &mut PeekInFlight| now >= one.sent + deadline;
         let mut next = self
-            .question
+            .peek_in_flight
             .take_if(late)
             .map(|one| (one.since, one.asked));
         // Dropped without a reply: what it asked about cannot be known.
         drop(next.take_if(|(since, _)| now >= *since + self.settings.lost_after));
         let is_due = |(after, _): &mut (u64, PeekRequest)| *after <= settled;
-        if self.question.is_none() && next.is_none() {
+        if self.peek_in_flight.is_none() && next.is_none() {
             next = self
-                .questions
+                .waiting_peeks
                 .pop_front_if(is_due)
                 .map(|(_, asked)| (now, asked));
         }
         if let Some((since, asked)) = next {
             let request = peek_rows(&asked).request();
-            self.question = Some(Question {
+            self.peek_in_flight = Some(PeekInFlight {
                 asked,
                 since,
                 sent: now,
@@ -243,12 +253,12 @@ impl<R: RowStore> TagTask<R> {
         }
     }
 
-    /// With the store lost and nothing to tell it: is it there again?
+    /// While the store is lost and nothing is queued for it: checks whether it is back.
     fn try_again(&mut self, now: Micros) {
         let deadline = self.settings.replica.deadline;
         drop(self.trial.take_if(|(sent, _)| now >= *sent + deadline));
         let is_idle = self.request.is_none() && self.trial.is_none();
-        if self.is_lost() && is_idle && now >= self.tried_at + RETRY_EVERY {
+        if self.is_lost() && is_idle && now >= self.tried_at + LOST_RETRY {
             self.tried_at = now;
             let request = Request {
                 read: vec![RowKey::Provider],
@@ -273,12 +283,21 @@ impl<R: RowStore> TagTask<R> {
         }
     }
 
-    fn on_answer(&mut self, reply: Result<Reply, StoreError>) {
-        let Some(Question { mut asked, .. }) = self.question.take() else {
+    fn on_peek_reply(&mut self, reply: Result<Reply, StoreError>) {
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(error) => {
+                // As if the reply were lost: it is sent again at its deadline.
+                if let Some(one) = &mut self.peek_in_flight {
+                    one.reply = Box::pin(std::future::pending());
+                }
+                return self.on_failure(&error, self.shared.clock.at());
+            }
+        };
+        let Some(PeekInFlight { mut asked, .. }) = self.peek_in_flight.take() else {
             return;
         };
-        let shown = reply.ok().and_then(|reply| peek(peek_rows(&asked), &reply));
-        if let Some((cells, scopes)) = shown {
+        if let Some((cells, scopes)) = peek(peek_rows(&asked), &reply) {
             asked.reply = PeekReply { cells, scopes };
             (asked.on_reply)(asked.reply);
         }
@@ -306,8 +325,8 @@ impl<R: RowStore> TagTask<R> {
         if now >= since + self.settings.lost_after || error.is_final {
             self.shared.mark_lost(error);
             self.replica.drop_asks(now);
-            self.answers.fail();
-            self.questions.clear();
+            self.undecided_offers.fail();
+            self.waiting_peeks.clear();
         }
     }
 
@@ -321,13 +340,13 @@ impl<R: RowStore> TagTask<R> {
     }
 
     /// Waits for whatever comes first.
-    async fn wait(&mut self, wake_at: Option<Micros>, now: Micros) -> Woken {
+    async fn wait(&mut self, wake_at: Option<Micros>, now: Micros) -> TaskEvent {
         let deadline = self.settings.replica.deadline;
         let timers = [
             wake_at,
-            self.question.as_ref().map(|one| one.sent + deadline),
+            self.peek_in_flight.as_ref().map(|one| one.sent + deadline),
             self.trial.as_ref().map(|(sent, _)| *sent + deadline),
-            self.is_lost().then(|| self.tried_at.max(now) + RETRY_EVERY),
+            self.is_lost().then(|| self.tried_at.max(now) + LOST_RETRY),
             self.closing_since.map(|since| since + CLOSE_WITHIN),
         ];
         let until = timers.into_iter().flatten().min();
@@ -339,26 +358,27 @@ impl<R: RowStore> TagTask<R> {
         };
         let woken = self.slot.wake.notified();
         let (mut sleep, mut woken) = (std::pin::pin!(sleep), std::pin::pin!(woken));
-        let (request, question, trial) = (&mut self.request, &mut self.question, &mut self.trial);
+        let (request, peek_in_flight, trial) =
+            (&mut self.request, &mut self.peek_in_flight, &mut self.trial);
         std::future::poll_fn(|context| {
             if let Some((_, reply)) = request
                 && let Poll::Ready(reply) = reply.as_mut().poll(context)
             {
-                return Poll::Ready(Woken::Reply(reply));
+                return Poll::Ready(TaskEvent::Reply(reply));
             }
-            if let Some(Question { reply, .. }) = question
+            if let Some(PeekInFlight { reply, .. }) = peek_in_flight
                 && let Poll::Ready(reply) = reply.as_mut().poll(context)
             {
-                return Poll::Ready(Woken::Answer(reply));
+                return Poll::Ready(TaskEvent::Peeked(reply));
             }
             if let Some((_, reply)) = trial
                 && let Poll::Ready(reply) = reply.as_mut().poll(context)
             {
-                return Poll::Ready(Woken::Trial(reply));
+                return Poll::Ready(TaskEvent::Trial(reply));
             }
             let is_woken = woken.as_mut().poll(context).is_ready();
             match is_woken || sleep.as_mut().poll(context).is_ready() {
-                true => Poll::Ready(Woken::Other),
+                true => Poll::Ready(TaskEvent::Other),
                 false => Poll::Pending,
             }
         })
@@ -374,7 +394,9 @@ fn peek_rows(asked: &PeekRequest) -> PeekRows<'_> {
 }
 
 fn no_reply(deadline: Span) -> StoreError {
-    let message = format!("the store did not answer within {deadline}; is it reachable?");
+    let message = format!(
+        "the store did not respond within {deadline}; check that it runs and can be reached from this host"
+    );
     StoreError {
         message: message.into(),
         is_final: false,

@@ -1,4 +1,4 @@
-//! The answer to an offer, on its way.
+//! The result of an offer, as a future.
 //!
 //! Promises: a permit that was granted but not taken, because whoever asked has gone, comes back
 //! unsent, whenever it is that they go.
@@ -16,7 +16,7 @@ use crate::offer::{OfferResult, OfferVerdicts, StoreLost, unsent_settles};
 
 /// The verdicts of one offer, once they are there.
 #[derive(Debug)]
-#[must_use = "a dropped answer gives its permits back"]
+#[must_use = "a dropped offer returns its permits"]
 pub struct PendingOffer {
     ledger: ProviderLedger,
     state: State,
@@ -30,22 +30,22 @@ enum State {
 }
 
 impl PendingOffer {
-    /// An answer that is there already.
-    pub(crate) fn ready(ledger: ProviderLedger, answer: OfferResult) -> PendingOffer {
+    /// A result that is already known.
+    pub(crate) fn ready(ledger: ProviderLedger, result: OfferResult) -> PendingOffer {
         PendingOffer {
             ledger,
-            state: State::Ready(answer),
+            state: State::Ready(result),
         }
     }
 
-    /// An answer that a store will give.
+    /// A result that the store will send.
     pub(crate) fn waiting(
         ledger: ProviderLedger,
-        answer: oneshot::Receiver<OfferResult>,
+        result: oneshot::Receiver<OfferResult>,
     ) -> PendingOffer {
         PendingOffer {
             ledger,
-            state: State::Waiting(answer),
+            state: State::Waiting(result),
         }
     }
 }
@@ -55,18 +55,18 @@ impl Future for PendingOffer {
 
     /// Once: like every future, it is not to be polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = match &mut self.state {
+        let result = match &mut self.state {
             State::Waiting(waiting) => match Pin::new(waiting).poll(context) {
-                // Whoever would have answered has gone.
-                Poll::Ready(answer) => answer.unwrap_or(Err(StoreLost)),
+                // The ledger thread or task has ended.
+                Poll::Ready(result) => result.unwrap_or(Err(StoreLost)),
                 Poll::Pending => return Poll::Pending,
             },
-            State::Ready(answer) => std::mem::replace(answer, Err(StoreLost)),
+            State::Ready(result) => std::mem::replace(result, Err(StoreLost)),
             State::Taken => Err(StoreLost),
         };
         self.state = State::Taken;
-        Poll::Ready(answer.map(|(at, answer)| {
-            let by_id = answer.into_iter().map(|(ask, verdict)| (ask.id, verdict));
+        Poll::Ready(result.map(|(at, result)| {
+            let by_id = result.into_iter().map(|(ask, verdict)| (ask.id, verdict));
             let verdicts = by_id.collect();
             OfferVerdicts { at, verdicts }
         }))
@@ -75,8 +75,8 @@ impl Future for PendingOffer {
 
 impl Drop for PendingOffer {
     fn drop(&mut self) {
-        let answer = match std::mem::replace(&mut self.state, State::Taken) {
-            State::Ready(answer) => answer,
+        let result = match std::mem::replace(&mut self.state, State::Taken) {
+            State::Ready(result) => result,
             State::Waiting(mut waiting) => {
                 // After this either the answer is here, or the store sees that nobody takes it.
                 waiting.close();
@@ -84,7 +84,7 @@ impl Drop for PendingOffer {
             }
             State::Taken => return,
         };
-        for settle in answer
+        for settle in result
             .into_iter()
             .flat_map(|(_, asks)| unsent_settles(asks))
         {

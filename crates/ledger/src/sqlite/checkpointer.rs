@@ -116,7 +116,7 @@ impl IdleLog {
             Checkpoint::Moved { remaining: 0 } => {
                 run_checkpoint(conn, "PRAGMA wal_checkpoint(TRUNCATE)")
             }
-            left => Ok(left),
+            other => Ok(other),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, Result, params};
 use tollgate_core::ask::OwnerId;
-use tollgate_core::batch::{Batch, Decision, LONG_PERIOD, decide};
+use tollgate_core::batch::{Batch, BatchResult, LONG_PERIOD, decide};
 use tollgate_core::limit::CellView;
 use tollgate_core::row::{CellRow, RowVersion, ScopeRow};
 use tollgate_core::scope::ScopeView;
@@ -36,7 +36,7 @@ const SWEEP_ROWS: i64 = 128;
 #[derive(Debug)]
 pub(super) struct CommitReport {
     /// One per batch, in their order.
-    pub(super) decisions: Vec<Decision>,
+    pub(super) decisions: Vec<BatchResult>,
     /// A limit of a minute or longer was granted: it must be on disk before it is used.
     pub(super) needs_sync: bool,
     /// Rows that could not be believed.
@@ -131,7 +131,7 @@ impl Database {
         let now = self.clock.now();
         let source = (&self.conn, &mut self.row_cache);
         let mut rows = TransactionRows::read(source, &self.context, now.at, batches)?;
-        let decisions: Vec<Decision> = batches
+        let decisions: Vec<BatchResult> = batches
             .iter()
             .map(|batch| decide(&mut rows, now, batch))
             .collect();

@@ -137,14 +137,18 @@ impl OpenError {
 /// Why a folder cannot be used now.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FolderError {
-    #[error("another process has kept the lock for too long; is it stopped?")]
+    #[error(
+        "another process has held the lock for more than a second; continue or end it if it is stopped"
+    )]
     Busy,
     #[error("the lock does not work: {0}")]
     Lock(io::Error),
     #[error("the database does not work: {0}")]
     Store(#[from] rusqlite::Error),
     /// What a sync failed for may be lost or not; trying again and believing it would be a guess.
-    #[error("the disk has refused to keep what was written ({0}); restart when it is sound")]
+    #[error(
+        "the disk failed to store what was written ({0}); repair the disk, then restart Tollgate"
+    )]
     Sync(io::Error),
     #[error(
         "the state folder was removed or replaced; what was used is unknown for one period, a minute for calls at a time"

@@ -19,7 +19,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rusqlite::ErrorCode;
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
-use tollgate_core::batch::{Batch, Decision};
+use tollgate_core::batch::{Batch, BatchResult};
 use tollgate_core::time::{Micros, Span};
 
 use crate::Clock;
@@ -39,7 +39,7 @@ use crate::threads::spawn;
 /// process that is stopped in the middle of one keeps it so long.
 pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
 
-/// While the store is lost, nobody waits longer than this to be told so again.
+/// While the store is lost, no transaction waits longer than this for the lock.
 pub(super) const LOST_WAIT: Duration = Duration::from_millis(20);
 
 /// Transactions between two checkpoints: the log grows by some 10 KiB with each, so it stays
@@ -189,7 +189,7 @@ impl Folder {
         &mut self,
         batches: &[Batch<'_>],
         longest: Duration,
-    ) -> Result<(Vec<Decision>, u64), FolderError> {
+    ) -> Result<(Vec<BatchResult>, u64), FolderError> {
         if self.log_health.has_disk_failed.load(Ordering::Acquire) {
             let failed = io::Error::other("a checkpoint failed");
             return Err(FolderError::Sync(failed));

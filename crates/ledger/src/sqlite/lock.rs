@@ -31,13 +31,13 @@ impl KernelLock {
     pub(super) fn new(file: File) -> io::Result<KernelLock> {
         let file = Arc::new(file);
         let (wait, asked) = sync_channel::<()>(1);
-        let (tell, held) = sync_channel(1);
+        let (sender, held) = sync_channel(1);
         let waiter = file.clone();
         std::thread::Builder::new()
             .name("tollgate-lock".to_owned())
             .spawn(move || {
                 while asked.recv().is_ok() {
-                    if tell.send(waiter.lock()).is_err() {
+                    if sender.send(waiter.lock()).is_err() {
                         // Nobody is there to use it. The file closes with this thread.
                         return;
                     }

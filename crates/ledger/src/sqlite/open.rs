@@ -1,10 +1,10 @@
 //! Opening a state folder: what is there, is it ours, and which boot wrote it.
 //!
-//! Promises: a folder that cannot be believed is refused with a message that names it and the next
-//! step; nothing in it is changed then. After a boot, limits of a minute or longer keep their
-//! counts at the distance that calendar time says, and shorter ones start used up. A database that
-//! is older than what the folder or this process remembers was restored from a copy: everything
-//! that was counted since is unknown, so every limit is used up for one period.
+//! Promises: a folder with state that cannot be trusted is rejected with a message that names it
+//! and the next step; nothing in it is changed then. After a boot, limits of a minute or longer
+//! keep their counts at the distance that calendar time says, and shorter ones start used up. A
+//! database that is older than what the folder or this process remembers was restored from a copy:
+//! everything that was counted since is unknown, so every limit is used up for one period.
 //!
 //! Never: starts anew over something that was there.
 
@@ -117,7 +117,7 @@ pub(super) fn open(
     failpoint::reached("opened");
     let log = File::open(folder.join("ledger.db-wal")).map_err(fail)?;
     make_durable(folder, &log, is_new.then_some(&mark)).map_err(fail)?;
-    reserve::keep(folder);
+    reserve::create(folder);
     lock.release().map_err(fail)?;
     let checkpoint_conn = connect(&database)?;
     configure(&checkpoint_conn, &database)?;

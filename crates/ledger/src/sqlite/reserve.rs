@@ -1,4 +1,4 @@
-//! A little room on the disk, kept for the moment when it is full.
+//! A file that reserves a little disk space for the moment when the disk is full.
 //!
 //! To move the log into the database the database may have to grow; on a full disk it cannot, so the
 //! log could never be written over and every permit would wait for somebody to free space. So a file
@@ -19,7 +19,7 @@ const RESERVE_BYTES: usize = 256 * 1_024;
 const RESERVE: &str = "ledger.reserve";
 
 /// Makes the file, unless it is there.
-pub(super) fn keep(folder: &Path) {
+pub(super) fn create(folder: &Path) {
     let path = folder.join(RESERVE);
     let mut options = OpenOptions::new();
     let Ok(mut file) = options.create_new(true).write(true).mode(0o600).open(&path) else {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension, Result, params};
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
-use tollgate_core::batch::{Batch, LONG_PERIOD, RowId, Rows};
+use tollgate_core::batch::{Batch, LONG_PERIOD, Rows, TouchedRow};
 use tollgate_core::fairness::Waiter;
 use tollgate_core::limit::{Cell, CellView, Rule};
 use tollgate_core::row::{CellRow, Contents, RowMeta, RowVersion, ScopeRow};
@@ -96,7 +96,7 @@ pub(super) struct WriteScratch {
 
 impl WriteScratch {
     /// What was written is what is stored now.
-    fn keep_contents(&mut self, stored: &mut Option<Contents>) {
+    fn store_contents(&mut self, stored: &mut Option<Contents>) {
         std::mem::swap(stored.get_or_insert_default(), &mut self.contents);
     }
 }
@@ -192,18 +192,20 @@ impl Rows for TransactionRows {
 impl TransactionRows {
     /// Reads every row that these batches touch and that is not kept.
     pub(super) fn read(
-        (conn, kept): (&Connection, &mut RowCache),
+        (conn, cache): (&Connection, &mut RowCache),
         context: &BootContext,
         now: Micros,
         batches: &[Batch<'_>],
     ) -> Result<TransactionRows> {
         let mut rows = TransactionRows::default();
-        kept.check(conn)?;
+        cache.check(conn)?;
         for batch in batches {
             batch.for_each_row(|row| match row {
-                RowId::Cell(id, _) if rows.cells.contains_key(&id) => Ok::<_, rusqlite::Error>(()),
-                RowId::Cell(id, rule) => {
-                    let row = match (kept.cells.remove(&id), rule) {
+                TouchedRow::Cell(id, _) if rows.cells.contains_key(&id) => {
+                    Ok::<_, rusqlite::Error>(())
+                }
+                TouchedRow::Cell(id, rule) => {
+                    let row = match (cache.cells.remove(&id), rule) {
                         (Some(row), _) => row,
                         (None, Some(rule)) => rows.read_cell(conn, context, now, id, rule)?,
                         (None, None) => read_waiters(conn, context, id)?,
@@ -211,9 +213,9 @@ impl TransactionRows {
                     rows.cells.insert(id, row);
                     Ok(())
                 }
-                RowId::Scope(id) if rows.scopes.contains_key(&id) => Ok(()),
-                RowId::Scope(id) => {
-                    let row = match kept.scopes.remove(&id) {
+                TouchedRow::Scope(id) if rows.scopes.contains_key(&id) => Ok(()),
+                TouchedRow::Scope(id) => {
+                    let row = match cache.scopes.remove(&id) {
                         Some(row) => row,
                         None => rows.read_scope(conn, context, now, id)?,
                     };
@@ -337,7 +339,7 @@ impl TransactionRows {
                 contents.write_cell_row(&cell.row.meta, row);
                 insert.execute(params![&id.0.to_le_bytes()[..], context.epoch, &row[..]])?;
                 new ^= if cell.exists { 0 } else { id.0 };
-                scratch.keep_contents(&mut cell.stored);
+                scratch.store_contents(&mut cell.stored);
                 cell.exists = true;
             }
         }
@@ -355,7 +357,7 @@ impl TransactionRows {
                 stamp.stamp(&mut scope.row.meta, scale);
                 contents.write_scope_row(&scope.row.meta, row);
                 insert.execute(params![&id.0.to_le_bytes()[..], &row[..]])?;
-                scratch.keep_contents(&mut scope.stored);
+                scratch.store_contents(&mut scope.stored);
             }
         }
         Ok(())

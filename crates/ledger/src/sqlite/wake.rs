@@ -1,8 +1,8 @@
 //! Wake-ups between processes: a Unix datagram socket per owner, in the state folder.
 //!
-//! A timer wakes nearly everybody, because a cell that refuses mostly knows when it frees. Only
-//! concurrency, a full bucket's calls on their way, a permit given back and a scope that changes
-//! need a signal.
+//! A timer wakes nearly everybody, because a cell that rejects an ask usually knows when it frees.
+//! Only concurrency, a full bucket's calls on their way, a permit given back and a scope that
+//! changes need a signal.
 //!
 //! Promises: a wake-up for a process that has died fails at once, and its socket is removed. What
 //! is lost costs a second at most: those who wait for a signal also ask again each second.

@@ -198,7 +198,7 @@ async fn a_wall_clock_that_is_set_by_a_day_opens_no_calendar_day() {
 /// Only cells were looked at: a scope whose times are of another boot would be closed for days, or
 /// open too early.
 #[tokio::test]
-async fn a_scope_on_another_clock_is_not_believed() {
+async fn a_scope_on_another_clock_is_closed() {
     let backend = Sqlite::new();
     let scope = ScopeId::named(&["x"]);
     let owner = Owner::new(&backend, 1);

@@ -11,7 +11,7 @@ use smallvec::smallvec;
 use tollgate_core::ask::{CellId, Settle};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span};
-use tollgate_sim::rule::{CallId, Cost, Counting, Decision, Provider};
+use tollgate_sim::rule::{CallId, Cost, Counting, Provider, RuleDecision};
 
 use crate::backend::{Backend, Owner, Permit, arrived, secs, sliding, term};
 
@@ -168,7 +168,7 @@ impl<B: Backend> Simulation<'_, B> {
     fn arrive(&mut self, id: CallId) {
         let now = self.micros();
         let decision = self.provider.arrive(id, now, Cost::CALL);
-        if decision == Decision::Accepted {
+        if decision == RuleDecision::Accepted {
             self.log.push((id, now));
         } else {
             // Calls that were in flight when a lower limit took effect may be rejected.

@@ -54,7 +54,7 @@ fn ask(owner: &mut Owner, rule: &Arc<Rule>, priority: Priority) -> Ask {
     }
 }
 
-async fn try_one(
+pub(crate) async fn try_one(
     owner: &mut Owner,
     rule: &Arc<Rule>,
     priority: Priority,
@@ -154,13 +154,13 @@ pub(crate) async fn a_new_process_does_not_overtake_one_that_waits(backend: &imp
 }
 
 /// One unit every 20 ms, and up to twenty at once.
-fn burst_of_twenty() -> Arc<Rule> {
+pub(crate) fn burst_of_twenty() -> Arc<Rule> {
     let rule = Rule::bucket(50, Span::from_secs(1), 20).unwrap();
     Arc::new(rule.drift_ppm(0))
 }
 
 /// Takes all free permits, so that every process has to wait.
-async fn drain(owner: &mut Owner, rule: &Arc<Rule>) {
+pub(crate) async fn drain(owner: &mut Owner, rule: &Arc<Rule>) {
     while try_one(owner, rule, Priority::Low).await.is_ok() {}
 }
 
@@ -219,7 +219,7 @@ pub(crate) async fn a_costly_call_gets_its_turn_among_cheap_calls_of_the_same_pr
 }
 
 /// Asks for ten units at once and waits as long as needed.
-async fn want_ten(owner: &mut Owner, rule: &Arc<Rule>, priority: Priority) -> Verdict {
+pub(crate) async fn want_ten(owner: &mut Owner, rule: &Arc<Rule>, priority: Priority) -> Verdict {
     let mut ten = ask(owner, rule, priority);
     ten.terms[0].cost = 10;
     owner.take_ask(ten).await.unwrap_err()
@@ -227,7 +227,7 @@ async fn want_ten(owner: &mut Owner, rule: &Arc<Rule>, priority: Priority) -> Ve
 
 /// All free units are saved for another process: the ask waits until that process leaves or its
 /// time has come.
-fn is_saved_up(verdict: &Verdict) -> bool {
+pub(crate) fn is_saved_up(verdict: &Verdict) -> bool {
     matches!(
         verdict,
         Verdict::Wait {

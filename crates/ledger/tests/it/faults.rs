@@ -49,7 +49,7 @@ fn check_disk_failure(call: &str, error: &str, from: u32, why: &str) {
 #[test]
 fn a_failed_sync_grants_nothing_and_is_final() {
     for error in ["EIO", "ENOSPC"] {
-        check_disk_failure("fdatasync", error, 12, "restart when it is sound");
+        check_disk_failure("fdatasync", error, 12, "then restart Tollgate");
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use smallvec::smallvec;
 use tollgate_core::ask::{Ask, CellId, Outcome, OwnerId, ScopeId, Settle, Verdict};
-use tollgate_core::batch::{Batch, Decision, Rows as _, decide};
+use tollgate_core::batch::{Batch, BatchResult, Rows as _, decide};
 use tollgate_core::limit::Rule;
 use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now, Wall};
@@ -79,7 +79,7 @@ impl ScriptedStore {
 }
 
 impl Store for ScriptedStore {
-    fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError> {
+    fn commit(&self, batch: &Batch<'_>) -> Result<BatchResult, StoreError> {
         let step = self.steps.lock().pop_front();
         if step == Some(Step::Hold) {
             self.holding.send(()).unwrap_or(());
@@ -143,7 +143,7 @@ impl Store for ScriptedStore {
 struct SharedStore(Arc<ScriptedStore>);
 
 impl Store for SharedStore {
-    fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError> {
+    fn commit(&self, batch: &Batch<'_>) -> Result<BatchResult, StoreError> {
         self.0.commit(batch)
     }
 
@@ -390,7 +390,7 @@ async fn settles_of_a_former_number_do_not_reach_the_new_store() {
 
 /// Everybody is answered, and the reason is told: nothing waits for a thread that has gone.
 #[tokio::test]
-async fn a_store_that_panics_is_lost_for_good_and_everybody_is_answered() {
+async fn a_store_that_panics_is_lost_for_good_and_every_offer_ends() {
     let scripted = Scripted::new();
     let ledger = scripted.blocking();
     let mut events = ledger.events();
@@ -425,7 +425,7 @@ async fn a_store_that_panics_is_lost_for_good_and_everybody_is_answered() {
 }
 
 #[tokio::test]
-async fn a_sync_that_panics_answers_those_who_wait_for_it() {
+async fn a_sync_that_panics_ends_every_offer_that_waits_for_it() {
     let scripted = Scripted::new();
     let ledger = scripted.blocking();
     let day = sliding(9, secs(86_400));
@@ -492,7 +492,7 @@ async fn a_batch_that_fails_leaves_the_other_providers_alone() {
 
 /// The rest would be dropped without a word, and their permits kept.
 #[tokio::test]
-async fn a_store_that_does_not_answer_every_ask_is_lost_for_good() {
+async fn a_store_without_a_verdict_for_every_ask_is_lost_for_good() {
     for is_inline in [false, true] {
         let scripted = Scripted::new();
         let ledger = match is_inline {

@@ -22,7 +22,7 @@ async fn starts_lost(folder: &Folder, why: impl Fn(&OpenError) -> bool, fix: imp
     assert!(why(&error), "{error:?}");
     assert!(ledger.loss().is_some_and(|loss| !loss.is_final));
     assert_eq!(ledger.loss_reason(), Some(error.with_source()));
-    assert_eq!(ledger.owner(), OwnerId(0));
+    assert_eq!(ledger.owner(), OwnerId::UNKNOWN);
     let mut events = ledger.events();
     let mut owner = Owner::of(&ledger);
     let ask = owner.ask(smallvec![term("x", &sliding(5, secs(10)))]);
@@ -31,7 +31,7 @@ async fn starts_lost(folder: &Folder, why: impl Fn(&OpenError) -> bool, fix: imp
     wait_for_recovery(&mut events).await;
     assert_eq!((ledger.loss(), ledger.loss_reason()), (None, None));
     let mut owner = Owner::of(&ledger);
-    assert_ne!(owner.ledger.owner(), OwnerId(0));
+    assert_ne!(owner.ledger.owner(), OwnerId::UNKNOWN);
     owner
         .take(smallvec![term("x", &sliding(5, secs(10)))])
         .await

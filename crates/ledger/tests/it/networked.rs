@@ -20,7 +20,7 @@ use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_ledger::{
     Clock, Event, Ledger, Liveness, NetworkedSettings, RowEvents, RowStore, StoreError,
 };
-use tollgate_sim::row_store::{Delivery, RowStore as AwkwardStore, StorePlan};
+use tollgate_sim::row_store::{Delivery, SimulatedStore, StorePlan};
 use tollgate_sim::world::NodeId;
 
 use crate::backend::{Backend, Owner, TAG, secs, sliding, term};
@@ -42,7 +42,7 @@ struct World {
     clock: Clock,
     plan: StorePlan,
     /// One per provider.
-    stores: Mutex<BTreeMap<String, AwkwardStore>>,
+    stores: Mutex<BTreeMap<String, SimulatedStore>>,
     owners: Mutex<BTreeMap<OwnerId, RowEvents>>,
     /// Who waits for the reply to a call, by the node and the number of the call.
     calls: Mutex<BTreeMap<(OwnerId, u64), WaitingCall>>,
@@ -139,7 +139,7 @@ impl RowStore for Connection {
                 if tag == SLOW_TAG {
                     plan.one_way = (Span::from_millis(40), Span::from_millis(40));
                 }
-                AwkwardStore::new(plan)
+                SimulatedStore::new(plan)
             };
             let store = stores.entry(tag.to_owned()).or_insert_with(new);
             store.send(node(self.owner), &request, self.world.clock.at());
@@ -185,7 +185,7 @@ impl Networked {
         tokio::spawn(world.clone().run());
         Networked {
             world,
-            owners: AtomicU32::new(0),
+            owners: AtomicU32::new(1),
             rules: Rules::default(),
             slack: Span::ZERO,
             delay: Span::ZERO,
@@ -339,7 +339,7 @@ async fn providers_do_not_wait_for_each_other() {
 /// Calls hear in time that the store is lost; what was settled meanwhile is told when
 /// it is back, and whoever waits hears that it is.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_does_not_answer_is_lost_and_comes_back() {
+async fn a_store_that_does_not_respond_is_lost_and_recovers() {
     let backend = Networked::new(|_| {});
     let ledger = backend.ledger();
     let rule = sliding(1, secs(10));

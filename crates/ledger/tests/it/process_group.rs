@@ -326,7 +326,7 @@ impl WireMessage for CellView {
 impl WireMessage for ScopeView {
     fn write(&self) -> String {
         match self {
-            ScopeView::Open => "open".to_owned(),
+            ScopeView::Open | ScopeView::Paced { .. } => "open".to_owned(),
             ScopeView::Probing => "probing".to_owned(),
             ScopeView::Closed { remaining: left } => format!("closed {}", span_text(*left)),
             ScopeView::CacheOnly { remaining: left } => format!("cache-only {}", span_text(*left)),

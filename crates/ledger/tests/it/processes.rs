@@ -8,7 +8,7 @@ use tollgate_core::ask::{ScopeId, Settle};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::Micros;
 use tollgate_ledger::{Clock, Event, Ledger};
-use tollgate_sim::rule::{CallId, Cost, Counting, Decision, Provider, RuleSpec};
+use tollgate_sim::rule::{CallId, Cost, Counting, Provider, RuleDecision, RuleSpec};
 
 use crate::backend::{Owner, secs, term};
 use crate::child::Worker;
@@ -149,7 +149,7 @@ pub(crate) fn limited_by_provider(limit: u64, mut arrivals: Vec<u64>) -> usize {
     let mut arrive = |(id, at): (usize, u64)| {
         matches!(
             provider.arrive(CallId(id as u64), Micros(at), Cost::CALL),
-            Decision::Limited { .. }
+            RuleDecision::Limited { .. }
         )
     };
     let limited = arrivals

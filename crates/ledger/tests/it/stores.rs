@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use parking_lot::Mutex;
 use smallvec::smallvec;
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
-use tollgate_core::batch::{Batch, Decision, decide};
+use tollgate_core::batch::{Batch, BatchResult, decide};
 use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::{
@@ -25,7 +25,7 @@ struct SlowDisk {
 }
 
 impl Store for SlowDisk {
-    fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError> {
+    fn commit(&self, batch: &Batch<'_>) -> Result<BatchResult, StoreError> {
         let mut table = self.table.lock();
         Ok(decide(&mut *table, self.clock.now(), batch))
     }

@@ -3,7 +3,7 @@
 //! Promises: there are at most so many, and a new one replaces the oldest that is idle. So clients
 //! that open connections and say nothing cannot keep an operator, or a health check, from it.
 //!
-//! Never: ends a connection whose request is being served.
+//! Never: ends a connection whose request is being served, or whose response is being written.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,10 +22,19 @@ pub(super) struct AdminConnections {
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Requests that are being served.
-    running: AtomicUsize,
+    progress: Arc<AdminProgress>,
     /// A new connection has taken its place.
     replaced: Notify,
+}
+
+/// How far the requests of a connection have come.
+#[derive(Debug, Default)]
+pub(super) struct AdminProgress {
+    begun: AtomicUsize,
+    /// Those whose response was handed over to be written.
+    ended: AtomicUsize,
+    /// Those whose response is written.
+    written: AtomicUsize,
 }
 
 /// One open connection. Dropping it frees its place.
@@ -35,9 +44,9 @@ pub(super) struct AdminConnection {
     table: Arc<AdminConnections>,
 }
 
-/// A request that is being served.
+/// A request that is being served, until its response is handed over to be written.
 #[derive(Debug)]
-pub(super) struct RunningRequest(Arc<Entry>);
+pub(super) struct RunningRequest(Arc<AdminProgress>);
 
 impl AdminConnections {
     pub(super) fn new(max: usize) -> Arc<AdminConnections> {
@@ -54,8 +63,7 @@ impl AdminConnections {
         let replaced = if open.len() < self.max {
             None
         } else {
-            let is_idle = |entry: &Arc<Entry>| entry.running.load(Ordering::Acquire) == 0;
-            let oldest = open.iter().position(is_idle)?;
+            let oldest = open.iter().position(|entry| entry.progress.is_idle())?;
             open.remove(oldest)
         };
         open.push_back(entry.clone());
@@ -73,8 +81,13 @@ impl AdminConnections {
 impl AdminConnection {
     /// A request begins; it ends with the returned value.
     pub(super) fn begin(&self) -> RunningRequest {
-        self.entry.running.fetch_add(1, Ordering::AcqRel);
-        RunningRequest(self.entry.clone())
+        self.entry.progress.begun.fetch_add(1, Ordering::AcqRel);
+        RunningRequest(self.progress())
+    }
+
+    /// How far its requests have come.
+    pub(super) fn progress(&self) -> Arc<AdminProgress> {
+        self.entry.progress.clone()
     }
 
     /// Waits until a new connection has taken its place.
@@ -90,9 +103,25 @@ impl Drop for AdminConnection {
     }
 }
 
+impl AdminProgress {
+    fn is_idle(&self) -> bool {
+        self.begun.load(Ordering::Acquire) == self.written.load(Ordering::Acquire)
+    }
+
+    /// The responses that have been handed over to be written.
+    pub(super) fn ended(&self) -> usize {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// So many responses are written.
+    pub(super) fn on_written(&self, responses: usize) {
+        self.written.store(responses, Ordering::Release);
+    }
+}
+
 impl Drop for RunningRequest {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::AcqRel);
+        self.0.ended.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -117,6 +146,8 @@ mod tests {
         let _served = three.begin();
         assert!(table.open().is_none(), "all others are being served");
         drop(running);
+        assert!(table.open().is_none(), "its response is being written");
+        one.progress().on_written(one.progress().ended());
         assert!(table.open().is_some());
         assert!(is_replaced(&one));
         drop((one, two, three));

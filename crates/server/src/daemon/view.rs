@@ -9,7 +9,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 use tollgate::Error;
-use tollgate::providers::{ActiveProvider, CooldownStatus, LimitStatus, PartStatus, UNKNOWN};
+use tollgate::providers::{
+    ActiveProvider, CooldownStatus, EstimatedLimit, LimitStatus, PartStatus, UNKNOWN,
+};
 use tollgate_config::config::Store;
 use tollgate_config::overlay::canonical_key;
 use tollgate_config::{EffectiveValue, LoadedProvider};
@@ -55,6 +57,7 @@ pub struct ProviderDetails {
     permits: HeldPermits,
     cooldown_until: Option<f64>,
     cooldowns: Vec<Cooldown>,
+    estimated_limits: Vec<Estimate>,
     degraded: bool,
     store: StoreState,
     settings: Vec<Setting>,
@@ -114,6 +117,15 @@ struct FailingPath {
     state: &'static str,
     failure_count: u32,
     sleep_until: Option<f64>,
+}
+
+/// A limit that Tollgate estimates from 429s.
+#[derive(Clone, Debug, Serialize)]
+struct Estimate {
+    /// `provider`, an entity, or `key 2`.
+    of: String,
+    /// Calls per second; `null` = not known yet.
+    rate: Option<f64>,
 }
 
 /// What cools down, until when and why.
@@ -276,6 +288,7 @@ impl Daemon {
         });
         let entities: BTreeMap<String, Entity> = names.into_iter().zip(parts.map(part)).collect();
         let trouble = self.shared.registry.ledger().loss_reason();
+        let learned = active.learned_from_429s().await;
         Ok(ProviderDetails {
             name: active.name().to_owned(),
             source: configured
@@ -290,12 +303,12 @@ impl Daemon {
             saved: saved(&active),
             permits: self.held_permits(name),
             cooldown_until,
-            cooldowns: active
-                .cooldowns()
-                .await
+            cooldowns: learned
+                .cooldowns
                 .into_iter()
                 .map(|one| cooldown(one, now))
                 .collect(),
+            estimated_limits: learned.limits.into_iter().map(estimate).collect(),
             degraded,
             store: StoreState {
                 kind,
@@ -307,9 +320,23 @@ impl Daemon {
                 .flat_map(|one| &one.values)
                 .map(setting)
                 .collect(),
-            problems: configured.map_or_else(Vec::new, |one| state.problems_of(one)),
+            problems: configured
+                .map_or_else(Vec::new, |one| state.problems_of(one))
+                .into_iter()
+                .chain(connections_exhausted(&active))
+                .collect(),
         })
     }
+}
+
+/// Calls wait, and only for a connection.
+fn connections_exhausted(active: &ActiveProvider) -> Option<String> {
+    let (waiting, connections) = active.waiting_for_connections();
+    (waiting > 0).then(|| {
+        format!(
+            "{waiting} calls wait for nothing but one of {connections} connections; raise `connections` in the provider's file"
+        )
+    })
 }
 
 /// Stored limits that could not be read since the start.
@@ -390,14 +417,27 @@ fn failing_paths(active: &ActiveProvider, now: Now) -> Vec<FailingPath> {
         path: one.path,
         state: one.state.as_str(),
         failure_count: one.failures,
-        sleep_until: one.sleep_remaining.map(|left| epoch_after(now, left)),
+        sleep_until: one
+            .sleep_remaining
+            .map(|remaining| epoch_after(now, remaining)),
     };
     active.failing_paths().into_iter().map(view).collect()
 }
 
+fn part_name(of: Option<String>) -> String {
+    of.unwrap_or_else(|| "provider".to_owned())
+}
+
+fn estimate(one: EstimatedLimit) -> Estimate {
+    Estimate {
+        of: part_name(one.of),
+        rate: one.rate.map(|rate| decimals(rate.millionths())),
+    }
+}
+
 fn cooldown(one: CooldownStatus, now: Now) -> Cooldown {
     Cooldown {
-        of: one.of.unwrap_or_else(|| "provider".to_owned()),
+        of: part_name(one.of),
         until: epoch_after(now, one.remaining),
         reason: match one.retry_after {
             Some(wait) => format!("429, Retry-After {}", wait.in_words()),

@@ -32,14 +32,14 @@ pub(super) fn loosened(before: &Provider, after: &Provider) -> Option<String> {
     if before.enabled && !after.enabled {
         return Some("limiting is off".to_owned());
     }
-    let is_kept = |old: &Limit| {
+    let still_exists = |old: &Limit| {
         after.limits.iter().any(|new| {
             (new.per, &new.unit) == (old.per, &old.unit)
                 && new.rule.limit() <= old.rule.limit()
                 && new.rule.period() >= old.rule.period()
         })
     };
-    if let Some(limit) = before.limits.iter().find(|limit| !is_kept(limit)) {
+    if let Some(limit) = before.limits.iter().find(|limit| !still_exists(limit)) {
         return Some(format!("the limit {} is higher or gone", limit.name));
     }
     let most = |provider: &Provider| provider.concurrency.as_ref().map(|one| one.rule.limit());
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_lets_more_calls_through_is_told() {
+    fn a_change_that_lets_more_calls_through_is_logged() {
         let is_looser =
             |before: &str, after: &str| loosened(&provider(before), &provider(after)).is_some();
         let five = "limits: [5/1s, 100/1h]";

@@ -40,11 +40,13 @@ pub(super) fn of(registry: &ProviderRegistry, error: Error) -> Result<Denial, De
             retry_in,
             ..
         } => (provider, entity.clone(), *retry_in),
-        Error::Asleep { provider, status } => {
+        Error::ProviderUnavailable {
+            provider, status, ..
+        } => {
             let reset_in = Some(status.reset_in).filter(|reset_in| *reset_in > Span::ZERO);
             (provider, None, reset_in)
         }
-        Error::TooLate { provider, .. } => (provider, None, None),
+        Error::DeadlineExceeded { provider, .. } => (provider, None, None),
         _ => return Err(error.into()),
     };
     let limit = error.limit().map(|name| {

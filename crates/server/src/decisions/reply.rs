@@ -12,7 +12,7 @@ use tollgate::ProviderRegistry;
 use tollgate::capacity::Capacity;
 use tollgate::decide::Learned;
 use tollgate::path::Rate;
-use tollgate::permit_table::HandedOut;
+use tollgate::permit_table::IssuedPermit;
 use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::{Span, Wall};
 
@@ -101,7 +101,7 @@ pub struct CapacityReply {
 }
 
 impl Acquired {
-    pub(super) fn granted(permit: &HandedOut, wall: Wall) -> Acquired {
+    pub(super) fn granted(permit: &IssuedPermit, wall: Wall) -> Acquired {
         let rates = permit.rates.each(wall);
         let tightest = rates.min_by_key(|rate| rate.state.map_or(u64::MAX, |left| left.remaining));
         Acquired {

@@ -21,10 +21,12 @@ use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use tokio::io::AsyncRead;
 use tokio::net::TcpStream;
 use tollgate::body::{BodyError, ReplyBody, Tunnel};
 
 use super::hit_fast_path::HitFastPath;
+use super::sendfile::SendFile;
 use super::watched_stream::{RequestProgress, WatchedStream};
 use super::{GatewayState, ListenerKind, handler};
 use crate::accept_loop::ShutdownSignal;
@@ -36,6 +38,10 @@ const HEAD_MAX: usize = 64 * 1024;
 /// How long a connection without any request stays open after the shutdown signal: its client is
 /// probably about to send one.
 const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
+
+/// How long an upgraded connection may take to be handed over after its requests have ended. It has
+/// been handed over by then, or never is.
+const UPGRADE_WAIT: Duration = Duration::from_secs(1);
 
 /// The state of a client connection that its requests share.
 #[derive(Debug)]
@@ -107,9 +113,32 @@ pub(super) async fn serve(stream: TcpStream, client: ClientConnection) {
     // Clients wait for responses, so send them without delay. If the option cannot be set, the
     // connection still works.
     stream.set_nodelay(true).ok();
+    serve_stream(stream, client).await;
+}
+
+async fn serve_stream<S>(stream: S, client: ClientConnection)
+where
+    S: AsyncRead + SendFile + Send + 'static,
+{
     let mut shutdown = client.shutdown.clone();
-    let timeouts = client.state.options.timeouts;
     let client = Arc::new(client);
+    serve_requests(stream, &client, &mut shutdown).await;
+    let tunnel = client.tunnel.lock().take();
+    if let Some((caller, tunnel)) = tunnel
+        && let Ok(Ok(caller)) = tokio::time::timeout(UPGRADE_WAIT, caller).await
+    {
+        let over = shutdown.grace_over();
+        tunnel.run(TokioIo::new(caller), over).await;
+    }
+}
+
+/// Serves the requests of a connection. When this returns, hyper's part of the connection is gone:
+/// an upgrade that it could not hand over, because the client is gone, has failed by then.
+async fn serve_requests<S>(stream: S, client: &Arc<ClientConnection>, shutdown: &mut ShutdownSignal)
+where
+    S: AsyncRead + SendFile + Send + 'static,
+{
+    let timeouts = client.state.options.timeouts;
     let fast_path = HitFastPath::new(client.clone());
     let watched =
         WatchedStream::new(stream, client.progress.clone(), timeouts).with_fast_path(fast_path);
@@ -138,14 +167,7 @@ pub(super) async fn serve(stream: TcpStream, client: ClientConnection) {
         () = shutdown.requested() => false,
     };
     if !has_ended {
-        shut_down(connection, &client, &mut shutdown).await;
-    }
-    let tunnel = client.tunnel.lock().take();
-    if let Some((caller, tunnel)) = tunnel
-        && let Ok(caller) = caller.await
-    {
-        let over = shutdown.grace_over();
-        tunnel.run(TokioIo::new(caller), over).await;
+        shut_down(connection, client, shutdown).await;
     }
 }
 
@@ -207,3 +229,7 @@ impl Body for TrackedBody {
         self.body.size_hint()
     }
 }
+
+#[cfg(test)]
+#[path = "client_connection_tests.rs"]
+mod tests;

@@ -12,14 +12,22 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tollgate::body::set_spool_files_max;
 use tollgate::cache::{MEMFDS_MAX, set_memfds_max};
 use tollgate::event::{Event, Events};
+use tollgate::providers::set_upstream_connections_max;
 
 /// Descriptors for the store, logs, listeners and the runtime.
 const RESERVED: u64 = 32;
 
 /// One in this many descriptors is for a large cached body in a memfd.
 const MEMFD_PART: u64 = 16;
+
+/// One in this many descriptors is for a request body in a file; with more, bodies are streamed.
+const SPOOL_PART: u64 = 16;
+
+/// The most request bodies in files: a thousand of 1 MiB fill what all together may take on disk.
+const SPOOLS_MAX: u64 = 1_024;
 
 /// One in this many descriptors is for a connection of the admin address.
 const ADMIN_PART: u64 = 16;
@@ -134,9 +142,11 @@ pub(super) fn max_connections(wanted: usize, events: &Events) -> usize {
     let Some(descriptors) = current else {
         return wanted;
     };
-    let (connections, memfds) = split_descriptors(descriptors, wanted);
-    set_memfds_max(memfds);
-    connections
+    let parts = split_descriptors(descriptors, wanted);
+    set_memfds_max(parts.memfds);
+    set_spool_files_max(parts.spools);
+    set_upstream_connections_max(parts.connections);
+    parts.connections
 }
 
 /// How many connections the admin address may have. The gateway leaves their descriptors alone.
@@ -150,14 +160,30 @@ fn admin_part(descriptors: u64) -> u64 {
     (descriptors / ADMIN_PART).clamp(ADMIN_MIN, ADMIN_MAX)
 }
 
-/// Splits descriptors into connections and memfd bodies, beside those of the admin address.
-fn split_descriptors(descriptors: u64, wanted: usize) -> (usize, usize) {
+/// The descriptors of this process, by what they are for.
+#[derive(Debug, PartialEq, Eq)]
+struct DescriptorParts {
+    /// Client connections, each with its upstream's.
+    connections: usize,
+    /// Large cached bodies.
+    memfds: usize,
+    /// Request bodies in files.
+    spools: usize,
+}
+
+/// Splits descriptors, beside those of the admin address.
+fn split_descriptors(descriptors: u64, wanted: usize) -> DescriptorParts {
     let memfds = (descriptors / MEMFD_PART).min(MEMFDS_MAX as u64);
-    let others = RESERVED + memfds + admin_part(descriptors);
+    let spools = (descriptors / SPOOL_PART).min(SPOOLS_MAX);
+    let others = RESERVED + memfds + spools + admin_part(descriptors);
     let connections = descriptors.saturating_sub(others) / PER_CALL;
     let connections = usize::try_from(connections)
         .map_or(wanted, |connections| connections.clamp(1, wanted.max(1)));
-    (connections, usize::try_from(memfds).unwrap_or(MEMFDS_MAX))
+    DescriptorParts {
+        connections,
+        memfds: usize::try_from(memfds).unwrap_or(MEMFDS_MAX),
+        spools: usize::try_from(spools).unwrap_or(usize::MAX),
+    }
 }
 
 #[cfg(test)]
@@ -209,13 +235,20 @@ mod tests {
     /// R-C10: callers never take the last descriptors.
     #[test]
     fn descriptors_are_reserved_for_upstreams_and_the_store() {
-        assert_eq!(split_descriptors(64, 4_096), (12, 4));
-        assert_eq!(split_descriptors(10, 4_096), (1, 0));
-        assert_eq!(split_descriptors(1_048_576, 4_096), (4_096, MEMFDS_MAX));
+        let parts = |connections, memfds, spools| DescriptorParts {
+            connections,
+            memfds,
+            spools,
+        };
+        assert_eq!(split_descriptors(64, 4_096), parts(10, 4, 4));
+        assert_eq!(split_descriptors(10, 4_096), parts(1, 0, 0));
+        let many = split_descriptors(1_048_576, 4_096);
+        assert_eq!(many, parts(4_096, MEMFDS_MAX, 1_024));
         for descriptors in [128, 1_024, 4_096] {
-            let (calls, memfds) = split_descriptors(descriptors, usize::MAX);
+            let split = split_descriptors(descriptors, usize::MAX);
+            let files = (split.memfds + split.spools) as u64;
             let admin = admin_part(descriptors);
-            let used = calls as u64 * PER_CALL + memfds as u64 + admin + RESERVED;
+            let used = split.connections as u64 * PER_CALL + files + admin + RESERVED;
             assert!(used <= descriptors, "{descriptors}: {used}");
         }
     }

@@ -5,7 +5,8 @@
 //!
 //! Promises: with `cookies: rewrite`, a cookie comes back to the provider that set it, and to no
 //! other: its name says whose it is, and its path is below the provider's address on the gateway.
-//! The provider sees its own names only.
+//! The provider sees its own names only. With `cookies: pass`, a provider neither sees nor sets the
+//! rewritten cookies of others.
 //!
 //! Never: changes a value, or a cookie of a proxy request, whose jar knows the real host.
 
@@ -39,21 +40,31 @@ pub(super) fn select(
     let Some(prefix) = prefix(mount, owner) else {
         return;
     };
-    let cookies = headers.get_all(COOKIE).iter();
-    let kept: Vec<&[u8]> = match mode {
-        Cookies::Pass => return,
+    let mut cookies: Vec<&[u8]> = headers
+        .get_all(COOKIE)
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b';'))
+        .map(<[u8]>::trim_ascii)
+        .filter(|cookie| !cookie.is_empty())
+        .collect();
+    let pairs: Vec<&[u8]> = match mode {
+        // Nearly always there is none of ours, and the header stays as it is.
+        Cookies::Pass if !cookies.iter().any(is_rewritten) => return,
+        Cookies::Pass => {
+            cookies.retain(|cookie| !is_rewritten(cookie));
+            cookies
+        }
         Cookies::Drop => Vec::new(),
         Cookies::Rewrite => cookies
-            .flat_map(|line| line.as_bytes().split(|byte| *byte == b';'))
-            .map(<[u8]>::trim_ascii)
+            .into_iter()
             .filter_map(|cookie| match cookie.strip_prefix(prefix.as_bytes()) {
                 Some(own) => Some(own),
-                None => (!cookie.starts_with(PREFIX.as_bytes())).then_some(cookie),
+                None => (!is_rewritten(cookie)).then_some(cookie),
             })
             .filter(|cookie| !cookie.is_empty())
             .collect(),
     };
-    let line = HeaderValue::from_bytes(&kept.join(&b"; "[..]));
+    let line = HeaderValue::from_bytes(&pairs.join(&b"; "[..]));
     headers.remove(COOKIE);
     if let Ok(line) = line
         && !line.is_empty()
@@ -68,21 +79,33 @@ pub(super) fn rewrite(headers: &mut HeaderMap, provider: &ActiveProvider, mount:
     let Some(prefix) = prefix(mount, provider.name()) else {
         return;
     };
-    if mode == Cookies::Pass {
+    let is_ours = |line: &HeaderValue| is_rewritten(line.as_bytes());
+    if mode == Cookies::Pass && !headers.get_all(SET_COOKIE).iter().any(is_ours) {
         return;
     }
     let lines: Vec<HeaderValue> = headers.get_all(SET_COOKIE).iter().cloned().collect();
     headers.remove(SET_COOKIE);
-    if mode == Cookies::Drop {
-        return;
-    }
     let base = provider.links("").base;
     for line in lines {
-        let line = rewritten(line.as_bytes(), &prefix, &base, mount);
-        if let Some(line) = line.and_then(|line| HeaderValue::from_bytes(&line).ok()) {
+        let line = match mode {
+            Cookies::Drop => None,
+            Cookies::Pass => Some(line).filter(|line| !is_ours(line)),
+            Cookies::Rewrite => rewritten(line.as_bytes(), &prefix, &base, mount)
+                .and_then(|line| HeaderValue::from_bytes(&line).ok()),
+        };
+        if let Some(line) = line {
             headers.append(SET_COOKIE, line);
         }
     }
+}
+
+/// Does the name of a cookie begin as those that we write? A client sends a cookie without a name as
+/// its bare value, so `=tollgate~x~a` is one as well.
+fn is_rewritten(cookie: impl AsRef<[u8]>) -> bool {
+    let is_padding = |byte: &u8| *byte == b'=' || byte.is_ascii_whitespace();
+    let start = cookie.as_ref().iter().position(|byte| !is_padding(byte));
+    let name = start.and_then(|start| cookie.as_ref().get(start..));
+    name.is_some_and(|name| name.starts_with(PREFIX.as_bytes()))
 }
 
 fn mode_of(provider: Option<&ActiveProvider>) -> Cookies {

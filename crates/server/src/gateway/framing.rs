@@ -44,13 +44,13 @@ enum Position {
     Head,
     /// This many bytes of a body remain.
     Body(u64),
-    /// In the line with the size of a chunk; the size as parsed yet.
+    /// In the line with the size of a chunk; the size as parsed so far.
     ChunkSize(u64),
     /// In the extension after a chunk size.
     ChunkExtension(u64),
     /// This many bytes of a chunk remain, including the end of its line.
     Chunk(u64),
-    /// After the last chunk. `true`: this line is empty yet.
+    /// After the last chunk. `true`: this line is empty so far.
     Trailer(bool),
     /// No longer tracked.
     Untracked,
@@ -62,14 +62,15 @@ impl Framing {
         while !bytes.is_empty() {
             match self.position {
                 Position::Untracked => return,
-                Position::Body(left) | Position::Chunk(left) => {
-                    let here = usize::try_from(left).map_or(bytes.len(), |n| n.min(bytes.len()));
+                Position::Body(remaining) | Position::Chunk(remaining) => {
+                    let here =
+                        usize::try_from(remaining).map_or(bytes.len(), |n| n.min(bytes.len()));
                     bytes = bytes.get(here..).unwrap_or_default();
-                    self.position = match (self.position, left - here as u64) {
+                    self.position = match (self.position, remaining - here as u64) {
                         (Position::Chunk(_), 0) => Position::ChunkSize(0),
-                        (Position::Chunk(_), left) => Position::Chunk(left),
+                        (Position::Chunk(_), remaining) => Position::Chunk(remaining),
                         (_, 0) => Position::Between,
-                        (_, left) => Position::Body(left),
+                        (_, remaining) => Position::Body(remaining),
                     };
                 }
                 Position::ChunkSize(_) | Position::ChunkExtension(_) | Position::Trailer(_) => {

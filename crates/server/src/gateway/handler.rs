@@ -55,7 +55,7 @@ pub(super) async fn handle(
     let mut response = match responded {
         Ok(response) => response,
         Err(error) => {
-            // Unless the path has told it already.
+            // Unless the path has reported it already.
             trace.reject(connection.state.registry.events(), &id, &error);
             let mut response = rejection(&error, &id);
             let headers = response.headers_mut();

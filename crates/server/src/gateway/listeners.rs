@@ -78,7 +78,7 @@ impl Listeners {
         }
     }
 
-    /// Where facts are told.
+    /// Where events are emitted.
     pub(super) fn events(&self) -> &Events {
         self.shared.state.registry.events()
     }

@@ -27,16 +27,16 @@ const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// How many bytes of the request are discarded meanwhile.
 const DISCARD_MAX: u64 = 64 * 1024;
 
-/// How often a lack of descriptors is told.
-const TELL_EVERY: Span = Span::from_secs(1);
+/// How often a lack of descriptors is reported.
+const REPORT_EVERY: Span = Span::from_secs(1);
 
 /// Rejects connections.
 #[derive(Debug)]
 pub(super) struct Overload {
     rejections: Arc<Semaphore>,
     spare: Mutex<Option<File>>,
-    /// When a lack of descriptors was told last.
-    told_at: Mutex<Option<Micros>>,
+    /// When a lack of descriptors was last reported.
+    reported_at: Mutex<Option<Micros>>,
 }
 
 impl Overload {
@@ -44,7 +44,7 @@ impl Overload {
         Overload {
             rejections: Arc::new(Semaphore::new(REJECTIONS_MAX)),
             spare: Mutex::new(open_spare()),
-            told_at: Mutex::default(),
+            reported_at: Mutex::default(),
         }
     }
 
@@ -52,21 +52,21 @@ impl Overload {
     pub(super) fn reject(&self, stream: TcpStream) {
         if let Ok(turn) = self.rejections.clone().try_acquire_owned() {
             tokio::spawn(async move {
-                let _heard = tokio::time::timeout(REJECTION_TIMEOUT, send_rejection(stream)).await;
+                let _sent = tokio::time::timeout(REJECTION_TIMEOUT, send_rejection(stream)).await;
                 drop(turn);
             });
         }
     }
 
-    /// Is a lack of descriptors to be told now? A loop that cannot accept tries a hundred times per
-    /// second.
+    /// Must a lack of descriptors be reported now? A loop that cannot accept tries a hundred times
+    /// per second.
     pub(super) fn claim_report(&self, now: Micros) -> bool {
-        let mut told_at = self.told_at.lock();
-        let is_told = told_at.is_none_or(|at| now.since(at) >= TELL_EVERY);
-        if is_told {
-            *told_at = Some(now);
+        let mut reported_at = self.reported_at.lock();
+        let is_due = reported_at.is_none_or(|at| now.since(at) >= REPORT_EVERY);
+        if is_due {
+            *reported_at = Some(now);
         }
-        is_told
+        is_due
     }
 
     /// No descriptor is free: closes the spare one, accepts one connection with it and drops that.
@@ -128,12 +128,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lack_of_descriptors_is_told_once_a_second() {
+    fn a_lack_of_descriptors_is_logged_once_a_second() {
         let overload = Overload::new();
         let start = Micros(5);
         assert!(overload.claim_report(start));
         assert!(!overload.claim_report(start + Span(999_999)));
-        assert!(overload.claim_report(start + TELL_EVERY));
+        assert!(overload.claim_report(start + REPORT_EVERY));
         assert!(!overload.claim_report(start), "a clock that went back");
     }
 

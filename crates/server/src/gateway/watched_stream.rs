@@ -330,7 +330,7 @@ impl<S: SendFile> WatchedStream<S> {
         if self.framing.is_in_head()
             && self.framing.heads() > self.progress.begun.load(Ordering::Acquire)
         {
-            let _said = Pin::new(&mut self.stream).poll_write(cx, &parse_error::response(408));
+            let _sent = Pin::new(&mut self.stream).poll_write(cx, &parse_error::response(408));
         }
     }
 }

@@ -27,9 +27,9 @@ pub(super) fn hint(error: &Error) -> String {
         Error::Guarded { retry_in: None, .. } => {
             "the request costs more than the guard's burst; split it or raise `burst`"
         }
-        Error::Asleep { .. } => "retry after resetIn milliseconds",
+        Error::ProviderUnavailable { .. } => "retry after resetIn milliseconds",
         Error::NotInCache { reason, .. } => for_cache_miss(*reason),
-        Error::TooLate { .. } => {
+        Error::DeadlineExceeded { .. } => {
             "raise X-Tollgate-Timeout, or queue.timeout in the provider's file"
         }
         Error::NoResponse {
@@ -46,6 +46,7 @@ pub(super) fn hint(error: &Error) -> String {
             "the provider may be down, or its TLS certificate may be invalid; the log of tollgate says which"
         }
         Error::NoResponse { .. } => "the provider may be down; try again later",
+        Error::Moved { .. } => "send the call again: it goes to the new upstream",
         Error::NoCredential { why, .. } => for_token(*why),
         Error::Misconfigured { setting, .. } => {
             return format!(
@@ -74,11 +75,11 @@ pub(super) fn hint(error: &Error) -> String {
         Error::Path(_) | Error::Host(_) | Error::Malformed(_) => {
             "fix the request and send it again"
         }
-        Error::NoBody => "send the whole body without long pauses",
+        Error::IncompleteBody => "send the whole body",
         Error::SlowBody => {
-            "send the body faster, or lower `upload.min_rate` in the provider's file"
+            "send the body faster, give the call more time, or lower `upload.min_rate` in the provider's file"
         }
-        Error::NoSpool => {
+        Error::SpoolFailed => {
             "free space in the folder for temporary files (TMPDIR), or lower `upload.spool`"
         }
     };
@@ -130,7 +131,7 @@ fn for_host(why: NotAllowed) -> &'static str {
             "add a provider file with this domain, or set `unknown_domain: allow`"
         }
         NotAllowed::Private => {
-            "if you mean a private host, set it as `upstream:` in a provider file"
+            "if you mean this private host, add a provider file with it as `domain:`; `upstream:` sets its port"
         }
         NotAllowed::OtherProvider => {
             "this address serves one provider only; use the gateway's main address"

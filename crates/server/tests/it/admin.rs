@@ -409,7 +409,7 @@ async fn a_call_waiting_past_the_grace_period_is_not_counted() {
 /// Clients that open connections and send nothing cannot keep a health check away: 256 of them did
 /// for ten seconds.
 #[tokio::test]
-async fn the_admin_address_responds_beside_many_idle_connections() {
+async fn the_admin_address_responds_despite_many_idle_connections() {
     write_file(
         "idle-admin.yaml",
         "name: x\ndomain: api.example.org\nlimits: [5/1s]\n",

@@ -58,8 +58,28 @@ async fn cookies_are_passed_or_dropped_where_the_file_says_so() {
     let passed = get_with(gateway.address, "/x/a", &jar).await;
     let set = "sid=secret; Path=/v1/login; Domain=api.example.org; Secure; HttpOnly";
     assert_eq!(passed.header("set-cookie"), set);
-    assert_eq!(last_cookies(&one), "sid=secret; tollgate~y~a=b");
+    assert_eq!(last_cookies(&one), "sid=secret");
     let dropped = get_with(gateway.address, "/y/a", &jar).await;
     assert_eq!(dropped.header("set-cookie"), "");
     assert_eq!(last_cookies(&other), "");
+}
+
+/// A provider with `cookies: pass` received the sessions of all others, and could replace them.
+#[tokio::test]
+async fn a_provider_with_passed_cookies_neither_sees_nor_sets_those_of_others() {
+    let own = "own=1; Path=/";
+    let foreign = ["tollgate~y~sid=evil", "=tollgate~y~sid=evil; Path=/", own];
+    let upstream = Upstream::start(move |_, _| async move {
+        let lines = foreign.map(|cookie| ("set-cookie", cookie));
+        reply(200, &lines, "fine")
+    })
+    .await;
+    let gateway = TestGateway::start(&[provider("x", upstream.address, "cookies: pass")]).await;
+    let jar = [("cookie", "a=1; tollgate~y~sid=secret;b=2; tollgate~x~c=3")];
+    let response = get_with(gateway.address, "/x/a", &jar).await;
+    assert_eq!(last_cookies(&upstream), "a=1; b=2");
+    assert_eq!(response.header("set-cookie"), own);
+    let plain = [("cookie", "a=1;b=2")];
+    get_with(gateway.address, "/x/a", &plain).await;
+    assert_eq!(last_cookies(&upstream), "a=1;b=2", "unchanged");
 }

@@ -312,3 +312,57 @@ async fn a_slow_get_is_repeated_once() {
         assert_eq!(upstream.count() - before, attempts, "{setting}");
     }
 }
+
+/// S5: without a configured limit the end of a cool-down is not a starting gun, by the provider's own log.
+#[tokio::test]
+async fn s5_calls_to_a_provider_with_an_unknown_limit_follow_what_it_accepts_over_sockets() {
+    let settings = Settings::with_rules("bucket 10/1s burst 10").unwrap();
+    let provider = SimProvider::start(settings).await.unwrap();
+    let gateway = TestGateway::start(&[file(provider.address(), "queue: {timeout: 60s}")]).await;
+    let calls: Vec<_> = (0..60)
+        .map(|number| {
+            tokio::spawn(async move { get(gateway.address, &format!("/x/{number}")).await })
+        })
+        .collect();
+    for call in calls {
+        assert_eq!(within_timeout(call).await.unwrap().status, 200);
+    }
+    let active = gateway.registry.named("x").unwrap();
+    assert_eq!(
+        active.learned_from_429s().await.limits.len(),
+        1,
+        "it is shown"
+    );
+    let report = provider.stop().await;
+    // The first 429 comes when up to 32 calls are on their way; after it they are few.
+    assert!(report.violations <= 22 + 20, "{report:?}");
+}
+
+/// S5: a 404 says nothing about health, but the provider's limit accepted it: those who wait for the first call
+/// after a 429 go on. Before, they waited until it could no longer have arrived.
+#[tokio::test]
+async fn s5_a_404_to_the_first_call_after_a_cooldown_lets_the_others_go() {
+    let upstream = Upstream::start(|number, _| async move {
+        match number {
+            0 => reply(429, &[("retry-after", "1")], "slow down"),
+            1 => reply(404, &[], "not here"),
+            _ => ok(),
+        }
+    })
+    .await;
+    let gateway = TestGateway::start(&[file(upstream.address, NO_RETRY)]).await;
+    assert_eq!(get(gateway.address, "/x/a").await.status, 429);
+    let soon = [("x-tollgate-timeout", "20s")];
+    let calls: Vec<_> = (0..6)
+        .map(|n| {
+            let (address, path) = (gateway.address, format!("/x/{n}"));
+            tokio::spawn(async move { get_with(address, &path, &soon).await.status })
+        })
+        .collect();
+    let mut statuses = Vec::new();
+    for call in calls {
+        statuses.push(within_timeout(call).await.unwrap());
+    }
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 404]);
+}

@@ -162,3 +162,21 @@ async fn s1_a_large_body_does_not_bypass_the_limit_of_its_entity() {
     );
     assert_eq!(upstream.count(), 2);
 }
+
+/// A costly call that was rejected said that nothing remained, so clients that pace themselves by the
+/// header stopped, although cheaper calls would have passed.
+#[tokio::test]
+async fn a_rejected_costly_call_says_what_remains() {
+    let (_upstream, gateway) = start(ok).await;
+    let call = |body: &'static str| async move {
+        let mut session = Session::open(gateway.address).await;
+        let response = session.send(request("POST", "/x/a", &[SOON], body)).await;
+        let remaining = &response.headers()["x-ratelimit-remaining"];
+        (
+            response.status().as_u16(),
+            remaining.to_str().unwrap().to_owned(),
+        )
+    };
+    assert_eq!(call("{\"max_tokens\": 70}").await, (200, "30".to_owned()));
+    assert_eq!(call("{\"max_tokens\": 31}").await, (429, "30".to_owned()));
+}

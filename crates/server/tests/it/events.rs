@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tollgate::event::{CallEnd, DecisionVerdict, Event, Heard, Subscription};
+use tollgate::event::{CallEnd, DecisionVerdict, Event, Notification, Subscription};
 use tollgate_core::time::Span;
 use tollgate_sim::http::{Report, Settings, SimProvider};
 use tollgate_sim::latency::Latency;
@@ -23,12 +23,12 @@ async fn provider() -> SimProvider {
     SimProvider::start(settings).await.expect("a free port")
 }
 
-fn all(heard: &mut Subscription) -> Vec<Arc<Event>> {
+pub(crate) fn all(heard: &mut Subscription) -> Vec<Arc<Event>> {
     let mut events = Vec::new();
     while let Some(next) = heard.try_next() {
         match next {
-            Heard::Event(event) => events.push(event),
-            Heard::Lost(count) => panic!("{count} events are lost"),
+            Notification::Event(event) => events.push(event),
+            Notification::Lost(count) => panic!("{count} events are lost"),
         }
     }
     events
@@ -186,7 +186,7 @@ async fn a_caller_that_leaves_has_an_end() {
     let mut events = Vec::new();
     while ends(&events).is_empty() {
         match within_timeout(heard.next()).await {
-            Some(Heard::Event(event)) => events.push(event),
+            Some(Notification::Event(event)) => events.push(event),
             other => panic!("{other:?}"),
         }
     }

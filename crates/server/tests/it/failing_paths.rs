@@ -1,10 +1,16 @@
 //! A4 over sockets: one broken endpoint does not stop calls to the others.
 
+use std::cell::RefCell;
+
 use serde_json::json;
-use tollgate_core::health::HealthState;
+use tollgate::event::Event;
+use tollgate::providers::Options;
+use tollgate_core::health::{Command, HealthState};
+use tollgate_ledger::{Clock, Ledger};
 
 use crate::cache::NO_RETRY;
-use crate::client::{get, get_with, post, within_timeout};
+use crate::client::{get, get_with, post, wait_until, within_timeout};
+use crate::events::all;
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok, reply};
 
@@ -36,6 +42,8 @@ async fn a4_five_failed_posts_to_one_url_do_not_delay_a_healthy_call() {
         (rejected.status, &body["error"], &body["failureCount"]),
         (503, &json!("ProviderUnavailableError"), &json!(5))
     );
+    let hint = body["hint"].as_str().unwrap_or_default();
+    assert!(hint.contains("`/broken`"), "it names the path: {body}");
     let healthy = within_timeout(get(gateway.address, "/x/ok")).await;
     assert_eq!(
         (healthy.status, healthy.header("x-tollgate-wait")),
@@ -87,4 +95,48 @@ async fn m9_a_breaker_counts_attempts_of_the_whole_provider() {
         let rejected = get_with(gateway.address, "/x/ok", &soon).await;
         assert_eq!(rejected.status, 503, "{health}");
     }
+}
+
+fn is_about_paths(event: &Event) -> bool {
+    matches!(event, Event::PathClosed { .. } | Event::PathOpened { .. })
+}
+
+/// A4: closing and opening a path are facts, in this process and in another one that shares the ledger; and
+/// an operator's `resume` in one process opens the paths of all.
+#[tokio::test]
+async fn a4_closed_paths_are_told_and_resume_opens_those_of_other_processes() {
+    let upstream = broken_endpoint().await;
+    let rest = format!("limits: [1000/1s]\nhealth: {{sleep_first: 2m}}\n{NO_RETRY}");
+    let files = [file(upstream.address, &rest)];
+    let ledger = Ledger::memory(Clock::System);
+    let one = TestGateway::start_on_ledger(ledger.clone(), &files, Options::default()).await;
+    let other = TestGateway::start_on_ledger(ledger, &files, Options::default()).await;
+    let told = one.registry.events().subscribe();
+    for _ in 0..5 {
+        assert_eq!(get(one.address, "/x/ok").await.status, 200);
+        assert_eq!(get(one.address, "/x/broken").await.status, 500);
+    }
+    let closed = one.registry.named("x").unwrap().failing_paths();
+    assert_eq!(closed[0].state, HealthState::Sleep);
+    // The other process has not called the path, and its operator resumes the provider.
+    let resumed = other.registry.named("x").unwrap();
+    resumed.apply_command(Command::Resume);
+    wait_until(|| one.registry.named("x").unwrap().failing_paths().is_empty()).await;
+    let (told, facts) = (RefCell::new(told), RefCell::new(Vec::new()));
+    wait_until(|| {
+        let new = all(&mut told.borrow_mut()).into_iter();
+        let mut facts = facts.borrow_mut();
+        facts.extend(new.filter(|fact| is_about_paths(fact)));
+        facts.len() >= 2
+    })
+    .await;
+    let facts = facts.into_inner();
+    assert!(
+        matches!(&*facts[0], Event::PathClosed { path: Some(path), failures: 5, .. } if &**path == "/broken"),
+        "{facts:?}"
+    );
+    assert!(
+        matches!(&*facts[1], Event::PathOpened { path: Some(path), .. } if &**path == "/broken"),
+        "{facts:?}"
+    );
 }

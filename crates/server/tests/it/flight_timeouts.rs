@@ -1,7 +1,7 @@
 //! Flights and deadlines: how long each caller waits, and calls that are just too late to join.
 
 use tollgate::cache::Cache;
-use tollgate::event::{Event, Heard};
+use tollgate::event::{Event, Notification};
 use tollgate::path::{self, CallTrace, Source};
 use tollgate::providers::Options;
 use tollgate_core::time::Span;
@@ -28,7 +28,7 @@ async fn s7_a_leader_without_a_deadline_times_out_with_the_queue_and_followers_c
     // Its end says how long it has waited, although its call goes on.
     let ended = async {
         loop {
-            if let Heard::Event(event) = heard.next().await.unwrap()
+            if let Notification::Event(event) = heard.next().await.unwrap()
                 && let Event::CallEnded(end) = &*event
             {
                 return end.waited;
@@ -84,6 +84,35 @@ async fn s7_a_leader_keeps_its_deadline_when_a_follower_has_none() {
     pause(60).await;
     assert!(!first.is_finished());
     assert_eq!(busy.finish_all(vec![first]).await, [200]);
+}
+
+/// S7: a leader whose time is up while its call goes on for others is told how many attempts were made, also
+/// if nobody listens to events. Before, it was told 0.
+#[tokio::test]
+async fn s7_a_leader_that_leaves_is_told_its_attempts() {
+    for time in TIMEOUTS {
+        let (upstream, word) = gated(plain).await;
+        let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+        let active = gateway.registry.named("x").unwrap();
+        let first = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-timeout", time)]);
+        wait_until(|| upstream.count() == 1 || first.is_finished()).await;
+        let patient = spawn_get_with(&gateway, "/x/a", &[("x-tollgate-timeout", "10m")]);
+        wait_until(|| active.joined() == 1 || first.is_finished() || patient.is_finished()).await;
+        let have_met = active.joined() == 1 && !first.is_finished();
+        let left = within_timeout(first).await.unwrap();
+        word.notify_one();
+        if !have_met {
+            patient.abort();
+            continue; // a longer time
+        }
+        assert_eq!(
+            (left.status, left.header("x-tollgate-attempts")),
+            (504, "1")
+        );
+        assert_eq!(within_timeout(patient).await.unwrap().status, 200);
+        return;
+    }
+    panic!("the two never met");
 }
 
 /// S7: a follower that leaves takes its longer deadline with it: the leader gets its response at

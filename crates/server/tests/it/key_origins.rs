@@ -1,11 +1,14 @@
 //! A key belongs to the host that it was configured for (H3).
 
-use serde_json::json;
+use std::sync::Arc;
 
-use crate::client::get;
+use serde_json::json;
+use tokio::sync::Notify;
+
+use crate::client::{get, within_timeout};
 use crate::test_daemon::{TestDaemon, from_file, set_variable, write_file};
 use crate::test_gateway::file;
-use crate::upstream::{Upstream, ok};
+use crate::upstream::{Upstream, ok, reply};
 
 const KEY: &str = "the-key-of-the-first-host"; // tidy:canary
 
@@ -58,6 +61,49 @@ async fn h3_a_host_set_at_run_time_does_not_get_the_keys() {
     assert_eq!(daemon.reload().await.status, 200);
     assert_eq!(get(daemon.gateway, "/x/d").await.status, 200);
     assert!(received(&new).contains(KEY));
+}
+
+/// A reload that moved the provider to another host, with another key, sent the new key to the old
+/// host with the next attempt of every call that was under way.
+#[tokio::test]
+async fn h3_a_key_of_a_reload_is_not_sent_to_the_upstream_before_it() {
+    let (asked, reloaded) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (ask, wait) = (asked.clone(), reloaded.clone());
+    let old = Upstream::start(move |_, _| {
+        let (ask, wait) = (ask.clone(), wait.clone());
+        async move {
+            ask.notify_one();
+            wait.notified().await;
+            reply(503, &[], "try again")
+        }
+    })
+    .await;
+    let new = upstream().await;
+    let files = |upstream: &Upstream, key: &str| {
+        let rest = format!(
+            "limits: [99/1s]\nretry: {{base: 1ms}}\napi_key: {key}\nauth: {{header: X-Key}}\n\
+             headers: {{X-Third: {key}-3}}"
+        );
+        file(upstream.address, &rest)
+    };
+    write_file("key-moved.yaml", &files(&old, KEY));
+    let daemon = TestDaemon::start(from_file("key-moved.yaml")).await;
+    let gateway = daemon.gateway;
+    let waiting = tokio::spawn(async move { get(gateway, "/x/a").await });
+    within_timeout(asked.notified()).await;
+    let other = "the-key-of-the-second-host"; // tidy:canary
+    write_file("key-moved.yaml", &files(&new, other));
+    assert_eq!(daemon.reload().await.status, 200);
+    reloaded.notify_one();
+    let response = within_timeout(waiting).await.unwrap();
+    assert_eq!(response.status, 502, "{}", response.body);
+    assert_eq!(response.json()["error"], "UpstreamError");
+    assert!(response.body.contains("was changed"), "{}", response.body);
+    assert_eq!((old.count(), new.count()), (1, 0));
+    assert!(!received(&old).contains(other), "{}", received(&old));
+    assert_eq!(get(gateway, "/x/b").await.status, 200);
+    let seen = received(&new);
+    assert!(seen.contains(other) && !seen.contains(KEY), "{seen}");
 }
 
 #[tokio::test]

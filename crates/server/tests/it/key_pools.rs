@@ -30,16 +30,16 @@ const POOL: &str = "api_keys: [k1, k2]\nauth: {header: x-key}\nlimits: [{limit: 
 
 /// Before, each key was two questions.
 #[tokio::test]
-async fn a_pool_of_50_keys_is_one_question() {
+async fn a_pool_of_50_keys_is_one_peek() {
     let upstream = by_key(|_| ok()).await;
     let names: Vec<String> = (0..50).map(|number| format!("k{number}")).collect();
     let pool = POOL.replace("k1, k2", &names.join(", "));
     let gateway = TestGateway::start(&[file(upstream.address, &pool)]).await;
-    let questions = || gateway.registry.ledger().questions();
+    let peeks_sent = || gateway.registry.ledger().peeks_sent();
     assert_eq!(get(gateway.address, "/x/a").await.status, 200);
-    let before = questions();
+    let before = peeks_sent();
     assert_eq!(get(gateway.address, "/x/b").await.status, 200);
-    assert_eq!(questions() - before, 1);
+    assert_eq!(peeks_sent() - before, 1);
 }
 
 /// A key that the provider does not accept is suspended; its call is retried with the next key.

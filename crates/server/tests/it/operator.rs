@@ -267,15 +267,7 @@ async fn a5_a_paused_provider_holds_calls_and_an_offline_one_rejects_them() {
     daemon.request("POST", "/v1/providers/x/pause", "").await;
     let gateway = daemon.gateway;
     let held = tokio::spawn(async move { get(gateway, "/x/a").await });
-    let status = within_timeout(async {
-        loop {
-            let status = daemon.request("GET", "/v1/providers/x", "").await.json();
-            if status["queue"]["normal"] == 1 {
-                return status;
-            }
-        }
-    })
-    .await;
+    let status = daemon.status_with_one_waiting("x").await;
     assert_eq!(status["queue"]["waiting_for"]["paused"], 1, "{status}");
     assert_eq!(status["health"]["hold"], "paused");
     daemon.request("POST", "/v1/providers/x/resume", "").await;
@@ -307,15 +299,7 @@ async fn s5_a_cooldown_is_shown_and_resume_ends_it() {
     let gateway = daemon.gateway;
     assert_eq!(get(gateway, "/x/a").await.status, 429);
     let held = tokio::spawn(async move { get(gateway, "/x/b").await });
-    let status = within_timeout(async {
-        loop {
-            let status = daemon.request("GET", "/v1/providers/x", "").await.json();
-            if status["queue"]["normal"] == 1 {
-                return status;
-            }
-        }
-    })
-    .await;
+    let status = daemon.status_with_one_waiting("x").await;
     assert_eq!(status["queue"]["waiting_for"]["cooldown"], 1, "{status}");
     let cooldown = &status["cooldowns"][0];
     assert_eq!(cooldown["of"], "provider");

@@ -14,7 +14,7 @@ use tollgate_config::{Config, Environment, FileContent, Flag, PathKind, Secret, 
 use tollgate_ledger::{Clock, Ledger};
 use tollgate_server::{Admin, AdminOptions, Daemon, Gateway, GatewayOptions, ListenerKind};
 
-use crate::client::{ClientResponse, Session, read_response};
+use crate::client::{ClientResponse, Session, read_response, within_timeout};
 
 /// Files and variables of all tests of this program; each test has names of its own.
 static FILES: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
@@ -145,6 +145,20 @@ impl TestDaemon {
     }
 
     /// The effective value and its origin.
+    /// The status of a provider as soon as one call waits for it.
+    pub(crate) async fn status_with_one_waiting(&self, provider: &str) -> serde_json::Value {
+        let path = format!("/v1/providers/{provider}");
+        within_timeout(async {
+            loop {
+                let status = self.request("GET", &path, "").await.json();
+                if status["queue"]["normal"] == 1 {
+                    return status;
+                }
+            }
+        })
+        .await
+    }
+
     pub(crate) async fn setting(&self, provider: &str, key: &str) -> (String, String) {
         let path = format!("/v1/providers/{provider}");
         let described = self.request("GET", &path, "").await.json();

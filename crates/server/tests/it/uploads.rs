@@ -120,3 +120,20 @@ async fn a_large_upload_whose_client_leaves_is_removed_from_the_queue() {
     assert_eq!(within_timeout(first).await.unwrap(), 200);
     assert_eq!(upstream.count(), 1);
 }
+
+/// A caller whose time was over before its body had arrived got 400, as if the request were invalid.
+#[tokio::test]
+async fn a_body_that_does_not_arrive_within_the_callers_time_gets_408() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [9/1s]")]).await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    let head =
+        "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: 9\r\nX-Tollgate-Timeout: 50ms\r\n\r\nabc";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut response = String::new();
+    let read = stream.read_to_string(&mut response);
+    within_timeout(read).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 408"), "{response}");
+    assert!(response.contains("RequestTimeout"), "{response}");
+    assert_eq!(upstream.count(), 0);
+}

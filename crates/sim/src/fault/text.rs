@@ -69,7 +69,7 @@ impl FromStr for PlannedFault {
             }
             Some("tell") => {
                 let (rule, to) = words.number("as")?;
-                let fault = Fault::Tell { rule, to };
+                let fault = Fault::ReportLimit { rule, to };
                 PlannedFault {
                     fault,
                     when: words.time()?,
@@ -137,11 +137,11 @@ impl fmt::Display for PlannedFault {
                 rule,
                 to: Amount::Half,
             } => write!(f, "limit {rule} halve {when}"),
-            Fault::Tell {
+            Fault::ReportLimit {
                 rule,
                 to: Amount::Exactly(n),
             } => write!(f, "tell {rule} as {n} {when}"),
-            Fault::Tell {
+            Fault::ReportLimit {
                 rule,
                 to: Amount::Half,
             } => write!(f, "tell {rule} halve {when}"),

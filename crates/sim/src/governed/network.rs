@@ -8,21 +8,21 @@ use tollgate_core::ask::{Ask, OwnerId, Settle};
 use tollgate_core::replica::{Replica, ReplicaActions, ReplicaSettings};
 use tollgate_core::time::{Micros, Now};
 
-use crate::row_store::{Delivery, RowStore, StoreCounts, StorePlan};
+use crate::row_store::{Delivery, SimulatedStore, StoreCounts, StorePlan};
 use crate::world::{Effects, NodeId};
 
 /// One replica per node, and the store.
 #[derive(Debug)]
 pub(super) struct Network {
     plan: StorePlan,
-    store: RowStore,
+    store: SimulatedStore,
     replicas: Vec<Replica>,
 }
 
 impl Network {
     pub(super) fn new(plan: StorePlan) -> Network {
         Network {
-            store: RowStore::new(plan.clone()),
+            store: SimulatedStore::new(plan.clone()),
             replicas: Vec::new(),
             plan,
         }

@@ -19,7 +19,7 @@ use tollgate_core::retry::Budget;
 use tollgate_core::time::{Micros, Now, Span};
 
 use super::HealthPlan;
-use crate::judge::Priority as JudgePriority;
+use crate::checker::Priority as CheckerPriority;
 use crate::rule::CallId;
 use crate::world::{Call, NodeId};
 
@@ -177,10 +177,10 @@ impl HealthNode {
     }
 }
 
-pub(super) fn priority(priority: JudgePriority) -> Priority {
+pub(super) fn priority(priority: CheckerPriority) -> Priority {
     match priority {
-        JudgePriority::High => Priority::High,
-        JudgePriority::Normal => Priority::Normal,
-        JudgePriority::Low => Priority::Low,
+        CheckerPriority::High => Priority::High,
+        CheckerPriority::Normal => Priority::Normal,
+        CheckerPriority::Low => Priority::Low,
     }
 }

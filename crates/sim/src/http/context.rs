@@ -99,7 +99,7 @@ impl ServerContext {
     pub(crate) fn report(&self) -> Report {
         let in_transit = self.in_transit.load(Ordering::Relaxed);
         let input = self.with_state(|state, now| ReportInput::take(state, now, in_transit));
-        Report::judge(&input)
+        Report::checker(&input)
     }
 
     /// Marks a request as read and not yet counted until the mark is dropped.

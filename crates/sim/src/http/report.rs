@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use tollgate_core::time::{Micros, Span};
 
-use crate::judge::{ArrivalFilter, Judge, Priority, QuotaUse, Waits};
+use crate::checker::{ArrivalFilter, Checker, Priority, QuotaUse, Waits};
 use crate::rule::{CallId, Counting, RuleSpec};
 
 use super::clock::Reading;
@@ -156,11 +156,11 @@ impl Report {
         serde_json::to_string(self).expect("a report has string keys and finite numbers only")
     }
 
-    pub(crate) fn judge(input: &ReportInput) -> Report {
+    pub(crate) fn checker(input: &ReportInput) -> Report {
         let scopes: Vec<ScopeReport> = input
             .records
             .iter()
-            .map(|record| ScopeReport::judge(record, input))
+            .map(|record| ScopeReport::checker(record, input))
             .collect();
         let duplicates = duplicates(&input.records);
         let named = duplicates
@@ -192,15 +192,15 @@ impl Report {
 }
 
 impl ScopeReport {
-    fn judge(record: &ScopeRecord, input: &ReportInput) -> ScopeReport {
-        let judge = &record.judge;
-        let waits = |priority| judge.waits(priority).map(WaitReport::from);
+    fn checker(record: &ScopeRecord, input: &ReportInput) -> ScopeReport {
+        let checker = &record.checker;
+        let waits = |priority| checker.waits(priority).map(WaitReport::from);
         let rules = input.specs.iter().enumerate();
         ScopeReport {
             scope: record.name.clone(),
-            arrivals: judge.arrivals().len(),
-            accepted: judge.accepted(),
-            violations: judge.violations(),
+            arrivals: checker.arrivals().len(),
+            accepted: checker.accepted(),
+            violations: checker.violations(),
             rules: rules
                 .map(|(index, spec)| rule(index, spec, record, input))
                 .collect(),
@@ -233,20 +233,20 @@ fn rule(index: usize, spec: &RuleSpec, record: &ScopeRecord, input: &ReportInput
     let most = |which| {
         spec.counting
             .window()
-            .map(|w| record.judge.max_in_any_window(w, spec.unit, which))
+            .map(|w| record.checker.max_in_any_window(w, spec.unit, which))
     };
     RuleReport {
         rule: spec.to_string(),
         limit: input.limits.get(index).copied().unwrap_or_default(),
         most_arrived: most(ArrivalFilter::Arrived),
         most_accepted: most(ArrivalFilter::Accepted).unwrap_or(record.in_flight_most),
-        quota: quota(spec, &record.judge, &changes),
+        quota: quota(spec, &record.checker, &changes),
     }
 }
 
 /// Adds up the stretches between two changes of the limit.
-fn quota(spec: &RuleSpec, judge: &Judge, changes: &[&RecordedChange]) -> Option<QuotaReport> {
-    let instants = judge.arrivals().iter().map(|arrival| arrival.at);
+fn quota(spec: &RuleSpec, checker: &Checker, changes: &[&RecordedChange]) -> Option<QuotaReport> {
+    let instants = checker.arrivals().iter().map(|arrival| arrival.at);
     let (first, last) = (instants.clone().min()?, instants.max()? + Span(1));
     let mut sum = QuotaUse {
         accepted: 0,
@@ -257,7 +257,7 @@ fn quota(spec: &RuleSpec, judge: &Judge, changes: &[&RecordedChange]) -> Option<
     let ends = changes.iter().map(|change| (change.at, Some(change.limit)));
     for (end, next) in ends.chain([(last, None)]) {
         let to = end.clamp(from, last);
-        let part = judge.quota_used(&RuleSpec { counting, ..*spec }, from, to)?;
+        let part = checker.quota_used(&RuleSpec { counting, ..*spec }, from, to)?;
         sum.accepted = sum.accepted.saturating_add(part.accepted);
         sum.allowed = sum.allowed.saturating_add(part.allowed);
         from = to;
@@ -273,8 +273,8 @@ fn quota(spec: &RuleSpec, judge: &Judge, changes: &[&RecordedChange]) -> Option<
 
 /// Over all scopes: a retry under another key is a duplicate too.
 fn duplicates(records: &[ScopeRecord]) -> Vec<CallId> {
-    let mut all = Judge::new();
-    for arrival in records.iter().flat_map(|record| record.judge.arrivals()) {
+    let mut all = Checker::new();
+    for arrival in records.iter().flat_map(|record| record.checker.arrivals()) {
         all.record_arrival(*arrival);
     }
     all.duplicates()

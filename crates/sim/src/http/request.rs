@@ -17,7 +17,7 @@ use hyper::Method;
 use hyper::http::request::Parts;
 use tollgate_core::time::{Span, Wall};
 
-use crate::judge::Priority;
+use crate::checker::Priority;
 use crate::rule::{Cost, Unit};
 
 use super::settings::{KeyLocation, Settings};

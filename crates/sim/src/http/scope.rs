@@ -7,8 +7,8 @@
 
 use tollgate_core::time::{Micros, Span};
 
-use crate::judge::{Arrival, Judge};
-use crate::rule::{CallId, Decision, LimitStatus, Provider, RuleSpec};
+use crate::checker::{Arrival, Checker};
+use crate::rule::{CallId, LimitStatus, Provider, RuleDecision, RuleSpec};
 
 use super::clock::Reading;
 use super::request::SimRequest;
@@ -26,7 +26,7 @@ pub(crate) struct Scope {
 #[derive(Clone, Debug)]
 pub(crate) struct ScopeRecord {
     pub(crate) name: String,
-    pub(crate) judge: Judge,
+    pub(crate) checker: Checker,
     /// Most accepted calls in flight at a time.
     pub(crate) in_flight_most: u64,
 }
@@ -51,7 +51,7 @@ impl Scope {
         }
         let record = ScopeRecord {
             name,
-            judge: Judge::new(),
+            checker: Checker::new(),
             in_flight_most: 0,
         };
         Scope {
@@ -76,7 +76,7 @@ impl Scope {
         now: Reading,
     ) -> CountOutcome {
         let decision = self.provider.arrive(attempt, now.at(), request.cost);
-        let accepted = decision == Decision::Accepted;
+        let accepted = decision == RuleDecision::Accepted;
         if let Some(call) = call {
             self.log(request, call, accepted, now);
         }
@@ -108,9 +108,9 @@ impl Scope {
         if let Some(submitted) = request.submitted {
             // A caller whose clock is ahead did not wait at all.
             let at = Micros(submitted.0.min(now.wall.0));
-            self.record.judge.record_submit(id, at, priority);
+            self.record.checker.record_submit(id, at, priority);
         }
-        self.record.judge.record_arrival(Arrival {
+        self.record.checker.record_arrival(Arrival {
             id,
             at: now.at(),
             cost,
@@ -122,7 +122,7 @@ impl Scope {
     fn advertised_limits(
         &mut self,
         advertised: &[Option<u64>],
-        decision: &Decision,
+        decision: &RuleDecision,
         now: Reading,
     ) -> Vec<AdvertisedLimit> {
         let windows: Vec<Option<Span>> = self
@@ -137,12 +137,12 @@ impl Scope {
             };
             let (limit, remaining) = as_advertised(status, advertised.get(rule).copied().flatten());
             let reset = match *decision {
-                Decision::Limited {
+                RuleDecision::Limited {
                     rule: refusing,
                     retry_after: Some(wait),
                     ..
                 } if refusing == rule => wait,
-                Decision::Limited { .. } | Decision::Accepted => status.reset_after,
+                RuleDecision::Limited { .. } | RuleDecision::Accepted => status.reset_after,
             };
             limits.push(AdvertisedLimit {
                 limit,
@@ -169,10 +169,10 @@ fn as_advertised(status: LimitStatus, advertised: Option<u64>) -> (u64, u64) {
     }
 }
 
-fn binding(limits: &[AdvertisedLimit], decision: &Decision) -> usize {
+fn binding(limits: &[AdvertisedLimit], decision: &RuleDecision) -> usize {
     match *decision {
-        Decision::Limited { rule, .. } => rule,
-        Decision::Accepted => {
+        RuleDecision::Limited { rule, .. } => rule,
+        RuleDecision::Accepted => {
             let least = limits
                 .iter()
                 .enumerate()

@@ -283,7 +283,7 @@ impl ProviderState {
     fn check_rule(&self, planned: PlannedFault) -> Result<(), FaultError> {
         let rules = self.specs.len();
         match planned.fault {
-            Fault::Limit { rule, .. } | Fault::Tell { rule, .. } if rule >= rules => {
+            Fault::Limit { rule, .. } | Fault::ReportLimit { rule, .. } if rule >= rules => {
                 Err(FaultError::NoRule {
                     fault: planned,
                     rule,

@@ -5,8 +5,8 @@ use tollgate_core::time::{Micros, Span, Wall};
 use super::clock::Reading;
 use super::request::{ScopeKey, SimRequest};
 use super::state::{FaultError, LOG_LINES_MAX, ProviderState, SCOPES_MAX};
+use crate::checker::Priority;
 use crate::fault::{AppliedFaults, FAULTS_MAX, PlanFull, PlannedFault};
-use crate::judge::Priority;
 use crate::rule::{Cost, RuleSpec};
 
 /// The provider of these tests started at this second of the epoch.

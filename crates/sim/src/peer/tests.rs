@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::*;
+use crate::checker::ArrivalFilter;
 use crate::clock::NodeClock;
-use crate::judge::ArrivalFilter;
 use crate::latency::{Delay, Latency};
 use crate::rule::{RuleSpec, Unit};
 use crate::world::{Setup, World};
@@ -111,9 +111,9 @@ fn judged(rule: &str, pace: impl Pace, latency: Latency, seed: u64) -> (usize, u
     let mut world = World::new(Setup::new(seed, vec![rule], latency), Saturating::new(pace));
     world.run_until(Micros(0) + Span::from_secs(20)).unwrap();
     let most = world
-        .judge()
+        .checker()
         .max_in_any_window(window, Unit::Calls, ArrivalFilter::Arrived);
-    (world.judge().violations(), most)
+    (world.checker().violations(), most)
 }
 
 /// A clock with the drift of slewing, started at any time.
@@ -134,8 +134,8 @@ fn nodes_with_wrong_clocks_share_a_ledger_exactly_and_fully() {
     let mut world = World::new(setup, Saturating::new(pace));
     let end = Micros(0) + Span::from_secs(60);
     world.run_until(end).unwrap();
-    assert_eq!(world.judge().violations(), 0);
-    let used = world.judge().quota_used(&rule, Micros(0), end).unwrap();
+    assert_eq!(world.checker().violations(), 0);
+    let used = world.checker().quota_used(&rule, Micros(0), end).unwrap();
     assert!(used.percent() > 97.0, "{used:?}");
 }
 
@@ -148,7 +148,7 @@ fn a_ledger_clock_that_runs_faster_than_allowed_for_is_caught() {
     setup.clocks = vec![clock(5_000, 0)];
     let mut world = World::new(setup, Saturating::new(pace));
     world.run_until(Micros(0) + Span::from_secs(60)).unwrap();
-    assert!(world.judge().violations() > 0);
+    assert!(world.checker().violations() > 0);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_limit_above_the_sends_per_wake_is_used_fully() {
     let latency = Latency::constant(Span(1), Span(1), Span(1));
     let mut world = World::new(Setup::new(1, vec![rule], latency), Saturating::new(pace));
     world.run_until(Micros(1_000_000)).unwrap();
-    assert_eq!(world.judge().accepted(), 2_500);
+    assert_eq!(world.checker().accepted(), 2_500);
 }
 
 /// Any network from a cable to a bad radio.

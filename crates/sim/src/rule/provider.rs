@@ -7,7 +7,7 @@
 
 use tollgate_core::time::{Micros, Span};
 
-use super::{Availability, CallId, Cost, Counter, Decision, LimitStatus, RuleSpec};
+use super::{Availability, CallId, Cost, Counter, LimitStatus, RuleDecision, RuleSpec};
 
 /// The enforcing side: rules, all of which must allow a request.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Provider {
     }
 
     /// A request has reached the limiter.
-    pub fn arrive(&mut self, id: CallId, now: Micros, cost: Cost) -> Decision {
+    pub fn arrive(&mut self, id: CallId, now: Micros, cost: Cost) -> RuleDecision {
         let now = self.forward(now);
         if let Some(limited) = self.limited_by(now, cost) {
             for rule in self
@@ -56,13 +56,13 @@ impl Provider {
         for rule in &mut self.rules {
             rule.counter.charge(id, cost.of(rule.spec.unit), now);
         }
-        Decision::Accepted
+        RuleDecision::Accepted
     }
 
     /// The decision of [`Provider::arrive`], without counting anything.
-    pub fn peek(&mut self, now: Micros, cost: Cost) -> Decision {
+    pub fn peek(&mut self, now: Micros, cost: Cost) -> RuleDecision {
         let now = self.forward(now);
-        self.limited_by(now, cost).unwrap_or(Decision::Accepted)
+        self.limited_by(now, cost).unwrap_or(RuleDecision::Accepted)
     }
 
     /// The response to an accepted request has been sent. Unknown ids are ignored.
@@ -101,7 +101,7 @@ impl Provider {
         self.last
     }
 
-    fn limited_by(&mut self, now: Micros, cost: Cost) -> Option<Decision> {
+    fn limited_by(&mut self, now: Micros, cost: Cost) -> Option<RuleDecision> {
         let mut worst: Option<(usize, Option<Span>)> = None;
         for (at, rule) in self.rules.iter_mut().enumerate() {
             let wait = match rule.counter.availability(cost.of(rule.spec.unit), now) {
@@ -120,7 +120,7 @@ impl Provider {
         }
         let (rule, retry_after) = worst?;
         let status = self.rules[rule].counter.status(now);
-        Some(Decision::Limited {
+        Some(RuleDecision::Limited {
             rule,
             retry_after,
             status,

@@ -175,17 +175,17 @@ fn check_decision(
     log: &[AcceptedEntry],
     cost: u64,
     now: u64,
-    decision: Decision,
+    decision: RuleDecision,
 ) -> Result<(), TestCaseError> {
     let accepted = recount(rule, log, cost, now);
     prop_assert_eq!(
-        decision == Decision::Accepted,
+        decision == RuleDecision::Accepted,
         accepted,
         "at {} with {:?}",
         now,
         log
     );
-    if let Decision::Limited {
+    if let RuleDecision::Limited {
         retry_after: Some(after),
         ..
     } = decision
@@ -223,7 +223,7 @@ proptest! {
             let id = CallId(log.len() as u64);
             let decision = provider.arrive(id, Micros(now), Cost::CALL.with(Unit::Calls, cost));
             check_decision(rule, &log, cost, now, decision)?;
-            if decision == Decision::Accepted {
+            if decision == RuleDecision::Accepted {
                 log.push(AcceptedEntry { at: now, cost, done: None });
             }
             let status = provider.status(0, Micros(now)).unwrap();
@@ -246,7 +246,7 @@ proptest! {
             let id = CallId(log.len() as u64);
             let decision = provider.arrive(id, Micros(now), Cost::CALL.with(Unit::Calls, cost));
             let accepted = rules.iter().all(|rule| recount(*rule, &log, cost, now));
-            prop_assert_eq!(decision == Decision::Accepted, accepted);
+            prop_assert_eq!(decision == RuleDecision::Accepted, accepted);
             if accepted {
                 log.push(AcceptedEntry { at: now, cost, done: None });
             }
@@ -278,7 +278,7 @@ proptest! {
             let decision = provider.arrive(id, Micros(now), Cost::CALL.with(Unit::Calls, cost));
             check_decision(rule, &log, cost, now, decision)?;
             let slot = matches!(rule, Counting::InFlight { .. });
-            if decision == Decision::Accepted || !slot {
+            if decision == RuleDecision::Accepted || !slot {
                 log.push(AcceptedEntry { at: now, cost, done: None });
             }
         }

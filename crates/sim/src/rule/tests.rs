@@ -11,18 +11,18 @@ fn provider(text: &str) -> Provider {
 /// Sends `count` requests at one instant; returns how many were accepted.
 fn burst(provider: &mut Provider, count: u64, at_ms: u64) -> u64 {
     (0..count)
-        .map(|id| u64::from(one(provider, id, at_ms) == Decision::Accepted))
+        .map(|id| u64::from(one(provider, id, at_ms) == RuleDecision::Accepted))
         .sum()
 }
 
-fn one(provider: &mut Provider, id: u64, at_ms: u64) -> Decision {
+fn one(provider: &mut Provider, id: u64, at_ms: u64) -> RuleDecision {
     provider.arrive(CallId(id), Micros(at_ms * MS), Cost::CALL)
 }
 
-fn retry_after(decision: Decision) -> Option<Span> {
+fn retry_after(decision: RuleDecision) -> Option<Span> {
     match decision {
-        Decision::Accepted => panic!("it was accepted"),
-        Decision::Limited { retry_after, .. } => retry_after,
+        RuleDecision::Accepted => panic!("it was accepted"),
+        RuleDecision::Limited { retry_after, .. } => retry_after,
     }
 }
 
@@ -89,11 +89,11 @@ fn a_request_without_cost_in_the_unit_of_a_rule_passes_it() {
 #[test]
 fn a_sliding_slot_is_free_exactly_one_window_later() {
     let mut provider = provider("sliding 2/1s");
-    assert_eq!(one(&mut provider, 0, 0), Decision::Accepted);
-    assert_eq!(one(&mut provider, 1, 400), Decision::Accepted);
+    assert_eq!(one(&mut provider, 0, 0), RuleDecision::Accepted);
+    assert_eq!(one(&mut provider, 1, 400), RuleDecision::Accepted);
     let limited = provider.arrive(CallId(2), Micros(999_999), Cost::CALL);
     assert_eq!(retry_after(limited), Some(Span(1)));
-    assert_eq!(one(&mut provider, 2, 1_000), Decision::Accepted);
+    assert_eq!(one(&mut provider, 2, 1_000), RuleDecision::Accepted);
     assert_eq!(
         retry_after(one(&mut provider, 3, 1_000)),
         Some(Span::from_millis(400))
@@ -159,7 +159,7 @@ fn a_bucket_refills_without_losing_a_fraction() {
         let at = Micros((third * 1_000_000).div_ceil(3));
         assert_eq!(
             provider.arrive(CallId(third), at, Cost::CALL),
-            Decision::Accepted,
+            RuleDecision::Accepted,
             "{third}"
         );
     }
@@ -181,7 +181,7 @@ fn a_ticking_bucket_gives_nothing_between_ticks() {
 #[test]
 fn an_in_flight_slot_is_freed_when_its_response_is_sent() {
     let mut provider = provider("in-flight 1");
-    assert_eq!(one(&mut provider, 0, 0), Decision::Accepted);
+    assert_eq!(one(&mut provider, 0, 0), RuleDecision::Accepted);
     assert_eq!(retry_after(one(&mut provider, 1, 5_000)), None);
     provider.finish(CallId(7), Micros(5_000 * MS));
     assert_eq!(burst(&mut provider, 1, 5_000), 0);
@@ -192,7 +192,7 @@ fn an_in_flight_slot_is_freed_when_its_response_is_sent() {
 #[test]
 fn a_server_that_frees_late_keeps_the_slot_for_its_lag() {
     let mut provider = provider("in-flight 1 lag 2ms");
-    assert_eq!(one(&mut provider, 0, 0), Decision::Accepted);
+    assert_eq!(one(&mut provider, 0, 0), RuleDecision::Accepted);
     provider.finish(CallId(0), Micros(10 * MS));
     assert_eq!(burst(&mut provider, 1, 11), 0);
     assert_eq!(burst(&mut provider, 1, 12), 1);
@@ -201,8 +201,8 @@ fn a_server_that_frees_late_keeps_the_slot_for_its_lag() {
 #[test]
 fn one_finish_frees_one_of_two_attempts_of_an_id() {
     let mut provider = provider("in-flight 2");
-    assert_eq!(one(&mut provider, 5, 0), Decision::Accepted);
-    assert_eq!(one(&mut provider, 5, 0), Decision::Accepted);
+    assert_eq!(one(&mut provider, 5, 0), RuleDecision::Accepted);
+    assert_eq!(one(&mut provider, 5, 0), RuleDecision::Accepted);
     provider.finish(CallId(5), Micros(0));
     assert_eq!(burst(&mut provider, 2, 1), 1);
 }
@@ -223,10 +223,10 @@ fn a_request_is_charged_to_all_rules_or_none() {
 fn the_rule_with_the_longest_wait_is_reported() {
     let refusing = |text: &str| {
         let mut provider = provider(text);
-        assert_eq!(one(&mut provider, 0, 0), Decision::Accepted);
+        assert_eq!(one(&mut provider, 0, 0), RuleDecision::Accepted);
         match one(&mut provider, 1, 0) {
-            Decision::Accepted => panic!("it was accepted"),
-            Decision::Limited {
+            RuleDecision::Accepted => panic!("it was accepted"),
+            RuleDecision::Limited {
                 rule, retry_after, ..
             } => (rule, retry_after),
         }
@@ -310,7 +310,7 @@ fn an_instant_that_goes_back_frees_nothing() {
 #[test]
 fn peeking_counts_nothing() {
     let mut provider = provider("sliding 1/1s");
-    assert_eq!(provider.peek(Micros(0), Cost::CALL), Decision::Accepted);
+    assert_eq!(provider.peek(Micros(0), Cost::CALL), RuleDecision::Accepted);
     assert_eq!(burst(&mut provider, 2, 0), 1);
 }
 
@@ -328,7 +328,7 @@ fn the_far_ends_of_time_and_cost_do_not_overflow() {
         let cost = Cost::CALL.with(Unit::Calls, u64::MAX);
         for at in [0, 1, u64::MAX] {
             let decision = provider.arrive(CallId(0), Micros(at), cost);
-            assert!(at > 0 || decision == Decision::Accepted, "{kind}");
+            assert!(at > 0 || decision == RuleDecision::Accepted, "{kind}");
             assert!(provider.status(0, Micros(at)).is_some());
         }
     }

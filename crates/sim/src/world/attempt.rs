@@ -8,8 +8,8 @@
 use fastrand::Rng;
 use tollgate_core::time::{Micros, Span};
 
-use crate::judge::Arrival;
-use crate::rule::{Decision, LimitStatus};
+use crate::checker::Arrival;
+use crate::rule::{LimitStatus, RuleDecision};
 
 use super::{Attempt, Call, Client, EventKind, NodeId, Outcome, World};
 
@@ -22,7 +22,7 @@ impl<C: Client> World<C> {
             node,
             call,
         };
-        self.judge.record_send(call.id);
+        self.checker.record_send(call.id);
         self.listening.insert(attempt.number);
         if let Some(after) = self.setup.give_up {
             self.give_up(attempt, after);
@@ -60,8 +60,8 @@ impl<C: Client> World<C> {
         let Call { id, cost, priority } = attempt.call;
         let at = self.now;
         let decision = self.provider.arrive(id, at, cost);
-        let accepted = decision == Decision::Accepted;
-        self.judge.record_arrival(Arrival {
+        let accepted = decision == RuleDecision::Accepted;
+        self.checker.record_arrival(Arrival {
             id,
             at,
             cost,
@@ -73,14 +73,14 @@ impl<C: Client> World<C> {
             .filter_map(|rule| self.provider.status(rule, at))
             .collect();
         match decision {
-            Decision::Accepted => {
+            RuleDecision::Accepted => {
                 let work = self.setup.latency.work.draw(&mut self.dice.work);
                 match self.setup.faults.hangs_until(at) {
                     Some(end) => self.push(end, EventKind::Finish(attempt)),
                     None => self.push(at + work, EventKind::Head { attempt, statuses }),
                 }
             }
-            Decision::Limited {
+            RuleDecision::Limited {
                 rule, retry_after, ..
             } => {
                 self.reply(

@@ -7,7 +7,7 @@
 
 use tollgate_core::time::{Now, Span};
 
-use crate::judge::Priority;
+use crate::checker::Priority;
 use crate::rule::{CallId, Cost, LimitStatus};
 
 use super::Effects;

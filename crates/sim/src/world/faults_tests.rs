@@ -2,7 +2,7 @@
 
 use super::tests::{MS, Scripted, run, setup};
 use super::*;
-use crate::rule::{Cost, Decision};
+use crate::rule::{Cost, RuleDecision};
 
 fn within(from_ms: u64, to_ms: u64) -> Vec<TimeRange> {
     vec![TimeRange {
@@ -30,7 +30,7 @@ fn a_lost_request_is_never_counted_and_gets_no_response() {
         lost_requests_ppm: 1_000_000,
         ..Faults::default()
     });
-    assert!(world.judge().arrivals().is_empty());
+    assert!(world.checker().arrivals().is_empty());
     assert_eq!(world.client().responses, [(1, 500, "no response")]);
 }
 
@@ -40,7 +40,7 @@ fn a_lost_response_is_counted_and_the_caller_gets_none() {
         lost_replies_ppm: 1_000_000,
         ..Faults::default()
     });
-    assert_eq!(world.judge().accepted(), 1);
+    assert_eq!(world.checker().accepted(), 1);
     assert_eq!(world.client().responses, [(1, 500, "no response")]);
 }
 
@@ -56,7 +56,7 @@ fn loss_of_responses_does_not_change_the_delays_of_requests() {
             faults,
             ..setup("sliding 99/1s")
         };
-        run(wan, Scripted::sends(99)).judge().arrivals().to_vec()
+        run(wan, Scripted::sends(99)).checker().arrivals().to_vec()
     };
     assert_eq!(log(0), log(500_000));
 }
@@ -88,7 +88,7 @@ fn an_outage_returns_503_and_counts_nothing() {
         Scripted::sends(2),
     );
     assert_eq!(world.outage_responses(), 2);
-    assert!(world.judge().arrivals().is_empty());
+    assert!(world.checker().arrivals().is_empty());
     assert_eq!(
         world.client().responses,
         [(1, 40, "unavailable"), (2, 40, "unavailable")]
@@ -110,11 +110,11 @@ fn a_hang_counts_the_request_holds_its_slot_and_never_responds() {
     );
     world.run_until(Micros(1_999 * MS)).unwrap();
     let decision = world.provider().peek(Micros(1_999 * MS), Cost::CALL);
-    assert_ne!(decision, Decision::Accepted);
+    assert_ne!(decision, RuleDecision::Accepted);
     world.run_until(Micros(5_000 * MS)).unwrap();
     assert_eq!(
         world.provider().peek(Micros(5_000 * MS), Cost::CALL),
-        Decision::Accepted
+        RuleDecision::Accepted
     );
     assert!(world.client().responses.is_empty());
 }
@@ -138,7 +138,7 @@ fn a_limit_changes_at_its_time() {
         Scripted::sends(3),
     );
     assert_eq!(
-        (world.judge().accepted(), world.judge().violations()),
+        (world.checker().accepted(), world.checker().violations()),
         (1, 2)
     );
 }

@@ -1,9 +1,9 @@
 //! The event loop: order, random streams, clocks, and several nodes.
 
 use super::*;
-use crate::judge::{OrderBy, Priority};
+use crate::checker::{OrderBy, Priority};
 use crate::latency::Delay;
-use crate::rule::Decision;
+use crate::rule::RuleDecision;
 use crate::rule::{CallId, Cost};
 
 pub(super) const MS: u64 = 1_000;
@@ -89,7 +89,7 @@ pub(super) fn run(setup: Setup, client: Scripted) -> World<Scripted> {
 #[test]
 fn a_response_takes_the_uplink_the_work_and_the_downlink() {
     let world = run(setup("sliding 1/1s"), Scripted::sends(2));
-    assert_eq!(world.judge().arrivals()[0].at, Micros(10 * MS));
+    assert_eq!(world.checker().arrivals()[0].at, Micros(10 * MS));
     assert_eq!(
         world.client().responses,
         [(2, 40, "limited"), (1, 60, "accepted")]
@@ -105,12 +105,12 @@ fn an_in_flight_slot_is_freed_when_the_body_has_been_sent() {
     assert_eq!(world.client().responses, [(1, 60, "accepted")]);
     assert_ne!(
         world.provider().peek(Micros(529 * MS), Cost::CALL),
-        Decision::Accepted
+        RuleDecision::Accepted
     );
     world.run_until(Micros(531 * MS)).unwrap();
     assert_eq!(
         world.provider().peek(Micros(531 * MS), Cost::CALL),
-        Decision::Accepted
+        RuleDecision::Accepted
     );
     world.run_until(Micros(1_000 * MS)).unwrap();
     assert_eq!(world.client().ended, [(1, 560)]);
@@ -144,7 +144,7 @@ fn the_same_seed_gives_the_same_log_and_another_seed_another() {
             ..Faults::default()
         };
         run(Setup { faults, ..wan }, Scripted::sends(99))
-            .judge()
+            .checker()
             .arrivals()
             .to_vec()
     };
@@ -205,11 +205,11 @@ fn a_submitted_call_reaches_the_judge_and_the_client() {
     world.submit(Micros(0), NodeId(1), call(3));
     world.run_until(Micros(10_000 * MS)).unwrap();
     assert_eq!(
-        world.judge().waits(Priority::Normal).unwrap().max,
+        world.checker().waits(Priority::Normal).unwrap().max,
         Span::from_millis(15)
     );
     assert_eq!(
-        world.judge().lost(),
+        world.checker().lost(),
         [CallId(2)],
         "still on its way; node 1 does not exist"
     );
@@ -332,6 +332,6 @@ fn jitter_reorders_what_was_sent_in_order() {
         world.submit(Micros(id), NodeId(0), call(id));
     }
     world.run_until(Micros(1_000 * MS)).unwrap();
-    assert!(world.judge().overtaken(OrderBy::Sent).is_empty());
-    assert!(!world.judge().overtaken(OrderBy::Arrived).is_empty());
+    assert!(world.checker().overtaken(OrderBy::Sent).is_empty());
+    assert!(!world.checker().overtaken(OrderBy::Arrived).is_empty());
 }

@@ -147,8 +147,8 @@ fn w9_slow_responses_do_not_cost_quota() {
             response,
             windows,
         );
-        assert_eq!(world.judge().violations(), 0, "{rule}");
-        let got = world.judge().accepted();
+        assert_eq!(world.checker().violations(), 0, "{rule}");
+        let got = world.checker().accepted();
         assert!(got * 100 >= quota * least, "{rule}: {got} of {quota}");
         let strict = slow(
             &rule.hold_until(HoldUntil::Response),
@@ -156,7 +156,7 @@ fn w9_slow_responses_do_not_cost_quota() {
             response,
             windows,
         );
-        let strict = strict.judge().accepted();
+        let strict = strict.checker().accepted();
         assert!(strict * 100 < quota * 70, "{spec}: {strict} of {quota}");
     }
 }
@@ -179,10 +179,10 @@ fn a_provider_that_counts_late_is_detected_at_its_first_429() {
     let mut world = World::new(Setup::new(7, vec![spec], latency), Governed::new(plan));
     // Everything that was sent before the first 429 came has been counted by then.
     world.run_until(Micros(60_000_000)).expect("time passes");
-    let first = world.judge().violations();
+    let first = world.checker().violations();
     assert!(first > 0, "the provider does not count late enough");
     world
         .run_until(Micros(3 * 3_600_000_000))
         .expect("time passes");
-    assert_eq!(world.judge().violations(), first, "after the first 429");
+    assert_eq!(world.checker().violations(), first, "after the first 429");
 }

@@ -242,7 +242,7 @@ async fn stopping_closes_idle_connections_and_the_port() {
 }
 
 #[tokio::test]
-async fn a_head_request_is_answered_without_a_body_and_counts_as_answered() {
+async fn a_head_request_gets_no_body_and_counts_as_completed() {
     let provider = start("fixed 9/1d").await;
     let mut session = Session::open(provider.address())
         .await

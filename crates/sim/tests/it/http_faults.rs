@@ -85,7 +85,7 @@ async fn a_reset_after_reading_is_a_reset_and_the_request_was_counted() {
 }
 
 #[tokio::test]
-async fn a_hanging_request_is_counted_and_never_answered() {
+async fn a_hanging_request_is_counted_and_gets_no_response() {
     let provider = start(&["hang next 1"]).await;
     let request = tokio::spawn(get(provider.address(), "/"));
     until(|| provider.report().in_flight == 1).await;

@@ -89,13 +89,13 @@ async fn a_request_counts_after_the_uplink_delay_and_responds_after_the_downlink
     .await
     .expect("a port");
     get(provider.address(), "/").await.expect("a response");
-    let (_, judge) = provider.judges().remove(0);
-    let counted_at = judge.arrivals()[0].at;
+    let (_, checker) = provider.judges().remove(0);
+    let counted_at = checker.arrivals()[0].at;
     let seconds = provider.report().seconds;
     assert!((9.0..9.1).contains(&seconds), "{seconds}");
     get(provider.address(), "/").await.expect("a response");
-    let (_, judge) = provider.judges().remove(0);
-    let apart = judge.arrivals()[1].at.since(counted_at);
+    let (_, checker) = provider.judges().remove(0);
+    let apart = checker.arrivals()[1].at.since(counted_at);
     assert!(
         (9_000_000..9_100_000).contains(&apart.0),
         "7 s until the response and 2 s up: {apart}"
@@ -175,6 +175,6 @@ async fn costs_are_counted_in_the_unit_of_the_rule() {
         seen.push(response.expect("a response").status);
     }
     assert_eq!(seen, [200, 429, 200]);
-    let (_, judge) = provider.judges().remove(0);
-    assert_eq!(judge.arrivals()[0].cost.of(Unit::Tokens), 600);
+    let (_, checker) = provider.judges().remove(0);
+    assert_eq!(checker.arrivals()[0].cost.of(Unit::Tokens), 600);
 }

@@ -14,6 +14,7 @@ mod networked;
 mod networked_rules;
 mod order;
 mod outage;
+mod estimate;
 
 #[cfg(feature = "http")]
 mod client;

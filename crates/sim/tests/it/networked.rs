@@ -160,7 +160,7 @@ proptest! {
 
 fn reference(pace: impl Pace, spec: &str, length: Span) -> usize {
     run(Saturating::new(pace), spec, 1, length)
-        .judge()
+        .checker()
         .accepted()
 }
 
@@ -174,8 +174,8 @@ fn per_mille_used(
     let length = Span::from_secs(secs);
     let of = reference(pace, spec, length);
     let world = saturated(rule, spec, StorePlan::new(3, round_trip), nodes, length);
-    assert_eq!(world.judge().violations(), 0);
-    world.judge().accepted() * 1_000 / of
+    assert_eq!(world.checker().violations(), 0);
+    world.checker().accepted() * 1_000 / of
 }
 
 /// W1: at round trips of a millisecond and less nothing is lost that rules A and B could use. At 10 ms
@@ -216,11 +216,11 @@ fn a_node_that_has_all_the_demand_gets_all_of_the_quota_of_a_networked_store() {
         world.submit(Micros(0), crate::order::node(5), crate::order::call(number));
     }
     world.run_until(Micros(100_500_000)).expect("time passes");
-    assert_eq!(world.judge().violations(), 0);
+    assert_eq!(world.checker().violations(), 0);
     assert!(
-        world.judge().accepted() >= 396,
+        world.checker().accepted() >= 396,
         "{}",
-        world.judge().accepted()
+        world.checker().accepted()
     );
 }
 
@@ -243,7 +243,7 @@ fn use_table_has_no_violation() {
             for nodes in [1, 2, 4, 8, 16] {
                 let store = StorePlan::new(3, round_trip);
                 let world = saturated(&rule, spec, store, nodes, length);
-                let (got, client) = (world.judge().accepted(), world.client());
+                let (got, client) = (world.checker().accepted(), world.client());
                 let requests = client.store_counts().map_or(0, |counts| counts.requests);
                 let sent = client.sent_by_node();
                 println!(
@@ -251,9 +251,9 @@ fn use_table_has_no_violation() {
                     got * 1_000 / of,
                     requests * 100 / got as u64,
                     jain(&sent),
-                    world.judge().violations(),
+                    world.checker().violations(),
                 );
-                assert_eq!(world.judge().violations(), 0);
+                assert_eq!(world.checker().violations(), 0);
             }
         }
     }

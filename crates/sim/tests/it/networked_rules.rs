@@ -4,8 +4,8 @@
 use tollgate_core::limit::Rule;
 use tollgate_core::replica::Rules;
 use tollgate_core::time::{Micros, Span};
+use tollgate_sim::checker::Priority;
 use tollgate_sim::governed::{Governed, GovernedPlan};
-use tollgate_sim::judge::Priority;
 use tollgate_sim::latency::Latency;
 use tollgate_sim::row_store::{Promotion, StorePlan};
 use tollgate_sim::rule::{CallId, Cost};
@@ -29,8 +29,8 @@ fn violations(rules: Rules, awkward: impl Fn(&mut StorePlan)) -> u64 {
         store.rules = rules;
         awkward(&mut store);
         let world = saturated(&rule(), SPEC, store, NODES, LENGTH);
-        assert!(world.judge().accepted() > 20, "the world stands still");
-        world.judge().violations() as u64
+        assert!(world.checker().accepted() > 20, "the world stands still");
+        world.checker().violations() as u64
     };
     (0..8).map(one).sum()
 }
@@ -75,7 +75,7 @@ fn one_bound_of_time_for_both_exceeds_the_limit() {
             (store.late_ppm, store.late) = (700_000, Span::from_millis(400));
             let calls = [(100, 1, 1), (1_000, 0, 20), (1_900, 1, 20)];
             bursts(store, 2, Span::from_secs(600), &calls)
-                .judge()
+                .checker()
                 .violations()
         };
         (0..60).map(one).sum()
@@ -85,7 +85,7 @@ fn one_bound_of_time_for_both_exceeds_the_limit() {
 }
 
 #[test]
-fn steps_of_the_clock_that_are_believed_exceed_the_limit() {
+fn trusting_steps_of_the_clock_exceeds_the_limit() {
     let off = Rules {
         notice_steps: false,
         compare_time: false,
@@ -104,8 +104,8 @@ fn steps_exceed_nothing_and_cost_next_to_nothing() {
         let mut store = StorePlan::new(5, Span::from_millis(2));
         awkward(&mut store);
         let world = saturated(&rule(), SPEC, store, NODES, LENGTH);
-        assert_eq!(world.judge().violations(), 0);
-        world.judge().accepted()
+        assert_eq!(world.checker().violations(), 0);
+        world.checker().accepted()
     };
     let undisturbed = used(&|_| {});
     for by_us in [-700_000, -60_000_000, 700_000, 60_000_000] {
@@ -127,7 +127,7 @@ fn promotion_to_a_host_30_s_ahead_exceeds_nothing() {
 }
 
 #[test]
-fn a_copy_that_is_behind_and_believed_exceeds_the_limit() {
+fn trusting_a_copy_that_is_behind_exceeds_the_limit() {
     let off = Rules {
         close_after_promotion: false,
         ..Rules::default()
@@ -188,9 +188,9 @@ fn a_comparison_without_the_epoch_exceeds_the_limit() {
         ..Rules::default()
     };
     let with = promoted_between(Rules::default(), behind);
-    assert_eq!(with.judge().violations(), 0);
+    assert_eq!(with.checker().violations(), 0);
     let without = promoted_between(off, behind);
-    assert!(without.judge().violations() > 0);
+    assert!(without.checker().violations() > 0);
 }
 
 /// After a promotion node 2 writes as often as node 1 did before it, and a counter is at the same
@@ -212,7 +212,7 @@ fn versions_that_are_counters_exceed_the_limit() {
             calls.extend((0..calls_of_node_2).map(|n| (3_300 + n * 10, 2, 1)));
             calls.push((3_650, 1, 20));
             let world = bursts(store, 3, Span::from_secs(600), &calls);
-            world.judge().violations()
+            world.checker().violations()
         };
         (1..20).map(one).sum()
     };
@@ -234,7 +234,7 @@ fn versions_that_are_counters_exceed_the_limit() {
 
 /// Everybody else is idle when the clock steps, and a node joins right after it.
 #[test]
-fn a_node_that_joins_after_a_step_and_believes_the_rows_exceeds_the_limit() {
+fn trusting_rows_after_joining_behind_a_step_exceeds_the_limit() {
     let world = |distrust_on_join: bool| {
         let mut store = StorePlan::new(1, Span::from_millis(2));
         store.rules.distrust_on_join = distrust_on_join;
@@ -246,8 +246,8 @@ fn a_node_that_joins_after_a_step_and_believes_the_rows_exceeds_the_limit() {
             &[(4_300, 0, 20), (4_600, 1, 20)],
         )
     };
-    assert_eq!(world(true).judge().violations(), 0);
-    assert!(world(false).judge().violations() > 0);
+    assert_eq!(world(true).checker().violations(), 0);
+    assert!(world(false).checker().violations() > 0);
 }
 
 /// The reply comes after the ledger counts the call as gone.
@@ -260,7 +260,7 @@ fn a_grant_whose_age_counts_from_the_reply_exceeds_the_limit() {
             store.deadline = Span::from_secs(20);
             store.rules.age_from_sent = age_from_sent;
             let calls: Vec<_> = (0..40).map(|i| (i * 250, (i % 4) as usize, 10)).collect();
-            bursts(store, 4, SECOND, &calls).judge().violations()
+            bursts(store, 4, SECOND, &calls).checker().violations()
         };
         (0..8).map(one).sum()
     };
@@ -282,7 +282,7 @@ fn crowded(rules: Rules) -> World<Governed> {
     let mut store = StorePlan::new(3, Span::from_millis(1));
     store.rules = rules;
     let world = saturated(&rule, "bucket 100/1s burst 10", store, 8, LENGTH);
-    assert_eq!(world.judge().violations(), 0);
+    assert_eq!(world.checker().violations(), 0);
     world
 }
 
@@ -328,8 +328,8 @@ fn a_lost_reply_without_recovery_costs_quota() {
             let setup = Setup::new(7, vec![SPEC.parse().expect("a rule")], Latency::LAN);
             let mut world = World::new(setup.with_nodes(NODES), Governed::new(plan));
             world.run_until(Micros(0) + LENGTH).expect("time passes");
-            assert_eq!(world.judge().violations(), 0);
-            world.judge().accepted()
+            assert_eq!(world.checker().violations(), 0);
+            world.checker().accepted()
         };
         (0..8).map(one).sum()
     };

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use tollgate_core::gate::Order;
 use tollgate_core::limit::{Rule, Strictness};
 use tollgate_core::time::{Micros, Now, Span};
+use tollgate_sim::checker::{ArrivalFilter, OrderBy, Priority};
 use tollgate_sim::governed::{Governed, GovernedPlan, Limit};
-use tollgate_sim::judge::{ArrivalFilter, OrderBy, Priority};
 use tollgate_sim::latency::{Delay, Latency};
 use tollgate_sim::rule::{CallId, Cost, RuleSpec, Unit};
 use tollgate_sim::world::{Call, LimitChange, NodeId, Setup, World};
@@ -66,10 +66,10 @@ fn w2_a_burst_after_a_pause_is_neither_limited_nor_late() {
             world.submit(at, node(number % nodes), call(number as u64));
         }
         world.run_until(secs(60)).expect("time passes");
-        let judge = world.judge();
-        assert_eq!((judge.violations(), judge.accepted()), (0, 160));
-        assert_eq!(judge.lost(), []);
-        let end = judge.arrivals().iter().map(|arrival| arrival.at).max();
+        let checker = world.checker();
+        assert_eq!((checker.violations(), checker.accepted()), (0, 160));
+        assert_eq!(checker.lost(), []);
+        let end = checker.arrivals().iter().map(|arrival| arrival.at).max();
         let drift = Span::from_millis(10);
         let latest = secs(35) + Span::from_millis(200) + drift;
         assert!(end <= Some(latest), "ended at {end:?}");
@@ -107,18 +107,18 @@ fn flood(
 /// calls keep their order.
 #[track_caller]
 fn assert_urgent_is_fast(world: &World<Governed>, within: Span, least_used: usize) {
-    let judge = world.judge();
-    assert_eq!(judge.violations(), 0);
-    let waits = judge.waits(Priority::High).expect("urgent calls went");
+    let checker = world.checker();
+    assert_eq!(checker.violations(), 0);
+    let waits = checker.waits(Priority::High).expect("urgent calls went");
     assert!(
         waits.p99 <= within,
         "urgent p99 {} of {}",
         waits.p99,
         within
     );
-    let accepted = judge.accepted();
+    let accepted = checker.accepted();
     assert!(accepted >= least_used, "{accepted} of {least_used} used");
-    assert_eq!(judge.overtaken(OrderBy::Sent), [], "out of order");
+    assert_eq!(checker.overtaken(OrderBy::Sent), [], "out of order");
 }
 
 fn every_tenth(number: u64) -> bool {
@@ -176,10 +176,10 @@ fn a_queue_of_ten_thousand_keeps_order_and_time() {
             world.submit(secs(0), node(0), call(number));
         }
         world.run_until(secs(400)).expect("time passes");
-        let judge = world.judge();
-        assert_eq!((judge.violations(), judge.accepted()), (0, 10_000));
-        assert_eq!(judge.overtaken(OrderBy::Sent), []);
-        let end = judge.arrivals().iter().map(|arrival| arrival.at).max();
+        let checker = world.checker();
+        assert_eq!((checker.violations(), checker.accepted()), (0, 10_000));
+        assert_eq!(checker.overtaken(OrderBy::Sent), []);
+        let end = checker.arrivals().iter().map(|arrival| arrival.at).max();
         let latest = Micros(ideal * 1_020_000);
         assert!(end <= Some(latest), "{provider} ended at {end:?}");
     }
@@ -212,8 +212,8 @@ proptest! {
         same in any::<bool>(),
     ) {
         let world = one_node(scenario, same).run();
-        prop_assert_eq!(world.judge().overtaken(OrderBy::Sent), []);
-        prop_assert_eq!(world.judge().lost(), []);
+        prop_assert_eq!(world.checker().overtaken(OrderBy::Sent), []);
+        prop_assert_eq!(world.checker().lost(), []);
     }
 
     /// The same with several limits at once.
@@ -222,8 +222,8 @@ proptest! {
         scenario in with_limits((exact_pair(), in_flight_pair()).prop_map(|(a, b)| vec![a, b])),
     ) {
         let world = one_node(scenario, false).run();
-        prop_assert_eq!(world.judge().overtaken(OrderBy::Sent), []);
-        prop_assert_eq!(world.judge().lost(), []);
+        prop_assert_eq!(world.checker().overtaken(OrderBy::Sent), []);
+        prop_assert_eq!(world.checker().lost(), []);
     }
 }
 
@@ -233,34 +233,34 @@ struct LadderRun {
     /// Violations until the last rung that was needed, and after it.
     before: usize,
     after: usize,
-    rung: Option<Strictness>,
+    strictness: Option<Strictness>,
     accepted: usize,
 }
 
 /// Saturates a provider for ten minutes, and reads the ladder every second.
 fn run_ladder(provider: &str, rule: Rule, latency: Latency) -> LadderRun {
     let mut world = world(provider, plan(rule).saturating(200), latency, 1);
-    let (mut rung, mut before) = (None, 0);
+    let (mut strictness, mut before) = (None, 0);
     for second in 1..=600 {
         world.run_until(secs(second)).expect("time passes");
         let now = Now {
             at: world.now(),
             ..Now::default()
         };
-        let seen = world.client().rung(now);
-        if seen != rung {
+        let seen = world.client().strictness(now);
+        if seen != strictness {
             // Calls sent under the previous rung get their responses within the second.
-            (rung, before) = (seen, usize::MAX);
+            (strictness, before) = (seen, usize::MAX);
         } else if before == usize::MAX {
-            before = world.judge().violations();
+            before = world.checker().violations();
         }
     }
-    let judge = world.judge();
+    let checker = world.checker();
     LadderRun {
         before,
-        after: judge.violations() - before,
-        rung,
-        accepted: judge.accepted(),
+        after: checker.violations() - before,
+        strictness,
+        accepted: checker.accepted(),
     }
 }
 
@@ -275,13 +275,13 @@ fn after_the_ladder_a_stricter_window_is_not_exceeded() {
         ("two-counter 50/1s phase 500ms", Strictness::Spaced),
     ];
     let paced = Rule::paced(50, second).expect("sane");
-    let cases = cases.map(|(provider, rung)| (provider, &rule, rung));
+    let cases = cases.map(|(provider, strictness)| (provider, &rule, strictness));
     let spaced = [("binned 50/1s bins 10", &paced, Strictness::Eighth)];
-    for (provider, rule, rung) in cases.into_iter().chain(spaced) {
+    for (provider, rule, strictness) in cases.into_iter().chain(spaced) {
         let run = run_ladder(provider, rule.clone(), Latency::LAN);
         assert_eq!(
-            (run.after, run.rung),
-            (0, Some(rung)),
+            (run.after, run.strictness),
+            (0, Some(strictness)),
             "{provider}: {run:?}"
         );
         assert!(run.before > 0, "{provider} is not stricter: {run:?}");
@@ -335,12 +335,12 @@ fn m13_no_two_calls_arrive_within_a_second() {
         world.submit(Micros(number as u64 * 333_000), node(number % 3), call);
     }
     world.run_until(secs(600)).expect("time passes");
-    let judge = world.judge();
-    assert_eq!((judge.violations(), judge.accepted()), (0, 300));
-    let most = judge.max_in_any_window(Span::from_secs(1), Unit::Calls, ArrivalFilter::Arrived);
+    let checker = world.checker();
+    assert_eq!((checker.violations(), checker.accepted()), (0, 300));
+    let most = checker.max_in_any_window(Span::from_secs(1), Unit::Calls, ArrivalFilter::Arrived);
     assert_eq!(most, 1);
     for process in 0..3 {
-        let calls = judge.arrivals().iter().map(|arrival| arrival.id.0);
+        let calls = checker.arrivals().iter().map(|arrival| arrival.id.0);
         let own: Vec<u64> = calls.filter(|number| number % 3 == process).collect();
         assert!(own.is_sorted(), "process {process}: {own:?}");
     }
@@ -372,9 +372,9 @@ fn w5_a_halved_limit_costs_few_429s() {
         });
         let mut world = World::new(setup, Governed::new(plan));
         world.run_until(secs(300)).expect("time passes");
-        let violations = world.judge().violations();
+        let violations = world.checker().violations();
         assert!(violations <= 5, "{provider}: {violations} violations");
-        let arrivals = world.judge().arrivals().iter();
+        let arrivals = world.checker().arrivals().iter();
         let used = arrivals.filter(|arrival| arrival.accepted && arrival.at > secs(100));
         let used = used.count();
         assert!(used >= least_used, "{provider}: {used} of {least_used}");

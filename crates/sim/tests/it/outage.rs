@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use tollgate_core::health::{HealthCount, HealthState};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span};
+use tollgate_sim::checker::Priority;
 use tollgate_sim::governed_health::{GovernedWithHealth, HealthPlan};
-use tollgate_sim::judge::Priority;
 use tollgate_sim::latency::{Delay, Latency};
 use tollgate_sim::rule::{CallId, Cost, RuleSpec};
 use tollgate_sim::world::{Call, NodeId, Setup, TimeRange, World};
@@ -112,7 +112,7 @@ fn normal_at(world: &World<GovernedWithHealth>) -> Micros {
 fn arrived_in_second(world: &World<GovernedWithHealth>, from: Micros, second: u64) -> usize {
     let from = from + Span::from_secs(second);
     let until = from + Span::from_secs(1);
-    let arrivals = world.judge().arrivals().iter();
+    let arrivals = world.checker().arrivals().iter();
     arrivals.filter(|a| (from..until).contains(&a.at)).count()
 }
 
@@ -130,11 +130,11 @@ fn too_short_sleeps(outage: Span) -> usize {
 
 /// W4's guarantees about sent calls, except how many met the outage.
 fn assert_nothing_lost(outage: &Outage, world: &World<GovernedWithHealth>) {
-    let judge = world.judge();
-    assert_eq!(judge.lost(), [], "{outage:?}");
+    let checker = world.checker();
+    assert_eq!(checker.lost(), [], "{outage:?}");
     assert_eq!(world.client().given_up(), [], "{outage:?}");
-    assert_eq!(judge.accepted() as u64, outage.calls, "{outage:?}");
-    assert_eq!(judge.violations(), 0, "{outage:?}");
+    assert_eq!(checker.accepted() as u64, outage.calls, "{outage:?}");
+    assert_eq!(checker.violations(), 0, "{outage:?}");
     let (_, at_once) = world.client().probes();
     assert_eq!(at_once, 1, "one probe at a time: {outage:?}");
 }
@@ -246,7 +246,7 @@ fn a4_one_broken_path_does_not_hold_calls_to_the_others() {
         }
         world.run_until(Micros(40_000_000)).unwrap();
         assert_eq!(world.client().transitions(), []);
-        let arrivals = world.judge().arrivals();
+        let arrivals = world.checker().arrivals();
         assert_eq!(arrivals.len(), 600, "every call to another path");
         for arrival in arrivals {
             let waited = arrival.at.since(submitted(arrival.id.0));
@@ -333,7 +333,7 @@ fn a18_1_a_429_stops_all_calls_for_as_long_as_it_says() {
         world.submit(at, NodeId(0), call(index));
     }
     world.run_until(Micros(30_000_000)).unwrap();
-    let arrivals = world.judge().arrivals();
+    let arrivals = world.checker().arrivals();
     let (first, later) = arrivals.split_at(20);
     let limited = first.iter().filter(|arrival| !arrival.accepted);
     assert_eq!(limited.count(), 10);
@@ -369,10 +369,10 @@ proptest! {
     #[test]
     fn w4_after_any_outage_every_node_returns_to_normal(outage in any_outage()) {
         let world = outage.run();
-        let judge = world.judge();
-        prop_assert_eq!(judge.lost(), []);
+        let checker = world.checker();
+        prop_assert_eq!(checker.lost(), []);
         prop_assert_eq!(world.client().given_up(), []);
-        prop_assert_eq!(judge.violations(), 0);
+        prop_assert_eq!(checker.violations(), 0);
         prop_assert!(world.client().states().iter().all(|state| *state == HealthState::Normal));
         let most = (3 + 2 * (too_short_sleeps(outage.length) + 1)) * outage.nodes;
         prop_assert!(world.client().transitions().len() <= most, "{:?}", world.client().transitions());

@@ -13,12 +13,12 @@ use crate::scenario::{
 
 pub(crate) fn check_invariants(scenario: &Scenario) -> Result<(), TestCaseError> {
     let world = scenario.run();
-    let judge = world.judge();
+    let checker = world.checker();
     prop_assert_eq!(world.client().limited(), [], "above the limit");
-    prop_assert_eq!(judge.violations(), 0, "above the limit");
-    prop_assert_eq!(judge.lost(), [], "no response");
+    prop_assert_eq!(checker.violations(), 0, "above the limit");
+    prop_assert_eq!(checker.lost(), [], "no response");
     if scenario.faults.lost_replies_ppm == 0 {
-        prop_assert_eq!(judge.duplicates(), [], "sent twice");
+        prop_assert_eq!(checker.duplicates(), [], "sent twice");
     }
     Ok(())
 }

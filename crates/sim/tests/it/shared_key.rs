@@ -7,8 +7,8 @@
 use fastrand::Rng;
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Now, Span};
+use tollgate_sim::checker::{Arrival, Priority};
 use tollgate_sim::governed::{Governed, GovernedPlan};
-use tollgate_sim::judge::{Arrival, Priority};
 use tollgate_sim::latency::Latency;
 use tollgate_sim::rule::{CallId, Cost};
 use tollgate_sim::world::{Call, Client, Effects, NodeId, Outcome, Setup, World};
@@ -88,7 +88,7 @@ fn run(spec: &str, rule: &Rule, use_headers: bool, gap: Option<Span>, latency: L
     let mut world = World::new(setup, client);
     world.run_until(Micros(0) + LENGTH).expect("time passes");
     let mut count = Count::default();
-    for Arrival { id, accepted, .. } in world.judge().arrivals() {
+    for Arrival { id, accepted, .. } in world.checker().arrivals() {
         let theirs = id.0 >= STRANGER_IDS;
         *match (theirs, accepted) {
             (false, true) => &mut count.ours,

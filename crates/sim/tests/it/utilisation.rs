@@ -61,13 +61,13 @@ fn run<C: Client>(client: C, spec: &str, latency: Latency, nodes: usize, length:
 fn accepted(rule: &Rule, spec: &str, latency: Latency, nodes: usize, length: Span) -> usize {
     let client = Governed::new(GovernedPlan::new(vec![rule.clone()]).saturating(BACKLOG));
     let world = run(client, spec, latency, nodes, length);
-    assert_eq!(world.judge().violations(), 0, "{rule} against {spec}");
-    world.judge().accepted()
+    assert_eq!(world.checker().violations(), 0, "{rule} against {spec}");
+    world.checker().accepted()
 }
 
 fn reference(pace: impl Pace, spec: &str, latency: Latency, nodes: usize) -> usize {
     let world = run(Saturating::new(pace), spec, latency, nodes, LENGTH);
-    world.judge().accepted()
+    world.checker().accepted()
 }
 
 #[track_caller]
@@ -229,6 +229,6 @@ fn a_node_that_has_all_the_demand_gets_all_of_the_quota() {
     }
     world.run_until(Micros(0) + LENGTH).expect("time passes");
     let cycle = stretched(Span::from_secs(10)) + ROUND_TRIP;
-    at_least_99_percent(world.judge().accepted(), bound(40, cycle), "node 3");
-    assert_eq!(world.judge().violations(), 0);
+    at_least_99_percent(world.checker().accepted(), bound(40, cycle), "node 3");
+    assert_eq!(world.checker().violations(), 0);
 }

@@ -39,7 +39,7 @@ pub struct ReplyBody {
     shared: Option<Reader>,
     /// Stores it while it passes.
     recorder: Option<Box<dyn BodyRecorder>>,
-    /// What is to be told of the recording, when no lock is held: with the end of this body.
+    /// The event of the recording, emitted with the end of this body, when no lock is held.
     fact: Option<Box<DeferredEvent>>,
     is_stored: bool,
 }
@@ -52,7 +52,7 @@ pub(crate) trait BodyRecorder: std::fmt::Debug + Send + Sync + 'static {
     /// Adds a piece. `false`: the body is too large to record.
     fn push(&mut self, piece: &Bytes) -> bool;
 
-    /// The body is complete. A lock may be held, so what is to be told is returned.
+    /// The body is complete. A lock may be held, so the event is returned.
     fn finish(self: Box<Self>) -> Option<DeferredEvent>;
 }
 
@@ -118,11 +118,8 @@ impl ReplyBody {
     }
 
     /// The same body, marked as stored and usable by the next caller, or not.
-    pub(crate) fn stored(self, is_kept: bool) -> ReplyBody {
-        ReplyBody {
-            is_stored: is_kept,
-            ..self
-        }
+    pub(crate) fn stored(self, is_stored: bool) -> ReplyBody {
+        ReplyBody { is_stored, ..self }
     }
 
     /// All of it has arrived.

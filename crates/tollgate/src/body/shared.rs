@@ -6,7 +6,7 @@
 //! Promises: each reader gets every byte in order, or an error. Late readers start at the beginning
 //! while all of it is still held. At most [`OBJECT_MAX`] is held per response: beyond that, chunks
 //! that all have read are dropped, fast readers wait for slow ones, and a reader that stalls for
-//! the idle timeout gets an error.
+//! the idle timeout gets an error. A reader that reads, however slowly, does not.
 //!
 //! Never: drops foreign values while it holds its lock.
 
@@ -14,12 +14,13 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use tollgate_core::time::Span;
 use tollgate_ledger::lock_order::{RankedMutex, rank};
 
@@ -34,6 +35,10 @@ pub(crate) const OBJECT_MAX: usize = crate::cache::OBJECT_MAX;
 
 /// The bound per response when all together hold too much: enough to keep a stream going.
 const SCARCE_MAX: usize = 64 * 1024;
+
+/// How often a reader that waits for slower ones looks again: nobody tells it when memory is no
+/// longer scarce.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// How many bytes all bodies hold. Beyond its bound, nothing is held for late readers, and fast
 /// readers wait for slow ones.
@@ -70,6 +75,8 @@ struct State {
     readers: Vec<ReaderSlot>,
     /// Readers that have reserved a slot and not opened it yet.
     reserved: usize,
+    /// A reader waits until a slower one has read.
+    has_blocked: bool,
     join_guard: Option<JoinGuard>,
 }
 
@@ -107,7 +114,16 @@ pub(crate) struct Reader {
     read: u64,
     is_over: bool,
     /// How much longer the slow readers may take.
-    patience: Option<Pin<Box<Sleep>>>,
+    patience: Option<Patience>,
+}
+
+/// The patience of a reader with slower ones.
+#[derive(Debug)]
+struct Patience {
+    /// The slowest reader's next chunk. If it reads, it gets the whole time again.
+    slowest: usize,
+    until: Instant,
+    next_look: Pin<Box<Sleep>>,
 }
 
 impl SharedBody {
@@ -130,6 +146,7 @@ impl SharedBody {
                 bytes: 0,
                 readers: vec![ReaderSlot::Reading(0)],
                 reserved,
+                has_blocked: false,
                 join_guard: Some(join_guard),
             }),
             wakers: RankedMutex::new(vec![None]),
@@ -180,9 +197,9 @@ impl SharedBody {
     pub(crate) fn release(&self) {
         let mut state = self.inner.state.lock();
         state.reserved = state.reserved.saturating_sub(1);
-        let left = state.release_if_unread();
+        let released = state.release_if_unread();
         drop(state);
-        drop(left);
+        drop(released);
     }
 }
 
@@ -278,8 +295,8 @@ enum Found {
     Trailers(HeaderMap),
     End,
     Broken(BodyError),
-    /// A slower reader must read first.
-    Full,
+    /// A slower reader, whose next chunk this is, must read first.
+    Full(usize),
     Nothing,
 }
 
@@ -304,7 +321,7 @@ impl Reader {
         }
         loop {
             let found = self.next_piece(cx);
-            if !matches!(found, Found::Full) {
+            if !matches!(found, Found::Full(_)) {
                 self.patience = None;
             }
             return match found {
@@ -325,13 +342,17 @@ impl Reader {
                     Poll::Ready(Some(Err(error)))
                 }
                 Found::Nothing => Poll::Pending,
-                Found::Full if self.poll_patience(cx).is_ready() => {
-                    self.patience = None;
-                    self.inner.state.lock().drop_slow_readers();
-                    self.inner.wake_all();
-                    continue;
-                }
-                Found::Full => Poll::Pending,
+                Found::Full(slowest) => match self.poll_patience(slowest, cx) {
+                    Poll::Pending => Poll::Pending,
+                    Poll::Ready(is_over) => {
+                        if is_over {
+                            self.patience = None;
+                            self.inner.state.lock().drop_slow_readers();
+                            self.inner.wake_all();
+                        }
+                        continue;
+                    }
+                },
             };
         }
     }
@@ -348,11 +369,12 @@ impl Reader {
         }
         let next = self.at.checked_sub(state.first);
         if let Some(chunk) = next.and_then(|next| state.chunks.get(next)).cloned() {
-            let is_full = state.bytes >= state.limit(&self.inner.held);
+            // Whoever found it full waits for this, even if memory is no longer scarce.
+            let has_blocked = std::mem::take(&mut state.has_blocked);
             self.advance(&mut state);
             drop(state);
-            if is_full {
-                self.inner.wake_all(); // fast readers may have waited for this one
+            if has_blocked {
+                self.inner.wake_all();
             }
             return Found::Chunk(chunk);
         }
@@ -363,9 +385,11 @@ impl Reader {
             }
             self.register_waker(cx);
             if state.bytes >= state.limit(&self.inner.held) {
+                state.has_blocked = true;
+                let slowest = state.slowest();
                 drop(state);
                 drop(join_guard);
-                return Found::Full;
+                return Found::Full(slowest);
             }
         }
         let (found, news, finished) = self.poll_upstream(&mut state);
@@ -441,16 +465,26 @@ impl Reader {
         }
     }
 
+    /// Waits for the next look. `true`: the slowest reader has not read for the idle timeout.
     #[expect(
         clippy::disallowed_methods,
         reason = "the idle timeout of a slow reader"
     )]
-    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let idle = self.inner.idle;
-        let patience = self
-            .patience
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(idle.into())));
-        patience.as_mut().poll(cx)
+    fn poll_patience(&mut self, slowest: usize, cx: &mut Context<'_>) -> Poll<bool> {
+        let now = Instant::now();
+        let until = now + Duration::from(self.inner.idle);
+        let patience = self.patience.get_or_insert_with(|| Patience {
+            slowest,
+            until,
+            next_look: Box::pin(tokio::time::sleep_until(until.min(now + LOOK_EVERY))),
+        });
+        if patience.slowest != slowest {
+            (patience.slowest, patience.until) = (slowest, until);
+        }
+        ready!(patience.next_look.as_mut().poll(cx));
+        let next_look = patience.until.min(now + LOOK_EVERY);
+        patience.next_look.as_mut().reset(next_look);
+        Poll::Ready(patience.until <= now)
     }
 
     pub(super) fn is_end(&self) -> bool {
@@ -476,16 +510,15 @@ impl Drop for Reader {
         if let Some(slot) = state.readers.get_mut(self.slot) {
             *slot = ReaderSlot::Empty;
         }
-        let left = state.release_if_unread();
+        let released = state.release_if_unread();
         drop(state);
-        drop(left);
-        let mut wakers = self.inner.wakers.lock();
-        if let Some(waker) = wakers.get_mut(self.slot) {
-            *waker = None;
-        }
-        drop(wakers);
+        drop(released);
         // Only this reader's waker may have been registered upstream, and fast readers may wait for
-        // it.
+        // it. Its own waker goes with the others: a new reader may have the slot already.
         self.inner.wake_all();
     }
 }
+
+#[cfg(test)]
+#[path = "shared_tests.rs"]
+mod tests;

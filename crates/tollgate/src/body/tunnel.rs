@@ -92,7 +92,8 @@ impl Tunnel {
     }
 }
 
-/// Sends close frames to both sides, and waits until they close.
+/// Sends close frames to both sides, and waits until they close. Neither waits for the other: one
+/// that does not read would keep the other from its frame.
 async fn close<A, B>(
     caller: &mut Counted<'_, A>,
     upstream: &mut Counted<'_, B>,
@@ -101,25 +102,21 @@ async fn close<A, B>(
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    let said = async {
-        caller.say(&reason.frame()).await;
-        upstream.say(&reason.masked_frame()).await;
-    };
-    said.await;
-    tokio::join!(caller.read_out(), upstream.read_out());
+    let (frame, masked) = (reason.frame(), reason.masked_frame());
+    tokio::join!(caller.close(&frame), upstream.close(&masked));
 }
 
 /// Waits until the tunnel has been idle for the timeout; extends the hold of the permit meanwhile.
 async fn until_idle(moved: &AtomicU64, idle: Span, permit: &mut Permit) {
-    let look = Span((idle.0 / IDLE_CHECKS).clamp(1, CHECK_EVERY.0));
+    let check_every = Span((idle.0 / IDLE_CHECKS).clamp(1, CHECK_EVERY.0));
     let mut seen = moved.load(Ordering::Relaxed);
     let mut quiet = Span::ZERO;
     while quiet < idle {
-        permit.keep_alive(Span(look.0 * IDLE_CHECKS) + MARGIN);
-        sleep(Some(look)).await;
+        permit.keep_alive(Span(check_every.0 * IDLE_CHECKS) + MARGIN);
+        sleep(Some(check_every)).await;
         let now = moved.load(Ordering::Relaxed);
         quiet = if now == seen {
-            quiet + look
+            quiet + check_every
         } else {
             Span::ZERO
         };
@@ -145,8 +142,14 @@ impl<'a, S> Counted<'a, S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Counted<'_, S> {
+    /// Sends a last frame, and waits until the other side closes.
+    async fn close(&mut self, frame: &[u8]) {
+        self.send_frame(frame).await;
+        self.read_out().await;
+    }
+
     /// Sends a last frame, unless it would be in the middle of another.
-    async fn say(&mut self, frame: &[u8]) {
+    async fn send_frame(&mut self, frame: &[u8]) {
         if self.sent.is_between() && self.stream.write_all(frame).await.is_ok() {
             self.stream.shutdown().await.ok();
         }
@@ -195,5 +198,38 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<'_, S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    /// At a shutdown, a side that did not read kept the other one from its close frame.
+    #[tokio::test(start_paused = true)]
+    async fn a_side_that_does_not_read_does_not_delay_the_close_frame_of_the_other() {
+        let moved = AtomicU64::new(0);
+        let reason = CloseReason::ShuttingDown;
+        let (frame, masked) = (reason.frame().to_vec(), reason.masked_frame().to_vec());
+        for caller_is_stuck in [true, false] {
+            let room = |is_stuck: bool| if is_stuck { 1 } else { 64 };
+            let (mut client, caller) = tokio::io::duplex(room(caller_is_stuck));
+            let (mut provider, upstream) = tokio::io::duplex(room(!caller_is_stuck));
+            let mut caller = Counted::new(caller, &moved);
+            let mut upstream = Counted::new(upstream, &moved);
+            let closed = close(&mut caller, &mut upstream, reason);
+            assert!(within(Some(CLOSE_WAIT), closed).await.is_err());
+            let (reader, expected) = if caller_is_stuck {
+                (&mut provider, &masked)
+            } else {
+                (&mut client, &frame)
+            };
+            let mut received = vec![0; expected.len()];
+            let read = within(Some(CLOSE_WAIT), reader.read_exact(&mut received));
+            assert!(matches!(read.await, Ok(Ok(_))), "{caller_is_stuck}");
+            assert_eq!(&received, expected);
+        }
     }
 }

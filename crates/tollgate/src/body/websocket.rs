@@ -63,7 +63,7 @@ pub(super) enum FrameTracker {
     Between,
     /// Before the byte with the short length.
     Length,
-    /// So many bytes of a long length remain, and its value yet.
+    /// So many bytes of a long length remain, and its value so far.
     LongLength(u8, u64, bool),
     /// So many bytes of mask and payload remain.
     Payload(u64),
@@ -92,15 +92,17 @@ impl FrameTracker {
                 FrameTracker::LongLength(1, length, is_masked) => {
                     FrameTracker::rest(length << 8 | u64::from(*first), is_masked)
                 }
-                FrameTracker::LongLength(left, length, is_masked) => {
-                    FrameTracker::LongLength(left - 1, length << 8 | u64::from(*first), is_masked)
-                }
-                FrameTracker::Payload(left) => {
+                FrameTracker::LongLength(remaining, length, is_masked) => FrameTracker::LongLength(
+                    remaining - 1,
+                    length << 8 | u64::from(*first),
+                    is_masked,
+                ),
+                FrameTracker::Payload(remaining) => {
                     // This byte, and as many of the others as belong to it.
                     let others =
-                        usize::try_from(left - 1).map_or(rest.len(), |n| n.min(rest.len()));
+                        usize::try_from(remaining - 1).map_or(rest.len(), |n| n.min(rest.len()));
                     bytes = rest.get(others..).unwrap_or_default();
-                    FrameTracker::payload(left - 1 - others as u64)
+                    FrameTracker::payload(remaining - 1 - others as u64)
                 }
             };
         }
@@ -110,10 +112,10 @@ impl FrameTracker {
         FrameTracker::payload(length.saturating_add(if is_masked { 4 } else { 0 }))
     }
 
-    fn payload(left: u64) -> FrameTracker {
-        match left {
+    fn payload(remaining: u64) -> FrameTracker {
+        match remaining {
             0 => FrameTracker::Between,
-            left => FrameTracker::Payload(left),
+            remaining => FrameTracker::Payload(remaining),
         }
     }
 }

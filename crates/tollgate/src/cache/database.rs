@@ -235,17 +235,17 @@ pub(super) fn salt(conn: &Connection) -> rusqlite::Result<Salt> {
 pub(super) fn encode_head(object: &CachedResponse) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     out.extend(object.status.as_u16().to_le_bytes());
-    let kept = &object.freshness;
+    let freshness = &object.freshness;
     for at in [
-        kept.generated_at.0,
-        kept.fresh_until.0,
-        kept.revalidate_until.0,
-        kept.stale_until.0,
-        kept.lifetime.0,
+        freshness.generated_at.0,
+        freshness.fresh_until.0,
+        freshness.revalidate_until.0,
+        freshness.stale_until.0,
+        freshness.lifetime.0,
     ] {
         out.extend(at.to_le_bytes());
     }
-    out.push(u8::from(kept.always_revalidate) | (u8::from(kept.must_revalidate) << 1));
+    out.push(u8::from(freshness.always_revalidate) | (u8::from(freshness.must_revalidate) << 1));
     let mut text = |bytes: &[u8]| {
         // Heads are below 64 KiB in all, so every length fits.
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -269,12 +269,12 @@ pub(super) fn decode_row(row: &Row<'_>) -> rusqlite::Result<Option<CachedRespons
     let stored = Wall(row.get::<_, i64>("stored")?.unsigned_abs());
     let (provider, entity) = (row.get("provider")?, row.get("entity")?);
     Ok(
-        decode_head(&head).map(|(status, kept, names, headers)| CachedResponse {
+        decode_head(&head).map(|(status, freshness, names, headers)| CachedResponse {
             url,
             stored,
             vary_names: names,
             variant,
-            freshness: kept,
+            freshness,
             status,
             headers,
             body: Bytes::from(body),
@@ -291,7 +291,7 @@ fn decode_head(mut head: &[u8]) -> Option<DecodedHead> {
     let head = &mut head;
     let status = StatusCode::from_u16(u16::from_le_bytes(take(head)?)).ok()?;
     let mut number = || Some(u64::from_le_bytes(take(head)?));
-    let mut kept = Freshness {
+    let mut freshness = Freshness {
         generated_at: Wall(number()?),
         fresh_until: Wall(number()?),
         revalidate_until: Wall(number()?),
@@ -300,8 +300,8 @@ fn decode_head(mut head: &[u8]) -> Option<DecodedHead> {
         ..Freshness::default()
     };
     let [flags] = take(head)?;
-    kept.always_revalidate = flags & 1 != 0;
-    kept.must_revalidate = flags & 2 != 0;
+    freshness.always_revalidate = flags & 1 != 0;
+    freshness.must_revalidate = flags & 2 != 0;
     let names = String::from_utf8(take_text(head)?.to_vec()).ok()?;
     let names = names.split(',').filter(|name| !name.is_empty());
     let names = names.map(str::to_owned).collect();
@@ -310,7 +310,7 @@ fn decode_head(mut head: &[u8]) -> Option<DecodedHead> {
         let name = HeaderName::from_bytes(take_text(head)?).ok()?;
         headers.append(name, HeaderValue::from_bytes(take_text(head)?).ok()?);
     }
-    Some((status, kept, names, headers))
+    Some((status, freshness, names, headers))
 }
 
 fn take<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
@@ -360,8 +360,8 @@ mod tests {
     #[test]
     fn an_encoded_head_decodes_to_the_same_head() {
         let object = example();
-        let (status, kept, names, headers) = decode_head(&encode_head(&object)).unwrap();
-        assert_eq!((status, kept), (object.status, object.freshness));
+        let (status, freshness, names, headers) = decode_head(&encode_head(&object)).unwrap();
+        assert_eq!((status, freshness), (object.status, object.freshness));
         assert_eq!((names, headers), (object.vary_names, object.headers));
     }
 

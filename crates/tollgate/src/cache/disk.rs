@@ -97,7 +97,7 @@ impl PurgeCommand {
         let reply = self.reply.take();
         drop(self);
         // The requester may have left.
-        let _left = reply.map(|reply| reply.send(gone));
+        let _receiver_gone = reply.map(|reply| reply.send(gone));
     }
 }
 

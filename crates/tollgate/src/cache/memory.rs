@@ -197,7 +197,7 @@ impl MemoryTier {
         };
         let is_it = |object: &CachedResponse| object.variant == variant && object.stored <= at;
         match variants.without_matching(is_it) {
-            Some(left) => self.entries.insert(*key, Arc::new(left)),
+            Some(remaining) => self.entries.insert(*key, Arc::new(remaining)),
             None => {
                 self.entries.remove(key);
             }
@@ -233,11 +233,13 @@ impl MemoryTier {
             })
             .collect();
         for (key, variants) in affected {
-            let left = variants.without(provider, entity);
-            let count = left.as_ref().map_or(0, |left| left.objects().len());
+            let remaining = variants.without(provider, entity);
+            let count = remaining
+                .as_ref()
+                .map_or(0, |remaining| remaining.objects().len());
             gone += (variants.objects().len() - count) as u64;
-            match left {
-                Some(left) => self.entries.insert(key, Arc::new(left)),
+            match remaining {
+                Some(remaining) => self.entries.insert(key, Arc::new(remaining)),
                 None => {
                     self.entries.remove(&key);
                 }

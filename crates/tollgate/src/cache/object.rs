@@ -176,9 +176,9 @@ impl VariantSet {
         &self,
         is_gone: impl Fn(&CachedResponse) -> bool,
     ) -> Option<VariantSet> {
-        let left = self.objects.iter();
-        let left = left.filter(|object| !is_gone(object));
-        let variants = VariantSet::new(left.cloned());
+        let remaining = self.objects.iter();
+        let remaining = remaining.filter(|object| !is_gone(object));
+        let variants = VariantSet::new(remaining.cloned());
         let variants = VariantSet {
             is_partial: self.is_partial || variants.is_partial,
             ..variants

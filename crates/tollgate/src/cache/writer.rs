@@ -254,12 +254,12 @@ impl CacheWriter {
             }
             WriteCommand::Usage(reply) => match admin::query_usage(&self.conn) {
                 Ok(rows) => {
-                    let _left = reply.send(rows);
+                    let _receiver_gone = reply.send(rows);
                 }
                 Err(error) => return Err((WriteCommand::Usage(reply), error)),
             },
             WriteCommand::Flush(reply) | WriteCommand::Close(reply) => {
-                let _left = reply.send(());
+                let _receiver_gone = reply.send(());
             }
             WriteCommand::Put(..)
             | WriteCommand::Replace(..)
@@ -283,18 +283,18 @@ impl CacheWriter {
             )
         };
         let replaced = removals_of_replaced(&batch);
-        let mut left: Vec<WriteCommand> = batch.into_iter().filter(stays).collect();
-        left.extend(replaced);
-        if left.len() > DEFERRED_MAX {
-            left.retain(|command| {
+        let mut remaining: Vec<WriteCommand> = batch.into_iter().filter(stays).collect();
+        remaining.extend(replaced);
+        if remaining.len() > DEFERRED_MAX {
+            remaining.retain(|command| {
                 !matches!(
                     command,
                     WriteCommand::Remove(..) | WriteCommand::Invalidate(..)
                 )
             });
-            left.push(self.backlog.purge_all());
+            remaining.push(self.backlog.purge_all());
         }
-        left
+        remaining
     }
 
     /// Evicts expired responses, then the least recently used.

@@ -1,14 +1,17 @@
 //! Searches texts for a provider's secrets, to find them where they must not appear.
 //!
-//! Promises: searches for every key of the file as it is, and as URLs, JSON (with any escapes),
-//! `Basic`, hex and base64 encode it, also inside a longer text that was encoded as a whole. The
-//! work is bounded: a text that would take longer counts as one that contains a key.
+//! Promises: searches for every key of the file as it is, and as URLs, JSON (with any escapes, also
+//! JSON inside a string of JSON), `Basic`, hex and base64 encode it, also inside a longer text that
+//! was encoded as a whole. The work is bounded: a text that would take longer counts as one that contains a key.
 //!
 //! Never: shows a secret.
+
+use std::borrow::Cow;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use memchr::memmem;
+use percent_encoding::percent_decode;
 use tollgate_config::provider::AuthStyle;
 use tollgate_config::{Provider, Secret};
 
@@ -23,6 +26,13 @@ const LENGTH_MIN: usize = 8;
 /// response can be searched for 24 texts, which are two keys in every encoding; one of 100 KiB for
 /// 1 900.
 const WORK_MAX: usize = 192 * 1024 * 1024;
+
+/// How many layers of JSON escapes are undone: a log line of a service that repeats a JSON body has
+/// two. Each one that a text has is searched once more.
+const JSON_LAYERS_MAX: usize = 3;
+
+/// How many layers of `%2F` escapes are undone in each: an URL inside the query of another has two.
+const URL_LAYERS_MAX: usize = 2;
 
 /// The secrets of a provider, in every encoding.
 #[derive(Debug, Default)]
@@ -93,13 +103,40 @@ impl SecretScan {
         if self.texts.is_empty() {
             return false;
         }
+        if text.len().saturating_mul(self.texts.len()) > WORK_MAX {
+            return true;
+        }
+        let mut layer = Cow::Borrowed(text);
+        for _ in 0..JSON_LAYERS_MAX {
+            if self.found_in_layer(&layer) {
+                return true;
+            }
+            match without_escapes(&layer) {
+                Some(plain) if plain.len() < layer.len() => layer = Cow::Owned(plain),
+                Some(_) | None => return false,
+            }
+        }
+        self.found_in_layer(&layer)
+    }
+
+    /// The same, with the escapes of URLs undone, in whichever case they are written.
+    fn found_in_layer(&self, text: &[u8]) -> bool {
         let has_any = |text: &[u8]| {
             let mut keys = self.texts.iter();
             keys.any(|key| memmem::find(text, key.expose().as_bytes()).is_some())
         };
-        text.len().saturating_mul(self.texts.len()) > WORK_MAX
-            || has_any(text)
-            || without_escapes(text).is_some_and(|text| has_any(&text))
+        let mut layer = Cow::Borrowed(text);
+        for _ in 0..URL_LAYERS_MAX {
+            if has_any(&layer) {
+                return true;
+            }
+            let decoded: Cow<'_, [u8]> = percent_decode(&layer).into();
+            if decoded.len() == layer.len() {
+                return false;
+            }
+            layer = Cow::Owned(decoded.into_owned());
+        }
+        has_any(&layer)
     }
 }
 
@@ -176,6 +213,12 @@ mod tests {
         for text in [
             "...ab/cd+\"efgh...",
             "?k=ab%2Fcd%2B%22efgh&a=b",
+            "?k=ab%2fcd%2b%22efgh&a=b",
+            "?k=%61b/cd+%22efgh",
+            "?next=%2Fa%3Fk%3Dab%252fcd%252B%2522efgh",
+            r#"{"log":"{\"k\":\"ab\\/cd+\\\"efgh\"}"}"#,
+            r#"{"log":"{\"k\":\"ab\\u002fcd+\\u0022efgh\"}"}"#,
+            r#"{"url":"\/?k=ab%2fcd%2b%22efgh"}"#,
             r#"{"k":"ab/cd+\"efgh"}"#,
             r#"{"k":"ab\/cd+\"efgh"}"#,
             r#"{"k":"\u0061b\u002fcd\u002B\u0022efgh"}"#,

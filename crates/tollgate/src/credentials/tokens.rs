@@ -140,11 +140,11 @@ impl HeldToken {
     }
 
     /// A call that was repeated with this token has its response: was it 401 again?
-    pub(crate) fn on_retry_response(&self, is_refused: bool, now: Micros, dice: Dice) {
+    pub(crate) fn on_retry_response(&self, is_rejected: bool, now: Micros, dice: Dice) {
         let mut state = self.slot.state.lock();
         state
             .renewal
-            .on_retry_result(self.generation, is_refused, now, dice);
+            .on_retry_result(self.generation, is_rejected, now, dice);
     }
 }
 
@@ -200,7 +200,7 @@ impl TokenSlot {
     ) -> (Option<Span>, Event) {
         let provider = provider.into();
         let mut state = self.state.lock();
-        let told = match fetched {
+        let event = match fetched {
             Ok(fetched) => {
                 let NewToken {
                     token,
@@ -230,7 +230,7 @@ impl TokenSlot {
         let ended = std::mem::take(&mut state.login);
         drop(state);
         ended.finish(());
-        told
+        event
     }
 }
 

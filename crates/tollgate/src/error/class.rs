@@ -13,7 +13,7 @@ impl Error {
     #[must_use]
     pub fn reason_str(&self) -> &'static str {
         match self {
-            Error::Asleep { .. } => "sleep",
+            Error::ProviderUnavailable { .. } => "sleep",
             _ => self.reason().map_or("error", Reason::as_str),
         }
     }
@@ -24,10 +24,11 @@ impl Error {
         match self {
             Error::NoPermit { provider, .. }
             | Error::Guarded { provider, .. }
-            | Error::Asleep { provider, .. }
+            | Error::ProviderUnavailable { provider, .. }
             | Error::NotInCache { provider, .. }
-            | Error::TooLate { provider, .. }
+            | Error::DeadlineExceeded { provider, .. }
             | Error::NoResponse { provider, .. }
+            | Error::Moved { provider }
             | Error::NoCredential { provider, .. }
             | Error::Misconfigured { provider, .. }
             | Error::NoUpstream { provider, .. }
@@ -41,8 +42,8 @@ impl Error {
             | Error::Host(_)
             | Error::Malformed(_)
             | Error::SlowBody
-            | Error::NoSpool
-            | Error::NoBody => None,
+            | Error::SpoolFailed
+            | Error::IncompleteBody => None,
         }
     }
 
@@ -67,11 +68,17 @@ impl Error {
                 | Reason::NoShare => StatusCode::TOO_MANY_REQUESTS,
             },
             Error::Guarded { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Error::Asleep { .. } | Error::NoSpool => StatusCode::SERVICE_UNAVAILABLE,
+            Error::ProviderUnavailable { .. } | Error::SpoolFailed => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Error::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Error::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Error::NotInCache { .. } | Error::TooLate { .. } => StatusCode::GATEWAY_TIMEOUT,
-            Error::NoResponse { .. } | Error::NoCredential { .. } => StatusCode::BAD_GATEWAY,
+            Error::NotInCache { .. } | Error::DeadlineExceeded { .. } => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
+            Error::NoResponse { .. } | Error::Moved { .. } | Error::NoCredential { .. } => {
+                StatusCode::BAD_GATEWAY
+            }
             Error::UnknownProvider { .. } => StatusCode::NOT_FOUND,
             Error::NotAllowed { .. } | Error::WrongCallerToken { .. } | Error::CrossSite => {
                 StatusCode::FORBIDDEN
@@ -82,7 +89,7 @@ impl Error {
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
-            | Error::NoBody => StatusCode::BAD_REQUEST,
+            | Error::IncompleteBody => StatusCode::BAD_REQUEST,
         }
     }
 
@@ -94,17 +101,18 @@ impl Error {
             Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
-            | Error::NoBody
+            | Error::IncompleteBody
             | Error::SlowBody
-            | Error::NoSpool => true,
+            | Error::SpoolFailed => true,
             // What follows a CONNECT is not HTTP.
             Error::MethodNotAllowed { method, .. } => *method == Method::CONNECT,
             Error::NoPermit { .. }
             | Error::Guarded { .. }
-            | Error::Asleep { .. }
+            | Error::ProviderUnavailable { .. }
             | Error::NotInCache { .. }
-            | Error::TooLate { .. }
+            | Error::DeadlineExceeded { .. }
             | Error::NoResponse { .. }
+            | Error::Moved { .. }
             | Error::NoCredential { .. }
             | Error::UnknownProvider { .. }
             | Error::NoUpstream { .. }
@@ -120,10 +128,11 @@ impl Error {
     pub(crate) fn allows_stale(&self) -> bool {
         match self {
             Error::NoPermit { .. }
-            | Error::Asleep { .. }
+            | Error::ProviderUnavailable { .. }
             | Error::NotInCache { .. }
-            | Error::TooLate { .. }
+            | Error::DeadlineExceeded { .. }
             | Error::NoResponse { .. }
+            | Error::Moved { .. }
             | Error::NoCredential { .. }
             | Error::Misconfigured { .. } => true,
             Error::Guarded { .. }
@@ -138,8 +147,8 @@ impl Error {
             | Error::Host(_)
             | Error::Malformed(_)
             | Error::SlowBody
-            | Error::NoSpool
-            | Error::NoBody => false,
+            | Error::SpoolFailed
+            | Error::IncompleteBody => false,
         }
     }
 }

@@ -37,6 +37,7 @@ impl Event {
         match self {
             Event::CallEnded(end) => log_call(end),
             Event::Transition { .. } | Event::Cooldown { .. } => self.log_health(),
+            Event::PathClosed { .. } | Event::PathOpened { .. } => self.log_paths(),
             Event::Request {
                 id,
                 provider,
@@ -69,6 +70,8 @@ impl Event {
             | Event::Descriptors { .. }
             | Event::OutOfDescriptors { .. }
             | Event::LimitsLoosened { .. }
+            | Event::ConnectionsRaised { .. }
+            | Event::ConnectionsExhausted { .. }
             | Event::TaskQueueFull { .. }
             | Event::ConnectionsDropped { .. }
             | Event::Draining => self.log_process(),
@@ -112,6 +115,26 @@ impl Event {
                     sem = %OrNone(status.sem), retry_after = %OrNone(*retry_after),
                     provider = &**provider, entity = entity.as_deref().unwrap_or("none")
                 );
+            }
+            _ => debug_assert!(false, "this fact has a line of another group: {self:?}"),
+        }
+    }
+
+    /// Events of paths that fail.
+    fn log_paths(&self) {
+        match self {
+            Event::PathClosed {
+                provider,
+                path,
+                failures,
+                sleep,
+            } => {
+                let path = path.as_deref().unwrap_or("other paths");
+                tracing::warn!(event = "path_closed", provider = &**provider, path, failures, sleep = %OrNone(*sleep));
+            }
+            Event::PathOpened { provider, path } => {
+                let path = path.as_deref().unwrap_or("other paths");
+                tracing::info!(event = "path_opened", provider = &**provider, path);
             }
             _ => debug_assert!(false, "this fact has a line of another group: {self:?}"),
         }
@@ -211,6 +234,21 @@ impl Event {
                     provider = &**provider,
                     change = &**change
                 );
+            }
+            Event::ConnectionsRaised {
+                provider,
+                connections,
+            } => {
+                let provider = &**provider;
+                tracing::info!(event = "connections_raised", provider, connections);
+            }
+            Event::ConnectionsExhausted {
+                provider,
+                connections,
+                why,
+            } => {
+                let provider = &**provider;
+                tracing::warn!(event = "connections_exhausted", provider, connections, why);
             }
             Event::ConnectionsDropped { connections } => {
                 tracing::warn!(event = "connections_dropped", connections);

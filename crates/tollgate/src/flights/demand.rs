@@ -8,7 +8,7 @@
 //! Never: lowers the priority, even if the most urgent caller leaves.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tokio::sync::Notify;
 use tollgate_core::ask::Priority;
@@ -59,6 +59,8 @@ pub(crate) struct SharedDemand {
     can_outlive_caller: bool,
     /// The error for the leader whose time is up while the followers continue.
     leader_error: OnceLock<Error>,
+    /// Attempts whose bytes may have left.
+    attempts: AtomicU32,
 }
 
 /// Marks the call as queued until dropped.
@@ -80,6 +82,7 @@ impl SharedDemand {
             queued: Notify::new(),
             can_outlive_caller: false,
             leader_error: OnceLock::new(),
+            attempts: AtomicU32::new(0),
         }
     }
 
@@ -102,6 +105,16 @@ impl SharedDemand {
             // Other limits may apply to another priority, so a queued call asks again.
             self.raised.notify_one();
         }
+    }
+
+    /// So many attempts were made: a leader that leaves is told.
+    pub(crate) fn set_attempts(&self, made: u32) {
+        self.attempts.store(made, Ordering::Relaxed);
+    }
+
+    /// How many attempts were made.
+    pub(crate) fn attempts(&self) -> u32 {
+        self.attempts.load(Ordering::Relaxed)
     }
 
     /// The current demand.

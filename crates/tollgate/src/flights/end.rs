@@ -68,7 +68,7 @@ impl SharedResponse {
             body: ReplyBody::shared(reader),
             source: match self.source {
                 Source::Upstream | Source::Shared | Source::Merged => Source::Shared,
-                kept @ (Source::Cache | Source::Stale) => kept,
+                source @ (Source::Cache | Source::Stale) => source,
             },
             degraded: self.degraded,
         })
@@ -118,12 +118,12 @@ impl FlightInProgress {
             // With dedup off nothing is shared, so there is nothing to remember.
             let lasts =
                 flight.mode != Dedup::Off && sharing::is_never_shareable(&flight.identity, &reply);
-            let (left, reply) = if state.open.leader_left {
+            let (unshared, reply) = if state.open.leader_left {
                 (Some(reply), None)
             } else {
                 (None, Some(reply))
             };
-            state.end = Some(FlightResult::Alone(Arc::new(Mutex::new(left))));
+            state.end = Some(FlightResult::Alone(Arc::new(Mutex::new(unshared))));
             drop(state);
             if lasts {
                 self.table.pass(flight, self.ledger.at());

@@ -119,8 +119,8 @@ fn first_eight(hash: &blake3::Hash) -> u64 {
 /// May this response be shared with identical calls? If the next caller may use it from the cache,
 /// a caller of now may share it.
 pub(crate) fn may_share_reply(identity: &RequestIdentity, mode: Dedup, reply: &Reply) -> bool {
-    let is_kept = mode == Dedup::Cacheable && reply.body.is_stored();
-    let mode = if is_kept { Dedup::On } else { mode };
+    let is_stored = mode == Dedup::Cacheable && reply.body.is_stored();
+    let mode = if is_stored { Dedup::On } else { mode };
     may_share(identity, mode, &reply.head)
 }
 

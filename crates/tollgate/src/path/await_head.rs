@@ -1,12 +1,13 @@
 //! Waiting for the head of a response.
 //!
 //! Promises: an upload that makes progress is never cut, and the time of a follower that joins
-//! counts. A request without a response is reported as arrived once, when it must have arrived; a
-//! response that comes sooner costs nothing for that.
+//! counts. A request without a response is reported as arrived once: when the peer's kernel has
+//! acknowledged all of it, and the provider has had the time to count it. A response that comes
+//! sooner costs nothing for that.
 //!
 //! Never: reads the response.
 
-use tollgate_core::time::Span;
+use tollgate_core::time::{Micros, Span};
 
 use super::route::Route;
 use crate::Permit;
@@ -15,10 +16,17 @@ use crate::pool::Preamble;
 use crate::providers::CompiledPolicy;
 use crate::timer::{Elapsed, within};
 
-/// When a request without a response counts as arrived.
+/// The shortest time between two looks at the socket.
+const LOOK_EVERY_MIN: Span = Span::from_millis(10);
+
+/// When a request without a response counts as arrived: `arrive_within` after its last byte has left,
+/// and half of that after its bytes were seen to be acknowledged, whichever is later. A host that
+/// sleeps meanwhile, a slow uplink and a dead one have unacknowledged bytes, so nothing is presumed.
 pub(super) struct PresumedArrival<'a> {
-    /// This long after its last byte has left; `None`: not, or not again.
+    /// `arrive_within`; `None`: with its response, or it was reported.
     within: Option<Span>,
+    /// When its bytes were seen to be acknowledged.
+    acknowledged: Option<Micros>,
     preamble: &'a Preamble,
     permit: &'a mut Permit,
 }
@@ -31,39 +39,48 @@ impl<'a> PresumedArrival<'a> {
     ) -> PresumedArrival<'a> {
         PresumedArrival {
             within,
+            acknowledged: None,
             preamble,
             permit,
         }
     }
 
-    /// How long ago its last byte left; nothing while bytes are being written.
-    fn left_for(&self) -> Span {
-        let left_at = self.preamble.left_at();
-        left_at.map_or(Span::ZERO, |at| self.permit.now().since(at))
-    }
-
     /// How long until the next look.
-    fn next_look(&self) -> Option<Span> {
-        Some(self.within? - self.left_for())
+    fn next_check(&self) -> Option<Span> {
+        let (within, now) = (self.within?, self.permit.now());
+        let half = Span(within.0 / 2);
+        Some(match (self.preamble.sent_at(), self.acknowledged) {
+            (Some(sent_at), Some(seen)) => counts_from(within, sent_at, seen).since(now),
+            (Some(sent_at), None) if now < sent_at + half => (sent_at + half).since(now),
+            (Some(_), None) => Span(within.0 / 4).max(LOOK_EVERY_MIN),
+            (None, _) => half.max(LOOK_EVERY_MIN), // bytes are being written
+        })
     }
 
-    /// Reports the arrival if it is due.
-    fn look(&mut self) {
-        let left_for = self.left_for();
-        if let Some(within) = self.within
-            && left_for >= within
-        {
+    /// Looks whether it is acknowledged, and reports the arrival if it is due.
+    fn check(&mut self) {
+        let (Some(within), Some(sent_at)) = (self.within, self.preamble.sent_at()) else {
+            return;
+        };
+        let now = self.permit.now();
+        let is_time = now >= sent_at + Span(within.0 / 2);
+        if self.acknowledged.is_none() && is_time && self.preamble.is_acknowledged() {
+            self.acknowledged = Some(now);
+        }
+        let Some(seen) = self.acknowledged else {
+            return;
+        };
+        let arrived = counts_from(within, sent_at, seen);
+        if now >= arrived {
             self.within = None;
-            self.permit.presume_arrived(left_for - within);
+            self.permit.presume_arrived(now.since(arrived));
         }
     }
 }
 
-/// How long the kernel may wait for the peer to acknowledge a request that counts as arrived after
-/// `within`: less, so that a dead connection is known to be dead before. Linux counts from the first
-/// retransmission, which comes 0.2 to 0.4 s after the last byte, and looks at the next one.
-pub(super) fn user_timeout(within: Span) -> Span {
-    Span(within.0 / 8 * 5)
+/// When a request counts as arrived that left at `sent_at` and was seen to be acknowledged at `seen`.
+fn counts_from(within: Span, sent_at: Micros, seen: Micros) -> Micros {
+    (sent_at + within).max(seen + Span(within.0 / 2))
 }
 
 /// Waits for the head of a response: the provider's timeout, or the caller's remaining time.
@@ -80,14 +97,14 @@ pub(super) async fn wait_for_head<T>(
     let (mut seen, mut rest) = (gone(), most);
     loop {
         let remaining = route.subject.remaining();
-        let patience = remaining.map_or(rest, |left| left.min(rest));
+        let patience = remaining.map_or(rest, |remaining| remaining.min(rest));
         let pause = arrival
-            .next_look()
-            .map_or(patience, |look| look.min(patience));
+            .next_check()
+            .map_or(patience, |check| check.min(patience));
         match within(Some(pause), response.as_mut()).await {
             Ok(response) => return Ok(response),
             Err(late) => {
-                arrival.look();
+                arrival.check();
                 let sent = gone();
                 rest = if sent == seen { rest - pause } else { most };
                 if rest == Span::ZERO || route.subject.remaining() == Some(Span::ZERO) {

@@ -267,12 +267,12 @@ fn select(
             && !cache.is_invalid(key, object, now)
     };
     let found = variants.objects().iter().find(fits)?;
-    let kept = rule.limit_lifetime(found.freshness, found.status.as_u16(), found.stored);
-    if kept == found.freshness {
+    let freshness = rule.limit_lifetime(found.freshness, found.status.as_u16(), found.stored);
+    if freshness == found.freshness {
         return Some(found.clone());
     }
     Some(Arc::new(CachedResponse {
-        freshness: kept,
+        freshness,
         ..CachedResponse::clone(found)
     }))
 }
@@ -395,7 +395,7 @@ async fn is_extended(
     now < object.freshness.fresh_until + more && is_quota_low(route, policy).await
 }
 
-/// Is the quota of any limit on calls low, for every key? One question to the ledger.
+/// Is the quota of any limit on calls low, for every key? One peek.
 async fn is_quota_low(route: &Route, policy: &CompiledPolicy) -> bool {
     let own_keys = policy.fingerprints().map(Some);
     let keys: Vec<Option<&str>> = match policy.fingerprints().next() {
@@ -405,10 +405,10 @@ async fn is_quota_low(route: &Route, policy: &CompiledPolicy) -> bool {
     let cells: Vec<_> = keys
         .iter()
         .flat_map(|key| {
-            let who = route.subject.who(*key);
+            let attributes = route.subject.attributes(*key);
             let limits = policy.limits.iter();
             let counted = limits.filter(|limit| limit.counts_calls() && !limit.is_concurrency());
-            let cells = counted.map(|limit| (limit.cell_of(&who), limit.rule.clone()));
+            let cells = counted.map(|limit| (limit.cell_of(&attributes), limit.rule.clone()));
             cells.collect::<Vec<_>>()
         })
         .collect();

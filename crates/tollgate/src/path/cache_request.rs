@@ -60,6 +60,6 @@ pub(crate) fn add_validators(headers: &mut HeaderMap, object: &CachedResponse) {
 }
 
 /// May a cached response be used without asking the provider?
-pub(crate) fn is_reusable(kept: &Freshness, now: Wall) -> bool {
-    !kept.always_revalidate && now < kept.fresh_until
+pub(crate) fn is_reusable(freshness: &Freshness, now: Wall) -> bool {
+    !freshness.always_revalidate && now < freshness.fresh_until
 }

@@ -53,9 +53,9 @@ impl<'a> RunningCall<'a> {
     /// The call has been routed.
     pub(crate) fn on_routed(&mut self, subject: &mut Subject, origin: &Origin) {
         self.trace.on_routed(&subject.provider, origin);
-        if self.events.is_heard() {
+        if self.events.has_listeners() {
             self.labels = CallLabels::of(subject);
-            self.trace.progress = Some(subject.keep_progress());
+            self.trace.progress = Some(subject.start_progress());
         }
     }
 
@@ -72,7 +72,7 @@ impl<'a> RunningCall<'a> {
                     source: reply.source.as_str(),
                     reason: cause.map(|cause| cause.reason),
                     status: Some(status),
-                    ..unanswered(self.id.clone(), labels, &spent)
+                    ..without_response(self.id.clone(), labels, &spent)
                 }))
             }),
             Err(error) => self.events.emit_info_with(|| {
@@ -97,7 +97,7 @@ impl Drop for RunningCall<'_> {
                 None => self.trace.spent(),
             };
             let labels = std::mem::take(&mut self.labels);
-            let mut end = unanswered(self.id.clone(), labels, &spent);
+            let mut end = without_response(self.id.clone(), labels, &spent);
             if std::thread::panicking() {
                 end.reason = Some("panic");
             }
@@ -107,7 +107,7 @@ impl Drop for RunningCall<'_> {
 }
 
 /// The end of a call that Tollgate has not rejected and whose caller has got no response.
-fn unanswered(id: Arc<str>, labels: CallLabels, spent: &CallSpending) -> CallEnd {
+fn without_response(id: Arc<str>, labels: CallLabels, spent: &CallSpending) -> CallEnd {
     let cause = spent.cause();
     CallEnd {
         id,
@@ -176,15 +176,15 @@ fn rejected(
 /// A call that its caller makes itself. Dropped, it is over; what was not reported by then is not
 /// known.
 #[derive(Debug)]
-pub(crate) struct OwnCall {
+pub(crate) struct ExternalCall {
     events: Events,
     id: Arc<str>,
     /// While somebody listens, and until its end is reported.
-    end: Option<Box<OwnCallEnd>>,
+    end: Option<Box<ExternalCallEnd>>,
 }
 
 #[derive(Debug)]
-struct OwnCallEnd {
+struct ExternalCallEnd {
     labels: CallLabels,
     progress: Option<Arc<CallProgress>>,
     source: &'static str,
@@ -194,11 +194,11 @@ struct OwnCallEnd {
     attempts: u32,
 }
 
-impl OwnCall {
+impl ExternalCall {
     /// The call begins. Dropped before it has its permit, its caller has gone.
-    pub(crate) fn begin(events: &Events, options: &CallOptions) -> OwnCall {
-        let end = events.is_heard().then(|| {
-            Box::new(OwnCallEnd {
+    pub(crate) fn begin(events: &Events, options: &CallOptions) -> ExternalCall {
+        let end = events.has_listeners().then(|| {
+            Box::new(ExternalCallEnd {
                 labels: CallLabels {
                     caller: options.caller.as_deref().map(Arc::from),
                     ..CallLabels::default()
@@ -210,7 +210,7 @@ impl OwnCall {
                 attempts: 0,
             })
         });
-        OwnCall {
+        ExternalCall {
             events: events.clone(),
             id: options.id.clone(),
             end,
@@ -221,7 +221,7 @@ impl OwnCall {
     pub(crate) fn on_routed(&mut self, subject: &mut Subject) {
         if let Some(end) = &mut self.end {
             end.labels = CallLabels::of(subject);
-            end.progress = Some(subject.keep_progress());
+            end.progress = Some(subject.start_progress());
         }
     }
 
@@ -262,7 +262,7 @@ impl OwnCall {
     }
 }
 
-impl Drop for OwnCall {
+impl Drop for ExternalCall {
     fn drop(&mut self) {
         let Some(end) = self.end.take() else {
             return;
@@ -275,7 +275,7 @@ impl Drop for OwnCall {
             status: end.status,
             reason: end.reason.or(cause.map(|cause| cause.reason)),
             attempts: end.attempts,
-            ..unanswered(self.id.clone(), end.labels, &spent)
+            ..without_response(self.id.clone(), end.labels, &spent)
         })));
     }
 }

@@ -33,7 +33,7 @@ pub(crate) async fn connect(
     if matches!(
         live.health.view(route.subject.path).admission,
         Admission::Open
-    ) && let Err(unreached) = expected.warm(policy.connections_max, patience).await
+    ) && let Err(unreached) = expected.warm(live.connections.max(), patience).await
     {
         let ended = connect_failure(route, policy, patience, unreached);
         if let AttemptError::Fault { fault, .. } = ended
@@ -55,10 +55,10 @@ pub(crate) fn timeout(route: &Route, policy: &CompiledPolicy) -> Span {
     route
         .subject
         .remaining()
-        .map_or(most, |left| left.min(most))
+        .map_or(most, |remaining| remaining.min(most))
 }
 
-/// Tells that an attempt got no response.
+/// Emits that an attempt got no response.
 pub(crate) fn emit_failed(subject: &Subject, fault: Fault) {
     let (id, provider, _) = subject.labels();
     subject.provider.events.emit(Event::AttemptFailed {
@@ -81,8 +81,8 @@ pub(crate) fn connect_failure(
         ConnectError::Fault(Fault::Timeout) if most < policy.provider.timeouts.connect => {
             match route.subject.remaining() {
                 // A follower has brought more time.
-                Some(left) if left > Span::ZERO => AttemptError::Again,
-                Some(_) | None => AttemptError::Stop(Error::TooLate {
+                Some(remaining) if remaining > Span::ZERO => AttemptError::Again,
+                Some(_) | None => AttemptError::Stop(Error::DeadlineExceeded {
                     provider,
                     at: Stage::Upstream,
                 }),

@@ -4,7 +4,8 @@
 //! serve. A client's own credential wins where the provider file says so, and is counted by its
 //! fingerprint. A 401 renews the token once per call; a second 401 goes to the caller.
 //!
-//! Never: adds a key to a request. Only `send` does.
+//! Never: adds a key to a request. Only `send` does. Never chooses a key for an origin that the policy
+//! does not name.
 
 use std::cmp::Reverse;
 
@@ -30,6 +31,7 @@ const SUSPEND_FOR: Span = Span::from_secs(300);
 
 /// Chooses the credential of an attempt.
 pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Credential, Error> {
+    route.request.reject_if_moved(policy)?;
     unsendable::check_headers(route, policy)?;
     if !route.request.uses_own_key(policy) {
         return Ok(Credential {
@@ -113,13 +115,13 @@ fn renews_token(
     retries: &mut RetryState,
     response: &UpstreamResponse,
 ) -> bool {
-    let is_refused = response.head.status.as_u16() == 401;
+    let is_rejected = response.head.status.as_u16() == 401;
     let now = route.subject.provider.ledger.at();
     if retries.token_renewed {
-        held.on_retry_response(is_refused, now, route.subject.provider.health.roll_dice());
+        held.on_retry_response(is_rejected, now, route.subject.provider.health.roll_dice());
         return false;
     }
-    retries.token_renewed = is_refused && held.rejected(now);
+    retries.token_renewed = is_rejected && held.rejected(now);
     retries.token_renewed
 }
 
@@ -140,7 +142,7 @@ async fn switches_key(
     };
     let status = response.head.status.as_u16();
     let is_token = matches!(credential.source, CredentialSource::Token(_));
-    let is_refused = match response.verdict {
+    let is_rejected = match response.verdict {
         // The key's quota or bill, as the provider reports it.
         LimitVerdict::Spent => true,
         LimitVerdict::Limited | LimitVerdict::Overloaded | LimitVerdict::Passed => {
@@ -148,7 +150,7 @@ async fn switches_key(
         }
     };
     let is_cooling = response.class == Class::Limited && policy.cools_per_key();
-    if is_refused {
+    if is_rejected {
         let provider = route.subject.provider.label();
         route
             .subject
@@ -157,7 +159,7 @@ async fn switches_key(
             .emit(Event::KeySuspended { provider, status });
         suspend_key(route, policy, fingerprint, response.retry_after);
     }
-    if !(is_refused || is_cooling) || retries.key_switches + 1 >= policy.key_count() {
+    if !(is_rejected || is_cooling) || retries.key_switches + 1 >= policy.key_count() {
         return false;
     }
     retries.key_switches += 1;
@@ -219,17 +221,17 @@ impl KeyAvailability {
     }
 }
 
-/// The limits and the cool-down of every key of the pool: one question to the ledger.
+/// The limits and the cool-down of every key of the pool: one peek.
 async fn peek_keys(route: &Route, policy: &CompiledPolicy, count: usize) -> Vec<PeekReply> {
     let mut query = PeekQuery::default();
     for index in 0..count {
         let fingerprint = policy.key_fingerprint(index).map(|key| &**key);
-        let who = route.subject.who(fingerprint);
+        let attributes = route.subject.attributes(fingerprint);
         let limits = policy.limits.iter();
         let of_key = limits.filter(|limit| limit.per == Per::ApiKey && limit.counts_calls());
         query
             .cells
-            .extend(of_key.map(|limit| (limit.cell_of(&who), limit.rule.clone())));
+            .extend(of_key.map(|limit| (limit.cell_of(&attributes), limit.rule.clone())));
         if policy.cools_per_key() {
             let scope = policy.cooldown_scope(route.subject.entity.as_deref(), fingerprint);
             query.scopes.push(scope);
@@ -264,6 +266,7 @@ fn availability(
     // How long it still cools down after a 429 for this key alone.
     let cooling = seen.scopes.iter().filter_map(|view| match view {
         ScopeView::Closed { remaining } => Some(remaining.unwrap_or(Span(u64::MAX))),
+        ScopeView::Paced { remaining, .. } => Some(*remaining),
         ScopeView::Open
         | ScopeView::Probing
         | ScopeView::CacheOnly { .. }

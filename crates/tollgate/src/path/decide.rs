@@ -1,7 +1,7 @@
 //! Decisions without a request: a permit for an attempt that the caller makes itself.
 //!
 //! This is what the decision service and programs with their own HTTP clients use: `acquire` waits
-//! for the permit, `sent` says that bytes leave now, and `report` tells what came back (`head` and
+//! for the permit, `sent` says that bytes leave now, and `report` says what came back (`head` and
 //! `finish`, if head and end are apart). These are the stages `permit`, `send` and `learn` of the
 //! path.
 //!
@@ -15,6 +15,7 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
+use tollgate_core::ask::PathTag;
 use tollgate_core::domain::Host;
 use tollgate_core::entity::EntityRequest;
 use tollgate_core::gate::CallerId;
@@ -22,8 +23,8 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::{Micros, Span};
 
 use super::call::{CallOptions, Target};
-use super::call_end::OwnCall;
-use super::learn::{self, Observed};
+use super::call_end::ExternalCall;
+use super::learn::{self, ObservedResponse};
 use super::permit::{self, PermitHistory};
 use super::rates::Rates;
 use super::requested_limits::Grant;
@@ -39,7 +40,7 @@ use crate::{Error, Permit};
 /// The right to make one attempt, and the duty to report its end.
 #[derive(Debug)]
 #[must_use = "a decision that is dropped returns its permit"]
-pub struct Decision {
+pub struct AcquiredPermit {
     subject: Subject,
     policy: Arc<CompiledPolicy>,
     key: Option<String>,
@@ -49,7 +50,7 @@ pub struct Decision {
     permit: Option<Permit>,
     is_sent: bool,
     history: PermitHistory,
-    end: OwnCall,
+    end: ExternalCall,
 }
 
 /// The permit was too old to send under, and is returned: acquire another one.
@@ -77,8 +78,8 @@ pub async fn acquire(
     target: impl Into<Target>,
     key: Option<&str>,
     options: CallOptions,
-) -> Result<Decision, Error> {
-    let mut end = OwnCall::begin(registry.events(), &options);
+) -> Result<AcquiredPermit, Error> {
+    let mut end = ExternalCall::begin(registry.events(), &options);
     let mut subject = end.check(subject(registry, target.into(), options))?;
     end.on_routed(&mut subject);
     decide(subject, key, end).await
@@ -88,14 +89,14 @@ pub async fn acquire(
 pub(super) async fn decide(
     subject: Subject,
     key: Option<&str>,
-    mut end: OwnCall,
-) -> Result<Decision, Error> {
+    mut end: ExternalCall,
+) -> Result<AcquiredPermit, Error> {
     let key = key.map(fingerprint).or_else(|| own_key(&subject));
     let mut history = PermitHistory::default();
     let granted = permit::permit(&subject, key.as_deref(), &mut history).await;
     let grant = end.check(granted)?;
     end.granted();
-    Ok(Decision {
+    Ok(AcquiredPermit {
         policy: subject.provider.policy(),
         end,
         subject,
@@ -149,6 +150,8 @@ pub(super) fn subject(
         caller: options.caller,
         ip: options.ip,
         at_most_permille: rights.at_most_permille,
+        path: (!path.is_empty()).then(|| PathTag::of(&path)),
+        path_text: (!path.is_empty()).then(|| path.into()),
         ..Subject::new(active, started)
     })
 }
@@ -176,7 +179,7 @@ type Resolved = (
     Option<String>,
 );
 
-impl Decision {
+impl AcquiredPermit {
     /// The provider that it is for.
     #[must_use]
     pub fn provider(&self) -> &str {
@@ -222,11 +225,11 @@ impl Decision {
     }
 
     /// The process that holds the permit may still use it, and nobody will hear of it.
-    pub(super) fn leave_held(mut self) {
+    pub(super) fn abandon_as_used(mut self) {
         self.count_as_sent();
         let grant = self.grant.take().map(|grant| grant.permit);
         if let Some(permit) = grant.or(self.permit.take()) {
-            permit.leave_held();
+            permit.abandon_as_used();
         }
     }
 
@@ -287,7 +290,7 @@ impl Decision {
         body: &[u8],
         costs: &[(String, u64)],
     ) -> Learned {
-        let observed = Observed {
+        let observed = ObservedResponse {
             status,
             headers,
             body,
@@ -300,7 +303,7 @@ impl Decision {
 
     /// The head of the response has arrived; `finish` follows at its end.
     pub fn head(&mut self, status: u16, headers: &HeaderMap) -> Learned {
-        self.observe(Observed {
+        self.observe(ObservedResponse {
             status,
             headers,
             body: &[],
@@ -324,7 +327,7 @@ impl Decision {
         });
     }
 
-    fn observe(&mut self, observed: Observed<'_>) -> Learned {
+    fn observe(&mut self, observed: ObservedResponse<'_>) -> Learned {
         let Some(grant) = self.grant.take() else {
             // Expired, or its head was reported before: there is nothing left to learn for.
             return Learned {
@@ -336,6 +339,9 @@ impl Decision {
         let key = self.key.as_deref();
         let observation = learn::observe(&self.subject, &self.policy, key, observed, grant);
         self.permit = observation.permit;
+        if observation.class.is_failure() {
+            self.name_path();
+        }
         Learned {
             class: observation.class,
             retry_after: observation.retry_after,
@@ -346,8 +352,17 @@ impl Decision {
     pub fn failed(mut self, fault: Fault) {
         self.end.reported(Err(fault.as_str()));
         connect::emit_failed(&self.subject, fault);
-        if let Some(grant) = self.grant {
+        if let Some(grant) = self.grant.take() {
             grant.attempt_guard.failed(fault);
+        }
+        self.name_path();
+    }
+
+    /// Its path may fail now: people want to know which.
+    fn name_path(&self) {
+        if let Some(text) = &self.subject.path_text {
+            let health = &self.subject.provider.health;
+            health.name_path(self.subject.path, text);
         }
     }
 }

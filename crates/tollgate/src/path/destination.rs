@@ -1,7 +1,8 @@
 //! Where a call goes: the provider, its origin, and whether its key may be sent there.
 //!
 //! Promises: a provider's key is sent only to its own origin, and never unencrypted to another. A
-//! host that a run-time change names is not its own.
+//! host that a run-time change names is not its own. A reload that moves the provider while a call
+//! is under way sends neither the new key to the old origin nor the old key to the new one.
 //!
 //! Never: reads the path.
 
@@ -126,6 +127,16 @@ pub(super) fn to_upstream(
         provider,
         policy,
     }
+}
+
+/// Is this origin the provider's own under this policy?
+pub(super) fn is_own_origin(origin: &Origin, policy: &CompiledPolicy) -> bool {
+    let file = &policy.provider;
+    let is_named = || match &file.upstream {
+        Some(own) => (own.tls, &own.host, own.port) == (origin.tls, &origin.host, origin.port),
+        None => origin.tls && origin.port == 443 && file.may_receive_key(&origin.host),
+    };
+    !file.withholds_keys && is_named()
 }
 
 /// A provider without an upstream uses its first domain.

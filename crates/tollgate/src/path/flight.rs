@@ -231,11 +231,11 @@ impl LeaderRole {
             biased;
             outcome = &mut leader => outcome,
             () = until_outlived(&flight, remaining, deadline) => {
-                let late = Error::TooLate {
+                let late = Error::DeadlineExceeded {
                     provider: provider.name.clone(),
                     at: Stage::Upstream,
                 };
-                CallOutcome::left(late, progress.as_ref())
+                CallOutcome::for_departed_caller(late, flight.demand.attempts(), progress.as_ref())
             }
         }
     }
@@ -279,7 +279,12 @@ impl Future for Leader {
             // The leader's time in the queue may be up although followers still wait.
             let error = self.flight.demand.leader_error().cloned();
             return error.map_or(Poll::Pending, |error| {
-                Poll::Ready(CallOutcome::left(error, self.progress.as_ref()))
+                let attempts = self.flight.demand.attempts();
+                Poll::Ready(CallOutcome::for_departed_caller(
+                    error,
+                    attempts,
+                    self.progress.as_ref(),
+                ))
             });
         };
         let end = self.call.take().map(|(_, end)| end);

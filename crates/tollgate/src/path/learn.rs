@@ -12,7 +12,7 @@ use std::sync::Arc;
 use http::header::{CONTENT_TYPE, DATE, HeaderMap};
 use http::response::Parts;
 use smallvec::SmallVec;
-use tollgate_core::ask::{CostUnit, LimitReading, Readings, Term};
+use tollgate_core::ask::{CostUnit, LimitReading, Readings, ScopeId, Term};
 use tollgate_core::degrade::{LocalQuota, ProviderQuota};
 use tollgate_core::feedback::{self, Feedback, LimitVerdict, Response, Window};
 use tollgate_core::health::Class;
@@ -36,7 +36,7 @@ const READ_WAIT: Span = Span::from_secs(5);
 
 /// What a response means for limits and health.
 #[derive(Debug)]
-pub(crate) struct Observation {
+pub(crate) struct LearnResult {
     pub(crate) class: Class,
     pub(crate) verdict: LimitVerdict,
     pub(crate) retry_after: Option<Span>,
@@ -47,7 +47,7 @@ pub(crate) struct Observation {
 
 /// A response, as far as limits may be reported in it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Observed<'a> {
+pub(crate) struct ObservedResponse<'a> {
     pub(crate) status: u16,
     pub(crate) headers: &'a HeaderMap,
     /// The beginning of the body, decoded.
@@ -83,9 +83,9 @@ pub(crate) async fn learn(
     let first = match most {
         0 => body_stream.read_available().await,
         most => {
-            let left = subject.remaining();
-            let left = left.map_or(READ_WAIT, |left| left.min(READ_WAIT));
-            body_stream.read(most, left).await
+            let remaining = subject.remaining();
+            let remaining = remaining.map_or(READ_WAIT, |remaining| remaining.min(READ_WAIT));
+            body_stream.read(most, remaining).await
         }
     };
     let decoded = match most {
@@ -93,7 +93,7 @@ pub(crate) async fn learn(
         most => decode::decoded(&head.headers, &first, most),
     };
     let granted = grant.permit.granted();
-    let observed = Observed {
+    let observed = ObservedResponse {
         status: head.status.as_u16(),
         headers: &head.headers,
         body: &decoded,
@@ -121,13 +121,14 @@ pub(crate) fn observe(
     subject: &Subject,
     policy: &CompiledPolicy,
     key: Option<&str>,
-    observed: Observed<'_>,
+    observed: ObservedResponse<'_>,
     grant: Grant,
-) -> Observation {
+) -> LearnResult {
     let feedback = read_feedback(subject, policy, observed);
     let class = classify(observed.status, feedback.verdict);
     emit_response(subject, observed.status, class, &grant.permit);
-    let permit = settle(policy, observed, (class, &feedback), grant.permit);
+    let cooldown = grant.attempt_guard.cooldown;
+    let permit = settle(policy, observed, (class, &feedback), grant.permit, cooldown);
     let probe = grant.attempt_guard.probe;
     let retry_after = feedback.wait.filter(|_| class.is_failure());
     let finished = grant
@@ -139,7 +140,7 @@ pub(crate) fn observe(
     if policy.provider.enabled {
         update_degrade(subject, policy, key, &feedback);
     }
-    Observation {
+    LearnResult {
         class,
         verdict: feedback.verdict,
         retry_after,
@@ -162,7 +163,7 @@ fn emit_response(subject: &Subject, status: u16, class: Class, permit: &Permit) 
     });
 }
 
-/// Tells that the scope of a limited call cools down.
+/// Emits that the scope of a limited call cools down.
 fn emit_cooldown(subject: &Subject, cooldown: Span, retry_after: Option<Span>) {
     subject.provider.events.emit(Event::Cooldown {
         provider: subject.provider.label(),
@@ -176,9 +177,10 @@ fn emit_cooldown(subject: &Subject, cooldown: Span, retry_after: Option<Span>) {
 /// Settles a permit at the ledger. Returns it unless it is settled for good.
 fn settle(
     policy: &CompiledPolicy,
-    observed: Observed<'_>,
+    observed: ObservedResponse<'_>,
     (class, feedback): (Class, &Feedback),
     mut permit: Permit,
+    cooldown: ScopeId,
 ) -> Option<Permit> {
     let is_free = policy.provider.free_status.contains(&observed.status);
     if is_free && observed.has_ended {
@@ -189,7 +191,7 @@ fn settle(
     if class == Class::Other {
         // A11: no success, so it ends no series of failures, neither this process's nor the shared
         // one.
-        permit.skip_health();
+        permit.skip_health(cooldown);
     }
     if class == Class::ServerError {
         // It may come from a proxy in front of the limiter: no proof that the call was counted.
@@ -247,7 +249,11 @@ fn cost_reader(subject: &Subject, policy: &CompiledPolicy, head: &Parts) -> Opti
     Some(CostReader::new(kind, wanted, open))
 }
 
-fn read_feedback(subject: &Subject, policy: &CompiledPolicy, observed: Observed<'_>) -> Feedback {
+fn read_feedback(
+    subject: &Subject,
+    policy: &CompiledPolicy,
+    observed: ObservedResponse<'_>,
+) -> Feedback {
     let headers: SmallVec<[(&str, &[u8]); 32]> = observed
         .headers
         .iter()
@@ -284,13 +290,13 @@ fn update_degrade(
     let (Some(settings), Some(scope)) = (&policy.degrade, policy.degrade_scope(entity)) else {
         return;
     };
-    let who = subject.who(key);
+    let attributes = subject.attributes(key);
     let limits = policy
         .limits
         .iter()
         .filter(|limit| limit.counts_calls() && !limit.is_concurrency());
     let cells: Vec<_> = limits
-        .map(|limit| (limit.cell_of(&who), limit.rule.clone()))
+        .map(|limit| (limit.cell_of(&attributes), limit.rule.clone()))
         .collect();
     let periods: SmallVec<[Span; 4]> = cells.iter().map(|(_, rule)| rule.period()).collect();
     let theirs = feedback.remaining.map(|remaining| ProviderQuota {

@@ -126,7 +126,7 @@ pub(crate) async fn split(
             return None;
         }
         // It may have been sent, and no time remains for another: the others continue without it.
-        Err(late @ Error::TooLate { .. }) => return Some(Err(late)),
+        Err(late @ Error::DeadlineExceeded { .. }) => return Some(Err(late)),
         Err(_) => return None, // it was not sent: the others continue without it
     };
     let identity = Arc::new(identity::identity(route, &route.subject.provider.policy()));
@@ -246,7 +246,7 @@ async fn wait_part(
         GroupEnd::LeaderLeft if route.subject.own_remaining() == Some(Span::ZERO) => {
             let provider = route.subject.provider.name.clone();
             let at = Stage::Upstream;
-            return Some(Err(Error::TooLate { provider, at }));
+            return Some(Err(Error::DeadlineExceeded { provider, at }));
         }
         GroupEnd::LeaderLeft => return None,
     };

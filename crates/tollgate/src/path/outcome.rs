@@ -39,7 +39,7 @@ pub struct CallTrace {
     pub(crate) progress: Option<Arc<CallProgress>>,
     /// Its end has been reported.
     pub(crate) has_ended: bool,
-    /// `true` = the process ends: whoever drops the call rejects it, and tells its end.
+    /// `true` = the process ends: whoever drops the call rejects it, and emits its end.
     pub(crate) is_over: Option<Arc<AtomicBool>>,
 }
 
@@ -73,12 +73,16 @@ impl CallOutcome {
     }
 
     /// No response for this caller, while its call may go on for others: with what it has cost so far.
-    pub(crate) fn left(error: Error, progress: Option<&Arc<CallProgress>>) -> CallOutcome {
+    pub(crate) fn for_departed_caller(
+        error: Error,
+        attempts: u32,
+        progress: Option<&Arc<CallProgress>>,
+    ) -> CallOutcome {
         let spent = progress
             .map(|progress| progress.spent())
             .unwrap_or_default();
         CallOutcome {
-            attempts: spent.attempts,
+            attempts,
             waited: spent.waited,
             was_queued: spent.was_queued,
             queue_cause: spent.queue_cause,

@@ -56,7 +56,7 @@ impl PermitHistory {
             return;
         };
         self.was_queued = true;
-        if subject.provider.events.is_heard() {
+        if subject.provider.events.has_listeners() {
             self.queue_cause = Some(requested.queue_cause(policy, blocker));
         }
     }
@@ -180,7 +180,8 @@ pub(super) async fn decide(
         let permit = match result {
             Ok(permit) => permit,
             Err(denied) => {
-                let exhausted = requested.exhausted_limit(denied);
+                let exhausted = requested.exhausted_limit(subject, &policy, denied);
+                let exhausted = Box::pin(exhausted).await;
                 history.rates = Rates::rejected(&policy, priority, exhausted);
                 return Err(requested.to_error(subject, &policy, denied, loss));
             }
@@ -297,9 +298,11 @@ async fn reject_if_closed(
             blocked: WhenBlocked::Reject,
             ..
         } => {
-            return Err(Error::Asleep {
+            let health = &subject.provider.health;
+            return Err(Error::ProviderUnavailable {
                 provider: provider(),
-                status: Box::new(subject.provider.health.status_on(subject.path)),
+                status: Box::new(health.status_on(subject.path)),
+                path: health.closed_path_name(subject.path),
             });
         }
         Admission::Open
@@ -322,6 +325,7 @@ async fn reject_if_closed(
         }),
         Some(
             ScopeView::Open
+            | ScopeView::Paced { .. }
             | ScopeView::Probing
             | ScopeView::CacheOnly { .. }
             | ScopeView::Paused { .. },

@@ -24,8 +24,8 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::{Micros, Span};
 
 use super::call::{CallOptions, Target};
-use super::call_end::OwnCall;
-use super::decide::{self, Decision, Learned};
+use super::call_end::ExternalCall;
+use super::decide::{self, AcquiredPermit, Learned};
 use super::rates::Rates;
 use crate::error::Reason;
 use crate::providers::ProviderRegistry;
@@ -81,7 +81,7 @@ struct TableState {
 
 #[derive(Debug)]
 struct OpenPermit {
-    decision: Box<Decision>,
+    decision: Box<AcquiredPermit>,
     expires: Micros,
 }
 
@@ -109,7 +109,7 @@ impl Drop for ReportInProgress {
 
 /// A permit for another process.
 #[derive(Clone, Debug)]
-pub struct HandedOut {
+pub struct IssuedPermit {
     /// By which it is reported.
     pub id: Arc<str>,
     /// How long it waited.
@@ -196,13 +196,13 @@ impl PermitTable {
         target: impl Into<Target>,
         key: Option<&str>,
         options: CallOptions,
-    ) -> Result<HandedOut, Error> {
+    ) -> Result<IssuedPermit, Error> {
         let Shared {
             registry,
             use_within,
             ..
         } = &*self.shared;
-        let mut end = OwnCall::begin(registry.events(), &options);
+        let mut end = ExternalCall::begin(registry.events(), &options);
         let subject = decide::subject(registry, target.into(), options);
         let mut subject = end.check(subject)?;
         subject.use_within = *use_within;
@@ -292,24 +292,24 @@ impl PermitTable {
     }
 
     /// A place in the table, or none. It is free again if no permit comes.
-    fn reserve(&self) -> Option<Place<'_>> {
+    fn reserve(&self) -> Option<TableSlot<'_>> {
         self.shared.drop_expired();
         let mut state = self.shared.state.lock();
         if state.open.len() + state.reserved >= PERMITS_MAX {
             return None;
         }
         state.reserved += 1;
-        Some(Place { table: self })
+        Some(TableSlot { table: self })
     }
 
-    fn hand_out(&self, place: Place<'_>, decision: Decision) -> HandedOut {
+    fn hand_out(&self, place: TableSlot<'_>, decision: AcquiredPermit) -> IssuedPermit {
         let now = self.shared.registry.ledger().at();
         let granted = decision.granted().unwrap_or(now);
         let lives = decision.use_within() + decision.response_timeout();
         let mut state = self.shared.state.lock();
         state.count += 1;
         let id = self.shared.id(state.count);
-        let handed_out = HandedOut {
+        let handed_out = IssuedPermit {
             id: id.clone(),
             waited: decision.waited(),
             was_queued: decision.was_queued(),
@@ -340,6 +340,7 @@ impl PermitTable {
         let timer = ExpiryTimer {
             shared: Arc::downgrade(&self.shared),
             first_changed: self.shared.first_changed.clone(),
+            is_over: false,
         };
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(timer.run());
@@ -373,7 +374,7 @@ impl TableState {
     }
 
     /// Those closed first go once they would have expired.
-    fn forget_closed(&mut self, now: Micros) {
+    fn evict_closed(&mut self, now: Micros) {
         while let Some((_, id)) = self
             .closing_order
             .pop_front_if(|(expires, _)| *expires <= now)
@@ -407,7 +408,7 @@ impl Shared {
             }
             expired.extend(permit);
         }
-        state.forget_closed(now);
+        state.evict_closed(now);
         drop(state);
         for mut permit in expired {
             permit.decision.count_as_sent();
@@ -428,7 +429,7 @@ impl Drop for Shared {
     /// Other processes still hold these permits and may use them: they stay counted.
     fn drop(&mut self) {
         for (_, permit) in std::mem::take(&mut self.state.get_mut().open) {
-            permit.decision.leave_held();
+            permit.decision.abandon_as_used();
         }
         self.first_changed.notify_one(); // the timer ends
     }
@@ -439,16 +440,19 @@ impl Drop for Shared {
 struct ExpiryTimer {
     shared: Weak<Shared>,
     first_changed: Arc<Notify>,
+    /// It ended because there was nothing to wait for, and has said so.
+    is_over: bool,
 }
 
 impl ExpiryTimer {
-    async fn run(self) {
+    async fn run(mut self) {
         while let Some(pause) = self.next_pause() {
             tokio::select! {
                 () = timer::sleep(Some(pause)) => {}
                 () = self.first_changed.notified() => {}
             }
         }
+        self.is_over = true;
     }
 
     fn next_pause(&self) -> Option<Span> {
@@ -461,9 +465,10 @@ impl ExpiryTimer {
 impl Drop for ExpiryTimer {
     /// Its runtime has ended: the next permit starts another timer.
     fn drop(&mut self) {
-        if let Some(shared) = self.shared.upgrade() {
-            let mut state = shared.state.lock();
-            state.has_timer &= state.by_expiry.is_empty();
+        if !self.is_over
+            && let Some(shared) = self.shared.upgrade()
+        {
+            shared.state.lock().has_timer = false;
         }
     }
 }
@@ -479,11 +484,11 @@ impl Report<'_> {
 
 /// A place for a permit that is still being decided.
 #[derive(Debug)]
-struct Place<'a> {
+struct TableSlot<'a> {
     table: &'a PermitTable,
 }
 
-impl Drop for Place<'_> {
+impl Drop for TableSlot<'_> {
     fn drop(&mut self) {
         let mut state = self.table.shared.state.lock();
         state.reserved = state.reserved.saturating_sub(1);
@@ -493,57 +498,11 @@ impl Drop for Place<'_> {
 /// What an id has led to.
 #[derive(Debug)]
 enum Closed {
-    Now(Box<Decision>),
+    Now(Box<AcquiredPermit>),
     Before(ClosedPermit),
     Unknown,
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The oldest makes room, whenever it would have expired.
-    #[test]
-    fn closed_permits_are_bounded() {
-        let mut state = TableState::default();
-        let key = |number: usize| (Micros(number as u64), Arc::from(format!("{number}")));
-        for number in 0..CLOSED_MAX + 2 {
-            state.remember_closed(key(number), ClosedPermit::Released);
-        }
-        let is_known = |number: usize| state.closed.contains_key(&*key(number).1);
-        assert_eq!(
-            (state.closed.len(), state.closing_order.len()),
-            (CLOSED_MAX, CLOSED_MAX)
-        );
-        assert!(!is_known(1) && is_known(2));
-        state.forget_closed(Micros(10));
-        assert!(!state.closed.contains_key("10") && state.closed.contains_key("11"));
-    }
-
-    /// Whoever reports a permit while its first report is evaluated got provisional values.
-    #[test]
-    fn a_report_during_the_first_gets_its_result() {
-        let result = Arc::new(OnceLock::new());
-        let learned = |after| Learned {
-            class: Class::Limited,
-            retry_after: after,
-        };
-        let in_progress = ReportInProgress {
-            result: result.clone(),
-            provisional: learned(None),
-        };
-        let second = std::thread::spawn(move || *result.wait());
-        in_progress
-            .result
-            .get_or_init(|| learned(Some(Span::from_secs(9))));
-        drop(in_progress);
-        assert_eq!(second.join().unwrap(), learned(Some(Span::from_secs(9))));
-        let panicked = ReportInProgress {
-            result: Arc::default(),
-            provisional: learned(None),
-        };
-        let again = panicked.result.clone();
-        drop(panicked);
-        assert_eq!(*again.wait(), learned(None), "nobody waits for ever");
-    }
-}
+#[path = "permit_table_tests.rs"]
+mod tests;

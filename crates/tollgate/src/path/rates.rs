@@ -32,10 +32,21 @@ struct RateSnapshot {
 enum RateDecision {
     /// The counts at the grant, one per limit.
     Granted(Marks),
-    /// The limit with this index is exhausted for this long.
-    Rejected { index: usize, retry_in: Span },
+    /// The limit with this index has too little left.
+    Rejected(ExhaustedLimit),
     /// Something else rejected the call.
     Other,
+}
+
+/// The limit that rejected a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExhaustedLimit {
+    /// Its index among the limits that apply to the call.
+    pub(crate) index: usize,
+    /// When to come back.
+    pub(crate) retry_in: Span,
+    /// What remains of it: too little for this call, but not always nothing.
+    pub(crate) remaining: u64,
 }
 
 /// One limit at the time of a decision.
@@ -80,12 +91,9 @@ impl Rates {
     pub(crate) fn rejected(
         policy: &Arc<CompiledPolicy>,
         priority: Priority,
-        by: Option<(usize, Span)>,
+        by: Option<ExhaustedLimit>,
     ) -> Rates {
-        let decided = match by {
-            Some((index, retry_in)) => RateDecision::Rejected { index, retry_in },
-            None => RateDecision::Other,
-        };
+        let decided = by.map_or(RateDecision::Other, RateDecision::Rejected);
         Rates::new(policy, priority, decided)
     }
 
@@ -108,15 +116,15 @@ impl Rates {
             let limits = snapshot.policy.limits.iter().filter(holds).enumerate();
             limits.map(move |(index, limit)| {
                 let rule = &*limit.rule;
-                let (left, is_refusing) = snapshot.decided.state(index, rule, wall);
+                let (state, is_exhausted) = snapshot.decided.state(index, rule, wall);
                 Rate {
                     name: &limit.name,
                     limit: rule.limit(),
                     period: Some(rule.display_period()).filter(|period| *period > Span::ZERO),
                     unit: rule.cost_unit(),
                     per: limit.per,
-                    state: left,
-                    is_exhausted: is_refusing,
+                    state,
+                    is_exhausted,
                 }
             })
         })
@@ -127,23 +135,20 @@ impl RateDecision {
     fn state(&self, index: usize, rule: &Rule, wall: Wall) -> (Option<RateState>, bool) {
         match self {
             RateDecision::Granted(marks) => {
-                let left = marks.get(index).map(|mark| RateState {
+                let state = marks.get(index).map(|mark| RateState {
                     remaining: mark.remaining,
                     reset_after: full_after(rule, mark.used, wall),
                 });
-                (left, false)
+                (state, false)
             }
-            RateDecision::Rejected {
-                index: refusing,
-                retry_in,
-            } if *refusing == index => {
-                let left = RateState {
-                    remaining: 0,
-                    reset_after: Some(*retry_in),
+            RateDecision::Rejected(limit) if limit.index == index => {
+                let state = RateState {
+                    remaining: limit.remaining,
+                    reset_after: Some(limit.retry_in),
                 };
-                (Some(left), true)
+                (Some(state), true)
             }
-            RateDecision::Rejected { .. } | RateDecision::Other => (None, false),
+            RateDecision::Rejected(_) | RateDecision::Other => (None, false),
         }
     }
 }
@@ -177,10 +182,10 @@ mod tests {
         Arc::new(CompiledPolicy::new(provider, &Dialects::built_in()))
     }
 
-    fn used(used: u64, left: u64) -> Mark {
+    fn used(used: u64, remaining: u64) -> Mark {
         Mark {
             used,
-            remaining: left,
+            remaining,
             ..Mark::default()
         }
     }
@@ -196,11 +201,11 @@ mod tests {
         let marks = [used(3, 32), used(5, 15), used(990, 7), used(1, 3)];
         let marks = marks.into_iter().collect();
         let rates = Rates::granted(&policy, Priority::Normal, &marks);
-        let left: Vec<_> = rates
+        let state: Vec<_> = rates
             .each(MIDDAY)
             .map(|rate| {
-                let left = rate.state.unwrap();
-                (rate.limit, left.remaining, left.reset_after)
+                let state = rate.state.unwrap();
+                (rate.limit, state.remaining, state.reset_after)
             })
             .collect();
         let expected = [
@@ -209,21 +214,25 @@ mod tests {
             (1_000, 7, Some(Span::from_secs(12 * 3_600))),
             (4, 3, None),
         ];
-        assert_eq!(left, expected);
+        assert_eq!(state, expected);
     }
 
     #[test]
     fn a_rejection_reports_only_the_exhausted_limit() {
         let policy = policy("limits: [35/1s, 100/1m]");
-        let by = Some((1, Span::from_secs(7)));
+        let by = Some(ExhaustedLimit {
+            index: 1,
+            retry_in: Span::from_secs(7),
+            remaining: 3,
+        });
         let rates = Rates::rejected(&policy, Priority::Normal, by);
         let each: Vec<_> = rates.each(MIDDAY).collect();
         assert_eq!((each[0].state, each[0].is_exhausted), (None, false));
-        let left = RateState {
-            remaining: 0,
+        let state = RateState {
+            remaining: 3,
             reset_after: Some(Span::from_secs(7)),
         };
-        assert_eq!((each[1].state, each[1].is_exhausted), (Some(left), true));
+        assert_eq!((each[1].state, each[1].is_exhausted), (Some(state), true));
     }
 
     /// Term indexes count only the limits that apply to the priority.

@@ -82,8 +82,8 @@ impl BodyRecorder for Recorder {
                 ContentChange::Changed
             };
             let lifetime = fresh::adapted(old.freshness.lifetime, change, range);
-            let kept = self.object.freshness;
-            self.object.freshness = kept.with_lifetime(self.received, lifetime, rule.stale);
+            let freshness = self.object.freshness;
+            self.object.freshness = freshness.with_lifetime(self.received, lifetime, rule.stale);
         }
         let object = Arc::new(self.object);
         let now = self.provider.ledger.wall();

@@ -1,7 +1,7 @@
 //! The limits and scopes that one attempt needs, and what a verdict on them means to its caller.
 //!
 //! Promises: limits, health, cool-down, degrade, concurrency, connections and this process's
-//! throttle form one ask. A rejection names the limit that refused.
+//! throttle form one ask. A rejection names the limit that rejected the call.
 //!
 //! Never: counts or decides by itself.
 
@@ -14,9 +14,10 @@ use tollgate_core::ask::{
 use tollgate_core::gate::Blocker;
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::StoreLoss;
+use tollgate_ledger::{PeekQuery, StoreLoss};
 
 use super::attempt_guard::AttemptGuard;
+use super::rates::ExhaustedLimit;
 use super::subject::Subject;
 use crate::error::{Reason, Stage};
 use crate::event::QueueCause;
@@ -49,7 +50,7 @@ pub(crate) struct RequestedLimits {
     /// Closed after a store loss during which nodes used their shares.
     share: Option<ScopeId>,
     /// Counts to carry over first; empty except for a while after a reload.
-    carries: Vec<Settle>,
+    inherits: Vec<Settle>,
 }
 
 /// Which limit a term belongs to. Only a rejection needs its name.
@@ -71,38 +72,41 @@ impl RequestedLimits {
         health: &HealthView,
         (seniority, edition): (u64, u64),
     ) -> (PermitRequest, RequestedLimits) {
-        let who = subject.who(key);
-        subject.provider.seen_entities.record(policy, who.entity);
+        let attributes = subject.attributes(key);
+        subject
+            .provider
+            .seen_entities
+            .record(policy, attributes.entity);
         let mut requested = RequestedLimits {
             terms: SmallVec::new(),
             limits: 0,
             local: 0,
             health: subject.provider.health.scope(),
-            cooldown: policy.cooldown_scope(who.entity, who.key),
+            cooldown: policy.cooldown_scope(attributes.entity, attributes.key),
             path: health.path_scope,
             share: policy.share_scope,
-            carries: policy.carry_settles(
-                &who,
+            inherits: policy.inherit_settles(
+                &attributes,
                 subject.at_most_permille.is_some(),
                 &subject.provider.ledger,
             ),
         };
         let mut terms = Terms::new();
         for (index, limit) in policy.limits.iter().enumerate() {
-            if let Some(term) = limit.term(&who) {
+            if let Some(term) = limit.term(&attributes) {
                 requested.terms.push((term.cell, TermKind::Limit(index)));
                 terms.push(term);
             }
         }
         requested.limits = terms.len();
         if let Some(permille) = subject.at_most_permille {
-            requested.add_caller_shares(policy, &who, permille, &mut terms);
+            requested.add_caller_shares(policy, &attributes, permille, &mut terms);
         }
         requested.add_local(subject, policy, &health.throttle, &mut terms);
         let demand = subject.demand();
         let request = PermitRequest {
             terms,
-            scopes: requested.scopes(policy, who.entity),
+            scopes: requested.scopes(policy, attributes.entity),
             priority: demand.priority,
             caller: demand.caller,
             patience: subject.queue_patience(policy.provider.queue.timeout),
@@ -118,8 +122,8 @@ impl RequestedLimits {
 
     /// Carries counts of replaced limits over to the current ones before anything is requested.
     pub(crate) fn inherit_counts(&self, permits: &Permits, edition: u64) {
-        if !self.carries.is_empty() {
-            permits.carry(edition, &self.carries);
+        if !self.inherits.is_empty() {
+            permits.inherit(edition, &self.inherits);
         }
     }
 
@@ -141,7 +145,7 @@ impl RequestedLimits {
                 self.terms.push((cell, TermKind::Local(reason, name)));
                 terms.push(Term {
                     cell,
-                    rule: rule.clone(),
+                    rule,
                     cost: 1,
                     reserve: 0,
                 });
@@ -191,12 +195,12 @@ impl RequestedLimits {
     fn add_caller_shares(
         &mut self,
         policy: &CompiledPolicy,
-        who: &CallAttributes<'_>,
+        attributes: &CallAttributes<'_>,
         permille: u16,
         terms: &mut Terms,
     ) {
         for (index, limit) in policy.limits.iter().enumerate() {
-            if let Some(term) = limit.caller_share(who, permille) {
+            if let Some(term) = limit.caller_share(attributes, permille) {
                 self.terms.push((term.cell, TermKind::CallerShare(index)));
                 terms.push(term);
             }
@@ -226,10 +230,12 @@ impl RequestedLimits {
                     no_permit(reason, limit, Some(retry_in))
                 }
                 Blocker::Scope(scope) if scope == self.health || Some(scope) == self.path => {
-                    let status = subject.provider.health.status_on(subject.path);
-                    Error::Asleep {
+                    let health = &subject.provider.health;
+                    let status = health.status_on(subject.path);
+                    Error::ProviderUnavailable {
                         provider: subject.provider.name.clone(),
                         status: Box::new(status.closed_for(retry_in)),
+                        path: health.closed_path_name(subject.path),
                     }
                 }
                 Blocker::Scope(scope) if Some(scope) == self.share => {
@@ -247,7 +253,7 @@ impl RequestedLimits {
                 Blocker::OffPeak => no_permit(Reason::OffPeak, None, Some(retry_in)),
                 Blocker::Front => no_permit(Reason::Limit, None, Some(retry_in)),
             },
-            Denied::TimedOut { .. } => Error::TooLate {
+            Denied::TimedOut { .. } => Error::DeadlineExceeded {
                 provider: subject.provider.name.clone(),
                 at: Stage::Waiting,
             },
@@ -306,8 +312,13 @@ impl RequestedLimits {
             && demand.continues_after(until, policy.provider.queue.timeout, error)
     }
 
-    /// The index of the exhausted limit, if it is one of the provider file.
-    pub(crate) fn exhausted_limit(&self, denied: Denied) -> Option<(usize, Span)> {
+    /// The exhausted limit, if it is one of the provider file.
+    pub(crate) async fn exhausted_limit(
+        &self,
+        subject: &Subject,
+        policy: &CompiledPolicy,
+        denied: Denied,
+    ) -> Option<ExhaustedLimit> {
         let Denied::Rejected {
             blocker: Blocker::Cell(cell),
             retry_in,
@@ -316,7 +327,26 @@ impl RequestedLimits {
             return None;
         };
         let index = self.terms.iter().position(|term| term.0 == cell)?;
-        (index < self.limits).then_some((index, retry_in))
+        let (_, TermKind::Limit(limit)) = self.terms.get(index)? else {
+            return None;
+        };
+        // A call that costs one finds nothing left; a costly one may find some.
+        let limit = policy.limits.get(*limit)?;
+        let remaining = if limit.counts_calls() {
+            0
+        } else {
+            let query = PeekQuery {
+                cells: vec![(cell, limit.rule.clone())],
+                ..PeekQuery::default()
+            };
+            let seen = subject.provider.ledger.peek_or_closed(query).await;
+            seen.cells.first().map_or(0, |view| view.remaining)
+        };
+        Some(ExhaustedLimit {
+            index,
+            retry_in,
+            remaining,
+        })
     }
 
     /// The name of a term, and the reason of a rejection by it.
@@ -351,22 +381,32 @@ pub(crate) fn no_share(subject: &Subject, limit: &str) -> Error {
 }
 
 /// The limits of this process, its connections first.
-fn local_limits<'a>(
+fn local_limits(
     provider: &ActiveProvider,
-    policy: &'a CompiledPolicy,
-    local: &'a ThrottleRules,
-) -> [(&'a Option<Arc<Rule>>, CellId, &'static str, Reason); 3] {
+    policy: &CompiledPolicy,
+    local: &ThrottleRules,
+) -> [(Option<Arc<Rule>>, CellId, &'static str, Reason); 3] {
     let cells = &provider.own_cells;
     let at_a_time = Reason::Concurrency;
     [
         (
-            &policy.connections,
+            provider.connections.rule(policy),
             cells.connections,
             "connections",
             at_a_time,
         ),
-        (&local.concurrency, cells.concurrency, "throttle", at_a_time),
-        (&local.rate, cells.rate, "throttle rate", Reason::Limit),
+        (
+            local.concurrency.clone(),
+            cells.concurrency,
+            "throttle",
+            at_a_time,
+        ),
+        (
+            local.rate.clone(),
+            cells.rate,
+            "throttle rate",
+            Reason::Limit,
+        ),
     ]
 }
 

@@ -8,7 +8,7 @@
 //! Never: repeats a call that may act twice, or one whose body is gone.
 
 use tollgate_core::health::{Class, Fault};
-use tollgate_core::retry::{Decision, FailedAttempt, Safety};
+use tollgate_core::retry::{FailedAttempt, RetryDecision, Safety};
 use tollgate_core::time::Span;
 
 use super::permit::PermitHistory;
@@ -67,6 +67,9 @@ impl RetryState {
         if let Some(progress) = &subject.progress {
             progress.on_attempts(made);
         }
+        if let Some(demand) = &subject.shared_demand {
+            demand.set_attempts(made);
+        }
     }
 
     /// An attempt of the call has failed.
@@ -124,12 +127,12 @@ impl RetryState {
             .health
             .decide_retry(&policy.retry, &failed)
         {
-            Decision::Again { after, counts } => {
+            RetryDecision::Again { after, counts } => {
                 self.retries_used += u32::from(counts);
                 leave_leader(&route.subject, policy, &attempt, after);
                 NextStep::Again(after, attempt.ok())
             }
-            Decision::Stop(_) => RetryState::stop(route, attempt),
+            RetryDecision::Stop(_) => RetryState::stop(route, attempt),
         }
     }
 
@@ -142,7 +145,7 @@ impl RetryState {
                 fault: Fault::Reset,
             },
             AttemptError::Fault { .. } if route.subject.remaining() == Some(Span::ZERO) => {
-                Error::TooLate {
+                Error::DeadlineExceeded {
                     provider: provider(),
                     at: Stage::Upstream,
                 }
@@ -165,7 +168,7 @@ fn safety(route: &Route, sent: bool) -> Safety {
 }
 
 /// The leader's own time ends before the retry, and followers have more: they go on without it.
-/// The leader answers with the failure that it has.
+/// The leader responds with the failure that it has.
 fn leave_leader(
     subject: &Subject,
     policy: &CompiledPolicy,
@@ -194,7 +197,7 @@ fn leave_leader(
             fault: *fault,
         },
         // The followers' call still holds the response.
-        Ok(_) | Err(_) => Error::TooLate {
+        Ok(_) | Err(_) => Error::DeadlineExceeded {
             provider: provider(),
             at: Stage::Waiting,
         },

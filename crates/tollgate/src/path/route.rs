@@ -18,7 +18,7 @@ use tollgate_core::gate::CallerId;
 use tollgate_core::time::Micros;
 
 use super::call::{Call, CallOptions, UseCache};
-use super::destination::{Destination, resolve, to_upstream};
+use super::destination::{Destination, is_own_origin, resolve, to_upstream};
 use super::subject::Subject;
 use crate::Error;
 use crate::body_memory::{BodyMemory, BodyShare};
@@ -26,7 +26,7 @@ use crate::cache::BackgroundRefresh;
 use crate::credentials::find_client_credential;
 use crate::event::Event;
 use crate::flights::{Conditions, Flight, MergeLeader};
-use crate::payload::{BodyError, Payload, READ_MAX, ReadBounds, WHOLE_MAX};
+use crate::payload::{BodyError, Payload, READ_MAX, ReadBack, ReadBounds, WHOLE_MAX};
 use crate::pool::Origin;
 use crate::providers::{
     ActiveProvider, Claim, CompiledPolicy, ProviderRegistry, call_costs, caller_id,
@@ -104,12 +104,17 @@ where
     let gathered = Payload::gather(sent, bounds, &mut share);
     let payload = within(pending.options.timeout, gathered)
         .await
-        .map_err(|_| Error::NoBody)??;
+        .map_err(|_| Error::SlowBody)??;
+    let read_back = if bounds.memory > WHOLE_MAX && payload.is_unread() {
+        Box::pin(payload.read_back()).await?
+    } else {
+        None
+    };
     if !payload.is_empty() {
         pending.arrived = registry.ledger().at(); // an upload does not use up its time in the queue
         pending.body_share = Some(share);
     }
-    pending.finish(payload)
+    pending.finish(payload, read_back.as_ref())
 }
 
 /// Routes a call that has no body.
@@ -118,7 +123,7 @@ pub(super) fn route_without_body(
     call: Call<()>,
 ) -> Result<Route, Error> {
     let ((), pending) = start(registry, call)?;
-    pending.finish(Payload::Whole(Bytes::new()))
+    pending.finish(Payload::Whole(Bytes::new()), None)
 }
 
 /// A call before its body is read.
@@ -168,8 +173,8 @@ impl PendingRoute {
         let provider = &self.destination.policy.provider;
         let costs = provider.costs.iter();
         let mut reads = costs.filter(|cost| !cost.before.is_empty());
-        let is_said = |unit: &str| self.options.costs.iter().any(|(named, _)| named == unit);
-        if self.needs_body() || reads.any(|cost| !is_said(&cost.unit)) {
+        let is_given = |unit: &str| self.options.costs.iter().any(|(named, _)| named == unit);
+        if self.needs_body() || reads.any(|cost| !is_given(&cost.unit)) {
             READ_MAX
         } else {
             WHOLE_MAX
@@ -182,12 +187,15 @@ impl PendingRoute {
         self.options.entity.is_none() && entities.reads_body()
     }
 
-    fn finish(self, payload: Payload) -> Result<Route, Error> {
+    /// `read_back`: the body that the decisions read, if it is in a file.
+    fn finish(self, payload: Payload, read_back: Option<&ReadBack>) -> Result<Route, Error> {
         // An unread body is not "no entity": a large body must not evade a limit.
-        let doubt = self.destination.policy.provider.entities.on_ambiguity;
-        if payload.is_unread() && self.needs_body() && doubt == OnAmbiguity::Reject {
+        let on_ambiguity = self.destination.policy.provider.entities.on_ambiguity;
+        let is_unread = payload.is_unread() && read_back.is_none();
+        if is_unread && self.needs_body() && on_ambiguity == OnAmbiguity::Reject {
             return Err(EntityError::Body.into());
         }
+        let body = read_back.map_or(payload.buffered(), |read| &read.bytes);
         let PendingRoute {
             headers,
             options,
@@ -208,12 +216,12 @@ impl PendingRoute {
             path: &self.path,
             query: query.as_deref().unwrap_or_default(),
             headers: &texts,
-            body: payload.buffered(),
+            body,
         })?;
         let caller = options.caller.as_deref();
         let subject = Subject {
             caller_id: caller.map_or_else(CallerId::default, caller_id),
-            costs: call_costs(&provider.costs, &options.costs, payload.buffered()),
+            costs: call_costs(&provider.costs, &options.costs, body),
             entity: routed.entity.map(|entity| entity.as_str().to_owned()),
             host: Some(destination.origin.host.clone()),
             path: Some(PathTag::of(&routed.path)),
@@ -255,6 +263,17 @@ impl Request {
         has_own && (auth.replace || self.client_credential(policy).is_none())
     }
 
+    /// Rejects a call to an origin that was its provider's own when it was routed and is not under
+    /// this policy: the keys of this policy are for another.
+    pub(crate) fn reject_if_moved(&self, policy: &CompiledPolicy) -> Result<(), Error> {
+        if !self.is_own_origin || is_own_origin(&self.origin, policy) {
+            return Ok(());
+        }
+        Err(Error::Moved {
+            provider: policy.provider.name.clone(),
+        })
+    }
+
     /// The credential that the client sent itself, where this provider expects one.
     pub(crate) fn client_credential(&self, policy: &CompiledPolicy) -> Option<String> {
         let style = &policy.provider.auth.style;
@@ -266,7 +285,7 @@ impl Request {
 const LOGGED_PATH_MAX: usize = 256;
 
 impl Route {
-    /// Tells what the call with this id asks for.
+    /// Emits what the call with this id asks for.
     pub(crate) fn emit_request(&self, id: &str) {
         let provider = &self.subject.provider;
         provider.events.emit_with(|| {

@@ -3,8 +3,8 @@
 //! Promises: the only place that adds a key to a call (a login posts its own), and only for the
 //! provider's own origin. Nothing is written under a permit older than 500 ms: a process that was
 //! stopped in between asks again. A request that failed before its first byte counts as not sent,
-//! any other as sent. A request without a response counts as arrived `arrive_within` after its last
-//! byte has left, for limits that say so.
+//! any other as sent. A request without a response counts as arrived when it is acknowledged and
+//! `arrive_within` has passed since its last byte, for limits that say so.
 //!
 //! Never: follows a redirect, or sends anything twice.
 
@@ -21,7 +21,7 @@ use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
 use super::attempt_guard::AttemptGuard;
-use super::await_head::{PresumedArrival, user_timeout, wait_for_head};
+use super::await_head::{PresumedArrival, wait_for_head};
 use super::connect;
 use super::requested_limits::Grant;
 use super::response::AttemptError;
@@ -41,8 +41,8 @@ use crate::providers::CompiledPolicy;
 use crate::{Error, Permit};
 
 /// The oldest permit under which bytes may leave. The ledger's proof needs a bound on the time
-/// between grant and send; half a second is far above any scheduling delay of a healthy host.
-pub(super) const PERMIT_AGE_MAX: Span = Span::from_millis(500);
+/// between grant and send.
+pub(super) const PERMIT_AGE_MAX: Span = tollgate_core::ask::GRANT_AGE_MAX;
 
 /// A response whose body is still to come.
 #[derive(Debug)]
@@ -67,7 +67,8 @@ pub(crate) async fn send(
     } = granted;
     let patience = connect::timeout(route, policy);
     let unconnected = |unreached| connect::connect_failure(route, policy, patience, unreached);
-    let mut conn = match expected.take(policy.connections_max, patience).await {
+    let connections_max = route.subject.provider.connections.max();
+    let mut conn = match expected.take(connections_max, patience).await {
         Ok(conn) => conn,
         Err(unreached) => return Err(not_connected(attempt_guard, permit, unconnected(unreached))),
     };
@@ -81,9 +82,10 @@ pub(crate) async fn send(
     permit.sent();
     route.mark_sent();
     count_attempt(&route.subject, retries);
-    let leaves_at_once = upload.is_none() && is_short(request.body());
-    let within = presumed_within(route, policy, leaves_at_once, &permit);
-    conn.wire.preamble.start(within.map(user_timeout));
+    // Of a body that is read while it is sent nobody knows when its last byte has left.
+    let presumes = upload.is_none() && permit.presumes_arrival();
+    let within = presumes.then_some(policy.provider.arrive_within);
+    conn.wire.preamble.start();
     let response = conn.wire.sender.try_send_request(request);
     let arrival = PresumedArrival::new(within, &conn.wire.preamble, &mut permit);
     let response = wait_for_head(route, policy, upload.as_deref(), arrival, response).await;
@@ -113,15 +115,16 @@ pub(crate) async fn send(
                 route.request.payload.restore(request.into_body());
                 Err(AttemptError::Again)
             }
-            None => Err(no_response(
-                route,
-                attempt_guard,
-                upload.as_deref(),
-                Fault::Reset,
-            )),
+            None => {
+                if error.error().is_parse_too_large() {
+                    conn.expect_many_headers();
+                }
+                let upload = upload.as_deref();
+                Err(no_response(route, attempt_guard, upload, Fault::Reset))
+            }
         },
         // The caller's time, not the provider's: it says nothing about the provider.
-        Err(_) if route.subject.remaining() == Some(Span::ZERO) => Err(too_late(route)),
+        Err(_) if route.subject.remaining() == Some(Span::ZERO) => Err(deadline_exceeded(route)),
         Err(_) => Err(no_response(
             route,
             attempt_guard,
@@ -141,8 +144,8 @@ fn is_usable(route: &Route, conn: &Conn, response: &Response<Incoming>) -> bool 
     is_expected && !has_bad_chunk && is_end_clear(response.headers())
 }
 
-fn too_late(route: &Route) -> AttemptError {
-    AttemptError::Stop(Error::TooLate {
+fn deadline_exceeded(route: &Route) -> AttemptError {
+    AttemptError::Stop(Error::DeadlineExceeded {
         provider: route.subject.provider.name.clone(),
         at: Stage::Upstream,
     })
@@ -165,7 +168,7 @@ fn no_response(
         return AttemptError::Stop(if is_slow {
             Error::SlowBody
         } else {
-            Error::NoBody
+            Error::IncompleteBody
         });
     }
     attempt_failed(route, attempt_guard, fault)
@@ -190,29 +193,6 @@ pub(super) fn emit_attempt(subject: &Subject, number: u32) {
             number,
         }
     });
-}
-
-/// The longest body that a connection sends without waiting for its peer: the initial congestion
-/// window is ten segments of 1,460 bytes, and the head needs some of them. Of a longer one the kernel
-/// may still have a part seconds after it took the last byte.
-const SHORT_BODY_MAX: u64 = 12 * 1_024;
-
-fn is_short(body: &impl http_body::Body) -> bool {
-    let length = body.size_hint().exact();
-    length.is_some_and(|length| length <= SHORT_BODY_MAX)
-}
-
-/// How long after its last byte has left a request counts as arrived; `None`: with its response. Of
-/// a streamed or long body nobody knows when its last byte has left.
-fn presumed_within(
-    route: &Route,
-    policy: &CompiledPolicy,
-    leaves_at_once: bool,
-    permit: &Permit,
-) -> Option<Span> {
-    let pool = &route.subject.provider.pool;
-    let presumes = leaves_at_once && permit.presumes_arrival();
-    presumes.then(|| pool.arrive_within(policy.provider.arrive_within))
 }
 
 /// Is the permit too old to send under?

@@ -180,7 +180,7 @@ pub(crate) fn fresh_reply(object: &CachedResponse, age: Span) -> Reply {
 /// Logs and counts that a fresh response was used, and that its call is over.
 pub(crate) fn emit_hit(subject: &Subject, id: &str, object: &CachedResponse, age: Span) {
     let provider = &subject.provider;
-    if provider.events.is_heard() {
+    if provider.events.has_listeners() {
         provider.events.emit(Event::FromCache {
             id: id.into(),
             provider: provider.label(),

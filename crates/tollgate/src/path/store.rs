@@ -144,7 +144,7 @@ fn serve_stale(
 ) -> Reply {
     let (why, degraded) = match error {
         Error::NotInCache { reason, .. } => (ServeReason::Waiting, *reason == Reason::Degraded),
-        Error::NoPermit { .. } | Error::Asleep { .. } => (ServeReason::Waiting, false),
+        Error::NoPermit { .. } | Error::ProviderUnavailable { .. } => (ServeReason::Waiting, false),
         _ => (ServeReason::Failing, false),
     };
     let now = route.subject.provider.ledger.wall();
@@ -234,8 +234,8 @@ fn revalidate(
         chosen,
         (sent, now),
     ) {
-        Ok(kept) => {
-            object.freshness = kept;
+        Ok(freshness) => {
+            object.freshness = freshness;
             object.stored = sent;
             // A 304 may change `Vary`; the response for the old variant is then removed.
             if let Varies::On(names) = fresh::varies(&HeaderView(&object.headers), &rule.vary)
@@ -259,7 +259,7 @@ fn revalidate(
             }
         }
         Err(why) => {
-            let _told = not_stored(route, why);
+            let _deferred = not_stored(route, why);
             // A request with `no-store` does not affect what is cached for others.
             if why != NotStored::RequestNoStore {
                 request.cache.remove(&request.key, old, old.stored);
@@ -338,7 +338,7 @@ fn record(
     }
     let dice = u64::from_le_bytes(request.key.0[..8].try_into().unwrap_or_default()) ^ now.0;
     let chosen = chosen_lifetime(rule, policy.cache.adaptive, old.as_deref(), dice);
-    let kept = cacheability(
+    let freshness = cacheability(
         route,
         &policy,
         request,
@@ -371,7 +371,7 @@ fn record(
             &HeaderView(&request.client_headers),
         ),
         vary_names: names,
-        freshness: kept,
+        freshness,
         status,
         headers,
         body: Bytes::new(),

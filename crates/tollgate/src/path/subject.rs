@@ -38,6 +38,8 @@ pub(crate) struct Subject {
     pub(crate) host: Option<Host>,
     /// The path that is called, as health counts it; `None` = unknown.
     pub(crate) path: Option<PathTag>,
+    /// Its text, for people, where no request has it.
+    pub(crate) path_text: Option<Box<str>>,
     pub(crate) costs: Vec<CallCost>,
     /// Who calls.
     pub(crate) caller: Option<String>,
@@ -70,6 +72,7 @@ impl Subject {
             entity: None,
             host: None,
             path: None,
+            path_text: None,
             costs: Vec::new(),
             caller: None,
             caller_id: CallerId::default(),
@@ -86,7 +89,7 @@ impl Subject {
     }
 
     /// Keeps its progress from now on, for its end event.
-    pub(super) fn keep_progress(&mut self) -> Arc<CallProgress> {
+    pub(super) fn start_progress(&mut self) -> Arc<CallProgress> {
         let progress = Arc::new(CallProgress::new(self.provider.ledger.clone()));
         self.progress = Some(progress.clone());
         progress
@@ -99,7 +102,7 @@ impl Subject {
     }
 
     /// The attributes that limits may depend on.
-    pub(crate) fn who<'a>(&'a self, key: Option<&'a str>) -> CallAttributes<'a> {
+    pub(crate) fn attributes<'a>(&'a self, key: Option<&'a str>) -> CallAttributes<'a> {
         CallAttributes {
             entity: self.entity.as_deref(),
             key,
@@ -207,24 +210,24 @@ pub(crate) async fn wait_as_if_alone<T>(
     shared: &SharedDemand,
     response: impl Future<Output = T>,
 ) -> Result<T, Error> {
-    let too_late = |at| Error::TooLate {
+    let deadline_exceeded = |at| Error::DeadlineExceeded {
         provider: subject.provider.name.clone(),
         at,
     };
     let now = subject.provider.ledger.at();
     if let Some(until) = demand.overall_deadline() {
         let response = timer::within(Some(until.since(now)), response).await;
-        return response.map_err(|Elapsed| too_late(Stage::Upstream));
+        return response.map_err(|Elapsed| deadline_exceeded(Stage::Upstream));
     }
     let until = demand.queue_deadline(subject.provider.policy().provider.queue.timeout);
-    let stood_too_long = async {
+    let queue_timeout = async {
         timer::sleep(Some(until.since(now))).await;
         shared.until_queued().await;
     };
     tokio::select! {
         biased;
         response = response => Ok(response),
-        () = stood_too_long => Err(too_late(Stage::Waiting)),
+        () = queue_timeout => Err(deadline_exceeded(Stage::Waiting)),
     }
 }
 

@@ -33,12 +33,12 @@ pub(crate) async fn acquire(
         let pause = match slot.status(live.ledger.at()) {
             TokenStatus::Use(token, generation) => return Ok(slot.hold(token, generation)),
             TokenStatus::UseAndFetch(token, generation) => {
-                tokio::spawn(keep_fresh(live.clone(), slot.clone()));
+                tokio::spawn(renew_in_background(live.clone(), slot.clone()));
                 return Ok(slot.hold(token, generation));
             }
             TokenStatus::Fetch => {
                 // Not part of this call: others wait for it too, and this call may be given up.
-                tokio::spawn(keep_fresh(live.clone(), slot.clone()));
+                tokio::spawn(renew_in_background(live.clone(), slot.clone()));
                 None
             }
             TokenStatus::Wait => None,
@@ -61,7 +61,7 @@ pub(crate) async fn acquire(
         let patience = subject.patience(policy.provider.queue.timeout);
         within(Some(patience), changed)
             .await
-            .map_err(|_| Error::TooLate {
+            .map_err(|_| Error::DeadlineExceeded {
                 provider: live.name.clone(),
                 at: Stage::Waiting,
             })?;
@@ -86,7 +86,7 @@ fn with_retry_in(error: Error, remaining: Span) -> Error {
 
 /// Fetches a token, and its successors as long as it is used. Between two logins it holds no strong
 /// reference: it ends when the provider is gone or another task logs in.
-async fn keep_fresh(live: Arc<ActiveProvider>, slot: Arc<TokenSlot>) {
+async fn renew_in_background(live: Arc<ActiveProvider>, slot: Arc<TokenSlot>) {
     let (weak_live, weak_slot) = (Arc::downgrade(&live), Arc::downgrade(&slot));
     let mut due = Some((live, slot));
     while let Some((live, slot)) = due.take() {

@@ -72,10 +72,10 @@ impl Pace {
                 Poll::Ready(Ok(piece))
             }
             Poll::Pending => {
-                let left = self.remaining();
+                let remaining = self.remaining();
                 let waiting = self.waiting.get_or_insert_with(|| Waiting {
                     since: Instant::now(),
-                    timer: Box::pin(tokio::time::sleep(left)),
+                    timer: Box::pin(tokio::time::sleep(remaining)),
                 });
                 waiting.timer.as_mut().poll(cx).map(|()| Err(TooSlow))
             }

@@ -1,7 +1,8 @@
 //! Request bodies in files: what is too large for memory, before its permit is asked for.
 //!
 //! Promises: a file has no name, so it is gone with its call or its process, and nobody else can
-//! open it. All files together are bounded. Disks are read and written on blocking threads.
+//! open it. All files together are bounded, in bytes and in number: room is taken before it is
+//! written. Disks are read and written on blocking threads.
 //!
 //! Never: holds more than one piece of a file in memory.
 
@@ -10,7 +11,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
@@ -28,8 +29,87 @@ const PIECE: usize = 256 * 1024;
 /// 16 uploads of the default `spool`, or a thousand of 1 MiB, which any disk has.
 const TOTAL_MAX: u64 = 1 << 30;
 
-/// The bytes of all files.
-static TOTAL: AtomicU64 = AtomicU64::new(0);
+/// The most files, unless the program knows how many descriptors it has: few enough for the usual
+/// 1,024 descriptors of a process.
+const FILES_MAX: usize = 64;
+
+/// What all files together may take.
+#[derive(Debug)]
+pub(crate) struct SpoolSpace {
+    bytes: AtomicU64,
+    bytes_max: u64,
+    files: AtomicUsize,
+    files_max: AtomicUsize,
+}
+
+/// Disks and descriptors belong to the process.
+static OF_PROCESS: SpoolSpace = SpoolSpace::new(TOTAL_MAX, FILES_MAX);
+
+/// Sets how many request bodies may be in files at a time: each takes a descriptor.
+pub fn set_spool_files_max(files: usize) {
+    OF_PROCESS.files_max.store(files, Ordering::Relaxed);
+}
+
+impl SpoolSpace {
+    pub(super) const fn new(bytes_max: u64, files_max: usize) -> SpoolSpace {
+        SpoolSpace {
+            bytes: AtomicU64::new(0),
+            bytes_max,
+            files: AtomicUsize::new(0),
+            files_max: AtomicUsize::new(files_max),
+        }
+    }
+
+    /// The one of this process.
+    pub(crate) fn of_process() -> &'static SpoolSpace {
+        &OF_PROCESS
+    }
+
+    /// How many bytes all files have.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Room for so many more bytes. `false`: there is none.
+    fn reserve(&self, bytes: u64) -> bool {
+        let more = |held: u64| {
+            let all = held.checked_add(bytes)?;
+            (all <= self.bytes_max).then_some(all)
+        };
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.bytes.fetch_update(set, fetch, more).is_ok()
+    }
+}
+
+/// The place of one file, and its bytes. Dropping it frees both.
+#[derive(Debug)]
+struct SpoolPlace {
+    space: &'static SpoolSpace,
+    bytes: u64,
+}
+
+impl SpoolPlace {
+    fn open(space: &'static SpoolSpace) -> Option<SpoolPlace> {
+        let place = SpoolPlace { space, bytes: 0 };
+        let before = space.files.fetch_add(1, Ordering::Relaxed);
+        (before < space.files_max.load(Ordering::Relaxed)).then_some(place)
+    }
+
+    /// Room for so many more bytes. `false`: there is none.
+    fn reserve(&mut self, bytes: u64) -> bool {
+        let has_room = self.space.reserve(bytes);
+        self.bytes += if has_room { bytes } else { 0 };
+        has_room
+    }
+}
+
+impl Drop for SpoolPlace {
+    fn drop(&mut self) {
+        self.space.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.space.files.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// A request body, or its beginning, in a file.
 #[derive(Debug)]
@@ -37,6 +117,19 @@ pub(crate) struct Spool {
     file: Arc<File>,
     length: u64,
     pub(super) trailers: Option<Box<HeaderMap>>,
+    place: SpoolPlace,
+}
+
+impl Spool {
+    /// All of it, if it has at most so many bytes.
+    pub(super) async fn read(&self, most: usize) -> Option<io::Result<Bytes>> {
+        let length = usize::try_from(self.length).ok()?;
+        if length > most {
+            return None;
+        }
+        let read = read_piece(self.file.clone(), 0, length).await;
+        Some(read.map_err(io::Error::other).flatten())
+    }
 }
 
 /// A file that is being written.
@@ -44,35 +137,45 @@ pub(crate) struct Spool {
 pub(super) struct SpoolWriter {
     spool: Spool,
     max: u64,
-    pending: Vec<Bytes>,
-    pending_bytes: usize,
+    /// One buffer: many small pieces would take far more memory than their bytes.
+    pending: BytesMut,
 }
 
 impl SpoolWriter {
+    /// The memory that a file takes while it is written.
+    pub(super) const MEMORY: usize = PIECE;
+
     /// A new file for at most `max` bytes. `None`: there can be none, so the body is streamed.
-    pub(super) async fn create(max: u64) -> Option<SpoolWriter> {
+    pub(super) async fn create(space: &'static SpoolSpace, max: u64) -> Option<SpoolWriter> {
+        let place = SpoolPlace::open(space)?;
         let file = tokio::task::spawn_blocking(unnamed_file).await.ok()?.ok()?;
         Some(SpoolWriter {
             spool: Spool {
                 file: Arc::new(file),
                 length: 0,
                 trailers: None,
+                place,
             },
             max,
-            pending: Vec::new(),
-            pending_bytes: 0,
+            pending: BytesMut::new(),
         })
     }
 
-    /// Adds bytes. `false`: the file is full with them.
-    pub(super) async fn push(&mut self, bytes: Bytes) -> io::Result<bool> {
-        self.pending_bytes += bytes.len();
-        self.pending.push(bytes);
-        if self.pending_bytes >= PIECE {
+    /// Adds bytes. `false`: the file has no room for them, and they were not added.
+    pub(super) async fn push(&mut self, bytes: &[u8]) -> io::Result<bool> {
+        let place = &mut self.spool.place;
+        let more = bytes.len() as u64;
+        if place.bytes + more > self.max || !place.reserve(more) {
+            return Ok(false);
+        }
+        if self.pending.len() + bytes.len() > PIECE {
             self.flush().await?;
         }
-        let length = self.spool.length + self.pending_bytes as u64;
-        Ok(length < self.max && TOTAL.load(Ordering::Relaxed) < TOTAL_MAX)
+        if self.pending.capacity() == 0 {
+            self.pending.reserve(PIECE);
+        }
+        self.pending.extend_from_slice(bytes);
+        Ok(true)
     }
 
     /// The body, when everything is written.
@@ -83,26 +186,11 @@ impl SpoolWriter {
     }
 
     async fn flush(&mut self) -> io::Result<()> {
-        let pieces = std::mem::take(&mut self.pending);
-        let (file, mut at) = (self.spool.file.clone(), self.spool.length);
-        let bytes = std::mem::take(&mut self.pending_bytes) as u64;
-        // Counted before it is written: a file that is dropped meanwhile returns all of it.
-        self.spool.length += bytes;
-        TOTAL.fetch_add(bytes, Ordering::Relaxed);
-        let written = tokio::task::spawn_blocking(move || {
-            for piece in pieces {
-                file.write_all_at(&piece, at)?;
-                at += piece.len() as u64;
-            }
-            Ok(())
-        });
+        let piece = std::mem::take(&mut self.pending);
+        let (file, at) = (self.spool.file.clone(), self.spool.length);
+        self.spool.length += piece.len() as u64;
+        let written = tokio::task::spawn_blocking(move || file.write_all_at(&piece, at));
         written.await.map_err(io::Error::other)?
-    }
-}
-
-impl Drop for Spool {
-    fn drop(&mut self) {
-        TOTAL.fetch_sub(self.length, Ordering::Relaxed);
     }
 }
 
@@ -152,14 +240,18 @@ impl SpoolReader {
 
     /// Reads the next piece.
     fn read(&self) -> JoinHandle<io::Result<Bytes>> {
-        let (file, at) = (self.spool.file.clone(), self.at);
-        let length = usize::try_from(self.remaining()).map_or(PIECE, |left| left.min(PIECE));
-        tokio::task::spawn_blocking(move || {
-            let mut piece = BytesMut::zeroed(length);
-            file.read_exact_at(&mut piece, at)?;
-            Ok(piece.freeze())
-        })
+        let length =
+            usize::try_from(self.remaining()).map_or(PIECE, |remaining| remaining.min(PIECE));
+        read_piece(self.spool.file.clone(), self.at, length)
     }
+}
+
+fn read_piece(file: Arc<File>, at: u64, length: usize) -> JoinHandle<io::Result<Bytes>> {
+    tokio::task::spawn_blocking(move || {
+        let mut piece = BytesMut::zeroed(length);
+        file.read_exact_at(&mut piece, at)?;
+        Ok(piece.freeze())
+    })
 }
 
 impl Body for SpoolReader {

@@ -38,19 +38,32 @@ fn share() -> BodyShare {
     BodyShare::new(Arc::new(BodyMemory::new(usize::MAX)))
 }
 
+/// A spool of this size, and room for it.
+fn bounds(spool: u64) -> ReadBounds {
+    ReadBounds {
+        memory: WHOLE_MAX,
+        spool,
+        min_rate: 1,
+        space: space(1 << 30, 9),
+    }
+}
+
+fn space(bytes: u64, files: usize) -> &'static SpoolSpace {
+    Box::leak(Box::new(SpoolSpace::new(bytes, files)))
+}
+
+fn pieces(remaining: usize) -> Pieces {
+    Pieces {
+        remaining,
+        trailers: None,
+    }
+}
+
 /// When all bodies together take too much memory, the next one goes to a file at once.
 #[tokio::test]
 async fn a_body_goes_to_a_file_when_memory_is_scarce() {
     let memory = Arc::new(BodyMemory::new(50_000));
-    let bounds = ReadBounds {
-        memory: WHOLE_MAX,
-        spool: 1 << 20,
-        min_rate: 1,
-    };
-    let pieces = |remaining| Pieces {
-        remaining,
-        trailers: None,
-    };
+    let bounds = bounds(1 << 20);
     let mut first = BodyShare::new(memory.clone());
     let small = Payload::gather(pieces(40_000), bounds, &mut first).await;
     assert!(matches!(small.unwrap(), Payload::Whole(_)));
@@ -62,16 +75,15 @@ async fn a_body_goes_to_a_file_when_memory_is_scarce() {
     assert_eq!(sent(&mut other).await.0.len(), 40_000);
 }
 
-async fn gathered(left: usize, every: Span, min_rate: u64) -> Result<Payload, Error> {
+async fn gathered(remaining: usize, every: Span, min_rate: u64) -> Result<Payload, Error> {
     let body = Slow {
-        remaining: left,
+        remaining,
         every,
         timer: None,
     };
     let bounds = ReadBounds {
-        memory: WHOLE_MAX,
-        spool: 1 << 20,
         min_rate,
+        ..bounds(1 << 20)
     };
     Payload::gather(body, bounds, &mut share()).await
 }
@@ -151,17 +163,12 @@ async fn a_large_body_is_read_to_a_file_and_can_be_sent_again() {
                 "1".parse().unwrap(),
             )])),
         ] {
-            let pieces = |trailers| Pieces {
-                remaining: length,
-                trailers,
+            let whole = pieces(length).collect().await.unwrap().to_bytes();
+            let body = Pieces {
+                trailers: trailers.clone(),
+                ..pieces(length)
             };
-            let whole = pieces(None).collect().await.unwrap().to_bytes();
-            let bounds = ReadBounds {
-                memory: WHOLE_MAX,
-                spool: 1 << 20,
-                min_rate: 1,
-            };
-            let mut payload = Payload::gather(pieces(trailers.clone()), bounds, &mut share())
+            let mut payload = Payload::gather(body, bounds(1 << 20), &mut share())
                 .await
                 .unwrap();
             assert!(matches!(payload, Payload::Spooled(_)) && payload.is_resendable());
@@ -175,21 +182,80 @@ async fn a_large_body_is_read_to_a_file_and_can_be_sent_again() {
 #[tokio::test]
 async fn a_body_larger_than_the_spool_is_streamed_whole_and_once() {
     for spool in [0, 300_000, 1 << 20] {
-        let pieces = || Pieces {
-            remaining: 2_000_000,
-            trailers: None,
-        };
-        let whole = pieces().collect().await.unwrap().to_bytes();
-        let bounds = ReadBounds {
-            memory: WHOLE_MAX,
-            spool,
-            min_rate: 1,
-        };
-        let mut payload = Payload::gather(pieces(), bounds, &mut share())
+        let whole = pieces(2_000_000).collect().await.unwrap().to_bytes();
+        let mut payload = Payload::gather(pieces(2_000_000), bounds(spool), &mut share())
             .await
             .unwrap();
         assert!(matches!(payload, Payload::Stream(_)), "{spool}");
         assert_eq!(sent(&mut payload).await.0, whole, "{spool}");
         assert!(!payload.is_resendable());
     }
+}
+
+/// A body that had gone to its file was counted as if it were in memory until its call ended.
+#[tokio::test]
+async fn a_body_in_a_file_takes_no_memory() {
+    let memory = Arc::new(BodyMemory::new(usize::MAX));
+    let mut share = BodyShare::new(memory.clone());
+    let body = Payload::gather(pieces(900_000), bounds(1 << 20), &mut share).await;
+    assert!(matches!(body.unwrap(), Payload::Spooled(_)));
+    assert_eq!(memory.held(), 0);
+    let streamed = Payload::gather(pieces(900_000), bounds(300_000), &mut share).await;
+    assert!(matches!(streamed.unwrap(), Payload::Stream(_)));
+    assert!(memory.held() <= 10_007, "the piece that had no room");
+}
+
+/// The buffer of a body in memory is counted, not only its bytes.
+#[tokio::test]
+async fn a_body_in_memory_is_counted_as_it_is() {
+    let memory = Arc::new(BodyMemory::new(usize::MAX));
+    let mut share = BodyShare::new(memory.clone());
+    let body = Payload::gather(pieces(100_000), bounds(1 << 20), &mut share).await;
+    assert!(matches!(body.unwrap(), Payload::Whole(_)));
+    assert!(memory.held() > 100_000, "{}", memory.held());
+}
+
+/// Bodies from which an entity or a cost is read took a MiB each, however little memory was left.
+#[tokio::test]
+async fn a_body_that_decides_something_goes_to_a_file_too_and_is_read_back() {
+    let decides = |spool| ReadBounds {
+        memory: READ_MAX,
+        ..bounds(spool)
+    };
+    let memory = Arc::new(BodyMemory::new(50_000));
+    let mut share = BodyShare::new(memory.clone());
+    let body = Payload::gather(pieces(900_000), decides(2 << 20), &mut share).await;
+    let mut body = body.unwrap();
+    assert!(matches!(body, Payload::Spooled(_)));
+    assert_eq!(memory.held(), 0);
+    let read = body.read_back().await.unwrap().unwrap();
+    assert_eq!(read.bytes, sent(&mut body).await.0);
+    // Where no file may hold all of it, it stays.
+    let small = Payload::gather(pieces(900_000), decides(1 << 18), &mut share).await;
+    assert!(matches!(small.unwrap(), Payload::Whole(_)));
+}
+
+/// The bound of all files was looked at after a piece was written, so each upload could exceed it.
+#[tokio::test]
+async fn files_never_exceed_what_all_together_may_have() {
+    let bounds = ReadBounds {
+        space: space(600_000, 2),
+        ..bounds(1 << 20)
+    };
+    let gather = |length| async move {
+        let gathered = Payload::gather(pieces(length), bounds, &mut share()).await;
+        gathered.unwrap()
+    };
+    let first = gather(400_000).await;
+    let mut second = gather(400_000).await;
+    assert!(matches!(first, Payload::Spooled(_)));
+    assert!(matches!(second, Payload::Stream(_)));
+    assert!(bounds.space.bytes() <= 600_000);
+    let third = gather(400_000).await;
+    assert!(matches!(third, Payload::Stream(_)), "no more files");
+    drop((first, third));
+    assert_eq!(sent(&mut second).await.0.len(), 400_000);
+    drop(second);
+    assert_eq!(bounds.space.bytes(), 0);
+    assert!(matches!(gather(400_000).await, Payload::Spooled(_)));
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use tollgate_core::ask::{Ask, PermitId};
 use tollgate_core::gate::Effects;
 use tollgate_core::time::Span;
-use tollgate_ledger::{Event, OfferVerdicts, PendingOffer, ProviderLedger, StoreLost};
+use tollgate_ledger::{Event, OfferVerdicts, PendingOffer, StoreLost};
 
 use super::Shared;
 
@@ -41,29 +41,29 @@ pub(super) async fn drive(shared: Weak<Shared>) {
             offer,
             resolve,
             settle,
-            abandoned: left,
-            wake_at: arm,
+            abandoned,
+            wake_at,
         } = strong.tick();
         for settle in settle {
             strong.ledger.settle(settle);
         }
-        if !left.is_empty() {
-            strong.ledger.stopped_waiting(&left);
+        if !abandoned.is_empty() {
+            strong.ledger.stopped_waiting(&abandoned);
         }
         for resolved in resolve {
             strong.deliver(resolved, strong.ledger.at());
         }
         if !offer.is_empty() {
-            pending = Some(Offered::new(&strong.ledger, offer));
+            pending = Some(Offered::new(&strong, offer));
         }
-        let pause = arm.map(|at| at.since(strong.ledger.at()));
+        let pause = wake_at.map(|at| at.since(strong.ledger.at()));
         drop(strong);
         tokio::select! {
             biased;
             decided = decided(&shared, &mut pending) => {
                 // Dropped, the pending offer gives its permits back.
                 let Some((strong, verdicts)) = decided else { return };
-                let asked = pending.take().map(|offered| offered.ids).unwrap_or_default();
+                let asked = pending.take().map(|offered| offered.asks).unwrap_or_default();
                 strong.on_verdicts(&asked, verdicts);
                 decided_for = Some(strong);
             }
@@ -79,21 +79,25 @@ pub(super) async fn drive(shared: Weak<Shared>) {
 
 /// An offer that the ledger has.
 struct Offered {
-    ids: Vec<PermitId>,
+    /// Each with the term that is the watched limit, if it has one.
+    asks: Vec<(PermitId, Option<usize>)>,
     verdicts: PendingOffer,
 }
 
 impl Offered {
-    fn new(ledger: &ProviderLedger, asks: Vec<Ask>) -> Offered {
+    fn new(shared: &Shared, asks: Vec<Ask>) -> Offered {
         Offered {
-            ids: asks.iter().map(|ask| ask.id).collect(),
-            verdicts: ledger.offer(asks),
+            asks: asks
+                .iter()
+                .map(|ask| (ask.id, shared.watched_term(ask)))
+                .collect(),
+            verdicts: shared.ledger.offer(asks),
         }
     }
 }
 
 /// What the ledger decides of the pending offer, and the queue to which it goes. Dropped and awaited
-/// again, nothing is lost. `None`: the queue has gone, and the answer was not taken.
+/// again, nothing is lost. `None`: the queue is gone, and the verdicts were not taken.
 async fn decided(
     shared: &Weak<Shared>,
     pending: &mut Option<Offered>,

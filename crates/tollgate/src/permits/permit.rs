@@ -6,7 +6,7 @@
 //! Never: is cloned.
 
 use tollgate_core::ask::{
-    Ask, Evidence, LimitReading, Marks, Outcome, Readings, Settle, Term, Terms,
+    Ask, Evidence, LimitReading, Marks, Outcome, Readings, ScopeId, Settle, Term, Terms,
 };
 use tollgate_core::gate::Blocker;
 use tollgate_core::time::{Micros, Span};
@@ -146,7 +146,7 @@ impl Permit {
 
     /// Somebody else holds it and may still send under it: it stays counted until the latest time at
     /// which that call can arrive. Only what is local to this process comes free.
-    pub(crate) fn leave_held(mut self) {
+    pub(crate) fn abandon_as_used(mut self) {
         self.inner.state = PermitState::Settled;
         self.finish_local();
     }
@@ -173,7 +173,7 @@ impl Permit {
     /// The head of the response has arrived.
     pub fn arrived(&mut self, report: LimitReport) {
         let LimitReport {
-            limited: refused,
+            limited,
             mut readings,
         } = report;
         readings.retain(|reading| reading.term < self.inner.marks.len());
@@ -182,7 +182,7 @@ impl Permit {
         }
         self.settle(Outcome::Arrived {
             age: Span::ZERO,
-            limited: refused,
+            limited,
             readings,
         });
         self.inner.state = PermitState::Arrived;
@@ -200,9 +200,10 @@ impl Permit {
         self.settle(Outcome::Presumed { age });
     }
 
-    /// The response says nothing about the provider's health: no scope is updated.
-    pub(crate) fn skip_health(&mut self) {
-        self.inner.ask.scopes.clear();
+    /// The response says nothing about the provider's health, but the provider's limits accepted it: only
+    /// the scope that a 429 closes is updated.
+    pub(crate) fn skip_health(&mut self, cooldown: ScopeId) {
+        self.inner.ask.scopes.retain(|scope| *scope == cooldown);
     }
 
     /// The body is still arriving: extends the hold by this much.

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
-use tollgate_ledger::{Clock, Ledger};
+use tollgate_ledger::Ledger;
 
 use super::address::{Origin, is_private};
 use super::preamble::{CountedStream, OverTcp, Preamble};
@@ -32,10 +32,13 @@ const ADDRESSES_MAX: usize = 4;
 /// attack or a fault.
 const HEAD_MAX: usize = 64 * 1024;
 
-/// The most headers of a response. The parser needs a number, and room for so many with every
-/// response, so a larger one makes each call dearer. With this one the size is the bound for all
-/// that are seen: 512 headers of 128 bytes are 64 KiB.
-const HEADERS_MAX: usize = 512;
+/// The most headers of a response, at first. The parser needs a number and prepares room for so many
+/// with every response, so a larger one makes each call dearer (ten instructions per header).
+pub(super) const HEADERS_USUAL: usize = 512;
+
+/// The most headers of an upstream that has sent more than usual. With this number the size is the
+/// bound: the shortest header is `a:` and a line feed.
+pub(super) const HEADERS_MAX: usize = HEAD_MAX / 3;
 
 /// Opens connections.
 pub struct Dialer {
@@ -50,8 +53,6 @@ pub struct Dialer {
 pub(crate) struct Wire {
     pub(crate) sender: SendRequest<Outgoing>,
     pub(crate) preamble: Preamble,
-    /// How long the TCP handshake took.
-    pub(super) handshake: Span,
 }
 
 /// Why there is no connection.
@@ -93,16 +94,19 @@ impl Dialer {
         }
     }
 
-    /// Opens a connection within `most`. Requests that leave are stamped by the ledger's clock.
+    /// Opens a connection within `most`, for responses with at most so many headers. Requests that
+    /// leave are stamped by the ledger's clock.
     pub(super) async fn dial(
         &self,
         origin: &Origin,
+        headers_max: usize,
         most: Span,
         ledger: &Ledger,
     ) -> Result<Wire, ConnectError> {
         // Boxed, because a handshake is rare and large: inside every call's future its 5 KiB would
         // be copied with it a dozen times.
-        within(Some(most), Box::pin(self.connect(origin, most, ledger)))
+        let connecting = self.connect(origin, headers_max, most, ledger);
+        within(Some(most), Box::pin(connecting))
             .await
             .unwrap_or(Err(ConnectError::Fault(Fault::Timeout)))
     }
@@ -110,6 +114,7 @@ impl Dialer {
     async fn connect(
         &self,
         origin: &Origin,
+        headers_max: usize,
         most: Span,
         ledger: &Ledger,
     ) -> Result<Wire, ConnectError> {
@@ -117,11 +122,11 @@ impl Dialer {
             return Err(ConnectError::NoTls);
         }
         let addresses = self.resolve(origin).await?;
-        let (stream, handshake) = connect_any(&addresses, most).await?;
+        let stream = connect_any(&addresses, most).await?;
         // Heads are small and urgent.
         stream.set_nodelay(true).map_err(connect_failed)?;
         if !origin.tls {
-            return http_handshake(stream, handshake, ledger).await;
+            return http_handshake(stream, headers_max, ledger).await;
         }
         let host = origin.host.as_str();
         let stream = self.tls.handshake(host, stream).await.map_err(|error| {
@@ -129,7 +134,7 @@ impl Dialer {
             self.events.emit(Event::TlsFailed { host, why });
             connect_failed(error)
         })?;
-        http_handshake(stream, handshake, ledger).await
+        http_handshake(stream, headers_max, ledger).await
     }
 
     /// Every address that may be called.
@@ -167,18 +172,13 @@ fn is_own(own: &[SocketAddr], address: SocketAddr) -> bool {
     })
 }
 
-/// Tries one address after the other, each with its part of the timeout. Returns how long the
-/// handshake took with the one that answered.
-async fn connect_any(
-    addresses: &[SocketAddr],
-    most: Span,
-) -> Result<(TcpStream, Span), ConnectError> {
+/// Tries one address after the other, each with its part of the timeout.
+async fn connect_any(addresses: &[SocketAddr], most: Span) -> Result<TcpStream, ConnectError> {
     let count = u64::try_from(addresses.len()).unwrap_or(1).max(1);
     let mut last = ConnectError::Fault(Fault::Connect);
     for address in addresses {
-        let began = Clock::System.at();
         match within(Some(Span(most.0 / count)), TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok((stream, Clock::System.at().since(began))),
+            Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => last = connect_failed(error),
             Err(Elapsed) => last = ConnectError::Fault(Fault::Timeout),
         }
@@ -188,7 +188,7 @@ async fn connect_any(
 
 async fn http_handshake<S>(
     stream: S,
-    handshake: Span,
+    headers_max: usize,
     ledger: &Ledger,
 ) -> Result<Wire, ConnectError>
 where
@@ -198,17 +198,13 @@ where
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(HEAD_MAX)
         .max_header_size(HEAD_MAX)
-        .max_headers(HEADERS_MAX)
+        .max_headers(headers_max)
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|_| ConnectError::Fault(Fault::Connect))?;
     // It ends with the sender, or when the peer closes; its errors reach the call that uses it.
     tokio::spawn(connection.with_upgrades());
-    Ok(Wire {
-        sender,
-        preamble,
-        handshake,
-    })
+    Ok(Wire { sender, preamble })
 }
 
 #[expect(

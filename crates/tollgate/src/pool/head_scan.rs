@@ -8,7 +8,7 @@
 //!
 //! Never: keeps or changes a byte. What arrives later is judged by the parser.
 
-/// The most digits of a chunk size: 16 are 64 bits.
+/// The most digits of a chunk size after its leading zeros: 16 are 64 bits.
 const DIGITS_MAX: usize = 16;
 
 /// The position of the class digit in `HTTP/1.1 200`.
@@ -76,12 +76,14 @@ impl HeadScan {
 
 /// Can these bytes not be the beginning of a chunk? Decides as hyper does.
 fn is_bad_chunk(bytes: &[u8]) -> bool {
-    let digits = bytes.iter().take_while(|byte| byte.is_ascii_hexdigit());
-    let digits = digits.count();
-    match bytes.get(digits..) {
-        None | Some([]) => digits > DIGITS_MAX,
+    let zeros = bytes.iter().take_while(|byte| **byte == b'0').count();
+    let digits = bytes.iter().skip(zeros);
+    let digits = digits.take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let is_too_large = digits > DIGITS_MAX;
+    match bytes.get(zeros + digits..) {
+        None | Some([]) => is_too_large,
         Some([b'\r', next, ..]) if *next != b'\n' => true,
-        Some([b'\r' | b' ' | b'\t' | b';', ..]) => digits == 0 || digits > DIGITS_MAX,
+        Some([b'\r' | b' ' | b'\t' | b';', ..]) => zeros + digits == 0 || is_too_large,
         Some(_) => true,
     }
 }
@@ -105,6 +107,7 @@ mod tests {
             "4\rx",
             "4x",
             "11111111111111111\r\n",
+            "0011111111111111111\r\n",
         ] {
             assert!(is_bad(&format!("{head}{bad}")), "{bad:?}");
             let hints = "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n";
@@ -122,6 +125,9 @@ mod tests {
             "A;x=y\r\n",
             "0a \r\n",
             "0\r\n\r\n",
+            "00000000000000000004\r\nfour\r\n",
+            "0000ffffffffffffffff\r\n",
+            "00000000000000000",
         ] {
             assert!(!is_bad(&format!("{head}{good}")), "{good:?}");
         }

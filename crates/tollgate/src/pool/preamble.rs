@@ -4,23 +4,23 @@
 //! Promises: cuts off a provider that keeps sending without starting a response after
 //! [`BYTES_MAX`], long before the first-byte timeout. Bodies are not counted. Tells whether the
 //! bytes that arrived with a head can be a chunk. A request has left when the kernel has its last
-//! byte; where that decides when a slot becomes free, the kernel gives up on bytes that are not
-//! acknowledged in time, and the connection is dead.
+//! byte, and is acknowledged when the peer's kernel has it.
 //!
 //! Never: changes a byte.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tollgate_core::time::{Micros, Span};
+use tollgate_core::time::Micros;
 use tollgate_ledger::Ledger;
 
 use super::head_scan::HeadScan;
+use super::send_queue::SendQueue;
 use crate::failpoint;
 
 /// The most bytes before a response begins. A head has at most 64 KiB, one or two hints are usual,
@@ -31,7 +31,7 @@ const BYTES_MAX: u64 = 1024 * 1024;
 const UNCOUNTED: u64 = u64::MAX;
 
 /// The request has not left.
-const NOT_LEFT: u64 = u64::MAX;
+const NOT_SENT: u64 = u64::MAX;
 
 /// The request that is under way on one connection, for the call that waits for its response.
 #[derive(Clone, Debug)]
@@ -44,23 +44,17 @@ struct Exchange {
     /// How many bytes may still come before the response begins.
     remaining: AtomicU64,
     /// When the kernel had all bytes written so far, on the ledger's clock.
-    left_at: AtomicU64,
-    /// How long the kernel may wait for the peer to acknowledge them, in milliseconds; 0: as long
-    /// as it does by itself.
-    user_timeout: AtomicU32,
+    sent_at: AtomicU64,
+    queue: SendQueue,
     /// The bytes that arrived with the head cannot be a chunk.
     has_bad_chunk: AtomicBool,
 }
 
 impl Preamble {
-    /// A request is sent: its response has not begun. Bytes that the peer does not acknowledge
-    /// within `user_timeout` end the connection.
-    pub(crate) fn start(&self, user_timeout: Option<Span>) {
-        let millis = user_timeout.map_or(0, |span| (span.0 / 1_000).max(1));
-        let millis = u32::try_from(millis).unwrap_or(u32::MAX);
-        self.shared.user_timeout.store(millis, Ordering::Relaxed);
+    /// A request is sent: its response has not begun.
+    pub(crate) fn start(&self) {
         self.shared.has_bad_chunk.store(false, Ordering::Relaxed);
-        self.shared.left_at.store(NOT_LEFT, Ordering::Relaxed);
+        self.shared.sent_at.store(NOT_SENT, Ordering::Relaxed);
         self.shared.remaining.store(BYTES_MAX, Ordering::Relaxed);
     }
 
@@ -70,9 +64,14 @@ impl Preamble {
     }
 
     /// When the last byte written so far was handed to the kernel.
-    pub(crate) fn left_at(&self) -> Option<Micros> {
-        let left_at = self.shared.left_at.load(Ordering::Relaxed);
-        (left_at != NOT_LEFT).then_some(Micros(left_at))
+    pub(crate) fn sent_at(&self) -> Option<Micros> {
+        let sent_at = self.shared.sent_at.load(Ordering::Relaxed);
+        (sent_at != NOT_SENT).then_some(Micros(sent_at))
+    }
+
+    /// The peer's kernel has all bytes of the request that have left.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.sent_at().is_some() && self.shared.queue.is_empty()
     }
 
     /// The bytes that arrived with the head cannot be a chunk.
@@ -95,15 +94,13 @@ impl OverTcp for TcpStream {
 
 /// A connection whose preambles are counted.
 #[derive(Debug)]
-pub(super) struct CountedStream<S> {
+pub(super) struct CountedStream<S: OverTcp> {
     stream: S,
     preamble: Preamble,
     scan: HeadScan,
     clock: Ledger,
     /// Bytes were written and not flushed.
     is_unflushed: bool,
-    /// As it is set.
-    user_timeout: u32,
 }
 
 impl<S: OverTcp> CountedStream<S> {
@@ -111,8 +108,8 @@ impl<S: OverTcp> CountedStream<S> {
         let preamble = Preamble {
             shared: Arc::new(Exchange {
                 remaining: AtomicU64::new(UNCOUNTED),
-                left_at: AtomicU64::new(NOT_LEFT),
-                user_timeout: AtomicU32::new(0),
+                sent_at: AtomicU64::new(NOT_SENT),
+                queue: SendQueue::of(stream.tcp()),
                 has_bad_chunk: AtomicBool::new(false),
             }),
         };
@@ -122,7 +119,6 @@ impl<S: OverTcp> CountedStream<S> {
             scan: HeadScan::default(),
             clock,
             is_unflushed: false,
-            user_timeout: 0,
         };
         (counted, preamble)
     }
@@ -130,32 +126,20 @@ impl<S: OverTcp> CountedStream<S> {
     /// Bytes have arrived. `false`: the bound is exceeded.
     fn take(&mut self, bytes: &[u8]) -> bool {
         let state = &*self.preamble.shared;
-        let left = state.remaining.load(Ordering::Relaxed);
-        if left == UNCOUNTED {
+        let remaining = state.remaining.load(Ordering::Relaxed);
+        if remaining == UNCOUNTED {
             return true;
         }
-        if left == BYTES_MAX {
+        if remaining == BYTES_MAX {
             self.scan = HeadScan::default(); // the first bytes since the request
         }
         if self.scan.ends_in_bad_chunk(bytes) {
             state.has_bad_chunk.store(true, Ordering::Relaxed);
         }
         let length = u64::try_from(bytes.len()).unwrap_or(UNCOUNTED);
-        let rest = left.saturating_sub(length);
+        let rest = remaining.saturating_sub(length);
         state.remaining.store(rest, Ordering::Relaxed);
-        length <= left
-    }
-
-    /// Sets the timeout that this request needs, if the last one needed another.
-    fn set_user_timeout(&mut self) -> io::Result<()> {
-        let wanted = self.preamble.shared.user_timeout.load(Ordering::Relaxed);
-        if wanted != self.user_timeout
-            && let Some(tcp) = self.stream.tcp()
-        {
-            rustix::net::sockopt::set_tcp_user_timeout(tcp, wanted)?;
-        }
-        self.user_timeout = wanted;
-        Ok(())
+        length <= remaining
     }
 
     fn wrote(&mut self, written: &io::Result<usize>) {
@@ -163,10 +147,16 @@ impl<S: OverTcp> CountedStream<S> {
             self.is_unflushed = true;
             self.preamble
                 .shared
-                .left_at
-                .store(NOT_LEFT, Ordering::Relaxed);
+                .sent_at
+                .store(NOT_SENT, Ordering::Relaxed);
         }
         failpoint::reached("sent");
+    }
+}
+
+impl<S: OverTcp> Drop for CountedStream<S> {
+    fn drop(&mut self) {
+        self.preamble.shared.queue.close();
     }
 }
 
@@ -192,7 +182,6 @@ impl<S: AsyncWrite + OverTcp + Unpin> AsyncWrite for CountedStream<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.set_user_timeout()?;
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
         self.wrote(&written);
         Poll::Ready(written)
@@ -203,7 +192,6 @@ impl<S: AsyncWrite + OverTcp + Unpin> AsyncWrite for CountedStream<S> {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.set_user_timeout()?;
         let written = ready!(match pieces {
             // A request without a body. A plain write costs less than a vectored one.
             [one] => Pin::new(&mut self.stream).poll_write(cx, one),
@@ -223,7 +211,7 @@ impl<S: AsyncWrite + OverTcp + Unpin> AsyncWrite for CountedStream<S> {
         if self.is_unflushed {
             self.is_unflushed = false;
             let now = self.clock.at();
-            self.preamble.shared.left_at.store(now.0, Ordering::Relaxed);
+            self.preamble.shared.sent_at.store(now.0, Ordering::Relaxed);
         }
         Poll::Ready(Ok(()))
     }
@@ -236,9 +224,10 @@ impl<S: AsyncWrite + OverTcp + Unpin> AsyncWrite for CountedStream<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use socket2::{SockFilter, SockRef};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
     use tokio::net::TcpListener;
-    use tollgate_core::time::Now;
+    use tollgate_core::time::{Now, Span};
     use tollgate_ledger::{Clock, ManualClock};
 
     impl OverTcp for DuplexStream {
@@ -258,32 +247,61 @@ mod tests {
         let (clock, ledger) = ledger();
         let (_far, near) = tokio::io::duplex(1024);
         let (mut counted, preamble) = CountedStream::new(near, ledger);
-        preamble.start(None);
+        preamble.start();
         counted.write_all(b"GET / ").await.unwrap();
-        assert_eq!(preamble.left_at(), None, "it is not flushed");
+        assert_eq!(preamble.sent_at(), None, "it is not flushed");
         clock.pass(Span::from_secs(1));
         counted.flush().await.unwrap();
-        assert_eq!(preamble.left_at(), Some(Micros(1_000_000)));
+        assert_eq!(preamble.sent_at(), Some(Micros(1_000_000)));
         clock.pass(Span::from_secs(1));
         counted.flush().await.unwrap();
-        assert_eq!(preamble.left_at(), Some(Micros(1_000_000)), "nothing more");
-        preamble.start(None);
-        assert_eq!(preamble.left_at(), None, "the next request has not left");
+        assert_eq!(preamble.sent_at(), Some(Micros(1_000_000)), "nothing more");
+        preamble.start();
+        assert_eq!(preamble.sent_at(), None, "the next request has not left");
     }
 
-    /// The next request on the connection may need another one: an upload may stall.
-    #[tokio::test]
-    async fn the_kernel_gives_up_only_where_a_request_asks_for_it() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    /// Drops every segment with data, so that the kernel acknowledges none: the length of a segment is
+    /// that of its header, 60 bytes at most, and of its data.
+    fn drop_data(listener: &TcpListener) {
+        let filter = [
+            SockFilter::new(0x80, 0, 0, 0),        // load the length
+            SockFilter::new(0x25, 0, 1, 60),       // more than 60?
+            SockFilter::new(0x06, 0, 0, 0),        // drop it
+            SockFilter::new(0x06, 0, 0, u32::MAX), // else pass it
+        ];
+        let socket = SockRef::from(listener);
+        socket.attach_filter(&filter).expect("a classic filter");
+    }
+
+    /// A request of 100 bytes to this peer, which reads nothing.
+    async fn sent_to(listener: &TcpListener) -> (CountedStream<TcpStream>, Preamble, TcpStream) {
         let address = listener.local_addr().unwrap();
-        let (near, _far) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
         let (mut counted, preamble) = CountedStream::new(near.unwrap(), ledger().1);
-        for (asked, set) in [(Some(Span::from_millis(1_750)), 1_750), (None, 0)] {
-            preamble.start(asked);
-            counted.write_all(b"x").await.unwrap();
-            let found = rustix::net::sockopt::tcp_user_timeout(counted.stream.tcp().unwrap());
-            assert_eq!(found, Ok(set));
+        preamble.start();
+        counted.write_all(&[b'x'; 100]).await.unwrap();
+        assert!(!preamble.is_acknowledged(), "it is not flushed");
+        counted.flush().await.unwrap();
+        (counted, preamble, far.unwrap().0)
+    }
+
+    /// The kernel itself says whether the peer has the bytes, also if the peer does not read them.
+    #[tokio::test]
+    async fn a_request_is_acknowledged_when_the_peer_s_kernel_has_it() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        drop_data(&silent);
+        let (_counted, unheard, _peer) = sent_to(&silent).await;
+        let normal = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (counted, heard, _peer) = sent_to(&normal).await;
+        let began = Clock::System.at();
+        while !heard.is_acknowledged() {
+            let passed = Clock::System.at().since(began);
+            assert!(passed < Span::from_secs(10), "the peer acknowledges");
+            tokio::task::yield_now().await;
         }
+        assert!(!unheard.is_acknowledged(), "the other one never does");
+        drop(counted);
+        assert!(!heard.is_acknowledged(), "nothing is known of a closed one");
     }
 
     #[tokio::test]
@@ -295,7 +313,7 @@ mod tests {
         for _ in 0..2 * BYTES_MAX / 4_096 {
             counted.read_exact(&mut piece).await.unwrap();
         }
-        preamble.start(None);
+        preamble.start();
         for _ in 0..BYTES_MAX / 4_096 {
             counted.read_exact(&mut piece).await.unwrap();
         }

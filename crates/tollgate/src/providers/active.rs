@@ -15,6 +15,7 @@ use tollgate_core::health::{HealthStatus, PathStatus};
 use tollgate_core::problem::Problem;
 use tollgate_ledger::ProviderLedger;
 
+use super::connection_limit::ConnectionLimit;
 use super::health::ProviderHealth;
 use super::lazy_provider::ProviderDeps;
 use super::local_share::LocalShare;
@@ -33,12 +34,14 @@ use crate::pool::Pool;
 #[derive(Debug)]
 pub struct ActiveProvider {
     pub(crate) name: String,
-    /// Where its facts are told.
+    /// Where its events are emitted.
     pub(crate) events: Events,
     policy: ArcSwap<CompiledPolicy>,
     pub(crate) health: Arc<ProviderHealth>,
     pub(crate) permits: Permits,
     pub(crate) pool: Pool,
+    /// How many connections the pool may have.
+    pub(crate) connections: Arc<ConnectionLimit>,
     pub(crate) ledger: ProviderLedger,
     /// Grants permits while the ledger's store is lost.
     pub(crate) local_share: LocalShare,
@@ -73,12 +76,17 @@ impl ActiveProvider {
         let local_share = LocalShare::new(ledger, &policy, &deps.loss);
         let counted = ledger.provider(&name);
         let ledgers = (counted.clone(), local_share.ledger.clone());
+        let own_cells = OwnCells::new(&name, ledger);
+        let connections = Arc::new(ConnectionLimit::new(&policy, events, &counted));
+        let permits = Permits::new(counted.clone(), policy.gate_settings());
+        permits.watch(own_cells.connections, connections.clone());
         Ok(ActiveProvider {
             health: ProviderHealth::start((&name, events), ledgers, health, &policy.retry.budget)?,
-            permits: Permits::new(counted.clone(), policy.gate_settings()),
+            permits,
+            connections,
             pool: Pool::new(deps.dialer.clone(), ledger.clone()),
             ledger: counted,
-            own_cells: OwnCells::new(&name, ledger),
+            own_cells,
             via: deps.via.clone(),
             events: events.clone(),
             local_share,
@@ -100,12 +108,13 @@ impl ActiveProvider {
         let (gate, health, base) = (policy.gate_settings(), policy.health, policy.base());
         let now = self.ledger.at();
         policy.inherit(&self.policy(), now);
-        let settles = policy.shared_carry_settles(now);
+        let settles = policy.shared_inherit_settles(now);
+        self.connections.configure(&policy);
         self.policy.store(Arc::new(policy));
         self.local_share.permits.replace(gate.clone());
         self.permits.replace(gate);
         // Calls do this themselves; this covers calls that come after a restart.
-        self.permits.carry(self.permits.edition(), &settles);
+        self.permits.inherit(self.permits.edition(), &settles);
         self.health.configure(health, base)
     }
 

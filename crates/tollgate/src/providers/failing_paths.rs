@@ -6,15 +6,19 @@
 
 use std::sync::Arc;
 
-use tollgate_core::ask::{PathTag, ScopeId};
-use tollgate_core::health::{HealthEvent, HealthStatus, PathStatus, shown_path};
+use tollgate_core::ask::{PathTag, ScopeId, Settle};
+use tollgate_core::health::{Breaker, HealthEvent, HealthStatus, PathStatus, shown_path};
 
-use super::health::ProviderHealth;
+use super::health::{Inner, ProviderHealth};
+use crate::event::Event;
 
 impl ProviderHealth {
     /// Another process may have changed the scopes of paths that fail here too. Must be called inside
     /// a tokio runtime.
     pub(crate) fn on_scopes_changed(self: &Arc<ProviderHealth>, scopes: &[ScopeId]) {
+        if scopes.contains(&self.resume_scope()) {
+            self.on(HealthEvent::PathsResumed);
+        }
         let mut inner = self.inner.lock();
         let scope_of = |path: &PathTag| path.scope(self.scope);
         let open = inner.health.failing_tags();
@@ -52,14 +56,64 @@ impl ProviderHealth {
         self.on_scopes_changed(&scopes);
     }
 
+    /// An operator resumes the provider: every process opens the paths that it knows to be closed.
+    pub(crate) fn resume_paths(&self) {
+        let scope = self.resume_scope();
+        self.ledger.settle(Settle::Open { scope });
+    }
+
+    /// Never closed: a settle that opens it reaches all processes.
+    fn resume_scope(&self) -> ScopeId {
+        ScopeId::named(&[&self.provider, "resume"])
+    }
+
     /// A path has failed: people want to know which.
     pub(crate) fn name_path(&self, path: Option<PathTag>, text: &str) {
         if let Some(path) = path {
-            self.inner
-                .lock()
-                .health
-                .name_path(path, || shown_path(text));
+            let mut inner = self.inner.lock();
+            inner.health.name_path(path, || shown_path(text));
+            self.note_closed_paths(&mut inner);
+            self.release(inner);
         }
+    }
+
+    /// Tells which paths were closed and opened since the last time, whoever did it.
+    pub(super) fn note_closed_paths(&self, inner: &mut Inner) {
+        if inner.closed_paths.is_empty() && !inner.health.has_failing_paths() {
+            return;
+        }
+        let now = inner.health.closed_paths(self.ledger.at());
+        let known = std::mem::take(&mut inner.closed_paths);
+        for (tag, path) in &known {
+            if now.iter().all(|(closed, _)| closed != tag) {
+                inner.deferred_events.push(Event::PathOpened {
+                    provider: self.provider.clone(),
+                    path: path.clone(),
+                });
+            }
+        }
+        for (tag, status) in now {
+            let path: Option<Arc<str>> = status.path.as_deref().map(Arc::from);
+            if known.iter().all(|(closed, _)| *closed != tag) {
+                inner.deferred_events.push(Event::PathClosed {
+                    provider: self.provider.clone(),
+                    path: path.clone(),
+                    failures: status.failures,
+                    sleep: status.sleep_remaining,
+                });
+            }
+            inner.closed_paths.push((tag, path));
+        }
+    }
+
+    /// The closed path that rejects a call to this path, by name, if the provider itself is awake.
+    pub(crate) fn closed_path_name(&self, path: Option<PathTag>) -> Option<String> {
+        let inner = self.inner.lock();
+        let tag = inner.health.failing_path(path)?;
+        let is_awake = inner.health.status_on(None, self.ledger.at()).breaker == Breaker::Closed;
+        let closed = inner.health.closed_paths(self.ledger.at());
+        let (_, status) = closed.into_iter().find(|(closed, _)| *closed == tag)?;
+        is_awake.then(|| status.path.unwrap_or_else(|| "other paths".to_owned()))
     }
 
     /// The paths that fail.

@@ -24,7 +24,7 @@ use tollgate_core::health::{
 };
 use tollgate_core::limit::{HoldUntil, Rule};
 use tollgate_core::problem::Problem;
-use tollgate_core::retry::{Budget, BudgetSettings, Decision, FailedAttempt, RetrySettings};
+use tollgate_core::retry::{Budget, BudgetSettings, FailedAttempt, RetryDecision, RetrySettings};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::ProviderLedger;
@@ -40,7 +40,7 @@ const SYNC_READS_MAX: usize = 8;
 /// The health, cool-downs and retry budget of one provider.
 #[derive(Debug)]
 pub(crate) struct ProviderHealth {
-    provider: Arc<str>,
+    pub(super) provider: Arc<str>,
     events: Events,
     pub(super) ledger: ProviderLedger,
     /// Knows the scopes that this process has closed, for use while the store is lost.
@@ -72,8 +72,10 @@ pub(super) struct Inner {
     /// When inactive scopes are next dropped: cool-downs, degrade modes.
     next_cleanup: [Micros; 2],
     rng: fastrand::Rng,
-    /// Facts that are told once the lock is free.
-    facts: Vec<Event>,
+    /// The closed paths that were told.
+    pub(super) closed_paths: Vec<(PathTag, Option<Arc<str>>)>,
+    /// Events that are emitted once the lock is free.
+    pub(super) deferred_events: Vec<Event>,
 }
 
 /// The extra throttle of this process, as rules.
@@ -122,7 +124,8 @@ impl ProviderHealth {
                 degrades: HashMap::new(),
                 next_cleanup: [Micros::default(); 2],
                 rng: fastrand::Rng::with_seed(seed),
-                facts: Vec::new(),
+                closed_paths: Vec::new(),
+                deferred_events: Vec::new(),
             }),
             has_synced: AtomicBool::new(!ledger.takes_time()),
             version: watch::Sender::new(0),
@@ -338,7 +341,7 @@ impl ProviderHealth {
             reset_after: None,
         };
         let pause = cooldown.on_limited(settings, response.granted, wait, dice, now)?;
-        self.settle(cooldown::settle(scope, pause));
+        self.settle(cooldown::settle(scope, pause, now.since(response.granted)));
         Some(pause)
     }
 
@@ -420,7 +423,7 @@ impl ProviderHealth {
         &self,
         settings: &RetrySettings,
         failed: &FailedAttempt,
-    ) -> Decision {
+    ) -> RetryDecision {
         let now = self.ledger.at();
         let mut inner = self.inner.lock();
         let dice = Dice(inner.rng.u64(..));
@@ -456,7 +459,7 @@ impl ProviderHealth {
                 Action::Transition { from, to, reason } => {
                     concerns_waiting = true;
                     let status = inner.health.status(self.ledger.at());
-                    inner.facts.push(Event::Transition {
+                    inner.deferred_events.push(Event::Transition {
                         provider: self.provider.clone(),
                         from,
                         to,
@@ -466,16 +469,19 @@ impl ProviderHealth {
                 }
             }
         }
+        self.note_closed_paths(inner);
         if concerns_waiting {
             self.notify_waiting();
         }
     }
 
-    /// Frees the lock, then tells what happened under it.
+    /// Frees the lock, then emits the events that happened under it.
     pub(super) fn release(&self, mut inner: RankedGuard<'_, Inner>) {
-        let facts = std::mem::take(&mut inner.facts);
+        let deferred_events = std::mem::take(&mut inner.deferred_events);
         drop(inner);
-        facts.into_iter().for_each(|fact| self.events.emit(fact));
+        deferred_events
+            .into_iter()
+            .for_each(|fact| self.events.emit(fact));
     }
 
     /// Reports a scope to both ledgers. This is rare, and the store may be lost at any time.

@@ -92,7 +92,7 @@ impl LazyProvider {
         if let Some(active) = self.active.get() {
             return active.clone();
         }
-        let _told_after_the_lock = event::hold_back();
+        let _deferred = event::defer_events();
         let mut pending = self.pending.lock();
         let active = self.active.get_or_init(|| {
             let provider = pending

@@ -103,7 +103,7 @@ fn truncate_chain(binding: &mut LimitBinding, most: usize) {
 
 impl LimitBinding {
     /// The settles that this call must make before it asks, oldest first.
-    pub(crate) fn carry_settles(
+    pub(crate) fn inherit_settles(
         &self,
         call: &CallAttributes<'_>,
         has_shares: bool,
@@ -112,39 +112,39 @@ impl LimitBinding {
         let mut settles = Vec::new();
         self.each_predecessor(now, &mut |old, new| {
             let (from, to) = (old.cell_of(call), new.cell_of(call));
-            settles.push(carry_settle((from, &old.rule), (to, &new.rule)));
+            settles.push(inherit_settle((from, &old.rule), (to, &new.rule)));
             if has_shares {
                 let (from, to) = (old.caller_share_cell(call), new.caller_share_cell(call));
-                settles.push(carry_settle((from, &old.rule), (to, &new.rule)));
+                settles.push(inherit_settle((from, &old.rule), (to, &new.rule)));
             }
         });
         settles
     }
 
     /// The settles that need no call: those of cells that all calls share.
-    pub(super) fn shared_carry_settles(&self, now: Micros) -> Vec<Settle> {
+    pub(super) fn shared_inherit_settles(&self, now: Micros) -> Vec<Settle> {
         let mut settles = Vec::new();
         self.each_predecessor(now, &mut |old, new| {
             if let (Some(from), Some(to)) = (old.shared_cell(), new.shared_cell()) {
-                settles.push(carry_settle((from, &old.rule), (to, &new.rule)));
+                settles.push(inherit_settle((from, &old.rule), (to, &new.rule)));
             }
         });
         settles
     }
 
-    fn each_predecessor(&self, now: Micros, tell: &mut dyn FnMut(&LimitBinding, &LimitBinding)) {
+    fn each_predecessor(&self, now: Micros, visit: &mut dyn FnMut(&LimitBinding, &LimitBinding)) {
         let predecessor = self
             .predecessor
             .as_ref()
             .filter(|predecessor| now < predecessor.until);
         if let Some(predecessor) = predecessor {
-            predecessor.binding.each_predecessor(now, tell);
-            tell(&predecessor.binding, self);
+            predecessor.binding.each_predecessor(now, visit);
+            visit(&predecessor.binding, self);
         }
     }
 }
 
-fn carry_settle(
+fn inherit_settle(
     (from, predecessor): (CellId, &Arc<Rule>),
     (to, rule): (CellId, &Arc<Rule>),
 ) -> Settle {
@@ -232,10 +232,10 @@ mod tests {
         inherit(&mut second, &first, Micros(1), Span::from_secs(35));
         let mut third = bindings("limits: [35/3s]");
         inherit(&mut third, &second, Micros(2), Span::from_secs(35));
-        assert_eq!(third[0].shared_carry_settles(Micros(3)).len(), 2);
-        assert!(third[0].shared_carry_settles(Micros(u64::MAX)).is_empty());
+        assert_eq!(third[0].shared_inherit_settles(Micros(3)).len(), 2);
+        assert!(third[0].shared_inherit_settles(Micros(u64::MAX)).is_empty());
         let mut same = bindings("limits: [50/3s]");
         inherit(&mut same, &third, Micros(3), Span::from_secs(35));
-        assert_eq!(same[0].shared_carry_settles(Micros(4)).len(), 2);
+        assert_eq!(same[0].shared_inherit_settles(Micros(4)).len(), 2);
     }
 }

@@ -15,13 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::store_loss::{Allowance, NodeShare};
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::{Ledger, ProviderLedger, StoreLoss};
+use tollgate_ledger::{LOST_RETRY, Ledger, ProviderLedger, StoreLoss};
 
 use super::policy::CompiledPolicy;
 use crate::permits::{PermitRequest, Permits};
-
-/// How often the ledger checks whether its store is back; nothing changes earlier.
-const STORE_RETRY: Span = Span::from_secs(1);
 
 /// The queue and counts of this process alone.
 #[derive(Debug)]
@@ -88,7 +85,7 @@ impl LocalShare {
             };
         }
         match policy.provider.on_store_loss {
-            OnStoreLoss::Closed => LossDecision::Reject((!loss.is_final).then_some(STORE_RETRY)),
+            OnStoreLoss::Closed => LossDecision::Reject((!loss.is_final).then_some(LOST_RETRY)),
             OnStoreLoss::Open => {
                 wanted.terms.drain(..own);
                 LossDecision::Ask {
@@ -104,14 +101,14 @@ impl LocalShare {
                     .share
                     .allowance(limits, wanted.evidence, lost_for)
                 {
-                    Allowance::Closed { remaining: left } => LossDecision::Reject(Some(left)),
+                    Allowance::Closed { remaining } => LossDecision::Reject(Some(remaining)),
                     Allowance::Nothing => LossDecision::Reject(None),
                     Allowance::Reduced {
                         terms,
-                        closed_after: rest,
+                        closed_after,
                     } => {
                         if let Some(scope) = policy.share_scope {
-                            store.close_on_recovery(scope, rest);
+                            store.close_on_recovery(scope, closed_after);
                         }
                         let local = wanted.terms.drain(..).skip(own).collect::<Vec<_>>();
                         wanted.terms = *terms;

@@ -141,7 +141,7 @@ impl CompiledPolicy {
     }
 
     /// The settles that must precede a call's ask; none except for a while after a reload.
-    pub(crate) fn carry_settles(
+    pub(crate) fn inherit_settles(
         &self,
         call: &CallAttributes<'_>,
         has_shares: bool,
@@ -155,15 +155,15 @@ impl CompiledPolicy {
             return Vec::new();
         }
         let (bindings, now) = (self.limits.iter(), ledger.at());
-        let each = bindings.map(|binding| binding.carry_settles(call, has_shares, now));
+        let each = bindings.map(|binding| binding.inherit_settles(call, has_shares, now));
         each.flatten().collect()
     }
 
     /// The settles that need no call.
-    pub(super) fn shared_carry_settles(&self, now: Micros) -> Vec<Settle> {
+    pub(super) fn shared_inherit_settles(&self, now: Micros) -> Vec<Settle> {
         let bindings = self.limits.iter();
         bindings
-            .flat_map(|binding| binding.shared_carry_settles(now))
+            .flat_map(|binding| binding.shared_inherit_settles(now))
             .collect()
     }
 
@@ -277,8 +277,8 @@ fn share_scope(provider: &Provider) -> Option<ScopeId> {
     shares.then(|| ScopeId::named(&[&provider.name, "share"]))
 }
 
-/// The cells of a provider that belong to this process alone. Computed once, because provider and
-/// owner do not change.
+/// The cells of a provider that belong to this process alone. Computed once: the names only have to
+/// be unique, even if the store later gives this process another number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnCells {
     pub(crate) connections: CellId,
@@ -290,7 +290,7 @@ impl OwnCells {
     pub(crate) fn new(provider: &str, ledger: &Ledger) -> OwnCells {
         let owner = match ledger.owner() {
             // A store that is lost at the start has assigned no number yet.
-            OwnerId(0) => format!("{} {}", std::process::id(), ledger.at().0),
+            OwnerId::UNKNOWN => format!("{} {}", std::process::id(), ledger.at().0),
             owner => owner.0.to_string(),
         };
         let cell = |what| CellId::named(&[provider, "local", what, &owner]);
@@ -314,6 +314,11 @@ fn connections(provider: &Provider, bindings: &[LimitBinding]) -> Option<Arc<Rul
     if bindings.iter().any(is_lower) {
         return None;
     }
+    connections_rule(most)
+}
+
+/// So many calls at a time in this process, for its connections.
+pub(super) fn connections_rule(most: u64) -> Option<Arc<Rule>> {
     let rule = Rule::in_flight(most).ok()?;
     Some(Arc::new(rule.of_one_process()))
 }

@@ -22,17 +22,17 @@ const CLEANUP_EVERY: Span = Span::from_secs(1);
 pub(super) fn has_capacity<T>(
     known: &mut HashMap<ScopeId, T>,
     scope: ScopeId,
-    next_look: &mut Micros,
+    next_cleanup: &mut Micros,
     now: Micros,
     is_needed: impl Fn(&T) -> bool,
 ) -> bool {
     if known.len() < SCOPES_MAX || known.contains_key(&scope) {
         return true;
     }
-    if now < *next_look {
+    if now < *next_cleanup {
         return false;
     }
-    *next_look = now + CLEANUP_EVERY;
+    *next_cleanup = now + CLEANUP_EVERY;
     known.retain(|_, known| is_needed(known));
     known.len() < SCOPES_MAX
 }
@@ -45,9 +45,9 @@ mod tests {
     #[test]
     fn remembered_scopes_are_bounded() {
         let scope = |number: usize| ScopeId::named(&[&number.to_string()]);
-        let (mut known, mut next_look, mut now) = (HashMap::new(), Micros(0), Micros(1));
+        let (mut known, mut next_cleanup, mut now) = (HashMap::new(), Micros(0), Micros(1));
         for number in 0..SCOPES_MAX + 10 {
-            if has_capacity(&mut known, scope(number), &mut next_look, now, |_| true) {
+            if has_capacity(&mut known, scope(number), &mut next_cleanup, now, |_| true) {
                 known.insert(scope(number), number);
             }
         }
@@ -55,7 +55,7 @@ mod tests {
         assert!(has_capacity(
             &mut known,
             scope(5),
-            &mut next_look,
+            &mut next_cleanup,
             now,
             |_| { true }
         ));
@@ -65,7 +65,7 @@ mod tests {
         assert!(!has_capacity(
             &mut known,
             new,
-            &mut next_look,
+            &mut next_cleanup,
             now,
             is_needed
         ));
@@ -73,7 +73,7 @@ mod tests {
         assert!(has_capacity(
             &mut known,
             new,
-            &mut next_look,
+            &mut next_cleanup,
             now,
             is_needed
         ));

@@ -14,6 +14,7 @@ use tollgate_core::ask::{CellId, Priority, ScopeId};
 use tollgate_core::gate::Blocker;
 use tollgate_core::health::{Command, HealthEvent, HealthState};
 use tollgate_core::limit::{Algorithm, CellView, Rule};
+use tollgate_core::rate::Rate;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Now, Span};
 use tollgate_ledger::{Ledger, PeekQuery};
@@ -67,6 +68,24 @@ pub struct CooldownStatus {
     pub retry_after: Option<Span>,
 }
 
+/// A limit that is estimated from 429s.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EstimatedLimit {
+    /// What it limits, as in [`CooldownStatus::of`].
+    pub of: Option<String>,
+    /// `None` = not known yet: more calls go as the provider accepts them.
+    pub rate: Option<Rate>,
+}
+
+/// What the 429s of a provider say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LearnedFrom429s {
+    /// What cools down.
+    pub cooldowns: Vec<CooldownStatus>,
+    /// What goes at an estimated pace.
+    pub limits: Vec<EstimatedLimit>,
+}
+
 /// A limit and the cell to read for it, if that does not depend on the caller.
 struct PendingLimit {
     status: LimitStatus,
@@ -99,7 +118,7 @@ impl ActiveProvider {
     }
 
     /// The limits, cool-downs and degrade modes of the whole provider (`None`, every limit) and of
-    /// entities (their own limits): one question to the ledger, however many they are.
+    /// entities (their own limits): one peek, however many they are.
     pub async fn parts(&self, entities: &[Option<&str>]) -> Vec<PartStatus> {
         let policy = self.policy();
         let (mut query, mut parts) = (PeekQuery::default(), Vec::new());
@@ -134,8 +153,8 @@ impl ActiveProvider {
         parts.into_iter().map(&mut part).collect()
     }
 
-    /// Everything that cools down: the provider, entities that were called, keys.
-    pub async fn cooldowns(&self) -> Vec<CooldownStatus> {
+    /// Everything that may cool down, and its scope: the provider, entities that were called, keys.
+    fn cooldown_parts(&self) -> Vec<(Option<String>, ScopeId)> {
         let policy = self.policy();
         let entities = self.entities();
         let mut parts: Vec<(Option<String>, ScopeId)> = Vec::new();
@@ -157,23 +176,43 @@ impl ActiveProvider {
             );
         }
         add(None, policy.cooldown_scope(None, None));
-        let scopes = parts.iter().map(|(_, scope)| *scope).collect();
+        let has_parts = policy.counts_by_entity() || policy.cools_per_key();
+        let parts = parts.into_iter();
+        parts
+            .map(|(of, scope)| (of.filter(|_| has_parts), scope))
+            .collect()
+    }
+
+    /// What cools down after a 429, and the limits that are estimated from 429s: one question to the
+    /// ledger.
+    pub async fn learned_from_429s(&self) -> LearnedFrom429s {
+        let parts = self.cooldown_parts();
         let query = PeekQuery {
-            scopes,
+            scopes: parts.iter().map(|(_, scope)| *scope).collect(),
             ..PeekQuery::default()
         };
         let views = self.ledger.peek_or_closed(query).await.scopes;
-        let cooling = parts
-            .into_iter()
-            .zip(views)
-            .filter_map(|((of, scope), view)| {
-                Some(CooldownStatus {
-                    of: of.filter(|_| policy.counts_by_entity() || policy.cools_per_key()),
-                    remaining: closed_for(view)?,
+        let mut learned = LearnedFrom429s::default();
+        for ((of, scope), view) in parts.into_iter().zip(views) {
+            match view {
+                ScopeView::Closed {
+                    remaining: Some(remaining),
+                } => learned.cooldowns.push(CooldownStatus {
+                    of,
+                    remaining,
                     retry_after: self.health.cooldown_stated(scope),
-                })
-            });
-        cooling.collect()
+                }),
+                ScopeView::Paced { rate, .. } => {
+                    learned.limits.push(EstimatedLimit { of, rate });
+                }
+                ScopeView::Closed { remaining: None }
+                | ScopeView::Open
+                | ScopeView::Probing
+                | ScopeView::CacheOnly { .. }
+                | ScopeView::Paused { .. } => {}
+            }
+        }
+        learned
     }
 
     /// What the waiting calls wait for, in the words of `reason`, and how many: `retry` is the time
@@ -194,6 +233,16 @@ impl ActiveProvider {
             reasons.insert("retry", retries);
         }
         reasons
+    }
+
+    /// How many calls wait for nothing longer than for a connection, and how many connections there
+    /// may be.
+    #[must_use]
+    pub fn waiting_for_connections(&self) -> (usize, usize) {
+        let blockers = self.permits.blockers();
+        let is_connection = |blocker: &&Option<(Blocker, bool)>| matches!(blocker, Some((Blocker::Cell(cell), _)) if *cell == self.own_cells.connections);
+        let waiting = blockers.iter().filter(is_connection).count();
+        (waiting, self.connections.max())
     }
 
     fn reason_of(&self, blocker: Option<(Blocker, bool)>) -> &'static str {
@@ -252,8 +301,12 @@ impl ActiveProvider {
                 let own = policy.degrade_scope(None).into_iter();
                 let scopes: Vec<ScopeId> = own.chain(cooling).collect();
                 self.health.clear_scopes(&scopes, true);
+                self.health.resume_paths();
             }
-            Command::Resume => self.health.clear_cooldowns(cooling),
+            Command::Resume => {
+                self.health.clear_cooldowns(cooling);
+                self.health.resume_paths();
+            }
             Command::Offline | Command::Pause { .. } | Command::CacheOnly { .. } => {}
         }
         // Waiting calls must check admission again.
@@ -340,6 +393,7 @@ fn closed_for(view: ScopeView) -> Option<Span> {
     match view {
         ScopeView::Closed { remaining } => remaining,
         ScopeView::Open
+        | ScopeView::Paced { .. }
         | ScopeView::Probing
         | ScopeView::CacheOnly { .. }
         | ScopeView::Paused { .. } => None,
@@ -351,7 +405,7 @@ async fn stored_state(ledger: &Ledger, provider: &str) -> HealthState {
     let known = ledger.provider(provider);
     let view = known.try_peek_scope(health_scope(provider)).await;
     match view.filter(|_| ledger.loss().is_none()) {
-        None | Some(ScopeView::Open) => HealthState::Normal,
+        None | Some(ScopeView::Open | ScopeView::Paced { .. }) => HealthState::Normal,
         Some(ScopeView::Closed { .. } | ScopeView::Paused { .. }) => HealthState::Sleep,
         Some(ScopeView::CacheOnly { .. }) => HealthState::CacheOnly,
         Some(ScopeView::Probing) => HealthState::HalfOpen,
@@ -401,7 +455,7 @@ mod tests {
 
     /// Before, each limit and each pause of each entity was a question of its own.
     #[tokio::test]
-    async fn the_status_of_256_entities_is_one_question() {
+    async fn the_status_of_256_entities_is_one_peek() {
         let file = "name: x\ndomain: api.example.org\nhealth: off\n\
                     limits: [5/1s, {limit: 9, period: 1h, per: entity}]\n";
         let checked = ProviderFile::read("x.yaml", file)
@@ -415,9 +469,9 @@ mod tests {
         let names: Vec<String> = (0..256).map(|number| number.to_string()).collect();
         let entities = names.iter().map(|name| Some(&**name));
         let asked: Vec<Option<&str>> = entities.chain([None]).collect();
-        let before = ledger.questions();
+        let before = ledger.peeks_sent();
         let parts = active.parts(&asked).await;
-        assert_eq!(ledger.questions() - before, 1);
+        assert_eq!(ledger.peeks_sent() - before, 1);
         let limits = |part: &PartStatus| part.limits.len();
         assert_eq!(
             (parts.len(), limits(&parts[7]), limits(&parts[256])),

@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderValue};
 use tollgate::error::Reason;
-use tollgate::path::CallOptions;
+use tollgate::path::{CallOptions, Target};
 use tollgate::{Error, Options, ProviderRegistry, decide};
 use tollgate_config::{Environment, ProviderFile};
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
@@ -159,7 +159,7 @@ struct Unreadable {
 }
 
 impl Store for Unreadable {
-    fn commit(&self, batch: &Batch<'_>) -> Result<batch::Decision, StoreError> {
+    fn commit(&self, batch: &Batch<'_>) -> Result<batch::BatchResult, StoreError> {
         Ok(batch::decide(
             &mut *self.table.lock(),
             self.clock.now(),
@@ -216,4 +216,31 @@ async fn on_store_loss_decides_if_the_degrade_scope_cannot_be_read() {
         ),
         "{rejected:?}"
     );
+}
+
+/// A4: failures of attempts that callers make themselves close their path, not the provider.
+#[tokio::test(start_paused = true)]
+async fn a4_failures_of_reported_attempts_close_their_path() {
+    let registry = registry("limits: [100/1s]\nhealth: {sleep_first: 2m}");
+    let report = async |path: String, status: u16| {
+        let target = Target::Provider {
+            name: "x".to_owned(),
+            path,
+            query: None,
+        };
+        let mut decision = decide::acquire(&registry, target, None, within(1)).await?;
+        decision.sent().unwrap();
+        decision.report(status, &HeaderMap::new(), b"", &[]);
+        Ok::<(), Error>(())
+    };
+    for number in 0..5 {
+        report("/ok".to_owned(), 200).await.unwrap();
+        report(format!("/broken/{number}"), 500).await.unwrap();
+    }
+    let refused = report("/broken/7".to_owned(), 500).await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::ProviderUnavailable { path: Some(path), .. } if path == "/broken/*"),
+        "{refused:?}"
+    );
+    report("/ok".to_owned(), 200).await.unwrap();
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
-use tollgate::event::{DecisionVerdict, Event, Heard, Subscription};
+use tollgate::event::{DecisionVerdict, Event, Notification, Subscription};
 use tollgate::path::CallOptions;
 use tollgate::{Options, ProviderRegistry, decide};
 use tollgate_config::{Environment, Provider, ProviderFile};
@@ -34,9 +34,9 @@ fn options(seconds: u64) -> CallOptions {
     }
 }
 
-fn all(heard: &mut Subscription) -> Vec<Arc<Event>> {
+fn all(subscription: &mut Subscription) -> Vec<Arc<Event>> {
     let mut events = Vec::new();
-    while let Some(Heard::Event(event)) = heard.try_next() {
+    while let Some(Notification::Event(event)) = subscription.try_next() {
         events.push(event);
     }
     events
@@ -59,9 +59,9 @@ fn verdicts(events: &[Arc<Event>]) -> Vec<DecisionVerdict> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_decision_is_told_with_limit_reason_and_wait() {
+async fn a_decision_event_has_limit_reason_and_wait() {
     let registry = registry("limits: [1/10s]");
-    let mut heard = registry.events().subscribe();
+    let mut subscription = registry.events().subscribe();
     let mut first = decide::acquire(&registry, "x", None, options(1))
         .await
         .unwrap();
@@ -77,7 +77,7 @@ async fn a_decision_is_told_with_limit_reason_and_wait() {
             .await
             .unwrap(),
     );
-    let events = all(&mut heard);
+    let events = all(&mut subscription);
     let rejected = DecisionVerdict::Rejected {
         limit: Some("1/10s".into()),
         reason: "limit",
@@ -102,9 +102,9 @@ async fn a_decision_is_told_with_limit_reason_and_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cool_down_transition_and_reload_are_told() {
+async fn cool_down_transition_and_reload_are_emitted() {
     let registry = registry("limits: [100/1s]");
-    let mut heard = registry.events().subscribe();
+    let mut subscription = registry.events().subscribe();
     let mut first = decide::acquire(&registry, "x", None, options(1))
         .await
         .unwrap();
@@ -114,7 +114,7 @@ async fn cool_down_transition_and_reload_are_told() {
     first.report(429, &headers, b"", &[]);
     registry.named("x").unwrap().apply_command(Command::Offline);
     registry.replace(vec![provider("limits: [50/1s]")]).unwrap();
-    let events = all(&mut heard);
+    let events = all(&mut subscription);
     let has = |wanted: fn(&Event) -> bool| events.iter().any(|event| wanted(event));
     assert!(has(
         |event| matches!(event, Event::Cooldown { retry_after: Some(after), .. }
@@ -173,13 +173,13 @@ impl tracing::Subscriber for CallsBack {
 async fn nothing_is_emitted_under_the_lock_of_a_provider() {
     let registry = registry("limits: [100/1s]");
     let active = registry.named("x").unwrap();
-    let mut heard = registry.events().subscribe();
+    let mut subscription = registry.events().subscribe();
     tracing::subscriber::with_default(CallsBack(registry.clone()), || {
         active.apply_command(Command::Offline);
         active.apply_command(Command::Resume);
         registry.replace(vec![provider("limits: [50/1s]")]).unwrap();
     });
-    let events = all(&mut heard);
+    let events = all(&mut subscription);
     let transitions = events
         .iter()
         .filter(|event| matches!(***event, Event::Transition { .. }));
@@ -191,7 +191,7 @@ async fn an_immediate_decision_on_a_real_clock_is_allowed_not_queued() {
     let ledger = Ledger::memory(Clock::System);
     let providers = vec![provider("limits: [1000/1s]")];
     let registry = ProviderRegistry::build(providers, ledger, Options::default()).expect("valid");
-    let mut heard = registry.events().subscribe();
+    let mut subscription = registry.events().subscribe();
     for _ in 0..50 {
         drop(
             decide::acquire(&registry, "x", None, options(1))
@@ -199,31 +199,34 @@ async fn an_immediate_decision_on_a_real_clock_is_allowed_not_queued() {
                 .unwrap(),
         );
     }
-    let verdicts = verdicts(&all(&mut heard));
+    let verdicts = verdicts(&all(&mut subscription));
     assert_eq!(verdicts, vec![DecisionVerdict::Allowed; 50]);
 }
 
 #[tokio::test]
 async fn a_subscription_ends_with_its_bus() {
     let events = tollgate::event::Events::new();
-    let mut heard = events.subscribe();
+    let mut subscription = events.subscribe();
     events.emit(Event::Reloaded { providers: 1 });
     drop(events);
-    assert!(matches!(heard.next().await, Some(Heard::Event(_))));
-    let end = tokio::time::timeout(Duration::from_secs(5), heard.next()).await;
+    assert!(matches!(
+        subscription.next().await,
+        Some(Notification::Event(_))
+    ));
+    let end = tokio::time::timeout(Duration::from_secs(5), subscription.next()).await;
     assert!(matches!(end, Ok(None)), "{end:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_of_callers_are_told_with_the_id_of_their_call() {
+async fn attempt_events_have_the_id_of_their_call() {
     let registry = registry("limits: [10/1s]");
-    let mut heard = registry.events().subscribe();
+    let mut subscription = registry.events().subscribe();
     let mut first = decide::acquire(&registry, "x", None, options(1))
         .await
         .unwrap();
     first.sent().unwrap();
     first.failed(tollgate_core::health::Fault::Timeout);
-    let events = all(&mut heard);
+    let events = all(&mut subscription);
     let is_told = |wanted: fn(&Event) -> bool| events.iter().filter(|event| wanted(event)).count();
     assert_eq!(
         is_told(|event| matches!(event, Event::Attempt { number: 1, .. })),

@@ -3,7 +3,7 @@
 
 use http::HeaderMap;
 use tollgate::error::Reason;
-use tollgate::event::{Event, Heard};
+use tollgate::event::{Event, Notification};
 use tollgate::path::{CallOptions, Target};
 use tollgate::permit_table::{PermitTable, Released, Report, Reported, USE_WITHIN};
 use tollgate::{Error, Options, ProviderRegistry};
@@ -14,7 +14,7 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::ratio::Ppm;
 use tollgate_core::time::{Span, Wall};
 use tollgate_ledger::{Clock, Ledger};
-use tollgate_sim::rule::{CallId, Cost, Decision, Provider, RuleSpec};
+use tollgate_sim::rule::{CallId, Cost, Provider, RuleDecision, RuleSpec};
 
 fn registry(rest: &str) -> ProviderRegistry {
     let file = format!("name: x\ndomains: [api.example.org, '*.shop.example']\n{rest}\n");
@@ -226,7 +226,7 @@ async fn the_rule_of_the_provider_holds_whenever_permits_are_used() {
             sends.pop_first();
             let decision = provider.arrive(CallId(number), at, Cost::CALL);
             assert!(
-                matches!(decision, Decision::Accepted),
+                matches!(decision, RuleDecision::Accepted),
                 "call {number}: {decision:?}"
             );
             for _ in 0..number % 3 {
@@ -244,7 +244,7 @@ async fn the_rule_of_the_provider_holds_whenever_permits_are_used() {
 #[tokio::test(start_paused = true)]
 async fn every_permit_has_one_end_event() {
     let registry = registry("limits: [3/10s]");
-    let mut heard = registry.events().subscribe();
+    let mut subscription = registry.events().subscribe();
     let table = PermitTable::new(registry, USE_WITHIN);
     let named = |id: &str| CallOptions {
         id: id.into(),
@@ -262,7 +262,7 @@ async fn every_permit_has_one_end_event() {
     tokio::time::advance(std::time::Duration::from_secs(3_600)).await;
     assert_eq!(table.open_permits(), 0);
     let mut ends = Vec::new();
-    while let Some(Heard::Event(event)) = heard.try_next() {
+    while let Some(Notification::Event(event)) = subscription.try_next() {
         if let Event::CallEnded(end) = &*event {
             ends.push((end.id.to_string(), end.status, end.reason, end.attempts));
         }
@@ -319,7 +319,7 @@ async fn closed_permits_take_no_place_of_open_ones() {
 #[tokio::test(start_paused = true)]
 async fn a_permit_expires_although_nobody_uses_the_table() {
     let registry = registry("limits: [3/10s]\ntimeout: {first_byte: 5s}");
-    let mut heard = registry.events().subscribe();
+    let mut subscription = registry.events().subscribe();
     let table = PermitTable::new(registry.clone(), USE_WITHIN);
     for seconds in [0, 10] {
         tokio::time::advance(std::time::Duration::from_secs(seconds)).await;
@@ -328,7 +328,7 @@ async fn a_permit_expires_although_nobody_uses_the_table() {
     let started = registry.ledger().at();
     for after in [25, 35] {
         let reason = loop {
-            if let Heard::Event(event) = heard.next().await.unwrap()
+            if let Notification::Event(event) = subscription.next().await.unwrap()
                 && let Event::CallEnded(end) = &*event
             {
                 break end.reason;
@@ -340,9 +340,43 @@ async fn a_permit_expires_although_nobody_uses_the_table() {
     }
 }
 
-fn ends(heard: &mut tollgate::event::Subscription) -> Vec<tollgate::event::CallEnd> {
+/// A timer that ended with its runtime while no permit was open was never started again.
+#[test]
+fn a_permit_expires_in_the_next_runtime_too() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().start_paused(true).build().unwrap()
+    };
+    let first = runtime();
+    let (registry, table) = first.block_on(async {
+        let registry = registry("limits: [3/10s]\ntimeout: {first_byte: 5s}");
+        let table = PermitTable::new(registry.clone(), USE_WITHIN);
+        let permit = table.acquire("x", None, within(1)).await.unwrap();
+        tokio::task::yield_now().await; // its timer waits now
+        let _reported = table.report(&permit.id, ok(&HeaderMap::new()));
+        (registry, table)
+    });
+    drop(first);
+    runtime().block_on(async {
+        let mut subscription = registry.events().subscribe();
+        table.acquire("x", None, within(1)).await.unwrap();
+        let ended = async {
+            loop {
+                if let Notification::Event(event) = subscription.next().await.unwrap()
+                    && let Event::CallEnded(end) = &*event
+                {
+                    break end.reason;
+                }
+            }
+        };
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(100), ended).await;
+        assert_eq!(ended.unwrap(), Some("unreported"));
+    });
+}
+
+fn ends(subscription: &mut tollgate::event::Subscription) -> Vec<tollgate::event::CallEnd> {
     let mut ends = Vec::new();
-    while let Some(Heard::Event(event)) = heard.try_next() {
+    while let Some(Notification::Event(event)) = subscription.try_next() {
         if let Event::CallEnded(end) = &*event {
             ends.push((**end).clone());
         }
@@ -354,7 +388,7 @@ fn ends(heard: &mut tollgate::event::Subscription) -> Vec<tollgate::event::CallE
 #[tokio::test(start_paused = true)]
 async fn a_permit_that_is_never_granted_has_one_end_event_too() {
     let registry = registry("limits: [1/10s]");
-    let mut heard = registry.events().subscribe();
+    let mut subscription = registry.events().subscribe();
     let table = PermitTable::new(registry.clone(), USE_WITHIN);
     let named = |id: &str| CallOptions {
         id: id.into(),
@@ -364,7 +398,7 @@ async fn a_permit_that_is_never_granted_has_one_end_event_too() {
     assert!(table.acquire("none", None, named("a")).await.is_err());
     let decided = tollgate::decide::acquire(&registry, "none", None, named("b")).await;
     assert!(decided.is_err());
-    for end in ends(&mut heard) {
+    for end in ends(&mut subscription) {
         assert_eq!((end.decision.as_str(), end.attempts), ("reject", 0));
         assert_eq!(end.caller.as_deref(), Some("batch"));
         assert!(end.status.is_some() && end.error.is_some(), "{end:?}");
@@ -375,7 +409,7 @@ async fn a_permit_that_is_never_granted_has_one_end_event_too() {
     assert!(left.is_err());
     let decide = tollgate::decide::acquire(&registry, "x", None, named("e"));
     assert!(tokio::time::timeout(second, decide).await.is_err());
-    let gone = ends(&mut heard);
+    let gone = ends(&mut subscription);
     assert_eq!(gone.len(), 2, "{gone:?}");
     for (end, id) in gone.iter().zip(["d", "e"]) {
         assert_eq!((&*end.id, end.reason), (id, Some("client_gone")));
@@ -387,14 +421,14 @@ async fn a_permit_that_is_never_granted_has_one_end_event_too() {
         assert_eq!(end.provider.as_deref(), Some("x"));
     }
     drop((held, table));
-    assert_eq!(ends(&mut heard).len(), 1);
+    assert_eq!(ends(&mut subscription).len(), 1);
 }
 
 /// What a permit had waited for was lost with its report.
 #[tokio::test(start_paused = true)]
 async fn a_permit_that_has_waited_ends_with_what_it_waited_for() {
     let registry = registry("limits: [1/1s]");
-    let mut heard = registry.events().subscribe();
+    let mut subscription = registry.events().subscribe();
     let headers = HeaderMap::new();
     for id in ["first", "second"] {
         let options = CallOptions {
@@ -407,7 +441,7 @@ async fn a_permit_that_has_waited_ends_with_what_it_waited_for() {
         decision.sent().unwrap();
         decision.report(200, &headers, b"", &[]);
     }
-    let ends = ends(&mut heard);
+    let ends = ends(&mut subscription);
     let told = ends
         .iter()
         .map(|end| (end.decision.as_str(), end.reason, end.limit.as_deref()));

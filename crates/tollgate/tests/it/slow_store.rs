@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tollgate::Permit;
 use tollgate::permits::{Denied, PermitRequest, Permits};
 use tollgate_core::ask::{CellId, Evidence, OwnerId, Priority, ScopeId, Scopes, Term};
-use tollgate_core::batch::{Batch, Decision, Settles, decide};
+use tollgate_core::batch::{Batch, BatchResult, Settles, decide};
 use tollgate_core::gate::{CallerId, GateSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::table::Table;
@@ -33,7 +33,7 @@ struct StuckStore {
 }
 
 impl Store for StuckStore {
-    fn commit(&self, batch: &Batch<'_>) -> Result<Decision, StoreError> {
+    fn commit(&self, batch: &Batch<'_>) -> Result<BatchResult, StoreError> {
         if !batch.asks.is_empty() {
             self.go.lock().recv().unwrap_or(());
         }
@@ -191,7 +191,7 @@ async fn settle_down() {
 
 /// M4: up to its deadline. Before, a waiting call heard nothing until its batch was decided.
 #[tokio::test(start_paused = true)]
-async fn a_call_is_answered_at_its_deadline_while_the_ledger_has_its_ask() {
+async fn a_call_is_rejected_at_its_deadline_while_its_offer_is_pending() {
     let stage = Stage::new();
     let call = stage.call(Span::from_secs(3)).await;
     stage.pass(2_990).await;
@@ -230,7 +230,7 @@ async fn a_call_without_patience_gets_the_verdict() {
 
 /// M4: also a call that comes while the ledger decides others' asks, and was never offered.
 #[tokio::test(start_paused = true)]
-async fn a_call_behind_a_pending_offer_is_answered_at_its_deadline() {
+async fn a_call_behind_a_pending_offer_is_rejected_at_its_deadline() {
     let stage = Stage::new();
     let first = stage.call(Span::from_secs(30)).await;
     let second = stage.call(Span::from_secs(1)).await;

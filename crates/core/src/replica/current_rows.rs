@@ -9,19 +9,19 @@ use crate::ask::WakeOn;
 use crate::row::{Loss, ProviderRow};
 use crate::time::TimeBounds;
 
-use super::batch_rows::{BatchRow, BatchRows, Needed};
-use super::decide::Plan;
+use super::batch_rows::{BatchRow, BatchRows, NeededRows};
+use super::decide::DecisionContext;
 use super::known::{KnownRows, Reading};
 use super::row::{Row, RowKey};
 
-impl Plan<'_> {
+impl DecisionContext<'_> {
     /// The rows as they count now, and the time at which they do: no row goes back in time. What
     /// frees is decided for the moment at which the request arrives, as far as that is certain: the
     /// store turns it away if it is early after all.
     pub(super) fn rows(
         &self,
         known: &KnownRows,
-        needed: &Needed,
+        needed: &NeededRows,
         bounds: TimeBounds,
     ) -> (BatchRows, TimeBounds) {
         let rules = &self.settings.rules;
@@ -133,7 +133,7 @@ impl Plan<'_> {
         (provider, loss)
     }
 
-    /// This process waits for a row itself: a settle that frees something there is to be told.
+    /// This process waits for a row itself: a settle that frees capacity there must report it.
     pub(super) fn note_own_waits(&self, known: &KnownRows, rows: &mut BatchRows) {
         for (id, row) in &mut rows.cells {
             let noted = known.get(RowKey::Cell(*id)).map(|known| known.noted_until);

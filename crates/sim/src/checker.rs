@@ -88,17 +88,17 @@ struct Submitted {
 
 /// The log of a run and the figures computed from it.
 #[derive(Clone, Debug, Default)]
-pub struct Judge {
+pub struct Checker {
     arrivals: Vec<Arrival>,
     sent: Vec<CallId>,
     submitted: BTreeMap<CallId, Submitted>,
 }
 
-impl Judge {
+impl Checker {
     /// An empty log.
     #[must_use]
-    pub fn new() -> Judge {
-        Judge::default()
+    pub fn new() -> Checker {
+        Checker::default()
     }
 
     /// A caller has submitted a call. Submissions are recorded in order. A second submission with

@@ -15,12 +15,12 @@ fn arrival(id: u64, at: u64, accepted: bool) -> Arrival {
 }
 
 /// Ids, instants and whether accepted.
-fn judge(log: &[(u64, u64, bool)]) -> Judge {
-    let mut judge = Judge::new();
+fn checker(log: &[(u64, u64, bool)]) -> Checker {
+    let mut checker = Checker::new();
     for &(id, at, accepted) in log {
-        judge.record_arrival(arrival(id, at, accepted));
+        checker.record_arrival(arrival(id, at, accepted));
     }
-    judge
+    checker
 }
 
 fn ids(calls: &[CallId]) -> Vec<u64> {
@@ -29,29 +29,29 @@ fn ids(calls: &[CallId]) -> Vec<u64> {
 
 #[test]
 fn an_empty_log_gives_empty_results() {
-    let judge = Judge::new();
-    assert_eq!(judge.violations(), 0);
-    assert!(judge.violations_per_1000().abs() < f64::EPSILON);
+    let checker = Checker::new();
+    assert_eq!(checker.violations(), 0);
+    assert!(checker.violations_per_1000().abs() < f64::EPSILON);
     assert_eq!(
-        judge.max_in_any_window(Span(10), Unit::Calls, ArrivalFilter::Arrived),
+        checker.max_in_any_window(Span(10), Unit::Calls, ArrivalFilter::Arrived),
         0
     );
-    assert_eq!(judge.waits(Priority::High), None);
-    assert!(judge.duplicates().is_empty() && judge.lost().is_empty());
-    assert!(judge.overtaken(OrderBy::Arrived).is_empty());
+    assert_eq!(checker.waits(Priority::High), None);
+    assert!(checker.duplicates().is_empty() && checker.lost().is_empty());
+    assert!(checker.overtaken(OrderBy::Arrived).is_empty());
 }
 
 #[test]
 fn each_429_is_a_violation() {
-    let judge = judge(&[(1, 0, true), (2, 1, false), (3, 2, true), (4, 3, true)]);
-    assert_eq!((judge.violations(), judge.accepted()), (1, 3));
-    assert!((judge.violations_per_1000() - 250.0).abs() < 1e-9);
+    let checker = checker(&[(1, 0, true), (2, 1, false), (3, 2, true), (4, 3, true)]);
+    assert_eq!((checker.violations(), checker.accepted()), (1, 3));
+    assert!((checker.violations_per_1000() - 250.0).abs() < 1e-9);
 }
 
 #[test]
 fn the_fullest_window_is_half_open_and_found_in_any_order() {
-    let judge = judge(&[(3, 20, true), (1, 0, true), (2, 10, true), (4, 29, false)]);
-    let most = |span, unit, which| judge.max_in_any_window(Span(span), unit, which);
+    let checker = checker(&[(3, 20, true), (1, 0, true), (2, 10, true), (4, 29, false)]);
+    let most = |span, unit, which| checker.max_in_any_window(Span(span), unit, which);
     assert_eq!(most(10, Unit::Calls, ArrivalFilter::Accepted), 1);
     assert_eq!(most(11, Unit::Calls, ArrivalFilter::Accepted), 2);
     assert_eq!(most(10, Unit::Calls, ArrivalFilter::Arrived), 2);
@@ -61,18 +61,18 @@ fn the_fullest_window_is_half_open_and_found_in_any_order() {
 
 #[test]
 fn waits_run_from_submission_to_the_first_accepted_arrival() {
-    let mut judge = judge(&[(1, 10, false), (1, 50, true), (1, 70, true), (2, 30, true)]);
-    judge.record_submit(CallId(1), Micros(0), Priority::High);
-    judge.record_submit(CallId(2), Micros(5), Priority::High);
-    judge.record_submit(CallId(3), Micros(6), Priority::High);
+    let mut checker = checker(&[(1, 10, false), (1, 50, true), (1, 70, true), (2, 30, true)]);
+    checker.record_submit(CallId(1), Micros(0), Priority::High);
+    checker.record_submit(CallId(2), Micros(5), Priority::High);
+    checker.record_submit(CallId(3), Micros(6), Priority::High);
     let waits = Waits {
         calls: 2,
         p50: Span(25),
         p99: Span(50),
         max: Span(50),
     };
-    assert_eq!(judge.waits(Priority::High), Some(waits));
-    assert_eq!(judge.waits(Priority::Low), None);
+    assert_eq!(checker.waits(Priority::High), Some(waits));
+    assert_eq!(checker.waits(Priority::Low), None);
 }
 
 #[test]
@@ -89,30 +89,30 @@ fn percentiles_are_nearest_rank() {
 
 #[test]
 fn only_a_call_accepted_twice_is_a_duplicate() {
-    let judge = judge(&[
+    let checker = checker(&[
         (1, 0, true),
         (2, 1, false),
         (2, 2, true),
         (1, 3, true),
         (1, 4, true),
     ]);
-    assert_eq!(ids(&judge.duplicates()), [1]);
+    assert_eq!(ids(&checker.duplicates()), [1]);
 }
 
 #[test]
-fn a_call_submitted_and_never_answered_is_lost() {
-    let mut judge = Judge::new();
+fn a_call_without_a_response_is_lost() {
+    let mut checker = Checker::new();
     for id in [4, 2, 3] {
-        judge.record_submit(CallId(id), Micros(0), Priority::Normal);
+        checker.record_submit(CallId(id), Micros(0), Priority::Normal);
     }
-    judge.record_response(CallId(2));
-    judge.record_response(CallId(99));
-    assert_eq!(ids(&judge.lost()), [3, 4]);
+    checker.record_response(CallId(2));
+    checker.record_response(CallId(99));
+    assert_eq!(ids(&checker.lost()), [3, 4]);
 }
 
 #[test]
 fn a_call_is_overtaken_by_a_later_one_of_its_own_priority_only() {
-    let mut judge = Judge::new();
+    let mut checker = Checker::new();
     let calls = [
         (1, Priority::Low),
         (2, Priority::High),
@@ -120,21 +120,21 @@ fn a_call_is_overtaken_by_a_later_one_of_its_own_priority_only() {
         (4, Priority::High),
     ];
     for (id, priority) in calls {
-        judge.record_submit(CallId(id), Micros(id), priority);
+        checker.record_submit(CallId(id), Micros(id), priority);
     }
     for id in [4, 2, 1, 3, 1] {
-        judge.record_send(CallId(id));
+        checker.record_send(CallId(id));
     }
-    assert_eq!(ids(&judge.overtaken(OrderBy::Sent)), [2]);
+    assert_eq!(ids(&checker.overtaken(OrderBy::Sent)), [2]);
 }
 
 #[test]
 fn order_by_arrival_follows_the_time_not_the_order_of_recording() {
-    let mut judge = judge(&[(2, 20, true), (1, 10, true), (3, 5, true)]);
+    let mut checker = checker(&[(2, 20, true), (1, 10, true), (3, 5, true)]);
     for id in 1..=3 {
-        judge.record_submit(CallId(id), Micros(0), Priority::Normal);
+        checker.record_submit(CallId(id), Micros(0), Priority::Normal);
     }
-    assert_eq!(ids(&judge.overtaken(OrderBy::Arrived)), [1, 2]);
+    assert_eq!(ids(&checker.overtaken(OrderBy::Arrived)), [1, 2]);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn allowance_counts_started_windows_in_full() {
 
 #[test]
 fn use_counts_accepted_units_inside_the_span() {
-    let judge = judge(&[
+    let checker = checker(&[
         (1, 9, true),
         (2, 10, true),
         (3, 15, false),
@@ -173,7 +173,7 @@ fn use_counts_accepted_units_inside_the_span() {
         (5, 20, true),
     ]);
     let rule: RuleSpec = "sliding 4/10us".parse().unwrap();
-    let used = judge.quota_used(&rule, Micros(10), Micros(20)).unwrap();
+    let used = checker.quota_used(&rule, Micros(10), Micros(20)).unwrap();
     assert_eq!(
         used,
         QuotaUse {
@@ -184,14 +184,14 @@ fn use_counts_accepted_units_inside_the_span() {
     assert!((used.percent() - 50.0).abs() < 1e-9);
     let tokens: RuleSpec = "sliding 100/10us unit tokens".parse().unwrap();
     assert_eq!(
-        judge
+        checker
             .quota_used(&tokens, Micros(10), Micros(20))
             .unwrap()
             .accepted,
         60
     );
     assert_eq!(
-        judge.quota_used(&"in-flight 4".parse().unwrap(), Micros(0), Micros(9)),
+        checker.quota_used(&"in-flight 4".parse().unwrap(), Micros(0), Micros(9)),
         None
     );
 }

@@ -9,7 +9,7 @@ use tollgate_core::time::{Micros, Span};
 
 use crate::rule::{Counting, RuleSpec};
 
-use super::{ArrivalFilter, Judge};
+use super::{ArrivalFilter, Checker};
 
 /// Units accepted, and the units the rule would have allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl QuotaUse {
     }
 }
 
-impl Judge {
+impl Checker {
     /// The use of a rule's quota by requests accepted in `[from, to)`, against [`allowance`].
     /// `None` for in-flight limits, which have no quota over time. A rule whose limit changed is
     /// judged span by span.

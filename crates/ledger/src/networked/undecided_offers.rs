@@ -1,6 +1,6 @@
-//! The offers of one provider that have no answer yet.
+//! The offers of one provider that are not decided.
 //!
-//! Promises: an offer is answered when all of its asks have their verdicts and everything settled
+//! Promises: an offer is delivered when all of its asks have their verdicts and everything settled
 //! before it is stored.
 //!
 //! Never: holds more than the replica has asks for, and the inbox offers.
@@ -19,15 +19,15 @@ use crate::offer::OfferResult;
 
 /// The offers that wait for verdicts.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
-    offers: BTreeMap<u64, Answer>,
+pub(super) struct UndecidedOffers {
+    offers: BTreeMap<u64, UndecidedOffer>,
     /// Which offers an ask is of. The same permit twice is an owner's error, but none is lost.
     by_id: BTreeMap<PermitId, VecDeque<u64>>,
     last: u64,
 }
 
 #[derive(Debug)]
-struct Answer {
+struct UndecidedOffer {
     reply: oneshot::Sender<OfferResult>,
     decided: Vec<(Ask, Option<Verdict>)>,
     missing: usize,
@@ -37,21 +37,21 @@ struct Answer {
     after_settles: u64,
 }
 
-impl Answers {
+impl UndecidedOffers {
     /// An offer whose asks were given to the replica.
     pub(super) fn add(&mut self, offer: Offer, after_settles: u64, now: Micros) {
         self.last += 1;
         for ask in &offer.asks {
             self.by_id.entry(ask.id).or_default().push_back(self.last);
         }
-        let answer = Answer {
+        let undecided = UndecidedOffer {
             missing: offer.asks.len(),
             decided: offer.asks.into_iter().map(|ask| (ask, None)).collect(),
             reply: offer.reply,
             at: now,
             after_settles,
         };
-        self.offers.insert(self.last, answer);
+        self.offers.insert(self.last, undecided);
     }
 
     /// A verdict, by a request that was sent at this time.
@@ -63,37 +63,43 @@ impl Answers {
         if numbers.is_empty() {
             self.by_id.remove(&id);
         }
-        let Some(answer) = number.and_then(|number| self.offers.get_mut(&number)) else {
+        let Some(undecided) = number.and_then(|number| self.offers.get_mut(&number)) else {
             return;
         };
-        let is_first = answer.missing == answer.decided.len();
-        let mut open = answer.decided.iter_mut();
+        let is_first = undecided.missing == undecided.decided.len();
+        let mut open = undecided.decided.iter_mut();
         if let Some((_, open)) = open.find(|(ask, open)| ask.id == id && open.is_none()) {
             *open = Some(verdict);
-            answer.missing -= 1;
-            answer.at = if is_first { sent } else { answer.at.min(sent) };
+            undecided.missing -= 1;
+            undecided.at = if is_first {
+                sent
+            } else {
+                undecided.at.min(sent)
+            };
         }
     }
 
     /// The offers that are decided, and whose settles are stored.
     pub(super) fn take_decided(&mut self, tag: TagId, settled: u64) -> Vec<HandOut> {
-        let is_decided = |answer: &Answer| answer.missing == 0 && answer.after_settles <= settled;
+        let is_decided = |undecided: &UndecidedOffer| {
+            undecided.missing == 0 && undecided.after_settles <= settled
+        };
         let ready: Vec<u64> = self
             .offers
             .iter()
-            .filter(|(_, answer)| is_decided(answer))
+            .filter(|(_, undecided)| is_decided(undecided))
             .map(|(number, _)| *number)
             .collect();
         let ready = ready.iter().filter_map(|number| self.offers.remove(number));
         ready
-            .map(|answer| {
-                let decided = answer.decided.into_iter();
+            .map(|undecided| {
+                let decided = undecided.decided.into_iter();
                 let decided = decided.filter_map(|(ask, verdict)| Some((ask, verdict?)));
                 HandOut {
                     tag,
-                    reply: answer.reply,
+                    reply: undecided.reply,
                     decided: decided.collect(),
-                    at: answer.at,
+                    at: undecided.at,
                 }
             })
             .collect()
@@ -102,8 +108,8 @@ impl Answers {
     /// The store is lost: nobody knows.
     pub(super) fn fail(&mut self) {
         self.by_id.clear();
-        for answer in std::mem::take(&mut self.offers).into_values() {
-            drop(answer.reply.send(Err(StoreLost)));
+        for undecided in std::mem::take(&mut self.offers).into_values() {
+            drop(undecided.reply.send(Err(StoreLost)));
         }
     }
 }

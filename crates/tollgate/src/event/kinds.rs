@@ -185,6 +185,24 @@ pub enum Event {
         /// Its current status.
         status: Box<HealthStatus>,
     },
+    /// A path of a provider was closed, because calls to it failed; calls to other paths go on.
+    PathClosed {
+        /// Whose.
+        provider: Arc<str>,
+        /// Ids are `*`; `None` = all paths that have no entry of their own.
+        path: Option<Arc<str>>,
+        /// Failures in a row.
+        failures: u32,
+        /// For how long; a probe follows.
+        sleep: Option<Span>,
+    },
+    /// A path that was closed is open again.
+    PathOpened {
+        /// Whose.
+        provider: Arc<str>,
+        /// Ids are `*`; `None` = all paths that have no entry of their own.
+        path: Option<Arc<str>>,
+    },
     /// A provider limited a call: its scope cools down.
     Cooldown {
         /// Whose.
@@ -315,6 +333,22 @@ pub enum Event {
         provider: Arc<str>,
         /// What changed.
         change: Arc<str>,
+    },
+    /// Calls waited for nothing but a connection, so the provider gets more of them.
+    ConnectionsRaised {
+        /// Whose.
+        provider: Arc<str>,
+        /// How many it may have now.
+        connections: usize,
+    },
+    /// Calls wait for nothing but a connection, and the provider gets no more. At most one a minute.
+    ConnectionsExhausted {
+        /// Whose.
+        provider: Arc<str>,
+        /// How many it may have.
+        connections: usize,
+        /// Why there are no more.
+        why: &'static str,
     },
     /// A queue of tasks has more pending ones than its guard allows.
     TaskQueueFull {
