@@ -20,6 +20,9 @@ impl Gate {
             None => {
                 let queue = self.queue_for(id);
                 self.link(id, queue);
+                if queue.blocker().is_some() {
+                    self.take_place(id);
+                }
             }
         }
     }
@@ -71,9 +74,16 @@ impl Gate {
         block.closed_for(entry.ask.priority, need_at(&entry.ask, blocker))
     }
 
-    /// Queues a waiter under a closed blocker, unless the wait is known to be too long.
+    /// Queues a waiter under a closed blocker, unless the queue is full or the wait is known to be
+    /// too long.
     pub(super) fn park(&mut self, id: PermitId, blocker: Blocker, now: Micros) {
+        let has_room = self.has_room_for(id);
         self.link(id, Position::Queued(blocker));
+        if !has_room {
+            self.resolve(id, Resolution::Full);
+            return;
+        }
+        self.take_place(id);
         let Some(entry) = self.waiting.get(&id) else {
             return;
         };
@@ -262,9 +272,6 @@ impl Gate {
                 Some(blocker) => entry.waited_for = Some(blocker),
                 None => {}
             }
-        }
-        if position.blocker().is_some() {
-            self.take_place(id);
         }
     }
 

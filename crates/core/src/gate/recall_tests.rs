@@ -194,3 +194,29 @@ fn a_cancelled_return_blocks_nobody() {
     test.run();
     assert!(test.was_granted(newcomer));
 }
+
+/// A former bug: a change of the limits gave a place in the queue to calls that waited only for their
+/// verdict, and then the queue was full.
+#[test]
+fn a_recalled_burst_does_not_fill_the_queue() {
+    let mut test = TestGate::with(GateSettings {
+        waiting_max: 2,
+        ..GateSettings::default()
+    });
+    let many = TestCall::new(&rule(50));
+    let burst: Vec<_> = (0..10).map(|_| test.push(many.clone())).collect();
+    test.gate.recall();
+    let newcomer = test.push(many.clone());
+    let back: Vec<_> = burst
+        .iter()
+        .map(|&seq| test.push(many.clone().senior(seq - burst[0])))
+        .collect();
+    test.run();
+    test.advance(RETURN_TIMEOUT);
+    assert!(
+        test.was_granted(newcomer),
+        "{:?}",
+        test.resolution(newcomer)
+    );
+    assert!(back.iter().all(|&seq| test.was_granted(seq)));
+}

@@ -114,7 +114,7 @@ impl Gate {
         let is_gone = entry.is_none();
         let may_wait =
             entry.is_some_and(|entry| !bound || entry.deadline >= closed.reject_before(now));
-        let has_room = entry.is_some_and(|entry| entry.has_place) || !self.is_full();
+        let has_room = self.has_room_for(ask.id);
         let waits = may_wait && has_room;
         firsts
             .entry(blocker)
@@ -124,6 +124,7 @@ impl Gate {
                 entry.waited_for = Some(named);
             }
             self.link(ask.id, Position::Queued(blocker));
+            self.take_place(ask.id);
         } else if may_wait {
             self.resolve(ask.id, Resolution::Full);
         } else {
@@ -137,7 +138,8 @@ impl Gate {
         if (waits && bound) || (!waits && proves) {
             self.close(blocker, closed, waits, now);
         }
-        if is_gone {
+        // The ledger takes it for a waiter that will ask again.
+        if is_gone || (may_wait && !has_room) {
             self.note_abandoned(blocker, ask);
         }
     }

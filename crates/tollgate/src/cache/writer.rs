@@ -137,8 +137,9 @@ impl CacheWriter {
                 self.since_check += object.weight();
             }
         }
-        self.adapt_to_disk()?;
+        let adapted = self.adapt_to_disk();
         let (queries, now, mut failed) = self.commit(batch)?;
+        failed = failed.or(adapted.err());
         if self.since_check >= self.bytes_max / EVICT_FRACTION {
             self.since_check = 0;
             failed = failed.or(self.evict_excess(now).err());
