@@ -39,7 +39,7 @@ const ROWS: [Row; 8] = [
     ("row_known_key_three_limits", row_known_key_three_limits),
     ("row_known_key_with_parts", row_known_key_with_parts),
     ("row_name_of_32_characters", row_name_of_32_characters),
-    ("row_refusal", row_rejection),
+    ("row_rejection", row_rejection),
     ("row_three_keys_as_one", row_three_keys_as_one),
     ("row_new_key", row_new_key),
     ("row_sweep", row_sweep),
