@@ -196,6 +196,10 @@ fn failing_provider(seconds: usize) -> Settings {
 }
 
 /// The largest of what the samples show, as the figures of docs/faults.md.
+#[expect(
+    clippy::print_stdout,
+    reason = "the long version is run for its figures"
+)]
 fn print_figures(samples: &[Sample], succeeded: usize, log: &str) {
     let most = |of: fn(&Sample) -> u64| samples.iter().map(of).max().unwrap_or_default();
     println!(
