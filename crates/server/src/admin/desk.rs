@@ -135,9 +135,8 @@ pub(super) async fn can_submit(
     let queue = queue_name(queue.ok_or_else(|| wrong("queue", "the name of the queue"))?)?;
     let pending = match fields.get("pending") {
         None => {
-            let name = queue.clone();
             let queues = on_desk(&api, Desk::queues).await??;
-            queues.get(&name).map_or(0, |counts| counts.pending())
+            queues.get(&queue).map_or(0, |counts| counts.pending())
         }
         Some(value) => value
             .as_u64()
@@ -279,7 +278,10 @@ async fn on_desk<T: Send + 'static>(
     api: &ApiState,
     work: impl FnOnce(&Desk) -> T + Send + 'static,
 ) -> Result<T, ApiError> {
-    let work = move |daemon: &Daemon| Ok::<_, DeskError>(work(&*daemon.desk()?));
+    let work = move |daemon: &Daemon| {
+        let desk = daemon.desk()?;
+        Ok::<_, DeskError>(work(&desk))
+    };
     let done = run_blocking(api.daemon.clone(), work).await;
     Ok(done.map_err(|_| ApiError::draining())??)
 }
