@@ -69,6 +69,43 @@ fn with_bytes(value: &HeaderValue, copy: Bytes) -> HeaderValue {
     copy
 }
 
+/// The trailers of a request without those that would have been changed or removed as headers: a
+/// server may merge trailers into the headers (RFC 9110, 6.5.1). `None`: nothing remains.
+pub(crate) fn forwarded_trailers(mut trailers: HeaderMap) -> Option<HeaderMap> {
+    let is_forbidden = |name: &str| {
+        let list = [
+            "cookie",
+            "set-cookie",
+            "host",
+            "via",
+            "forwarded",
+            "te",
+            "trailer",
+            "upgrade",
+            "expect",
+            "connection",
+            "keep-alive",
+            "transfer-encoding",
+            "max-forwards",
+            "range",
+            "cache-control",
+        ];
+        let begins = ["x-tollgate-", "x-forwarded-", "proxy-", "content-", "if-"];
+        // Whatever the provider calls its key.
+        let identifies = ["auth", "key", "token", "secret", "session"];
+        let is_digest = name == "content-digest";
+        !is_digest
+            && (list.contains(&name)
+                || begins.iter().any(|begin| name.starts_with(begin))
+                || identifies.iter().any(|part| name.contains(part)))
+    };
+    let names: Vec<HeaderName> = trailers.keys().cloned().collect();
+    for name in names.iter().filter(|name| is_forbidden(name.as_str())) {
+        trailers.remove(name);
+    }
+    (!trailers.is_empty()).then_some(trailers)
+}
+
 /// Ids of requests, tasks and spans that programs, proxies and tracers add; the client program and
 /// its context; length and connection options.
 pub(crate) fn is_ignored_header(name: &str) -> bool {
@@ -179,6 +216,33 @@ mod tests {
         fn as_ref(&self) -> &[u8] {
             b"etag: 7\r\nx-a: hello\r\n"
         }
+    }
+
+    /// A former bug: `X-Api-Key`, `Cookie` and `X-Tollgate-Token` passed as trailers.
+    #[test]
+    fn trailers_obey_the_rules_of_headers() {
+        let trailers = |names: &[&'static str]| -> HeaderMap {
+            let value = HeaderValue::from_static("1");
+            let each = names
+                .iter()
+                .map(|name| (HeaderName::from_static(name), value.clone()));
+            each.collect()
+        };
+        let received = trailers(&[
+            "x-sum",
+            "x-api-key",
+            "x-tollgate-token",
+            "proxy-authorization",
+            "cookie",
+            "via",
+            "content-length",
+            "content-digest",
+            "x-amz-checksum-crc32",
+            "authorization",
+        ]);
+        let forwarded = trailers(&["x-sum", "content-digest", "x-amz-checksum-crc32"]);
+        assert_eq!(forwarded_trailers(received), Some(forwarded));
+        assert_eq!(forwarded_trailers(trailers(&["cookie"])), None);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use tollgate_config::settings::Upload as UploadSettings;
 
 use crate::Error;
 use crate::body_memory::BodyShare;
+use crate::headers;
 use pace::{Pace, TooSlow};
 pub use spool::set_spool_files_max;
 use spool::{Spool, SpoolReader, SpoolSpace, SpoolWriter};
@@ -358,8 +359,9 @@ impl Body for Outgoing {
                 if let Some(bytes) = bytes.take().filter(|bytes| !bytes.is_empty()) {
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
                 }
-                let trailers = trailers.take().map(|trailers| Frame::trailers(*trailers));
-                return Poll::Ready(trailers.map(Ok));
+                let trailers = trailers.take().map(|trailers| *trailers);
+                let trailers = trailers.and_then(headers::forwarded_trailers);
+                return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
             }
             OutgoingKind::Spooled(file) => Pin::new(file).poll_frame(cx),
             OutgoingKind::Stream(stream) => Pin::new(stream).poll_frame(cx),
@@ -367,7 +369,14 @@ impl Body for Outgoing {
         if let Some(upload) = &self.upload {
             upload.record(&frame, matches!(self.kind, OutgoingKind::Spooled(_)));
         }
-        frame
+        match frame {
+            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => {
+                let trailers = frame.into_trailers().ok();
+                let trailers = trailers.and_then(headers::forwarded_trailers);
+                Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+            }
+            frame => frame,
+        }
     }
 
     fn is_end_stream(&self) -> bool {

@@ -146,10 +146,7 @@ where
         let client = client.clone();
         async move {
             let response = handler::handle(&client, request).await;
-            Ok::<_, Infallible>(response.map(|body| TrackedBody {
-                body,
-                connection: client,
-            }))
+            Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, client)))
         }
     });
     // `WatchedStream` enforces the timeouts for idle connections and for request heads.
@@ -202,6 +199,20 @@ async fn within<T>(time: Duration, connection: impl Future<Output = T>) -> bool 
 struct TrackedBody {
     body: ReplyBody,
     connection: Arc<ClientConnection>,
+    has_begun: bool,
+    /// The body failed before its first byte; hyper hears it after the head is written.
+    held_back: Option<BodyError>,
+}
+
+impl TrackedBody {
+    fn new(body: ReplyBody, connection: Arc<ClientConnection>) -> TrackedBody {
+        TrackedBody {
+            body,
+            connection,
+            has_begun: false,
+            held_back: None,
+        }
+    }
 }
 
 impl Drop for TrackedBody {
@@ -218,11 +229,28 @@ impl Body for TrackedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        if let Some(error) = self.held_back.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            // hyper discards a head that it has not written when its body fails, and the caller
+            // would take an empty connection for one that was closed while idle. While a body is
+            // pending, hyper writes what it has.
+            Poll::Ready(Some(Err(error))) if !self.has_begun => {
+                self.has_begun = true;
+                self.held_back = Some(error);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            polled => {
+                self.has_begun |= polled.is_ready();
+                polled
+            }
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.held_back.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

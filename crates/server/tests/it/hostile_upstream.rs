@@ -213,6 +213,33 @@ async fn passed_on(gateway: &TestGateway) -> String {
     raw(gateway.address, call).await
 }
 
+/// A former bug: a body that fails before its first byte left the caller without a response, and
+/// clients take that for a connection that was closed while idle, and send the call again.
+#[tokio::test]
+async fn a_body_that_fails_before_its_first_byte_leaves_a_head() {
+    for said in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;\nab\r\n",
+    ] {
+        let upstream = RawUpstream::start(move |_, mut stream| async move {
+            read_head(&mut stream).await;
+            stream.write_all(said.as_bytes()).await.ok();
+        })
+        .await;
+        let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+        for _ in 0..5 {
+            let got = passed_on(&gateway).await;
+            let is_complete = got.contains("chunked") && got.ends_with("0\r\n\r\n");
+            assert!(
+                got.starts_with("HTTP/1.1 ") && !is_complete,
+                "{said:?}: {got:?}"
+            );
+        }
+    }
+}
+
 /// A body that is reset, has a wrong length or stalls: the caller sees that it is incomplete.
 #[tokio::test]
 async fn a_truncated_body_is_visibly_truncated_for_the_caller() {
