@@ -9,6 +9,7 @@
 mod decision_source;
 
 use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -42,7 +43,8 @@ Examples:
   permit=$(tollgate acquire https://api.example.org/v1/x) && tollgate report \"$permit\" --status 200
 
 Exit codes: 0 granted, 75 denied. With a command: its own; a permit whose command succeeds is reported as
-200, one whose command exits with 75 as 429, any other as the caller's own failure.";
+200, one whose command exits with 75 as 429, any other as the caller's own failure. A command that runs longer
+than the permit (30 s and the provider's timeout) keeps its exit code, and its permit counts as used.";
 
 /// Get one permit for a call that a script makes itself
 ///
@@ -234,8 +236,15 @@ fn run_with(source: &DecisionSource, permit: &str, command: &[String]) -> anyhow
         .args(arguments)
         .env("TOLLGATE_PERMIT", permit)
         .status();
-    let settle =
-        |path: &str, body: &Value| source.ask(Method::POST, path, Some(body), MARGIN).map(drop);
+    // Whatever becomes of the permit, the exit is the command's.
+    let settle = |path: &str, body: &Value| match source.ask(Method::POST, path, Some(body), MARGIN)
+    {
+        Ok(_) => Ok(()),
+        Err(error) => writeln!(
+            crate::out::err(),
+            "note: the permit counts as used: {error:#}"
+        ),
+    };
     let status = match ended {
         Ok(status) => status,
         Err(error) => {
@@ -257,7 +266,9 @@ fn run_with(source: &DecisionSource, permit: &str, command: &[String]) -> anyhow
         "/v1/report",
         &json!({ "permit": permit, "status": response }),
     )?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    // A signal is 128 and its number, as in a shell.
+    let code = status.code().or_else(|| Some(128 + status.signal()?));
+    let code = code.and_then(|code| u8::try_from(code).ok());
     Ok(ExitCode::from(code.unwrap_or(1)))
 }
 

@@ -92,6 +92,13 @@ impl ApiError {
         )
     }
 
+    pub(crate) fn too_many_wait() -> ApiError {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        let message = "too many requests wait for permits on this address";
+        let hint = "send \"wait\": false, or try again in a second";
+        ApiError::new(status, "QueueFull", message, hint)
+    }
+
     pub(crate) fn draining() -> ApiError {
         let status = StatusCode::SERVICE_UNAVAILABLE;
         ApiError::new(

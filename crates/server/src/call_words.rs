@@ -40,11 +40,15 @@ pub(crate) fn costs(text: &str) -> Result<Vec<(String, u64)>, CostsError> {
     distinct(costs.ok_or(CostsError::Invalid)?)
 }
 
-/// An amount of a unit.
+/// An amount of a unit, at least one.
 pub(crate) fn cost(unit: &str, amount: u64) -> Option<(String, u64)> {
+    real_cost(unit, amount).filter(|(_, amount)| *amount > 0)
+}
+
+/// What a call has really cost: perhaps nothing.
+pub(crate) fn real_cost(unit: &str, amount: u64) -> Option<(String, u64)> {
     let unit = Cost::unit_of(&unit.to_ascii_lowercase())?;
-    let is_sane = (1..=COST_MAX).contains(&amount);
-    is_sane.then(|| (unit.to_owned(), amount))
+    (amount <= COST_MAX).then(|| (unit.to_owned(), amount))
 }
 
 /// Each unit once: two names of one unit would count as either.

@@ -325,6 +325,7 @@ impl Daemon {
                     let problem = error.to_string();
                     rejected.push(problem.clone());
                     state.build_error = Some(problem);
+                    self.shared.decisions.replace(&state.loaded.config);
                     changed.clear();
                     loaded = (*state.loaded).clone();
                 }
@@ -357,9 +358,10 @@ impl Daemon {
 
     fn build(&self, config: &Config) -> Result<(), BuildError> {
         let providers = config.all_providers().map(|provider| (**provider).clone());
+        // Guards first: no call passes between a provider that names one and the guard itself.
+        self.shared.decisions.replace(config);
         self.shared.registry.replace(providers.collect())?;
         self.shared.registry.set_callers(&config.callers);
-        self.shared.decisions.replace(config);
         self.shared
             .registry
             .set_unknown(match config.unknown_domain {

@@ -34,6 +34,10 @@ use crate::{guards, rejection};
 /// The largest reply: a decision has a few hundred bytes.
 pub(crate) const REPLY_MAX: usize = 64 * 1_024;
 
+/// How long a decision waited, beside its response.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waited(pub(crate) Span);
+
 /// Who asks.
 #[derive(Clone, Debug)]
 pub(crate) struct Asker {

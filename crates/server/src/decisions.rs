@@ -39,6 +39,9 @@ use crate::guards::{GuardAsk, GuardStatus, GuardVerdict, Guards};
 /// How long a question about guards waits if it does not say (C1).
 const GUARD_TIMEOUT: Span = Span::from_secs(60);
 
+/// The status of a response that nobody told: of no class that health counts.
+const NO_STATUS: u16 = 0;
+
 /// The decision service. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Decisions {
@@ -101,6 +104,14 @@ impl Decisions {
             .map(|caller| caller.name.clone())
     }
 
+    /// The token of a configured caller, for the operator who asks in its name.
+    #[must_use]
+    pub(crate) fn token_of(&self, caller: &str) -> Option<Secret> {
+        let callers = self.shared.callers.read().clone();
+        let found = callers.iter().find(|known| known.name == caller)?;
+        found.token.clone()
+    }
+
     /// An id for the log, different from those of calls through the gateway.
     #[must_use]
     pub fn next_id(&self) -> Arc<str> {
@@ -140,9 +151,9 @@ impl Decisions {
                 body,
                 costs: &request.costs,
             },
-            // It was made, and its response was not looked at.
+            // It was made, and nobody says how it went: no word about the provider's health.
             ReportedOutcome::Unsaid => Report::Response {
-                status: 200,
+                status: NO_STATUS,
                 headers: &headers,
                 body: &[],
                 costs: &request.costs,

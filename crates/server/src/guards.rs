@@ -45,7 +45,7 @@ pub struct Guards {
     /// Made for the first guard.
     table: OnceLock<GuardTable>,
     rules: RwLock<Arc<GuardRules>>,
-    /// There is a guard or a trusted proxy: only then do calls pay for them.
+    /// There is a guard, a provider that names one, or a trusted proxy: only then do calls pay.
     is_active: AtomicBool,
     /// Set at run time; it wins over the configuration.
     limiting: RwLock<Option<Limiting>>,
@@ -78,8 +78,10 @@ pub struct GuardVerdict {
     pub denied: Option<GuardDenied>,
     /// The state of each guard that was asked, in the order of the asks.
     pub views: Vec<GuardView>,
-    /// How long the decision was waited for.
+    /// How long it waited for tokens.
     pub waited: Span,
+    /// It had to wait for tokens.
+    pub was_queued: bool,
 }
 
 /// The guard that rejected.
@@ -151,12 +153,14 @@ impl Guards {
             exempt_paths: config.exempt_paths.clone(),
             trusted_proxies: config.trusted_proxies.clone(),
         };
-        let is_active = !rules.classes.is_empty() || !rules.trusted_proxies.is_empty();
+        // A provider may still name a guard that is gone: its calls must be rejected, not let through.
+        let is_named = config.all_providers().any(|one| !one.guards.is_empty());
+        let is_active = is_named || !rules.classes.is_empty() || !rules.trusted_proxies.is_empty();
         *self.rules.write() = Arc::new(rules);
         self.is_active.store(is_active, Ordering::Release);
     }
 
-    /// Whether there is any guard or trusted proxy.
+    /// Whether there is any guard, provider that names one, or trusted proxy.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Acquire)
@@ -225,7 +229,7 @@ impl Guards {
         Ok(GuardVerdict {
             denied,
             views: views.into_iter().flatten().collect(),
-            waited: Span::ZERO,
+            ..GuardVerdict::default()
         })
     }
 
@@ -241,12 +245,17 @@ impl Guards {
         patience: Span,
     ) -> Result<GuardVerdict, GuardError> {
         let began = self.ledger.at();
+        let mut was_queued = false;
         loop {
             let mut verdict = self.decide(asks)?;
-            verdict.waited = self.ledger.at().since(began);
+            // A decision itself takes microseconds, and that is no wait.
+            if was_queued {
+                (verdict.was_queued, verdict.waited) = (true, self.ledger.at().since(began));
+            }
             let wait = verdict.denied.as_ref().and_then(|denied| denied.retry_in);
             match wait {
                 Some(wait) if verdict.waited + wait <= patience => {
+                    was_queued = true;
                     tokio::time::sleep(wait.into()).await;
                 }
                 Some(_) | None => return Ok(verdict),
@@ -257,7 +266,7 @@ impl Guards {
     /// The asks that a request makes: those of its guards that apply to it.
     pub fn asks_of(&self, request: &GuardedRequest<'_>) -> Result<Vec<GuardAsk>, GuardError> {
         let rules = self.rules();
-        if rules.exempts(request.path) {
+        if rules.exempts(request) {
             return Ok(Vec::new());
         }
         let classes: Vec<Arc<GuardClass>> = match request.guards {
@@ -372,15 +381,10 @@ impl Guards {
 }
 
 impl GuardRules {
-    /// Paths under a prefix are not guarded. A path with dots or escapes may mean another one to the
-    /// service, so it never is exempt.
-    fn exempts(&self, path: &str) -> bool {
-        let is_plain = !path.contains('%') && !path.contains("/.") && !path.contains("//");
-        is_plain
-            && self
-                .exempt_paths
-                .iter()
-                .any(|prefix| path.starts_with(&**prefix))
+    /// Paths under a prefix are not guarded, unless the service may read another path in them.
+    fn exempts(&self, request: &GuardedRequest<'_>) -> bool {
+        let mut prefixes = self.exempt_paths.iter();
+        request.has_plain_path() && prefixes.any(|prefix| request.path.starts_with(&**prefix))
     }
 }
 

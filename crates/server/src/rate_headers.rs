@@ -47,7 +47,7 @@ pub(crate) fn add_headers(headers: &mut HeaderMap, rates: &Rates, wall: Wall) {
 }
 
 /// Adds the headers of guards, in place of what the service itself sent: with guards, callers see
-/// theirs. `X-RateLimit-*` is the guard that rejected, otherwise the first.
+/// theirs. `X-RateLimit-*` is the guard that rejected, otherwise `ip`, otherwise the first.
 pub(crate) fn add_guards(
     headers: &mut HeaderMap,
     verdict: &GuardVerdict,
@@ -64,7 +64,9 @@ pub(crate) fn add_guards(
     let is_it = |view: &&GuardView| {
         denied.is_some_and(|denied| std::sync::Arc::ptr_eq(&view.class, &denied.class))
     };
-    let shown = verdict.views.iter().find(is_it).unwrap_or(first);
+    let by_address = || verdict.views.iter().find(|view| view.class.name() == "ip");
+    let shown = verdict.views.iter().find(is_it).or_else(by_address);
+    let shown = shown.unwrap_or(first);
     headers.insert(LIMIT, HeaderValue::from(shown.class.tokens_per_minute()));
     headers.insert(REMAINING, HeaderValue::from(shown.remaining));
     let full_at = wall.0.saturating_add(shown.full_in.0).div_ceil(1_000_000);

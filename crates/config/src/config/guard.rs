@@ -16,6 +16,12 @@ use crate::settings::OnStoreLoss;
 /// The longest period of a guard: guards protect against bursts, quotas are limits.
 const PERIOD_MAX: Span = Span::from_secs(86_400);
 
+/// The longest time in which a bucket fills: nobody waits longer, and the table counts no further.
+const FILL_MAX: Span = Span::from_secs(365 * 86_400);
+
+/// The most guards of one request: as many as are decided as one.
+pub(crate) const GUARDS_MAX: usize = 8;
+
 /// A limit on callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guard {
@@ -83,10 +89,19 @@ pub(super) fn guards(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Guard>
         return Vec::new();
     };
     let entries = at.entries(problems);
-    entries
+    let guards: Vec<Guard> = entries
         .into_iter()
         .filter_map(|(name, _, at)| guard(name, &at, problems))
-        .collect()
+        .collect();
+    let of_requests =
+        |guard: &&Guard| guard.by != GuardKey::Name && guard.matches.descriptor.is_empty();
+    if guards.iter().filter(of_requests).count() > GUARDS_MAX {
+        problems.push(at.error(
+            "more than 8 guards could apply to one request",
+            "join some: the guards of a request are decided as one",
+        ));
+    }
+    guards
 }
 
 fn guard(name: &str, at: &At<'_>, problems: &mut Problems) -> Option<Guard> {
@@ -115,6 +130,12 @@ fn guard(name: &str, at: &At<'_>, problems: &mut Problems) -> Option<Guard> {
     let out = period.filter(|period| *period == Span::ZERO || *period > PERIOD_MAX);
     if let (Some(_), Some(at)) = (out, fields.get("period")) {
         problems.push(at.error("must be above 0s and at most 1d", "write `1m`"));
+    }
+    if let (Some(limit), Some(period), Some(burst)) = (limit, period, burst)
+        && u128::from(burst) * u128::from(period.0) > u128::from(limit) * u128::from(FILL_MAX.0)
+        && let Some(at) = fields.get("burst")
+    {
+        problems.push(at.error("takes more than a year to fill", "lower it"));
     }
     let by = match fields.get("by") {
         Some(at) => by(&at, problems),

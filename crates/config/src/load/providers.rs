@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tollgate_core::domain::Domain;
 
 use crate::check::{Checked, ProviderFile};
+use crate::config::guard::GUARDS_MAX;
 use crate::config::{Config, Presets};
 use crate::origin::Origin;
 use crate::preset;
@@ -21,9 +22,6 @@ use crate::settings::OnStoreLoss;
 
 use super::gather::{FoundProvider, Gathered, problem};
 use super::{Loaded, LoadedProvider, ProviderSetting, Sources, conflict, hints};
-
-/// The most guards of a provider: as many as the guard table decides as one.
-const GUARDS_MAX: usize = 8;
 
 /// Checks every gathered provider. A provider with errors is rejected, and its old version stays.
 pub(super) fn load_providers(

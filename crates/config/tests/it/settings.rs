@@ -443,6 +443,14 @@ const MISTAKES: &[(&str, &str)] = &[
         "guards.ip.period: must be above 0s and at most 1d",
     ),
     (
+        "guards: { ip: { limit: 1, period: 1d, burst: 4000000000 } }",
+        "guards.ip.burst: takes more than a year to fill",
+    ),
+    (
+        "guards: { a: {limit: 1, period: 1m}, b: {limit: 1, period: 1m}, c: {limit: 1, period: 1m}, d: {limit: 1, period: 1m}, e: {limit: 1, period: 1m}, f: {limit: 1, period: 1m}, g: {limit: 1, period: 1m}, h: {limit: 1, period: 1m}, i: {limit: 1, period: 1m} }",
+        "guards: more than 8 guards could apply to one request",
+    ),
+    (
         "guards: { ip: { limit: 1, period: 1m, by: cookie } }",
         "guards.ip.by: is not something to count by",
     ),

@@ -8,6 +8,9 @@
 //! | `Host` | an own address or `localhost`: a rebound name is rejected | any |
 //! | `Origin` | if sent, the own one | if sent, the own one |
 //!
+//! A proxy that asks about a request it holds (`/v1/check`) passes on what its client sent: `Host` and
+//! `Origin` say nothing then.
+//!
 //! Promises: `/health` and `/ready` need no token. A rejected request is not routed.
 //!
 //! Never: reads a body.
@@ -44,7 +47,8 @@ impl AccessPolicy {
             return Ok(());
         }
         let host = text(headers, HOST.as_str()).unwrap_or_default();
-        if self.token.is_none() && !self.is_own_host(host) {
+        let is_held = is_held_request(path, headers);
+        if self.token.is_none() && !is_held && !self.is_own_host(host) {
             return Err(ApiError::forbidden(
                 "this Host is not an address of the daemon",
                 "use 127.0.0.1 or localhost, or set admin.token",
@@ -52,12 +56,10 @@ impl AccessPolicy {
         }
         let is_foreign = |origin: &str| !is_same_origin(origin, host);
         let fetched = text(headers, "sec-fetch-site");
-        if headers
-            .get_all(ORIGIN)
-            .iter()
-            .any(|origin| origin.to_str().map_or(true, is_foreign))
-            || fetched.is_some_and(|site| !matches!(site, "same-origin" | "none"))
-        {
+        let mut origins = headers.get_all(ORIGIN).iter();
+        let is_cross_site = origins.any(|origin| origin.to_str().map_or(true, is_foreign))
+            || fetched.is_some_and(|site| !matches!(site, "same-origin" | "none"));
+        if is_cross_site && !is_held {
             return Err(ApiError::forbidden(
                 "a page of another site may not use the admin address",
                 "call it from a program, or from its own pages",
@@ -66,7 +68,7 @@ impl AccessPolicy {
         match &self.token {
             Some(token) if has_bearer_token(headers, token) => Ok(()),
             Some(_) => Err(ApiError::unauthorized()),
-            None if is_read_only(method) => Ok(()),
+            None if is_read_only(method) || is_held => Ok(()),
             None if text(headers, "x-tollgate-admin") == Some("1") => Ok(()),
             None => Err(ApiError::forbidden(
                 "a request that changes something needs the header `X-Tollgate-Admin: 1`",
@@ -103,6 +105,13 @@ pub(super) async fn check(
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }
+}
+
+/// A proxy asks about a request that it holds, with the headers of that request: `Origin` and others
+/// are those of its client. A page of another site cannot send the header that tells it.
+fn is_held_request(path: &str, headers: &HeaderMap) -> bool {
+    let tells = ["x-original-uri", "x-forwarded-uri"];
+    path == "/v1/check" && tells.iter().any(|name| headers.contains_key(*name))
 }
 
 fn is_read_only(method: &Method) -> bool {

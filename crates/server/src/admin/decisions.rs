@@ -8,7 +8,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::Uri;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use tollgate_config::config::Limiting;
@@ -21,7 +21,20 @@ use crate::decision_api::{self, Asker, DecisionCall};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) IpAddr);
 
-/// `/v1/acquire`, `/v1/report`, `/v1/release`, `/v1/capacity`, `/v1/check`.
+/// `/v1/acquire`, as long as there is room for those who wait.
+pub(super) async fn acquire(
+    State(api): State<ApiState>,
+    peer: Extension<Peer>,
+    request: Request,
+) -> Response {
+    let waiting = api.waiting.clone();
+    let Ok(_place) = waiting.try_acquire() else {
+        return ApiError::too_many_wait().into_response();
+    };
+    serve(State(api), peer, request).await
+}
+
+/// `/v1/report`, `/v1/release`, `/v1/capacity`, `/v1/check`.
 pub(super) async fn serve(
     State(api): State<ApiState>,
     Extension(Peer(peer)): Extension<Peer>,

@@ -209,14 +209,49 @@ fn source(fields: &RequestFields) -> Result<Source, ApiError> {
             "send one of them",
         ));
     }
+    let url = fields.url()?.unwrap_or_default();
+    if holds_key(&url) {
+        return Err(ApiError::bad_request(
+            "`url` holds a user, a password or a key, and sources are stored in clear",
+            "write the key as `api_key` into the provider's file; calls through Tollgate carry it",
+        ));
+    }
     Ok(Source {
         name,
-        url: fields.url()?.unwrap_or_default(),
+        url,
         every,
         cron,
         priority: fields.name("priority")?,
         output: fields.name("output")?,
     })
+}
+
+/// Parameters that hold keys, as APIs call them.
+const KEY_PARAMETERS: [&str; 10] = [
+    "api_key",
+    "apikey",
+    "api-key",
+    "key",
+    "token",
+    "access_token",
+    "auth",
+    "secret",
+    "password",
+    "appid",
+];
+
+/// Does a URL hold a user or a key?
+fn holds_key(url: &str) -> bool {
+    let Ok(uri) = url.parse::<axum::http::Uri>() else {
+        return true;
+    };
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    let mut parameters = uri.query().unwrap_or_default().split('&');
+    let is_key = |parameter: &str| {
+        let name = parameter.split('=').next().unwrap_or_default();
+        KEY_PARAMETERS.contains(&name.to_ascii_lowercase().as_str())
+    };
+    authority.contains('@') || parameters.any(is_key)
 }
 
 /// A source, and who limits it.

@@ -14,11 +14,13 @@ use axum::routing::{any, delete, get, patch, post};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 use super::access::{self, AccessPolicy};
 use super::{cache, commands, decisions, desk, openapi, providers};
 use crate::api::{ApiError, json};
 use crate::daemon::Daemon;
+use crate::gateway::max_admin_connections;
 
 /// How long a response may take. Reading some hundred files takes less than a second; a longer wait
 /// means that a disk hangs.
@@ -28,6 +30,9 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub(super) struct ApiState {
     pub(super) daemon: Daemon,
+    /// Places of requests that wait. Half of the connections stay free for reports, releases and
+    /// probes: those who wait may wait for them.
+    pub(super) waiting: Arc<Semaphore>,
 }
 
 /// The routes. Events, metrics and the dashboard will be listed here too.
@@ -62,7 +67,7 @@ pub(super) fn router(daemon: Daemon, policy: AccessPolicy) -> Router {
         .route("/openapi.json", get(openapi::serve))
         .layer(middleware::from_fn(with_timeout));
     // A request says itself how long it waits.
-    let waiting = Router::new().route("/v1/acquire", any(decisions::serve));
+    let waiting = Router::new().route("/v1/acquire", any(decisions::acquire));
     timed
         .merge(waiting)
         .fallback(async || ApiError::unknown_path().into_response())
@@ -71,7 +76,10 @@ pub(super) fn router(daemon: Daemon, policy: AccessPolicy) -> Router {
             Arc::new(policy),
             access::check,
         ))
-        .with_state(ApiState { daemon })
+        .with_state(ApiState {
+            daemon,
+            waiting: Arc::new(Semaphore::new((max_admin_connections() / 2).max(1))),
+        })
 }
 
 async fn health() -> Response {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use tollgate_config::Secret;
 
 use super::fields::{RequestFields, wrong};
-use super::{Asker, DecisionCall, decision_header, limit_json, respond, seconds_up};
+use super::{Asker, DecisionCall, Waited, decision_header, limit_json, respond, seconds_up};
 use crate::api::{ApiError, read_object};
 use crate::decisions::{
     AcquireRequest, Acquired, CallQuestion, Decisions, GuardQuestion, Questioned,
@@ -148,7 +148,8 @@ pub(super) fn question(
     call: &DecisionCall<'_>,
     fields: &RequestFields,
 ) -> Result<CallQuestion, ApiError> {
-    let (caller, token) = caller(&call.asker, call.headers, fields.name("caller")?)?;
+    let named = fields.name("caller")?;
+    let (caller, token) = caller(decisions, &call.asker, call.headers, named)?;
     Ok(CallQuestion {
         id: decisions.next_id(),
         target: fields.target()?,
@@ -163,6 +164,7 @@ pub(super) fn question(
 
 /// Who calls: the caller that its token has authenticated, or the one that the request names.
 fn caller(
+    decisions: &Decisions,
     asker: &Asker,
     headers: &HeaderMap,
     named: Option<String>,
@@ -178,10 +180,11 @@ fn caller(
         (None, named) => {
             let token = headers.get("x-tollgate-token");
             let token = token.and_then(|token| token.to_str().ok());
-            Ok((
-                named,
-                token.map(|token| Secret::new(token.trim().to_owned())),
-            ))
+            let token = token.map(|token| Secret::new(token.trim().to_owned()));
+            // The operator, whom the admin address has let in, asks for any caller.
+            let own = || decisions.token_of(named.as_deref()?);
+            let token = token.or_else(own);
+            Ok((named, token))
         }
     }
 }
@@ -195,7 +198,7 @@ fn reply(acquired: &Acquired) -> Response {
     let mut body = json!({
         "granted": acquired.is_granted,
         "permit": acquired.permit.as_deref(),
-        "waited": seconds_up(acquired.waited),
+        "waited": seconds_down(acquired.waited),
         "retry_in": acquired.retry_in.map(seconds_up),
         "limit": limit_json(acquired.limit.as_ref()),
         "remaining": acquired.remaining,
@@ -218,11 +221,12 @@ fn reply(acquired: &Acquired) -> Response {
     };
     let retry_in = acquired.retry_in.filter(|_| !acquired.is_granted);
     let mut response = respond(status, &body, retry_in);
+    response.extensions_mut().insert(Waited(acquired.waited));
     decision_header(&mut response, decision);
     response
 }
 
-/// A time that must not be exceeded is rounded down.
+/// A time that is over, or must not be exceeded, is rounded down.
 fn seconds_down(span: tollgate_core::time::Span) -> f64 {
     seconds_up(tollgate_core::time::Span(span.0 / 1_000 * 1_000))
 }

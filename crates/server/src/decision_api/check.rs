@@ -55,6 +55,7 @@ fn asks(
     let request = |names| GuardedRequest {
         guards: names,
         path: &path,
+        is_exact: true,
         ip,
         headers: call.headers,
     };

@@ -119,6 +119,18 @@ impl RequestFields {
 
     /// Costs by unit: a number is calls. `tokens` is another name of `cost`.
     pub(crate) fn costs(&self) -> Result<Vec<(String, u64)>, ApiError> {
+        self.costs_by(call_words::cost)
+    }
+
+    /// Costs that are known afterwards: a call may have cost nothing.
+    pub(crate) fn real_costs(&self) -> Result<Vec<(String, u64)>, ApiError> {
+        self.costs_by(call_words::real_cost)
+    }
+
+    fn costs_by(
+        &self,
+        cost: fn(&str, u64) -> Option<(String, u64)>,
+    ) -> Result<Vec<(String, u64)>, ApiError> {
         let value = match (self.get("cost"), self.get("tokens")) {
             (None, None) => return Ok(Vec::new()),
             (Some(value), None) | (None, Some(value)) => value,
@@ -131,15 +143,13 @@ impl RequestFields {
         };
         let costs = match value {
             Value::Number(number) => {
-                let cost = number
-                    .as_u64()
-                    .and_then(|amount| call_words::cost("calls", amount));
+                let cost = number.as_u64().and_then(|amount| cost("calls", amount));
                 cost.map(|cost| vec![cost]).ok_or(CostsError::Invalid)
             }
             Value::String(text) => call_words::costs(text),
             Value::Object(units) => units
                 .iter()
-                .map(|(unit, amount)| call_words::cost(unit, amount.as_u64()?))
+                .map(|(unit, amount)| cost(unit, amount.as_u64()?))
                 .collect::<Option<Vec<_>>>()
                 .filter(|costs| !costs.is_empty())
                 .ok_or(CostsError::Invalid)

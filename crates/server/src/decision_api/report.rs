@@ -29,7 +29,7 @@ pub(super) async fn report(decisions: &Decisions, body: Body) -> Result<Response
     let request = ReportRequest {
         permit: permit(&fields)?,
         outcome: outcome(&fields)?,
-        costs: fields.costs()?,
+        costs: fields.real_costs()?,
     };
     let reply = decisions.report(&request)?;
     let body = json!({

@@ -119,7 +119,7 @@ impl Acquired {
     }
 
     pub(super) fn of_guards(verdict: GuardVerdict) -> Acquired {
-        let was_queued = verdict.waited > Span::ZERO;
+        let was_queued = verdict.was_queued;
         let Some(denied) = verdict.denied else {
             let least = verdict.views.iter().min_by_key(|view| view.remaining);
             return Acquired {

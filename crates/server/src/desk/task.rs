@@ -1,6 +1,7 @@
 //! Tasks of named queues (C5, C6): counts that workers report, without payloads.
 //!
-//! Promises: an event that comes twice counts once. A task that is finished or has failed is gone.
+//! Promises: an event that comes twice in a row counts once, and a late `submitted` does not put a
+//! running task back. A task that is finished or has failed is gone.
 //!
 //! Never: runs a task.
 
@@ -87,7 +88,8 @@ impl Desk {
             Some(state) => {
                 change.execute(
                     "INSERT INTO tasks (queue, id, state) VALUES (?1, ?2, ?3)
-                     ON CONFLICT DO UPDATE SET state = excluded.state",
+                     ON CONFLICT DO UPDATE SET state = excluded.state
+                     WHERE excluded.state <> 'reserved'",
                     params![queue, id, state],
                 )?;
                 let tasks: i64 =

@@ -11,12 +11,13 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use http::{Response, StatusCode, request};
 use hyper::body::Incoming;
 use tollgate::body::ReplyBody;
+use tollgate::path::CallTrace;
 use tollgate_config::Secret;
 
 use super::client_connection::ClientConnection;
 use super::handler::{DECISION, SOURCE};
 use crate::api::ApiError;
-use crate::decision_api::{self, Asker, DecisionCall, REPLY_MAX};
+use crate::decision_api::{self, Asker, DecisionCall, REPLY_MAX, Waited};
 
 /// Serves one decision call; `path` is its path below `/-`.
 pub(super) async fn serve(
@@ -24,16 +25,25 @@ pub(super) async fn serve(
     head: &request::Parts,
     path: &str,
     body: Incoming,
+    trace: &mut CallTrace,
 ) -> Response<ReplyBody> {
     let response = decide(connection, head, path, Body::new(body)).await;
     let (parts, body) = response.into_parts();
     let bytes = to_bytes(body, REPLY_MAX).await.unwrap_or_default();
     let mut response = Response::from_parts(parts, ReplyBody::whole(bytes));
+    if let Some(Waited(waited)) = response.extensions().get() {
+        trace.waited = *waited;
+    }
+    let decision = if response.status().is_success() {
+        "allow"
+    } else {
+        "reject"
+    };
     let headers = response.headers_mut();
     headers.insert(SOURCE, HeaderValue::from_static("tollgate"));
     headers
         .entry(DECISION)
-        .or_insert(HeaderValue::from_static("allow"));
+        .or_insert(HeaderValue::from_static(decision));
     response
 }
 
@@ -74,7 +84,8 @@ fn bearer(headers: &HeaderMap) -> Option<Secret> {
         let (scheme, token) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
-    let token = bearer.or_else(|| text("x-tollgate-token"))?;
+    // A proxy passes the `Authorization` of its client on: our own header is first.
+    let token = text("x-tollgate-token").or(bearer)?;
     (!token.is_empty()).then(|| Secret::new(token.to_owned()))
 }
 

@@ -53,6 +53,8 @@ pub(super) fn check(
     let request = GuardedRequest {
         guards: Some(&names),
         path,
+        // A URL may hold the path of the upstream, which is cut off before the call is sent.
+        is_exact: matches!(target, Target::Provider { .. }),
         ip,
         headers,
     };

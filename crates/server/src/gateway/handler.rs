@@ -105,7 +105,7 @@ async fn respond(
         }
         Address::Ready => return Ok(ready(state)),
         Address::Decision(path) => {
-            return Ok(decision_door::serve(connection, &parts, &path, body).await);
+            return Ok(decision_door::serve(connection, &parts, &path, body, trace).await);
         }
         Address::Call {
             target,

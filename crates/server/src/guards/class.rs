@@ -130,9 +130,8 @@ impl GuardClass {
     /// The key of a request; `None` if the guard does not apply to it.
     pub(super) fn key_in(&self, request: &GuardedRequest<'_>) -> Option<GuardKey> {
         let path = self.guard.matches.path.as_deref();
-        if path.is_some_and(|prefix| !request.path.starts_with(prefix))
-            || !self.guard.matches.descriptor.is_empty()
-        {
+        let is_other = |prefix: &str| request.has_plain_path() && !request.path.starts_with(prefix);
+        if path.is_some_and(is_other) || !self.guard.matches.descriptor.is_empty() {
             return None;
         }
         match &self.guard.by {

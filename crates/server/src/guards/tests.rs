@@ -189,6 +189,7 @@ fn a_request_is_asked_about_by_what_it_carries() {
         let request = GuardedRequest {
             guards: None,
             path,
+            is_exact: true,
             ip: "203.0.113.7".parse().unwrap(),
             headers,
         };
@@ -206,6 +207,36 @@ fn a_request_is_asked_about_by_what_it_carries() {
     for sly in ["/health/../upload", "/health/%2e%2e/upload", "//health"] {
         assert_eq!(names(&headers, sly), ["ip", "user", "api"], "{sly}");
     }
+}
+
+/// A guard of one path is asked about every path that the service may read as that one: `/%6Cogin`
+/// reached the service as `/login`, past the guard.
+#[test]
+fn a_guard_of_a_path_cannot_be_passed_by_another_spelling() {
+    let text = "guards: { login: { limit: 1, period: 1m, by: ip, match: { path: /login } } }";
+    let (guards, _) = guards(text);
+    let headers = HeaderMap::new();
+    let applies = |path: &str, is_exact: bool| {
+        let request = GuardedRequest {
+            guards: None,
+            path,
+            is_exact,
+            ip: "203.0.113.7".parse().unwrap(),
+            headers: &headers,
+        };
+        !guards.asks_of(&request).unwrap().is_empty()
+    };
+    assert!(applies("/login", true) && !applies("/other", true));
+    for sly in [
+        "/%6Cogin",
+        "/a/../login",
+        "//login",
+        "/./login",
+        "/a\\..\\login",
+    ] {
+        assert!(applies(sly, true), "{sly}");
+    }
+    assert!(applies("/base/login", false), "sent as another path");
 }
 
 /// One host has a whole /64.
@@ -255,6 +286,20 @@ async fn c1_acquire_waits_for_its_token_and_no_longer_than_it_may() {
     let costly = [guards.ask("ip", Some("203.0.113.7"), 6).unwrap()];
     let never = guards.acquire(&costly, Span::from_secs(99)).await.unwrap();
     assert_eq!(never.denied.unwrap().retry_in, None);
+}
+
+/// On a real clock a decision takes microseconds: that was reported as a wait.
+#[tokio::test]
+async fn an_immediate_grant_is_not_queued() {
+    let guards = Guards::new(Ledger::memory(Clock::System), &config(CLASSES));
+    for number in 0..600 {
+        let ask = asks(
+            &guards,
+            &[("ip", &format!("10.0.{}.{}", number / 250, number % 250))],
+        );
+        let verdict = guards.acquire(&ask, Span::from_secs(60)).await.unwrap();
+        assert_eq!((verdict.was_queued, verdict.waited), (false, Span::ZERO));
+    }
 }
 
 /// A reload resets no bucket.

@@ -61,6 +61,8 @@ async fn h5_sources_are_added_listed_and_removed() {
         json!({"url": url}),
         json!({"name": "a b", "url": url}),
         json!({"name": "a", "url": "api.example.org"}),
+        json!({"name": "a", "url": "https://u:p@api.example.org/"}),
+        json!({"name": "a", "url": "https://api.example.org/?apikey=1"}),
         json!({"name": "a", "url": url, "every": "often"}),
         json!({"name": "a", "url": url, "cron": "daily"}),
         json!({"name": "a", "url": url, "every": "5m", "cron": "0 6 * * *"}),

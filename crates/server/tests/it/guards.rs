@@ -208,6 +208,21 @@ async fn forward_auth_counts_by_the_address_behind_the_proxy() {
         ("x-original-uri", "/health"),
         ("x-forwarded-uri", "/a"),
     ];
+    // What the client of the proxy sent: a click on another site, a form, its own Host (Caddy).
+    let browser = [
+        ("host", "shop.example"),
+        ("origin", "https://shop.example"),
+        ("sec-fetch-site", "cross-site"),
+        ("x-forwarded-uri", "/a"),
+        ("x-forwarded-for", "203.0.113.99"),
+    ];
+    let passed = raw_request(daemon.admin, "GET", "/v1/check", &browser, "").await;
+    assert_eq!(passed.status, 200, "{passed:?}");
+    let page = raw_request(daemon.admin, "GET", "/v1/check", &browser[..3], "").await;
+    assert_eq!(
+        page.status, 403,
+        "a page cannot tell that it is a proxy: {page:?}"
+    );
     let sly = raw_request(daemon.admin, "GET", "/v1/check", &headers, "").await;
     assert_eq!(
         sly.status, 400,
@@ -396,9 +411,10 @@ async fn only_providers_that_name_guards_are_guarded() {
     let rejected = daemon.reload().await;
     assert_eq!(rejected.status, 422);
     assert!(rejected.body.contains("did you mean `ip`"), "{rejected:?}");
-    write_file("guards-none-tollgate.yaml", "{}");
+    write_file("guards-none-tollgate.yaml", "nodes: 1\n");
     daemon.reload().await;
     let missing = session.get("/x/a", &[]).await;
+    assert_eq!(missing.status, 500, "{missing:?}");
     assert_ne!(
         missing.status, 200,
         "a guard that is gone lets nobody through: {missing:?}"
@@ -424,6 +440,7 @@ async fn callers_with_a_token_ask_on_the_gateways_address() {
             (401, &"Unauthorized".into())
         );
         assert!(closed.json()["hint"].as_str().unwrap().contains("callers:"));
+        assert_eq!(closed.header("x-tollgate-decision"), "reject");
         assert!(!closed.everything().contains("canary"), "{closed:?}");
     }
     let granted = ask("POST", "/-/v1/acquire", &own, body).await;
@@ -445,6 +462,18 @@ async fn callers_with_a_token_ask_on_the_gateways_address() {
             .await
             .status,
         200
+    );
+    let behind = [
+        ("authorization", "Bearer user-jwt"),
+        ("x-tollgate-token", TOKEN),
+    ];
+    let shadowed = ask("GET", "/-/v1/check?guard=ip&identifier=b", &behind, "").await;
+    assert_eq!(shadowed.status, 200, "the client's own token: {shadowed:?}");
+    let named = json!({"provider": "x", "caller": "app"});
+    assert_eq!(
+        acquire(&daemon, &named).await.status,
+        200,
+        "the operator asks for any caller"
     );
     let other = r#"{"provider": "x", "caller": "web"}"#;
     let foreign = ask("POST", "/-/v1/acquire", &own, other).await;
