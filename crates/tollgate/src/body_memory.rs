@@ -74,6 +74,12 @@ impl BodyMemory {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// The most bytes that were held.
+    #[cfg(test)]
+    pub(crate) fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+
     /// How many bytes are held.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {

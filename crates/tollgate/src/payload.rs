@@ -62,7 +62,7 @@ pub(crate) enum Payload {
     /// All of it, in a file: it can be sent again.
     Spooled(Arc<Spool>),
     /// The rest is still to come: it can be sent once.
-    Stream(Option<BoxBody<Bytes, BodyError>>),
+    Stream(Option<StreamedBody>),
 }
 
 /// How a body is read before its permit is requested.
@@ -157,7 +157,7 @@ enum OutgoingKind {
     Whole(Option<Bytes>),
     Trailed(Option<Bytes>, Option<Box<HeaderMap>>),
     Spooled(SpoolReader),
-    Stream(BoxBody<Bytes, BodyError>),
+    Stream(StreamedBody),
 }
 
 impl Payload {
@@ -220,7 +220,7 @@ impl Payload {
             return Ok(Payload::stream(Full::new(first), body));
         }
         drop(first);
-        share.set(SpoolWriter::MEMORY);
+        share.set(file.memory());
         let trailers = loop {
             let Some(frame) = body.next().await? else {
                 break None;
@@ -236,6 +236,7 @@ impl Payload {
                         };
                         return Ok(Payload::stream(SpoolReader::new(spool), rest));
                     }
+                    share.set(file.memory());
                 }
                 Err(last) => break last.into_trailers().ok(),
             }
@@ -252,7 +253,15 @@ impl Payload {
         A::Error: Into<BodyError>,
         B: Body<Data = Bytes, Error = BodyError> + Send + Sync + Unpin + 'static,
     {
-        Payload::Stream(Some(BoxBody::new(Chained { first, rest })))
+        let reads_first = Arc::new(AtomicBool::new(true));
+        let chained = Chained { first, rest };
+        Payload::Stream(Some(StreamedBody {
+            body: BoxBody::new(TrackedChain {
+                chained,
+                reads_first: reads_first.clone(),
+            }),
+            reads_first,
+        }))
     }
 
     /// The whole of a body that went to a file because memory was scarce, for a decision that needs
@@ -364,10 +373,15 @@ impl Body for Outgoing {
                 return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
             }
             OutgoingKind::Spooled(file) => Pin::new(file).poll_frame(cx),
-            OutgoingKind::Stream(stream) => Pin::new(stream).poll_frame(cx),
+            OutgoingKind::Stream(stream) => Pin::new(&mut stream.body).poll_frame(cx),
         };
         if let Some(upload) = &self.upload {
-            upload.record(&frame, matches!(self.kind, OutgoingKind::Spooled(_)));
+            let is_file = match &self.kind {
+                OutgoingKind::Spooled(_) => true,
+                OutgoingKind::Stream(stream) => stream.reads_first.load(Ordering::Relaxed),
+                OutgoingKind::Whole(_) | OutgoingKind::Trailed(..) => false,
+            };
+            upload.record(&frame, is_file);
         }
         match frame {
             Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => {
@@ -384,7 +398,7 @@ impl Body for Outgoing {
             OutgoingKind::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
             OutgoingKind::Trailed(_, trailers) => trailers.is_none(),
             OutgoingKind::Spooled(file) => file.is_end_stream(),
-            OutgoingKind::Stream(stream) => stream.is_end_stream(),
+            OutgoingKind::Stream(stream) => stream.body.is_end_stream(),
         }
     }
 
@@ -396,7 +410,7 @@ impl Body for Outgoing {
             // Trailers need chunked encoding, so there is no length.
             OutgoingKind::Trailed(..) => SizeHint::default(),
             OutgoingKind::Spooled(file) => file.size_hint(),
-            OutgoingKind::Stream(stream) => stream.size_hint(),
+            OutgoingKind::Stream(stream) => stream.body.size_hint(),
         }
     }
 }
@@ -453,6 +467,48 @@ where
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+/// A body of which the beginning was read, and the rest is still to come.
+#[derive(Debug)]
+pub(crate) struct StreamedBody {
+    body: BoxBody<Bytes, BodyError>,
+    /// The beginning is being sent: whatever takes long is ours, not the caller's.
+    reads_first: Arc<AtomicBool>,
+}
+
+/// Reports which of its parts a body is at.
+struct TrackedChain<A, B> {
+    chained: Chained<A, B>,
+    reads_first: Arc<AtomicBool>,
+}
+
+impl<A, B> Body for TrackedChain<A, B>
+where
+    A: Body<Data = Bytes> + Unpin,
+    A::Error: Into<BodyError>,
+    B: Body<Data = Bytes, Error = BodyError> + Unpin,
+{
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = Pin::new(&mut self.chained).poll_frame(cx);
+        let reads_first = !self.chained.first.is_end_stream();
+        self.reads_first.store(reads_first, Ordering::Relaxed);
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.chained.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.chained.size_hint()
     }
 }
 

@@ -20,9 +20,9 @@ mod tls;
 #[path = "pool/no_tls.rs"]
 mod tls;
 pub use address::{Origin, is_private};
-pub(crate) use dial::Wire;
 pub use dial::{ConnectError, Dialer};
 use dial::{HEADERS_MAX, HEADERS_USUAL};
+pub(crate) use dial::{Wire, open_connections};
 pub(crate) use preamble::Preamble;
 pub use tls::{Roots, TlsError};
 

@@ -334,7 +334,7 @@ fn connections_exhausted(active: &ActiveProvider) -> Option<String> {
     let (waiting, connections) = active.waiting_for_connections();
     (waiting > 0).then(|| {
         format!(
-            "{waiting} calls wait for nothing but one of {connections} connections; raise `connections` in the provider's file"
+            "{waiting} calls wait longest for one of {connections} connections; raise `connections` in the provider's file"
         )
     })
 }

@@ -250,8 +250,9 @@ impl State {
         }
     }
 
-    /// Gives up on the readers that block all others.
-    fn drop_slow_readers(&mut self) {
+    /// Gives up on the readers that block all others, and on reserved slots. Nobody can join from
+    /// then on: a slot that is reserved later would be mistaken for one that was given up.
+    fn drop_slow_readers(&mut self) -> Option<JoinGuard> {
         self.reserved = 0;
         let first = self.first;
         for slot in &mut self.readers {
@@ -259,6 +260,7 @@ impl State {
                 *slot = ReaderSlot::TooSlow;
             }
         }
+        self.join_guard.take()
     }
 }
 
@@ -347,7 +349,8 @@ impl Reader {
                     Poll::Ready(is_over) => {
                         if is_over {
                             self.patience = None;
-                            self.inner.state.lock().drop_slow_readers();
+                            let join_guard = self.inner.state.lock().drop_slow_readers();
+                            drop(join_guard);
                             self.inner.wake_all();
                         }
                         continue;

@@ -121,3 +121,14 @@ async fn a_waiting_reader_looks_again_without_the_slow_one() {
     assert_eq!(fast.await.unwrap(), CHUNKS);
     assert_eq!(began.elapsed(), LOOK_EVERY);
 }
+
+/// A slot that was given up and opened later took the place of one that was reserved since.
+#[tokio::test(start_paused = true)]
+async fn nobody_joins_after_slow_readers_were_given_up() {
+    let memory = memory();
+    let (shared, _fast) =
+        SharedBody::new(ReplyBody::default(), 1, IDLE, memory.clone(), Box::new(()));
+    assert!(shared.reserve());
+    drop(shared.inner.state.lock().drop_slow_readers());
+    assert!(!shared.reserve());
+}

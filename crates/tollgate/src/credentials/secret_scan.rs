@@ -22,7 +22,7 @@ use crate::query::encoded;
 /// response.
 const LENGTH_MIN: usize = 8;
 
-/// Bytes searched per response, over all keys: at most some ten milliseconds. The largest cached
+/// Bytes searched per response, over all keys and layers of escapes: at most some ten milliseconds. The largest cached
 /// response can be searched for 24 texts, which are two keys in every encoding; one of 100 KiB for
 /// 1 900.
 const WORK_MAX: usize = 192 * 1024 * 1024;
@@ -103,12 +103,10 @@ impl SecretScan {
         if self.texts.is_empty() {
             return false;
         }
-        if text.len().saturating_mul(self.texts.len()) > WORK_MAX {
-            return true;
-        }
+        let mut work = WORK_MAX;
         let mut layer = Cow::Borrowed(text);
         for _ in 0..JSON_LAYERS_MAX {
-            if self.found_in_layer(&layer) {
+            if self.found_in_layer(&layer, &mut work) {
                 return true;
             }
             match without_escapes(&layer) {
@@ -116,12 +114,17 @@ impl SecretScan {
                 Some(_) | None => return false,
             }
         }
-        self.found_in_layer(&layer)
+        self.found_in_layer(&layer, &mut work)
     }
 
-    /// The same, with the escapes of URLs undone, in whichever case they are written.
-    fn found_in_layer(&self, text: &[u8]) -> bool {
-        let has_any = |text: &[u8]| {
+    /// The same, with the escapes of URLs undone, in whichever case they are written. A text that
+    /// would take more than the work that is left counts as one that contains a key.
+    fn found_in_layer(&self, text: &[u8], work: &mut usize) -> bool {
+        let mut has_any = |text: &[u8]| {
+            let Some(left) = work.checked_sub(text.len().saturating_mul(self.texts.len())) else {
+                return true;
+            };
+            *work = left;
             let mut keys = self.texts.iter();
             keys.any(|key| memmem::find(text, key.expose().as_bytes()).is_some())
         };
@@ -265,5 +268,11 @@ mod tests {
     fn a_text_too_large_to_search_counts_as_found() {
         let texts = vec![Secret::new("long-enough".to_owned()); 25];
         assert!(SecretScan { texts }.found_in(&vec![0; 8 * 1024 * 1024]));
+        // Layers of escapes count as well.
+        let texts = vec![Secret::new("long-enough".to_owned()); 20];
+        let scan = SecretScan { texts };
+        let plain = vec![b'x'; 8 * 1024 * 1024];
+        let escaped = [&plain[..], b"%41"].concat();
+        assert!(!scan.found_in(&plain) && scan.found_in(&escaped));
     }
 }

@@ -142,9 +142,6 @@ pub(super) struct SpoolWriter {
 }
 
 impl SpoolWriter {
-    /// The memory that a file takes while it is written.
-    pub(super) const MEMORY: usize = PIECE;
-
     /// A new file for at most `max` bytes. `None`: there can be none, so the body is streamed.
     pub(super) async fn create(space: &'static SpoolSpace, max: u64) -> Option<SpoolWriter> {
         let place = SpoolPlace::open(space)?;
@@ -171,11 +168,13 @@ impl SpoolWriter {
         if self.pending.len() + bytes.len() > PIECE {
             self.flush().await?;
         }
-        if self.pending.capacity() == 0 {
-            self.pending.reserve(PIECE);
-        }
         self.pending.extend_from_slice(bytes);
         Ok(true)
+    }
+
+    /// The memory that it takes while it is written: little for a small body.
+    pub(super) fn memory(&self) -> usize {
+        self.pending.capacity()
     }
 
     /// The body, when everything is written.

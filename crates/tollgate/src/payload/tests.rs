@@ -259,3 +259,38 @@ async fn files_never_exceed_what_all_together_may_have() {
     assert_eq!(bounds.space.bytes(), 0);
     assert!(matches!(gather(400_000).await, Payload::Spooled(_)));
 }
+
+/// A small body that went to a file because memory was scarce counted 256 KiB while it was received, so
+/// that a thousand of them kept memory scarce by themselves.
+#[tokio::test(start_paused = true)]
+async fn a_small_body_takes_little_memory_on_its_way_to_a_file() {
+    let memory = Arc::new(BodyMemory::new(1));
+    let mut share = BodyShare::new(memory.clone());
+    let body = Slow {
+        remaining: 100,
+        every: Span::from_millis(1),
+        timer: None,
+    };
+    let body = Payload::gather(body, bounds(1 << 20), &mut share).await;
+    assert!(matches!(body.unwrap(), Payload::Spooled(_)));
+    assert!(memory.peak() <= 1_024, "{}", memory.peak());
+}
+
+/// A disk that took long to read back a stream's beginning was taken for a caller that had stalled.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_reads_its_file_does_not_wait_for_its_caller() {
+    let stalled = || Slow {
+        remaining: 1,
+        every: Span::from_secs(9),
+        timer: None,
+    };
+    let awaits_caller = |mut payload: Payload| {
+        let mut outgoing = payload.outgoing();
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        assert!(Pin::new(&mut outgoing).poll_frame(&mut cx).is_pending());
+        outgoing.upload().unwrap().awaits_caller()
+    };
+    assert!(!awaits_caller(Payload::stream(stalled(), stalled())));
+    let nothing = Full::new(Bytes::new());
+    assert!(awaits_caller(Payload::stream(nothing, stalled())));
+}

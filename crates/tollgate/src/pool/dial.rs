@@ -7,6 +7,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -53,6 +54,32 @@ pub struct Dialer {
 pub(crate) struct Wire {
     pub(crate) sender: SendRequest<Outgoing>,
     pub(crate) preamble: Preamble,
+    _open: OpenConnection,
+}
+
+/// The open connections of this process.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// How many connections to upstreams this process has.
+pub(crate) fn open_connections() -> usize {
+    OPEN.load(Ordering::Relaxed)
+}
+
+/// Counts a connection while it is open.
+#[derive(Debug)]
+struct OpenConnection;
+
+impl OpenConnection {
+    fn new() -> OpenConnection {
+        OPEN.fetch_add(1, Ordering::Relaxed);
+        OpenConnection
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Why there is no connection.
@@ -204,7 +231,11 @@ where
         .map_err(|_| ConnectError::Fault(Fault::Connect))?;
     // It ends with the sender, or when the peer closes; its errors reach the call that uses it.
     tokio::spawn(connection.with_upgrades());
-    Ok(Wire { sender, preamble })
+    Ok(Wire {
+        sender,
+        preamble,
+        _open: OpenConnection::new(),
+    })
 }
 
 #[expect(

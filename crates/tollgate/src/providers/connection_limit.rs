@@ -1,8 +1,9 @@
 //! How many connections the upstreams of a provider get.
 //!
-//! Promises: a number of the provider's file is the number. Without one, calls that wait for nothing
-//! but a connection get more of them at once, as far as memory and file descriptors allow. When there
-//! are no more, the log says so, and `status` too.
+//! Promises: a number of the provider's file is the number. Without one, calls that wait longer for a
+//! connection than for anything else get more of them at once, as far as the memory and the file
+//! descriptors of all providers together allow. When there are no more, the log says so, and `status`
+//! too.
 //!
 //! Never: takes a connection away, or lets a call go that another limit holds.
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use tollgate_core::limit::Rule;
 use tollgate_core::time::Span;
 use tollgate_ledger::ProviderLedger;
@@ -18,12 +20,13 @@ use super::policy::{CompiledPolicy, connections_rule};
 use crate::body_memory::BodyMemory;
 use crate::event::{Event, Events};
 use crate::permits::BlockedHook;
+use crate::pool::open_connections;
 
-/// The buffers of a connection: 64 KiB to read and 64 KiB to write. All connections of a provider
-/// together may take as much as all bodies, which is 2,048 of them by default.
+/// The buffers of a connection: 64 KiB to read and 64 KiB to write. All connections together may take
+/// as much as all bodies, which is 2,048 of them by default.
 const BUFFERS: usize = 128 * 1024;
 
-/// How often the log says that connections are all that calls wait for.
+/// How often the log says that connections are what calls wait for.
 const REPORT_EVERY: Span = Span::from_secs(60);
 
 /// The most that a provider may grow to: as many as the descriptors of this process allow, and 4,096
@@ -49,6 +52,8 @@ pub(crate) struct ConnectionLimit {
     grown: AtomicUsize,
     /// The rule of that number.
     rule: ArcSwapOption<Rule>,
+    /// One change at a time: growth and a reload exclude each other.
+    change: Mutex<()>,
     /// When it was last reported, in microseconds; 0 = never.
     reported: AtomicU64,
 }
@@ -67,6 +72,7 @@ impl ConnectionLimit {
             may_grow: AtomicBool::new(false),
             grown: AtomicUsize::new(0),
             rule: ArcSwapOption::empty(),
+            change: Mutex::new(()),
             reported: AtomicU64::new(0),
         };
         limit.configure(policy);
@@ -75,6 +81,7 @@ impl ConnectionLimit {
 
     /// Applies a changed file. What it has grown to stays, unless the file has a number now.
     pub(super) fn configure(&self, policy: &CompiledPolicy) {
+        let _change = self.change.lock();
         self.base.store(policy.connections_max, Ordering::Relaxed);
         let may_grow = policy.provider.connections_may_grow;
         self.may_grow.store(may_grow, Ordering::Relaxed);
@@ -103,21 +110,24 @@ impl ConnectionLimit {
 
     /// Twice as many, if that is possible. `Err`: why not.
     fn grow(&self) -> Result<usize, &'static str> {
+        let _change = self.change.lock();
         if !self.may_grow.load(Ordering::Relaxed) {
             return Err("`connections` in the provider's file sets this number; raise it");
         }
         let memory = BodyMemory::of_process();
         let by_memory = memory.max() / BUFFERS;
         let by_descriptors = GROWN_MAX.load(Ordering::Relaxed);
-        let (now, most) = (self.max(), by_memory.min(by_descriptors));
-        if now >= most || memory.is_scarce() {
+        // All providers together: each connection that is open now takes its part.
+        let most = by_memory.min(by_descriptors);
+        let (now, room) = (self.max(), most.saturating_sub(open_connections()));
+        if now >= most || room == 0 || memory.is_scarce() {
             return Err(if by_descriptors < by_memory {
                 "this process has descriptors for no more; raise `ulimit -n`, or set `connections`"
             } else {
                 "their buffers would take more than `body_memory`; raise it, or set `connections`"
             });
         }
-        let next = now.saturating_mul(2).min(most);
+        let next = now.saturating_mul(2).min(now + room).min(most);
         self.rule.store(connections_rule(next as u64));
         self.grown.store(next, Ordering::Release);
         Ok(next)
