@@ -227,7 +227,8 @@ impl Gate {
         ask.priority = ask.priority.min(self.callers.max_priority(caller));
         let arrival = seniority.unwrap_or(self.arrivals);
         self.arrivals = self.arrivals.max(arrival) + 1;
-        let is_back = self.recalled.returned(arrival);
+        let returned = self.recalled.returned(arrival);
+        let is_back = returned.is_some();
         let undecided = self.waiting.len() - self.places_taken;
         if !is_back && (self.is_full() || undecided >= UNDECIDED_MAX.max(self.settings.waiting_max))
         {
@@ -257,7 +258,7 @@ impl Gate {
         self.deadlines.insert((deadline, id));
         self.waiting_at[entry.ask.priority as usize] += 1;
         self.waiting.insert(id, entry);
-        if is_back {
+        if returned == Some(true) {
             self.take_place(id);
         }
         self.enqueue(id, now);
@@ -265,7 +266,7 @@ impl Gate {
 
     /// Every place in the queue is taken, or expected to be taken again by its waiter.
     fn is_full(&self) -> bool {
-        self.places_taken + self.recalled.len() >= self.settings.waiting_max
+        self.places_taken + self.recalled.places() >= self.settings.waiting_max
     }
 
     /// Nobody waits and nothing is closed: a call of this priority may ask the ledger at once

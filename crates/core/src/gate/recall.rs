@@ -7,7 +7,7 @@
 //!
 //! Never: blocks a call that is more urgent or that arrived earlier.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use crate::ask::Priority;
 use crate::gate::{Gate, Order, Resolution};
@@ -17,18 +17,19 @@ use crate::time::{Micros, Span};
 /// only a waiter that has left meanwhile delays others this long, once per change.
 const RETURN_TIMEOUT: Span = Span::from_millis(50);
 
-/// The expected waiters, by seniority.
+/// The expected waiters, by seniority, and whether each had a place in the queue: one that nothing had
+/// blocked so far has none.
 #[derive(Debug, Default)]
 pub(super) struct RecalledWaiters {
-    low: BTreeSet<u64>,
-    normal: BTreeSet<u64>,
-    high: BTreeSet<u64>,
+    low: BTreeMap<u64, bool>,
+    normal: BTreeMap<u64, bool>,
+    high: BTreeMap<u64, bool>,
     /// Until when they are waited for; `None` = they have not been notified yet.
     until: Option<Micros>,
 }
 
 impl RecalledWaiters {
-    fn of(&mut self, priority: Priority) -> &mut BTreeSet<u64> {
+    fn of(&mut self, priority: Priority) -> &mut BTreeMap<u64, bool> {
         match priority {
             Priority::Low => &mut self.low,
             Priority::Normal => &mut self.normal,
@@ -36,7 +37,7 @@ impl RecalledWaiters {
         }
     }
 
-    fn all(&self) -> [(Priority, &BTreeSet<u64>); 3] {
+    fn all(&self) -> [(Priority, &BTreeMap<u64, bool>); 3] {
         [
             (Priority::Low, &self.low),
             (Priority::Normal, &self.normal),
@@ -44,19 +45,22 @@ impl RecalledWaiters {
         ]
     }
 
-    /// How many waiters are expected.
-    pub(super) fn len(&self) -> usize {
-        self.all().iter().map(|(_, set)| set.len()).sum()
+    /// How many places in the queue are reserved for them.
+    pub(super) fn places(&self) -> usize {
+        let reserved =
+            |of: &BTreeMap<u64, bool>| of.values().filter(|has_place| **has_place).count();
+        self.all().iter().map(|(_, of)| reserved(of)).sum()
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.low.is_empty() && self.normal.is_empty() && self.high.is_empty()
     }
 
-    /// A waiter has returned, perhaps at a higher priority. `false`: it was not expected.
-    pub(super) fn returned(&mut self, seniority: u64) -> bool {
+    /// A waiter has returned, perhaps at a higher priority: did it have a place? `None`: it was not
+    /// expected.
+    pub(super) fn returned(&mut self, seniority: u64) -> Option<bool> {
         let mut sets = [&mut self.low, &mut self.normal, &mut self.high].into_iter();
-        sets.any(|set| set.remove(&seniority))
+        sets.find_map(|set| set.remove(&seniority))
     }
 
     /// Until when expected waiters are waited for.
@@ -79,7 +83,10 @@ impl RecalledWaiters {
             Order::Fifo => true,
         };
         let mut sets = self.all().into_iter().filter(|(of, _)| counts(*of));
-        sets.any(|(_, set)| set.first().is_some_and(|&first| first < seniority))
+        sets.any(|(_, set)| {
+            let first = set.first_key_value();
+            first.is_some_and(|(first, _)| *first < seniority)
+        })
     }
 }
 
@@ -93,7 +100,8 @@ impl Gate {
         let waiting: Vec<_> = self.waiting.keys().copied().collect();
         for id in waiting {
             if let Some(entry) = self.resolve(id, Resolution::Recalled) {
-                self.recalled.of(entry.ask.priority).insert(entry.arrival);
+                let expected = self.recalled.of(entry.ask.priority);
+                expected.insert(entry.arrival, entry.has_place);
                 self.recalled.until = None;
             }
         }
@@ -107,11 +115,11 @@ impl Gate {
         if self.recalled.is_empty() {
             self.recalled.until = None;
         }
-        self.recalled.of(priority).insert(seniority);
+        self.recalled.of(priority).insert(seniority, true);
     }
 
     /// An expected waiter does not return. `false`: it was not expected.
     pub fn cancel_return(&mut self, seniority: u64) -> bool {
-        self.recalled.returned(seniority)
+        self.recalled.returned(seniority).is_some()
     }
 }
