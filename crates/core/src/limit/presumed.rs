@@ -1,7 +1,7 @@
 //! Calls that count as arrived before their response (`hold_until: arrived`).
 //!
-//! A request whose last byte has left at s meets the limiter by A = s + `arrive_within`, or its
-//! connection is dead: the kernel gives up on bytes that were not acknowledged by then. So A takes
+//! A request whose bytes the peer has acknowledged meets the limiter by A, `arrive_within` after its
+//! last byte or half of that after the acknowledgement was seen. So A takes
 //! the place of the response in every proof of this folder, where the response comes later.
 //!
 //! Promises: exact for uplinks within the bound, and the same as `hold_until: response` wherever

@@ -28,6 +28,7 @@ pub(super) fn write(bytes: &mut Vec<u8>, known: &RateEstimate) {
         amount(bytes, at.0);
     }
     amount(bytes, known.accepted);
+    amount(bytes, known.taken);
     match first {
         FirstCall::Needed => bytes.push(NEEDED),
         FirstCall::Sent { permit, until } => {
@@ -44,7 +45,7 @@ pub(super) fn write(bytes: &mut Vec<u8>, known: &RateEstimate) {
             for count in [start.at_a_time, start.free, start.accepted] {
                 number(bytes, u64::from(count));
             }
-            amount(bytes, start.until.0);
+            amount(bytes, start.taken_at.0);
             bytes.push(u8::from(start.was_full));
         }
         EstimatePhase::Paced(pace) => {
@@ -70,6 +71,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<RateEstimate, Damaged> {
         reopens_at: instant(&mut values)?,
         since: instant(&mut values)?,
         accepted: values.amount()?,
+        taken: values.amount()?,
         first: first(&mut values)?,
         phase: phase(&mut values)?,
     };
@@ -98,7 +100,7 @@ fn phase(values: &mut Values<'_>) -> Result<EstimatePhase, Damaged> {
             at_a_time: count(values)?,
             free: count(values)?,
             accepted: count(values)?,
-            until: instant(values)?,
+            taken_at: instant(values)?,
             was_full: flag(values)?,
         }),
         Some(PACED) => EstimatePhase::Paced(PacedRate {

@@ -153,7 +153,8 @@ impl Scope {
                 reopen: Reopen::Probe,
             },
         };
-        let estimate = self.estimate.map(|known| known.moved(then, now));
+        let estimate = self.estimate;
+        let estimate = estimate.map(|known| known.moved(then, now).restarted());
         Scope { state, estimate }
     }
 }

@@ -10,6 +10,8 @@
 //! then             + 1/32 with a call accepted, at most once a second; × 0.95 with each 429
 //! ```
 //!
+//! A 429 is quick, so a call without any outcome after five seconds counts as accepted here.
+//!
 //! At each 429 the provider's count is at its limit, so what it accepted between two of them is its
 //! rate, whatever its algorithm. All owners of a ledger share the estimate, because it is part of the
 //! scope that a 429 closes.
@@ -52,6 +54,14 @@ const CATCH_UP: Span = Span::from_millis(50);
 /// Whoever got a 429 reports it with its cool-down within this time, or another call goes first.
 const REPORT_WITHIN: Span = Span::from_secs(1);
 
+/// A 429 is quick. A call that has none after this time was accepted, however long its response takes:
+/// the responses of language models take minutes, and those of killed processes never come.
+const LIMITED_WITHIN: Span = Span::from_secs(5);
+
+/// A slow start without a call for this long was idle: what it accepted before is no measure of a
+/// rate.
+const IDLE_AFTER: Span = Span::from_secs(1);
+
 /// What is known of the limit of a scope since its last 429.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RateEstimate {
@@ -61,8 +71,10 @@ pub(crate) struct RateEstimate {
     pub(crate) reopens_at: Micros,
     /// The 429 since which calls are counted: the last one before which any was accepted.
     pub(crate) since: Micros,
-    /// What the provider has accepted since then.
+    /// What the provider has accepted since then, and how many calls went: responses to calls from
+    /// before the 429 are not counted.
     pub(crate) accepted: u64,
+    pub(crate) taken: u64,
     pub(crate) first: FirstCall,
     pub(crate) phase: EstimatePhase,
 }
@@ -72,7 +84,7 @@ pub(crate) struct RateEstimate {
 pub(crate) enum FirstCall {
     /// None has gone.
     Needed,
-    /// This one. If no outcome is reported until then, another one goes.
+    /// This one. If no outcome is reported until then, it was accepted.
     Sent { permit: PermitId, until: Micros },
     /// The provider has accepted one.
     Accepted,
@@ -95,9 +107,9 @@ pub(crate) struct SlowStart {
     pub(crate) free: u32,
     /// Calls accepted since it last grew.
     pub(crate) accepted: u32,
-    /// When all that went have arrived: if no outcome was reported until then, one more may go.
-    pub(crate) until: Micros,
-    /// It has held calls back: the 429 that ends it is about the rate.
+    /// When the last one went: a place without an outcome is free some time after that.
+    pub(crate) taken_at: Micros,
+    /// The last call took the last place: a 429 is about the rate.
     pub(crate) was_full: bool,
 }
 
@@ -122,6 +134,7 @@ impl RateEstimate {
             reopens_at,
             since: limited_at,
             accepted: 0,
+            taken: 0,
             first: FirstCall::Needed,
             phase: EstimatePhase::SlowStart(SlowStart::default()),
         }
@@ -142,7 +155,7 @@ impl RateEstimate {
                 EstimatePhase::SlowStart(_) => EstimatePhase::SlowStart(SlowStart::default()),
                 EstimatePhase::Paced(pace) => EstimatePhase::Paced(pace.lowered(measured, at)),
             };
-            (self.since, self.accepted) = (at, 0);
+            (self.since, self.accepted, self.taken) = (at, 0, 0);
         }
         self.limited_at = at;
         self.first = FirstCall::Needed;
@@ -157,7 +170,10 @@ impl RateEstimate {
     pub(crate) fn ends_at(&self) -> Micros {
         match self.phase {
             EstimatePhase::SlowStart(_) => self.reopens_at + SLOW_START,
-            EstimatePhase::Paced(_) => self.reopens_at.max(self.limited_at + FORGET_AFTER),
+            // Also after a cool-down that is longer than that.
+            EstimatePhase::Paced(_) => {
+                (self.reopens_at + SLOW_START).max(self.limited_at + FORGET_AFTER)
+            }
         }
     }
 
@@ -174,9 +190,12 @@ impl RateEstimate {
         let (until, on) = match (self.first, self.phase) {
             (FirstCall::Needed, _) => return Ok(()),
             (FirstCall::Sent { permit, .. }, _) if permit == id => return Ok(()),
-            (FirstCall::Sent { until, .. }, _) => (until, WakeOn::Event),
+            (FirstCall::Sent { until, .. }, EstimatePhase::SlowStart(_)) => (until, WakeOn::Event),
+            (FirstCall::Sent { until, .. }, EstimatePhase::Paced(pace)) => {
+                (until.max(pace.next_at), WakeOn::Event)
+            }
             (FirstCall::Accepted, EstimatePhase::SlowStart(start)) => match start.free {
-                0 => (start.until, WakeOn::Event),
+                0 => (start.taken_at + LIMITED_WITHIN, WakeOn::Event),
                 1.. => return Ok(()),
             },
             (FirstCall::Accepted, EstimatePhase::Paced(pace)) => (pace.next_at, WakeOn::Time),
@@ -187,21 +206,44 @@ impl RateEstimate {
         }
     }
 
-    /// A call goes.
+    /// A call goes, and its response may come until `arrives_by`.
     pub(crate) fn take(&mut self, id: PermitId, now: Micros, arrives_by: Micros) {
-        if self.first != FirstCall::Accepted {
-            self.first = FirstCall::Sent {
-                permit: id,
-                until: arrives_by,
-            };
+        self.accept_late(now);
+        let is_first = self.first != FirstCall::Accepted;
+        if is_first {
+            let until = arrives_by.min(now + LIMITED_WITHIN);
+            self.first = FirstCall::Sent { permit: id, until };
         }
         match &mut self.phase {
             EstimatePhase::SlowStart(start) => {
-                start.free = start.free.saturating_sub(1);
-                start.until = arrives_by;
-                start.was_full |= start.free == 0 && start.at_a_time > 0;
+                if start.is_idle(now) {
+                    (self.since, self.accepted, self.taken) = (now, 0, 0);
+                }
+                start.take(now);
             }
-            EstimatePhase::Paced(pace) => pace.take(now),
+            EstimatePhase::Paced(pace) => {
+                if is_first {
+                    pace.next_at = now; // the pace starts again with it
+                }
+                pace.take(now);
+                pace.is_tight &= !is_first;
+            }
+        }
+        self.taken = self.taken.saturating_add(1);
+    }
+
+    /// The calls that went have no 429 by now, so they were accepted, although nothing says so.
+    fn accept_late(&mut self, now: Micros) {
+        let is_first_late = matches!(self.first, FirstCall::Sent { until, .. } if until <= now);
+        if is_first_late {
+            self.first = FirstCall::Accepted;
+        }
+        if let EstimatePhase::SlowStart(start) = &mut self.phase
+            && self.first == FirstCall::Accepted
+            && start.free == 0
+            && now >= start.taken_at + LIMITED_WITHIN
+        {
+            start.grow();
         }
     }
 
@@ -211,6 +253,7 @@ impl RateEstimate {
             FirstCall::Needed => return false, // of a call from before the 429
             FirstCall::Sent { permit, .. } if permit != id => return false,
             FirstCall::Sent { .. } => true,
+            FirstCall::Accepted if self.accepted >= self.taken => return false, // as above
             FirstCall::Accepted => false,
         };
         self.first = FirstCall::Accepted;
@@ -256,6 +299,14 @@ impl RateEstimate {
         }
     }
 
+    /// The same after a reboot: a first call ended with its host.
+    pub(crate) fn restarted(mut self) -> RateEstimate {
+        if let FirstCall::Sent { .. } = self.first {
+            self.first = FirstCall::Needed;
+        }
+        self
+    }
+
     /// The same on a clock that has stepped: `then` before the step is `now` after it.
     pub(crate) fn moved(mut self, then: Micros, now: Micros) -> RateEstimate {
         let moved = |at: Micros| match at < then {
@@ -269,7 +320,7 @@ impl RateEstimate {
             *until = moved(*until);
         }
         match &mut self.phase {
-            EstimatePhase::SlowStart(start) => start.until = moved(start.until),
+            EstimatePhase::SlowStart(start) => start.taken_at = moved(start.taken_at),
             EstimatePhase::Paced(pace) => {
                 pace.raised_at = moved(pace.raised_at);
                 pace.next_at = moved(pace.next_at);
@@ -280,6 +331,18 @@ impl RateEstimate {
 }
 
 impl SlowStart {
+    fn take(&mut self, now: Micros) {
+        self.free = self.free.saturating_sub(1);
+        self.taken_at = now;
+        self.was_full = self.free == 0 && self.at_a_time > 0;
+    }
+
+    /// Nobody has called for a while.
+    fn is_idle(&self, now: Micros) -> bool {
+        let is_unused = self.at_a_time > 0 && self.free == self.at_a_time;
+        is_unused && now.since(self.taken_at) >= IDLE_AFTER
+    }
+
     /// A call was accepted: its place is free, and there is room for more. `true` if there was none.
     fn grow(&mut self) -> bool {
         let was_full = self.free == 0;
@@ -333,7 +396,16 @@ impl PacedRate {
     fn raise(&mut self, now: Micros) {
         if self.is_tight && now.since(self.raised_at) >= RAISE_EVERY {
             self.raised_at = now;
-            self.rate = self.rate.plus(self.step);
+            // A rate that has risen by a quarter without a 429 was measured wrong, or the limit has
+            // changed: from there it grows with itself.
+            let is_far =
+                self.rate.millionths() / 5 * 4 >= self.step.millionths().saturating_mul(STEPS);
+            let step = if is_far {
+                self.rate.divided(STEPS)
+            } else {
+                self.step
+            };
+            self.rate = self.rate.plus(step);
         }
     }
 }

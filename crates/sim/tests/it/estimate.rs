@@ -112,7 +112,7 @@ fn s5_other_unknown_limits_are_found_too() {
         ("bucket 100/1s burst 100", 900, 6_000, 800),
         ("sliding 60/1m", 300, 60, 900),
         ("fixed 60/1m", 300, 60, 950),
-        ("sliding 5/1s", 500, 300, 800),
+        ("sliding 5/1s", 500, 300, 780),
     ] {
         for nodes in [1, 3] {
             let log = Run {

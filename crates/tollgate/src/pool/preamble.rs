@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -46,6 +47,8 @@ struct Exchange {
     /// When the kernel had all bytes written so far, on the ledger's clock.
     sent_at: AtomicU64,
     queue: SendQueue,
+    /// A request was started, and no byte has come since.
+    is_unanswered: AtomicBool,
     /// The bytes that arrived with the head cannot be a chunk.
     has_bad_chunk: AtomicBool,
 }
@@ -53,6 +56,7 @@ struct Exchange {
 impl Preamble {
     /// A request is sent: its response has not begun.
     pub(crate) fn start(&self) {
+        self.shared.is_unanswered.store(true, Ordering::Relaxed);
         self.shared.has_bad_chunk.store(false, Ordering::Relaxed);
         self.shared.sent_at.store(NOT_SENT, Ordering::Relaxed);
         self.shared.remaining.store(BYTES_MAX, Ordering::Relaxed);
@@ -110,6 +114,7 @@ impl<S: OverTcp> CountedStream<S> {
                 remaining: AtomicU64::new(UNCOUNTED),
                 sent_at: AtomicU64::new(NOT_SENT),
                 queue: SendQueue::of(stream.tcp()),
+                is_unanswered: AtomicBool::new(false),
                 has_bad_chunk: AtomicBool::new(false),
             }),
         };
@@ -126,6 +131,9 @@ impl<S: OverTcp> CountedStream<S> {
     /// Bytes have arrived. `false`: the bound is exceeded.
     fn take(&mut self, bytes: &[u8]) -> bool {
         let state = &*self.preamble.shared;
+        if !bytes.is_empty() {
+            state.is_unanswered.store(false, Ordering::Relaxed);
+        }
         let remaining = state.remaining.load(Ordering::Relaxed);
         if remaining == UNCOUNTED {
             return true;
@@ -155,8 +163,18 @@ impl<S: OverTcp> CountedStream<S> {
 }
 
 impl<S: OverTcp> Drop for CountedStream<S> {
+    /// A request that is given up must not arrive later: the kernel would go on to send what the peer
+    /// has not acknowledged for minutes after `close`. With a linger time of zero it drops it.
     fn drop(&mut self) {
-        self.preamble.shared.queue.close();
+        let shared = &self.preamble.shared;
+        if shared.is_unanswered.load(Ordering::Relaxed)
+            && !shared.queue.is_empty()
+            && let Some(tcp) = self.stream.tcp()
+        {
+            // Without it the call may still arrive within `late_arrival`, as before.
+            let _is_set = rustix::net::sockopt::set_socket_linger(tcp, Some(Duration::ZERO));
+        }
+        shared.queue.close();
     }
 }
 
@@ -302,6 +320,20 @@ mod tests {
         assert!(!unheard.is_acknowledged(), "the other one never does");
         drop(counted);
         assert!(!heard.is_acknowledged(), "nothing is known of a closed one");
+    }
+
+    /// Symptom: the kernel sent the request of a caller that had left again and again, for minutes.
+    #[tokio::test]
+    async fn a_request_that_is_given_up_is_dropped_by_the_kernel() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        drop_data(&silent);
+        let (counted, _, mut peer) = sent_to(&silent).await;
+        drop(counted);
+        let mut bytes = [0; 8];
+        let read = peer.read(&mut bytes);
+        let end = tokio::time::timeout(Duration::from_secs(5), read).await;
+        let error = end.expect("the connection is reset").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
 
     #[tokio::test]
