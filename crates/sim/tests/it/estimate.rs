@@ -52,7 +52,7 @@ impl Run {
                 cost: Cost::CALL,
                 priority: Priority::Normal,
             };
-            let node = NodeId(usize::try_from(index).unwrap() % self.nodes);
+            let node = NodeId(usize::try_from(index).expect("a small number") % self.nodes);
             world.submit(Micros(index * self.every.0), node, call);
         }
         world.run_until(Micros(4_000_000_000)).expect("time passes");

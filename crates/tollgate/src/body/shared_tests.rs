@@ -126,8 +126,7 @@ async fn a_waiting_reader_looks_again_without_the_slow_one() {
 #[tokio::test(start_paused = true)]
 async fn nobody_joins_after_slow_readers_were_given_up() {
     let memory = memory();
-    let (shared, _fast) =
-        SharedBody::new(ReplyBody::default(), 1, IDLE, memory, Box::new(()));
+    let (shared, _fast) = SharedBody::new(ReplyBody::default(), 1, IDLE, memory, Box::new(()));
     assert!(shared.reserve());
     drop(shared.inner.state.lock().drop_slow_readers());
     assert!(!shared.reserve());
