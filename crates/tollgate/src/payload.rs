@@ -9,6 +9,7 @@
 
 mod pace;
 mod spool;
+mod streamed;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +19,6 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tollgate_config::settings::Upload as UploadSettings;
@@ -29,6 +29,7 @@ use crate::headers;
 use pace::{Pace, TooSlow};
 pub use spool::set_spool_files_max;
 use spool::{Spool, SpoolReader, SpoolSpace, SpoolWriter};
+use streamed::{Chained, StreamedBody};
 
 /// Any error of a body.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -253,15 +254,7 @@ impl Payload {
         A::Error: Into<BodyError>,
         B: Body<Data = Bytes, Error = BodyError> + Send + Sync + Unpin + 'static,
     {
-        let reads_first = Arc::new(AtomicBool::new(true));
-        let chained = Chained { first, rest };
-        Payload::Stream(Some(StreamedBody {
-            body: BoxBody::new(TrackedChain {
-                chained,
-                reads_first: reads_first.clone(),
-            }),
-            reads_first,
-        }))
+        Payload::Stream(Some(StreamedBody::new(Chained { first, rest })))
     }
 
     /// The whole of a body that went to a file because memory was scarce, for a decision that needs
@@ -467,90 +460,6 @@ where
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-/// A body of which the beginning was read, and the rest is still to come.
-#[derive(Debug)]
-pub(crate) struct StreamedBody {
-    body: BoxBody<Bytes, BodyError>,
-    /// The beginning is being sent: whatever takes long is ours, not the caller's.
-    reads_first: Arc<AtomicBool>,
-}
-
-/// Reports which of its parts a body is at.
-struct TrackedChain<A, B> {
-    chained: Chained<A, B>,
-    reads_first: Arc<AtomicBool>,
-}
-
-impl<A, B> Body for TrackedChain<A, B>
-where
-    A: Body<Data = Bytes> + Unpin,
-    A::Error: Into<BodyError>,
-    B: Body<Data = Bytes, Error = BodyError> + Unpin,
-{
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = Pin::new(&mut self.chained).poll_frame(cx);
-        let reads_first = !self.chained.first.is_end_stream();
-        self.reads_first.store(reads_first, Ordering::Relaxed);
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.chained.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.chained.size_hint()
-    }
-}
-
-/// The bytes read so far, then the rest.
-struct Chained<A, B> {
-    first: A,
-    rest: B,
-}
-
-impl<A, B> Body for Chained<A, B>
-where
-    A: Body<Data = Bytes> + Unpin,
-    A::Error: Into<BodyError>,
-    B: Body<Data = Bytes, Error = BodyError> + Unpin,
-{
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if !self.first.is_end_stream()
-            && let Some(frame) = ready!(Pin::new(&mut self.first).poll_frame(cx))
-        {
-            return Poll::Ready(Some(frame.map_err(Into::into)));
-        }
-        Pin::new(&mut self.rest).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.first.is_end_stream() && self.rest.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match (
-            self.first.size_hint().exact(),
-            self.rest.size_hint().exact(),
-        ) {
-            (Some(first), Some(rest)) => SizeHint::with_exact(first + rest),
-            _ => SizeHint::default(),
-        }
     }
 }
 
