@@ -116,7 +116,8 @@ pub(crate) async fn send(
                 Err(AttemptError::Again)
             }
             None => {
-                if error.error().is_parse_too_large() {
+                // Perhaps because of too many headers; the next attempt then has room for them.
+                if error.error().is_parse() {
                     conn.expect_many_headers();
                 }
                 let upload = upload.as_deref();
