@@ -203,6 +203,13 @@ async fn forward_auth_counts_by_the_address_behind_the_proxy() {
         let wrong = check("203.0.113.7", "/a", query).await;
         assert!((400..=404).contains(&wrong.status), "{query}: {wrong:?}");
     }
+}
+
+/// Headers of the proxy's client pass through the proxy, and decide nothing.
+#[tokio::test]
+async fn forward_auth_lets_browsers_pass_and_is_not_deceived() {
+    let daemon = daemon("guards-browser", CLASSES, OTHER).await;
+    let own = daemon.admin.to_string();
     let headers = [
         ("host", own.as_str()),
         ("x-original-uri", "/health"),
