@@ -352,3 +352,26 @@ fn m3_a_call_to_a_closed_path_does_not_hold_up_the_others_in_fifo_order() {
     test.advance(s(5));
     assert_eq!(count(&test, &closed), 1, "one call probes");
 }
+
+/// What a caller was owed in a wait that it gave up is not paid later.
+#[test]
+fn credit_of_a_wait_that_was_given_up_is_not_kept() {
+    let mut test = TestGate::new();
+    set_share(&mut test, 1, 100);
+    let slow = sliding(1, s(3_600));
+    test.call(TestCall::at("slow", &slow).with_caller(3));
+    let gone = test.call(
+        TestCall::at("slow", &slow)
+            .with_caller(1)
+            .max_wait(s(9_999)),
+    );
+    test.calls(100, &TestCall::new(&bucket()).with_caller(2));
+    test.respond_all(s(2));
+    test.gate.cancel(TestGate::id(gone));
+    test.run();
+    test.calls(40, &TestCall::new(&bucket()).high().with_caller(2));
+    let late = test.calls(40, &TestCall::new(&bucket()).with_caller(1));
+    test.respond_all(ms(20 * 10));
+    let late = count(&test, &late);
+    assert!(late <= 3, "{late} of 10 at a share of a tenth");
+}

@@ -309,3 +309,17 @@ fn a7_a_long_outage_of_the_only_path_leads_to_cache_only() {
     }
     assert_eq!(harness.state(), HealthState::CacheOnly, "{:?}", harness.log);
 }
+
+/// A success of a call from before its path was closed is outdated.
+#[test]
+fn a_success_from_before_a_path_was_closed_does_not_open_it() {
+    let mut harness = called();
+    let early = harness.now;
+    harness.sends("/broken/1", Class::ServerError, 5);
+    assert!(!harness.admits("/broken/1"));
+    harness.on(HealthEvent::Completed(AttemptResult {
+        path: path("/broken/1"),
+        ..AttemptResult::new(Class::Success, early)
+    }));
+    assert!(!harness.admits("/broken/1"));
+}

@@ -175,3 +175,12 @@ fn a_prompt_wake_up_is_of_the_clock_that_it_fits() {
         assert!(about(remaining, expected), "{seen}: {remaining:?}");
     }
 }
+
+/// Wake-ups may overtake each other, and replies.
+#[test]
+fn a_row_that_comes_late_does_not_replace_a_newer_one() {
+    let mut rows = KnownRows::default();
+    rows.learn(ID, Some(&closed(2, 100, 130)), Micros(0), secs(100));
+    assert!(!rows.pushed(ID, &closed(1, 99, 110), bounds(100)));
+    assert!(rows.pushed(ID, &closed(3, 100, 140), bounds(100)));
+}

@@ -401,3 +401,22 @@ fn the_row_of_5000_slots_is_small() {
     let pending = store.rows[&RowKey::Cell(CellId(2))].bytes.len();
     assert!(pending <= 200_000, "{pending} bytes");
 }
+
+/// The reply was lost, and the permit is too old to be used: it comes back first.
+#[test]
+fn a_grant_that_is_found_late_is_not_used() {
+    let rule = Arc::new(Rule::sliding(1, Span::from_secs(10)).expect("sane"));
+    let (mut replica, mut store) = (Replica::new(settings(1)), TestStore::default());
+    let mut now = Micros(1_000_000);
+    replica.offer(vec![ask(1, &[1], &rule)], now);
+    let read = poll(&mut replica, now).send.expect("a request");
+    replica.reply(store.handle(&read, now), now);
+    let request = poll(&mut replica, now).send.expect("a request");
+    let reply = store.handle(&request, now);
+    assert_eq!(reply.outcome, ReplyOutcome::Replaced);
+    now += GRANT_AGE_MAX + Span::from_millis(1);
+    let verdicts = run(&mut replica, &mut store, &mut now);
+    assert!(matches!(verdicts[..], [Verdict::Go { .. }]), "{verdicts:?}");
+    let row = &store.rows[&RowKey::Cell(CellId(1))];
+    assert_ne!(row.version.batch, request.batch, "it is granted anew");
+}

@@ -271,3 +271,18 @@ fn every_invalid_retry_setting_is_reported() {
     ];
     assert_eq!(named, expected);
 }
+
+/// A retry that is not made costs nothing.
+#[test]
+fn a_retry_past_the_deadline_costs_no_budget() {
+    let settings = settings();
+    let mut budget = Budget::new(&settings.budget, NOW);
+    let before = budget.remaining(&settings.budget, NOW);
+    let late = FailedAttempt {
+        time_remaining: Some(Span(1)),
+        ..failed()
+    };
+    let decision = settings.decide(&late, &mut budget, Dice(1), NOW);
+    assert_eq!(decision, RetryDecision::Stop(StopReason::Deadline));
+    assert_eq!(budget.remaining(&settings.budget, NOW), before);
+}

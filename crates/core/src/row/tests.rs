@@ -211,3 +211,11 @@ proptest! {
         }
     }
 }
+
+/// A row of the first epoch that nobody has written since.
+#[test]
+fn an_epoch_without_a_revision_is_written_as_it_was_read() {
+    let meta = RowMeta { epoch: 7, ..meta() };
+    let row = CellRow { meta, ..cell_row() };
+    assert_eq!(CellRow::from_bytes(&row.to_bytes()), Ok(row));
+}

@@ -477,3 +477,48 @@ fn a_settle_for_an_unknown_permit_changes_nothing() {
     assert_eq!(ledger.peek(&rule), before);
     assert_eq!(ledger.now.at, Micros(7_000_000_000));
 }
+
+/// A batch keeps its order also for less urgent asks behind a rejected one.
+#[test]
+fn a_rejected_cost_blocks_less_urgent_smaller_costs_behind_it() {
+    let mut ledger = TestLedger::new();
+    let rule = Rule::bucket(3, s(10), 3).unwrap().drift_ppm(0);
+    let used = smallvec![term("x", &rule, 2)];
+    ledger.try_terms(used, Priority::Normal).expect("room");
+    let high = ledger.ask(smallvec![term("x", &rule, 2)], Priority::High);
+    let low = ledger.ask(smallvec![term("x", &rule, 1)], Priority::Low);
+    assert_eq!(verdicts(&mut ledger, &[high, low]), [false, false]);
+}
+
+/// A 429 to a call from before the last 429 says nothing new.
+#[test]
+fn a_429_to_a_call_from_before_the_last_429_keeps_the_slow_start() {
+    let mut ledger = TestLedger::new();
+    let scope = ScopeId::named(&["cool-down"]);
+    let rule = sliding(100, s(10));
+    let limited = |granted| Settle::Limited {
+        scope,
+        age: Span::ZERO,
+        granted,
+        closed_for: s(2),
+    };
+    let ask = |ledger: &mut TestLedger| Ask {
+        scopes: smallvec![scope],
+        ..ledger.ask(smallvec![term("x", &rule, 1)], Priority::Normal)
+    };
+    ledger.turn(&[limited(s(1))], &[]);
+    ledger.advance(s(2));
+    let first = ask(&mut ledger);
+    assert_eq!(verdicts(&mut ledger, std::slice::from_ref(&first)), [true]);
+    let accepted = Settle::Permit {
+        id: first.id,
+        terms: first.terms,
+        scopes: first.scopes,
+        outcome: crate::test_ledger::arrived(),
+    };
+    ledger.turn(&[accepted], &[]);
+    ledger.turn(&[limited(s(5))], &[]);
+    ledger.advance(s(2));
+    let both = [ask(&mut ledger), ask(&mut ledger)];
+    assert_eq!(verdicts(&mut ledger, &both), [true, true]);
+}
