@@ -116,9 +116,8 @@ pub(crate) async fn send(
                 Err(AttemptError::Again)
             }
             None => {
-                // Perhaps because of too many headers; the next attempt then has room for them.
                 if error.error().is_parse() {
-                    conn.expect_many_headers();
+                    conn.expect_many_headers(); // perhaps there were too many
                 }
                 let upload = upload.as_deref();
                 Err(no_response(route, attempt_guard, upload, Fault::Reset))
