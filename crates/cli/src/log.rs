@@ -15,51 +15,69 @@ use std::io;
 use anyhow::Context;
 use tollgate_config::config::{Log, LogFormat};
 use tracing::{Event, Subscriber};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use file::LogFile;
 use line::LogLine;
 
 /// Starts the log of this process.
 pub(crate) fn init(log: &Log) -> anyhow::Result<()> {
+    let levels = levels()?;
     match &log.file {
-        None => start(log.format, io::stderr),
+        None => start(log.format, levels, io::stderr),
         Some(path) => {
             let file = LogFile::open(path.as_ref(), log.max_size.0, log.keep)
                 .with_context(|| format!("could not open the log file {path}; see log.file"))?;
-            start(log.format, file);
+            start(log.format, levels, file);
         }
     }
     Ok(())
 }
 
-fn start<W>(format: LogFormat, writer: W)
+fn start<W>(format: LogFormat, levels: Targets, writer: W)
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter())
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(writer);
+    let lines = |is_json| LogFormatter { is_json };
     // A second log in one process is a bug, but no reason not to serve.
     let _begun = match format {
         LogFormat::Logfmt => builder
-            .event_format(LogFormatter { is_json: false })
+            .event_format(lines(false))
+            .finish()
+            .with(levels)
             .try_init(),
         LogFormat::Json => builder
-            .event_format(LogFormatter { is_json: true })
+            .event_format(lines(true))
+            .finish()
+            .with(levels)
             .try_init(),
-        LogFormat::Pretty => builder.try_init(),
+        LogFormat::Pretty => builder.finish().with(levels).try_init(),
     };
 }
 
-/// `TOLLGATE_LOG`, such as `debug`; the default is `info`.
-fn filter() -> EnvFilter {
-    let wanted = std::env::var("TOLLGATE_LOG").unwrap_or_else(|_| "info".to_owned());
-    EnvFilter::new(wanted)
+/// `TOLLGATE_LOG`, such as `debug` or `warn,tollgate=debug`; the default is `info`.
+fn levels() -> anyhow::Result<Targets> {
+    let Ok(wanted) = std::env::var("TOLLGATE_LOG") else {
+        return Ok(Targets::new().with_default(LevelFilter::INFO));
+    };
+    // `Targets` would take a misspelt level for the name of a component.
+    let is_level = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
+    let levels = wanted.split(',').all(is_level).then(|| wanted.parse().ok());
+    levels.flatten().with_context(|| {
+        format!(
+            "TOLLGATE_LOG is `{wanted}`; use a level (error, warn, info, debug) or one for each \
+             component, such as warn,tollgate=debug"
+        )
+    })
 }
 
 /// Formats lines as logfmt or JSON.

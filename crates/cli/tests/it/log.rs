@@ -101,3 +101,18 @@ fn a_log_file_that_cannot_be_opened_is_reported() {
         output.err
     );
 }
+
+/// A level that does not exist is reported before anything listens.
+#[test]
+fn a_log_level_that_does_not_exist_is_reported() {
+    let folder = Folder::new("nolevel")
+        .file("x.yaml", X)
+        .env("TOLLGATE_LOG", "loud");
+    let output = folder.run(&["serve", "--provider", "x.yaml", "--store", "memory:"]);
+    assert_eq!((output.code, output.out.as_str()), (Some(1), ""));
+    assert!(
+        output.err.contains("TOLLGATE_LOG is `loud`") && output.err.contains("warn,tollgate=debug"),
+        "{}",
+        output.err
+    );
+}
