@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use crate::cache::{ManualClockGateway, assert_response};
-use crate::client::{Session, get_with, wait_until, within_timeout};
+use crate::client::{Session, get, get_with, wait_until, within_timeout};
 use crate::flights::{gated, spawn_get, spawn_get_with};
 use crate::log;
+use crate::test_gateway::{TestGateway, file, providers};
 use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 use tollgate_core::time::Span;
 
@@ -223,6 +224,30 @@ async fn responses_for_a_configured_key_are_shared_and_never_contain_the_key() {
     let theirs = [("authorization", "Bearer whatever")];
     assert_response(&manual.get("/x/a", &theirs).await, 200, "cache", "0");
     assert_eq!(upstream.requests()[0].headers["authorization"], "Bearer k1");
+}
+
+/// A response belongs to the account that it was made for: another key is another account. The old
+/// responses are there again when the old key is.
+#[tokio::test]
+async fn a_new_key_does_not_get_the_responses_of_the_old_one() {
+    let upstream = crate::cache::counting().await;
+    let file = |key: &str| {
+        let rest = "limits: [1000/1s]\ncache: {ttl: 1h}\nauth: {header: X-Key}";
+        file(upstream.address, &format!("{rest}\napi_key: {key}"))
+    };
+    let gateway = TestGateway::start(&[file("one-key-1111")]).await;
+    for (key, source, body) in [
+        ("one-key-1111", "upstream", "0"),
+        ("one-key-1111", "cache", "0"),
+        ("other-key-2222", "upstream", "1"),
+        ("other-key-2222", "cache", "1"),
+        ("one-key-1111", "cache", "0"),
+    ] {
+        gateway.registry.replace(providers(&[file(key)])).unwrap();
+        let response = get(gateway.address, "/x/a").await;
+        let found = (response.header("x-tollgate-source"), response.body.as_str());
+        assert_eq!(found, (source, body), "{key}");
+    }
 }
 
 /// Many APIs select a response by a version or preference header without `Vary`: each value has its
