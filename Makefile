@@ -15,6 +15,8 @@ help: ## list the targets
 # Installs only what is missing, so that it also works without a network once everything is there.
 # valgrind counts instructions; where it cannot be had, the test that wants it says so itself. strace
 # makes disks fail, libfaketime sets clocks, nginx asks for decisions; the tests that want them fail without.
+# So do tests of clients from PyPI, which have a folder of their own: schemathesis and httpx call the API.
+PYTHON_CLIENTS := schemathesis httpx
 tools:
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
@@ -23,6 +25,9 @@ tools:
 	  sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; $$S apt-get update -qq && \
 	  $$S apt-get install -y -qq --no-install-recommends '"$$missing" \
 	  || echo "make: apt-get could not install$$missing; tests that want them fail or say so" >&2
+	@for client in $(PYTHON_CLIENTS); do [ -x target/clients/venv/bin/$$client ] || missing="$$missing $$client"; done; \
+	  [ -z "$$missing" ] || { python3 -m venv target/clients/venv && target/clients/venv/bin/pip install -q $$missing; } \
+	  || echo "make: pip could not install$$missing; is there a python3 with venv? Tests that want them fail" >&2
 
 check: tools ## formatting and lints, as strict as CI
 	$(CARGO) fmt --all --check

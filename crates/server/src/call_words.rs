@@ -10,6 +10,18 @@ use tollgate_core::ask::Priority;
 /// The largest cost: the largest number that JSON readers have exactly.
 pub(crate) const COST_MAX: u64 = 1 << 53;
 
+/// Every word for a priority.
+pub(crate) const PRIORITIES: [&str; 8] = [
+    "high",
+    "normal",
+    "low",
+    "user",
+    "webhook",
+    "ui",
+    "manual",
+    "background",
+];
+
 /// Why costs cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CostsError {

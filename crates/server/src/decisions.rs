@@ -36,9 +36,6 @@ use tollgate_core::time::Span;
 
 use crate::guards::{GuardAsk, GuardStatus, GuardVerdict, Guards};
 
-/// How long a question about guards waits if it does not say (C1).
-const GUARD_TIMEOUT: Span = Span::from_secs(60);
-
 /// The status of a response that nobody told: of no class that health counts.
 const NO_STATUS: u16 = 0;
 
@@ -64,7 +61,7 @@ impl Decisions {
     /// A service without open permits.
     #[must_use]
     pub fn new(registry: ProviderRegistry, config: &Config) -> Decisions {
-        let guards = Guards::new(registry.ledger().clone(), config);
+        let guards = Guards::new(registry.ledger().clone(), registry.events().clone(), config);
         let permits = PermitTable::new(registry.clone(), USE_WITHIN);
         let run = registry.ledger().wall().0 / 1_000;
         let decisions = Decisions {
@@ -104,14 +101,6 @@ impl Decisions {
             .map(|caller| caller.name.clone())
     }
 
-    /// The token of a configured caller, for the operator who asks in its name.
-    #[must_use]
-    pub(crate) fn token_of(&self, caller: &str) -> Option<Secret> {
-        let callers = self.shared.callers.read().clone();
-        let found = callers.iter().find(|known| known.name == caller)?;
-        found.token.clone()
-    }
-
     /// An id for the log, different from those of calls through the gateway.
     #[must_use]
     pub fn next_id(&self) -> Arc<str> {
@@ -129,7 +118,9 @@ impl Decisions {
             Questioned::Call(call) => self.acquire_permit(call, patience).await,
             Questioned::Guards(guards) => {
                 let asks = self.guard_asks(&guards)?;
-                let patience = patience.unwrap_or(GUARD_TIMEOUT);
+                // As long as each of them would wait.
+                let default = || asks.iter().map(GuardAsk::wait).min();
+                let patience = patience.or_else(default).unwrap_or_default();
                 let verdict = self.shared.guards.acquire(&asks, patience).await?;
                 Ok(Acquired::of_guards(verdict))
             }
@@ -251,6 +242,7 @@ fn split(call: CallQuestion, timeout: Option<Span>) -> (Target, CallOptions) {
         uses_default_priority: call.priority.is_none(),
         caller: call.caller,
         token: call.token,
+        is_operator: call.is_operator,
         entity: call.entity,
         costs: call.costs,
         timeout,
