@@ -185,7 +185,7 @@ fn settle(
     let is_free = policy.provider.free_status.contains(&observed.status);
     if is_free && observed.has_ended {
         // As if never requested. Once the ledger knows that the call arrived, a window counts it.
-        permit.refund();
+        permit.refund_accepted(cooldown);
         return None;
     }
     if class == Class::Other {
