@@ -474,7 +474,10 @@ impl Shared {
                 blocker: place,
                 retry_in,
             }),
-            Resolution::TimedOut { blocker: place } => Err(Denied::TimedOut { blocker: place }),
+            // In FIFO order all wait at the front of the queue; what they wait for is named here.
+            Resolution::TimedOut { blocker } => Err(Denied::TimedOut {
+                blocker: waited_for.or(blocker),
+            }),
             Resolution::Full => Err(Denied::Full),
             Resolution::Never(why) => Err(Denied::Never(why)),
             Resolution::Recalled => Err(Denied::Recalled),
