@@ -365,14 +365,14 @@ pub enum Event {
         /// What changed.
         change: Arc<str>,
     },
-    /// Calls waited longest for a connection, so the provider gets more of them.
+    /// Calls waited for nothing but a connection, so the provider gets more of them.
     ConnectionsRaised {
         /// Whose.
         provider: Arc<str>,
         /// How many it may have now.
         connections: usize,
     },
-    /// Calls wait longest for a connection, and the provider gets no more. At most one a minute.
+    /// Calls wait for nothing but a connection, and the provider gets no more. At most one a minute.
     ConnectionsExhausted {
         /// Whose.
         provider: Arc<str>,

@@ -135,6 +135,7 @@ pub(crate) fn observe(
         .attempt_guard
         .finish(class, retry_after, Some(&policy.cooldown));
     if let Some(cooldown) = finished {
+        subject.provider.connections.on_limited();
         emit_cooldown(subject, cooldown, retry_after);
     }
     if policy.provider.enabled {
