@@ -200,7 +200,7 @@ impl Gate {
             let blocker = match entry.position.blocker()? {
                 // In FIFO order all wait at the front for what holds the first of them.
                 Blocker::Front => entry.waited_for.unwrap_or(Blocker::Front),
-                named => named,
+                named @ (Blocker::Cell(_) | Blocker::Scope(_) | Blocker::OffPeak) => named,
             };
             let mut terms = entry.ask.terms.iter();
             let counts_concurrent = terms.any(|term| {

@@ -537,7 +537,7 @@ fn a_limit_of_one_process_blocks_only_if_nothing_else_does() {
     ledger.arrive(&running);
     let by = |verdict: Verdict| match verdict {
         Verdict::Wait { by, .. } => by,
-        other => panic!("{other:?}"),
+        other @ (Verdict::Go { .. } | Verdict::Never(_)) => panic!("{other:?}"),
     };
     let blocked = ledger.try_terms(both(), Priority::Normal).unwrap_err();
     assert_eq!(by(blocked), BlockedBy::Term(1));
