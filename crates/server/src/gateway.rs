@@ -8,6 +8,7 @@
 
 mod address;
 mod handler;
+mod hang_up;
 mod sendfile;
 mod connection_cap;
 pub(crate) use connection_cap::max_admin_connections;

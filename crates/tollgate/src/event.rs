@@ -12,7 +12,7 @@
 
 mod kinds;
 mod log;
-pub use kinds::{CallDecision, CallEnd, DecisionVerdict, Event, QueueCause};
+pub use kinds::{CallDecision, CallEnd, CallResult, DecisionVerdict, Event};
 
 use std::cell::RefCell;
 use std::sync::Arc;

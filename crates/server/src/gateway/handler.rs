@@ -20,9 +20,9 @@ use tollgate::providers::Links;
 use tollgate_core::time::Span;
 
 use super::address::{Address, Mount};
-use super::client_connection::ClientConnection;
+use super::client_connection::{CallCut, ClientConnection};
 use super::head::{self, OptionHeaders};
-use super::{GatewayState, ListenerKind, cookies, decision_door, guarded, links, upgrade};
+use super::{GatewayState, ListenerKind, cookies, decision_door, guarded, hang_up, links, upgrade};
 use crate::guards::GuardVerdict;
 use crate::rate_headers;
 use crate::rejection::{self, rejection};
@@ -48,10 +48,14 @@ pub(super) async fn handle(
     let mut trace = CallTrace::until(connection.is_over());
     let mut guards = None;
     let is_last = head::must_close_after(request.headers());
+    let may_stay_unread = hang_up::may_stay_unread(request.body());
     let responding = respond(connection, request, &id, &mut trace, &mut guards);
-    let responded = connection.until_over(responding);
+    let responded = connection.unless_cut(may_stay_unread, responding);
     let responded = responded.await;
-    let responded = responded.unwrap_or_else(|| Err(shutting_down(&trace)));
+    let responded = responded.unwrap_or_else(|cut| match cut {
+        CallCut::ShuttingDown => Err(shutting_down(&trace)),
+        CallCut::HungUp => Err(Error::IncompleteBody),
+    });
     let mut response = match responded {
         Ok(response) => response,
         Err(error) => {

@@ -24,6 +24,7 @@ use tokio::time::{Instant, Sleep};
 use tollgate_core::time::Span;
 
 use super::framing::Framing;
+use super::hang_up::SocketHandle;
 use super::hit_fast_path::{HitBody, HitFastPath};
 use super::parse_error;
 use super::sendfile::SendFile;
@@ -76,6 +77,8 @@ pub(super) struct RequestProgress {
     is_closing: AtomicBool,
     /// It closes even if it has had no request.
     closes_unused: AtomicBool,
+    /// For a call that watches whether its caller hangs up.
+    pub(super) socket: SocketHandle,
 }
 
 impl RequestProgress {
@@ -439,6 +442,10 @@ impl<S: SendFile> AsyncWrite for WatchedStream<S> {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.progress.socket.is_wanted() {
+            this.stream.give_handle(&this.progress.socket);
+            cx.waker().wake_by_ref();
+        }
         // A flush follows the last write, so all responses that were handed over are written.
         let ended = this.progress.ended.load(Ordering::Acquire);
         if ended != this.responses {

@@ -13,10 +13,15 @@ use crate::upstream::{Upstream, ok, reply};
 
 /// An upload of 900 kB of which a third has been sent.
 async fn unfinished(gateway: &TestGateway) -> TcpStream {
+    unfinished_after(gateway, 300_000).await
+}
+
+/// An upload of 900 kB of which so much has been sent.
+async fn unfinished_after(gateway: &TestGateway, sent: usize) -> TcpStream {
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let head = "POST /x/upload HTTP/1.1\r\nHost: g\r\nContent-Length: 900000\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
-    stream.write_all(&[b'x'; 300_000]).await.unwrap();
+    stream.write_all(&vec![b'x'; sent]).await.unwrap();
     stream
 }
 
@@ -119,6 +124,26 @@ async fn a_large_upload_whose_client_leaves_is_removed_from_the_queue() {
     word.notify_one();
     assert_eq!(within_timeout(first).await.unwrap(), 200);
     assert_eq!(upstream.count(), 1);
+}
+
+/// The same if its body is larger than what is read before the permit: nobody read the rest of it, so nobody
+/// saw the end of the connection behind it.
+#[tokio::test]
+async fn an_upload_larger_than_its_spool_whose_client_leaves_is_removed_from_the_queue() {
+    let upstream = Upstream::start(|_, _| std::future::pending()).await;
+    let rest = "limits: [99/1s]\nconcurrency: 1\nupload: {spool: 64KiB}";
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let address = gateway.address;
+    let first = tokio::spawn(async move { get_with(address, "/x/first", &[]).await.status });
+    wait_until(|| upstream.count() == 1).await;
+    // What is not read fits into the buffers of the kernel, with the end behind it.
+    let stream = unfinished_after(&gateway, 100_000).await;
+    wait_until(|| active.waiting() == 1).await;
+    drop(stream);
+    wait_until(|| active.waiting() == 0).await;
+    assert_eq!(upstream.count(), 1);
+    first.abort();
 }
 
 /// A caller whose time was over before its body had arrived got 400, as if the request were invalid.
