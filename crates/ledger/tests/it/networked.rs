@@ -381,3 +381,24 @@ async fn a_lost_wake_up_costs_seconds_and_is_no_hang() {
     let waited = backend.world.clock.at().since(start);
     assert!(waited <= Span::from_millis(2_100), "{waited}");
 }
+
+/// While somebody waits, the store reports changed rows, and others are rejected by the rows that are
+/// known. After an interruption anything may have been missed: the rows are read again.
+#[tokio::test(start_paused = true)]
+async fn rows_are_read_again_after_an_interrupted_subscription() {
+    let backend = Networked::new(|_| {}).trusting();
+    let mut owner = Owner::new(&backend, 1);
+    let rule = sliding(1, secs(10));
+    owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    let mut requests_of_a_rejection = async || {
+        let before = backend.world.last_call.load(Ordering::Relaxed);
+        let rejected = owner.take(smallvec![term("x", &rule)]).await;
+        assert!(rejected.is_err());
+        backend.world.last_call.load(Ordering::Relaxed) - before
+    };
+    assert_ne!(requests_of_a_rejection().await, 0, "it begins to wait");
+    assert_eq!(requests_of_a_rejection().await, 0, "the row is known");
+    let events = backend.world.owners.lock()[&OwnerId(1)].clone();
+    events.resync();
+    assert_ne!(requests_of_a_rejection().await, 0, "the row may be old");
+}
