@@ -344,6 +344,7 @@ fn a_damaged_row_is_used_up_for_one_period() {
     let (mut replica, mut store) = (Replica::new(settings(1)), TestStore::default());
     let mut now = Micros(1_000_000);
     let damaged = StoredRow {
+        keep_for: None,
         version: Default::default(),
         bytes: vec![1, 2, 3],
     };
