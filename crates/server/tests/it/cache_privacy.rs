@@ -250,6 +250,37 @@ async fn a_new_key_does_not_get_the_responses_of_the_old_one() {
     }
 }
 
+/// A reload replaces the key while a response is under way that repeats the old one in a header: the
+/// header is not stored.
+#[tokio::test]
+async fn h3_a_key_replaced_during_a_call_is_not_stored_in_a_header() {
+    fn echoing(_: usize, received: &ReceivedRequest) -> Reply {
+        let key = received.headers["x-key"].to_str().unwrap();
+        reply(200, &[("x-echo", key), ("x-plain", "1")], "body")
+    }
+    let (upstream, word) = gated(echoing).await;
+    let file = |key: &str| {
+        let rest = "limits: [1000/1s]\ncache: {ttl: 1h}\nauth: {header: X-Key}";
+        file(upstream.address, &format!("{rest}\napi_key: {key}"))
+    };
+    let gateway = TestGateway::start(&[file("one-key-1111")]).await;
+    let set_key = |key: &str| gateway.registry.replace(providers(&[file(key)])).unwrap();
+    let first = spawn_get(&gateway, "/x/a");
+    wait_until(|| upstream.count() == 1).await;
+    set_key("other-key-2222");
+    word.notify_one();
+    let first = within_timeout(first).await.unwrap();
+    assert_eq!(
+        (first.status, first.header("x-echo")),
+        (200, "one-key-1111")
+    );
+    set_key("one-key-1111");
+    let stored = get(gateway.address, "/x/a").await;
+    assert_eq!(stored.header("x-tollgate-source"), "cache");
+    assert_eq!(stored.header("x-plain"), "1");
+    assert!(!stored.headers.contains_key("x-echo"), "{stored:?}");
+}
+
 /// Many APIs select a response by a version or preference header without `Vary`: each value has its
 /// own cached response.
 #[tokio::test]
