@@ -14,15 +14,21 @@ help: ## list the targets
 
 # Installs only what is missing, so that it also works without a network once everything is there.
 # valgrind counts instructions; where it cannot be had, the test that wants it says so itself. strace
-# makes disks fail, libfaketime sets clocks, nginx asks for decisions; the tests that want them fail without.
+# makes disks fail, libfaketime sets clocks, nginx and clients of Redis ask for decisions; the tests that want
+# them fail without. Packages of Python and Node go to target/clients.
 tools:
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
-	@for tool in valgrind strace libfaketime nginx; do command -v $$tool >/dev/null || [ -x /usr/sbin/$$tool ] || \
+	@for tool in valgrind strace libfaketime nginx redis-server npm; do command -v $$tool >/dev/null || [ -x /usr/sbin/$$tool ] || \
 	  ls /usr/lib/*/faketime/$$tool.so.1 >/dev/null 2>&1 || missing="$$missing $$tool"; done; [ -z "$$missing" ] || \
 	  sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; $$S apt-get update -qq && \
 	  $$S apt-get install -y -qq --no-install-recommends '"$$missing" \
 	  || echo "make: apt-get could not install$$missing; tests that want them fail or say so" >&2
+	@[ -x target/clients/venv/bin/pip ] || python3 -m venv target/clients/venv || echo "make: no python3 with venv" >&2
+	@[ -n "$$(ls -d target/clients/venv/lib/*/site-packages/redis 2>/dev/null)" ] || \
+	  target/clients/venv/bin/pip install -q redis || echo "make: pip could not install redis" >&2
+	@[ -d target/clients/node/node_modules/ioredis ] || npm install --silent --no-audit --no-fund \
+	  --prefix target/clients/node ioredis || echo "make: npm could not install ioredis" >&2
 
 check: tools ## formatting and lints, as strict as CI
 	$(CARGO) fmt --all --check
