@@ -95,7 +95,7 @@ impl Serve {
             loaded = load(&sources)?;
         }
         print_problems(&loaded.problems)?;
-        crate::log::init(&loaded.config.log)?;
+        let _log = crate::log::init(&loaded.config.log)?;
         let runtime = runtime().context("the runtime could not start")?;
         let ledger = open_ledger(&loaded.config.store)?;
         let serving = serve(loaded, sources, self.offline, sockets, ledger.clone());
