@@ -30,6 +30,7 @@ fn config(text: &str) -> Config {
         env_names: &Vec::new,
         read_file: &read,
         path_kind: &|_| Ok(PathKind::File),
+        missing_key: None,
     };
     let sources = Sources {
         only_named: true,
