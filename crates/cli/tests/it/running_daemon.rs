@@ -20,6 +20,8 @@ pub(crate) struct RunningDaemon {
     pub(crate) folder: Folder,
     pub(crate) gateway: String,
     pub(crate) admin: String,
+    /// Its address for gRPC; empty without `--grpc`.
+    pub(crate) grpc: String,
     log: Receiver<String>,
 }
 
@@ -64,24 +66,28 @@ impl RunningDaemon {
                 .map_while(Result::ok)
                 .all(|line| sender.send(line).is_ok())
         });
-        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        let mut address = |what: &str| {
-            let mut found = lines.by_ref().map_while(Result::ok);
-            let line = found
-                .find(|line| line.contains(what))
-                .unwrap_or_else(|| panic!("{what}"));
-            line.trim()
-                .rsplit("http://")
-                .next()
-                .unwrap_or_default()
-                .to_owned()
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let mut announced = Vec::new();
+        for line in lines.map_while(Result::ok) {
+            let is_last = line.contains("(admin)");
+            announced.push(line);
+            if is_last {
+                break;
+            }
+        }
+        let address = |what: &str| {
+            let line = announced.iter().find(|line| line.contains(what))?;
+            line.trim().rsplit("http://").next().map(str::to_owned)
         };
-        let (gateway, admin) = (address("listens on"), address("(admin)"));
+        let gateway = address("listens on").expect("the gateway's address");
+        let admin = address("(admin)").expect("the admin address");
+        let grpc = address("(grpc)").unwrap_or_default();
         RunningDaemon {
             child,
             folder,
             gateway,
             admin,
+            grpc,
             log,
         }
     }
