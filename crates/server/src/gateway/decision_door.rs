@@ -83,6 +83,8 @@ fn no_token() -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderMap;
+
     use super::*;
 
     /// A proxy in between may check one of two headers and Tollgate the other: neither counts.
