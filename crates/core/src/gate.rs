@@ -228,6 +228,8 @@ impl Gate {
             deadline,
             seniority,
         } = waiter;
+        // A call without time would otherwise be rejected by a blocker that has just opened.
+        self.open_due(now.at);
         ask.priority = ask.priority.min(self.callers.max_priority(caller));
         let arrival = seniority.unwrap_or(self.arrivals);
         self.arrivals = self.arrivals.max(arrival) + 1;
@@ -343,12 +345,7 @@ impl Gate {
 
     /// Time has passed or an event arrived: returns what to do now.
     pub fn tick(&mut self, now: Now) -> Effects {
-        while let Some(&(at, blocker)) = self.wakes.first() {
-            if at > now.at {
-                break;
-            }
-            self.open(blocker);
-        }
+        self.open_due(now.at);
         self.expire(now.at);
         self.recalled.refresh(now.at);
         if self.offered.is_empty() {
@@ -367,6 +364,16 @@ impl Gate {
         let soonest = timers.into_iter().flatten().min();
         self.effects.wake_at = soonest.filter(|&at| at < Micros(u64::MAX));
         std::mem::take(&mut self.effects)
+    }
+
+    /// Opens the blockers whose time has come.
+    fn open_due(&mut self, now: Micros) {
+        while let Some(&(at, blocker)) = self.wakes.first() {
+            if at > now {
+                break;
+            }
+            self.open(blocker);
+        }
     }
 
     /// Returns resolutions that are already decided, before the next offer is built.

@@ -10,9 +10,13 @@
 mod class;
 mod client_ip;
 mod request;
+mod tally;
+mod throttle;
 pub use class::{GuardClass, GuardStatus};
 pub use client_ip::client_ip;
 pub use request::GuardedRequest;
+pub use tally::GuardCounts;
+pub use throttle::{Throttle, ThrottleError, ThrottleLimit, Throttled};
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -22,8 +26,9 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use smallvec::{SmallVec, smallvec};
+use tollgate::event::Events;
 use tollgate_config::Config;
-use tollgate_config::config::{Limiting, Network};
+use tollgate_config::config::{Guard, Limiting, Network};
 use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_guard::{ASKS_MAX, Ask, GuardKey, GuardTable, KeyView, Outcome, Seed, Tick};
 use tollgate_ledger::Ledger;
@@ -52,6 +57,8 @@ pub struct Guards {
     decisions: AtomicU64,
     /// Its clock is the guards' clock.
     ledger: Ledger,
+    /// Hears of denials.
+    events: Events,
 }
 
 /// What the configuration says about guards.
@@ -89,6 +96,8 @@ pub struct GuardVerdict {
 pub struct GuardDenied {
     /// Which.
     pub class: Arc<GuardClass>,
+    /// Which of the asks; its view has the same place.
+    pub at: usize,
     /// When the same ask would be granted; `None` = it costs more than the guard ever grants.
     pub retry_in: Option<Span>,
 }
@@ -124,9 +133,9 @@ pub enum GuardError {
 }
 
 impl Guards {
-    /// The guards of a configuration. The clock is the ledger's.
+    /// The guards of a configuration. The clock is the ledger's; `events` hear of denials.
     #[must_use]
-    pub fn new(ledger: Ledger, config: &Config) -> Guards {
+    pub fn new(ledger: Ledger, events: Events, config: &Config) -> Guards {
         let guards = Guards {
             table: OnceLock::new(),
             rules: RwLock::default(),
@@ -134,6 +143,7 @@ impl Guards {
             limiting: RwLock::default(),
             decisions: AtomicU64::new(0),
             ledger,
+            events,
         };
         guards.replace(config);
         guards
@@ -141,7 +151,13 @@ impl Guards {
 
     /// A new configuration: keys keep their tokens.
     pub fn replace(&self, config: &Config) {
-        let class = |guard| GuardClass::new(guard, self.table());
+        let former = self.rules();
+        let class = |guard: &Guard| {
+            let mut known = former.classes.iter();
+            let known = known.find(|known| known.name() == guard.name);
+            let tally = known.map(|known| known.tally()).unwrap_or_default();
+            GuardClass::new(guard, self.table(), tally)
+        };
         let rules = GuardRules {
             classes: config
                 .guards
@@ -198,8 +214,21 @@ impl Guards {
         Ok(ask.class.status(&view, self.wall()))
     }
 
+    /// Every guard, with what it has denied since the start.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<GuardClass>> {
+        self.rules().classes.clone()
+    }
+
     /// Decides at once, all or none.
     pub fn decide(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, GuardError> {
+        let verdict = self.try_once(asks)?;
+        self.count_denials(&verdict);
+        Ok(verdict)
+    }
+
+    /// Decides, and counts no denial: it may be tried again.
+    fn try_once(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, GuardError> {
         if asks.len() > ASKS_MAX {
             return Err(GuardError::TooMany(asks.len()));
         }
@@ -247,7 +276,7 @@ impl Guards {
         let began = self.ledger.at();
         let mut was_queued = false;
         loop {
-            let mut verdict = self.decide(asks)?;
+            let mut verdict = self.try_once(asks)?;
             // A decision itself takes microseconds, and that is no wait.
             if was_queued {
                 (verdict.was_queued, verdict.waited) = (true, self.ledger.at().since(began));
@@ -258,8 +287,21 @@ impl Guards {
                     was_queued = true;
                     tokio::time::sleep(wait.into()).await;
                 }
-                Some(_) | None => return Ok(verdict),
+                Some(_) | None => {
+                    self.count_denials(&verdict);
+                    return Ok(verdict);
+                }
             }
+        }
+    }
+
+    /// Counts what was denied, and what would have been.
+    fn count_denials(&self, verdict: &GuardVerdict) {
+        let denied = verdict.denied.as_ref().map(|denied| (&denied.class, false));
+        let shadow = verdict.views.iter().filter(|view| view.would_deny);
+        let shadow = shadow.map(|view| (&view.class, true));
+        for (class, shadow) in denied.into_iter().chain(shadow) {
+            class.on_denial(shadow, self.ledger.at(), &self.events);
         }
     }
 
@@ -342,9 +384,10 @@ impl Guards {
             } => (ask, Some(Span(retry_in_ns.get().div_ceil(1_000)))),
             Outcome::Never { ask, .. } => (ask, None),
         };
-        let denying = chosen.get(usize::from(ask))?;
+        let at = *which.get(usize::from(ask))?;
         Some(GuardDenied {
-            class: denying.class.clone(),
+            class: asks.get(at)?.class.clone(),
+            at,
             retry_in,
         })
     }
@@ -389,6 +432,12 @@ impl GuardRules {
 }
 
 impl GuardAsk {
+    /// How long it waits if nobody says.
+    #[must_use]
+    pub fn wait(&self) -> Span {
+        self.class.wait()
+    }
+
     fn plain(&self) -> Ask<'_> {
         Ask {
             key: self.key,

@@ -522,4 +522,34 @@ mod tests {
         let upstreams = pool.shared.upstreams.lock();
         assert!(!upstreams.contains_key(&first) && upstreams.contains_key(&second));
     }
+
+    /// The provider may close it at any moment: the call would fail after it has taken its permit.
+    #[tokio::test]
+    async fn a_connection_that_was_idle_for_too_long_is_not_taken() {
+        let clock = ManualClock::new(Now::default());
+        let ledger = Ledger::memory(Clock::Manual(clock.clone()));
+        let dialer = Dialer::new(&Roots::default(), crate::event::Events::new()).unwrap();
+        let pool = Pool::new(Arc::new(dialer), ledger);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = Origin {
+            tls: false,
+            host: Host::parse("127.0.0.1").unwrap(),
+            port: listener.local_addr().unwrap().port(),
+            private: true,
+        };
+        let five = Span::from_secs(5);
+        pool.expect(&origin).warm(1, five).await.unwrap();
+        let _first = listener.accept().await.unwrap();
+        let upstream = pool.expect(&origin).upstream.clone();
+        let is_ready = || upstream.state.lock().idle[0].wire.sender.is_ready();
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+        assert!(is_ready(), "one that is not ready is not taken at once");
+        clock.pass(IDLE_MAX);
+        let both = async { tokio::join!(pool.expect(&origin).take(1, five), listener.accept()) };
+        let both = crate::timer::within(Some(five), both).await;
+        let (taken, second) = both.expect("another one is opened");
+        assert!(taken.is_ok() && second.is_ok());
+    }
 }

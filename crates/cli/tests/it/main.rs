@@ -22,6 +22,7 @@ mod init;
 mod integrations;
 mod leak;
 mod log;
+mod openapi_client;
 mod operating;
 mod processes;
 mod provider;

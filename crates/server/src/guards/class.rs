@@ -7,17 +7,23 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tollgate::event::Events;
 use tollgate_config::config::{Guard, GuardKey as CountedBy};
-use tollgate_core::time::{Span, Wall};
+use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_guard::{GuardKey, GuardPlan, GuardTable, KeyView, Keys, Limit};
 
 use super::request::GuardedRequest;
+use super::tally::{GuardCounts, GuardTally};
 use crate::period::period_text;
 
 /// The identifier of the only key of a global guard.
 const GLOBAL: &str = "global";
+
+/// How long a request waits for tokens if it does not say (C1).
+const REQUEST_WAIT: Span = Span::from_secs(60);
 
 /// One guard.
 #[derive(Debug)]
@@ -25,6 +31,7 @@ pub struct GuardClass {
     guard: Guard,
     plan: GuardPlan,
     keys: Keys,
+    tally: Arc<GuardTally>,
 }
 
 /// The tokens of one key (C2).
@@ -42,7 +49,11 @@ pub struct GuardStatus {
 
 impl GuardClass {
     /// `None` for limits that a checked configuration does not have.
-    pub(super) fn new(guard: &Guard, table: &GuardTable) -> Option<GuardClass> {
+    pub(super) fn new(
+        guard: &Guard,
+        table: &GuardTable,
+        tally: Arc<GuardTally>,
+    ) -> Option<GuardClass> {
         let limit = Limit {
             limit: NonZeroU32::new(guard.limit)?,
             period: Duration::from(guard.period),
@@ -52,6 +63,7 @@ impl GuardClass {
             plan: table.plan(&[limit]).ok()?,
             keys: table.keys(&guard.name),
             guard: guard.clone(),
+            tally,
         })
     }
 
@@ -65,6 +77,12 @@ impl GuardClass {
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.guard.limit
+    }
+
+    /// How many tokens its buckets hold.
+    #[must_use]
+    pub fn burst(&self) -> u32 {
+        self.guard.burst
     }
 
     /// The period of its limit.
@@ -93,7 +111,32 @@ impl GuardClass {
         self.guard.by == CountedBy::Global
     }
 
-    pub(super) fn is_shadow(&self) -> bool {
+    /// What it has denied since the start.
+    #[must_use]
+    pub fn counts(&self) -> GuardCounts {
+        self.tally.counts()
+    }
+
+    /// Its counters, which survive a reload.
+    pub(super) fn tally(&self) -> Arc<GuardTally> {
+        self.tally.clone()
+    }
+
+    pub(super) fn on_denial(&self, shadow: bool, now: Micros, events: &Events) {
+        self.tally.on_denial(self.name(), shadow, now, events);
+    }
+
+    /// How long an ask waits that does not say: tasks are more patient than requests (C1, C5).
+    pub(super) fn wait(&self) -> Span {
+        match self.guard.by {
+            CountedBy::Name => self.guard.task.wait,
+            CountedBy::Ip | CountedBy::Global | CountedBy::Header(_) => REQUEST_WAIT,
+        }
+    }
+
+    /// It counts, and rejects nothing.
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
         self.guard.shadow
     }
 

@@ -387,6 +387,23 @@ pub enum Event {
         queue: Arc<str>,
         /// How many.
         pending: u64,
+        /// Guards do not reject at present: it may be submitted.
+        shadow: bool,
+    },
+    /// A guard has denied requests, or would have if it were not in shadow. At most one event a second
+    /// for each guard and kind.
+    GuardDenied {
+        /// Which.
+        guard: Arc<str>,
+        /// It is in shadow: the requests went on.
+        shadow: bool,
+        /// How many since the last event.
+        count: u64,
+    },
+    /// The file of sources and tasks cannot be used; the request was rejected.
+    DeskFailed {
+        /// Why, in words.
+        why: Arc<str>,
     },
     /// The gateway accepts calls.
     Listening {

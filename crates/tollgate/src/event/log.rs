@@ -73,6 +73,8 @@ impl Event {
             | Event::ConnectionsRaised { .. }
             | Event::ConnectionsExhausted { .. }
             | Event::TaskQueueFull { .. }
+            | Event::DeskFailed { .. }
+            | Event::GuardDenied { .. }
             | Event::ConnectionsDropped { .. }
             | Event::Draining => self.log_process(),
             // Of every call, and said by the lines above: for subscribers only.
@@ -225,8 +227,23 @@ impl Event {
                     hint = "raise `ulimit -n`, or lower connections_max"
                 );
             }
-            Event::TaskQueueFull { queue, pending } => {
-                tracing::warn!(event = "task_queue_full", queue = &**queue, pending);
+            Event::TaskQueueFull {
+                queue,
+                pending,
+                shadow,
+            } => {
+                let queue = &**queue;
+                tracing::warn!(event = "task_queue_full", queue, pending, shadow);
+            }
+            Event::GuardDenied {
+                guard,
+                shadow,
+                count,
+            } => {
+                tracing::info!(event = "guard_denied", guard = &**guard, shadow, count);
+            }
+            Event::DeskFailed { why } => {
+                tracing::error!(event = "desk_failed", why = &**why);
             }
             Event::LimitsLoosened { provider, change } => {
                 tracing::warn!(

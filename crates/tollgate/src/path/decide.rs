@@ -126,6 +126,7 @@ pub(super) fn subject(
         name: options.caller.as_deref(),
         token: options.token.as_ref(),
         priority: (!options.uses_default_priority).then_some(options.priority),
+        is_operator: options.is_operator,
     })?;
     let (active, host, called, path, query) = resolve(registry, target)?;
     let policy = active.policy();
