@@ -60,6 +60,7 @@ bench: exactness ## the exactness table, then speed and quota beside others (wri
 	$(CARGO) build --release --locked -p tollgate-cli -p tollgate-sim
 	$(CARGO) run --release --manifest-path benches/gateway/Cargo.toml --target-dir target/benches -- --out docs/benchmarks.md
 	$(CARGO) run --release --manifest-path benches/decision/Cargo.toml --target-dir target/benches -- --out docs/benchmarks.md
+	$(CARGO) run --release --manifest-path benches/service/Cargo.toml --target-dir target/benches -- --out docs/benchmarks.md
 	$(CARGO) run --release -p tollgate-ledger --example growth -- --out docs/benchmarks.md
 	node benches/cache-tests/run.mjs --tollgate target/release/tollgate --out docs/benchmarks.md
 
