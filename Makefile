@@ -14,15 +14,21 @@ help: ## list the targets
 
 # Installs only what is missing, so that it also works without a network once everything is there.
 # valgrind counts instructions; where it cannot be had, the test that wants it says so itself. strace
-# makes disks fail, libfaketime sets clocks, nginx asks for decisions; the tests that want them fail without.
+# makes disks fail, libfaketime sets clocks, nginx asks for decisions,
+# redis-server is Celery's broker; the tests that want them fail without.
 tools:
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
-	@for tool in valgrind strace libfaketime nginx; do command -v $$tool >/dev/null || [ -x /usr/sbin/$$tool ] || \
+	@for tool in valgrind strace libfaketime nginx redis-server; do command -v $$tool >/dev/null || [ -x /usr/sbin/$$tool ] || \
 	  ls /usr/lib/*/faketime/$$tool.so.1 >/dev/null 2>&1 || missing="$$missing $$tool"; done; [ -z "$$missing" ] || \
 	  sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; $$S apt-get update -qq && \
 	  $$S apt-get install -y -qq --no-install-recommends '"$$missing" \
 	  || echo "make: apt-get could not install$$missing; tests that want them fail or say so" >&2
+	@cmp -s clients/python/requirements-test.txt target/clients/venv/installed.txt || { \
+	  python3 -m venv target/clients/venv && \
+	  target/clients/venv/bin/pip install -q -r clients/python/requirements-test.txt && \
+	  cp clients/python/requirements-test.txt target/clients/venv/installed.txt; } \
+	  || echo "make: pip could not install clients/python/requirements-test.txt; tests of clients fail" >&2
 
 check: tools ## formatting and lints, as strict as CI
 	$(CARGO) fmt --all --check

@@ -25,6 +25,7 @@ mod log;
 mod operating;
 mod processes;
 mod provider;
+mod python;
 mod restart;
 mod schema;
 mod memory;
