@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib
+import inspect
 import logging
 import os
 import shutil
@@ -136,10 +138,9 @@ def test_c5_a_task_that_recovers_returns_its_result(tasks):
     assert [retries for _, retries in noted(tasks, "recovers")] == [0, 1]
 
 
-def test_c5_a_denial_inside_the_task_is_not_a_failure(tasks):
-    """`retry_delay` is 60 s, but the denial knows its time... the longer of both counts."""
-    signature = tasks.denied_inside.s()
-    result = signature.apply_async()
+def test_c5_a_denial_inside_the_task_is_not_a_failure(tasks, daemon):
+    """It is put back: the longer of `retry_delay` (60 s) and the time of the denial counts."""
+    result = tasks.denied_inside.delay()
     until = time.monotonic() + PATIENCE
     while not noted(tasks, "inside"):
         assert time.monotonic() < until
@@ -147,10 +148,13 @@ def test_c5_a_denial_inside_the_task_is_not_a_failure(tasks):
     while result.state != "RETRY":
         assert time.monotonic() < until, result.state
         time.sleep(0.05)
-    manager = tollgate.QueueManager(app=tasks.app)
+    manager = tollgate.QueueManager(daemon.client(), app=tasks.app)
     scheduled = manager.get_queue_status()["scheduled"]
     of_task = [of["request"] for each in scheduled.values() for of in each]
-    assert result.id in [request["id"] for request in of_task]
+    assert [request["id"] for request in of_task].count(result.id) == 1
+    etas = [of["eta"] for each in scheduled.values() for of in each]
+    put_back = datetime.datetime.fromisoformat(etas[0]).timestamp() - noted(tasks, "inside")[0][0]
+    assert 59 <= put_back <= 60 + PATIENCE
     result.revoke()
 
 
@@ -161,7 +165,8 @@ def test_c5_a_task_takes_a_permit_of_a_provider(tasks, daemon):
         assert client.get_status("x")["permits"]["open"] == 0
 
 
-def test_a_task_called_as_a_function_is_limited_too(tasks, daemon):
+def test_a_task_called_as_a_function_is_limited_too(tasks, daemon, monkeypatch):
+    monkeypatch.setattr("tollgate.tasks._default_client", daemon.client())
     assert tasks.plain(21) == 42
     assert tasks.unbound() == "called"
 
@@ -175,7 +180,7 @@ def test_c6_a_full_queue_takes_no_task_and_its_depth_is_logged(tasks, daemon, ca
     with caplog.at_level(logging.WARNING, "tollgate"):
         assert not manager.can_submit_task("backlog")
     assert "backlog is full: 51 tasks" in caplog.text
-    tasks.app.control.purge() if False else tasks.notes.delete("backlog")
+    tasks.notes.delete("backlog")
     assert manager.can_submit_task("backlog")
 
 
@@ -207,6 +212,24 @@ def test_c6_without_a_broker_the_daemon_counts(daemon):
         manager.tell("counted", "0", "exploded")
     with pytest.raises(tollgate.BadRequest):
         manager.pending("counted")
+
+
+def test_c5_the_documents_values_are_the_defaults():
+    """Waits up to 300 s, put back for 60 s, three retries with factor 2."""
+    asked = []
+
+    class Recorder:
+        def acquire(self, *arguments, **options):
+            asked.append((arguments, options))
+            raise tollgate.RateLimitExceeded("no")
+
+    limited = tollgate.rate_limited("a", client=Recorder())(lambda: None)
+    with pytest.raises(tollgate.RateLimitExceeded):
+        limited()
+    assert asked == [(("a", 1, True, 300.0), {"guard": "task"})]
+    parameters = inspect.signature(tollgate.rate_limited).parameters
+    defaults = {name: parameters[name].default for name in ("retry_delay", "retries", "factor")}
+    assert defaults == {"retry_delay": 60.0, "retries": 3, "factor": 2.0}
 
 
 @pytest.mark.parametrize(

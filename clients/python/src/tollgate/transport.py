@@ -9,6 +9,7 @@ Never: sends a header of Tollgate to a provider, or a token into an error.
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any, Dict, Mapping, Optional
 
 import httpx
@@ -19,6 +20,8 @@ from .errors import BadRequest, TollgateUnavailable
 log = logging.getLogger("tollgate")
 
 DEFAULT_GATEWAY = "http://127.0.0.1:4290"
+#: The target of one link in a `Link` header.
+LINK = re.compile(r"<([^<>]*)>")
 #: The key of ``request.extensions`` with switches of one call.
 EXTENSION = "tollgate"
 PREFIX = "x-tollgate-"
@@ -83,6 +86,28 @@ class _Router:
             stream=request.stream,
             extensions=extensions,
         )
+
+    def returned(self, request: httpx.Request, response: httpx.Response) -> httpx.Response:
+        """The response with links to the provider, which the gateway has led through itself."""
+        for name in ("location", "content-location"):
+            if name in response.headers:
+                response.headers[name] = self._original(request.url, response.headers[name])
+        if "link" in response.headers:
+            links = response.headers["link"]
+            response.headers["link"] = LINK.sub(
+                lambda found: f"<{self._original(request.url, found[1])}>", links
+            )
+        return response
+
+    def _original(self, url: httpx.URL, link: str) -> str:
+        here = f"{self.gateway.scheme}://{self.gateway.netloc.decode('ascii')}"
+        path = link[len(here) :] if link.startswith(here + "/") else link
+        if self.provider is None:
+            return path[1:] if path.startswith(("/http://", "/https://")) else link
+        prefix = f"/{self.provider}"
+        if not path.startswith((prefix + "/", prefix + "?")) and path != prefix:
+            return link
+        return f"{url.scheme}://{url.netloc.decode('ascii')}{path[len(prefix) :] or '/'}"
 
     def direct(self, request: httpx.Request) -> httpx.Request:
         """The request to the provider itself, without anything of Tollgate's."""
@@ -163,7 +188,8 @@ class Transport(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         try:
-            return self._inner.handle_request(self._router.governed(request))
+            response = self._inner.handle_request(self._router.governed(request))
+            return self._router.returned(request, response)
         except UNREACHABLE as error:
             direct = self._router.on_unreachable(request, error)
         if self._direct is None:
@@ -195,7 +221,8 @@ class AsyncTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:
-            return await self._inner.handle_async_request(self._router.governed(request))
+            response = await self._inner.handle_async_request(self._router.governed(request))
+            return self._router.returned(request, response)
         except UNREACHABLE as error:
             direct = self._router.on_unreachable(request, error)
         if self._direct is None:

@@ -84,3 +84,15 @@ fn the_client_of_asyncio() {
 fn c4_the_middleware_in_front_of_fastapi() {
     pytest("test_asgi");
 }
+
+/// C5, C6: real Celery workers with a Redis broker.
+#[test]
+fn c5_c6_celery_tasks_and_queues() {
+    pytest("test_celery");
+}
+
+/// S11: httpx through the gateway, with the switches of one call.
+#[test]
+fn s11_httpx_through_the_gateway() {
+    pytest("test_transport");
+}
