@@ -96,3 +96,9 @@ fn c5_c6_celery_tasks_and_queues() {
 fn s11_httpx_through_the_gateway() {
     pytest("test_transport");
 }
+
+/// The wheel in a fresh environment, the snippets of README and docs/libraries.md, `tollgate.local()`.
+#[test]
+fn the_first_five_minutes_of_python() {
+    pytest("test_first_minutes");
+}
