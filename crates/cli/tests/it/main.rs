@@ -27,6 +27,7 @@ mod openapi_client;
 mod operating;
 mod processes;
 mod provider;
+mod python;
 mod restart;
 mod schema;
 mod memory;
