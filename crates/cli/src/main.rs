@@ -15,6 +15,7 @@ mod check;
 mod completions;
 mod demo;
 mod explain;
+mod import;
 mod init;
 mod log;
 mod options;
@@ -66,6 +67,7 @@ enum Command {
     Reset(control::ControlCommand),
     Cache(cache::Cache),
     Explain(explain::Explain),
+    Import(import::Import),
     Schema(schema::Schema),
     Completions(completions::Completions),
 }
@@ -91,6 +93,7 @@ fn main() -> ExitCode {
         Command::Reset(command) => command.run("reset"),
         Command::Cache(command) => command.run(),
         Command::Explain(command) => command.run(),
+        Command::Import(command) => command.run(),
         Command::Schema(command) => command.run(),
         Command::Completions(command) => command.run(),
     };

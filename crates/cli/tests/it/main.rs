@@ -11,6 +11,7 @@ mod check;
 mod daemon;
 mod envoy;
 mod explain;
+mod import;
 mod faults;
 mod first_run;
 mod serve;
