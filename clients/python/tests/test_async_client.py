@@ -58,7 +58,7 @@ def test_a_cancelled_wait_takes_nothing(daemon, client, used):
     async def main() -> None:
         async with daemon.async_client() as own:
             held = await own.acquire("single")
-            waiting = asyncio.ensure_future(own.acquire("single", timeout=PATIENCE))
+            waiting = asyncio.ensure_future(own.acquire("single", timeout=3600))
             await until(own, lambda status: sum_of(status["queue"]) == 1)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):

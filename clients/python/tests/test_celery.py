@@ -190,6 +190,9 @@ def test_c6_can_submit_takes_a_task_token_without_waiting(daemon):
     assert granted == [True] * 15 + [False] * 5
     assert not manager.can_submit_task("other", pending=51)
     assert manager.can_submit_task("other", pending=50)
+    smaller = tollgate.QueueManager(daemon.client(), max_pending=10)  # the daemon's bound is 50
+    assert not smaller.can_submit_task("other", pending=11)
+    assert smaller.can_submit_task("other", pending=10)
 
 
 def test_c6_the_queue_status_has_the_documents_parts(tasks, daemon):
