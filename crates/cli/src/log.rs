@@ -4,10 +4,12 @@
 //! limiter have all standard keys in order, `none` where a value is unknown (A16). Log files never
 //! exceed `max_size` and `keep`.
 //!
-//! Never: contains a key; events have none. Never stops a call because a line cannot be written.
+//! Never: contains a key; events have none. Never holds up a call: a thread writes the lines, and a
+//! line that cannot be written is lost.
 
 mod file;
 mod line;
+mod queue;
 
 use std::fmt;
 use std::io;
@@ -16,37 +18,38 @@ use anyhow::Context;
 use tollgate_config::config::{Log, LogFormat};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
-use tracing_subscriber::fmt::{FmtContext, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use file::LogFile;
 use line::LogLine;
+use queue::LineQueue;
+pub(crate) use queue::LogGuard;
 
-/// Starts the log of this process.
-pub(crate) fn init(log: &Log) -> anyhow::Result<()> {
+/// Starts the log of this process. What is queued is written when the result is dropped.
+pub(crate) fn init(log: &Log) -> anyhow::Result<LogGuard> {
     let levels = levels()?;
-    match &log.file {
-        None => start(log.format, levels, io::stderr),
+    let report_lost = |lines| tracing::warn!(event = "log_lines_lost", lines);
+    let (queue, guard) = match &log.file {
+        None => LineQueue::start(io::stderr(), report_lost)?,
         Some(path) => {
             let file = LogFile::open(path.as_ref(), log.max_size.0, log.keep)
                 .with_context(|| format!("could not open the log file {path}; see log.file"))?;
-            start(log.format, levels, file);
+            LineQueue::start(file, report_lost)?
         }
-    }
-    Ok(())
+    };
+    start(log.format, levels, queue);
+    Ok(guard)
 }
 
-fn start<W>(format: LogFormat, levels: Targets, writer: W)
-where
-    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
-{
+fn start(format: LogFormat, levels: Targets, queue: LineQueue) {
     let builder = tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)
-        .with_writer(writer);
+        .with_writer(queue);
     let lines = |is_json| LogFormatter { is_json };
     // A second log in one process is a bug, but no reason not to serve.
     let _begun = match format {

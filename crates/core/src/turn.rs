@@ -20,7 +20,7 @@ use crate::ask::{
     Ask, BlockedBy, CellId, Marks, NeverReason, Outcome, PermitId, Priority, ScopeId, Scopes,
     Settle, Term, Terms, Verdict, WakeOn,
 };
-use crate::limit::{Cell, Rule, SettleAt, Settled};
+use crate::limit::{AMOUNT_MAX, Cell, Rule, SettleAt, Settled};
 use crate::scope::Scope;
 use crate::time::{Span, TimeBounds};
 
@@ -146,6 +146,12 @@ fn first_term_of(terms: &Terms, cell: CellId) -> Option<usize> {
     terms.iter().position(|term| term.cell == cell)
 }
 
+/// What a cell counts of it: no row has an amount above 2⁵³. An ask of a limit that applies never costs
+/// as much; what a call has cost in the end, or in shadow, may be any number.
+fn counted_cost(terms: &Terms, cell: CellId) -> u64 {
+    cost_in_cell(terms, cell).min(AMOUNT_MAX)
+}
+
 /// A cost above the most that the limit ever grants to this ask can never be granted.
 #[must_use]
 pub fn too_costly(terms: &Terms, priority: Priority) -> Option<NeverReason> {
@@ -218,7 +224,7 @@ fn grant(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Tur
         let first = first_term_of(&ask.terms, term.cell).filter(|&first| first < index);
         let mark = first.and_then(|first| marks.get(first).copied());
         marks.push(mark.unwrap_or_else(|| {
-            let cost = cost_in_cell(&ask.terms, term.cell);
+            let cost = counted_cost(&ask.terms, term.cell);
             debug_assert!(
                 term.rule.is_shadow() || cost == 0 || !batch.is_full(term, cost),
                 "one transaction grants few permits of a long limit"
@@ -277,7 +283,7 @@ fn apply(cells: &mut impl CellStore, now: TimeBounds, settle: &Settle, turn: &mu
                 }
                 let cell = cells.cell(term.cell);
                 cell.refresh(&term.rule, now);
-                let cost = cost_in_cell(terms, term.cell);
+                let cost = counted_cost(terms, term.cell);
                 if settle_term(cell, now, *id, index, term, cost, outcome) {
                     turn.freed.push(term.cell);
                 }

@@ -8,6 +8,8 @@
 
 mod commands;
 mod connection;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod parse;
 mod permit_commands;
 mod reply;

@@ -127,6 +127,11 @@ impl ClientConnection {
         self.progress.begin_request()
     }
 
+    /// Has the current request ended with plain chunks?
+    pub(super) fn has_plain_end(&self) -> bool {
+        self.progress.has_plain_end()
+    }
+
     /// Makes the connection a tunnel after the current response.
     pub(super) fn become_tunnel(&self, caller: OnUpgrade, tunnel: Tunnel) {
         self.progress.become_tunnel();

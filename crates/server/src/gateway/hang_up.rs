@@ -62,6 +62,10 @@ pub(super) fn may_stay_unread(body: &impl Body) -> bool {
 }
 
 /// Ends when the client has closed its side of the connection.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a call that is done soon is not watched"
+)]
 pub(super) async fn hung_up(progress: Arc<RequestProgress>) {
     tokio::time::sleep(WATCH_AFTER).await;
     // The connection's task polls this call and then the stream, which answers and wakes the task.

@@ -67,6 +67,8 @@ pub(super) const SINGLE_WRITE_MAX: usize = 2 * 1_024;
 pub(super) struct RequestProgress {
     /// The number of the first request whose end is ambiguous; 0 = none yet.
     first_ambiguous: AtomicU64,
+    /// The number of the last request that ended with plain chunks; 0 = none yet.
+    last_plain_chunks: AtomicU64,
     /// Requests that the parser has read.
     begun: AtomicU64,
     /// Those whose responses were handed over to be written.
@@ -89,6 +91,12 @@ impl RequestProgress {
             0 => true,
             unclear => number < unclear,
         }
+    }
+
+    /// Has the current request ended with plain chunks?
+    pub(super) fn has_plain_end(&self) -> bool {
+        let current = self.begun.load(Ordering::Acquire);
+        current > 0 && self.last_plain_chunks.load(Ordering::Acquire) == current
     }
 
     /// A whole response was handed over to be written.
@@ -214,6 +222,10 @@ impl<S> WatchedStream<S> {
                 .first_ambiguous
                 .store(number, Ordering::Release);
         }
+        let plain = self.framing.last_plain_chunks();
+        self.progress
+            .last_plain_chunks
+            .store(plain, Ordering::Release);
         self.body_timer = None;
         if !self.framing.is_in_head() {
             self.head_timer = None;

@@ -30,6 +30,7 @@ fn config(text: &str) -> Config {
         env_names: &Vec::new,
         read_file: &read,
         path_kind: &|_| Ok(PathKind::File),
+        missing_key: None,
     };
     let sources = Sources {
         only_named: true,
@@ -46,7 +47,7 @@ fn clock() -> Arc<ManualClock> {
     })
 }
 
-fn guards(text: &str) -> (Guards, Arc<ManualClock>) {
+pub(super) fn guards(text: &str) -> (Guards, Arc<ManualClock>) {
     let clock = clock();
     let ledger = Ledger::memory(Clock::Manual(clock.clone()));
     (Guards::new(ledger, Events::default(), &config(text)), clock)

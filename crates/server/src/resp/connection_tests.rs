@@ -1,60 +1,18 @@
 //! Connections without a socket, in paused time: silence, cuts, and clients that do not read.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-
-use tokio::io::{DuplexStream, duplex};
-use tokio::sync::{Semaphore, watch};
+use tokio::io::DuplexStream;
 use tokio::task::JoinHandle;
-use tollgate::ProviderRegistry;
-use tollgate::providers::Options;
-use tollgate_config::{Config, Environment, PathKind, Secret, Sources};
 use tollgate_core::time::Wall;
 use tollgate_ledger::{Clock, Ledger};
 
-use super::super::session::Door;
+use super::super::fuzzing;
 use super::*;
-use crate::daemon::Daemon;
-use crate::gateway::ConnectionCap;
 
-fn world() -> Environment<'static> {
-    Environment {
-        env: &|_| None,
-        env_names: &Vec::new,
-        read_file: &|_| Err("there is no file".to_owned()),
-        path_kind: &|_| Ok(PathKind::Nothing),
-    }
-}
-
-/// A connection of a daemon without providers, and its task; with a token, if there is one.
+/// A connection, and its task; with a token, if there is one.
 fn connection(token: Option<&str>, capacity: usize) -> (DuplexStream, JoinHandle<()>) {
-    let sources = Sources {
-        only_named: true,
-        ..Sources::default()
-    };
-    let loaded = Config::load(&sources, &world()).expect("no files");
     let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
-    let registry = ProviderRegistry::build(Vec::new(), ledger, Options::default());
-    let daemon = Daemon::new(registry.expect("no providers"), sources, loaded, world);
-    let door = Arc::new(Door {
-        daemon,
-        token: token.map(|token| Secret::new(token.to_owned())),
-        is_open: token.is_none(),
-        clients: AtomicUsize::new(0),
-        waiting: Arc::new(Semaphore::new(1)),
-    });
-    let cap = Arc::new(ConnectionCap::new(1, 1, false));
-    let slot = cap.try_acquire([127, 0, 0, 1].into()).expect("a place");
-    let place = door.place(slot);
-    let session = Session::new(door, 1, None);
-    let (client, server) = duplex(capacity);
-    let (shutdown, over) = (watch::Sender::new(false), watch::Sender::new(false));
-    let signal = ShutdownSignal::new(shutdown.subscribe(), over.subscribe());
-    let task = tokio::spawn(async move {
-        serve(server, session, place, signal).await;
-        drop((shutdown, over));
-    });
-    (client, task)
+    let (client, serving) = fuzzing::connection(ledger, token, capacity);
+    (client, tokio::spawn(serving))
 }
 
 /// How long the task runs, in virtual time.

@@ -14,6 +14,9 @@ const LINE_MAX: usize = 64 * 1_024;
 /// The most digits of a length: a longer number is above every cap.
 const DIGITS_MAX: usize = 10;
 
+/// Up to so many bytes every byte is worth a look: it costs little, and a mistake is found at once.
+const LOOK_ALWAYS: usize = 512;
+
 /// The shortest argument: `$0`, and an empty line.
 const ARGUMENT_MIN: usize = 6;
 
@@ -164,7 +167,7 @@ pub fn parse(
     match input.first() {
         None => Ok(Parsed::Incomplete { needed: 1 }),
         Some(b'*') => array(input, caps, arguments),
-        Some(_) => line(input, arguments),
+        Some(_) => line(input, caps, arguments),
     }
 }
 
@@ -210,9 +213,13 @@ fn array(
 }
 
 fn incomplete(input: &[u8], needed: usize) -> Parsed {
-    Parsed::Incomplete {
-        needed: needed.max(input.len() + 1),
-    }
+    let next = input.len() + 1;
+    let needed = if next > LOOK_ALWAYS {
+        needed.max(next)
+    } else {
+        next
+    };
+    Parsed::Incomplete { needed }
 }
 
 enum Length {
@@ -270,7 +277,11 @@ fn nothing(input: &[u8], at: usize, wrong: ProtocolError) -> Result<Length, Prot
 }
 
 /// A line of words, some of them perhaps quoted.
-fn line(input: &[u8], arguments: &mut Arguments) -> Result<Parsed, ProtocolError> {
+fn line(
+    input: &[u8],
+    caps: &CommandCaps,
+    arguments: &mut Arguments,
+) -> Result<Parsed, ProtocolError> {
     let seen = input.get(..LINE_MAX.min(input.len())).unwrap_or_default();
     let Some(end) = memchr::memchr(b'\n', seen) else {
         if input.len() >= LINE_MAX {
@@ -287,6 +298,9 @@ fn line(input: &[u8], arguments: &mut Arguments) -> Result<Parsed, ProtocolError
         rest = rest.trim_ascii_start();
         if rest.is_empty() {
             return Ok(Parsed::Command { used: end + 1 });
+        }
+        if arguments.ranges.len() >= caps.arguments {
+            return Err(ProtocolError::LineTooBig);
         }
         let start = arguments.line.len();
         rest = word(rest, &mut arguments.line)?;

@@ -71,6 +71,10 @@ fn what_is_no_command_is_rejected_as_soon_as_it_is_known() {
         assert_eq!(error(input), expected, "{}", input.escape_ascii());
     }
     assert_eq!(error(&vec![b'a'; LINE_MAX]), E::LineTooBig);
+    assert_eq!(
+        error(&[&b"a ".repeat(2_049)[..], b"\n"].concat()),
+        E::LineTooBig
+    );
     let mut many = b"*3\r\n".to_vec();
     for _ in 0..3 {
         many.extend_from_slice(b"$65536\r\n");
@@ -128,5 +132,5 @@ fn an_incomplete_command_is_not_parsed_for_every_byte() {
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(looks < 100, "{looks} looks at {} bytes", whole.len());
+    assert!(looks < 700, "{looks} looks at {} bytes", whole.len());
 }

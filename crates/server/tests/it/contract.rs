@@ -330,6 +330,17 @@ async fn each_of_four_headers_sets_a_deadline() {
     }
 }
 
+/// A longer time than Tollgate waits was cut to a day in silence.
+#[tokio::test]
+async fn a_timeout_above_a_day_is_400() {
+    let upstream = fine().await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    for (time, status) in [("24h", 200), ("1d", 200), ("25h", 400), ("2d", 400)] {
+        let response = get_with(gateway.address, "/x/a", &[("x-tollgate-timeout", time)]).await;
+        assert_eq!(response.status, status, "{time}: {response:?}");
+    }
+}
+
 /// A wait known to pass the deadline is rejected at once, not after it.
 #[tokio::test]
 async fn a_wait_known_to_pass_the_deadline_is_rejected_at_once() {

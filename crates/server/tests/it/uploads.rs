@@ -77,7 +77,7 @@ async fn a_streamed_upload_of_unknown_length_arrives_whole() {
         let rest = format!("limits: [99/1s]\nupload: {{spool: {spool}}}");
         let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
         let mut stream = TcpStream::connect(gateway.address).await.unwrap();
-        let head = "POST /x/a HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n";
+        let head = "POST /x/a HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n";
         stream.write_all(head.as_bytes()).await.unwrap();
         let interim = within_timeout(read_head(&mut stream)).await;
         assert!(interim.contains(" 100 "), "{interim}");
@@ -161,4 +161,31 @@ async fn a_body_that_does_not_arrive_within_the_callers_time_gets_408() {
     assert!(response.starts_with("HTTP/1.1 408"), "{response}");
     assert!(response.contains("RequestTimeout"), "{response}");
     assert_eq!(upstream.count(), 0);
+}
+
+/// Every request with chunks ended its connection.
+#[tokio::test]
+async fn a_connection_goes_on_after_plain_chunks_only() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [99/1s]")]).await;
+    let chunked = "POST /x/a HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let last = "GET /x/b HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n";
+    for (chunks, expected) in [
+        ("4\r\nfour\r\n0\r\n\r\n", 2),
+        ("4;odd=1\r\nfour\r\n0\r\n\r\n", 1),
+        ("4\r\nfour\r\n0\r\nX-Sum: 6\r\n\r\n", 1),
+    ] {
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        let text = format!("{chunked}{chunks}{last}");
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut responses = String::new();
+        let read = within_timeout(stream.read_to_string(&mut responses)).await;
+        let count = responses.matches("HTTP/1.1 200").count();
+        assert_eq!(count, expected, "{chunks:?}: {read:?}: {responses}");
+        let closes = responses
+            .to_ascii_lowercase()
+            .matches("connection: close")
+            .count();
+        assert_eq!(closes, 1, "{responses}");
+    }
 }
