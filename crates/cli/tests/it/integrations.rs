@@ -1,4 +1,4 @@
-//! Every snippet of docs/integrations.md runs against a real daemon; nginx and the clients of Redis are real ones.
+//! The snippets of docs/integrations.md, except those for Traefik and Caddy, run against a real daemon; nginx and the clients of Redis are real ones.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -9,7 +9,7 @@
 //! fails here is not believed again: a sync that is tried twice may succeed over what was lost.
 
 use std::fs::File;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, SystemTime};
 
@@ -30,6 +30,9 @@ pub(super) struct LogHealth {
     pub(super) is_nearly_moved: AtomicBool,
     /// The disk has failed a checkpoint.
     pub(super) has_disk_failed: AtomicBool,
+    /// The length of a log that is too long and cannot be shortened, because a reader of the
+    /// database uses it; 0 = there is none.
+    pub(super) held_bytes: AtomicU64,
 }
 
 /// What a checkpoint has done.

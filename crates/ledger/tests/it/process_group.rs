@@ -368,6 +368,7 @@ impl WireMessage for Option<Event> {
             Some(Event::Lost) => "lost".to_owned(),
             Some(Event::Recovered) => "back".to_owned(),
             Some(Event::Damaged { rows }) => format!("damaged {rows}"),
+            Some(Event::LogHeld { bytes }) => format!("log-held {bytes}"),
             Some(Event::Resync) => "anything".to_owned(),
         }
     }
@@ -378,6 +379,9 @@ impl WireMessage for Option<Event> {
         match word {
             Some("damaged") => Some(Event::Damaged {
                 rows: u64::try_from(ids.next()?).unwrap(),
+            }),
+            Some("log-held") => Some(Event::LogHeld {
+                bytes: u64::try_from(ids.next()?).unwrap(),
             }),
             Some("freed") => Some(Event::Freed(ids.map(CellId).collect())),
             Some("scopes") => Some(Event::Scopes(ids.map(ScopeId).collect())),

@@ -266,6 +266,45 @@ async fn the_log_is_bounded_at_any_load() {
     assert!(longest <= MOST, "the log has grown to {longest} bytes");
 }
 
+/// A reader that stays open needs the old pages, so the log cannot be written over: it grows, and that
+/// is reported once. It passed in silence.
+#[tokio::test]
+async fn a_log_that_a_reader_holds_is_reported() {
+    let backend = Sqlite::new();
+    let mut owner = Owner::new(&backend, 1);
+    let rule = sliding(5, secs(10));
+    let mut events = owner.ledger.events();
+    let mut batch = 0;
+    let mut write = async |owner: &mut Owner| {
+        batch += 1;
+        let entity = |index: u32| format!("entity {batch} {index}");
+        let asks: Vec<_> = (0..256)
+            .map(|index| owner.ask(smallvec![term(&entity(index), &rule)]))
+            .collect();
+        owner.ledger.offer(asks).await.unwrap();
+    };
+    write(&mut owner).await;
+    let reader = Connection::open(backend.folder.path().join("ledger.db")).unwrap();
+    reader
+        .execute_batch("BEGIN; SELECT count(*) FROM cells")
+        .unwrap();
+    for _ in 0..2_000 {
+        write(&mut owner).await;
+        if owner.ledger.held_log_bytes().is_some() {
+            break;
+        }
+    }
+    let held = owner.ledger.held_log_bytes().expect("the log grows");
+    assert!(held > 64 * 1_024 * 1_024, "{held}");
+    write(&mut owner).await;
+    let is_report = |event: &Event| matches!(event, Event::LogHeld { .. });
+    let reports = std::iter::from_fn(|| events.try_next()).filter(is_report);
+    assert_eq!(reports.count(), 1, "once");
+    drop(reader);
+    write(&mut owner).await;
+    assert_eq!(owner.ledger.held_log_bytes(), None, "the reader is gone");
+}
+
 /// Every path that has failed has a scope: those that nobody probes or calls any more are deleted, and
 /// those that an operator has closed stay.
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! How often each guard has denied: counters, and rare events.
 //!
-//! Promises: every denial is counted, in shadow or not, whichever door asked. A flood of denials makes
+//! Promises: every denial is counted, in shadow or not, whichever endpoint received the request. A flood of denials makes
 //! one event a second for each guard and kind.
 //!
 //! Never: knows whom a guard denied.

@@ -79,6 +79,8 @@ async fn s6_an_operator_ends_degrade_mode_over_sockets() {
     let daemon = TestDaemon::start(from_file("degraded.yaml")).await;
     assert_eq!(get(daemon.gateway, "/x/odds/1").await.body, "0");
     assert_eq!(get(daemon.gateway, "/x/odds/2").await.status, 504);
+    let status = daemon.request("GET", "/v1/providers/x", "").await.json();
+    assert_eq!(status["entities"]["odds"]["degraded"], true, "{status}");
     let done = daemon
         .request("POST", "/v1/providers/x/reset?entity=odds", "")
         .await;

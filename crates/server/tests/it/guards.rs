@@ -237,7 +237,7 @@ async fn forward_auth_lets_browsers_pass_and_is_not_deceived() {
     );
 }
 
-/// Denials at every door are counted and shown: acquire, forward-auth, and in shadow.
+/// Denials at every endpoint are counted and shown: acquire, forward-auth, and in shadow.
 #[tokio::test]
 async fn denials_at_every_door_are_shown() {
     let daemon = daemon("guards-counts", CLASSES, OTHER).await;
