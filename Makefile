@@ -14,13 +14,13 @@ help: ## list the targets
 
 # Installs only what is missing, so that it also works without a network once everything is there.
 # valgrind counts instructions; where it cannot be had, the test that wants it says so itself. strace
-# makes disks fail, libfaketime sets clocks, nginx asks for decisions; the tests that want them fail without.
+# makes disks fail, libfaketime sets clocks, nginx and Caddy ask for decisions; the tests that want them fail without.
 # So do tests of clients from PyPI, which have a folder of their own: schemathesis and httpx call the API.
 PYTHON_CLIENTS := schemathesis httpx
 tools:
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
-	@for tool in valgrind strace libfaketime nginx; do command -v $$tool >/dev/null || [ -x /usr/sbin/$$tool ] || \
+	@for tool in valgrind strace libfaketime nginx caddy; do command -v $$tool >/dev/null || [ -x /usr/sbin/$$tool ] || \
 	  ls /usr/lib/*/faketime/$$tool.so.1 >/dev/null 2>&1 || missing="$$missing $$tool"; done; [ -z "$$missing" ] || \
 	  sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; $$S apt-get update -qq && \
 	  $$S apt-get install -y -qq --no-install-recommends '"$$missing" \

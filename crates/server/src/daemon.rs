@@ -367,13 +367,17 @@ impl Daemon {
         self.shared.decisions.replace(config);
         self.shared.registry.replace(providers.collect())?;
         self.shared.registry.set_callers(&config.callers);
-        self.shared
-            .registry
-            .set_unknown(match config.unknown_domain {
-                UnknownDomain::Allow => Unknown::Allow,
-                UnknownDomain::Refuse => Unknown::Refuse,
-            });
+        self.shared.registry.set_unknown(unknown_domains(config));
         Ok(())
+    }
+}
+
+/// What happens to calls to domains that no provider has.
+#[must_use]
+pub fn unknown_domains(config: &Config) -> Unknown {
+    match config.unknown_domain {
+        UnknownDomain::Allow => Unknown::Allow,
+        UnknownDomain::Refuse => Unknown::Refuse,
     }
 }
 

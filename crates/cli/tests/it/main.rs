@@ -30,6 +30,7 @@ mod restart;
 mod schema;
 mod memory;
 mod soak;
+mod sources;
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
