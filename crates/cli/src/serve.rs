@@ -9,6 +9,7 @@
 
 mod hardening;
 mod memory;
+mod resp;
 mod systemd;
 mod watch;
 
@@ -67,8 +68,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "15m", value_parser = minutes)]
     auto_recover: Option<String>,
 
-    /// An address for the Redis protocol; not supported yet
-    #[arg(long, value_name = "ADDR", hide = true)]
+    /// An address for the Redis protocol (CL.THROTTLE, TG.*), or unix:PATH; off unless given
+    #[arg(long, value_name = "ADDR")]
     resp: Option<String>,
 
     /// An address for Envoy's rate limit service (gRPC); not supported yet
@@ -81,13 +82,8 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        for (flag, is_there) in [
-            ("--resp", self.resp.is_some()),
-            ("--grpc", self.grpc.is_some()),
-        ] {
-            if is_there {
-                bail!("{flag} is not supported yet; leave it out, and send calls over HTTP");
-            }
+        if self.grpc.is_some() {
+            bail!("--grpc is not supported yet; leave it out, and send calls over HTTP");
         }
         hardening::disable_core_dumps()?;
         let mut sockets = Sockets::take().context("a socket from systemd is not a TCP socket")?;
@@ -99,7 +95,7 @@ impl Serve {
             loaded = load(&sources)?;
         }
         print_problems(&loaded.problems)?;
-        crate::log::init(&loaded.config.log)?;
+        let _log = crate::log::init(&loaded.config.log)?;
         let runtime = runtime().context("the runtime could not start")?;
         let ledger = open_ledger(&loaded.config.store)?;
         let serving = serve(loaded, sources, self.offline, sockets, ledger.clone());
@@ -120,6 +116,7 @@ impl Serve {
             sources.flags.extend(flag);
         };
         lay("--listen", "listen", self.listen.clone());
+        lay("--resp", "resp", self.resp.clone());
         lay(
             "--listen",
             "listen",
@@ -218,8 +215,10 @@ async fn serve(
     }
     daemon.set_listeners(gateway.listeners());
     let admin = admin(&daemon, &config, sockets.admin, wants_admin).await?;
+    let resp = resp::serve(&daemon, &config).await?;
     events.watch(&daemon).await;
     announce(&mut crate::out::out(), &config, &listening, admin.as_ref())?;
+    resp::announce(&mut crate::out::out(), &config, resp.as_ref())?;
     systemd::ready();
     tokio::spawn(memory::return_freed());
     if let Some(every) = systemd::watchdog() {
@@ -229,7 +228,7 @@ async fn serve(
     systemd::notify("STOPPING=1");
     let drained = async {
         // The admin address responds until the gateway is drained.
-        gateway.drain().await;
+        tokio::join!(gateway.drain(), resp::drain(resp));
         if let Some(admin) = admin {
             admin.drain().await;
         }

@@ -1,6 +1,6 @@
 //! The decision service: may this call be made now? For callers that make their calls themselves.
 //!
-//! One facade for every door (HTTP on two addresses; RESP and gRPC come next): [`Decisions`] has a
+//! One facade for every door (HTTP on two addresses, RESP; gRPC comes next): [`Decisions`] has a
 //! method for each question, takes and returns plain types, and knows no protocol. A door parses,
 //! asks and writes.
 //!
@@ -34,7 +34,7 @@ use tollgate_config::config::Caller;
 use tollgate_config::{Config, Secret};
 use tollgate_core::time::Span;
 
-use crate::guards::{GuardAsk, GuardStatus, GuardVerdict, Guards};
+use crate::guards::{GuardAsk, GuardStatus, GuardVerdict, Guards, Throttle};
 
 /// The status of a response that nobody told: of no class that health counts.
 const NO_STATUS: u16 = 0;
@@ -50,6 +50,7 @@ struct DecisionState {
     registry: ProviderRegistry,
     permits: PermitTable,
     guards: Guards,
+    throttle: Throttle,
     /// Callers with a token, who may ask on the gateway's address.
     callers: RwLock<Arc<[Caller]>>,
     /// Distinguishes the ids of two runs.
@@ -62,6 +63,7 @@ impl Decisions {
     #[must_use]
     pub fn new(registry: ProviderRegistry, config: &Config) -> Decisions {
         let guards = Guards::new(registry.ledger().clone(), registry.events().clone(), config);
+        let throttle = Throttle::new(registry.ledger().clone());
         let permits = PermitTable::new(registry.clone(), USE_WITHIN);
         let run = registry.ledger().wall().0 / 1_000;
         let decisions = Decisions {
@@ -69,6 +71,7 @@ impl Decisions {
                 registry,
                 permits,
                 guards,
+                throttle,
                 callers: RwLock::new(Arc::default()),
                 run,
                 questions: AtomicU64::new(0),
@@ -90,6 +93,12 @@ impl Decisions {
         &self.shared.guards
     }
 
+    /// Limits that come with the question.
+    #[must_use]
+    pub fn throttle(&self) -> &Throttle {
+        &self.shared.throttle
+    }
+
     /// The caller that this token authenticates.
     #[must_use]
     pub fn caller_of(&self, token: &Secret) -> Option<String> {
@@ -99,6 +108,12 @@ impl Decisions {
             .iter()
             .find(is_its)
             .map(|caller| caller.name.clone())
+    }
+
+    /// Whether any caller has a token.
+    #[must_use]
+    pub(crate) fn has_tokens(&self) -> bool {
+        !self.shared.callers.read().is_empty()
     }
 
     /// An id for the log, different from those of calls through the gateway.

@@ -11,10 +11,12 @@ mod class;
 mod client_ip;
 mod request;
 mod tally;
+mod throttle;
 pub use class::{GuardClass, GuardStatus};
 pub use client_ip::client_ip;
 pub use request::GuardedRequest;
 pub use tally::GuardCounts;
+pub use throttle::{Throttle, ThrottleError, ThrottleLimit, Throttled};
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

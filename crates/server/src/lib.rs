@@ -13,6 +13,7 @@ pub mod gateway;
 pub mod decisions;
 pub mod desk;
 pub mod guards;
+pub mod resp;
 mod accept_loop;
 mod api;
 mod call_words;
@@ -28,3 +29,4 @@ pub use decisions::Decisions;
 pub use gateway::{
     ClientTimeouts, Gateway, GatewayOptions, ListenAddress, ListenerKind, Listeners,
 };
+pub use resp::{RespOptions, RespServer};

@@ -1,4 +1,4 @@
-//! Every snippet of docs/integrations.md runs against a real daemon; nginx is a real one.
+//! Every snippet of docs/integrations.md runs against a real daemon; nginx and the clients of Redis are real ones.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ trusted_proxies: [127.0.0.1]
 callers: { app: { token: canary-app-token } }
 "; // tidy:canary
 
-fn daemon(name: &str) -> RunningDaemon {
+pub(crate) fn daemon(name: &str) -> RunningDaemon {
     let shop = blocks("provider").concat();
     let shop = shop.replace("127.0.0.1:8000", &upstream(204).to_string());
     let folder = Folder::new(name)
@@ -29,11 +29,41 @@ fn daemon(name: &str) -> RunningDaemon {
         )
         .file("shop.yaml", &shop)
         .file("tollgate.yaml", CONFIG);
-    RunningDaemon::start(folder, &["--provider", "shop.yaml"])
+    let args = ["--resp", "127.0.0.1:0", "--provider", "shop.yaml"];
+    RunningDaemon::start(folder, &args)
+}
+
+/// The port of the Redis protocol.
+fn port(daemon: &RunningDaemon) -> &str {
+    let address = daemon.resp.as_deref().unwrap_or_default();
+    address.rsplit(':').next().unwrap_or_default()
+}
+
+/// What `make tools` installs for other languages.
+fn clients() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients")
+}
+
+/// Runs a program that must succeed within a minute; its output.
+fn output(program: &Path, args: &[&str], variables: &[(&str, &Path)]) -> String {
+    let output = Command::new("timeout")
+        .arg("60")
+        .arg(program)
+        .args(args)
+        .envs(variables.iter().copied())
+        .output()
+        .expect("timeout runs");
+    let (out, err) = (crate::text(&output.stdout), crate::text(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{} (is it installed? run `make tools`)\n{out}\n{err}",
+        program.display()
+    );
+    out.to_owned()
 }
 
 /// The blocks of the page in this language.
-fn blocks(language: &str) -> Vec<&'static str> {
+pub(crate) fn blocks(language: &str) -> Vec<&'static str> {
     let fence = format!("```{language}\n");
     let parts = PAGE.split(fence.as_str()).skip(1);
     parts
@@ -46,6 +76,7 @@ fn run(daemon: &RunningDaemon, block: &str, permit: &str) -> String {
     let block = block
         .replace("127.0.0.1:4291", &daemon.admin)
         .replace("127.0.0.1:4290", &daemon.gateway)
+        .replace("6380", port(daemon))
         .replace("PERMIT", permit);
     let script = format!("set -e\ntollgate() {{ \"$BIN\" \"$@\"; }}\n{block}");
     let mut command = Command::new("/bin/sh");
@@ -67,7 +98,7 @@ fn run(daemon: &RunningDaemon, block: &str, permit: &str) -> String {
 #[test]
 fn every_shell_snippet_does_what_the_page_says() {
     let daemon = daemon("integrations");
-    let expected: [&[&str]; 8] = [
+    let expected: [&[&str]; 9] = [
         &[
             "one call to tmdb may be made",
             "made under a permit",
@@ -90,6 +121,7 @@ fn every_shell_snippet_does_what_the_page_says() {
             "\"pending\":0",
         ],
         &["limited by tmdb", "\"available\":true"],
+        &["16\n15\n-1\n2\n", "granted\n1\n", "burst_size"],
     ];
     let blocks = blocks("sh");
     assert_eq!(blocks.len(), expected.len());
@@ -104,142 +136,96 @@ fn every_shell_snippet_does_what_the_page_says() {
     }
 }
 
-/// The snippet of httpx makes a call of its own, and its report is counted.
 #[test]
-fn the_python_snippet_makes_a_call_under_a_permit() {
-    let daemon = daemon("integrations-httpx");
-    let script = blocks("python").concat();
-    let script = script
-        .replace("127.0.0.1:4291", &daemon.admin)
-        .replace("127.0.0.1:8000", &upstream(204).to_string());
-    crate::openapi_client::client("httpx"); // or it says what to install
-    let mut command = Command::new(crate::openapi_client::client("python"));
-    command.args(["-c", &script]);
-    let output = daemon
-        .folder
-        .prepare(&mut command)
-        .output()
-        .expect("it runs");
-    let (out, err) = (crate::text(&output.stdout), crate::text(&output.stderr));
-    assert_eq!(out.trim(), "204", "{err}");
-    let shown = daemon.tollgate(&["status", "tmdb", "--json"]);
-    let shown: serde_json::Value = serde_json::from_str(&shown.out).expect("JSON");
-    assert_eq!(shown["health"]["count_2xx"], 1);
-    assert_eq!(shown["permits"]["open"], 0);
+fn the_python_snippet_does_what_the_page_says() {
+    let daemon = daemon("integrations-python");
+    let scripts = blocks("python").into_iter();
+    let script: String = scripts
+        .filter(|block| block.contains("import redis"))
+        .collect();
+    let script = script.replace("6380", port(&daemon));
+    let python = clients().join("venv/bin/python");
+    let out = output(&python, &["-c", &script], &[]);
+    let expected = "15 of 16 remain\n[15, 15, 15]\nsuccess\n";
+    assert_eq!(out, expected);
 }
 
-/// Caddy with the snippet of the page, on a port that is free.
-struct Caddy {
-    child: std::process::Child,
-    address: String,
-    _folder: Folder,
-}
-
-impl Caddy {
-    fn start(snippet: &str) -> Caddy {
-        // Another program may take the port in between: then the next one.
-        for attempt in 0..5 {
-            let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-            let address = free.local_addr().expect("an address").to_string();
-            drop(free);
-            let site = snippet.replace("example.org {", &format!("http://{address} {{"));
-            let config = format!("{{\n\tadmin off\n\tauto_https off\n}}\n{site}");
-            let folder = Folder::new(&format!("caddy-{attempt}")).file("Caddyfile", &config);
-            let mut command = Command::new("caddy");
-            command.args(["run", "--config", "Caddyfile"]);
-            command.env("XDG_DATA_HOME", folder.path());
-            command.env("XDG_CONFIG_HOME", folder.path());
-            command.env("HOME", folder.path());
-            command.stderr(std::process::Stdio::null());
-            let child = folder.prepare(&mut command).spawn();
-            let caddy = Caddy {
-                child: child.expect("caddy is not installed; run `make tools`"),
-                address,
-                _folder: folder,
-            };
-            if let Some(caddy) = caddy.listening() {
-                return caddy;
-            }
-        }
-        panic!("caddy does not listen");
-    }
-
-    /// Waits until it listens; `None` = it has ended.
-    fn listening(mut self) -> Option<Caddy> {
-        for _ in 0..600 {
-            if std::net::TcpStream::connect(&self.address).is_ok() {
-                return Some(self);
-            }
-            if self.child.try_wait().ok()?.is_some() {
-                return None;
-            }
-            std::thread::park_timeout(std::time::Duration::from_millis(50));
-        }
-        None
-    }
-
-    fn get(&self, path: &str) -> String {
-        let mut stream = std::net::TcpStream::connect(&self.address).expect("caddy listens");
-        let head = format!("GET {path} HTTP/1.1\r\nHost: {}", self.address);
-        let request = format!("{head}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).expect("a connection");
-        let mut response = String::new();
-        stream.read_to_string(&mut response).expect("a response");
-        response
-    }
-}
-
-impl Drop for Caddy {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
-/// C4: Caddy passes on what the guards say: 429 with the time and the rate headers; exempt paths pass.
 #[test]
-fn caddy_asks_before_it_forwards() {
-    let daemon = daemon("integrations-caddy");
-    let snippet = blocks("caddy").concat();
-    let snippet = snippet
-        .replace("127.0.0.1:4291", &daemon.admin)
-        .replace("127.0.0.1:8000", &upstream(204).to_string());
-    asks_before_it_forwards(&Caddy::start(&snippet));
+fn the_javascript_snippet_does_what_the_page_says() {
+    let daemon = daemon("integrations-javascript");
+    let script = blocks("js").concat().replace("6380", port(&daemon));
+    let modules = clients().join("node/node_modules");
+    let node = Path::new("node");
+    let out = output(node, &["-e", &script], &[("NODE_PATH", &modules)]);
+    assert_eq!(out, "15 of 16 remain\n[ 16, 1 ]\n");
 }
 
-/// Without the `?`, Caddy passes the query of its client on, who chose its own guard with it.
+/// Redis's own load generator: plain, in pipelines, and over many connections.
 #[test]
-fn a_client_of_caddy_does_not_choose_its_guard() {
-    let daemon = daemon("integrations-caddy-query");
-    let snippet = blocks("caddy").concat();
-    let snippet = snippet
-        .replace("/v1/check?", "/v1/check")
-        .replace("127.0.0.1:4291", &daemon.admin)
-        .replace("127.0.0.1:8000", &upstream(204).to_string());
-    let caddy = Caddy::start(&snippet);
-    asks_before_it_forwards(&caddy);
-    for query in ["guard=user&identifier=a", "deny_status=500", "a=1&b"] {
-        let limited = caddy.get(&format!("/a?{query}"));
-        assert!(limited.starts_with("HTTP/1.1 429"), "{query}: {limited}");
+fn redis_benchmark_runs_against_it() {
+    let daemon = daemon("integrations-benchmark");
+    let benchmark = Path::new("redis-benchmark");
+    for pipeline in ["1", "16"] {
+        let question = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "60"];
+        let options = [
+            "-p",
+            port(&daemon),
+            "-n",
+            "2000",
+            "-c",
+            "20",
+            "-r",
+            "1000",
+            "-q",
+        ];
+        let args = [&options[..], &["-P", pipeline], &question[..]].concat();
+        let out = output(benchmark, &args, &[]);
+        assert!(out.contains("requests per second"), "{out}");
+        assert!(!out.to_ascii_lowercase().contains("error"), "{out}");
     }
+    let args = ["-p", port(&daemon), "INFO"];
+    let info = output(Path::new("redis-cli"), &args, &[]);
+    let keys = info.split("throttle_keys:").nth(1).unwrap_or_default();
+    let keys = keys.lines().next().unwrap_or_default();
+    let keys: u32 = keys.trim().parse().expect("a number");
+    assert!((500..=1_000).contains(&keys), "{info}");
 }
 
-fn asks_before_it_forwards(caddy: &Caddy) {
-    for _ in 0..5 {
-        let passed = caddy.get("/a");
-        assert!(passed.starts_with("HTTP/1.1 204"), "{passed}");
-    }
-    let limited = caddy.get("/a?health");
-    assert!(limited.starts_with("HTTP/1.1 429"), "{limited}");
-    for header in [
-        "Retry-After: ",
-        "X-Ratelimit-Limit: 10",
-        "RateLimitExceeded",
-    ] {
-        assert!(limited.contains(header), "{header}: {limited}");
-    }
-    let exempt = caddy.get("/health");
-    assert!(exempt.starts_with("HTTP/1.1 204"), "{exempt}");
+/// A Unix socket, a token, and the end of the daemon.
+#[test]
+fn redis_cli_talks_to_a_socket_with_a_token() {
+    let folder = Folder::new("integrations-socket")
+        .file(
+            "x.yaml",
+            "name: tmdb\ndomain: api.example.org\nlimits: [100/1h]\n",
+        )
+        .file("tollgate.yaml", CONFIG);
+    let socket = folder.path().join("resp.sock");
+    let listen = format!("unix:{}", socket.display());
+    let args = ["--resp", &listen, "--token", "canary-admin-token"]; // tidy:canary
+    let mut daemon = RunningDaemon::start(folder, &args);
+    let at = socket.display().to_string();
+    let cli = |token: &str| {
+        let args = [
+            "-s",
+            &at,
+            "-a",
+            token,
+            "--no-auth-warning",
+            "TG.ACQUIRE",
+            "tmdb",
+            "NOWAIT",
+        ];
+        output(Path::new("redis-cli"), &args, &[])
+    };
+    assert!(cli("canary-admin-token").starts_with("granted\n1\n")); // tidy:canary
+    assert!(cli("canary-app-token").starts_with("granted\n1\n")); // tidy:canary
+    let rejected = output(Path::new("redis-cli"), &["-s", &at, "PING"], &[]);
+    assert!(rejected.starts_with("NOAUTH"), "{rejected}");
+    daemon.signal("-TERM");
+    let ended = daemon.ended_within(std::time::Duration::from_secs(30));
+    assert_eq!(ended, Some(0));
+    assert!(!socket.exists());
 }
 
 /// nginx with the snippet of the page; stopped when the test ends.

@@ -6,6 +6,7 @@
 
 mod acquire;
 mod cache;
+mod callers;
 mod canary;
 mod check;
 mod daemon;

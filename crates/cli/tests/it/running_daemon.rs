@@ -20,6 +20,8 @@ pub(crate) struct RunningDaemon {
     pub(crate) folder: Folder,
     pub(crate) gateway: String,
     pub(crate) admin: String,
+    /// The address of the Redis protocol, with `--resp`.
+    pub(crate) resp: Option<String>,
     log: Receiver<String>,
 }
 
@@ -49,6 +51,7 @@ impl RunningDaemon {
     }
 
     pub(crate) fn spawn(folder: Folder, mut command: Command) -> RunningDaemon {
+        let has_resp = command.get_args().any(|arg| arg == "--resp");
         let mut child = folder
             .prepare(&mut command)
             .stdout(Stdio::piped())
@@ -71,17 +74,19 @@ impl RunningDaemon {
                 .find(|line| line.contains(what))
                 .unwrap_or_else(|| panic!("{what}"));
             line.trim()
-                .rsplit("http://")
+                .rsplit("//")
                 .next()
                 .unwrap_or_default()
                 .to_owned()
         };
         let (gateway, admin) = (address("listens on"), address("(admin)"));
+        let resp = has_resp.then(|| address("(resp)"));
         RunningDaemon {
             child,
             folder,
             gateway,
             admin,
+            resp,
             log,
         }
     }

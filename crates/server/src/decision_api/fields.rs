@@ -195,7 +195,7 @@ impl RequestFields {
         let (provider, url) = (self.name("provider")?, self.url()?);
         match (provider, url) {
             (Some(name), None) => Ok(Target::from(name.as_str())),
-            (None, Some(url)) => parse_url(&url).ok_or_else(|| {
+            (None, Some(url)) => call_words::url(&url).ok_or_else(|| {
                 wrong(
                     "url",
                     "an absolute URL such as \"https://api.example.org/v1/x\"",
@@ -237,22 +237,6 @@ fn seconds(number: &serde_json::Number) -> Option<Span> {
     let micros = std::time::Duration::try_from_secs_f64(seconds).ok();
     let micros = micros.and_then(|time| u64::try_from(time.as_micros()).ok());
     Some(micros.map_or(TIMEOUT_MAX, Span))
-}
-
-/// An absolute URL of `http` or `https`.
-fn parse_url(url: &str) -> Option<Target> {
-    let uri: Uri = url.parse().ok()?;
-    let tls = match uri.scheme_str()?.to_ascii_lowercase().as_str() {
-        "https" => true,
-        "http" => false,
-        _ => return None,
-    };
-    Some(Target::Url {
-        tls,
-        authority: uri.authority()?.as_str().to_owned(),
-        path: uri.path().to_owned(),
-        query: uri.query().map(str::to_owned),
-    })
 }
 
 /// A field of another type.

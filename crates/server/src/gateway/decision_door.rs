@@ -97,3 +97,20 @@ fn no_token() -> ApiError {
         "send `Authorization: Bearer TOKEN` with the `token` of a caller under `callers:` in tollgate.yaml, or ask on the admin address",
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A proxy in between may check one of two headers and Tollgate the other: neither counts.
+    #[test]
+    fn a_repeated_token_is_none() {
+        for name in ["authorization", "x-tollgate-token"] {
+            let mut headers = HeaderMap::new();
+            headers.append(name, HeaderValue::from_static("Bearer one"));
+            assert!(bearer(&headers).is_some(), "{name}");
+            headers.append(name, HeaderValue::from_static("Bearer two"));
+            assert!(bearer(&headers).is_none(), "{name}");
+        }
+    }
+}

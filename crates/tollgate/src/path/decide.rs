@@ -358,7 +358,7 @@ impl AcquiredPermit {
 
     /// No response arrived. After `sent`, the attempt counts as one that may still arrive.
     pub fn failed(mut self, fault: Fault) {
-        self.end.reported(Err(fault.as_str()));
+        self.end.reported(Err(fault));
         connect::emit_failed(&self.subject, fault);
         if let Some(grant) = self.grant.take() {
             grant.attempt_guard.failed(fault);
