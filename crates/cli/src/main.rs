@@ -25,6 +25,7 @@ mod provider;
 mod admin_client;
 mod schema;
 mod serve;
+mod source;
 mod status;
 mod terminal;
 
@@ -52,6 +53,7 @@ enum Command {
     Capacity(acquire::CapacityCommand),
     Report(acquire::ReportCommand),
     Release(acquire::ReleaseCommand),
+    Source(source::SourceCommands),
     Status(status::StatusCommand),
     Set(control::SetCommand),
     Reload(control::Reload),
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Command::Capacity(command) => command.run(),
         Command::Report(command) => command.run(),
         Command::Release(command) => command.run(),
+        Command::Source(command) => command.run(),
         Command::Status(command) => command.run(),
         Command::Set(command) => command.run(),
         Command::Reload(command) => command.run(),

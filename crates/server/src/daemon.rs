@@ -376,12 +376,7 @@ impl Daemon {
         self.shared.decisions.replace(config);
         self.shared.registry.replace(providers.collect())?;
         self.shared.registry.set_callers(&config.callers);
-        self.shared
-            .registry
-            .set_unknown(match config.unknown_domain {
-                UnknownDomain::Allow => Unknown::Allow,
-                UnknownDomain::Refuse => Unknown::Refuse,
-            });
+        self.shared.registry.set_unknown(unknown_domains(config));
         Ok(())
     }
 }
@@ -392,6 +387,15 @@ fn not_at_run_time(key: &str) -> Option<String> {
     matches!(key, "preset" | "tier" | "name").then(|| {
         format!("error: set: `{key}` cannot be changed at run time; change the provider's file")
     })
+}
+
+/// What happens to calls to domains that no provider has.
+#[must_use]
+pub fn unknown_domains(config: &Config) -> Unknown {
+    match config.unknown_domain {
+        UnknownDomain::Allow => Unknown::Allow,
+        UnknownDomain::Refuse => Unknown::Refuse,
+    }
 }
 
 /// The fact that a setting lets more calls through than before.

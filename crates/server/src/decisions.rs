@@ -173,6 +173,12 @@ impl Decisions {
         }
     }
 
+    /// Whoever holds a permit still works under it. Returns how long its call may still be made.
+    pub fn renew(&self, permit: &str) -> Result<Span, DecisionError> {
+        let renewed = self.shared.permits.keep_alive(permit);
+        renewed.ok_or(DecisionError::UnknownPermit)
+    }
+
     /// The call of a permit is not made: others may have it.
     pub fn release(&self, permit: &str) -> Result<(), DecisionError> {
         match self.shared.permits.release(permit) {

@@ -6,6 +6,7 @@
 
 mod acquire;
 mod cache;
+mod callers;
 mod canary;
 mod check;
 mod daemon;
@@ -33,6 +34,7 @@ mod restart;
 mod schema;
 mod memory;
 mod soak;
+mod sources;
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};

@@ -290,11 +290,15 @@ async fn a_log_that_a_reader_holds_is_reported() {
         .unwrap();
     for _ in 0..2_000 {
         write(&mut owner).await;
-        if owner.ledger.held_log_bytes().is_some() {
+        if owner.ledger.ledger().held_log_bytes().is_some() {
             break;
         }
     }
-    let held = owner.ledger.held_log_bytes().expect("the log grows");
+    let held = owner
+        .ledger
+        .ledger()
+        .held_log_bytes()
+        .expect("the log grows");
     assert!(held > 64 * 1_024 * 1_024, "{held}");
     write(&mut owner).await;
     let is_report = |event: &Event| matches!(event, Event::LogHeld { .. });
@@ -302,7 +306,11 @@ async fn a_log_that_a_reader_holds_is_reported() {
     assert_eq!(reports.count(), 1, "once");
     drop(reader);
     write(&mut owner).await;
-    assert_eq!(owner.ledger.held_log_bytes(), None, "the reader is gone");
+    assert_eq!(
+        owner.ledger.ledger().held_log_bytes(),
+        None,
+        "the reader is gone"
+    );
 }
 
 /// Every path that has failed has a scope: those that nobody probes or calls any more are deleted, and
