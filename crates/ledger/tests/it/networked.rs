@@ -433,7 +433,7 @@ async fn rows_that_count_nothing_any_more_are_deleted() {
 
 /// Nothing told of damaged rows of a store far away.
 #[tokio::test(start_paused = true)]
-async fn a_damaged_row_is_counted_and_told() {
+async fn a_damaged_row_is_counted_and_reported() {
     let backend = Networked::new(|_| {}).trusting();
     let ledger = backend.ledger();
     let mut owner = Owner::numbered(&ledger, 1);

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_denial_is_told_in_one_event_a_second() {
+    fn every_denial_is_reported_in_one_event_a_second() {
         let counter = Counter::default();
         let told: Vec<Option<u64>> = [0, 1, 999_999, 1_000_000, 1_000_001, 5_000_000]
             .into_iter()

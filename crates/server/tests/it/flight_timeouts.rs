@@ -89,7 +89,7 @@ async fn s7_a_leader_keeps_its_deadline_when_a_follower_has_none() {
 /// S7: a leader whose time is up while its call goes on for others is told how many attempts were made, also
 /// if nobody listens to events. Before, it was told 0.
 #[tokio::test]
-async fn s7_a_leader_that_leaves_is_told_its_attempts() {
+async fn s7_a_leader_that_leaves_learns_its_attempts() {
     for time in TIMEOUTS {
         let (upstream, word) = gated(plain).await;
         let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
