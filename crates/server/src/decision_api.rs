@@ -15,6 +15,7 @@ mod check;
 mod fields;
 mod report;
 pub(crate) use acquire::ASK_FIELDS;
+pub(crate) use check::guard_denial;
 pub(crate) use fields::{NAME_MAX, RequestFields, URL_MAX, wrong};
 
 use std::net::{IpAddr, Ipv4Addr};

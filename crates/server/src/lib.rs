@@ -10,6 +10,7 @@
 pub mod admin;
 pub mod daemon;
 pub mod gateway;
+pub mod grpc;
 pub mod decisions;
 pub mod desk;
 pub mod guards;
@@ -29,4 +30,5 @@ pub use decisions::Decisions;
 pub use gateway::{
     ClientTimeouts, Gateway, GatewayOptions, ListenAddress, ListenerKind, Listeners,
 };
+pub use grpc::{Grpc, GrpcOptions};
 pub use resp::{RespOptions, RespServer};

@@ -51,6 +51,7 @@ const READ_AS: [(&str, &str); 38] = [
     ("guards.NAME.by", "guard.by"),
     ("guards.NAME.shadow", "guard.shadow"),
     ("guards.NAME.match.path", "guard.matches.path"),
+    ("guards.NAME.match.descriptor", "guard.matches.descriptor"),
 ];
 
 /// Fields that end inside the configuration: they choose what is read, or are parts of a rule of

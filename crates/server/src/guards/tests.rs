@@ -47,7 +47,7 @@ fn clock() -> Arc<ManualClock> {
     })
 }
 
-fn guards(text: &str) -> (Guards, Arc<ManualClock>) {
+pub(super) fn guards(text: &str) -> (Guards, Arc<ManualClock>) {
     let clock = clock();
     let ledger = Ledger::memory(Clock::Manual(clock.clone()));
     (Guards::new(ledger, Events::default(), &config(text)), clock)

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tollgate_config::config::Limiting;
 use tollgate_core::time::Micros;
-use tollgate_guard::{Ask, GuardPlan, GuardTable, KeyView, Keys, Limit, Outcome, Seed, Tick};
+use tollgate_guard::{Ask, GuardPlan, GuardTable, Keys, Limit, Outcome, Remaining, Seed, Tick};
 use tollgate_ledger::Ledger;
 
 use super::{KEYS_MAX, SWEEP_EVERY, SWEEP_SLOTS};
@@ -143,8 +143,8 @@ impl Throttle {
                 quantity
             },
         };
-        let (outcome, view) = table.guards.take_and_view_one(ask, now);
-        let mut throttled = Throttled::new(limit.burst, outcome, &view);
+        let (outcome, seen) = table.guards.take_one_and_view(ask, now);
+        let mut throttled = Throttled::new(limit.burst, outcome, seen);
         if limiting != Limiting::On {
             throttled.is_limited = false;
             throttled.retry_in = None;
@@ -185,18 +185,17 @@ impl Throttle {
 }
 
 impl Throttled {
-    fn new(limit: u32, outcome: Outcome, view: &KeyView) -> Throttled {
+    fn new(limit: u32, outcome: Outcome, seen: Remaining) -> Throttled {
         let retry_in = match outcome {
             Outcome::Rejected { retry_in_ns, .. } => Some(Duration::from_nanos(retry_in_ns.get())),
             Outcome::Granted { .. } | Outcome::Never { .. } => None,
         };
-        let bucket = view.buckets().first().copied().unwrap_or_default();
         Throttled {
             is_limited: !outcome.is_granted(),
             limit,
-            remaining: bucket.micro_tokens / 1_000_000,
+            remaining: seen.tokens,
             retry_in,
-            reset_in: bucket.full_in,
+            reset_in: seen.full_in,
         }
     }
 }

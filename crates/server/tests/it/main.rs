@@ -43,6 +43,8 @@ mod flights;
 mod admin;
 mod decisions;
 mod decision_mistakes;
+mod grpc;
+mod grpc_client;
 mod guards;
 mod openapi;
 mod desk;
