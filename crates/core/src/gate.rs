@@ -197,7 +197,11 @@ impl Gate {
     /// it is about to be offered to the ledger.
     pub fn blockers(&self) -> impl Iterator<Item = Option<(Blocker, bool)>> {
         self.waiting.values().map(|entry| {
-            let blocker = entry.position.blocker()?;
+            let blocker = match entry.position.blocker()? {
+                // In FIFO order all wait at the front for what holds the first of them.
+                Blocker::Front => entry.waited_for.unwrap_or(Blocker::Front),
+                named @ (Blocker::Cell(_) | Blocker::Scope(_) | Blocker::OffPeak) => named,
+            };
             let mut terms = entry.ask.terms.iter();
             let counts_concurrent = terms.any(|term| {
                 let is_it = blocker == Blocker::Cell(term.cell);

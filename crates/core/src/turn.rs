@@ -169,26 +169,26 @@ pub fn too_costly(terms: &Terms, priority: Priority) -> Option<NeverReason> {
 }
 
 /// Checks every scope and every cell and returns the longest wait: an ask repeated after a shorter
-/// one would be rejected again.
+/// one would be rejected again. A limit of one process blocks only if nothing else does: how long its
+/// calls take is not known, and more of it would not help.
 fn longest_wait(
     cells: &mut impl CellStore,
     now: TimeBounds,
     ask: &Ask,
     batch: &TurnState,
 ) -> Option<(BlockedBy, Span, WakeOn)> {
-    let mut longest: Option<(BlockedBy, Span, WakeOn)> = None;
-    let mut consider = |by: BlockedBy, after: Span, on: WakeOn| {
-        if longest.is_none_or(|(_, so_far, _)| after > so_far) {
-            longest = Some((by, after, on));
+    let mut longest: Option<(bool, BlockedBy, Span, WakeOn)> = None;
+    let mut consider = |is_shared: bool, by: BlockedBy, (after, on): (Span, WakeOn)| {
+        if longest.is_none_or(|(shared, _, so_far, _)| (is_shared, after) > (shared, so_far)) {
+            longest = Some((is_shared, by, after, on));
         }
     };
     for (index, &id) in ask.scopes.iter().enumerate() {
         let scope = cells.scope(id);
-        if let Err((after, on)) = scope.check(ask.id, now.lo) {
-            consider(BlockedBy::Scope(index), after, on);
-        } else if let Some((after, on)) = batch.rejection_for(CellOrScope::Scope(id), ask.priority)
-        {
-            consider(BlockedBy::Scope(index), after, on);
+        if let Err(wait) = scope.check(ask.id, now.lo) {
+            consider(true, BlockedBy::Scope(index), wait);
+        } else if let Some(wait) = batch.rejection_for(CellOrScope::Scope(id), ask.priority) {
+            consider(true, BlockedBy::Scope(index), wait);
         }
     }
     for (index, term) in ask.terms.iter().enumerate() {
@@ -201,17 +201,17 @@ fn longest_wait(
         if term.rule.is_shadow() || cost == 0 {
             continue;
         }
-        if let Err((after, on)) = room {
-            consider(BlockedBy::Term(index), after, on);
-        } else if let Some((after, on)) =
-            batch.rejection_for(CellOrScope::Cell(term.cell), ask.priority)
-        {
-            consider(BlockedBy::Term(index), after, on);
+        let by = BlockedBy::Term(index);
+        let is_shared = !term.rule.is_of_one_process();
+        if let Err(wait) = room {
+            consider(is_shared, by, wait);
+        } else if let Some(wait) = batch.rejection_for(CellOrScope::Cell(term.cell), ask.priority) {
+            consider(is_shared, by, wait);
         } else if batch.is_full(term, cost) {
-            consider(BlockedBy::Term(index), Span::ZERO, WakeOn::Time);
+            consider(false, by, (Span::ZERO, WakeOn::Time));
         }
     }
-    longest
+    longest.map(|(_, by, after, on)| (by, after, on))
 }
 
 fn grant(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut TurnState) -> Marks {

@@ -28,4 +28,4 @@ pub use key::{GuardKey, Keys, Seed};
 pub use plan::{GuardPlan, LIMITS_MAX, Limit, PlanError};
 pub use snapshot::SnapshotError;
 pub use table::{GuardTable, KEYS_MAX, PLANS_MAX, Swept};
-pub use take::{ASKS_MAX, Ask, BucketView, KeyView, Outcome, TooManyAsks};
+pub use take::{ASKS_MAX, Ask, BucketView, KeyView, Outcome, Remaining, TooManyAsks};

@@ -105,6 +105,15 @@ pub struct BucketView {
     pub full_in: Duration,
 }
 
+/// A key after a decision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remaining {
+    /// Whole tokens in its emptiest bucket.
+    pub tokens: u64,
+    /// Time until all its buckets are full.
+    pub full_in: Duration,
+}
+
 impl GuardTable {
     /// Announces a decision on `key`, so that the processor can prefetch its slot meanwhile. Worth
     /// calling as soon as the key is known, before the clock is read.
@@ -156,6 +165,48 @@ impl GuardTable {
             return Err(TooManyAsks(asks.len()));
         }
         Ok(self.decide(asks, now, views))
+    }
+
+    /// One ask, and its emptiest bucket afterwards, as part of the same decision.
+    #[inline]
+    pub fn take_one_and_view(&self, ask: Ask<'_>, now: Tick) -> (Outcome, Remaining) {
+        match self.take_known_and_view(ask, now) {
+            Some(seen) => seen,
+            None => self.take_one_and_view_slow(ask, now),
+        }
+    }
+
+    /// The usual case, for a plan of one limit.
+    #[inline]
+    fn take_known_and_view(&self, ask: Ask<'_>, now: Tick) -> Option<(Outcome, Remaining)> {
+        let cost = u32::try_from(ask.cost).ok()?;
+        if cost == 0 || cost > ask.plan.fast_max || !ask.plan.is_single() {
+            return None;
+        }
+        let at = self.shard_of(ask.key);
+        let home = self.hints[at].home(ask.key);
+        let mut shard = self.shards[at].lock();
+        let slot = shard.find_known(home, ask.key, ask.plan.id)?;
+        let remaining = slot.spend(ask.plan, now.nanos(), u64::from(cost))?;
+        let ahead = slot.at[0].saturating_sub(now.nanos());
+        let seen = Remaining {
+            tokens: u64::from(remaining),
+            full_in: Duration::from_nanos(ahead),
+        };
+        Some((Outcome::Granted { remaining }, seen))
+    }
+
+    #[inline(never)]
+    fn take_one_and_view_slow(&self, ask: Ask<'_>, now: Tick) -> (Outcome, Remaining) {
+        let mut views = [KeyView::default()];
+        let outcome = self.decide(&[ask], now, &mut views);
+        let [view] = views;
+        let full_in = view.buckets().iter().map(|bucket| bucket.full_in).max();
+        let seen = Remaining {
+            tokens: view.remaining(),
+            full_in: full_in.unwrap_or_default(),
+        };
+        (outcome, seen)
     }
 
     /// New keys, rejections, limits with parts; and, seldom, everything else.

@@ -6,12 +6,13 @@
 //! Never: repeats a value of a request; it may be a key.
 
 use axum::body::{Body, to_bytes};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tollgate::Error;
+use tollgate_config::Secret;
 
 /// The largest body: a thousand settings of sixty bytes.
 const BODY_MAX: usize = 64 * 1024;
@@ -21,9 +22,12 @@ const BODY_MAX: usize = 64 * 1024;
 pub(crate) struct ApiError {
     #[serde(skip)]
     status: StatusCode,
+    /// The methods of a path that has not this one.
+    #[serde(skip)]
+    allow: Option<&'static str>,
     error: &'static str,
-    message: String,
-    hint: String,
+    message: Box<str>,
+    hint: Box<str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -34,9 +38,10 @@ impl ApiError {
     fn new(status: StatusCode, error: &'static str, message: &str, hint: &str) -> ApiError {
         ApiError {
             status,
+            allow: None,
             error,
-            message: message.to_owned(),
-            hint: hint.to_owned(),
+            message: message.into(),
+            hint: hint.into(),
             reason: None,
             problems: Vec::new(),
         }
@@ -74,7 +79,16 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "NotFound", message, hint)
     }
 
-    pub(crate) fn wrong_method() -> ApiError {
+    /// `allow`: the methods that the path has.
+    pub(crate) fn wrong_method(allow: &'static str) -> ApiError {
+        ApiError {
+            allow: Some(allow),
+            ..ApiError::unsupported_method()
+        }
+    }
+
+    /// The router adds the methods that the path has.
+    pub(crate) fn unsupported_method() -> ApiError {
         let message = "this path does not support this method";
         let hint = "use GET to read, POST for commands, PATCH for settings, DELETE for the cache";
         let status = StatusCode::METHOD_NOT_ALLOWED;
@@ -155,8 +169,28 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = json(&self);
         *response.status_mut() = self.status;
+        if let Some(allow) = self.allow {
+            let allow = HeaderValue::from_static(allow);
+            response.headers_mut().insert(ALLOW, allow);
+        }
         response
     }
+}
+
+/// A caller's token, as `Authorization: Bearer` or `X-Tollgate-Token`.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<Secret> {
+    let text = |name: &str| {
+        let mut all = headers.get_all(name).iter();
+        let first = all.next()?.to_str().ok()?;
+        all.next().is_none().then(|| first.trim())
+    };
+    let bearer = text(AUTHORIZATION.as_str()).and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    });
+    // A proxy passes the `Authorization` of its client on: our own header is first.
+    let token = text("x-tollgate-token").or(bearer)?;
+    (!token.is_empty()).then(|| Secret::new(token.to_owned()))
 }
 
 /// A JSON response.

@@ -9,10 +9,16 @@
 
 mod class;
 mod client_ip;
+mod descriptor;
 mod request;
+mod tally;
+mod throttle;
 pub use class::{GuardClass, GuardStatus};
 pub use client_ip::client_ip;
+pub use descriptor::{Descriptor, LimitOverride};
 pub use request::GuardedRequest;
+pub use tally::GuardCounts;
+pub use throttle::{Throttle, ThrottleError, ThrottleLimit, Throttled};
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -22,11 +28,16 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use smallvec::{SmallVec, smallvec};
+use tollgate::event::Events;
 use tollgate_config::Config;
-use tollgate_config::config::{Limiting, Network};
+use tollgate_config::config::{Guard, Limiting, Network};
 use tollgate_core::time::{Micros, Span, Wall};
-use tollgate_guard::{ASKS_MAX, Ask, GuardKey, GuardTable, KeyView, Outcome, Seed, Tick};
+use tollgate_guard::{
+    ASKS_MAX, Ask, GuardKey, GuardTable, KeyView, Outcome, PlanError, Seed, Tick,
+};
 use tollgate_ledger::Ledger;
+
+use descriptor::{DescriptorIndex, framed};
 
 /// The most keys: at 96 bytes each 100 MB. Ten requests a minute of a million callers are 170,000
 /// requests per second, more than one process serves.
@@ -52,12 +63,15 @@ pub struct Guards {
     decisions: AtomicU64,
     /// Its clock is the guards' clock.
     ledger: Ledger,
+    /// Hears of denials.
+    events: Events,
 }
 
 /// What the configuration says about guards.
 #[derive(Debug, Default)]
 struct GuardRules {
     classes: Vec<Arc<GuardClass>>,
+    by_descriptor: DescriptorIndex,
     limiting: Limiting,
     exempt_paths: Vec<String>,
     trusted_proxies: Vec<Network>,
@@ -68,7 +82,8 @@ struct GuardRules {
 pub struct GuardAsk {
     class: Arc<GuardClass>,
     key: GuardKey,
-    cost: u64,
+    /// 0 only asks whether a token is left, a negative number puts tokens back.
+    cost: i64,
 }
 
 /// What guards have decided.
@@ -89,6 +104,8 @@ pub struct GuardVerdict {
 pub struct GuardDenied {
     /// Which.
     pub class: Arc<GuardClass>,
+    /// Which of the asks; its view has the same place.
+    pub at: usize,
     /// When the same ask would be granted; `None` = it costs more than the guard ever grants.
     pub retry_in: Option<Span>,
 }
@@ -121,12 +138,15 @@ pub enum GuardError {
     /// More guards than can be decided as one.
     #[error("{0} guards in one decision; at most {ASKS_MAX} can be decided as one")]
     TooMany(usize),
+    /// The limit of a descriptor cannot be counted.
+    #[error("the limit of a descriptor cannot be counted: {0}")]
+    Limit(#[from] PlanError),
 }
 
 impl Guards {
-    /// The guards of a configuration. The clock is the ledger's.
+    /// The guards of a configuration. The clock is the ledger's; `events` hear of denials.
     #[must_use]
-    pub fn new(ledger: Ledger, config: &Config) -> Guards {
+    pub fn new(ledger: Ledger, events: Events, config: &Config) -> Guards {
         let guards = Guards {
             table: OnceLock::new(),
             rules: RwLock::default(),
@@ -134,6 +154,7 @@ impl Guards {
             limiting: RwLock::default(),
             decisions: AtomicU64::new(0),
             ledger,
+            events,
         };
         guards.replace(config);
         guards
@@ -141,14 +162,18 @@ impl Guards {
 
     /// A new configuration: keys keep their tokens.
     pub fn replace(&self, config: &Config) {
-        let class = |guard| GuardClass::new(guard, self.table());
+        let former = self.rules();
+        let class = |guard: &Guard| {
+            let mut known = former.classes.iter();
+            let known = known.find(|known| known.name() == guard.name);
+            let tally = known.map(|known| known.tally()).unwrap_or_default();
+            GuardClass::new(guard, self.table(), tally)
+        };
+        let classes = config.guards.iter().filter_map(class);
+        let classes: Vec<Arc<GuardClass>> = classes.map(Arc::new).collect();
         let rules = GuardRules {
-            classes: config
-                .guards
-                .iter()
-                .filter_map(class)
-                .map(Arc::new)
-                .collect(),
+            by_descriptor: DescriptorIndex::new(&classes),
+            classes,
             limiting: config.limiting,
             exempt_paths: config.exempt_paths.clone(),
             trusted_proxies: config.trusted_proxies.clone(),
@@ -188,7 +213,32 @@ impl Guards {
         let class = self.class(name)?;
         let key = class.key_of(identifier);
         let key = key.ok_or_else(|| GuardError::NoIdentifier(name.to_owned()))?;
+        let cost = i64::try_from(cost).unwrap_or(i64::MAX);
         Ok(GuardAsk { class, key, cost })
+    }
+
+    /// The asks that a descriptor makes; none if no guard applies to it.
+    pub fn asks_of_descriptor(
+        &self,
+        descriptor: &Descriptor<'_>,
+    ) -> Result<SmallVec<[GuardAsk; 2]>, GuardError> {
+        let matching = self.rules().by_descriptor.matching(descriptor.entries);
+        let cost = descriptor.cost;
+        let Some(limit) = descriptor.limit else {
+            let asks = matching.into_iter();
+            let asks = asks.map(|(class, key)| GuardAsk { class, key, cost });
+            return Ok(asks.collect());
+        };
+        let name = matching
+            .first()
+            .map_or("descriptor", |(class, _)| class.name());
+        let class = GuardClass::of_override(name, limit, self.table())?;
+        let entries = descriptor.entries.iter();
+        let texts = entries.flat_map(|(key, value)| [*key, *value]);
+        let key = class.key_of_bytes(&framed(texts));
+        let cost = if limit.limit == 0 { i64::MAX } else { cost };
+        let class = Arc::new(class);
+        Ok(smallvec![GuardAsk { class, key, cost }])
     }
 
     /// The tokens of one key, without taking any.
@@ -198,8 +248,21 @@ impl Guards {
         Ok(ask.class.status(&view, self.wall()))
     }
 
+    /// Every guard, with what it has denied since the start.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<GuardClass>> {
+        self.rules().classes.clone()
+    }
+
     /// Decides at once, all or none.
     pub fn decide(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, GuardError> {
+        let verdict = self.try_once(asks)?;
+        self.count_denials(&verdict);
+        Ok(verdict)
+    }
+
+    /// Decides, and counts no denial: it may be tried again.
+    fn try_once(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, GuardError> {
         if asks.len() > ASKS_MAX {
             return Err(GuardError::TooMany(asks.len()));
         }
@@ -213,7 +276,15 @@ impl Guards {
         let enforced: SmallVec<[usize; ASKS_MAX]> = (0..asks.len())
             .filter(|at| asks.get(*at).is_some_and(|ask| !is_shadow(ask)))
             .collect();
-        let denied = self.take(asks, &enforced, &mut views);
+        let denied = match self.empty_peek(asks, &enforced) {
+            None => self.take(asks, &enforced, &mut views),
+            denied => {
+                for at in enforced {
+                    views[at] = asks.get(at).map(|ask| self.view(ask));
+                }
+                denied
+            }
+        };
         for (at, ask) in asks.iter().enumerate().filter(|(_, ask)| is_shadow(ask)) {
             // What is rejected anyway costs a guard in shadow nothing either.
             let is_denied = denied.is_none() && self.take(asks, &[at], &mut views).is_some();
@@ -247,7 +318,7 @@ impl Guards {
         let began = self.ledger.at();
         let mut was_queued = false;
         loop {
-            let mut verdict = self.decide(asks)?;
+            let mut verdict = self.try_once(asks)?;
             // A decision itself takes microseconds, and that is no wait.
             if was_queued {
                 (verdict.was_queued, verdict.waited) = (true, self.ledger.at().since(began));
@@ -258,8 +329,21 @@ impl Guards {
                     was_queued = true;
                     tokio::time::sleep(wait.into()).await;
                 }
-                Some(_) | None => return Ok(verdict),
+                Some(_) | None => {
+                    self.count_denials(&verdict);
+                    return Ok(verdict);
+                }
             }
+        }
+    }
+
+    /// Counts what was denied, and what would have been.
+    fn count_denials(&self, verdict: &GuardVerdict) {
+        let denied = verdict.denied.as_ref().map(|denied| (&denied.class, false));
+        let shadow = verdict.views.iter().filter(|view| view.would_deny);
+        let shadow = shadow.map(|view| (&view.class, true));
+        for (class, shadow) in denied.into_iter().chain(shadow) {
+            class.on_denial(shadow, self.ledger.at(), &self.events);
         }
     }
 
@@ -342,10 +426,24 @@ impl Guards {
             } => (ask, Some(Span(retry_in_ns.get().div_ceil(1_000)))),
             Outcome::Never { ask, .. } => (ask, None),
         };
-        let denying = chosen.get(usize::from(ask))?;
+        let at = *which.get(usize::from(ask))?;
         Some(GuardDenied {
-            class: denying.class.clone(),
+            class: asks.get(at)?.class.clone(),
+            at,
             retry_in,
+        })
+    }
+
+    /// An ask that only wants to know whether a token is left, and none is.
+    fn empty_peek(&self, asks: &[GuardAsk], which: &[usize]) -> Option<GuardDenied> {
+        which.iter().find_map(|at| {
+            let ask = asks.get(*at).filter(|ask| ask.cost == 0)?;
+            let seen = self.table().peek(ask.key, ask.class.plan(), self.now());
+            (seen.remaining() == 0).then(|| GuardDenied {
+                class: ask.class.clone(),
+                at: *at,
+                retry_in: Some(ask.class.next_token_in(&seen)),
+            })
         })
     }
 
@@ -389,12 +487,23 @@ impl GuardRules {
 }
 
 impl GuardAsk {
+    /// How long it waits if nobody says.
+    #[must_use]
+    pub fn wait(&self) -> Span {
+        self.class.wait()
+    }
+
     fn plain(&self) -> Ask<'_> {
         Ask {
             key: self.key,
             plan: self.class.plan(),
-            cost: i64::try_from(self.cost).unwrap_or(i64::MAX),
+            cost: self.cost,
         }
+    }
+
+    /// The tokens that it needs to be granted.
+    pub(crate) fn needs(&self) -> u64 {
+        u64::try_from(self.cost).map_or(0, |cost| cost.max(1))
     }
 }
 

@@ -10,9 +10,11 @@
 pub mod admin;
 pub mod daemon;
 pub mod gateway;
+pub mod grpc;
 pub mod decisions;
 pub mod desk;
 pub mod guards;
+pub mod resp;
 mod accept_loop;
 mod api;
 mod call_words;
@@ -28,3 +30,5 @@ pub use decisions::Decisions;
 pub use gateway::{
     ClientTimeouts, Gateway, GatewayOptions, ListenAddress, ListenerKind, Listeners,
 };
+pub use grpc::{Grpc, GrpcOptions};
+pub use resp::{RespOptions, RespServer};

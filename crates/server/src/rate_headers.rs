@@ -15,6 +15,7 @@ use tollgate_config::provider::Per;
 use tollgate_core::ask::CostUnit;
 use tollgate_core::time::{Span, Wall};
 
+use crate::decisions::LimitSummary;
 use crate::guards::{GuardVerdict, GuardView};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -61,11 +62,9 @@ pub(crate) fn add_guards(
         headers.remove(name);
     }
     let denied = verdict.denied.as_ref();
-    let is_it = |view: &&GuardView| {
-        denied.is_some_and(|denied| std::sync::Arc::ptr_eq(&view.class, &denied.class))
-    };
+    let denying = denied.and_then(|denied| verdict.views.get(denied.at));
     let by_address = || verdict.views.iter().find(|view| view.class.name() == "ip");
-    let shown = verdict.views.iter().find(is_it).or_else(by_address);
+    let shown = denying.or_else(by_address);
     let shown = shown.unwrap_or(first);
     headers.insert(LIMIT, HeaderValue::from(shown.class.tokens_per_minute()));
     headers.insert(REMAINING, HeaderValue::from(shown.remaining));
@@ -74,6 +73,30 @@ pub(crate) fn add_guards(
     let guards = verdict.views.iter().map(guard_rate);
     let rates: SmallVec<[Rate<'_>; 4]> = guards.chain(limits.each(wall)).collect();
     add_ratelimit_fields(headers, &rates);
+}
+
+/// Adds one limit of a provider, as a decision names it.
+pub(crate) fn add_limit(headers: &mut HeaderMap, limit: &LimitSummary, remaining: Option<u64>) {
+    let Some(most) = limit.limit else {
+        return;
+    };
+    headers.insert(LIMIT, HeaderValue::from(most));
+    if let Some(remaining) = remaining {
+        headers.insert(REMAINING, HeaderValue::from(remaining));
+    }
+    let rate = Rate {
+        name: &limit.name,
+        limit: most,
+        period: limit.period,
+        unit: CostUnit::Calls,
+        per: Per::Provider,
+        state: remaining.map(|remaining| RateState {
+            remaining,
+            reset_after: None,
+        }),
+        is_exhausted: false,
+    };
+    add_ratelimit_fields(headers, &[rate]);
 }
 
 /// A guard as a limit in the lists.

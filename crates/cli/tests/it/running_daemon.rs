@@ -20,6 +20,10 @@ pub(crate) struct RunningDaemon {
     pub(crate) folder: Folder,
     pub(crate) gateway: String,
     pub(crate) admin: String,
+    /// The address of the Redis protocol, with `--resp`.
+    pub(crate) resp: Option<String>,
+    /// Its address for gRPC, with `--grpc`.
+    pub(crate) grpc: Option<String>,
     log: Receiver<String>,
 }
 
@@ -49,6 +53,8 @@ impl RunningDaemon {
     }
 
     pub(crate) fn spawn(folder: Folder, mut command: Command) -> RunningDaemon {
+        let has = |flag: &str| command.get_args().any(|arg| arg == flag);
+        let (has_resp, has_grpc) = (has("--resp"), has("--grpc"));
         let mut child = folder
             .prepare(&mut command)
             .stdout(Stdio::piped())
@@ -71,17 +77,22 @@ impl RunningDaemon {
                 .find(|line| line.contains(what))
                 .unwrap_or_else(|| panic!("{what}"));
             line.trim()
-                .rsplit("http://")
+                .rsplit("//")
                 .next()
                 .unwrap_or_default()
                 .to_owned()
         };
-        let (gateway, admin) = (address("listens on"), address("(admin)"));
+        let gateway = address("listens on");
+        let grpc = has_grpc.then(|| address("(grpc)"));
+        let admin = address("(admin)");
+        let resp = has_resp.then(|| address("(resp)"));
         RunningDaemon {
             child,
             folder,
             gateway,
             admin,
+            resp,
+            grpc,
             log,
         }
     }

@@ -10,14 +10,14 @@
 
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
-use serde_json::json;
+use serde_json::{Value, json};
 use tollgate::path::Rates;
 
 use super::fields::{RequestFields, wrong};
 use super::{DecisionCall, decision_header, respond, seconds_up};
 use crate::api::ApiError;
 use crate::decisions::{DecisionError, Decisions, GuardQuestion};
-use crate::guards::{GuardAsk, GuardVerdict, GuardedRequest};
+use crate::guards::{GuardAsk, GuardDenied, GuardVerdict, GuardedRequest};
 use crate::rate_headers;
 
 pub(super) fn serve(decisions: &Decisions, call: &DecisionCall<'_>) -> Result<Response, ApiError> {
@@ -117,22 +117,24 @@ fn original_path(headers: &HeaderMap) -> Result<String, ApiError> {
     Ok(path.to_owned())
 }
 
+/// What the caller of a proxy gets when a guard rejects its request.
+pub(crate) fn guard_denial(denied: &GuardDenied) -> Value {
+    json!({
+        "granted": false,
+        "error": "RateLimitExceeded",
+        "message": denied.message(),
+        "hint": denied.hint(),
+        "guard": denied.class.name(),
+        "limit": denied.class.limit_name(),
+        "reason": denied.reason(),
+        "retry_in": denied.retry_in.map(seconds_up),
+    })
+}
+
 fn reply(decisions: &Decisions, verdict: &GuardVerdict, deny_status: StatusCode) -> Response {
     let mut response = match &verdict.denied {
         None => respond(StatusCode::OK, &json!({ "granted": true }), None),
-        Some(denied) => {
-            let body = json!({
-                "granted": false,
-                "error": "RateLimitExceeded",
-                "message": denied.message(),
-                "hint": denied.hint(),
-                "guard": denied.class.name(),
-                "limit": denied.class.limit_name(),
-                "reason": denied.reason(),
-                "retry_in": denied.retry_in.map(seconds_up),
-            });
-            respond(deny_status, &body, denied.retry_in)
-        }
+        Some(denied) => respond(deny_status, &guard_denial(denied), denied.retry_in),
     };
     let decision = if verdict.denied.is_some() {
         "reject"

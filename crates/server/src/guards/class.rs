@@ -7,17 +7,28 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_config::config::{Guard, GuardKey as CountedBy};
-use tollgate_core::time::{Span, Wall};
-use tollgate_guard::{GuardKey, GuardPlan, GuardTable, KeyView, Keys, Limit};
+use tollgate::event::Events;
+use tollgate_config::config::{Guard, GuardKey as CountedBy, Match, Task};
+use tollgate_config::settings::OnStoreLoss;
+use tollgate_core::time::{Micros, Span, Wall};
+use tollgate_guard::{GuardKey, GuardPlan, GuardTable, KeyView, Keys, Limit, PlanError};
 
+use super::descriptor::LimitOverride;
 use super::request::GuardedRequest;
+use super::tally::{GuardCounts, GuardTally};
 use crate::period::period_text;
 
 /// The identifier of the only key of a global guard.
 const GLOBAL: &str = "global";
+
+/// How long a request waits for tokens if it does not say (C1).
+const REQUEST_WAIT: Span = Span::from_secs(60);
+
+/// The class of keys of limits that descriptors bring along. No guard has a name with a space.
+const OVERRIDES: &str = "limit override";
 
 /// One guard.
 #[derive(Debug)]
@@ -25,6 +36,7 @@ pub struct GuardClass {
     guard: Guard,
     plan: GuardPlan,
     keys: Keys,
+    tally: Arc<GuardTally>,
 }
 
 /// The tokens of one key (C2).
@@ -42,7 +54,11 @@ pub struct GuardStatus {
 
 impl GuardClass {
     /// `None` for limits that a checked configuration does not have.
-    pub(super) fn new(guard: &Guard, table: &GuardTable) -> Option<GuardClass> {
+    pub(super) fn new(
+        guard: &Guard,
+        table: &GuardTable,
+        tally: Arc<GuardTally>,
+    ) -> Option<GuardClass> {
         let limit = Limit {
             limit: NonZeroU32::new(guard.limit)?,
             period: Duration::from(guard.period),
@@ -52,6 +68,37 @@ impl GuardClass {
             plan: table.plan(&[limit]).ok()?,
             keys: table.keys(&guard.name),
             guard: guard.clone(),
+            tally,
+        })
+    }
+
+    /// The limit that a descriptor brings along. It counts apart from every guard, and each descriptor
+    /// apart from others.
+    pub(super) fn of_override(
+        name: &str,
+        wanted: LimitOverride,
+        table: &GuardTable,
+    ) -> Result<GuardClass, PlanError> {
+        // A limit of 0 is never granted: the ask costs more than the bucket holds.
+        let most = NonZeroU32::new(wanted.limit).unwrap_or(NonZeroU32::MIN);
+        let plan = table.plan(&[Limit::new(most, Duration::from(wanted.period))])?;
+        let guard = Guard {
+            name: name.to_owned(),
+            limit: wanted.limit,
+            period: wanted.period,
+            burst: wanted.limit,
+            by: CountedBy::Name,
+            key_prefix: String::new(),
+            shadow: false,
+            on_store_loss: OnStoreLoss::LocalShare,
+            matches: Match::default(),
+            task: Task::default(),
+        };
+        Ok(GuardClass {
+            plan,
+            keys: table.keys(OVERRIDES),
+            guard,
+            tally: Arc::default(),
         })
     }
 
@@ -65,6 +112,12 @@ impl GuardClass {
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.guard.limit
+    }
+
+    /// How many tokens its buckets hold.
+    #[must_use]
+    pub fn burst(&self) -> u32 {
+        self.guard.burst
     }
 
     /// The period of its limit.
@@ -93,8 +146,37 @@ impl GuardClass {
         self.guard.by == CountedBy::Global
     }
 
-    pub(super) fn is_shadow(&self) -> bool {
+    /// What it has denied since the start.
+    #[must_use]
+    pub fn counts(&self) -> GuardCounts {
+        self.tally.counts()
+    }
+
+    /// Its counters, which survive a reload.
+    pub(super) fn tally(&self) -> Arc<GuardTally> {
+        self.tally.clone()
+    }
+
+    pub(super) fn on_denial(&self, shadow: bool, now: Micros, events: &Events) {
+        self.tally.on_denial(self.name(), shadow, now, events);
+    }
+
+    /// How long an ask waits that does not say: tasks are more patient than requests (C1, C5).
+    pub(super) fn wait(&self) -> Span {
+        match self.guard.by {
+            CountedBy::Name => self.guard.task.wait,
+            CountedBy::Ip | CountedBy::Global | CountedBy::Header(_) => REQUEST_WAIT,
+        }
+    }
+
+    /// It counts, and rejects nothing.
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
         self.guard.shadow
+    }
+
+    pub(super) fn guard(&self) -> &Guard {
+        &self.guard
     }
 
     pub(super) fn plan(&self) -> &GuardPlan {
@@ -111,6 +193,15 @@ impl GuardClass {
         }
     }
 
+    /// When an empty bucket has its next token.
+    pub(super) fn next_token_in(&self, view: &KeyView) -> Span {
+        let tokens = view.buckets().first().map_or(0, |seen| seen.micro_tokens);
+        let missing =
+            u128::from(1_000_000_u64.saturating_sub(tokens)) * u128::from(self.guard.period.0);
+        let wait = missing.div_ceil(u128::from(self.guard.limit.max(1)) * 1_000_000);
+        Span(u64::try_from(wait).unwrap_or(u64::MAX).max(1))
+    }
+
     /// The key of an identifier; `None` if the guard needs one.
     pub(super) fn key_of(&self, identifier: Option<&str>) -> Option<GuardKey> {
         let identifier = identifier.filter(|identifier| !identifier.is_empty());
@@ -125,6 +216,11 @@ impl GuardClass {
             }
             (CountedBy::Ip | CountedBy::Name | CountedBy::Header(_), None) => None,
         }
+    }
+
+    /// The key of a name in bytes.
+    pub(super) fn key_of_bytes(&self, name: &[u8]) -> GuardKey {
+        self.keys.key(name)
     }
 
     /// The key of a request; `None` if the guard does not apply to it.

@@ -1,0 +1,219 @@
+//! `cargo run --release --manifest-path benches/service/Cargo.toml -- --out FILE`
+//!
+//! Measures the decision service side by side with its peers and with floors that always reply the
+//! same, and writes the tables to FILE between the markers `<!-- service:begin -->` and
+//! `<!-- service:end -->`. `--quick` takes fewer decisions (for trying, not for publishing), and
+//! `--without-peers` leaves out what must be installed.
+//!
+//! Promises: every server runs alone on one core, the callers on another. Figures are CPU time of the
+//! server per decision, medians of interleaved rounds. Goals that are missed are printed as missed.
+
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads clocks")]
+
+mod floor;
+mod load;
+mod peers;
+mod process;
+mod table;
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use load::{Http, Load, Resp};
+use process::Server;
+use table::{Figure, Tables};
+
+/// How much work to spend.
+#[derive(Clone, Copy)]
+pub struct Effort {
+    rounds: usize,
+    /// Decisions per round.
+    decisions: u64,
+    keys_max: u64,
+}
+
+struct Args {
+    out: Option<PathBuf>,
+    tollgate: PathBuf,
+    effort: Effort,
+    with_peers: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [floor, kind, port] = words.as_slice()
+        && floor == "--floor"
+    {
+        return floor::serve(kind, port.parse()?);
+    }
+    let args = parse(&words)?;
+    process::pin_callers()?;
+    let mut tables = Tables::default();
+    resp(&args, &mut tables)?;
+    http(&args, &mut tables)?;
+    durable(&args, &mut tables)?;
+    let text = tables.markdown();
+    println!("{text}");
+    match &args.out {
+        Some(out) => table::place(out, &text),
+        None => Ok(()),
+    }
+}
+
+fn parse(words: &[String]) -> anyhow::Result<Args> {
+    let mut args = Args {
+        out: None,
+        tollgate: "target/release/tollgate".into(),
+        effort: Effort {
+            rounds: 7,
+            decisions: 400_000,
+            keys_max: 1_000_000,
+        },
+        with_peers: true,
+    };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--out" => args.out = Some(words.next().context("--out FILE")?.into()),
+            "--tollgate" => args.tollgate = words.next().context("--tollgate FILE")?.into(),
+            "--without-peers" => args.with_peers = false,
+            "--quick" => {
+                args.effort = Effort {
+                    rounds: 3,
+                    decisions: 40_000,
+                    keys_max: 100_000,
+                }
+            }
+            _ => anyhow::bail!("use --out FILE, --tollgate FILE, --quick, --without-peers"),
+        }
+    }
+    Ok(args)
+}
+
+/// The Redis protocol: one at a time and in pipelines, for few and for many keys.
+fn resp(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
+    let effort = args.effort;
+    let mut servers = vec![Server::floor("resp")?, tollgate(args, "memory:")?];
+    if args.with_peers {
+        servers.extend(peers::resp()?);
+    }
+    let empty: Vec<u64> = servers
+        .iter()
+        .map(Server::memory)
+        .collect::<Result<_, _>>()?;
+    for keys in [1, 1_000, effort.keys_max] {
+        for server in &servers {
+            Resp::new(server, keys, 256)?.every_key()?;
+        }
+        for pipeline in [1, 16] {
+            let mut figures = vec![Vec::new(); servers.len()];
+            for _ in 0..effort.rounds {
+                for (server, figures) in servers.iter().zip(&mut figures) {
+                    let mut load = Resp::new(server, keys, pipeline)?;
+                    figures.push(measure(server, &mut load, effort.decisions)?);
+                }
+            }
+            tables.resp(keys, pipeline, &servers, &figures);
+        }
+    }
+    let full: Vec<u64> = servers
+        .iter()
+        .map(Server::memory)
+        .collect::<Result<_, _>>()?;
+    let grown = full
+        .iter()
+        .zip(&empty)
+        .map(|(full, empty)| full.saturating_sub(*empty));
+    let per_key: Vec<f64> = grown
+        .map(|bytes| bytes as f64 / effort.keys_max as f64)
+        .collect();
+    tables.memory(&servers, &per_key);
+    Ok(())
+}
+
+/// HTTP with JSON: tokens of a guard.
+fn http(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
+    let effort = args.effort;
+    let servers = [Server::floor("http")?, tollgate(args, "memory:")?];
+    let mut figures = vec![Vec::new(); servers.len()];
+    for server in &servers {
+        measure(
+            server,
+            &mut Http::new(server, effort.keys_max)?,
+            effort.decisions / 4,
+        )?;
+    }
+    for _ in 0..effort.rounds {
+        for (server, figures) in servers.iter().zip(&mut figures) {
+            let mut load = Http::new(server, effort.keys_max)?;
+            figures.push(measure(server, &mut load, effort.decisions / 4)?);
+        }
+    }
+    tables.http(&servers, &figures);
+    Ok(())
+}
+
+/// Permits that are on the disk before the reply: pipelines of many callers share a transaction.
+fn durable(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
+    let folder = std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let store = format!("sqlite:{}", folder.display());
+    let server = tollgate(args, &store)?;
+    let mut figures = Vec::new();
+    for _ in 0..args.effort.rounds {
+        let mut load = load::Permits::new(&server)?;
+        figures.push(measure(&server, &mut load, args.effort.decisions / 8)?);
+    }
+    drop(server);
+    std::fs::remove_dir_all(&folder)?;
+    tables.durable(&figures);
+    Ok(())
+}
+
+/// CPU time of the server per decision, and decisions per second.
+fn measure(server: &Server, load: &mut impl Load, decisions: u64) -> anyhow::Result<Figure> {
+    load.run(decisions / 10)?;
+    let (before, began) = (server.cpu_nanos()?, std::time::Instant::now());
+    let made = load.run(decisions)? as f64;
+    let (after, took) = (server.cpu_nanos()?, began.elapsed());
+    Ok(Figure {
+        micros: (after - before) as f64 / 1_000.0 / made,
+        per_second: made / took.as_secs_f64(),
+    })
+}
+
+fn tollgate(args: &Args, store: &str) -> anyhow::Result<Server> {
+    let folder = std::env::temp_dir().join(format!("tollgate-bench-config-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let (config, provider) = (folder.join("tollgate.yaml"), folder.join("x.yaml"));
+    let guards =
+        "guards: { api: { limit: 4000000000, period: 1m, burst: 4000000000, by: name } }\n";
+    std::fs::write(&config, guards)?;
+    let limit = "{ limit: 1000000000, period: 1h, algorithm: token-bucket, burst: 1000000000 }";
+    std::fs::write(
+        &provider,
+        format!(
+            "name: x\ndomain: api.example.org\nlimits:\n  - {limit}\nqueue: {{ max: 100000 }}\n"
+        ),
+    )?;
+    let resp = process::free_port()?;
+    let admin = process::free_port()?;
+    let words = [
+        "serve".to_owned(),
+        "--config".to_owned(),
+        config.display().to_string(),
+        "--provider".to_owned(),
+        provider.display().to_string(),
+        "--listen".to_owned(),
+        "127.0.0.1:0".to_owned(),
+        "--admin".to_owned(),
+        format!("127.0.0.1:{admin}"),
+        "--resp".to_owned(),
+        format!("127.0.0.1:{resp}"),
+        "--store".to_owned(),
+        store.to_owned(),
+    ];
+    let mut server = Server::start("Tollgate", &args.tollgate, &words, resp)?;
+    server.http_port = admin;
+    Ok(server)
+}

@@ -1,0 +1,153 @@
+//! The tables: goals first, then all figures.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::process::Server;
+
+/// One round.
+#[derive(Clone, Copy)]
+pub struct Figure {
+    /// CPU time of the server per decision.
+    pub micros: f64,
+    pub per_second: f64,
+}
+
+#[derive(Default)]
+pub struct Tables {
+    goals: String,
+    rows: String,
+}
+
+impl Tables {
+    pub fn resp(
+        &mut self,
+        keys: u64,
+        pipeline: usize,
+        servers: &[Server],
+        figures: &[Vec<Figure>],
+    ) {
+        let what = format!("RESP, pipeline of {pipeline}, {keys} keys");
+        self.figures(&what, servers, figures);
+        let bar = match pipeline {
+            1 => 1.20,
+            _ => 2.7,
+        };
+        self.against_floor(&what, figures, bar);
+        let cell = servers
+            .iter()
+            .position(|server| server.name == "redis-cell");
+        if let Some(cell) = cell.filter(|_| pipeline > 1) {
+            let ratio = ratio(&figures[cell], &figures[1]);
+            self.goal(
+                &format!("{what}: redis-cell's CPU time"),
+                ratio,
+                ">= 2",
+                ratio >= 2.0,
+            );
+        }
+    }
+
+    pub fn memory(&mut self, servers: &[Server], per_key: &[f64]) {
+        for (server, bytes) in servers.iter().zip(per_key) {
+            let name = server.name;
+            writeln!(self.rows, "| memory per key | {name} | {bytes:.0} B | |").expect("a String");
+        }
+        let ours = per_key[1];
+        let goal = format!("memory per key: {ours:.0} B");
+        self.goal(&goal, ours, "<= 110 B", ours <= 110.0);
+    }
+
+    pub fn http(&mut self, servers: &[Server], figures: &[Vec<Figure>]) {
+        self.figures("HTTP JSON, one guard", servers, figures);
+        self.against_floor("HTTP JSON, one guard", figures, 1.18);
+    }
+
+    pub fn durable(&mut self, figures: &[Figure]) {
+        let rate = middle(figures.iter().map(|figure| figure.per_second).collect());
+        let micros = middle(figures.iter().map(|figure| figure.micros).collect());
+        let what = "TG.ACQUIRE and TG.RELEASE on SQLite";
+        writeln!(
+            self.rows,
+            "| {what} | Tollgate | {micros:.2} µs | {rate:.0}/s |"
+        )
+        .expect("a String");
+        self.goal(
+            &format!("{what}, permits per second"),
+            rate,
+            ">= 60000",
+            rate >= 60_000.0,
+        );
+    }
+
+    fn figures(&mut self, what: &str, servers: &[Server], figures: &[Vec<Figure>]) {
+        for (server, figures) in servers.iter().zip(figures) {
+            let micros = middle(figures.iter().map(|figure| figure.micros).collect());
+            let rate = middle(figures.iter().map(|figure| figure.per_second).collect());
+            let name = server.name;
+            eprintln!("{what}: {name} {micros:.2} µs, {rate:.0}/s");
+            writeln!(
+                self.rows,
+                "| {what} | {name} | {micros:.2} µs | {rate:.0}/s |"
+            )
+            .expect("a String");
+        }
+    }
+
+    /// The floor is the first, Tollgate the second.
+    fn against_floor(&mut self, what: &str, figures: &[Vec<Figure>], bar: f64) {
+        let ratio = ratio(&figures[1], &figures[0]);
+        let goal = format!("<= {bar}x");
+        self.goal(
+            &format!("{what}: CPU time of the floor's"),
+            ratio,
+            &goal,
+            ratio <= bar,
+        );
+    }
+
+    fn goal(&mut self, what: &str, value: f64, goal: &str, is_reached: bool) {
+        let verdict = if is_reached { "reached" } else { "**missed**" };
+        eprintln!("{what}: {value:.2} (goal {goal}) {verdict}");
+        writeln!(self.goals, "| {what} | {value:.2} | {goal} | {verdict} |").expect("a String");
+    }
+
+    pub fn markdown(&self) -> String {
+        format!(
+            "Every server runs alone on one core, 32 connections ask from another. CPU time is the server's, per decision; \
+             a ratio is the median over interleaved rounds. The floors always reply the same, with the same library for sockets.\n\n\
+             | measure | result | goal | |\n|---|---|---|---|\n{}\n\
+             | measure | server | CPU per decision | decisions |\n|---|---|---|---|\n{}",
+            self.goals, self.rows
+        )
+    }
+}
+
+/// The median of the ratios of rounds.
+fn ratio(of: &[Figure], to: &[Figure]) -> f64 {
+    middle(
+        of.iter()
+            .zip(to)
+            .map(|(of, to)| of.micros / to.micros)
+            .collect(),
+    )
+}
+
+fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Writes the text between its markers.
+pub fn place(out: &Path, text: &str) -> anyhow::Result<()> {
+    let (begin, end) = ("<!-- service:begin -->", "<!-- service:end -->");
+    let document = std::fs::read_to_string(out)?;
+    let (before, rest) = document.split_once(begin).context("no service:begin")?;
+    let (_, after) = rest.split_once(end).context("no service:end")?;
+    Ok(std::fs::write(
+        out,
+        format!("{before}{begin}\n{text}{end}{after}"),
+    )?)
+}
