@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use serde_json::Value;
 
 use crate::folder::Folder;
-use crate::operating::free_address;
 use crate::running_daemon::{RunningDaemon, X};
+use tollgate_sim::test_host::free_address;
 
 fn folder(name: &str) -> Folder {
     Folder::new(name).file("x.yaml", X)

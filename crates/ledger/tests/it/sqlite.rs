@@ -1,44 +1,18 @@
 //! The SQLite ledger: conformance with one and several processes, and recovery.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rusqlite::Connection;
 use smallvec::smallvec;
 use tollgate_core::ask::{BlockedBy, Outcome, Reopen, ScopeId, Settle, Verdict, WakeOn};
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::{Clock, Event, Ledger, ManualClock, StoreLost};
+use tollgate_sim::test_host::TempFolder;
 
 use crate::backend::{Backend, Owner, arrived, secs, sliding, term};
 use crate::conformance::conformance;
 use crate::fairness::fairness;
-
-/// A temporary folder, removed at the end of the test.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Folder {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        // Left by a process of this number that was killed.
-        drop(std::fs::remove_dir_all(&path));
-        Folder(path)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
 
 /// A Sunday in 2026, some days after boot.
 pub(crate) const START: Now = Now {
@@ -49,14 +23,14 @@ pub(crate) const START: Now = Now {
 /// One folder; every handle acts like a separate process.
 pub(crate) struct Sqlite {
     pub(crate) clock: Arc<ManualClock>,
-    pub(crate) folder: Folder,
+    pub(crate) folder: TempFolder,
 }
 
 impl Sqlite {
     pub(crate) fn new() -> Sqlite {
         Sqlite {
             clock: ManualClock::new(START),
-            folder: Folder::new(),
+            folder: TempFolder::unmade("ledger"),
         }
     }
 }

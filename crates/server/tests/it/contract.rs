@@ -8,9 +8,9 @@ use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Ledger};
 
 use crate::client::{ClientResponse, get, get_until_late, get_with, wait_until, within_timeout};
-use crate::listeners::free_address;
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok, reply};
+use tollgate_sim::test_host::free_address;
 
 const NO_RETRY: &str = "retry: {retries: {high: 0, normal: 0, low: 0}}";
 

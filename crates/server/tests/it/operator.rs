@@ -9,10 +9,10 @@ use tollgate_ledger::{Clock, Ledger};
 
 use crate::cache::NO_RETRY;
 use crate::client::{ClientResponse, get, get_with, within_timeout};
-use crate::listeners::free_address;
 use crate::test_daemon::{TestDaemon, from_file, write_file};
 use crate::test_gateway::file;
 use crate::upstream::{Upstream, ok, reply};
+use tollgate_sim::test_host::free_address;
 
 const FILE: &str = "name: x\nupstream: http://127.0.0.1:9\nlimits: [5/1s]\n";
 
