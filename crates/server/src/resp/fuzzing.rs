@@ -91,6 +91,7 @@ fn door(ledger: Ledger, token: Option<&str>) -> Arc<Door> {
 
 fn world() -> Environment<'static> {
     Environment {
+        missing_key: None,
         env: &|_| None,
         env_names: &Vec::new,
         read_file: &|_| Err("there is no file".to_owned()),
