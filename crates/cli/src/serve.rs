@@ -7,6 +7,7 @@
 //!
 //! Never: stores a key anywhere but in memory.
 
+mod doors;
 mod hardening;
 mod memory;
 mod resp;
@@ -25,10 +26,10 @@ use tokio::net::TcpListener;
 use tollgate::ProviderRegistry;
 use tollgate::cache::{Cache, Sizes};
 use tollgate::event::{Event, Events};
-use tollgate::providers::{Options as RegistryOptions, Unknown};
+use tollgate::providers::Options as RegistryOptions;
 use tollgate_config::amount;
-use tollgate_config::config::{Store, UnknownDomain};
-use tollgate_config::{Config, Flag, Level, Loaded, Origin, Problems, Sources, disk};
+use tollgate_config::config::Store;
+use tollgate_config::{Config, Flag, Level, Loaded, Origin, Problems, Secret, Sources, disk};
 use tollgate_ledger::{Clock, Ledger};
 use tollgate_server::admin::TokenFile;
 use tollgate_server::{
@@ -36,6 +37,7 @@ use tollgate_server::{
 };
 
 use crate::options::Options;
+use doors::Doors;
 use systemd::Sockets;
 
 const EXAMPLES: &str = "\
@@ -72,9 +74,9 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR")]
     resp: Option<String>,
 
-    /// An address for Envoy's rate limit service (gRPC); not supported yet
-    #[arg(long, value_name = "ADDR", hide = true)]
-    grpc: Option<String>,
+    /// An address for Envoy's rate limit service (gRPC); off unless given
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    grpc: Option<SocketAddr>,
 
     #[command(flatten)]
     options: Options,
@@ -82,9 +84,6 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        if self.grpc.is_some() {
-            bail!("--grpc is not supported yet; leave it out, and send calls over HTTP");
-        }
         hardening::disable_core_dumps()?;
         let mut sockets = Sockets::take().context("a socket from systemd is not a TCP socket")?;
         let mut sources = self.sources(&sockets)?;
@@ -98,7 +97,7 @@ impl Serve {
         let _log = crate::log::init(&loaded.config.log)?;
         let runtime = runtime().context("the runtime could not start")?;
         let ledger = open_ledger(&loaded.config.store)?;
-        let serving = serve(loaded, sources, self.offline, sockets, ledger.clone());
+        let serving = serve(&self, loaded, sources, sockets, ledger.clone());
         let ended = runtime.block_on(serving);
         // Permits in use are returned; a pending file read does not block the process.
         runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
@@ -142,6 +141,12 @@ fn load(sources: &Sources) -> anyhow::Result<Loaded> {
     })
 }
 
+/// An address with a port.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let address = tollgate_config::parse_address(text);
+    address.ok_or_else(|| "write `127.0.0.1:4292`, or `:4292` for this machine only".to_owned())
+}
+
 /// Parses a duration; a bare number means minutes here, although it means seconds elsewhere.
 fn minutes(text: &str) -> Result<String, String> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -171,9 +176,9 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 }
 
 async fn serve(
+    flags: &Serve,
     loaded: Loaded,
     sources: Sources,
-    offline: bool,
     mut sockets: Sockets,
     ledger: Ledger,
 ) -> anyhow::Result<ExitCode> {
@@ -182,13 +187,10 @@ async fn serve(
     let wants_admin = wants_admin(&loaded);
     let bus = Events::new();
     let options = RegistryOptions {
-        unknown: match config.unknown_domain {
-            UnknownDomain::Allow => Unknown::Allow,
-            UnknownDomain::Refuse => Unknown::Refuse,
-        },
+        unknown: tollgate_server::unknown_domains(&config),
         nodes: config.nodes,
         node_lease: config.node_lease,
-        offline,
+        offline: flags.offline,
         cache: cache(&config, &bus),
         events: bus,
         ..RegistryOptions::default()
@@ -218,10 +220,12 @@ async fn serve(
     }
     daemon.set_listeners(gateway.listeners());
     let admin = admin(&daemon, &config, sockets.admin, wants_admin).await?;
+    let doors = Doors::open(&daemon, &config, flags.grpc).await?;
     let resp = resp::serve(&daemon, &config).await?;
     events.watch(&daemon).await;
-    announce(&mut crate::out::out(), &config, &listening, admin.as_ref())?;
-    resp::announce(&mut crate::out::out(), &config, resp.as_ref())?;
+    let out = &mut crate::out::out();
+    announce(out, &config, &listening, &doors, admin.as_ref())?;
+    resp::announce(out, &config, resp.as_ref())?;
     systemd::ready();
     tokio::spawn(memory::return_freed());
     if let Some(every) = systemd::watchdog() {
@@ -231,7 +235,7 @@ async fn serve(
     systemd::notify("STOPPING=1");
     let drained = async {
         // The admin address responds until the gateway is drained.
-        tokio::join!(gateway.drain(), resp::drain(resp));
+        tokio::join!(gateway.drain(), doors.drain(), resp::drain(resp));
         if let Some(admin) = admin {
             admin.drain().await;
         }
@@ -299,30 +303,31 @@ async fn admin(
         }
     };
     let is_local = listener.local_addr()?.ip().is_loopback();
-    let token = match &config.admin.token {
-        Some(token) => Some(token.clone()),
-        None if is_local => None,
-        None => {
-            let stored = TokenFile::ensure(Path::new(&config.state_dir))?;
-            let path = stored.path.display();
-            let mut out = crate::out::out();
-            if stored.is_new {
-                let token = stored.token.expose();
-                writeln!(
-                    out,
-                    "the admin token, shown only once and stored in {path}: {token}"
-                )?;
-            } else {
-                writeln!(out, "the admin token is in {path}")?;
-            }
-            Some(stored.token)
-        }
-    };
     let options = AdminOptions {
-        token,
+        token: operator_token(config, is_local)?,
         ..AdminOptions::default()
     };
     Ok(Some(Admin::serve(daemon, listener, options)?))
+}
+
+/// The token that the operator's programs send. Beyond this host there is always one.
+fn operator_token(config: &Config, is_local: bool) -> anyhow::Result<Option<Secret>> {
+    if is_local || config.admin.token.is_some() {
+        return Ok(config.admin.token.clone());
+    }
+    let stored = TokenFile::ensure(Path::new(&config.state_dir))?;
+    let path = stored.path.display();
+    let mut out = crate::out::out();
+    if stored.is_new {
+        let token = stored.token.expose();
+        writeln!(
+            out,
+            "the admin token, shown only once and stored in {path}: {token}"
+        )?;
+    } else {
+        writeln!(out, "the admin token is in {path}")?;
+    }
+    Ok(Some(stored.token))
 }
 
 /// The response cache: in the folder of the ledger, unless the configuration names another store.
@@ -387,6 +392,7 @@ fn announce(
     out: &mut impl Write,
     config: &Config,
     listening: &[ListenAddress],
+    doors: &Doors,
     admin: Option<&Admin>,
 ) -> io::Result<()> {
     for ListenAddress { address, kind } in listening {
@@ -419,6 +425,7 @@ fn announce(
             ListenerKind::Provider(name) => writeln!(out, "  {name:<16} http://{address}")?,
         }
     }
+    doors.announce(out)?;
     if let Some(admin) = admin {
         writeln!(out, "  {:<16} http://{}", "(admin)", admin.address())?;
     }
@@ -450,6 +457,7 @@ mod tests {
             &mut out,
             &loaded.expect("no files").config,
             &listening,
+            &Doors::default(),
             None,
         )
         .expect("a vector");

@@ -35,8 +35,9 @@ pub use pace::{BasePace, Pace};
 mod phase;
 mod path;
 pub use path::shown_path;
+mod path_table;
+pub use path_table::{PATHS_MAX, PathStatus};
 mod paths;
-pub use paths::{PATHS_MAX, PathStatus};
 mod results;
 mod settles;
 mod commands;
@@ -76,7 +77,7 @@ use crate::problem::Problem;
 use crate::scope::ScopeView;
 use crate::time::{Micros, Span};
 
-use paths::PathTable;
+use path_table::PathTable;
 use phase::{ConsecutiveCounts, HealthPhase};
 use window::ResultWindow;
 

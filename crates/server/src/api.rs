@@ -6,12 +6,13 @@
 //! Never: repeats a value of a request; it may be a key.
 
 use axum::body::{Body, to_bytes};
-use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tollgate::Error;
+use tollgate_config::Secret;
 
 /// The largest body: a thousand settings of sixty bytes.
 const BODY_MAX: usize = 64 * 1024;
@@ -174,6 +175,22 @@ impl IntoResponse for ApiError {
         }
         response
     }
+}
+
+/// A caller's token, as `Authorization: Bearer` or `X-Tollgate-Token`.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<Secret> {
+    let text = |name: &str| {
+        let mut all = headers.get_all(name).iter();
+        let first = all.next()?.to_str().ok()?;
+        all.next().is_none().then(|| first.trim())
+    };
+    let bearer = text(AUTHORIZATION.as_str()).and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    });
+    // A proxy passes the `Authorization` of its client on: our own header is first.
+    let token = text("x-tollgate-token").or(bearer)?;
+    (!token.is_empty()).then(|| Secret::new(token.to_owned()))
 }
 
 /// A JSON response.

@@ -185,7 +185,7 @@ impl GatewayState {
             options,
             is_draining: AtomicBool::new(false),
             connection_cap: Arc::new(cap),
-            overload: Overload::new(),
+            overload: Overload::new(connection_cap::spare_descriptors(max)),
             run_id,
             calls: AtomicU64::new(0),
         }

@@ -9,11 +9,13 @@
 
 mod class;
 mod client_ip;
+mod descriptor;
 mod request;
 mod tally;
 mod throttle;
 pub use class::{GuardClass, GuardStatus};
 pub use client_ip::client_ip;
+pub use descriptor::{Descriptor, LimitOverride};
 pub use request::GuardedRequest;
 pub use tally::GuardCounts;
 pub use throttle::{Throttle, ThrottleError, ThrottleLimit, Throttled};
@@ -30,8 +32,12 @@ use tollgate::event::Events;
 use tollgate_config::Config;
 use tollgate_config::config::{Guard, Limiting, Network};
 use tollgate_core::time::{Micros, Span, Wall};
-use tollgate_guard::{ASKS_MAX, Ask, GuardKey, GuardTable, KeyView, Outcome, Seed, Tick};
+use tollgate_guard::{
+    ASKS_MAX, Ask, GuardKey, GuardTable, KeyView, Outcome, PlanError, Seed, Tick,
+};
 use tollgate_ledger::Ledger;
+
+use descriptor::{DescriptorIndex, framed};
 
 /// The most keys: at 96 bytes each 100 MB. Ten requests a minute of a million callers are 170,000
 /// requests per second, more than one process serves.
@@ -65,6 +71,7 @@ pub struct Guards {
 #[derive(Debug, Default)]
 struct GuardRules {
     classes: Vec<Arc<GuardClass>>,
+    by_descriptor: DescriptorIndex,
     limiting: Limiting,
     exempt_paths: Vec<String>,
     trusted_proxies: Vec<Network>,
@@ -75,7 +82,8 @@ struct GuardRules {
 pub struct GuardAsk {
     class: Arc<GuardClass>,
     key: GuardKey,
-    cost: u64,
+    /// 0 only asks whether a token is left, a negative number puts tokens back.
+    cost: i64,
 }
 
 /// What guards have decided.
@@ -130,6 +138,9 @@ pub enum GuardError {
     /// More guards than can be decided as one.
     #[error("{0} guards in one decision; at most {ASKS_MAX} can be decided as one")]
     TooMany(usize),
+    /// The limit of a descriptor cannot be counted.
+    #[error("the limit of a descriptor cannot be counted: {0}")]
+    Limit(#[from] PlanError),
 }
 
 impl Guards {
@@ -158,13 +169,11 @@ impl Guards {
             let tally = known.map(|known| known.tally()).unwrap_or_default();
             GuardClass::new(guard, self.table(), tally)
         };
+        let classes = config.guards.iter().filter_map(class);
+        let classes: Vec<Arc<GuardClass>> = classes.map(Arc::new).collect();
         let rules = GuardRules {
-            classes: config
-                .guards
-                .iter()
-                .filter_map(class)
-                .map(Arc::new)
-                .collect(),
+            by_descriptor: DescriptorIndex::new(&classes),
+            classes,
             limiting: config.limiting,
             exempt_paths: config.exempt_paths.clone(),
             trusted_proxies: config.trusted_proxies.clone(),
@@ -204,7 +213,32 @@ impl Guards {
         let class = self.class(name)?;
         let key = class.key_of(identifier);
         let key = key.ok_or_else(|| GuardError::NoIdentifier(name.to_owned()))?;
+        let cost = i64::try_from(cost).unwrap_or(i64::MAX);
         Ok(GuardAsk { class, key, cost })
+    }
+
+    /// The asks that a descriptor makes; none if no guard applies to it.
+    pub fn asks_of_descriptor(
+        &self,
+        descriptor: &Descriptor<'_>,
+    ) -> Result<SmallVec<[GuardAsk; 2]>, GuardError> {
+        let matching = self.rules().by_descriptor.matching(descriptor.entries);
+        let cost = descriptor.cost;
+        let Some(limit) = descriptor.limit else {
+            let asks = matching.into_iter();
+            let asks = asks.map(|(class, key)| GuardAsk { class, key, cost });
+            return Ok(asks.collect());
+        };
+        let name = matching
+            .first()
+            .map_or("descriptor", |(class, _)| class.name());
+        let class = GuardClass::of_override(name, limit, self.table())?;
+        let entries = descriptor.entries.iter();
+        let texts = entries.flat_map(|(key, value)| [*key, *value]);
+        let key = class.key_of_bytes(&framed(texts));
+        let cost = if limit.limit == 0 { i64::MAX } else { cost };
+        let class = Arc::new(class);
+        Ok(smallvec![GuardAsk { class, key, cost }])
     }
 
     /// The tokens of one key, without taking any.
@@ -242,7 +276,15 @@ impl Guards {
         let enforced: SmallVec<[usize; ASKS_MAX]> = (0..asks.len())
             .filter(|at| asks.get(*at).is_some_and(|ask| !is_shadow(ask)))
             .collect();
-        let denied = self.take(asks, &enforced, &mut views);
+        let denied = match self.empty_peek(asks, &enforced) {
+            None => self.take(asks, &enforced, &mut views),
+            denied => {
+                for at in enforced {
+                    views[at] = asks.get(at).map(|ask| self.view(ask));
+                }
+                denied
+            }
+        };
         for (at, ask) in asks.iter().enumerate().filter(|(_, ask)| is_shadow(ask)) {
             // What is rejected anyway costs a guard in shadow nothing either.
             let is_denied = denied.is_none() && self.take(asks, &[at], &mut views).is_some();
@@ -392,6 +434,19 @@ impl Guards {
         })
     }
 
+    /// An ask that only wants to know whether a token is left, and none is.
+    fn empty_peek(&self, asks: &[GuardAsk], which: &[usize]) -> Option<GuardDenied> {
+        which.iter().find_map(|at| {
+            let ask = asks.get(*at).filter(|ask| ask.cost == 0)?;
+            let seen = self.table().peek(ask.key, ask.class.plan(), self.now());
+            (seen.remaining() == 0).then(|| GuardDenied {
+                class: ask.class.clone(),
+                at: *at,
+                retry_in: Some(ask.class.next_token_in(&seen)),
+            })
+        })
+    }
+
     fn view(&self, ask: &GuardAsk) -> GuardView {
         let seen = self.table().peek(ask.key, ask.class.plan(), self.now());
         GuardView::new(ask.class.clone(), &seen)
@@ -442,8 +497,13 @@ impl GuardAsk {
         Ask {
             key: self.key,
             plan: self.class.plan(),
-            cost: i64::try_from(self.cost).unwrap_or(i64::MAX),
+            cost: self.cost,
         }
+    }
+
+    /// The tokens that it needs to be granted.
+    pub(crate) fn needs(&self) -> u64 {
+        u64::try_from(self.cost).map_or(0, |cost| cost.max(1))
     }
 }
 

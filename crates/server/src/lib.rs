@@ -10,6 +10,7 @@
 pub mod admin;
 pub mod daemon;
 pub mod gateway;
+pub mod grpc;
 pub mod decisions;
 pub mod desk;
 pub mod guards;
@@ -24,9 +25,10 @@ mod rate_headers;
 mod rejection;
 
 pub use admin::{Admin, AdminOptions};
-pub use daemon::Daemon;
+pub use daemon::{Daemon, unknown_domains};
 pub use decisions::Decisions;
 pub use gateway::{
     ClientTimeouts, Gateway, GatewayOptions, ListenAddress, ListenerKind, Listeners,
 };
+pub use grpc::{Grpc, GrpcOptions};
 pub use resp::{RespOptions, RespServer};

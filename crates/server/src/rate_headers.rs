@@ -15,6 +15,7 @@ use tollgate_config::provider::Per;
 use tollgate_core::ask::CostUnit;
 use tollgate_core::time::{Span, Wall};
 
+use crate::decisions::LimitSummary;
 use crate::guards::{GuardVerdict, GuardView};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -72,6 +73,30 @@ pub(crate) fn add_guards(
     let guards = verdict.views.iter().map(guard_rate);
     let rates: SmallVec<[Rate<'_>; 4]> = guards.chain(limits.each(wall)).collect();
     add_ratelimit_fields(headers, &rates);
+}
+
+/// Adds one limit of a provider, as a decision names it.
+pub(crate) fn add_limit(headers: &mut HeaderMap, limit: &LimitSummary, remaining: Option<u64>) {
+    let Some(most) = limit.limit else {
+        return;
+    };
+    headers.insert(LIMIT, HeaderValue::from(most));
+    if let Some(remaining) = remaining {
+        headers.insert(REMAINING, HeaderValue::from(remaining));
+    }
+    let rate = Rate {
+        name: &limit.name,
+        limit: most,
+        period: limit.period,
+        unit: CostUnit::Calls,
+        per: Per::Provider,
+        state: remaining.map(|remaining| RateState {
+            remaining,
+            reset_after: None,
+        }),
+        is_exhausted: false,
+    };
+    add_ratelimit_fields(headers, &[rate]);
 }
 
 /// A guard as a limit in the lists.

@@ -20,6 +20,8 @@ mod reader;
 #[cfg(all(feature = "cache", feature = "sqlite"))]
 mod index;
 #[cfg(all(feature = "cache", feature = "sqlite"))]
+mod statements;
+#[cfg(all(feature = "cache", feature = "sqlite"))]
 mod writer;
 #[cfg(not(all(feature = "cache", feature = "sqlite")))]
 #[path = "cache/no_disk.rs"]

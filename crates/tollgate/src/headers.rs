@@ -69,11 +69,16 @@ fn with_bytes(value: &HeaderValue, copy: Bytes) -> HeaderValue {
     copy
 }
 
-/// The trailers of a request without those that would have been changed or removed as headers: a
-/// server may merge trailers into the headers (RFC 9110, 6.5.1). `None`: nothing remains.
-pub(crate) fn forwarded_trailers(mut trailers: HeaderMap) -> Option<HeaderMap> {
+/// The trailers of a request without those that would have been changed or removed as headers, and without
+/// those that its head has, such as the provider's key: a server may merge trailers into the headers (RFC
+/// 9110, 6.5.1). `None`: nothing remains.
+pub(crate) fn forwarded_trailers(
+    mut trailers: HeaderMap,
+    in_head: &[HeaderName],
+) -> Option<HeaderMap> {
     let is_forbidden = |name: &str| {
         let list = [
+            "authorization",
             "cookie",
             "set-cookie",
             "host",
@@ -91,17 +96,14 @@ pub(crate) fn forwarded_trailers(mut trailers: HeaderMap) -> Option<HeaderMap> {
             "cache-control",
         ];
         let begins = ["x-tollgate-", "x-forwarded-", "proxy-", "content-", "if-"];
-        // Whatever the provider calls its key.
-        let identifies = ["auth", "key", "token", "secret", "session"];
         let is_digest = name == "content-digest";
-        !is_digest
-            && (list.contains(&name)
-                || begins.iter().any(|begin| name.starts_with(begin))
-                || identifies.iter().any(|part| name.contains(part)))
+        !is_digest && (list.contains(&name) || begins.iter().any(|begin| name.starts_with(begin)))
     };
     let names: Vec<HeaderName> = trailers.keys().cloned().collect();
-    for name in names.iter().filter(|name| is_forbidden(name.as_str())) {
-        trailers.remove(name);
+    for name in names {
+        if is_forbidden(name.as_str()) || in_head.contains(&name) {
+            trailers.remove(name);
+        }
     }
     (!trailers.is_empty()).then_some(trailers)
 }
@@ -239,10 +241,18 @@ mod tests {
             "content-digest",
             "x-amz-checksum-crc32",
             "authorization",
+            "x-monkeys",
         ]);
-        let forwarded = trailers(&["x-sum", "content-digest", "x-amz-checksum-crc32"]);
-        assert_eq!(forwarded_trailers(received), Some(forwarded));
-        assert_eq!(forwarded_trailers(trailers(&["cookie"])), None);
+        let forwarded = trailers(&[
+            "x-sum",
+            "content-digest",
+            "x-amz-checksum-crc32",
+            "x-monkeys",
+        ]);
+        // What the provider calls its key is in the head.
+        let in_head = [HeaderName::from_static("x-api-key")];
+        assert_eq!(forwarded_trailers(received, &in_head), Some(forwarded));
+        assert_eq!(forwarded_trailers(trailers(&["cookie"]), &[]), None);
     }
 
     #[test]

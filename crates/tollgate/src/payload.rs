@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -103,6 +103,8 @@ pub(crate) struct Outgoing {
     kind: OutgoingKind,
     /// The progress of a stream.
     upload: Option<Arc<Upload>>,
+    /// The headers of its request, which no trailer may repeat; empty if it has no trailers.
+    in_head: Vec<HeaderName>,
 }
 
 /// The progress of an upload, for the call that waits for the response.
@@ -316,8 +318,8 @@ impl Payload {
         }
     }
 
-    /// A body to send. A stream is gone afterwards.
-    pub(crate) fn outgoing(&mut self) -> Outgoing {
+    /// A body to send, after this head. A stream is gone afterwards.
+    pub(crate) fn outgoing(&mut self, head: &HeaderMap) -> Outgoing {
         let kind = match self {
             Payload::Whole(bytes) => OutgoingKind::Whole(Some(bytes.clone())),
             Payload::Trailed(bytes, trailers) => {
@@ -333,7 +335,17 @@ impl Payload {
             OutgoingKind::Whole(_) | OutgoingKind::Trailed(..) => None,
             OutgoingKind::Spooled(_) | OutgoingKind::Stream(_) => Some(Arc::default()),
         };
-        Outgoing { kind, upload }
+        let in_head = match kind {
+            OutgoingKind::Whole(_) => Vec::new(),
+            OutgoingKind::Trailed(..) | OutgoingKind::Spooled(_) | OutgoingKind::Stream(_) => {
+                head.keys().cloned().collect()
+            }
+        };
+        Outgoing {
+            kind,
+            upload,
+            in_head,
+        }
     }
 }
 
@@ -349,10 +361,11 @@ impl Body for Outgoing {
     type Error = BodyError;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = match &mut self.kind {
+        let this = self.get_mut();
+        let frame = match &mut this.kind {
             OutgoingKind::Whole(bytes) => {
                 let bytes = bytes.take().filter(|bytes| !bytes.is_empty());
                 return Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))));
@@ -362,14 +375,15 @@ impl Body for Outgoing {
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
                 }
                 let trailers = trailers.take().map(|trailers| *trailers);
-                let trailers = trailers.and_then(headers::forwarded_trailers);
+                let trailers = trailers
+                    .and_then(|trailers| headers::forwarded_trailers(trailers, &this.in_head));
                 return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
             }
             OutgoingKind::Spooled(file) => Pin::new(file).poll_frame(cx),
             OutgoingKind::Stream(stream) => Pin::new(&mut stream.body).poll_frame(cx),
         };
-        if let Some(upload) = &self.upload {
-            let is_file = match &self.kind {
+        if let Some(upload) = &this.upload {
+            let is_file = match &this.kind {
                 OutgoingKind::Spooled(_) => true,
                 OutgoingKind::Stream(stream) => stream.reads_first.load(Ordering::Relaxed),
                 OutgoingKind::Whole(_) | OutgoingKind::Trailed(..) => false,
@@ -379,7 +393,8 @@ impl Body for Outgoing {
         match frame {
             Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => {
                 let trailers = frame.into_trailers().ok();
-                let trailers = trailers.and_then(headers::forwarded_trailers);
+                let trailers = trailers
+                    .and_then(|trailers| headers::forwarded_trailers(trailers, &this.in_head));
                 Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
             }
             frame => frame,

@@ -6,10 +6,13 @@
 
 mod acquire;
 mod cache;
+mod callers;
 mod canary;
 mod check;
 mod daemon;
+mod envoy;
 mod explain;
+mod import;
 mod faults;
 mod first_run;
 mod serve;
@@ -26,10 +29,12 @@ mod openapi_client;
 mod operating;
 mod processes;
 mod provider;
+mod python;
 mod restart;
 mod schema;
 mod memory;
 mod soak;
+mod sources;
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};

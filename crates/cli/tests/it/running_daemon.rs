@@ -22,6 +22,8 @@ pub(crate) struct RunningDaemon {
     pub(crate) admin: String,
     /// The address of the Redis protocol, with `--resp`.
     pub(crate) resp: Option<String>,
+    /// Its address for gRPC, with `--grpc`.
+    pub(crate) grpc: Option<String>,
     log: Receiver<String>,
 }
 
@@ -51,7 +53,8 @@ impl RunningDaemon {
     }
 
     pub(crate) fn spawn(folder: Folder, mut command: Command) -> RunningDaemon {
-        let has_resp = command.get_args().any(|arg| arg == "--resp");
+        let has = |flag: &str| command.get_args().any(|arg| arg == flag);
+        let (has_resp, has_grpc) = (has("--resp"), has("--grpc"));
         let mut child = folder
             .prepare(&mut command)
             .stdout(Stdio::piped())
@@ -79,7 +82,9 @@ impl RunningDaemon {
                 .unwrap_or_default()
                 .to_owned()
         };
-        let (gateway, admin) = (address("listens on"), address("(admin)"));
+        let gateway = address("listens on");
+        let grpc = has_grpc.then(|| address("(grpc)"));
+        let admin = address("(admin)");
         let resp = has_resp.then(|| address("(resp)"));
         RunningDaemon {
             child,
@@ -87,6 +92,7 @@ impl RunningDaemon {
             gateway,
             admin,
             resp,
+            grpc,
             log,
         }
     }

@@ -202,15 +202,27 @@ fn matches(fields: &Fields<'_>, problems: &mut Problems) -> Match {
     }
 }
 
+impl Default for Task {
+    fn default() -> Task {
+        Task {
+            max_pending: None,
+            retry_delay: Span::from_secs(60),
+            wait: Span::from_secs(300),
+            retries: 3,
+            factor: Ppm(2_000_000),
+        }
+    }
+}
+
 fn task(fields: &Fields<'_>, problems: &mut Problems) -> Task {
-    let minute = Span::from_secs(60);
+    let default = Task::default();
     Task {
         max_pending: fields.read("max_pending", problems),
-        retry_delay: fields.read("retry_delay", problems).unwrap_or(minute),
-        wait: fields
-            .read("wait", problems)
-            .unwrap_or(Span::from_secs(300)),
-        retries: fields.read("retries", problems).unwrap_or(3),
-        factor: fields.read("factor", problems).unwrap_or(Ppm(2_000_000)),
+        retry_delay: fields
+            .read("retry_delay", problems)
+            .unwrap_or(default.retry_delay),
+        wait: fields.read("wait", problems).unwrap_or(default.wait),
+        retries: fields.read("retries", problems).unwrap_or(default.retries),
+        factor: fields.read("factor", problems).unwrap_or(default.factor),
     }
 }

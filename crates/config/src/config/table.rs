@@ -83,7 +83,7 @@ table! {
 table! {
     pub(crate) MATCH {
         path: Shape::Text, "calls whose path has this prefix";
-        descriptor: Shape::Map(&Shape::Text), "calls with these descriptors";
+        descriptor: Shape::Map(&Shape::Text), "calls that Envoy describes so: keys, and texts, `text*` or `*`";
     }
 }
 

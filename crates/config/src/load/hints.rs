@@ -33,7 +33,6 @@ pub const CONFIG_NOT_USED_YET: &[&str] = &[
     "intercept",
     "guards.NAME.key_prefix",
     "guards.NAME.on_store_loss",
-    "guards.NAME.match.descriptor",
     "scheduler",
     "alerts",
     "metrics",

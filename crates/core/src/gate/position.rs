@@ -10,7 +10,7 @@ use crate::ask::{Ask, CellId, PermitId, WakeOn};
 use crate::gate::block::{Block, Closed};
 use crate::gate::queue::Rank;
 use crate::gate::{Blocker, Entry, Gate, Order, Position, Resolution};
-use crate::time::{Micros, Now};
+use crate::time::{Micros, Now, Span};
 
 impl Gate {
     /// Puts a waiter into the queue of its blocker, or among the ready.
@@ -126,9 +126,12 @@ impl Gate {
         self.relax_block(blocker);
     }
 
-    /// Its deadline passes before the blocker opens, or has passed.
+    /// Its deadline passes before the blocker opens, or has passed. A call that does not wait learns when the blocker
+    /// opens at the latest.
     fn resolve_late(&mut self, id: PermitId, blocker: Blocker, closed: Closed, now: Micros) {
-        let resolution = if closed.known {
+        let entry = self.waiting.get(&id);
+        let waits = entry.is_some_and(|entry| entry.ask.max_wait > Span::ZERO);
+        let resolution = if closed.known || !waits {
             Resolution::Rejected {
                 blocker,
                 retry_in: closed.until.since(now),

@@ -18,6 +18,10 @@ use crate::time::{Micros, Now, Span};
 /// not wait and the ledger is not asked. 1 024 are 256 KiB.
 const IDLE_BLOCKS_MAX: usize = 1_024;
 
+/// How long a call that asks now or never is offered again if the ledger has not decided it: enough for a hundred
+/// transactions, and for a slow disk; then it is told that its time is over.
+const ASK_AGAIN_MAX: Span = Span::from_secs(1);
+
 /// The first rejection of a batch at one blocker; asks behind it were rejected because of it.
 #[derive(Clone, Copy, Debug)]
 struct FirstRejection {
@@ -31,6 +35,14 @@ struct WaitVerdict {
     after: Span,
     on: WakeOn,
     by: BlockedBy,
+}
+
+impl WaitVerdict {
+    /// The limit has room, but one transaction grants only some permits of a long limit; or the permit came too late
+    /// from the disk.
+    fn is_ask_again(self) -> bool {
+        self.after == Span::ZERO && self.on == WakeOn::Time
+    }
 }
 
 impl Gate {
@@ -93,6 +105,9 @@ impl Gate {
             // No such term: treated as no verdict.
             return self.undecided_one(ask.id, now);
         };
+        if wait.is_ask_again() && self.asks_now_or_never(ask.id) {
+            return self.undecided_one(ask.id, now);
+        }
         // In FIFO order a limit blocks everybody, and a scope only those who need it: calls to a
         // closed path do not hold up the others.
         let blocker = match (order, named) {
@@ -153,12 +168,23 @@ impl Gate {
         }
     }
 
+    /// It becomes ready again. One that asks now or never has had no verdict yet, and is offered again although its
+    /// deadline has passed.
     fn undecided_one(&mut self, id: PermitId, now: Micros) {
-        match self.waiting.get(&id).map(|entry| entry.deadline < now) {
-            Some(true) => self.time_out(id, None),
-            Some(false) => self.link(id, Position::Ready),
-            None => {}
+        let Some(entry) = self.waiting.get_mut(&id) else {
+            return;
+        };
+        let asks_again = entry.awaits_verdict && now.since(entry.deadline) < ASK_AGAIN_MAX;
+        if entry.deadline < now && !asks_again {
+            return self.time_out(id, None);
         }
+        entry.was_offered &= !asks_again;
+        self.link(id, Position::Ready);
+    }
+
+    fn asks_now_or_never(&self, id: PermitId) -> bool {
+        let entry = self.waiting.get(&id);
+        entry.is_some_and(|entry| entry.awaits_verdict)
     }
 
     /// A blocker that granted every ask gets twice as many next time.

@@ -14,6 +14,7 @@ mod memory;
 mod networked;
 mod stores;
 mod front;
+mod scripted_store;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqlite")]

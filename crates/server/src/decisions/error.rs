@@ -44,6 +44,9 @@ impl DecisionError {
                 "send for example \"identifier\": \"203.0.113.7\""
             }
             DecisionError::Guard(GuardError::TooMany(_)) => "ask for fewer guards at once",
+            DecisionError::Guard(GuardError::Limit(_)) => {
+                "write the limit as a guard, or send fewer different limits"
+            }
             DecisionError::UnknownPermit => {
                 "report or release a permit within use_within and the provider's timeout, with the `permit` of its acquire"
             }

@@ -157,6 +157,14 @@ pub(super) fn max_connections(wanted: usize, events: &Events) -> usize {
     parts.connections
 }
 
+/// Descriptors beyond those of so many calls.
+pub(super) fn spare_descriptors(connections: usize) -> usize {
+    use rustix::process::{Resource, getrlimit};
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let possible = split_descriptors(descriptors, usize::MAX).connections;
+    possible.saturating_sub(connections)
+}
+
 /// How many connections the admin address may have. The gateway leaves their descriptors alone.
 pub(crate) fn max_admin_connections() -> usize {
     use rustix::process::{Resource, getrlimit};

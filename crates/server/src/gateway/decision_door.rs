@@ -7,16 +7,15 @@
 
 use axum::body::{Body, to_bytes};
 use axum::response::IntoResponse;
-use http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use http::header::HeaderValue;
 use http::{Response, StatusCode, request};
 use hyper::body::Incoming;
 use tollgate::body::ReplyBody;
 use tollgate::path::CallTrace;
-use tollgate_config::Secret;
 
 use super::client_connection::ClientConnection;
 use super::handler::{DECISION, SOURCE};
-use crate::api::ApiError;
+use crate::api::{ApiError, bearer};
 use crate::decision_api::{self, Asker, DecisionCall, REPLY_MAX, Waited};
 
 /// Serves one decision call; `path` is its path below `/-`.
@@ -73,22 +72,6 @@ async fn decide(
     decision_api::serve(decisions, call, &head.method, path, body).await
 }
 
-/// A caller's token, as `Authorization: Bearer` or `X-Tollgate-Token`.
-fn bearer(headers: &HeaderMap) -> Option<Secret> {
-    let text = |name: &str| {
-        let mut all = headers.get_all(name).iter();
-        let first = all.next()?.to_str().ok()?;
-        all.next().is_none().then(|| first.trim())
-    };
-    let bearer = text(AUTHORIZATION.as_str()).and_then(|value| {
-        let (scheme, token) = value.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-    });
-    // A proxy passes the `Authorization` of its client on: our own header is first.
-    let token = text("x-tollgate-token").or(bearer)?;
-    (!token.is_empty()).then(|| Secret::new(token.to_owned()))
-}
-
 fn no_token() -> ApiError {
     ApiError::mistake(
         StatusCode::UNAUTHORIZED,
@@ -100,6 +83,8 @@ fn no_token() -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderMap;
+
     use super::*;
 
     /// A proxy in between may check one of two headers and Tollgate the other: neither counts.

@@ -98,6 +98,7 @@ fn misconfigured(provider: &ActiveProvider, error: &GuardError) -> Error {
             GuardError::Unknown { .. } => "it names a guard that tollgate.yaml does not have",
             GuardError::NoIdentifier(_) => "a guard has nothing to count by",
             GuardError::TooMany(_) => "more guards than can be decided as one",
+            GuardError::Limit(_) => "a guard has a limit that cannot be counted",
         },
     }
 }

@@ -122,7 +122,7 @@ async fn respond(
         } => (target, caller, mount),
     };
     check_listener(connection, &target)?;
-    if connection.peer.to_canonical().is_loopback() && head::is_cross_site(&parts.headers) {
+    if connection.peer.to_canonical().is_loopback() && head::is_cross_site(&parts) {
         return Err(Error::CrossSite);
     }
     let ip = guarded::client_ip(connection, &parts.headers);

@@ -15,6 +15,7 @@ use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
     REFERER, TE, TRANSFER_ENCODING,
 };
+use http::uri::Authority;
 use http::{Method, Uri, Version, request};
 use smallvec::SmallVec;
 use tollgate::Error;
@@ -98,11 +99,15 @@ fn is_chunked_only(headers: &HeaderMap) -> bool {
 /// Did a page of another site make a local browser send this request? Loopback has no other
 /// protection, and the call would carry a configured key. Programs do not send these headers, local
 /// pages belong to the user, and a reverse proxy has its own rules.
-pub(super) fn is_cross_site(headers: &HeaderMap) -> bool {
-    let is_cross = headers
-        .get(FETCH_SITE)
-        .is_some_and(|site| site == "cross-site");
-    if !is_cross {
+pub(super) fn is_cross_site(parts: &request::Parts) -> bool {
+    let headers = &parts.headers;
+    let may_be_cross = match headers.get(FETCH_SITE).map(HeaderValue::as_bytes) {
+        Some(b"cross-site") => true,
+        Some(b"same-site") => headers.contains_key(ORIGIN),
+        Some(_) => false,
+        None => headers.contains_key(ORIGIN) && is_called_by_another_name(parts),
+    };
+    if !may_be_cross {
         return false;
     }
     let is_forwarded = FORWARDED_BY.iter().any(|name| headers.contains_key(*name));
@@ -110,6 +115,16 @@ pub(super) fn is_cross_site(headers: &HeaderMap) -> bool {
     let page = page.and_then(|page| page.to_str().ok()?.parse::<Uri>().ok());
     let is_here = page.is_some_and(|page| page.host().is_some_and(is_loopback_host));
     !is_forwarded && !is_here
+}
+
+/// Was this machine called by a name or an address to which browsers send no `Sec-Fetch-Site`, such as
+/// `0.0.0.0`? A page cannot make them send our own headers, or a request to a proxy.
+fn is_called_by_another_name(parts: &request::Parts) -> bool {
+    let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
+    let host = host.and_then(|host| host.parse::<Authority>().ok());
+    let is_here = host.is_some_and(|host| is_loopback_host(host.host()));
+    let has_own = parts.headers.keys().any(|name| is_option(name.as_str()));
+    parts.uri.authority().is_none() && !is_here && !has_own
 }
 
 fn is_loopback_host(host: &str) -> bool {

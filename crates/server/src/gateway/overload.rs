@@ -1,7 +1,7 @@
 //! Overload: rejects connections above the cap instead of letting them wait.
 //!
-//! Promises: a rejected client gets a `503 QueueFull` in JSON and a closed connection. Only a few
-//! get that response at a time; further connections are closed without one. Without a free
+//! Promises: a rejected client gets a `503 QueueFull` in JSON and a closed connection. As many as there
+//! are descriptors for get it after their request has arrived; further ones at once. Without a free
 //! descriptor, a spare one serves to close a connection, so the listener never blocks.
 //!
 //! Never: reads more from a rejected client than the delivery of the response needs.
@@ -12,13 +12,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tollgate_core::time::{Micros, Span};
 
-/// Rejections that are sent at a time. Each takes a reserved descriptor.
-const REJECTIONS_MAX: usize = 8;
+/// The fewest rejections that wait for their request at a time. Each takes a reserved descriptor.
+const REJECTIONS_MIN: usize = 8;
+
+/// The most of them: a task of some KiB each, for at most a second.
+const REJECTIONS_MAX: usize = 256;
 
 /// How long a rejection may take. Closing at once would reset the connection, and the client would
 /// lose the response.
@@ -40,9 +44,11 @@ pub(super) struct Overload {
 }
 
 impl Overload {
-    pub(super) fn new() -> Overload {
+    /// `spare`: descriptors that no call can use.
+    pub(super) fn new(spare: usize) -> Overload {
+        let rejections = spare.clamp(REJECTIONS_MIN, REJECTIONS_MAX);
         Overload {
-            rejections: Arc::new(Semaphore::new(REJECTIONS_MAX)),
+            rejections: Arc::new(Semaphore::new(rejections)),
             spare: Mutex::new(open_spare()),
             reported_at: Mutex::default(),
         }
@@ -55,6 +61,8 @@ impl Overload {
                 let _sent = tokio::time::timeout(REJECTION_TIMEOUT, send_rejection(stream)).await;
                 drop(turn);
             });
+        } else {
+            reject_at_once(&stream);
         }
     }
 
@@ -78,6 +86,16 @@ impl Overload {
         }
         *self.spare.lock() = open_spare();
     }
+}
+
+/// Sends the rejection without waiting for anything. What has arrived of the request is read, because
+/// unread bytes would reset the connection when it is closed.
+fn reject_at_once(stream: &TcpStream) {
+    let mut request = [0; 4_096];
+    let _read = recv(stream, &mut request, RecvFlags::DONTWAIT);
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let _sent = send(stream, response().as_bytes(), flags);
+    let _closed = shutdown(stream, Shutdown::Write);
 }
 
 async fn send_rejection(mut stream: TcpStream) -> io::Result<()> {
@@ -129,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_lack_of_descriptors_is_logged_once_a_second() {
-        let overload = Overload::new();
+        let overload = Overload::new(0);
         let start = Micros(5);
         assert!(overload.claim_report(start));
         assert!(!overload.claim_report(start + Span(999_999)));

@@ -11,10 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::event::Events;
-use tollgate_config::config::{Guard, GuardKey as CountedBy};
+use tollgate_config::config::{Guard, GuardKey as CountedBy, Match, Task};
+use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::time::{Micros, Span, Wall};
-use tollgate_guard::{GuardKey, GuardPlan, GuardTable, KeyView, Keys, Limit};
+use tollgate_guard::{GuardKey, GuardPlan, GuardTable, KeyView, Keys, Limit, PlanError};
 
+use super::descriptor::LimitOverride;
 use super::request::GuardedRequest;
 use super::tally::{GuardCounts, GuardTally};
 use crate::period::period_text;
@@ -24,6 +26,9 @@ const GLOBAL: &str = "global";
 
 /// How long a request waits for tokens if it does not say (C1).
 const REQUEST_WAIT: Span = Span::from_secs(60);
+
+/// The class of keys of limits that descriptors bring along. No guard has a name with a space.
+const OVERRIDES: &str = "limit override";
 
 /// One guard.
 #[derive(Debug)]
@@ -64,6 +69,36 @@ impl GuardClass {
             keys: table.keys(&guard.name),
             guard: guard.clone(),
             tally,
+        })
+    }
+
+    /// The limit that a descriptor brings along. It counts apart from every guard, and each descriptor
+    /// apart from others.
+    pub(super) fn of_override(
+        name: &str,
+        wanted: LimitOverride,
+        table: &GuardTable,
+    ) -> Result<GuardClass, PlanError> {
+        // A limit of 0 is never granted: the ask costs more than the bucket holds.
+        let most = NonZeroU32::new(wanted.limit).unwrap_or(NonZeroU32::MIN);
+        let plan = table.plan(&[Limit::new(most, Duration::from(wanted.period))])?;
+        let guard = Guard {
+            name: name.to_owned(),
+            limit: wanted.limit,
+            period: wanted.period,
+            burst: wanted.limit,
+            by: CountedBy::Name,
+            key_prefix: String::new(),
+            shadow: false,
+            on_store_loss: OnStoreLoss::LocalShare,
+            matches: Match::default(),
+            task: Task::default(),
+        };
+        Ok(GuardClass {
+            plan,
+            keys: table.keys(OVERRIDES),
+            guard,
+            tally: Arc::default(),
         })
     }
 
@@ -140,6 +175,10 @@ impl GuardClass {
         self.guard.shadow
     }
 
+    pub(super) fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
     pub(super) fn plan(&self) -> &GuardPlan {
         &self.plan
     }
@@ -152,6 +191,15 @@ impl GuardClass {
             burst: self.guard.burst,
             last_refill: wall,
         }
+    }
+
+    /// When an empty bucket has its next token.
+    pub(super) fn next_token_in(&self, view: &KeyView) -> Span {
+        let tokens = view.buckets().first().map_or(0, |seen| seen.micro_tokens);
+        let missing =
+            u128::from(1_000_000_u64.saturating_sub(tokens)) * u128::from(self.guard.period.0);
+        let wait = missing.div_ceil(u128::from(self.guard.limit.max(1)) * 1_000_000);
+        Span(u64::try_from(wait).unwrap_or(u64::MAX).max(1))
     }
 
     /// The key of an identifier; `None` if the guard needs one.
@@ -168,6 +216,11 @@ impl GuardClass {
             }
             (CountedBy::Ip | CountedBy::Name | CountedBy::Header(_), None) => None,
         }
+    }
+
+    /// The key of a name in bytes.
+    pub(super) fn key_of_bytes(&self, name: &[u8]) -> GuardKey {
+        self.keys.key(name)
     }
 
     /// The key of a request; `None` if the guard does not apply to it.

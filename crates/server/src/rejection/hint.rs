@@ -57,8 +57,8 @@ pub(super) fn hint(error: &Error) -> String {
             "send the caller's token as X-Tollgate-Token, or as name:token@ in the proxy URL"
         }
         Error::CrossSite => {
-            "call from a program, from a page on this machine, or through a proxy that sends \
-             X-Forwarded-For"
+            "call 127.0.0.1 from a program or from a page on this machine, or through a proxy that \
+             sends X-Forwarded-For"
         }
         Error::Loop { .. } => {
             "set `upstream:` to the provider, not to tollgate or to a gateway that forwards to it"

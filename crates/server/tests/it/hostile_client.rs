@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tollgate_server::GatewayOptions;
 
@@ -273,6 +273,42 @@ async fn a_connection_above_the_cap_is_rejected_in_json() {
     drop(two);
     let address = gateway.address;
     until_served(address).await;
+}
+
+/// Eight connections at a time got a 503, the others were reset: eight callers that sent nothing switched
+/// the 503 off for everybody.
+#[tokio::test]
+async fn every_connection_above_the_cap_gets_its_503() {
+    let upstream = fine().await;
+    let options = GatewayOptions {
+        connections_max: 1,
+        ..GatewayOptions::default()
+    };
+    let files = [file(upstream.address, "limits: [100/1s]")];
+    let gateway = TestGateway::start_with_gateway(&files, options).await;
+    let mut served = Session::open(gateway.address).await;
+    assert_eq!(served.get("/x/a", &[]).await.status, 200);
+    let mut others = Vec::new();
+    for number in 0..300 {
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        // The first ones send nothing.
+        if number >= 260 {
+            let head = "GET /x/a HTTP/1.1\r\nHost: g\r\n\r\n";
+            stream.write_all(head.as_bytes()).await.ok();
+        }
+        others.push(stream);
+    }
+    for mut stream in others.split_off(260) {
+        let mut text = Vec::new();
+        let mut piece = [0; 4_096];
+        while let Ok(length @ 1..) = within_timeout(stream.read(&mut piece)).await {
+            text.extend_from_slice(&piece[..length]);
+        }
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.starts_with("HTTP/1.1 503"), "{text:?}");
+        assert!(text.contains("\r\nretry-after: 1\r\n"), "{text}");
+    }
+    assert_eq!(served.get("/x/a", &[]).await.status, 200);
 }
 
 async fn until_served(address: std::net::SocketAddr) {

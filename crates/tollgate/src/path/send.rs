@@ -291,7 +291,7 @@ fn build_request(
         target.push('?');
         target.push_str(query);
     }
-    let mut request = Request::new(route.request.payload.outgoing());
+    let mut request = Request::new(route.request.payload.outgoing(&headers));
     *request.method_mut() = route.request.method.clone();
     *request.uri_mut() = PathAndQuery::from_maybe_shared(Bytes::from(target))
         .map_err(|_| unsendable::target_error(route, policy, credential))?

@@ -1,5 +1,6 @@
 //! Request bodies: slow ones, large ones, and those that are larger than the spool.
 
+use http::HeaderValue;
 use tollgate_core::time::Span;
 
 use super::*;
@@ -148,7 +149,7 @@ impl Body for Pieces {
 }
 
 async fn sent(payload: &mut Payload) -> (Bytes, Option<HeaderMap>) {
-    let sent = payload.outgoing().collect().await.unwrap();
+    let sent = payload.outgoing(&HeaderMap::new()).collect().await.unwrap();
     let trailers = sent.trailers().cloned();
     (sent.to_bytes(), trailers)
 }
@@ -285,7 +286,7 @@ async fn a_stream_that_reads_its_file_does_not_wait_for_its_caller() {
         timer: None,
     };
     let awaits_caller = |mut payload: Payload| {
-        let mut outgoing = payload.outgoing();
+        let mut outgoing = payload.outgoing(&HeaderMap::new());
         let mut cx = Context::from_waker(std::task::Waker::noop());
         assert!(Pin::new(&mut outgoing).poll_frame(&mut cx).is_pending());
         outgoing.upload().unwrap().awaits_caller()
@@ -293,4 +294,24 @@ async fn a_stream_that_reads_its_file_does_not_wait_for_its_caller() {
     assert!(!awaits_caller(Payload::stream(stalled(), stalled())));
     let nothing = Full::new(Bytes::new());
     assert!(awaits_caller(Payload::stream(nothing, stalled())));
+}
+
+/// A caller's `X-Api-Key` in a trailer would stand beside ours, or replace it.
+#[tokio::test]
+async fn a_trailer_does_not_repeat_a_header_of_its_request() {
+    let value = HeaderValue::from_static;
+    let trailers = HeaderMap::from_iter([
+        (HeaderName::from_static("x-pass"), value("evil")),
+        (HeaderName::from_static("x-sum"), value("6")),
+    ]);
+    let mut payload = Payload::Trailed(Bytes::from_static(b"x"), Box::new(trailers));
+    let head = HeaderMap::from_iter([(HeaderName::from_static("x-pass"), value("ours"))]);
+    let sent = payload.outgoing(&head).collect().await.unwrap();
+    let names: Vec<&str> = sent
+        .trailers()
+        .unwrap()
+        .keys()
+        .map(HeaderName::as_str)
+        .collect();
+    assert_eq!(names, ["x-sum"]);
 }

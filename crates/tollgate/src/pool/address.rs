@@ -90,7 +90,9 @@ fn is_private_v6(ip: Ipv6Addr) -> bool {
         (0x64, 0xff9b) => inner(g, h),
         (0x2002, _) => inner(b, c),
         (0x2001, 0xdb8) => true,
-        _ => a & 0xfe00 == 0xfc00 || a & 0xffc0 == 0xfe80 || a & 0xff00 == 0xff00,
+        // Unique local, link local, site local (deprecated, and still routed in some networks),
+        // multicast.
+        _ => a & 0xfe00 == 0xfc00 || matches!(a & 0xffc0, 0xfe80 | 0xfec0) || a & 0xff00 == 0xff00,
     }
 }
 
@@ -114,6 +116,8 @@ mod tests {
             "::",
             "::1",
             "fe80::1",
+            "fec0::1",
+            "feff::1",
             "fd00::1",
             "ff02::1",
             "::ffff:127.0.0.1",

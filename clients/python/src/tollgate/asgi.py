@@ -1,0 +1,275 @@
+"""``RateLimitMiddleware``: guards in front of an ASGI application (FastAPI, Starlette, Litestar …).
+
+Each request asks the guards ``ip``, ``user`` (if its header is there) and ``api`` in one decision:
+if one rejects, none is charged. Promises: exempt paths are not asked for; a rejection is 429 with
+``X-RateLimit-*`` and ``Retry-After``, a success has the same headers.
+Never: reads or delays a body, or believes ``X-Forwarded-For`` of somebody who is not trusted.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import math
+import time
+from typing import Any, Awaitable, Callable, Dict, List, MutableMapping, Optional, Sequence, Tuple
+
+from .client import AsyncClient
+from .errors import BadRequest, RateLimitExceeded, TollgateUnavailable
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = List[Tuple[bytes, bytes]]
+
+log = logging.getLogger("tollgate")
+
+#: While the daemon is away, it is asked again after so many seconds; requests between do not wait.
+AWAY_FOR = 1.0
+#: How long the size of a guard's bucket is remembered; a reload may change it.
+SHAPE_FOR = 60.0
+
+
+class RateLimitMiddleware:
+    """``app.add_middleware(RateLimitMiddleware)``.
+
+    ``ip``, ``user``, ``api``: the names of the guards, ``None`` to leave one out. ``identify``
+    returns the user of a scope; by default the value of ``user_header``. ``on_unavailable``:
+    ``"open"`` lets requests pass while the daemon is away, ``"closed"`` responds 503.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        client: Optional[AsyncClient] = None,
+        *,
+        ip: Optional[str] = "ip",
+        user: Optional[str] = "user",
+        api: Optional[str] = "api",
+        user_header: str = "x-user-id",
+        identify: Optional[Callable[[Scope], Optional[str]]] = None,
+        exempt_paths: Sequence[str] = ("/health",),
+        trusted_proxies: Sequence[str] = (),
+        on_unavailable: str = "open",
+    ):
+        if on_unavailable not in ("open", "closed"):
+            raise BadRequest("`on_unavailable` is not known", hint='write "open" or "closed"')
+        if isinstance(exempt_paths, str) or isinstance(trusted_proxies, str):
+            raise BadRequest(
+                "`exempt_paths` and `trusted_proxies` are lists", hint='write ["/health"]'
+            )
+        try:
+            self._trusted = [ipaddress.ip_network(text, strict=False) for text in trusted_proxies]
+        except ValueError as error:
+            raise BadRequest(
+                f"`trusted_proxies`: {error}", hint='write networks such as "10.0.0.0/8"'
+            ) from None
+        self.app = app
+        self._client = client or AsyncClient()
+        self._guards = (ip, user, api)
+        self._user_header = user_header.lower().encode("latin-1")
+        self._identify = identify
+        self._exempt = tuple(exempt_paths)
+        self._is_open = on_unavailable == "open"
+        self._away_until = 0.0
+        self._shapes: Dict[str, Tuple[float, int, int]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket") or self._is_exempt(scope):
+            await self.app(scope, receive, send)
+            return
+        asks = self._asks(scope)
+        if not asks:
+            await self.app(scope, receive, send)
+            return
+        try:
+            headers = await self._decide(asks)
+        except RateLimitExceeded as denied:
+            await self._reject(denied, asks, scope, receive, send)
+            return
+        except TollgateUnavailable as away:
+            if not self._is_open:
+                await _respond(scope, receive, send, 503, _unavailable_body(away), _retry_after(1.0))
+                return
+            headers = []
+        await self.app(scope, receive, _with_headers(send, headers) if headers else send)
+
+    async def _decide(self, asks: List[Dict[str, str]]) -> Headers:
+        """The headers of the response that follows; raises if the request may not pass."""
+        if time.monotonic() < self._away_until:
+            raise TollgateUnavailable("Tollgate is away", retry_in=AWAY_FOR)
+        try:
+            await self._client.acquire_all(asks, wait=False)
+            shown = asks[0]
+            if self._client.address.is_gateway:
+                return []  # the status of a guard is on the admin address only
+            status = await self._client.get_status(shown.get("identifier"), guard=shown["guard"])
+        except TollgateUnavailable as away:
+            self._away_until = time.monotonic() + AWAY_FOR
+            log.warning("requests %s: %s", "pass unchecked" if self._is_open else "get 503", away)
+            raise
+        per_minute, burst = int(status["tokens_per_minute"]), int(status["burst_size"])
+        self._shapes[shown["guard"]] = (time.monotonic() + SHAPE_FOR, per_minute, burst)
+        tokens = float(status["tokens_available"])
+        return _rate_headers(per_minute, int(tokens), (burst - tokens) * 60 / max(per_minute, 1))
+
+    async def _reject(
+        self,
+        denied: RateLimitExceeded,
+        asks: List[Dict[str, str]],
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        headers = [(b"x-tollgate-decision", b"reject")]
+        if denied.retry_in is not None:
+            headers += _retry_after(denied.retry_in)
+        shape = await self._shape(denied, asks)
+        if shape is not None:
+            per_minute, burst = shape
+            # One token is there after `retry_in`, the others follow at the rate of the guard.
+            until_full = (denied.retry_in or 0.0) + (burst - 1) * 60 / max(per_minute, 1)
+            headers += _rate_headers(per_minute, 0, until_full)
+        retry_in = None if denied.retry_in is None else math.ceil(denied.retry_in * 1000)
+        body = {
+            "error": "RateLimitExceeded",
+            "message": denied.message,
+            "hint": denied.hint,
+            "guard": denied.guard,
+            "limit": str(denied.limit) if denied.limit else None,
+            "reason": denied.reason,
+            "retryIn": retry_in,
+            "detail": denied.message,  # where FastAPI's clients look
+        }
+        await _respond(scope, receive, send, 429, body, headers)
+
+    async def _shape(
+        self, denied: RateLimitExceeded, asks: List[Dict[str, str]]
+    ) -> Optional[Tuple[int, int]]:
+        """Tokens per minute and burst of the guard that rejected; a flood does not ask each time."""
+        guard = denied.guard or asks[0]["guard"]
+        known = self._shapes.get(guard)
+        if known is not None and known[0] > time.monotonic():
+            return known[1:]
+        ask = next((ask for ask in asks if ask["guard"] == guard), None)
+        if ask is None or self._client.address.is_gateway:
+            return None
+        try:
+            status = await self._client.get_status(ask.get("identifier"), guard=guard)
+        except TollgateUnavailable:
+            return None
+        shape = (int(status["tokens_per_minute"]), int(status["burst_size"]))
+        self._shapes[guard] = (time.monotonic() + SHAPE_FOR, *shape)
+        return shape
+
+    def _asks(self, scope: Scope) -> List[Dict[str, str]]:
+        ip, user, api = self._guards
+        asks: List[Dict[str, str]] = []
+        if ip is not None:
+            asks.append({"guard": ip, "identifier": self._client_ip(scope)})
+        if user is not None:
+            name = self._identify(scope) if self._identify else self._user_of(scope)
+            if name:
+                asks.append({"guard": user, "identifier": name})
+        if api is not None:
+            asks.append({"guard": api, "identifier": "global"})
+        return asks
+
+    def _user_of(self, scope: Scope) -> Optional[str]:
+        for name, value in scope["headers"]:
+            if name.lower() == self._user_header:
+                return str(value.decode("latin-1")).strip() or None
+        return None
+
+    def _is_exempt(self, scope: Scope) -> bool:
+        """A path that the application may read in another way is always checked."""
+        path = scope.get("path", "")
+        raw = scope.get("raw_path") or path.encode("utf-8", "replace")
+        raw = raw.split(b"?")[0]
+        is_odd = any(part in raw for part in (b"%", b"\\", b"/.", b"//"))
+        return not is_odd and any(path.startswith(prefix) for prefix in self._exempt)
+
+    def _client_ip(self, scope: Scope) -> str:
+        """The address of the caller: as far back in ``X-Forwarded-For`` as proxies are trusted."""
+        peer = scope.get("client")
+        client = str(peer[0]) if peer else "unknown"
+        lines = [value for name, value in scope["headers"] if name.lower() == b"x-forwarded-for"]
+        entries = ",".join(line.decode("latin-1") for line in lines).split(",") if lines else []
+        for entry in reversed(entries):
+            found = _address(entry.strip())
+            if found is None or not self._is_trusted(client):
+                break
+            client = found
+        return client
+
+    def _is_trusted(self, client: str) -> bool:
+        try:
+            address = ipaddress.ip_address(client)
+        except ValueError:
+            return False
+        mapped = getattr(address, "ipv4_mapped", None)
+        return any((mapped or address) in network for network in self._trusted)
+
+
+def _address(entry: str) -> Optional[str]:
+    """An address as proxies write it: also with a port or in brackets."""
+    if entry.startswith("["):
+        entry = entry[1:].partition("]")[0]
+    elif entry.count(":") == 1:
+        entry = entry.partition(":")[0]
+    try:
+        return str(ipaddress.ip_address(entry))
+    except ValueError:
+        return None
+
+
+def _rate_headers(per_minute: int, remaining: int, until_full: float) -> Headers:
+    reset = math.ceil(time.time() + max(until_full, 0.0))
+    values = (("limit", per_minute), ("remaining", remaining), ("reset", reset))
+    return [(f"x-ratelimit-{name}".encode(), str(value).encode()) for name, value in values]
+
+
+def _retry_after(seconds: float) -> Headers:
+    return [
+        (b"retry-after", str(max(math.ceil(seconds), 1)).encode()),
+        (b"retry-after-ms", str(math.ceil(seconds * 1000)).encode()),
+    ]
+
+
+def _unavailable_body(away: TollgateUnavailable) -> Dict[str, Any]:
+    message = "The rate limiter is not available. Please try again later."
+    return {"error": "StoreLost", "message": message, "hint": away.hint, "detail": message}
+
+
+def _with_headers(send: Send, headers: Headers) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] in ("http.response.start", "websocket.accept"):
+            own = {name.lower() for name, _ in message.get("headers", ())}
+            added = [header for header in headers if header[0] not in own]
+            message = {**message, "headers": [*message.get("headers", ()), *added]}
+        await send(message)
+
+    return sending
+
+
+async def _respond(
+    scope: Scope, receive: Receive, send: Send, status: int, body: Dict[str, Any], headers: Headers
+) -> None:
+    data = json.dumps(body).encode()
+    head: Headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(data)).encode()),
+        *headers,
+    ]
+    prefix = "http."
+    if scope["type"] == "websocket":
+        await receive()  # the handshake
+        if "websocket.http.response" not in scope.get("extensions", {}):
+            await send({"type": "websocket.close", "code": 1013})  # try again later
+            return
+        prefix = "websocket.http."
+    await send({"type": f"{prefix}response.start", "status": status, "headers": head})
+    await send({"type": f"{prefix}response.body", "body": data})

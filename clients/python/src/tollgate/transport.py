@@ -1,0 +1,235 @@
+"""``Transport`` and ``AsyncTransport``: httpx through the gateway.
+
+Promises: a request goes to the gateway with its own method, headers and body, and comes back as if
+the provider had answered; redirects and retries of httpx are governed too. With
+``fallback="direct"`` a request goes to the provider only if it surely did not reach the gateway.
+Never: sends a header of Tollgate to a provider, or a token into an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any, Dict, Mapping, Optional
+
+import httpx
+
+from ._protocol import seconds
+from .errors import BadRequest, TollgateUnavailable
+
+log = logging.getLogger("tollgate")
+
+DEFAULT_GATEWAY = "http://127.0.0.1:4290"
+#: The target of one link in a `Link` header.
+LINK = re.compile(r"<([^<>]*)>")
+#: The key of ``request.extensions`` with switches of one call.
+EXTENSION = "tollgate"
+PREFIX = "x-tollgate-"
+SWITCHES = ("entity", "priority", "caller", "cost", "timeout", "use_cache", "use_deduplication")
+
+
+class GatewayUnavailable(TollgateUnavailable, httpx.ConnectError):
+    """The gateway cannot be reached; also an :class:`httpx.ConnectError`."""
+
+    def __init__(self, message: str, *, hint: str, request: httpx.Request):
+        TollgateUnavailable.__init__(self, message, hint=hint)
+        self._request = request
+
+
+class _Router:
+    """Where a request goes, and with which headers."""
+
+    def __init__(
+        self,
+        gateway: Optional[str],
+        provider: Optional[str],
+        token: Optional[str],
+        fallback: str,
+        switches: Mapping[str, Any],
+    ):
+        if fallback not in ("direct", "error"):
+            raise BadRequest("`fallback` is not known", hint='write "direct" or "error"')
+        text = gateway or DEFAULT_GATEWAY
+        try:
+            self.gateway = httpx.URL(text if "://" in text else f"http://{text}")
+        except httpx.InvalidURL:
+            self.gateway = httpx.URL("")
+        is_known = self.gateway.scheme in ("http", "https") and self.gateway.host
+        if not is_known or self.gateway.path != "/" or self.gateway.query or self.gateway.userinfo:
+            raise BadRequest("the gateway's address is not valid", hint=f"write {DEFAULT_GATEWAY}")
+        if provider is not None and (not provider or "/" in provider):
+            raise BadRequest("`provider` is not a name", hint='write "tmdb"')
+        self.provider = provider
+        self.falls_back = fallback == "direct"
+        self._headers = _headers(switches)
+        if token:
+            self._headers["x-tollgate-token"] = token
+
+    def governed(self, request: httpx.Request) -> httpx.Request:
+        """The same request to the gateway."""
+        url = request.url
+        if self.provider is not None:
+            path = b"/" + self.provider.encode() + url.raw_path
+        else:
+            path = b"/" + url.raw_scheme + b"://" + url.netloc + url.raw_path
+        headers = request.headers.copy()
+        headers["host"] = self.gateway.netloc.decode("ascii")
+        extensions = dict(request.extensions)
+        switches = extensions.pop(EXTENSION, None) or {}
+        extensions.pop("sni_hostname", None)
+        for name, value in {**self._headers, **_headers(switches)}.items():
+            headers.setdefault(name, value)
+        return httpx.Request(
+            request.method,
+            self.gateway.copy_with(raw_path=path),
+            headers=headers,
+            stream=request.stream,
+            extensions=extensions,
+        )
+
+    def returned(self, request: httpx.Request, response: httpx.Response) -> httpx.Response:
+        """The response with links to the provider, which the gateway has led through itself."""
+        for name in ("location", "content-location"):
+            if name in response.headers:
+                response.headers[name] = self._original(request.url, response.headers[name])
+        if "link" in response.headers:
+            links = response.headers["link"]
+            response.headers["link"] = LINK.sub(
+                lambda found: f"<{self._original(request.url, found[1])}>", links
+            )
+        return response
+
+    def _original(self, url: httpx.URL, link: str) -> str:
+        here = f"{self.gateway.scheme}://{self.gateway.netloc.decode('ascii')}"
+        path = link[len(here) :] if link.startswith(here + "/") else link
+        if self.provider is None:
+            return path[1:] if path.startswith(("/http://", "/https://")) else link
+        prefix = f"/{self.provider}"
+        if not path.startswith((prefix + "/", prefix + "?")) and path != prefix:
+            return link
+        return f"{url.scheme}://{url.netloc.decode('ascii')}{path[len(prefix) :] or '/'}"
+
+    def direct(self, request: httpx.Request) -> httpx.Request:
+        """The request to the provider itself, without anything of Tollgate's."""
+        headers = httpx.Headers(
+            [(name, value) for name, value in request.headers.raw
+             if not name.lower().startswith(PREFIX.encode())]
+        )
+        extensions = {name: of for name, of in request.extensions.items() if name != EXTENSION}
+        return httpx.Request(
+            request.method, request.url, headers=headers, stream=request.stream, extensions=extensions
+        )
+
+    def on_unreachable(self, request: httpx.Request, error: Exception) -> httpx.Request:
+        """The request to send instead; raises if there is none."""
+        shown = str(self.gateway).rstrip("/")
+        if not self.falls_back:
+            raise GatewayUnavailable(
+                f"the gateway at {shown} cannot be reached ({type(error).__name__})",
+                hint='start it with `tollgate serve`, or use fallback="direct"',
+                request=request,
+            ) from error
+        log.warning("%s: the gateway at %s is away; sent without limits", request.url.host, shown)
+        return self.direct(request)
+
+
+def _headers(switches: Mapping[str, Any]) -> Dict[str, str]:
+    """S11: switches of calls as headers."""
+    unknown = [name for name in switches if name not in SWITCHES]
+    if unknown:
+        raise BadRequest(f"`{unknown[0]}` is no switch", hint="one of " + ", ".join(SWITCHES))
+    headers: Dict[str, str] = {}
+    for name in ("entity", "priority", "caller"):
+        if switches.get(name) is not None:
+            headers[PREFIX + name] = str(switches[name])
+    cost = switches.get("cost")
+    if isinstance(cost, Mapping):
+        headers[PREFIX + "cost"] = ",".join(f"{unit}={amount}" for unit, amount in cost.items())
+    elif cost is not None:
+        headers[PREFIX + "cost"] = str(cost)
+    if switches.get("timeout") is not None:
+        milliseconds = round(seconds("timeout", switches["timeout"]) * 1000)
+        headers[PREFIX + "timeout"] = f"{milliseconds}ms"
+    use_cache = switches.get("use_cache")
+    if use_cache in ("only", "refresh"):
+        headers[PREFIX + "cache"] = str(use_cache)
+    elif use_cache is False:
+        headers[PREFIX + "cache"] = "no"
+    if switches.get("use_deduplication") is False:
+        headers[PREFIX + "dedup"] = "no"
+    return headers
+
+
+#: Errors after which surely nothing was sent.
+UNREACHABLE = (httpx.ConnectError, httpx.ConnectTimeout)
+
+
+class Transport(httpx.BaseTransport):
+    """``httpx.Client(transport=tollgate.Transport())``.
+
+    ``use_cache=False`` goes past the cache (``"only"``, ``"refresh"``), ``use_deduplication=False``
+    shares no call; both, and ``entity``, ``priority``, ``cost``, ``timeout``, also for one call:
+    ``client.get(url, extensions={"tollgate": {"use_cache": False}})``.
+    """
+
+    def __init__(
+        self,
+        gateway: Optional[str] = None,
+        *,
+        provider: Optional[str] = None,
+        token: Optional[str] = None,
+        fallback: str = "error",
+        transport: Optional[httpx.BaseTransport] = None,
+        **switches: Any,
+    ):
+        self._router = _Router(gateway, provider, token, fallback, switches)
+        self._inner = transport or httpx.HTTPTransport()
+        self._direct: Optional[httpx.BaseTransport] = None
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            response = self._inner.handle_request(self._router.governed(request))
+            return self._router.returned(request, response)
+        except UNREACHABLE as error:
+            direct = self._router.on_unreachable(request, error)
+        if self._direct is None:
+            self._direct = httpx.HTTPTransport()
+        return self._direct.handle_request(direct)
+
+    def close(self) -> None:
+        self._inner.close()
+        if self._direct is not None:
+            self._direct.close()
+
+
+class AsyncTransport(httpx.AsyncBaseTransport):
+    """``httpx.AsyncClient(transport=tollgate.AsyncTransport())``; options as :class:`Transport`."""
+
+    def __init__(
+        self,
+        gateway: Optional[str] = None,
+        *,
+        provider: Optional[str] = None,
+        token: Optional[str] = None,
+        fallback: str = "error",
+        transport: Optional[httpx.AsyncBaseTransport] = None,
+        **switches: Any,
+    ):
+        self._router = _Router(gateway, provider, token, fallback, switches)
+        self._inner = transport or httpx.AsyncHTTPTransport()
+        self._direct: Optional[httpx.AsyncBaseTransport] = None
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            response = await self._inner.handle_async_request(self._router.governed(request))
+            return self._router.returned(request, response)
+        except UNREACHABLE as error:
+            direct = self._router.on_unreachable(request, error)
+        if self._direct is None:
+            self._direct = httpx.AsyncHTTPTransport()
+        return await self._direct.handle_async_request(direct)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+        if self._direct is not None:
+            await self._direct.aclose()

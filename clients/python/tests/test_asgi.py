@@ -1,0 +1,184 @@
+"""C4: the middleware in front of a real FastAPI application, served by a real uvicorn."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from http.client import HTTPConnection
+from typing import Iterator
+
+import fastapi
+import httpx
+import pytest
+import uvicorn
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+import tollgate
+
+PATIENCE = 30
+
+
+def application(calls: list, **options) -> fastapi.FastAPI:
+    app = fastapi.FastAPI()
+    app.add_middleware(tollgate.RateLimitMiddleware, **options)
+
+    @app.get("/hello")
+    async def hello() -> dict:
+        calls.append("hello")
+        return {"hello": "world"}
+
+    @app.get("/health/live")
+    async def health() -> dict:
+        return {"ok": True}
+
+    @app.websocket("/socket")
+    async def socket(websocket: fastapi.WebSocket) -> None:
+        await websocket.accept()
+        await websocket.send_text("hello")
+        await websocket.close()
+
+    return app
+
+
+@contextlib.contextmanager
+def served(app: fastapi.FastAPI) -> Iterator[str]:
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", proxy_headers=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    until = time.monotonic() + PATIENCE
+    while not server.started:
+        assert thread.is_alive() and time.monotonic() < until, "uvicorn did not start"
+        thread.join(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)
+
+
+@pytest.fixture
+def http() -> Iterator[httpx.Client]:
+    with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
+        yield client
+
+
+def test_c4_requests_beyond_the_guard_get_429_with_headers(daemon, client, http):
+    calls: list = []
+    with served(application(calls, client=daemon.async_client())) as url:
+        for number in range(5):
+            passed = http.get(f"{url}/hello")
+            assert passed.status_code == 200
+            assert passed.headers["x-ratelimit-limit"] == "10"
+            assert passed.headers["x-ratelimit-remaining"] == str(4 - number)
+            assert 0 <= int(passed.headers["x-ratelimit-reset"]) - time.time() <= 32
+        denied = http.get(f"{url}/hello")
+        assert denied.status_code == 429
+        assert denied.headers["x-ratelimit-limit"] == "10"
+        assert denied.headers["x-ratelimit-remaining"] == "0"
+        assert 20 <= int(denied.headers["x-ratelimit-reset"]) - time.time() <= 33
+        assert 1 <= int(denied.headers["retry-after"]) <= 6
+        body = denied.json()
+        assert body["error"] == "RateLimitExceeded" and body["guard"] == "ip"
+        assert body["message"] == body["detail"] == "Rate limit exceeded. Please try again later."
+        assert body["limit"] == "10/1m" and body["reason"] == "limit"
+        assert 0 < body["retryIn"] <= 6000
+        assert http.get(f"{url}/health/live").status_code == 200
+        assert "x-ratelimit-limit" not in http.get(f"{url}/health/live").headers
+        # A path that the application may read in another way is no way around the guard.
+        for path in ("/health/../hello", "/health%2f..%2fhello", "/health//hello"):
+            connection = HTTPConnection(url[len("http://") :], timeout=PATIENCE)
+            connection.request("GET", path)  # httpx would resolve the dots
+            assert connection.getresponse().status == 429, path
+            connection.close()
+    assert calls == ["hello"] * 5
+
+
+def test_c4_the_user_is_asked_if_its_header_is_there_and_c11_all_or_none(daemon, client, http):
+    """The user's tokens are used up: its address and the global guard are not charged."""
+    client.acquire("ann", 10, guard="user")
+    with served(application([], client=daemon.async_client())) as url:
+        denied = http.get(f"{url}/hello", headers={"X-User-Id": "ann"})
+        assert denied.status_code == 429 and denied.json()["guard"] == "user"
+        assert denied.headers["x-ratelimit-limit"] == "20"
+        assert client.get_status("127.0.0.1", guard="ip")["tokens_available"] == 5
+        assert client.get_status(guard="api")["tokens_available"] == 20
+        assert http.get(f"{url}/hello", headers={"X-User-Id": "bob"}).status_code == 200
+        assert http.get(f"{url}/hello").status_code == 200
+    assert 9 <= client.get_status("bob", guard="user")["tokens_available"] < 10
+
+
+def test_c4_the_global_guard_has_its_own_text(daemon, client, http):
+    client.acquire(None, 20, guard="api")
+    with served(application([], client=daemon.async_client())) as url:
+        denied = http.get(f"{url}/hello")
+    assert denied.status_code == 429 and denied.json()["guard"] == "api"
+    assert denied.json()["detail"] == "API rate limit exceeded. Please try again later."
+    assert client.get_status("127.0.0.1", guard="ip")["tokens_available"] == 5
+
+
+def test_forwarded_for_is_believed_from_trusted_proxies_only(daemon, client, http):
+    header = {"X-Forwarded-For": "198.51.100.9, 203.0.113.7:4711"}
+    with served(application([], client=daemon.async_client())) as url:
+        http.get(f"{url}/hello", headers=header)
+    assert client.get_status("203.0.113.7", guard="ip")["tokens_available"] == 5
+    options = {"client": daemon.async_client(), "trusted_proxies": ["127.0.0.0/8"]}
+    with served(application([], **options)) as url:
+        http.get(f"{url}/hello", headers=header)
+    assert client.get_status("203.0.113.7", guard="ip")["tokens_available"] < 5
+    assert client.get_status("198.51.100.9", guard="ip")["tokens_available"] == 5
+
+
+def test_websockets_are_guarded(daemon, client):
+    with served(application([], client=daemon.async_client())) as url:
+        at = url.replace("http://", "ws://") + "/socket"
+        with connect(at, open_timeout=PATIENCE, proxy=None) as socket:
+            assert socket.recv(timeout=PATIENCE) == "hello"
+        client.acquire("127.0.0.1", 4, guard="ip")
+        with pytest.raises(InvalidStatus) as denied:
+            connect(at, open_timeout=PATIENCE, proxy=None)
+        assert denied.value.response.status_code == 429
+        assert denied.value.response.headers["retry-after"]
+
+
+@pytest.mark.parametrize("mode, status", [("open", 200), ("closed", 503)])
+def test_the_fail_mode_decides_while_the_daemon_is_away(http, mode, status, caplog):
+    options = {"client": tollgate.AsyncClient("127.0.0.1:1"), "on_unavailable": mode}
+    calls: list = []
+    with served(application(calls, **options)) as url:
+        for _ in range(3):
+            response = http.get(f"{url}/hello")
+            assert response.status_code == status
+        assert http.get(f"{url}/health/live").status_code == 200
+    assert len(calls) == (3 if mode == "open" else 0)
+    if mode == "closed":
+        assert response.headers["retry-after"] == "1" and "detail" in response.json()
+    assert "cannot be reached" in caplog.text
+
+
+def test_a_guard_that_does_not_exist_is_an_error_and_not_open(daemon, http):
+    with served(application([], client=daemon.async_client(), ip="nobody")) as url:
+        assert http.get(f"{url}/hello").status_code == 500
+
+
+def test_the_application_keeps_headers_of_its_own(daemon, http):
+    app = application([], client=daemon.async_client())
+
+    @app.get("/own")
+    async def own() -> fastapi.Response:
+        return fastapi.Response("x", headers={"X-RateLimit-Limit": "7"})
+
+    with served(app) as url:
+        assert http.get(f"{url}/own").headers.get_list("x-ratelimit-limit") == ["7"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"on_unavailable": "maybe"}, {"trusted_proxies": ["nonsense"]}, {"exempt_paths": "/health"}],
+)
+def test_wrong_options_are_told(options):
+    with pytest.raises(tollgate.BadRequest):
+        tollgate.RateLimitMiddleware(None, **options)

@@ -1,0 +1,245 @@
+"""C5, C6: a real Celery worker with a Redis broker, both started here and stopped by pid."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import inspect
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+import tollgate
+from conftest import CONFIG, environment, write
+
+PATIENCE = 60
+#: One token, then one each two seconds: a task without one is put back.
+GUARDS = CONFIG.replace("guards:", "guards:\n  once: { limit: 30, period: 1m, burst: 1, by: name }")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("celery")
+
+
+def stop(process: subprocess.Popen) -> None:
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def broker(folder: Path) -> Iterator[str]:
+    program = shutil.which("redis-server")
+    assert program, "redis-server is not installed; run `make tools`"
+    port = free_port()
+    arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    process = subprocess.Popen(
+        [program, *arguments, "--dir", str(folder)], stdout=subprocess.DEVNULL
+    )
+    url = f"redis://127.0.0.1:{port}/0"
+    import redis
+
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            redis.Redis.from_url(url).ping()
+            break
+        except redis.ConnectionError:
+            assert process.poll() is None and time.monotonic() < until, "redis did not start"
+            time.sleep(0.05)
+    yield url
+    stop(process)
+
+
+@pytest.fixture(scope="module")
+def daemon(folder: Path) -> Iterator[tollgate.LocalDaemon]:
+    x = write(folder / "x.yaml", "name: x\nupstream: http://127.0.0.1:9\nlimits: [100/1h]\n")
+    config = write(folder / "tollgate.yaml", GUARDS)
+    with tollgate.local(folder / "state", providers=[x], config=config) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def tasks(broker: str, daemon: tollgate.LocalDaemon, folder: Path) -> Iterator[object]:
+    """The module of the tasks, with a worker of two forked processes behind it."""
+    os.environ["TEST_BROKER"] = broker
+    os.environ["TOLLGATE_ADMIN"] = daemon.admin
+    here = Path(__file__).parent
+    env = environment(TEST_BROKER=broker, TOLLGATE_ADMIN=daemon.admin)
+    env["PYTHONPATH"] += os.pathsep + str(here)
+    log = open(folder / "worker.log", "wb")
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", "celery_app", "worker", "-c", "2", "-l", "INFO",
+         "--without-gossip", "--without-mingle"],
+        cwd=folder, env=env, stdout=log, stderr=log,
+    )
+    sys.path.insert(0, str(here))
+    module = importlib.import_module("celery_app")
+    until = time.monotonic() + PATIENCE
+    while not module.app.control.ping(timeout=0.5):
+        assert worker.poll() is None and time.monotonic() < until, (folder / "worker.log").read_text()
+    yield module
+    stop(worker)
+    log.close()
+
+
+def noted(tasks, what: str) -> list:
+    """Time and retries of each run of a task."""
+    lines = [line.decode().split(" ") for line in tasks.notes.lrange("notes", 0, -1)]
+    return [(float(at), int(retries)) for name, at, retries in lines if name == what]
+
+
+def test_c5_tasks_run_with_a_token(tasks, daemon):
+    results = [tasks.plain.delay(number) for number in range(3)]
+    assert [result.get(timeout=PATIENCE) for result in results] == [0, 2, 4]
+    with daemon.client() as client:
+        assert client.get_status("plain", guard="task")["tokens_available"] < 14
+
+
+def test_c5_a_task_without_a_token_is_put_back_and_that_is_no_retry(tasks):
+    """Three tasks, one token each two seconds: all run, none of them as a retry."""
+    results = [tasks.denied.delay() for _ in range(3)]
+    assert [result.get(timeout=PATIENCE) for result in results] == ["ran"] * 3
+    runs = noted(tasks, "denied")
+    assert len(runs) == 3 and all(retries == 0 for _, retries in runs)
+    times = sorted(at for at, _ in runs)
+    assert times[2] - times[0] > 3.5  # two more tokens had to come
+
+
+def test_c5_a_failing_task_is_retried_three_times_after_1_2_4_seconds(tasks):
+    with pytest.raises(RuntimeError):
+        tasks.failing.delay().get(timeout=PATIENCE)
+    runs = noted(tasks, "failing")
+    assert [retries for _, retries in runs] == [0, 1, 2, 3]
+    gaps = [after[0] - before[0] for before, after in zip(runs, runs[1:])]
+    # Not before their time; how much later is up to a busy machine.
+    assert all(gap >= wanted - 0.1 for gap, wanted in zip(gaps, [1, 2, 4])), gaps
+
+
+def test_c5_a_task_that_recovers_returns_its_result(tasks):
+    assert tasks.recovers.delay().get(timeout=PATIENCE) == "recovered"
+    assert [retries for _, retries in noted(tasks, "recovers")] == [0, 1]
+
+
+def test_c5_a_denial_inside_the_task_is_not_a_failure(tasks, daemon):
+    """It is put back: the longer of `retry_delay` (60 s) and the time of the denial counts."""
+    result = tasks.denied_inside.delay()
+    until = time.monotonic() + PATIENCE
+    while not noted(tasks, "inside"):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    while result.state != "RETRY":
+        assert time.monotonic() < until, result.state
+        time.sleep(0.05)
+    manager = tollgate.QueueManager(daemon.client(), app=tasks.app)
+    scheduled = manager.get_queue_status()["scheduled"]
+    of_task = [of["request"] for each in scheduled.values() for of in each]
+    assert [request["id"] for request in of_task].count(result.id) == 1
+    etas = [of["eta"] for each in scheduled.values() for of in each]
+    put_back = datetime.datetime.fromisoformat(etas[0]).timestamp() - noted(tasks, "inside")[0][0]
+    assert 59 <= put_back <= 60 + PATIENCE
+    result.revoke()
+
+
+def test_c5_a_task_takes_a_permit_of_a_provider(tasks, daemon):
+    assert tasks.unbound.delay().get(timeout=PATIENCE) == "called"
+    with daemon.client() as client:
+        assert client.get_status("x")["limits"][0]["used"] == 1
+        assert client.get_status("x")["permits"]["open"] == 0
+
+
+def test_a_task_called_as_a_function_is_limited_too(tasks, daemon, monkeypatch):
+    monkeypatch.setattr("tollgate.tasks._default_client", daemon.client())
+    assert tasks.plain(21) == 42
+    assert tasks.unbound() == "called"
+
+
+def test_c6_a_full_queue_takes_no_task_and_its_depth_is_logged(tasks, daemon, caplog):
+    manager = tollgate.QueueManager(daemon.client(), app=tasks.app)
+    assert manager.pending("backlog") == 0 and manager.can_submit_task("backlog")
+    for number in range(51):
+        tasks.plain.apply_async((number,), queue="backlog")  # no worker listens to it
+    assert manager.pending("backlog") == 51
+    with caplog.at_level(logging.WARNING, "tollgate"):
+        assert not manager.can_submit_task("backlog")
+    assert "backlog is full: 51 tasks" in caplog.text
+    tasks.notes.delete("backlog")
+    assert manager.can_submit_task("backlog")
+
+
+def test_c6_can_submit_takes_a_task_token_without_waiting(daemon):
+    manager = tollgate.QueueManager(daemon.client())
+    granted = [manager.can_submit_task("tokens") for _ in range(20)]
+    assert granted == [True] * 15 + [False] * 5
+    assert not manager.can_submit_task("other", pending=51)
+    assert manager.can_submit_task("other", pending=50)
+    smaller = tollgate.QueueManager(daemon.client(), max_pending=10)  # the daemon's bound is 50
+    assert not smaller.can_submit_task("other", pending=11)
+    assert smaller.can_submit_task("other", pending=10)
+
+
+def test_c6_the_queue_status_has_the_documents_parts(tasks, daemon):
+    status = tollgate.QueueManager(daemon.client(), app=tasks.app).get_queue_status()
+    assert set(status) == {"active_queues", "active", "scheduled", "reserved", "pending"}
+    names = [queue["name"] for of in status["active_queues"].values() for queue in of]
+    assert names == ["celery"] and status["pending"] == {"celery": 0}
+    assert list(status["active"].values()) == [[]]
+
+
+def test_c6_without_a_broker_the_daemon_counts(daemon):
+    manager = tollgate.QueueManager(daemon.client())
+    for number in range(3):
+        manager.tell("counted", str(number), "submitted")
+    manager.tell("counted", "0", "started")
+    status = manager.get_queue_status()
+    assert "counted" in status["active_queues"]
+    assert status["active"]["counted"] == 1 and status["pending"]["counted"] >= 2
+    with pytest.raises(tollgate.BadRequest):
+        manager.tell("counted", "0", "exploded")
+    with pytest.raises(tollgate.BadRequest):
+        manager.pending("counted")
+
+
+def test_c5_the_documents_values_are_the_defaults():
+    """Waits up to 300 s, put back for 60 s, three retries with factor 2."""
+    asked = []
+
+    class Recorder:
+        def acquire(self, *arguments, **options):
+            asked.append((arguments, options))
+            raise tollgate.RateLimitExceeded("no")
+
+    limited = tollgate.rate_limited("a", client=Recorder())(lambda: None)
+    with pytest.raises(tollgate.RateLimitExceeded):
+        limited()
+    assert asked == [(("a", 1, True, 300.0), {"guard": "task"})]
+    parameters = inspect.signature(tollgate.rate_limited).parameters
+    defaults = {name: parameters[name].default for name in ("retry_delay", "retries", "factor")}
+    assert defaults == {"retry_delay": 60.0, "retries": 3, "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    "options", [{"retries": -1}, {"factor": 0.5}, {"wait": -1}, {"tokens": 0}, {"retry_delay": None}]
+)
+def test_wrong_options_are_told(options):
+    with pytest.raises(tollgate.BadRequest):
+        tollgate.rate_limited("a", **options)
+    with pytest.raises(tollgate.BadRequest):
+        tollgate.rate_limited(lambda: None)

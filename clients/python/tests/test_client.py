@@ -1,0 +1,352 @@
+"""The blocking client: permits, guards, errors, threads, forks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+import requests
+
+import tollgate
+from tollgate._wire import Request
+from tollgate.permit import fault_of
+from tollgate import BadRequest, NotAllowed, NotFound, NotServed, PermitError, RateLimitExceeded
+
+PATIENCE = 30
+
+
+def test_a_permit_is_granted_reported_and_counted(client, used):
+    with client.acquire("x") as permit:
+        assert permit and permit.id and permit.decision == "allow" and permit.provider == "x"
+        assert permit.remaining == 4 and str(permit.limit) == "5/1h" and permit.use_within > 0
+        reported = permit.report(status=200, headers={"x-a": "1"})
+    assert reported.first and permit.is_settled
+    assert used(client, "x") == 1
+    assert client.capacity("x").remaining == 4 and client.capacity("x")
+
+
+def test_a_denial_carries_limit_reason_and_time(client, used):
+    for _ in range(5):
+        client.acquire("x", wait=False)
+    with pytest.raises(RateLimitExceeded) as denied:
+        client.acquire("x", wait=False)
+    error = denied.value
+    assert str(error.limit) == "5/1h" and error.limit.limit == 5 and error.reason == "limit"
+    assert 3500 < error.retry_in < 3700 and error.provider == "x"
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) and again.retry_in == error.retry_in
+    assert not client.capacity("x")
+    assert used(client, "x") == 5
+
+
+def test_a_known_wait_beyond_the_timeout_is_denied_at_once(client):
+    client.acquire("q", guard="slow")
+    with pytest.raises(RateLimitExceeded) as denied:
+        client.acquire("q", guard="slow", timeout=600)
+    assert denied.value.waited < 60 and denied.value.guard == "slow"
+
+
+def test_a_call_waits_for_its_token(client):
+    first = client.acquire("w", guard="fast")
+    second = client.acquire("w", guard="fast", timeout=PATIENCE)
+    assert first.decision == "allow" and second.decision == "queue" and second.waited > 0
+
+
+def test_a_released_permit_is_free_again(client, used):
+    permit = client.acquire("x")
+    permit.release()
+    assert used(client, "x") == 0
+    with pytest.raises(PermitError):
+        permit.report(status=200)
+    other = client.acquire("x")
+    client.release(other.id)
+    client.release(other.id)
+    with pytest.raises(PermitError):
+        client.report(other.id, status=200)
+    assert used(client, "x") == 0
+
+
+def test_exceptions_settle_the_permit(client, used):
+    """A permit whose block fails is closed at once: it counts as sent and blocks nobody."""
+    errors = [ConnectionRefusedError(), socket.gaierror(), ValueError(), TimeoutError()]
+    for number, error in enumerate([*errors, KeyboardInterrupt()], 1):
+        with pytest.raises(type(error)):
+            with client.acquire("single", timeout=PATIENCE) as permit:
+                raise error
+        assert permit.is_settled
+        assert used(client, "single") == number, error
+        client.send(Request("POST", "/v1/providers/single/reset"))  # failures close the provider
+    assert client.get_status("single")["permits"] == {"open": 0, "unreported": 0}
+
+
+@pytest.mark.parametrize(
+    "error, word",
+    [
+        (httpx.ConnectError("x"), "connect"),
+        (httpx.ConnectTimeout("x"), "connect"),
+        (httpx.ReadTimeout("x"), "timeout"),
+        (httpx.ReadError("x"), "reset"),
+        (httpx.RemoteProtocolError("x"), "reset"),
+        (requests.ConnectTimeout(), "connect"),
+        (requests.ReadTimeout(), "timeout"),
+        (ConnectionResetError(), "reset"),
+        (socket.gaierror(), "dns"),
+        (socket.timeout(), "timeout"),
+        (ValueError(), None),
+        (KeyboardInterrupt(), None),
+    ],
+)
+def test_errors_of_http_libraries_have_words(error, word):
+    assert fault_of(error) == word
+
+
+def test_a_429_that_is_reported_teaches_the_daemon(client):
+    with client.acquire("wide") as permit:
+        reported = permit.report(status=429, headers={"Retry-After": "30", "Set-Cookie": "a=b"})
+    assert reported.cls == "limited" and 29 < reported.retry_in <= 31
+    with pytest.raises(RateLimitExceeded) as denied:
+        client.acquire("wide", wait=False)
+    assert denied.value.reason == "cooldown"
+
+
+def test_c1_c2_a_guard_has_the_documents_interface(client):
+    limiter = client.limiter("ip")
+    assert [limiter.acquire("203.0.113.7", wait=False) for _ in range(6)] == [True] * 5 + [False]
+    status = limiter.get_status("203.0.113.7")
+    assert set(status) == {"tokens_available", "tokens_per_minute", "burst_size", "last_refill"}
+    assert status["tokens_per_minute"] == 10 and status["burst_size"] == 5
+    assert limiter.acquire("203.0.113.8", tokens=5) and status["tokens_available"] < 1
+
+
+def test_a_client_of_a_guard_takes_identifiers(daemon):
+    with tollgate.Client(daemon.admin, guard="ip") as client:
+        permit = client.acquire("203.0.113.7", 2, False, 1.0)
+        assert permit.id is None and permit.is_settled
+        assert 3 <= client.get_status("203.0.113.7")["tokens_available"] < 4
+        assert client.acquire(provider="wide").id
+
+
+def test_c11_several_guards_are_all_or_none(client):
+    client.acquire("q", guard="slow")
+    asks = [{"guard": "ip", "identifier": "1.2.3.4"}, {"guard": "slow", "identifier": "q"}]
+    with pytest.raises(RateLimitExceeded) as denied:
+        client.acquire_all(asks, wait=False)
+    assert denied.value.guard == "slow"
+    assert client.get_status("1.2.3.4", guard="ip")["tokens_available"] == 5
+    client.acquire_all(asks[:1], wait=False)
+    assert client.get_status("1.2.3.4", guard="ip")["tokens_available"] < 5
+
+
+@pytest.mark.parametrize(
+    "arguments, options",
+    [
+        ((), {}),
+        (("",), {}),
+        (("x", 0), {}),
+        (("x", -1), {}),
+        (("x", True), {}),
+        (("x", 1.5), {}),
+        (("x", {}), {}),
+        (("x", {"tokens": 0}), {}),
+        (("x",), {"timeout": -1}),
+        (("x",), {"timeout": float("nan")}),
+        (("x",), {"timeout": float("inf")}),
+        (("x",), {"timeout": None}),
+        (("x",), {"provider": "y"}),
+        ((), {"provider": "x", "url": "http://h/"}),
+        (("x",), {"priority": "urgent!"}),
+    ],
+)
+def test_wrong_arguments_are_typed_errors_and_nothing_is_counted(client, used, arguments, options):
+    with pytest.raises(BadRequest) as wrong:
+        client.acquire(*arguments, **options)
+    assert wrong.value.hint
+    assert used(client, "x") == 0
+
+
+def test_unknown_names_are_told(client):
+    with pytest.raises(NotFound) as unknown:
+        client.acquire("nobody")
+    assert unknown.value.code == "UnknownProvider"
+    with pytest.raises(NotFound) as unknown:
+        client.acquire("a", guard="nobody")
+    assert unknown.value.code == "UnknownGuard"
+    with pytest.raises(NotFound):
+        client.report("no-such-permit", status=200)
+    with pytest.raises(BadRequest):
+        client.report("p", status=99)
+
+
+def test_s11_metrics_and_alerts_say_whether_they_are_served(client):
+    """Once the daemon serves S9, both return its values; until then the error says so."""
+    for call in (lambda: client.metrics("fixtures"), client.metrics, client.alerts):
+        try:
+            assert isinstance(call(), (dict, list))
+        except NotServed as error:
+            assert "does not serve metrics" in str(error) and error.hint
+
+
+def test_a_caller_asks_on_the_gateway_with_its_token(daemon):
+    with tollgate.Client(daemon.gateway + "/-", token="canary-app-token") as client:  # tidy:canary
+        with client.acquire("wide") as permit:
+            permit.report(status=200)
+        assert client.capacity("wide")
+        with pytest.raises(NotServed):
+            client.get_status("wide")
+    with tollgate.Client(daemon.gateway + "/-", token="canary-wrong-token") as client:  # tidy:canary
+        with pytest.raises(NotAllowed) as wrong:
+            client.acquire("wide")
+    assert "canary-wrong" not in str(wrong.value) + repr(wrong.value) + repr(client)
+
+
+def test_nothing_shows_the_token(daemon):
+    secret = "canary-secret-token"  # tidy:canary
+    client = tollgate.Client("http://127.0.0.1:1", token=secret)
+    with pytest.raises(tollgate.TollgateUnavailable) as away:
+        client.acquire("x")
+    shown = [str(away.value), repr(away.value), repr(client), repr(client.address)]
+    assert not any(secret in text for text in shown)
+    with pytest.raises(BadRequest) as wrong:
+        tollgate.Client("http://127.0.0.1:1", token=secret + "\r\nX-Evil: 1")
+    assert secret not in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://h", "http://", "http://h:99999", "http://h/v1", "http://a:b@h", "http://h?x=1"]
+)
+def test_wrong_addresses_are_told(url):
+    with pytest.raises(BadRequest) as wrong:
+        tollgate.Client(url)
+    assert "4291" in str(wrong.value)
+
+
+def test_a_daemon_that_is_away_is_a_typed_error():
+    with pytest.raises(tollgate.TollgateUnavailable) as away:
+        tollgate.Client("127.0.0.1:1").acquire("x")
+    assert "127.0.0.1:1" in str(away.value) and "tollgate serve" in str(away.value)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{",
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"",
+    ],
+)
+def test_something_else_on_the_address_is_a_typed_error(response):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(response)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with pytest.raises(tollgate.TollgateUnavailable):
+            tollgate.Client(f"127.0.0.1:{server.getsockname()[1]}").acquire("x", wait=False)
+        thread.join(PATIENCE)
+
+
+def test_a_response_in_chunks_and_pieces_is_read():
+    from tollgate._wire import ReplyParser
+
+    data = (
+        b"HTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b'3;x=1\r\n{"a\r\n4\r\n": 1\r\n1\r\n}\r\n0\r\n\r\n'
+    )
+    for size in (1, 2, 7, len(data)):
+        parser, reply = ReplyParser(), None
+        for at in range(0, len(data), size):
+            assert reply is None
+            reply = parser.feed(data[at : at + size])
+        assert reply.status == 200 and reply.json() == {"a": 1} and reply.keep_alive
+
+
+def test_connections_are_kept_and_replaced(make_daemon, provider):
+    """A connection that the daemon closed while it was idle costs no error."""
+    daemon = make_daemon(f"name: x\nupstream: {provider.url}\nlimits: [5/1h]\n")
+    client = daemon.client()
+    client.acquire("x")
+    assert len(client._pool._idle) == 1
+    kept = client._pool._idle[0]
+    client.acquire("x")
+    assert client._pool._idle == [kept]
+    kept.shutdown(socket.SHUT_RDWR)
+    client.acquire("x")
+    assert len(client._pool._idle) == 1 and client._pool._idle != [kept]
+    client.close()
+    assert client._pool._idle == []
+
+
+def test_threads_share_one_client(client, used):
+    """Sixteen threads ask for more than there is: exactly the limit is granted."""
+    def one(_: int) -> bool:
+        try:
+            with client.acquire("x", timeout=5) as permit:
+                permit.report(status=200)
+            return True
+        except RateLimitExceeded:
+            return False
+
+    with ThreadPoolExecutor(16) as pool:
+        granted = list(pool.map(one, range(100)))
+    assert sum(granted) == 5 and used(client, "x") == 5
+
+
+def _in_child(client, permit, results) -> None:
+    assert client._pool._idle == []
+    own = client.acquire("wide")
+    own.report(status=200)
+    with permit:  # the parent's: left alone
+        pass
+    try:
+        permit.report(status=200)
+        results.put("reported")
+    except PermitError as error:
+        results.put(str(error))
+
+
+def test_a_forked_worker_has_connections_of_its_own(client, used):
+    permit = client.acquire("wide")
+    assert client._pool._idle
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    workers = [context.Process(target=_in_child, args=(client, permit, results)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    texts = [results.get(timeout=PATIENCE) for _ in workers]
+    for worker in workers:
+        worker.join(PATIENCE)
+        assert worker.exitcode == 0
+    assert all("belongs to the process" in text for text in texts)
+    permit.report(status=200)
+    assert used(client, "wide") == 4
+
+
+def test_a_fork_under_a_held_lock_does_not_block(client):
+    """Another thread may hold the lock of the pool at the moment of a fork."""
+    client.acquire("wide").release()
+    with client._pool._lock:
+        pid = os.fork()
+        if pid == 0:
+            signal_alarm()
+            client.acquire("wide").report(status=200)
+            os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def signal_alarm() -> None:
+    import signal
+
+    signal.alarm(PATIENCE)  # a child that blocks dies, and the test fails

@@ -1,0 +1,179 @@
+"""S11: httpx through a real gateway; the provider's log is the judge."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+import tollgate
+
+PATIENCE = 30
+
+
+@pytest.fixture
+def gateway(make_daemon, provider):
+    return make_daemon(
+        f"name: site\ndomain: site.test\nupstream: {provider.url}\nlimits: [1000/1h]\n"
+        "entities: { from: path }\ncache: { mode: ttl, ttl: 1h }\n",
+        f"name: small\ndomain: small.test\nupstream: {provider.url}\nlimits: [1/1h]\n",
+        config="callers: { app: { token: canary-app-token } }\n",  # tidy:canary
+    )
+
+
+def client(gateway, **options) -> httpx.Client:
+    transport = tollgate.Transport(gateway.gateway, **options)
+    return httpx.Client(transport=transport, timeout=PATIENCE)
+
+
+def test_a_call_goes_through_the_gateway(gateway, provider):
+    with client(gateway) as http:
+        response = http.get("http://site.test/a/b?c=d%20e")
+        posted = http.post("http://site.test/post", content=b"12345")
+    assert response.json()["path"] == "/a/b?c=d%20e"
+    assert response.headers["x-tollgate-source"] == "upstream"
+    assert response.url == "http://site.test/a/b?c=d%20e"
+    assert posted.json()["length"] == 5
+    assert [path for _, path, _ in provider.requests] == ["/a/b?c=d%20e", "/post"]
+    names = [name.lower() for name in provider.requests[0][2]]
+    assert not any(name.startswith("x-tollgate") for name in names)
+
+
+def test_a_provider_can_be_named(gateway, provider):
+    with client(gateway, provider="site") as http:
+        assert http.get("http://any.test/a").json()["path"] == "/a"
+
+
+def test_redirects_are_governed_too(gateway, provider):
+    with client(gateway) as http:
+        response = http.get("http://site.test/moved", follow_redirects=True)
+    assert response.json()["path"] == "/target" and response.url == "http://site.test/target"
+    with client(gateway, provider="site", use_cache=False) as http:
+        response = http.get("http://site.test/moved", follow_redirects=True)
+    assert response.json()["path"] == "/target" and response.url == "http://site.test/target"
+    with gateway.client() as own:
+        assert own.get_status("site")["limits"][0]["used"] == 4
+
+
+@pytest.mark.parametrize(
+    "provider, link, expected",
+    [
+        (None, "/https://a.test/b", "https://a.test/b"),
+        (None, "http://gw:4290/https://a.test/b?c", "https://a.test/b?c"),
+        (None, "//cdn.test/b", "//cdn.test/b"),
+        (None, "relative", "relative"),
+        ("site", "/site/b", "https://a.test:8/b"),
+        ("site", "http://gw:4290/site?c", "https://a.test:8?c"),
+        ("site", "/site2/b", "/site2/b"),
+        ("site", "https://other.test/site/b", "https://other.test/site/b"),
+    ],
+)
+def test_links_lead_to_the_provider_again(provider, link, expected):
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"Location": link, "Link": f'<{link}>; rel="next"'})
+
+    inner = httpx.MockTransport(answer)
+    transport = tollgate.Transport("http://gw:4290", provider=provider, transport=inner)
+    with httpx.Client(transport=transport) as http:
+        response = http.get("https://a.test:8/x")
+    assert response.headers["location"] == expected
+    assert response.headers["link"] == f'<{expected}>; rel="next"'
+
+
+def test_s11_switches_for_all_calls_and_for_one(gateway, provider):
+    with client(gateway) as http:
+        first, second = (http.get("http://site.test/same") for _ in range(2))
+        assert second.headers["x-tollgate-source"] == "cache"
+        for use_cache, source in ((False, "upstream"), ("refresh", "upstream"), ("only", "cache")):
+            switches = {"tollgate": {"use_cache": use_cache}}
+            response = http.get("http://site.test/same", extensions=switches)
+            assert response.headers["x-tollgate-source"] == source, use_cache
+        missing = http.get("http://site.test/new", extensions={"tollgate": {"use_cache": "only"}})
+        assert missing.status_code == 504
+        with pytest.raises(tollgate.BadRequest):
+            http.get("http://site.test/", extensions={"tollgate": {"use_cahce": False}})
+    with client(gateway, use_cache=False, entity="odds", use_deduplication=False) as http:
+        http.get("http://site.test/same")
+    assert provider.paths() == {"/same": 4}
+
+
+def test_s11_calls_that_may_not_be_shared_are_not(gateway, provider):
+    """Ten identical calls at once: each is sent with `use_deduplication=False`."""
+    async def main() -> None:
+        transport = tollgate.AsyncTransport(
+            gateway.gateway, use_cache=False, use_deduplication=False
+        )
+        async with httpx.AsyncClient(transport=transport, timeout=PATIENCE) as http:
+            calls = (http.get("http://site.test/shared") for _ in range(10))
+            responses = await asyncio.gather(*calls)
+        assert {response.headers["x-tollgate-source"] for response in responses} == {"upstream"}
+
+    asyncio.run(main())
+    assert provider.paths() == {"/shared": 10}
+
+
+def test_a_rejection_is_a_response_of_the_gateway(gateway, provider):
+    with client(gateway, timeout=0.5) as http:
+        assert http.get("http://small.test/1").status_code == 200
+        denied = http.get("http://small.test/2")
+    assert denied.status_code == 429 and denied.headers["x-tollgate-source"] == "tollgate"
+    assert denied.json()["limit"] == "1/1h" and denied.headers["retry-after"]
+    assert provider.paths() == {"/1": 1}
+
+
+def test_a_caller_shows_its_token_to_the_gateway_only(gateway, provider):
+    with client(gateway, caller="app", token="canary-app-token") as http:  # tidy:canary
+        assert http.get("http://site.test/a").status_code == 200
+    with client(gateway, caller="app", token="canary-wrong") as http:  # tidy:canary
+        assert http.get("http://site.test/b").status_code == 403
+    assert "canary" not in str(provider.requests)
+
+
+def test_fallback_error_is_typed_for_httpx_and_for_tollgate():
+    with httpx.Client(transport=tollgate.Transport("http://127.0.0.1:1")) as http:
+        with pytest.raises(tollgate.TollgateUnavailable) as away:
+            http.get("http://site.test/")
+        with pytest.raises(httpx.ConnectError):
+            http.get("http://site.test/")
+    assert "127.0.0.1:1" in str(away.value) and "tollgate serve" in str(away.value)
+    assert away.value.request.url == "http://site.test/"
+
+
+def test_fallback_direct_sends_nothing_of_tollgates(provider, caplog):
+    options = {"fallback": "direct", "token": "canary-token", "entity": "e"}  # tidy:canary
+    with httpx.Client(transport=tollgate.Transport("127.0.0.1:1", **options)) as http:
+        headers = {"X-Tollgate-Priority": "high"}
+        response = http.post(provider.url + "/direct", content=b"12", headers=headers)
+    assert response.json() == {"path": "/direct", "length": 2}
+    assert "tollgate" not in str(provider.requests).lower().replace("tollgate-python", "")
+    assert "sent without limits" in caplog.text and "canary" not in caplog.text
+
+    async def main() -> None:
+        transport = tollgate.AsyncTransport("127.0.0.1:1", fallback="direct")
+        async with httpx.AsyncClient(transport=transport) as http:
+            assert (await http.get(provider.url + "/again")).json()["path"] == "/again"
+        async with httpx.AsyncClient(transport=tollgate.AsyncTransport("127.0.0.1:1")) as http:
+            with pytest.raises(tollgate.GatewayUnavailable):
+                await http.get(provider.url + "/never")
+
+    asyncio.run(main())
+    assert provider.paths() == {"/direct": 1, "/again": 1}
+
+
+@pytest.mark.parametrize(
+    "gateway, options",
+    [
+        ("ftp://h", {}),
+        ("http://h/path", {}),
+        ("http://a:b@h", {}),
+        (None, {"fallback": "maybe"}),
+        (None, {"provider": "a/b"}),
+        (None, {"colour": "red"}),
+        (None, {"timeout": -1}),
+    ],
+)
+def test_wrong_options_are_told(gateway, options):
+    with pytest.raises(tollgate.BadRequest) as wrong:
+        tollgate.Transport(gateway, **options)
+    assert wrong.value.hint
