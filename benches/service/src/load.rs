@@ -206,7 +206,8 @@ fn read_lines(stream: &mut TcpStream, lines: u64) -> anyhow::Result<()> {
 fn read_permits(stream: &mut TcpStream, count: usize) -> anyhow::Result<Vec<String>> {
     let (mut text, mut buffer) = (String::new(), [0; 64 * 1_024]);
     // Each ends with how long it may be used.
-    while text.matches("use_within\r\n:30000\r\n").count() < count {
+    let is_whole = |text: &str| text.ends_with("\r\n") && !text.ends_with("use_within\r\n");
+    while text.matches("use_within").count() < count || !is_whole(&text) {
         let read = stream.read(&mut buffer)?;
         ensure!(read > 0, "the server has ended the connection");
         text.push_str(std::str::from_utf8(&buffer[..read])?);

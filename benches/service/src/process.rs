@@ -46,7 +46,8 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("{name} could not be started"))?;
-        let limits = ["1000000", "1000000", "60"].map(str::to_owned).to_vec();
+        // A token takes 100 s, so that keys stay, and there are more of them than questions.
+        let limits = ["10000000", "6", "600"].map(str::to_owned).to_vec();
         let mut server = Server {
             name,
             port,

@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -52,16 +53,13 @@ const SHUTTING_DOWN: &str =
     "ERR the daemon is shutting down; try again after it has restarted (nothing was counted)";
 
 /// Serves one connection until its end.
-pub(super) async fn serve<S>(
-    stream: S,
-    session: Session,
-    place: Place,
-    mut shutdown: ShutdownSignal,
-) where
+pub(super) async fn serve<S>(stream: S, session: Session, place: Place, shutdown: ShutdownSignal)
+where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut requested = shutdown.clone();
     let mut connection = Connection {
         stream,
         session,
@@ -73,8 +71,10 @@ pub(super) async fn serve<S>(
         was_active: true,
         silent_ticks: 0,
         is_draining: false,
+        stage: Box::pin(async move { requested.requested().await }),
+        shutdown,
     };
-    connection.run(&mut shutdown, &mut ticks).await;
+    connection.run(&mut ticks).await;
     connection.stream.shutdown().await.ok();
     drop(place);
 }
@@ -92,6 +92,9 @@ struct Connection<S> {
     was_active: bool,
     silent_ticks: u32,
     is_draining: bool,
+    /// Ends with the next stage of a shutdown. Made once, because it is polled with every command.
+    stage: Pin<Box<dyn Future<Output = ()> + Send>>,
+    shutdown: ShutdownSignal,
 }
 
 /// Replies that take time, and those behind them.
@@ -118,7 +121,7 @@ enum Next {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    async fn run(&mut self, shutdown: &mut ShutdownSignal, ticks: &mut Interval) {
+    async fn run(&mut self, ticks: &mut Interval) {
         loop {
             let next = poll_fn(|cx| Poll::Ready(self.execute(cx))).await;
             if !self.flush().await {
@@ -130,7 +133,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Next::Read => self.is_draining && self.pending.is_empty(),
                 Next::Settle => false,
             };
-            if is_over || !self.wait(shutdown, ticks).await {
+            if is_over || !self.wait(ticks).await {
                 return;
             }
         }
@@ -183,24 +186,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if self.output.is_empty() {
             return true;
         }
-        let written = timeout(WRITE_TIMEOUT, self.stream.write_all(&self.output)).await;
+        let mut write = pin!(self.stream.write_all(&self.output));
+        // Nearly always there is room, and then no timer is needed.
+        let is_written = match poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await {
+            Poll::Ready(written) => written.is_ok(),
+            Poll::Pending => matches!(timeout(WRITE_TIMEOUT, write).await, Ok(Ok(()))),
+        };
         self.output.clear();
-        matches!(written, Ok(Ok(())))
+        is_written
     }
 
     /// Waits for bytes, for a reply, or for the end. `false`: it is over.
-    async fn wait(&mut self, shutdown: &mut ShutdownSignal, ticks: &mut Interval) -> bool {
+    async fn wait(&mut self, ticks: &mut Interval) -> bool {
         let may_read = self.input.len() < INPUT_MAX && !self.is_draining;
         if may_read && self.input.capacity() - self.input.len() < READ_SIZE / 4 {
             self.input.reserve(READ_SIZE);
         }
-        let is_draining = self.is_draining;
-        let stage = async {
-            match is_draining {
-                false => shutdown.requested().await,
-                true => shutdown.grace_over().await,
-            }
-        };
         tokio::select! {
             biased;
             Some(done) = self.pending.tasks.join_next(), if !self.pending.is_empty() => {
@@ -214,12 +215,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.was_active = true;
                 matches!(read, Ok(bytes) if bytes > 0)
             }
-            () = stage => {
+            () = &mut self.stage => {
                 if std::mem::replace(&mut self.is_draining, true) {
                     self.pending.give_up(&self.session, &mut self.output);
                     self.flush().await;
                     return false;
                 }
+                let mut shutdown = self.shutdown.clone();
+                self.stage = Box::pin(async move { shutdown.grace_over().await });
                 true
             }
             _ = ticks.tick() => !self.is_silent_for_too_long(),
