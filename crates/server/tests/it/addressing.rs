@@ -260,24 +260,6 @@ async fn a_cross_site_page_is_rejected_on_loopback() {
             vec![("sec-fetch-site", "same-site"), ("origin", local)],
             200,
         ),
-        // Browsers send it only to addresses that they trust, and a page may use another one.
-        (vec![("host", "0.0.0.0:4290"), ("origin", evil)], 403),
-        (vec![("host", "0.0.0.0:4290"), ("origin", "null")], 403),
-        (vec![("host", "rebound.example"), ("origin", evil)], 403),
-        (vec![("host", "rebound.example"), ("origin", local)], 200),
-        (vec![("host", "rebound.example")], 200),
-        (
-            vec![
-                ("host", "0.0.0.0:4290"),
-                ("origin", evil),
-                ("x-tollgate-caller", "web"),
-            ],
-            200,
-        ),
-        (
-            vec![("host", "0.0.0.0:4290"), ("origin", evil), ("via", "1.1 p")],
-            200,
-        ),
     ] {
         let response = get_with(gateway.address, "/x/a", &headers).await;
         assert_eq!(response.status, expected, "{headers:?} {response:?}");

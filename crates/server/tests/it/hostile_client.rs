@@ -275,6 +275,40 @@ async fn a_connection_above_the_cap_is_rejected_in_json() {
     until_served(address).await;
 }
 
+/// Browsers send `Sec-Fetch-Site` only to addresses that they trust, and a page may use another one.
+#[tokio::test]
+async fn a_foreign_page_that_uses_another_address_is_rejected() {
+    let upstream = fine().await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let (evil, local) = (
+        "Origin: https://evil.example\r\n",
+        "Origin: http://localhost:3000\r\n",
+    );
+    for (host, lines, expected) in [
+        ("0.0.0.0:4290", evil.to_owned(), 403),
+        ("0.0.0.0:4290", "Origin: null\r\n".to_owned(), 403),
+        ("rebound.example", evil.to_owned(), 403),
+        ("rebound.example", local.to_owned(), 200),
+        ("rebound.example", String::new(), 200),
+        ("127.0.0.1:4290", evil.to_owned(), 200),
+        (
+            "0.0.0.0:4290",
+            format!("{evil}X-Tollgate-Caller: web\r\n"),
+            200,
+        ),
+        (
+            "0.0.0.0:4290",
+            format!("{evil}X-Forwarded-For: 203.0.113.9\r\n"),
+            200,
+        ),
+    ] {
+        let call = format!("GET /x/a HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{lines}\r\n");
+        let response = raw(gateway.address, &call).await;
+        let status = format!("HTTP/1.1 {expected}");
+        assert!(response.starts_with(&status), "{host} {lines}: {response}");
+    }
+}
+
 /// Eight connections at a time got a 503, the others were reset: eight callers that sent nothing switched
 /// the 503 off for everybody.
 #[tokio::test]
