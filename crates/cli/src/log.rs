@@ -4,10 +4,12 @@
 //! limiter have all standard keys in order, `none` where a value is unknown (A16). Log files never
 //! exceed `max_size` and `keep`.
 //!
-//! Never: contains a key; events have none. Never stops a call because a line cannot be written.
+//! Never: contains a key; events have none. Never holds up a call: a thread writes the lines, and a
+//! line that cannot be written is lost.
 
 mod file;
 mod line;
+mod queue;
 
 use std::fmt;
 use std::io;
@@ -15,51 +17,70 @@ use std::io;
 use anyhow::Context;
 use tollgate_config::config::{Log, LogFormat};
 use tracing::{Event, Subscriber};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
-use tracing_subscriber::fmt::{FmtContext, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use file::LogFile;
 use line::LogLine;
+use queue::LineQueue;
+pub(crate) use queue::LogGuard;
 
-/// Starts the log of this process.
-pub(crate) fn init(log: &Log) -> anyhow::Result<()> {
-    match &log.file {
-        None => start(log.format, io::stderr),
+/// Starts the log of this process. What is queued is written when the result is dropped.
+pub(crate) fn init(log: &Log) -> anyhow::Result<LogGuard> {
+    let levels = levels()?;
+    let report_lost = |lines| tracing::warn!(event = "log_lines_lost", lines);
+    let (queue, guard) = match &log.file {
+        None => LineQueue::start(io::stderr(), report_lost)?,
         Some(path) => {
             let file = LogFile::open(path.as_ref(), log.max_size.0, log.keep)
                 .with_context(|| format!("could not open the log file {path}; see log.file"))?;
-            start(log.format, file);
+            LineQueue::start(file, report_lost)?
         }
-    }
-    Ok(())
+    };
+    start(log.format, levels, queue);
+    Ok(guard)
 }
 
-fn start<W>(format: LogFormat, writer: W)
-where
-    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
-{
+fn start(format: LogFormat, levels: Targets, queue: LineQueue) {
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter())
-        .with_writer(writer);
+        .with_max_level(LevelFilter::TRACE)
+        .with_writer(queue);
+    let lines = |is_json| LogFormatter { is_json };
     // A second log in one process is a bug, but no reason not to serve.
     let _begun = match format {
         LogFormat::Logfmt => builder
-            .event_format(LogFormatter { is_json: false })
+            .event_format(lines(false))
+            .finish()
+            .with(levels)
             .try_init(),
         LogFormat::Json => builder
-            .event_format(LogFormatter { is_json: true })
+            .event_format(lines(true))
+            .finish()
+            .with(levels)
             .try_init(),
-        LogFormat::Pretty => builder.try_init(),
+        LogFormat::Pretty => builder.finish().with(levels).try_init(),
     };
 }
 
-/// `TOLLGATE_LOG`, such as `debug`; the default is `info`.
-fn filter() -> EnvFilter {
-    let wanted = std::env::var("TOLLGATE_LOG").unwrap_or_else(|_| "info".to_owned());
-    EnvFilter::new(wanted)
+/// `TOLLGATE_LOG`, such as `debug` or `warn,tollgate=debug`; the default is `info`.
+fn levels() -> anyhow::Result<Targets> {
+    let Ok(wanted) = std::env::var("TOLLGATE_LOG") else {
+        return Ok(Targets::new().with_default(LevelFilter::INFO));
+    };
+    // `Targets` would take a misspelt level for the name of a component.
+    let is_level = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
+    let levels = wanted.split(',').all(is_level).then(|| wanted.parse().ok());
+    levels.flatten().with_context(|| {
+        format!(
+            "TOLLGATE_LOG is `{wanted}`; use a level (error, warn, info, debug) or one for each \
+             component, such as warn,tollgate=debug"
+        )
+    })
 }
 
 /// Formats lines as logfmt or JSON.

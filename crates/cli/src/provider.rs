@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
-use tollgate_config::{Config, Loaded, LoadedProvider, Origin, disk, preset};
+use tollgate_config::{Config, Environment, Loaded, LoadedProvider, Origin, disk, preset};
 
 use crate::options::Options;
 
@@ -87,8 +87,13 @@ impl Provider {
     }
 }
 
+/// The variables of keys are often set only where the daemon runs, and nothing is sent from here.
 fn load(options: &Options) -> anyhow::Result<Loaded> {
-    Config::load(&options.sources(), &disk::environment())
+    let environment = Environment {
+        missing_key: Some("not set here"),
+        ..disk::environment()
+    };
+    Config::load(&options.sources(), &environment)
         .map_err(|problems| anyhow!("the configuration cannot be loaded\n{problems}"))
 }
 

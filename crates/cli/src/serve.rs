@@ -10,6 +10,7 @@
 mod doors;
 mod hardening;
 mod memory;
+mod resp;
 mod systemd;
 mod watch;
 
@@ -69,8 +70,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "15m", value_parser = minutes)]
     auto_recover: Option<String>,
 
-    /// An address for the Redis protocol; not supported yet
-    #[arg(long, value_name = "ADDR", hide = true)]
+    /// An address for the Redis protocol (CL.THROTTLE, TG.*), or unix:PATH; off unless given
+    #[arg(long, value_name = "ADDR")]
     resp: Option<String>,
 
     /// An address for Envoy's rate limit service (gRPC); off unless given
@@ -83,9 +84,6 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        if self.resp.is_some() {
-            bail!("--resp is not supported yet; leave it out, and send calls over HTTP");
-        }
         hardening::disable_core_dumps()?;
         let mut sockets = Sockets::take().context("a socket from systemd is not a TCP socket")?;
         let mut sources = self.sources(&sockets)?;
@@ -96,7 +94,7 @@ impl Serve {
             loaded = load(&sources)?;
         }
         print_problems(&loaded.problems)?;
-        crate::log::init(&loaded.config.log)?;
+        let _log = crate::log::init(&loaded.config.log)?;
         let runtime = runtime().context("the runtime could not start")?;
         let ledger = open_ledger(&loaded.config.store)?;
         let serving = serve(&self, loaded, sources, sockets, ledger.clone());
@@ -117,6 +115,7 @@ impl Serve {
             sources.flags.extend(flag);
         };
         lay("--listen", "listen", self.listen.clone());
+        lay("--resp", "resp", self.resp.clone());
         lay(
             "--listen",
             "listen",
@@ -427,7 +426,7 @@ fn announce(
             ListenerKind::Provider(name) => writeln!(out, "  {name:<16} http://{address}")?,
         }
     }
-    doors.announce(out)?;
+    doors.announce(out, config)?;
     if let Some(admin) = admin {
         writeln!(out, "  {:<16} http://{}", "(admin)", admin.address())?;
     }

@@ -14,6 +14,7 @@ pub use guard::{Guard, GuardKey, Match, Task};
 pub use store::Store;
 pub use table::CONFIG;
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -23,11 +24,13 @@ use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
 
 use crate::amount::Size;
+use crate::field::At;
 use crate::load::{Loaded, Sources};
 use crate::problem::Problems;
 use crate::provider::{Provider, Upstream};
 use crate::secret::{Environment, Secret};
-use crate::setting::{block, words};
+use crate::setting::{Setting, block, parse_address, read_text, words};
+use crate::shape::Shape;
 
 /// The checked configuration.
 #[derive(Clone, Debug)]
@@ -36,6 +39,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The admin address.
     pub admin: Admin,
+    /// Where the Redis protocol is spoken; `None` = nowhere.
+    pub resp: Option<ListenOn>,
     /// The folder for everything that survives a restart.
     pub state_dir: String,
     /// Where permits are counted.
@@ -123,6 +128,48 @@ impl Config {
             table.insert(&domain, provider).ok();
         }
         table
+    }
+}
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenOn {
+    /// An address.
+    Address(SocketAddr),
+    /// A socket at this path.
+    Unix(String),
+}
+
+impl Setting for ListenOn {
+    const SHAPE: Shape = Shape::Text;
+
+    fn read(at: &At<'_>, problems: &mut Problems) -> Option<ListenOn> {
+        let what = "is neither an address with a port nor `unix:PATH`";
+        let remedy = "write `127.0.0.1:6380` or `unix:/run/tollgate/resp.sock`";
+        read_text(at, problems, ListenOn::parse, what, remedy)
+    }
+
+    fn written(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl ListenOn {
+    /// An address, or `unix:PATH`.
+    fn parse(text: &str) -> Option<ListenOn> {
+        match text.strip_prefix("unix:") {
+            Some(path) => (!path.is_empty()).then(|| ListenOn::Unix(path.to_owned())),
+            None => parse_address(text).map(ListenOn::Address),
+        }
+    }
+}
+
+impl fmt::Display for ListenOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenOn::Address(address) => address.fmt(f),
+            ListenOn::Unix(path) => write!(f, "unix:{path}"),
+        }
     }
 }
 

@@ -21,6 +21,7 @@ pub fn environment() -> Environment<'static> {
         },
         read_file: &read,
         path_kind: &path_kind,
+        missing_key: None,
     }
 }
 

@@ -83,6 +83,9 @@ pub struct Environment<'a> {
     pub read_file: &'a dyn Fn(&str) -> Result<FileContent, String>,
     /// What is at a path, or why that is not known.
     pub path_kind: &'a dyn Fn(&str) -> Result<PathKind, String>,
+    /// The value of a key whose variable or file is missing; `None`: that is a problem. For commands
+    /// that send nothing.
+    pub missing_key: Option<&'static str>,
 }
 
 impl Environment<'_> {
@@ -94,6 +97,7 @@ impl Environment<'_> {
             env_names: &Vec::new,
             path_kind: &|_| Ok(PathKind::Nothing),
             read_file: &|_| Err("there are no files here".to_owned()),
+            missing_key: None,
         }
     }
 }

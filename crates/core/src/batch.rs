@@ -455,4 +455,31 @@ mod tests {
         decide(&mut rows, now, &Batch::now(OwnerId(1), &settles, &[]));
         assert_eq!(rows.waiters_changed, 1);
     }
+
+    /// Usage that a limit of a minute or longer takes over is as good as granted by it, also if the
+    /// change has waited in a queue.
+    #[test]
+    fn usage_that_a_long_limit_takes_over_must_be_durable() {
+        let rule = |secs| Arc::new(Rule::sliding(5, Span::from_secs(secs)).unwrap());
+        for (secs, is_durable) in [(59, false), (60, true)] {
+            let inherit = Settle::Inherit {
+                from: CellId(1),
+                old_rule: rule(10),
+                to: CellId(2),
+                rule: rule(secs),
+            };
+            let queued = [QueuedSettle {
+                settle: inherit.clone(),
+                at: Micros(1),
+            }];
+            let later = Batch {
+                settles: Settles::Queued(&queued),
+                ..Batch::now(OwnerId(1), &[], &[])
+            };
+            assert_eq!(later.must_be_durable(&[]), is_durable, "{secs} s, queued");
+            let now = [inherit];
+            let now = Batch::now(OwnerId(1), &now, &[]);
+            assert_eq!(now.must_be_durable(&[]), is_durable, "{secs} s");
+        }
+    }
 }

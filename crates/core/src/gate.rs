@@ -197,7 +197,11 @@ impl Gate {
     /// it is about to be offered to the ledger.
     pub fn blockers(&self) -> impl Iterator<Item = Option<(Blocker, bool)>> {
         self.waiting.values().map(|entry| {
-            let blocker = entry.position.blocker()?;
+            let blocker = match entry.position.blocker()? {
+                // In FIFO order all wait at the front for what holds the first of them.
+                Blocker::Front => entry.waited_for.unwrap_or(Blocker::Front),
+                named @ (Blocker::Cell(_) | Blocker::Scope(_) | Blocker::OffPeak) => named,
+            };
             let mut terms = entry.ask.terms.iter();
             let counts_concurrent = terms.any(|term| {
                 let is_it = blocker == Blocker::Cell(term.cell);
@@ -224,6 +228,8 @@ impl Gate {
             deadline,
             seniority,
         } = waiter;
+        // A call without time would otherwise be rejected by a blocker that has just opened.
+        self.open_due(now.at);
         ask.priority = ask.priority.min(self.callers.max_priority(caller));
         let arrival = seniority.unwrap_or(self.arrivals);
         self.arrivals = self.arrivals.max(arrival) + 1;
@@ -339,12 +345,7 @@ impl Gate {
 
     /// Time has passed or an event arrived: returns what to do now.
     pub fn tick(&mut self, now: Now) -> Effects {
-        while let Some(&(at, blocker)) = self.wakes.first() {
-            if at > now.at {
-                break;
-            }
-            self.open(blocker);
-        }
+        self.open_due(now.at);
         self.expire(now.at);
         self.recalled.refresh(now.at);
         if self.offered.is_empty() {
@@ -363,6 +364,16 @@ impl Gate {
         let soonest = timers.into_iter().flatten().min();
         self.effects.wake_at = soonest.filter(|&at| at < Micros(u64::MAX));
         std::mem::take(&mut self.effects)
+    }
+
+    /// Opens the blockers whose time has come.
+    fn open_due(&mut self, now: Micros) {
+        while let Some(&(at, blocker)) = self.wakes.first() {
+            if at > now {
+                break;
+            }
+            self.open(blocker);
+        }
     }
 
     /// Returns resolutions that are already decided, before the next offer is built.

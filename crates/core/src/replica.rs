@@ -93,6 +93,8 @@ pub struct ReplicaActions {
     pub changed_scopes: Vec<ScopeId>,
     /// Owners for whom something is saved up. If one is dead, say so ([`Replica::set_dead`]).
     pub saved_for: Vec<OwnerId>,
+    /// So many rows could not be read: their limits count as used up for one period.
+    pub damaged_rows: u64,
     /// Poll again at this local time.
     pub wake_at: Option<Micros>,
 }
@@ -243,6 +245,7 @@ impl Replica {
         }
         let mut actions = std::mem::take(&mut self.done);
         actions.send = send;
+        actions.damaged_rows = self.rows.take_damaged();
         let lost_at = self.in_flight.as_ref().map(|sent| sent.sent + deadline);
         actions.wake_at = wake_at.or(lost_at);
         actions

@@ -15,6 +15,7 @@ pub(crate) mod estimate;
 use crate::ask::{Outcome, PathTag, PermitId, Reopen, WakeOn};
 use crate::rate::Rate;
 use crate::time::{Micros, Span};
+pub use estimate::LIMITED_WITHIN;
 use estimate::RateEstimate;
 
 /// Health reports the result of a probe together with its outcome; a store that loses a batch sends

@@ -20,7 +20,7 @@ use crate::ask::{
     Ask, BlockedBy, CellId, Marks, NeverReason, Outcome, PermitId, Priority, ScopeId, Scopes,
     Settle, Term, Terms, Verdict, WakeOn,
 };
-use crate::limit::{Cell, Rule, SettleAt, Settled};
+use crate::limit::{AMOUNT_MAX, Cell, Rule, SettleAt, Settled};
 use crate::scope::Scope;
 use crate::time::{Span, TimeBounds};
 
@@ -146,6 +146,12 @@ fn first_term_of(terms: &Terms, cell: CellId) -> Option<usize> {
     terms.iter().position(|term| term.cell == cell)
 }
 
+/// What a cell counts of it: no row has an amount above 2⁵³. An ask of a limit that applies never costs
+/// as much; what a call has cost in the end, or in shadow, may be any number.
+fn counted_cost(terms: &Terms, cell: CellId) -> u64 {
+    cost_in_cell(terms, cell).min(AMOUNT_MAX)
+}
+
 /// A cost above the most that the limit ever grants to this ask can never be granted.
 #[must_use]
 pub fn too_costly(terms: &Terms, priority: Priority) -> Option<NeverReason> {
@@ -163,26 +169,26 @@ pub fn too_costly(terms: &Terms, priority: Priority) -> Option<NeverReason> {
 }
 
 /// Checks every scope and every cell and returns the longest wait: an ask repeated after a shorter
-/// one would be rejected again.
+/// one would be rejected again. A limit of one process blocks only if nothing else does: how long its
+/// calls take is not known, and more of it would not help.
 fn longest_wait(
     cells: &mut impl CellStore,
     now: TimeBounds,
     ask: &Ask,
     batch: &TurnState,
 ) -> Option<(BlockedBy, Span, WakeOn)> {
-    let mut longest: Option<(BlockedBy, Span, WakeOn)> = None;
-    let mut consider = |by: BlockedBy, after: Span, on: WakeOn| {
-        if longest.is_none_or(|(_, so_far, _)| after > so_far) {
-            longest = Some((by, after, on));
+    let mut longest: Option<(bool, BlockedBy, Span, WakeOn)> = None;
+    let mut consider = |is_shared: bool, by: BlockedBy, (after, on): (Span, WakeOn)| {
+        if longest.is_none_or(|(shared, _, so_far, _)| (is_shared, after) > (shared, so_far)) {
+            longest = Some((is_shared, by, after, on));
         }
     };
     for (index, &id) in ask.scopes.iter().enumerate() {
         let scope = cells.scope(id);
-        if let Err((after, on)) = scope.check(ask.id, now.lo) {
-            consider(BlockedBy::Scope(index), after, on);
-        } else if let Some((after, on)) = batch.rejection_for(CellOrScope::Scope(id), ask.priority)
-        {
-            consider(BlockedBy::Scope(index), after, on);
+        if let Err(wait) = scope.check(ask.id, now.lo) {
+            consider(true, BlockedBy::Scope(index), wait);
+        } else if let Some(wait) = batch.rejection_for(CellOrScope::Scope(id), ask.priority) {
+            consider(true, BlockedBy::Scope(index), wait);
         }
     }
     for (index, term) in ask.terms.iter().enumerate() {
@@ -195,17 +201,17 @@ fn longest_wait(
         if term.rule.is_shadow() || cost == 0 {
             continue;
         }
-        if let Err((after, on)) = room {
-            consider(BlockedBy::Term(index), after, on);
-        } else if let Some((after, on)) =
-            batch.rejection_for(CellOrScope::Cell(term.cell), ask.priority)
-        {
-            consider(BlockedBy::Term(index), after, on);
+        let by = BlockedBy::Term(index);
+        let is_shared = !term.rule.is_of_one_process();
+        if let Err(wait) = room {
+            consider(is_shared, by, wait);
+        } else if let Some(wait) = batch.rejection_for(CellOrScope::Cell(term.cell), ask.priority) {
+            consider(is_shared, by, wait);
         } else if batch.is_full(term, cost) {
-            consider(BlockedBy::Term(index), Span::ZERO, WakeOn::Time);
+            consider(false, by, (Span::ZERO, WakeOn::Time));
         }
     }
-    longest
+    longest.map(|(_, by, after, on)| (by, after, on))
 }
 
 fn grant(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut TurnState) -> Marks {
@@ -218,7 +224,7 @@ fn grant(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Tur
         let first = first_term_of(&ask.terms, term.cell).filter(|&first| first < index);
         let mark = first.and_then(|first| marks.get(first).copied());
         marks.push(mark.unwrap_or_else(|| {
-            let cost = cost_in_cell(&ask.terms, term.cell);
+            let cost = counted_cost(&ask.terms, term.cell);
             debug_assert!(
                 term.rule.is_shadow() || cost == 0 || !batch.is_full(term, cost),
                 "one transaction grants few permits of a long limit"
@@ -277,7 +283,7 @@ fn apply(cells: &mut impl CellStore, now: TimeBounds, settle: &Settle, turn: &mu
                 }
                 let cell = cells.cell(term.cell);
                 cell.refresh(&term.rule, now);
-                let cost = cost_in_cell(terms, term.cell);
+                let cost = counted_cost(terms, term.cell);
                 if settle_term(cell, now, *id, index, term, cost, outcome) {
                     turn.freed.push(term.cell);
                 }

@@ -37,6 +37,7 @@ pub fn run(input: &[u8]) {
 fn loaded(variables: &BTreeMap<&str, &str>, file: &str) -> Result<usize, String> {
     let file = file.trim_start_matches("\n---\n");
     let world = Environment {
+        missing_key: None,
         env: &|name| variables.get(name).map(|value| (*value).to_owned()),
         env_names: &|| variables.keys().map(|name| (*name).to_owned()).collect(),
         read_file: &|path| match path {

@@ -17,6 +17,8 @@ pub mod framing;
 #[cfg(feature = "gateway")]
 pub mod hits;
 pub mod provider_file;
+#[cfg(feature = "gateway")]
+pub mod resp;
 pub mod rows;
 
 /// A target: its name, which is that of its corpus, and its body.
@@ -33,6 +35,8 @@ pub const TARGETS: &[Target] = &[
     #[cfg(feature = "gateway")]
     ("hits", hits::run),
     ("provider_file", provider_file::run),
+    #[cfg(feature = "gateway")]
+    ("resp", resp::run),
     ("rows", rows::run),
 ];
 

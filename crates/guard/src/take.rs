@@ -158,6 +158,13 @@ impl GuardTable {
         Ok(self.decide(asks, now, views))
     }
 
+    /// One ask, and its buckets afterwards, as part of the same decision.
+    pub fn take_and_view_one(&self, ask: Ask<'_>, now: Tick) -> (Outcome, KeyView) {
+        let mut views = [KeyView::default()];
+        let outcome = self.decide(&[ask], now, &mut views);
+        (outcome, views[0])
+    }
+
     /// New keys, rejections, limits with parts; and, seldom, everything else.
     #[inline(never)]
     fn take_slow(&self, ask: Ask<'_>, now: Tick) -> Outcome {

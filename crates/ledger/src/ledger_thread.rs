@@ -71,6 +71,12 @@ impl ThreadDriver {
     pub(crate) fn is_forked(&self) -> bool {
         std::process::id() != self.pid
     }
+
+    /// As if this were a child process.
+    #[cfg(test)]
+    fn fork(&mut self) {
+        self.pid = self.pid.wrapping_add(1);
+    }
 }
 
 impl Drop for ThreadDriver {
@@ -429,5 +435,32 @@ fn no_result() -> StoreError {
                   report this"
                 .into(),
         is_final: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Clock;
+    use crate::memory::SharedMemory;
+    use crate::store::EventSink;
+
+    /// A child has none of the threads: one that waited for them when it dropped its ledger would
+    /// wait for ever.
+    #[test]
+    fn a_forked_child_that_drops_its_ledger_waits_for_nobody() {
+        let shared = Shared::new(Clock::System);
+        let sink = EventSink::new(shared.hub.clone());
+        let store = Arc::new(SharedMemory::new(Clock::System).join(sink));
+        let mut driver = ThreadDriver::start(shared.clone(), store).unwrap();
+        let thread = driver.thread.lock().take().expect("it runs");
+        driver.fork();
+        drop(driver);
+        assert!(!shared.is_closing.load(Ordering::Acquire));
+        assert!(!thread.is_finished());
+        // The parent's handle ends it.
+        shared.is_closing.store(true, Ordering::Release);
+        shared.inbox.close();
+        thread.join().unwrap();
     }
 }

@@ -222,7 +222,10 @@ impl Ledger {
     /// up for one period.
     #[must_use]
     pub fn damaged_rows(&self) -> u64 {
-        self.front.local_store().map_or(0, Store::damaged_rows)
+        match self.front.local_store() {
+            Some(store) => store.damaged_rows(),
+            None => self.front.shared.damaged_rows(),
+        }
     }
 
     /// How many cells are stored, where that is known without reading them all.

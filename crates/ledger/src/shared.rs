@@ -64,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) last_seen: LastSeenScopes,
     /// Peeks sent to the store so far.
     pub(crate) peeks_sent: AtomicU64,
+    /// Rows of a store far away that could not be believed.
+    damaged_rows: AtomicU64,
     /// Held while `lost_at` and `is_final` change: two threads find out about the store.
     loss_reason: Mutex<Option<String>>,
     /// When the store was lost, on the ledger's clock; [`NOT_LOST`] while it is there.
@@ -87,6 +89,7 @@ impl Shared {
             forwarding: CellForwarding::default(),
             last_seen: LastSeenScopes::default(),
             peeks_sent: AtomicU64::new(0),
+            damaged_rows: AtomicU64::new(0),
             loss_reason: Mutex::default(),
             lost_at: AtomicU64::new(NOT_LOST),
             is_final: AtomicBool::new(false),
@@ -96,6 +99,17 @@ impl Shared {
             dead: DeadOwners::default(),
             former: FormerOwners::default(),
         })
+    }
+
+    /// So many rows of a store far away could not be believed: their limits count as used up.
+    pub(crate) fn on_rows_damaged(&self, rows: u64) {
+        self.damaged_rows.fetch_add(rows, Ordering::Relaxed);
+        self.hub.broadcast(&Event::Damaged { rows });
+    }
+
+    /// How many there were so far.
+    pub(crate) fn damaged_rows(&self) -> u64 {
+        self.damaged_rows.load(Ordering::Relaxed)
     }
 
     /// Since when the store cannot be reached, while it cannot.

@@ -10,7 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -54,8 +54,24 @@ impl ShutdownSignal {
     }
 }
 
+/// A listening socket.
+pub(crate) trait Listener: Send + Sync + Sized + 'static {
+    /// A connection.
+    type Stream: Send;
+    /// Its other end.
+    type Peer: Send;
+
+    /// Waits for the next connection.
+    fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Self::Peer)>> + Send;
+
+    /// The connections that clients have opened already. Closing the socket would reset them.
+    fn backlog(self, has_capacity: impl Fn(usize) -> bool) -> Vec<(Self::Stream, Self::Peer)>;
+}
+
 /// Handles the connections of a listening socket.
-pub(crate) trait ConnectionHandler: Send + Sync + 'static {
+pub(crate) trait ConnectionHandler<L: Listener = TcpListener>:
+    Send + Sync + 'static
+{
     /// May the loop accept one more while `active` are open? `false` leaves it in the kernel's
     /// backlog.
     fn has_capacity(&self, active: usize) -> bool;
@@ -63,8 +79,8 @@ pub(crate) trait ConnectionHandler: Send + Sync + 'static {
     /// Serves a new connection. `None`: the handler rejected it.
     fn handle(
         &self,
-        stream: TcpStream,
-        peer: SocketAddr,
+        stream: L::Stream,
+        peer: L::Peer,
         shutdown: ShutdownSignal,
     ) -> Option<impl Future<Output = ()> + Send + 'static>;
 
@@ -74,20 +90,16 @@ pub(crate) trait ConnectionHandler: Send + Sync + 'static {
     }
 
     /// An accept failed.
-    fn on_accept_error(
-        &self,
-        listener: &TcpListener,
-        error: &io::Error,
-    ) -> impl Future<Output = ()> + Send {
+    fn on_accept_error(&self, listener: &L, error: &io::Error) -> impl Future<Output = ()> + Send {
         let _ = (listener, error);
         async {}
     }
 }
 
 /// Accepts until shutdown, then waits for the connections.
-pub(crate) async fn run(
-    listener: TcpListener,
-    handler: impl ConnectionHandler,
+pub(crate) async fn run<L: Listener>(
+    listener: L,
+    handler: impl ConnectionHandler<L>,
     mut shutdown: watch::Receiver<bool>,
     grace: Duration,
 ) {
@@ -99,7 +111,7 @@ pub(crate) async fn run(
         tokio::select! {
             () = signalled(&mut shutdown) => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            accepted = listener.accept(), if has_capacity => match accepted {
+            accepted = listener.next(), if has_capacity => match accepted {
                 Ok((stream, peer)) => {
                     if let Some(connection) = handler.handle(stream, peer, signal.clone()) {
                         connections.spawn(connection);
@@ -114,7 +126,7 @@ pub(crate) async fn run(
         }
     }
     let has_capacity = |open| handler.has_capacity(open + connections.len());
-    for (stream, peer) in backlog(listener, has_capacity) {
+    for (stream, peer) in listener.backlog(has_capacity) {
         if let Some(connection) = handler.handle(stream, peer, signal.clone()) {
             connections.spawn(connection);
         }
@@ -129,19 +141,45 @@ pub(crate) async fn run(
     }
 }
 
-/// The connections that clients have opened already. Closing the socket would reset them.
-fn backlog(
-    listener: TcpListener,
-    has_capacity: impl Fn(usize) -> bool,
-) -> Vec<(TcpStream, SocketAddr)> {
-    let Ok(listener) = listener.into_std() else {
-        return Vec::new();
-    };
-    take_backlog(has_capacity, || {
-        let (stream, peer) = listener.accept()?;
-        stream.set_nonblocking(true)?;
-        Ok((TcpStream::from_std(stream)?, peer))
-    })
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+    type Peer = SocketAddr;
+
+    async fn next(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.accept().await
+    }
+
+    fn backlog(self, has_capacity: impl Fn(usize) -> bool) -> Vec<(TcpStream, SocketAddr)> {
+        let Ok(listener) = self.into_std() else {
+            return Vec::new();
+        };
+        take_backlog(has_capacity, || {
+            let (stream, peer) = listener.accept()?;
+            stream.set_nonblocking(true)?;
+            Ok((TcpStream::from_std(stream)?, peer))
+        })
+    }
+}
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+    /// Such clients have no address.
+    type Peer = ();
+
+    async fn next(&self) -> io::Result<(UnixStream, ())> {
+        Ok((self.accept().await?.0, ()))
+    }
+
+    fn backlog(self, has_capacity: impl Fn(usize) -> bool) -> Vec<(UnixStream, ())> {
+        let Ok(listener) = self.into_std() else {
+            return Vec::new();
+        };
+        take_backlog(has_capacity, || {
+            let (stream, _) = listener.accept()?;
+            stream.set_nonblocking(true)?;
+            Ok((UnixStream::from_std(stream)?, ()))
+        })
+    }
 }
 
 /// Accepts until nothing is left. A connection that cannot be taken, because its client has reset it

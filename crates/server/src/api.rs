@@ -6,7 +6,7 @@
 //! Never: repeats a value of a request; it may be a key.
 
 use axum::body::{Body, to_bytes};
-use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -22,9 +22,12 @@ const BODY_MAX: usize = 64 * 1024;
 pub(crate) struct ApiError {
     #[serde(skip)]
     status: StatusCode,
+    /// The methods of a path that has not this one.
+    #[serde(skip)]
+    allow: Option<&'static str>,
     error: &'static str,
-    message: String,
-    hint: String,
+    message: Box<str>,
+    hint: Box<str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -35,9 +38,10 @@ impl ApiError {
     fn new(status: StatusCode, error: &'static str, message: &str, hint: &str) -> ApiError {
         ApiError {
             status,
+            allow: None,
             error,
-            message: message.to_owned(),
-            hint: hint.to_owned(),
+            message: message.into(),
+            hint: hint.into(),
             reason: None,
             problems: Vec::new(),
         }
@@ -75,7 +79,16 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "NotFound", message, hint)
     }
 
-    pub(crate) fn wrong_method() -> ApiError {
+    /// `allow`: the methods that the path has.
+    pub(crate) fn wrong_method(allow: &'static str) -> ApiError {
+        ApiError {
+            allow: Some(allow),
+            ..ApiError::unsupported_method()
+        }
+    }
+
+    /// The router adds the methods that the path has.
+    pub(crate) fn unsupported_method() -> ApiError {
         let message = "this path does not support this method";
         let hint = "use GET to read, POST for commands, PATCH for settings, DELETE for the cache";
         let status = StatusCode::METHOD_NOT_ALLOWED;
@@ -156,6 +169,10 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = json(&self);
         *response.status_mut() = self.status;
+        if let Some(allow) = self.allow {
+            let allow = HeaderValue::from_static(allow);
+            response.headers_mut().insert(ALLOW, allow);
+        }
         response
     }
 }
@@ -203,5 +220,22 @@ pub(crate) async fn read_object(body: Body, example: &str) -> Result<Map<String,
             "the body is not a JSON object",
             &format!("send for example {example}"),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A proxy in between may check one of two headers and Tollgate the other: neither counts.
+    #[test]
+    fn a_repeated_token_is_none() {
+        for name in ["authorization", "x-tollgate-token"] {
+            let mut headers = HeaderMap::new();
+            headers.append(name, HeaderValue::from_static("Bearer one"));
+            assert!(bearer(&headers).is_some(), "{name}");
+            headers.append(name, HeaderValue::from_static("Bearer two"));
+            assert!(bearer(&headers).is_none(), "{name}");
+        }
     }
 }

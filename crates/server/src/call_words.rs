@@ -1,14 +1,28 @@
 //! The words that callers use for the options of a call, for every door alike.
 //!
-//! Promises: one meaning per word, whether it comes in a header, in JSON or in a query.
+//! Promises: one meaning per word, whether it comes in a header, in JSON, in a query or in a command.
 //!
 //! Never: writes an error; each door names its own header or field.
 
+use http::Uri;
+use tollgate::path::Target;
 use tollgate_config::provider::Cost;
 use tollgate_core::ask::Priority;
 
 /// The largest cost: the largest number that JSON readers have exactly.
 pub(crate) const COST_MAX: u64 = 1 << 53;
+
+/// Every word for a priority.
+pub(crate) const PRIORITIES: [&str; 8] = [
+    "high",
+    "normal",
+    "low",
+    "user",
+    "webhook",
+    "ui",
+    "manual",
+    "background",
+];
 
 /// Why costs cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +63,22 @@ pub(crate) fn cost(unit: &str, amount: u64) -> Option<(String, u64)> {
 pub(crate) fn real_cost(unit: &str, amount: u64) -> Option<(String, u64)> {
     let unit = Cost::unit_of(&unit.to_ascii_lowercase())?;
     (amount <= COST_MAX).then(|| (unit.to_owned(), amount))
+}
+
+/// An absolute URL of `http` or `https`.
+pub(crate) fn url(url: &str) -> Option<Target> {
+    let uri: Uri = url.parse().ok()?;
+    let tls = match uri.scheme_str()?.to_ascii_lowercase().as_str() {
+        "https" => true,
+        "http" => false,
+        _ => return None,
+    };
+    Some(Target::Url {
+        tls,
+        authority: uri.authority()?.as_str().to_owned(),
+        path: uri.path().to_owned(),
+        query: uri.query().map(str::to_owned),
+    })
 }
 
 /// Each unit once: two names of one unit would count as either.

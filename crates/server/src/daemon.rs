@@ -163,6 +163,11 @@ impl Daemon {
         *self.shared.desk.lock() = Some(Arc::new(desk));
     }
 
+    /// The current configuration, shared.
+    pub(crate) fn loaded(&self) -> Arc<Loaded> {
+        self.shared.state.lock().loaded.clone()
+    }
+
     /// The current configuration.
     #[must_use]
     pub fn config(&self) -> Config {

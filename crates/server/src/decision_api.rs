@@ -14,8 +14,9 @@ mod capacity;
 mod check;
 mod fields;
 mod report;
+pub(crate) use acquire::ASK_FIELDS;
 pub(crate) use check::guard_denial;
-pub(crate) use fields::{RequestFields, wrong};
+pub(crate) use fields::{NAME_MAX, RequestFields, URL_MAX, wrong};
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -35,6 +36,9 @@ use crate::{guards, rejection};
 /// The largest reply: a decision has a few hundred bytes.
 pub(crate) const REPLY_MAX: usize = 64 * 1_024;
 
+/// The methods of `/v1/check`: those of requests that a proxy may hold.
+pub(crate) const CHECK_METHODS: &str = "GET,HEAD,POST,PUT,PATCH,DELETE,OPTIONS";
+
 /// How long a decision waited, beside its response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waited(pub(crate) Span);
@@ -44,7 +48,8 @@ pub(crate) struct Waited(pub(crate) Span);
 pub(crate) struct Asker {
     /// The address of the connection.
     pub(crate) peer: IpAddr,
-    /// A caller that its token has authenticated: it asks for itself only.
+    /// A caller that its token has authenticated: it asks for itself only. `None`: the operator, whom
+    /// the admin address has let in, asks for any caller.
     pub(crate) caller: Option<(String, Secret)>,
 }
 
@@ -71,13 +76,18 @@ pub(crate) async fn serve(
         "/v1/release" if *method == Method::POST => report::release(decisions, body).await,
         "/v1/capacity" if is_get => capacity::serve(decisions, &call).await,
         // Proxies ask with the method of the request that they hold.
-        "/v1/check" => check::serve(decisions, &call),
-        "/v1/acquire" | "/v1/report" | "/v1/release" | "/v1/capacity" => {
-            Err(ApiError::wrong_method())
-        }
+        "/v1/check" if is_held(method) => check::serve(decisions, &call),
+        "/v1/acquire" | "/v1/report" | "/v1/release" => Err(ApiError::wrong_method("POST")),
+        "/v1/capacity" => Err(ApiError::wrong_method("GET,HEAD")),
+        "/v1/check" => Err(ApiError::wrong_method(CHECK_METHODS)),
         _ => Err(ApiError::unknown_path()),
     };
     done.unwrap_or_else(IntoResponse::into_response)
+}
+
+/// Is it a method of a request that a proxy may hold?
+fn is_held(method: &Method) -> bool {
+    CHECK_METHODS.split(',').any(|name| name == method.as_str())
 }
 
 impl Decisions {

@@ -1,6 +1,6 @@
 //! The decision service: may this call be made now? For callers that make their calls themselves.
 //!
-//! One facade for every door (HTTP on two addresses; RESP and gRPC come next): [`Decisions`] has a
+//! One facade for every door (HTTP on two addresses, RESP; gRPC comes next): [`Decisions`] has a
 //! method for each question, takes and returns plain types, and knows no protocol. A door parses,
 //! asks and writes.
 //!
@@ -34,10 +34,7 @@ use tollgate_config::config::Caller;
 use tollgate_config::{Config, Secret};
 use tollgate_core::time::Span;
 
-use crate::guards::{GuardAsk, GuardStatus, GuardVerdict, Guards};
-
-/// How long a question about guards waits if it does not say (C1).
-const GUARD_TIMEOUT: Span = Span::from_secs(60);
+use crate::guards::{GuardAsk, GuardStatus, GuardVerdict, Guards, Throttle};
 
 /// The status of a response that nobody told: of no class that health counts.
 const NO_STATUS: u16 = 0;
@@ -53,6 +50,7 @@ struct DecisionState {
     registry: ProviderRegistry,
     permits: PermitTable,
     guards: Guards,
+    throttle: Throttle,
     /// Callers with a token, who may ask on the gateway's address.
     callers: RwLock<Arc<[Caller]>>,
     /// Distinguishes the ids of two runs.
@@ -64,7 +62,8 @@ impl Decisions {
     /// A service without open permits.
     #[must_use]
     pub fn new(registry: ProviderRegistry, config: &Config) -> Decisions {
-        let guards = Guards::new(registry.ledger().clone(), config);
+        let guards = Guards::new(registry.ledger().clone(), registry.events().clone(), config);
+        let throttle = Throttle::new(registry.ledger().clone());
         let permits = PermitTable::new(registry.clone(), USE_WITHIN);
         let run = registry.ledger().wall().0 / 1_000;
         let decisions = Decisions {
@@ -72,6 +71,7 @@ impl Decisions {
                 registry,
                 permits,
                 guards,
+                throttle,
                 callers: RwLock::new(Arc::default()),
                 run,
                 questions: AtomicU64::new(0),
@@ -93,6 +93,12 @@ impl Decisions {
         &self.shared.guards
     }
 
+    /// Limits that come with the question.
+    #[must_use]
+    pub fn throttle(&self) -> &Throttle {
+        &self.shared.throttle
+    }
+
     /// The caller that this token authenticates.
     #[must_use]
     pub fn caller_of(&self, token: &Secret) -> Option<String> {
@@ -104,12 +110,10 @@ impl Decisions {
             .map(|caller| caller.name.clone())
     }
 
-    /// The token of a configured caller, for the operator who asks in its name.
+    /// Whether any caller has a token.
     #[must_use]
-    pub(crate) fn token_of(&self, caller: &str) -> Option<Secret> {
-        let callers = self.shared.callers.read().clone();
-        let found = callers.iter().find(|known| known.name == caller)?;
-        found.token.clone()
+    pub(crate) fn has_tokens(&self) -> bool {
+        !self.shared.callers.read().is_empty()
     }
 
     /// An id for the log, different from those of calls through the gateway.
@@ -129,7 +133,9 @@ impl Decisions {
             Questioned::Call(call) => self.acquire_permit(call, patience).await,
             Questioned::Guards(guards) => {
                 let asks = self.guard_asks(&guards)?;
-                let patience = patience.unwrap_or(GUARD_TIMEOUT);
+                // As long as each of them would wait.
+                let default = || asks.iter().map(GuardAsk::wait).min();
+                let patience = patience.or_else(default).unwrap_or_default();
                 let verdict = self.shared.guards.acquire(&asks, patience).await?;
                 Ok(Acquired::of_guards(verdict))
             }
@@ -251,6 +257,7 @@ fn split(call: CallQuestion, timeout: Option<Span>) -> (Target, CallOptions) {
         uses_default_priority: call.priority.is_none(),
         caller: call.caller,
         token: call.token,
+        is_operator: call.is_operator,
         entity: call.entity,
         costs: call.costs,
         timeout,

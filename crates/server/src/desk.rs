@@ -7,8 +7,8 @@
 
 mod source;
 mod task;
-pub use source::{Source, SourceError};
-pub use task::{QueueCounts, TaskEvent};
+pub use source::Source;
+pub use task::{QueueCounts, TaskEvent, TaskNoted};
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,19 +16,45 @@ use std::path::Path;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rusqlite::Connection;
+use rusqlite::{Connection, TransactionBehavior};
 
 /// How long another daemon with the same state folder may hold the file: a write takes milliseconds.
 const BUSY: Duration = Duration::from_secs(5);
+
+/// The version of the file.
+const FORMAT: i64 = 2;
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS sources (
         name TEXT PRIMARY KEY, url TEXT NOT NULL, every TEXT, cron TEXT, priority TEXT, output TEXT
     ) STRICT;
     CREATE TABLE IF NOT EXISTS tasks (
-        queue TEXT NOT NULL, id TEXT NOT NULL, state TEXT NOT NULL, PRIMARY KEY (queue, id)
+        queue TEXT NOT NULL, id TEXT NOT NULL, state TEXT NOT NULL,
+        failures INTEGER NOT NULL DEFAULT 0, at INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (queue, id)
     ) STRICT, WITHOUT ROWID;
-    PRAGMA user_version = 1;
+    CREATE INDEX IF NOT EXISTS tasks_by_time ON tasks (at);
+    CREATE TABLE IF NOT EXISTS ended (
+        queue TEXT NOT NULL, id TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (queue, id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS ended_by_time ON ended (at);
+    CREATE TABLE IF NOT EXISTS queues (
+        name TEXT PRIMARY KEY, active INTEGER NOT NULL DEFAULT 0,
+        scheduled INTEGER NOT NULL DEFAULT 0, reserved INTEGER NOT NULL DEFAULT 0
+    ) STRICT, WITHOUT ROWID;
+    PRAGMA user_version = 2;
+";
+
+/// Format 1 counted the tasks of a queue each time, and knew no failures.
+const FROM_FORMAT_1: &str = "
+    ALTER TABLE tasks ADD COLUMN failures INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE tasks ADD COLUMN at INTEGER NOT NULL DEFAULT 0;
+    UPDATE tasks SET at = unixepoch();
+    CREATE TABLE queues (
+        name TEXT PRIMARY KEY, active INTEGER NOT NULL DEFAULT 0,
+        scheduled INTEGER NOT NULL DEFAULT 0, reserved INTEGER NOT NULL DEFAULT 0
+    ) STRICT, WITHOUT ROWID;
+    INSERT INTO queues SELECT queue, sum(state = 'active'), sum(state = 'scheduled'), sum(state = 'reserved')
+        FROM tasks GROUP BY queue;
 ";
 
 /// The desk.
@@ -49,9 +75,19 @@ pub enum DeskError {
     /// A newer version wrote it.
     #[error("desk.db was written by a newer version of Tollgate (format {0})")]
     Newer(i64),
-    /// A bound.
+    /// A bound. The message says what to do.
     #[error("{0}")]
     Full(&'static str),
+}
+
+impl DeskError {
+    /// With its cause.
+    pub(crate) fn in_words(&self) -> String {
+        match std::error::Error::source(self) {
+            Some(cause) => format!("{self}: {cause}"),
+            None => self.to_string(),
+        }
+    }
 }
 
 impl Desk {
@@ -70,15 +106,21 @@ impl Desk {
         Desk::prepare(Connection::open_in_memory()?)
     }
 
-    fn prepare(database: Connection) -> Result<Desk, DeskError> {
+    fn prepare(mut database: Connection) -> Result<Desk, DeskError> {
         database.busy_timeout(BUSY)?;
         database.pragma_update(None, "journal_mode", "WAL")?;
         database.pragma_update(None, "synchronous", "FULL")?;
         let version = database.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        if version > 1 {
+        if version > FORMAT {
             return Err(DeskError::Newer(version));
         }
-        database.execute_batch(SCHEMA)?;
+        let change = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Another process may have changed it since.
+        if change.pragma_query_value(None, "user_version", |row| row.get(0)) == Ok(1) {
+            change.execute_batch(FROM_FORMAT_1)?;
+        }
+        change.execute_batch(SCHEMA)?;
+        change.commit()?;
         Ok(Desk {
             database: Mutex::new(database),
         })

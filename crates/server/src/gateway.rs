@@ -8,9 +8,12 @@
 
 mod address;
 mod handler;
+mod hang_up;
 mod sendfile;
 mod connection_cap;
-pub(crate) use connection_cap::max_admin_connections;
+pub(crate) use connection_cap::{
+    ConnectionCap, ConnectionSlot, max_admin_connections, max_resp_connections,
+};
 mod listeners;
 pub(crate) use listeners::ListenError;
 pub use listeners::Listeners;
@@ -41,7 +44,6 @@ use tollgate::event::Event;
 use tollgate_core::time::Span;
 
 use crate::decisions::Decisions;
-use connection_cap::ConnectionCap;
 use overload::Overload;
 
 /// Settings of a gateway.

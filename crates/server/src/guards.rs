@@ -11,10 +11,14 @@ mod class;
 mod client_ip;
 mod descriptor;
 mod request;
+mod tally;
+mod throttle;
 pub use class::{GuardClass, GuardStatus};
 pub use client_ip::client_ip;
 pub use descriptor::{Descriptor, LimitOverride};
 pub use request::GuardedRequest;
+pub use tally::GuardCounts;
+pub use throttle::{Throttle, ThrottleError, ThrottleLimit, Throttled};
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -24,8 +28,9 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use smallvec::{SmallVec, smallvec};
+use tollgate::event::Events;
 use tollgate_config::Config;
-use tollgate_config::config::{Limiting, Network};
+use tollgate_config::config::{Guard, Limiting, Network};
 use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_guard::{
     ASKS_MAX, Ask, GuardKey, GuardTable, KeyView, Outcome, PlanError, Seed, Tick,
@@ -33,6 +38,7 @@ use tollgate_guard::{
 use tollgate_ledger::Ledger;
 
 use descriptor::{DescriptorIndex, framed};
+use tally::GuardTally;
 
 /// The most keys: at 96 bytes each 100 MB. Ten requests a minute of a million callers are 170,000
 /// requests per second, more than one process serves.
@@ -56,8 +62,12 @@ pub struct Guards {
     /// Set at run time; it wins over the configuration.
     limiting: RwLock<Option<Limiting>>,
     decisions: AtomicU64,
+    /// What limits of descriptors that mean no guard have denied.
+    overrides: Arc<GuardTally>,
     /// Its clock is the guards' clock.
     ledger: Ledger,
+    /// Hears of denials.
+    events: Events,
 }
 
 /// What the configuration says about guards.
@@ -97,7 +107,7 @@ pub struct GuardVerdict {
 pub struct GuardDenied {
     /// Which.
     pub class: Arc<GuardClass>,
-    /// Which ask.
+    /// Which of the asks; its view has the same place.
     pub at: usize,
     /// When the same ask would be granted; `None` = it costs more than the guard ever grants.
     pub retry_in: Option<Span>,
@@ -137,16 +147,18 @@ pub enum GuardError {
 }
 
 impl Guards {
-    /// The guards of a configuration. The clock is the ledger's.
+    /// The guards of a configuration. The clock is the ledger's; `events` hear of denials.
     #[must_use]
-    pub fn new(ledger: Ledger, config: &Config) -> Guards {
+    pub fn new(ledger: Ledger, events: Events, config: &Config) -> Guards {
         let guards = Guards {
             table: OnceLock::new(),
             rules: RwLock::default(),
             is_active: AtomicBool::new(false),
             limiting: RwLock::default(),
             decisions: AtomicU64::new(0),
+            overrides: Arc::default(),
             ledger,
+            events,
         };
         guards.replace(config);
         guards
@@ -154,7 +166,13 @@ impl Guards {
 
     /// A new configuration: keys keep their tokens.
     pub fn replace(&self, config: &Config) {
-        let class = |guard| GuardClass::new(guard, self.table());
+        let former = self.rules();
+        let class = |guard: &Guard| {
+            let mut known = former.classes.iter();
+            let known = known.find(|known| known.name() == guard.name);
+            let tally = known.map(|known| known.tally()).unwrap_or_default();
+            GuardClass::new(guard, self.table(), tally)
+        };
         let classes = config.guards.iter().filter_map(class);
         let classes: Vec<Arc<GuardClass>> = classes.map(Arc::new).collect();
         let rules = GuardRules {
@@ -215,10 +233,11 @@ impl Guards {
             let asks = asks.map(|(class, key)| GuardAsk { class, key, cost });
             return Ok(asks.collect());
         };
-        let name = matching
-            .first()
-            .map_or("descriptor", |(class, _)| class.name());
-        let class = GuardClass::of_override(name, limit, self.table())?;
+        let (name, tally) = match matching.first() {
+            Some((class, _)) => (class.name(), class.tally()),
+            None => ("descriptor", self.overrides.clone()),
+        };
+        let class = GuardClass::of_override(name, limit, self.table(), tally)?;
         let entries = descriptor.entries.iter();
         let texts = entries.flat_map(|(key, value)| [*key, *value]);
         let key = class.key_of_bytes(&framed(texts));
@@ -234,8 +253,21 @@ impl Guards {
         Ok(ask.class.status(&view, self.wall()))
     }
 
+    /// Every guard, with what it has denied since the start.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<GuardClass>> {
+        self.rules().classes.clone()
+    }
+
     /// Decides at once, all or none.
     pub fn decide(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, GuardError> {
+        let verdict = self.try_once(asks)?;
+        self.count_denials(&verdict);
+        Ok(verdict)
+    }
+
+    /// Decides, and counts no denial: it may be tried again.
+    fn try_once(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, GuardError> {
         if asks.len() > ASKS_MAX {
             return Err(GuardError::TooMany(asks.len()));
         }
@@ -291,7 +323,7 @@ impl Guards {
         let began = self.ledger.at();
         let mut was_queued = false;
         loop {
-            let mut verdict = self.decide(asks)?;
+            let mut verdict = self.try_once(asks)?;
             // A decision itself takes microseconds, and that is no wait.
             if was_queued {
                 (verdict.was_queued, verdict.waited) = (true, self.ledger.at().since(began));
@@ -302,8 +334,21 @@ impl Guards {
                     was_queued = true;
                     tokio::time::sleep(wait.into()).await;
                 }
-                Some(_) | None => return Ok(verdict),
+                Some(_) | None => {
+                    self.count_denials(&verdict);
+                    return Ok(verdict);
+                }
             }
+        }
+    }
+
+    /// Counts what was denied, and what would have been.
+    fn count_denials(&self, verdict: &GuardVerdict) {
+        let denied = verdict.denied.as_ref().map(|denied| (&denied.class, false));
+        let shadow = verdict.views.iter().filter(|view| view.would_deny);
+        let shadow = shadow.map(|view| (&view.class, true));
+        for (class, shadow) in denied.into_iter().chain(shadow) {
+            class.on_denial(shadow, self.ledger.at(), &self.events);
         }
     }
 
@@ -386,10 +431,10 @@ impl Guards {
             } => (ask, Some(Span(retry_in_ns.get().div_ceil(1_000)))),
             Outcome::Never { ask, .. } => (ask, None),
         };
-        let denying = chosen.get(usize::from(ask))?;
+        let at = *which.get(usize::from(ask))?;
         Some(GuardDenied {
-            class: denying.class.clone(),
-            at: *which.get(usize::from(ask))?,
+            class: asks.get(at)?.class.clone(),
+            at,
             retry_in,
         })
     }
@@ -447,6 +492,12 @@ impl GuardRules {
 }
 
 impl GuardAsk {
+    /// How long it waits if nobody says.
+    #[must_use]
+    pub fn wait(&self) -> Span {
+        self.class.wait()
+    }
+
     fn plain(&self) -> Ask<'_> {
         Ask {
             key: self.key,

@@ -14,6 +14,7 @@ pub mod grpc;
 pub mod decisions;
 pub mod desk;
 pub mod guards;
+pub mod resp;
 mod accept_loop;
 mod api;
 mod call_words;
@@ -30,3 +31,4 @@ pub use gateway::{
     ClientTimeouts, Gateway, GatewayOptions, ListenAddress, ListenerKind, Listeners,
 };
 pub use grpc::{Grpc, GrpcOptions};
+pub use resp::{RespOptions, RespServer};

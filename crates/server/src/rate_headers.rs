@@ -62,11 +62,9 @@ pub(crate) fn add_guards(
         headers.remove(name);
     }
     let denied = verdict.denied.as_ref();
-    let is_it = |view: &&GuardView| {
-        denied.is_some_and(|denied| std::sync::Arc::ptr_eq(&view.class, &denied.class))
-    };
+    let denying = denied.and_then(|denied| verdict.views.get(denied.at));
     let by_address = || verdict.views.iter().find(|view| view.class.name() == "ip");
-    let shown = verdict.views.iter().find(is_it).or_else(by_address);
+    let shown = denying.or_else(by_address);
     let shown = shown.unwrap_or(first);
     headers.insert(LIMIT, HeaderValue::from(shown.class.tokens_per_minute()));
     headers.insert(REMAINING, HeaderValue::from(shown.remaining));

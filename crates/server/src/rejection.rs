@@ -110,8 +110,8 @@ fn describe<'a>(error: &'a Error, id: &'a str, wait: Option<Span>) -> Rejection<
             rejection.limit = Some(Some(limit));
         }
         Error::Misconfigured { setting, .. } => rejection.setting = Some(setting),
+        Error::DeadlineExceeded { .. } => rejection.limit = error.limit().map(Some),
         Error::ProviderUnavailable { .. }
-        | Error::DeadlineExceeded { .. }
         | Error::NoResponse { .. }
         | Error::Moved { .. }
         | Error::NoCredential { .. }
@@ -201,6 +201,7 @@ pub(crate) fn code(error: &Error) -> &'static str {
             Reason::QueueFull | Reason::NoDescriptors => "QueueFull",
             Reason::ShuttingDown => "ShuttingDown",
             Reason::StoreLost => "StoreLost",
+            Reason::Sleep | Reason::Paused => "ProviderUnavailableError",
             Reason::Deadline => "DeadlineExceeded",
             Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested => "NotInCache",
             Reason::Limit

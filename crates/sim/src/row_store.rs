@@ -47,6 +47,9 @@ pub struct StoreCounts {
 pub struct SimulatedStore {
     plan: StorePlan,
     rows: BTreeMap<RowKey, StoredRow>,
+    /// When rows are deleted unless they are replaced before, in true time.
+    deletions: BTreeSet<(Micros, RowKey)>,
+    delete_at: BTreeMap<RowKey, Micros>,
     epoch: u64,
     /// Who waits for a row, until when, and what it has noted.
     waiting: BTreeMap<RowKey, BTreeMap<NodeId, (Micros, Vec<u8>)>>,
@@ -67,6 +70,8 @@ impl SimulatedStore {
     pub fn new(plan: StorePlan) -> SimulatedStore {
         SimulatedStore {
             rows: BTreeMap::new(),
+            deletions: BTreeSet::new(),
+            delete_at: BTreeMap::new(),
             epoch: 1,
             waiting: BTreeMap::new(),
             history: Vec::new(),
@@ -84,6 +89,12 @@ impl SimulatedStore {
     #[must_use]
     pub fn counts(&self) -> StoreCounts {
         self.counts
+    }
+
+    /// Its rows at true time `truth`; a test may damage them.
+    pub fn rows_mut(&mut self, truth: Micros) -> &mut BTreeMap<RowKey, StoredRow> {
+        self.delete_rows(truth);
+        &mut self.rows
     }
 
     /// A request leaves a node at true time `truth`. Returns when it arrives.
@@ -111,6 +122,7 @@ impl SimulatedStore {
         {
             let ((at, _), (node, request)) = first.remove_entry();
             self.promote(at);
+            self.delete_rows(at);
             self.handle(node, &request, at, &mut wakes);
         }
         wakes
@@ -226,10 +238,31 @@ impl SimulatedStore {
 
     fn replace(&mut self, rows: &[(RowKey, StoredRow)], at: Micros) {
         for (id, row) in rows {
+            self.delete_later(*id, row.keep_for.map(|span| at + span));
             let old = self.rows.insert(*id, row.clone());
             if !self.plan.promotions.is_empty() {
                 self.history.push((at, *id, old));
             }
+        }
+    }
+
+    fn delete_later(&mut self, id: RowKey, delete_at: Option<Micros>) {
+        if let Some(before) = self.delete_at.remove(&id) {
+            self.deletions.remove(&(before, id));
+        }
+        if let Some(at) = delete_at {
+            self.delete_at.insert(id, at);
+            self.deletions.insert((at, id));
+        }
+    }
+
+    /// Deletes the rows whose time is over.
+    fn delete_rows(&mut self, truth: Micros) {
+        while let Some(&(at, id)) = self.deletions.first()
+            && at <= truth
+        {
+            self.delete_later(id, None);
+            self.rows.remove(&id);
         }
     }
 

@@ -6,15 +6,19 @@
 //! Never: writes a response. Only the gateway does.
 
 mod class;
+mod words;
+
+use std::sync::Arc;
 
 use http::Method;
 use tollgate_core::domain::HostError;
 use tollgate_core::entity::EntityError;
 use tollgate_core::health::{Fault, HealthStatus};
 use tollgate_core::time::Span;
+use words::{method_not_allowed, no_permit, not_in_cache, nowhere, too_late, unknown, words};
 
-/// How much of a method is shown: the longest registered one has 17 letters.
-const METHOD_SHOWN_MAX: usize = 24;
+/// The name of the limit on calls that the connections of a provider are.
+pub const CONNECTIONS: &str = "connections";
 
 /// Whose fault it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +50,10 @@ pub enum Reason {
     Limit,
     /// The provider asked for a pause.
     Cooldown,
+    /// The provider, or the path that is called, failed and sleeps.
+    Sleep,
+    /// An operator paused the provider.
+    Paused,
     /// A limit is nearly used up, so only the cache is used.
     Degraded,
     /// Only the cache is used, by an operator.
@@ -80,6 +88,7 @@ impl Reason {
         match self {
             Reason::Limit => "limit",
             Reason::Cooldown => "cooldown",
+            Reason::Sleep | Reason::Paused => "sleep",
             Reason::Degraded => "degraded",
             Reason::CacheOnly | Reason::CacheRequested => "cache_only",
             Reason::Concurrency => "concurrency",
@@ -89,6 +98,25 @@ impl Reason {
             Reason::Deadline => "deadline",
             Reason::StoreLost => "store_lost",
             Reason::TooCostly | Reason::NoShare => "too_costly",
+        }
+    }
+}
+
+/// What a call waited for in the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueCause {
+    /// The reason of a rejection for the same cause.
+    pub reason: Reason,
+    /// The limit, if it was a limit.
+    pub limit: Option<Arc<str>>,
+}
+
+impl Default for QueueCause {
+    /// It was recalled while it waited, because limits or health have changed.
+    fn default() -> QueueCause {
+        QueueCause {
+            reason: Reason::Limit,
+            limit: None,
         }
     }
 }
@@ -147,7 +175,7 @@ pub enum Error {
         retry_in: Option<Span>,
     },
     /// The caller's time ran out.
-    #[error("the time for the call to `{provider}` ran out {}", .at.words())]
+    #[error("the time for the call to `{provider}` ran out {}", too_late(.at))]
     DeadlineExceeded {
         /// Whose.
         provider: String,
@@ -296,10 +324,10 @@ impl NoToken {
 }
 
 /// Where the time ran out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// While it waited for a permit.
-    Waiting,
+    /// While it waited for a permit, and what held it, if that is known.
+    Waiting(Option<QueueCause>),
     /// While the provider worked on it.
     Upstream,
 }
@@ -315,40 +343,7 @@ pub enum NotAllowed {
     OtherProvider,
 }
 
-impl Stage {
-    fn words(self) -> &'static str {
-        match self {
-            Stage::Waiting => "while it waited for a permit",
-            Stage::Upstream => "before the provider responded",
-        }
-    }
-}
-
 impl Error {
-    /// What blocks the call, if something does that may pass.
-    #[must_use]
-    pub fn reason(&self) -> Option<Reason> {
-        match self {
-            Error::NoPermit { reason, .. } | Error::NotInCache { reason, .. } => Some(*reason),
-            Error::DeadlineExceeded { .. } => Some(Reason::Deadline),
-            Error::Guarded { retry_in, .. } => Some(match retry_in {
-                Some(_) => Reason::Limit,
-                None => Reason::TooCostly,
-            }),
-            _ => None,
-        }
-    }
-
-    /// The name of the exhausted limit, if a limit blocks the call.
-    #[must_use]
-    pub fn limit(&self) -> Option<&str> {
-        match self {
-            Error::NoPermit { limit, .. } => limit.as_deref(),
-            Error::Guarded { limit, .. } => Some(limit),
-            _ => None,
-        }
-    }
-
     /// Whose fault it is.
     #[must_use]
     pub fn blame(&self) -> Blame {
@@ -369,7 +364,8 @@ impl Error {
             Error::NoPermit { .. }
             | Error::Guarded { .. }
             | Error::DeadlineExceeded {
-                at: Stage::Waiting, ..
+                at: Stage::Waiting(_),
+                ..
             }
             | Error::UnknownProvider { .. }
             | Error::NoUpstream { .. }
@@ -388,134 +384,5 @@ impl Error {
             | Error::NoCredential { .. }
             | Error::NoResponse { .. } => Blame::Provider,
         }
-    }
-}
-
-fn not_in_cache(provider: &str, reason: Reason) -> String {
-    if reason == Reason::CacheRequested {
-        return format!(
-            "the call asked for the cache only, and `{provider}` has no cached response for it"
-        );
-    }
-    format!(
-        "`{provider}` is served from the cache only, and it has no cached response for this call"
-    )
-}
-
-fn no_permit(
-    provider: &str,
-    reason: Reason,
-    limit: Option<&str>,
-    retry_in: Option<Span>,
-) -> String {
-    let limit = limit.map_or_else(
-        || "its limit".to_owned(),
-        |name| format!("the limit `{name}`"),
-    );
-    let why = match reason {
-        Reason::StoreLost => {
-            return format!("the ledger that counts the calls to `{provider}` cannot be reached");
-        }
-        Reason::NoDescriptors => {
-            return format!("this process has no free file descriptor to call `{provider}`");
-        }
-        Reason::ShuttingDown => {
-            return format!("tollgate is shutting down and no longer calls `{provider}`");
-        }
-        Reason::NoShare => {
-            return format!(
-                "{limit} of `{provider}` is smaller than the number of nodes, so this node has no share of it"
-            );
-        }
-        Reason::TooCostly => {
-            return format!("the call to `{provider}` costs more than {limit} can ever grant");
-        }
-        Reason::QueueFull => return format!("too many calls already wait for `{provider}`"),
-        // Not "used up": a call that costs more than one may find some of it left.
-        Reason::Limit => format!("{limit} has too little remaining for this call"),
-        Reason::Concurrency => format!("{limit} on concurrent calls is reached"),
-        Reason::Cooldown => "the provider asked for a pause".to_owned(),
-        Reason::OffPeak => "calls of this priority run in off-peak hours only".to_owned(),
-        Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested => {
-            "only the cache is used".to_owned()
-        }
-        Reason::Deadline => "the deadline has passed".to_owned(),
-    };
-    match retry_in {
-        Some(retry_in) => {
-            let wait = retry_in.in_words();
-            format!("no permit for `{provider}` in time: {why}; retry in {wait}")
-        }
-        None => format!("no permit for `{provider}` in time: {why}"),
-    }
-}
-
-fn method_not_allowed(provider: Option<&str>, method: &Method) -> String {
-    // A method is up to the caller and may be long.
-    let method = method.as_str();
-    let method = method.get(..METHOD_SHOWN_MAX).unwrap_or(method);
-    match provider {
-        Some(provider) => format!("calls to `{provider}` may not have the method {method}"),
-        None => format!("this gateway does not support {method}"),
-    }
-}
-
-fn unknown(name: &str) -> String {
-    match name {
-        "" => "the path names no provider".to_owned(),
-        name => format!("there is no provider `{name}`"),
-    }
-}
-
-fn nowhere(provider: &str, tenants: Option<&str>) -> String {
-    match tenants {
-        None => format!(
-            "`{provider}` has neither a domain nor an upstream, so calls cannot be sent to it"
-        ),
-        Some(tenants) => {
-            format!(
-                "`{provider}` has only the wildcard domain `{tenants}`; set its upstream to one of these hosts"
-            )
-        }
-    }
-}
-
-fn words(fault: Fault) -> &'static str {
-    match fault {
-        Fault::Timeout => "it did not respond in time",
-        Fault::Dns => "DNS has no address for its name",
-        Fault::Connect => "the connection failed",
-        Fault::Reset => {
-            "the connection broke before the response was complete, or the response is not valid HTTP"
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn text(reason: Reason, limit: Option<&str>, retry_in: Option<Span>) -> String {
-        Error::NoPermit {
-            provider: "tmdb".to_owned(),
-            entity: None,
-            limit: limit.map(str::to_owned),
-            reason,
-            retry_in,
-        }
-        .to_string()
-    }
-
-    #[test]
-    fn a_rejection_names_reason_limit_and_time() {
-        let rejected = text(Reason::Limit, Some("1000/1d"), Some(Span::from_secs(90)));
-        assert!(
-            rejected.contains("`tmdb`")
-                && rejected.contains("the limit `1000/1d` has too little remaining for this call"),
-            "{rejected}"
-        );
-        assert!(rejected.ends_with("retry in 1 min 30 s"), "{rejected}");
-        assert!(text(Reason::Cooldown, None, None).contains("asked for a pause"));
-        assert!(text(Reason::NoShare, Some("3/1s"), None).contains("number of nodes"));
     }
 }

@@ -1,7 +1,7 @@
 //! Events: one owned value per fact, for the log and for subscribers.
 //!
-//! A registry has one bus. The log is written from the same value, in place, so its lines keep
-//! their order and none is lost at the end of the process. Everybody else subscribes.
+//! A registry has one bus. The line of the log is made from the same value, in place, so that lines keep
+//! their order; the program's log queues it. Everybody else subscribes.
 //!
 //! Promises: emitting never waits. A subscriber that is too slow loses the oldest events and is
 //! told how many. While nobody listens, a fact of a call is not even built. No event contains a
@@ -12,7 +12,7 @@
 
 mod kinds;
 mod log;
-pub use kinds::{CallDecision, CallEnd, DecisionVerdict, Event, QueueCause};
+pub use kinds::{CallDecision, CallEnd, CallResult, DecisionVerdict, Event};
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -167,7 +167,8 @@ impl Permits {
     /// Tells the owner of this limit, from now on, when calls wait for it longest. The first one who
     /// watches stays.
     pub(crate) fn watch(&self, cell: CellId, hook: Arc<dyn BlockedHook>) {
-        let _first = self.shared.watched.set(WatchedCell { cell, hook });
+        let watched = WatchedCell::new(cell, hook);
+        let _first = self.shared.watched.set(watched);
     }
 
     /// Carries counts of the previous limits over to those of this edition, once per cell.
@@ -403,7 +404,7 @@ impl Shared {
 
     /// `asks`: each with the term that is the watched limit, if it has one.
     fn on_verdicts(
-        &self,
+        self: &Arc<Shared>,
         asks: &[(PermitId, Option<usize>)],
         result: Result<OfferVerdicts, StoreLost>,
     ) {
@@ -474,7 +475,10 @@ impl Shared {
                 blocker: place,
                 retry_in,
             }),
-            Resolution::TimedOut { blocker: place } => Err(Denied::TimedOut { blocker: place }),
+            // In FIFO order all wait at the front of the queue; what they wait for is named here.
+            Resolution::TimedOut { blocker } => Err(Denied::TimedOut {
+                blocker: waited_for.or(blocker),
+            }),
             Resolution::Full => Err(Denied::Full),
             Resolution::Never(why) => Err(Denied::Never(why)),
             Resolution::Recalled => Err(Denied::Recalled),

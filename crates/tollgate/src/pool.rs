@@ -5,7 +5,8 @@
 //! waiting background calls cannot keep an urgent one from a connection.
 //!
 //! Promises: a provider has at most as many connections as the permit stage admits calls; a
-//! connection that the peer has closed is not handed out; the pool never sends anything twice.
+//! connection that the peer has closed is not handed out; one that nobody uses is closed after
+//! [`IDLE_MAX`], also if its provider is never called again; the pool never sends anything twice.
 //!
 //! Never: sends a request by itself, or stores one to send it again.
 
@@ -27,8 +28,8 @@ pub(crate) use preamble::Preamble;
 pub use tls::{Roots, TlsError};
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use http::HeaderValue;
 use hyper::upgrade::OnUpgrade;
@@ -37,7 +38,7 @@ use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::Ledger;
 use tollgate_ledger::lock_order::{RankedMutex, rank};
 
-use crate::timer::within;
+use crate::timer::{sleep, within};
 
 /// An idle connection is not used after this long: servers close them after 5 to 75 s, and the
 /// older it is, the likelier the next request meets a connection that is just being closed.
@@ -73,6 +74,8 @@ struct PoolState {
     dialer: Arc<Dialer>,
     ledger: Ledger,
     upstreams: RankedMutex<{ rank::UPSTREAMS }, HashMap<Origin, Arc<UpstreamPool>>>,
+    /// A task closes the idle ones when they are too old. It runs while there are any.
+    is_pruned: AtomicBool,
 }
 
 /// The connections to one upstream. A call looks it up once.
@@ -154,6 +157,7 @@ impl Pool {
                 dialer,
                 ledger,
                 upstreams: RankedMutex::default(),
+                is_pruned: AtomicBool::new(false),
             }),
         }
     }
@@ -201,7 +205,7 @@ impl ExpectedCall {
         let wire = self.dial(connect).await?;
         // Counted as idle before it stops counting as opening: otherwise a waiting call would open
         // another.
-        self.upstream.add_idle(wire, self.shared.ledger.at());
+        self.shared.add_idle(&self.upstream, wire);
         drop(opening);
         Ok(())
     }
@@ -358,8 +362,58 @@ impl Conn {
 
     /// The response is complete: the next call may use the connection.
     pub(crate) fn release(self) {
-        let now = self.shared.ledger.at();
-        self.busy.upstream.add_idle(self.wire, now);
+        self.shared.add_idle(&self.busy.upstream, self.wire);
+    }
+}
+
+impl PoolState {
+    fn add_idle(self: &Arc<PoolState>, upstream: &UpstreamPool, wire: Wire) {
+        upstream.add_idle(wire, self.ledger.at());
+        self.prune_later();
+    }
+
+    /// Starts the task that closes idle connections, unless it runs.
+    fn prune_later(self: &Arc<PoolState>) {
+        // Without a runtime there is no connection to close either.
+        if !self.is_pruned.load(Ordering::Acquire)
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && !self.is_pruned.swap(true, Ordering::AcqRel)
+        {
+            runtime.spawn(prune_idle(Arc::downgrade(self)));
+        }
+    }
+
+    /// Closes connections that are too old, and forgets upstreams without any. Returns since when the
+    /// oldest of the others is idle.
+    fn prune(&self, now: Micros) -> Option<Micros> {
+        let mut upstreams = self.upstreams.lock();
+        upstreams.retain(|_, upstream| !upstream.prune_if_unused(now));
+        let oldest = upstreams
+            .values()
+            .filter_map(|upstream| Some(upstream.state.lock().idle.first()?.since));
+        oldest.min()
+    }
+}
+
+/// Closes idle connections when they are too old, until there are none.
+async fn prune_idle(shared: Weak<PoolState>) {
+    let mut pause = IDLE_MAX;
+    loop {
+        sleep(Some(pause)).await;
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let now = shared.ledger.at();
+        let Some(oldest) = shared.prune(now) else {
+            shared.is_pruned.store(false, Ordering::Release);
+            // One that was released just now has not started another task.
+            if shared.prune(now).is_some() {
+                shared.prune_later();
+            }
+            return;
+        };
+        // Those that become idle meanwhile are closed a little later.
+        pause = (oldest + IDLE_MAX).since(now).max(PRUNE_EVERY);
     }
 }
 
@@ -418,7 +472,7 @@ mod tests {
     use tokio::io::AsyncReadExt;
     use tokio::net::{TcpListener, TcpStream};
     use tollgate_core::domain::Host;
-    use tollgate_core::time::Now;
+    use tollgate_core::time::{Now, Wall};
     use tollgate_ledger::{Clock, ManualClock};
 
     use super::*;
@@ -437,6 +491,23 @@ mod tests {
         (origin, listener.accept().await.unwrap().0)
     }
 
+    /// Idle connections of a provider that was never called again stayed open until its server closed them.
+    #[tokio::test]
+    async fn old_connections_are_closed_although_nobody_calls() {
+        let ledger = Ledger::memory(Clock::tokio(Wall(0)));
+        let dialer = Dialer::new(&Roots::default(), crate::event::Events::new()).unwrap();
+        let pool = Pool::new(Arc::new(dialer), ledger);
+        let (_, mut opened) = warmed(&pool).await;
+        // From here on nothing but the timer can happen.
+        tokio::time::pause();
+        let mut byte = [0];
+        let closed = within(Some(IDLE_MAX + IDLE_MAX), opened.read(&mut byte)).await;
+        assert_eq!(closed.expect("in time").unwrap(), 0);
+        tokio::task::yield_now().await;
+        assert!(pool.shared.upstreams.lock().is_empty());
+        assert!(!pool.shared.is_pruned.load(Ordering::SeqCst));
+    }
+
     /// The pool closes the connection to a host that is never called again.
     #[tokio::test]
     async fn old_connections_are_closed_when_another_upstream_is_called() {
@@ -450,5 +521,35 @@ mod tests {
         assert_eq!(opened.read(&mut [0]).await.unwrap(), 0, "it is closed");
         let upstreams = pool.shared.upstreams.lock();
         assert!(!upstreams.contains_key(&first) && upstreams.contains_key(&second));
+    }
+
+    /// The provider may close it at any moment: the call would fail after it has taken its permit.
+    #[tokio::test]
+    async fn a_connection_that_was_idle_for_too_long_is_not_taken() {
+        let clock = ManualClock::new(Now::default());
+        let ledger = Ledger::memory(Clock::Manual(clock.clone()));
+        let dialer = Dialer::new(&Roots::default(), crate::event::Events::new()).unwrap();
+        let pool = Pool::new(Arc::new(dialer), ledger);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = Origin {
+            tls: false,
+            host: Host::parse("127.0.0.1").unwrap(),
+            port: listener.local_addr().unwrap().port(),
+            private: true,
+        };
+        let five = Span::from_secs(5);
+        pool.expect(&origin).warm(1, five).await.unwrap();
+        let _first = listener.accept().await.unwrap();
+        let upstream = pool.expect(&origin).upstream.clone();
+        let is_ready = || upstream.state.lock().idle[0].wire.sender.is_ready();
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+        assert!(is_ready(), "one that is not ready is not taken at once");
+        clock.pass(IDLE_MAX);
+        let both = async { tokio::join!(pool.expect(&origin).take(1, five), listener.accept()) };
+        let both = crate::timer::within(Some(five), both).await;
+        let (taken, second) = both.expect("another one is opened");
+        assert!(taken.is_ok() && second.is_ok());
     }
 }

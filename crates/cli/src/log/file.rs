@@ -10,17 +10,10 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use parking_lot::Mutex;
-use tracing_subscriber::fmt::MakeWriter;
-
-/// An open log file. Clones share it.
-#[derive(Clone, Debug)]
-pub(super) struct LogFile(Arc<Mutex<OpenFile>>);
-
+/// An open log file.
 #[derive(Debug)]
-struct OpenFile {
+pub(super) struct LogFile {
     path: PathBuf,
     max_size: u64,
     keep: u32,
@@ -33,37 +26,15 @@ impl LogFile {
     pub(super) fn open(path: &Path, max_size: u64, keep: u32) -> io::Result<LogFile> {
         let file = append_to(path)?;
         let size = file.metadata()?.len();
-        Ok(LogFile(Arc::new(Mutex::new(OpenFile {
+        Ok(LogFile {
             path: path.to_owned(),
             max_size,
             keep,
             file,
             size,
-        }))))
-    }
-}
-
-impl Write for LogFile {
-    /// A whole line: the layer above writes it in one piece.
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.lock().add(line)?;
-        Ok(line.len())
+        })
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(()) // nothing is held back
-    }
-}
-
-impl<'w> MakeWriter<'w> for LogFile {
-    type Writer = LogFile;
-
-    fn make_writer(&'w self) -> LogFile {
-        self.clone()
-    }
-}
-
-impl OpenFile {
     fn add(&mut self, line: &[u8]) -> io::Result<()> {
         let length = line.len() as u64;
         if self.size > 0 && self.size + length > self.max_size {
@@ -99,6 +70,18 @@ impl OpenFile {
         let mut name = OsString::from(&self.path);
         name.push(format!(".{number}"));
         name.into()
+    }
+}
+
+impl Write for LogFile {
+    /// A whole line: the layer above writes it in one piece.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.add(line)?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(()) // nothing is held back
     }
 }
 

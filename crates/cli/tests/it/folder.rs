@@ -11,6 +11,7 @@ pub(crate) struct Folder {
 }
 
 /// Output and exit code of the program.
+#[derive(Debug)]
 pub(crate) struct CommandOutput {
     pub(crate) out: String,
     pub(crate) err: String,

@@ -1,4 +1,4 @@
-//! Every snippet of docs/integrations.md runs against a real daemon; nginx is a real one.
+//! Every snippet of docs/integrations.md runs against a real daemon; nginx and the clients of Redis are real ones.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -25,7 +25,36 @@ fn daemon(name: &str) -> RunningDaemon {
             "name: tmdb\ndomain: api.example.org\nlimits: [100/1h]\n",
         )
         .file("tollgate.yaml", CONFIG);
-    RunningDaemon::start(folder, &[])
+    RunningDaemon::start(folder, &["--resp", "127.0.0.1:0"])
+}
+
+/// The port of the Redis protocol.
+fn port(daemon: &RunningDaemon) -> &str {
+    let address = daemon.resp.as_deref().unwrap_or_default();
+    address.rsplit(':').next().unwrap_or_default()
+}
+
+/// What `make tools` installs for other languages.
+fn clients() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients")
+}
+
+/// Runs a program that must succeed within a minute; its output.
+fn output(program: &Path, args: &[&str], variables: &[(&str, &Path)]) -> String {
+    let output = Command::new("timeout")
+        .arg("60")
+        .arg(program)
+        .args(args)
+        .envs(variables.iter().copied())
+        .output()
+        .expect("timeout runs");
+    let (out, err) = (crate::text(&output.stdout), crate::text(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{} (is it installed? run `make tools`)\n{out}\n{err}",
+        program.display()
+    );
+    out.to_owned()
 }
 
 /// The blocks of the page in this language.
@@ -42,6 +71,7 @@ fn run(daemon: &RunningDaemon, block: &str, permit: &str) -> String {
     let block = block
         .replace("127.0.0.1:4291", &daemon.admin)
         .replace("127.0.0.1:4290", &daemon.gateway)
+        .replace("6380", port(daemon))
         .replace("PERMIT", permit);
     let script = format!("set -e\ntollgate() {{ \"$BIN\" \"$@\"; }}\n{block}");
     let mut command = Command::new("/bin/sh");
@@ -63,7 +93,7 @@ fn run(daemon: &RunningDaemon, block: &str, permit: &str) -> String {
 #[test]
 fn every_shell_snippet_does_what_the_page_says() {
     let daemon = daemon("integrations");
-    let expected: [&[&str]; 5] = [
+    let expected: [&[&str]; 6] = [
         &[
             "one call to tmdb may be made",
             "made under a permit",
@@ -73,6 +103,7 @@ fn every_shell_snippet_does_what_the_page_says() {
         &["\"reported\":true", "\"class\":\"limited\"", "\"state\":"],
         &["\"granted\":true"],
         &["\"granted\":true", "\"tokens_available\":4"],
+        &["16\n15\n-1\n2\n", "granted\n1\n", "burst_size"],
     ];
     let blocks = blocks("sh");
     assert_eq!(blocks.len(), expected.len());
@@ -85,6 +116,94 @@ fn every_shell_snippet_does_what_the_page_says() {
         let reset = daemon.tollgate(&["reset", "tmdb"]); // the report caused a cool-down
         assert_eq!(reset.code, Some(0), "{}", reset.err);
     }
+}
+
+#[test]
+fn the_python_snippet_does_what_the_page_says() {
+    let daemon = daemon("integrations-python");
+    let script = blocks("python").concat().replace("6380", port(&daemon));
+    let python = clients().join("venv/bin/python");
+    let out = output(&python, &["-c", &script], &[]);
+    let expected = "15 of 16 remain\n[15, 15, 15]\nsuccess\n";
+    assert_eq!(out, expected);
+}
+
+#[test]
+fn the_javascript_snippet_does_what_the_page_says() {
+    let daemon = daemon("integrations-javascript");
+    let script = blocks("js").concat().replace("6380", port(&daemon));
+    let modules = clients().join("node/node_modules");
+    let node = Path::new("node");
+    let out = output(node, &["-e", &script], &[("NODE_PATH", &modules)]);
+    assert_eq!(out, "15 of 16 remain\n[ 16, 1 ]\n");
+}
+
+/// Redis's own load generator: plain, in pipelines, and over many connections.
+#[test]
+fn redis_benchmark_runs_against_it() {
+    let daemon = daemon("integrations-benchmark");
+    let benchmark = Path::new("redis-benchmark");
+    for pipeline in ["1", "16"] {
+        let question = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "60"];
+        let options = [
+            "-p",
+            port(&daemon),
+            "-n",
+            "2000",
+            "-c",
+            "20",
+            "-r",
+            "1000",
+            "-q",
+        ];
+        let args = [&options[..], &["-P", pipeline], &question[..]].concat();
+        let out = output(benchmark, &args, &[]);
+        assert!(out.contains("requests per second"), "{out}");
+        assert!(!out.to_ascii_lowercase().contains("error"), "{out}");
+    }
+    let args = ["-p", port(&daemon), "INFO"];
+    let info = output(Path::new("redis-cli"), &args, &[]);
+    let keys = info.split("throttle_keys:").nth(1).unwrap_or_default();
+    let keys = keys.lines().next().unwrap_or_default();
+    let keys: u32 = keys.trim().parse().expect("a number");
+    assert!((500..=1_000).contains(&keys), "{info}");
+}
+
+/// A Unix socket, a token, and the end of the daemon.
+#[test]
+fn redis_cli_talks_to_a_socket_with_a_token() {
+    let folder = Folder::new("integrations-socket")
+        .file(
+            "x.yaml",
+            "name: tmdb\ndomain: api.example.org\nlimits: [100/1h]\n",
+        )
+        .file("tollgate.yaml", CONFIG);
+    let socket = folder.path().join("resp.sock");
+    let listen = format!("unix:{}", socket.display());
+    let args = ["--resp", &listen, "--token", "canary-admin-token"]; // tidy:canary
+    let mut daemon = RunningDaemon::start(folder, &args);
+    let at = socket.display().to_string();
+    let cli = |token: &str| {
+        let args = [
+            "-s",
+            &at,
+            "-a",
+            token,
+            "--no-auth-warning",
+            "TG.ACQUIRE",
+            "tmdb",
+            "NOWAIT",
+        ];
+        output(Path::new("redis-cli"), &args, &[])
+    };
+    assert!(cli("canary-admin-token").starts_with("granted\n1\n")); // tidy:canary
+    assert!(cli("canary-app-token").starts_with("granted\n1\n")); // tidy:canary
+    let rejected = output(Path::new("redis-cli"), &["-s", &at, "PING"], &[]);
+    assert!(rejected.starts_with("NOAUTH"), "{rejected}");
+    daemon.signal("-TERM");
+    let ended = daemon.ended_within(std::time::Duration::from_secs(30));
+    assert_eq!(ended, Some(0));
+    assert!(!socket.exists());
 }
 
 /// nginx with the snippet of the page; stopped when the test ends.

@@ -1,11 +1,17 @@
 //! The log as a user configures it: its format, its file, and its bound.
 
 use std::fs;
+use std::io::Read;
+use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::folder::Folder;
 use crate::running_daemon::{RunningDaemon, X};
+
+/// Turns a test that would hang into one that fails.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Its upstream does not respond, so the first call puts it to sleep.
 fn failing_provider(rest: &str) -> String {
@@ -49,6 +55,8 @@ fn h3_a_log_file_is_bounded_and_has_no_key() {
     for n in 0..80 {
         daemon.get(&format!("/x/{n}?key=s3cr3t-canary"));
     }
+    daemon.signal("-TERM");
+    assert_eq!(daemon.stderr_text(), "", "nothing is logged twice");
     let mut lines = 0;
     for name in ["own.log", "own.log.1", "own.log.2"] {
         let text = daemon.folder.read(name);
@@ -65,8 +73,6 @@ fn h3_a_log_file_is_bounded_and_has_no_key() {
     }
     assert!(lines > 10, "{lines}");
     assert!(!fs::exists(daemon.folder.path().join("own.log.3")).unwrap());
-    daemon.signal("-TERM");
-    assert_eq!(daemon.stderr_text(), "", "nothing is logged twice");
 }
 
 /// At `debug`, a line says what each call asks for; its id is that of the other lines. H3: without
@@ -100,4 +106,40 @@ fn a_log_file_that_cannot_be_opened_is_reported() {
         "{}",
         output.err
     );
+}
+
+/// A level that does not exist is reported before anything listens.
+#[test]
+fn a_log_level_that_does_not_exist_is_reported() {
+    let folder = Folder::new("nolevel")
+        .file("x.yaml", X)
+        .env("TOLLGATE_LOG", "loud");
+    let output = folder.run(&["serve", "--provider", "x.yaml", "--store", "memory:"]);
+    assert_eq!((output.code, output.out.as_str()), (Some(1), ""));
+    assert!(
+        output.err.contains("TOLLGATE_LOG is `loud`") && output.err.contains("warn,tollgate=debug"),
+        "{}",
+        output.err
+    );
+}
+
+/// Standard error is often a pipe to a log collector: one that has stopped must not stop the calls.
+#[test]
+fn a_reader_of_the_log_that_stalls_stops_no_call() {
+    let serve = "mkfifo stalled && exec 3<>stalled && exec \"$0\" serve --listen 127.0.0.1:0 \
+                 --admin 127.0.0.1:0 --store memory: --provider x.yaml --offline 2>stalled";
+    let mut command = Command::new("sh");
+    command.args(["-c", serve, env!("CARGO_BIN_EXE_tollgate")]);
+    let mut daemon = RunningDaemon::spawn(Folder::new("stalledlog").file("x.yaml", X), command);
+    // A pipe takes 64 KiB; each of these calls is a line of more than 100 bytes.
+    for _ in 0..1_500 {
+        let mut stream = daemon.send("/x/a");
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).expect("a response");
+        assert!(response.starts_with("HTTP/1.1 503"), "{response}");
+    }
+    assert_eq!(daemon.tollgate(&["status"]).code, Some(0));
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended_within(PATIENCE), Some(0));
 }

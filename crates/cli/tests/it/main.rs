@@ -24,6 +24,7 @@ mod init;
 mod integrations;
 mod leak;
 mod log;
+mod openapi_client;
 mod operating;
 mod processes;
 mod provider;

@@ -174,16 +174,6 @@ fn a_closed_output_does_not_change_the_exit_code() {
     );
 }
 
-/// Planned protocols are rejected by name, not as a usage mistake.
-#[test]
-fn unsupported_protocols_are_rejected_by_name() {
-    let folder = Folder::new("not-yet").file("x.yaml", X);
-    let output = folder.run(&["serve", "--provider", "x.yaml", "--resp", "127.0.0.1:0"]);
-    assert_eq!(output.code, Some(1), "{}", output.err);
-    let message = "--resp is not supported yet";
-    assert!(output.err.contains(message), "{}", output.err);
-}
-
 /// Variants, local services and users' own providers have a dialect too.
 #[test]
 fn explain_accepts_every_providers_name() {

@@ -91,3 +91,30 @@ fn an_unknown_provider_is_reported_with_the_nearest_name() {
         )
     );
 }
+
+/// In a second terminal the variables of keys are often not set; nothing is sent from there.
+#[test]
+fn providers_are_shown_although_their_keys_are_not_set_here() {
+    let folder = Folder::new("no-keys").file(
+        "mine.yaml",
+        "preset: tmdb\napi_key: ${NO_SUCH_KEY}\nheaders: { x-pin: \"file:/no/such/file\" }\n",
+    );
+    for command in [
+        ["provider", "list"].as_slice(),
+        &["provider", "show", "mine"],
+    ] {
+        let output = folder.run(&[command, &["--provider", "mine.yaml"]].concat());
+        assert_eq!(
+            (output.code, output.err.as_str()),
+            (Some(0), ""),
+            "{command:?}"
+        );
+        assert!(output.out.contains("mine"), "{}", output.out);
+        assert!(!output.out.contains("not set here"), "{}", output.out);
+    }
+    let output = folder.run(&["check", "--provider", "mine.yaml"]);
+    assert!(
+        output.err.contains("NO_SUCH_KEY") || output.out.contains("NO_SUCH_KEY"),
+        "{output:?}"
+    );
+}

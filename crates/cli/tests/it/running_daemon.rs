@@ -22,6 +22,8 @@ pub(crate) struct RunningDaemon {
     pub(crate) admin: String,
     /// Its address for gRPC; empty without `--grpc`.
     pub(crate) grpc: String,
+    /// The address of the Redis protocol, with `--resp`.
+    pub(crate) resp: Option<String>,
     log: Receiver<String>,
 }
 
@@ -77,17 +79,19 @@ impl RunningDaemon {
         }
         let address = |what: &str| {
             let line = announced.iter().find(|line| line.contains(what))?;
-            line.trim().rsplit("http://").next().map(str::to_owned)
+            line.trim().rsplit("//").next().map(str::to_owned)
         };
         let gateway = address("listens on").expect("the gateway's address");
         let admin = address("(admin)").expect("the admin address");
         let grpc = address("(grpc)").unwrap_or_default();
+        let resp = address("(resp)");
         RunningDaemon {
             child,
             folder,
             gateway,
             admin,
             grpc,
+            resp,
             log,
         }
     }

@@ -210,7 +210,7 @@ fn body(at: &At<'_>, environment: &Environment<'_>, problems: &mut Problems) -> 
     let is_json = text.trim_start().starts_with(['{', '[']);
     let written = if is_json { json_escape } else { form_encode };
     expand_with(text, environment, &written)
-        .map_err(|name| secrets::not_set(at, &name, problems))
+        .or_else(|name| secrets::not_set(at, &name, environment, problems).ok_or(()))
         .ok()
         .map(Secret::new)
 }

@@ -35,7 +35,7 @@ pub(super) fn with_preset(
         merge_tier(&mut base, &tier, preset, problems);
     }
     preset::remove_preset_fields(&mut base);
-    merge_over(&mut base, own);
+    merge_over(&mut base, own, None);
     (base, preset)
 }
 
@@ -63,8 +63,9 @@ pub(super) fn expand_short_forms(tree: &mut Node) {
 }
 
 /// Merges a file over the layers below. Fields that are two forms of one setting belong together: a
-/// file that sets any of them replaces all of them.
-fn merge_over(below: &mut Node, over: Node) {
+/// file that sets any of them replaces all of them. So do the auth methods; `same_auth` is one of which
+/// only a part is set: the rest of it stays.
+fn merge_over(below: &mut Node, over: Node, same_auth: Option<&str>) {
     const LIMITS: &[&str] = &["limit", "period", "algorithm", "limits"];
     const KEYS: &[&str] = &["api_key", "api_keys"];
     const DOMAINS: &[&str] = &["domain", "domains"];
@@ -81,7 +82,8 @@ fn merge_over(below: &mut Node, over: Node) {
         && let Value::Map(entries) = &mut below.value
         && let Some(auth) = entries.iter_mut().find(|entry| entry.name == "auth")
     {
-        for name in auth::STYLES.iter().chain(&["prefix"]) {
+        let replaced = auth::STYLES.iter().chain(&["prefix"]);
+        for name in replaced.filter(|name| same_auth != Some(**name)) {
             auth.node.remove(name);
         }
     }
@@ -116,7 +118,9 @@ pub(crate) fn set_path(tree: &mut Node, path: &str, node: Node) {
     {
         concurrency.node.remove("low");
     }
-    merge_over(tree, node);
+    let below_auth = path.strip_prefix("auth.");
+    let same_auth = below_auth.and_then(|path| path.split_once('.'));
+    merge_over(tree, node, same_auth.map(|(method, _)| method));
 }
 
 /// `limit`, `period` and `algorithm` at the top become a list of one limit.
@@ -227,5 +231,5 @@ fn merge_tier(
     };
     layer.remove("note");
     expand_short_forms(&mut layer);
-    merge_over(base, layer);
+    merge_over(base, layer, None);
 }

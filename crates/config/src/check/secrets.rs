@@ -110,16 +110,25 @@ pub(super) fn resolve(
 ) -> Option<String> {
     match lookup(text) {
         Lookup::Text(text) => expand(text, environment)
-            .map_err(|name| not_set(at, &name, problems))
+            .or_else(|name| not_set(at, &name, environment, problems).ok_or(()))
             .ok(),
         Lookup::File(path) => from_file(at, path, environment, problems),
     }
 }
 
-/// Reports a missing variable by name; the name is not secret.
-pub(super) fn not_set(at: &At<'_>, name: &str, problems: &mut Problems) {
-    let what = format!("the environment variable `{name}` is not set");
-    problems.push(at.error(&what, "export it, or put it into the file of --env-file"));
+/// Reports a missing variable by name; the name is not secret. Returns what stands for its key, if it is
+/// no problem.
+pub(super) fn not_set(
+    at: &At<'_>,
+    name: &str,
+    environment: &Environment<'_>,
+    problems: &mut Problems,
+) -> Option<String> {
+    if environment.missing_key.is_none() {
+        let what = format!("the environment variable `{name}` is not set");
+        problems.push(at.error(&what, "export it, or put it into the file of --env-file"));
+    }
+    environment.missing_key.map(str::to_owned)
 }
 
 fn from_file(
@@ -138,6 +147,7 @@ fn from_file(
             }
             Some(file.text.trim_end_matches(['\r', '\n']).to_owned())
         }
+        Err(_) if environment.missing_key.is_some() => environment.missing_key.map(str::to_owned),
         Err(why) => {
             let what = format!("the key file cannot be read ({why})");
             problems.push(at.error(&what, "check the path and who may read it"));

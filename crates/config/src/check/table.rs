@@ -55,7 +55,7 @@ table! {
         limits: Shape::List(&Shape::Either(&[Shape::Text, Shape::Block(LIMIT)])), "full form: `35/1s`, or blocks";
         cost: Shape::Map(&Shape::Either(&[Shape::Integer, Shape::Block(COST)])), "what a call costs in units other than calls";
         concurrency: Shape::Either(&[Shape::OrOff(&Shape::Integer), Shape::Block(CONCURRENCY)]), "how many calls may run at a time";
-        connections: Shape::Integer, "connections to the upstream; by default as many as the limits let run at a time, 32 to 512, and more while calls wait longest for a connection";
+        connections: Shape::Integer, "connections to the upstream; by default as many as the limits let run at a time, 32 to 512, and more while calls wait for nothing but a connection (without `limits`: after 5 s without a 429)";
         hold_until: Hold::SHAPE, "when a call counts as arrived at the provider: `response` = with its response; `arrived` = with its response, or `arrive_within` after its last byte; `send` = when it is sent" = "arrived";
         arrive_within: Shape::Duration, "the longest time that a request is assumed to take from its last byte to the provider's limiter; half of it counts from when its bytes were seen to be acknowledged" = "2s";
         late_arrival: Shape::Duration, "the longest time that a call is assumed to take to arrive after Tollgate gave up on it" = "5s";

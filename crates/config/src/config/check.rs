@@ -12,7 +12,8 @@ use super::guard::guards;
 use super::store::StoreError;
 use super::table::{ADMIN, ALERTS, CALLER, METRICS, WEBHOOK};
 use super::{
-    Admin, CacheSize, Caller, Config, Metrics, Network, Presets, Store, UnknownDomain, Webhook,
+    Admin, CacheSize, Caller, Config, ListenOn, Metrics, Network, Presets, Store, UnknownDomain,
+    Webhook,
 };
 use crate::amount::Size;
 use crate::check::{endpoint, or_default, secrets};
@@ -52,6 +53,7 @@ pub(crate) fn settings(
     let config = Config {
         listen,
         admin: admin(fields, environment, problems),
+        resp: resp(fields, listen, problems),
         store: store(fields, "store", environment, problems)
             .unwrap_or_else(|| Store::Sqlite(state_dir.clone())),
         state_dir,
@@ -149,6 +151,22 @@ fn admin(fields: &Fields<'_>, environment: &Environment<'_>, problems: &mut Prob
         ));
     }
     Admin { listen, token }
+}
+
+fn resp(
+    fields: &Fields<'_>,
+    gateway: super::SocketAddr,
+    problems: &mut Problems,
+) -> Option<ListenOn> {
+    let resp = fields.read::<Option<ListenOn>>("resp", problems).flatten();
+    if resp == Some(ListenOn::Address(gateway))
+        && gateway.port() != 0
+        && let Some(at) = fields.get("resp")
+    {
+        let remedy = "choose another port, such as 127.0.0.1:6380";
+        problems.push(at.error("the gateway listens here too", remedy));
+    }
+    resp
 }
 
 fn store(

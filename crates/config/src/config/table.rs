@@ -19,6 +19,7 @@ table! {
     pub CONFIG {
         listen: Shape::Address, "gateway and proxy" = "127.0.0.1:4290";
         admin: Shape::Block(ADMIN), "the admin address: the API";
+        resp: Shape::Text, "an address for the Redis protocol, or `unix:PATH`" = "off";
         store: Shape::Text, "where permits are counted: `sqlite:DIR` or `memory:`" = "sqlite: in the user's state folder";
         postgres: Postgres::SHAPE, "how Postgres is used";
         cache_store: Shape::Text, "where responses are cached: `sqlite:DIR` or `memory:`; Redis is not supported yet, so `redis://…` is refused, and with REDIS_HOST responses are cached in the folder of the ledger" = "in the folder of the ledger";

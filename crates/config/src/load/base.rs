@@ -117,6 +117,7 @@ fn retain_until_restart(new: &mut Config, old: &Config, file: &str, notes: &mut 
     keep!(
         listen,
         admin,
+        resp,
         state_dir,
         store,
         postgres,

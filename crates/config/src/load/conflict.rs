@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::Config;
+use crate::config::{Config, ListenOn};
 use crate::overlay::env_name;
 use crate::problem::{Place, Problem};
 
@@ -38,12 +38,17 @@ pub(super) fn first(governed: &[LoadedProvider], config: &Config) -> Option<(usi
         }
         if let Some(listen) = one.provider.listen {
             let place = one.places.listen.clone().unwrap_or(whole);
-            if listen == config.listen || listen == config.admin.listen {
+            let is_resp = config.resp == Some(ListenOn::Address(listen));
+            let is_own = listen == config.listen || listen == config.admin.listen;
+            if is_resp || is_own {
                 return Some((
                     index,
                     problem(
                         &place,
-                        "the gateway or the admin address listens here too",
+                        match is_resp {
+                            false => "the gateway or the admin address listens here too",
+                            true => "the Redis protocol (`resp`) listens here too",
+                        },
                         "give the provider another port",
                     ),
                 ));

@@ -12,7 +12,7 @@ use tollgate_config::shape::{Field, Shape};
 const CRATES: [&str; 5] = ["core", "ledger", "tollgate", "server", "cli"];
 
 /// Fields whose value has another name once it is checked, and where it is read.
-const READ_AS: [(&str, &str); 36] = [
+const READ_AS: [(&str, &str); 39] = [
     ("methods", "provider.allows_method"),
     ("upload.spool", "settings.spool"),
     ("upload.min_rate", "settings.min_rate"),
@@ -42,7 +42,10 @@ const READ_AS: [(&str, &str); 36] = [
     ("log.file", "&log.file"),
     ("guards.NAME.limit", "guard.limit"),
     ("guards.NAME.max_pending", "task.max_pending"),
-    ("guards.NAME.retry_delay", "task.retry_delay"),
+    ("guards.NAME.retry_delay", "rules.retry_delay"),
+    ("guards.NAME.wait", "guard.task.wait"),
+    ("guards.NAME.retries", "rules.retries"),
+    ("guards.NAME.factor", "factor:rules.factor"),
     ("guards.NAME.period", "guard.period"),
     ("guards.NAME.burst", "guard.burst"),
     ("guards.NAME.by", "guard.by"),

@@ -13,6 +13,7 @@ mod test_host;
 mod presets;
 mod problems;
 mod reload;
+mod resp;
 mod secrets;
 mod settings;
 

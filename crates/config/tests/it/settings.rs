@@ -1,6 +1,6 @@
 //! tollgate.yaml: every field, its default, and what is wrong with it.
 
-use tollgate_config::config::{CONFIG, GuardKey, LogFormat, PostgresMode};
+use tollgate_config::config::{CONFIG, GuardKey, ListenOn, LogFormat, PostgresMode};
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_config::{Config, Flag, Sources, shape};
 use tollgate_core::ask::Priority;
@@ -44,6 +44,8 @@ fn addresses_stores_and_nodes_are_read() {
     let is = whole();
     assert_eq!((is.listen.port(), is.admin.listen.port()), (4290, 4291));
     assert_eq!(is.admin.token.unwrap().expose(), "t0");
+    let resp = ListenOn::Unix("/run/tollgate/resp.sock".to_owned());
+    assert_eq!(is.resp, Some(resp));
     assert_eq!(is.store.redacted(), "sqlite:/var/lib/tollgate");
     assert_eq!(
         (is.postgres.mode, is.postgres.every),

@@ -78,6 +78,7 @@ impl TestHost {
             env_names: &env_names,
             read_file: &key_file,
             path_kind: &look,
+            missing_key: None,
         })
     }
 

@@ -65,6 +65,21 @@ fn a_scope_event_that_overtakes_its_verdict_is_not_lost() {
     assert!(test.was_granted(call));
 }
 
+/// Symptom: a call without time was rejected although its limit had a slot again. Cause: the limit
+/// counted as closed until the timer fired, which may be a moment late.
+#[test]
+fn a_call_without_time_goes_when_its_blocker_has_opened_and_the_timer_is_late() {
+    let mut test = TestGate::new();
+    let rule = Rule::sliding(1, s(10)).unwrap();
+    let unreported = test.call(TestCall::new(&rule));
+    assert!(test.was_granted(unreported));
+    let early = test.call(TestCall::new(&rule).no_wait());
+    assert!(!test.was_granted(early));
+    test.now.at = test.wake_at.expect("the slot comes free at a known time");
+    let next = test.call(TestCall::new(&rule).no_wait());
+    assert!(test.was_granted(next), "{:?}", test.resolution(next));
+}
+
 #[test]
 fn a_scope_that_cools_down_opens_by_itself() {
     let mut test = TestGate::new();

@@ -15,7 +15,7 @@ use crate::limit::presumed::PresumedCalls;
 use crate::limit::reported::{OutsideUse, Reported};
 use crate::limit::room::{CellRequest, CellWait, Grant, Settled};
 use crate::limit::sliding::Log;
-use crate::limit::{Algorithm, IN_FLIGHT_TAIL, Rule, Strictness};
+use crate::limit::{AMOUNT_MAX, Algorithm, IN_FLIGHT_TAIL, Rule, Strictness};
 use crate::time::{Micros, Span, TimeBounds};
 
 /// The state of one limit for one key. A new one is empty: nothing used.
@@ -144,6 +144,7 @@ impl Cell {
         evidence: Evidence,
         now: TimeBounds,
     ) -> Mark {
+        debug_assert!(cost <= AMOUNT_MAX, "a cost of {cost}");
         let grant = Grant {
             id,
             cost,
@@ -182,6 +183,7 @@ impl Cell {
 
     /// The outcome of a call is known: when it was counted, and at which cost.
     pub(crate) fn settle(&mut self, rule: &Rule, settled: Settled, now: Micros) -> CellChange {
+        debug_assert!(settled.cost <= AMOUNT_MAX, "a cost of {}", settled.cost);
         let limit = self.limit(rule, now);
         let before = self.pending_call(settled.id);
         let known = match (&mut self.state, rule.algorithm()) {

@@ -258,3 +258,23 @@ fn what_came_of_presumed_calls_is_forgotten() {
     ledger.arrive(&permit);
     assert!(length(&ledger) < before, "{} < {before}", length(&ledger));
 }
+
+/// A 429 disproves that calls arrive as soon as presumed: slots that would free early are held until
+/// the latest response that came late is a period old.
+#[test]
+fn slots_that_would_free_early_are_held_until_late_responses_are_over() {
+    let mut ledger = TestLedger::new();
+    let rule = arrived(sliding(3, s(10)));
+    let permits: Vec<Permit> = (0..2).map(|_| ledger.try_one(&rule).unwrap()).collect();
+    presume(&mut ledger, &permits);
+    ledger.advance(s(8));
+    // They free at 10 s, but the provider may have counted them only now, so until 18 s.
+    ledger.arrive_all(&permits);
+    let third = ledger.try_one(&rule).unwrap();
+    ledger.advance(s(1));
+    ledger.settle(&third, limited());
+    ledger.advance(s(2));
+    assert_eq!(ledger.take_all(&rule).len(), 0, "at 11 s");
+    ledger.advance(s(7));
+    assert_eq!(ledger.take_all(&rule).len(), 2, "at 18 s");
+}

@@ -6,10 +6,11 @@
 use jiff::tz::TimeZone;
 use smallvec::smallvec;
 
-use crate::ask::{Evidence, LimitReading, Outcome, OwnerId, Priority, WakeOn};
-use crate::limit::{Calendar, CalendarPeriod, Rule};
+use crate::ask::{Evidence, LimitReading, Outcome, OwnerId, Priority, Verdict, WakeOn};
+use crate::limit::{Calendar, CalendarPeriod, HoldUntil, Rule};
 use crate::test_ledger::{TestLedger, ms, s};
-use crate::time::Span;
+use crate::time::{Span, TimeBounds};
+use crate::turn::turn;
 
 fn daily(limit: u64) -> Rule {
     Rule::calendar(limit, Calendar::new(CalendarPeriod::Day, TimeZone::UTC)).unwrap()
@@ -246,4 +247,26 @@ fn a_bucket_reserves_a_call_without_response_for_its_counter_lag_too() {
         .counter_lag(s(3));
     ledger.try_one(&rule).unwrap();
     assert_eq!(ledger.wait(&rule), (s(30 + 5 + 3), WakeOn::Event));
+}
+
+/// Where time is known within bounds only, a slot that counts from its sending counts from the latest
+/// time at which that was, and is free at the earliest time at which that is over.
+#[test]
+fn a_slot_held_until_its_sending_counts_from_the_latest_time() {
+    let mut ledger = TestLedger::new();
+    let rule = Rule::sliding(1, s(10))
+        .unwrap()
+        .drift_ppm(0)
+        .hold_until(HoldUntil::Send);
+    let start = ledger.now;
+    let mut is_granted = |from: Span| {
+        let ask = ledger.ask(smallvec![TestLedger::term("x", &rule)], Priority::Normal);
+        let (lo, hi) = (start.at + from, start.at + from + s(1));
+        let now = TimeBounds::new(lo, hi, start.wall);
+        let turn = turn(&mut ledger.table, now, &[], &[ask]);
+        matches!(turn.verdicts[..], [Verdict::Go { .. }])
+    };
+    assert!(is_granted(s(0)));
+    assert!(!is_granted(ms(10_999)), "it may have left a second later");
+    assert!(is_granted(ms(11_000)));
 }

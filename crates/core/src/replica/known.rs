@@ -94,6 +94,8 @@ pub(super) struct KnownRows {
     base: u64,
     step: Option<Step>,
     uses: u64,
+    /// Versions that could not be read, since somebody asked.
+    damaged: u64,
 }
 
 impl KnownRows {
@@ -103,6 +105,11 @@ impl KnownRows {
 
     pub(super) fn get_mut(&mut self, id: RowKey) -> Option<&mut KnownRow> {
         self.rows.get_mut(&id)
+    }
+
+    /// How many versions could not be read since the last call.
+    pub(super) fn take_damaged(&mut self) -> u64 {
+        std::mem::take(&mut self.damaged)
     }
 
     /// A batch needs these. `true`: all of them are known.
@@ -205,6 +212,7 @@ impl KnownRows {
             self.evict_one();
         }
         self.uses += 1;
+        self.damaged += u64::from(matches!(row, Some(Row::Damaged(_))));
         let uses = self.uses;
         let known = self.rows.entry(id).or_insert_with(|| KnownRow {
             row: None,

@@ -40,7 +40,11 @@ fn closed(batch: u64, time: u64, until: u64) -> StoredRow {
         ..RowMeta::default()
     };
     let bytes = ScopeRow { scope, meta }.to_bytes();
-    StoredRow { version, bytes }
+    StoredRow {
+        version,
+        bytes,
+        keep_for: None,
+    }
 }
 
 /// For how long the scope stays closed, as a node sees it whose clock shows `now`.

@@ -18,8 +18,7 @@ use crate::time::{Micros, Span, TimeBounds};
 pub enum RowKey {
     /// One per provider: under which epoch its rows were written last.
     Provider,
-    /// One per process of an owner: the last of its batches that was stored. A store may delete it
-    /// when it was not written for a day.
+    /// One per process of an owner: the last of its batches that was stored.
     Owner(OwnerId, u64),
     /// One limit for one key.
     Cell(CellId),
@@ -38,7 +37,19 @@ pub struct StoredRow {
     pub version: RowVersion,
     /// The row: the store does not read it.
     pub bytes: Vec<u8>,
+    /// A store deletes the row when nobody has replaced it for so long: it counts nothing any more,
+    /// and a row that is missing counts nothing either. `None`: it stays.
+    pub keep_for: Option<Span>,
 }
+
+/// Rows stay this much longer than anything in them matters: the clock by which a store deletes them
+/// may step ahead, and what a row counts must not be free because of that.
+const KEEP_MARGIN: Span = Span::from_secs(86_400);
+
+/// Rows are kept for a time of this series, each twice as long as the one before: an hour to half a
+/// year. What matters for longer stays.
+const KEEP_FIRST: Span = Span::from_secs(3_600);
+const KEEP_STEPS: u32 = 13;
 
 /// That an owner waits for a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,7 +185,32 @@ impl Row {
         StoredRow {
             version: self.meta().version,
             bytes,
+            keep_for: self.keep_for(),
         }
+    }
+
+    /// How long a store keeps it.
+    fn keep_for(&self) -> Option<Span> {
+        let spans = (0..KEEP_STEPS).map(|step| Span(KEEP_FIRST.0 << step));
+        let is_idle = |span: &Span| self.is_idle(self.meta().time + *span);
+        spans
+            .into_iter()
+            .find(is_idle)
+            .map(|span| span + KEEP_MARGIN)
+    }
+
+    /// Nothing is lost with it at this time, and nothing is in it that a newer program would miss.
+    fn is_idle(&self, now: Micros) -> bool {
+        let is_over = match self {
+            Row::Cell(row) => {
+                row.cell.is_idle(now) && row.waiters.iter().all(|waiter| waiter.until <= now)
+            }
+            Row::Scope(row) => row.scope.is_idle(row.meta.time, now),
+            // A request of that process that is still under way is long over.
+            Row::Owner(_) => true,
+            Row::Provider(_) | Row::Damaged(_) => false,
+        };
+        is_over && self.meta().unknown.is_empty()
     }
 
     /// How long after it was written anything in it can matter.

@@ -344,6 +344,7 @@ fn a_damaged_row_is_used_up_for_one_period() {
     let (mut replica, mut store) = (Replica::new(settings(1)), TestStore::default());
     let mut now = Micros(1_000_000);
     let damaged = StoredRow {
+        keep_for: None,
         version: Default::default(),
         bytes: vec![1, 2, 3],
     };
@@ -419,4 +420,24 @@ fn a_grant_that_is_found_late_is_not_used() {
     assert!(matches!(verdicts[..], [Verdict::Go { .. }]), "{verdicts:?}");
     let row = &store.rows[&RowKey::Cell(CellId(1))];
     assert_ne!(row.version.batch, request.batch, "it is granted anew");
+}
+
+/// What this process knows of a scope may be old: a success that would change nothing there ends the
+/// failures that another process has reported since.
+#[test]
+fn a_success_on_an_outdated_row_of_a_scope_reaches_the_store() {
+    let scope = ScopeId(7);
+    let open = crate::scope::Scope::default();
+    let (mut one, mut two) = (Replica::new(settings(1)), Replica::new(settings(2)));
+    let (mut store, mut now) = (TestStore::default(), Micros(1_000_000));
+    for settle in [failed(scope), Settle::Succeeded { scope }] {
+        one.settle(settle, now);
+        run(&mut one, &mut store, &mut now);
+    }
+    two.settle(failed(scope), now);
+    run(&mut two, &mut store, &mut now);
+    assert_ne!(store.failures(scope).scope, open);
+    one.settle(Settle::Succeeded { scope }, now);
+    run(&mut one, &mut store, &mut now);
+    assert_eq!(store.failures(scope).scope, open);
 }

@@ -56,7 +56,7 @@ const REPORT_WITHIN: Span = Span::from_secs(1);
 
 /// A 429 is quick. A call that has none after this time was accepted, however long its response takes:
 /// the responses of language models take minutes, and those of killed processes never come.
-const LIMITED_WITHIN: Span = Span::from_secs(5);
+pub const LIMITED_WITHIN: Span = Span::from_secs(5);
 
 /// A slow start without a call for this long was idle: what it accepted before is no measure of a
 /// rate.

@@ -197,6 +197,19 @@ fn a_429_to_calls_that_were_not_held_back_is_no_measure() {
     assert_eq!(room(estimate, 10_000), 1);
 }
 
+/// What was accepted while nobody was held back is no measure of a known rate either.
+#[test]
+fn a_429_to_calls_that_were_not_held_back_lowers_a_known_rate_by_its_factor_only() {
+    let mut estimate = paced();
+    take(&mut estimate, 20, 10_000);
+    accept(&mut estimate, 20, 10_100);
+    take(&mut estimate, 21, 30_000);
+    accept(&mut estimate, 21, 30_100);
+    limited(&mut estimate, 30_200);
+    let one = Rate::per_second(1);
+    assert_eq!(estimate.rate(), Some(one.times(LOWERED)));
+}
+
 #[test]
 fn an_old_rate_is_dropped() {
     let estimate = paced();

@@ -190,6 +190,9 @@ impl<R: RowStore> TagTask<R> {
             hand_out.deliver_synced(&self.shared);
         }
         self.check_dead(&actions.saved_for);
+        if actions.damaged_rows > 0 {
+            self.shared.on_rows_damaged(actions.damaged_rows);
+        }
         let mut decision = BatchResult {
             freed: actions.freed,
             changed_scopes: actions.changed_scopes,

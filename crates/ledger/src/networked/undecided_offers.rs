@@ -113,3 +113,48 @@ impl UndecidedOffers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::ask::{BlockedBy, Evidence, OwnerId, Priority, Scopes, Terms, WakeOn};
+    use tollgate_core::time::Span;
+
+    use super::*;
+
+    fn ask(seq: u64) -> Ask {
+        Ask {
+            id: PermitId {
+                owner: OwnerId(1),
+                seq,
+            },
+            terms: Terms::new(),
+            scopes: Scopes::new(),
+            priority: Priority::Normal,
+            max_wait: Span::ZERO,
+            evidence: Evidence::None {
+                use_within: Span::ZERO,
+            },
+        }
+    }
+
+    /// A permit is too old to be used after a while: an offer is as old as its oldest verdict.
+    #[test]
+    fn an_offer_that_two_requests_decide_is_as_old_as_the_first() {
+        let wait = Verdict::Wait {
+            after: Span::ZERO,
+            on: WakeOn::Time,
+            by: BlockedBy::Term(0),
+        };
+        for sent in [[100, 200], [200, 100]] {
+            let (reply, _receiver) = oneshot::channel();
+            let asks = vec![ask(1), ask(2)];
+            let mut offers = UndecidedOffers::default();
+            offers.add(Offer { asks, reply }, 0, Micros(50));
+            offers.decide(ask(1).id, wait.clone(), Micros(sent[0]));
+            assert!(offers.take_decided(TagId(0), 0).is_empty());
+            offers.decide(ask(2).id, wait.clone(), Micros(sent[1]));
+            let decided = offers.take_decided(TagId(0), 0);
+            assert_eq!(decided[0].at, Micros(100), "{sent:?}");
+        }
+    }
+}

@@ -229,4 +229,21 @@ mod tests {
         write();
         assert!(length() > 0);
     }
+
+    /// A disk that failed once may have dropped what it was given: it is not believed again. A log
+    /// that is in use is no failure.
+    #[test]
+    fn a_disk_that_fails_a_checkpoint_is_not_believed_again() {
+        let error = |code| {
+            let error = rusqlite::ffi::Error::new(code);
+            Err(rusqlite::Error::SqliteFailure(error, None))
+        };
+        let health = LogHealth::default();
+        record_result(&error(rusqlite::ffi::SQLITE_BUSY), &health);
+        assert!(!health.has_disk_failed.load(Ordering::Acquire));
+        record_result(&error(rusqlite::ffi::SQLITE_IOERR), &health);
+        assert!(health.has_disk_failed.load(Ordering::Acquire));
+        record_result(&Ok(Checkpoint::Moved { remaining: 0 }), &health);
+        assert!(health.has_disk_failed.load(Ordering::Acquire));
+    }
 }

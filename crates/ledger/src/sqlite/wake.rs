@@ -233,4 +233,24 @@ mod tests {
         assert_eq!(one.alive(), []);
         std::fs::remove_dir_all(&path).unwrap();
     }
+
+    /// An owner that is stopped, or slow, has a full socket: it is not dead, and its socket stays.
+    #[test]
+    fn an_owner_that_does_not_read_its_wake_ups_is_alive() {
+        let name = format!("tollgate-wake-full-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        // Left by a process of this number that was killed.
+        drop(std::fs::remove_dir_all(&path));
+        std::fs::create_dir_all(&path).unwrap();
+        let folder = || File::open(&path).unwrap();
+        let (one, _socket) = Notifier::open(folder(), OwnerId(1)).unwrap();
+        let (_two, _unread) = Notifier::open(folder(), OwnerId(2)).unwrap();
+        // The kernel queues some hundred datagrams.
+        for _ in 0..10_000 {
+            let liveness = one.notify_freed(OwnerId(2), &[CellId(1)]);
+            assert_eq!(liveness, Liveness::Alive);
+        }
+        assert!(path.join("wake.2").exists());
+        std::fs::remove_dir_all(&path).unwrap();
+    }
 }

@@ -229,6 +229,29 @@ async fn limits_of_a_removed_folder_are_used_up_for_one_period() {
     assert_eq!(owner.take_all("x", &hour()).await.len() as u64, LIMIT);
 }
 
+/// The same where no limit is long: then no generation is counted, and only the folder itself tells.
+#[tokio::test]
+async fn short_limits_of_a_removed_folder_are_used_up_for_one_period() {
+    let backend = Sqlite::new();
+    let mut owner = Owner::new(&backend, 1);
+    let rule = sliding(5, secs(10));
+    owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    let mut events = owner.ledger.events();
+    std::fs::remove_dir_all(backend.folder.path()).unwrap();
+    loop {
+        let ask = owner.ask(smallvec![term("other", &sliding(1_000_000, secs(10)))]);
+        if owner.ledger.offer(vec![ask]).await.is_err() {
+            break;
+        }
+    }
+    while events.next().await != Some(tollgate_ledger::Event::Recovered) {}
+    for cell in ["x", "never used"] {
+        assert!(owner.take(smallvec![term(cell, &rule)]).await.is_err());
+    }
+    backend.pass(secs(10));
+    assert_eq!(owner.take_all("x", &rule).await.len(), 5);
+}
+
 fn copy(backend: &Sqlite) -> Vec<u8> {
     std::fs::read(database(backend)).unwrap()
 }

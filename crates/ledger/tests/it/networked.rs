@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use smallvec::smallvec;
 use tokio::sync::{Notify, oneshot};
 use tollgate_core::ask::{Outcome, OwnerId, Verdict};
-use tollgate_core::replica::{ReplicaSettings, Reply, Request, Rules};
+use tollgate_core::replica::{ReplicaSettings, Reply, Request, RowKey, Rules};
 use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_ledger::{
     Clock, Event, Ledger, Liveness, NetworkedSettings, RowEvents, RowStore, StoreError,
@@ -23,7 +23,7 @@ use tollgate_ledger::{
 use tollgate_sim::row_store::{Delivery, SimulatedStore, StorePlan};
 use tollgate_sim::world::NodeId;
 
-use crate::backend::{Backend, Owner, TAG, secs, sliding, term};
+use crate::backend::{Backend, Owner, TAG, arrived, secs, sliding, term};
 use crate::conformance::conformance;
 use crate::fairness::fairness;
 
@@ -380,4 +380,81 @@ async fn a_lost_wake_up_costs_seconds_and_is_no_hang() {
     }
     let waited = backend.world.clock.at().since(start);
     assert!(waited <= Span::from_millis(2_100), "{waited}");
+}
+
+/// While somebody waits, the store reports changed rows, and others are rejected by the rows that are
+/// known. After an interruption anything may have been missed: the rows are read again.
+#[tokio::test(start_paused = true)]
+async fn rows_are_read_again_after_an_interrupted_subscription() {
+    let backend = Networked::new(|_| {}).trusting();
+    let mut owner = Owner::new(&backend, 1);
+    let rule = sliding(1, secs(10));
+    owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    let mut requests_of_a_rejection = async || {
+        let before = backend.world.last_call.load(Ordering::Relaxed);
+        let rejected = owner.take(smallvec![term("x", &rule)]).await;
+        assert!(rejected.is_err());
+        backend.world.last_call.load(Ordering::Relaxed) - before
+    };
+    assert_ne!(requests_of_a_rejection().await, 0, "it begins to wait");
+    assert_eq!(requests_of_a_rejection().await, 0, "the row is known");
+    let events = backend.world.owners.lock()[&OwnerId(1)].clone();
+    events.resync();
+    assert_ne!(requests_of_a_rejection().await, 0, "the row may be old");
+}
+
+/// Rows of limits that nobody uses any more: the store deletes them, and what is used again counts
+/// anew. The row of the provider stays.
+#[tokio::test(start_paused = true)]
+async fn rows_that_count_nothing_any_more_are_deleted() {
+    let backend = Networked::new(|_| {}).trusting();
+    let mut owner = Owner::new(&backend, 1);
+    let (rule, day) = (sliding(2, secs(10)), sliding(2, secs(5 * 86_400)));
+    for entity in 0..20 {
+        let cell = format!("entity {entity}");
+        let permit = owner.take(smallvec![term(&cell, &rule)]).await.unwrap();
+        owner.settle(&permit, arrived());
+    }
+    owner.take(smallvec![term("days", &day)]).await.unwrap();
+    owner.wait_settled().await;
+    let cells = || {
+        let now = backend.world.clock.at();
+        let mut stores = backend.world.stores.lock();
+        let rows = stores.get_mut(TAG).unwrap().rows_mut(now);
+        let cells = rows.keys().filter(|id| matches!(id, RowKey::Cell(_)));
+        (cells.count(), rows.contains_key(&RowKey::Provider))
+    };
+    assert_eq!(cells(), (21, true));
+    backend.pass(secs(2 * 86_400));
+    assert_eq!(cells(), (1, true), "the limit of five days");
+    assert_eq!(owner.peek("days", &day).await.remaining, 1);
+    assert_eq!(owner.take_all("entity 1", &rule).await.len(), 2);
+}
+
+/// Nothing told of damaged rows of a store far away.
+#[tokio::test(start_paused = true)]
+async fn a_damaged_row_is_counted_and_told() {
+    let backend = Networked::new(|_| {}).trusting();
+    let ledger = backend.ledger();
+    let mut owner = Owner::numbered(&ledger, 1);
+    let rule = sliding(2, secs(10));
+    owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    let mut events = ledger.events();
+    {
+        let now = backend.world.clock.at();
+        let mut stores = backend.world.stores.lock();
+        let rows = stores.get_mut(TAG).unwrap().rows_mut(now);
+        for (id, row) in rows {
+            if matches!(id, RowKey::Cell(_)) {
+                row.bytes = b"nonsense".to_vec();
+                row.version.batch += 1_000;
+            }
+        }
+    }
+    assert_eq!(ledger.damaged_rows(), 0);
+    assert!(owner.take(smallvec![term("x", &rule)]).await.is_err());
+    assert_eq!(ledger.damaged_rows(), 1);
+    assert_eq!(events.next().await, Some(Event::Damaged { rows: 1 }));
+    backend.pass(secs(10));
+    assert_eq!(owner.take_all("x", &rule).await.len(), 2);
 }

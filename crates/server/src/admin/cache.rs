@@ -7,24 +7,34 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Query, State};
+use axum::extract::State;
+use axum::http::Uri;
 use axum::response::Response;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate::cache::CacheUsage;
 use tollgate::providers::ActiveProvider;
 
 use super::routes::ApiState;
 use crate::api::{ApiError, json};
+use crate::decision_api::RequestFields;
 
 /// Which part of the cache.
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct CacheFilter {
+#[derive(Debug)]
+struct CacheFilter {
     provider: Option<String>,
     entity: Option<String>,
 }
 
 impl CacheFilter {
+    /// A mistyped parameter must not mean everything.
+    fn of(uri: &Uri) -> Result<CacheFilter, ApiError> {
+        let fields = RequestFields::of_query(uri, &["provider", "entity"])?;
+        Ok(CacheFilter {
+            provider: fields.name("provider")?,
+            entity: fields.entity()?,
+        })
+    }
+
     fn matches(&self, row: &CacheUsage) -> bool {
         let (provider, entity) = (&self.provider, &self.entity);
         provider.as_ref().is_none_or(|name| *name == row.provider)
@@ -35,10 +45,8 @@ impl CacheFilter {
 }
 
 /// `GET /v1/cache[?provider=][&entity=]`.
-pub(super) async fn stats(
-    State(api): State<ApiState>,
-    Query(filter): Query<CacheFilter>,
-) -> Response {
+pub(super) async fn stats(State(api): State<ApiState>, uri: Uri) -> Result<Response, ApiError> {
+    let filter = CacheFilter::of(&uri)?;
     let registry = api.daemon.registry();
     let rows = registry.cache().usage().await;
     let matching: Vec<&CacheUsage> = rows.iter().filter(|row| filter.matches(row)).collect();
@@ -52,19 +60,17 @@ pub(super) async fn stats(
         .filter(of)
         .map(|provider| savings_json(provider))
         .collect();
-    json(&json!({
+    Ok(json(&json!({
         "responses": matching.iter().map(|row| row.responses).sum::<u64>(),
         "bytes": matching.iter().map(|row| row.bytes).sum::<u64>(),
         "stored": matching.iter().map(|row| row_json(row)).collect::<Vec<_>>(),
         "saved": saved,
-    }))
+    })))
 }
 
 /// `DELETE /v1/cache[?provider=][&entity=]`.
-pub(super) async fn purge(
-    State(api): State<ApiState>,
-    Query(filter): Query<CacheFilter>,
-) -> Result<Response, ApiError> {
+pub(super) async fn purge(State(api): State<ApiState>, uri: Uri) -> Result<Response, ApiError> {
+    let filter = CacheFilter::of(&uri)?;
     if filter.entity.is_some() && filter.provider.is_none() {
         let hint = "add the provider, for example ?provider=tmdb&entity=movie";
         return Err(ApiError::bad_request("`entity` needs `provider`", hint));

@@ -5,10 +5,9 @@
 //! Never: changes anything on a GET.
 
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate_config::amount;
 use tollgate_config::load::Change;
@@ -18,15 +17,43 @@ use tollgate_core::time::Span;
 use super::routes::ApiState;
 use crate::api::{ApiError, json, read_object};
 use crate::daemon::{Daemon, Outcome, SetError};
+use crate::decision_api::RequestFields;
 
 const SETTINGS_EXAMPLE: &str = "{\"sleep_max\": \"60s\"}";
 
 /// The parameters of a command.
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct CommandQuery {
+#[derive(Debug)]
+struct CommandQuery {
     entity: Option<String>,
     /// How long the command lasts.
-    r#for: Option<String>,
+    lasts: Option<Span>,
+}
+
+impl CommandQuery {
+    fn of(uri: &Uri) -> Result<CommandQuery, ApiError> {
+        let fields = RequestFields::of_query(uri, &["entity", "for"])?;
+        let lasts = fields.name("for")?.map(|text| {
+            amount::span(&text).ok_or_else(|| {
+                ApiError::bad_request("`for` is not a duration", "write for example for=30m")
+            })
+        });
+        Ok(CommandQuery {
+            entity: fields.entity()?,
+            lasts: lasts.transpose()?,
+        })
+    }
+
+    /// Health belongs to a provider; an entity has only cool-downs and degrade mode.
+    fn of_provider(uri: &Uri) -> Result<CommandQuery, ApiError> {
+        let query = CommandQuery::of(uri)?;
+        match query.entity {
+            None => Ok(query),
+            Some(_) => Err(ApiError::bad_request(
+                "this command applies to a whole provider",
+                "leave `entity` out; only `resume` and `reset` accept it",
+            )),
+        }
+    }
 }
 
 /// `POST /v1/reload`.
@@ -81,67 +108,68 @@ pub(super) async fn set(
 pub(super) async fn offline(
     api: State<ApiState>,
     name: Path<String>,
-    query: Query<CommandQuery>,
+    uri: Uri,
 ) -> Result<Response, ApiError> {
-    reject_entity(&query)?;
-    run_command(api, name, query, Command::Offline).await
+    let query = CommandQuery::of_provider(&uri)?;
+    run_command(api, name, query.entity, Command::Offline).await
 }
 
 /// `POST /v1/providers/{name}/cache-only[?for=30m]`.
 pub(super) async fn cache_only(
     api: State<ApiState>,
     name: Path<String>,
-    query: Query<CommandQuery>,
+    uri: Uri,
 ) -> Result<Response, ApiError> {
-    reject_entity(&query)?;
-    let lasts = duration(&query)?;
-    run_command(api, name, query, Command::CacheOnly { lasts }).await
+    let query = CommandQuery::of_provider(&uri)?;
+    run_command(
+        api,
+        name,
+        query.entity,
+        Command::CacheOnly { lasts: query.lasts },
+    )
+    .await
 }
 
 /// `POST /v1/providers/{name}/pause[?for=30m]`.
 pub(super) async fn pause(
     api: State<ApiState>,
     name: Path<String>,
-    query: Query<CommandQuery>,
+    uri: Uri,
 ) -> Result<Response, ApiError> {
-    reject_entity(&query)?;
-    let lasts = duration(&query)?;
-    run_command(api, name, query, Command::Pause { lasts }).await
-}
-
-/// How long a command lasts.
-fn duration(query: &CommandQuery) -> Result<Option<Span>, ApiError> {
-    let Some(text) = &query.r#for else {
-        return Ok(None);
-    };
-    let lasts = amount::span(text).ok_or_else(|| {
-        ApiError::bad_request("`for` is not a duration", "write for example for=30m")
-    })?;
-    Ok(Some(lasts))
+    let query = CommandQuery::of_provider(&uri)?;
+    run_command(
+        api,
+        name,
+        query.entity,
+        Command::Pause { lasts: query.lasts },
+    )
+    .await
 }
 
 /// `POST /v1/providers/{name}/resume[?entity=]`.
 pub(super) async fn resume(
     api: State<ApiState>,
     name: Path<String>,
-    query: Query<CommandQuery>,
+    uri: Uri,
 ) -> Result<Response, ApiError> {
-    run_command(api, name, query, Command::Resume).await
+    let query = CommandQuery::of(&uri)?;
+    run_command(api, name, query.entity, Command::Resume).await
 }
 
 /// `POST /v1/providers/{name}/reset[?entity=]`.
 pub(super) async fn reset(
     api: State<ApiState>,
     name: Path<String>,
-    query: Query<CommandQuery>,
+    uri: Uri,
 ) -> Result<Response, ApiError> {
-    run_command(api, name, query, Command::Reset).await
+    let query = CommandQuery::of(&uri)?;
+    run_command(api, name, query.entity, Command::Reset).await
 }
 
 async fn run_command(
     State(api): State<ApiState>,
     Path(name): Path<String>,
-    Query(CommandQuery { entity, .. }): Query<CommandQuery>,
+    entity: Option<String>,
     command: Command,
 ) -> Result<Response, ApiError> {
     api.daemon.catch_up(&name).await?;
@@ -154,17 +182,6 @@ async fn run_command(
     };
     let done = run_blocking(api.daemon, work).await;
     done.unwrap_or_else(|_| Err(ApiError::draining()))
-}
-
-/// Health belongs to a provider; an entity has only cool-downs and degrade mode.
-fn reject_entity(query: &CommandQuery) -> Result<(), ApiError> {
-    match query.entity {
-        None => Ok(()),
-        Some(_) => Err(ApiError::bad_request(
-            "this command applies to a whole provider",
-            "leave `entity` out; only `resume` and `reset` accept it",
-        )),
-    }
 }
 
 /// A setting as text; `null` removes it.

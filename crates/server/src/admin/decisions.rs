@@ -51,6 +51,26 @@ pub(super) async fn serve(
     decision_api::serve(decisions, call, &head.method, head.uri.path(), body).await
 }
 
+/// `GET /v1/guards`.
+pub(super) async fn guards(State(api): State<ApiState>) -> Response {
+    let guards = api.daemon.decisions().guards();
+    let all = guards.all();
+    let shown = all.iter().map(|class| {
+        let counts = class.counts();
+        json!({
+            "name": class.name(),
+            "limit": class.limit_name(),
+            "burst": class.burst(),
+            "shadow": class.is_shadow(),
+            "denied": counts.denied,
+            "shadow_denied": counts.shadow_denied,
+        })
+    });
+    let shown: Vec<Value> = shown.collect();
+    let mode = guards.limiting().word();
+    json(&json!({ "limiting": mode, "keys": guards.keys(), "guards": shown }))
+}
+
 /// `GET /v1/guards/{class}?identifier=`.
 pub(super) async fn guard(
     State(api): State<ApiState>,

@@ -1,38 +1,53 @@
 //! `GET /openapi.json`: the admin API as OpenAPI 3.1, made from one table of operations.
 //!
-//! Promises: every route of `routes.rs` is an operation here, and the file in `docs/` is this one
-//! (tests compare both).
+//! Promises: every route of `routes.rs` is an operation here, and each status and body that it may
+//! have is described (a client that generates requests from it finds no difference). The file in
+//! `docs/` is this one.
 //!
 //! Never: describes what does not exist.
 
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
+use super::openapi_schemas::{all_schemas, parameter_schema};
 use crate::api::json;
+use crate::decision_api::CHECK_METHODS;
 
-/// One operation: method, path, what it does, its parameters, the schemas of body and response.
+/// One operation: method, path, what it does, its parameters, the schemas of body and reply.
 struct Operation {
+    id: &'static str,
     method: &'static str,
     path: &'static str,
     summary: &'static str,
     query: &'static [&'static str],
     body: Option<&'static str>,
-    reply: &'static str,
+    /// The status if all is well.
+    status: &'static str,
+    /// `None`: it has no body then.
+    reply: Option<&'static str>,
+    /// Other replies that are no mistakes: status, meaning, schema.
+    also: &'static [(&'static str, &'static str, &'static str)],
+    /// Operations that use a field of the reply: operation, its parameter or field, our field.
+    links: &'static [(&'static str, &'static str, &'static str)],
 }
 
 const fn operation(
     method: &'static str,
     path: &'static str,
+    id: &'static str,
     summary: &'static str,
-    reply: &'static str,
 ) -> Operation {
     Operation {
+        id,
         method,
         path,
         summary,
         query: &[],
         body: None,
-        reply,
+        status: "200",
+        reply: Some("Object"),
+        also: &[],
+        links: &[],
     }
 }
 
@@ -47,149 +62,233 @@ impl Operation {
             ..self
         }
     }
+
+    const fn reply(self, reply: &'static str) -> Operation {
+        Operation {
+            reply: Some(reply),
+            ..self
+        }
+    }
+
+    const fn status(self, status: &'static str, reply: Option<&'static str>) -> Operation {
+        Operation {
+            status,
+            reply,
+            ..self
+        }
+    }
+
+    const fn also(self, also: &'static [(&'static str, &'static str, &'static str)]) -> Operation {
+        Operation { also, ..self }
+    }
+
+    const fn links(
+        self,
+        links: &'static [(&'static str, &'static str, &'static str)],
+    ) -> Operation {
+        Operation { links, ..self }
+    }
 }
 
 const OPERATIONS: &[Operation] = &[
     operation(
         "post",
         "/v1/acquire",
+        "acquire",
         "Get a permit for a call, or tokens of guards, all or none",
-        "Acquired",
     )
-    .body("AcquireRequest"),
+    .body("AcquireRequest")
+    .reply("Acquired")
+    .also(&[("429", "denied", "Acquired")])
+    .links(&[
+        ("report", "permit", "permit"),
+        ("release", "permit", "permit"),
+    ]),
     operation(
         "post",
         "/v1/report",
+        "report",
         "Say what became of the call of a permit; the first report counts",
-        "Reported",
     )
-    .body("ReportRequest"),
+    .body("ReportRequest")
+    .reply("Reported"),
     operation(
         "post",
         "/v1/release",
+        "release",
         "Give a permit back that is not used",
-        "Released",
     )
-    .body("ReleaseRequest"),
+    .body("ReleaseRequest")
+    .reply("Released"),
     operation(
         "get",
         "/v1/capacity",
-        "Would a call get a permit now? Takes nothing",
-        "Capacity",
+        "capacity",
+        "Would a call get a permit now? Takes nothing; needs `provider` or `url`",
     )
-    .query(&["provider", "url", "entity", "priority", "cost", "caller"]),
+    .query(&["provider", "url", "entity", "priority", "cost", "caller"])
+    .reply("Capacity"),
     operation(
         "get",
         "/v1/check",
+        "check",
         "Forward-auth: 200, or `deny_status` (429), with rate headers",
-        "Object",
     )
-    .query(&["guard", "identifier", "deny_status"]),
+    .query(&["guard", "identifier", "deny_status"])
+    .reply("Checked")
+    .also(&[("5XX", "denied with a `deny_status` of 500 to 599", "Error")]),
+    operation(
+        "get",
+        "/v1/guards",
+        "guards",
+        "All guards, with what each has denied since the start",
+    )
+    .reply("Guards"),
     operation(
         "get",
         "/v1/guards/{class}",
+        "guard",
         "The tokens of one key of a guard; takes nothing",
-        "GuardStatus",
     )
-    .query(&["identifier"]),
+    .query(&["identifier"])
+    .reply("GuardStatus"),
     operation(
         "post",
         "/v1/limiting",
-        "Switch guards on, off or to shadow, until the daemon ends",
-        "Limiting",
+        "limiting",
+        "Switch guards on, off or to shadow, until the daemon ends; null = as configured",
     )
-    .body("Limiting"),
-    operation("get", "/v1/providers", "All providers", "Object"),
+    .body("LimitingRequest")
+    .reply("Limiting"),
+    operation("get", "/v1/providers", "providers", "All providers").reply("Providers"),
     operation(
         "get",
         "/v1/providers/{name}",
+        "provider",
         "One provider: health, limits, queue, permits, settings",
-        "Object",
     )
-    .query(&["entity"]),
+    .query(&["entity"])
+    .reply("Provider"),
     operation(
         "patch",
         "/v1/providers/{name}/settings",
+        "set",
         "Change settings, all or none",
-        "Object",
     )
-    .body("Object"),
+    .body("Settings")
+    .reply("Changes"),
     operation(
         "post",
         "/v1/providers/{name}/pause",
+        "pause",
         "Send no calls; they wait",
-        "Object",
     )
-    .query(&["for"]),
+    .query(&["for"])
+    .reply("CommandDone"),
     operation(
         "post",
         "/v1/providers/{name}/offline",
+        "offline",
         "Send no calls; they are rejected",
-        "Object",
-    ),
+    )
+    .reply("CommandDone"),
     operation(
         "post",
         "/v1/providers/{name}/cache-only",
+        "cache-only",
         "Use only the cache",
-        "Object",
     )
-    .query(&["for"]),
+    .query(&["for"])
+    .reply("CommandDone"),
     operation(
         "post",
         "/v1/providers/{name}/resume",
+        "resume",
         "Send calls again",
-        "Object",
     )
-    .query(&["entity"]),
+    .query(&["entity"])
+    .reply("CommandDone"),
     operation(
         "post",
         "/v1/providers/{name}/reset",
+        "reset",
         "Clear failures, cool-downs and degrade modes",
-        "Object",
     )
-    .query(&["entity"]),
+    .query(&["entity"])
+    .reply("CommandDone"),
     operation(
         "get",
         "/v1/cache",
+        "cache",
         "What the cache holds and saved",
-        "Object",
     )
-    .query(&["provider", "entity"]),
-    operation("delete", "/v1/cache", "Delete cached responses", "Object")
-        .query(&["provider", "entity"]),
-    operation("post", "/v1/reload", "Read every file again", "Object"),
-    operation("get", "/v1/sources", "All sources", "Object"),
+    .query(&["provider", "entity"])
+    .reply("Cache"),
+    operation(
+        "delete",
+        "/v1/cache",
+        "purge",
+        "Delete cached responses; `entity` needs `provider`",
+    )
+    .query(&["provider", "entity"])
+    .reply("Purged"),
+    operation("post", "/v1/reload", "reload", "Read every file again")
+        .reply("Changes")
+        .also(&[(
+            "422",
+            "a file was rejected; its old version stays",
+            "Changes",
+        )]),
+    operation("get", "/v1/sources", "sources", "All sources").reply("Sources"),
     operation(
         "post",
         "/v1/sources",
+        "add-source",
         "Add a source; the reply says who will limit it",
-        "Object",
     )
-    .body("SourceRequest"),
-    operation("delete", "/v1/sources/{name}", "Remove a source", "Object"),
+    .body("SourceRequest")
+    .status("201", Some("Source"))
+    .links(&[("remove-source", "name", "name")]),
+    operation(
+        "delete",
+        "/v1/sources/{name}",
+        "remove-source",
+        "Remove a source",
+    )
+    .status("204", None),
     operation(
         "get",
         "/v1/tasks",
+        "tasks",
         "The tasks of each queue, as counts",
-        "Object",
-    ),
+    )
+    .reply("Tasks"),
     operation(
         "post",
         "/v1/tasks/{queue}",
-        "Note an event of a task",
-        "Object",
+        "task-event",
+        "Note an event of a task; the reply says when to run it again",
     )
-    .body("TaskEvent"),
+    .body("TaskEvent")
+    .reply("TaskNoted"),
+    operation(
+        "delete",
+        "/v1/tasks/{queue}",
+        "remove-queue",
+        "Remove a queue and its counts",
+    )
+    .status("204", None),
     operation(
         "post",
         "/v1/tasks/can-submit",
+        "can-submit",
         "May a task be submitted now?",
-        "CanSubmit",
     )
-    .body("CanSubmitRequest"),
-    operation("get", "/health", "The process lives", "Object"),
-    operation("get", "/ready", "Calls are served", "Object"),
-    operation("get", "/openapi.json", "This document", "Object"),
+    .body("CanSubmitRequest")
+    .reply("CanSubmit"),
+    operation("get", "/health", "health", "The process lives").reply("Status"),
+    operation("get", "/ready", "ready", "Calls are served").reply("Status"),
+    operation("get", "/openapi.json", "openapi", "This document"),
 ];
 
 /// `GET /openapi.json`.
@@ -197,18 +296,32 @@ pub(super) async fn serve() -> Response {
     json(&document())
 }
 
-fn document() -> Value {
+pub(super) fn document() -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for one in OPERATIONS {
         let entry = paths.entry(one.path).or_insert_with(|| json!({}));
-        entry[one.method] = describe(one);
+        if one.id != "check" {
+            entry[one.method] = describe(one);
+            continue;
+        }
+        // A proxy asks with the method of the request that it holds.
+        for method in CHECK_METHODS.to_ascii_lowercase().split(',') {
+            let mut described = describe(one);
+            if method != one.method {
+                described["operationId"] = json!(format!("{}-{method}", one.id));
+            }
+            if method == "head" {
+                without_bodies(&mut described["responses"]);
+            }
+            entry[method] = described;
+        }
     }
     json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Tollgate admin API",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Times are seconds with three decimals. The calls acquire, report, release, capacity and check are also served at /-/v1/ on the gateway's address, with a caller's token.",
+            "description": "Times are seconds with three decimals; `null` is the same as an absent field. Requests that change something need the header `X-Tollgate-Admin: 1`, or the admin token if one is set. The calls acquire, report, release, capacity and check are also served at /-/v1/ on the gateway's address, with a caller's token.",
             "license": { "name": "Apache-2.0 OR MIT" },
         },
         "paths": paths,
@@ -221,24 +334,16 @@ fn document() -> Value {
 }
 
 fn describe(one: &Operation) -> Value {
-    let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
-    let content = |name: &str| json!({ "application/json": { "schema": reference(name) } });
-    let text = json!({ "type": "string" });
+    let mut described = json!({
+        "operationId": one.id,
+        "summary": one.summary,
+        "responses": replies(one),
+    });
     let in_path = ["name", "class", "queue"].into_iter();
     let in_path = in_path.filter(|name| one.path.contains(&format!("{{{name}}}")));
-    let in_path =
-        in_path.map(|name| json!({ "name": name, "in": "path", "required": true, "schema": text }));
-    let in_query = one.query.iter();
-    let in_query = in_query.map(|name| json!({ "name": name, "in": "query", "schema": text }));
+    let in_path = in_path.map(|name| parameter(name, "path"));
+    let in_query = one.query.iter().map(|name| parameter(name, "query"));
     let parameters: Vec<Value> = in_path.chain(in_query).collect();
-    let mut replies = json!({
-        "200": { "description": "done", "content": content(one.reply) },
-        "4XX": { "description": "a mistake of the caller, with its remedy", "content": content("Error") },
-    });
-    if one.reply == "Acquired" {
-        replies["429"] = json!({ "description": "denied", "content": content("Acquired") });
-    }
-    let mut described = json!({ "summary": one.summary, "responses": replies });
     if !parameters.is_empty() {
         described["parameters"] = json!(parameters);
     }
@@ -248,164 +353,58 @@ fn describe(one: &Operation) -> Value {
     described
 }
 
-fn schemas() -> Value {
-    json!({
-        "Object": { "type": "object" },
-        "Error": object(&["error", "message", "hint"], &json!({
-            "error": { "type": "string" },
-            "message": { "type": "string" },
-            "hint": { "type": "string" },
-            "reason": { "type": "string" },
-            "problems": { "type": "array", "items": { "type": "string" } },
-        })),
-        "Cost": {
-            "description": "a number of calls, numbers by unit, or a text such as tokens=1200",
-            "oneOf": [
-                { "type": "integer", "minimum": 1, "maximum": 9_007_199_254_740_992_u64 },
-                { "type": "object", "additionalProperties": { "type": "integer", "minimum": 1 } },
-                { "type": "string" },
-            ],
-        },
-        "Ask": strict(&[], &json!(ask_fields())),
-        "AcquireRequest": strict(&[], &request_fields()),
-        "Acquired": object(&["granted", "permit", "waited", "retry_in", "limit", "remaining", "reason", "decision", "use_within"], &json!({
-            "granted": { "type": "boolean" },
-            "permit": { "type": ["string", "null"] },
-            "waited": { "type": "number" },
-            "retry_in": { "type": ["number", "null"] },
-            "limit": { "oneOf": [{ "$ref": "#/components/schemas/Limit" }, { "type": "null" }] },
-            "remaining": { "type": ["integer", "null"] },
-            "reason": { "type": ["string", "null"] },
-            "decision": { "enum": ["allow", "queue", "reject"] },
-            "use_within": { "type": ["number", "null"] },
-            "provider": { "type": "string" },
-            "guard": { "type": "string" },
-            "error": { "type": "string" },
-            "message": { "type": "string" },
-            "hint": { "type": "string" },
-        })),
-        "Limit": object(&["name", "limit", "period", "scope"], &json!({
-            "name": { "type": "string" },
-            "limit": { "type": ["integer", "null"] },
-            "period": { "type": ["string", "null"] },
-            "scope": { "type": "string" },
-        })),
-        "ReportRequest": strict(&["permit"], &json!({
-            "permit": { "type": "string" },
-            "status": { "type": "integer", "minimum": 100, "maximum": 599 },
-            "headers": { "type": "object" },
-            "body": {},
-            "error": { "enum": ["timeout", "dns", "connect", "reset"] },
-            "latency": { "type": ["number", "string"] },
-            "cost": { "$ref": "#/components/schemas/Cost" },
-            "tokens": { "$ref": "#/components/schemas/Cost" },
-        })),
-        "Reported": object(&["reported", "first", "class", "retry_in"], &json!({
-            "reported": { "type": "boolean" },
-            "first": { "type": "boolean" },
-            "class": { "enum": ["success", "limited", "server_error", "network", "other"] },
-            "retry_in": { "type": ["number", "null"] },
-        })),
-        "ReleaseRequest": strict(&["permit"], &json!({ "permit": { "type": "string" } })),
-        "Released": object(&["released"], &json!({ "released": { "type": "boolean" } })),
-        "Capacity": object(&["available", "retry_in", "remaining", "state"], &json!({
-            "available": { "type": "boolean" },
-            "retry_in": { "type": ["number", "null"] },
-            "remaining": { "type": ["integer", "null"] },
-            "state": { "enum": ["normal", "throttle", "sleep", "half_open", "cache_only"] },
-            "provider": { "type": "string" },
-            "limit": { "oneOf": [{ "$ref": "#/components/schemas/Limit" }, { "type": "null" }] },
-            "reason": { "type": ["string", "null"] },
-        })),
-        "GuardStatus": object(&["tokens_available", "tokens_per_minute", "burst_size", "last_refill"], &json!({
-            "tokens_available": { "type": "number" },
-            "tokens_per_minute": { "type": "integer" },
-            "burst_size": { "type": "integer" },
-            "last_refill": { "type": "number" },
-        })),
-        "Limiting": strict(&["mode"], &json!({ "mode": { "enum": ["on", "off", "shadow", null] } })),
-    })
-}
-
-/// Schemas of sources and tasks.
-fn desk_schemas() -> Value {
-    json!({
-        "SourceRequest": strict(&["name", "url"], &json!({
-            "name": { "type": "string" },
-            "url": { "type": "string" },
-            "every": { "type": "string" },
-            "cron": { "type": "string" },
-            "priority": { "type": "string" },
-            "output": { "type": "string" },
-        })),
-        "TaskEvent": strict(&["id", "event"], &json!({
-            "id": { "type": "string" },
-            "event": { "enum": ["submitted", "started", "scheduled", "finished", "failed"] },
-        })),
-        "CanSubmitRequest": strict(&["queue"], &json!({
-            "queue": { "type": "string" },
-            "pending": { "type": "integer", "minimum": 0 },
-        })),
-        "CanSubmit": object(&["can_submit", "reason", "retry_in"], &json!({
-            "can_submit": { "type": "boolean" },
-            "reason": { "type": ["string", "null"] },
-            "retry_in": { "type": ["number", "null"] },
-        })),
-    })
-}
-
-fn all_schemas() -> Value {
-    let (mut all, desk) = (schemas(), desk_schemas());
-    for (name, schema) in desk.as_object().into_iter().flatten() {
-        all[name] = schema.clone();
+fn parameter(name: &str, place: &str) -> Value {
+    let mut parameter = json!({ "name": name, "in": place, "schema": parameter_schema(name) });
+    if place == "path" {
+        parameter["required"] = json!(true);
     }
-    all
+    parameter
 }
 
-/// The fields of one ask.
-fn ask_fields() -> Map<String, Value> {
-    let mut fields = Map::new();
-    for name in [
-        "provider",
-        "url",
-        "guard",
-        "identifier",
-        "entity",
-        "priority",
-        "caller",
-    ] {
-        fields.insert(name.to_owned(), json!({ "type": "string" }));
+fn replies(one: &Operation) -> Value {
+    let mut done = json!({ "description": "done" });
+    if let Some(reply) = one.reply {
+        done["content"] = content(reply);
     }
-    for name in ["cost", "tokens"] {
-        let cost = json!({ "$ref": "#/components/schemas/Cost" });
-        fields.insert(name.to_owned(), cost);
+    for (operation, into, from) in one.links {
+        done["links"][*operation] = link(operation, into, from);
     }
-    fields
-}
-
-fn request_fields() -> Value {
-    let mut fields = ask_fields();
-    let ask = json!({ "$ref": "#/components/schemas/Ask" });
-    for (name, schema) in [
-        ("wait", json!({ "type": "boolean", "default": true })),
-        ("timeout", json!({ "type": ["number", "string"] })),
-        (
-            "asks",
-            json!({ "type": "array", "items": ask, "minItems": 1 }),
-        ),
-    ] {
-        fields.insert(name.to_owned(), schema);
+    let error = content("Error");
+    let mistake = "a mistake of the caller, with its remedy";
+    let unable = "not now: the daemon shuts down, or its store or disk does not work";
+    let mut replies = json!({
+        one.status: done,
+        "4XX": { "description": mistake, "content": error },
+        "503": { "description": unable, "content": error },
+    });
+    for (status, meaning, schema) in one.also {
+        replies[*status] = json!({ "description": meaning, "content": content(schema) });
     }
-    Value::Object(fields)
+    replies
 }
 
-fn object(required: &[&str], properties: &Value) -> Value {
-    json!({ "type": "object", "required": required, "properties": properties })
+/// A response to HEAD has none.
+fn without_bodies(replies: &mut Value) {
+    for (_, reply) in replies.as_object_mut().into_iter().flatten() {
+        if let Some(reply) = reply.as_object_mut() {
+            reply.remove("content");
+        }
+    }
 }
 
-/// An object whose unknown fields are rejected.
-fn strict(required: &[&str], properties: &Value) -> Value {
-    let mut schema = object(required, properties);
-    schema["additionalProperties"] = json!(false);
-    schema
+/// The field of a reply that another operation takes: as a parameter, or in its body.
+fn link(operation: &str, into: &str, from: &str) -> Value {
+    let value = format!("$response.body#/{from}");
+    let is_parameter = OPERATIONS
+        .iter()
+        .any(|one| one.id == operation && one.path.contains(&format!("{{{into}}}")));
+    if is_parameter {
+        json!({ "operationId": operation, "parameters": { into: value } })
+    } else {
+        json!({ "operationId": operation, "requestBody": { into: value } })
+    }
+}
+
+fn content(schema: &str) -> Value {
+    json!({ "application/json": { "schema": { "$ref": format!("#/components/schemas/{schema}") } } })
 }

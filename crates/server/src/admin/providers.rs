@@ -4,19 +4,14 @@
 //!
 //! Never: shows a key.
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
+use axum::http::Uri;
 use axum::response::Response;
-use serde::Deserialize;
 use serde_json::json;
 
 use super::routes::ApiState;
 use crate::api::{ApiError, json};
-
-/// The parameters of a provider's details.
-#[derive(Debug, Deserialize)]
-pub(super) struct ProviderQuery {
-    entity: Option<String>,
-}
+use crate::decision_api::RequestFields;
 
 /// `GET /v1/providers`.
 pub(super) async fn list(State(api): State<ApiState>) -> Result<Response, ApiError> {
@@ -30,8 +25,9 @@ pub(super) async fn list(State(api): State<ApiState>) -> Result<Response, ApiErr
 pub(super) async fn show(
     State(api): State<ApiState>,
     Path(name): Path<String>,
-    Query(query): Query<ProviderQuery>,
+    uri: Uri,
 ) -> Result<Response, ApiError> {
-    let described = api.daemon.describe(&name, query.entity.as_deref()).await?;
+    let entity = RequestFields::of_query(&uri, &["entity"])?.entity()?;
+    let described = api.daemon.describe(&name, entity.as_deref()).await?;
     Ok(json(&described))
 }

@@ -10,14 +10,14 @@ use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, delete, get, patch, post};
+use axum::routing::{MethodRouter, any, delete, get, patch, post};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use super::access::{self, AccessPolicy};
-use super::{cache, commands, decisions, desk, openapi, providers};
+use super::{cache, commands, decisions, openapi, providers, sources, tasks};
 use crate::api::{ApiError, json};
 use crate::daemon::Daemon;
 use crate::gateway::max_admin_connections;
@@ -37,41 +37,15 @@ pub(super) struct ApiState {
 
 /// The routes. Events, metrics and the dashboard will be listed here too.
 pub(super) fn router(daemon: Daemon, policy: AccessPolicy) -> Router {
-    let timed = Router::new()
-        .route("/health", get(health))
-        .route("/ready", get(ready))
-        .route("/v1/reload", post(commands::reload))
-        .route("/v1/cache", get(cache::stats).delete(cache::purge))
-        .route("/v1/providers", get(providers::list))
-        .route("/v1/providers/{name}", get(providers::show))
-        .route("/v1/providers/{name}/settings", patch(commands::set))
-        .route("/v1/providers/{name}/offline", post(commands::offline))
-        .route("/v1/providers/{name}/pause", post(commands::pause))
-        .route(
-            "/v1/providers/{name}/cache-only",
-            post(commands::cache_only),
-        )
-        .route("/v1/providers/{name}/resume", post(commands::resume))
-        .route("/v1/providers/{name}/reset", post(commands::reset))
-        .route("/v1/report", any(decisions::serve))
-        .route("/v1/release", any(decisions::serve))
-        .route("/v1/capacity", any(decisions::serve))
-        .route("/v1/check", any(decisions::serve))
-        .route("/v1/guards/{class}", get(decisions::guard))
-        .route("/v1/limiting", post(decisions::set_limiting))
-        .route("/v1/sources", get(desk::sources).post(desk::add_source))
-        .route("/v1/sources/{name}", delete(desk::remove_source))
-        .route("/v1/tasks", get(desk::tasks))
-        .route("/v1/tasks/can-submit", post(desk::can_submit))
-        .route("/v1/tasks/{queue}", post(desk::on_task))
-        .route("/openapi.json", get(openapi::serve))
-        .layer(middleware::from_fn(with_timeout));
-    // A request says itself how long it waits.
-    let waiting = Router::new().route("/v1/acquire", any(decisions::acquire));
-    timed
-        .merge(waiting)
-        .fallback(async || ApiError::unknown_path().into_response())
-        .method_not_allowed_fallback(async || ApiError::wrong_method().into_response())
+    let timed = timed_routes().into_iter();
+    let timed = timed.fold(Router::new(), |router, (path, methods)| {
+        router.route(path, methods)
+    });
+    let timed = timed.layer(middleware::from_fn(with_timeout));
+    let waiting = waiting_routes().into_iter();
+    let all = waiting.fold(timed, |router, (path, methods)| router.route(path, methods));
+    all.fallback(async || ApiError::unknown_path().into_response())
+        .method_not_allowed_fallback(async || ApiError::unsupported_method().into_response())
         .layer(middleware::from_fn_with_state(
             Arc::new(policy),
             access::check,
@@ -80,6 +54,48 @@ pub(super) fn router(daemon: Daemon, policy: AccessPolicy) -> Router {
             daemon,
             waiting: Arc::new(Semaphore::new((max_admin_connections() / 2).max(1))),
         })
+}
+
+/// Routes that respond within [`RESPONSE_TIMEOUT`].
+fn timed_routes() -> Vec<(&'static str, MethodRouter<ApiState>)> {
+    vec![
+        ("/health", get(health)),
+        ("/ready", get(ready)),
+        ("/v1/reload", post(commands::reload)),
+        ("/v1/cache", get(cache::stats).delete(cache::purge)),
+        ("/v1/providers", get(providers::list)),
+        ("/v1/providers/{name}", get(providers::show)),
+        ("/v1/providers/{name}/settings", patch(commands::set)),
+        ("/v1/providers/{name}/offline", post(commands::offline)),
+        ("/v1/providers/{name}/pause", post(commands::pause)),
+        (
+            "/v1/providers/{name}/cache-only",
+            post(commands::cache_only),
+        ),
+        ("/v1/providers/{name}/resume", post(commands::resume)),
+        ("/v1/providers/{name}/reset", post(commands::reset)),
+        ("/v1/report", any(decisions::serve)),
+        ("/v1/release", any(decisions::serve)),
+        ("/v1/capacity", any(decisions::serve)),
+        ("/v1/check", any(decisions::serve)),
+        ("/v1/guards", get(decisions::guards)),
+        ("/v1/guards/{class}", get(decisions::guard)),
+        ("/v1/limiting", post(decisions::set_limiting)),
+        ("/v1/sources", get(sources::list).post(sources::add)),
+        ("/v1/sources/{name}", delete(sources::remove)),
+        ("/v1/tasks", get(tasks::list)),
+        ("/v1/tasks/can-submit", post(tasks::can_submit)),
+        (
+            "/v1/tasks/{queue}",
+            post(tasks::on_event).delete(tasks::remove_queue),
+        ),
+        ("/openapi.json", get(openapi::serve)),
+    ]
+}
+
+/// Routes whose requests say themselves how long they wait.
+fn waiting_routes() -> Vec<(&'static str, MethodRouter<ApiState>)> {
+    vec![("/v1/acquire", any(decisions::acquire))]
 }
 
 async fn health() -> Response {
@@ -110,4 +126,22 @@ async fn with_timeout(request: Request, next: Next) -> Response {
 fn is_json(response: &Response) -> bool {
     let kind = response.headers().get(CONTENT_TYPE);
     kind.is_some_and(|kind| kind == "application/json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A route that nobody described would be missing in every generated client.
+    #[test]
+    fn every_route_is_described() {
+        let document = openapi::document();
+        let routes = timed_routes().into_iter().chain(waiting_routes());
+        let mut routes: Vec<&str> = routes.map(|(path, _)| path).collect();
+        routes.sort_unstable();
+        let described = document["paths"].as_object().unwrap();
+        let mut described: Vec<&str> = described.keys().map(String::as_str).collect();
+        described.sort_unstable();
+        assert_eq!(routes, described);
+    }
 }

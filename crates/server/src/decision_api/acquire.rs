@@ -5,7 +5,7 @@
 //! Never: waits longer than the request says.
 
 use axum::body::Body;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use tollgate_config::Secret;
@@ -20,7 +20,7 @@ use crate::decisions::{
 const EXAMPLE: &str = "{\"provider\": \"tmdb\"}";
 
 /// The fields of one ask.
-const ASK: [&str; 9] = [
+pub(crate) const ASK_FIELDS: &[&str] = &[
     "provider",
     "url",
     "guard",
@@ -30,22 +30,6 @@ const ASK: [&str; 9] = [
     "cost",
     "tokens",
     "caller",
-];
-
-/// The fields of a request: those of an ask, or `asks`.
-const REQUEST: [&str; 12] = [
-    "provider",
-    "url",
-    "guard",
-    "identifier",
-    "entity",
-    "priority",
-    "cost",
-    "tokens",
-    "caller",
-    "wait",
-    "timeout",
-    "asks",
 ];
 
 pub(super) async fn serve(
@@ -53,7 +37,9 @@ pub(super) async fn serve(
     call: &DecisionCall<'_>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let fields = RequestFields::new(read_object(body, EXAMPLE).await?, &REQUEST)?;
+    // Those of an ask, or `asks`.
+    let known = [ASK_FIELDS, &["wait", "timeout", "asks"]].concat();
+    let fields = RequestFields::new(read_object(body, EXAMPLE).await?, &known)?;
     let request = AcquireRequest {
         wait: fields.boolean("wait")?.unwrap_or(true),
         timeout: fields.span("timeout")?,
@@ -71,7 +57,7 @@ fn questioned(
     let Some(asks) = fields.get("asks") else {
         return one(decisions, call, fields);
     };
-    if ASK.iter().any(|name| fields.has(name)) {
+    if ASK_FIELDS.iter().any(|name| fields.has(name)) {
         return Err(ApiError::bad_request(
             "`asks` stands beside fields of a single ask",
             "move them into `asks`; only `wait` and `timeout` stand beside it",
@@ -87,7 +73,7 @@ fn questioned(
             Value::Object(ask) => ask.clone(),
             _ => return Err(wrong("asks", "a list of objects")),
         };
-        match one(decisions, call, &RequestFields::new(ask, &ASK)?)? {
+        match one(decisions, call, &RequestFields::new(ask, ASK_FIELDS)?)? {
             Questioned::Guards(more) => guards.extend(more),
             Questioned::Call(_) if asks.len() > 1 => {
                 return Err(ApiError::bad_request(
@@ -149,24 +135,23 @@ pub(super) fn question(
     fields: &RequestFields,
 ) -> Result<CallQuestion, ApiError> {
     let named = fields.name("caller")?;
-    let (caller, token) = caller(decisions, &call.asker, call.headers, named)?;
+    let (caller, token) = caller(&call.asker, named)?;
     Ok(CallQuestion {
         id: decisions.next_id(),
         target: fields.target()?,
-        entity: fields.name("entity")?,
+        entity: fields.entity()?,
         priority: fields.priority()?,
         costs: fields.costs()?,
         caller,
         token,
+        is_operator: call.asker.caller.is_none(),
         ip: Some(decisions.guards().client_ip(call.asker.peer, call.headers)),
     })
 }
 
-/// Who calls: the caller that its token has authenticated, or the one that the request names.
+/// Who calls: the caller that its token has authenticated, or the one that the operator names.
 fn caller(
-    decisions: &Decisions,
     asker: &Asker,
-    headers: &HeaderMap,
     named: Option<String>,
 ) -> Result<(Option<String>, Option<Secret>), ApiError> {
     match (&asker.caller, named) {
@@ -177,15 +162,7 @@ fn caller(
             "leave `caller` out, or send the token of that caller",
         )),
         (Some((own, token)), _) => Ok((Some(own.clone()), Some(token.clone()))),
-        (None, named) => {
-            let token = headers.get("x-tollgate-token");
-            let token = token.and_then(|token| token.to_str().ok());
-            let token = token.map(|token| Secret::new(token.trim().to_owned()));
-            // The operator, whom the admin address has let in, asks for any caller.
-            let own = || decisions.token_of(named.as_deref()?);
-            let token = token.or_else(own);
-            Ok((named, token))
-        }
+        (None, named) => Ok((named, None)),
     }
 }
 

@@ -19,11 +19,14 @@ use crate::call_words::{self, CostsError};
 /// The longest time that a request may wait, as on the gateway.
 const TIMEOUT_MAX: Span = Span::from_secs(24 * 3_600);
 
-/// The longest name: a URL may be longer.
-const NAME_MAX: usize = 256;
+/// The longest name, in characters: a URL may be longer.
+pub(crate) const NAME_MAX: usize = 256;
+
+/// The longest name of an entity.
+const ENTITY_MAX: usize = 128;
 
 /// The longest URL, as in a request head.
-const URL_MAX: usize = 8 * 1_024;
+pub(crate) const URL_MAX: usize = 8 * 1_024;
 
 const COST_HINT: &str = "send a number from 1 to 9007199254740992, or numbers by unit such as {\"tokens\": 1200}; units are calls, requests, tokens, input_tokens, output_tokens, points, weight, request_units, orders, credits and bytes";
 
@@ -74,13 +77,27 @@ impl RequestFields {
         self.text(name, NAME_MAX)
     }
 
+    /// The entity; as on the gateway, a plain name.
+    pub(crate) fn entity(&self) -> Result<Option<String>, ApiError> {
+        let entity = self.name("entity")?;
+        let is_plain = |name: &String| {
+            name.len() <= ENTITY_MAX && name.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+        };
+        match entity {
+            Some(name) if !is_plain(&name) => {
+                Err(wrong("entity", "1 to 128 printable characters of ASCII"))
+            }
+            entity => Ok(entity),
+        }
+    }
+
     fn text(&self, name: &str, max: usize) -> Result<Option<String>, ApiError> {
         match self.get(name) {
             None => Ok(None),
-            Some(Value::String(text)) if !text.is_empty() && text.len() <= max => {
+            Some(Value::String(text)) if (1..=max).contains(&text.chars().count()) => {
                 Ok(Some(text.clone()))
             }
-            Some(_) => Err(wrong(name, &format!("a text of 1 to {max} bytes"))),
+            Some(_) => Err(wrong(name, &format!("a text of 1 to {max} characters"))),
         }
     }
 
@@ -96,15 +113,21 @@ impl RequestFields {
     pub(crate) fn span(&self, name: &str) -> Result<Option<Span>, ApiError> {
         let span = match self.get(name) {
             None => return Ok(None),
-            Some(Value::Number(number)) => amount::millionths(&number.to_string())
-                .map(|seconds| Span(seconds.0))
-                .or_else(|| number.as_u64().map(Span::from_secs)),
+            Some(Value::Number(number)) => seconds(number),
             Some(Value::String(text)) => amount::span(text),
             Some(_) => None,
         };
         let span =
             span.ok_or_else(|| wrong(name, "a number of seconds, or a text such as \"10s\""))?;
         Ok(Some(span.min(TIMEOUT_MAX)))
+    }
+
+    /// A whole number, also in another form of JSON: 200 is the same number as 200.0 and 2e2.
+    pub(crate) fn integer(&self, name: &str) -> Option<Option<u64>> {
+        match self.get(name) {
+            None => Some(None),
+            Some(value) => Some(Some(integer(value)?)),
+        }
     }
 
     pub(crate) fn priority(&self) -> Result<Option<Priority>, ApiError> {
@@ -142,14 +165,14 @@ impl RequestFields {
             }
         };
         let costs = match value {
-            Value::Number(number) => {
-                let cost = number.as_u64().and_then(|amount| cost("calls", amount));
+            Value::Number(_) => {
+                let cost = integer(value).and_then(|amount| cost("calls", amount));
                 cost.map(|cost| vec![cost]).ok_or(CostsError::Invalid)
             }
             Value::String(text) => call_words::costs(text),
             Value::Object(units) => units
                 .iter()
-                .map(|(unit, amount)| cost(unit, amount.as_u64()?))
+                .map(|(unit, amount)| cost(unit, integer(amount)?))
                 .collect::<Option<Vec<_>>>()
                 .filter(|costs| !costs.is_empty())
                 .ok_or(CostsError::Invalid)
@@ -172,7 +195,7 @@ impl RequestFields {
         let (provider, url) = (self.name("provider")?, self.url()?);
         match (provider, url) {
             (Some(name), None) => Ok(Target::from(name.as_str())),
-            (None, Some(url)) => parse_url(&url).ok_or_else(|| {
+            (None, Some(url)) => call_words::url(&url).ok_or_else(|| {
                 wrong(
                     "url",
                     "an absolute URL such as \"https://api.example.org/v1/x\"",
@@ -190,20 +213,30 @@ impl RequestFields {
     }
 }
 
-/// An absolute URL of `http` or `https`.
-fn parse_url(url: &str) -> Option<Target> {
-    let uri: Uri = url.parse().ok()?;
-    let tls = match uri.scheme_str()?.to_ascii_lowercase().as_str() {
-        "https" => true,
-        "http" => false,
-        _ => return None,
+/// A whole number from 0; JSON has more than one form of it.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is whole and not negative, and above 2^53 it is rejected"
+)]
+fn integer(value: &Value) -> Option<u64> {
+    let is_exact = |number: &f64| number.fract() == 0.0 && *number >= 0.0;
+    let number = match value.as_u64() {
+        Some(number) => number,
+        None => value.as_f64().filter(is_exact)? as u64,
     };
-    Some(Target::Url {
-        tls,
-        authority: uri.authority()?.as_str().to_owned(),
-        path: uri.path().to_owned(),
-        query: uri.query().map(str::to_owned),
-    })
+    (number <= call_words::COST_MAX).then_some(number)
+}
+
+/// A time in seconds, at most [`TIMEOUT_MAX`].
+fn seconds(number: &serde_json::Number) -> Option<Span> {
+    if let Some(exact) = amount::millionths(&number.to_string()) {
+        return Some(Span(exact.0));
+    }
+    let seconds = number.as_f64().filter(|seconds| *seconds >= 0.0)?;
+    let micros = std::time::Duration::try_from_secs_f64(seconds).ok();
+    let micros = micros.and_then(|time| u64::try_from(time.as_micros()).ok());
+    Some(micros.map_or(TIMEOUT_MAX, Span))
 }
 
 /// A field of another type.

@@ -60,19 +60,18 @@ fn permit(fields: &RequestFields) -> Result<String, ApiError> {
 
 fn outcome(fields: &RequestFields) -> Result<ReportedOutcome, ApiError> {
     let error = fields.name("error")?;
-    match (fields.get("status"), error) {
+    let status = || wrong("status", "a number from 100 to 599");
+    match (fields.integer("status").ok_or_else(status)?, error) {
         (Some(_), Some(_)) => Err(ApiError::bad_request(
             "`status` and `error` both say what became of the call",
             "send `status` if there was a response, `error` if there was none",
         )),
         (None, Some(word)) => Ok(ReportedOutcome::Failed(fault(&word)?)),
-        (Some(status), None) => {
-            let status = status
-                .as_u64()
-                .filter(|status| (100..=599).contains(status));
-            let status = status.and_then(|status| u16::try_from(status).ok());
+        (Some(code), None) => {
+            let code = Some(code).filter(|code| (100..=599).contains(code));
+            let code = code.and_then(|code| u16::try_from(code).ok());
             Ok(ReportedOutcome::Response {
-                status: status.ok_or_else(|| wrong("status", "a number from 100 to 599"))?,
+                status: code.ok_or_else(status)?,
                 headers: headers(fields.get("headers"))?,
                 body: body(fields.get("body")),
             })

@@ -52,6 +52,8 @@ pub struct CallQuestion {
     pub caller: Option<String>,
     /// The token that proves it.
     pub token: Option<Secret>,
+    /// The operator asks: in the name of any caller, with any priority.
+    pub is_operator: bool,
     /// The address of who asks.
     pub ip: Option<IpAddr>,
 }

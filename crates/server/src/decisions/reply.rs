@@ -132,8 +132,7 @@ impl Acquired {
                 ..Acquired::default()
             };
         };
-        let is_it = |view: &&GuardView| Arc::ptr_eq(&view.class, &denied.class);
-        let seen = verdict.views.iter().find(is_it);
+        let seen = verdict.views.get(denied.at);
         Acquired {
             waited: verdict.waited,
             retry_in: denied.retry_in,

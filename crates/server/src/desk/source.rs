@@ -4,7 +4,7 @@
 //!
 //! Never: fetches anything.
 
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{Row, TransactionBehavior, params};
 
 use super::{Desk, DeskError};
 
@@ -28,37 +28,11 @@ pub struct Source {
     pub output: Option<String>,
 }
 
-/// Why a source cannot be added.
-#[derive(Debug, thiserror::Error)]
-pub enum SourceError {
-    /// The desk.
-    #[error(transparent)]
-    Desk(#[from] DeskError),
-    /// The name is taken.
-    #[error("there is a source of this name already")]
-    Exists,
-}
-
 impl Desk {
-    /// Adds a source.
-    pub fn add_source(&self, source: &Source) -> Result<(), SourceError> {
+    /// Adds a source; `false` = there is one of this name.
+    pub fn add_source(&self, source: &Source) -> Result<bool, DeskError> {
         let mut database = self.database.lock();
-        let change = database.transaction().map_err(DeskError::from)?;
-        let exists = "SELECT 1 FROM sources WHERE name = ?1";
-        let known: Option<i64> = change
-            .query_row(exists, [&source.name], |row| row.get(0))
-            .optional()
-            .map_err(DeskError::from)?;
-        if known.is_some() {
-            return Err(SourceError::Exists);
-        }
-        let count: i64 = change
-            .query_row("SELECT count(*) FROM sources", [], |row| row.get(0))
-            .map_err(DeskError::from)?;
-        if count >= SOURCES_MAX {
-            let why = "there are 10,000 sources already; remove some";
-            return Err(DeskError::Full(why).into());
-        }
+        let change = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let Source {
             name,
             url,
@@ -67,12 +41,15 @@ impl Desk {
             priority,
             output,
         } = source;
-        let insert = "INSERT INTO sources VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-        change
-            .execute(insert, params![name, url, every, cron, priority, output])
-            .map_err(DeskError::from)?;
-        change.commit().map_err(DeskError::from)?;
-        Ok(())
+        let insert = "INSERT INTO sources VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING";
+        let added = change.execute(insert, params![name, url, every, cron, priority, output])?;
+        let count: i64 = change.query_row("SELECT count(*) FROM sources", [], |row| row.get(0))?;
+        if count > SOURCES_MAX {
+            let why = "there are 10,000 sources already; remove some";
+            return Err(DeskError::Full(why));
+        }
+        change.commit()?;
+        Ok(added > 0)
     }
 
     /// All sources, by name.

@@ -1,18 +1,44 @@
 //! Tasks of named queues (C5, C6): counts that workers report, without payloads.
 //!
-//! Promises: an event that comes twice in a row counts once, and a late `submitted` does not put a
-//! running task back. A task that is finished or has failed is gone.
+//! Promises: an event that comes twice in a row counts once; a late one brings no task back that has
+//! ended. A task that fails is put back, as often as its guard allows, and the reply says when to run
+//! it again; one that was only put back has used no retry. A queue stays listed when it is empty. A
+//! task that nobody mentions for a week is gone.
 //!
 //! Never: runs a task.
 
 use std::collections::BTreeMap;
 
-use rusqlite::params;
+use rusqlite::{OptionalExtension, Transaction, TransactionBehavior, params};
+use tollgate_config::config::Task as TaskRules;
+use tollgate_core::backoff::{Backoff, Jitter};
+use tollgate_core::time::{Span, Wall};
 
 use super::{Desk, DeskError};
 
 /// The most tasks: at some hundred bytes each 10 MB.
 const TASKS_MAX: i64 = 100_000;
+
+/// The most queues: each is an entry of every status.
+const QUEUES_MAX: i64 = 1_000;
+
+/// How long an ended task is remembered: late events come within seconds.
+const ENDED_FOR: Span = Span::from_secs(60);
+
+/// The most ended tasks that are remembered: 160 a second.
+const ENDED_MAX: i64 = 10_000;
+
+/// A task without an event for so long was lost with its worker.
+const FORGOTTEN_AFTER: Span = Span::from_secs(7 * 86_400);
+
+/// Lost tasks that one event removes, so that none takes long.
+const SWEEP_MAX: i64 = 100;
+
+/// The first wait after a failure (C5).
+const RETRY_BASE: Span = Span::from_secs(1);
+
+/// The longest wait after a failure.
+const RETRY_MAX: Span = Span::from_secs(86_400);
 
 /// What happened to a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,12 +47,20 @@ pub enum TaskEvent {
     Submitted,
     /// A worker runs it.
     Started,
-    /// It is put back, to run later.
+    /// It is put back, to run later: no retry.
     Scheduled,
     /// It is done.
     Finished,
-    /// It failed and is not tried again.
+    /// It failed.
     Failed,
+}
+
+/// The state of a task that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TaskState {
+    Reserved,
+    Active,
+    Scheduled,
 }
 
 /// The tasks of one queue.
@@ -40,6 +74,24 @@ pub struct QueueCounts {
     pub reserved: u64,
 }
 
+/// What an event has led to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskNoted {
+    /// The tasks of its queue now.
+    pub counts: QueueCounts,
+    /// How often the task has failed so far.
+    pub failures: u32,
+    /// When to run it again; `None` = it runs, waits for its turn, or has ended.
+    pub retry_in: Option<Span>,
+}
+
+/// A task as it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct OpenTask {
+    state: TaskState,
+    failures: u32,
+}
+
 impl QueueCounts {
     /// Tasks that are not running yet.
     #[must_use]
@@ -49,6 +101,10 @@ impl QueueCounts {
 }
 
 impl TaskEvent {
+    /// The names of all events.
+    pub const NAMES: [&'static str; 5] =
+        ["submitted", "started", "scheduled", "finished", "failed"];
+
     /// By its name.
     #[must_use]
     pub fn parse(word: &str) -> Option<TaskEvent> {
@@ -61,68 +117,255 @@ impl TaskEvent {
             _ => return None,
         })
     }
+}
 
-    /// The state that it leads to; `None` = the task is gone.
-    fn state(self) -> Option<&'static str> {
+impl TaskState {
+    fn word(self) -> &'static str {
         match self {
-            TaskEvent::Submitted => Some("reserved"),
-            TaskEvent::Started => Some("active"),
-            TaskEvent::Scheduled => Some("scheduled"),
-            TaskEvent::Finished | TaskEvent::Failed => None,
+            TaskState::Reserved => "reserved",
+            TaskState::Active => "active",
+            TaskState::Scheduled => "scheduled",
+        }
+    }
+
+    fn parse(word: &str) -> TaskState {
+        match word {
+            "active" => TaskState::Active,
+            "scheduled" => TaskState::Scheduled,
+            _ => TaskState::Reserved,
         }
     }
 }
 
-impl Desk {
-    /// Notes an event of a task.
-    pub fn on_task(&self, queue: &str, id: &str, event: TaskEvent) -> Result<(), DeskError> {
-        let mut database = self.database.lock();
-        let change = database.transaction()?;
-        match event.state() {
-            None => {
-                change.execute(
-                    "DELETE FROM tasks WHERE queue = ?1 AND id = ?2",
-                    params![queue, id],
-                )?;
-            }
-            Some(state) => {
-                change.execute(
-                    "INSERT INTO tasks (queue, id, state) VALUES (?1, ?2, ?3)
-                     ON CONFLICT DO UPDATE SET state = excluded.state
-                     WHERE excluded.state <> 'reserved'",
-                    params![queue, id, state],
-                )?;
-                let tasks: i64 =
-                    change.query_row("SELECT count(*) FROM tasks", [], |row| row.get(0))?;
-                if tasks > TASKS_MAX {
-                    return Err(DeskError::Full(
-                        "100,000 tasks are open; report those that are finished or have failed",
-                    ));
-                }
-            }
+/// What an event makes of a task that has not ended; `None` = it ends. Of a failure that is reported
+/// twice the second one finds the task put back, and changes nothing.
+fn next(before: Option<OpenTask>, event: TaskEvent, retries: u32) -> Option<OpenTask> {
+    let failures = before.map_or(0, |task| task.failures);
+    let to = |state| Some(OpenTask { state, failures });
+    match (event, before.map(|task| task.state)) {
+        (TaskEvent::Submitted, None) => to(TaskState::Reserved),
+        (TaskEvent::Submitted, Some(state)) => to(state),
+        (TaskEvent::Started, _) => to(TaskState::Active),
+        (TaskEvent::Scheduled, _) | (TaskEvent::Failed, Some(TaskState::Scheduled)) => {
+            to(TaskState::Scheduled)
         }
+        (TaskEvent::Finished, _) => None,
+        (TaskEvent::Failed, None | Some(TaskState::Reserved | TaskState::Active)) => {
+            (failures < retries).then(|| OpenTask {
+                state: TaskState::Scheduled,
+                failures: failures + 1,
+            })
+        }
+    }
+}
+
+/// When to run a task again.
+fn retry_in(event: TaskEvent, after: Option<OpenTask>, rules: Option<&TaskRules>) -> Option<Span> {
+    let (task, rules) = (after?, rules?);
+    match event {
+        TaskEvent::Scheduled => Some(rules.retry_delay),
+        TaskEvent::Failed => {
+            let backoff = Backoff {
+                base: RETRY_BASE,
+                factor: rules.factor,
+                max: RETRY_MAX,
+                jitter: Jitter::None,
+            };
+            Some(backoff.ceiling(task.failures.saturating_sub(1)))
+        }
+        TaskEvent::Submitted | TaskEvent::Started | TaskEvent::Finished => None,
+    }
+}
+
+impl Desk {
+    /// Notes an event of a task. `rules` are those of the guard of tasks; without one nothing is
+    /// tried again.
+    pub fn on_task(
+        &self,
+        (queue, id): (&str, &str),
+        event: TaskEvent,
+        rules: Option<&TaskRules>,
+        now: Wall,
+    ) -> Result<TaskNoted, DeskError> {
+        let mut database = self.database.lock();
+        let change = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        drop_lost(&change, now)?;
+        add_queue(&change, queue)?;
+        let before = open_task(&change, queue, id)?;
+        let mut after = before;
+        if before.is_some() || !has_ended(&change, queue, id)? {
+            after = next(before, event, rules.map_or(0, |rules| rules.retries));
+            store(&change, (queue, id), before, after, now)?;
+        }
+        let noted = TaskNoted {
+            counts: counts_of(&change, queue)?,
+            failures: match after {
+                Some(task) => task.failures,
+                None => {
+                    let failed = u32::from(event == TaskEvent::Failed);
+                    before.map_or(0, |task| task.failures) + failed
+                }
+            },
+            retry_in: retry_in(event, after, rules),
+        };
         change.commit()?;
-        Ok(())
+        Ok(noted)
     }
 
-    /// The counts of every queue with tasks.
+    /// The counts of every queue, by name.
     pub fn queues(&self) -> Result<BTreeMap<String, QueueCounts>, DeskError> {
         let database = self.database.lock();
-        let mut query =
-            database.prepare_cached("SELECT queue, state, count(*) FROM tasks GROUP BY 1, 2")?;
-        let mut queues: BTreeMap<String, QueueCounts> = BTreeMap::new();
-        let mut rows = query.query([])?;
-        while let Some(row) = rows.next()? {
-            let (queue, state, count): (String, String, i64) =
-                (row.get(0)?, row.get(1)?, row.get(2)?);
-            let count = u64::try_from(count).unwrap_or(0);
-            let counts = queues.entry(queue).or_default();
-            match state.as_str() {
-                "active" => counts.active = count,
-                "scheduled" => counts.scheduled = count,
-                _ => counts.reserved = count,
-            }
-        }
-        Ok(queues)
+        let columns = "SELECT active, scheduled, reserved, name FROM queues";
+        let mut query = database.prepare_cached(columns)?;
+        let rows = query.query_map([], |row| Ok((row.get(3)?, read_counts(row)?)))?;
+        Ok(rows.collect::<Result<_, _>>()?)
     }
+
+    /// The counts of one queue.
+    pub fn queue(&self, name: &str) -> Result<QueueCounts, DeskError> {
+        counts_of(&self.database.lock(), name)
+    }
+
+    /// Removes a queue and its tasks; `false` = there is none.
+    pub fn remove_queue(&self, name: &str) -> Result<bool, DeskError> {
+        let mut database = self.database.lock();
+        let change = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        change.execute("DELETE FROM tasks WHERE queue = ?1", [name])?;
+        let removed = change.execute("DELETE FROM queues WHERE name = ?1", [name])?;
+        change.commit()?;
+        Ok(removed > 0)
+    }
+}
+
+/// Writes what has become of a task, and counts it.
+fn store(
+    change: &Transaction<'_>,
+    (queue, id): (&str, &str),
+    before: Option<OpenTask>,
+    after: Option<OpenTask>,
+    now: Wall,
+) -> Result<(), DeskError> {
+    if let Some(before) = before {
+        count(change, queue, before.state, -1)?;
+    }
+    let at = seconds(now);
+    let Some(task) = after else {
+        let delete = "DELETE FROM tasks WHERE queue = ?1 AND id = ?2";
+        change.execute(delete, params![queue, id])?;
+        let remember = "INSERT OR REPLACE INTO ended (queue, id, at) VALUES (?1, ?2, ?3)";
+        change.execute(remember, params![queue, id, at])?;
+        let oldest = "DELETE FROM ended WHERE (queue, id) IN
+            (SELECT queue, id FROM ended ORDER BY at DESC LIMIT -1 OFFSET ?1)";
+        change.execute(oldest, [ENDED_MAX])?;
+        return Ok(());
+    };
+    count(change, queue, task.state, 1)?;
+    let write =
+        "INSERT OR REPLACE INTO tasks (queue, id, state, failures, at) VALUES (?1, ?2, ?3, ?4, ?5)";
+    let OpenTask { state, failures } = task;
+    change.execute(write, params![queue, id, state.word(), failures, at])?;
+    let all = "SELECT sum(active + scheduled + reserved) FROM queues";
+    let tasks: i64 = change.query_row(all, [], |row| row.get(0))?;
+    if tasks > TASKS_MAX {
+        return Err(DeskError::Full(
+            "100,000 tasks are open; report those that are finished or have failed",
+        ));
+    }
+    Ok(())
+}
+
+fn open_task(
+    change: &Transaction<'_>,
+    queue: &str,
+    id: &str,
+) -> Result<Option<OpenTask>, DeskError> {
+    let select = "SELECT state, failures FROM tasks WHERE queue = ?1 AND id = ?2";
+    let read = |row: &rusqlite::Row<'_>| {
+        let state: String = row.get(0)?;
+        Ok(OpenTask {
+            state: TaskState::parse(&state),
+            failures: row.get(1)?,
+        })
+    };
+    Ok(change
+        .query_row(select, params![queue, id], read)
+        .optional()?)
+}
+
+fn has_ended(change: &Transaction<'_>, queue: &str, id: &str) -> Result<bool, DeskError> {
+    let select = "SELECT 1 FROM ended WHERE queue = ?1 AND id = ?2";
+    let found: Option<i64> = change
+        .query_row(select, params![queue, id], |row| row.get(0))
+        .optional()?;
+    Ok(found.is_some())
+}
+
+/// Removes tasks that nobody mentions any more, and ended ones that no late event can mean.
+fn drop_lost(change: &Transaction<'_>, now: Wall) -> Result<(), DeskError> {
+    let before = |age: Span| seconds(now) - i64::try_from(age.0 / 1_000_000).unwrap_or(i64::MAX);
+    change.execute("DELETE FROM ended WHERE at < ?1", [before(ENDED_FOR)])?;
+    let mut lost =
+        change.prepare_cached("SELECT queue, id, state FROM tasks WHERE at < ?1 LIMIT ?2")?;
+    let rows = lost.query_map([before(FORGOTTEN_AFTER), SWEEP_MAX], |row| {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+    })?;
+    let rows: Vec<(String, String, String)> = rows.collect::<Result<_, _>>()?;
+    for (queue, id, state) in rows {
+        let delete = "DELETE FROM tasks WHERE queue = ?1 AND id = ?2";
+        change.execute(delete, params![queue, id])?;
+        count(change, &queue, TaskState::parse(&state), -1)?;
+    }
+    Ok(())
+}
+
+/// Lists a queue. Of too many, an empty one is given up.
+fn add_queue(change: &Transaction<'_>, name: &str) -> Result<(), DeskError> {
+    let insert = "INSERT INTO queues (name) VALUES (?1) ON CONFLICT DO NOTHING";
+    if change.execute(insert, [name])? == 0 {
+        return Ok(());
+    }
+    let queues: i64 = change.query_row("SELECT count(*) FROM queues", [], |row| row.get(0))?;
+    let give_up = "DELETE FROM queues WHERE name =
+        (SELECT name FROM queues WHERE active + scheduled + reserved = 0 AND name <> ?1 LIMIT 1)";
+    if queues > QUEUES_MAX && change.execute(give_up, [name])? == 0 {
+        return Err(DeskError::Full("1,000 queues have tasks; remove some"));
+    }
+    Ok(())
+}
+
+fn count(
+    change: &Transaction<'_>,
+    queue: &str,
+    state: TaskState,
+    by: i64,
+) -> Result<(), DeskError> {
+    let column = state.word();
+    let update = format!("UPDATE queues SET {column} = max({column} + ?2, 0) WHERE name = ?1");
+    change
+        .prepare_cached(&update)?
+        .execute(params![queue, by])?;
+    Ok(())
+}
+
+fn counts_of(database: &rusqlite::Connection, queue: &str) -> Result<QueueCounts, DeskError> {
+    let select = "SELECT active, scheduled, reserved FROM queues WHERE name = ?1";
+    let mut query = database.prepare_cached(select)?;
+    let counts = query.query_row([queue], read_counts).optional()?;
+    Ok(counts.unwrap_or_default())
+}
+
+fn read_counts(row: &rusqlite::Row<'_>) -> rusqlite::Result<QueueCounts> {
+    let count = |at: usize| -> rusqlite::Result<u64> {
+        let count: i64 = row.get(at)?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    };
+    Ok(QueueCounts {
+        active: count(0)?,
+        scheduled: count(1)?,
+        reserved: count(2)?,
+    })
+}
+
+fn seconds(wall: Wall) -> i64 {
+    i64::try_from(wall.0 / 1_000_000).unwrap_or(i64::MAX)
 }

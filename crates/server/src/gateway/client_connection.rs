@@ -25,6 +25,7 @@ use tokio::io::AsyncRead;
 use tokio::net::TcpStream;
 use tollgate::body::{BodyError, ReplyBody, Tunnel};
 
+use super::hang_up;
 use super::hit_fast_path::HitFastPath;
 use super::sendfile::SendFile;
 use super::watched_stream::{RequestProgress, WatchedStream};
@@ -57,6 +58,15 @@ pub(super) struct ClientConnection {
     is_over: Arc<AtomicBool>,
 }
 
+/// Why a call ends before it has a result.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CallCut {
+    /// The grace period is over.
+    ShuttingDown,
+    /// Nobody waits for its response.
+    HungUp,
+}
+
 impl ClientConnection {
     pub(super) fn new(
         state: Arc<GatewayState>,
@@ -85,13 +95,29 @@ impl ClientConnection {
         self.is_over.clone()
     }
 
-    /// The result of a call, or `None` when the grace period is over first. The connection's task
-    /// polls it, and is woken when that happens.
-    pub(super) async fn until_over<T>(&self, call: impl Future<Output = T>) -> Option<T> {
+    /// The result of a call, unless the grace period is over first or its caller hangs up. The
+    /// connection's task polls it, and is woken when that happens. `may_stay_unread`: nobody else
+    /// notices that its caller hangs up.
+    pub(super) async fn unless_cut<T>(
+        &self,
+        may_stay_unread: bool,
+        call: impl Future<Output = T>,
+    ) -> Result<T, CallCut> {
         let mut call = std::pin::pin!(call);
-        std::future::poll_fn(|cx| match call.as_mut().poll(cx) {
-            Poll::Pending if self.is_over.load(Ordering::Acquire) => Poll::Ready(None),
-            polled => polled.map(Some),
+        // On the heap: few calls have it.
+        let progress = || self.progress.clone();
+        let mut gone = may_stay_unread.then(|| Box::pin(hang_up::hung_up(progress())));
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(result) = call.as_mut().poll(cx) {
+                return Poll::Ready(Ok(result));
+            }
+            if self.is_over.load(Ordering::Acquire) {
+                return Poll::Ready(Err(CallCut::ShuttingDown));
+            }
+            match &mut gone {
+                Some(gone) => gone.as_mut().poll(cx).map(|()| Err(CallCut::HungUp)),
+                None => Poll::Pending,
+            }
         })
         .await
     }
@@ -99,6 +125,11 @@ impl ClientConnection {
     /// Marks the start of a request. Returns `false` if it is unclear where it ends.
     pub(super) fn begin_request(&self) -> bool {
         self.progress.begin_request()
+    }
+
+    /// Has the current request ended with plain chunks?
+    pub(super) fn has_plain_end(&self) -> bool {
+        self.progress.has_plain_end()
     }
 
     /// Makes the connection a tunnel after the current response.

@@ -14,6 +14,7 @@ use tollgate_ledger::{Clock, Ledger};
 
 use super::*;
 use crate::gateway::GatewayOptions;
+use crate::gateway::hang_up::SocketHandle;
 
 const REQUEST: &[u8] = b"GET /x/chat HTTP/1.1\r\nHost: g\r\nConnection: Upgrade\r\n\
     Upgrade: websocket\r\n\r\n";
@@ -58,6 +59,8 @@ impl AsyncWrite for ResetClient {
 
 /// Not a socket, so no sendfile.
 impl SendFile for ResetClient {
+    fn give_handle(&self, _to: &SocketHandle) {}
+
     fn poll_send_more(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(self).poll_write(cx, bytes)
     }

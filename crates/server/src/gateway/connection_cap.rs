@@ -37,12 +37,20 @@ const ADMIN_PART: u64 = 16;
 const ADMIN_MIN: u64 = 4;
 const ADMIN_MAX: u64 = 1_024;
 
+/// One in this many descriptors is for a client of the Redis protocol.
+const RESP_PART: u64 = 16;
+
+/// The fewest and the most of them: a pool of one program, and as many as callers of the gateway. One
+/// is a task of some 5 KiB while it is idle.
+const RESP_MIN: u64 = 4;
+const RESP_MAX: u64 = 4_096;
+
 /// Descriptors of one call: the client's connection and the upstream's.
 const PER_CALL: u64 = 2;
 
 /// The cap, and the open connections.
 #[derive(Debug)]
-pub(super) struct ConnectionCap {
+pub(crate) struct ConnectionCap {
     max: usize,
     max_per_client: usize,
     counts_this_host: bool,
@@ -57,13 +65,13 @@ struct ConnectionCounts {
 
 /// A slot for one connection. Dropping it frees the slot.
 #[derive(Debug)]
-pub(super) struct ConnectionSlot {
+pub(crate) struct ConnectionSlot {
     cap: Arc<ConnectionCap>,
     client: Option<IpAddr>,
 }
 
 impl ConnectionCap {
-    pub(super) fn new(max: usize, max_per_client: usize, counts_this_host: bool) -> ConnectionCap {
+    pub(crate) fn new(max: usize, max_per_client: usize, counts_this_host: bool) -> ConnectionCap {
         ConnectionCap {
             max,
             max_per_client,
@@ -73,7 +81,7 @@ impl ConnectionCap {
     }
 
     /// A slot for one more connection, if there is one.
-    pub(super) fn try_acquire(self: &Arc<ConnectionCap>, peer: IpAddr) -> Option<ConnectionSlot> {
+    pub(crate) fn try_acquire(self: &Arc<ConnectionCap>, peer: IpAddr) -> Option<ConnectionSlot> {
         let counts = self.counts_this_host || !peer.to_canonical().is_loopback();
         let client = counts.then(|| client_key(peer));
         let mut state = self.counts.lock();
@@ -156,6 +164,17 @@ pub(crate) fn max_admin_connections() -> usize {
     usize::try_from(admin_part(descriptors)).unwrap_or(usize::MAX)
 }
 
+/// How many clients of the Redis protocol may connect. The gateway leaves their descriptors alone.
+pub(crate) fn max_resp_connections() -> usize {
+    use rustix::process::{Resource, getrlimit};
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(resp_part(descriptors)).unwrap_or(usize::MAX)
+}
+
+fn resp_part(descriptors: u64) -> u64 {
+    (descriptors / RESP_PART).clamp(RESP_MIN, RESP_MAX)
+}
+
 fn admin_part(descriptors: u64) -> u64 {
     (descriptors / ADMIN_PART).clamp(ADMIN_MIN, ADMIN_MAX)
 }
@@ -171,11 +190,12 @@ struct DescriptorParts {
     spools: usize,
 }
 
-/// Splits descriptors, beside those of the admin address.
+/// Splits descriptors, beside those of the admin address and of the Redis protocol.
 fn split_descriptors(descriptors: u64, wanted: usize) -> DescriptorParts {
     let memfds = (descriptors / MEMFD_PART).min(MEMFDS_MAX as u64);
     let spools = (descriptors / SPOOL_PART).min(SPOOLS_MAX);
-    let others = RESERVED + memfds + spools + admin_part(descriptors);
+    let doors = admin_part(descriptors) + resp_part(descriptors);
+    let others = RESERVED + memfds + spools + doors;
     let connections = descriptors.saturating_sub(others) / PER_CALL;
     let connections = usize::try_from(connections)
         .map_or(wanted, |connections| connections.clamp(1, wanted.max(1)));
@@ -240,15 +260,15 @@ mod tests {
             memfds,
             spools,
         };
-        assert_eq!(split_descriptors(64, 4_096), parts(10, 4, 4));
+        assert_eq!(split_descriptors(64, 4_096), parts(8, 4, 4));
         assert_eq!(split_descriptors(10, 4_096), parts(1, 0, 0));
         let many = split_descriptors(1_048_576, 4_096);
         assert_eq!(many, parts(4_096, MEMFDS_MAX, 1_024));
         for descriptors in [128, 1_024, 4_096] {
             let split = split_descriptors(descriptors, usize::MAX);
             let files = (split.memfds + split.spools) as u64;
-            let admin = admin_part(descriptors);
-            let used = split.connections as u64 * PER_CALL + files + admin + RESERVED;
+            let doors = admin_part(descriptors) + resp_part(descriptors);
+            let used = split.connections as u64 * PER_CALL + files + doors + RESERVED;
             assert!(used <= descriptors, "{descriptors}: {used}");
         }
     }

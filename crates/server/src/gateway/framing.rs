@@ -8,8 +8,11 @@
 //! length that is not plain digits, however its bytes are split. Tracks every body, chunked or not,
 //! to its end. Constant memory.
 //!
-//! Never: changes or delays a byte. After a chunked request tracking stops, because no request may
-//! follow on its connection.
+//! Chunks are plain if every parser sees the same end: sizes of hex digits, lines that end with CR LF, no
+//! extensions, no trailers.
+//!
+//! Never: changes or delays a byte. After chunks that are not plain tracking stops, because no request
+//! may follow on their connection.
 
 /// How much of a line is inspected: the longer of the two names and a length, with room to spare.
 /// No honest client needs more for a length.
@@ -33,6 +36,11 @@ pub(super) struct Framing {
     has_bad_length: bool,
     heads: u64,
     first_ambiguous: Option<u64>,
+    /// The chunks of the current body are plain so far.
+    is_plain: bool,
+    /// The byte before, in a line of a chunk; 0 at its beginning.
+    before: u8,
+    last_plain_chunks: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +74,7 @@ impl Framing {
                     let here =
                         usize::try_from(remaining).map_or(bytes.len(), |n| n.min(bytes.len()));
                     bytes = bytes.get(here..).unwrap_or_default();
+                    self.before = 0;
                     self.position = match (self.position, remaining - here as u64) {
                         (Position::Chunk(_), 0) => Position::ChunkSize(0),
                         (Position::Chunk(_), remaining) => Position::Chunk(remaining),
@@ -75,7 +84,7 @@ impl Framing {
                 }
                 Position::ChunkSize(_) | Position::ChunkExtension(_) | Position::Trailer(_) => {
                     let [first, rest @ ..] = bytes else { return };
-                    self.position = self.position.next(*first);
+                    self.on_chunk_byte(*first);
                     bytes = rest;
                 }
                 Position::Between | Position::Head => bytes = self.feed_line(bytes),
@@ -116,6 +125,23 @@ impl Framing {
             | Position::Chunk(_)
             | Position::Trailer(_) => true,
             Position::Between | Position::Head | Position::Untracked => false,
+        }
+    }
+
+    /// The number of the last request that ended with plain chunks; 0 = none yet.
+    pub(super) fn last_plain_chunks(&self) -> u64 {
+        self.last_plain_chunks
+    }
+
+    /// A byte between the chunks of a body.
+    fn on_chunk_byte(&mut self, byte: u8) {
+        self.is_plain &= self.position.is_plain(self.before, byte);
+        self.before = byte;
+        let is_end = self.position == Position::Trailer(true) && byte == b'\n';
+        self.position = self.position.next(byte);
+        if is_end && self.is_plain {
+            self.last_plain_chunks = self.heads;
+            self.position = Position::Between;
         }
     }
 
@@ -212,12 +238,35 @@ impl Framing {
             0 => Position::Between,
             length => Position::Body(length),
         };
+        (self.is_plain, self.before) = (true, 0);
         (self.length_count, self.length) = (0, 0);
         (self.is_chunked, self.has_bad_length) = (false, false);
     }
 }
 
 impl Position {
+    /// Does every parser agree on this byte of a chunk's line, after this one?
+    fn is_plain(self, before: u8, byte: u8) -> bool {
+        match self {
+            Position::ChunkSize(_) => match byte {
+                b'\r' => before.is_ascii_hexdigit(),
+                b'\n' => before == b'\r',
+                digit => digit.is_ascii_hexdigit() && before != b'\r',
+            },
+            Position::Trailer(true) => match byte {
+                b'\r' => before == b'\n',
+                b'\n' => before == b'\r',
+                _trailer => false,
+            },
+            Position::ChunkExtension(_) | Position::Trailer(false) => false,
+            Position::Between
+            | Position::Head
+            | Position::Body(_)
+            | Position::Chunk(_)
+            | Position::Untracked => true,
+        }
+    }
+
     /// The position in a chunked body after this byte. Untracked if the parser rejects it.
     fn next(self, byte: u8) -> Position {
         match (self, byte) {
@@ -351,6 +400,51 @@ mod tests {
         let mut whole = Framing::default();
         whole.feed(text.as_bytes());
         assert_eq!(whole.position, Position::Untracked);
+    }
+
+    /// A request may follow plain chunks on the same connection, and its head is inspected too.
+    #[test]
+    fn only_plain_chunks_have_an_end_that_everybody_sees() {
+        let ends = |body: &str| {
+            let text = format!("{}{body}", post("Transfer-Encoding: chunked"));
+            let (mut whole, mut drops) = (Framing::default(), Framing::default());
+            whole.feed(text.as_bytes());
+            text.bytes().for_each(|byte| drops.feed(&[byte]));
+            assert_eq!(whole.position, drops.position, "{body:?}");
+            assert_eq!(
+                whole.last_plain_chunks(),
+                drops.last_plain_chunks(),
+                "{body:?}"
+            );
+            (whole.last_plain_chunks(), whole.is_between())
+        };
+        for plain in [
+            "4\r\nfour\r\n0\r\n\r\n",
+            "0\r\n\r\n",
+            "00A\r\n0123456789\r\n000\r\n\r\n",
+        ] {
+            assert_eq!(ends(plain), (1, true), "{plain:?}");
+        }
+        for odd in [
+            "4\nfour\r\n0\r\n\r\n",
+            "4;x=y\r\nfour\r\n0\r\n\r\n",
+            "4 \r\nfour\r\n0\r\n\r\n",
+            "4\r\r\nfour\r\n0\r\n\r\n",
+            "4\r\nfour\r\n0\r\nX: y\r\n\r\n",
+            "4\r\nfour\r\n0\r\n\n",
+            "4\r\nfour\r\n0\n\r\n",
+            "\r\n\r\n",
+            "4\r\nfour\r\n0\r\n\r",
+            "4\r\nfour\r\n",
+        ] {
+            assert_eq!(ends(odd), (0, false), "{odd:?}");
+        }
+        let chunked = format!("{}0\r\n\r\n", post("Transfer-Encoding: chunked"));
+        let second = format!(
+            "{chunked}{}",
+            post("Content-Length: 1\r\nContent-Length: 1")
+        );
+        assert_eq!(first_ambiguous(&second), Some(2));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use http::header::{CONNECTION, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, SET_COOKIE};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
+use hyper::ext::ReasonPhrase;
 use serde_json::json;
 use tollgate::Error;
 use tollgate::body::ReplyBody;
@@ -20,9 +21,9 @@ use tollgate::providers::Links;
 use tollgate_core::time::Span;
 
 use super::address::{Address, Mount};
-use super::client_connection::ClientConnection;
+use super::client_connection::{CallCut, ClientConnection};
 use super::head::{self, OptionHeaders};
-use super::{GatewayState, ListenerKind, cookies, decision_door, guarded, links, upgrade};
+use super::{GatewayState, ListenerKind, cookies, decision_door, guarded, hang_up, links, upgrade};
 use crate::guards::GuardVerdict;
 use crate::rate_headers;
 use crate::rejection::{self, rejection};
@@ -47,11 +48,15 @@ pub(super) async fn handle(
     let id: Arc<str> = connection.state.next_id().into();
     let mut trace = CallTrace::until(connection.is_over());
     let mut guards = None;
-    let is_last = head::must_close_after(request.headers());
+    let is_chunked = head::is_chunked(request.headers());
+    let may_stay_unread = hang_up::may_stay_unread(request.body());
     let responding = respond(connection, request, &id, &mut trace, &mut guards);
-    let responded = connection.until_over(responding);
+    let responded = connection.unless_cut(may_stay_unread, responding);
     let responded = responded.await;
-    let responded = responded.unwrap_or_else(|| Err(shutting_down(&trace)));
+    let responded = responded.unwrap_or_else(|cut| match cut {
+        CallCut::ShuttingDown => Err(shutting_down(&trace)),
+        CallCut::HungUp => Err(Error::IncompleteBody),
+    });
     let mut response = match responded {
         Ok(response) => response,
         Err(error) => {
@@ -71,6 +76,9 @@ pub(super) async fn handle(
         }
     };
     let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    // Where chunks are not plain, a proxy in front may see their end elsewhere, and take what follows for a
+    // part of them.
+    let is_last = is_chunked && !connection.has_plain_end();
     if is_last || (connection.is_closing() && !is_upgrade) {
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -180,6 +188,12 @@ pub(super) fn build_response(
     let (source, degraded) = (reply.source.as_str(), reply.degraded);
     let mut response = Response::new(reply.body);
     *response.status_mut() = reply.head.status;
+    if reply.head.status.canonical_reason().is_none() {
+        // The provider's own words, or none: the parser's would be `<none>`.
+        let reason = reply.head.extensions.get::<ReasonPhrase>().cloned();
+        let reason = reason.unwrap_or(ReasonPhrase::from_static(b""));
+        response.extensions_mut().insert(reason);
+    }
     *response.headers_mut() = reply.head.headers;
     let headers = response.headers_mut();
     head::remove_hop_by_hop(headers);

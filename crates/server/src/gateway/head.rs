@@ -120,9 +120,8 @@ fn is_loopback_host(host: &str) -> bool {
         || address.is_some_and(|address| address.is_loopback())
 }
 
-/// Must the connection close after this request? `framing` stops tracking after chunks, and a proxy
-/// in front may take the bytes that follow for a part of them.
-pub(super) fn must_close_after(headers: &HeaderMap) -> bool {
+/// Is the end of this request in its chunks?
+pub(super) fn is_chunked(headers: &HeaderMap) -> bool {
     headers.contains_key(TRANSFER_ENCODING)
 }
 
@@ -320,7 +319,10 @@ fn parse_costs(text: &str) -> Result<Vec<(String, u64)>, Error> {
 fn timeout(headers: &HeaderMap) -> Result<Option<Span>, Error> {
     if let Some(text) = text(headers, "x-tollgate-timeout") {
         return match amount::span(text) {
-            Some(span) => Ok(Some(span.min(TIMEOUT_MAX))),
+            Some(span) if span > TIMEOUT_MAX => Err(Error::Malformed(
+                "X-Tollgate-Timeout may be at most one day, `24h`",
+            )),
+            Some(span) => Ok(Some(span)),
             None => Err(Error::Malformed(
                 "X-Tollgate-Timeout must be a duration with a unit, such as `10s` or `500ms`",
             )),

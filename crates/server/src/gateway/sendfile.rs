@@ -12,8 +12,13 @@ use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tollgate::cache::MemfdBody;
 
+use super::hang_up::SocketHandle;
+
 /// A writer that can send a file.
 pub(super) trait SendFile: AsyncWrite + Unpin {
+    /// Gives a second handle of the socket to a call, if it is a socket.
+    fn give_handle(&self, to: &SocketHandle);
+
     /// Writes bytes that a file follows at once (`MSG_MORE`).
     fn poll_send_more(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 
@@ -28,6 +33,10 @@ pub(super) trait SendFile: AsyncWrite + Unpin {
 
 #[cfg(target_os = "linux")]
 impl SendFile for TcpStream {
+    fn give_handle(&self, to: &SocketHandle) {
+        to.give(self);
+    }
+
     fn poll_send_more(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         use rustix::net::{SendFlags, send};
 
@@ -74,11 +83,15 @@ fn when_ready(
 /// Other systems have no memfd.
 #[cfg(not(target_os = "linux"))]
 impl SendFile for TcpStream {
-    fn poll_head(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn give_handle(&self, to: &SocketHandle) {
+        to.give(self);
+    }
+
+    fn poll_send_more(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         std::pin::Pin::new(self).poll_write(cx, bytes)
     }
 
-    fn poll_sheet(
+    fn poll_sendfile(
         &mut self,
         _cx: &mut Context<'_>,
         _memfd: &MemfdBody,

@@ -24,6 +24,7 @@ use tokio::time::{Instant, Sleep};
 use tollgate_core::time::Span;
 
 use super::framing::Framing;
+use super::hang_up::SocketHandle;
 use super::hit_fast_path::{HitBody, HitFastPath};
 use super::parse_error;
 use super::sendfile::SendFile;
@@ -66,6 +67,8 @@ pub(super) const SINGLE_WRITE_MAX: usize = 2 * 1_024;
 pub(super) struct RequestProgress {
     /// The number of the first request whose end is ambiguous; 0 = none yet.
     first_ambiguous: AtomicU64,
+    /// The number of the last request that ended with plain chunks; 0 = none yet.
+    last_plain_chunks: AtomicU64,
     /// Requests that the parser has read.
     begun: AtomicU64,
     /// Those whose responses were handed over to be written.
@@ -76,6 +79,8 @@ pub(super) struct RequestProgress {
     is_closing: AtomicBool,
     /// It closes even if it has had no request.
     closes_unused: AtomicBool,
+    /// For a call that watches whether its caller hangs up.
+    pub(super) socket: SocketHandle,
 }
 
 impl RequestProgress {
@@ -86,6 +91,12 @@ impl RequestProgress {
             0 => true,
             unclear => number < unclear,
         }
+    }
+
+    /// Has the current request ended with plain chunks?
+    pub(super) fn has_plain_end(&self) -> bool {
+        let current = self.begun.load(Ordering::Acquire);
+        current > 0 && self.last_plain_chunks.load(Ordering::Acquire) == current
     }
 
     /// A whole response was handed over to be written.
@@ -211,6 +222,10 @@ impl<S> WatchedStream<S> {
                 .first_ambiguous
                 .store(number, Ordering::Release);
         }
+        let plain = self.framing.last_plain_chunks();
+        self.progress
+            .last_plain_chunks
+            .store(plain, Ordering::Release);
         self.body_timer = None;
         if !self.framing.is_in_head() {
             self.head_timer = None;
@@ -439,6 +454,10 @@ impl<S: SendFile> AsyncWrite for WatchedStream<S> {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.progress.socket.is_wanted() {
+            this.stream.give_handle(&this.progress.socket);
+            cx.waker().wake_by_ref();
+        }
         // A flush follows the last write, so all responses that were handed over are written.
         let ended = this.progress.ended.load(Ordering::Acquire);
         if ended != this.responses {

@@ -12,6 +12,8 @@ use tollgate::cache::MemfdBody;
 
 /// Not a socket, so no sendfile.
 impl SendFile for DuplexStream {
+    fn give_handle(&self, _to: &SocketHandle) {}
+
     fn poll_send_more(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(self).poll_write(cx, bytes)
     }

@@ -91,8 +91,8 @@ fn question(
             }
         }
     }
-    let ip = Some(asker.peer);
-    let (caller, token) = caller(decisions, asker, named)?;
+    let (ip, is_operator) = (Some(asker.peer), asker.caller.is_none());
+    let (caller, token) = caller(asker, named)?;
     Ok(CallQuestion {
         id: decisions.next_id(),
         target: Target::from(provider),
@@ -101,6 +101,7 @@ fn question(
         costs: Vec::new(),
         caller,
         token,
+        is_operator,
         ip,
     })
 }
@@ -112,7 +113,6 @@ fn priority_of(word: &str) -> Result<Priority, GrpcStatus> {
 
 /// Who calls: the caller of the token, or the one that the operator names.
 fn caller(
-    decisions: &Decisions,
     asker: Asker,
     named: Option<String>,
 ) -> Result<(Option<String>, Option<Secret>), GrpcStatus> {
@@ -122,10 +122,7 @@ fn caller(
             "the token belongs to another caller; leave `caller` out, or send the token of that caller",
         )),
         (Some((own, token)), _) => Ok((Some(own), Some(token))),
-        (None, named) => {
-            let token = named.as_deref().and_then(|name| decisions.token_of(name));
-            Ok((named, token))
-        }
+        (None, named) => Ok((named, None)),
     }
 }
 

@@ -7,19 +7,25 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tollgate::event::Events;
 use tollgate_config::config::{Guard, GuardKey as CountedBy, Match, Task};
 use tollgate_config::settings::OnStoreLoss;
-use tollgate_core::time::{Span, Wall};
+use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_guard::{GuardKey, GuardPlan, GuardTable, KeyView, Keys, Limit, PlanError};
 
 use super::descriptor::LimitOverride;
 use super::request::GuardedRequest;
+use super::tally::{GuardCounts, GuardTally};
 use crate::period::period_text;
 
 /// The identifier of the only key of a global guard.
 const GLOBAL: &str = "global";
+
+/// How long a request waits for tokens if it does not say (C1).
+const REQUEST_WAIT: Span = Span::from_secs(60);
 
 /// The class of keys of limits that descriptors bring along. No guard has a name with a space.
 const OVERRIDES: &str = "limit override";
@@ -30,6 +36,7 @@ pub struct GuardClass {
     guard: Guard,
     plan: GuardPlan,
     keys: Keys,
+    tally: Arc<GuardTally>,
 }
 
 /// The tokens of one key (C2).
@@ -47,7 +54,11 @@ pub struct GuardStatus {
 
 impl GuardClass {
     /// `None` for limits that a checked configuration does not have.
-    pub(super) fn new(guard: &Guard, table: &GuardTable) -> Option<GuardClass> {
+    pub(super) fn new(
+        guard: &Guard,
+        table: &GuardTable,
+        tally: Arc<GuardTally>,
+    ) -> Option<GuardClass> {
         let limit = Limit {
             limit: NonZeroU32::new(guard.limit)?,
             period: Duration::from(guard.period),
@@ -57,6 +68,7 @@ impl GuardClass {
             plan: table.plan(&[limit]).ok()?,
             keys: table.keys(&guard.name),
             guard: guard.clone(),
+            tally,
         })
     }
 
@@ -66,6 +78,7 @@ impl GuardClass {
         name: &str,
         wanted: LimitOverride,
         table: &GuardTable,
+        tally: Arc<GuardTally>,
     ) -> Result<GuardClass, PlanError> {
         // A limit of 0 is never granted: the ask costs more than the bucket holds.
         let most = NonZeroU32::new(wanted.limit).unwrap_or(NonZeroU32::MIN);
@@ -86,6 +99,7 @@ impl GuardClass {
             plan,
             keys: table.keys(OVERRIDES),
             guard,
+            tally,
         })
     }
 
@@ -101,16 +115,16 @@ impl GuardClass {
         self.guard.limit
     }
 
+    /// How many tokens its buckets hold.
+    #[must_use]
+    pub fn burst(&self) -> u32 {
+        self.guard.burst
+    }
+
     /// The period of its limit.
     #[must_use]
     pub fn period(&self) -> Span {
         self.guard.period
-    }
-
-    /// How many at once.
-    #[must_use]
-    pub fn burst(&self) -> u32 {
-        self.guard.burst
     }
 
     /// The limit as rate headers state it: tokens per minute, at least one.
@@ -133,8 +147,32 @@ impl GuardClass {
         self.guard.by == CountedBy::Global
     }
 
-    /// It counts and never rejects.
-    pub(crate) fn is_shadow(&self) -> bool {
+    /// What it has denied since the start.
+    #[must_use]
+    pub fn counts(&self) -> GuardCounts {
+        self.tally.counts()
+    }
+
+    /// Its counters, which survive a reload.
+    pub(super) fn tally(&self) -> Arc<GuardTally> {
+        self.tally.clone()
+    }
+
+    pub(super) fn on_denial(&self, shadow: bool, now: Micros, events: &Events) {
+        self.tally.on_denial(self.name(), shadow, now, events);
+    }
+
+    /// How long an ask waits that does not say: tasks are more patient than requests (C1, C5).
+    pub(super) fn wait(&self) -> Span {
+        match self.guard.by {
+            CountedBy::Name => self.guard.task.wait,
+            CountedBy::Ip | CountedBy::Global | CountedBy::Header(_) => REQUEST_WAIT,
+        }
+    }
+
+    /// It counts, and rejects nothing.
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
         self.guard.shadow
     }
 

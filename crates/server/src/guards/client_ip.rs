@@ -18,8 +18,10 @@ pub fn client_ip(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> IpAd
     let is_trusted = |ip: IpAddr| trusted.iter().any(|network| network.contains(ip));
     let mut client = peer;
     let lines = headers.get_all(FORWARDED_FOR).iter().rev();
-    let entries = lines.flat_map(|line| line.to_str().unwrap_or_default().rsplit(','));
+    // Of bytes: what a client wrote must not make unreadable what its proxy added.
+    let entries = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
     for entry in entries {
+        let entry = std::str::from_utf8(entry).unwrap_or_default();
         if !is_trusted(client) {
             break;
         }
@@ -61,7 +63,8 @@ mod tests {
     fn client(peer: &str, lines: &[&'static str]) -> String {
         let mut headers = HeaderMap::new();
         for line in lines {
-            headers.append(FORWARDED_FOR, HeaderValue::from_static(line));
+            let line = HeaderValue::from_bytes(line.as_bytes()).unwrap();
+            headers.append(FORWARDED_FOR, line);
         }
         let trusted = [network("10.0.0.0", 8), network("::1", 128)];
         client_ip(peer.parse().unwrap(), &headers, &trusted).to_string()
@@ -85,6 +88,11 @@ mod tests {
         assert_eq!(
             client("10.0.0.1", &["10.0.0.2, nonsense, 10.0.0.3"]),
             "10.0.0.3"
+        );
+        // Bytes beyond ASCII, which a client sent and its proxy passed on.
+        assert_eq!(
+            client("10.0.0.1", &["\u{ff}, 198.51.100.1"]),
+            "198.51.100.1"
         );
         assert_eq!(client("::1", &["[2001:db8::1]:443"]), "2001:db8::1");
         assert_eq!(

@@ -5,7 +5,7 @@
 //! Never: repeats the message.
 
 use tollgate::Error;
-use tollgate::error::{NoToken, NotAllowed, Reason};
+use tollgate::error::{CONNECTIONS, NoToken, NotAllowed, Reason};
 use tollgate_core::health::Fault;
 
 /// The next step of a caller.
@@ -29,9 +29,7 @@ pub(super) fn hint(error: &Error) -> String {
         }
         Error::ProviderUnavailable { .. } => "retry after resetIn milliseconds",
         Error::NotInCache { reason, .. } => for_cache_miss(*reason),
-        Error::DeadlineExceeded { .. } => {
-            "raise X-Tollgate-Timeout, or queue.timeout in the provider's file"
-        }
+        Error::DeadlineExceeded { provider, .. } => return for_lateness(error, provider),
         Error::NoResponse {
             fault: Fault::Timeout,
             ..
@@ -111,6 +109,20 @@ fn for_cache_miss(reason: Reason) -> &'static str {
     }
 }
 
+/// What to do about what held a call until its time was over.
+fn for_lateness(error: &Error, provider: &str) -> String {
+    match (error.reason(), error.limit()) {
+        (Some(Reason::Paused), _) => {
+            format!("`tollgate resume {provider}` lets calls through again")
+        }
+        (Some(Reason::Concurrency), Some(CONNECTIONS)) => {
+            "raise `connections` in the provider's file, or send a longer X-Tollgate-Timeout"
+                .to_owned()
+        }
+        _other => "raise X-Tollgate-Timeout, or queue.timeout in the provider's file".to_owned(),
+    }
+}
+
 fn for_token(why: NoToken) -> &'static str {
     match why {
         NoToken::Rejected(_) => {
@@ -173,8 +185,11 @@ fn for_reason(reason: Reason) -> &'static str {
         Reason::StoreLost => {
             "the log of tollgate says why; on_store_loss in the provider's file sets what happens meanwhile"
         }
-        Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested | Reason::Deadline => {
-            "try again later"
-        }
+        Reason::Degraded
+        | Reason::CacheOnly
+        | Reason::CacheRequested
+        | Reason::Sleep
+        | Reason::Paused
+        | Reason::Deadline => "try again later",
     }
 }

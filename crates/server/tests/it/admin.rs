@@ -32,7 +32,7 @@ async fn without_a_token_only_local_programs_are_allowed() {
         ("host", name)
     }
     let (read, change) = (("GET", "/v1/providers/x"), ("POST", "/v1/reload"));
-    let table: [((&str, &str), Headers<'_>, u16); 19] = [
+    let table: [((&str, &str), Headers<'_>, u16); 21] = [
         (read, vec![host(&own)], 200),
         (read, vec![host(&local)], 200),
         (read, vec![host("LOCALHOST")], 403),
@@ -47,6 +47,13 @@ async fn without_a_token_only_local_programs_are_allowed() {
             read,
             vec![host(&own), ("sec-fetch-site", "cross-site")],
             403,
+        ),
+        // A page of another port of this host.
+        (read, vec![host(&own), ("sec-fetch-site", "same-site")], 403),
+        (
+            read,
+            vec![host(&own), ("sec-fetch-site", "same-origin")],
+            200,
         ),
         (change, vec![host(&own)], 403),
         (change, vec![host(&own), ours], 200),

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use crate::cache::{ManualClockGateway, assert_response};
-use crate::client::{Session, get_with, wait_until, within_timeout};
+use crate::client::{Session, get, get_with, wait_until, within_timeout};
 use crate::flights::{gated, spawn_get, spawn_get_with};
 use crate::log;
+use crate::test_gateway::{TestGateway, file, providers};
 use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 use tollgate_core::time::Span;
 
@@ -223,6 +224,61 @@ async fn responses_for_a_configured_key_are_shared_and_never_contain_the_key() {
     let theirs = [("authorization", "Bearer whatever")];
     assert_response(&manual.get("/x/a", &theirs).await, 200, "cache", "0");
     assert_eq!(upstream.requests()[0].headers["authorization"], "Bearer k1");
+}
+
+/// A response belongs to the account that it was made for: another key is another account. The old
+/// responses are there again when the old key is.
+#[tokio::test]
+async fn a_new_key_does_not_get_the_responses_of_the_old_one() {
+    let upstream = crate::cache::counting().await;
+    let file = |key: &str| {
+        let rest = "limits: [1000/1s]\ncache: {ttl: 1h}\nauth: {header: X-Key}";
+        file(upstream.address, &format!("{rest}\napi_key: {key}"))
+    };
+    let gateway = TestGateway::start(&[file("one-key-1111")]).await;
+    for (key, source, body) in [
+        ("one-key-1111", "upstream", "0"),
+        ("one-key-1111", "cache", "0"),
+        ("other-key-2222", "upstream", "1"),
+        ("other-key-2222", "cache", "1"),
+        ("one-key-1111", "cache", "0"),
+    ] {
+        gateway.registry.replace(providers(&[file(key)])).unwrap();
+        let response = get(gateway.address, "/x/a").await;
+        let found = (response.header("x-tollgate-source"), response.body.as_str());
+        assert_eq!(found, (source, body), "{key}");
+    }
+}
+
+/// A reload replaces the key while a response is under way that repeats the old one in a header: the
+/// header is not stored.
+#[tokio::test]
+async fn h3_a_key_replaced_during_a_call_is_not_stored_in_a_header() {
+    fn echoing(_: usize, received: &ReceivedRequest) -> Reply {
+        let key = received.headers["x-key"].to_str().unwrap();
+        reply(200, &[("x-echo", key), ("x-plain", "1")], "body")
+    }
+    let (upstream, word) = gated(echoing).await;
+    let file = |key: &str| {
+        let rest = "limits: [1000/1s]\ncache: {ttl: 1h}\nauth: {header: X-Key}";
+        file(upstream.address, &format!("{rest}\napi_key: {key}"))
+    };
+    let gateway = TestGateway::start(&[file("one-key-1111")]).await;
+    let set_key = |key: &str| gateway.registry.replace(providers(&[file(key)])).unwrap();
+    let first = spawn_get(&gateway, "/x/a");
+    wait_until(|| upstream.count() == 1).await;
+    set_key("other-key-2222");
+    word.notify_one();
+    let first = within_timeout(first).await.unwrap();
+    assert_eq!(
+        (first.status, first.header("x-echo")),
+        (200, "one-key-1111")
+    );
+    set_key("one-key-1111");
+    let stored = get(gateway.address, "/x/a").await;
+    assert_eq!(stored.header("x-tollgate-source"), "cache");
+    assert_eq!(stored.header("x-plain"), "1");
+    assert!(!stored.headers.contains_key("x-echo"), "{stored:?}");
 }
 
 /// Many APIs select a response by a version or preference header without `Vary`: each value has its

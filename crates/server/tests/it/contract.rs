@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tollgate::providers::{Options, Unknown};
+use tollgate_core::health::Command;
 use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Ledger};
 
@@ -152,7 +153,7 @@ async fn a_cooldown_is_429() {
 }
 
 /// The concurrency limit is reached: a call without time to wait is rejected at once; a call with
-/// time waits until its deadline.
+/// time waits until its deadline, and is told what held it.
 #[tokio::test]
 async fn a_concurrency_limit_is_429_without_a_time_and_504_after_the_deadline() {
     let upstream = silent().await;
@@ -163,14 +164,62 @@ async fn a_concurrency_limit_is_429_without_a_time_and_504_after_the_deadline() 
     let late = get_until_late(gateway.address, "/x/a").await;
     check(
         &late,
-        &expected(504, "DeadlineExceeded", Some("deadline"), false),
+        &expected(504, "DeadlineExceeded", Some("concurrency"), false),
     );
+    assert_eq!(late.json()["limit"], "concurrency");
     let rejected = get_with(gateway.address, "/x/a", &[("x-tollgate-timeout", "0s")]).await;
     check(
         &rejected,
         &expected(429, "RateLimitExceeded", Some("concurrency"), true),
     );
     assert_eq!(rejected.json()["limit"], "concurrency");
+}
+
+/// A call whose time runs out while it waits for nothing but a connection was told only that its time
+/// was over.
+#[tokio::test]
+async fn a_call_that_waits_too_long_for_a_connection_is_told_so() {
+    let upstream = silent().await;
+    let rest = "dedup: off\nconnections: 1\nlimits: [100/1s]";
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let _first = tokio::spawn(get(gateway.address, "/x/a"));
+    wait_until(|| upstream.count() == 1).await;
+    let late = get_until_late(gateway.address, "/x/a").await;
+    check(
+        &late,
+        &expected(504, "DeadlineExceeded", Some("concurrency"), false),
+    );
+    let json = late.json();
+    assert_eq!(json["limit"], "connections");
+    let names = |field: &str, part: &str| json[field].as_str().unwrap().contains(part);
+    assert!(
+        names("message", "all connections to the provider are in use"),
+        "{json}"
+    );
+    assert!(names("hint", "raise `connections`"), "{json}");
+    assert_eq!(late.header("x-tollgate-decision"), "reject");
+}
+
+/// The hint of a pause without an end was to raise the call's own time.
+#[tokio::test]
+async fn a_call_that_waits_for_an_operator_is_told_so() {
+    let upstream = fine().await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let active = gateway.registry.named("x").unwrap();
+    active.apply_command(Command::Pause { lasts: None });
+    let late = get_until_late(gateway.address, "/x/a").await;
+    check(
+        &late,
+        &expected(504, "DeadlineExceeded", Some("sleep"), false),
+    );
+    let json = late.json();
+    let names = |field: &str, part: &str| json[field].as_str().unwrap().contains(part);
+    assert!(
+        names("message", "an operator has paused the provider"),
+        "{json}"
+    );
+    assert!(names("hint", "tollgate resume x"), "{json}");
+    assert_eq!(upstream.count(), 0);
 }
 
 /// Hours that begin two hours from now.
@@ -278,6 +327,17 @@ async fn each_of_four_headers_sets_a_deadline() {
     });
     for call in calls {
         call.await.unwrap();
+    }
+}
+
+/// A longer time than Tollgate waits was cut to a day in silence.
+#[tokio::test]
+async fn a_timeout_above_a_day_is_400() {
+    let upstream = fine().await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    for (time, status) in [("24h", 200), ("1d", 200), ("25h", 400), ("2d", 400)] {
+        let response = get_with(gateway.address, "/x/a", &[("x-tollgate-timeout", time)]).await;
+        assert_eq!(response.status, status, "{time}: {response:?}");
     }
 }
 

@@ -318,7 +318,7 @@ async fn a_slow_get_is_repeated_once() {
 async fn s5_calls_to_a_provider_with_an_unknown_limit_follow_what_it_accepts_over_sockets() {
     let settings = Settings::with_rules("bucket 10/1s burst 10").unwrap();
     let provider = SimProvider::start(settings).await.unwrap();
-    let rest = "queue: {timeout: 60s}\nconnections: 32";
+    let rest = "queue: {timeout: 60s}";
     let gateway = TestGateway::start(&[file(provider.address(), rest)]).await;
     let calls: Vec<_> = (0..60)
         .map(|number| {

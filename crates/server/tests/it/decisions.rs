@@ -249,6 +249,9 @@ async fn an_unreported_permit_counts_as_sent_and_is_shown() {
         (late.status, &late.json()["error"]),
         (404, &"UnknownPermit".into())
     );
+    clock.pass(Span::from_secs(14)); // it can no longer arrive, and the window is over
+    let next = acquire(&daemon, &ask).await;
+    assert_eq!(next.status, 200, "{next:?}");
 }
 
 /// H6: the scheduler asks as often as it likes, and nothing is consumed.

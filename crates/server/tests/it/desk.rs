@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use tollgate_config::{Flag, Sources};
-use tollgate_server::desk::{Desk, Source, TaskEvent};
+use tollgate_core::time::Wall;
+use tollgate_server::desk::{Desk, QueueCounts, Source, TaskEvent};
 
 use crate::decisions::frozen_ledger;
 use crate::test_daemon::{TestDaemon, write_file};
@@ -146,21 +147,147 @@ async fn c6_a_task_may_be_submitted_if_queue_and_guard_allow_it() {
         can(json!({"queue": "other", "pending": 51})).await["reason"],
         "queue_full"
     );
-    for (id, word) in [
-        ("1", "finished"),
-        ("2", "failed"),
-        ("3", "finished"),
-        ("9", "finished"),
-    ] {
-        assert!(event(id, word).await.json()["pending"].is_u64());
+    for id in ["1", "2", "3", "9"] {
+        assert!(event(id, "finished").await.json()["pending"].is_u64());
     }
     let empty = daemon.request("GET", "/v1/tasks", "").await.json();
-    assert_eq!(empty, json!({"queues": {}, "active_queues": []}));
+    let zeros = json!({"active": 0, "scheduled": 0, "reserved": 0, "pending": 0, "max_pending": 2});
+    assert_eq!(
+        empty,
+        json!({"queues": {"transcribe": zeros}, "active_queues": ["transcribe"]}),
+        "an empty queue stays listed"
+    );
     assert_eq!(event("1", "eaten").await.status, 400);
     assert_eq!(
         can(json!({"queue": "transcribe", "pending": -1})).await["error"],
         "BadRequest"
     );
+}
+
+/// C5: a task that was put back comes back after its countdown and has used no retry; one that fails is
+/// tried three more times, after 1, 2 and 4 seconds.
+#[tokio::test]
+async fn c5_a_task_is_put_back_with_a_countdown_and_retried_with_backoff() {
+    let daemon = daemon("desk-retries").await;
+    let event = async |event: &str| {
+        let body = json!({"id": "1", "event": event}).to_string();
+        let reply = daemon.request("POST", "/v1/tasks/transcribe", &body).await;
+        let reply = reply.json();
+        (reply["retry_in"].clone(), reply["failures"].clone())
+    };
+    event("submitted").await;
+    for _ in 0..5 {
+        assert_eq!(event("scheduled").await, (json!(60.0), json!(0)));
+    }
+    for (failures, wait) in [(1, 1.0), (2, 2.0), (3, 4.0)] {
+        assert_eq!(event("started").await, (Value::Null, json!(failures - 1)));
+        for _repeated in 0..2 {
+            assert_eq!(event("failed").await, (json!(wait), json!(failures)));
+        }
+        let shown = daemon.request("GET", "/v1/tasks", "").await.json();
+        assert_eq!(shown["queues"]["transcribe"]["scheduled"], 1);
+    }
+    event("started").await;
+    assert_eq!(event("failed").await, (Value::Null, json!(4)), "no more");
+    let shown = daemon.request("GET", "/v1/tasks", "").await.json();
+    assert_eq!(shown["queues"]["transcribe"]["pending"], 0);
+    let url = "/v1/tasks/transcribe";
+    assert_eq!(daemon.request("DELETE", url, "").await.status, 204);
+    assert_eq!(daemon.request("DELETE", url, "").await.status, 404);
+}
+
+/// Where guards do not reject, a full queue does not either; without a guard of tasks there is no
+/// limit.
+#[tokio::test]
+async fn c6_a_queue_rejects_only_where_guards_reject() {
+    let daemon = daemon("desk-limiting").await;
+    let can = async |daemon: &TestDaemon| {
+        let body = json!({"queue": "q", "pending": 9}).to_string();
+        let reply = daemon.request("POST", "/v1/tasks/can-submit", &body);
+        reply.await.json()["can_submit"].clone()
+    };
+    assert_eq!(can(&daemon).await, false);
+    for (mode, allowed) in [("off", true), ("shadow", true), ("on", false)] {
+        let body = json!({"mode": mode}).to_string();
+        daemon.request("POST", "/v1/limiting", &body).await;
+        assert_eq!(can(&daemon).await, allowed, "{mode}");
+    }
+    let shadow = CONFIG.replace("burst: 3", "burst: 3, shadow: true");
+    write_file("desk-limiting-tollgate.yaml", &shadow);
+    daemon.reload().await;
+    assert_eq!(can(&daemon).await, true);
+    write_file("desk-limiting-tollgate.yaml", "log: {access: false}");
+    daemon.reload().await;
+    assert_eq!(can(&daemon).await, true, "no guard of tasks");
+    let reserved = json!({"queue": "can-submit"}).to_string();
+    let reserved = daemon
+        .request("POST", "/v1/tasks/can-submit", &reserved)
+        .await;
+    assert_eq!(reserved.status, 400, "no event could name it");
+}
+
+/// Publishers report after the broker has the task, and requests are repeated: an event that comes
+/// late left a task behind that nobody would ever end, and 51 of them closed the queue for ever.
+#[test]
+fn c6_late_and_repeated_events_leave_no_task_behind() {
+    let desk = Desk::in_memory().unwrap();
+    let now = std::cell::Cell::new(1_000_u64);
+    let event = |id: &str, event: TaskEvent| {
+        let wall = Wall(now.get() * 1_000_000);
+        desk.on_task(("q", id), event, None, wall).unwrap().counts
+    };
+    let empty = QueueCounts::default();
+    let one = |reserved, active| QueueCounts {
+        reserved,
+        active,
+        scheduled: 0,
+    };
+    event("1", TaskEvent::Started);
+    assert_eq!(
+        event("1", TaskEvent::Submitted),
+        one(0, 1),
+        "it runs already"
+    );
+    assert_eq!(event("1", TaskEvent::Finished), empty);
+    for late in [
+        TaskEvent::Submitted,
+        TaskEvent::Started,
+        TaskEvent::Scheduled,
+    ] {
+        assert_eq!(event("1", late), empty, "{late:?}");
+    }
+    assert_eq!(event("2", TaskEvent::Finished), empty, "before its start");
+    assert_eq!(event("2", TaskEvent::Submitted), empty);
+    now.set(now.get() + 61);
+    assert_eq!(event("1", TaskEvent::Submitted), one(1, 0), "a new task");
+    now.set(now.get() + 7 * 86_400 + 1);
+    assert_eq!(
+        event("3", TaskEvent::Submitted),
+        one(1, 0),
+        "1 is forgotten"
+    );
+}
+
+/// A file of the first format is read, with its counts.
+#[test]
+fn c6_a_desk_of_the_first_format_is_read() {
+    let folder = std::env::temp_dir().join(format!("tollgate-desk-1-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let old = rusqlite::Connection::open(folder.join("desk.db")).unwrap();
+    old.execute_batch(
+        "CREATE TABLE tasks (queue TEXT NOT NULL, id TEXT NOT NULL, state TEXT NOT NULL, PRIMARY KEY (queue, id)) STRICT, WITHOUT ROWID;
+         INSERT INTO tasks VALUES ('q', '1', 'active'), ('q', '2', 'reserved'), ('q', '3', 'reserved');
+         PRAGMA user_version = 1;",
+    )
+    .unwrap();
+    drop(old);
+    let desk = Desk::open(&folder).unwrap();
+    let counts = desk.queues().unwrap()["q"];
+    assert_eq!((counts.active, counts.reserved), (1, 2));
+    let now = Wall(4_000_000_000_000_000);
+    let noted = desk.on_task(("q", "2"), TaskEvent::Finished, None, now);
+    assert_eq!(noted.unwrap().counts.pending(), 0, "untouched for years");
+    std::fs::remove_dir_all(folder).ok();
 }
 
 /// What was written is there after a restart, and a file of a newer version is left alone.
@@ -176,7 +303,8 @@ fn h5_c6_the_desk_survives_a_restart() {
     {
         let desk = Desk::open(&folder).unwrap();
         desk.add_source(&source).unwrap();
-        desk.on_task("q", "1", TaskEvent::Submitted).unwrap();
+        let noted = desk.on_task(("q", "1"), TaskEvent::Submitted, None, Wall(1));
+        assert_eq!(noted.unwrap().counts.pending(), 1);
     }
     let desk = Desk::open(&folder).unwrap();
     assert_eq!(desk.sources().unwrap(), [source]);

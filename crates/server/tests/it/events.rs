@@ -100,7 +100,7 @@ fn of_response(response: &ClientResponse) -> (u16, String, String, u32) {
 /// The same, as its end event says it.
 fn of_end(end: &CallEnd) -> (u16, String, String, u32) {
     (
-        end.status.expect("its caller has got a response"),
+        end.result.status().expect("its caller has got a response"),
         end.source.to_owned(),
         end.decision.as_str().to_owned(),
         end.attempts,
@@ -122,7 +122,7 @@ fn assert_counts(events: &[Arc<Event>], responses: &[ClientResponse], report: &R
         );
         assert_eq!(waited, response.header("x-tollgate-wait"));
         if end.decision.as_str() != "allow" {
-            assert!(end.reason.is_some(), "{end:?}");
+            assert!(end.result.reason().is_some(), "{end:?}");
         }
         if end.decision.as_str() == "queue" {
             assert_eq!(end.limit.as_deref(), Some("6/400ms"), "{end:?}");
@@ -193,7 +193,7 @@ async fn a_caller_that_leaves_has_an_end() {
     let ends = ends(&events);
     assert_eq!(ends.len(), 1);
     assert_eq!(
-        (ends[0].reason, ends[0].status),
+        (ends[0].result.reason(), ends[0].result.status()),
         (Some("client_gone"), None)
     );
     assert_eq!(ends[0].provider.as_deref(), Some("x"));

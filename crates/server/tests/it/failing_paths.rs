@@ -140,3 +140,27 @@ async fn a4_closed_paths_are_told_and_resume_opens_those_of_other_processes() {
         "{facts:?}"
     );
 }
+
+/// A11: a 404 is no success: it does not end the series of failures that all processes share.
+#[tokio::test]
+async fn a11_a_404_in_one_process_does_not_end_the_failures_of_another() {
+    let upstream = Upstream::start(|_, received| async move {
+        let is_missing = received.target == "/missing";
+        reply(if is_missing { 404 } else { 500 }, &[], "")
+    })
+    .await;
+    let rest = format!(
+        "limits: [1000/1s]\n{NO_RETRY}\nhealth: {{scope: provider, failure_threshold: 5, sleep_first: 2m}}"
+    );
+    let files = [file(upstream.address, &rest)];
+    let ledger = Ledger::memory(Clock::System);
+    let one = TestGateway::start_on_ledger(ledger.clone(), &files, Options::default()).await;
+    let other = TestGateway::start_on_ledger(ledger, &files, Options::default()).await;
+    for _ in 0..4 {
+        assert_eq!(get(one.address, "/x/broken").await.status, 500);
+    }
+    assert_eq!(get(other.address, "/x/missing").await.status, 404);
+    assert_eq!(get(other.address, "/x/broken").await.status, 500);
+    let state = |gateway: &TestGateway| gateway.registry.named("x").unwrap().status().state;
+    wait_until(|| state(&one) == HealthState::Sleep && state(&other) == HealthState::Sleep).await;
+}

@@ -23,7 +23,7 @@ async fn s7_a_leader_without_a_deadline_times_out_with_the_queue_and_followers_c
     let rejected = within_timeout(first).await.unwrap();
     assert_eq!(
         (rejected.status, &rejected.json()["reason"]),
-        (504, &"deadline".into())
+        (504, &"concurrency".into())
     );
     // Its end says how long it has waited, although its call goes on.
     let ended = async {

@@ -237,6 +237,47 @@ async fn forward_auth_lets_browsers_pass_and_is_not_deceived() {
     );
 }
 
+/// Denials at every door are counted and shown: acquire, forward-auth, and in shadow.
+#[tokio::test]
+async fn denials_at_every_door_are_shown() {
+    let daemon = daemon("guards-counts", CLASSES, OTHER).await;
+    let ask = json!({"guard": "ip", "identifier": "203.0.113.7", "cost": 5, "wait": false});
+    let check = "/v1/check?guard=ip&identifier=203.0.113.7";
+    assert_eq!(acquire(&daemon, &ask).await.status, 200);
+    assert_eq!(acquire(&daemon, &ask).await.status, 429);
+    assert_eq!(daemon.request("GET", check, "").await.status, 429);
+    daemon
+        .request("POST", "/v1/limiting", "{\"mode\": \"shadow\"}")
+        .await;
+    assert_eq!(daemon.request("GET", check, "").await.status, 200);
+    let shown = daemon.request("GET", "/v1/guards", "").await.json();
+    let ip = json!({"name": "ip", "limit": "10/1m", "burst": 5, "shadow": false, "denied": 2, "shadow_denied": 1});
+    assert_eq!(
+        (&shown["guards"][0], &shown["limiting"]),
+        (&ip, &json!("shadow"))
+    );
+}
+
+/// The operator asks in the name of a caller with a token, and a high priority is not lowered because
+/// callers are configured.
+#[tokio::test]
+async fn the_operator_asks_for_any_caller() {
+    let callers = "callers: { app: { token: canary-app-token } }"; // tidy:canary
+    let provider =
+        "name: x\ndomain: api.example.org\nlimits: [{limit: 2, period: 1h, reserve: 1}]\n";
+    let daemon = daemon("guards-operator", callers, provider).await;
+    let ask = async |more: Value| {
+        let mut body = json!({"provider": "x", "wait": false});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        acquire(&daemon, &body).await.status
+    };
+    assert_eq!(ask(json!({"caller": "app"})).await, 200);
+    assert_eq!(ask(json!({"caller": "app"})).await, 429, "the reserve");
+    assert_eq!(ask(json!({"priority": "high"})).await, 200, "is for high");
+}
+
 /// `limiting` at run time: off checks nothing, shadow counts, and an unknown mode changes nothing.
 #[tokio::test]
 async fn limiting_is_switched_at_run_time() {

@@ -133,6 +133,23 @@ async fn the_largest_allowed_headers_are_forwarded() {
     }
 }
 
+/// A status that has no standard words keeps those of the provider. Before, they were `<none>`.
+#[tokio::test]
+async fn an_unknown_status_keeps_its_reason() {
+    for (line, expected) in [
+        ("HTTP/1.1 299 Odd Thing", "HTTP/1.1 299 Odd Thing\r\n"),
+        ("HTTP/1.1 299 ", "HTTP/1.1 299 \r\n"),
+        ("HTTP/1.1 999", "HTTP/1.1 999 \r\n"),
+    ] {
+        let response = format!("{line}\r\nContent-Length: 4\r\n\r\nfine");
+        let upstream = RawUpstream::replying(response).await;
+        let gateway = TestGateway::start(&[file(upstream.address, ONE)]).await;
+        let call = "GET /x/a HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n";
+        let response = raw(gateway.address, call).await;
+        assert!(response.starts_with(expected), "{response}");
+    }
+}
+
 /// The size of headers is the bound, not their number: an upstream that has sent more than usual gets
 /// connections that take them, with the next attempt.
 #[tokio::test]

@@ -63,6 +63,50 @@ async fn h3_a_host_set_at_run_time_does_not_get_the_keys() {
     assert!(received(&new).contains(KEY));
 }
 
+/// The same for the host that gets the credentials of a login or of OAuth 2.
+#[tokio::test]
+async fn h3_a_login_host_set_at_run_time_does_not_get_the_credentials() {
+    for (setting, method, rest) in [
+        (
+            "auth.login.url",
+            "login: {url",
+            "body: {password: KEY}, token: access_token",
+        ),
+        (
+            "auth.oauth2.token_url",
+            "oauth2: {token_url",
+            "client_id: id, client_secret: KEY",
+        ),
+    ] {
+        let token = |_, _| async { reply(200, &[], "{\"access_token\":\"t1\"}") };
+        let (own, other) = (Upstream::start(token).await, Upstream::start(token).await);
+        let rest = rest.replace("KEY", KEY);
+        let auth = format!(
+            "auth: {{{method}: \"http://{}/token\", {rest}}}}}",
+            own.address
+        );
+        let path = format!("{setting}.yaml");
+        write_file(
+            &path,
+            &file(own.address, &format!("limits: [99/1s]\n{auth}")),
+        );
+        let daemon = TestDaemon::start(from_file(&path)).await;
+        let change = json!({ setting: format!("http://{}/token", other.address) }).to_string();
+        let path = "/v1/providers/x/settings";
+        let changed = daemon.request("PATCH", path, &change).await;
+        assert_eq!(changed.status, 200, "{setting}: {}", changed.body);
+        assert_eq!(get(daemon.gateway, "/x/a").await.status, 200, "{setting}");
+        assert_eq!(other.count(), 0, "{setting}: {}", received(&other));
+        assert!(!received(&own).contains(KEY), "{setting}");
+        // The host of the file gets them.
+        let back = json!({ setting: null }).to_string();
+        assert_eq!(daemon.request("PATCH", path, &back).await.status, 200);
+        assert_eq!(get(daemon.gateway, "/x/b").await.status, 200, "{setting}");
+        let seen = received(&own);
+        assert!(seen.contains("Bearer t1"), "{setting}: {seen}");
+    }
+}
+
 /// A reload that moved the provider to another host, with another key, sent the new key to the old
 /// host with the next attempt of every call that was under way.
 #[tokio::test]

@@ -32,31 +32,41 @@ async fn the_checked_in_document_is_the_one_that_is_served() {
     );
 }
 
-/// An operation that is described is routed, with its method.
+/// An operation that is described is routed with its method, every other method of its path is 405
+/// with `Allow`, and each reply has a status that is described.
 #[tokio::test]
-async fn every_described_operation_exists() {
+async fn every_described_operation_exists_and_no_other() {
     let daemon = daemon("openapi-routes.yaml").await;
     let document = daemon.request("GET", "/openapi.json", "").await.json();
     assert_eq!(document["openapi"], "3.1.0");
     let mut operations = 0;
-    for (path, methods) in document["paths"].as_object().unwrap() {
-        for (method, described) in methods.as_object().unwrap() {
-            let path = path
-                .replace("{name}", "x")
-                .replace("{class}", "none")
-                .replace("{queue}", "q");
+    for (template, methods) in document["paths"].as_object().unwrap() {
+        let path = template
+            .replace("{name}", "x")
+            .replace("{class}", "none")
+            .replace("{queue}", "q");
+        for method in ["get", "post", "put", "patch", "delete", "options", "trace"] {
             let response = daemon.request(&method.to_uppercase(), &path, "").await;
-            let error = response.json()["error"].clone();
-            assert_ne!(response.status, 405, "{method} {path}");
-            assert!(
-                error != "NotFound" && response.status < 500,
-                "{method} {path}: {response:?}"
-            );
+            let Some(described) = methods.get(method) else {
+                assert_eq!(response.status, 405, "{method} {path}: {response:?}");
+                let allow = response.header("allow");
+                for method in methods.as_object().unwrap().keys() {
+                    assert!(allow.contains(&method.to_uppercase()), "{path}: {allow}");
+                }
+                continue;
+            };
+            let status = response.status.to_string();
+            let replies = described["responses"].as_object().unwrap();
+            let is_described = replies.contains_key(&status) || status.starts_with('4');
+            assert!(is_described, "{method} {path}: {response:?}");
+            if response.status >= 400 {
+                assert_ne!(response.json()["error"], "NotFound", "{method} {path}");
+            }
             assert!(described["summary"].is_string());
             operations += 1;
         }
     }
-    assert!(operations > 15, "{operations}");
+    assert!(operations > 25, "{operations}");
     let schemas = document["components"]["schemas"].as_object().unwrap();
     let text = document.to_string();
     for part in text.split("#/components/schemas/").skip(1) {

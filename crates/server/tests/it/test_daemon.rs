@@ -22,6 +22,7 @@ static VARIABLES: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 
 fn world() -> Environment<'static> {
     Environment {
+        missing_key: None,
         env: &|name| VARIABLES.lock().get(name).cloned(),
         env_names: &|| VARIABLES.lock().keys().cloned().collect(),
         read_file: &|path| {

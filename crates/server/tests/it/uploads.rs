@@ -13,10 +13,15 @@ use crate::upstream::{Upstream, ok, reply};
 
 /// An upload of 900 kB of which a third has been sent.
 async fn unfinished(gateway: &TestGateway) -> TcpStream {
+    unfinished_after(gateway, 300_000).await
+}
+
+/// An upload of 900 kB of which so much has been sent.
+async fn unfinished_after(gateway: &TestGateway, sent: usize) -> TcpStream {
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let head = "POST /x/upload HTTP/1.1\r\nHost: g\r\nContent-Length: 900000\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
-    stream.write_all(&[b'x'; 300_000]).await.unwrap();
+    stream.write_all(&vec![b'x'; sent]).await.unwrap();
     stream
 }
 
@@ -72,7 +77,7 @@ async fn a_streamed_upload_of_unknown_length_arrives_whole() {
         let rest = format!("limits: [99/1s]\nupload: {{spool: {spool}}}");
         let gateway = TestGateway::start(&[file(upstream.address, &rest)]).await;
         let mut stream = TcpStream::connect(gateway.address).await.unwrap();
-        let head = "POST /x/a HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n";
+        let head = "POST /x/a HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n";
         stream.write_all(head.as_bytes()).await.unwrap();
         let interim = within_timeout(read_head(&mut stream)).await;
         assert!(interim.contains(" 100 "), "{interim}");
@@ -121,6 +126,26 @@ async fn a_large_upload_whose_client_leaves_is_removed_from_the_queue() {
     assert_eq!(upstream.count(), 1);
 }
 
+/// The same if its body is larger than what is read before the permit: nobody read the rest of it, so nobody
+/// saw the end of the connection behind it.
+#[tokio::test]
+async fn an_upload_larger_than_its_spool_whose_client_leaves_is_removed_from_the_queue() {
+    let upstream = Upstream::start(|_, _| std::future::pending()).await;
+    let rest = "limits: [99/1s]\nconcurrency: 1\nupload: {spool: 64KiB}";
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let active = gateway.registry.named("x").unwrap();
+    let address = gateway.address;
+    let first = tokio::spawn(async move { get_with(address, "/x/first", &[]).await.status });
+    wait_until(|| upstream.count() == 1).await;
+    // What is not read fits into the buffers of the kernel, with the end behind it.
+    let stream = unfinished_after(&gateway, 100_000).await;
+    wait_until(|| active.waiting() == 1).await;
+    drop(stream);
+    wait_until(|| active.waiting() == 0).await;
+    assert_eq!(upstream.count(), 1);
+    first.abort();
+}
+
 /// A caller whose time was over before its body had arrived got 400, as if the request were invalid.
 #[tokio::test]
 async fn a_body_that_does_not_arrive_within_the_callers_time_gets_408() {
@@ -136,4 +161,31 @@ async fn a_body_that_does_not_arrive_within_the_callers_time_gets_408() {
     assert!(response.starts_with("HTTP/1.1 408"), "{response}");
     assert!(response.contains("RequestTimeout"), "{response}");
     assert_eq!(upstream.count(), 0);
+}
+
+/// Every request with chunks ended its connection.
+#[tokio::test]
+async fn a_connection_goes_on_after_plain_chunks_only() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let gateway = TestGateway::start(&[file(upstream.address, "limits: [99/1s]")]).await;
+    let chunked = "POST /x/a HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let last = "GET /x/b HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n";
+    for (chunks, expected) in [
+        ("4\r\nfour\r\n0\r\n\r\n", 2),
+        ("4;odd=1\r\nfour\r\n0\r\n\r\n", 1),
+        ("4\r\nfour\r\n0\r\nX-Sum: 6\r\n\r\n", 1),
+    ] {
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        let text = format!("{chunked}{chunks}{last}");
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut responses = String::new();
+        let read = within_timeout(stream.read_to_string(&mut responses)).await;
+        let count = responses.matches("HTTP/1.1 200").count();
+        assert_eq!(count, expected, "{chunks:?}: {read:?}: {responses}");
+        let closes = responses
+            .to_ascii_lowercase()
+            .matches("connection: close")
+            .count();
+        assert_eq!(closes, 1, "{responses}");
+    }
 }

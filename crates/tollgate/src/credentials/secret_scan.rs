@@ -258,6 +258,22 @@ mod tests {
         assert!(keys.found_in(b"Authorization: Basic bWU6cGFzc3dvcmQ="));
     }
 
+    /// H3: what an issuer of tokens got from us is as secret as a key.
+    #[test]
+    fn h3_the_secrets_of_oauth2_are_found() {
+        let keys = scan(
+            "auth: {oauth2: {token_url: 'https://issuer.example.org/t', client_id: public-id-1, \
+             client_secret: hidden-secret-2, refresh_token: refresh-token-3}}",
+        );
+        for secret in ["hidden-secret-2", "refresh-token-3"] {
+            assert!(
+                keys.found_in(format!("x {secret} y").as_bytes()),
+                "{secret}"
+            );
+        }
+        assert!(!keys.found_in(b"x hidden-secret-3 refresh-token-2 y"));
+    }
+
     #[test]
     fn short_and_public_values_are_not_searched_for() {
         assert!(scan("api_key: demo\nauth: {query: k}").is_empty());

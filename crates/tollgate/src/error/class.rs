@@ -6,15 +6,78 @@
 
 use http::{Method, StatusCode};
 
-use super::{Error, Reason};
+use super::{Error, Reason, Stage};
 
 impl Error {
     /// What blocks the call, as in JSON and metrics; `error` for what does not pass by itself.
     #[must_use]
     pub fn reason_str(&self) -> &'static str {
+        self.reason().map_or("error", Reason::as_str)
+    }
+
+    /// What blocks the call, if something does that may pass.
+    #[must_use]
+    pub fn reason(&self) -> Option<Reason> {
         match self {
-            Error::ProviderUnavailable { .. } => "sleep",
-            _ => self.reason().map_or("error", Reason::as_str),
+            Error::NoPermit { reason, .. } | Error::NotInCache { reason, .. } => Some(*reason),
+            Error::ProviderUnavailable { .. } => Some(Reason::Sleep),
+            Error::DeadlineExceeded { at, .. } => Some(match at {
+                Stage::Waiting(Some(cause)) => cause.reason,
+                Stage::Waiting(None) | Stage::Upstream => Reason::Deadline,
+            }),
+            Error::Guarded { retry_in, .. } => Some(match retry_in {
+                Some(_) => Reason::Limit,
+                None => Reason::TooCostly,
+            }),
+            Error::NoResponse { .. }
+            | Error::Moved { .. }
+            | Error::NoCredential { .. }
+            | Error::Misconfigured { .. }
+            | Error::UnknownProvider { .. }
+            | Error::NoUpstream { .. }
+            | Error::NotAllowed { .. }
+            | Error::CrossSite
+            | Error::WrongCallerToken { .. }
+            | Error::Loop { .. }
+            | Error::MethodNotAllowed { .. }
+            | Error::Path(_)
+            | Error::Host(_)
+            | Error::Malformed(_)
+            | Error::SlowBody
+            | Error::SpoolFailed
+            | Error::IncompleteBody => None,
+        }
+    }
+
+    /// The name of the limit that blocks the call, if a limit does.
+    #[must_use]
+    pub fn limit(&self) -> Option<&str> {
+        match self {
+            Error::NoPermit { limit, .. } => limit.as_deref(),
+            Error::Guarded { limit, .. } => Some(limit),
+            Error::DeadlineExceeded { at, .. } => match at {
+                Stage::Waiting(Some(cause)) => cause.limit.as_deref(),
+                Stage::Waiting(None) | Stage::Upstream => None,
+            },
+            Error::ProviderUnavailable { .. }
+            | Error::NotInCache { .. }
+            | Error::NoResponse { .. }
+            | Error::Moved { .. }
+            | Error::NoCredential { .. }
+            | Error::Misconfigured { .. }
+            | Error::UnknownProvider { .. }
+            | Error::NoUpstream { .. }
+            | Error::NotAllowed { .. }
+            | Error::CrossSite
+            | Error::WrongCallerToken { .. }
+            | Error::Loop { .. }
+            | Error::MethodNotAllowed { .. }
+            | Error::Path(_)
+            | Error::Host(_)
+            | Error::Malformed(_)
+            | Error::SlowBody
+            | Error::SpoolFailed
+            | Error::IncompleteBody => None,
         }
     }
 
@@ -55,6 +118,8 @@ impl Error {
                 Reason::QueueFull
                 | Reason::NoDescriptors
                 | Reason::ShuttingDown
+                | Reason::Sleep
+                | Reason::Paused
                 | Reason::StoreLost => StatusCode::SERVICE_UNAVAILABLE,
                 Reason::Deadline
                 | Reason::Degraded

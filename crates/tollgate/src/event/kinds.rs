@@ -10,6 +10,8 @@ use tollgate_core::ask::Priority;
 use tollgate_core::health::{Class, Fault, HealthState, HealthStatus, Reason};
 use tollgate_core::time::Span;
 
+use crate::error::Reason as BlockReason;
+
 /// What the permit stage decided about an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecisionVerdict {
@@ -19,35 +21,16 @@ pub enum DecisionVerdict {
     Queued {
         /// The limit that it waited for, if it was a limit.
         limit: Option<Arc<str>>,
-        /// As in every rejection: `limit`, `cooldown`, `concurrency` …
-        reason: &'static str,
+        /// The reason of a rejection for the same cause.
+        reason: BlockReason,
     },
     /// It may not go.
     Rejected {
         /// The exhausted limit, if it was a limit.
         limit: Option<Arc<str>>,
-        /// As in every rejection: `limit`, `cooldown`, `queue_full` …
-        reason: &'static str,
+        /// As in the rejection; `None`: what does not pass by itself.
+        reason: Option<BlockReason>,
     },
-}
-
-/// What a call waited for in the queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QueueCause {
-    /// As in every rejection: `limit`, `cooldown`, `concurrency` …
-    pub reason: &'static str,
-    /// The limit, if it was a limit.
-    pub limit: Option<Arc<str>>,
-}
-
-impl Default for QueueCause {
-    /// It was recalled while it waited, because limits or health have changed.
-    fn default() -> QueueCause {
-        QueueCause {
-            reason: "limit",
-            limit: None,
-        }
-    }
 }
 
 /// What Tollgate decided about a call.
@@ -73,6 +56,60 @@ impl CallDecision {
     }
 }
 
+/// What came of a call.
+#[derive(Clone, Debug)]
+pub enum CallResult {
+    /// Its caller has a response, or has reported one.
+    Response {
+        /// Its status.
+        status: u16,
+        /// What the call waited for; `None`: it went at once.
+        waited_for: Option<BlockReason>,
+    },
+    /// Tollgate responded itself. The error says why.
+    Rejected(Box<crate::Error>),
+    /// Its caller, who made it, reports that there was no response.
+    NoResponse(Fault),
+    /// Its caller did not wait for the response.
+    ClientGone,
+    /// A stage of Tollgate panicked.
+    Panicked,
+    /// Its caller did not use the permit.
+    Unused,
+    /// Its caller did not report what came of it.
+    Unreported,
+}
+
+impl CallResult {
+    /// What it waited for, or why its caller has no response of the provider. A closed set of words.
+    #[must_use]
+    pub fn reason(&self) -> Option<&'static str> {
+        match self {
+            CallResult::Response { waited_for, .. } => waited_for.map(BlockReason::as_str),
+            CallResult::Rejected(error) => Some(error.reason_str()),
+            CallResult::NoResponse(fault) => Some(fault.as_str()),
+            CallResult::ClientGone => Some("client_gone"),
+            CallResult::Panicked => Some("panic"),
+            CallResult::Unused => Some("unused"),
+            CallResult::Unreported => Some("unreported"),
+        }
+    }
+
+    /// The status of the response; `None`: its caller has not got one.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            CallResult::Response { status, .. } => Some(*status),
+            CallResult::Rejected(error) => Some(error.status().as_u16()),
+            CallResult::NoResponse(_)
+            | CallResult::ClientGone
+            | CallResult::Panicked
+            | CallResult::Unused
+            | CallResult::Unreported => None,
+        }
+    }
+}
+
 /// How a call ended.
 #[derive(Clone, Debug)]
 pub struct CallEnd {
@@ -90,20 +127,14 @@ pub struct CallEnd {
     pub decision: CallDecision,
     /// The value of `X-Tollgate-Source`; `tollgate` for a rejection.
     pub source: &'static str,
-    /// What it waited for, or why it was rejected; `client_gone`: its caller did not wait for the
-    /// response; `panic`: a stage of Tollgate panicked; `unused`, `unreported`: what its caller has
-    /// not done with its permit.
-    pub reason: Option<&'static str>,
+    /// What came of it.
+    pub result: CallResult,
     /// The limit, if it was a limit.
     pub limit: Option<Arc<str>>,
     /// Time spent waiting for permits.
     pub waited: Span,
     /// Attempts whose bytes may have left.
     pub attempts: u32,
-    /// The status of the response; `None`: its caller has not got one.
-    pub status: Option<u16>,
-    /// Why there is no response of the provider, in words.
-    pub error: Option<Box<crate::Error>>,
 }
 
 /// Something that happened.
@@ -334,14 +365,14 @@ pub enum Event {
         /// What changed.
         change: Arc<str>,
     },
-    /// Calls waited longest for a connection, so the provider gets more of them.
+    /// Calls waited for nothing but a connection, so the provider gets more of them.
     ConnectionsRaised {
         /// Whose.
         provider: Arc<str>,
         /// How many it may have now.
         connections: usize,
     },
-    /// Calls wait longest for a connection, and the provider gets no more. At most one a minute.
+    /// Calls wait for nothing but a connection, and the provider gets no more. At most one a minute.
     ConnectionsExhausted {
         /// Whose.
         provider: Arc<str>,
@@ -356,6 +387,23 @@ pub enum Event {
         queue: Arc<str>,
         /// How many.
         pending: u64,
+        /// Guards do not reject at present: it may be submitted.
+        shadow: bool,
+    },
+    /// A guard has denied requests, or would have if it were not in shadow. At most one event a second
+    /// for each guard and kind.
+    GuardDenied {
+        /// Which.
+        guard: Arc<str>,
+        /// It is in shadow: the requests went on.
+        shadow: bool,
+        /// How many since the last event.
+        count: u64,
+    },
+    /// The file of sources and tasks cannot be used; the request was rejected.
+    DeskFailed {
+        /// Why, in words.
+        why: Arc<str>,
     },
     /// The gateway accepts calls.
     Listening {

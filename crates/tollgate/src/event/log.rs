@@ -8,7 +8,7 @@ use std::fmt;
 
 use tollgate_core::health::Rate;
 
-use super::{CallEnd, Event};
+use super::{CallEnd, CallResult, Event};
 
 /// An unknown value is written as `none`.
 struct OrNone<T>(Option<T>);
@@ -73,6 +73,8 @@ impl Event {
             | Event::ConnectionsRaised { .. }
             | Event::ConnectionsExhausted { .. }
             | Event::TaskQueueFull { .. }
+            | Event::DeskFailed { .. }
+            | Event::GuardDenied { .. }
             | Event::ConnectionsDropped { .. }
             | Event::Draining => self.log_process(),
             // Of every call, and said by the lines above: for subscribers only.
@@ -225,8 +227,23 @@ impl Event {
                     hint = "raise `ulimit -n`, or lower connections_max"
                 );
             }
-            Event::TaskQueueFull { queue, pending } => {
-                tracing::warn!(event = "task_queue_full", queue = &**queue, pending);
+            Event::TaskQueueFull {
+                queue,
+                pending,
+                shadow,
+            } => {
+                let queue = &**queue;
+                tracing::warn!(event = "task_queue_full", queue, pending, shadow);
+            }
+            Event::GuardDenied {
+                guard,
+                shadow,
+                count,
+            } => {
+                tracing::info!(event = "guard_denied", guard = &**guard, shadow, count);
+            }
+            Event::DeskFailed { why } => {
+                tracing::error!(event = "desk_failed", why = &**why);
             }
             Event::LimitsLoosened { provider, change } => {
                 tracing::warn!(
@@ -264,21 +281,22 @@ impl Event {
 /// The event of every call: a line at `info` if it was rejected, and else at `debug`.
 fn log_call(end: &CallEnd) {
     let id = &*end.id;
-    if let Some(error) = &end.error {
+    if let CallResult::Rejected(error) = &end.result {
         tracing::info!(event = "rejected", id, blame = error.blame().as_str(), error = %error);
         return;
     }
     // Without a status its caller has got no response: `reason` says why.
-    let event = if end.status.is_some() {
+    let status = end.result.status();
+    let event = if status.is_some() {
         "completed"
     } else {
         "ended"
     };
     tracing::debug!(
         event, id, provider = end.provider.as_deref().unwrap_or("none"),
-        source = end.source, status = %OrNone(end.status), attempts = end.attempts,
+        source = end.source, status = %OrNone(status), attempts = end.attempts,
         waited = %end.waited, priority = ?end.priority.unwrap_or_default(),
-        decision = end.decision.as_str(), reason = %OrNone(end.reason),
+        decision = end.decision.as_str(), reason = %OrNone(end.result.reason()),
         limit = end.limit.as_deref().unwrap_or("none")
     );
 }

@@ -76,6 +76,8 @@ pub struct CallOptions {
     pub caller: Option<String>,
     /// The token that proves it.
     pub token: Option<Secret>,
+    /// The operator asks, in the name of any caller and with any priority.
+    pub is_operator: bool,
     /// The entity, if the path does not determine it.
     pub entity: Option<String>,
     /// What it costs, by unit.

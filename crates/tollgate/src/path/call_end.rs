@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tollgate_core::ask::Priority;
+use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
 use super::call::CallOptions;
@@ -17,7 +18,7 @@ use super::outcome::CallTrace;
 use super::progress::{CallProgress, CallSpending};
 use super::subject::Subject;
 use crate::Error;
-use crate::event::{CallDecision, CallEnd, Event, Events};
+use crate::event::{CallDecision, CallEnd, CallResult, Event, Events};
 use crate::pool::Origin;
 use crate::reply::{Reply, Source};
 
@@ -67,11 +68,13 @@ impl<'a> RunningCall<'a> {
             Ok(reply) => self.events.emit_with(|| {
                 let spent = self.trace.spent();
                 let cause = spent.cause();
-                let status = reply.head.status.as_u16();
+                let result = CallResult::Response {
+                    status: reply.head.status.as_u16(),
+                    waited_for: cause.map(|cause| cause.reason),
+                };
                 Event::CallEnded(Box::new(CallEnd {
                     source: reply.source.as_str(),
-                    reason: cause.map(|cause| cause.reason),
-                    status: Some(status),
+                    result,
                     ..without_response(self.id.clone(), labels, &spent)
                 }))
             }),
@@ -99,7 +102,7 @@ impl Drop for RunningCall<'_> {
             let labels = std::mem::take(&mut self.labels);
             let mut end = without_response(self.id.clone(), labels, &spent);
             if std::thread::panicking() {
-                end.reason = Some("panic");
+                end.result = CallResult::Panicked;
             }
             Event::CallEnded(Box::new(end))
         });
@@ -117,12 +120,10 @@ fn without_response(id: Arc<str>, labels: CallLabels, spent: &CallSpending) -> C
         priority: labels.priority,
         decision: spent.decision(),
         source: "tollgate",
-        reason: Some("client_gone"),
+        result: CallResult::ClientGone,
         limit: cause.and_then(|cause| cause.limit),
         waited: spent.waited,
         attempts: spent.attempts,
-        status: None,
-        error: None,
     }
 }
 
@@ -164,12 +165,10 @@ fn rejected(
         priority: labels.priority,
         decision: CallDecision::Reject,
         source: "tollgate",
-        reason: Some(error.reason_str()),
+        result: CallResult::Rejected(Box::new(error.clone())),
         limit: error.limit().map(Arc::from),
         waited,
         attempts,
-        status: Some(error.status().as_u16()),
-        error: Some(Box::new(error.clone())),
     }))
 }
 
@@ -188,9 +187,7 @@ struct ExternalCallEnd {
     labels: CallLabels,
     progress: Option<Arc<CallProgress>>,
     source: &'static str,
-    status: Option<u16>,
-    /// `None`: what it waited for, if it had to wait.
-    reason: Option<&'static str>,
+    result: CallResult,
     attempts: u32,
 }
 
@@ -205,8 +202,7 @@ impl ExternalCall {
                 },
                 progress: None,
                 source: "tollgate",
-                status: None,
-                reason: Some("client_gone"),
+                result: CallResult::ClientGone,
                 attempts: 0,
             })
         });
@@ -228,7 +224,7 @@ impl ExternalCall {
     /// The call has its permit.
     pub(crate) fn granted(&mut self) {
         if let Some(end) = &mut self.end {
-            end.reason = Some("unused");
+            end.result = CallResult::Unused;
         }
     }
 
@@ -249,31 +245,35 @@ impl ExternalCall {
     /// Its bytes may have left.
     pub(crate) fn sent(&mut self) {
         if let Some(end) = &mut self.end {
-            (end.attempts, end.reason) = (1, Some("unreported"));
+            (end.attempts, end.result) = (1, CallResult::Unreported);
         }
     }
 
     /// It was reported: a status, or why there is none.
-    pub(crate) fn reported(&mut self, result: Result<u16, &'static str>) {
+    pub(crate) fn reported(&mut self, result: Result<u16, Fault>) {
         if let Some(end) = &mut self.end {
             end.source = Source::Upstream.as_str();
-            (end.status, end.reason) = (result.ok(), result.err());
+            let waited_for = None; // its drop knows
+            end.result = result.map_or_else(CallResult::NoResponse, |status| {
+                CallResult::Response { status, waited_for }
+            });
         }
     }
 }
 
 impl Drop for ExternalCall {
     fn drop(&mut self) {
-        let Some(end) = self.end.take() else {
+        let Some(mut end) = self.end.take() else {
             return;
         };
         let spent = end.progress.map(|progress| progress.spent());
         let spent = spent.unwrap_or_default();
-        let cause = spent.cause();
+        if let CallResult::Response { waited_for, .. } = &mut end.result {
+            *waited_for = spent.cause().map(|cause| cause.reason);
+        }
         self.events.emit(Event::CallEnded(Box::new(CallEnd {
             source: end.source,
-            status: end.status,
-            reason: end.reason.or(cause.map(|cause| cause.reason)),
+            result: end.result,
             attempts: end.attempts,
             ..without_response(self.id.clone(), end.labels, &spent)
         })));
@@ -296,11 +296,12 @@ pub(crate) fn hit(subject: &Subject, id: &str, status: u16) -> Event {
         priority,
         decision: CallDecision::Allow,
         source: Source::Cache.as_str(),
-        reason: None,
+        result: CallResult::Response {
+            status,
+            waited_for: None,
+        },
         limit: None,
         waited: Span::ZERO,
         attempts: 0,
-        status: Some(status),
-        error: None,
     }))
 }

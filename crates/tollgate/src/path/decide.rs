@@ -126,6 +126,7 @@ pub(super) fn subject(
         name: options.caller.as_deref(),
         token: options.token.as_ref(),
         priority: (!options.uses_default_priority).then_some(options.priority),
+        is_operator: options.is_operator,
     })?;
     let (active, host, called, path, query) = resolve(registry, target)?;
     let policy = active.policy();
@@ -350,7 +351,7 @@ impl AcquiredPermit {
 
     /// No response arrived. After `sent`, the attempt counts as one that may still arrive.
     pub fn failed(mut self, fault: Fault) {
-        self.end.reported(Err(fault.as_str()));
+        self.end.reported(Err(fault));
         connect::emit_failed(&self.subject, fault);
         if let Some(grant) = self.grant.take() {
             grant.attempt_guard.failed(fault);

@@ -135,6 +135,7 @@ pub(crate) fn observe(
         .attempt_guard
         .finish(class, retry_after, Some(&policy.cooldown));
     if let Some(cooldown) = finished {
+        subject.provider.connections.on_limited();
         emit_cooldown(subject, cooldown, retry_after);
     }
     if policy.provider.enabled {
@@ -185,7 +186,7 @@ fn settle(
     let is_free = policy.provider.free_status.contains(&observed.status);
     if is_free && observed.has_ended {
         // As if never requested. Once the ledger knows that the call arrived, a window counts it.
-        permit.refund();
+        permit.refund_accepted(cooldown);
         return None;
     }
     if class == Class::Other {

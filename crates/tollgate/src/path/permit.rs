@@ -19,8 +19,8 @@ use tollgate_ledger::{ProviderLedger, StoreLoss};
 use super::rates::Rates;
 use super::requested_limits::{Grant, RequestedLimits, no_share, store_lost};
 use super::subject::Subject;
-use crate::error::Reason;
-use crate::event::{DecisionVerdict, Event, QueueCause};
+use crate::error::{QueueCause, Reason};
+use crate::event::{DecisionVerdict, Event};
 use crate::permits::{Denied, PermitRequest, Permits};
 use crate::providers::{CompiledPolicy, LossDecision, loss_since_now};
 use crate::{Error, Permit};
@@ -57,7 +57,7 @@ impl PermitHistory {
         };
         self.was_queued = true;
         if subject.provider.events.has_listeners() {
-            self.queue_cause = Some(requested.queue_cause(policy, blocker));
+            self.queue_cause = Some(requested.queue_cause(subject, policy, blocker));
         }
     }
 }
@@ -104,7 +104,7 @@ fn emit_decision(
             }
             Err(error) => DecisionVerdict::Rejected {
                 limit: error.limit().map(Arc::from),
-                reason: error.reason_str(),
+                reason: error.reason(),
             },
         };
         Event::Decision {

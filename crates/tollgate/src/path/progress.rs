@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::ProviderLedger;
 
-use crate::event::{CallDecision, QueueCause};
+use crate::error::QueueCause;
+use crate::event::CallDecision;
 
 /// How far a call has come. Kept while somebody listens: its end is reported also if its caller leaves
 /// in the middle, or gets an error while the call goes on for others.

@@ -122,3 +122,65 @@ pub(crate) fn on_not_stored(
         why: why.as_str(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, StatusCode};
+    use tollgate_config::{Environment, ProviderFile};
+    use tollgate_core::fresh::Freshness;
+    use tollgate_ledger::{Clock, Ledger};
+
+    use super::*;
+    use crate::body_memory::BodyMemory;
+    use crate::cache::{UrlHash, Variant, WireForm};
+    use crate::providers::{Options, ProviderRegistry};
+
+    fn object() -> CachedResponse {
+        CachedResponse {
+            url: UrlHash([0; 16]),
+            stored: Wall(1),
+            vary_names: Vec::new(),
+            variant: Variant([0; 16]),
+            freshness: Freshness::default(),
+            status: StatusCode::OK,
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            provider: "x".to_owned(),
+            entity: None,
+            wire_form: WireForm::default(),
+        }
+    }
+
+    /// A response that is not kept for the cache still passes to its caller.
+    #[tokio::test]
+    async fn a_response_is_not_kept_when_the_memory_of_all_bodies_is_used_up() {
+        let file = "name: x\ndomain: api.example.org\nlimits: [5/10s]\n";
+        let draft = ProviderFile::read("x.yaml", file).unwrap();
+        let provider = draft.check(&Environment::empty()).provider.unwrap();
+        let ledger = Ledger::memory(Clock::System);
+        let registry = ProviderRegistry::build(vec![provider], ledger, Options::default());
+        let provider = registry.unwrap().named("x").unwrap();
+        let memory = Arc::new(BodyMemory::new(10));
+        let mut recorder = Recorder {
+            id: Arc::from("1"),
+            cache: Cache::memory(),
+            key: CacheKey([0; 32]),
+            purges: 0,
+            received: Wall(1),
+            object: object(),
+            body: BytesMut::new(),
+            share: BodyShare::new(memory.clone()),
+            size_max: 1_000,
+            adapts: None,
+            policy: provider.policy(),
+            provider,
+        };
+        assert!(recorder.push(&Bytes::from_static(b"0123456789")));
+        assert!(
+            !recorder.push(&Bytes::from_static(b"x")),
+            "an eleventh byte"
+        );
+        drop(recorder);
+        assert_eq!(memory.held(), 0);
+    }
+}

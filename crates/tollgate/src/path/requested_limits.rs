@@ -12,6 +12,7 @@ use tollgate_core::ask::{
     CellId, Evidence, NeverReason as Never, ScopeId, Scopes, Settle, Term, Terms,
 };
 use tollgate_core::gate::Blocker;
+use tollgate_core::health::OperatorHold;
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{PeekQuery, StoreLoss};
@@ -19,8 +20,7 @@ use tollgate_ledger::{PeekQuery, StoreLoss};
 use super::attempt_guard::AttemptGuard;
 use super::rates::ExhaustedLimit;
 use super::subject::Subject;
-use crate::error::{Reason, Stage};
-use crate::event::QueueCause;
+use crate::error::{CONNECTIONS, QueueCause, Reason, Stage};
 use crate::permits::{Denied, PermitRequest, Permits};
 use crate::providers::{ActiveProvider, CallAttributes, CompiledPolicy, HealthView, ThrottleRules};
 use crate::{Error, Permit};
@@ -223,39 +223,31 @@ impl RequestedLimits {
             retry_in,
         };
         match denied {
-            Denied::Rejected { blocker, retry_in } => match blocker {
-                Blocker::Cell(cell) => {
-                    let index = self.terms.iter().position(|term| term.0 == cell);
-                    let (reason, limit) = self.term_name(policy, index);
-                    no_permit(reason, limit, Some(retry_in))
-                }
-                Blocker::Scope(scope) if scope == self.health || Some(scope) == self.path => {
-                    let health = &subject.provider.health;
-                    let status = health.status_on(subject.path);
-                    Error::ProviderUnavailable {
-                        provider: subject.provider.name.clone(),
-                        status: Box::new(status.closed_for(retry_in)),
-                        path: health.closed_path_name(subject.path),
+            Denied::Rejected { blocker, retry_in } => {
+                match self.blocked_by(subject, policy, blocker) {
+                    (Reason::Sleep | Reason::Paused, _) => {
+                        let health = &subject.provider.health;
+                        let status = health.status_on(subject.path);
+                        Error::ProviderUnavailable {
+                            provider: subject.provider.name.clone(),
+                            status: Box::new(status.closed_for(retry_in)),
+                            path: health.closed_path_name(subject.path),
+                        }
                     }
+                    (Reason::Degraded, _) => Error::NotInCache {
+                        provider: subject.provider.name.clone(),
+                        entity: subject.entity.clone(),
+                        reason: Reason::Degraded,
+                        retry_in: Some(retry_in),
+                    },
+                    (reason, limit) => no_permit(reason, limit, Some(retry_in)),
                 }
-                Blocker::Scope(scope) if Some(scope) == self.share => {
-                    store_lost(subject, Some(retry_in))
-                }
-                Blocker::Scope(scope) if scope == self.cooldown => {
-                    no_permit(Reason::Cooldown, None, Some(retry_in))
-                }
-                Blocker::Scope(_) => Error::NotInCache {
-                    provider: subject.provider.name.clone(),
-                    entity: subject.entity.clone(),
-                    reason: Reason::Degraded,
-                    retry_in: Some(retry_in),
-                },
-                Blocker::OffPeak => no_permit(Reason::OffPeak, None, Some(retry_in)),
-                Blocker::Front => no_permit(Reason::Limit, None, Some(retry_in)),
-            },
-            Denied::TimedOut { .. } => Error::DeadlineExceeded {
+            }
+            Denied::TimedOut { blocker } => Error::DeadlineExceeded {
                 provider: subject.provider.name.clone(),
-                at: Stage::Waiting,
+                at: Stage::Waiting(
+                    blocker.map(|blocker| self.queue_cause(subject, policy, blocker)),
+                ),
             },
             Denied::Full => no_permit(Reason::QueueFull, None, Some(Span::from_secs(1))),
             // More than this node's share can ever hold.
@@ -271,27 +263,44 @@ impl RequestedLimits {
     }
 
     /// What a call waited for, by the names of a rejection.
-    pub(crate) fn queue_cause(&self, policy: &CompiledPolicy, blocker: Blocker) -> QueueCause {
-        let (reason, limit) = match blocker {
-            Blocker::Cell(cell) => {
-                let index = self.terms.iter().position(|term| term.0 == cell);
-                let (reason, limit) = self.term_name(policy, index);
-                (reason.as_str(), limit)
-            }
-            Blocker::Scope(scope) if scope == self.health => ("sleep", None),
-            Blocker::Scope(scope) if Some(scope) == self.share => {
-                (Reason::StoreLost.as_str(), None)
-            }
-            Blocker::Scope(scope) if scope == self.cooldown => (Reason::Cooldown.as_str(), None),
-            Blocker::Scope(scope) if Some(scope) == self.path => ("sleep", None),
-            Blocker::Scope(_) => (Reason::Degraded.as_str(), None),
-            Blocker::OffPeak => (Reason::OffPeak.as_str(), None),
-            Blocker::Front => (Reason::Limit.as_str(), None),
-        };
+    pub(crate) fn queue_cause(
+        &self,
+        subject: &Subject,
+        policy: &CompiledPolicy,
+        blocker: Blocker,
+    ) -> QueueCause {
+        let (reason, limit) = self.blocked_by(subject, policy, blocker);
         QueueCause {
             reason,
             limit: limit.map(Arc::from),
         }
+    }
+
+    /// What blocks the call, and its name if it is a limit.
+    fn blocked_by(
+        &self,
+        subject: &Subject,
+        policy: &CompiledPolicy,
+        blocker: Blocker,
+    ) -> (Reason, Option<String>) {
+        let reason = match blocker {
+            Blocker::Cell(cell) => {
+                let index = self.terms.iter().position(|term| term.0 == cell);
+                return self.term_name(policy, index);
+            }
+            Blocker::Scope(scope) if scope == self.health || Some(scope) == self.path => {
+                match subject.provider.health.status().hold {
+                    Some(OperatorHold::Paused) => Reason::Paused,
+                    Some(OperatorHold::Offline | OperatorHold::CacheOnly) | None => Reason::Sleep,
+                }
+            }
+            Blocker::Scope(scope) if Some(scope) == self.share => Reason::StoreLost,
+            Blocker::Scope(scope) if scope == self.cooldown => Reason::Cooldown,
+            Blocker::Scope(_) => Reason::Degraded,
+            Blocker::OffPeak => Reason::OffPeak,
+            Blocker::Front => Reason::Limit,
+        };
+        (reason, None)
     }
 
     /// The caller's time in the queue is up. Does the call continue for others who have more time?
@@ -392,7 +401,7 @@ fn local_limits(
         (
             provider.connections.rule(policy),
             cells.connections,
-            "connections",
+            CONNECTIONS,
             at_a_time,
         ),
         (

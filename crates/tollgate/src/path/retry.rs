@@ -199,7 +199,7 @@ fn leave_leader(
         // The followers' call still holds the response.
         Ok(_) | Err(_) => Error::DeadlineExceeded {
             provider: provider(),
-            at: Stage::Waiting,
+            at: Stage::Waiting(None),
         },
     });
 }

@@ -147,6 +147,7 @@ fn start<B>(registry: &ProviderRegistry, mut call: Call<B>) -> Result<(B, Pendin
         name: call.options.caller.as_deref(),
         token: call.options.token.as_ref(),
         priority: (!call.options.uses_default_priority).then_some(call.options.priority),
+        is_operator: call.options.is_operator,
     })?;
     call.options.priority = rights.priority;
     let (destination, path, query) = resolve(registry, call.target)?;

@@ -227,7 +227,7 @@ pub(crate) async fn wait_as_if_alone<T>(
     tokio::select! {
         biased;
         response = response => Ok(response),
-        () = queue_timeout => Err(deadline_exceeded(Stage::Waiting)),
+        () = queue_timeout => Err(deadline_exceeded(Stage::Waiting(None))),
     }
 }
 

@@ -63,7 +63,7 @@ pub(crate) async fn acquire(
             .await
             .map_err(|_| Error::DeadlineExceeded {
                 provider: live.name.clone(),
-                at: Stage::Waiting,
+                at: Stage::Waiting(None),
             })?;
     }
 }

@@ -163,6 +163,22 @@ impl Permit {
         self.inner.state = PermitState::Settled;
     }
 
+    /// The provider does not count the call, but its limits let it pass: it is refunded, and the scope that
+    /// a 429 closes learns that a call was accepted.
+    pub(crate) fn refund_accepted(mut self, cooldown: ScopeId) {
+        let scopes = std::mem::take(&mut self.inner.ask.scopes);
+        let (of_limits, others) = scopes.into_iter().partition(|scope| *scope == cooldown);
+        let terms = std::mem::take(&mut self.inner.ask.terms);
+        self.inner.ask.scopes = of_limits;
+        self.settle(Outcome::Arrived {
+            age: Span::ZERO,
+            limited: false,
+            readings: Readings::new(),
+        });
+        (self.inner.ask.terms, self.inner.ask.scopes) = (terms, others);
+        self.refund();
+    }
+
     /// The head of a response has arrived that does not prove that the call was counted, such as a
     /// 5xx of a proxy in front of the limiter. It is treated as counted.
     pub fn failed(&mut self) {

@@ -354,4 +354,21 @@ mod tests {
         preamble.finish();
         counted.read_exact(&mut piece).await.unwrap();
     }
+
+    #[tokio::test]
+    async fn a_bad_chunk_is_found_in_every_response_of_a_connection() {
+        let (mut far, near) = tokio::io::duplex(4_096);
+        let (mut counted, preamble) = CountedStream::new(near, ledger().1);
+        let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let (good, bad) = (&b"0\r\n\r\n"[..], &b"zz\r\n"[..]);
+        for (chunk, is_bad) in [(good, false), (bad, true), (good, false), (bad, true)] {
+            preamble.start();
+            let text = [&head[..], chunk].concat();
+            far.write_all(&text).await.unwrap();
+            let mut read = vec![0; text.len()];
+            counted.read_exact(&mut read).await.unwrap();
+            assert_eq!(preamble.has_bad_chunk(), is_bad);
+            preamble.finish();
+        }
+    }
 }

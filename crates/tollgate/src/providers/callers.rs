@@ -45,6 +45,8 @@ pub(crate) struct Claim<'a> {
     pub(crate) token: Option<&'a Secret>,
     /// `None`: it claims no priority.
     pub(crate) priority: Option<Priority>,
+    /// The operator asks in the name of a caller: no token is compared, and the priority is as asked.
+    pub(crate) is_operator: bool,
 }
 
 impl Callers {
@@ -71,7 +73,7 @@ impl Callers {
             .name
             .and_then(|name| Some((name, self.by_name.get(name)?)));
         let Some((name, known)) = known else {
-            let highest = if self.by_name.is_empty() {
+            let highest = if self.by_name.is_empty() || claim.is_operator {
                 Priority::High
             } else {
                 Priority::Normal
@@ -83,13 +85,18 @@ impl Callers {
             });
         };
         // A wrong token and a missing one get the same error, so it reveals nothing.
-        if known.token.is_some() && known.token.as_ref() != claim.token {
+        let is_proved = claim.is_operator || known.token.is_none();
+        if !is_proved && known.token.as_ref() != claim.token {
             let caller = name.to_owned();
             return Err(Error::WrongCallerToken { caller });
         }
-        let wanted = claim.priority.unwrap_or(known.share.max_priority);
+        let own = known.share.max_priority;
         Ok(CallerRights {
-            priority: lower_priority(wanted, known.share.max_priority),
+            priority: match claim.priority {
+                Some(wanted) if claim.is_operator => wanted,
+                Some(wanted) => lower_priority(wanted, own),
+                None => own,
+            },
             at_most_permille: known.at_most_permille,
         })
     }
@@ -152,6 +159,7 @@ mod tests {
             name,
             token: Some(&token),
             priority,
+            is_operator: false,
         };
         callers().rights(claim).ok()
     }
@@ -174,8 +182,28 @@ mod tests {
             name: None,
             token: None,
             priority: high,
+            is_operator: false,
         });
         assert_eq!(nobody.unwrap().priority, Priority::High);
+    }
+
+    /// An operator's `priority: high` was lowered as soon as any caller was configured.
+    #[test]
+    fn the_operator_asks_for_any_caller_with_any_priority() {
+        let priority = |name, priority| {
+            let claim = Claim {
+                name,
+                token: None,
+                priority,
+                is_operator: true,
+            };
+            callers().rights(claim).unwrap().priority
+        };
+        let high = Some(Priority::High);
+        assert_eq!(priority(None, high), Priority::High);
+        assert_eq!(priority(Some("backfill"), high), Priority::High);
+        assert_eq!(priority(Some("backfill"), None), Priority::Low, "its own");
+        assert_eq!(priority(None, None), Priority::Normal);
     }
 
     #[test]
@@ -186,6 +214,7 @@ mod tests {
             name: Some("backfill"),
             token: None,
             priority: None,
+            is_operator: false,
         });
         assert!(none.is_err());
     }

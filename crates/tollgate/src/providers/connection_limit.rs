@@ -1,11 +1,12 @@
 //! How many connections the upstreams of a provider get.
 //!
-//! Promises: a number of the provider's file is the number. Without one, calls that wait longer for a
-//! connection than for anything else get more of them at once, as far as the memory and the file
-//! descriptors of all providers together allow. When there are no more, the log says so, and `status`
-//! too.
+//! Promises: a number of the provider's file is the number. Without one, calls that wait for nothing but a
+//! connection get more of them, as far as the memory and the file descriptors of all providers together
+//! allow: at once where a limit of the file bounds the calls; otherwise only when calls have waited for
+//! so long that a 429 would have come, and a 429 takes back what it has grown to. So the first burst into
+//! an unknown limit is no larger than the default. When there are no more, the log says so, and `status` too.
 //!
-//! Never: takes a connection away, or lets a call go that another limit holds.
+//! Never: closes a connection, or lets a call go that another limit holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tollgate_core::limit::Rule;
+use tollgate_core::scope::LIMITED_WITHIN;
 use tollgate_core::time::Span;
 use tollgate_ledger::ProviderLedger;
 
@@ -48,6 +50,8 @@ pub(crate) struct ConnectionLimit {
     /// The number of the provider's file, or the default.
     base: AtomicUsize,
     may_grow: AtomicBool,
+    /// A limit of the file bounds how many calls can go at once.
+    is_bounded: AtomicBool,
     /// What it has grown to; at most `base`: it has not.
     grown: AtomicUsize,
     /// The rule of that number.
@@ -70,6 +74,7 @@ impl ConnectionLimit {
             ledger: ledger.clone(),
             base: AtomicUsize::new(0),
             may_grow: AtomicBool::new(false),
+            is_bounded: AtomicBool::new(false),
             grown: AtomicUsize::new(0),
             rule: ArcSwapOption::empty(),
             change: Mutex::new(()),
@@ -85,10 +90,25 @@ impl ConnectionLimit {
         self.base.store(policy.connections_max, Ordering::Relaxed);
         let may_grow = policy.provider.connections_may_grow;
         self.may_grow.store(may_grow, Ordering::Relaxed);
+        let is_bounded = policy.limits.iter().any(|limit| limit.counts_calls());
+        self.is_bounded.store(is_bounded, Ordering::Relaxed);
         if !may_grow {
-            self.grown.store(0, Ordering::Relaxed);
-            self.rule.store(None);
+            self.forget_growth();
         }
+    }
+
+    /// The provider limited a call. If no limit of the file bounds the calls, what it has grown to may be
+    /// what was too much: it starts again.
+    pub(crate) fn on_limited(&self) {
+        if !self.is_bounded.load(Ordering::Relaxed) {
+            let _change = self.change.lock();
+            self.forget_growth();
+        }
+    }
+
+    fn forget_growth(&self) {
+        self.grown.store(0, Ordering::Relaxed);
+        self.rule.store(None);
     }
 
     /// How many there may be now.
@@ -148,6 +168,14 @@ impl ConnectionLimit {
 }
 
 impl BlockedHook for ConnectionLimit {
+    fn patience(&self) -> Span {
+        let is_settled = self.is_bounded.load(Ordering::Relaxed);
+        match is_settled || !self.may_grow.load(Ordering::Relaxed) {
+            true => Span::ZERO,
+            false => LIMITED_WITHIN,
+        }
+    }
+
     fn on_blocked(&self) -> bool {
         let provider = self.provider.clone();
         match self.grow() {
@@ -194,6 +222,20 @@ mod tests {
         limit("connections: 40")
     }
 
+    /// Only where nothing bounds the calls a 429 has to be waited for.
+    #[tokio::test]
+    async fn the_first_burst_into_an_unknown_limit_does_not_grow() {
+        assert_eq!(limit("").0.patience(), LIMITED_WITHIN);
+        for bounded in ["limits: [40/10s]", "connections: 2"] {
+            assert_eq!(limit(bounded).0.patience(), Span::ZERO, "{bounded}");
+        }
+        let (limit, _) = limit("limits: [40/10s]");
+        assert!(limit.on_blocked());
+        let grown = limit.max();
+        limit.on_limited();
+        assert_eq!(limit.max(), grown, "its own limits bound it");
+    }
+
     #[tokio::test]
     async fn a_number_of_the_file_stays() {
         let (limit, policy) = limit("connections: 2");
@@ -210,6 +252,13 @@ mod tests {
             (limit.max(), limit.rule(&policy).unwrap().limit()),
             (64, 64)
         );
+        // A 429 that no limit foresaw takes it back.
+        limit.on_limited();
+        assert_eq!(
+            (limit.max(), limit.rule(&policy).unwrap().limit()),
+            (32, 32)
+        );
+        assert!(limit.on_blocked());
         let steps = (0..99).take_while(|_| limit.on_blocked()).count();
         assert!(steps <= 6, "{steps} steps to {}", limit.max());
         assert!(limit.max() <= 4_096);

@@ -250,7 +250,7 @@ impl ActiveProvider {
             Some((Blocker::Scope(scope), _)) if self.health.is_health_scope(scope) => {
                 match self.status().hold {
                     Some(hold) => hold.as_str(),
-                    None => "sleep",
+                    None => Reason::Sleep.as_str(),
                 }
             }
             Some((Blocker::Scope(scope), _)) if Some(scope) == self.policy().share_scope => {

@@ -244,3 +244,25 @@ async fn a4_failures_of_reported_attempts_close_their_path() {
     );
     report("/ok".to_owned(), 200).await.unwrap();
 }
+
+/// S5: a response that the provider does not count proves that its limit accepts calls. Before, such a
+/// call seemed not to have been sent, and calls went strictly one at a time.
+#[tokio::test(start_paused = true)]
+async fn s5_a_free_response_to_the_first_call_after_a_cooldown_lets_the_others_go() {
+    let registry = registry("free_status: [304]");
+    let acquire = || decide::acquire(&registry, "x", None, within(60));
+    let mut limited = acquire().await.unwrap();
+    limited.sent().unwrap();
+    let mut headers = HeaderMap::new();
+    headers.insert("retry-after", HeaderValue::from_static("1"));
+    limited.report(429, &headers, b"", &[]);
+    let mut first = acquire().await.unwrap();
+    first.sent().unwrap();
+    first.report(304, &HeaderMap::new(), b"", &[]);
+    // Two follow at once, while neither has a response.
+    let mut second = acquire().await.unwrap();
+    let mut third = acquire().await.unwrap();
+    second.sent().unwrap();
+    third.sent().unwrap();
+    assert_eq!((second.waited(), third.waited()), (Span::ZERO, Span::ZERO));
+}

@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
+use tollgate::error::Reason;
 use tollgate::event::{DecisionVerdict, Event, Notification, Subscription};
 use tollgate::path::CallOptions;
 use tollgate::{Options, ProviderRegistry, decide};
@@ -80,11 +81,11 @@ async fn a_decision_event_has_limit_reason_and_wait() {
     let events = all(&mut subscription);
     let rejected = DecisionVerdict::Rejected {
         limit: Some("1/10s".into()),
-        reason: "limit",
+        reason: Some(Reason::Limit),
     };
     let queued = DecisionVerdict::Queued {
         limit: Some("1/10s".into()),
-        reason: "limit",
+        reason: Reason::Limit,
     };
     let expected = [DecisionVerdict::Allowed, rejected, queued];
     assert_eq!(verdicts(&events), expected);

@@ -3,7 +3,7 @@
 
 use http::HeaderMap;
 use tollgate::error::Reason;
-use tollgate::event::{Event, Notification};
+use tollgate::event::{CallResult, Event, Notification};
 use tollgate::path::{CallOptions, Target};
 use tollgate::permit_table::{PermitTable, Released, Report, Reported, USE_WITHIN};
 use tollgate::{Error, Options, ProviderRegistry};
@@ -264,7 +264,8 @@ async fn every_permit_has_one_end_event() {
     let mut ends = Vec::new();
     while let Some(Notification::Event(event)) = subscription.try_next() {
         if let Event::CallEnded(end) = &*event {
-            ends.push((end.id.to_string(), end.status, end.reason, end.attempts));
+            let (status, reason) = (end.result.status(), end.result.reason());
+            ends.push((end.id.to_string(), status, reason, end.attempts));
         }
     }
     let expected = [
@@ -331,7 +332,7 @@ async fn a_permit_expires_although_nobody_uses_the_table() {
             if let Notification::Event(event) = subscription.next().await.unwrap()
                 && let Event::CallEnded(end) = &*event
             {
-                break end.reason;
+                break end.result.reason();
             }
         };
         assert_eq!(reason, Some("unreported"));
@@ -365,7 +366,7 @@ fn a_permit_expires_in_the_next_runtime_too() {
                 if let Notification::Event(event) = subscription.next().await.unwrap()
                     && let Event::CallEnded(end) = &*event
                 {
-                    break end.reason;
+                    break end.result.reason();
                 }
             }
         };
@@ -401,7 +402,7 @@ async fn a_permit_that_is_never_granted_has_one_end_event_too() {
     for end in ends(&mut subscription) {
         assert_eq!((end.decision.as_str(), end.attempts), ("reject", 0));
         assert_eq!(end.caller.as_deref(), Some("batch"));
-        assert!(end.status.is_some() && end.error.is_some(), "{end:?}");
+        assert!(matches!(end.result, CallResult::Rejected(_)), "{end:?}");
     }
     let held = table.acquire("x", None, named("c")).await.unwrap();
     let second = std::time::Duration::from_secs(2);
@@ -412,8 +413,8 @@ async fn a_permit_that_is_never_granted_has_one_end_event_too() {
     let gone = ends(&mut subscription);
     assert_eq!(gone.len(), 2, "{gone:?}");
     for (end, id) in gone.iter().zip(["d", "e"]) {
-        assert_eq!((&*end.id, end.reason), (id, Some("client_gone")));
-        assert_eq!((end.status, end.attempts), (None, 0));
+        assert_eq!((&*end.id, end.result.reason()), (id, Some("client_gone")));
+        assert_eq!((end.result.status(), end.attempts), (None, 0));
         assert_eq!(
             (end.decision.as_str(), end.waited),
             ("queue", Span::from_secs(2))
@@ -442,9 +443,13 @@ async fn a_permit_that_has_waited_ends_with_what_it_waited_for() {
         decision.report(200, &headers, b"", &[]);
     }
     let ends = ends(&mut subscription);
-    let told = ends
-        .iter()
-        .map(|end| (end.decision.as_str(), end.reason, end.limit.as_deref()));
+    let told = ends.iter().map(|end| {
+        (
+            end.decision.as_str(),
+            end.result.reason(),
+            end.limit.as_deref(),
+        )
+    });
     let expected = [
         ("allow", None, None),
         ("queue", Some("limit"), Some("1/1s")),

@@ -8,8 +8,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use smallvec::smallvec;
 use tokio::task::JoinHandle;
-use tollgate::Permit;
+use tollgate::path::CallOptions;
+use tollgate::permit_table::{PermitTable, USE_WITHIN};
 use tollgate::permits::{Denied, PermitRequest, Permits};
+use tollgate::{Options, Permit, ProviderRegistry};
+use tollgate_config::{Environment, ProviderFile};
 use tollgate_core::ask::{CellId, Evidence, OwnerId, Priority, ScopeId, Scopes, Term};
 use tollgate_core::batch::{Batch, BatchResult, Settles, decide};
 use tollgate_core::gate::{CallerId, GateSettings};
@@ -55,8 +58,15 @@ impl Store for StuckStore {
         Ok(())
     }
 
-    fn peek(&self, _: &PeekQuery) -> Result<PeekReply, StoreError> {
-        Ok(PeekReply::default())
+    fn peek(&self, query: &PeekQuery) -> Result<PeekReply, StoreError> {
+        let now = Clock::Manual(self.clock.clone()).now();
+        let table = self.table.lock();
+        let cells = query.cells.iter();
+        let scopes = query.scopes.iter();
+        Ok(PeekReply {
+            cells: cells.map(|(id, rule)| table.peek(*id, rule, now)).collect(),
+            scopes: scopes.map(|id| table.peek_scope(*id, now.at)).collect(),
+        })
     }
 
     fn owner(&self) -> OwnerId {
@@ -85,6 +95,48 @@ struct Delays {
     sync: Span,
 }
 
+/// A ledger on such a store, and how the store is driven.
+struct StuckLedger {
+    ledger: Ledger,
+    clock: Arc<ManualClock>,
+    delays: Arc<Mutex<Delays>>,
+    table: Arc<Mutex<Table>>,
+    go: SyncSender<()>,
+    settled: Receiver<()>,
+    answered: Receiver<()>,
+}
+
+fn stuck_ledger() -> StuckLedger {
+    let clock = ManualClock::new(Now {
+        at: Micros(1_000_000_000),
+        wall: Wall(1_772_323_200_000_000),
+    });
+    let (go, asked) = sync_channel(16);
+    let (told, settled) = sync_channel(16);
+    let (over, answered) = sync_channel(16);
+    let (on, table) = (Clock::Manual(clock.clone()), Arc::default());
+    let delays = Arc::<Mutex<Delays>>::default();
+    let store = StuckStore {
+        clock: clock.clone(),
+        delays: delays.clone(),
+        table: Arc::clone(&table),
+        go: Mutex::new(asked),
+        settled: told,
+        answered: over,
+    };
+    let ledger =
+        Ledger::blocking(on, |_| Ok(store), |error: std::io::Error| error).expect("a thread");
+    StuckLedger {
+        ledger,
+        clock,
+        delays,
+        table,
+        go,
+        settled,
+        answered,
+    }
+}
+
 struct Stage {
     permits: Permits,
     clock: Arc<ManualClock>,
@@ -104,25 +156,15 @@ impl Stage {
 
     /// Five calls in this time.
     fn with(period: Span) -> Stage {
-        let clock = ManualClock::new(Now {
-            at: Micros(1_000_000_000),
-            wall: Wall(1_772_323_200_000_000),
-        });
-        let (go, asked) = sync_channel(16);
-        let (told, settled) = sync_channel(16);
-        let (over, answered) = sync_channel(16);
-        let (on, table) = (Clock::Manual(clock.clone()), Arc::default());
-        let delays = Arc::<Mutex<Delays>>::default();
-        let store = StuckStore {
-            clock: clock.clone(),
-            delays: delays.clone(),
-            table: Arc::clone(&table),
-            go: Mutex::new(asked),
-            settled: told,
-            answered: over,
-        };
-        let ledger =
-            Ledger::blocking(on, |_| Ok(store), |error: std::io::Error| error).expect("a thread");
+        let StuckLedger {
+            ledger,
+            clock,
+            delays,
+            table,
+            go,
+            settled,
+            answered,
+        } = stuck_ledger();
         let rule = Rule::sliding(5, period).expect("a sane rule");
         Stage {
             permits: Permits::new(ledger.provider("p"), GateSettings::default()),
@@ -307,4 +349,25 @@ async fn a_decision_that_is_handed_out_too_late_is_made_again() {
         let used = stage.table.lock().peek(cell, &stage.rule, now).used;
         assert_eq!(used, 1, "{name}: the first permit came back");
     }
+}
+
+/// A permit for another process may be used for so long from its grant on, not from when it is
+/// handed out: limits hold it from the grant on.
+#[tokio::test]
+async fn the_time_to_use_a_permit_counts_from_its_grant() {
+    let stuck = stuck_ledger();
+    let file = "name: x\ndomain: api.example.org\nlimits: [5/10s]\n";
+    let draft = ProviderFile::read("x.yaml", file).expect("the file can be read");
+    let provider = draft.check(&Environment::empty()).provider.expect("valid");
+    let options = Options::default();
+    let registry = ProviderRegistry::build(vec![provider], stuck.ledger, options).expect("valid");
+    let table = PermitTable::new(registry, USE_WITHIN);
+    stuck.delays.lock().commit = Span::from_millis(200);
+    stuck.go.send(()).expect("the store is there");
+    let issued = table.acquire("x", None, CallOptions::default());
+    let issued = tokio::time::timeout(Duration::from_secs(10), issued).await;
+    let issued = issued
+        .expect("the store decides")
+        .expect("a permit is free");
+    assert_eq!(issued.use_within, USE_WITHIN - Span::from_millis(200));
 }

@@ -1,0 +1,397 @@
+//! The schemas of the OpenAPI document.
+//!
+//! Promises: what a schema allows is accepted or denied, never a mistake; `null` is allowed exactly
+//! where a field may be absent.
+//!
+//! Never: describes a reply more loosely than a client needs it.
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "schemas are written in place"
+)]
+
+use serde_json::{Map, Value, json};
+use tollgate_config::provider::Cost;
+use tollgate_guard::ASKS_MAX;
+
+use crate::call_words::{COST_MAX, PRIORITIES};
+use crate::decision_api::{ASK_FIELDS, NAME_MAX, URL_MAX};
+use crate::desk::TaskEvent;
+
+/// A duration as a text: `10s`, `1m30s`.
+const DURATION: &str = "^([0-9]{1,4}w)?([0-9]{1,4}d)?([0-9]{1,4}h)?([0-9]{1,4}m)?([0-9]{1,4}(\\.[0-9]{1,3})?s)?([0-9]{1,4}ms)?$";
+
+/// Names of sources.
+const SOURCE_NAME: &str = "^[A-Za-z0-9_.\\-]{1,64}$";
+
+/// Names of queues; `can-submit` is an operation.
+const QUEUE_NAME: &str = "^(?!can-submit$)[A-Za-z0-9_.:\\-]{1,64}$";
+
+/// The schema of a parameter of a path or a query.
+pub(super) fn parameter_schema(name: &str) -> Value {
+    match name {
+        "for" => json!({ "type": "string", "pattern": DURATION, "minLength": 2 }),
+        "deny_status" => {
+            json!({ "type": "integer", "minimum": 400, "maximum": 599, "default": 429 })
+        }
+        "priority" => json!({ "enum": PRIORITIES }),
+        "cost" => cost_text(),
+        "url" => url(),
+        "entity" => json!({ "type": "string", "pattern": "^[ -~]{1,128}$" }),
+        "provider" => with_example(text(), "tmdb"),
+        "guard" => with_example(text(), "api"),
+        "queue" => json!({ "type": "string", "pattern": QUEUE_NAME }),
+        _ => text(),
+    }
+}
+
+/// Every schema by its name.
+pub(super) fn all_schemas() -> Value {
+    let mut all = Map::new();
+    for part in [
+        request_schemas(),
+        reply_schemas(),
+        operator_schemas(),
+        desk_schemas(),
+    ] {
+        if let Value::Object(part) = part {
+            all.extend(part);
+        }
+    }
+    Value::Object(all)
+}
+
+fn request_schemas() -> Value {
+    let request = ["provider", "url", "guard", "asks"].map(|kind| ask_schema(kind, true));
+    let call = ["provider", "url"].map(|kind| ask_schema(kind, false));
+    json!({
+        "Cost": {
+            "description": "a number of calls, numbers by unit, or a text such as tokens=1200",
+            "anyOf": [
+                amount(1),
+                units(1),
+                cost_text(),
+                { "type": "null" },
+            ],
+        },
+        "RealCost": {
+            "description": "what a call has cost: perhaps nothing",
+            "anyOf": [amount(0), units(0), cost_text(), { "type": "null" }],
+        },
+        "GuardCost": {
+            "description": "how many tokens",
+            "anyOf": [amount(1), { "type": "string", "pattern": "^[1-9][0-9]{0,14}$" }, { "type": "null" }],
+        },
+        "CallAsk": { "anyOf": call },
+        "GuardAsk": ask_schema("guard", false),
+        "AcquireRequest": { "anyOf": request },
+        "ReportRequest": { "anyOf": [
+            report_schema(json!({ "status": { "type": "integer", "minimum": 100, "maximum": 599 }, "headers": headers(), "body": {} }), &["status"]),
+            report_schema(json!({ "error": { "enum": ["timeout", "dns", "connect", "reset"] } }), &["error"]),
+            report_schema(json!({}), &[]),
+        ] },
+        "ReleaseRequest": strict(&["permit"], json!({ "permit": text() })),
+    })
+}
+
+/// One kind of ask: the fields that it may have, and those that it must not.
+fn ask_schema(kind: &str, with_request: bool) -> Value {
+    let mut fields = Map::new();
+    for name in ASK_FIELDS {
+        fields.insert((*name).to_owned(), json!({ "type": "null" }));
+    }
+    let cost = if kind == "guard" { "GuardCost" } else { "Cost" };
+    let allowed: &[&str] = match kind {
+        "guard" => &["guard", "identifier"],
+        "asks" => &[],
+        _ => &["entity", "priority", "caller"],
+    };
+    for name in allowed {
+        fields.insert((*name).to_owned(), or_null(parameter_schema(name)));
+    }
+    if kind == "asks" {
+        let list = |of: &str, most: usize| json!({ "type": "array", "items": reference(of), "minItems": 1, "maxItems": most });
+        let asks = json!({ "anyOf": [list("GuardAsk", ASKS_MAX), list("CallAsk", 1)] });
+        fields.insert("asks".to_owned(), asks);
+    } else {
+        fields.insert(kind.to_owned(), parameter_schema(kind));
+        for name in ["cost", "tokens"] {
+            fields.insert(name.to_owned(), reference(cost));
+        }
+        if with_request {
+            fields.insert("asks".to_owned(), json!({ "type": "null" }));
+        }
+    }
+    if with_request {
+        let wait = json!({ "type": ["boolean", "null"], "default": true });
+        fields.insert("wait".to_owned(), wait);
+        fields.insert("timeout".to_owned(), seconds());
+    }
+    let mut schema = strict(&[kind], Value::Object(fields));
+    if kind != "asks" {
+        schema["not"] = both("cost", "tokens");
+    }
+    schema
+}
+
+fn report_schema(outcome: Value, required: &[&str]) -> Value {
+    let mut fields = json!({
+        "permit": text(),
+        "status": { "type": "null" },
+        "headers": { "type": "null" },
+        "body": { "type": "null" },
+        "error": { "type": "null" },
+        "latency": seconds(),
+        "cost": reference("RealCost"),
+        "tokens": reference("RealCost"),
+    });
+    for (name, schema) in outcome.as_object().into_iter().flatten() {
+        fields[name] = schema.clone();
+    }
+    let mut required = required.to_vec();
+    required.push("permit");
+    let mut schema = strict(&required, fields);
+    schema["not"] = both("cost", "tokens");
+    schema
+}
+
+/// Headers of a response: texts by name, or lists of them.
+fn headers() -> Value {
+    let one = json!({ "type": ["string", "number"], "pattern": "^[\\t -~]*$" });
+    json!({
+        "type": ["object", "null"],
+        "maxProperties": 64,
+        "propertyNames": { "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z\\-]+$" },
+        "additionalProperties": { "anyOf": [one, { "type": "array", "items": one, "maxItems": 8 }] },
+    })
+}
+
+fn reply_schemas() -> Value {
+    json!({
+        "Object": { "type": "object" },
+        "Error": object(&["error", "message", "hint"], json!({
+            "error": { "type": "string" },
+            "message": { "type": "string" },
+            "hint": { "type": "string" },
+            "reason": { "type": "string" },
+            "problems": { "type": "array", "items": { "type": "string" } },
+        })),
+        "Acquired": object(&["granted", "permit", "waited", "retry_in", "limit", "remaining", "reason", "decision", "use_within"], json!({
+            "granted": { "type": "boolean" },
+            "permit": { "type": ["string", "null"] },
+            "waited": { "type": "number" },
+            "retry_in": { "type": ["number", "null"] },
+            "limit": { "anyOf": [reference("Limit"), { "type": "null" }] },
+            "remaining": { "type": ["integer", "null"] },
+            "reason": { "type": ["string", "null"] },
+            "decision": { "enum": ["allow", "queue", "reject"] },
+            "use_within": { "type": ["number", "null"] },
+            "provider": { "type": "string" },
+            "guard": { "type": "string" },
+            "error": { "type": "string" },
+            "message": { "type": "string" },
+            "hint": { "type": "string" },
+        })),
+        "Limit": object(&["name", "limit", "period", "scope"], json!({
+            "name": { "type": "string" },
+            "limit": { "type": ["integer", "null"] },
+            "period": { "type": ["string", "null"] },
+            "scope": { "type": "string" },
+        })),
+        "Reported": object(&["reported", "first", "class", "retry_in"], json!({
+            "reported": { "type": "boolean" },
+            "first": { "type": "boolean" },
+            "class": { "enum": ["success", "limited", "server_error", "network", "other"] },
+            "retry_in": { "type": ["number", "null"] },
+        })),
+        "Released": object(&["released"], json!({ "released": { "const": true } })),
+        "Checked": object(&["granted"], json!({ "granted": { "const": true } })),
+        "Capacity": object(&["available", "retry_in", "remaining", "state"], json!({
+            "available": { "type": "boolean" },
+            "retry_in": { "type": ["number", "null"] },
+            "remaining": { "type": ["integer", "null"] },
+            "state": state(),
+            "provider": { "type": "string" },
+            "limit": { "anyOf": [reference("Limit"), { "type": "null" }] },
+            "reason": { "type": ["string", "null"] },
+        })),
+        "Guards": object(&["limiting", "keys", "guards"], json!({
+            "limiting": { "enum": ["on", "off", "shadow"] },
+            "keys": { "type": "integer" },
+            "guards": { "type": "array", "items": object(&["name", "limit", "burst", "shadow", "denied", "shadow_denied"], json!({
+                "name": { "type": "string" },
+                "limit": { "type": "string" },
+                "burst": { "type": "integer" },
+                "shadow": { "type": "boolean" },
+                "denied": { "type": "integer" },
+                "shadow_denied": { "type": "integer" },
+            })) },
+        })),
+        "GuardStatus": object(&["tokens_available", "tokens_per_minute", "burst_size", "last_refill"], json!({
+            "tokens_available": { "type": "number" },
+            "tokens_per_minute": { "type": "integer" },
+            "burst_size": { "type": "integer" },
+            "last_refill": { "type": "number" },
+        })),
+        "LimitingRequest": strict(&["mode"], json!({ "mode": { "enum": ["on", "off", "shadow", null] } })),
+        "Limiting": strict(&["mode"], json!({ "mode": { "enum": ["on", "off", "shadow"] } })),
+        "Status": object(&["status"], json!({ "status": { "type": "string" } })),
+    })
+}
+
+/// Schemas of what operators see and do.
+fn operator_schemas() -> Value {
+    let texts = json!({ "type": "array", "items": { "type": "string" } });
+    let objects = json!({ "type": "array", "items": { "type": "object" } });
+    json!({
+        "Providers": object(&["providers", "problems"], json!({ "providers": objects, "problems": texts })),
+        "Provider": object(&["name", "domains", "health", "limits", "entities", "queue", "permits", "cooldown_until", "degraded", "store", "problems"], json!({
+            "name": { "type": "string" },
+            "domains": texts,
+            "health": object(&["state", "breaker"], json!({ "state": state(), "breaker": { "enum": ["closed", "open", "half_open"] } })),
+            "limits": objects,
+            "permits": object(&["open", "unreported"], json!({ "open": { "type": "integer" }, "unreported": { "type": "integer" } })),
+            "degraded": { "type": "boolean" },
+            "problems": texts,
+        })),
+        "Settings": {
+            "description": "settings by key, as `tollgate set` takes them; null = as configured",
+            "type": "object",
+            "minProperties": 1,
+            "maxProperties": crate::daemon::SETTINGS_MAX,
+        },
+        "Changes": object(&["changed", "rejected", "warnings"], json!({ "changed": objects, "rejected": texts, "warnings": texts })),
+        "CommandDone": object(&["name", "entity", "state"], json!({ "name": { "type": "string" }, "entity": { "type": ["string", "null"] }, "state": state() })),
+        "Cache": object(&["responses", "bytes", "stored", "saved"], json!({
+            "responses": { "type": "integer" },
+            "bytes": { "type": "integer" },
+            "stored": objects,
+            "saved": objects,
+        })),
+        "Purged": object(&["purged"], json!({ "purged": { "type": "integer" } })),
+    })
+}
+
+/// Schemas of sources and tasks.
+fn desk_schemas() -> Value {
+    let source = |when: &str, pattern: &str| {
+        let mut fields = json!({
+            "name": { "type": "string", "pattern": SOURCE_NAME },
+            "url": url(),
+            "every": { "type": "null" },
+            "cron": { "type": "null" },
+            "priority": or_null(parameter_schema("priority")),
+            "output": or_null(text()),
+        });
+        fields[when] = json!({ "type": ["string", "null"], "pattern": pattern, "minLength": 2 });
+        strict(&["name", "url"], fields)
+    };
+    let count = json!({ "type": "integer", "minimum": 0 });
+    let counts =
+        json!({ "active": count, "scheduled": count, "reserved": count, "pending": count });
+    let mut queue = counts.clone();
+    queue["max_pending"] = json!({ "type": ["integer", "null"] });
+    let mut noted = counts;
+    noted["retry_in"] = json!({ "type": ["number", "null"] });
+    noted["failures"] = count;
+    json!({
+        "SourceRequest": { "anyOf": [source("every", DURATION), source("cron", "^[0-9*/,\\-]{1,8}( [0-9*/,\\-]{1,8}){4}$")] },
+        "Source": object(&["name", "url", "domain", "provider", "limited"], json!({
+            "name": { "type": "string" },
+            "url": { "type": "string" },
+            "domain": { "type": "string" },
+            "provider": { "type": ["string", "null"] },
+            "limited": { "type": "boolean" },
+        })),
+        "Sources": object(&["sources"], json!({ "sources": { "type": "array", "items": reference("Source") } })),
+        "Tasks": object(&["queues", "active_queues"], json!({
+            "queues": { "type": "object", "additionalProperties": object(&["active", "scheduled", "reserved", "pending", "max_pending"], queue) },
+            "active_queues": { "type": "array", "items": { "type": "string" } },
+        })),
+        "TaskEvent": strict(&["id", "event"], json!({ "id": text(), "event": { "enum": TaskEvent::NAMES } })),
+        "TaskNoted": object(&["active", "scheduled", "reserved", "pending", "retry_in", "failures"], noted),
+        "CanSubmitRequest": strict(&["queue"], json!({
+            "queue": { "type": "string", "pattern": QUEUE_NAME },
+            "pending": { "type": ["integer", "null"], "minimum": 0, "maximum": COST_MAX },
+        })),
+        "CanSubmit": object(&["can_submit", "reason", "retry_in"], json!({
+            "can_submit": { "type": "boolean" },
+            "reason": { "type": ["string", "null"] },
+            "retry_in": { "type": ["number", "null"] },
+        })),
+    })
+}
+
+fn with_example(mut schema: Value, example: &str) -> Value {
+    schema["examples"] = json!([example]);
+    schema
+}
+
+fn text() -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": NAME_MAX })
+}
+
+/// An absolute URL of `http` or `https`, without a user.
+fn url() -> Value {
+    json!({ "type": "string", "format": "http-url", "minLength": 8, "maxLength": URL_MAX })
+}
+
+fn state() -> Value {
+    json!({ "enum": ["normal", "throttle", "sleep", "half_open", "cache_only"] })
+}
+
+/// Seconds as a number, or a duration as a text.
+fn seconds() -> Value {
+    json!({ "anyOf": [
+        { "type": "number", "minimum": 0 },
+        { "type": "string", "pattern": DURATION, "minLength": 2 },
+        { "type": "null" },
+    ] })
+}
+
+fn amount(least: u64) -> Value {
+    json!({ "type": "integer", "minimum": least, "maximum": COST_MAX })
+}
+
+/// Amounts by unit; calls and requests are one unit.
+fn units(least: u64) -> Value {
+    let units: Vec<&str> = Cost::units().collect();
+    json!({
+        "type": "object",
+        "propertyNames": { "enum": units },
+        "additionalProperties": amount(least),
+        "minProperties": 1,
+        "not": { "required": ["calls", "requests"] },
+    })
+}
+
+fn cost_text() -> Value {
+    let units: Vec<&str> = Cost::units().collect();
+    let pattern = format!("^(({})=)?[1-9][0-9]{{0,14}}$", units.join("|"));
+    json!({ "type": "string", "pattern": pattern })
+}
+
+fn reference(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+/// The same, or absent.
+fn or_null(schema: Value) -> Value {
+    json!({ "anyOf": [schema, { "type": "null" }] })
+}
+
+/// Two fields are there.
+fn both(one: &str, other: &str) -> Value {
+    let some = json!({ "not": { "type": "null" } });
+    json!({ "required": [one, other], "properties": { one: some, other: some } })
+}
+
+fn object(required: &[&str], properties: Value) -> Value {
+    json!({ "type": "object", "required": required, "properties": properties })
+}
+
+/// An object whose unknown fields are rejected.
+fn strict(required: &[&str], properties: Value) -> Value {
+    let mut schema = object(required, properties);
+    schema["additionalProperties"] = json!(false);
+    schema
+}

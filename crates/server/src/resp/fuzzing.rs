@@ -1,0 +1,100 @@
+//! A connection without a socket and without providers, for fuzz targets and tests.
+//!
+//! Promises: calls the code of the door, and adds nothing to it. Time stands still for fuzz targets.
+//!
+//! Never: is part of a program.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::{Semaphore, watch};
+use tollgate::ProviderRegistry;
+use tollgate::providers::{Options, Unknown};
+use tollgate_config::{Config, Environment, PathKind, Secret, Sources};
+use tollgate_core::time::{Micros, Now, Wall};
+use tollgate_ledger::{Clock, Ledger, ManualClock};
+
+use super::connection::serve;
+use super::session::{Door, Session};
+use crate::accept_loop::ShutdownSignal;
+use crate::daemon::Daemon;
+use crate::gateway::ConnectionCap;
+
+/// More than any fuzz target sends or gets.
+const PIPE: usize = 1 << 24;
+
+/// What a connection replies to these pieces, until its client ends it or it ends by itself.
+pub async fn replies<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let clock = ManualClock::new(Now {
+        at: Micros(1_000_000_000),
+        wall: Wall(1_772_323_200_000_000),
+    });
+    let ledger = Ledger::memory(Clock::Manual(clock));
+    let (mut client, serving) = connection(ledger, None, PIPE);
+    let talk = async {
+        for piece in pieces {
+            // It may have ended already.
+            client.write_all(piece).await.ok();
+            tokio::task::yield_now().await;
+        }
+        client.shutdown().await.ok();
+        let mut replies = Vec::new();
+        client.read_to_end(&mut replies).await.ok();
+        replies
+    };
+    tokio::join!(talk, serving).0
+}
+
+/// The client's end of a connection, and the serving of it; with a token, if there is one.
+pub(super) fn connection(
+    ledger: Ledger,
+    token: Option<&str>,
+    capacity: usize,
+) -> (DuplexStream, impl Future<Output = ()> + Send + 'static) {
+    let cap = Arc::new(ConnectionCap::new(1, 1, false));
+    let slot = cap.try_acquire([127, 0, 0, 1].into());
+    let door = door(ledger, token);
+    let place = door.place(slot.expect("the first connection has a place"));
+    let session = Session::new(door, 1, None);
+    let (client, server) = duplex(capacity);
+    let (shutdown, over) = (watch::Sender::new(false), watch::Sender::new(false));
+    let signal = ShutdownSignal::new(shutdown.subscribe(), over.subscribe());
+    let serving = async move {
+        serve(server, session, place, signal).await;
+        drop((shutdown, over));
+    };
+    (client, serving)
+}
+
+fn door(ledger: Ledger, token: Option<&str>) -> Arc<Door> {
+    let sources = Sources {
+        only_named: true,
+        ..Sources::default()
+    };
+    let loaded = Config::load(&sources, &world()).expect("without files everything is a default");
+    // A permit has an id that nobody can guess, so no two runs would be the same.
+    let options = Options {
+        unknown: Unknown::Refuse,
+        ..Options::default()
+    };
+    let registry = ProviderRegistry::build(Vec::new(), ledger, options);
+    let registry = registry.expect("a registry without providers needs nothing");
+    Arc::new(Door {
+        daemon: Daemon::new(registry, sources, loaded, world),
+        token: token.map(|token| Secret::new(token.to_owned())),
+        is_open: token.is_none(),
+        clients: AtomicUsize::new(0),
+        waiting: Arc::new(Semaphore::new(1)),
+    })
+}
+
+fn world() -> Environment<'static> {
+    Environment {
+        env: &|_| None,
+        env_names: &Vec::new,
+        read_file: &|_| Err("there is no file".to_owned()),
+        path_kind: &|_| Ok(PathKind::Nothing),
+        missing_key: None,
+    }
+}
