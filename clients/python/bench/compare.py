@@ -5,7 +5,7 @@ requests-ratelimiter, side by side in one run. The simulated provider is the jud
 
 Workloads: S = sliding log 40 per 10 s, T = token bucket 50/s burst 50; 32 callers that never pause;
 5 ms (lognormal) before the provider counts, 20 ms for the response. Each limiter is set as its
-documentation says for that limit. CPU is of the calling process; the daemon's is a column of its own.
+documentation says for that limit. requests-ratelimiter cannot give up a wait: its run ends later. CPU is of the calling process; the daemon's is a column of its own.
 """
 
 from __future__ import annotations
