@@ -1,7 +1,8 @@
 //! `tollgate acquire`, `capacity`, `report`, `release`: permits for shell scripts.
 //!
 //! Promises: exit 0 granted, 75 denied ("try later"). `acquire -- CMD` runs CMD under its permit,
-//! reports how it ended, and exits as CMD did; if CMD cannot be started, the permit is given back.
+//! reports how it ended, and exits as CMD did; the permit is held while CMD runs. If CMD cannot be
+//! started, the permit is given back.
 //! With a daemon and without one the replies are the same.
 //!
 //! Never: makes a call itself.
@@ -10,7 +11,8 @@ mod decision_source;
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -33,6 +35,9 @@ const NOT_STARTED: u8 = 127;
 /// How long a daemon may take beside the time that the request waits.
 const MARGIN: Duration = Duration::from_secs(40);
 
+/// How often a permit is renewed while its command runs: a permit lives for 30 s at least.
+const RENEW_EVERY: Duration = Duration::from_secs(10);
+
 /// As long as any request waits.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3_600);
 
@@ -43,8 +48,8 @@ Examples:
   permit=$(tollgate acquire https://api.example.org/v1/x) && tollgate report \"$permit\" --status 200
 
 Exit codes: 0 granted, 75 denied. With a command: its own; a permit whose command succeeds is reported as
-200, one whose command exits with 75 as 429, any other as the caller's own failure. A command that runs longer
-than the permit (30 s and the provider's timeout) keeps its exit code, and its permit counts as used.";
+200, one whose command exits with 75 as 429, any other as the caller's own failure. The permit
+is held until the command ends.";
 
 /// Get one permit for a call that a script makes itself
 ///
@@ -232,10 +237,14 @@ impl Acquire {
 /// Runs a command under a permit, and reports how it ended.
 fn run_with(source: &DecisionSource, permit: &str, command: &[String]) -> anyhow::Result<ExitCode> {
     let (program, arguments) = command.split_first().context("no command was given")?;
-    let ended = Command::new(program)
-        .args(arguments)
-        .env("TOLLGATE_PERMIT", permit)
-        .status();
+    let mut child = Command::new(program);
+    child.args(arguments).env("TOLLGATE_PERMIT", permit);
+    let renew = || {
+        let body = json!({ "permit": permit });
+        // If it cannot be renewed, the report says so.
+        drop(source.ask(Method::POST, "/v1/renew", Some(&body), MARGIN));
+    };
+    let ended = run_to_its_end(child, RENEW_EVERY, renew);
     // Whatever becomes of the permit, the exit is the command's.
     let settle = |path: &str, body: &Value| match source.ask(Method::POST, path, Some(body), MARGIN)
     {
@@ -272,6 +281,25 @@ fn run_with(source: &DecisionSource, permit: &str, command: &[String]) -> anyhow
     Ok(ExitCode::from(code.unwrap_or(1)))
 }
 
+/// Runs a command to its end, and does something regularly meanwhile.
+fn run_to_its_end(
+    mut command: Command,
+    every: Duration,
+    meanwhile: impl Fn(),
+) -> std::io::Result<ExitStatus> {
+    let mut child = command.spawn()?;
+    let (sender, ended) = sync_channel(1);
+    // It ends with the command.
+    std::thread::spawn(move || sender.send(child.wait()));
+    loop {
+        match ended.recv_timeout(every) {
+            Ok(status) => return status,
+            Err(RecvTimeoutError::Timeout) => meanwhile(),
+            Err(RecvTimeoutError::Disconnected) => return Err(std::io::ErrorKind::Other.into()),
+        }
+    }
+}
+
 impl CapacityCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let source = DecisionSource::find(&self.options)?;
@@ -298,11 +326,14 @@ impl CapacityCommand {
 impl ReportCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let mut body = json!({ "permit": self.permit });
-        let headers: Map<String, Value> = self
-            .header
-            .into_iter()
-            .map(|(name, value)| (name, json!(value)))
-            .collect();
+        // A header that occurs twice has two values.
+        let mut headers: Map<String, Value> = Map::new();
+        for (name, value) in self.header {
+            let values = headers.entry(name).or_insert_with(|| json!([]));
+            if let Value::Array(values) = values {
+                values.push(json!(value));
+            }
+        }
         for (name, value) in [
             ("status", self.status.map(|status| json!(status))),
             ("error", self.error.map(|error| json!(error))),
@@ -385,4 +416,32 @@ fn into_reply(status: u16, reply: Value) -> anyhow::Result<Value> {
         return Err(rejected(&reply));
     }
     bail!("the daemon responded with status {status} and no reason; is it another version?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// A command that ran longer than a minute lost its permit, and another took its place.
+    #[test]
+    fn a_permit_is_renewed_until_the_command_ends() {
+        let file = std::env::temp_dir().join(format!("tollgate-renewed-{}", std::process::id()));
+        let mut command = Command::new("/bin/sh");
+        command.args([
+            "-c",
+            "while [ ! -e \"$FILE\" ]; do sleep 0.01; done; exit 3",
+        ]);
+        command.env("FILE", &file);
+        let renewals = Cell::new(0);
+        let ended = run_to_its_end(command, Duration::from_millis(1), || {
+            renewals.set(renewals.get() + 1);
+            if renewals.get() == 3 {
+                std::fs::write(&file, "").unwrap();
+            }
+        });
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(ended.unwrap().code(), Some(3));
+        assert!(renewals.get() >= 3);
+    }
 }

@@ -156,6 +156,9 @@ impl AdminClient {
                 self.address
             );
         };
+        if status == StatusCode::NO_CONTENT {
+            return Ok((status, Value::Null));
+        }
         let value: Value =
             serde_json::from_slice(&whole.to_bytes()).map_err(|_| NotTollgate(self.address))?;
         Ok((status, value))

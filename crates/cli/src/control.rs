@@ -16,6 +16,7 @@ use tollgate_config::amount;
 
 use crate::admin_client::AdminClient;
 use crate::options::Options;
+use crate::status::state_word;
 
 const SET_EXAMPLES: &str = "\
 Examples:
@@ -172,9 +173,10 @@ impl ControlCommand {
         let reply = remote.request(Method::POST, &path, None)??;
         let mut out = crate::out::out();
         let state = reply["state"].as_str().unwrap_or_default();
+        let state = state_word(state, reply["hold"].as_str());
         match &self.entity {
             Some(entity) => writeln!(out, "{}/{entity}: {word}", self.name)?,
-            None => writeln!(out, "{}: {word}; its state is {state}", self.name)?,
+            None => writeln!(out, "{}: {word}; its state: {state}", self.name)?,
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -15,6 +15,7 @@ mod check;
 mod completions;
 mod demo;
 mod explain;
+mod import;
 mod init;
 mod log;
 mod options;
@@ -24,6 +25,7 @@ mod provider;
 mod admin_client;
 mod schema;
 mod serve;
+mod source;
 mod status;
 mod terminal;
 
@@ -51,6 +53,7 @@ enum Command {
     Capacity(acquire::CapacityCommand),
     Report(acquire::ReportCommand),
     Release(acquire::ReleaseCommand),
+    Source(source::SourceCommands),
     Status(status::StatusCommand),
     Set(control::SetCommand),
     Reload(control::Reload),
@@ -66,6 +69,7 @@ enum Command {
     Reset(control::ControlCommand),
     Cache(cache::Cache),
     Explain(explain::Explain),
+    Import(import::Import),
     Schema(schema::Schema),
     Completions(completions::Completions),
 }
@@ -81,6 +85,7 @@ fn main() -> ExitCode {
         Command::Capacity(command) => command.run(),
         Command::Report(command) => command.run(),
         Command::Release(command) => command.run(),
+        Command::Source(command) => command.run(),
         Command::Status(command) => command.run(),
         Command::Set(command) => command.run(),
         Command::Reload(command) => command.run(),
@@ -91,6 +96,7 @@ fn main() -> ExitCode {
         Command::Reset(command) => command.run("reset"),
         Command::Cache(command) => command.run(),
         Command::Explain(command) => command.run(),
+        Command::Import(command) => command.run(),
         Command::Schema(command) => command.run(),
         Command::Completions(command) => command.run(),
     };

@@ -26,9 +26,9 @@ use tokio::net::TcpListener;
 use tollgate::ProviderRegistry;
 use tollgate::cache::{Cache, Sizes};
 use tollgate::event::{Event, Events};
-use tollgate::providers::{Options as RegistryOptions, Unknown};
+use tollgate::providers::Options as RegistryOptions;
 use tollgate_config::amount;
-use tollgate_config::config::{Store, UnknownDomain};
+use tollgate_config::config::Store;
 use tollgate_config::{Config, Flag, Level, Loaded, Origin, Problems, Secret, Sources, disk};
 use tollgate_ledger::{Clock, Ledger};
 use tollgate_server::admin::TokenFile;
@@ -187,10 +187,7 @@ async fn serve(
     let wants_admin = wants_admin(&loaded);
     let bus = Events::new();
     let options = RegistryOptions {
-        unknown: match config.unknown_domain {
-            UnknownDomain::Allow => Unknown::Allow,
-            UnknownDomain::Refuse => Unknown::Refuse,
-        },
+        unknown: tollgate_server::unknown_domains(&config),
         nodes: config.nodes,
         node_lease: config.node_lease,
         offline: flags.offline,

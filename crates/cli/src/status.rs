@@ -152,26 +152,58 @@ fn has_ledger(folder: &Path) -> bool {
 }
 
 fn print_all(out: &mut impl Write, status: &Value) -> io::Result<()> {
-    let list = |name: &str| status[name].as_array().cloned().unwrap_or_default();
-    for provider in list("providers") {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let providers = list(&status["providers"]);
+    let states: Vec<String> = providers.iter().map(summary_state).collect();
+    let widths = states.iter().map(|state| state.chars().count());
+    let width = widths.max().unwrap_or(0).max(12);
+    for (provider, state) in providers.iter().zip(states) {
         let text = |name: &str| provider[name].as_str().unwrap_or_default().to_owned();
         let waiting = &provider["waiting"];
-        // Without a store its state is out of date: `on_store_loss` applies.
-        let state = match text("store").as_str() {
-            "lost" => "store lost".to_owned(),
-            _up => state_word(&text("state"), None).to_owned(),
-        };
         writeln!(
             out,
-            "{:<16} {state:<12} {waiting:>5} waiting  {}",
+            "{:<16} {state:<width$} {waiting:>5} waiting  {}",
             text("name"),
             text("source")
         )?;
+        let cooldowns = list(&provider["cooldowns"]);
+        // That of the whole provider is its state.
+        for one in cooldowns.iter().filter(|one| one["of"] != "provider") {
+            writeln!(out, "  {}", cooldown_text(one))?;
+        }
     }
-    for problem in list("problems").iter().filter_map(Value::as_str) {
+    for problem in list(&status["problems"]).iter().filter_map(Value::as_str) {
         writeln!(out, "{problem}")?;
     }
     Ok(())
+}
+
+/// The state of a provider in a list. What stops its calls comes first.
+fn summary_state(provider: &Value) -> String {
+    // Without a store its state is out of date: `on_store_loss` applies.
+    if provider["store"] == "lost" {
+        return "store lost".to_owned();
+    }
+    let state = provider["state"].as_str().unwrap_or_default();
+    let mut cooldowns = provider["cooldowns"].as_array().into_iter().flatten();
+    let of_provider = cooldowns.find(|one| one["of"] == "provider");
+    match of_provider {
+        Some(one) if matches!(state, "normal" | "throttle") => {
+            format!("Cooling down until {}", time_of_day(&one["until"]))
+        }
+        _ => state_word(state, provider["hold"].as_str()).to_owned(),
+    }
+}
+
+/// What cools down, until when and why.
+fn cooldown_text(one: &Value) -> String {
+    let word = |name: &str| one[name].as_str().unwrap_or_default();
+    let until = time_of_day(&one["until"]);
+    format!(
+        "{}: cooling down until {until} ({})",
+        word("of"),
+        word("reason")
+    )
 }
 
 fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
@@ -247,12 +279,7 @@ fn print_holds(out: &mut impl Write, status: &Value) -> io::Result<()> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let word = |value: &Value| value.as_str().unwrap_or("other paths").to_owned();
     for one in list(&status["cooldowns"]) {
-        let (of, until) = (word(&one["of"]), time_of_day(&one["until"]));
-        writeln!(
-            out,
-            "  {of}: cooling down until {until} ({})",
-            word(&one["reason"])
-        )?;
+        writeln!(out, "  {}", cooldown_text(&one))?;
     }
     for one in list(&status["estimated_limits"]) {
         let of = word(&one["of"]);
@@ -278,11 +305,20 @@ fn print_holds(out: &mut impl Write, status: &Value) -> io::Result<()> {
             None => writeln!(out, "  path {path}: {failures} failures in a row")?,
         }
     }
-    if status["degraded"] == true {
-        writeln!(
-            out,
-            "  degrade mode: little of the quota remains, so only the cache is used"
-        )?;
+    print_degraded(out, status)
+}
+
+/// Which quota is so low that only the cache is used: the provider's or an entity's.
+fn print_degraded(out: &mut impl Write, status: &Value) -> io::Result<()> {
+    let entities = status["entities"].as_object().into_iter().flatten();
+    let entities = entities.map(|(entity, part)| (format!("{entity}: "), part));
+    for (of, part) in std::iter::once((String::new(), status)).chain(entities) {
+        if part["degraded"] == true {
+            writeln!(
+                out,
+                "  {of}degrade mode: little of the quota remains, so only the cache is used"
+            )?;
+        }
     }
     Ok(())
 }
@@ -297,7 +333,7 @@ fn time_of_day(epoch: &Value) -> String {
 }
 
 /// The words for people; JSON has its own.
-fn state_word<'a>(state: &'a str, hold: Option<&str>) -> &'a str {
+pub(crate) fn state_word<'a>(state: &'a str, hold: Option<&str>) -> &'a str {
     match (state, hold) {
         ("normal", _) => "Flowing",
         ("throttle", _) => "Slowed",
@@ -348,6 +384,63 @@ mod tests {
             "  35/1s            1 used, 34 remaining\n  \
              fixtures 3000/1h 500 used, 2500 remaining\n  \
              odds 3000/1h     7 used, 2993 remaining\n"
+        );
+    }
+
+    /// The list showed a provider that cools down as `Flowing`, and one that an operator paused as
+    /// `Sleeping`.
+    #[test]
+    fn the_list_says_what_stops_the_calls_of_a_provider() {
+        let row = |state: &str, hold: Value, cooldowns: Value| {
+            json!({ "name": "x", "source": "x.yaml", "state": state, "hold": hold, "store": "up",
+                    "waiting": 2, "cooldowns": cooldowns })
+        };
+        let cooling = |of: &str| json!([{ "of": of, "until": 45_605.0, "reason": "429" }]);
+        let none = || json!([]);
+        for (provider, expected) in [
+            (row("normal", Value::Null, none()), "Flowing"),
+            (
+                row("sleep", json!("paused"), none()),
+                "Paused by an operator",
+            ),
+            (
+                row("sleep", json!("offline"), none()),
+                "Set offline by an operator",
+            ),
+            (
+                row("normal", Value::Null, cooling("provider")),
+                "Cooling down until 12:40:05 UTC",
+            ),
+            (row("sleep", Value::Null, cooling("provider")), "Sleeping"),
+        ] {
+            let mut out = Vec::new();
+            print_all(&mut out, &json!({ "providers": [provider] })).expect("a vector");
+            let line = String::from_utf8_lossy(&out).into_owned();
+            let expected = format!("x                {expected:<12}     2 waiting  x.yaml\n");
+            assert_eq!(line, expected);
+        }
+        let mut out = Vec::new();
+        let of_key = row("normal", Value::Null, cooling("key 2"));
+        print_all(&mut out, &json!({ "providers": [of_key] })).expect("a vector");
+        let text = String::from_utf8_lossy(&out);
+        assert!(
+            text.ends_with("\n  key 2: cooling down until 12:40:05 UTC (429)\n"),
+            "{text}"
+        );
+    }
+
+    /// Calls to an entity got 504 `degraded`, and the status said nothing about it.
+    #[test]
+    fn degrade_mode_of_an_entity_is_shown() {
+        let status = json!({
+            "degraded": false,
+            "entities": { "odds": { "degraded": true }, "teams": { "degraded": false } },
+        });
+        let mut out = Vec::new();
+        print_holds(&mut out, &status).expect("a vector");
+        assert_eq!(
+            String::from_utf8_lossy(&out),
+            "  odds: degrade mode: little of the quota remains, so only the cache is used\n"
         );
     }
 }

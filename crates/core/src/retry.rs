@@ -112,7 +112,10 @@ pub enum StopReason {
     /// The provider was too slow too often.
     Timeouts,
     /// The retry would come after the caller's deadline.
-    Deadline,
+    Deadline {
+        /// When it would come, from now.
+        after: Span,
+    },
     /// Too many of all calls are retries already.
     Budget,
 }
@@ -204,7 +207,7 @@ impl RetrySettings {
             .time_remaining
             .is_some_and(|remaining| after >= remaining)
         {
-            return RetryDecision::Stop(StopReason::Deadline);
+            return RetryDecision::Stop(StopReason::Deadline { after });
         }
         if !failed.probe && !budget.try_take(&self.budget, now) {
             return RetryDecision::Stop(StopReason::Budget);

@@ -30,6 +30,11 @@ pub enum Event {
         /// How many.
         rows: u64,
     },
+    /// The store's log grows: a reader of another program keeps it from being shortened.
+    LogHeld {
+        /// How long it is.
+        bytes: u64,
+    },
     /// Too much happened to follow: ask again for everything.
     Resync,
 }

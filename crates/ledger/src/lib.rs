@@ -228,6 +228,13 @@ impl Ledger {
         }
     }
 
+    /// The length of the store's log, if it grows because a reader of another program keeps it from
+    /// being shortened.
+    #[must_use]
+    pub fn held_log_bytes(&self) -> Option<u64> {
+        self.front.local_store()?.held_log_bytes()
+    }
+
     /// How many cells are stored, where that is known without reading them all.
     #[must_use]
     pub fn cell_count(&self) -> Option<usize> {

@@ -57,6 +57,8 @@ pub(crate) struct SqliteStore {
     /// This process among those that share the folder; 0 until it is open.
     owner: AtomicU32,
     damaged_rows: AtomicU64,
+    /// See [`Store::held_log_bytes`]; 0 = none.
+    held_log_bytes: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -112,6 +114,7 @@ impl SqliteStore {
             durable: RankedMutex::default(),
             owner: AtomicU32::new(0),
             damaged_rows: AtomicU64::new(0),
+            held_log_bytes: AtomicU64::new(0),
         };
         store.use_folder(&mut store.state.lock(), folder);
         (store, error)
@@ -164,8 +167,13 @@ impl SqliteStore {
         let folder = state.folder.as_mut().map_err(|error| error.clone())?;
         match folder.commit(batches, longest) {
             Ok((decisions, damaged_rows)) => {
+                let held = folder.held_log_bytes();
                 state.is_lost = false;
                 drop(state);
+                // Once for each reader that stays: the log grows with every commit.
+                if self.held_log_bytes.swap(held, Ordering::Relaxed) == 0 && held > 0 {
+                    self.sink.log_held(held);
+                }
                 if damaged_rows > 0 {
                     self.damaged_rows.fetch_add(damaged_rows, Ordering::Relaxed);
                     self.sink.rows_damaged(damaged_rows);
@@ -259,5 +267,10 @@ impl Store for SqliteStore {
 
     fn damaged_rows(&self) -> u64 {
         self.damaged_rows.load(Ordering::Relaxed)
+    }
+
+    fn held_log_bytes(&self) -> Option<u64> {
+        let bytes = self.held_log_bytes.load(Ordering::Relaxed);
+        (bytes > 0).then_some(bytes)
     }
 }

@@ -106,6 +106,12 @@ pub trait Store: Send + Sync + fmt::Debug {
         0
     }
 
+    /// The length of a log that grows because a reader of another program keeps it from being
+    /// shortened.
+    fn held_log_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// How many cells are stored, where that is known without reading them all.
     fn cell_count(&self) -> Option<usize> {
         None
@@ -245,6 +251,11 @@ impl EventSink {
     /// So many stored rows could not be believed.
     pub fn rows_damaged(&self, rows: u64) {
         self.hub.broadcast(&Event::Damaged { rows });
+    }
+
+    /// The store's log grows: a reader of another program keeps it from being shortened.
+    pub fn log_held(&self, bytes: u64) {
+        self.hub.broadcast(&Event::LogHeld { bytes });
     }
 
     /// Too much happened to follow.

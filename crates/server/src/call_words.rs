@@ -1,8 +1,8 @@
-//! The words that callers use for the options of a call, for every door alike.
+//! The words that callers use for the options of a call, for every endpoint alike.
 //!
 //! Promises: one meaning per word, whether it comes in a header, in JSON, in a query or in a command.
 //!
-//! Never: writes an error; each door names its own header or field.
+//! Never: writes an error; each endpoint names its own header or field.
 
 use http::Uri;
 use tollgate::path::Target;

@@ -7,9 +7,11 @@
 //! Never: serves a socket, or knows who sent a request. The gateway's listeners open and close the
 //! addresses of providers within the same change.
 
-mod warnings;
+mod list;
 mod view;
-pub use view::{ProviderDetails, ProviderSummary};
+mod warnings;
+pub use list::ProviderSummary;
+pub use view::ProviderDetails;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -203,9 +205,14 @@ impl Daemon {
         let _one_at_a_time = self.shared.changing.lock();
         let mut state = self.snapshot();
         let mut sources = state.sources.clone();
+        let mut keys = Vec::new();
         for (key, value) in settings {
             let wanted = canonical_key(key)
                 .map_err(|problem| SetError::Rejected(vec![problem.to_string()]))?;
+            if let Some(problem) = not_at_run_time(&wanted) {
+                return Err(SetError::Rejected(vec![problem]));
+            }
+            keys.push(wanted.clone());
             let same = |set: &ProviderSetting| {
                 let is_it = |set: &str| canonical_key(set).is_ok_and(|set| set == wanted);
                 set.provider == provider && is_it(&set.key)
@@ -235,6 +242,7 @@ impl Daemon {
         events.emit(Event::OperatorCommand {
             provider: active.name().into(),
             command: "set",
+            settings: Some(keys.join(",").into()),
         });
         let mut changed = before.changed;
         changed.extend(after.changed.clone());
@@ -287,6 +295,7 @@ impl Daemon {
         self.shared.registry.events().emit(Event::OperatorCommand {
             provider: provider.into(),
             command: name,
+            settings: None,
         });
         match entity {
             Some(entity) => active.reset_entity(entity),
@@ -367,13 +376,25 @@ impl Daemon {
         self.shared.decisions.replace(config);
         self.shared.registry.replace(providers.collect())?;
         self.shared.registry.set_callers(&config.callers);
-        self.shared
-            .registry
-            .set_unknown(match config.unknown_domain {
-                UnknownDomain::Allow => Unknown::Allow,
-                UnknownDomain::Refuse => Unknown::Refuse,
-            });
+        self.shared.registry.set_unknown(unknown_domains(config));
         Ok(())
+    }
+}
+
+/// Why a setting that chooses what a provider is cannot be changed while it runs: other settings are
+/// read from it once, so the change would be shown and have no effect.
+fn not_at_run_time(key: &str) -> Option<String> {
+    matches!(key, "preset" | "tier" | "name").then(|| {
+        format!("error: set: `{key}` cannot be changed at run time; change the provider's file")
+    })
+}
+
+/// What happens to calls to domains that no provider has.
+#[must_use]
+pub fn unknown_domains(config: &Config) -> Unknown {
+    match config.unknown_domain {
+        UnknownDomain::Allow => Unknown::Allow,
+        UnknownDomain::Refuse => Unknown::Refuse,
     }
 }
 

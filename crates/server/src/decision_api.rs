@@ -1,4 +1,4 @@
-//! The decision service over HTTP: `/v1/acquire`, `report`, `release`, `capacity`, `check`.
+//! The decision service over HTTP: `/v1/acquire`, `report`, `release`, `renew`, `capacity`, `check`.
 //!
 //! The same calls on two addresses: the admin address (`/v1/…`) and, for callers with a token, the
 //! gateway's (`/-/v1/…`).
@@ -74,10 +74,13 @@ pub(crate) async fn serve(
         "/v1/acquire" if *method == Method::POST => acquire::serve(decisions, &call, body).await,
         "/v1/report" if *method == Method::POST => report::report(decisions, body).await,
         "/v1/release" if *method == Method::POST => report::release(decisions, body).await,
+        "/v1/renew" if *method == Method::POST => report::renew(decisions, body).await,
         "/v1/capacity" if is_get => capacity::serve(decisions, &call).await,
         // Proxies ask with the method of the request that they hold.
         "/v1/check" if is_held(method) => check::serve(decisions, &call),
-        "/v1/acquire" | "/v1/report" | "/v1/release" => Err(ApiError::wrong_method("POST")),
+        "/v1/acquire" | "/v1/report" | "/v1/release" | "/v1/renew" => {
+            Err(ApiError::wrong_method("POST"))
+        }
         "/v1/capacity" => Err(ApiError::wrong_method("GET,HEAD")),
         "/v1/check" => Err(ApiError::wrong_method(CHECK_METHODS)),
         _ => Err(ApiError::unknown_path()),
@@ -190,4 +193,9 @@ fn limit_json(limit: Option<&LimitSummary>) -> Value {
 )]
 pub(crate) fn seconds_up(span: Span) -> f64 {
     span.0.div_ceil(1_000) as f64 / 1_000.0
+}
+
+/// A time that is over, or must not be exceeded, is rounded down.
+fn seconds_down(span: Span) -> f64 {
+    seconds_up(Span(span.0 / 1_000 * 1_000))
 }

@@ -1,7 +1,7 @@
 //! The decision service: may this call be made now? For callers that make their calls themselves.
 //!
-//! One facade for every door (HTTP on two addresses, RESP; gRPC comes next): [`Decisions`] has a
-//! method for each question, takes and returns plain types, and knows no protocol. A door parses,
+//! One facade for every endpoint (HTTP on two addresses, RESP; gRPC comes next): [`Decisions`] has a
+//! method for each request, takes and returns plain types, and knows no protocol. An endpoint parses,
 //! asks and writes.
 //!
 //! Promises: a denial is no error: it names the limit or guard that said no, and when to come back.
@@ -87,7 +87,7 @@ impl Decisions {
         self.set_callers(config);
     }
 
-    /// The guards, for doors that see requests.
+    /// The guards, for endpoints that see requests.
     #[must_use]
     pub fn guards(&self) -> &Guards {
         &self.shared.guards
@@ -173,6 +173,12 @@ impl Decisions {
         }
     }
 
+    /// Whoever holds a permit still works under it. Returns how long its call may still be made.
+    pub fn renew(&self, permit: &str) -> Result<Span, DecisionError> {
+        let renewed = self.shared.permits.keep_alive(permit);
+        renewed.ok_or(DecisionError::UnknownPermit)
+    }
+
     /// The call of a permit is not made: others may have it.
     pub fn release(&self, permit: &str) -> Result<(), DecisionError> {
         match self.shared.permits.release(permit) {
@@ -198,7 +204,7 @@ impl Decisions {
         Ok(self.shared.guards.status(guard, identifier)?)
     }
 
-    /// Tokens of these guards now, all or none: for doors that let a request pass or not.
+    /// Tokens of these guards now, all or none: for endpoints that let a request pass or not.
     pub fn check(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, DecisionError> {
         Ok(self.shared.guards.decide(asks)?)
     }

@@ -25,7 +25,7 @@ mod rate_headers;
 mod rejection;
 
 pub use admin::{Admin, AdminOptions};
-pub use daemon::Daemon;
+pub use daemon::{Daemon, unknown_domains};
 pub use decisions::Decisions;
 pub use gateway::{
     ClientTimeouts, Gateway, GatewayOptions, ListenAddress, ListenerKind, Listeners,

@@ -7,6 +7,7 @@
 //! Never: used by anything but tests, benches and the demo and simulate commands.
 
 pub mod row_store;
+pub mod test_host;
 pub mod rule;
 pub mod checker;
 pub mod latency;

@@ -1,8 +1,8 @@
 //! The path of a call, stage by stage.
 //!
 //! ```text
-//! caller ─► route ─► cache ─► flight ─► retry( credential ─► connect ─► permit ─► send ─► learn ) ─► store ─► response
-//!                     │hit      │join              └────────── once per ATTEMPT ──────────┘
+//! caller ─► route ─► cache ─► flight ─► merge ─► retry( credential ─► connect ─► permit ─► send ─► learn ) ─► store ─► response
+//!                     │hit      │join     │part            └────────── once per ATTEMPT ──────────┘
 //! ```
 //!
 //! Promises: a call is not an attempt. Every attempt, including each retry, passes `permit` again.

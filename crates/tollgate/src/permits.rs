@@ -441,7 +441,7 @@ impl Shared {
             Event::Freed(cells) => gate.freed(&cells),
             Event::Scopes(scopes) => gate.scopes_changed(&scopes),
             Event::Recovered | Event::Resync => gate.anything_changed(),
-            Event::Lost | Event::Damaged { .. } => {}
+            Event::Lost | Event::Damaged { .. } | Event::LogHeld { .. } => {}
         }
     }
 

@@ -37,7 +37,9 @@ use local_share::StoreLossContext;
 pub(crate) use local_share::{LossDecision, loss_since_now};
 pub(crate) use policy::CompiledPolicy;
 pub use savings::Savings;
-pub use status::{CooldownStatus, EstimatedLimit, LearnedFrom429s, LimitStatus, PartStatus};
+pub use status::{
+    CooldownStatus, EstimatedLimit, LearnedFrom429s, LimitStatus, PartStatus, ProviderOverview,
+};
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -470,9 +472,11 @@ fn on_ledger_event(shared: &Weak<RegistryState>, event: &LedgerEvent) -> bool {
             started.for_each(|active| active.health.on_resync());
         }
         LedgerEvent::Lost | LedgerEvent::Recovered => shared.check_store(),
-        LedgerEvent::Damaged { rows } => {
-            let rows = *rows;
+        &LedgerEvent::Damaged { rows } => {
             shared.deps.events.emit(Event::LedgerDamaged { rows });
+        }
+        &LedgerEvent::LogHeld { bytes } => {
+            shared.deps.events.emit(Event::LedgerLogHeld { bytes });
         }
         LedgerEvent::Freed(_) => {}
     }

@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use tollgate::ProviderRegistry;
 use tollgate::providers::Options as RegistryOptions;
 use tollgate_config::{Config, disk};
-use tollgate_server::Decisions;
+use tollgate_server::{Decisions, unknown_domains};
 
 use super::into_reply;
 use crate::admin_client::{AdminClient, NoDaemon};
@@ -103,9 +103,15 @@ impl LocalDecisions {
             writeln!(crate::out::err(), "error: {why}")?;
         }
         let providers = config.all_providers().map(|provider| (**provider).clone());
+        let registry_options = RegistryOptions {
+            unknown: unknown_domains(&config),
+            nodes: config.nodes,
+            node_lease: config.node_lease,
+            ..RegistryOptions::default()
+        };
         let registry = {
             let _runtime = runtime.enter();
-            ProviderRegistry::build(providers.collect(), ledger, RegistryOptions::default())?
+            ProviderRegistry::build(providers.collect(), ledger, registry_options)?
         };
         registry.set_callers(&config.callers);
         let decisions = Decisions::new(registry, &config);

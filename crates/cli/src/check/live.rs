@@ -147,7 +147,7 @@ fn single_attempt(provider: &Provider) -> Provider {
 /// One call: does the provider respond, does it accept the key, and what is its time?
 async fn call_provider(registry: &ProviderRegistry, provider: &Provider) -> Vec<Finding> {
     let name = &provider.name;
-    match registry.state_of(name).await {
+    match registry.overview_of(name).await.state {
         HealthState::Normal | HealthState::Throttle => {}
         resting @ (HealthState::Sleep | HealthState::HalfOpen | HealthState::CacheOnly) => {
             return vec![Finding::failed(format!(

@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use serde_json::Value;
 
 use crate::folder::Folder;
-use crate::operating::free_address;
 use crate::running_daemon::{RunningDaemon, X};
+use tollgate_sim::test_host::free_address;
 
 fn folder(name: &str) -> Folder {
     Folder::new(name).file("x.yaml", X)
@@ -120,18 +120,21 @@ fn a5_a_daemon_that_starts_offline_is_resumed_by_command() {
     let output = daemon.tollgate(&["resume", "x"]);
     assert_eq!(
         (output.code, output.out.as_str()),
-        (Some(0), "x: resume; its state is normal\n")
+        (Some(0), "x: resume; its state: Flowing\n")
     );
     for (args, state) in [
-        (vec!["cache-only", "x", "--for", "30m"], "cache_only"),
-        (vec!["offline", "x"], "sleep"),
-        (vec!["pause", "x"], "sleep"),
-        (vec!["cache-only", "x"], "cache_only"),
-        (vec!["reset", "x"], "normal"),
+        (
+            vec!["cache-only", "x", "--for", "30m"],
+            "Cache only, set by an operator",
+        ),
+        (vec!["offline", "x"], "Set offline by an operator"),
+        (vec!["pause", "x"], "Paused by an operator"),
+        (vec!["cache-only", "x"], "Cache only"),
+        (vec!["reset", "x"], "Flowing"),
     ] {
         let output = daemon.tollgate(&args);
         assert!(
-            output.out.ends_with(&format!("its state is {state}\n")),
+            output.out.ends_with(&format!("its state: {state}\n")),
             "{args:?}: {}",
             output.out
         );

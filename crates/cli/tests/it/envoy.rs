@@ -278,6 +278,47 @@ fn envoy_says_what_a_request_costs() {
     assert_eq!(provider.statuses(3, &[]), [204, 204, 429]);
 }
 
+/// The limits of envoyproxy/ratelimit go on as guards: addresses have 2 per hour, one has 3, one has no
+/// limit.
+#[test]
+fn imported_limits_hold() {
+    let limits = "domain: edge
+descriptors:
+- key: remote_address
+  rate_limit: { unit: hour, requests_per_unit: 2 }
+- key: remote_address
+  value: 203.0.113.3
+  rate_limit: { unit: hour, requests_per_unit: 3 }
+- key: remote_address
+  value: 203.0.113.4
+";
+    let folder = Folder::new("envoy-import")
+        .file("limits.yaml", limits)
+        .file(
+            "x.yaml",
+            "name: x\ndomain: api.example.org\nlimits: [2/1h]\n",
+        );
+    let args = [
+        "import",
+        "envoy-ratelimit",
+        "limits.yaml",
+        "--out",
+        "tollgate.yaml",
+    ];
+    let imported = folder.run(&args);
+    assert_eq!(imported.code, Some(0), "{}", imported.err);
+    let daemon = RunningDaemon::start(folder, &["--grpc", "127.0.0.1:0"]);
+    let envoy = Envoy::start("envoy-run-9", &daemon, "", &[]);
+    for (address, expected) in [
+        ("203.0.113.2", [204, 204, 429, 429]),
+        ("203.0.113.3", [204, 204, 204, 429]),
+        ("203.0.113.4", [204, 204, 204, 204]),
+    ] {
+        let client = [("x-forwarded-for", address)];
+        assert_eq!(envoy.statuses(4, &client), expected, "{address}");
+    }
+}
+
 /// While the service is down, `failure_mode_deny` decides; a wrong domain is an error too.
 #[test]
 fn envoy_goes_on_as_configured_while_we_are_down() {

@@ -191,11 +191,21 @@ fn a_pause_by_an_operator_is_reported_as_such() {
         status.starts_with("x: Set offline by an operator, until `tollgate resume x`\n"),
         "{status}"
     );
+    let list = daemon.tollgate(&["status"]).out;
+    assert!(
+        list.contains("x                Set offline by an operator "),
+        "{list}"
+    );
     daemon.tollgate(&["pause", "x", "--for", "30m"]);
     let status = daemon.tollgate(&["status", "x"]).out;
     assert!(
         status.starts_with("x: Paused by an operator, for another "),
         "{status}"
+    );
+    let list = daemon.tollgate(&["status"]).out;
+    assert!(
+        list.contains("x                Paused by an operator "),
+        "{list}"
     );
     daemon.tollgate(&["cache-only", "x", "--for", "30m"]);
     let status = daemon.tollgate(&["status", "x"]).out;

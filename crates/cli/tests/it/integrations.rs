@@ -1,4 +1,4 @@
-//! Every snippet of docs/integrations.md runs against a real daemon; nginx and the clients of Redis are real ones.
+//! The snippets of docs/integrations.md, except those for Traefik and Caddy, run against a real daemon; nginx and the clients of Redis are real ones.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,18 +14,23 @@ const PAGE: &str = include_str!("../../../../docs/integrations.md");
 const CONFIG: &str = "guards:
   ip:  { limit: 10,  period: 1m, burst: 5,  by: ip }
   api: { limit: 100, period: 1m, burst: 20, by: global }
+  task: { limit: 50, period: 1m, burst: 15, by: name, max_pending: 50, retry_delay: 60s }
 trusted_proxies: [127.0.0.1]
 callers: { app: { token: canary-app-token } }
 "; // tidy:canary
 
-fn daemon(name: &str) -> RunningDaemon {
+pub(crate) fn daemon(name: &str) -> RunningDaemon {
+    let shop = blocks("provider").concat();
+    let shop = shop.replace("127.0.0.1:8000", &upstream(204).to_string());
     let folder = Folder::new(name)
         .file(
             "x.yaml",
             "name: tmdb\ndomain: api.example.org\nlimits: [100/1h]\n",
         )
+        .file("shop.yaml", &shop)
         .file("tollgate.yaml", CONFIG);
-    RunningDaemon::start(folder, &["--resp", "127.0.0.1:0"])
+    let args = ["--resp", "127.0.0.1:0", "--provider", "shop.yaml"];
+    RunningDaemon::start(folder, &args)
 }
 
 /// The port of the Redis protocol.
@@ -58,7 +63,7 @@ fn output(program: &Path, args: &[&str], variables: &[(&str, &Path)]) -> String 
 }
 
 /// The blocks of the page in this language.
-fn blocks(language: &str) -> Vec<&'static str> {
+pub(crate) fn blocks(language: &str) -> Vec<&'static str> {
     let fence = format!("```{language}\n");
     let parts = PAGE.split(fence.as_str()).skip(1);
     parts
@@ -93,7 +98,7 @@ fn run(daemon: &RunningDaemon, block: &str, permit: &str) -> String {
 #[test]
 fn every_shell_snippet_does_what_the_page_says() {
     let daemon = daemon("integrations");
-    let expected: [&[&str]; 6] = [
+    let expected: [&[&str]; 9] = [
         &[
             "one call to tmdb may be made",
             "made under a permit",
@@ -103,6 +108,19 @@ fn every_shell_snippet_does_what_the_page_says() {
         &["\"reported\":true", "\"class\":\"limited\"", "\"state\":"],
         &["\"granted\":true"],
         &["\"granted\":true", "\"tokens_available\":4"],
+        &[
+            "HTTP/1.1 204",
+            "x-ratelimit-limit: 10",
+            "x-ratelimit-remaining: 4",
+        ],
+        &[
+            "\"can_submit\":true",
+            "\"reserved\":1",
+            "\"active\":1",
+            "\"retry_in\":1.0",
+            "\"pending\":0",
+        ],
+        &["limited by tmdb", "\"available\":true"],
         &["16\n15\n-1\n2\n", "granted\n1\n", "burst_size"],
     ];
     let blocks = blocks("sh");
@@ -121,7 +139,11 @@ fn every_shell_snippet_does_what_the_page_says() {
 #[test]
 fn the_python_snippet_does_what_the_page_says() {
     let daemon = daemon("integrations-python");
-    let script = blocks("python").concat().replace("6380", port(&daemon));
+    let scripts = blocks("python").into_iter();
+    let script: String = scripts
+        .filter(|block| block.contains("import redis"))
+        .collect();
+    let script = script.replace("6380", port(&daemon));
     let python = clients().join("venv/bin/python");
     let out = output(&python, &["-c", &script], &[]);
     let expected = "15 of 16 remain\n[15, 15, 15]\nsuccess\n";

@@ -6,11 +6,13 @@
 
 mod acquire;
 mod cache;
+mod callers;
 mod canary;
 mod check;
 mod daemon;
 mod envoy;
 mod explain;
+mod import;
 mod faults;
 mod first_run;
 mod serve;
@@ -32,6 +34,7 @@ mod restart;
 mod schema;
 mod memory;
 mod soak;
+mod sources;
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};

@@ -3,7 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use tollgate_sim::test_host::free_address;
 
 use crate::folder::{CommandOutput, Folder};
 use crate::running_daemon::{RunningDaemon, X};
@@ -35,25 +36,6 @@ fn call(address: &str, path: &str, headers: &str) -> String {
     let mut response = String::new();
     stream.read_to_string(&mut response).expect("a response");
     response.split(' ').nth(1).unwrap_or_default().to_owned()
-}
-
-/// Ports that the kernel gives to nobody by itself: below those of its ephemeral range.
-const PORTS: std::ops::Range<u32> = 12_000..32_000;
-
-/// An address that is free, and that no other socket gets by chance.
-pub(crate) fn free_address() -> SocketAddr {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Test processes that run at the same time begin at different ports.
-    let first = std::process::id().wrapping_mul(97);
-    loop {
-        let number = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = PORTS.start + number % (PORTS.end - PORTS.start);
-        let port = u16::try_from(port).expect("a port");
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        if TcpListener::bind(address).is_ok() {
-            return address;
-        }
-    }
 }
 
 /// H3: after a reload a changed token is valid and the old one is not.

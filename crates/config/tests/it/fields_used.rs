@@ -12,7 +12,7 @@ use tollgate_config::shape::{Field, Shape};
 const CRATES: [&str; 5] = ["core", "ledger", "tollgate", "server", "cli"];
 
 /// Fields whose value has another name once it is checked, and where it is read.
-const READ_AS: [(&str, &str); 38] = [
+const READ_AS: [(&str, &str); 39] = [
     ("methods", "provider.allows_method"),
     ("upload.spool", "settings.spool"),
     ("upload.min_rate", "settings.min_rate"),

@@ -356,6 +356,12 @@ impl Rule {
         self.hold_until
     }
 
+    /// How long after the response the provider may still count the call.
+    #[must_use]
+    pub fn counts_later_by(&self) -> Span {
+        self.counter_lag
+    }
+
     pub(crate) fn holds_until_send(&self) -> bool {
         self.hold_until == HoldUntil::Send
     }

@@ -1,9 +1,10 @@
 //! The rules of the protocol, each with a switch.
 //!
-//! Promises: the default has all of them. Tests turn one off and must see limits exceeded, quota
-//! wasted or owners starved: so each rule is known to be needed.
+//! Promises: the default has all of them. Tests turn one or two off and must see limits exceeded,
+//! quota wasted, owners starved or more conflicts. `compare_time` and `notice_steps` cover for each
+//! other and are only off together, `own_row` only with another rule.
 //!
-//! Never: turned off by a program.
+//! Never: turned off by a program that serves calls.
 
 /// Which rules apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -40,7 +40,7 @@ fn a_full_table_makes_new_keys_share_one_bucket() {
 }
 
 #[test]
-fn a_full_table_forgets_no_key_in_debt() {
+fn a_full_table_evicts_no_key_in_debt() {
     let table = table(100);
     let (plan, keys, now) = (plan(&table), table.keys("ip"), at(SECOND));
     let spend = |who| {

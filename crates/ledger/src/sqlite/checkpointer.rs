@@ -9,7 +9,7 @@
 //! fails here is not believed again: a sync that is tried twice may succeed over what was lost.
 
 use std::fs::File;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, SystemTime};
 
@@ -30,6 +30,9 @@ pub(super) struct LogHealth {
     pub(super) is_nearly_moved: AtomicBool,
     /// The disk has failed a checkpoint.
     pub(super) has_disk_failed: AtomicBool,
+    /// The length of a log that is too long and cannot be shortened, because a reader of the
+    /// database uses it; 0 = there is none.
+    pub(super) held_bytes: AtomicU64,
 }
 
 /// What a checkpoint has done.
@@ -123,21 +126,19 @@ impl IdleLog {
 
 #[cfg(test)]
 mod tests {
+    use tollgate_sim::test_host::TempFolder;
+
     use super::*;
 
     struct Database {
-        folder: std::path::PathBuf,
+        folder: TempFolder,
         conn: Connection,
     }
 
     impl Database {
         fn new(name: &str) -> Database {
-            let name = format!("tollgate-log-{name}-{}", std::process::id());
-            let folder = std::env::temp_dir().join(name);
-            // Left by a process of this number that was killed.
-            drop(std::fs::remove_dir_all(&folder));
-            std::fs::create_dir_all(&folder).unwrap();
-            let conn = Connection::open(folder.join("x.db")).unwrap();
+            let folder = TempFolder::new(&format!("log-{name}"));
+            let conn = Connection::open(folder.path().join("x.db")).unwrap();
             conn.execute_batch(
                 "PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0; CREATE TABLE t (x)",
             )
@@ -146,17 +147,11 @@ mod tests {
         }
 
         fn other(&self) -> Connection {
-            Connection::open(self.folder.join("x.db")).unwrap()
+            Connection::open(self.folder.path().join("x.db")).unwrap()
         }
 
         fn log(&self) -> File {
-            File::open(self.folder.join("x.db-wal")).unwrap()
-        }
-    }
-
-    impl Drop for Database {
-        fn drop(&mut self) {
-            drop(std::fs::remove_dir_all(&self.folder));
+            File::open(self.folder.path().join("x.db-wal")).unwrap()
         }
     }
 

@@ -47,9 +47,13 @@ pub(super) const LOST_WAIT: Duration = Duration::from_millis(20);
 const CHECKPOINT_EVERY: u64 = 400;
 
 /// From this length on a checkpoint is made under the lock: processes may write faster than their
-/// keepers clear up behind them. The log is at most this long, and one transaction (8 MiB if it
-/// touches a thousand rows) longer.
+/// checkpoint threads move the log. The log is at most this long, and one transaction (8 MiB if it
+/// touches a thousand rows) longer, unless another program reads the database in a transaction
+/// that stays open: what such a reader may need cannot be written over, and the log grows.
 const LOG_LATE: u64 = 32 * 1_024 * 1_024;
+
+/// A log of this length that a reader holds is reported: no load makes one as long without a reader.
+const LOG_HELD: u64 = 64 * 1_024 * 1_024;
 
 /// How often, and for how long each time, a checkpoint under the lock waits for one that another
 /// thread or process is making. Nobody writes meanwhile, so that one ends: 32 MiB are moved within
@@ -277,7 +281,10 @@ impl Folder {
         let is_full = done
             .as_ref()
             .is_err_and(|error| error.sqlite_error_code() == Some(ErrorCode::DiskFull));
-        if !is_full && self.durable.log_bytes() <= LOG_LATE {
+        let bytes = self.durable.log_bytes();
+        let held = &self.log_health.held_bytes;
+        if !is_full && bytes <= LOG_LATE {
+            held.store(0, Ordering::Relaxed);
             return;
         }
         if is_full && let Some(folder) = self.database.0.parent() {
@@ -286,9 +293,20 @@ impl Folder {
         for _ in 0..CHECKPOINT_TRIES {
             match self.move_log() {
                 Ok(Checkpoint::Busy) => std::thread::park_timeout(CHECKPOINT_PAUSE),
-                Ok(Checkpoint::Moved { .. }) | Err(_) => return,
+                // Nobody writes now, so only a reader keeps what is left.
+                Ok(Checkpoint::Moved { remaining }) => {
+                    let is_held = remaining > 0 && bytes > LOG_HELD;
+                    held.store(if is_held { bytes } else { 0 }, Ordering::Relaxed);
+                    return;
+                }
+                Err(_) => return,
             }
         }
+    }
+
+    /// The length of a log that a reader keeps from being shortened; 0 = there is none.
+    pub(super) fn held_log_bytes(&self) -> u64 {
+        self.log_health.held_bytes.load(Ordering::Relaxed)
     }
 
     /// A folder that was removed and made again counts from nothing elsewhere: two ledgers would

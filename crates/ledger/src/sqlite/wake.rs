@@ -187,6 +187,8 @@ fn read(bytes: &[u8]) -> Option<Message> {
 
 #[cfg(test)]
 mod tests {
+    use tollgate_sim::test_host::TempFolder;
+
     use super::*;
 
     #[test]
@@ -205,9 +207,8 @@ mod tests {
     /// found the socket in its way, and so did everybody after it.
     #[test]
     fn the_socket_of_a_dead_owner_does_not_block_a_new_owner() {
-        let path = std::env::temp_dir().join(format!("tollgate-left-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        let folder = || File::open(&path).unwrap();
+        let temporary = TempFolder::new("left");
+        let folder = || File::open(temporary.path()).unwrap();
         drop(Notifier::open(folder(), OwnerId(1)).unwrap());
         let (_notifier, socket) = Notifier::open(folder(), OwnerId(1)).unwrap();
         assert!(
@@ -215,34 +216,27 @@ mod tests {
             "that one lives"
         );
         drop(socket);
-        std::fs::remove_dir_all(&path).unwrap();
     }
 
     #[test]
     fn a_dead_owner_is_detected_and_its_socket_removed() {
-        let path = std::env::temp_dir().join(format!("tollgate-wake-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        let folder = || File::open(&path).unwrap();
+        let temporary = TempFolder::new("wake");
+        let folder = || File::open(temporary.path()).unwrap();
         let (one, _socket) = Notifier::open(folder(), OwnerId(1)).unwrap();
         let (two, dead) = Notifier::open(folder(), OwnerId(2)).unwrap();
         assert_eq!(one.notify_freed(OwnerId(2), &[CellId(1)]), Liveness::Alive);
         assert_eq!(one.alive(), [OwnerId(2)]);
         drop((two, dead));
         assert_eq!(one.notify_freed(OwnerId(2), &[CellId(1)]), Liveness::Dead);
-        assert!(!path.join("wake.2").exists());
+        assert!(!temporary.path().join("wake.2").exists());
         assert_eq!(one.alive(), []);
-        std::fs::remove_dir_all(&path).unwrap();
     }
 
     /// An owner that is stopped, or slow, has a full socket: it is not dead, and its socket stays.
     #[test]
     fn an_owner_that_does_not_read_its_wake_ups_is_alive() {
-        let name = format!("tollgate-wake-full-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        // Left by a process of this number that was killed.
-        drop(std::fs::remove_dir_all(&path));
-        std::fs::create_dir_all(&path).unwrap();
-        let folder = || File::open(&path).unwrap();
+        let temporary = TempFolder::new("wake-full");
+        let folder = || File::open(temporary.path()).unwrap();
         let (one, _socket) = Notifier::open(folder(), OwnerId(1)).unwrap();
         let (_two, _unread) = Notifier::open(folder(), OwnerId(2)).unwrap();
         // The kernel queues some hundred datagrams.
@@ -250,7 +244,6 @@ mod tests {
             let liveness = one.notify_freed(OwnerId(2), &[CellId(1)]);
             assert_eq!(liveness, Liveness::Alive);
         }
-        assert!(path.join("wake.2").exists());
-        std::fs::remove_dir_all(&path).unwrap();
+        assert!(temporary.path().join("wake.2").exists());
     }
 }

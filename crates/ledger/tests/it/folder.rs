@@ -9,9 +9,10 @@ use smallvec::smallvec;
 use tollgate_core::ask::{Verdict, WakeOn};
 use tollgate_core::limit::Rule;
 use tollgate_ledger::{Clock, Event, Ledger, OpenError};
+use tollgate_sim::test_host::TempFolder;
 
 use crate::backend::{Backend, Owner, secs, sliding, term};
-use crate::sqlite::{Folder, Sqlite};
+use crate::sqlite::Sqlite;
 
 const LIMIT: u64 = 5;
 const USED: usize = 3;
@@ -162,7 +163,7 @@ async fn a_newer_format_is_rejected_with_both_numbers() {
 
 #[test]
 fn another_programs_database_is_rejected() {
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     std::fs::create_dir_all(folder.path()).unwrap();
     let conn = Connection::open(folder.path().join("ledger.db")).unwrap();
     conn.execute_batch("CREATE TABLE accounts (id INTEGER PRIMARY KEY)")
@@ -177,7 +178,7 @@ fn a_folder_that_cannot_be_written_is_rejected() {
     // The kernel's own tree: not even root can create folders there.
     let error = Ledger::sqlite("/sys/kernel/tollgate", Clock::System).unwrap_err();
     assert!(matches!(error, OpenError::ReadOnly(_)), "{error:?}");
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     std::fs::write(folder.path(), b"a file").unwrap();
     let error = Ledger::sqlite(folder.path(), Clock::System).unwrap_err();
     assert!(matches!(error, OpenError::Folder { .. }), "{error:?}");

@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 use tollgate_core::limit::Rule;
 use tollgate_ledger::{Clock, Ledger};
 use tollgate_sim::http::{Report, Settings, SimProvider};
+use tollgate_sim::test_host::TempFolder;
 
 use crate::backend::{Owner, term};
 use crate::child::Worker;
-use crate::sqlite::Folder;
 
 /// A daily quota that lasts for several kills while other processes spend it.
 const QUOTA: u64 = 2_000;
@@ -85,7 +85,7 @@ impl Provider {
 /// Two processes that survive and a sequence of killed processes spend one quota. Returns the
 /// number of kills and the provider's report.
 fn round(first: usize, kills_most: usize) -> (usize, Report) {
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     let provider = Provider::start(&format!("sliding {QUOTA}/1d"));
     let start = |place: &str, times: usize| {
         let words = format!("{QUOTA} {place} {times} {}", provider.address);
@@ -147,7 +147,7 @@ fn h9_kills_at_any_step_under_load_keep_a_daily_quota_exact() {
 #[tokio::test]
 async fn a_process_that_panics_in_a_transaction_does_not_keep_its_locks() {
     for place in ["panic:locked", "panic:before-commit"] {
-        let folder = Folder::new();
+        let folder = TempFolder::unmade("ledger");
         let mut other = Worker::start("panic", folder.path(), place);
         other.wait_for("lost");
         let ledger = Ledger::sqlite(folder.path(), Clock::System).unwrap();

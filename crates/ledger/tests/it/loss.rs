@@ -7,16 +7,17 @@ use smallvec::smallvec;
 use tollgate_core::ask::{OwnerId, ScopeId, Verdict};
 use tollgate_core::scope::ScopeView;
 use tollgate_ledger::{Clock, Event, EventReceiver, Ledger, OpenError};
+use tollgate_sim::test_host::TempFolder;
 
 use crate::backend::{Backend, Owner, secs, sliding, term};
-use crate::sqlite::{Folder, Sqlite};
+use crate::sqlite::Sqlite;
 
 async fn wait_for_recovery(events: &mut EventReceiver) {
     while events.next().await.unwrap() != Event::Recovered {}
 }
 
 /// The folder cannot be opened, for this reason. After `fix` the ledger opens it by itself.
-async fn starts_lost(folder: &Folder, why: impl Fn(&OpenError) -> bool, fix: impl Fn()) {
+async fn starts_lost(folder: &TempFolder, why: impl Fn(&OpenError) -> bool, fix: impl Fn()) {
     let (ledger, error) = Ledger::sqlite_or_lost(folder.path(), Clock::System).unwrap();
     let error = error.expect("such a folder must be rejected");
     assert!(why(&error), "{error:?}");
@@ -38,13 +39,13 @@ async fn starts_lost(folder: &Folder, why: impl Fn(&OpenError) -> bool, fix: imp
         .unwrap();
 }
 
-fn database(folder: &Folder) -> std::path::PathBuf {
+fn database(folder: &TempFolder) -> std::path::PathBuf {
     folder.path().join("ledger.db")
 }
 
 #[tokio::test]
 async fn a_damaged_folder_is_lost_from_the_start_until_it_is_fixed() {
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     std::fs::create_dir_all(folder.path()).unwrap();
     std::fs::write(
         database(&folder),
@@ -58,7 +59,7 @@ async fn a_damaged_folder_is_lost_from_the_start_until_it_is_fixed() {
 
 #[tokio::test]
 async fn a_newer_folder_is_lost_from_the_start_until_it_is_fixed() {
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     drop(Ledger::sqlite(folder.path(), Clock::System).unwrap());
     let version = |number: i64| {
         let conn = Connection::open(database(&folder)).unwrap();
@@ -76,7 +77,7 @@ async fn a_newer_folder_is_lost_from_the_start_until_it_is_fixed() {
 
 #[tokio::test]
 async fn a_locked_folder_is_lost_from_the_start_until_it_is_unlocked() {
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     drop(Ledger::sqlite(folder.path(), Clock::System).unwrap());
     let lock = File::open(folder.path().join("ledger.lock")).unwrap();
     lock.lock().unwrap();

@@ -254,53 +254,69 @@ impl Backend for Networked {
 /// whether the clock has stepped meanwhile, and closes for as long again.
 const OWNERS_JOIN_LATE: [&str; 1] = ["an_unreported_probe_frees_its_slot"];
 
-/// Ten milliseconds there and back. What was stamped by the upper bound of time is free by the lower
-/// one a few round trips later.
-fn far_away(behaviour: &str) -> Networked {
-    let store = Networked::new(|plan| {
-        plan.one_way = (Span::from_millis(4), Span::from_millis(6));
-    });
-    let store = Networked {
-        slack: Span::from_millis(100),
-        delay: Span::from_millis(50),
-        ..store
-    };
+/// A store for this behaviour, with every rule of the protocol wherever the behaviour can pass with it.
+fn awkward(behaviour: &str, plan: impl FnOnce(&mut StorePlan)) -> Networked {
+    let store = Networked::new(plan);
     match OWNERS_JOIN_LATE.contains(&behaviour) {
         true => store.trusting(),
         false => store,
     }
 }
 
+fn behaving(behaviour: &str) -> Networked {
+    awkward(behaviour, |_| {})
+}
+
+fn with_conflicts(behaviour: &str) -> Networked {
+    awkward(behaviour, |plan| plan.conflict_ppm = 300_000)
+}
+
+/// Ten milliseconds there and back. What was stamped by the upper bound of time is free by the lower
+/// one a few round trips later.
+fn far_away(behaviour: &str) -> Networked {
+    let store = awkward(behaviour, |plan| {
+        plan.one_way = (Span::from_millis(4), Span::from_millis(6));
+    });
+    Networked {
+        slack: Span::from_millis(100),
+        delay: Span::from_millis(50),
+        ..store
+    }
+}
+
+/// Requests, replies and wake-ups are lost, and requests arrive twice. A lost message costs a deadline
+/// of 10 ms, and that again with each one that follows.
+fn loses_messages(behaviour: &str) -> Networked {
+    let store = awkward(behaviour, |plan| {
+        (plan.lost_requests_ppm, plan.lost_replies_ppm) = (150_000, 150_000);
+        (plan.lost_pushes_ppm, plan.repeated_ppm) = (200_000, 200_000);
+        plan.conflict_ppm = 100_000;
+    });
+    Networked {
+        slack: Span::from_millis(300),
+        deadline: Span::from_millis(10),
+        ..store
+    }
+}
+
+// In the fairness suite owners join one after the other and are compared at once. One that joins cannot
+// tell whether the clock has stepped since the rows were written, and closes short limits for a period:
+// the suite runs without that rule. With all rules six of its thirteen behaviours fail for this reason.
 mod on_a_store_that_behaves {
     use super::*;
-    conformance!(each paused, Networked::new(|_| {}).trusting());
-    fairness!(paused Networked::new(|_| {}).trusting());
+    conformance!(each paused_named, behaving);
+    fairness!(paused behaving("").trusting());
 }
 
 mod on_a_store_with_conflicts {
     use super::*;
-    conformance!(each paused, Networked::new(|plan| plan.conflict_ppm = 300_000).trusting());
-}
-
-/// Requests, replies and wake-ups are lost, and requests arrive twice.
-fn lossy(plan: &mut StorePlan) {
-    (plan.lost_requests_ppm, plan.lost_replies_ppm) = (150_000, 150_000);
-    (plan.lost_pushes_ppm, plan.repeated_ppm) = (200_000, 200_000);
-    plan.conflict_ppm = 100_000;
-}
-
-/// A lost message costs a deadline of 10 ms, and that again with each one that follows.
-fn loses_messages() -> Networked {
-    Networked {
-        slack: Span::from_millis(300),
-        deadline: Span::from_millis(10),
-        ..Networked::new(lossy).trusting()
-    }
+    conformance!(each paused_named, with_conflicts);
+    fairness!(paused with_conflicts("").trusting());
 }
 
 mod on_a_store_that_loses_and_repeats_messages {
     use super::*;
-    conformance!(each paused, loses_messages());
+    conformance!(each paused_named, loses_messages);
 }
 
 mod on_a_store_that_is_far_away {
@@ -433,7 +449,7 @@ async fn rows_that_count_nothing_any_more_are_deleted() {
 
 /// Nothing told of damaged rows of a store far away.
 #[tokio::test(start_paused = true)]
-async fn a_damaged_row_is_counted_and_told() {
+async fn a_damaged_row_is_counted_and_reported() {
     let backend = Networked::new(|_| {}).trusting();
     let ledger = backend.ledger();
     let mut owner = Owner::numbered(&ledger, 1);

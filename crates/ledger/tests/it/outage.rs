@@ -1,14 +1,14 @@
 //! W4 with several processes: a provider is down, and processes on one folder detect it together.
 
 use crate::child::Worker;
-use crate::sqlite::Folder;
+use tollgate_sim::test_host::TempFolder;
 
 /// Failures in a row that put a provider to sleep.
 const IN_A_ROW: usize = 5;
 
 /// How many calls these processes send into an outage, each process one call at a time.
 fn calls_sent_into_an_outage(processes: usize) -> usize {
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     let mut workers: Vec<Worker> = (0..processes)
         .map(|_| Worker::start("outage", folder.path(), ""))
         .collect();

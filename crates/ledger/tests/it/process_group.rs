@@ -21,11 +21,12 @@ use tollgate_core::limit::{CellView, Strictness};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Event, Ledger, ManualClock};
+use tollgate_sim::test_host::TempFolder;
 
 use crate::backend::{Backend, Owner, TAG};
 use crate::child::{Worker, report};
 use crate::conformance::conformance;
-use crate::sqlite::{Folder, START};
+use crate::sqlite::START;
 
 /// The message of a step without a result.
 const DONE: &str = "done";
@@ -44,7 +45,7 @@ enum GroupRole {
     /// Starts the members and forwards every message to the other members.
     Coordinator {
         workers: Mutex<Vec<Worker>>,
-        folder: Folder,
+        folder: TempFolder,
     },
     /// Has the folder open from the first step to the last.
     Member { me: usize, ledger: Ledger },
@@ -52,7 +53,7 @@ enum GroupRole {
 
 impl ProcessGroup {
     fn start(processes: usize, behaviour: &str) -> ProcessGroup {
-        let folder = Folder::new();
+        let folder = TempFolder::unmade("ledger");
         let start = |me| {
             let words = format!("{behaviour} {me} {processes}");
             Worker::start("conform", folder.path(), &words)
@@ -368,6 +369,7 @@ impl WireMessage for Option<Event> {
             Some(Event::Lost) => "lost".to_owned(),
             Some(Event::Recovered) => "back".to_owned(),
             Some(Event::Damaged { rows }) => format!("damaged {rows}"),
+            Some(Event::LogHeld { bytes }) => format!("log-held {bytes}"),
             Some(Event::Resync) => "anything".to_owned(),
         }
     }
@@ -378,6 +380,9 @@ impl WireMessage for Option<Event> {
         match word {
             Some("damaged") => Some(Event::Damaged {
                 rows: u64::try_from(ids.next()?).unwrap(),
+            }),
+            Some("log-held") => Some(Event::LogHeld {
+                bytes: u64::try_from(ids.next()?).unwrap(),
             }),
             Some("freed") => Some(Event::Freed(ids.map(CellId).collect())),
             Some("scopes") => Some(Event::Scopes(ids.map(ScopeId).collect())),

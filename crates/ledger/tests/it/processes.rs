@@ -9,10 +9,10 @@ use tollgate_core::limit::Rule;
 use tollgate_core::time::Micros;
 use tollgate_ledger::{Clock, Event, Ledger};
 use tollgate_sim::rule::{CallId, Cost, Counting, Provider, RuleDecision, RuleSpec};
+use tollgate_sim::test_host::TempFolder;
 
 use crate::backend::{Owner, secs, term};
 use crate::child::Worker;
-use crate::sqlite::Folder;
 
 /// W7's quota.
 pub(crate) const QUOTA: u64 = 200;
@@ -21,7 +21,7 @@ pub(crate) const QUOTA: u64 = 200;
 pub(crate) const BATCH_MAX: u64 = 2;
 
 /// Uses up the remaining quota and returns how much that was.
-pub(crate) fn use_up(folder: &Folder) -> u64 {
+pub(crate) fn use_up(folder: &TempFolder) -> u64 {
     let mut worker = Worker::start("quota", folder.path(), &format!("{QUOTA} nowhere 1"));
     let mut sent = 0;
     while let Some((word, _)) = worker.next() {
@@ -36,7 +36,7 @@ pub(crate) fn use_up(folder: &Folder) -> u64 {
 
 /// Kills one process after another at this failpoint, then uses up the rest.
 fn kill_at(failpoint: &str, kills: u32) {
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     let mut sent = 0;
     for kill in 0..kills {
         let words = format!("{QUOTA} {failpoint} {}", kill % 3 + 1);
@@ -67,7 +67,7 @@ fn kill_at(failpoint: &str, kills: u32) {
 
 #[test]
 fn h9_a_kill_before_the_commit_counts_nothing() {
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     for _ in 0..8 {
         let words = format!("{QUOTA} before-commit 1");
         let mut worker = Worker::start("quota", folder.path(), &words);
@@ -80,7 +80,7 @@ fn h9_a_kill_before_the_commit_counts_nothing() {
 /// A former bug, found by W7: after a kill during opening no process could open the folder.
 #[test]
 fn h9_a_kill_while_opening_the_folder_does_not_block_the_next_process() {
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     for failpoint in ["opening", "opened", "opening"] {
         let words = format!("{QUOTA} {failpoint} 1");
         let mut worker = Worker::start("quota", folder.path(), &words);
@@ -108,7 +108,7 @@ fn h9_a_kill_after_the_hand_out_keeps_the_quota() {
 /// R-A4: a full disk may waste permits, but never grants a permit twice.
 #[test]
 fn a_full_disk_loses_the_store_but_keeps_the_count() {
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     let words = format!("{QUOTA} nowhere 1");
     let mut worker = Worker::start_on_a_full_disk("quota", folder.path(), &words);
     let mut reported: Vec<String> = Vec::new();
@@ -160,7 +160,7 @@ pub(crate) fn limited_by_provider(limit: u64, mut arrivals: Vec<u64>) -> usize {
 }
 
 fn hammer_together(processes: usize, limit: u64) {
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     let start = |_| {
         collect(Worker::start(
             "hammer",
@@ -194,7 +194,7 @@ fn m13_one_call_a_second_is_kept_by_three_processes() {
 
 #[test]
 fn a13_stopped_and_killed_processes_exceed_no_limit() {
-    let (folder, limit) = (Folder::new(), 40);
+    let (folder, limit) = (TempFolder::unmade("ledger"), 40);
     let start = || Worker::start("hammer", folder.path(), &format!("{limit} 3500 nowhere 1"));
     let steady = collect(start());
     let (mut stopped, mut killed) = (start(), start());
@@ -227,7 +227,7 @@ fn a13_stopped_and_killed_processes_exceed_no_limit() {
 /// of the returned permit.
 #[tokio::test]
 async fn a_process_is_woken_when_another_returns_a_permit() {
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     let mut worker = Worker::start("hold", folder.path(), "slot");
     assert_eq!(worker.next().unwrap().0, "held");
     let rule = std::sync::Arc::new(Rule::in_flight(1).unwrap());
@@ -250,7 +250,7 @@ async fn a_process_is_woken_when_another_returns_a_permit() {
 
 #[test]
 fn every_process_has_its_own_owner_id() {
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     let open = || Ledger::sqlite(folder.path(), Clock::System).unwrap();
     let (one, two) = (open(), open());
     let (first, second) = (one.owner(), two.owner());

@@ -1,44 +1,18 @@
 //! The SQLite ledger: conformance with one and several processes, and recovery.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rusqlite::Connection;
 use smallvec::smallvec;
 use tollgate_core::ask::{BlockedBy, Outcome, Reopen, ScopeId, Settle, Verdict, WakeOn};
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::{Clock, Event, Ledger, ManualClock, StoreLost};
+use tollgate_sim::test_host::TempFolder;
 
 use crate::backend::{Backend, Owner, arrived, secs, sliding, term};
 use crate::conformance::conformance;
 use crate::fairness::fairness;
-
-/// A temporary folder, removed at the end of the test.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Folder {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        // Left by a process of this number that was killed.
-        drop(std::fs::remove_dir_all(&path));
-        Folder(path)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
 
 /// A Sunday in 2026, some days after boot.
 pub(crate) const START: Now = Now {
@@ -49,14 +23,14 @@ pub(crate) const START: Now = Now {
 /// One folder; every handle acts like a separate process.
 pub(crate) struct Sqlite {
     pub(crate) clock: Arc<ManualClock>,
-    pub(crate) folder: Folder,
+    pub(crate) folder: TempFolder,
 }
 
 impl Sqlite {
     pub(crate) fn new() -> Sqlite {
         Sqlite {
             clock: ManualClock::new(START),
-            folder: Folder::new(),
+            folder: TempFolder::unmade("ledger"),
         }
     }
 }
@@ -264,6 +238,53 @@ async fn the_log_is_bounded_at_any_load() {
     }
     assert!(longest > 16 * 1_024 * 1_024, "{longest}: too little load");
     assert!(longest <= MOST, "the log has grown to {longest} bytes");
+}
+
+/// A reader that stays open needs the old pages, so the log cannot be written over: it grows, and that
+/// is reported once. It passed in silence.
+#[tokio::test]
+async fn a_log_that_a_reader_holds_is_reported() {
+    let backend = Sqlite::new();
+    let mut owner = Owner::new(&backend, 1);
+    let rule = sliding(5, secs(10));
+    let mut events = owner.ledger.events();
+    let mut batch = 0;
+    let mut write = async |owner: &mut Owner| {
+        batch += 1;
+        let entity = |index: u32| format!("entity {batch} {index}");
+        let asks: Vec<_> = (0..256)
+            .map(|index| owner.ask(smallvec![term(&entity(index), &rule)]))
+            .collect();
+        owner.ledger.offer(asks).await.unwrap();
+    };
+    write(&mut owner).await;
+    let reader = Connection::open(backend.folder.path().join("ledger.db")).unwrap();
+    reader
+        .execute_batch("BEGIN; SELECT count(*) FROM cells")
+        .unwrap();
+    for _ in 0..2_000 {
+        write(&mut owner).await;
+        if owner.ledger.ledger().held_log_bytes().is_some() {
+            break;
+        }
+    }
+    let held = owner
+        .ledger
+        .ledger()
+        .held_log_bytes()
+        .expect("the log grows");
+    assert!(held > 64 * 1_024 * 1_024, "{held}");
+    write(&mut owner).await;
+    let is_report = |event: &Event| matches!(event, Event::LogHeld { .. });
+    let reports = std::iter::from_fn(|| events.try_next()).filter(is_report);
+    assert_eq!(reports.count(), 1, "once");
+    drop(reader);
+    write(&mut owner).await;
+    assert_eq!(
+        owner.ledger.ledger().held_log_bytes(),
+        None,
+        "the reader is gone"
+    );
 }
 
 /// Every path that has failed has a scope: those that nobody probes or calls any more are deleted, and

@@ -10,11 +10,11 @@ use smallvec::smallvec;
 use tollgate_core::limit::Rule;
 use tollgate_core::time::Micros;
 use tollgate_ledger::{Clock, Event, Ledger};
+use tollgate_sim::test_host::TempFolder;
 
 use crate::backend::{Owner, secs, term};
 use crate::child::Worker;
 use crate::processes::limited_by_provider;
-use crate::sqlite::Folder;
 
 const LIMIT: u64 = 40;
 
@@ -31,7 +31,7 @@ fn sent(reported: impl IntoIterator<Item = (String, u64)>) -> impl Iterator<Item
 }
 
 fn one_killed_and_one_stopped(processes: usize) {
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     let stop = stop_seconds() * 1_000_000;
     let start = |place: &str| {
         let words = format!("{LIMIT} {LONG_ENOUGH_MS} {place}");
@@ -98,7 +98,7 @@ fn a13_eight_processes_of_which_one_is_killed_and_one_stopped_keep_one_limit() {
 /// they recover by themselves, and its earlier decisions are too old to be used.
 #[tokio::test]
 async fn a_process_stopped_while_holding_the_lock_loses_the_store_until_it_resumes() {
-    let folder = Folder::new();
+    let folder = TempFolder::unmade("ledger");
     let mut owner = Owner::of(&Ledger::sqlite(folder.path(), Clock::System).unwrap());
     let rule = Arc::new(Rule::sliding(LIMIT, secs(1)).unwrap());
     let mut events = owner.ledger.events();

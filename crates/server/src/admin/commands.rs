@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tollgate_config::amount;
 use tollgate_config::load::Change;
-use tollgate_core::health::Command;
+use tollgate_core::health::{Command, OperatorHold};
 use tollgate_core::time::Span;
 
 use super::routes::ApiState;
@@ -175,9 +175,10 @@ async fn run_command(
     api.daemon.catch_up(&name).await?;
     let work = move |daemon: &Daemon| {
         let provider = daemon.command(&name, entity.as_deref(), command)?;
-        let state = provider.status().state.as_str();
+        let status = provider.status();
+        let (state, hold) = (status.state.as_str(), status.hold.map(OperatorHold::as_str));
         Ok(json(
-            &json!({ "name": name, "entity": entity, "state": state }),
+            &json!({ "name": name, "entity": entity, "state": state, "hold": hold }),
         ))
     };
     let done = run_blocking(api.daemon, work).await;

@@ -102,6 +102,7 @@ const OPERATIONS: &[Operation] = &[
     .also(&[("429", "denied", "Acquired")])
     .links(&[
         ("report", "permit", "permit"),
+        ("renew", "permit", "permit"),
         ("release", "permit", "permit"),
     ]),
     operation(
@@ -118,8 +119,16 @@ const OPERATIONS: &[Operation] = &[
         "release",
         "Give a permit back that is not used",
     )
-    .body("ReleaseRequest")
+    .body("PermitRequest")
     .reply("Released"),
+    operation(
+        "post",
+        "/v1/renew",
+        "renew",
+        "Hold a permit for as long as a new one: its call still runs",
+    )
+    .body("PermitRequest")
+    .reply("Renewed"),
     operation(
         "get",
         "/v1/capacity",
@@ -321,7 +330,7 @@ pub(super) fn document() -> Value {
         "info": {
             "title": "Tollgate admin API",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Times are seconds with three decimals; `null` is the same as an absent field. Requests that change something need the header `X-Tollgate-Admin: 1`, or the admin token if one is set. The calls acquire, report, release, capacity and check are also served at /-/v1/ on the gateway's address, with a caller's token.",
+            "description": "Times are seconds with three decimals; `null` is the same as an absent field. Requests that change something need the header `X-Tollgate-Admin: 1`, or the admin token if one is set. The calls acquire, report, release, renew, capacity and check are also served at /-/v1/ on the gateway's address, with a caller's token.",
             "license": { "name": "Apache-2.0 OR MIT" },
         },
         "paths": paths,

@@ -89,7 +89,7 @@ fn request_schemas() -> Value {
             report_schema(json!({ "error": { "enum": ["timeout", "dns", "connect", "reset"] } }), &["error"]),
             report_schema(json!({}), &[]),
         ] },
-        "ReleaseRequest": strict(&["permit"], json!({ "permit": text() })),
+        "PermitRequest": strict(&["permit"], json!({ "permit": text() })),
     })
 }
 
@@ -204,6 +204,7 @@ fn reply_schemas() -> Value {
             "retry_in": { "type": ["number", "null"] },
         })),
         "Released": object(&["released"], json!({ "released": { "const": true } })),
+        "Renewed": object(&["renewed", "use_within"], json!({ "renewed": { "const": true }, "use_within": { "type": "number" } })),
         "Checked": object(&["granted"], json!({ "granted": { "const": true } })),
         "Capacity": object(&["available", "retry_in", "remaining", "state"], json!({
             "available": { "type": "boolean" },

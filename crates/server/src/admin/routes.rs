@@ -76,6 +76,7 @@ fn timed_routes() -> Vec<(&'static str, MethodRouter<ApiState>)> {
         ("/v1/providers/{name}/reset", post(commands::reset)),
         ("/v1/report", any(decisions::serve)),
         ("/v1/release", any(decisions::serve)),
+        ("/v1/renew", any(decisions::serve)),
         ("/v1/capacity", any(decisions::serve)),
         ("/v1/check", any(decisions::serve)),
         ("/v1/guards", get(decisions::guards)),

@@ -149,23 +149,22 @@ fn is_readable_by_others(file: &File) -> io::Result<bool> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use tollgate_sim::test_host::TempFolder;
+
     use super::*;
 
     #[test]
     fn a_token_file_that_others_or_the_group_can_use_is_rejected() {
-        let name = format!("tollgate-token-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        // Left by a process of this number that was killed.
-        drop(fs::remove_dir_all(&folder));
-        let stored = TokenFile::ensure(&folder).unwrap();
+        let folder = TempFolder::new("token");
+        let folder = folder.path();
+        let stored = TokenFile::ensure(folder).unwrap();
         for mode in [0o640, 0o620, 0o604, 0o602] {
             fs::set_permissions(&stored.path, fs::Permissions::from_mode(mode)).unwrap();
-            let read = TokenFile::read(&folder);
+            let read = TokenFile::read(folder);
             let is_rejected = matches!(read, Err(TokenError::ReadableByOthers(_)));
             assert!(is_rejected, "{mode:o}");
         }
         fs::set_permissions(&stored.path, fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(TokenFile::read(&folder).unwrap().is_some());
-        fs::remove_dir_all(&folder).unwrap();
+        assert!(TokenFile::read(folder).unwrap().is_some());
     }
 }

@@ -10,37 +10,17 @@ use std::collections::BTreeMap;
 
 use tollgate::Error;
 use tollgate::providers::{
-    ActiveProvider, CooldownStatus, EstimatedLimit, LimitStatus, PartStatus, UNKNOWN,
+    ActiveProvider, CooldownStatus, EstimatedLimit, LimitStatus, PartStatus,
 };
 use tollgate_config::config::Store;
 use tollgate_config::overlay::canonical_key;
 use tollgate_config::{EffectiveValue, LoadedProvider};
 use tollgate_core::ask::Priority;
-use tollgate_core::health::{Breaker, HealthState, HealthStatus, OperatorHold, PathStatus};
+use tollgate_core::health::{Breaker, HealthStatus, OperatorHold, PathStatus};
 use tollgate_core::time::{Now, Span};
 
+use super::list::damaged_rows;
 use super::{Daemon, DaemonState};
-
-/// A provider in a list.
-#[derive(Clone, Debug, Serialize)]
-pub struct ProviderSummary {
-    /// Its name.
-    pub name: String,
-    /// The file that defines it; `preset NAME` for a built-in one.
-    pub source: String,
-    /// Its domains.
-    pub domains: Vec<String>,
-    /// One of the five states.
-    pub state: &'static str,
-    /// `up`, or `lost`: then the ledger counts nothing, and `on_store_loss` applies.
-    pub store: &'static str,
-    /// Waiting calls.
-    pub waiting: usize,
-    /// It has been called since the start.
-    pub started: bool,
-    /// The problems of a newer version of its file.
-    pub problems: Vec<String>,
-}
 
 /// A provider with all its details.
 #[derive(Clone, Debug, Serialize)]
@@ -130,7 +110,7 @@ struct Estimate {
 
 /// What cools down, until when and why.
 #[derive(Clone, Debug, Serialize)]
-struct Cooldown {
+pub(super) struct Cooldown {
     /// `provider`, an entity, or `key 2`.
     of: String,
     until: f64,
@@ -186,70 +166,6 @@ pub(crate) struct Setting {
 }
 
 impl Daemon {
-    /// The configured providers, and the built-in ones that were called.
-    pub async fn list(&self) -> Vec<ProviderSummary> {
-        let state = self.snapshot();
-        let started = self.shared.registry.started();
-        let find = |name: &str| started.iter().find(|active| active.name() == name);
-        let own = state.loaded.config.providers.len();
-        let store = store_word(self.shared.registry.ledger().loss_reason().as_ref());
-        let shown = state.loaded.providers.iter().enumerate();
-        let shown = shown.filter(|(index, one)| *index < own || find(&one.provider.name).is_some());
-        let mut list = Vec::new();
-        for (_, one) in shown {
-            let active = find(&one.provider.name);
-            let health = self.shared.registry.state_of(&one.provider.name).await;
-            list.push(ProviderSummary {
-                name: one.provider.name.clone(),
-                source: one.source.clone(),
-                domains: domains(one),
-                state: health.as_str(),
-                store,
-                waiting: active.map_or(0, |active| active.waiting()),
-                started: active.is_some(),
-                problems: state.problems_of(one),
-            });
-        }
-        list.extend(self.blocked_unknown_domains());
-        list
-    }
-
-    /// An entry for all domains without a provider while they are not `normal`, so that operators
-    /// see why calls are rejected.
-    fn blocked_unknown_domains(&self) -> Option<ProviderSummary> {
-        let registry = &self.shared.registry;
-        let active = registry.named_or_unknown(UNKNOWN).ok()?;
-        let health = active.status().state;
-        let is_blocked = registry.named(UNKNOWN).is_err() && health != HealthState::Normal;
-        is_blocked.then(|| ProviderSummary {
-            name: UNKNOWN.to_owned(),
-            source: "domains without a provider".to_owned(),
-            domains: Vec::new(),
-            state: health.as_str(),
-            store: store_word(registry.ledger().loss_reason().as_ref()),
-            waiting: active.waiting(),
-            started: true,
-            problems: Vec::new(),
-        })
-    }
-
-    /// All problems: of the store while it is lost, of stored rows that were damaged since the
-    /// start, then of the configuration.
-    #[must_use]
-    pub fn problems(&self) -> Vec<String> {
-        let state = self.snapshot();
-        let lost = self.shared.registry.ledger().loss_reason();
-        let lost = lost.map(|why| format!("error: the store is lost: {why}"));
-        let loaded = state.loaded.problems.iter().map(ToString::to_string);
-        let listen_errors = state.listen_errors.into_iter().map(|error| error.message);
-        let damaged = damaged_rows(self.shared.registry.ledger().damaged_rows());
-        let problems = lost.into_iter().chain(damaged).chain(loaded);
-        problems
-            .chain(state.build_error)
-            .chain(listen_errors)
-            .collect()
-    }
-
     /// One provider with all its details, those of its called entities, and those of `entity`.
     pub async fn describe(
         &self,
@@ -274,7 +190,8 @@ impl Daemon {
         let asked: Vec<Option<&str>> = std::iter::once(None)
             .chain(names.iter().map(|name| Some(&**name)))
             .collect();
-        let mut parts = active.parts(&asked).await.into_iter();
+        let (parts, learned) = active.parts_and_429s(&asked).await;
+        let mut parts = parts.into_iter();
         let part = |part: PartStatus| Entity {
             limits: limits(part.limits, now),
             cooldown_until: part
@@ -288,7 +205,6 @@ impl Daemon {
         });
         let entities: BTreeMap<String, Entity> = names.into_iter().zip(parts.map(part)).collect();
         let trouble = self.shared.registry.ledger().loss_reason();
-        let learned = active.learned_from_429s().await;
         Ok(ProviderDetails {
             name: active.name().to_owned(),
             source: configured
@@ -324,6 +240,7 @@ impl Daemon {
                 .map_or_else(Vec::new, |one| state.problems_of(one))
                 .into_iter()
                 .chain(connections_exhausted(&active))
+                .chain(damaged_rows(self.shared.registry.ledger()))
                 .collect(),
         })
     }
@@ -335,15 +252,6 @@ fn connections_exhausted(active: &ActiveProvider) -> Option<String> {
     (waiting > 0).then(|| {
         format!(
             "{waiting} calls wait longest for one of {connections} connections; raise `connections` in the provider's file"
-        )
-    })
-}
-
-/// Stored limits that could not be read since the start.
-fn damaged_rows(rows: u64) -> Option<String> {
-    (rows > 0).then(|| {
-        format!(
-            "error: stored rows of the ledger were damaged ({rows} since the start); their limits count as used up for one period; check the disk of the state folder"
         )
     })
 }
@@ -381,7 +289,7 @@ impl Daemon {
     }
 }
 
-fn store_word(trouble: Option<&String>) -> &'static str {
+pub(super) fn store_word(trouble: Option<&String>) -> &'static str {
     if trouble.is_some() { "lost" } else { "up" }
 }
 
@@ -435,7 +343,7 @@ fn estimate(one: EstimatedLimit) -> Estimate {
     }
 }
 
-fn cooldown(one: CooldownStatus, now: Now) -> Cooldown {
+pub(super) fn cooldown(one: CooldownStatus, now: Now) -> Cooldown {
     Cooldown {
         of: part_name(one.of),
         until: epoch_after(now, one.remaining),
@@ -503,14 +411,14 @@ fn setting(value: &EffectiveValue) -> Setting {
     }
 }
 
-fn domains(one: &LoadedProvider) -> Vec<String> {
+pub(super) fn domains(one: &LoadedProvider) -> Vec<String> {
     let domains = one.provider.domains.iter();
     domains.map(ToString::to_string).collect()
 }
 
 impl DaemonState {
     /// Errors of a newer version come first, then addresses that cannot be opened.
-    fn problems_of(&self, one: &LoadedProvider) -> Vec<String> {
+    pub(super) fn problems_of(&self, one: &LoadedProvider) -> Vec<String> {
         let mut problems: Vec<_> = one.problems.iter().collect();
         problems.sort_by_key(|problem| problem.level);
         let errors = self.listen_errors.iter();

@@ -11,7 +11,9 @@ use serde_json::{Map, Value, json};
 use tollgate_config::Secret;
 
 use super::fields::{RequestFields, wrong};
-use super::{Asker, DecisionCall, Waited, decision_header, limit_json, respond, seconds_up};
+use super::{
+    Asker, DecisionCall, Waited, decision_header, limit_json, respond, seconds_down, seconds_up,
+};
 use crate::api::{ApiError, read_object};
 use crate::decisions::{
     AcquireRequest, Acquired, CallQuestion, Decisions, GuardQuestion, Questioned,
@@ -201,9 +203,4 @@ fn reply(acquired: &Acquired) -> Response {
     response.extensions_mut().insert(Waited(acquired.waited));
     decision_header(&mut response, decision);
     response
-}
-
-/// A time that is over, or must not be exceeded, is rounded down.
-fn seconds_down(span: tollgate_core::time::Span) -> f64 {
-    seconds_up(tollgate_core::time::Span(span.0 / 1_000 * 1_000))
 }

@@ -4,13 +4,14 @@
 //! to the request is asked: its path is that of `X-Original-URI` or `X-Forwarded-Uri`, its address
 //! that of `X-Forwarded-For` if the proxy is trusted, its headers are those that the proxy passes on.
 //!
-//! Promises: 200, or `deny_status` (429; nginx needs 401 or 403), each with the rate headers.
+//! Promises: 200, or `deny_status` (429; nginx needs 401 or 403), each with the rate headers. A client
+//! cannot choose its guard.
 //!
 //! Never: waits.
 
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tollgate::path::Rates;
 
 use super::fields::{RequestFields, wrong};
@@ -20,9 +21,16 @@ use crate::decisions::{DecisionError, Decisions, GuardQuestion};
 use crate::guards::{GuardAsk, GuardDenied, GuardVerdict, GuardedRequest};
 use crate::rate_headers;
 
+/// Where a proxy writes the URI of the request that it holds.
+const HELD_URIS: [&str; 2] = ["x-original-uri", "x-forwarded-uri"];
+
 pub(super) fn serve(decisions: &Decisions, call: &DecisionCall<'_>) -> Result<Response, ApiError> {
     let known = ["guard", "identifier", "deny_status"];
-    let fields = RequestFields::of_query(call.uri, &known)?;
+    let fields = if has_clients_query(call) {
+        RequestFields::new(Map::new(), &known)?
+    } else {
+        RequestFields::of_query(call.uri, &known)?
+    };
     let deny_status = deny_status(&fields)?;
     let asks = asks(decisions, call, &fields)?;
     let verdict = decisions.check(&asks)?;
@@ -83,6 +91,22 @@ fn asks(
     }
 }
 
+/// Caddy adds the query of the request that it holds to a `uri` without one: then the client must not
+/// choose its guard with it.
+fn has_clients_query(call: &DecisionCall<'_>) -> bool {
+    let Some(query) = call.uri.query() else {
+        return false;
+    };
+    let mut held = HELD_URIS
+        .iter()
+        .flat_map(|name| call.headers.get_all(*name));
+    held.any(|uri| {
+        let uri = uri.as_bytes();
+        let at = uri.iter().position(|byte| *byte == b'?');
+        at.and_then(|at| uri.get(at + 1..)) == Some(query.as_bytes())
+    })
+}
+
 fn deny_status(fields: &RequestFields) -> Result<StatusCode, ApiError> {
     let Some(text) = fields.name("deny_status")? else {
         return Ok(StatusCode::TOO_MANY_REQUESTS);
@@ -98,8 +122,7 @@ fn deny_status(fields: &RequestFields) -> Result<StatusCode, ApiError> {
 /// The path of the request that the proxy holds. A client may add the header that its proxy does not
 /// set, to look exempt: two different paths are rejected.
 fn original_path(headers: &HeaderMap) -> Result<String, ApiError> {
-    let names = ["x-original-uri", "x-forwarded-uri"];
-    let uris = names.iter().flat_map(|name| headers.get_all(*name));
+    let uris = HELD_URIS.iter().flat_map(|name| headers.get_all(*name));
     let mut paths = uris.map(|uri| {
         let path = uri
             .to_str()

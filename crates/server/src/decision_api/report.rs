@@ -1,4 +1,4 @@
-//! `POST /v1/report` and `POST /v1/release`: what became of a permit.
+//! `POST /v1/report`, `POST /v1/release` and `POST /v1/renew`: what becomes of a permit.
 //!
 //! Promises: a report may be sent again; the first one counts, and each reply says what it taught.
 //!
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tollgate_core::health::Fault;
 
 use super::fields::{RequestFields, wrong};
-use super::{respond, seconds_up};
+use super::{respond, seconds_down, seconds_up};
 use crate::api::{ApiError, read_object};
 use crate::decisions::{Decisions, ReportRequest, ReportedOutcome};
 
@@ -46,6 +46,15 @@ pub(super) async fn release(decisions: &Decisions, body: Body) -> Result<Respons
     let fields = RequestFields::new(object, &["permit"])?;
     decisions.release(&permit(&fields)?)?;
     Ok(respond(StatusCode::OK, &json!({ "released": true }), None))
+}
+
+/// `POST /v1/renew`.
+pub(super) async fn renew(decisions: &Decisions, body: Body) -> Result<Response, ApiError> {
+    let object = read_object(body, "{\"permit\": \"…\"}").await?;
+    let fields = RequestFields::new(object, &["permit"])?;
+    let use_within = decisions.renew(&permit(&fields)?)?;
+    let body = json!({ "renewed": true, "use_within": seconds_down(use_within) });
+    Ok(respond(StatusCode::OK, &body, None))
 }
 
 fn permit(fields: &RequestFields) -> Result<String, ApiError> {

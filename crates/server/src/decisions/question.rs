@@ -1,6 +1,6 @@
-//! What doors ask the decision service.
+//! The requests to the decision service.
 //!
-//! Promises: plain, parsed and bounded; a door rejects everything else before it asks.
+//! Promises: plain, parsed and bounded; an endpoint rejects everything else first.
 //!
 //! Never: knows the protocol that it came by.
 

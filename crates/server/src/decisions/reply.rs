@@ -1,6 +1,6 @@
 //! What the decision service replies.
 //!
-//! Promises: times are spans and counts are integers; a door writes them in its own form. The limit
+//! Promises: times are spans and counts are integers; each endpoint writes them in its own form. The limit
 //! of a grant is the one with the least left.
 //!
 //! Never: contains a key.

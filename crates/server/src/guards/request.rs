@@ -1,6 +1,6 @@
 //! What guards look at in a request.
 //!
-//! Promises: plain data, for every door alike.
+//! Promises: plain data, for every endpoint alike.
 //!
 //! Never: decides.
 

@@ -1,6 +1,6 @@
 //! How often each guard has denied: counters, and rare events.
 //!
-//! Promises: every denial is counted, in shadow or not, whichever door asked. A flood of denials makes
+//! Promises: every denial is counted, in shadow or not, whichever endpoint received the request. A flood of denials makes
 //! one event a second for each guard and kind.
 //!
 //! Never: knows whom a guard denied.
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_denial_is_told_in_one_event_a_second() {
+    fn every_denial_is_reported_in_one_event_a_second() {
         let counter = Counter::default();
         let told: Vec<Option<u64>> = [0, 1, 999_999, 1_000_000, 1_000_001, 5_000_000]
             .into_iter()

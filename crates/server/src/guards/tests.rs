@@ -117,7 +117,7 @@ fn c11_a_rejected_request_costs_no_guard_anything() {
 
 /// A guard in shadow said nothing to anybody, so nobody could judge whether to enforce it.
 #[tokio::test(start_paused = true)]
-async fn denials_are_counted_and_told_in_shadow_too() {
+async fn denials_are_counted_and_reported_in_shadow_too() {
     let text = "guards: { a: { limit: 1, period: 1m, by: name, shadow: true }, b: { limit: 1, period: 1m, by: name } }";
     let ledger = Ledger::memory(Clock::Manual(clock()));
     let events = Events::default();

@@ -96,6 +96,5 @@ fn world() -> Environment<'static> {
         env_names: &Vec::new,
         read_file: &|_| Err("there is no file".to_owned()),
         path_kind: &|_| Ok(PathKind::Nothing),
-        missing_key: None,
     }
 }

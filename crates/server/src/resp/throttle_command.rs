@@ -17,8 +17,7 @@ use super::reply::ReplyWriter;
 use super::session::Session;
 use crate::guards::{ThrottleLimit, Throttled};
 
-const USAGE: &str =
-    "ERR Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
+const USAGE: &str = "Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
 
 /// Limits that a client has used lately: programs have a handful of them.
 const CACHED_MAX: usize = 8;
@@ -43,7 +42,7 @@ pub(super) fn throttle(session: &mut Session, command: &Command<'_>, out: &mut V
 
 fn decide(session: &mut Session, command: &Command<'_>) -> Result<Throttled, String> {
     if !(5..=6).contains(&command.len()) {
-        return Err(USAGE.to_owned());
+        return Err(format!("ERR {USAGE}"));
     }
     let key = command.get(1).unwrap_or_default();
     let number = |at: usize, what: &str| {

@@ -1,8 +1,7 @@
 //! Cached responses over sockets: what they save, how long they live, and when they are served
 //! stale.
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use serde_json::json;
@@ -10,6 +9,7 @@ use tollgate::cache::Cache;
 use tollgate::providers::Options;
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::{Clock, ManualClock};
+use tollgate_sim::test_host::TempFolder;
 
 use crate::client::{Session, get, get_with, pause, post, request, wait_until};
 use crate::test_gateway::{TestGateway, file};
@@ -111,11 +111,11 @@ async fn s3_s8_a_cached_response_costs_no_permit_and_lives_for_the_ttl_of_its_en
 /// M11: a response with `ttl: forever` survives a restart, and so does one with a TTL range.
 #[tokio::test]
 async fn m11_ttl_forever_survives_a_restart() {
-    let folder = TempFolder::new();
+    let folder = TempFolder::unmade("gateway-cache");
     let upstream = counting().await;
     for (round, source) in ["upstream", "cache", "cache"].into_iter().enumerate() {
         let options = Options {
-            cache: Cache::open(&folder.0, &tollgate::event::Events::new()),
+            cache: Cache::open(folder.path(), &tollgate::event::Events::new()),
             ..Options::default()
         };
         let rest = "limits: [100/1s]\ncache: {ttl: forever}\nentities: {ttl: {a: 24h..48h}}";
@@ -484,25 +484,4 @@ async fn a_purge_removes_cached_responses() {
     assert_eq!(cache.purge(Some("x"), Some("odds")).await, 1);
     assert_eq!(manual.get("/x/odds", &[]).await.1, "upstream");
     assert_eq!(manual.get("/x/teams", &[]).await.1, "cache");
-}
-
-/// A folder that goes with its test.
-pub(crate) struct TempFolder(pub(crate) PathBuf);
-
-impl TempFolder {
-    pub(crate) fn new() -> TempFolder {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-gateway-cache-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        // Left by a process of this number that was killed.
-        drop(std::fs::remove_dir_all(&path));
-        TempFolder(path)
-    }
-}
-
-impl Drop for TempFolder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
 }

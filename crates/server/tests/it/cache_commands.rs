@@ -5,6 +5,7 @@ use tollgate::providers::Options;
 use tollgate_core::health::Command;
 use tollgate_core::time::Span;
 use tollgate_ledger::Clock;
+use tollgate_sim::test_host::TempFolder;
 
 use crate::cache::{ManualClockGateway, assert_response, counting};
 use crate::client::{get, get_with};
@@ -79,6 +80,8 @@ async fn s6_an_operator_ends_degrade_mode_over_sockets() {
     let daemon = TestDaemon::start(from_file("degraded.yaml")).await;
     assert_eq!(get(daemon.gateway, "/x/odds/1").await.body, "0");
     assert_eq!(get(daemon.gateway, "/x/odds/2").await.status, 504);
+    let status = daemon.request("GET", "/v1/providers/x", "").await.json();
+    assert_eq!(status["entities"]["odds"]["degraded"], true, "{status}");
     let done = daemon
         .request("POST", "/v1/providers/x/reset?entity=odds", "")
         .await;
@@ -121,11 +124,11 @@ async fn a5_a7_an_operator_can_restrict_a_provider_to_the_cache() {
 /// `--offline`: responses that an earlier run cached are served from the start.
 #[tokio::test]
 async fn a5_a_gateway_started_offline_serves_responses_cached_earlier() {
-    let folder = crate::cache::TempFolder::new();
+    let folder = TempFolder::unmade("gateway-cache");
     let upstream = counting().await;
     for (offline, source) in [(false, "upstream"), (true, "cache")] {
         let options = Options {
-            cache: tollgate::cache::Cache::open(&folder.0, &tollgate::event::Events::new()),
+            cache: tollgate::cache::Cache::open(folder.path(), &tollgate::event::Events::new()),
             offline,
             ..Options::default()
         };

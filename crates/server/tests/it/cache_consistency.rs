@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tollgate_core::time::Span;
+use tollgate_sim::test_host::TempFolder;
 
 use crate::cache::{ManualClockGateway, NO_RETRY, assert_response, counting};
 use crate::client::{get, get_with, post, wait_until, within_timeout};
@@ -425,11 +426,11 @@ async fn s7_a_temporary_429_does_not_end_sharing() {
 /// A configured request header is part of the cache key.
 #[tokio::test]
 async fn configured_request_headers_are_part_of_the_cache_key() {
-    let folder = crate::cache::TempFolder::new();
+    let folder = TempFolder::unmade("gateway-cache");
     let upstream = counting().await;
     for (language, source) in [("de", "upstream"), ("en", "upstream"), ("de", "cache")] {
         let options = tollgate::providers::Options {
-            cache: tollgate::cache::Cache::open(&folder.0, &tollgate::event::Events::new()),
+            cache: tollgate::cache::Cache::open(folder.path(), &tollgate::event::Events::new()),
             ..Default::default()
         };
         let rest = format!(

@@ -12,8 +12,9 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tollgate::cache::Cache;
 use tollgate::providers::Options;
+use tollgate_sim::test_host::TempFolder;
 
-use crate::cache::{TempFolder, counting};
+use crate::cache::counting;
 use crate::client::{Session, get, read_response, request, wait_until, within_timeout};
 use crate::streaming::ChannelBody;
 use crate::test_gateway::{TestGateway, file};
@@ -160,9 +161,9 @@ async fn a_stalled_or_disconnected_reader_of_a_cached_file_affects_nobody() {
 #[tokio::test]
 async fn a_slow_reader_of_a_large_response_blocks_nobody() {
     let (upstream, sender) = streaming_at_first().await;
-    let folder = TempFolder::new();
+    let folder = TempFolder::unmade("gateway-cache");
     let options = Options {
-        cache: Cache::open(&folder.0, &tollgate::event::Events::new()),
+        cache: Cache::open(folder.path(), &tollgate::event::Events::new()),
         ..Options::default()
     };
     let gateway = TestGateway::start_with(&[file(upstream.address, REST)], options).await;
@@ -184,7 +185,7 @@ async fn a_slow_reader_of_a_large_response_blocks_nobody() {
     let kept = get(gateway.address, "/x/large").await;
     assert_eq!((source(&kept), kept.body.len()), ("cache", pieces * 65_536));
     gateway.registry.cache().flush().await;
-    let rows = tollgate::cache::usage(&folder.0).unwrap();
+    let rows = tollgate::cache::usage(folder.path()).unwrap();
     let large = rows
         .iter()
         .find(|row| row.entity.as_deref() == Some("large"));
@@ -225,10 +226,10 @@ async fn an_oversized_response_is_forwarded_and_not_cached() {
 /// R-G: `cache.db` may be removed, locked or corrupted while the gateway runs: calls continue.
 #[tokio::test]
 async fn the_gateway_serves_while_cache_db_is_missing_locked_or_corrupt() {
-    let folder = TempFolder::new();
+    let folder = TempFolder::unmade("gateway-cache");
     let upstream = counting().await;
     let options = Options {
-        cache: Cache::open(&folder.0, &tollgate::event::Events::new()),
+        cache: Cache::open(folder.path(), &tollgate::event::Events::new()),
         ..Options::default()
     };
     let gateway = TestGateway::start_with(&[file(upstream.address, REST)], options).await;
@@ -241,7 +242,7 @@ async fn the_gateway_serves_while_cache_db_is_missing_locked_or_corrupt() {
     };
     serves("/x/before").await;
     gateway.registry.cache().flush().await;
-    let database = folder.0.join(tollgate::cache::DATABASE);
+    let database = folder.path().join(tollgate::cache::DATABASE);
     let holder = std::fs::File::options()
         .write(true)
         .open(&database)
@@ -250,7 +251,7 @@ async fn the_gateway_serves_while_cache_db_is_missing_locked_or_corrupt() {
     serves("/x/emptied").await;
     std::fs::write(&database, "rubbish").unwrap();
     serves("/x/rubbish").await;
-    std::fs::remove_dir_all(&folder.0).unwrap();
+    std::fs::remove_dir_all(folder.path()).unwrap();
     serves("/x/gone").await;
     assert!(gateway.registry.cache().purge(None, None).await > 0);
     assert_eq!(source(&get(gateway.address, "/x/before").await), "upstream");

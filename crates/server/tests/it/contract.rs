@@ -8,9 +8,9 @@ use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Ledger};
 
 use crate::client::{ClientResponse, get, get_until_late, get_with, wait_until, within_timeout};
-use crate::listeners::free_address;
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok, reply};
+use tollgate_sim::test_host::free_address;
 
 const NO_RETRY: &str = "retry: {retries: {high: 0, normal: 0, low: 0}}";
 
@@ -178,7 +178,7 @@ async fn a_concurrency_limit_is_429_without_a_time_and_504_after_the_deadline() 
 /// A call whose time runs out while it waits for nothing but a connection was told only that its time
 /// was over.
 #[tokio::test]
-async fn a_call_that_waits_too_long_for_a_connection_is_told_so() {
+async fn a_call_that_waits_too_long_for_a_connection_learns_so() {
     let upstream = silent().await;
     let rest = "dedup: off\nconnections: 1\nlimits: [100/1s]";
     let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
@@ -202,7 +202,7 @@ async fn a_call_that_waits_too_long_for_a_connection_is_told_so() {
 
 /// The hint of a pause without an end was to raise the call's own time.
 #[tokio::test]
-async fn a_call_that_waits_for_an_operator_is_told_so() {
+async fn a_call_that_waits_for_an_operator_learns_so() {
     let upstream = fine().await;
     let gateway = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
     let active = gateway.registry.named("x").unwrap();

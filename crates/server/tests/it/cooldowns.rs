@@ -251,6 +251,20 @@ async fn s5_a_retry_after_beyond_the_call_s_time_ends_the_call_at_once() {
         );
         assert_eq!(upstream.count(), 1);
     }
+    // A provider that states no time: ours is known. The jitter makes it up to twice as long.
+    let soon = [("x-tollgate-timeout", "2s")];
+    for status in [429, 503] {
+        let upstream =
+            Upstream::start(move |_, _| async move { reply(status, &[], "later") }).await;
+        let rest = "limits: [100/1s]\nretry: {base: 30s, max: 60s}";
+        let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+        let response = within_timeout(get_with(gateway.address, "/x/a", &soon)).await;
+        assert_eq!((response.status, upstream.count()), (status, 1));
+        let seconds: u64 = response.header("retry-after").parse().expect("seconds");
+        let millis: u64 = response.header("retry-after-ms").parse().expect("millis");
+        assert!((2..=60).contains(&seconds), "{response:?}");
+        assert_eq!(seconds, millis.div_ceil(1_000));
+    }
 }
 
 /// A call that waits for its retry is shown as waiting, like one that waits for a permit.
@@ -330,7 +344,7 @@ async fn s5_calls_to_a_provider_with_an_unknown_limit_follow_what_it_accepts_ove
     }
     let active = gateway.registry.named("x").unwrap();
     assert_eq!(
-        active.learned_from_429s().await.limits.len(),
+        active.parts_and_429s(&[]).await.1.limits.len(),
         1,
         "it is shown"
     );

@@ -34,6 +34,8 @@ async fn a_damaged_row_is_reported_and_its_calls_are_rejected_at_once() {
         problems.len() == 1 && problems[0].contains("damaged"),
         "{problems:?}"
     );
+    let status = daemon.request("GET", "/v1/providers/x", "").await.json();
+    assert_eq!(status["problems"][0], problems[0].as_str(), "{status}");
     wait_until(|| crate::log::captured().contains("ledger_damaged")).await;
     assert_eq!(upstream.count(), 1);
 }

@@ -14,10 +14,10 @@ use crate::client::{
     Session, TIMEOUTS, get, get_until_late, get_with, read_response, request, wait_until,
     within_timeout,
 };
-use crate::listeners::free_address;
 use crate::raw_upstream::read_head;
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Reply, Upstream, ok};
+use tollgate_sim::test_host::free_address;
 
 /// An upstream whose responses wait for a notification.
 async fn gated() -> (Upstream, Arc<Notify>) {

@@ -104,7 +104,7 @@ fn is_about_paths(event: &Event) -> bool {
 /// A4: closing and opening a path are facts, in this process and in another one that shares the ledger; and
 /// an operator's `resume` in one process opens the paths of all.
 #[tokio::test]
-async fn a4_closed_paths_are_told_and_resume_opens_those_of_other_processes() {
+async fn a4_closed_paths_are_reported_and_resume_opens_those_of_other_processes() {
     let upstream = broken_endpoint().await;
     let rest = format!("limits: [1000/1s]\nhealth: {{sleep_first: 2m}}\n{NO_RETRY}");
     let files = [file(upstream.address, &rest)];

@@ -5,8 +5,9 @@ use tollgate::event::{Event, Notification};
 use tollgate::path::{self, CallTrace, Source};
 use tollgate::providers::Options;
 use tollgate_core::time::Span;
+use tollgate_sim::test_host::TempFolder;
 
-use crate::cache::{TempFolder, counting};
+use crate::cache::counting;
 use crate::client::{TIMEOUTS, pause, wait_until, within_timeout};
 use crate::flight_bodies::{call, polled, text};
 use crate::flights::{BusyProvider, gated, plain, spawn_get, spawn_get_with};
@@ -89,7 +90,7 @@ async fn s7_a_leader_keeps_its_deadline_when_a_follower_has_none() {
 /// S7: a leader whose time is up while its call goes on for others is told how many attempts were made, also
 /// if nobody listens to events. Before, it was told 0.
 #[tokio::test]
-async fn s7_a_leader_that_leaves_is_told_its_attempts() {
+async fn s7_a_leader_that_leaves_learns_its_attempts() {
     for time in TIMEOUTS {
         let (upstream, word) = gated(plain).await;
         let gateway = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
@@ -156,10 +157,10 @@ async fn s7_a_response_stored_between_lookup_and_flight_is_not_fetched_twice() {
 /// `false`: the call that was to come late leads the flight, so the other one waits for it.
 async fn is_stored_between_lookup_and_flight() -> bool {
     let upstream = counting().await;
-    let folder = TempFolder::new();
+    let folder = TempFolder::unmade("gateway-cache");
     let open = async |ttl: &str| {
         let options = Options {
-            cache: Cache::open(&folder.0, &tollgate::event::Events::new()),
+            cache: Cache::open(folder.path(), &tollgate::event::Events::new()),
             ..Options::default()
         };
         let rest = format!("limits: [100/1s]\ncache: {{ttl: {ttl}}}");

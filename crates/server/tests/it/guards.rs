@@ -1,4 +1,4 @@
-//! Guards over HTTP: forward-auth, status, the gateway's own callers, and the decision calls of
+//! Guards over HTTP: status, the gateway's own callers, and the decision calls of
 //! callers with a token.
 
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::test_daemon::{TestDaemon, raw_request, write_file};
 use crate::upstream::{Upstream, ok};
 
 /// The classes of the document (C3), and a caller with a token.
-const CLASSES: &str = "guards:
+pub(crate) const CLASSES: &str = "guards:
   ip:   { limit: 10,  period: 1m, burst: 5,  by: ip }
   user: { limit: 20,  period: 1m, burst: 10, by: 'header:x-user-id' }
   api:  { limit: 100, period: 1m, burst: 20, by: global }
@@ -21,7 +21,7 @@ callers: { app: { token: canary-app-token } }
 const TOKEN: &str = "canary-app-token"; // tidy:canary
 
 /// A daemon with this tollgate.yaml and one provider file.
-async fn daemon(name: &str, config: &str, provider: &str) -> TestDaemon {
+pub(crate) async fn daemon(name: &str, config: &str, provider: &str) -> TestDaemon {
     let (file, provider_file) = (format!("{name}-tollgate.yaml"), format!("{name}-x.yaml"));
     write_file(&file, config);
     write_file(&provider_file, provider);
@@ -41,7 +41,7 @@ async fn daemon(name: &str, config: &str, provider: &str) -> TestDaemon {
     TestDaemon::start_on(ledger, sources, Default::default(), None).await
 }
 
-const OTHER: &str = "name: x\ndomain: api.example.org\nlimits: [100/1h]\n";
+pub(crate) const OTHER: &str = "name: x\ndomain: api.example.org\nlimits: [100/1h]\n";
 
 async fn acquire(daemon: &TestDaemon, body: &Value) -> ClientResponse {
     daemon
@@ -132,112 +132,7 @@ async fn c2_c11_guards_are_acquired_together_or_not_at_all() {
     }
 }
 
-/// A proxy asks about each request that it holds: 200 or `deny_status`, with rate headers.
-#[tokio::test]
-async fn forward_auth_counts_by_the_address_behind_the_proxy() {
-    let daemon = daemon("guards-check", CLASSES, OTHER).await;
-    let own = daemon.admin.to_string();
-    let check = async |ip: &str, uri: &str, query: &str| {
-        let headers = [
-            ("host", own.as_str()),
-            ("x-forwarded-for", ip),
-            ("x-original-uri", uri),
-        ];
-        raw_request(
-            daemon.admin,
-            "GET",
-            &format!("/v1/check{query}"),
-            &headers,
-            "",
-        )
-        .await
-    };
-    for left in [4, 3, 2, 1, 0] {
-        let passed = check("203.0.113.7", "/a?b", "").await;
-        assert_eq!(passed.status, 200, "{passed:?}");
-        assert_eq!(passed.header("x-ratelimit-limit"), "10");
-        assert_eq!(passed.header("x-ratelimit-remaining"), left.to_string());
-    }
-    let denied = check("203.0.113.7", "/a", "?deny_status=403").await;
-    assert_eq!(
-        (denied.status, denied.header("retry-after")),
-        (403, "6"),
-        "{denied:?}"
-    );
-    assert_eq!(denied.header("x-ratelimit-remaining"), "0");
-    assert_eq!(denied.header("x-tollgate-decision"), "reject");
-    assert!(
-        denied
-            .header("ratelimit-policy")
-            .contains("\"ip\";q=10;w=60"),
-        "{denied:?}"
-    );
-    let reset: u64 = denied.header("x-ratelimit-reset").parse().unwrap();
-    assert!(reset > 1_700_000_000, "{denied:?}");
-    assert_eq!(
-        denied.json()["message"],
-        "Rate limit exceeded. Please try again later."
-    );
-    assert_eq!(check("203.0.113.7", "/a", "").await.status, 429);
-    assert_eq!(
-        check("203.0.113.8", "/a", "").await.status,
-        200,
-        "another address"
-    );
-    assert_eq!(
-        check("203.0.113.7", "/health", "").await.status,
-        200,
-        "exempt"
-    );
-    let named = check("203.0.113.7", "/a", "?guard=user&identifier=u1").await;
-    assert_eq!(
-        (named.status, named.header("x-ratelimit-limit")),
-        (200, "20")
-    );
-    for query in [
-        "?guard=nope",
-        "?deny_status=200",
-        "?identifier=a",
-        "?deny=403",
-    ] {
-        let wrong = check("203.0.113.7", "/a", query).await;
-        assert!((400..=404).contains(&wrong.status), "{query}: {wrong:?}");
-    }
-}
-
-/// Headers of the proxy's client pass through the proxy, and decide nothing.
-#[tokio::test]
-async fn forward_auth_lets_browsers_pass_and_is_not_deceived() {
-    let daemon = daemon("guards-browser", CLASSES, OTHER).await;
-    let own = daemon.admin.to_string();
-    let headers = [
-        ("host", own.as_str()),
-        ("x-original-uri", "/health"),
-        ("x-forwarded-uri", "/a"),
-    ];
-    // What the client of the proxy sent: a click on another site, a form, its own Host (Caddy).
-    let browser = [
-        ("host", "shop.example"),
-        ("origin", "https://shop.example"),
-        ("sec-fetch-site", "cross-site"),
-        ("x-forwarded-uri", "/a"),
-        ("x-forwarded-for", "203.0.113.99"),
-    ];
-    let passed = raw_request(daemon.admin, "GET", "/v1/check", &browser, "").await;
-    assert_eq!(passed.status, 200, "{passed:?}");
-    let page = raw_request(daemon.admin, "GET", "/v1/check", &browser[..3], "").await;
-    assert_eq!(
-        page.status, 403,
-        "a page cannot tell that it is a proxy: {page:?}"
-    );
-    let sly = raw_request(daemon.admin, "GET", "/v1/check", &headers, "").await;
-    assert_eq!(
-        sly.status, 400,
-        "a client added a header to look exempt: {sly:?}"
-    );
-}
-
-/// Denials at every door are counted and shown: acquire, forward-auth, and in shadow.
+/// Denials at every endpoint are counted and shown: acquire, forward-auth, and in shadow.
 #[tokio::test]
 async fn denials_at_every_door_are_shown() {
     let daemon = daemon("guards-counts", CLASSES, OTHER).await;

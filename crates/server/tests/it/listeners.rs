@@ -1,33 +1,15 @@
 //! Listeners of providers that a reload opens and closes.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use tollgate_server::ListenerKind;
+use tollgate_sim::test_host::free_address;
 
 use crate::cache::NO_RETRY;
 use crate::client::{Session, get, within_timeout};
 use crate::test_daemon::{TestDaemon, from_file, write_file};
 use crate::test_gateway::file;
 use crate::upstream::{Upstream, ok, reply};
-
-/// Ports that the kernel gives to nobody by itself: below those of its ephemeral range.
-const PORTS: std::ops::Range<u32> = 12_000..32_000;
-
-/// An address that is free, and that no other socket gets by chance.
-pub(crate) fn free_address() -> SocketAddr {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Test processes that run at the same time begin at different ports.
-    let first = std::process::id().wrapping_mul(97);
-    loop {
-        let number = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = PORTS.start + number % (PORTS.end - PORTS.start);
-        let address = SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()));
-        if std::net::TcpListener::bind(address).is_ok() {
-            return address;
-        }
-    }
-}
 
 #[tokio::test]
 async fn a_reload_opens_moves_and_closes_the_address_of_a_provider() {

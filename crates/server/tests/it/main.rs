@@ -43,6 +43,7 @@ mod flights;
 mod admin;
 mod decisions;
 mod decision_mistakes;
+mod forward_auth;
 mod grpc;
 mod grpc_client;
 mod guards;

@@ -115,6 +115,25 @@ async fn a_companion_key_that_no_header_can_hold_is_our_fault() {
     assert_misconfigured(&upstream, provider, "/x/a", "auth.also.x-secret").await;
 }
 
+/// A login that needs a key and has none: the caller may have a token of its own, so its call passes
+/// as it is, and no login is attempted.
+#[tokio::test]
+async fn without_an_account_the_callers_own_token_passes() {
+    let upstream = echo().await;
+    let rest = format!(
+        "api_key: k\nauth: {{login: {{url: \"http://{}/login\", body: {{apikey: \"{{api_key}}\"}}, \
+         token: data.token}}}}\nlimits: [9/1h]",
+        upstream.address
+    );
+    let provider = built(&upstream, &rest, |provider| provider.keys.clear());
+    let stand = TestGateway::start_providers(vec![provider]).await;
+    let own = [("authorization", "Bearer of-the-caller")];
+    assert_eq!(get_with(stand.address, "/x/a", &own).await.status, 200);
+    let requests = upstream.requests();
+    assert_eq!(requests.len(), 1, "no login");
+    assert_eq!(requests[0].headers["authorization"], "Bearer of-the-caller");
+}
+
 #[tokio::test]
 async fn a_header_name_that_does_not_exist_is_our_fault() {
     let upstream = echo().await;

@@ -9,10 +9,10 @@ use tollgate_ledger::{Clock, Ledger};
 
 use crate::cache::NO_RETRY;
 use crate::client::{ClientResponse, get, get_with, within_timeout};
-use crate::listeners::free_address;
 use crate::test_daemon::{TestDaemon, from_file, write_file};
 use crate::test_gateway::file;
 use crate::upstream::{Upstream, ok, reply};
+use tollgate_sim::test_host::free_address;
 
 const FILE: &str = "name: x\nupstream: http://127.0.0.1:9\nlimits: [5/1s]\n";
 
@@ -270,6 +270,8 @@ async fn a5_a_paused_provider_holds_calls_and_an_offline_one_rejects_them() {
     let status = daemon.status_with_one_waiting("x").await;
     assert_eq!(status["queue"]["waiting_for"]["paused"], 1, "{status}");
     assert_eq!(status["health"]["hold"], "paused");
+    let list = daemon.request("GET", "/v1/providers", "").await.json();
+    assert_eq!(list["providers"][0]["hold"], "paused", "{list}");
     daemon.request("POST", "/v1/providers/x/resume", "").await;
     assert_eq!(within_timeout(held).await.unwrap().status, 200);
     daemon.request("POST", "/v1/providers/x/offline", "").await;
@@ -280,6 +282,24 @@ async fn a5_a_paused_provider_holds_calls_and_an_offline_one_rejects_them() {
     let wrong = daemon.request("POST", "/v1/providers/x/pause?for=x", "");
     assert_eq!(wrong.await.status, 400);
     assert_eq!(upstream.count(), 1);
+}
+
+/// A preset that was set at run time was shown as set, and nothing came of it.
+#[tokio::test]
+async fn settings_that_choose_a_provider_are_rejected_at_run_time() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    write_file("op-preset.yaml", &file(upstream.address, "limits: [50/1s]"));
+    let daemon = TestDaemon::start(from_file("op-preset.yaml")).await;
+    for change in [
+        r#"{"preset": "omdb"}"#,
+        r#"{"tier": "free"}"#,
+        r#"{"name": "y"}"#,
+    ] {
+        let path = "/v1/providers/x/settings";
+        let rejected = daemon.request("PATCH", path, change).await;
+        assert_eq!(rejected.status, 400, "{change}: {}", rejected.body);
+        assert!(rejected.body.contains("at run time"), "{}", rejected.body);
+    }
 }
 
 /// S5: a cool-down is shown with its end and its cause, a call that waits for it is counted, and
@@ -305,6 +325,17 @@ async fn s5_a_cooldown_is_shown_and_resume_ends_it() {
     assert_eq!(cooldown["of"], "provider");
     assert_eq!(cooldown["reason"], "429, Retry-After 50 s");
     assert!(cooldown["until"].as_f64() > Some(1e9), "{cooldown}");
+    // The same in the list. One provider's status is two peeks: its health, and all the rest.
+    let peeks_sent = || daemon.daemon.registry().ledger().peeks_sent();
+    let list = daemon.request("GET", "/v1/providers", "").await.json();
+    let listed = &list["providers"][0]["cooldowns"][0];
+    assert_eq!(
+        (&listed["of"], &listed["reason"]),
+        (&cooldown["of"], &cooldown["reason"])
+    );
+    let before = peeks_sent();
+    let named = daemon.request("GET", "/v1/providers/x?entity=e", "").await;
+    assert_eq!((named.status, peeks_sent() - before), (200, 2));
     daemon.request("POST", "/v1/providers/x/resume", "").await;
     assert_eq!(within_timeout(held).await.unwrap().status, 200);
     let status = daemon.request("GET", "/v1/providers/x", "").await.json();

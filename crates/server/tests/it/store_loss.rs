@@ -4,51 +4,39 @@
 //! transaction.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 
 use tollgate::providers::Options;
 use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Ledger};
 use tollgate_sim::http::{Settings, SimProvider};
+use tollgate_sim::test_host::TempFolder;
 
 use crate::client::{ClientResponse, get, get_with, wait_until, within_timeout};
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok};
 
 /// A state folder whose lock a test can take.
-pub(crate) struct LedgerFolder(PathBuf);
+pub(crate) struct LedgerFolder(TempFolder);
 
 impl LedgerFolder {
     pub(crate) fn new() -> LedgerFolder {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-loss-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        // Left by a process of this number that was killed.
-        drop(std::fs::remove_dir_all(&path));
-        LedgerFolder(path)
+        LedgerFolder(TempFolder::unmade("loss"))
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     async fn start(&self, files: &[String], options: Options) -> TestGateway {
-        let ledger = Ledger::sqlite(&self.0, Clock::System).expect("a folder");
+        let ledger = Ledger::sqlite(self.path(), Clock::System).expect("a folder");
         TestGateway::start_on_ledger(ledger, files, options).await
     }
 
     fn lock(&self) -> File {
-        let lock = File::open(self.0.join("ledger.lock")).expect("a lock file");
+        let lock = File::open(self.path().join("ledger.lock")).expect("a lock file");
         lock.lock().expect("the lock");
         lock
-    }
-}
-
-impl Drop for LedgerFolder {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
     }
 }
 

@@ -24,9 +24,9 @@ impl FileLock {
 #[tokio::test]
 async fn a_file_locked_at_startup_means_memory_only() {
     let folder = Folder::new();
-    drop(Cache::open(&folder.0, &crate::event::Events::new()));
+    drop(Cache::open(folder.path(), &crate::event::Events::new()));
     let holder = FileLock::of(&folder);
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     assert_eq!(bodies(&cache, 1).await, ["a"]);
     assert_eq!(cache.purge(None, None).await, 1);
@@ -37,7 +37,7 @@ async fn a_file_locked_at_startup_means_memory_only() {
 #[tokio::test]
 async fn a_file_locked_for_a_while_is_used_again_afterwards() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     let holder = FileLock::of(&folder);
@@ -47,7 +47,7 @@ async fn a_file_locked_for_a_while_is_used_again_afterwards() {
     holder.release();
     cache.store_now(key(3), &object(1, "c"), Wall(1));
     cache.flush().await;
-    let next = Cache::open(&folder.0, &crate::event::Events::new());
+    let next = Cache::open(folder.path(), &crate::event::Events::new());
     assert_eq!(bodies(&next, 1).await, ["a"]);
     assert!(
         bodies(&next, 2).await.is_empty(),
@@ -60,7 +60,7 @@ async fn a_file_locked_for_a_while_is_used_again_afterwards() {
 #[tokio::test]
 async fn a_purge_waits_for_a_locked_file() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     let url = object(1, "bb").url;
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.store_now(key(2), &object(1, "bb"), Wall(1));
@@ -74,7 +74,7 @@ async fn a_purge_waits_for_a_locked_file() {
     assert!(bodies(&cache, 1).await.is_empty() && !purge.is_finished());
     holder.release();
     assert_eq!(purge.await.unwrap(), 1);
-    let next = Cache::open(&folder.0, &crate::event::Events::new());
+    let next = Cache::open(folder.path(), &crate::event::Events::new());
     assert!(bodies(&next, 1).await.is_empty());
     assert!(bodies(&next, 2).await.is_empty());
 }
@@ -83,7 +83,7 @@ async fn a_purge_waits_for_a_locked_file() {
 #[tokio::test]
 async fn closing_waits_for_pending_removals() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     let holder = FileLock::of(&folder);
@@ -96,13 +96,13 @@ async fn closing_waits_for_pending_removals() {
     assert!(!closing.is_finished());
     holder.release();
     closing.await.unwrap();
-    assert!(usage(&folder.0).unwrap().is_empty());
+    assert!(usage(folder.path()).unwrap().is_empty());
 }
 
 /// A file with forty responses, all of it in the file itself, and then garbage from there on.
 async fn damaged(from: impl Fn(usize) -> usize) -> Folder {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     for number in 0..40 {
         cache.store_now(key(number), &object(1, &"x".repeat(5_000)), Wall(1));
     }
@@ -123,12 +123,12 @@ async fn damaged(from: impl Fn(usize) -> usize) -> Folder {
 #[tokio::test]
 async fn a_file_with_unreadable_tables_is_recreated() {
     let folder = damaged(|_| 4_096).await;
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
-    assert!(folder.0.join("cache.db.damaged").exists());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
+    assert!(folder.path().join("cache.db.damaged").exists());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     assert_eq!(
-        bodies(&Cache::open(&folder.0, &crate::event::Events::new()), 1).await,
+        bodies(&Cache::open(folder.path(), &crate::event::Events::new()), 1).await,
         ["a"]
     );
 }
@@ -137,8 +137,8 @@ async fn a_file_with_unreadable_tables_is_recreated() {
 #[tokio::test]
 async fn a_file_found_damaged_while_in_use_is_moved_aside() {
     let folder = damaged(|length| length / 2).await;
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
-    let aside = folder.0.join("cache.db.damaged");
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
+    let aside = folder.path().join("cache.db.damaged");
     for number in 0..40 {
         bodies(&cache, number).await;
     }
@@ -148,11 +148,11 @@ async fn a_file_found_damaged_while_in_use_is_moved_aside() {
     cache.store_now(key(50), &object(1, "new"), Wall(1));
     cache.flush().await;
     assert_eq!(bodies(&cache, 50).await, ["new"], "in memory");
-    let next = Cache::open(&folder.0, &crate::event::Events::new());
+    let next = Cache::open(folder.path(), &crate::event::Events::new());
     next.store_now(key(1), &object(1, "a"), Wall(1));
     next.flush().await;
     assert_eq!(
-        bodies(&Cache::open(&folder.0, &crate::event::Events::new()), 1).await,
+        bodies(&Cache::open(folder.path(), &crate::event::Events::new()), 1).await,
         ["a"]
     );
 }
@@ -162,16 +162,16 @@ async fn a_file_found_damaged_while_in_use_is_moved_aside() {
 #[tokio::test]
 async fn a_full_file_evicts_and_keeps_working() {
     let folder = Folder::new();
-    let cache = open_with(&folder.0, 200_000);
+    let cache = open_with(folder.path(), 200_000);
     cache.store_now(key(1), &object(1, &"z".repeat(2_000_000)), Wall(1));
     cache.flush().await;
     assert_eq!(bodies(&cache, 1).await[0].len(), 2_000_000, "in memory");
-    assert!(usage(&folder.0).unwrap().is_empty());
+    assert!(usage(folder.path()).unwrap().is_empty());
     for number in 2..30 {
         cache.store_now(key(number), &object(1, &"y".repeat(20_000)), Wall(2));
         cache.flush().await;
     }
-    let kept = usage(&folder.0).unwrap();
+    let kept = usage(folder.path()).unwrap();
     assert!(
         kept[0].bytes <= 200_000 && kept[0].responses > 1,
         "{kept:?}"
@@ -184,7 +184,7 @@ async fn a_full_file_evicts_and_keeps_working() {
 async fn a_folder_in_place_of_the_file_means_memory_only() {
     let folder = Folder::new();
     std::fs::create_dir_all(folder.file()).unwrap();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     assert_eq!(bodies(&cache, 1).await, ["a"]);
 }
@@ -193,7 +193,7 @@ async fn a_folder_in_place_of_the_file_means_memory_only() {
 #[tokio::test]
 async fn removals_are_not_lost_when_the_queue_is_full() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     let busy = Connection::open(folder.file()).unwrap();
@@ -207,7 +207,7 @@ async fn removals_are_not_lost_when_the_queue_is_full() {
     cache.invalidate(None, url, Wall(1));
     busy.execute_batch("COMMIT").unwrap();
     // While the writer removes them, the file may be busy for longer than a reader waits.
-    while !usage(&folder.0).is_ok_and(|usage| usage.is_empty()) {
+    while !usage(folder.path()).is_ok_and(|usage| usage.is_empty()) {
         tokio::task::yield_now().await;
     }
 }

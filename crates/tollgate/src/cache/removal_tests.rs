@@ -20,7 +20,7 @@ async fn removing_one_response_keeps_all_others() {
     let folder = Folder::new();
     for cache in [
         Cache::memory(),
-        Cache::open(&folder.0, &crate::event::Events::new()),
+        Cache::open(folder.path(), &crate::event::Events::new()),
     ] {
         let one = requested_at(Wall(5), 1, "one");
         cache.store_now(key(1), &one, Wall(5));
@@ -37,7 +37,7 @@ async fn removing_one_response_keeps_all_others() {
         assert_eq!(bodies(&cache, 1).await, ["new", "two"]);
     }
     assert_eq!(
-        bodies(&Cache::open(&folder.0, &crate::event::Events::new()), 1).await,
+        bodies(&Cache::open(folder.path(), &crate::event::Events::new()), 1).await,
         ["new", "two"]
     );
 }
@@ -85,7 +85,7 @@ async fn an_invalidation_pushed_out_of_memory_still_applies() {
 #[tokio::test]
 async fn a_response_that_could_not_be_replaced_is_removed() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     cache.store_now(key(1), &requested_at(Wall(1), 1, "old"), Wall(1));
     cache.store_now(key(2), &requested_at(Wall(1), 1, "other"), Wall(1));
     cache.flush().await;
@@ -95,7 +95,7 @@ async fn a_response_that_could_not_be_replaced_is_removed() {
     cache.flush().await;
     holder.execute_batch("COMMIT").unwrap();
     cache.close().await;
-    let next = Cache::open(&folder.0, &crate::event::Events::new());
+    let next = Cache::open(folder.path(), &crate::event::Events::new());
     assert!(bodies(&next, 1).await.is_empty());
     assert_eq!(bodies(&next, 2).await, ["other"]);
 }
@@ -105,7 +105,7 @@ async fn a_response_that_could_not_be_replaced_is_removed() {
 async fn a_late_store_in_another_process_does_not_undo_a_purge_or_change() {
     const SECOND: u64 = 1_000_000;
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     let conn = Connection::open(folder.file()).unwrap();
     // As another process leaves it: this one has not seen it, because it reads nothing.
     let purges = "INSERT INTO purges (url, at, provider, entity) VALUES (?1, ?2, ?3, ?4)";
@@ -133,7 +133,7 @@ async fn a_late_store_in_another_process_does_not_undo_a_purge_or_change() {
     put(5, &of("x", 9, 101, "newer"));
     put(5, &of("x", 9, 100, "older"));
     cache.flush().await;
-    let next = Cache::open(&folder.0, &crate::event::Events::new());
+    let next = Cache::open(folder.path(), &crate::event::Events::new());
     assert!(bodies(&next, 1).await.is_empty());
     assert!(bodies(&next, 2).await.is_empty());
     assert_eq!(bodies(&next, 3).await, ["of another provider"]);
@@ -145,9 +145,9 @@ async fn a_late_store_in_another_process_does_not_undo_a_purge_or_change() {
 #[tokio::test]
 async fn a_purge_records_its_time() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     cache.purge(Some("x"), None).await;
-    purge(&folder.0, None, None).unwrap();
+    purge(folder.path(), None, None).unwrap();
     let conn = Connection::open(folder.file()).unwrap();
     let count = "SELECT count(*) FROM purges WHERE at > 1700000000000000";
     let count: i64 = conn.query_row(count, [], |row| row.get(0)).unwrap();
@@ -158,13 +158,13 @@ async fn a_purge_records_its_time() {
 #[tokio::test]
 async fn large_variants_that_do_not_fit_one_set_are_all_found() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     for variant in 1..=3 {
         let body = format!("{variant}").repeat(7 << 20);
         cache.store_now(key(1), &requested_at(Wall(1), variant, &body), Wall(1));
         cache.flush().await;
     }
-    let next = Cache::open(&folder.0, &crate::event::Events::new());
+    let next = Cache::open(folder.path(), &crate::event::Events::new());
     let mut seen = Vec::new();
     let mut variants = next.find(&key(1), Wall(1)).await;
     while let Some(found) = variants {
@@ -186,13 +186,13 @@ async fn large_variants_that_do_not_fit_one_set_are_all_found() {
 async fn a_recreated_file_is_readable_by_its_owner_only() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new();
-    std::fs::create_dir_all(&folder.0).unwrap();
+    std::fs::create_dir_all(folder.path()).unwrap();
     std::fs::write(
         folder.file(),
         "no database at all, and long enough to be seen as one".repeat(99),
     )
     .unwrap();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     for file in [folder.file(), folder.file().with_extension("db-wal")] {
@@ -205,7 +205,7 @@ async fn a_recreated_file_is_readable_by_its_owner_only() {
 #[test]
 fn checking_a_missing_file_for_damage_does_not_create_it() {
     let folder = Folder::new();
-    std::fs::create_dir_all(&folder.0).unwrap();
+    std::fs::create_dir_all(folder.path()).unwrap();
     assert!(!database::is_damaged(&folder.file()));
     assert!(!folder.file().exists());
 }

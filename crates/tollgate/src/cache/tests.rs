@@ -1,40 +1,31 @@
 //! Both tiers: stored responses come back, within the bounds, whatever happens to the file.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Waker};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use tollgate_core::fresh::{FOREVER, Freshness};
 use tollgate_core::time::{Span, Wall};
+use tollgate_sim::test_host::TempFolder;
 
 use super::key::Variant;
 use super::*;
 
-static FOLDERS: AtomicU32 = AtomicU32::new(0);
-
 /// A folder that is deleted with its test.
-pub(super) struct Folder(pub(super) PathBuf);
+pub(super) struct Folder(TempFolder);
 
 impl Folder {
     pub(super) fn new() -> Folder {
-        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-cache-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        // Left by a process of this number that was killed.
-        drop(std::fs::remove_dir_all(&path));
-        Folder(path)
+        Folder(TempFolder::unmade("cache"))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
     }
 
     pub(super) fn file(&self) -> PathBuf {
-        self.0.join(DATABASE)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
+        self.path().join(DATABASE)
     }
 }
 
@@ -81,12 +72,12 @@ pub(super) async fn bodies(cache: &Cache, number: u8) -> Vec<String> {
 #[tokio::test]
 async fn m11_a_response_cached_forever_survives_a_restart() {
     let folder = Folder::new();
-    let first = Cache::open(&folder.0, &crate::event::Events::new());
+    let first = Cache::open(folder.path(), &crate::event::Events::new());
     first.store_now(key(1), &object(1, "one"), Wall(1));
     first.store_now(key(1), &object(2, "two"), Wall(1));
     first.flush().await;
     drop(first);
-    let second = Cache::open(&folder.0, &crate::event::Events::new());
+    let second = Cache::open(folder.path(), &crate::event::Events::new());
     assert!(second.get_from_memory(&key(1), Wall(1)).is_none());
     assert_eq!(bodies(&second, 1).await, ["two", "one"]);
     assert!(second.get_from_memory(&key(1), Wall(1)).is_some());
@@ -97,7 +88,7 @@ async fn a_new_response_replaces_the_one_for_the_same_headers() {
     let folder = Folder::new();
     for cache in [
         Cache::memory(),
-        Cache::open(&folder.0, &crate::event::Events::new()),
+        Cache::open(folder.path(), &crate::event::Events::new()),
     ] {
         cache.store_now(key(1), &object(1, "old"), Wall(1));
         cache.store_now(key(1), &object(1, "new"), Wall(1));
@@ -105,7 +96,7 @@ async fn a_new_response_replaces_the_one_for_the_same_headers() {
         cache.flush().await;
     }
     assert_eq!(
-        bodies(&Cache::open(&folder.0, &crate::event::Events::new()), 1).await,
+        bodies(&Cache::open(folder.path(), &crate::event::Events::new()), 1).await,
         ["new"]
     );
 }
@@ -113,12 +104,15 @@ async fn a_new_response_replaces_the_one_for_the_same_headers() {
 #[tokio::test]
 async fn variants_of_one_url_are_bounded() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     for variant in 0..40 {
         cache.store_now(key(1), &object(variant, &format!("{variant}")), Wall(1));
     }
     cache.flush().await;
-    for cache in [cache, Cache::open(&folder.0, &crate::event::Events::new())] {
+    for cache in [
+        cache,
+        Cache::open(folder.path(), &crate::event::Events::new()),
+    ] {
         let bodies = bodies(&cache, 1).await;
         assert_eq!(bodies.len(), object::VARIANTS_MAX);
         assert_eq!(bodies[0], "39");
@@ -130,7 +124,7 @@ async fn purges_are_by_provider_and_entity_and_reach_both_tiers() {
     let folder = Folder::new();
     for cache in [
         Cache::memory(),
-        Cache::open(&folder.0, &crate::event::Events::new()),
+        Cache::open(folder.path(), &crate::event::Events::new()),
     ] {
         cache.store_now(key(1), &object(1, "a"), Wall(1));
         cache.store_now(key(2), &object(1, "b"), Wall(1));
@@ -175,12 +169,12 @@ fn must_wait(cache: &Cache, number: u8) -> bool {
 #[tokio::test]
 async fn a_lookup_of_an_unknown_key_does_not_wait() {
     let folder = Folder::new();
-    let first = Cache::open(&folder.0, &crate::event::Events::new());
+    let first = Cache::open(folder.path(), &crate::event::Events::new());
     wait_until_indexed(&first).await;
     assert!(!must_wait(&first, 1));
     first.store_now(key(1), &object(1, "a"), Wall(1));
     first.flush().await;
-    let next = Cache::open(&folder.0, &crate::event::Events::new());
+    let next = Cache::open(folder.path(), &crate::event::Events::new());
     wait_until_indexed(&next).await;
     assert!(!must_wait(&next, 2));
     assert_eq!(bodies(&next, 1).await, ["a"]);
@@ -190,12 +184,12 @@ async fn a_lookup_of_an_unknown_key_does_not_wait() {
 #[tokio::test]
 async fn a_row_gone_from_disk_is_looked_up_once() {
     let folder = Folder::new();
-    let first = Cache::open(&folder.0, &crate::event::Events::new());
+    let first = Cache::open(folder.path(), &crate::event::Events::new());
     first.store_now(key(1), &object(1, "a"), Wall(1));
     first.flush().await;
-    let next = Cache::open(&folder.0, &crate::event::Events::new());
+    let next = Cache::open(folder.path(), &crate::event::Events::new());
     wait_until_indexed(&next).await;
-    assert_eq!(purge(&folder.0, None, None).unwrap(), 1);
+    assert_eq!(purge(folder.path(), None, None).unwrap(), 1);
     assert!(bodies(&next, 1).await.is_empty());
     assert!(!must_wait(&next, 1));
 }
@@ -204,7 +198,7 @@ async fn a_row_gone_from_disk_is_looked_up_once() {
 #[tokio::test]
 async fn a_first_variant_is_known_to_be_the_only_one() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     wait_until_indexed(&cache).await;
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     assert!(
@@ -219,7 +213,7 @@ async fn a_first_variant_is_known_to_be_the_only_one() {
 #[tokio::test]
 async fn row_ids_are_not_reused() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     let conn = rusqlite::Connection::open(folder.file()).unwrap();
     let last = || -> i64 {
         let last = "SELECT max(id) FROM answers";
@@ -240,8 +234,8 @@ async fn row_ids_are_not_reused() {
 async fn processes_share_stored_and_purged_responses() {
     let folder = Folder::new();
     let (one, other) = (
-        Cache::open(&folder.0, &crate::event::Events::new()),
-        Cache::open(&folder.0, &crate::event::Events::new()),
+        Cache::open(folder.path(), &crate::event::Events::new()),
+        Cache::open(folder.path(), &crate::event::Events::new()),
     );
     one.store_now(key(1), &object(1, "a"), Wall(1));
     one.store_now(key(2), &object(1, "b"), Wall(1));
@@ -254,7 +248,7 @@ async fn processes_share_stored_and_purged_responses() {
     assert_eq!(wait_for_bodies(&other, 3).await, ["b-changed"]);
     one.invalidate(None, url, Wall(1));
     one.flush().await;
-    assert_eq!(purge(&folder.0, Some("x"), Some("a")).unwrap(), 1);
+    assert_eq!(purge(folder.path(), Some("x"), Some("a")).unwrap(), 1);
     // The other process checks for purges each second.
     let changed = object(1, "b-changed");
     while other.get_from_memory(&key(1), Wall(1)).is_some()
@@ -266,7 +260,7 @@ async fn processes_share_stored_and_purged_responses() {
     assert!(bodies(&other, 1).await.is_empty());
     assert_eq!(bodies(&other, 2).await, ["b"]);
     assert!(
-        usage(&folder.0)
+        usage(folder.path())
             .unwrap()
             .iter()
             .all(|row| row.responses == 1)
@@ -276,52 +270,55 @@ async fn processes_share_stored_and_purged_responses() {
 #[tokio::test]
 async fn a_damaged_file_is_moved_aside_and_recreated() {
     let folder = Folder::new();
-    std::fs::create_dir_all(&folder.0).unwrap();
+    std::fs::create_dir_all(folder.path()).unwrap();
     std::fs::write(folder.file(), vec![b'x'; 10_000]).unwrap();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
-    assert_eq!(usage(&folder.0).unwrap().len(), 1);
-    assert!(folder.0.join("cache.db.damaged").exists());
+    assert_eq!(usage(folder.path()).unwrap().len(), 1);
+    assert!(folder.path().join("cache.db.damaged").exists());
 }
 
 #[tokio::test]
 async fn a_file_of_a_newer_version_is_left_alone() {
     let folder = Folder::new();
-    drop(Cache::open(&folder.0, &crate::event::Events::new()));
+    drop(Cache::open(folder.path(), &crate::event::Events::new()));
     let conn = rusqlite::Connection::open(folder.file()).unwrap();
     conn.pragma_update(None, "user_version", 99).unwrap();
     drop(conn);
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     assert_eq!(bodies(&cache, 1).await, ["a"]);
-    assert!(matches!(usage(&folder.0), Err(CacheAdminError::Newer(_))));
+    assert!(matches!(
+        usage(folder.path()),
+        Err(CacheAdminError::Newer(_))
+    ));
 }
 
 #[tokio::test]
 async fn a_folder_that_cannot_be_written_means_memory_only() {
     let folder = Folder::new();
-    std::fs::write(&folder.0, "a file, not a folder").unwrap();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    std::fs::write(folder.path(), "a file, not a folder").unwrap();
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     assert_eq!(bodies(&cache, 1).await, ["a"]);
-    std::fs::remove_file(&folder.0).unwrap();
+    std::fs::remove_file(folder.path()).unwrap();
 }
 
 #[tokio::test]
 async fn the_disk_is_bounded_and_evicts_the_least_recently_used() {
     let folder = Folder::new();
-    let cache = open_with(&folder.0, 100_000);
+    let cache = open_with(folder.path(), 100_000);
     let large = "z".repeat(10_000);
     for number in 0..50_u8 {
         cache.store_now(key(number), &object(1, &large), Wall(u64::from(number)));
     }
     cache.flush().await;
-    let kept = usage(&folder.0).unwrap();
+    let kept = usage(folder.path()).unwrap();
     assert!(kept[0].bytes <= 100_000, "{kept:?}");
     drop(cache);
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     assert!(bodies(&cache, 0).await.is_empty());
     assert!(bodies(&cache, 49).await == [large]);
 }
@@ -329,7 +326,7 @@ async fn the_disk_is_bounded_and_evicts_the_least_recently_used() {
 #[tokio::test]
 async fn expired_responses_are_evicted_first() {
     let folder = Folder::new();
-    let cache = open_with(&folder.0, 100_000);
+    let cache = open_with(folder.path(), 100_000);
     let mut old = (*object(1, "old")).clone();
     old.freshness.fresh_until = Wall(5);
     old.freshness.stale_until = Wall(5);
@@ -338,15 +335,15 @@ async fn expired_responses_are_evicted_first() {
     let later = Wall(0) + Span::from_secs(1);
     cache.store_now(key(2), &object(1, &"y".repeat(20_000)), later);
     cache.flush().await;
-    assert_eq!(usage(&folder.0).unwrap().len(), 1);
+    assert_eq!(usage(folder.path()).unwrap().len(), 1);
 }
 
 #[test]
 fn reading_usage_of_an_empty_folder_creates_no_file() {
     let folder = Folder::new();
-    std::fs::create_dir_all(&folder.0).unwrap();
-    assert_eq!(usage(&folder.0).unwrap(), []);
-    assert_eq!(purge(&folder.0, None, None).unwrap(), 0);
+    std::fs::create_dir_all(folder.path()).unwrap();
+    assert_eq!(usage(folder.path()).unwrap(), []);
+    assert_eq!(purge(folder.path(), None, None).unwrap(), 0);
     assert!(!folder.file().exists());
 }
 
@@ -362,7 +359,7 @@ async fn a_response_requested_before_a_change_is_not_stored() {
     let folder = Folder::new();
     for cache in [
         Cache::memory(),
-        Cache::open(&folder.0, &crate::event::Events::new()),
+        Cache::open(folder.path(), &crate::event::Events::new()),
     ] {
         cache.store_now(key(1), &asked_at(5, "new"), Wall(6));
         cache.store_now(key(1), &asked_at(4, "old"), Wall(7));
@@ -379,7 +376,7 @@ async fn a_response_requested_before_a_change_is_not_stored() {
         assert!(cache.get_from_memory(&key(1), Wall(1)).is_none());
     }
     assert!(
-        bodies(&Cache::open(&folder.0, &crate::event::Events::new()), 1)
+        bodies(&Cache::open(folder.path(), &crate::event::Events::new()), 1)
             .await
             .is_empty()
     );
@@ -401,8 +398,8 @@ async fn a_response_from_the_future_is_replaced() {
 async fn invalidations_reach_other_processes() {
     let folder = Folder::new();
     let (one, other) = (
-        Cache::open(&folder.0, &crate::event::Events::new()),
-        Cache::open(&folder.0, &crate::event::Events::new()),
+        Cache::open(folder.path(), &crate::event::Events::new()),
+        Cache::open(folder.path(), &crate::event::Events::new()),
     );
     let changed = object(1, "only in the other's memory");
     one.invalidate(None, changed.url, Wall(1));
@@ -417,7 +414,7 @@ async fn invalidations_reach_other_processes() {
 #[tokio::test]
 async fn a_memory_hit_updates_its_use_on_disk_once_an_hour() {
     let folder = Folder::new();
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     let later = Wall(1) + Span::from_secs(4_000);
     for _ in 0..3 {
@@ -452,11 +449,11 @@ async fn a_cached_body_is_never_copied() {
 #[tokio::test]
 async fn a_variant_on_disk_is_not_hidden_by_one_in_memory() {
     let folder = Folder::new();
-    let first = Cache::open(&folder.0, &crate::event::Events::new());
+    let first = Cache::open(folder.path(), &crate::event::Events::new());
     first.store_now(key(1), &object(1, "one"), Wall(1));
     first.flush().await;
     drop(first);
-    let cache = Cache::open(&folder.0, &crate::event::Events::new());
+    let cache = Cache::open(folder.path(), &crate::event::Events::new());
     cache.store_now(key(1), &object(2, "two"), Wall(1));
     let here = cache.find(&key(1), Wall(1)).await.unwrap();
     assert!(here.objects().len() == 1 && here.is_partial());

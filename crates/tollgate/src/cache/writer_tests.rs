@@ -10,10 +10,10 @@ const BYTES_MAX: u64 = 200_000;
 
 /// The writer of a file with one response in it.
 async fn writer(folder: &Folder) -> CacheWriter {
-    let cache = open_with(&folder.0, BYTES_MAX);
+    let cache = open_with(folder.path(), BYTES_MAX);
     cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
-    let (conn, _) = database::open(&folder.0, BYTES_MAX).expect("a folder of our own");
+    let (conn, _) = database::open(folder.path(), BYTES_MAX).expect("a folder of our own");
     // A locked file fails at once.
     conn.busy_timeout(Duration::ZERO)
         .expect("an open connection");
@@ -25,7 +25,7 @@ async fn writer(folder: &Folder) -> CacheWriter {
         backlog: Arc::default(),
         broken: Arc::default(),
         events: crate::event::Events::new(),
-        path: folder.0.join(DATABASE),
+        path: folder.path().join(DATABASE),
         deferred: Vec::new(),
         free_bytes: |_| None,
         is_growth_stopped: false,
@@ -56,11 +56,11 @@ async fn the_file_does_not_grow_while_the_disk_has_little_room() {
         store(&mut writer, begin..begin + 50);
     }
     assert!(size(&writer) <= 64, "{} pages", size(&writer));
-    let stored = usage(&folder.0).unwrap()[0].responses;
+    let stored = usage(folder.path()).unwrap()[0].responses;
     assert!(stored > 5, "new responses replace others: {stored}");
     writer.free_bytes = |_| Some(DISK_FREE_MIN);
     store(&mut writer, 210..250);
-    assert!(usage(&folder.0).unwrap()[0].responses > stored);
+    assert!(usage(folder.path()).unwrap()[0].responses > stored);
 }
 
 fn removal() -> WriteCommand {
@@ -79,7 +79,7 @@ async fn a_response_that_does_not_fit_loses_no_invalidation() {
     let batch = vec![removal(), WriteCommand::Put(key(2), large, Wall(5))];
     let full = writer.execute(batch).unwrap_err();
     assert_eq!(full.sqlite_error_code(), Some(ErrorCode::DiskFull));
-    assert!(usage(&folder.0).unwrap().is_empty());
+    assert!(usage(folder.path()).unwrap().is_empty());
 }
 
 /// Of responses that come together and do not all fit, the last ones are stored, and no more than
@@ -94,10 +94,10 @@ async fn when_responses_do_not_all_fit_the_last_ones_are_stored() {
         .pending_bytes
         .store(100 * reply.weight(), Ordering::Release);
     writer.execute((2..102).map(put).collect()).unwrap();
-    let next = Cache::open(&folder.0, &crate::event::Events::new());
+    let next = Cache::open(folder.path(), &crate::event::Events::new());
     assert!(bodies(&next, 2).await.is_empty());
     assert_eq!(bodies(&next, 101).await.len(), 1);
-    let kept = &usage(&folder.0).unwrap()[0];
+    let kept = &usage(folder.path()).unwrap()[0];
     assert!(kept.bytes <= BYTES_MAX && kept.responses > 5, "{kept:?}");
 }
 
@@ -116,7 +116,7 @@ async fn deferred_removals_are_done_at_shutdown() {
     std::thread::park_timeout(RETRY_AFTER / 2);
     holder.execute_batch("COMMIT").unwrap();
     ending.join().unwrap();
-    assert!(usage(&folder.0).unwrap().is_empty());
+    assert!(usage(folder.path()).unwrap().is_empty());
 }
 
 /// Fills the file: the next purge that frees nothing finds no room.
@@ -162,7 +162,7 @@ async fn removals_that_fail_at_shutdown_delete_the_file() {
     assert_eq!(ended.try_recv(), Ok(()));
     assert!(!folder.file().exists());
     assert!(
-        bodies(&Cache::open(&folder.0, &crate::event::Events::new()), 1)
+        bodies(&Cache::open(folder.path(), &crate::event::Events::new()), 1)
             .await
             .is_empty()
     );

@@ -288,6 +288,12 @@ pub enum Event {
         /// How many.
         rows: u64,
     },
+    /// The log of the ledger's store grows: a reader of another program keeps it from being
+    /// shortened.
+    LedgerLogHeld {
+        /// How long it is.
+        bytes: u64,
+    },
     /// A cached response was served.
     FromCache {
         /// The call.
@@ -355,8 +361,10 @@ pub enum Event {
     OperatorCommand {
         /// Whose.
         provider: Arc<str>,
-        /// `offline`, `cache-only`, `resume`, `reset` or `set`.
+        /// `offline`, `pause`, `cache-only`, `resume`, `reset` or `set`.
         command: &'static str,
+        /// The keys of the settings that `set` changes, not their values.
+        settings: Option<Arc<str>>,
     },
     /// A setting changed at run time lets more calls through than before.
     LimitsLoosened {

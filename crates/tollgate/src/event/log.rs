@@ -57,6 +57,11 @@ impl Event {
                 rows,
                 why = "stored limits could not be read and count as used up for one period; check the disk"
             ),
+            Event::LedgerLogHeld { bytes } => tracing::error!(
+                event = "ledger_log_held",
+                bytes,
+                why = "another program reads ledger.db in a transaction that stays open, so its log grows; end that program"
+            ),
             Event::FromCache { .. }
             | Event::NotStored { .. }
             | Event::CacheOnlyInMemory { .. }
@@ -211,8 +216,18 @@ impl Event {
             Event::ReloadRejected { problem } => {
                 tracing::error!(event = "reload_rejected", problem = &**problem);
             }
-            Event::OperatorCommand { provider, command } => {
-                tracing::warn!(event = "operator", provider = &**provider, command);
+            Event::OperatorCommand {
+                provider,
+                command,
+                settings,
+            } => {
+                let settings = settings.as_deref();
+                tracing::warn!(
+                    event = "operator",
+                    provider = &**provider,
+                    command,
+                    settings
+                );
             }
             Event::Listening { address } => {
                 tracing::info!(event = "listening", %address);

@@ -15,12 +15,13 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use tollgate_core::ask::PathTag;
+use tollgate_core::ask::{PathTag, Settle};
 use tollgate_core::domain::Host;
 use tollgate_core::entity::EntityRequest;
 use tollgate_core::gate::CallerId;
 use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::ProviderLedger;
 
 use super::call::{CallOptions, Target};
 use super::call_end::ExternalCall;
@@ -279,6 +280,12 @@ impl AcquiredPermit {
         if let Some(permit) = granted.or(self.permit.as_mut()) {
             permit.keep_alive(by);
         }
+    }
+
+    /// As [`AcquiredPermit::keep_alive`], to be settled by whoever holds no lock.
+    pub(super) fn alive(&self, by: Span) -> Option<(ProviderLedger, Settle)> {
+        let granted = self.grant.as_ref().map(|grant| &grant.permit);
+        Some(granted.or(self.permit.as_ref())?.alive(by))
     }
 
     /// The whole response has arrived. `body` may be empty, or the beginning of a decoded body

@@ -5,7 +5,7 @@
 //! at the end of that time.
 //!
 //! Promises: a report counts once; a second one says so and changes nothing. A permit that is
-//! neither reported nor released in time counts as sent: its slot comes free when the call can no
+//! neither reported, released nor renewed in time counts as sent: its slot comes free when the call can no
 //! longer arrive. So does one that is open when the table goes. The table is bounded: without a place
 //! in it no permit is taken. Permits that are closed take no place of open ones.
 //!
@@ -269,6 +269,30 @@ impl PermitTable {
             Closed::Before(ClosedPermit::Released) => Released::Before,
             Closed::Unknown => Released::Unknown,
         }
+    }
+
+    /// The process that holds a permit still works under it: from now on it is held as long as a new one.
+    /// Returns how long the call may still reach the provider; `None` = there is no open permit of this id.
+    #[must_use]
+    pub fn keep_alive(&self, id: &str) -> Option<Span> {
+        self.shared.drop_expired();
+        let now = self.shared.registry.ledger().at();
+        let mut state = self.shared.state.lock();
+        let (id, _) = state.open.get_key_value(id)?;
+        let id = id.clone();
+        let permit = state.open.get_mut(&id)?;
+        let lives = permit.decision.use_within() + permit.decision.response_timeout();
+        let before = std::mem::replace(&mut permit.expires, now + lives);
+        let alive = permit.decision.alive(lives);
+        let use_within = permit.decision.use_within();
+        state.by_expiry.remove(&(before, id.clone()));
+        state.by_expiry.insert((now + lives, id));
+        drop(state);
+        // A report may come in between: then there is nothing left to extend.
+        if let Some((ledger, settle)) = alive {
+            ledger.settle(settle);
+        }
+        Some(use_within)
     }
 
     /// How many permits are handed out and neither reported nor released.

@@ -3,12 +3,15 @@
 //! Promises: `core` decides (method, Retry-After, backoff, budget, deadline). A call keeps its
 //! position in the order of arrival. A failed probe uses none of its call's retries. The wait for
 //! a retry counts against the call's time like the wait for a permit: if it does not fit, the call
-//! ends now. A call that waits for its retry counts as waiting.
+//! ends now, and its 429 or 503 says when to come back. A call that waits for its retry counts as
+//! waiting.
 //!
 //! Never: repeats a call that may act twice, or one whose body is gone.
 
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, StatusCode};
 use tollgate_core::health::{Class, Fault};
-use tollgate_core::retry::{FailedAttempt, RetryDecision, Safety};
+use tollgate_core::retry::{FailedAttempt, RetryDecision, Safety, StopReason};
 use tollgate_core::time::Span;
 
 use super::permit::PermitHistory;
@@ -132,6 +135,9 @@ impl RetryState {
                 leave_leader(&route.subject, policy, &attempt, after);
                 NextStep::Again(after, attempt.ok())
             }
+            RetryDecision::Stop(StopReason::Deadline { after }) => {
+                RetryState::stop(route, attempt.map(|response| with_time(response, after)))
+            }
             RetryDecision::Stop(_) => RetryState::stop(route, attempt),
         }
     }
@@ -156,6 +162,26 @@ impl RetryState {
             },
         }))
     }
+}
+
+/// The response of a call whose retry would come too late says when that is, unless the provider
+/// says it.
+fn with_time(mut response: UpstreamResponse, after: Span) -> UpstreamResponse {
+    let head = &mut response.head;
+    let has_time = [RETRY_AFTER.as_str(), "retry-after-ms"]
+        .iter()
+        .any(|name| head.headers.contains_key(*name));
+    let is_busy = matches!(
+        head.status,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+    );
+    if is_busy && !has_time {
+        let seconds = HeaderValue::from(after.0.div_ceil(1_000_000));
+        head.headers.insert(RETRY_AFTER, seconds);
+        let millis = HeaderValue::from(after.0.div_ceil(1_000));
+        head.headers.insert("retry-after-ms", millis);
+    }
+    response
 }
 
 /// May it be repeated? A body that is gone cannot.

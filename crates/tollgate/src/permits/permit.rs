@@ -227,6 +227,20 @@ impl Permit {
         self.settle(Outcome::Alive { extend_by: by });
     }
 
+    /// As [`Permit::keep_alive`], to be settled by whoever holds no lock.
+    pub(crate) fn alive(&self, by: Span) -> (ProviderLedger, Settle) {
+        let Ask {
+            id, terms, scopes, ..
+        } = &self.inner.ask;
+        let settle = Settle::Permit {
+            id: *id,
+            terms: terms.clone(),
+            scopes: scopes.clone(),
+            outcome: Outcome::Alive { extend_by: by },
+        };
+        (self.inner.ledger.clone(), settle)
+    }
+
     /// The end of the body has arrived. `true_cost` corrects the cost of a term, by its index,
     /// where it was estimated before.
     pub fn finished(mut self, true_cost: impl Fn(usize) -> Option<u64>) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tollgate_config::provider::Per;
 use tollgate_core::ask::{CellId, Priority, ScopeId};
 use tollgate_core::gate::Blocker;
-use tollgate_core::health::{Command, HealthEvent, HealthState};
+use tollgate_core::health::{Command, HealthEvent, HealthState, OperatorHold};
 use tollgate_core::limit::{Algorithm, CellView, Rule};
 use tollgate_core::rate::Rate;
 use tollgate_core::scope::ScopeView;
@@ -86,6 +86,17 @@ pub struct LearnedFrom429s {
     pub limits: Vec<EstimatedLimit>,
 }
 
+/// A provider in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProviderOverview {
+    /// Its health.
+    pub state: HealthState,
+    /// The operator's command that holds it.
+    pub hold: Option<OperatorHold>,
+    /// What cools down; empty for a provider that this process has not called.
+    pub cooldowns: Vec<CooldownStatus>,
+}
+
 /// A limit and the cell to read for it, if that does not depend on the caller.
 struct PendingLimit {
     status: LimitStatus,
@@ -93,19 +104,28 @@ struct PendingLimit {
 }
 
 impl ProviderRegistry {
-    /// The health state of a provider, started or not: one that sleeps, by an operator's command or
-    /// by the ledger's record, is asleep before its first call.
-    pub async fn state_of(&self, name: &str) -> HealthState {
+    /// The state of a provider, started or not: one that sleeps, by an operator's command or by the
+    /// ledger's record, is asleep before its first call.
+    pub async fn overview_of(&self, name: &str) -> ProviderOverview {
         let super::RegistryState { deps, catalog, .. } = &*self.shared;
         let started = catalog
             .load()
             .names
             .get(name)
             .and_then(|lazy| lazy.started());
-        match started {
-            Some(active) => active.status().state,
-            None if deps.offline => HealthState::Sleep,
+        let (state, hold) = match &started {
+            Some(active) => (active.status().state, active.status().hold),
+            None if deps.offline => (HealthState::Sleep, Some(OperatorHold::Offline)),
             None => stored_state(&deps.ledger, name).await,
+        };
+        let cooldowns = match &started {
+            Some(active) => active.parts_and_429s(&[]).await.1.cooldowns,
+            None => Vec::new(),
+        };
+        ProviderOverview {
+            state,
+            hold,
+            cooldowns,
         }
     }
 }
@@ -118,8 +138,40 @@ impl ActiveProvider {
     }
 
     /// The limits, cool-downs and degrade modes of the whole provider (`None`, every limit) and of
-    /// entities (their own limits): one peek, however many they are.
-    pub async fn parts(&self, entities: &[Option<&str>]) -> Vec<PartStatus> {
+    /// entities (their own limits), and what was learned from 429s: one peek, however many they are.
+    pub async fn parts_and_429s(
+        &self,
+        entities: &[Option<&str>],
+    ) -> (Vec<PartStatus>, LearnedFrom429s) {
+        let (mut query, parts) = self.parts_query(entities);
+        let scopes_of_parts = query.scopes.len();
+        let cooling = self.cooldown_parts(entities);
+        query.scopes.extend(cooling.iter().map(|(_, scope)| *scope));
+        let mut reply = self.ledger.peek_or_closed(query).await;
+        let views = reply
+            .scopes
+            .split_off(scopes_of_parts.min(reply.scopes.len()));
+        let (mut cells, mut scopes) = (reply.cells.into_iter(), reply.scopes.into_iter());
+        let mut part = |(limits, has_degrade): (Vec<PendingLimit>, bool)| PartStatus {
+            cooldown_remaining: scopes.next().and_then(closed_for),
+            is_degraded: has_degrade && matches!(scopes.next(), Some(ScopeView::Closed { .. })),
+            limits: limits
+                .into_iter()
+                .map(|limit| LimitStatus {
+                    view: limit.cell.as_ref().and_then(|_| cells.next()),
+                    ..limit.status
+                })
+                .collect(),
+        };
+        let parts = parts.into_iter().map(&mut part).collect();
+        (parts, self.learned(cooling, views))
+    }
+
+    /// What to read for these parts: a cool-down and maybe a degrade mode of each, and its limits.
+    fn parts_query(
+        &self,
+        entities: &[Option<&str>],
+    ) -> (PeekQuery, Vec<(Vec<PendingLimit>, bool)>) {
         let policy = self.policy();
         let (mut query, mut parts) = (PeekQuery::default(), Vec::new());
         for &entity in entities {
@@ -137,26 +189,15 @@ impl ActiveProvider {
                 .extend(limits.iter().filter_map(|limit| limit.cell.clone()));
             parts.push((limits, degrade.is_some()));
         }
-        let reply = self.ledger.peek_or_closed(query).await;
-        let (mut cells, mut scopes) = (reply.cells.into_iter(), reply.scopes.into_iter());
-        let mut part = |(limits, has_degrade): (Vec<PendingLimit>, bool)| PartStatus {
-            cooldown_remaining: scopes.next().and_then(closed_for),
-            is_degraded: has_degrade && matches!(scopes.next(), Some(ScopeView::Closed { .. })),
-            limits: limits
-                .into_iter()
-                .map(|limit| LimitStatus {
-                    view: limit.cell.as_ref().and_then(|_| cells.next()),
-                    ..limit.status
-                })
-                .collect(),
-        };
-        parts.into_iter().map(&mut part).collect()
+        (query, parts)
     }
 
-    /// Everything that may cool down, and its scope: the provider, entities that were called, keys.
-    fn cooldown_parts(&self) -> Vec<(Option<String>, ScopeId)> {
+    /// Everything that may cool down, and its scope: the provider, keys, entities that were called
+    /// and those that are named here.
+    fn cooldown_parts(&self, named: &[Option<&str>]) -> Vec<(Option<String>, ScopeId)> {
         let policy = self.policy();
-        let entities = self.entities();
+        let mut entities = self.entities();
+        entities.extend(named.iter().flatten().map(|&entity| entity.to_owned()));
         let mut parts: Vec<(Option<String>, ScopeId)> = Vec::new();
         let mut add = |of: Option<String>, scope: ScopeId| {
             if parts.iter().all(|(_, known)| *known != scope) {
@@ -183,15 +224,12 @@ impl ActiveProvider {
             .collect()
     }
 
-    /// What cools down after a 429, and the limits that are estimated from 429s: one question to the
-    /// ledger.
-    pub async fn learned_from_429s(&self) -> LearnedFrom429s {
-        let parts = self.cooldown_parts();
-        let query = PeekQuery {
-            scopes: parts.iter().map(|(_, scope)| *scope).collect(),
-            ..PeekQuery::default()
-        };
-        let views = self.ledger.peek_or_closed(query).await.scopes;
+    /// What cools down after a 429, and the limits that are estimated from 429s.
+    fn learned(
+        &self,
+        parts: Vec<(Option<String>, ScopeId)>,
+        views: Vec<ScopeView>,
+    ) -> LearnedFrom429s {
         let mut learned = LearnedFrom429s::default();
         for ((of, scope), view) in parts.into_iter().zip(views) {
             match view {
@@ -265,7 +303,7 @@ impl ActiveProvider {
 
     /// Every limit of the whole provider, or those of an entity, and what remains of it.
     pub async fn limits(&self, entity: Option<&str>) -> Vec<LimitStatus> {
-        let part = self.parts(&[entity]).await.pop();
+        let part = self.parts_and_429s(&[entity]).await.0.pop();
         part.map_or_else(Vec::new, |part| part.limits)
     }
 
@@ -401,14 +439,22 @@ fn closed_for(view: ScopeView) -> Option<Span> {
 }
 
 /// The state in which a provider would start: the health that the ledger remembers.
-async fn stored_state(ledger: &Ledger, provider: &str) -> HealthState {
+async fn stored_state(ledger: &Ledger, provider: &str) -> (HealthState, Option<OperatorHold>) {
     let known = ledger.provider(provider);
     let view = known.try_peek_scope(health_scope(provider)).await;
     match view.filter(|_| ledger.loss().is_none()) {
-        None | Some(ScopeView::Open | ScopeView::Paced { .. }) => HealthState::Normal,
-        Some(ScopeView::Closed { .. } | ScopeView::Paused { .. }) => HealthState::Sleep,
-        Some(ScopeView::CacheOnly { .. }) => HealthState::CacheOnly,
-        Some(ScopeView::Probing) => HealthState::HalfOpen,
+        None | Some(ScopeView::Open | ScopeView::Paced { .. }) => (HealthState::Normal, None),
+        Some(ScopeView::Closed { remaining: Some(_) }) => (HealthState::Sleep, None),
+        // Health closes for a time; only an operator closes without an end.
+        Some(ScopeView::Closed { remaining: None }) => {
+            (HealthState::Sleep, Some(OperatorHold::Offline))
+        }
+        Some(ScopeView::Paused { .. }) => (HealthState::Sleep, Some(OperatorHold::Paused)),
+        Some(ScopeView::CacheOnly { remaining }) => {
+            let hold = remaining.map(|_| OperatorHold::CacheOnly);
+            (HealthState::CacheOnly, hold)
+        }
+        Some(ScopeView::Probing) => (HealthState::HalfOpen, None),
     }
 }
 
@@ -470,7 +516,7 @@ mod tests {
         let entities = names.iter().map(|name| Some(&**name));
         let asked: Vec<Option<&str>> = entities.chain([None]).collect();
         let before = ledger.peeks_sent();
-        let parts = active.parts(&asked).await;
+        let (parts, _) = active.parts_and_429s(&asked).await;
         assert_eq!(ledger.peeks_sent() - before, 1);
         let limits = |part: &PartStatus| part.limits.len();
         assert_eq!(

@@ -63,6 +63,28 @@ fn limit_of(rejected: Result<impl std::fmt::Debug, Error>) -> (Option<String>, R
     }
 }
 
+/// A job that ran longer than its permit lost its place to another, and both ran at a time.
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_is_renewed_is_held_until_it_is_reported() {
+    let table = table("concurrency: 1\nlimits: [1/10s]\ntimeout: 30s");
+    let headers = HeaderMap::new();
+    let permit = table.acquire("x", None, within(1)).await.unwrap();
+    for _ in 0..10 {
+        tokio::time::advance(Span::from_secs(50).into()).await;
+        assert_eq!(table.keep_alive(&permit.id), Some(USE_WITHIN));
+        assert!(table.acquire("x", None, within(1)).await.is_err());
+    }
+    assert!(matches!(
+        table.report(&permit.id, ok(&headers)),
+        Reported::Now(_)
+    ));
+    assert_eq!(table.keep_alive(&permit.id), None);
+    let next = table.acquire("x", None, within(11)).await.unwrap();
+    assert!(next.waited > Span::from_secs(9), "the call may be recent");
+    tokio::time::advance(Span::from_secs(100).into()).await;
+    assert_eq!(table.keep_alive(&next.id), None, "nobody renewed it");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_second_report_says_so_and_changes_nothing() {
     let table = table("limits: [2/10s]");
