@@ -466,4 +466,6 @@ fn settle_term(
 }
 
 #[cfg(test)]
+mod blocker_tests;
+#[cfg(test)]
 mod tests;

@@ -523,29 +523,6 @@ fn a_429_to_a_call_from_before_the_last_429_keeps_the_slow_start() {
     assert_eq!(verdicts(&mut ledger, &both), [true, true]);
 }
 
-/// Connections of one process grew although a rate limit was what calls waited for: the worst case of a
-/// running call is longer than the wait for the rate.
-#[test]
-fn a_limit_of_one_process_blocks_only_if_nothing_else_does() {
-    let mut ledger = TestLedger::new();
-    let (rate, own) = (
-        sliding(1, s(2)),
-        Rule::in_flight(1).unwrap().of_one_process(),
-    );
-    let both = || smallvec![term("own", &own, 1), term("rate", &rate, 1)];
-    let running = ledger.try_terms(both(), Priority::Normal).expect("room");
-    ledger.arrive(&running);
-    let by = |verdict: Verdict| match verdict {
-        Verdict::Wait { by, .. } => by,
-        other @ (Verdict::Go { .. } | Verdict::Never(_)) => panic!("{other:?}"),
-    };
-    let blocked = ledger.try_terms(both(), Priority::Normal).unwrap_err();
-    assert_eq!(by(blocked), BlockedBy::Term(1));
-    let alone = smallvec![term("own", &own, 1)];
-    let blocked = ledger.try_terms(alone, Priority::Normal).unwrap_err();
-    assert_eq!(by(blocked), BlockedBy::Term(0));
-}
-
 /// No row has an amount above 2⁵³: what a call has cost in the end, and what a limit in shadow counts,
 /// may be any number and count as that.
 #[test]
