@@ -416,7 +416,7 @@ mod tests {
             let mut out = Vec::new();
             print_all(&mut out, &json!({ "providers": [provider] })).expect("a vector");
             let line = String::from_utf8_lossy(&out).into_owned();
-            let expected = format!("x                {expected:<12}     2 waiting  x.yaml\n");
+            let expected = format!("x                {expected:<12} 2 waiting  x.yaml\n");
             assert_eq!(line, expected);
         }
         let mut out = Vec::new();
