@@ -80,7 +80,7 @@ impl Event {
             | Event::ConnectionsDropped { .. }
             | Event::Draining => self.log_process(),
             Event::TaskQueueFull { .. } | Event::DeskFailed { .. } | Event::GuardDenied { .. } => {
-                self.log_decision_service()
+                self.log_decision_service();
             }
             // Of every call, and said by the lines above: for subscribers only.
             Event::Decision { .. }
