@@ -221,8 +221,8 @@ mod tests {
             (with(""), with("free_status: [404]")),
             (with("degrade: {below: 2, recover: 4}"), with("")),
             (
-                with("concurrency: {limit: 4, low: 1}"),
-                with("concurrency: {limit: 4, low: 3}"),
+                with("concurrency: {normal: 4, low: 1}"),
+                with("concurrency: {normal: 4, low: 3}"),
             ),
         ] {
             let change = |from: &str, to: &str| loosened(&provider(from), &provider(to));
