@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use tollgate_config::amount;
 use tollgate_core::time::Span;
 
-use crate::control::percent_encode;
+use crate::admin_client::percent_encode;
 use crate::options::Options;
 use decision_source::DecisionSource;
 

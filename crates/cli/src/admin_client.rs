@@ -214,3 +214,23 @@ impl std::fmt::Display for Rejected {
 }
 
 impl std::error::Error for Rejected {}
+
+/// A provider's name as a path segment.
+pub(crate) fn segment(name: &str) -> anyhow::Result<String> {
+    if name.is_empty() {
+        bail!("the name of the provider is empty");
+    }
+    Ok(percent_encode(name))
+}
+
+/// Everything but letters, digits, `-` and `_` as `%XX`; dots too, because `..` leads to the
+/// parent.
+pub(crate) fn percent_encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    text.bytes()
+        .map(|byte| match byte {
+            byte if plain(byte) => char::from(byte).to_string(),
+            byte => format!("%{byte:02X}"),
+        })
+        .collect()
+}

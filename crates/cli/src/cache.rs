@@ -19,8 +19,7 @@ use tollgate_config::amount::Size;
 use tollgate_config::config::Store;
 use tollgate_config::{Config, Loaded, disk};
 
-use crate::admin_client::{AdminClient, NoDaemon};
-use crate::control::percent_encode;
+use crate::admin_client::{AdminClient, NoDaemon, percent_encode};
 use crate::options::Options;
 
 const EXAMPLES: &str = "\

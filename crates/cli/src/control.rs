@@ -14,7 +14,7 @@ use hyper::Method;
 use serde_json::{Map, Value};
 use tollgate_config::amount;
 
-use crate::admin_client::AdminClient;
+use crate::admin_client::{AdminClient, percent_encode, segment};
 use crate::options::Options;
 use crate::status::state_word;
 
@@ -187,26 +187,6 @@ impl TimedControlCommand {
         let lasts = self.lasts;
         self.command.send(word, lasts.as_deref())
     }
-}
-
-/// A provider's name as a path segment.
-pub(crate) fn segment(name: &str) -> anyhow::Result<String> {
-    if name.is_empty() {
-        bail!("the name of the provider is empty");
-    }
-    Ok(percent_encode(name))
-}
-
-/// Everything but letters, digits, `-` and `_` as `%XX`; dots too, because `..` leads to the
-/// parent.
-pub(crate) fn percent_encode(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    text.bytes()
-        .map(|byte| match byte {
-            byte if plain(byte) => char::from(byte).to_string(),
-            byte => format!("%{byte:02X}"),
-        })
-        .collect()
 }
 
 /// Prints the result of a change, except the changes of one provider.

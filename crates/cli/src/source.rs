@@ -14,8 +14,7 @@ use hyper::Method;
 use serde_json::{Map, Value, json};
 use tollgate_config::raw;
 
-use crate::admin_client::AdminClient;
-use crate::control::segment;
+use crate::admin_client::{AdminClient, segment};
 use crate::options::Options;
 
 const EXAMPLES: &str = "\

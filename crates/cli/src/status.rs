@@ -24,8 +24,7 @@ use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Ledger};
 use tollgate_server::Daemon;
 
-use crate::admin_client::{AdminClient, NoDaemon};
-use crate::control::{percent_encode, segment};
+use crate::admin_client::{AdminClient, NoDaemon, percent_encode, segment};
 use crate::options::Options;
 
 const EXAMPLES: &str = "\

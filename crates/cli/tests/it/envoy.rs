@@ -207,7 +207,7 @@ type Changes<'a> = &'a [(&'a str, &'a str)];
 
 const DENY: (&str, &str) = ("failure_mode_deny: false", "failure_mode_deny: true");
 
-/// Under the limit requests pass, over it they get 429 with the time, the headers and the reason. The
+/// C4: under the limit requests pass, over it they get 429 with the time, the headers and the reason. The
 /// service behind Envoy is not called for them.
 #[test]
 fn envoy_asks_guards_before_it_forwards() {

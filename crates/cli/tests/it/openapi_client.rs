@@ -50,7 +50,7 @@ pub(crate) fn client(name: &str) -> PathBuf {
 }
 
 /// The seed is fixed, so that a run repeats; a longer one by hand found nothing more:
-/// `--max-examples 300`, without the seed.
+/// `--max-examples 200`, without the seed.
 #[test]
 fn schemathesis_finds_no_difference() {
     let folder = Folder::new("schemathesis")

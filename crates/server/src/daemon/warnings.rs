@@ -195,14 +195,14 @@ mod tests {
     #[test]
     fn every_setting_that_lets_more_calls_through_is_logged() {
         let bucket = |rest: &str| {
-            format!("limits: [{{limit: 5, period: 1s, algorithm: bucket, burst: 5{rest}}}]")
+            format!("limits: [{{limit: 5, period: 1s, algorithm: token-bucket, burst: 5{rest}}}]")
         };
         let own = |rest: &str| format!("limits: [{{limit: 5, period: 1s{rest}}}]");
         let with = |rest: &str| format!("limits: [5/1s]\n{rest}");
         for (strict, loose) in [
             (bucket(""), bucket("").replace("burst: 5", "burst: 500")),
             (own(""), bucket("")),
-            (own(""), own(", algorithm: fixed")),
+            (own(""), own(", algorithm: fixed-window")),
             (own(", algorithm: paced"), own("")),
             (own(""), own(", shadow: true")),
             (own(", headroom: 2"), own("")),

@@ -151,7 +151,8 @@ async fn an_implied_vary_is_applied_to_encoding_and_origin() {
     let zip = [("accept-encoding", "gzip")];
     assert_response(&manual.get("/x/gz", &zip).await, 200, "upstream", "0");
     assert_response(&manual.get("/x/gz", &[]).await, 200, "upstream", "1");
-    let origin = |name| [("origin", name)];
+    // A program: a page of another site would be rejected.
+    let origin = |name| [("origin", name), ("x-tollgate-priority", "normal")];
     assert_response(
         &manual.get("/x/o", &origin("https://a")).await,
         200,

@@ -269,12 +269,15 @@ async fn a_provider_gives_permits() {
         assert_eq!(status.limit_remaining, remaining);
         assert_eq!(status.current_limit.as_ref().unwrap().name, "2/10s");
     }
-    for (asked, limit) in [(call(), json!("2/10s")), (peek, Value::Null)] {
+    for asked in [call(), peek] {
         let denied = client.ask(&asked).await.unwrap();
         assert_eq!(denied.overall_code, OVER_LIMIT);
         assert_eq!(denied.statuses[0].code, OVER_LIMIT);
         let body: Value = serde_json::from_slice(&denied.raw_body).unwrap();
-        assert_eq!((&body["provider"], &body["limit"]), (&json!("x"), &limit));
+        assert_eq!(
+            (&body["provider"], &body["limit"]),
+            (&json!("x"), &json!("2/10s"))
+        );
         assert!(
             body["message"].is_string() && body["hint"].is_string(),
             "{body}"

@@ -77,11 +77,11 @@ impl Event {
             | Event::LimitsLoosened { .. }
             | Event::ConnectionsRaised { .. }
             | Event::ConnectionsExhausted { .. }
-            | Event::TaskQueueFull { .. }
-            | Event::DeskFailed { .. }
-            | Event::GuardDenied { .. }
             | Event::ConnectionsDropped { .. }
             | Event::Draining => self.log_process(),
+            Event::TaskQueueFull { .. } | Event::DeskFailed { .. } | Event::GuardDenied { .. } => {
+                self.log_decision_service();
+            }
             // Of every call, and said by the lines above: for subscribers only.
             Event::Decision { .. }
             | Event::Attempt { .. }
@@ -201,6 +201,31 @@ impl Event {
         }
     }
 
+    /// Events of guards and tasks.
+    fn log_decision_service(&self) {
+        match self {
+            Event::TaskQueueFull {
+                queue,
+                pending,
+                shadow,
+            } => {
+                let queue = &**queue;
+                tracing::warn!(event = "task_queue_full", queue, pending, shadow);
+            }
+            Event::GuardDenied {
+                guard,
+                shadow,
+                count,
+            } => {
+                tracing::info!(event = "guard_denied", guard = &**guard, shadow, count);
+            }
+            Event::DeskFailed { why } => {
+                tracing::error!(event = "desk_failed", why = &**why);
+            }
+            _ => debug_assert!(false, "this fact has a line of another group: {self:?}"),
+        }
+    }
+
     /// Events of this process as a whole.
     fn log_process(&self) {
         match self {
@@ -241,24 +266,6 @@ impl Event {
                     event = "out_of_descriptors", %address,
                     hint = "raise `ulimit -n`, or lower connections_max"
                 );
-            }
-            Event::TaskQueueFull {
-                queue,
-                pending,
-                shadow,
-            } => {
-                let queue = &**queue;
-                tracing::warn!(event = "task_queue_full", queue, pending, shadow);
-            }
-            Event::GuardDenied {
-                guard,
-                shadow,
-                count,
-            } => {
-                tracing::info!(event = "guard_denied", guard = &**guard, shadow, count);
-            }
-            Event::DeskFailed { why } => {
-                tracing::error!(event = "desk_failed", why = &**why);
             }
             Event::LimitsLoosened { provider, change } => {
                 tracing::warn!(
