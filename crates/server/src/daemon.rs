@@ -34,6 +34,7 @@ use tollgate_ledger::lock_order::{RankedMutex, rank};
 use crate::decisions::Decisions;
 use crate::desk::{Desk, DeskError};
 use crate::gateway::{ListenError, Listeners};
+use crate::guards::UncountableGuard;
 
 /// The most settings per request and per process: a provider has some sixty, and nobody tunes a
 /// thousand by hand.
@@ -94,6 +95,15 @@ pub enum SetError {
     /// More than [`SETTINGS_MAX`].
     #[error("more than {SETTINGS_MAX} settings; nothing was changed")]
     TooMany,
+}
+
+/// Why a checked configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error(transparent)]
+    Guards(#[from] UncountableGuard),
+    #[error(transparent)]
+    Providers(#[from] BuildError),
 }
 
 impl Daemon {
@@ -339,7 +349,8 @@ impl Daemon {
                     let problem = error.to_string();
                     rejected.push(problem.clone());
                     state.build_error = Some(problem);
-                    self.shared.decisions.replace(&state.loaded.config);
+                    // The table knows these guards already.
+                    self.shared.decisions.replace(&state.loaded.config).ok();
                     changed.clear();
                     loaded = (*state.loaded).clone();
                 }
@@ -370,10 +381,10 @@ impl Daemon {
         }
     }
 
-    fn build(&self, config: &Config) -> Result<(), BuildError> {
+    fn build(&self, config: &Config) -> Result<(), Unusable> {
         let providers = config.all_providers().map(|provider| (**provider).clone());
         // Guards first: no call passes between a provider that names one and the guard itself.
-        self.shared.decisions.replace(config);
+        self.shared.decisions.replace(config)?;
         self.shared.registry.replace(providers.collect())?;
         self.shared.registry.set_callers(&config.callers);
         self.shared.registry.set_unknown(unknown_domains(config));

@@ -34,7 +34,7 @@ use tollgate_config::config::Caller;
 use tollgate_config::{Config, Secret};
 use tollgate_core::time::Span;
 
-use crate::guards::{GuardAsk, GuardStatus, GuardVerdict, Guards, Throttle};
+use crate::guards::{GuardAsk, GuardStatus, GuardVerdict, Guards, Throttle, UncountableGuard};
 
 /// The status of a response that nobody told: of no class that health counts.
 const NO_STATUS: u16 = 0;
@@ -82,9 +82,11 @@ impl Decisions {
     }
 
     /// A new configuration: guards keep their tokens, permits stay open.
-    pub fn replace(&self, config: &Config) {
-        self.shared.guards.replace(config);
+    /// An error keeps everything as it was.
+    pub fn replace(&self, config: &Config) -> Result<(), UncountableGuard> {
+        self.shared.guards.replace(config)?;
         self.set_callers(config);
+        Ok(())
     }
 
     /// The guards, for endpoints that see requests.

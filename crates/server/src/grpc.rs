@@ -14,6 +14,7 @@ mod rate_limit;
 mod guard_domain;
 mod provider_domain;
 mod health;
+mod places;
 mod connection;
 
 use std::io;
@@ -31,6 +32,7 @@ use crate::accept_loop;
 use crate::daemon::Daemon;
 use crate::gateway::max_admin_connections;
 use connection::{GrpcHandler, GrpcState};
+use places::Places;
 
 /// The most connections: Envoy has one per worker thread, so these are those of ten large hosts.
 const CONNECTIONS_MAX: usize = 256;
@@ -40,6 +42,9 @@ const CONNECTIONS_MAX: usize = 256;
 pub struct GrpcOptions {
     /// The operator's token. Callers send it, or their own; `None` = loopback only.
     pub token: Option<Secret>,
+    /// The most connections; fewer if the process has too few descriptors. One address has at most a
+    /// quarter of them, this host apart, and a new one replaces the oldest that is idle.
+    pub connections_max: usize,
     /// How long running calls may take after the shutdown signal.
     pub grace: Span,
 }
@@ -48,6 +53,7 @@ impl Default for GrpcOptions {
     fn default() -> GrpcOptions {
         GrpcOptions {
             token: None,
+            connections_max: CONNECTIONS_MAX,
             grace: Span::from_secs(5),
         }
     }
@@ -90,7 +96,7 @@ impl Grpc {
                 daemon: daemon.clone(),
                 token: options.token,
             }),
-            connections_max: max_admin_connections().min(CONNECTIONS_MAX),
+            places: Places::new(options.connections_max.min(max_admin_connections())),
         };
         let mut tasks = JoinSet::new();
         let grace = options.grace.into();

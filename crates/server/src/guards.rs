@@ -3,13 +3,15 @@
 //! Promises: all guards of a decision agree, or none is charged (C11). A guard in shadow is counted
 //! and never rejects. A new configuration resets no key. Memory is bounded by [`KEYS_MAX`] keys:
 //! beyond it new keys share one strict bucket per guard, and full buckets are evicted as decisions
-//! are made.
+//! are made. Limits that clients bring along have a table of their own, so that they cannot crowd out guards.
 //!
 //! Never: uses the ledger's store, or holds a caller's name.
 
 mod class;
 mod client_ip;
+mod deciding;
 mod descriptor;
+mod overrides;
 mod request;
 mod tally;
 mod throttle;
@@ -28,16 +30,16 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use smallvec::{SmallVec, smallvec};
-use tollgate::event::Events;
+use tollgate::event::{Event, Events};
 use tollgate_config::Config;
 use tollgate_config::config::{Guard, Limiting, Network};
 use tollgate_core::time::{Micros, Span, Wall};
-use tollgate_guard::{
-    ASKS_MAX, Ask, GuardKey, GuardTable, KeyView, Outcome, PlanError, Seed, Tick,
-};
+use tollgate_guard::{ASKS_MAX, Ask, GuardKey, GuardTable, KeyView, PlanError, Seed, Tick};
 use tollgate_ledger::Ledger;
 
+use deciding::at_most_as_one;
 use descriptor::{DescriptorIndex, framed};
+use overrides::Overrides;
 
 /// The most keys: at 96 bytes each 100 MB. Ten requests a minute of a million callers are 170,000
 /// requests per second, more than one process serves.
@@ -55,6 +57,8 @@ const SWEEP_SLOTS: usize = 1_024;
 pub struct Guards {
     /// Made for the first guard.
     table: OnceLock<GuardTable>,
+    /// Limits that descriptors bring along: in a table of their own.
+    overrides: Overrides,
     rules: RwLock<Arc<GuardRules>>,
     /// There is a guard, a provider that names one, or a trusted proxy: only then do calls pay.
     is_active: AtomicBool,
@@ -143,12 +147,23 @@ pub enum GuardError {
     Limit(#[from] PlanError),
 }
 
+/// A guard that the table cannot count.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the guard `{guard}` cannot be counted: {reason}; if the file is right, restart Tollgate")]
+pub struct UncountableGuard {
+    /// Which.
+    pub guard: String,
+    /// Why not.
+    pub reason: PlanError,
+}
+
 impl Guards {
     /// The guards of a configuration. The clock is the ledger's; `events` hear of denials.
     #[must_use]
     pub fn new(ledger: Ledger, events: Events, config: &Config) -> Guards {
         let guards = Guards {
             table: OnceLock::new(),
+            overrides: Overrides::default(),
             rules: RwLock::default(),
             is_active: AtomicBool::new(false),
             limiting: RwLock::default(),
@@ -156,21 +171,26 @@ impl Guards {
             ledger,
             events,
         };
-        guards.replace(config);
+        // A checked configuration always fits into a new table; if it does not, the log says so.
+        if let Err(error) = guards.replace(config) {
+            let problem = error.to_string().into();
+            guards.events.emit(Event::ReloadRejected { problem });
+        }
         guards
     }
 
-    /// A new configuration: keys keep their tokens.
-    pub fn replace(&self, config: &Config) {
+    /// A new configuration: keys keep their tokens. If one of its guards cannot be counted, all former
+    /// rules stay.
+    pub fn replace(&self, config: &Config) -> Result<(), UncountableGuard> {
         let former = self.rules();
         let class = |guard: &Guard| {
             let mut known = former.classes.iter();
             let known = known.find(|known| known.name() == guard.name);
             let tally = known.map(|known| known.tally()).unwrap_or_default();
-            GuardClass::new(guard, self.table(), tally)
+            GuardClass::new(guard, self.table(), tally).map(Arc::new)
         };
-        let classes = config.guards.iter().filter_map(class);
-        let classes: Vec<Arc<GuardClass>> = classes.map(Arc::new).collect();
+        let classes = config.guards.iter().map(class);
+        let classes = classes.collect::<Result<Vec<_>, _>>()?;
         let rules = GuardRules {
             by_descriptor: DescriptorIndex::new(&classes),
             classes,
@@ -183,6 +203,7 @@ impl Guards {
         let is_active = is_named || !rules.classes.is_empty() || !rules.trusted_proxies.is_empty();
         *self.rules.write() = Arc::new(rules);
         self.is_active.store(is_active, Ordering::Release);
+        Ok(())
     }
 
     /// Whether there is any guard, provider that names one, or trusted proxy.
@@ -232,7 +253,7 @@ impl Guards {
         let name = matching
             .first()
             .map_or("descriptor", |(class, _)| class.name());
-        let class = GuardClass::of_override(name, limit, self.table())?;
+        let class = self.overrides.class(name, limit)?;
         let entries = descriptor.entries.iter();
         let texts = entries.flat_map(|(key, value)| [*key, *value]);
         let key = class.key_of_bytes(&framed(texts));
@@ -254,56 +275,6 @@ impl Guards {
         self.rules().classes.clone()
     }
 
-    /// Decides at once, all or none.
-    pub fn decide(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, GuardError> {
-        let verdict = self.try_once(asks)?;
-        self.count_denials(&verdict);
-        Ok(verdict)
-    }
-
-    /// Decides, and counts no denial: it may be tried again.
-    fn try_once(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, GuardError> {
-        if asks.len() > ASKS_MAX {
-            return Err(GuardError::TooMany(asks.len()));
-        }
-        let limiting = self.limiting();
-        if asks.is_empty() || limiting == Limiting::Off {
-            return Ok(GuardVerdict::default());
-        }
-        self.sweep_a_part();
-        let is_shadow = |ask: &GuardAsk| limiting == Limiting::Shadow || ask.class.is_shadow();
-        let mut views: SmallVec<[Option<GuardView>; 4]> = smallvec![None; asks.len()];
-        let enforced: SmallVec<[usize; ASKS_MAX]> = (0..asks.len())
-            .filter(|at| asks.get(*at).is_some_and(|ask| !is_shadow(ask)))
-            .collect();
-        let denied = match self.empty_peek(asks, &enforced) {
-            None => self.take(asks, &enforced, &mut views),
-            denied => {
-                for at in enforced {
-                    views[at] = asks.get(at).map(|ask| self.view(ask));
-                }
-                denied
-            }
-        };
-        for (at, ask) in asks.iter().enumerate().filter(|(_, ask)| is_shadow(ask)) {
-            // What is rejected anyway costs a guard in shadow nothing either.
-            let is_denied = denied.is_none() && self.take(asks, &[at], &mut views).is_some();
-            let view = views.get_mut(at).and_then(Option::take);
-            let view = view.unwrap_or_else(|| self.view(ask));
-            if let Some(place) = views.get_mut(at) {
-                *place = Some(GuardView {
-                    would_deny: is_denied,
-                    ..view
-                });
-            }
-        }
-        Ok(GuardVerdict {
-            denied,
-            views: views.into_iter().flatten().collect(),
-            ..GuardVerdict::default()
-        })
-    }
-
     /// Decides, and waits for tokens as long as `patience` allows. A wait that is known to be longer
     /// is not begun.
     #[expect(
@@ -315,10 +286,11 @@ impl Guards {
         asks: &[GuardAsk],
         patience: Span,
     ) -> Result<GuardVerdict, GuardError> {
+        at_most_as_one(asks)?;
         let began = self.ledger.at();
         let mut was_queued = false;
         loop {
-            let mut verdict = self.try_once(asks)?;
+            let mut verdict = self.try_once(asks);
             // A decision itself takes microseconds, and that is no wait.
             if was_queued {
                 (verdict.was_queued, verdict.waited) = (true, self.ledger.at().since(began));
@@ -380,7 +352,8 @@ impl Guards {
     /// Keys held now.
     #[must_use]
     pub fn keys(&self) -> usize {
-        self.table.get().map_or(0, GuardTable::len)
+        let of_guards = self.table.get().map_or(0, GuardTable::len);
+        of_guards + self.overrides.keys()
     }
 
     /// The wall clock, for headers.
@@ -401,63 +374,8 @@ impl Guards {
         })
     }
 
-    /// Takes the tokens of some asks, all or none, and notes what remains of each.
-    fn take(
-        &self,
-        asks: &[GuardAsk],
-        which: &[usize],
-        views: &mut [Option<GuardView>],
-    ) -> Option<GuardDenied> {
-        let chosen: SmallVec<[&GuardAsk; ASKS_MAX]> =
-            which.iter().filter_map(|at| asks.get(*at)).collect();
-        let plain: SmallVec<[Ask<'_>; ASKS_MAX]> = chosen.iter().map(|ask| ask.plain()).collect();
-        let mut seen = [KeyView::default(); ASKS_MAX];
-        let outcome = self.table().take_and_view(&plain, self.now(), &mut seen);
-        for ((at, ask), seen) in which.iter().zip(&chosen).zip(&seen) {
-            if let Some(view) = views.get_mut(*at) {
-                *view = Some(GuardView::new(ask.class.clone(), seen));
-            }
-        }
-        // More than `ASKS_MAX` asks do not come here.
-        let (ask, retry_in) = match outcome.ok()? {
-            Outcome::Granted { .. } => return None,
-            Outcome::Rejected {
-                retry_in_ns, ask, ..
-            } => (ask, Some(Span(retry_in_ns.get().div_ceil(1_000)))),
-            Outcome::Never { ask, .. } => (ask, None),
-        };
-        let at = *which.get(usize::from(ask))?;
-        Some(GuardDenied {
-            class: asks.get(at)?.class.clone(),
-            at,
-            retry_in,
-        })
-    }
-
-    /// An ask that only wants to know whether a token is left, and none is.
-    fn empty_peek(&self, asks: &[GuardAsk], which: &[usize]) -> Option<GuardDenied> {
-        which.iter().find_map(|at| {
-            let ask = asks.get(*at).filter(|ask| ask.cost == 0)?;
-            let seen = self.table().peek(ask.key, ask.class.plan(), self.now());
-            (seen.remaining() == 0).then(|| GuardDenied {
-                class: ask.class.clone(),
-                at: *at,
-                retry_in: Some(ask.class.next_token_in(&seen)),
-            })
-        })
-    }
-
-    fn view(&self, ask: &GuardAsk) -> GuardView {
-        let seen = self.table().peek(ask.key, ask.class.plan(), self.now());
-        GuardView::new(ask.class.clone(), &seen)
-    }
-
     fn table(&self) -> &GuardTable {
-        self.table.get_or_init(|| {
-            // Nobody who does not know the seed can aim at another caller's key.
-            let seed = [0_u8, 1].map(|half| RandomState::new().hash_one(half));
-            GuardTable::new(KEYS_MAX, Seed(seed))
-        })
+        self.table.get_or_init(new_table)
     }
 
     fn rules(&self) -> Arc<GuardRules> {
@@ -468,14 +386,12 @@ impl Guards {
         let Micros(micros) = self.ledger.at();
         Tick::from_nanos(micros.saturating_mul(1_000))
     }
+}
 
-    /// Evicts keys whose buckets are full again.
-    fn sweep_a_part(&self) {
-        let count = self.decisions.fetch_add(1, Ordering::Relaxed);
-        if count.is_multiple_of(SWEEP_EVERY) {
-            self.table().sweep(self.now(), SWEEP_SLOTS);
-        }
-    }
+/// An empty table. Nobody who does not know its seed can aim at another caller's key.
+fn new_table() -> GuardTable {
+    let seed = [0_u8, 1].map(|half| RandomState::new().hash_one(half));
+    GuardTable::new(KEYS_MAX, Seed(seed))
 }
 
 impl GuardRules {

@@ -1,14 +1,14 @@
 //! One connection of the gRPC address: HTTP/2, its requests, its bounds.
 //!
 //! Promises: streams, heads, messages and the time of each are bounded. A connection without requests is closed, soon
-//! if it never had one. On shutdown, running calls are finished and streams end.
+//! if it never had one, and at once if a new one
+//! needs its place. On shutdown, running calls are finished and streams end.
 //!
 //! Never: decides.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -23,6 +23,7 @@ use tokio::net::TcpStream;
 use tollgate_config::Secret;
 
 use super::body::GrpcBody;
+use super::places::{Activity, Place, Places};
 use super::protobuf::FRAME_PREFIX;
 use super::status::{GrpcCode, GrpcStatus};
 use super::{health, rate_limit};
@@ -65,22 +66,13 @@ pub(super) struct GrpcState {
 #[derive(Debug)]
 pub(super) struct GrpcHandler {
     pub(super) state: Arc<GrpcState>,
-    pub(super) connections_max: usize,
+    pub(super) places: Arc<Places>,
 }
-
-/// The requests of a connection.
-#[derive(Debug, Default)]
-struct Activity {
-    begun: AtomicUsize,
-    running: AtomicUsize,
-}
-
-/// A request that is being served.
-struct RunningCall(Arc<Activity>);
 
 impl ConnectionHandler for GrpcHandler {
-    fn has_capacity(&self, active: usize) -> bool {
-        active < self.connections_max
+    /// Always: a new connection replaces an idle one, and one without a place is closed at once.
+    fn has_capacity(&self, _active: usize) -> bool {
+        true
     }
 
     fn handle(
@@ -91,7 +83,8 @@ impl ConnectionHandler for GrpcHandler {
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
         // Clients wait for responses; if the option cannot be set, the connection still works.
         stream.set_nodelay(true).ok();
-        Some(serve(stream, self.state.clone(), peer, shutdown))
+        let place = self.places.open(peer.ip())?;
+        Some(serve(stream, self.state.clone(), peer, place, shutdown))
     }
 }
 
@@ -99,15 +92,16 @@ async fn serve(
     stream: TcpStream,
     state: Arc<GrpcState>,
     peer: SocketAddr,
+    place: Place,
     mut shutdown: ShutdownSignal,
 ) {
-    let activity = Arc::new(Activity::default());
+    let activity = place.activity().clone();
     let (of_calls, at_shutdown) = (activity.clone(), shutdown.clone());
     let service = service_fn(move |request| {
-        let running = RunningCall::begin(&of_calls);
+        let running = of_calls.begin();
         let (state, shutdown) = (state.clone(), at_shutdown.clone());
         async move {
-            let response = call(&state, peer, request, shutdown).await;
+            let response = call(&state, peer, running.activity(), request, shutdown).await;
             drop(running);
             Ok::<_, Infallible>(response)
         }
@@ -125,13 +119,22 @@ async fn serve(
     tokio::select! {
         // An error on a client's connection concerns the client only.
         _ended = connection.as_mut() => return,
-        () = activity.ceased() => {}
+        () = place.replaced() => {
+            // The client learns it if that needs no wait: its place is taken.
+            connection.as_mut().graceful_shutdown();
+            tokio::time::timeout(Duration::ZERO, connection).await.ok();
+            return;
+        }
+        () = ceased(&activity) => {}
         () = shutdown.requested() => {}
     }
     connection.as_mut().graceful_shutdown();
     // A client that never speaks would not learn of it either.
-    if activity.begun.load(Ordering::Relaxed) > 0 {
-        connection.await.ok();
+    if activity.begun() > 0 {
+        tokio::select! {
+            _ended = connection => {}
+            () = place.replaced() => {}
+        }
     }
 }
 
@@ -139,6 +142,7 @@ async fn serve(
 async fn call(
     state: &GrpcState,
     peer: SocketAddr,
+    activity: &Activity,
     request: Request<Incoming>,
     shutdown: ShutdownSignal,
 ) -> Response<GrpcBody> {
@@ -147,7 +151,7 @@ async fn call(
         *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         return response;
     }
-    let (body, failed) = match decide(state, peer, request, shutdown).await {
+    let (body, failed) = match decide(state, peer, activity, request, shutdown).await {
         Ok(body) => (body, None),
         Err(status) => (GrpcBody::default(), Some(status.trailers())),
     };
@@ -163,6 +167,7 @@ async fn call(
 async fn decide(
     state: &GrpcState,
     peer: SocketAddr,
+    activity: &Activity,
     request: Request<Incoming>,
     shutdown: ShutdownSignal,
 ) -> Result<GrpcBody, GrpcStatus> {
@@ -170,6 +175,7 @@ async fn decide(
     match head.uri.path() {
         "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => {
             let asker = state.asker(peer, &head.headers)?;
+            activity.on_known();
             let message = read_message(body).await?;
             let decisions = state.daemon.decisions();
             let frame = rate_limit::should_rate_limit(decisions, asker, &message).await?;
@@ -285,39 +291,23 @@ async fn read_body(mut body: Incoming) -> Result<Bytes, GrpcStatus> {
     Ok(whole.freeze())
 }
 
-impl Activity {
-    /// Waits until the connection has been without requests for long.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the absence of requests is no event"
-    )]
-    async fn ceased(&self) {
-        let (mut seen, mut idle) = (0, 0);
-        loop {
-            tokio::time::sleep(IDLE_CHECK).await;
-            let begun = self.begun.load(Ordering::Relaxed);
-            if begun == 0 {
-                return;
-            }
-            let is_idle = begun == seen && self.running.load(Ordering::Relaxed) == 0;
-            (seen, idle) = (begun, if is_idle { idle + 1 } else { 0 });
-            if idle >= IDLE_CHECKS {
-                return;
-            }
+/// Waits until a connection has been without requests for long.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the absence of requests is no event"
+)]
+async fn ceased(activity: &Activity) {
+    let (mut seen, mut idle) = (0, 0);
+    loop {
+        tokio::time::sleep(IDLE_CHECK).await;
+        let begun = activity.begun();
+        if begun == 0 {
+            return;
         }
-    }
-}
-
-impl RunningCall {
-    fn begin(activity: &Arc<Activity>) -> RunningCall {
-        activity.begun.fetch_add(1, Ordering::Relaxed);
-        activity.running.fetch_add(1, Ordering::Relaxed);
-        RunningCall(activity.clone())
-    }
-}
-
-impl Drop for RunningCall {
-    fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::Relaxed);
+        let is_idle = begun == seen && activity.is_idle();
+        (seen, idle) = (begun, if is_idle { idle + 1 } else { 0 });
+        if idle >= IDLE_CHECKS {
+            return;
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! The domain `guards`: descriptors mean guards, or bring their limits along.
 //!
 //! Promises: the guards of all descriptors agree, or none is charged. A descriptor that no guard applies
-//! to is OK. Every status names the guard with the least remaining, or the one that rejected.
+//! to is OK. However many guards a request means, it is decided: an error would let it pass. Only the
+//! operator puts tokens back or brings limits along. Every status names the guard with the least remaining, or the one that rejected.
 //!
 //! Never: rejects because of a guard in shadow.
 
@@ -11,29 +12,29 @@ use tollgate::path::Rates;
 use super::messages::{
     CurrentLimit, DescriptorStatus, RateLimitReply, RateLimitRequest, WireDescriptor, unit_period,
 };
-use super::status::GrpcStatus;
-use crate::decision_api::guard_denial;
+use super::status::{GrpcCode, GrpcStatus};
+use crate::decision_api::{Asker, guard_denial};
 use crate::decisions::Decisions;
 use crate::guards::{Descriptor, GuardAsk, GuardVerdict, GuardView, LimitOverride};
 use crate::{rate_headers, rejection};
 
 pub(super) fn decide(
     decisions: &Decisions,
+    asker: &Asker,
     request: &RateLimitRequest<'_>,
 ) -> Result<RateLimitReply, GrpcStatus> {
     let guards = decisions.guards();
+    // All are read before the first limit of one is remembered.
+    let descriptors = request.descriptors.iter();
+    let descriptors = descriptors.map(|wire| descriptor(asker, request, wire));
+    let descriptors = descriptors.collect::<Result<SmallVec<[Descriptor<'_>; 2]>, _>>()?;
     let mut asks: Vec<GuardAsk> = Vec::new();
     let mut ends: SmallVec<[usize; 4]> = SmallVec::new();
-    for wire in &request.descriptors {
-        let descriptor = Descriptor {
-            entries: &wire.entries,
-            cost: request.cost(wire),
-            limit: limit(wire)?,
-        };
-        asks.extend(guards.asks_of_descriptor(&descriptor)?);
+    for descriptor in &descriptors {
+        asks.extend(guards.asks_of_descriptor(descriptor)?);
         ends.push(asks.len());
     }
-    let verdict = decisions.check(&asks)?;
+    let verdict = guards.decide_any_number(&asks);
     let begins = std::iter::once(0).chain(ends.iter().copied());
     let ranges = begins.zip(&ends).map(|(begin, end)| begin..*end);
     let mut reply = RateLimitReply {
@@ -54,6 +55,27 @@ pub(super) fn decide(
         reply.set_body(&guard_denial(denied));
     }
     Ok(reply)
+}
+
+/// What a descriptor asks, if its asker may.
+fn descriptor<'a>(
+    asker: &Asker,
+    request: &RateLimitRequest<'_>,
+    wire: &'a WireDescriptor<'_>,
+) -> Result<Descriptor<'a>, GrpcStatus> {
+    let is_operator = asker.caller.is_none();
+    if !is_operator && (wire.is_negative_hits || wire.limit.is_some()) {
+        return Err(GrpcStatus::new(
+            GrpcCode::PermissionDenied,
+            "only the operator puts tokens back (`is_negative_hits`) or brings a `limit` along; leave them \
+             out, or send the admin token",
+        ));
+    }
+    Ok(Descriptor {
+        entries: &wire.entries,
+        cost: request.cost(wire),
+        limit: limit(wire)?,
+    })
 }
 
 fn limit(wire: &WireDescriptor<'_>) -> Result<Option<LimitOverride>, GrpcStatus> {

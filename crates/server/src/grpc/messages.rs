@@ -15,8 +15,7 @@ use tollgate_core::time::Span;
 use super::protobuf::{FieldReader, FieldWriter, Malformed};
 use super::status::{GrpcCode, GrpcStatus};
 
-/// The most descriptors of a request: eight guards are decided as one, and most descriptors have
-/// none or one.
+/// The most descriptors of a request: a route of Envoy has a few.
 pub(super) const DESCRIPTORS_MAX: usize = 32;
 
 /// The most entries of a descriptor; each is an action in a route of Envoy.
@@ -38,7 +37,7 @@ pub(super) struct WireDescriptor<'a> {
     /// Requests and their unit.
     pub(super) limit: Option<(u32, u64)>,
     hits_addend: Option<u64>,
-    is_negative_hits: bool,
+    pub(super) is_negative_hits: bool,
 }
 
 /// `RateLimitResponse`.

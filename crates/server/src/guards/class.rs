@@ -16,6 +16,7 @@ use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_guard::{GuardKey, GuardPlan, GuardTable, KeyView, Keys, Limit, PlanError};
 
+use super::UncountableGuard;
 use super::descriptor::LimitOverride;
 use super::request::GuardedRequest;
 use super::tally::{GuardCounts, GuardTally};
@@ -37,6 +38,8 @@ pub struct GuardClass {
     plan: GuardPlan,
     keys: Keys,
     tally: Arc<GuardTally>,
+    /// A descriptor brought its limit along.
+    is_override: bool,
 }
 
 /// The tokens of one key (C2).
@@ -53,22 +56,28 @@ pub struct GuardStatus {
 }
 
 impl GuardClass {
-    /// `None` for limits that a checked configuration does not have.
+    /// An error for limits that a checked configuration does not have, and if the table is full.
     pub(super) fn new(
         guard: &Guard,
         table: &GuardTable,
         tally: Arc<GuardTally>,
-    ) -> Option<GuardClass> {
-        let limit = Limit {
-            limit: NonZeroU32::new(guard.limit)?,
-            period: Duration::from(guard.period),
-            burst: NonZeroU32::new(guard.burst)?,
+    ) -> Result<GuardClass, UncountableGuard> {
+        let uncountable = |reason| UncountableGuard {
+            guard: guard.name.clone(),
+            reason,
         };
-        Some(GuardClass {
-            plan: table.plan(&[limit]).ok()?,
+        let number = |number| NonZeroU32::new(number).ok_or(PlanError::Empty);
+        let limit = Limit {
+            limit: number(guard.limit).map_err(uncountable)?,
+            period: Duration::from(guard.period),
+            burst: number(guard.burst).map_err(uncountable)?,
+        };
+        Ok(GuardClass {
+            plan: table.plan(&[limit]).map_err(uncountable)?,
             keys: table.keys(&guard.name),
             guard: guard.clone(),
             tally,
+            is_override: false,
         })
     }
 
@@ -78,6 +87,7 @@ impl GuardClass {
         name: &str,
         wanted: LimitOverride,
         table: &GuardTable,
+        tally: Arc<GuardTally>,
     ) -> Result<GuardClass, PlanError> {
         // A limit of 0 is never granted: the ask costs more than the bucket holds.
         let most = NonZeroU32::new(wanted.limit).unwrap_or(NonZeroU32::MIN);
@@ -98,7 +108,8 @@ impl GuardClass {
             plan,
             keys: table.keys(OVERRIDES),
             guard,
-            tally: Arc::default(),
+            tally,
+            is_override: true,
         })
     }
 
@@ -158,7 +169,13 @@ impl GuardClass {
     }
 
     pub(super) fn on_denial(&self, shadow: bool, now: Micros, events: &Events) {
-        self.tally.on_denial(self.name(), shadow, now, events);
+        // Overrides are counted together, whichever guard they replace.
+        let name = if self.is_override {
+            OVERRIDES
+        } else {
+            self.name()
+        };
+        self.tally.on_denial(name, shadow, now, events);
     }
 
     /// How long an ask waits that does not say: tasks are more patient than requests (C1, C5).
@@ -173,6 +190,11 @@ impl GuardClass {
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.guard.shadow
+    }
+
+    /// A descriptor brought its limit along: it is counted in the table of overrides.
+    pub(super) fn is_override(&self) -> bool {
+        self.is_override
     }
 
     pub(super) fn guard(&self) -> &Guard {

@@ -127,6 +127,8 @@ impl DescriptorRule {
     /// A global guard counts all together, any other each combination of values.
     fn key(&self, entries: &[(&str, &str)]) -> Option<GuardKey> {
         match entries {
+            // A header that is there and empty counts like any other value.
+            [(_, "")] if !self.class.is_global() => Some(self.class.key_of_bytes(b"")),
             [(_, value)] => self.class.key_of(Some(value)),
             _ if self.class.is_global() => self.class.key_of(None),
             _ => {

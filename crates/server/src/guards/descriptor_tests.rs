@@ -4,7 +4,7 @@ use tollgate_core::time::Span;
 
 use super::*;
 use crate::guards::tests::guards;
-use crate::guards::{GuardVerdict, Guards};
+use crate::guards::{GuardAsk, GuardVerdict, Guards};
 
 const GUARDS: &str = "guards:
   ip:    { limit: 10, period: 1m, burst: 2, by: ip }
@@ -147,4 +147,102 @@ fn a_descriptor_brings_its_limit_along() {
     clock.pass(Span::from_secs(3_600));
     let never = ask(&ip, 0).denied.expect("0 rejects everything");
     assert_eq!(never.retry_in, None);
+}
+
+fn limited(guards: &Guards, entries: &[(&str, &str)], limit: u32) -> Vec<GuardAsk> {
+    let descriptor = Descriptor {
+        entries,
+        cost: 1,
+        limit: Some(LimitOverride {
+            limit,
+            period: Span::from_secs(60),
+        }),
+    };
+    guards.asks_of_descriptor(&descriptor).unwrap().into_vec()
+}
+
+/// Clients that sent 65,536 different limits left none for the guards of the next configuration.
+#[test]
+fn limits_of_descriptors_leave_the_guards_table_alone() {
+    let (guards, _) = guards(GUARDS);
+    let ip = [("ip", "203.0.113.7")];
+    for limit in 1..=100 {
+        guards
+            .decide(&limited(&guards, &ip, 1_000 + limit))
+            .unwrap();
+    }
+    let one = std::num::NonZeroU32::MIN;
+    let fits = |number: u64| {
+        let limit = tollgate_guard::Limit::new(one, std::time::Duration::from_micros(number));
+        guards.table().plan(&[limit]).is_ok()
+    };
+    // The guards of the file have two.
+    let free = tollgate_guard::PLANS_MAX as u64 - 2;
+    assert!((1..=free).all(fits));
+}
+
+/// Guards and limits of descriptors are in two tables, and more than eight are several steps: still
+/// all or none.
+#[test]
+fn a_decision_in_steps_charges_all_or_none() {
+    let (guards, _) = guards(GUARDS);
+    let names: Vec<String> = (0..20).map(|number| format!("u{number}")).collect();
+    let user = |name: &str, cost| {
+        let descriptor = Descriptor {
+            entries: &[("user", name)],
+            cost,
+            limit: None,
+        };
+        guards.asks_of_descriptor(&descriptor).unwrap()
+    };
+    let others = limited(&guards, &[("k", "v")], 1);
+    let mut asks: Vec<GuardAsk> = others;
+    asks.extend(names.iter().flat_map(|name| user(name, 1)));
+    assert!(guards.decide_any_number(&asks).denied.is_none());
+    // The override has no token left: what the users had is put back.
+    let denied = guards.decide_any_number(&asks);
+    assert_eq!(denied.denied.expect("1 a minute").at, 0);
+    assert!(denied.views[1..].iter().all(|view| view.remaining == 1));
+    // The last of twenty has none.
+    assert!(guards.decide_any_number(&user("u19", 1)).denied.is_none());
+    let denied = guards.decide_any_number(&asks[1..]);
+    assert_eq!(denied.denied.expect("none is left").at, 19);
+    for name in &names[..19] {
+        assert_eq!(decide(&guards, &[("user", name)], 0).views[0].remaining, 1);
+    }
+    // What is put back in a decision pays for nothing in it.
+    let both: Vec<GuardAsk> = user("u19", -1).into_iter().chain(user("u19", 1)).collect();
+    assert!(guards.decide_any_number(&both).denied.is_some());
+}
+
+/// A header that is there and empty was not counted at all.
+#[test]
+fn an_empty_value_counts_like_any_other() {
+    let (guards, _) = guards(GUARDS);
+    let is_denied = |entry| decide(&guards, &[entry], 1).denied.is_some();
+    assert!(!is_denied(("x-user-id", "")) && !is_denied(("x-user-id", "")));
+    assert!(is_denied(("x-user-id", "")));
+    assert!(!is_denied(("x-user-id", "7")), "apart from others");
+}
+
+/// Each denial by a limit of a descriptor was an event of its own.
+#[test]
+fn denials_by_limits_of_descriptors_are_one_event_a_second() {
+    let events = tollgate::event::Events::default();
+    let mut heard = events.subscribe();
+    let guards = crate::guards::tests::guards_with(events, GUARDS);
+    for number in 0..50 {
+        let asks = limited(&guards, &[("k", "v")], 0);
+        let _denied = guards.decide_any_number(&asks);
+        let asks = limited(&guards, &[("n", &number.to_string())], 0);
+        let _denied = guards.decide_any_number(&asks);
+    }
+    let mut told = 0;
+    while let Some(tollgate::event::Notification::Event(event)) = heard.try_next() {
+        told += usize::from(matches!(
+            &*event,
+            tollgate::event::Event::GuardDenied { .. }
+        ));
+    }
+    assert_eq!(told, 1);
 }

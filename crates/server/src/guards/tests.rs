@@ -53,6 +53,11 @@ pub(super) fn guards(text: &str) -> (Guards, Arc<ManualClock>) {
     (Guards::new(ledger, Events::default(), &config(text)), clock)
 }
 
+pub(super) fn guards_with(events: Events, text: &str) -> Guards {
+    let ledger = Ledger::memory(Clock::Manual(clock()));
+    Guards::new(ledger, events, &config(text))
+}
+
 fn asks(guards: &Guards, of: &[(&str, &str)]) -> Vec<GuardAsk> {
     let ask = |(guard, identifier): &(&str, &str)| guards.ask(guard, Some(identifier), 1).unwrap();
     of.iter().map(ask).collect()
@@ -119,10 +124,9 @@ fn c11_a_rejected_request_costs_no_guard_anything() {
 #[tokio::test(start_paused = true)]
 async fn denials_are_counted_and_reported_in_shadow_too() {
     let text = "guards: { a: { limit: 1, period: 1m, by: name, shadow: true }, b: { limit: 1, period: 1m, by: name } }";
-    let ledger = Ledger::memory(Clock::Manual(clock()));
     let events = Events::default();
     let mut heard = events.subscribe();
-    let guards = Guards::new(ledger, events, &config(text));
+    let guards = guards_with(events, text);
     let all = asks(&guards, &[("a", "k"), ("b", "k")]);
     for _ in 0..3 {
         guards.decide(&all).unwrap();
@@ -130,7 +134,7 @@ async fn denials_are_counted_and_reported_in_shadow_too() {
     // What waits is not denied yet, and what gives up is.
     guards.acquire(&all[1..], Span::ZERO).await.unwrap();
     guards.decide(&all[..1]).unwrap();
-    guards.replace(&config(text));
+    guards.replace(&config(text)).unwrap();
     let counts: Vec<(u64, u64)> = guards
         .all()
         .iter()
@@ -373,12 +377,34 @@ fn a_new_configuration_keeps_the_tokens() {
     for _ in 0..5 {
         guards.decide(&ask).unwrap();
     }
-    guards.replace(&config(
-        "guards: { ip: { limit: 20, period: 1m, burst: 9, by: ip } }",
-    ));
+    guards
+        .replace(&config(
+            "guards: { ip: { limit: 20, period: 1m, burst: 9, by: ip } }",
+        ))
+        .unwrap();
     assert!(tokens(&guards, "ip", "203.0.113.7") < 1_000_000);
     assert_eq!(
         guards.ask("user", Some("u"), 1).unwrap_err(),
         GuardError::Unknown { nearest: None }
     );
+}
+
+/// Guards that a full table could not count were dropped in silence, and requests passed without limit.
+#[test]
+fn a_configuration_that_cannot_be_counted_changes_nothing() {
+    let (guards, _) = guards(CLASSES);
+    let one = std::num::NonZeroU32::MIN;
+    let other = |number: u64| tollgate_guard::Limit {
+        limit: one,
+        period: std::time::Duration::from_micros(number),
+        burst: one,
+    };
+    let plan = |number| guards.table().plan(&[other(number)]);
+    assert!((1..=tollgate_guard::PLANS_MAX as u64).any(|number| plan(number).is_err()));
+    let changed = CLASSES.replace("limit: 10, ", "limit: 11, ");
+    let error = guards.replace(&config(&changed)).unwrap_err().to_string();
+    assert!(error.contains("`ip`"), "{error}");
+    let limits: Vec<u32> = guards.all().iter().map(|class| class.limit()).collect();
+    assert_eq!(limits, [10, 20, 100, 50], "the former rules stay");
+    assert!(guards.replace(&config(CLASSES)).is_ok());
 }

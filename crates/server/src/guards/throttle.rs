@@ -6,8 +6,6 @@
 //!
 //! Never: holds a key's name, only its fingerprint.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::num::NonZeroU32;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +13,10 @@ use std::time::Duration;
 
 use tollgate_config::config::Limiting;
 use tollgate_core::time::Micros;
-use tollgate_guard::{Ask, GuardPlan, GuardTable, Keys, Limit, Outcome, Remaining, Seed, Tick};
+use tollgate_guard::{Ask, GuardPlan, GuardTable, Keys, Limit, Outcome, Remaining, Tick};
 use tollgate_ledger::Ledger;
 
-use super::{KEYS_MAX, SWEEP_EVERY, SWEEP_SLOTS};
+use super::{SWEEP_EVERY, SWEEP_SLOTS, new_table};
 
 /// Buckets of keys that clients name, with limits that clients name.
 #[derive(Debug)]
@@ -167,9 +165,7 @@ impl Throttle {
 
     fn table(&self) -> &ThrottleTable {
         self.table.get_or_init(|| {
-            // Nobody who does not know the seed can aim at another key.
-            let seed = [0_u8, 1].map(|half| RandomState::new().hash_one(half));
-            let guards = GuardTable::new(KEYS_MAX, Seed(seed));
+            let guards = new_table();
             let keys = guards.keys("throttle");
             ThrottleTable { guards, keys }
         })
