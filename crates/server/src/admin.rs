@@ -1,12 +1,13 @@
 //! The admin address: status, settings, commands, decisions; later metrics and the dashboard.
 //!
 //! Promises: without a token it listens on loopback only. Connections, heads, bodies and responses
-//! are bounded in number, size and time; a new connection replaces an idle one. On shutdown, running requests are finished within the
-//! grace period.
+//! are bounded in number, size and time; a new connection replaces an idle one, or gets 503 if there is
+//! none. On shutdown, running requests are finished within the grace period.
 //!
 //! Never: forwards calls to providers; the gateway does.
 
 mod connections;
+mod overload;
 mod stream;
 mod cache;
 mod commands;
@@ -47,6 +48,7 @@ use crate::gateway::max_admin_connections;
 use access::AccessPolicy;
 use connections::{AdminConnection, AdminConnections};
 use decisions::Peer;
+use overload::Overload;
 use stream::{AdminStream, RunningBody};
 
 /// The largest request head: no browser sends more to a local address.
@@ -111,6 +113,7 @@ impl Admin {
         let handler = AdminHandler {
             router,
             connections: AdminConnections::new(max_admin_connections()),
+            overload: Overload::default(),
         };
         let grace = options.grace.into();
         tasks.spawn(accept_loop::run(
@@ -147,6 +150,7 @@ impl Admin {
 struct AdminHandler {
     router: axum::Router,
     connections: Arc<AdminConnections>,
+    overload: Overload,
 }
 
 impl ConnectionHandler for AdminHandler {
@@ -163,9 +167,17 @@ impl ConnectionHandler for AdminHandler {
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
         // Clients wait for responses; if the option cannot be set, the connection still works.
         stream.set_nodelay(true).ok();
-        let connection = self.connections.open()?;
+        let place = match self.connections.open() {
+            Some(connection) => Ok(connection),
+            None => Err(self.overload.place()?),
+        };
         let router = self.router.clone().layer(Extension(Peer(peer.ip())));
-        Some(serve_connection(stream, router, connection, shutdown))
+        Some(async move {
+            match place {
+                Ok(connection) => serve_connection(stream, router, connection, shutdown).await,
+                Err(place) => place.reject(stream).await,
+            }
+        })
     }
 }
 

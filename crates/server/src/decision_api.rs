@@ -24,6 +24,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tollgate::Error;
 use tollgate_config::Secret;
 use tollgate_core::time::Span;
@@ -71,7 +72,9 @@ pub(crate) async fn serve(
 ) -> Response {
     let is_get = matches!(*method, Method::GET | Method::HEAD);
     let done = match path {
-        "/v1/acquire" if *method == Method::POST => acquire::serve(decisions, &call, body).await,
+        "/v1/acquire" if *method == Method::POST => {
+            acquire::serve(decisions, &call, body, None).await
+        }
         "/v1/report" if *method == Method::POST => report::report(decisions, body).await,
         "/v1/release" if *method == Method::POST => report::release(decisions, body).await,
         "/v1/renew" if *method == Method::POST => report::renew(decisions, body).await,
@@ -85,6 +88,21 @@ pub(crate) async fn serve(
         "/v1/check" => Err(ApiError::wrong_method(CHECK_METHODS)),
         _ => Err(ApiError::unknown_path()),
     };
+    done.unwrap_or_else(IntoResponse::into_response)
+}
+
+/// `/v1/acquire` on an address with so many places for requests that wait.
+pub(crate) async fn acquire(
+    decisions: &Decisions,
+    call: DecisionCall<'_>,
+    method: &Method,
+    body: Body,
+    places: &Semaphore,
+) -> Response {
+    if *method != Method::POST {
+        return ApiError::wrong_method("POST").into_response();
+    }
+    let done = acquire::serve(decisions, &call, body, Some(places)).await;
     done.unwrap_or_else(IntoResponse::into_response)
 }
 

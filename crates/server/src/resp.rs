@@ -16,6 +16,7 @@ mod reply;
 mod session;
 mod session_commands;
 mod throttle_command;
+mod waiting_places;
 mod words;
 
 use std::io;
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate::event::Event;
 use tollgate_config::Secret;
@@ -35,6 +36,7 @@ use crate::accept_loop::{self, ConnectionHandler, ShutdownSignal};
 use crate::daemon::Daemon;
 use crate::gateway::{ConnectionCap, max_resp_connections};
 use session::{Door, Session};
+use waiting_places::WaitingPlaces;
 
 /// Commands that wait at a time, of all connections: as many as permits can be open. A waiting one is
 /// a task of some 2 KiB, so all are 32 MiB.
@@ -198,7 +200,7 @@ impl RespHandler {
                 is_open: is_local && options.token.is_none(),
                 token: options.token.clone(),
                 clients: AtomicUsize::new(0),
-                waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+                waiting: WaitingPlaces::new(WAITING_MAX),
             }),
             cap: Arc::new(ConnectionCap::new(max, (max / 4).max(1), false)),
             connections: AtomicU64::new(0),

@@ -8,7 +8,8 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::Uri;
-use axum::response::{IntoResponse, Response};
+use axum::http::request::Parts;
+use axum::response::Response;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use tollgate_config::config::Limiting;
@@ -24,14 +25,13 @@ pub(super) struct Peer(pub(super) IpAddr);
 /// `/v1/acquire`, as long as there is room for those who wait.
 pub(super) async fn acquire(
     State(api): State<ApiState>,
-    peer: Extension<Peer>,
+    Extension(Peer(peer)): Extension<Peer>,
     request: Request,
 ) -> Response {
-    let waiting = api.waiting.clone();
-    let Ok(_place) = waiting.try_acquire() else {
-        return ApiError::too_many_wait().into_response();
-    };
-    serve(State(api), peer, request).await
+    let (head, body) = request.into_parts();
+    let call = call(peer, &head);
+    let decisions = api.daemon.decisions();
+    decision_api::acquire(decisions, call, &head.method, body, &api.waiting).await
 }
 
 /// `/v1/report`, `/v1/release`, `/v1/capacity`, `/v1/check`.
@@ -41,14 +41,18 @@ pub(super) async fn serve(
     request: Request,
 ) -> Response {
     let (head, body) = request.into_parts();
-    let asker = Asker { peer, caller: None };
-    let call = DecisionCall {
-        asker,
-        uri: &head.uri,
-        headers: &head.headers,
-    };
+    let call = call(peer, &head);
     let decisions = api.daemon.decisions();
     decision_api::serve(decisions, call, &head.method, head.uri.path(), body).await
+}
+
+/// The operator asks, for any caller.
+fn call(peer: IpAddr, head: &Parts) -> DecisionCall<'_> {
+    DecisionCall {
+        asker: Asker { peer, caller: None },
+        uri: &head.uri,
+        headers: &head.headers,
+    }
 }
 
 /// `GET /v1/guards`.

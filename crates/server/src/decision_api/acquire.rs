@@ -2,12 +2,20 @@
 //!
 //! Promises: `asks` are guards only, all or none, or one provider.
 //!
-//! Never: waits longer than the request says.
+//! Never: waits longer than the request says, or for a body that does not come. A request takes a
+//! place of those who wait only while it waits: one that is decided at once needs none.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tollgate_config::Secret;
 
 use super::fields::{RequestFields, wrong};
@@ -16,8 +24,11 @@ use super::{
 };
 use crate::api::{ApiError, read_object};
 use crate::decisions::{
-    AcquireRequest, Acquired, CallQuestion, Decisions, GuardQuestion, Questioned,
+    AcquireRequest, Acquired, CallQuestion, DecisionError, Decisions, GuardQuestion, Questioned,
 };
+
+/// How long a body of at most 64 KiB may take to arrive, as long as a head.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 const EXAMPLE: &str = "{\"provider\": \"tmdb\"}";
 
@@ -34,20 +45,50 @@ pub(crate) const ASK_FIELDS: &[&str] = &[
     "caller",
 ];
 
+/// `places`: those of requests that wait; `None` = as many as there are connections.
 pub(super) async fn serve(
     decisions: &Decisions,
     call: &DecisionCall<'_>,
     body: Body,
+    places: Option<&Semaphore>,
 ) -> Result<Response, ApiError> {
     // Those of an ask, or `asks`.
     let known = [ASK_FIELDS, &["wait", "timeout", "asks"]].concat();
-    let fields = RequestFields::new(read_object(body, EXAMPLE).await?, &known)?;
+    let object = timeout(BODY_TIMEOUT, read_object(body, EXAMPLE)).await;
+    let object = object.unwrap_or_else(|_| Err(body_too_slow()))?;
+    let fields = RequestFields::new(object, &known)?;
     let request = AcquireRequest {
         wait: fields.boolean("wait")?.unwrap_or(true),
         timeout: fields.span("timeout")?,
         of: questioned(decisions, call, &fields)?,
     };
-    Ok(reply(&decisions.acquire(request).await?))
+    let places = places.filter(|_| request.wait);
+    Ok(reply(&decide(decisions, request, places).await??))
+}
+
+/// Decides at once if it can; else waits, if there is a place for it.
+async fn decide(
+    decisions: &Decisions,
+    request: AcquireRequest,
+    places: Option<&Semaphore>,
+) -> Result<Result<Acquired, DecisionError>, ApiError> {
+    let mut decision = pin!(decisions.acquire(request));
+    if let Poll::Ready(done) = poll_fn(|cx| Poll::Ready(decision.as_mut().poll(cx))).await {
+        return Ok(done);
+    }
+    let place = places.map(Semaphore::try_acquire).transpose();
+    // Without a place it gives up its turn, and nothing was counted.
+    let _place = place.map_err(|_| ApiError::too_many_wait())?;
+    Ok(decision.await)
+}
+
+fn body_too_slow() -> ApiError {
+    ApiError::mistake(
+        StatusCode::REQUEST_TIMEOUT,
+        "TooSlow",
+        "the body did not arrive within 10 s",
+        "send the whole body at once; nothing was counted",
+    )
 }
 
 /// What is asked for: one thing, or a list of them.
@@ -204,3 +245,7 @@ fn reply(acquired: &Acquired) -> Response {
     decision_header(&mut response, decision);
     response
 }
+
+#[cfg(test)]
+#[path = "acquire_tests.rs"]
+mod tests;

@@ -1,22 +1,44 @@
 //! Limits that come with the question: `CL.THROTTLE key max_burst count period`.
 //!
-//! Promises: one token bucket per key, exact, as of `tollgate_guard`. A key that is asked about with
-//! other limits keeps its tokens. Keys and combinations of limits are bounded, and apart from those
-//! of configured guards, so that clients cannot crowd those out.
+//! Promises: one token bucket per key, exact: times are counted in parts of a nanosecond that a token
+//! takes a whole number of. A bucket carries its own limits, so any number of combinations is in use,
+//! and a key that is asked about with other limits keeps its tokens. Looking leaves nothing behind.
+//! Keys are bounded, and apart from those of configured guards, so that clients cannot crowd those out.
 //!
 //! Never: holds a key's name, only its fingerprint.
 
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::num::NonZeroU32;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tollgate_config::config::Limiting;
 use tollgate_core::time::Micros;
-use tollgate_guard::{Ask, GuardPlan, GuardTable, Keys, Limit, Outcome, Remaining, Tick};
+use tollgate_guard::Tick;
 use tollgate_ledger::Ledger;
 
-use super::{SWEEP_EVERY, SWEEP_SLOTS, new_table};
+use super::{KEYS_MAX, SWEEP_EVERY};
+
+/// Parts of the table, each with its lock: a full one has 4,096 keys, which a sweep visits in some
+/// ten microseconds.
+const SHARDS: usize = 256;
+
+/// A full table is swept so much more often.
+const FULL_SWEEP_EVERY: u64 = 16;
+
+/// Buckets of each shard that keys share when the table is full, chosen by their limits.
+const SHARED: u64 = 64;
+
+/// The longest time a bucket may take to fill: 73 years, as of guards.
+const FILL_MAX: u128 = 1 << 61;
+
+/// A bucket that is full so much later than its limits allow is from a clock that was set back. A
+/// thread that was preempted between reading the clock and deciding is not.
+const STALE_NANOS: u128 = 60_000_000_000;
 
 /// Buckets of keys that clients name, with limits that clients name.
 #[derive(Debug)]
@@ -30,15 +52,40 @@ pub struct Throttle {
 
 #[derive(Debug)]
 struct ThrottleTable {
-    guards: GuardTable,
-    keys: Keys,
+    shards: Box<[Mutex<Shard>]>,
+    /// Nobody who does not know them can aim at another key.
+    seeds: [RandomState; 2],
+    /// Keys held, shared ones included.
+    keys: AtomicUsize,
+    /// The shard that is swept next.
+    sweep_at: AtomicUsize,
 }
 
-/// Limits of one question, compiled. Make it once, use it often.
-#[derive(Clone, Debug)]
+type Shard = HashMap<Fingerprint, Bucket, BuildHasherDefault<FirstHalf>>;
+
+/// Stands for the name of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fingerprint([u64; 2]);
+
+/// A fingerprint is a hash already.
+#[derive(Default)]
+struct FirstHalf(u64);
+
+/// Limits of one question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThrottleLimit {
-    plan: GuardPlan,
+    /// In nanoseconds: the time of one token, in parts of which a nanosecond has `count`.
+    period: u64,
+    count: u32,
     burst: u32,
+}
+
+/// The tokens of one key.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    limit: ThrottleLimit,
+    /// When it is full, in parts of its limit.
+    full_at: u128,
 }
 
 /// What a question got.
@@ -73,11 +120,6 @@ pub enum ThrottleError {
         "max_burst takes more than 73 years to fill; use a smaller max_burst or a shorter period"
     )]
     TooSlow,
-    /// Too many different limits since the start.
-    #[error(
-        "more than {0} different combinations of max_burst, count and period; use fewer of them"
-    )]
-    TooMany(usize),
 }
 
 impl Throttle {
@@ -87,36 +129,6 @@ impl Throttle {
             decisions: AtomicU64::new(0),
             ledger,
         }
-    }
-
-    /// `count` tokens per `period` seconds, and `max_burst` more than one at once.
-    pub fn limit(
-        &self,
-        max_burst: i64,
-        count: i64,
-        period: i64,
-    ) -> Result<ThrottleLimit, ThrottleError> {
-        let burst = max_burst
-            .checked_add(1)
-            .and_then(|burst| u32::try_from(burst).ok())
-            .and_then(NonZeroU32::new)
-            .ok_or(ThrottleError::Burst)?;
-        let count = u32::try_from(count).ok().and_then(NonZeroU32::new);
-        let period = u64::try_from(period).ok().filter(|period| *period > 0);
-        let limit = Limit {
-            limit: count.ok_or(ThrottleError::Count)?,
-            period: Duration::from_secs(period.ok_or(ThrottleError::Period)?),
-            burst,
-        };
-        let plan = self.table().guards.plan(&[limit]);
-        let plan = plan.map_err(|error| match error {
-            tollgate_guard::PlanError::TableFull(plans) => ThrottleError::TooMany(plans),
-            _ => ThrottleError::TooSlow,
-        })?;
-        Ok(ThrottleLimit {
-            plan,
-            burst: burst.get(),
-        })
     }
 
     /// Takes `quantity` tokens: 0 only looks, a negative number puts tokens back. `limiting` is that
@@ -132,17 +144,11 @@ impl Throttle {
     ) -> Throttled {
         let table = self.table();
         self.sweep_a_part(table, now);
-        let ask = Ask {
-            key: table.keys.key(key),
-            plan: &limit.plan,
-            cost: if limiting == Limiting::Off {
-                0
-            } else {
-                quantity
-            },
+        let quantity = match limiting {
+            Limiting::Off => 0,
+            Limiting::On | Limiting::Shadow => quantity,
         };
-        let (outcome, seen) = table.guards.take_one_and_view(ask, now);
-        let mut throttled = Throttled::new(limit.burst, outcome, seen);
+        let mut throttled = table.take(key, *limit, quantity, now);
         if limiting != Limiting::On {
             throttled.is_limited = false;
             throttled.retry_in = None;
@@ -160,39 +166,207 @@ impl Throttle {
     /// Keys held now.
     #[must_use]
     pub fn keys(&self) -> usize {
-        self.table.get().map_or(0, |table| table.guards.len())
+        let keys = |table: &ThrottleTable| table.keys.load(Ordering::Relaxed);
+        self.table.get().map_or(0, keys)
     }
 
     fn table(&self) -> &ThrottleTable {
-        self.table.get_or_init(|| {
-            let guards = new_table();
-            let keys = guards.keys("throttle");
-            ThrottleTable { guards, keys }
+        self.table.get_or_init(|| ThrottleTable {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            seeds: [RandomState::new(), RandomState::new()],
+            keys: AtomicUsize::new(0),
+            sweep_at: AtomicUsize::new(0),
         })
     }
 
     /// Evicts keys whose buckets are full again.
     fn sweep_a_part(&self, table: &ThrottleTable, now: Tick) {
         let count = self.decisions.fetch_add(1, Ordering::Relaxed);
-        if count.is_multiple_of(SWEEP_EVERY) {
-            table.guards.sweep(now, SWEEP_SLOTS);
+        let every = if table.is_full() {
+            FULL_SWEEP_EVERY
+        } else {
+            SWEEP_EVERY
+        };
+        if count.is_multiple_of(every) {
+            table.sweep_one(now);
         }
     }
 }
 
-impl Throttled {
-    fn new(limit: u32, outcome: Outcome, seen: Remaining) -> Throttled {
-        let retry_in = match outcome {
-            Outcome::Rejected { retry_in_ns, .. } => Some(Duration::from_nanos(retry_in_ns.get())),
-            Outcome::Granted { .. } | Outcome::Never { .. } => None,
-        };
-        Throttled {
-            is_limited: !outcome.is_granted(),
-            limit,
-            remaining: seen.tokens,
-            retry_in,
-            reset_in: seen.full_in,
+impl ThrottleTable {
+    fn is_full(&self) -> bool {
+        self.keys.load(Ordering::Relaxed) >= KEYS_MAX
+    }
+
+    fn take(&self, key: &[u8], limit: ThrottleLimit, quantity: i64, now: Tick) -> Throttled {
+        let [first, second] = [0, 1].map(|half: usize| self.seeds[half].hash_one(key));
+        let mut key = Fingerprint([first, second]);
+        let at = usize::try_from(second).unwrap_or(usize::MAX) % SHARDS;
+        let mut shard = self.shards[at].lock();
+        if self.is_full() && !shard.contains_key(&key) {
+            key = Fingerprint([limit.shared(), 0]);
         }
+        let held = shard.get(&key);
+        let is_new = held.is_none();
+        let mut bucket = held.map_or_else(|| Bucket::full(limit), |held| held.under(limit, now));
+        let (throttled, is_changed) = bucket.take(quantity, now);
+        // What is full needs no place.
+        if is_changed && !(is_new && bucket.is_full(now)) {
+            shard.insert(key, bucket);
+            self.keys.fetch_add(usize::from(is_new), Ordering::Relaxed);
+        }
+        throttled
+    }
+
+    fn sweep_one(&self, now: Tick) {
+        let at = self.sweep_at.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        let mut shard = self.shards[at].lock();
+        let before = shard.len();
+        shard.retain(|_, bucket| !bucket.is_full(now));
+        let removed = before - shard.len();
+        if shard.len() < shard.capacity() / 4 {
+            let wanted = shard.len() * 2;
+            shard.shrink_to(wanted);
+        }
+        self.keys.fetch_sub(removed, Ordering::Relaxed);
+    }
+}
+
+impl ThrottleLimit {
+    /// `count` tokens per `period` seconds, and `max_burst` more than one at once.
+    ///
+    /// # Errors
+    /// A number does not fit, or the bucket would take too long to fill.
+    pub fn new(max_burst: i64, count: i64, period: i64) -> Result<ThrottleLimit, ThrottleError> {
+        let burst = max_burst
+            .checked_add(1)
+            .and_then(|burst| u32::try_from(burst).ok())
+            .and_then(NonZeroU32::new)
+            .ok_or(ThrottleError::Burst)?;
+        let count = u32::try_from(count).ok().and_then(NonZeroU32::new);
+        let count = count.ok_or(ThrottleError::Count)?;
+        let period = u64::try_from(period).ok().filter(|period| *period > 0);
+        let period = period.ok_or(ThrottleError::Period)?;
+        let period = period.checked_mul(1_000_000_000);
+        let limit = ThrottleLimit {
+            period: period.ok_or(ThrottleError::TooSlow)?,
+            count: count.get(),
+            burst: burst.get(),
+        };
+        if limit.capacity() / u128::from(limit.count) > FILL_MAX {
+            return Err(ThrottleError::TooSlow);
+        }
+        Ok(limit)
+    }
+
+    /// The parts that an empty bucket lacks.
+    fn capacity(&self) -> u128 {
+        u128::from(self.period) * u128::from(self.burst)
+    }
+
+    /// A time in parts. A tick has 62 bits and a count 32, so all sums here fit.
+    fn parts(&self, nanos: u128) -> u128 {
+        nanos.saturating_mul(u128::from(self.count))
+    }
+
+    /// So many parts as a time; a started nanosecond counts, so that nobody comes back too early.
+    fn time(&self, parts: u128) -> Duration {
+        let nanos = parts.div_ceil(u128::from(self.count.max(1)));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// The number of the bucket that it uses in a full table.
+    fn shared(&self) -> u64 {
+        (self.period / 1_000_000_000 ^ u64::from(self.count) ^ u64::from(self.burst)) % SHARED
+    }
+}
+
+impl Bucket {
+    fn full(limit: ThrottleLimit) -> Bucket {
+        Bucket { limit, full_at: 0 }
+    }
+
+    fn is_full(&self, now: Tick) -> bool {
+        self.full_at <= self.limit.parts(now.nanos().into())
+    }
+
+    /// The parts that it lacks.
+    fn lacking(&self, now: Tick) -> u128 {
+        let lacking = self
+            .full_at
+            .saturating_sub(self.limit.parts(now.nanos().into()));
+        let capacity = self.limit.capacity();
+        if lacking > capacity.saturating_add(self.limit.parts(STALE_NANOS)) {
+            return capacity;
+        }
+        lacking
+    }
+
+    /// The bucket under other limits: as many tokens as before, at most the new burst.
+    fn under(&self, limit: ThrottleLimit, now: Tick) -> Bucket {
+        if self.limit == limit {
+            return *self;
+        }
+        let held = self.limit.capacity().saturating_sub(self.lacking(now));
+        let (old, new) = (u128::from(self.limit.period), u128::from(limit.period));
+        // Both periods have 64 bits. Rounding down is the strict direction.
+        let (whole, part) = (held / old.max(1), held % old.max(1));
+        let held = whole.saturating_mul(new) + part * new / old.max(1);
+        let lacking = limit.capacity().saturating_sub(held);
+        Bucket {
+            limit,
+            full_at: limit.parts(now.nanos().into()) + lacking,
+        }
+    }
+
+    /// Takes tokens, and whether that changed it.
+    fn take(&mut self, quantity: i64, now: Tick) -> (Throttled, bool) {
+        let (limit, capacity) = (self.limit, self.limit.capacity());
+        let lacking = self.lacking(now);
+        let amount = u128::from(quantity.unsigned_abs()) * u128::from(limit.period);
+        let next = if quantity < 0 {
+            lacking.saturating_sub(amount)
+        } else {
+            lacking.saturating_add(amount)
+        };
+        let missing = next.saturating_sub(capacity);
+        let is_limited = quantity > 0 && missing > 0;
+        let is_changed = quantity != 0 && !is_limited;
+        if is_changed {
+            self.full_at = limit.parts(now.nanos().into()) + next;
+        }
+        let lacking = if is_limited { lacking } else { next }.min(capacity);
+        let throttled = Throttled {
+            is_limited,
+            limit: limit.burst,
+            remaining: u64::try_from((capacity - lacking) / u128::from(limit.period.max(1)))
+                .unwrap_or(u64::MAX),
+            retry_in: (is_limited && amount <= capacity).then(|| limit.time(missing)),
+            reset_in: limit.time(lacking),
+        };
+        (throttled, is_changed)
+    }
+}
+
+impl Hash for Fingerprint {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0[0]);
+    }
+}
+
+impl Hasher for FirstHalf {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
     }
 }
 

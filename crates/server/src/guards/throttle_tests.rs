@@ -38,7 +38,7 @@ const CASES: [(u64, i64, u64, u64, Option<u64>, bool); 15] = [
 #[test]
 fn the_cases_of_redis_cell() {
     let throttle = throttle();
-    let limit = throttle.limit(4, 1, 1).unwrap();
+    let limit = ThrottleLimit::new(4, 1, 1).unwrap();
     for (number, (ms, quantity, remaining, reset, retry, is_limited)) in
         CASES.into_iter().enumerate()
     {
@@ -96,7 +96,7 @@ fn every_reply_is_that_of_redis_cell() {
         let count = [1, 2, 4, 5, 8, 10, 20, 25, 50, 100][dice.usize(..10)];
         let (period, burst) = (dice.i64(1..100), dice.i64(0..40));
         let step = u64::try_from(period).unwrap() * SECOND / u64::try_from(count).unwrap();
-        let limit = throttle.limit(burst, count, period).unwrap();
+        let limit = ThrottleLimit::new(burst, count, period).unwrap();
         let key = round.to_le_bytes();
         let mut oracle = Oracle { arrival: None };
         let mut now = 0;
@@ -115,7 +115,6 @@ fn every_reply_is_that_of_redis_cell() {
 
 #[test]
 fn limits_that_make_no_sense_are_rejected() {
-    let throttle = throttle();
     for (burst, count, period, error) in [
         (-1, 1, 1, ThrottleError::Burst),
         (i64::MAX, 1, 1, ThrottleError::Burst),
@@ -127,17 +126,17 @@ fn limits_that_make_no_sense_are_rejected() {
         (0, 1, i64::MAX, ThrottleError::TooSlow),
         (4_294_967_294, 1, 1, ThrottleError::TooSlow),
     ] {
-        let found = throttle.limit(burst, count, period).err();
+        let found = ThrottleLimit::new(burst, count, period).err();
         assert_eq!(found, Some(error), "{burst} {count} {period}");
     }
-    assert!(throttle.limit(4_294_967_294, 4_294_967_295, 1).is_ok());
+    assert!(ThrottleLimit::new(4_294_967_294, 4_294_967_295, 1).is_ok());
 }
 
 /// `limiting: off` and `shadow` are for guards of every kind.
 #[test]
 fn shadow_takes_and_denies_nothing_and_off_only_looks() {
     let throttle = throttle();
-    let limit = throttle.limit(0, 1, 60).unwrap();
+    let limit = ThrottleLimit::new(0, 1, 60).unwrap();
     let ask = |limiting| throttle.take(b"k", &limit, 1, limiting, at(0));
     assert_eq!(ask(Limiting::Off).remaining, 1);
     assert_eq!(ask(Limiting::Shadow).remaining, 0);
@@ -150,10 +149,61 @@ fn shadow_takes_and_denies_nothing_and_off_only_looks() {
 #[test]
 fn a_key_with_other_limits_keeps_its_tokens() {
     let throttle = throttle();
-    let (narrow, wide) = (throttle.limit(4, 1, 1), throttle.limit(99, 1, 1));
+    let (narrow, wide) = (ThrottleLimit::new(4, 1, 1), ThrottleLimit::new(99, 1, 1));
     let (narrow, wide) = (narrow.unwrap(), wide.unwrap());
     let take = |limit, quantity| throttle.take(b"k", limit, quantity, Limiting::On, at(0));
     assert_eq!(take(&narrow, 3).remaining, 2);
     assert_eq!(take(&wide, 0).remaining, 2);
     assert_eq!(take(&narrow, 0).remaining, 2);
+}
+
+/// Whoever looked at a key with 65,536 different limits took `CL.THROTTLE` from everybody.
+#[test]
+fn any_number_of_limits_is_in_use_and_looking_leaves_nothing() {
+    let throttle = throttle();
+    for burst in 0..70_000 {
+        let limit = ThrottleLimit::new(burst, 1, 1).unwrap();
+        let seen = throttle.take(b"k", &limit, 0, Limiting::On, at(0));
+        assert!(!seen.is_limited);
+    }
+    assert_eq!(throttle.keys(), 0);
+    for burst in 0..70_000_u32 {
+        let limit = ThrottleLimit::new(burst.into(), 1, 1).unwrap();
+        let all = i64::from(burst) + 1;
+        let take =
+            |quantity| throttle.take(&burst.to_le_bytes(), &limit, quantity, Limiting::On, at(0));
+        assert!(!take(all).is_limited && take(1).is_limited, "{burst}");
+    }
+    assert_eq!(throttle.keys(), 70_000);
+}
+
+/// Keys whose buckets are full again are forgotten, in time.
+#[test]
+fn full_buckets_are_swept() {
+    let throttle = throttle();
+    let limit = ThrottleLimit::new(0, 1, 1).unwrap();
+    let take = |key: u32, now| throttle.take(&key.to_le_bytes(), &limit, 1, Limiting::On, now);
+    for key in 0..10_000 {
+        assert!(!take(key, at(0)).is_limited);
+    }
+    assert_eq!(throttle.keys(), 10_000);
+    let rounds = u32::try_from(SWEEP_EVERY).unwrap() * u32::try_from(SHARDS).unwrap();
+    for _ in 0..rounds {
+        take(0, at(SECOND));
+    }
+    assert_eq!(throttle.keys(), 1);
+}
+
+/// A clock that steps back neither fills a bucket nor blocks it for ever.
+#[test]
+fn a_clock_that_was_set_back_leaves_an_empty_bucket() {
+    let throttle = throttle();
+    let limit = ThrottleLimit::new(4, 1, 1).unwrap();
+    let take = |now| throttle.take(b"k", &limit, 1, Limiting::On, now);
+    for _ in 0..5 {
+        assert!(!take(at(900 * SECOND)).is_limited);
+    }
+    let denied = take(at(0));
+    assert!(denied.is_limited && denied.remaining == 0);
+    assert_eq!(denied.retry_in, Some(Duration::from_secs(1)));
 }

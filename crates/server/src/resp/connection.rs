@@ -3,7 +3,8 @@
 //! Promises: replies come in the order of their commands. A command that waits holds up the commands
 //! behind it on its own connection only; permits that are asked for one after the other are asked for
 //! together. A client that leaves ends what waits for it. A client that is silent for too long, stops
-//! in the middle of a command or does not read its replies is disconnected.
+//! in the middle of a command, does not read its replies, does not say who it is, or sends more than
+//! is held behind commands that wait is disconnected.
 //!
 //! Never: holds more of one client than one command and the replies to a batch.
 
@@ -43,11 +44,22 @@ const TICK: Duration = Duration::from_secs(10);
 /// it, and who is gone without a word takes a place for five minutes only.
 const IDLE_TICKS: u32 = 30;
 
-/// The same in the middle of a command, or before the client has said who it is.
+/// The same in the middle of a command.
 const UNFINISHED_TICKS: u32 = 2;
+
+/// How many ticks a client may take to say who it is, whatever it sends meanwhile. The first tick is
+/// at the beginning.
+const STRANGER_TICKS: u32 = 3;
+
+/// How many ticks the input may be full without any reply. Nothing is read then, so nobody would see
+/// that the client has left.
+const FULL_TICKS: u32 = 6;
 
 /// How long a client may leave its replies unread.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+const TOO_MUCH_WAITS: &str =
+    "ERR more than 144 KiB of commands wait behind TG.ACQUIRE for a minute; send fewer at a time";
 
 const SHUTTING_DOWN: &str =
     "ERR the daemon is shutting down; try again after it has restarted (nothing was counted)";
@@ -70,6 +82,7 @@ where
         pending: PendingReplies::default(),
         was_active: true,
         silent_ticks: 0,
+        full_ticks: 0,
         is_draining: false,
         stage: Box::pin(async move { requested.requested().await }),
         shutdown,
@@ -90,7 +103,10 @@ struct Connection<S> {
     pending: PendingReplies,
     /// Something came since the last tick.
     was_active: bool,
+    /// Of a stranger, all ticks.
     silent_ticks: u32,
+    /// Ticks since the input is full and no reply came.
+    full_ticks: u32,
     is_draining: bool,
     /// Ends with the next stage of a shutdown. Made once, because it is polled with every command.
     stage: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -143,7 +159,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn execute(&mut self, cx: &mut Context<'_>) -> Next {
         // One reading of the clock and of the settings for all of them.
         self.session.now = None;
-        self.session.limits.limiting = None;
+        self.session.limiting = None;
+        self.session.check_token();
         let mut at = 0;
         let next = loop {
             if self.output.len() >= OUTPUT_SIZE {
@@ -207,9 +224,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Some(done) = self.pending.tasks.join_next(), if !self.pending.is_empty() => {
                 // A task that panicked has no reply, and no reply behind it would be the right one.
                 let Ok((number, reply)) = done else { return false };
+                self.full_ticks = 0;
                 self.pending.place(number, reply);
                 self.pending.take_ready(&mut self.output);
                 true
+            }
+            // Before the input: who sends without a pause is looked at too.
+            _ = ticks.tick() => {
+                if self.is_full_for_too_long() {
+                    self.pending.give_up(&self.session, TOO_MUCH_WAITS, &mut self.output);
+                    self.flush().await;
+                    return false;
+                }
+                !self.is_silent_for_too_long()
             }
             read = self.stream.read_buf(&mut self.input), if may_read => {
                 self.was_active = true;
@@ -217,7 +244,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             () = &mut self.stage => {
                 if std::mem::replace(&mut self.is_draining, true) {
-                    self.pending.give_up(&self.session, &mut self.output);
+                    self.pending.give_up(&self.session, SHUTTING_DOWN, &mut self.output);
                     self.flush().await;
                     return false;
                 }
@@ -225,25 +252,36 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.stage = Box::pin(async move { shutdown.grace_over().await });
                 true
             }
-            _ = ticks.tick() => !self.is_silent_for_too_long(),
         }
     }
 
+    /// Is there no room for input since a minute, because of commands that wait?
+    fn is_full_for_too_long(&mut self) -> bool {
+        if self.input.len() < INPUT_MAX || self.pending.is_empty() {
+            self.full_ticks = 0;
+            return false;
+        }
+        self.full_ticks += 1;
+        self.full_ticks > FULL_TICKS
+    }
+
     fn is_silent_for_too_long(&mut self) -> bool {
-        if std::mem::take(&mut self.was_active) || !self.pending.is_empty() {
+        let is_stranger = self.session.is_stranger();
+        let was_active = std::mem::take(&mut self.was_active) || !self.pending.is_empty();
+        if was_active && !is_stranger {
             self.silent_ticks = 0;
             return false;
         }
         self.silent_ticks += 1;
-        let is_unfinished = !self.input.is_empty() || self.session.is_stranger();
-        if !is_unfinished {
+        let is_unfinished = !self.input.is_empty();
+        if !is_unfinished && !is_stranger {
             // A silent client needs no buffers.
             (self.input, self.output) = (BytesMut::new(), Vec::new());
         }
-        let ticks = if is_unfinished {
-            UNFINISHED_TICKS
-        } else {
-            IDLE_TICKS
+        let ticks = match (is_stranger, is_unfinished) {
+            (true, _) => STRANGER_TICKS,
+            (false, true) => UNFINISHED_TICKS,
+            (false, false) => IDLE_TICKS,
         };
         self.silent_ticks >= ticks
     }
@@ -335,12 +373,12 @@ impl PendingReplies {
     }
 
     /// Every command that still waits gets an error.
-    fn give_up(&mut self, session: &Session, output: &mut Vec<u8>) {
+    fn give_up(&mut self, session: &Session, why: &str, output: &mut Vec<u8>) {
         self.tasks.abort_all();
         for reply in std::mem::take(&mut self.replies) {
             match reply {
                 Some(reply) => output.extend_from_slice(&reply),
-                None => ReplyWriter::new(output, session.protocol).error(SHUTTING_DOWN),
+                None => ReplyWriter::new(output, session.protocol).error(why),
             }
         }
     }

@@ -54,6 +54,63 @@ async fn a_client_that_does_not_say_who_it_is_is_disconnected_soon() {
     drop(client);
 }
 
+/// A stranger that sent something every few seconds kept its place for ever.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_talks_and_does_not_say_who_it_is_is_disconnected_soon() {
+    let (client, task) = connection(Some("canary"), 1 << 20);
+    let (mut replies, mut client) = tokio::io::split(client);
+    let reading = tokio::spawn(async move { replies.read_to_end(&mut Vec::new()).await });
+    let talking = tokio::spawn(async move {
+        let mut pause = interval(Duration::from_secs(3));
+        for _ in 0..1_000 {
+            pause.tick().await;
+            if client.write_all(b"PING\r\n").await.is_err() {
+                return;
+            }
+        }
+    });
+    let after = ends_after(task).await;
+    assert!((10..=40).contains(&after.as_secs()), "{after:?}");
+    talking.abort();
+    reading.abort();
+}
+
+/// Nobody read its socket any more, so nobody saw that it had left: a wait of 24 hours stayed.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_behind_a_full_input_is_noticed() {
+    let (mut client, task) = connection(None, 1 << 20);
+    let take = b"TG.ACQUIRE GUARD task a WAIT 86400000\r\n";
+    client.write_all(take).await.unwrap();
+    client.write_all(take).await.unwrap();
+    // Runs after what waits.
+    let behind = b"PING\r\n".repeat(30_000);
+    client.write_all(&behind).await.unwrap();
+    client.shutdown().await.unwrap();
+    let after = ends_after(task).await;
+    assert!((50..=90).contains(&after.as_secs()), "{after:?}");
+    let mut replies = String::new();
+    client.read_to_string(&mut replies).await.unwrap();
+    assert!(replies.contains("-ERR more than 144 KiB"), "{replies}");
+}
+
+/// Commands that waited made `NOWAIT` an error whose remedy was to send `NOWAIT`.
+#[tokio::test(start_paused = true)]
+async fn only_a_command_that_waits_takes_a_place() {
+    // This door has one place.
+    let (mut client, task) = connection(None, 1 << 20);
+    let ask = |rest: &str| format!("TG.ACQUIRE GUARD task a {rest}\r\n");
+    let batch = ["", "WAIT 86400000", "NOWAIT", "WAIT 86400000"].map(ask);
+    client.write_all(batch.concat().as_bytes()).await.unwrap();
+    client.write_all(b"QUIT\r\n").await.unwrap();
+    let mut replies = String::new();
+    client.read_to_string(&mut replies).await.unwrap();
+    let granted: Vec<_> = replies.match_indices("$7\r\ngranted\r\n:1").collect();
+    let denied: Vec<_> = replies.match_indices("$7\r\ngranted\r\n:0").collect();
+    assert_eq!((granted.len(), denied.len()), (2, 1), "{replies}");
+    assert!(replies.ends_with("(nothing was counted)\r\n+OK\r\n"));
+    task.await.unwrap();
+}
+
 /// Its replies would fill the memory otherwise.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_is_disconnected() {

@@ -8,18 +8,22 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tollgate::ProviderRegistry;
 use tollgate::providers::{Options, Unknown};
-use tollgate_config::{Config, Environment, Secret, Sources};
+use tollgate_config::{Config, Environment, FileContent, PathKind, Secret, Sources};
 use tollgate_core::time::{Micros, Now, Wall};
 use tollgate_ledger::{Clock, Ledger, ManualClock};
 
 use super::connection::serve;
 use super::session::{Door, Session};
+use super::waiting_places::WaitingPlaces;
 use crate::accept_loop::ShutdownSignal;
 use crate::daemon::Daemon;
 use crate::gateway::ConnectionCap;
+
+/// Something to wait for.
+const GUARD: &str = "guards: { task: { limit: 1, period: 1h, burst: 1, by: name } }\n";
 
 /// More than any fuzz target sends or gets.
 const PIPE: usize = 1 << 24;
@@ -70,10 +74,21 @@ pub(super) fn connection(
 fn door(ledger: Ledger, token: Option<&str>) -> Arc<Door> {
     let sources = Sources {
         only_named: true,
+        config: Some("tollgate.yaml".to_owned()),
         ..Sources::default()
     };
-    let loaded = Config::load(&sources, &Environment::empty())
-        .expect("without files everything is a default");
+    let read = |_: &str| {
+        Ok(FileContent {
+            text: GUARD.to_owned(),
+            readable_by_others: false,
+        })
+    };
+    let world = Environment {
+        read_file: &read,
+        path_kind: &|_| Ok(PathKind::File),
+        ..Environment::empty()
+    };
+    let loaded = Config::load(&sources, &world).expect("one guard, else defaults");
     // A permit has an id that nobody can guess, so no two runs would be the same.
     let options = Options {
         unknown: Unknown::Refuse,
@@ -86,6 +101,6 @@ fn door(ledger: Ledger, token: Option<&str>) -> Arc<Door> {
         token: token.map(|token| Secret::new(token.to_owned())),
         is_open: token.is_none(),
         clients: AtomicUsize::new(0),
-        waiting: Arc::new(Semaphore::new(1)),
+        waiting: WaitingPlaces::new(1),
     })
 }

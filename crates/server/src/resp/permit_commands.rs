@@ -5,6 +5,10 @@
 //!
 //! Never: decides; `crate::decisions` does.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 use tollgate_core::health::Fault;
@@ -47,20 +51,29 @@ pub(super) fn acquire(session: &mut Session, command: &Command<'_>, out: &mut Ve
         Ok(request) => request,
         Err(error) => return failed(session, out, &error),
     };
-    let Ok(place) = session.door.waiting.clone().try_acquire_owned() else {
-        let error = "ERR too many commands wait; send NOWAIT, or try again in a second";
-        return failed(session, out, error);
-    };
-    let (decisions, protocol) = (session.door.decisions().clone(), session.protocol);
+    let (door, identity) = (session.door.clone(), session.identity.clone());
+    let (protocol, wait) = (session.protocol, request.wait);
     Action::Later(Box::pin(async move {
-        let done = decisions.acquire(request).await;
-        drop(place);
+        let mut asked = pin!(door.decisions().acquire(request));
+        let first = poll_fn(|cx| Poll::Ready(asked.as_mut().poll(cx))).await;
+        let done = match first {
+            Poll::Ready(done) => done,
+            Poll::Pending if !wait => asked.await,
+            // Without a place it gives up its turn, and nothing was counted.
+            Poll::Pending => match door.waiting.take(&identity) {
+                Some(_place) => asked.await,
+                None => return written(protocol, |reply| reply.error(TOO_MANY_WAIT)),
+            },
+        };
         written(protocol, |reply| match &done {
             Ok(acquired) => write_acquired(reply, acquired),
             Err(error) => reply.error(&mistake(error)),
         })
     }))
 }
+
+const TOO_MANY_WAIT: &str =
+    "ERR too many commands wait; send NOWAIT, or try again in a second (nothing was counted)";
 
 fn acquire_request(session: &Session, command: &Command<'_>) -> Result<AcquireRequest, String> {
     let mut words = Words::new(*command);

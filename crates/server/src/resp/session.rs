@@ -8,7 +8,8 @@
 //!
 //! `AUTH` takes the admin token, or the token of a caller: such a client asks for itself only.
 //!
-//! Promises: tokens are compared in constant time.
+//! Promises: tokens are compared in constant time. A caller's token is checked again with every batch
+//! of commands, so a reload that changes it ends what its clients may do.
 //!
 //! Never: repeats a token.
 
@@ -16,13 +17,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::sync::Semaphore;
 use tollgate_config::Secret;
+use tollgate_config::config::Limiting;
 use tollgate_guard::Tick;
 
 use super::parse::CommandCaps;
 use super::reply::Protocol;
-use super::throttle_command::LimitCache;
+use super::waiting_places::WaitingPlaces;
 use crate::daemon::Daemon;
 use crate::decisions::Decisions;
 use crate::gateway::ConnectionSlot;
@@ -38,7 +39,7 @@ pub(super) struct Door {
     /// Connections now.
     pub(super) clients: AtomicUsize,
     /// Places of commands that wait, of all connections.
-    pub(super) waiting: Arc<Semaphore>,
+    pub(super) waiting: Arc<WaitingPlaces>,
 }
 
 /// Who a client is.
@@ -64,7 +65,8 @@ pub(super) struct Session {
     pub(super) name: String,
     /// Its address; `None` on a Unix socket.
     pub(super) peer: Option<IpAddr>,
-    pub(super) limits: LimitCache,
+    /// Whether guards reject: read once for all commands that are decided together.
+    pub(super) limiting: Option<Limiting>,
     /// The time of the commands that are decided together.
     pub(super) now: Option<Tick>,
 }
@@ -126,7 +128,7 @@ impl Session {
             id,
             name: String::new(),
             peer,
-            limits: LimitCache::default(),
+            limiting: None,
             now: None,
         }
     }
@@ -163,6 +165,15 @@ impl Session {
         let is_known = identity.is_some();
         self.identity = identity.unwrap_or_else(|| self.identity.clone());
         is_known
+    }
+
+    /// A caller whose token is no longer its own, after a reload, is a stranger again.
+    pub(super) fn check_token(&mut self) {
+        if let Identity::Caller(name, token) = &self.identity
+            && self.door.decisions().caller_of(token).as_ref() != Some(name)
+        {
+            self.identity = Identity::Stranger;
+        }
     }
 
     /// The time of a decision: one for all commands that are decided together.

@@ -10,27 +10,12 @@
 
 use std::time::Duration;
 
-use tollgate_config::config::Limiting;
-
 use super::parse::Command;
 use super::reply::ReplyWriter;
 use super::session::Session;
 use crate::guards::{ThrottleLimit, Throttled};
 
 const USAGE: &str = "Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
-
-/// Limits that a client has used lately: programs have a handful of them.
-const CACHED_MAX: usize = 8;
-
-/// The compiled limits that a client uses.
-#[derive(Debug, Default)]
-pub(super) struct LimitCache {
-    entries: Vec<([i64; 3], ThrottleLimit)>,
-    /// The one that is replaced next.
-    next: usize,
-    /// Read once for all commands that are decided together.
-    pub(super) limiting: Option<Limiting>,
-}
 
 pub(super) fn throttle(session: &mut Session, command: &Command<'_>, out: &mut Vec<u8>) {
     let protocol = session.protocol;
@@ -61,14 +46,12 @@ fn decide(session: &mut Session, command: &Command<'_>) -> Result<Throttled, Str
     let now = session.now();
     let decisions = session.door.daemon.decisions();
     let throttle = decisions.throttle();
-    let limiting = &mut session.limits.limiting;
+    let limiting = &mut session.limiting;
     let limiting = *limiting.get_or_insert_with(|| decisions.guards().limiting());
-    let limit = session.limits.get(limits, || {
-        let [max_burst, count, period] = limits;
-        throttle.limit(max_burst, count, period)
-    });
+    let [max_burst, count, period] = limits;
+    let limit = ThrottleLimit::new(max_burst, count, period);
     let limit = limit.map_err(|error| format!("ERR {error}"))?;
-    Ok(throttle.take(key, limit, quantity, limiting, now))
+    Ok(throttle.take(key, &limit, quantity, limiting, now))
 }
 
 fn five(throttled: &Throttled) -> [i64; 5] {
@@ -107,32 +90,6 @@ pub(super) fn integer(bytes: &[u8]) -> Option<i64> {
         };
     }
     Some(value)
-}
-
-impl LimitCache {
-    fn get<E>(
-        &mut self,
-        limits: [i64; 3],
-        make: impl FnOnce() -> Result<ThrottleLimit, E>,
-    ) -> Result<&ThrottleLimit, E> {
-        let found = self.entries.iter().position(|(of, _)| *of == limits);
-        let at = match found {
-            Some(at) => at,
-            None => self.insert(limits, make()?),
-        };
-        Ok(&self.entries[at].1)
-    }
-
-    /// Where it is now.
-    fn insert(&mut self, limits: [i64; 3], limit: ThrottleLimit) -> usize {
-        let at = self.next;
-        self.next = (at + 1) % CACHED_MAX;
-        match self.entries.get_mut(at) {
-            Some(entry) => *entry = (limits, limit),
-            None => self.entries.push((limits, limit)),
-        }
-        at
-    }
 }
 
 #[cfg(test)]

@@ -228,3 +228,19 @@ async fn a_connection_above_the_cap_is_rejected() {
     })
     .await;
 }
+
+/// A reload that changes a caller's token ends what clients with the old one may do.
+#[tokio::test]
+async fn a_session_does_not_outlive_its_token() {
+    let daemon = with_caller("resp-new-token").await;
+    let server = serve(&daemon, Some(ADMIN)).await;
+    let mut client = connect(&server).await;
+    assert_eq!(client.ask(&["AUTH", "app", APP]).await, ok());
+    assert_eq!(client.say("PING").await.text(), "PONG");
+    let callers = "callers: { app: { token: canary-new-token }, other: { token: canary-other } }\n"; // tidy:canary
+    write_file("resp-new-token-tollgate.yaml", callers);
+    let reloaded = daemon.reload().await;
+    assert_eq!(reloaded.status, 200, "{reloaded:?}");
+    assert!(client.say("CL.THROTTLE k 1 1 1").await.is_error("NOAUTH"));
+    assert_eq!(client.ask(&["AUTH", "app", "canary-new-token"]).await, ok()); // tidy:canary
+}
