@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tollgate_config::Secret;
 
 use super::body::GrpcBody;
-use super::places::{Activity, Place, Places};
+use super::places::{Activity, GrpcPlace, Places};
 use super::protobuf::FRAME_PREFIX;
 use super::status::{GrpcCode, GrpcStatus};
 use super::{health, rate_limit};
@@ -92,7 +92,7 @@ async fn serve(
     stream: TcpStream,
     state: Arc<GrpcState>,
     peer: SocketAddr,
-    place: Place,
+    place: GrpcPlace,
     mut shutdown: ShutdownSignal,
 ) {
     let activity = place.activity().clone();

@@ -39,7 +39,7 @@ pub(super) struct Activity {
 
 /// One open connection. Dropping it frees its place.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct GrpcPlace {
     activity: Arc<Activity>,
     places: Arc<Places>,
     _slot: ConnectionSlot,
@@ -63,7 +63,7 @@ impl Places {
 
     /// A place for a new connection; `None` if its address has its share, or all others are being
     /// served.
-    pub(super) fn open(self: &Arc<Places>, peer: IpAddr) -> Option<Place> {
+    pub(super) fn open(self: &Arc<Places>, peer: IpAddr) -> Option<GrpcPlace> {
         let slot = self.cap.try_acquire(peer)?;
         let activity = Arc::new(Activity::default());
         let mut open = self.open.lock();
@@ -82,7 +82,7 @@ impl Places {
         if let Some(replaced) = replaced {
             replaced.replaced.notify_one();
         }
-        Some(Place {
+        Some(GrpcPlace {
             activity,
             places: self.clone(),
             _slot: slot,
@@ -90,7 +90,7 @@ impl Places {
     }
 }
 
-impl Place {
+impl GrpcPlace {
     /// Its calls.
     pub(super) fn activity(&self) -> &Arc<Activity> {
         &self.activity
@@ -102,7 +102,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for GrpcPlace {
     fn drop(&mut self) {
         let mut open = self.places.open.lock();
         open.retain(|one| !Arc::ptr_eq(one, &self.activity));
@@ -154,7 +154,7 @@ impl Drop for RunningCall {
 mod tests {
     use super::*;
 
-    fn is_replaced(place: &Place) -> bool {
+    fn is_replaced(place: &GrpcPlace) -> bool {
         let mut replaced = std::pin::pin!(place.replaced());
         let waker = std::task::Waker::noop();
         let mut context = std::task::Context::from_waker(waker);
