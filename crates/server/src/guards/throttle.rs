@@ -277,7 +277,7 @@ impl ThrottleLimit {
 
     /// The number of the bucket that it uses in a full table.
     fn shared(&self) -> u64 {
-        (self.period / 1_000_000_000 ^ u64::from(self.count) ^ u64::from(self.burst)) % SHARED
+        ((self.period / 1_000_000_000) ^ u64::from(self.count) ^ u64::from(self.burst)) % SHARED
     }
 }
 
