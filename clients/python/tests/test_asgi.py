@@ -159,6 +159,15 @@ def test_the_fail_mode_decides_while_the_daemon_is_away(http, mode, status, capl
     assert "cannot be reached" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["u" * 300, "a\tb", "\u00e9" * 300])
+def test_a_user_that_the_daemon_would_refuse_is_limited_all_the_same(daemon, client, http, name):
+    with served(application([], client=daemon.async_client())) as url:
+        headers = {"X-User-Id": name.encode("latin-1")}
+        seen = [http.get(f"{url}/hello", headers=headers).status_code for _ in range(6)]
+    assert seen == [200] * 5 + [429]
+    assert client.get_status("127.0.0.1", guard="ip")["tokens_available"] < 1
+
+
 def test_a_guard_that_does_not_exist_is_an_error_and_not_open(daemon, http):
     with served(application([], client=daemon.async_client(), ip="nobody")) as url:
         assert http.get(f"{url}/hello").status_code == 500

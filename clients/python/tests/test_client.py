@@ -240,7 +240,6 @@ def test_a_daemon_that_is_away_is_a_typed_error():
         b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{",
         b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"",
     ],
 )
 def test_something_else_on_the_address_is_a_typed_error(response):

@@ -7,6 +7,7 @@
 
 mod envoy_ratelimit;
 mod envoy_rule;
+mod yaml_text;
 
 use std::fs::OpenOptions;
 use std::io::Write;

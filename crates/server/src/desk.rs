@@ -5,8 +5,10 @@
 //!
 //! Never: holds a payload of a task, or a key.
 
+mod cron;
 mod source;
 mod task;
+pub(crate) use cron::is_cron;
 pub use source::Source;
 pub use task::{QueueCounts, TaskEvent, TaskNoted};
 

@@ -21,6 +21,7 @@ from .errors import (
     NotFound,
     NotServed,
     PermitError,
+    QueueFull,
     RateLimitExceeded,
     TollgateError,
     TollgateUnavailable,
@@ -179,7 +180,8 @@ def _acquire(body: Dict[str, Any], wait: bool, timeout: float) -> Request:
     body["wait"] = bool(wait)
     if wait:
         body["timeout"] = round(timeout, 3)
-    return Request("POST", "/v1/acquire", body, wait=timeout if wait else 0.0)
+    held = timeout if wait else 0.0
+    return Request("POST", "/v1/acquire", body, wait=held, is_repeatable=False)
 
 
 def report(
@@ -371,6 +373,8 @@ def _error(status: int, body: Dict[str, Any], address: Address) -> TollgateError
             provider=body.get("provider"),
             guard=body.get("guard"),
         )
+    if code == "QueueFull":
+        return QueueFull(message, hint=hint, code=code, retry_in=_retry_in(body))
     if status in (429, 408) or status >= 500:
         return TollgateUnavailable(message, hint=hint, code=code, retry_in=_retry_in(body))
     kind = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 409: PermitError}.get(status, BadRequest)

@@ -7,8 +7,8 @@ Never: does I/O, follows redirects, or uses proxies.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional
+from dataclasses import dataclass, replace
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 #: A decision has a few hundred bytes; details of a provider with 256 entities some hundred KiB.
 BODY_MAX = 16 * 1024 * 1024
@@ -19,23 +19,42 @@ class WireError(Exception):
     """The other side does not speak HTTP/1.1 as expected."""
 
 
+class ConnectionClosed(WireError):
+    """The other side closed the connection before its response was whole."""
+
+
 @dataclass(frozen=True)
 class Request:
-    """One request; ``wait`` is how long the server may hold it."""
+    """One request; ``wait`` is how long the server may hold it.
+
+    ``is_repeatable``: a second one does not count a second time.
+    """
 
     method: str
     path: str
     body: Optional[Dict[str, Any]] = None
     wait: float = 0.0
+    is_repeatable: bool = True
 
-    def encode(self, head: bytes) -> bytes:
-        """The bytes of the request; ``head`` are the headers of every request."""
+    def encode(self, head: bytes, *, asks_first: bool = False) -> Tuple[bytes, bytes]:
+        """What is sent at once, and what is sent once the server says ``100 Continue``.
+
+        ``head`` are the headers of every request."""
         start = f"{self.method} {self.path} HTTP/1.1\r\n".encode("ascii")
         if self.body is None:
-            return start + head + b"\r\n"
+            return start + head + b"\r\n", b""
         body = json.dumps(self.body, separators=(",", ":"), allow_nan=False).encode()
-        length = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
-        return start + head + length + body
+        length = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
+        if asks_first:
+            return start + head + length + b"Expect: 100-continue\r\n\r\n", body
+        return start + head + length + b"\r\n" + body, b""
+
+    def later(self, elapsed: float) -> "Request":
+        """The same request after this time: its wait ends when it would have ended."""
+        if not self.wait or self.body is None:
+            return self
+        left = max(self.wait - elapsed, 0.001)
+        return replace(self, wait=left, body={**self.body, "timeout": round(left, 3)})
 
 
 def common_head(host: str, headers: Mapping[str, str]) -> bytes:
@@ -71,6 +90,12 @@ class ReplyParser:
         self._data = bytearray()
         self._head: Optional[_Head] = None
         self._is_empty = True
+        self._is_continued = False
+
+    @property
+    def is_continued(self) -> bool:
+        """The server has asked for the body."""
+        return self._is_continued
 
     @property
     def is_empty(self) -> bool:
@@ -84,11 +109,14 @@ class ReplyParser:
         while self._head is None:
             end = self._data.find(b"\r\n\r\n")
             if end < 0:
-                if not data or len(self._data) > HEAD_MAX:
+                if not data:
+                    raise ConnectionClosed("the connection was closed before a response")
+                if len(self._data) > HEAD_MAX:
                     raise WireError("the response has no end of its headers")
                 return None
             head = _Head.parse(bytes(self._data[:end]))
             del self._data[: end + 4]
+            self._is_continued = self._is_continued or head.status == 100
             if head.status >= 200:  # 1xx are followed by the response
                 self._head = head
         return self._whole(self._head, is_closed=not data)
@@ -100,7 +128,7 @@ class ReplyParser:
         if body is not None:
             return Reply(head.status, head.headers, body, head.keep_alive)
         if is_closed:
-            raise WireError("the connection was closed within a response")
+            raise ConnectionClosed("the connection was closed within a response")
         return None
 
 

@@ -2,12 +2,14 @@
 
 Each request asks the guards ``ip``, ``user`` (if its header is there) and ``api`` in one decision:
 if one rejects, none is charged. Promises: exempt paths are not asked for; a rejection is 429 with
-``X-RateLimit-*`` and ``Retry-After``, a success has the same headers.
+``X-RateLimit-*`` and ``Retry-After``, a success has the same headers. Requests pass unchecked only
+if the daemon cannot be reached or cannot decide, never because too many ask at once.
 Never: reads or delays a body, or believes ``X-Forwarded-For`` of somebody who is not trusted.
 """
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import json
 import logging
@@ -16,7 +18,14 @@ import time
 from typing import Any, Awaitable, Callable, Dict, List, MutableMapping, Optional, Sequence, Tuple
 
 from .client import AsyncClient
-from .errors import BadRequest, RateLimitExceeded, TollgateUnavailable
+from .errors import (
+    BadRequest,
+    QueueFull,
+    RateLimitExceeded,
+    ReplyLost,
+    TollgateError,
+    TollgateUnavailable,
+)
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -31,6 +40,10 @@ log = logging.getLogger("tollgate")
 AWAY_FOR = 1.0
 #: How long the size of a guard's bucket is remembered; a reload may change it.
 SHAPE_FOR = 60.0
+#: A flood is one line a second, not one per request.
+LOG_EVERY = 1.0
+#: The longest identifier that the daemon takes; a longer one is counted by its hash.
+IDENTIFIER_MAX = 256
 
 
 class RateLimitMiddleware:
@@ -38,7 +51,8 @@ class RateLimitMiddleware:
 
     ``ip``, ``user``, ``api``: the names of the guards, ``None`` to leave one out. ``identify``
     returns the user of a scope; by default the value of ``user_header``. ``on_unavailable``:
-    ``"open"`` lets requests pass while the daemon is away, ``"closed"`` responds 503.
+    ``"open"`` lets requests pass while the daemon is away, ``"closed"`` responds 503. A daemon that
+    is there and has too much to do is always 503.
     """
 
     def __init__(
@@ -75,6 +89,7 @@ class RateLimitMiddleware:
         self._exempt = tuple(exempt_paths)
         self._is_open = on_unavailable == "open"
         self._away_until = 0.0
+        self._log_after = 0.0
         self._shapes: Dict[str, Tuple[float, int, int]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,7 +105,12 @@ class RateLimitMiddleware:
         except RateLimitExceeded as denied:
             await self._reject(denied, asks, scope, receive, send)
             return
+        except (QueueFull, ReplyLost) as busy:
+            self._log("get 503", busy)
+            await _respond(scope, receive, send, 503, _unavailable_body(busy), _retry_after(1.0))
+            return
         except TollgateUnavailable as away:
+            self._log("pass unchecked" if self._is_open else "get 503", away)
             if not self._is_open:
                 await _respond(scope, receive, send, 503, _unavailable_body(away), _retry_after(1.0))
                 return
@@ -103,18 +123,27 @@ class RateLimitMiddleware:
             raise TollgateUnavailable("Tollgate is away", retry_in=AWAY_FOR)
         try:
             await self._client.acquire_all(asks, wait=False)
-            shown = asks[0]
-            if self._client.address.is_gateway:
-                return []  # the status of a guard is on the admin address only
-            status = await self._client.get_status(shown.get("identifier"), guard=shown["guard"])
-        except TollgateUnavailable as away:
-            self._away_until = time.monotonic() + AWAY_FOR
-            log.warning("requests %s: %s", "pass unchecked" if self._is_open else "get 503", away)
+        except ReplyLost:
             raise
+        except TollgateUnavailable:
+            self._away_until = time.monotonic() + AWAY_FOR
+            raise
+        shown = asks[0]
+        if self._client.address.is_gateway:
+            return []  # the status of a guard is on the admin address only
+        try:
+            status = await self._client.get_status(shown.get("identifier"), guard=shown["guard"])
+        except (QueueFull, TollgateUnavailable):
+            return []  # the decision stands; only its numbers are missing
         per_minute, burst = int(status["tokens_per_minute"]), int(status["burst_size"])
         self._shapes[shown["guard"]] = (time.monotonic() + SHAPE_FOR, per_minute, burst)
         tokens = float(status["tokens_available"])
         return _rate_headers(per_minute, int(tokens), (burst - tokens) * 60 / max(per_minute, 1))
+
+    def _log(self, what: str, error: TollgateError) -> None:
+        if time.monotonic() >= self._log_after:
+            self._log_after = time.monotonic() + LOG_EVERY
+            log.warning("requests %s: %s", what, error)
 
     async def _reject(
         self,
@@ -159,7 +188,7 @@ class RateLimitMiddleware:
             return None
         try:
             status = await self._client.get_status(ask.get("identifier"), guard=guard)
-        except TollgateUnavailable:
+        except (QueueFull, TollgateUnavailable):
             return None
         shape = (int(status["tokens_per_minute"]), int(status["burst_size"]))
         self._shapes[guard] = (time.monotonic() + SHAPE_FOR, *shape)
@@ -169,11 +198,11 @@ class RateLimitMiddleware:
         ip, user, api = self._guards
         asks: List[Dict[str, str]] = []
         if ip is not None:
-            asks.append({"guard": ip, "identifier": self._client_ip(scope)})
+            asks.append({"guard": ip, "identifier": _identifier(self._client_ip(scope))})
         if user is not None:
             name = self._identify(scope) if self._identify else self._user_of(scope)
             if name:
-                asks.append({"guard": user, "identifier": name})
+                asks.append({"guard": user, "identifier": _identifier(name)})
         if api is not None:
             asks.append({"guard": api, "identifier": "global"})
         return asks
@@ -214,6 +243,13 @@ class RateLimitMiddleware:
         return any((mapped or address) in network for network in self._trusted)
 
 
+def _identifier(text: str) -> str:
+    """What the daemon counts by: a text that it would refuse is limited by its hash."""
+    if len(text) <= IDENTIFIER_MAX and text.isprintable():
+        return text
+    return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def _address(entry: str) -> Optional[str]:
     """An address as proxies write it: also with a port or in brackets."""
     if entry.startswith("["):
@@ -239,9 +275,10 @@ def _retry_after(seconds: float) -> Headers:
     ]
 
 
-def _unavailable_body(away: TollgateUnavailable) -> Dict[str, Any]:
+def _unavailable_body(away: TollgateError) -> Dict[str, Any]:
     message = "The rate limiter is not available. Please try again later."
-    return {"error": "StoreLost", "message": message, "hint": away.hint, "detail": message}
+    error = "QueueFull" if isinstance(away, QueueFull) else "StoreLost"
+    return {"error": error, "message": message, "hint": away.hint, "detail": message}
 
 
 def _with_headers(send: Send, headers: Headers) -> Send:

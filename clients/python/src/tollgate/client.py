@@ -8,6 +8,7 @@ Never: shows the token, or falls back to no limit by itself.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Type, Union
 
@@ -16,7 +17,7 @@ from ._address import Address
 from ._connections import AsyncPool, Pool
 from ._protocol import Ask, Capacity, Cost, Reported
 from ._wire import Reply, Request
-from .errors import RateLimitExceeded, TollgateUnavailable
+from .errors import QueueFull, RateLimitExceeded, TollgateUnavailable
 from .permit import AsyncPermit, Permit
 
 CONNECT_TIMEOUT = 2.0
@@ -185,7 +186,7 @@ class Client(_ClientBase):
         """One exchange with the daemon."""
         prefix = self.address.prefix
         if prefix:
-            request = Request(request.method, prefix + request.path, request.body, request.wait)
+            request = replace(request, path=prefix + request.path)
         return self._pool.send(request)
 
     def close(self) -> None:
@@ -344,7 +345,7 @@ class AsyncClient(_ClientBase):
         """One exchange with the daemon."""
         prefix = self.address.prefix
         if prefix:
-            request = Request(request.method, prefix + request.path, request.body, request.wait)
+            request = replace(request, path=prefix + request.path)
         return await self._pool.send(request)
 
     async def send_apart(self, request: Request) -> None:
@@ -354,7 +355,7 @@ class AsyncClient(_ClientBase):
         task.add_done_callback(self._done_apart)
         try:
             await asyncio.shield(task)
-        except TollgateUnavailable:
+        except (QueueFull, TollgateUnavailable):
             pass
 
     def _done_apart(self, task: "asyncio.Task[Reply]") -> None:

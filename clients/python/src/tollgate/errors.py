@@ -16,7 +16,9 @@ __all__ = [
     "NotFound",
     "NotServed",
     "PermitError",
+    "QueueFull",
     "RateLimitExceeded",
+    "ReplyLost",
     "TollgateError",
     "TollgateUnavailable",
 ]
@@ -96,6 +98,26 @@ class TollgateUnavailable(TollgateError):
         *,
         hint: Optional[str] = None,
         code: Optional[str] = None,
+        retry_in: Optional[float] = None,
+    ):
+        super().__init__(message, hint=hint, code=code)
+        self.retry_in = retry_in
+
+
+class ReplyLost(TollgateUnavailable):
+    """The connection ended after the request was sent: nobody knows whether it was counted."""
+
+
+class QueueFull(TollgateError):
+    """Too many ask or wait at this moment. The daemon is there: this never means that calls may
+    pass unchecked. Nothing was counted; come back in ``retry_in`` seconds."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: Optional[str] = None,
+        code: Optional[str] = "QueueFull",
         retry_in: Optional[float] = None,
     ):
         super().__init__(message, hint=hint, code=code)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Optional, Type, Union
 from . import _protocol as protocol
 from ._protocol import Cost, Grant, Reported
 from ._wire import Request
-from .errors import Limit, PermitError, TollgateUnavailable
+from .errors import Limit, PermitError, QueueFull, TollgateUnavailable
 
 if TYPE_CHECKING:
     from .client import AsyncClient, Client
@@ -187,7 +187,7 @@ class Permit(_PermitBase):
             return
         try:
             self._client.send(self._at_end(error))
-        except TollgateUnavailable:
+        except (QueueFull, TollgateUnavailable):
             pass  # an unreported permit counts as sent; the error of the block is the one to see
         self._is_settled = True
 

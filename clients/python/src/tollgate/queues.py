@@ -56,7 +56,8 @@ class QueueManager:
         body: Dict[str, Any] = {"queue": name}
         if pending is not None:
             body["pending"] = pending
-        verdict = self._ask(Request("POST", "/v1/tasks/can-submit", body))
+        request = Request("POST", "/v1/tasks/can-submit", body, is_repeatable=False)
+        verdict = self._ask(request)
         if verdict.get("reason") == "queue_full":
             self._log_depth(name, pending)
         return bool(verdict.get("can_submit"))

@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional, TypeVar
 from . import _protocol as protocol
 from ._protocol import Cost
 from .client import Client
-from .errors import BadRequest, RateLimitExceeded, TollgateUnavailable
+from .errors import BadRequest, QueueFull, RateLimitExceeded, TollgateUnavailable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,7 +69,7 @@ def rate_limited(
             try:
                 with _acquire(client, identifier or task.name, guard, provider, tokens, wait):
                     return function(*args, **kwargs)
-            except (RateLimitExceeded, TollgateUnavailable) as denied:
+            except (RateLimitExceeded, QueueFull, TollgateUnavailable) as denied:
                 raise _put_back(task, denied, retry_delay) from denied
             except Exception as error:
                 if _is_of_celery(error):

@@ -5,13 +5,14 @@
 //!
 //! Never: writes a value of a file into a message.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fmt::Write;
 
 use tollgate_config::raw::{self, Entry, Node, Value};
 use tollgate_config::{Level, Place, Problem, Problems};
 
 use super::envoy_rule::{EnvoyRule, RuleSource};
+use super::yaml_text::{is_printable, name_text};
 
 /// The fields of a descriptor. Those after `descriptors` concern statistics only.
 const DESCRIPTOR: [&str; 9] = [
@@ -22,6 +23,15 @@ const DESCRIPTOR: [&str; 9] = [
     "share_threshold",
     "quota_mode",
     "descriptors",
+    "detailed_metric",
+    "value_to_metric",
+];
+
+/// The fields of a descriptor that are true or false.
+const FLAGS: [&str; 5] = [
+    "shadow_mode",
+    "share_threshold",
+    "quota_mode",
     "detailed_metric",
     "value_to_metric",
 ];
@@ -64,7 +74,7 @@ impl Imported {
         let mut text = String::new();
         for (file, domain) in &self.files {
             // A line break would end the comment.
-            let plain = |text: &str| text.replace(|letter: char| letter.is_control(), " ");
+            let plain = |text: &str| text.replace(|letter: char| !is_printable(letter), " ");
             let (file, domain) = (plain(file), plain(domain));
             let _written = writeln!(
                 text,
@@ -77,16 +87,17 @@ impl Imported {
             return text;
         }
         text.push_str("guards:\n");
-        let mut names: HashMap<String, usize> = HashMap::new();
+        let mut names: HashSet<String> = HashSet::new();
         for rule in &self.rules {
-            let name = rule.name();
-            let count = names.entry(name.clone()).or_default();
-            *count += 1;
-            let name = match count {
-                1 => name,
-                number => format!("{name}-{number}"),
-            };
-            let _written = writeln!(text, "  {name}: {}", rule.to_yaml());
+            let mut name = rule.name();
+            // There are fewer names than rules, so one of these numbers is free.
+            for number in 2..=self.rules.len() + 1 {
+                if names.insert(name.clone()) {
+                    break;
+                }
+                name = format!("{}-{number}", rule.name());
+            }
+            let _written = writeln!(text, "  {}: {}", name_text(&name), rule.to_yaml());
         }
         text
     }
@@ -115,6 +126,7 @@ impl Imported {
 
     fn descriptor(&mut self, node: &Node, above: &mut KeyPath) {
         self.check_fields(node, &DESCRIPTOR);
+        self.check_flags(node, &FLAGS);
         let Some(key) = text(node, "key").filter(|key| !key.is_empty()) else {
             return self.error(
                 &node.place,
@@ -127,6 +139,7 @@ impl Imported {
         let limit = node.get("rate_limit");
         if let Some(limit) = limit {
             self.check_fields(limit, &RATE_LIMIT);
+            self.check_flags(limit, &["unlimited"]);
         }
         let has_children = node.get("descriptors").is_some();
         // Without a limit and without children a value is exempt from the rule for all values.
@@ -191,6 +204,19 @@ impl Imported {
         }
     }
 
+    /// A word that is neither true nor false would be read as false, and the limit would differ.
+    fn check_flags(&mut self, node: &Node, names: &[&str]) {
+        for name in names {
+            let Some(value) = node.get(name) else {
+                continue;
+            };
+            if !matches!(value.value, Value::Null) && flag(node, name).is_none() {
+                let what = format!("`{name}` is neither true nor false");
+                self.error(&value.place, &what, "write `true` or `false`");
+            }
+        }
+    }
+
     fn error(&mut self, place: &Place, what: &str, remedy: &str) {
         self.problems
             .push(problem(Level::Error, place, what, remedy));
@@ -209,6 +235,19 @@ fn below(node: &Node) -> impl Iterator<Item = &str> {
 /// The text of a field.
 pub(super) fn text<'a>(node: &'a Node, name: &str) -> Option<&'a str> {
     node.get(name).and_then(Node::text)
+}
+
+/// A field that is true or false, in every way that the service's YAML reads.
+pub(super) fn flag(node: &Node, name: &str) -> Option<bool> {
+    match text(node, name)? {
+        "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => {
+            Some(true)
+        }
+        "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" | "n" | "N" => {
+            Some(false)
+        }
+        _ => None,
+    }
 }
 
 pub(super) fn problem(level: Level, place: &Place, what: &str, remedy: &str) -> Problem {

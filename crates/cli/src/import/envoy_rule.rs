@@ -15,7 +15,11 @@
 use tollgate_config::raw::Node;
 use tollgate_config::{Level, Problems};
 
-use super::envoy_ratelimit::{problem, text};
+use super::envoy_ratelimit::{flag, problem, text};
+use super::yaml_text::quoted;
+
+/// The guard of the queues of tasks; a rule of this name would change what they do.
+const RESERVED: &str = "task";
 
 /// The longest name of a guard.
 const NAME_MAX: usize = 64;
@@ -88,10 +92,10 @@ impl EnvoyRule {
         });
         // Room for a number behind it.
         let name: String = plain.take(NAME_MAX - 6).collect();
-        if name.is_empty() {
-            "rule".to_owned()
-        } else {
-            name
+        match name.as_str() {
+            "" => "rule".to_owned(),
+            RESERVED => format!("envoy-{RESERVED}"),
+            _ => name,
         }
     }
 
@@ -130,12 +134,12 @@ impl EnvoyRule {
 
 impl RuleSource<'_> {
     fn has(&self, field: &str) -> bool {
-        text(self.node, field) == Some("true")
+        flag(self.node, field) == Some(true)
     }
 
     fn is_unlimited(&self) -> bool {
         self.limit
-            .is_none_or(|limit| text(limit, "unlimited") == Some("true"))
+            .is_none_or(|limit| flag(limit, "unlimited") == Some(true))
     }
 
     fn tell_what_differs(&self, tell: &mut impl FnMut(Level, &str, &str)) {
@@ -263,9 +267,4 @@ fn per_day(requests: u32, days: u32, tell: &mut impl FnMut(Level, &str, &str)) -
         );
     }
     Some((requests / days, "1d", Some(requests)))
-}
-
-/// A text in double quotes, as YAML reads it.
-fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
 }

@@ -165,6 +165,82 @@ fn a_file_that_the_service_would_reject_is_an_error() {
     }
 }
 
+/// Names that collide with numbered ones, that YAML reads as something else, and characters that a file cannot hold.
+#[test]
+fn whatever_the_names_and_values_are_check_accepts_the_guards() {
+    let mut text = "domain: \"d\\u2028\\uFEFF\"\ndescriptors:\n".to_owned();
+    let limit = "unit: minute, requests_per_unit: 5";
+    for (number, name) in ["r", "r", "r-2", "r", "r-3"].iter().enumerate() {
+        text.push_str(&format!(
+            "- {{ key: k{number}, rate_limit: {{ {limit}, name: {name} }} }}\n"
+        ));
+    }
+    let odd = [
+        "null",
+        "~",
+        "True",
+        "no",
+        "N",
+        "-",
+        "---",
+        "123",
+        "1e5",
+        "0x1F",
+        "1_000",
+        "-n",
+        "?",
+        "<<",
+        "_",
+        "task",
+        "a#b",
+        "\\u0085\\u2028 \\x7f",
+        "\\0\\t\\uFEFF\\uFFFE",
+    ];
+    for key in odd {
+        text.push_str(&format!(
+            "- {{ key: \"{key}\", value: \"{key}\", rate_limit: {{ {limit} }} }}\n"
+        ));
+    }
+    let (folder, output) = import("import-odd", &text);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert_eq!(output.out.matches("{ limit").count(), 5 + odd.len());
+    assert!(!output.out.contains("  task:"), "{}", output.out);
+    let folder = folder.file("tollgate.yaml", &output.out);
+    let checked = folder.run(&["check", "tollgate.yaml"]);
+    assert_eq!(checked.code, Some(0), "{}\n{}", checked.err, output.out);
+}
+
+#[test]
+fn true_and_false_are_read_as_the_service_reads_them() {
+    let rule = |flags: &str| {
+        let limit = "rate_limit: { unit: second, requests_per_unit: 5 }";
+        format!("domain: d\ndescriptors: [{{ key: a, {flags}, {limit} }}]\n")
+    };
+    for word in ["true", "True", "TRUE", "yes", "on"] {
+        let (_, output) = import("import-true", &rule(&format!("shadow_mode: {word}")));
+        assert!(
+            output.out.contains("shadow: true"),
+            "{word}: {}",
+            output.out
+        );
+        let (_, output) = import("import-true", &rule(&format!("share_threshold: {word}")));
+        assert!(output.out.contains("by: global"), "{word}: {}", output.out);
+    }
+    let (_, output) = import(
+        "import-false",
+        &rule("shadow_mode: No, share_threshold: off"),
+    );
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert!(!output.out.contains("shadow: true") && output.out.contains("by: name"));
+    let (_, output) = import("import-neither", &rule("shadow_mode: maybe"));
+    assert_eq!(output.code, Some(1), "{}", output.out);
+    assert!(
+        output.err.contains("neither true nor false"),
+        "{}",
+        output.err
+    );
+}
+
 /// Several files are one domain here; an existing file is not overwritten.
 #[test]
 fn several_files_become_one_new_file() {

@@ -79,6 +79,12 @@ fn the_client_of_asyncio() {
     pytest("test_async_client");
 }
 
+/// Few connections for many requests; nothing is counted twice; a busy daemon opens nothing.
+#[test]
+fn the_connections_under_pressure() {
+    pytest("test_connections");
+}
+
 /// C4: a real FastAPI application behind the middleware, served by uvicorn.
 #[test]
 fn c4_the_middleware_in_front_of_fastapi() {

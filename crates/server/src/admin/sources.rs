@@ -10,15 +10,19 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 use tollgate_config::{Config, amount};
+use tollgate_core::time::Span;
 
 use super::desk::on_desk;
 use super::routes::ApiState;
 use crate::api::{ApiError, json, read_object};
 use crate::daemon::Daemon;
 use crate::decision_api::{RequestFields, respond, wrong};
-use crate::desk::{Desk, Source};
+use crate::desk::{Desk, Source, is_cron};
 
 const SOURCE: [&str; 6] = ["name", "url", "every", "cron", "priority", "output"];
+
+/// The shortest time between two fetches: a scheduler looks each second.
+const EVERY_MIN: Span = Span(1_000_000);
 
 /// `GET /v1/sources`.
 pub(super) async fn list(State(api): State<ApiState>) -> Result<Response, ApiError> {
@@ -86,15 +90,12 @@ fn source(fields: &RequestFields) -> Result<Source, ApiError> {
     let every = fields.name("every")?;
     if every
         .as_deref()
-        .is_some_and(|every| amount::span(every).is_none())
+        .is_some_and(|every| amount::span(every).is_none_or(|span| span < EVERY_MIN))
     {
-        return Err(wrong("every", "a duration such as \"5m\""));
+        return Err(wrong("every", "a duration of at least 1s such as \"5m\""));
     }
     let cron = fields.name("cron")?;
-    if cron
-        .as_deref()
-        .is_some_and(|cron| cron.split_whitespace().count() != 5)
-    {
+    if cron.as_deref().is_some_and(|cron| !is_cron(cron)) {
         return Err(wrong("cron", "five fields such as \"0 6 * * *\""));
     }
     if every.is_some() && cron.is_some() {
@@ -120,18 +121,17 @@ fn source(fields: &RequestFields) -> Result<Source, ApiError> {
     })
 }
 
-/// Parameters that hold keys, as APIs call them.
-const KEY_PARAMETERS: [&str; 10] = [
-    "api_key",
-    "apikey",
-    "api-key",
+/// Within the name of a parameter that holds a key, as APIs call them: a name that is refused by mistake
+/// costs its user a look at the message, a key that is stored is lost.
+const KEY_WORDS: [&str; 8] = [
     "key",
     "token",
-    "access_token",
-    "auth",
     "secret",
-    "password",
+    "passw",
+    "auth",
+    "sig",
     "appid",
+    "credential",
 ];
 
 /// Does a URL hold a user or a key?
@@ -140,12 +140,41 @@ fn holds_key(url: &str) -> bool {
         return true;
     };
     let authority = uri.authority().map_or("", |authority| authority.as_str());
-    let mut parameters = uri.query().unwrap_or_default().split('&');
+    let query = uri.query().unwrap_or_default();
+    // A path may have parameters too: `/news;api_key=…`.
+    let in_path = uri.path().split('/').flat_map(|part| part.split(';'));
+    let mut parameters = query
+        .split(['&', ';'])
+        .chain(in_path.filter(|part| part.contains('=')));
     let is_key = |parameter: &str| {
         let name = parameter.split('=').next().unwrap_or_default();
-        KEY_PARAMETERS.contains(&name.to_ascii_lowercase().as_str())
+        let name = decoded(name).to_ascii_lowercase();
+        KEY_WORDS.iter().any(|word| name.contains(word))
     };
     authority.contains('@') || parameters.any(is_key)
+}
+
+/// A name with its `%5F` as letters, also if they were written so twice.
+fn decoded(name: &str) -> String {
+    let mut name = name.to_owned();
+    for _ in 0..2 {
+        let mut parts = name.split('%');
+        let mut plain = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let code = part
+                .get(..2)
+                .and_then(|code| u8::from_str_radix(code, 16).ok());
+            match (code, part.get(2..)) {
+                (Some(code), Some(rest)) => {
+                    plain.push(char::from(code));
+                    plain.push_str(rest);
+                }
+                _ => plain.push_str(part),
+            }
+        }
+        name = plain;
+    }
+    name
 }
 
 /// A source, and who limits it.
