@@ -48,7 +48,7 @@ use crate::gateway::max_admin_connections;
 use access::AccessPolicy;
 use connections::{AdminConnection, AdminConnections};
 use decisions::Peer;
-use overload::Overload;
+use overload::AdminOverload;
 use stream::{AdminStream, RunningBody};
 
 /// The largest request head: no browser sends more to a local address.
@@ -113,7 +113,7 @@ impl Admin {
         let handler = AdminHandler {
             router,
             connections: AdminConnections::new(max_admin_connections()),
-            overload: Overload::default(),
+            overload: AdminOverload::default(),
         };
         let grace = options.grace.into();
         tasks.spawn(accept_loop::run(
@@ -150,7 +150,7 @@ impl Admin {
 struct AdminHandler {
     router: axum::Router,
     connections: Arc<AdminConnections>,
-    overload: Overload,
+    overload: AdminOverload,
 }
 
 impl ConnectionHandler for AdminHandler {

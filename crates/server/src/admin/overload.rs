@@ -33,7 +33,7 @@ const RESPONSE: &str = concat!(
 
 /// Places of clients that are being rejected.
 #[derive(Debug)]
-pub(super) struct Overload(Arc<Semaphore>);
+pub(super) struct AdminOverload(Arc<Semaphore>);
 
 /// The place of one of them.
 #[derive(Debug)]
@@ -41,13 +41,13 @@ pub(super) struct OverloadPlace {
     _place: OwnedSemaphorePermit,
 }
 
-impl Default for Overload {
-    fn default() -> Overload {
-        Overload(Arc::new(Semaphore::new(REJECTED_MAX)))
+impl Default for AdminOverload {
+    fn default() -> AdminOverload {
+        AdminOverload(Arc::new(Semaphore::new(REJECTED_MAX)))
     }
 }
 
-impl Overload {
+impl AdminOverload {
     /// A place to reject a client; `None` if too many are being rejected.
     pub(super) fn place(&self) -> Option<OverloadPlace> {
         let place = self.0.clone().try_acquire_owned().ok()?;
@@ -80,7 +80,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_above_the_cap_is_told_to_come_back() {
-        let overload = Overload::default();
+        let overload = AdminOverload::default();
         let (mut client, server) = tokio::io::duplex(4_096);
         let rejecting = tokio::spawn(overload.place().unwrap().reject(server));
         client
