@@ -22,14 +22,15 @@ schemathesis.openapi.format('http-url', st.sampled_from(URLS))
 ";
 
 /// A document cannot say that a query needs one of two parameters, or one parameter because of
-/// another; and which settings a provider has, is not its matter.
+/// another, or which numbers the fields of a cron line may have; and which settings a provider has, is
+/// not its matter.
 const SETTINGS: &str = "hooks = 'hooks.py'
 
 [checks]
 positive_data_acceptance.expected-statuses = ['2xx', '403', '404', '409', '429']
 
 [[operations]]
-include-path = ['/v1/check', '/v1/capacity', '/v1/cache', '/v1/providers/{name}/settings']
+include-path = ['/v1/check', '/v1/capacity', '/v1/cache', '/v1/providers/{name}/settings', '/v1/sources']
 checks.positive_data_acceptance.enabled = false
 
 [[operations]]
