@@ -25,8 +25,9 @@ tools:
 	  sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; $$S apt-get update -qq && \
 	  $$S apt-get install -y -qq --no-install-recommends '"$$missing" \
 	  || echo "make: apt-get could not install$$missing; tests that want them fail or say so" >&2
-	@cmp -s clients/python/requirements-test.txt target/clients/venv/installed.txt || { \
-	  python3 -m venv target/clients/venv && \
+	@{ cmp -s clients/python/requirements-test.txt target/clients/venv/installed.txt && \
+	  target/clients/venv/bin/schemathesis --version >/dev/null 2>&1; } || { \
+	  python3 -m venv --clear target/clients/venv && \
 	  target/clients/venv/bin/pip install -q -r clients/python/requirements-test.txt && \
 	  cp clients/python/requirements-test.txt target/clients/venv/installed.txt; } \
 	  || echo "make: pip could not install clients/python/requirements-test.txt; tests of clients fail" >&2
