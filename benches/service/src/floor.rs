@@ -59,7 +59,7 @@ async fn resp(mut stream: TcpStream) {
 async fn http(stream: TcpStream) {
     let reply = |request: Request<Incoming>| async {
         // The body is read, as a decision needs it.
-        let _question = request.into_body().collect().await;
+        let _request = request.into_body().collect().await;
         Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(
             BODY.as_bytes(),
         ))))

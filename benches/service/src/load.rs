@@ -21,7 +21,7 @@ pub trait Load {
 /// `CL.THROTTLE` in pipelines.
 pub struct Resp {
     streams: Vec<TcpStream>,
-    question: (Vec<String>, Vec<String>),
+    command: (Vec<String>, Vec<String>),
     keys: u64,
     pipeline: usize,
     dice: u64,
@@ -31,7 +31,7 @@ impl Resp {
     pub fn new(server: &Server, keys: u64, pipeline: usize) -> anyhow::Result<Resp> {
         Ok(Resp {
             streams: connect(server.port)?,
-            question: server.question.clone(),
+            command: server.command.clone(),
             keys,
             pipeline,
             dice: 0x9E37_79B9_7F4A_7C15,
@@ -55,7 +55,7 @@ impl Resp {
 
     fn command(&self, key: u64) -> Vec<u8> {
         let key = format!("key:{key:08}");
-        let words = self.question.0.iter().chain([&key]).chain(&self.question.1);
+        let words = self.command.0.iter().chain([&key]).chain(&self.command.1);
         encode(&words.map(String::as_str).collect::<Vec<_>>())
     }
 }

@@ -63,7 +63,7 @@ fn throttlecrab() -> anyhow::Result<Server> {
     );
     let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
     let mut server = Server::start("throttlecrab-server", &program, &words, port)?;
-    server.question.0 = vec!["THROTTLE".to_owned()];
+    server.command.0 = vec!["THROTTLE".to_owned()];
     Ok(server)
 }
 
@@ -86,7 +86,7 @@ fn script() -> anyhow::Result<Server> {
     let mut reply = [0; 47];
     stream.read_exact(&mut reply)?;
     let digest = std::str::from_utf8(&reply[5..45])?;
-    server.question.0 = ["EVALSHA", digest, "1"].map(str::to_owned).to_vec();
+    server.command.0 = ["EVALSHA", digest, "1"].map(str::to_owned).to_vec();
     Ok(server)
 }
 

@@ -25,7 +25,7 @@ pub struct Server {
     /// Where it speaks HTTP, if that is another port.
     pub http_port: u16,
     /// The words before the key, and those behind it.
-    pub question: (Vec<String>, Vec<String>),
+    pub command: (Vec<String>, Vec<String>),
     child: Child,
 }
 
@@ -46,13 +46,13 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("{name} could not be started"))?;
-        // A token takes 100 s, so that keys stay, and there are more of them than questions.
+        // A token takes 100 s, so that keys stay, and there are more of them than requests.
         let limits = ["10000000", "6", "600"].map(str::to_owned).to_vec();
         let mut server = Server {
             name,
             port,
             http_port: port,
-            question: (vec!["CL.THROTTLE".to_owned()], limits),
+            command: (vec!["CL.THROTTLE".to_owned()], limits),
             child,
         };
         server.wait()?;

@@ -7,7 +7,7 @@
 //!
 //! Never: stores a key anywhere but in memory.
 
-mod doors;
+mod decision_listeners;
 mod hardening;
 mod memory;
 mod resp;
@@ -37,7 +37,7 @@ use tollgate_server::{
 };
 
 use crate::options::Options;
-use doors::Doors;
+use decision_listeners::DecisionListeners;
 use systemd::Sockets;
 
 const EXAMPLES: &str = "\
@@ -220,11 +220,11 @@ async fn serve(
     }
     daemon.set_listeners(gateway.listeners());
     let admin = admin(&daemon, &config, sockets.admin, wants_admin).await?;
-    let doors = Doors::open(&daemon, &config, flags.grpc).await?;
+    let service = DecisionListeners::open(&daemon, &config, flags.grpc).await?;
     let resp = resp::serve(&daemon, &config).await?;
     events.watch(&daemon).await;
     let out = &mut crate::out::out();
-    announce(out, &config, &listening, &doors, admin.as_ref())?;
+    announce(out, &config, &listening, &service, admin.as_ref())?;
     resp::announce(out, &config, resp.as_ref())?;
     systemd::ready();
     tokio::spawn(memory::return_freed());
@@ -235,7 +235,7 @@ async fn serve(
     systemd::notify("STOPPING=1");
     let drained = async {
         // The admin address responds until the gateway is drained.
-        tokio::join!(gateway.drain(), doors.drain(), resp::drain(resp));
+        tokio::join!(gateway.drain(), service.drain(), resp::drain(resp));
         if let Some(admin) = admin {
             admin.drain().await;
         }
@@ -392,7 +392,7 @@ fn announce(
     out: &mut impl Write,
     config: &Config,
     listening: &[ListenAddress],
-    doors: &Doors,
+    service: &DecisionListeners,
     admin: Option<&Admin>,
 ) -> io::Result<()> {
     for ListenAddress { address, kind } in listening {
@@ -425,7 +425,7 @@ fn announce(
             ListenerKind::Provider(name) => writeln!(out, "  {name:<16} http://{address}")?,
         }
     }
-    doors.announce(out)?;
+    service.announce(out)?;
     if let Some(admin) = admin {
         writeln!(out, "  {:<16} http://{}", "(admin)", admin.address())?;
     }
@@ -457,7 +457,7 @@ mod tests {
             &mut out,
             &loaded.expect("no files").config,
             &listening,
-            &Doors::default(),
+            &DecisionListeners::default(),
             None,
         )
         .expect("a vector");

@@ -12,12 +12,12 @@
 mod denial;
 mod error;
 mod limit_summary;
-mod question;
+mod request;
 mod reply;
 pub use error::DecisionError;
 pub use limit_summary::LimitSummary;
-pub use question::{AcquireRequest, CallQuestion, GuardQuestion, Questioned, ReportRequest};
 pub use reply::{Acquired, CapacityReply, ReportReply, ReportedOutcome};
+pub use request::{AcquireKind, AcquireRequest, CallRequest, GuardRequest, ReportRequest};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,7 +55,7 @@ struct DecisionState {
     callers: RwLock<Arc<[Caller]>>,
     /// Distinguishes the ids of two runs.
     run: u64,
-    questions: AtomicU64,
+    requests: AtomicU64,
 }
 
 impl Decisions {
@@ -74,7 +74,7 @@ impl Decisions {
                 throttle,
                 callers: RwLock::new(Arc::default()),
                 run,
-                questions: AtomicU64::new(0),
+                requests: AtomicU64::new(0),
             }),
         };
         decisions.set_callers(config);
@@ -95,7 +95,7 @@ impl Decisions {
         &self.shared.guards
     }
 
-    /// Limits that come with the question.
+    /// Limits that come with the request.
     #[must_use]
     pub fn throttle(&self) -> &Throttle {
         &self.shared.throttle
@@ -121,7 +121,7 @@ impl Decisions {
     /// An id for the log, different from those of calls through the gateway.
     #[must_use]
     pub fn next_id(&self) -> Arc<str> {
-        let number = self.shared.questions.fetch_add(1, Ordering::Relaxed);
+        let number = self.shared.requests.fetch_add(1, Ordering::Relaxed);
         format!("{:x}-d{number}", self.shared.run).into()
     }
 
@@ -132,8 +132,8 @@ impl Decisions {
             (true, timeout) => timeout,
         };
         match request.of {
-            Questioned::Call(call) => self.acquire_permit(call, patience).await,
-            Questioned::Guards(guards) => {
+            AcquireKind::Call(call) => self.acquire_permit(call, patience).await,
+            AcquireKind::Guards(guards) => {
                 let asks = self.guard_asks(&guards)?;
                 // As long as each of them would wait.
                 let default = || asks.iter().map(GuardAsk::wait).min();
@@ -191,7 +191,7 @@ impl Decisions {
     }
 
     /// Would a call get a permit now? Takes nothing.
-    pub async fn capacity(&self, call: CallQuestion) -> Result<CapacityReply, DecisionError> {
+    pub async fn capacity(&self, call: CallRequest) -> Result<CapacityReply, DecisionError> {
         let (target, options) = split(call, None);
         let found = capacity::capacity(&self.shared.registry, target, options).await?;
         CapacityReply::new(&self.shared.registry, found)
@@ -211,10 +211,10 @@ impl Decisions {
         Ok(self.shared.guards.decide(asks)?)
     }
 
-    /// The asks of questions about guards.
-    pub fn guard_asks(&self, guards: &[GuardQuestion]) -> Result<Vec<GuardAsk>, DecisionError> {
+    /// The asks of requests to guards.
+    pub fn guard_asks(&self, guards: &[GuardRequest]) -> Result<Vec<GuardAsk>, DecisionError> {
         let guarded = &self.shared.guards;
-        let ask = |one: &GuardQuestion| {
+        let ask = |one: &GuardRequest| {
             let identifier = one.identifier.as_deref();
             guarded.ask(&one.guard, identifier, one.cost)
         };
@@ -229,7 +229,7 @@ impl Decisions {
 
     async fn acquire_permit(
         &self,
-        call: CallQuestion,
+        call: CallRequest,
         patience: Option<Span>,
     ) -> Result<Acquired, DecisionError> {
         let began = self.shared.registry.ledger().at();
@@ -258,7 +258,7 @@ impl Decisions {
 }
 
 /// A call as the path takes it.
-fn split(call: CallQuestion, timeout: Option<Span>) -> (Target, CallOptions) {
+fn split(call: CallRequest, timeout: Option<Span>) -> (Target, CallOptions) {
     let options = CallOptions {
         id: call.id,
         priority: call.priority.unwrap_or_default(),

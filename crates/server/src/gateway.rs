@@ -28,7 +28,7 @@ pub use watched_stream::ClientTimeouts;
 mod links;
 mod cookies;
 mod guarded;
-mod decision_door;
+mod decision_endpoint;
 mod parse_error;
 mod upgrade;
 mod client_connection;

@@ -4,7 +4,7 @@
 //! Promises: without a token it listens on loopback only. Connections, messages and times are bounded. On
 //! shutdown, running calls are finished within the grace period.
 //!
-//! Never: decides. Descriptors become questions to [`crate::decisions`].
+//! Never: decides. Descriptors become requests to [`crate::decisions`].
 
 mod protobuf;
 mod status;

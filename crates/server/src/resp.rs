@@ -35,7 +35,7 @@ use tollgate_core::time::Span;
 use crate::accept_loop::{self, ConnectionHandler, ShutdownSignal};
 use crate::daemon::Daemon;
 use crate::gateway::{ConnectionCap, max_resp_connections};
-use session::{Door, Session};
+use session::{RespContext, Session};
 use waiting_places::WaitingPlaces;
 
 /// Commands that wait at a time, of all connections: as many as permits can be open. A waiting one is
@@ -186,7 +186,7 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
 
 /// Serves the connections of one socket.
 struct RespHandler {
-    door: Arc<Door>,
+    context: Arc<RespContext>,
     cap: Arc<ConnectionCap>,
     connections: AtomicU64,
 }
@@ -195,7 +195,7 @@ impl RespHandler {
     fn new(daemon: &Daemon, options: &RespOptions, is_local: bool) -> RespHandler {
         let max = options.connections_max.min(max_resp_connections()).max(1);
         RespHandler {
-            door: Arc::new(Door {
+            context: Arc::new(RespContext {
                 daemon: daemon.clone(),
                 is_open: is_local && options.token.is_none(),
                 token: options.token.clone(),
@@ -212,8 +212,8 @@ impl RespHandler {
         let local = IpAddr::from([127, 0, 0, 1]);
         let slot = self.cap.try_acquire(peer.unwrap_or(local))?;
         let id = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
-        let session = Session::new(self.door.clone(), id, peer);
-        Some((session, self.door.place(slot)))
+        let session = Session::new(self.context.clone(), id, peer);
+        Some((session, self.context.place(slot)))
     }
 }
 

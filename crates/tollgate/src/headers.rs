@@ -1,4 +1,4 @@
-//! Questions about headers that several stages ask: which ones identify a request, make it
+//! Checks of headers that several stages ask: which ones identify a request, make it
 //! conditional, ask for another protocol, belong to one connection, never hold a key, or say where
 //! a response ends.
 //!

@@ -46,7 +46,7 @@ mod scrub; //   removes keys and short-lived headers before storing
 mod link_target; //   which cached responses a link refers to
 pub mod decide; // permit and learn without a request
 pub mod permit_table; //   permits that other processes hold, by id
-pub mod capacity; //   the same question without taking a permit
+pub mod capacity; //   the same check without taking a permit
 pub use crate::reply::{Reply, Source};
 pub use call::{Call, CallOptions, Target, UseCache};
 pub use hit::{Hit, RememberedRequest};

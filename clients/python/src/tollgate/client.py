@@ -145,7 +145,7 @@ class Client(_ClientBase):
         priority: Optional[str] = None,
         caller: Optional[str] = None,
     ) -> Capacity:
-        """The same question without taking anything."""
+        """The same check without taking anything."""
         what = self._target(identifier, provider, url, None)
         request = protocol.capacity(
             what, tokens=tokens, entity=entity, priority=priority, caller=caller

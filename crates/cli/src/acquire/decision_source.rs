@@ -65,7 +65,7 @@ impl DecisionSource {
         Ok(DecisionSource::Daemon(AdminClient::find(options)?))
     }
 
-    /// One question and its reply; an error of the service is an error here, a denial is not.
+    /// One request and its reply; an error of the service is an error here, a denial is not.
     pub(super) fn ask(
         &self,
         method: Method,

@@ -166,7 +166,7 @@ fn redis_benchmark_runs_against_it() {
     let daemon = daemon("integrations-benchmark");
     let benchmark = Path::new("redis-benchmark");
     for pipeline in ["1", "16"] {
-        let question = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "60"];
+        let request = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "60"];
         let options = [
             "-p",
             port(&daemon),
@@ -178,7 +178,7 @@ fn redis_benchmark_runs_against_it() {
             "1000",
             "-q",
         ];
-        let args = [&options[..], &["-P", pipeline], &question[..]].concat();
+        let args = [&options[..], &["-P", pipeline], &request[..]].concat();
         let out = output(benchmark, &args, &[]);
         assert!(out.contains("requests per second"), "{out}");
         assert!(!out.to_ascii_lowercase().contains("error"), "{out}");

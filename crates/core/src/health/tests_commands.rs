@@ -38,12 +38,12 @@ fn only_resume_ends_offline() {
         (HealthState::Sleep, Span::ZERO)
     );
     assert_eq!(status.sleep_remaining, None);
-    let door = Admission::Closed {
+    let closed = Admission::Closed {
         why: BlockReason::Sleep,
         remaining: None,
         blocked: WhenBlocked::Reject,
     };
-    assert_eq!(harness.health.admission(harness.now), door);
+    assert_eq!(harness.health.admission(harness.now), closed);
     harness.command(Command::Resume);
     assert!(harness.opens());
     assert_eq!(
@@ -60,7 +60,7 @@ fn a5_a_pause_lets_calls_wait_and_ends_by_itself() {
     harness.command(Command::Pause {
         lasts: Some(minute),
     });
-    let door = |remaining| Admission::Closed {
+    let closed = |remaining| Admission::Closed {
         why: BlockReason::Sleep,
         remaining,
         blocked: WhenBlocked::Wait,
@@ -68,7 +68,7 @@ fn a5_a_pause_lets_calls_wait_and_ends_by_itself() {
     let status = harness.health.status(harness.now);
     assert_eq!(status.hold, Some(OperatorHold::Paused));
     assert_eq!(status.reset_in, minute);
-    assert_eq!(harness.health.admission(harness.now), door(Some(minute)));
+    assert_eq!(harness.health.admission(harness.now), closed(Some(minute)));
     harness.advance_secs(60);
     assert!(harness.opens());
     assert_eq!(
@@ -76,7 +76,7 @@ fn a5_a_pause_lets_calls_wait_and_ends_by_itself() {
         ["Normal -> Sleep (operator)", "Sleep -> Normal (operator)"]
     );
     harness.command(Command::Pause { lasts: None });
-    assert_eq!(harness.health.admission(harness.now), door(None));
+    assert_eq!(harness.health.admission(harness.now), closed(None));
     harness.command(Command::Offline);
     let status = harness.health.status(harness.now);
     assert_eq!(status.hold, Some(OperatorHold::Offline));
@@ -237,12 +237,12 @@ fn auto_recover_can_be_changed_during_the_hold() {
 fn cache_only_rejects_at_once() {
     let mut harness = cache_only(Some(15 * MINUTE));
     harness.advance_secs(MINUTE);
-    let door = Admission::Closed {
+    let closed = Admission::Closed {
         why: BlockReason::CacheOnly,
         remaining: Some(Span::from_secs(14 * MINUTE)),
         blocked: WhenBlocked::Reject,
     };
-    assert_eq!(harness.health.admission(harness.now), door);
+    assert_eq!(harness.health.admission(harness.now), closed);
 }
 
 /// A7: `cache_only_after` of unbroken Sleep and HalfOpen leads to CacheOnly by policy.

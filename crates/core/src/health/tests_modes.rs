@@ -70,12 +70,12 @@ fn the_rejection_of_an_open_breaker_has_its_numbers() {
         Breaker::Open.message("tmdb"),
         "Circuit breaker is open for tmdb"
     );
-    let door = Admission::Closed {
+    let closed = Admission::Closed {
         why: BlockReason::Sleep,
         remaining: Some(Span::from_secs(240)),
         blocked: WhenBlocked::Reject,
     };
-    assert_eq!(harness.health.admission(harness.now), door);
+    assert_eq!(harness.health.admission(harness.now), closed);
 }
 
 /// A14: settings change while running; no count is lost, and a state that a mode lacks ends.

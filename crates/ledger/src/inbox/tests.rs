@@ -116,7 +116,7 @@ fn peek_at(inbox: &Inbox, tag: TagId) {
     inbox.peek(tag, request);
 }
 
-/// A question is never read before what was settled before it, and waits for no other provider's.
+/// A request is never read before what was settled before it, and waits for no other provider's.
 #[test]
 fn a_peek_is_read_after_all_earlier_settles_of_its_provider() {
     let inbox = Inbox::default();

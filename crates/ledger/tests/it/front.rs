@@ -42,7 +42,7 @@ async fn used(provider: &ProviderLedger, cell: &str, rule: &Arc<Rule>) -> u64 {
     soon(provider.peek(cells)).await[0].used
 }
 
-/// More settles than one transaction takes stood before the question, which overtook the rest.
+/// More settles than one transaction takes were queued before the request, which overtook the rest.
 #[tokio::test]
 async fn a_peek_sees_everything_that_was_settled_before_it() {
     let scripted = Scripted::new();

@@ -20,7 +20,7 @@ use super::routes::ApiState;
 use crate::api::{ApiError, json, read_object};
 use crate::daemon::Daemon;
 use crate::decision_api::{RequestFields, seconds_up, wrong};
-use crate::decisions::GuardQuestion;
+use crate::decisions::GuardRequest;
 use crate::desk::{Desk, QueueCounts, TaskEvent};
 
 /// The guard whose tokens tasks take.
@@ -125,12 +125,12 @@ pub(super) async fn can_submit(
             return Ok(verdict(Some("queue_full"), Some(guard.task.retry_delay)));
         }
     }
-    let question = GuardQuestion {
+    let request = GuardRequest {
         guard: guard.name,
         identifier: Some(queue),
         cost: 1,
     };
-    let asks = decisions.guard_asks(&[question])?;
+    let asks = decisions.guard_asks(&[request])?;
     let denied = decisions.check(&asks)?.denied;
     Ok(verdict(
         denied.as_ref().map(|denied| denied.reason()),

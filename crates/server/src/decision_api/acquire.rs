@@ -24,7 +24,7 @@ use super::{
 };
 use crate::api::{ApiError, read_object};
 use crate::decisions::{
-    AcquireRequest, Acquired, CallQuestion, DecisionError, Decisions, GuardQuestion, Questioned,
+    AcquireKind, AcquireRequest, Acquired, CallRequest, DecisionError, Decisions, GuardRequest,
 };
 
 /// How long a body of at most 64 KiB may take to arrive, as long as a head.
@@ -60,7 +60,7 @@ pub(super) async fn serve(
     let request = AcquireRequest {
         wait: fields.boolean("wait")?.unwrap_or(true),
         timeout: fields.span("timeout")?,
-        of: questioned(decisions, call, &fields)?,
+        of: acquire_kind(decisions, call, &fields)?,
     };
     let places = places.filter(|_| request.wait);
     Ok(reply(&decide(decisions, request, places).await??))
@@ -92,11 +92,11 @@ fn body_too_slow() -> ApiError {
 }
 
 /// What is asked for: one thing, or a list of them.
-fn questioned(
+fn acquire_kind(
     decisions: &Decisions,
     call: &DecisionCall<'_>,
     fields: &RequestFields,
-) -> Result<Questioned, ApiError> {
+) -> Result<AcquireKind, ApiError> {
     let Some(asks) = fields.get("asks") else {
         return one(decisions, call, fields);
     };
@@ -117,17 +117,17 @@ fn questioned(
             _ => return Err(wrong("asks", "a list of objects")),
         };
         match one(decisions, call, &RequestFields::new(ask, ASK_FIELDS)?)? {
-            Questioned::Guards(more) => guards.extend(more),
-            Questioned::Call(_) if asks.len() > 1 => {
+            AcquireKind::Guards(more) => guards.extend(more),
+            AcquireKind::Call(_) if asks.len() > 1 => {
                 return Err(ApiError::bad_request(
                     "a provider stands beside other asks",
                     "ask for guards only, or for one provider, in one request",
                 ));
             }
-            alone @ Questioned::Call(_) => return Ok(alone),
+            alone @ AcquireKind::Call(_) => return Ok(alone),
         }
     }
-    Ok(Questioned::Guards(guards))
+    Ok(AcquireKind::Guards(guards))
 }
 
 /// One ask: a guard, or a call.
@@ -135,7 +135,7 @@ fn one(
     decisions: &Decisions,
     call: &DecisionCall<'_>,
     fields: &RequestFields,
-) -> Result<Questioned, ApiError> {
+) -> Result<AcquireKind, ApiError> {
     let Some(guard) = fields.name("guard")? else {
         if fields.has("identifier") {
             return Err(ApiError::bad_request(
@@ -143,7 +143,7 @@ fn one(
                 "send `guard` too, or leave `identifier` out",
             ));
         }
-        return Ok(Questioned::Call(question(decisions, call, fields)?));
+        return Ok(AcquireKind::Call(call_request(decisions, call, fields)?));
     };
     let of_calls = ["provider", "url", "entity", "priority", "caller"];
     if let Some(other) = of_calls.iter().find(|name| fields.has(name)) {
@@ -152,7 +152,7 @@ fn one(
             "a guard has `identifier` and `cost` only",
         ));
     }
-    Ok(Questioned::Guards(vec![GuardQuestion {
+    Ok(AcquireKind::Guards(vec![GuardRequest {
         guard,
         identifier: fields.name("identifier")?,
         cost: tokens(&fields.costs()?)?,
@@ -172,14 +172,14 @@ fn tokens(costs: &[(String, u64)]) -> Result<u64, ApiError> {
 }
 
 /// The call that a permit is for.
-pub(super) fn question(
+pub(super) fn call_request(
     decisions: &Decisions,
     call: &DecisionCall<'_>,
     fields: &RequestFields,
-) -> Result<CallQuestion, ApiError> {
+) -> Result<CallRequest, ApiError> {
     let named = fields.name("caller")?;
     let (caller, token) = caller(&call.asker, named)?;
-    Ok(CallQuestion {
+    Ok(CallRequest {
         id: decisions.next_id(),
         target: fields.target()?,
         entity: fields.entity()?,

@@ -61,7 +61,7 @@ fn task(rest: &str) -> Body {
     ))
 }
 
-/// Tasks that waited used up the places, and every other question was an error.
+/// Tasks that waited used up the places, and every other request was an error.
 #[tokio::test(start_paused = true)]
 async fn only_a_request_that_waits_takes_a_place() {
     let (decisions, none) = (decisions(), Semaphore::new(0));

@@ -23,7 +23,7 @@ pub(super) async fn serve(
 ) -> Result<Response, ApiError> {
     let fields = RequestFields::of_query(call.uri, &QUERY)?;
     let reply = decisions
-        .capacity(acquire::question(decisions, call, &fields)?)
+        .capacity(acquire::call_request(decisions, call, &fields)?)
         .await?;
     let body = json!({
         "available": reply.is_available,

@@ -17,7 +17,7 @@ use tollgate::path::Rates;
 use super::fields::{RequestFields, wrong};
 use super::{DecisionCall, decision_header, respond, seconds_up};
 use crate::api::ApiError;
-use crate::decisions::{DecisionError, Decisions, GuardQuestion};
+use crate::decisions::{DecisionError, Decisions, GuardRequest};
 use crate::guards::{GuardAsk, GuardDenied, GuardVerdict, GuardedRequest};
 use crate::rate_headers;
 
@@ -69,12 +69,12 @@ fn asks(
     };
     match fields.name("guard")? {
         Some(guard) if identifier.is_some() => {
-            let question = GuardQuestion {
+            let request = GuardRequest {
                 guard,
                 identifier,
                 cost: 1,
             };
-            Ok(decisions.guard_asks(&[question])?)
+            Ok(decisions.guard_asks(&[request])?)
         }
         Some(guard) => {
             let names = [guard];

@@ -1,4 +1,4 @@
-//! Questions that cannot be decided: the caller's mistakes.
+//! Requests that cannot be decided: the caller's mistakes.
 //!
 //! Promises: each names the thing and the remedy; nothing was counted.
 //!
@@ -8,7 +8,7 @@ use tollgate::Error;
 
 use crate::guards::GuardError;
 
-/// Why a question cannot be decided.
+/// Why a request cannot be decided.
 #[derive(Debug, thiserror::Error)]
 pub enum DecisionError {
     /// The call is wrong: an unknown provider, a wrong token, an invalid path.

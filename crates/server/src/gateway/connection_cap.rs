@@ -202,8 +202,8 @@ struct DescriptorParts {
 fn split_descriptors(descriptors: u64, wanted: usize) -> DescriptorParts {
     let memfds = (descriptors / MEMFD_PART).min(MEMFDS_MAX as u64);
     let spools = (descriptors / SPOOL_PART).min(SPOOLS_MAX);
-    let doors = admin_part(descriptors) + resp_part(descriptors);
-    let others = RESERVED + memfds + spools + doors;
+    let listeners = admin_part(descriptors) + resp_part(descriptors);
+    let others = RESERVED + memfds + spools + listeners;
     let connections = descriptors.saturating_sub(others) / PER_CALL;
     let connections = usize::try_from(connections)
         .map_or(wanted, |connections| connections.clamp(1, wanted.max(1)));
@@ -275,8 +275,8 @@ mod tests {
         for descriptors in [128, 1_024, 4_096] {
             let split = split_descriptors(descriptors, usize::MAX);
             let files = (split.memfds + split.spools) as u64;
-            let doors = admin_part(descriptors) + resp_part(descriptors);
-            let used = split.connections as u64 * PER_CALL + files + doors + RESERVED;
+            let listeners = admin_part(descriptors) + resp_part(descriptors);
+            let used = split.connections as u64 * PER_CALL + files + listeners + RESERVED;
             assert!(used <= descriptors, "{descriptors}: {used}");
         }
     }

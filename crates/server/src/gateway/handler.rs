@@ -23,7 +23,9 @@ use tollgate_core::time::Span;
 use super::address::{Address, Mount};
 use super::client_connection::{CallCut, ClientConnection};
 use super::head::{self, OptionHeaders};
-use super::{GatewayState, ListenerKind, cookies, decision_door, guarded, hang_up, links, upgrade};
+use super::{
+    GatewayState, ListenerKind, cookies, decision_endpoint, guarded, hang_up, links, upgrade,
+};
 use crate::guards::GuardVerdict;
 use crate::rate_headers;
 use crate::rejection::{self, rejection};
@@ -113,7 +115,7 @@ async fn respond(
         }
         Address::Ready => return Ok(ready(state)),
         Address::Decision(path) => {
-            return Ok(decision_door::serve(connection, &parts, &path, body, trace).await);
+            return Ok(decision_endpoint::serve(connection, &parts, &path, body, trace).await);
         }
         Address::Call {
             target,

@@ -1,6 +1,6 @@
 //! The wire format of protobuf: fields in, fields out.
 //!
-//! Written by hand: the five messages of this door have twenty fields, and a request is read in place,
+//! Written by hand: the five messages of this protocol have twenty fields, and a request is read in place,
 //! without a copy of its texts.
 //!
 //! Promises: reads any bytes without panic and without allocation. Fields that a message does not know

@@ -14,7 +14,7 @@ use super::messages::{CurrentLimit, DescriptorStatus, RateLimitReply, RateLimitR
 use super::status::{GrpcCode, GrpcStatus};
 use crate::decision_api::{Asker, seconds_up};
 use crate::decisions::{
-    AcquireRequest, Acquired, CallQuestion, Decisions, LimitSummary, Questioned,
+    AcquireKind, AcquireRequest, Acquired, CallRequest, Decisions, LimitSummary,
 };
 use crate::{call_words, rate_headers, rejection};
 
@@ -38,7 +38,7 @@ pub(super) async fn decide(
             "a permit of a provider cannot be given back here; release it over HTTP",
         ));
     };
-    let mut call = question(decisions, asker, request.domain, &descriptor.entries)?;
+    let mut call = call_request(decisions, asker, request.domain, &descriptor.entries)?;
     if calls == 0 {
         let capacity = decisions.capacity(call).await?;
         let acquired = Acquired {
@@ -59,7 +59,7 @@ pub(super) async fn decide(
         call.costs.extend([cost.ok_or_else(too_costly)?]);
     }
     let asked = AcquireRequest {
-        of: Questioned::Call(call),
+        of: AcquireKind::Call(call),
         wait: false,
         timeout: None,
     };
@@ -71,12 +71,12 @@ fn too_costly() -> GrpcStatus {
 }
 
 /// The call that the entries describe.
-fn question(
+fn call_request(
     decisions: &Decisions,
     asker: Asker,
     provider: &str,
     entries: &[(&str, &str)],
-) -> Result<CallQuestion, GrpcStatus> {
+) -> Result<CallRequest, GrpcStatus> {
     let (mut entity, mut named, mut priority) = (None, None, None);
     for (key, value) in entries {
         match *key {
@@ -94,7 +94,7 @@ fn question(
     let ip = Some(asker.peer);
     let is_operator = asker.caller.is_none();
     let (caller, token) = caller(asker, named)?;
-    Ok(CallQuestion {
+    Ok(CallRequest {
         id: decisions.next_id(),
         target: Target::from(provider),
         entity,

@@ -10,7 +10,7 @@ use super::protobuf::Malformed;
 use crate::decisions::DecisionError;
 use crate::guards::GuardError;
 
-/// The codes that this door sends.
+/// The codes that this service sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrpcCode {
     Ok = 0,

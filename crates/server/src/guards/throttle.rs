@@ -1,4 +1,4 @@
-//! Limits that come with the question: `CL.THROTTLE key max_burst count period`.
+//! Limits that come with the request: `CL.THROTTLE key max_burst count period`.
 //!
 //! Promises: one token bucket per key, exact: times are counted in parts of a nanosecond that a token
 //! takes a whole number of. A bucket carries its own limits, so any number of combinations is in use,
@@ -43,7 +43,7 @@ const STALE_NANOS: u128 = 60_000_000_000;
 /// Buckets of keys that clients name, with limits that clients name.
 #[derive(Debug)]
 pub struct Throttle {
-    /// Made for the first question.
+    /// Made for the first request.
     table: OnceLock<ThrottleTable>,
     decisions: AtomicU64,
     /// Its clock is the throttle's clock.
@@ -71,7 +71,7 @@ struct Fingerprint([u64; 2]);
 #[derive(Default)]
 struct FirstHalf(u64);
 
-/// Limits of one question.
+/// Limits of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThrottleLimit {
     /// In nanoseconds: the time of one token, in parts of which a nanosecond has `count`.
@@ -88,7 +88,7 @@ struct Bucket {
     full_at: u128,
 }
 
-/// What a question got.
+/// What a request got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Throttled {
     /// No: nothing was taken.
@@ -97,7 +97,7 @@ pub struct Throttled {
     pub limit: u32,
     /// Whole tokens in it now.
     pub remaining: u64,
-    /// When the same question would be granted; `None` if it was, or never will be.
+    /// When the same request would be granted; `None` if it was, or never will be.
     pub retry_in: Option<Duration>,
     /// When the bucket is full.
     pub reset_in: Duration,

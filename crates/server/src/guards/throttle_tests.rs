@@ -85,7 +85,7 @@ impl Oracle {
     }
 }
 
-/// 40 questions to one key, with all kinds of quantities and pauses, and the same again for 200 limits.
+/// 40 requests to one key, with all kinds of quantities and pauses, and the same again for 200 limits.
 #[test]
 fn every_reply_is_that_of_redis_cell() {
     let mut dice = fastrand::Rng::with_seed(13);

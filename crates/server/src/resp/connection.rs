@@ -25,7 +25,7 @@ use super::reply::ReplyWriter;
 use super::session::{Place, Session};
 use crate::accept_loop::ShutdownSignal;
 
-/// How many bytes are read at once: a pipeline of 200 questions.
+/// How many bytes are read at once: a pipeline of 200 requests.
 const READ_SIZE: usize = 16 * 1_024;
 
 /// The most bytes that are held before they are run: one command.

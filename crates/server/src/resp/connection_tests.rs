@@ -96,7 +96,7 @@ async fn a_client_that_leaves_behind_a_full_input_is_noticed() {
 /// Commands that waited made `NOWAIT` an error whose remedy was to send `NOWAIT`.
 #[tokio::test(start_paused = true)]
 async fn only_a_command_that_waits_takes_a_place() {
-    // This door has one place.
+    // This listener has one place.
     let (mut client, task) = connection(None, 1 << 20);
     let ask = |rest: &str| format!("TG.ACQUIRE GUARD task a {rest}\r\n");
     let batch = ["", "WAIT 86400000", "NOWAIT", "WAIT 86400000"].map(ask);

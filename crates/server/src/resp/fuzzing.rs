@@ -1,6 +1,6 @@
 //! A connection without a socket and without providers, for fuzz targets and tests.
 //!
-//! Promises: calls the code of the door, and adds nothing to it. Time stands still for fuzz targets.
+//! Promises: calls the code of the listener, and adds nothing to it. Time stands still for fuzz targets.
 //!
 //! Never: is part of a program.
 
@@ -16,7 +16,7 @@ use tollgate_core::time::{Micros, Now, Wall};
 use tollgate_ledger::{Clock, Ledger, ManualClock};
 
 use super::connection::serve;
-use super::session::{Door, Session};
+use super::session::{RespContext, Session};
 use super::waiting_places::WaitingPlaces;
 use crate::accept_loop::ShutdownSignal;
 use crate::daemon::Daemon;
@@ -58,9 +58,9 @@ pub(super) fn connection(
 ) -> (DuplexStream, impl Future<Output = ()> + Send + 'static) {
     let cap = Arc::new(ConnectionCap::new(1, 1, false));
     let slot = cap.try_acquire([127, 0, 0, 1].into());
-    let door = door(ledger, token);
-    let place = door.place(slot.expect("the first connection has a place"));
-    let session = Session::new(door, 1, None);
+    let context = context(ledger, token);
+    let place = context.place(slot.expect("the first connection has a place"));
+    let session = Session::new(context, 1, None);
     let (client, server) = duplex(capacity);
     let (shutdown, over) = (watch::Sender::new(false), watch::Sender::new(false));
     let signal = ShutdownSignal::new(shutdown.subscribe(), over.subscribe());
@@ -71,7 +71,7 @@ pub(super) fn connection(
     (client, serving)
 }
 
-fn door(ledger: Ledger, token: Option<&str>) -> Arc<Door> {
+fn context(ledger: Ledger, token: Option<&str>) -> Arc<RespContext> {
     let sources = Sources {
         only_named: true,
         config: Some("tollgate.yaml".to_owned()),
@@ -96,7 +96,7 @@ fn door(ledger: Ledger, token: Option<&str>) -> Arc<Door> {
     };
     let registry = ProviderRegistry::build(Vec::new(), ledger, options);
     let registry = registry.expect("a registry without providers needs nothing");
-    Arc::new(Door {
+    Arc::new(RespContext {
         daemon: Daemon::new(registry, sources, loaded, Environment::empty),
         token: token.map(|token| Secret::new(token.to_owned())),
         is_open: token.is_none(),

@@ -51,16 +51,16 @@ pub(super) fn acquire(session: &mut Session, command: &Command<'_>, out: &mut Ve
         Ok(request) => request,
         Err(error) => return failed(session, out, &error),
     };
-    let (door, identity) = (session.door.clone(), session.identity.clone());
+    let (context, identity) = (session.context.clone(), session.identity.clone());
     let (protocol, wait) = (session.protocol, request.wait);
     Action::Later(Box::pin(async move {
-        let mut asked = pin!(door.decisions().acquire(request));
+        let mut asked = pin!(context.decisions().acquire(request));
         let first = poll_fn(|cx| Poll::Ready(asked.as_mut().poll(cx))).await;
         let done = match first {
             Poll::Ready(done) => done,
             Poll::Pending if !wait => asked.await,
             // Without a place it gives up its turn, and nothing was counted.
-            Poll::Pending => match door.waiting.take(&identity) {
+            Poll::Pending => match context.waiting.take(&identity) {
                 Some(_place) => asked.await,
                 None => return written(protocol, |reply| reply.error(TOO_MANY_WAIT)),
             },
@@ -78,7 +78,7 @@ const TOO_MANY_WAIT: &str =
 fn acquire_request(session: &Session, command: &Command<'_>) -> Result<AcquireRequest, String> {
     let mut words = Words::new(*command);
     let subject = words.subject()?;
-    let options = words.question_options(ACQUIRE)?;
+    let options = words.request_options(ACQUIRE)?;
     let (wait, timeout) = match options.wait {
         None => (true, None),
         Some(None) => (false, None),
@@ -94,7 +94,7 @@ fn acquire_request(session: &Session, command: &Command<'_>) -> Result<AcquireRe
 pub(super) fn capacity(session: &mut Session, command: &Command<'_>, out: &mut Vec<u8>) -> Action {
     let mut words = Words::new(*command);
     let read = words.subject().and_then(|subject| {
-        let options = words.question_options(CAPACITY)?;
+        let options = words.request_options(CAPACITY)?;
         Ok((subject, options))
     });
     let (subject, options) = match read {
@@ -109,7 +109,7 @@ pub(super) fn capacity(session: &mut Session, command: &Command<'_>, out: &mut V
         Ok(call) => call,
         Err(error) => return failed(session, out, &error),
     };
-    let (decisions, protocol) = (session.door.decisions().clone(), session.protocol);
+    let (decisions, protocol) = (session.context.decisions().clone(), session.protocol);
     Action::Later(Box::pin(async move {
         let done = decisions.capacity(call).await;
         written(protocol, |reply| match &done {
@@ -126,7 +126,7 @@ fn guard_status(session: &Session, guards: &[(String, String)], out: &mut Vec<u8
         return failed(session, out, error);
     };
     let status = session
-        .door
+        .context
         .decisions()
         .guard_status(guard, Some(identifier));
     let mut reply = ReplyWriter::new(out, session.protocol);
@@ -142,7 +142,7 @@ pub(super) fn report(session: &mut Session, command: &Command<'_>, out: &mut Vec
         Ok(request) => request,
         Err(error) => return failed(session, out, &error),
     };
-    let done = session.door.decisions().report(&request);
+    let done = session.context.decisions().report(&request);
     let mut reply = ReplyWriter::new(out, session.protocol);
     match done {
         Ok(report) => {
@@ -231,7 +231,7 @@ pub(super) fn release(session: &mut Session, command: &Command<'_>, out: &mut Ve
         Ok(permit) => permit,
         Err(error) => return failed(session, out, &error),
     };
-    let done = session.door.decisions().release(&permit);
+    let done = session.context.decisions().release(&permit);
     let mut reply = ReplyWriter::new(out, session.protocol);
     match done {
         Ok(()) => reply.ok(),
@@ -249,7 +249,7 @@ pub(super) fn status(session: &mut Session, command: &Command<'_>, out: &mut Vec
             Err(error) => return failed(session, out, &error),
         },
     };
-    let (daemon, protocol) = (session.door.daemon.clone(), session.protocol);
+    let (daemon, protocol) = (session.context.daemon.clone(), session.protocol);
     Action::Later(Box::pin(async move {
         let value = match provider {
             None => serde_json::to_value(daemon.list().await),

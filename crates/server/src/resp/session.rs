@@ -30,7 +30,7 @@ use crate::gateway::ConnectionSlot;
 
 /// What all clients of one listener share.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct RespContext {
     pub(super) daemon: Daemon,
     /// The admin token, if there is one.
     pub(super) token: Option<Secret>,
@@ -56,7 +56,7 @@ pub(super) enum Identity {
 /// One client.
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) door: Arc<Door>,
+    pub(super) context: Arc<RespContext>,
     pub(super) identity: Identity,
     pub(super) protocol: Protocol,
     /// The number of the connection.
@@ -74,19 +74,19 @@ pub(super) struct Session {
 /// The place of a connection: counted while it lives.
 #[derive(Debug)]
 pub(super) struct Place {
-    door: Arc<Door>,
+    context: Arc<RespContext>,
     _slot: ConnectionSlot,
 }
 
-impl Door {
+impl RespContext {
     pub(super) fn decisions(&self) -> &Decisions {
         self.daemon.decisions()
     }
 
-    pub(super) fn place(self: &Arc<Door>, slot: ConnectionSlot) -> Place {
+    pub(super) fn place(self: &Arc<RespContext>, slot: ConnectionSlot) -> Place {
         self.clients.fetch_add(1, Ordering::Relaxed);
         Place {
-            door: self.clone(),
+            context: self.clone(),
             _slot: slot,
         }
     }
@@ -115,15 +115,15 @@ impl Door {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.door.clients.fetch_sub(1, Ordering::Relaxed);
+        self.context.clients.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Session {
-    pub(super) fn new(door: Arc<Door>, id: u64, peer: Option<IpAddr>) -> Session {
+    pub(super) fn new(context: Arc<RespContext>, id: u64, peer: Option<IpAddr>) -> Session {
         Session {
-            identity: door.first_identity(),
-            door,
+            identity: context.first_identity(),
+            context,
             protocol: Protocol::Two,
             id,
             name: String::new(),
@@ -135,7 +135,7 @@ impl Session {
 
     /// As at the beginning.
     pub(super) fn reset(&mut self) {
-        self.identity = self.door.first_identity();
+        self.identity = self.context.first_identity();
         self.protocol = Protocol::Two;
         self.name.clear();
     }
@@ -161,7 +161,7 @@ impl Session {
     pub(super) fn authenticate(&mut self, name: Option<&[u8]>, token: &[u8]) -> bool {
         let name = name.map(|name| String::from_utf8_lossy(name));
         let token = String::from_utf8_lossy(token);
-        let identity = self.door.authenticate(name.as_deref(), &token);
+        let identity = self.context.authenticate(name.as_deref(), &token);
         let is_known = identity.is_some();
         self.identity = identity.unwrap_or_else(|| self.identity.clone());
         is_known
@@ -170,7 +170,7 @@ impl Session {
     /// A caller whose token is no longer its own, after a reload, is a stranger again.
     pub(super) fn check_token(&mut self) {
         if let Identity::Caller(name, token) = &self.identity
-            && self.door.decisions().caller_of(token).as_ref() != Some(name)
+            && self.context.decisions().caller_of(token).as_ref() != Some(name)
         {
             self.identity = Identity::Stranger;
         }
@@ -178,7 +178,7 @@ impl Session {
 
     /// The time of a decision: one for all commands that are decided together.
     pub(super) fn now(&mut self) -> Tick {
-        let throttle = self.door.daemon.decisions().throttle();
+        let throttle = self.context.daemon.decisions().throttle();
         *self.now.get_or_insert_with(|| throttle.now())
     }
 }

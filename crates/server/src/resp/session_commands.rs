@@ -203,9 +203,9 @@ pub(super) fn config(session: &mut Session, command: &Command<'_>, out: &mut Vec
 }
 
 pub(super) fn info(session: &mut Session, _command: &Command<'_>, out: &mut Vec<u8>) -> Action {
-    let door = &session.door;
-    let decisions = door.decisions();
-    let clients = door.clients.load(std::sync::atomic::Ordering::Relaxed);
+    let context = &session.context;
+    let decisions = context.decisions();
+    let clients = context.clients.load(std::sync::atomic::Ordering::Relaxed);
     let (throttle_keys, guard_keys) = (decisions.throttle().keys(), decisions.guards().keys());
     let version = env!("CARGO_PKG_VERSION");
     let lines = [

@@ -6,7 +6,7 @@
 //! Promises: whole seconds are rounded up, so that nobody comes back too early; 0 never stands beside
 //! a denial.
 //!
-//! Never: counts a question that it cannot read.
+//! Never: counts a request that it cannot read.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn decide(session: &mut Session, command: &Command<'_>) -> Result<Throttled, Str
         _ => 1,
     };
     let now = session.now();
-    let decisions = session.door.daemon.decisions();
+    let decisions = session.context.daemon.decisions();
     let throttle = decisions.throttle();
     let limiting = &mut session.limiting;
     let limiting = *limiting.get_or_insert_with(|| decisions.guards().limiting());

@@ -1,4 +1,4 @@
-//! Places of commands that wait, of all connections of one door.
+//! Places of commands that wait, of all connections of one listener.
 //!
 //! Promises: no caller has more than a quarter of them, and the last quarter is the operator's, so
 //! that callers keep neither each other nor the operator from waiting.

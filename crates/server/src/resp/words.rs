@@ -16,7 +16,7 @@ use super::parse::Command;
 use super::session::{Identity, Session};
 use super::throttle_command::integer;
 use crate::call_words::{self, CostsError};
-use crate::decisions::{CallQuestion, GuardQuestion, Questioned};
+use crate::decisions::{AcquireKind, CallRequest, GuardRequest};
 
 /// The longest time that a command may wait, as over HTTP.
 const WAIT_MAX_MS: u64 = 24 * 3_600 * 1_000;
@@ -38,9 +38,9 @@ pub(super) struct Words<'a> {
     seen: Vec<&'static str>,
 }
 
-/// The options of a question.
+/// The options of a request.
 #[derive(Debug, Default)]
-pub(super) struct QuestionOptions {
+pub(super) struct RequestOptions {
     entity: Option<String>,
     priority: Option<Priority>,
     costs: Vec<(String, u64)>,
@@ -49,7 +49,7 @@ pub(super) struct QuestionOptions {
     pub(super) wait: Option<Option<Span>>,
 }
 
-/// What a question is about.
+/// What a request is about.
 #[derive(Debug)]
 pub(super) enum Subject {
     Call(Target),
@@ -139,7 +139,7 @@ impl<'a> Words<'a> {
         })
     }
 
-    /// What a question is about: a provider, a URL, or one or several guards.
+    /// What a request is about: a provider, a URL, or one or several guards.
     pub(super) fn subject(&mut self) -> Result<Subject, String> {
         if !self.next_is("GUARD") {
             let text = self.text("the provider or URL", URL_MAX)?;
@@ -153,12 +153,12 @@ impl<'a> Words<'a> {
         Ok(Subject::Guards(guards))
     }
 
-    /// The options of a question, up to the end.
-    pub(super) fn question_options(
+    /// The options of a request, up to the end.
+    pub(super) fn request_options(
         &mut self,
         known: &[&'static str],
-    ) -> Result<QuestionOptions, String> {
-        let mut options = QuestionOptions::default();
+    ) -> Result<RequestOptions, String> {
+        let mut options = RequestOptions::default();
         while let Some(name) = self.option(known, &[])? {
             match name {
                 "ENTITY" => options.entity = Some(self.name(name)?),
@@ -180,28 +180,28 @@ impl<'a> Words<'a> {
     }
 }
 
-impl QuestionOptions {
-    /// The question of this client.
-    pub(super) fn ask(self, session: &Session, subject: Subject) -> Result<Questioned, String> {
+impl RequestOptions {
+    /// The request of this client.
+    pub(super) fn ask(self, session: &Session, subject: Subject) -> Result<AcquireKind, String> {
         match subject {
-            Subject::Call(target) => Ok(Questioned::Call(self.call(session, target)?)),
+            Subject::Call(target) => Ok(AcquireKind::Call(self.call(session, target)?)),
             Subject::Guards(guards) => {
                 let cost = self.guard_cost()?;
-                let of = |(guard, identifier)| GuardQuestion {
+                let of = |(guard, identifier)| GuardRequest {
                     guard,
                     identifier: Some(identifier),
                     cost,
                 };
-                Ok(Questioned::Guards(guards.into_iter().map(of).collect()))
+                Ok(AcquireKind::Guards(guards.into_iter().map(of).collect()))
             }
         }
     }
 
     /// The call that a permit is for.
-    pub(super) fn call(self, session: &Session, target: Target) -> Result<CallQuestion, String> {
-        let decisions = session.door.decisions();
+    pub(super) fn call(self, session: &Session, target: Target) -> Result<CallRequest, String> {
+        let decisions = session.context.decisions();
         let (caller, token) = caller(&session.identity, self.caller)?;
-        Ok(CallQuestion {
+        Ok(CallRequest {
             id: decisions.next_id(),
             target,
             entity: self.entity,

@@ -36,14 +36,14 @@ limits: [{limit: 2, period: 10s, algorithm: fixed-window}]
 entities: { ttl: { odds: 1m } }
 ";
 
-struct Door {
+struct Service {
     daemon: TestDaemon,
     grpc: Grpc,
     clock: Arc<ManualClock>,
 }
 
 /// A daemon with guards, a provider `x`, a caller `app` and the gRPC address.
-async fn door(name: &str, rest: &str, token: Option<&str>) -> Door {
+async fn service(name: &str, rest: &str, token: Option<&str>) -> Service {
     let (config, provider) = (format!("{name}.tollgate.yaml"), format!("{name}.yaml"));
     write_file(&provider, PROVIDER);
     let callers = "callers: { app: { token: app-token-000001 }, web: { token: web-token-000001 } }";
@@ -58,14 +58,14 @@ async fn door(name: &str, rest: &str, token: Option<&str>) -> Door {
         ..GrpcOptions::default()
     };
     let grpc = Grpc::serve(&daemon.daemon, listener, options).unwrap();
-    Door {
+    Service {
         daemon,
         grpc,
         clock,
     }
 }
 
-impl Door {
+impl Service {
     async fn client(&self) -> GrpcClient {
         GrpcClient::connect(self.grpc.address()).await
     }
@@ -87,9 +87,9 @@ fn hits(entries: &[(&str, &str)], hits: u64) -> RateLimitDescriptor {
 /// Every field of a response, under the limit and over it.
 #[tokio::test]
 async fn guards_decide_what_envoy_asks() {
-    let door = door("grpc-guards", "", None).await;
+    let service = service("grpc-guards", "", None).await;
     let ip = [("remote_address", "203.0.113.7")];
-    let first = door.ask(&ip).await;
+    let first = service.ask(&ip).await;
     assert_eq!(first.overall_code, OK);
     let [status] = &first.statuses[..] else {
         panic!("{first:?}");
@@ -108,9 +108,9 @@ async fn guards_decide_what_envoy_asks() {
     assert_eq!(first.header("ratelimit"), "\"ip\";r=1;t=6");
     assert_eq!(first.header("ratelimit-policy"), "\"ip\";q=10;w=60");
     assert!(first.raw_body.is_empty());
-    door.clock.pass(Span(1_000_001));
-    assert_eq!(door.ask(&ip).await.overall_code, OK);
-    let denied = door.ask(&ip).await;
+    service.clock.pass(Span(1_000_001));
+    assert_eq!(service.ask(&ip).await.overall_code, OK);
+    let denied = service.ask(&ip).await;
     assert_eq!(denied.overall_code, OVER_LIMIT);
     assert_eq!(denied.statuses[0].code, OVER_LIMIT);
     assert_eq!(denied.header("retry-after"), "5");
@@ -124,7 +124,7 @@ async fn guards_decide_what_envoy_asks() {
         (&json!("10/1m"), &json!("limit"))
     );
     // The same bucket as over HTTP.
-    let status = door
+    let status = service
         .daemon
         .request("GET", "/v1/guards/ip?identifier=203.0.113.7", "")
         .await;
@@ -134,7 +134,7 @@ async fn guards_decide_what_envoy_asks() {
 /// All descriptors or none: what one guard rejects, no other is charged for.
 #[tokio::test]
 async fn several_descriptors_are_decided_as_one() {
-    let door = door("grpc-several", "", None).await;
+    let service = service("grpc-several", "", None).await;
     let both = |user: &str| {
         let descriptors = vec![
             descriptor(&[("x-user-id", user)]),
@@ -143,7 +143,7 @@ async fn several_descriptors_are_decided_as_one() {
         ];
         request("guards", descriptors)
     };
-    let mut client = door.client().await;
+    let mut client = service.client().await;
     for expected in [OK, OK, OVER_LIMIT, OVER_LIMIT] {
         let response = client.ask(&both("u1")).await.unwrap();
         assert_eq!(response.overall_code, expected);
@@ -151,7 +151,7 @@ async fn several_descriptors_are_decided_as_one() {
         assert_eq!(codes, [OK, OK, expected]);
         assert_eq!(response.statuses[1].current_limit, None);
     }
-    let left = door.ask(&[("user", "u1")]).await;
+    let left = service.ask(&[("user", "u1")]).await;
     assert_eq!(
         left.statuses[0].limit_remaining, 0,
         "two of three were taken before"
@@ -161,8 +161,8 @@ async fn several_descriptors_are_decided_as_one() {
 /// Request-level 0 or unset counts 1. The descriptor's own number wins, and its 0 takes nothing.
 #[tokio::test]
 async fn hits_addend_is_the_cost() {
-    let door = door("grpc-hits", "", None).await;
-    let mut client = door.client().await;
+    let service = service("grpc-hits", "", None).await;
+    let mut client = service.client().await;
     let user = [("user", "u1")];
     let mut ask = async |own: Option<u64>, all: u32, is_negative: bool| {
         let one = RateLimitDescriptor {
@@ -192,13 +192,13 @@ async fn hits_addend_is_the_cost() {
 /// A guard in shadow counts and never rejects; `limiting` switches all of them at run time.
 #[tokio::test]
 async fn shadow_and_off_never_reject() {
-    let door = door("grpc-shadow", "", None).await;
+    let service = service("grpc-shadow", "", None).await;
     let trial = [("trial", "anyone")];
     for _ in 0..3 {
-        let response = door.ask(&trial).await;
+        let response = service.ask(&trial).await;
         assert_eq!((response.overall_code, response.statuses[0].code), (OK, OK));
     }
-    let seen = &door.ask(&trial).await.statuses[0];
+    let seen = &service.ask(&trial).await.statuses[0];
     assert_eq!(seen.limit_remaining, 0, "it counts");
     let ip = [("ip", "203.0.113.8")];
     for (mode, codes, has_limit) in [
@@ -207,10 +207,10 @@ async fn shadow_and_off_never_reject() {
         ("on", [OVER_LIMIT, OVER_LIMIT, OVER_LIMIT], true),
     ] {
         let body = json!({ "mode": mode }).to_string();
-        let set = door.daemon.request("POST", "/v1/limiting", &body).await;
+        let set = service.daemon.request("POST", "/v1/limiting", &body).await;
         assert_eq!(set.status, 200);
         for code in codes {
-            let response = door.ask(&ip).await;
+            let response = service.ask(&ip).await;
             assert_eq!(response.overall_code, code, "{mode}");
             let status = &response.statuses[0];
             assert_eq!(status.current_limit.is_some(), has_limit, "{mode}");
@@ -221,8 +221,8 @@ async fn shadow_and_off_never_reject() {
 /// A limit that the route brings along; a period that is no unit of the protocol is said by name.
 #[tokio::test]
 async fn limits_of_descriptors_and_units() {
-    let door = door("grpc-limits", "", None).await;
-    let mut client = door.client().await;
+    let service = service("grpc-limits", "", None).await;
+    let mut client = service.client().await;
     let mut ask = async |requests_per_unit, unit| {
         let one = RateLimitDescriptor {
             limit: Some(RateLimitOverride {
@@ -246,7 +246,7 @@ async fn limits_of_descriptors_and_units() {
     let unknown = ask(5, 77).await.unwrap_err();
     assert_eq!(unknown.code, 3);
     assert!(unknown.message.contains("MINUTE"), "{unknown:?}");
-    let odd = door.ask(&[("path", "/a"), ("tenant", "t")]).await;
+    let odd = service.ask(&[("path", "/a"), ("tenant", "t")]).await;
     let limit = odd.statuses[0].current_limit.clone().unwrap();
     assert_eq!(
         (limit.requests_per_unit, limit.unit, &*limit.name),
@@ -257,8 +257,8 @@ async fn limits_of_descriptors_and_units() {
 /// The domain is a provider: a permit for a call that Envoy makes.
 #[tokio::test]
 async fn a_provider_gives_permits() {
-    let door = door("grpc-provider", "", None).await;
-    let mut client = door.client().await;
+    let service = service("grpc-provider", "", None).await;
+    let mut client = service.client().await;
     let call = || request("x", vec![descriptor(&[("entity", "odds")])]);
     let peek = request("x", vec![hits(&[("entity", "odds")], 0)]);
     for remaining in [1, 0] {
@@ -283,7 +283,7 @@ async fn a_provider_gives_permits() {
             "{body}"
         );
     }
-    let details = door
+    let details = service
         .daemon
         .request("GET", "/v1/providers/x", "")
         .await
@@ -298,8 +298,8 @@ async fn a_provider_gives_permits() {
 /// What cannot be decided names the thing and the remedy, and counts nothing.
 #[tokio::test]
 async fn mistakes_are_statuses_that_name_the_remedy() {
-    let door = door("grpc-mistakes", "", None).await;
-    let mut client = door.client().await;
+    let service = service("grpc-mistakes", "", None).await;
+    let mut client = service.client().await;
     let one = || vec![descriptor(&[("ip", "203.0.113.7")])];
     let many = vec![descriptor(&[("ip", "203.0.113.7")]); 33];
     let long = vec![descriptor(&[("k", "v"); 17])];
@@ -336,15 +336,15 @@ async fn mistakes_are_statuses_that_name_the_remedy() {
         assert_eq!(error.code, code, "{error:?}");
         assert!(error.message.contains(part), "{error:?}");
     }
-    let left = door.ask(&[("ip", "203.0.113.7")]).await;
+    let left = service.ask(&[("ip", "203.0.113.7")]).await;
     assert_eq!(left.statuses[0].limit_remaining, 1, "nothing was counted");
 }
 
 /// More guards than one step decides were an error, and Envoy lets those pass.
 #[tokio::test]
 async fn any_number_of_guards_is_decided() {
-    let door = door("grpc-many", "", None).await;
-    let mut client = door.client().await;
+    let service = service("grpc-many", "", None).await;
+    let mut client = service.client().await;
     let users: Vec<String> = (0..12).map(|number| format!("u{number}")).collect();
     let users = users.iter().map(|user| descriptor(&[("user", user)]));
     let asked = request("guards", users.collect());
@@ -356,14 +356,14 @@ async fn any_number_of_guards_is_decided() {
     let nine = vec![descriptor(&[("ip", "203.0.113.7")]); 9];
     let denied = client.ask(&request("guards", nine)).await.unwrap();
     assert_eq!(denied.overall_code, OVER_LIMIT);
-    let left = door.ask(&[("ip", "203.0.113.7")]).await;
+    let left = service.ask(&[("ip", "203.0.113.7")]).await;
     assert_eq!(left.statuses[0].limit_remaining, 1, "nothing was counted");
 }
 
 /// A caller put tokens back for anybody, and brought limits of its own.
 #[tokio::test]
 async fn only_the_operator_refunds_and_brings_limits() {
-    let door = door("grpc-rights", "", Some("admin-token-00001")).await;
+    let service = service("grpc-rights", "", Some("admin-token-00001")).await;
     let refund = RateLimitDescriptor {
         is_negative_hits: true,
         ..hits(&[("user", "u1")], 3)
@@ -376,7 +376,7 @@ async fn only_the_operator_refunds_and_brings_limits() {
         ..descriptor(&[("user", "u1")])
     };
     for (token, expected) in [("app-token-000001", 7), ("admin-token-00001", 0)] {
-        let mut client = door.client().await;
+        let mut client = service.client().await;
         let token = format!("Bearer {token}");
         client.headers.push(("authorization", token));
         for special in [&refund, &limited] {
@@ -391,14 +391,14 @@ async fn only_the_operator_refunds_and_brings_limits() {
 /// Strangers that asked for health once held all connections, and nobody else got one.
 #[tokio::test]
 async fn idle_connections_make_way() {
-    let door = door("grpc-places", "", Some("admin-token-00001")).await;
+    let service = service("grpc-places", "", Some("admin-token-00001")).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let options = GrpcOptions {
         token: Some(Secret::new("admin-token-00001".to_owned())),
         connections_max: 3,
         ..GrpcOptions::default()
     };
-    let small = Grpc::serve(&door.daemon.daemon, listener, options).unwrap();
+    let small = Grpc::serve(&service.daemon.daemon, listener, options).unwrap();
     let asked = request("guards", vec![descriptor(&[("user", "u1")])]);
     let token = || ("authorization", "Bearer admin-token-00001".to_owned());
     let mut first = GrpcClient::connect(small.address()).await;
@@ -422,8 +422,8 @@ async fn idle_connections_make_way() {
 /// Requests that are no gRPC, unknown methods, and messages that are broken, compressed or too large.
 #[tokio::test]
 async fn what_is_no_call_is_rejected() {
-    let door = door("grpc-framing", "", None).await;
-    let mut client = door.client().await;
+    let service = service("grpc-framing", "", None).await;
+    let mut client = service.client().await;
     let status = async |client: &mut GrpcClient, path: &str, body: Bytes| -> Failed {
         let (head, body) = client.send(path, body).await.into_parts();
         let collected = within_timeout(body.collect()).await.unwrap();
@@ -459,7 +459,7 @@ async fn what_is_no_call_is_rejected() {
 /// Health needs none.
 #[tokio::test]
 async fn a_token_says_who_asks() {
-    let door = door("grpc-token", "", Some("admin-token-00001")).await;
+    let service = service("grpc-token", "", Some("admin-token-00001")).await;
     let named = |caller: &str| request("x", vec![hits(&[("caller", caller)], 0)]);
     let guards = request("guards", vec![descriptor(&[("ip", "203.0.113.7")])]);
     for (token, of_guards, of_app, of_web) in [
@@ -468,7 +468,7 @@ async fn a_token_says_who_asks() {
         (Some("app-token-000001"), 0, 0, 7),
         (Some("admin-token-00001"), 0, 0, 0),
     ] {
-        let mut client = door.client().await;
+        let mut client = service.client().await;
         let token = token.map(|token| ("authorization", format!("Bearer {token}")));
         client.headers.extend(token.clone());
         for (asked, expected) in [
@@ -490,7 +490,7 @@ async fn a_token_says_who_asks() {
         assert_eq!(health.status, 1);
     }
     let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
-    let open = Grpc::serve(&door.daemon.daemon, listener, GrpcOptions::default());
+    let open = Grpc::serve(&service.daemon.daemon, listener, GrpcOptions::default());
     let error = open.unwrap_err().to_string();
     assert!(error.contains("set admin.token"), "{error}");
 }
@@ -498,17 +498,17 @@ async fn a_token_says_who_asks() {
 /// `Check` and `Watch`: serving, unknown services, and the shutdown, which finishes what is running.
 #[tokio::test]
 async fn health_is_told_until_the_end() {
-    let door = door("grpc-health", "", None).await;
-    let mut client = door.client().await;
-    let service = |name: &str| HealthCheckRequest {
+    let service = service("grpc-health", "", None).await;
+    let mut client = service.client().await;
+    let of = |name: &str| HealthCheckRequest {
         service: name.to_owned(),
     };
     let check = "/grpc.health.v1.Health/Check";
     for name in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
-        let health: HealthCheckResponse = client.call(check, &service(name)).await.unwrap();
+        let health: HealthCheckResponse = client.call(check, &of(name)).await.unwrap();
         assert_eq!(health.status, 1, "{name}");
     }
-    let other = service("no.Such");
+    let other = of("no.Such");
     let unknown = client.call::<HealthCheckResponse>(check, &other).await;
     assert_eq!(unknown.unwrap_err().code, 5);
     let empty = frame(&[]);
@@ -517,7 +517,7 @@ async fn health_is_told_until_the_end() {
     let mut next = async || within_timeout(stream.frame()).await.unwrap().unwrap();
     let serving = Bytes::from_static(&[0, 0, 0, 0, 2, 8, 1]);
     assert_eq!(next().await.into_data().unwrap(), serving);
-    let draining = tokio::spawn(door.grpc.drain());
+    let draining = tokio::spawn(service.grpc.drain());
     let not_serving = Bytes::from_static(&[0, 0, 0, 0, 2, 8, 2]);
     assert_eq!(next().await.into_data().unwrap(), not_serving);
     let trailers = next().await.into_trailers().unwrap();

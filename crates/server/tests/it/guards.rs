@@ -134,7 +134,7 @@ async fn c2_c11_guards_are_acquired_together_or_not_at_all() {
 
 /// Denials at every endpoint are counted and shown: acquire, forward-auth, and in shadow.
 #[tokio::test]
-async fn denials_at_every_door_are_shown() {
+async fn denials_on_every_protocol_are_shown() {
     let daemon = daemon("guards-counts", CLASSES, OTHER).await;
     let ask = json!({"guard": "ip", "identifier": "203.0.113.7", "cost": 5, "wait": false});
     let check = "/v1/check?guard=ip&identifier=203.0.113.7";
@@ -367,7 +367,7 @@ async fn only_providers_that_name_guards_are_guarded() {
 /// The decision calls for callers, on the gateway's address, with their token.
 #[tokio::test]
 async fn callers_with_a_token_ask_on_the_gateways_address() {
-    let daemon = daemon("guards-door", CLASSES, OTHER).await;
+    let daemon = daemon("guards-endpoint", CLASSES, OTHER).await;
     let bearer = format!("Bearer {TOKEN}");
     let ask = async |method: &str, path: &str, headers: &[(&str, &str)], body: &str| {
         let mut all = vec![("host", "gateway")];

@@ -28,7 +28,7 @@ fn keys(upstream: &Upstream) -> Vec<String> {
 
 const POOL: &str = "api_keys: [k1, k2]\nauth: {header: x-key}\nlimits: [{limit: 100, period: 1h, per: api_key}]\nhealth: off";
 
-/// Before, each key was two questions.
+/// Before, each key was two requests.
 #[tokio::test]
 async fn a_pool_of_50_keys_is_one_peek() {
     let upstream = by_key(|_| ok()).await;

@@ -15,26 +15,26 @@ use crate::upstream::{Upstream, ok, reply};
 async fn a_reload_opens_moves_and_closes_the_address_of_a_provider() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let text = |listen: &str| file(upstream.address, &format!("limits: [1000/1s]\n{listen}"));
-    write_file("doors.yaml", &text(""));
-    let daemon = TestDaemon::start(from_file("doors.yaml")).await;
+    write_file("listeners.yaml", &text(""));
+    let daemon = TestDaemon::start(from_file("listeners.yaml")).await;
     let (one, two) = (free_address(), free_address());
-    write_file("doors.yaml", &text(&format!("listen: {one}")));
+    write_file("listeners.yaml", &text(&format!("listen: {one}")));
     let response = daemon.reload().await;
     assert_eq!(response.status, 200, "{response:?}");
     let mut kept = Session::open(one).await;
     assert_eq!(kept.get("/a", &[]).await.status, 200);
     // A reload that leaves it alone does not disturb it.
     write_file(
-        "doors.yaml",
+        "listeners.yaml",
         &text(&format!("listen: {one}\nqueue: {{max: 5}}")),
     );
     assert_eq!(daemon.reload().await.status, 200);
     assert_eq!(kept.get("/b", &[]).await.status, 200);
-    write_file("doors.yaml", &text(&format!("listen: {two}")));
+    write_file("listeners.yaml", &text(&format!("listen: {two}")));
     assert_eq!(daemon.reload().await.status, 200);
     assert_eq!(get(two, "/c").await.status, 200);
     within_timeout(async { while tokio::net::TcpStream::connect(one).await.is_ok() {} }).await;
-    write_file("doors.yaml", &text(""));
+    write_file("listeners.yaml", &text(""));
     assert_eq!(daemon.reload().await.status, 200);
     within_timeout(async { while tokio::net::TcpStream::connect(two).await.is_ok() {} }).await;
     let left = daemon.servers.0.listeners().addresses();

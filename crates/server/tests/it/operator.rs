@@ -151,13 +151,13 @@ async fn a_reload_keeps_the_port_chosen_for_port_0() {
     write_file("op-any.yaml", &text(""));
     let daemon = TestDaemon::start(from_file("op-any.yaml")).await;
     daemon.reload().await;
-    let doors = daemon.servers.0.listeners();
-    let before = doors.addresses();
+    let listeners = daemon.servers.0.listeners();
+    let before = listeners.addresses();
     assert_eq!(before.len(), 2);
     daemon.reload().await;
     write_file("op-any.yaml", &text("queue: {max: 7}\n"));
     daemon.reload().await;
-    assert_eq!(doors.addresses(), before);
+    assert_eq!(listeners.addresses(), before);
 }
 
 /// An address that cannot be opened is shown until it can; by PATCH it is rejected.

@@ -84,9 +84,9 @@ async fn cl_throttle_replies_as_redis_cell_does() {
     );
 }
 
-/// Wrong questions are errors that say what is wrong; nothing is counted.
+/// Wrong requests are errors that say what is wrong; nothing is counted.
 #[tokio::test]
-async fn wrong_questions_are_errors_and_count_nothing() {
+async fn wrong_requests_are_errors_and_count_nothing() {
     let (_daemon, server, _) = frozen_server("resp-wrong").await;
     let mut client = connect(&server).await;
     for (words, part) in [

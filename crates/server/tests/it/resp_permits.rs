@@ -142,9 +142,9 @@ async fn guards_are_acquired_together_or_not_at_all() {
     assert_eq!(left.field("burst_size"), Reply::Integer(2));
 }
 
-/// Wrong questions are errors that name what is wrong, and take nothing.
+/// Wrong requests are errors that name what is wrong, and take nothing.
 #[tokio::test]
-async fn wrong_questions_take_nothing() {
+async fn wrong_requests_take_nothing() {
     let (daemon, _) = frozen("resp-mistakes.yaml", "limits: [2/1h]").await;
     let server = serve(&daemon, None).await;
     let mut client = connect(&server).await;

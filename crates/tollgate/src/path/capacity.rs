@@ -1,4 +1,4 @@
-//! Capacity: would a call get a permit now? The same question as `decide::acquire`, without taking
+//! Capacity: would a call get a permit now? The same check as `decide::acquire`, without taking
 //! anything.
 //!
 //! Promises: a provider with room is only looked at. Where there is none, the ask is made and

@@ -499,7 +499,7 @@ mod tests {
         }
     }
 
-    /// Before, each limit and each pause of each entity was a question of its own.
+    /// Before, each limit and each pause of each entity was a request of its own.
     #[tokio::test]
     async fn the_status_of_256_entities_is_one_peek() {
         let file = "name: x\ndomain: api.example.org\nhealth: off\n\

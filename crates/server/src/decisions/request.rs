@@ -19,7 +19,7 @@ use super::reply::ReportedOutcome;
 #[derive(Clone, Debug)]
 pub struct AcquireRequest {
     /// What is asked for.
-    pub of: Questioned,
+    pub of: AcquireKind,
     /// Whether to wait; otherwise the reply is immediate.
     pub wait: bool,
     /// How long; `None` = the provider's `queue.timeout`, for guards 60 s.
@@ -28,16 +28,16 @@ pub struct AcquireRequest {
 
 /// What is asked for.
 #[derive(Clone, Debug)]
-pub enum Questioned {
+pub enum AcquireKind {
     /// A permit for a call.
-    Call(CallQuestion),
+    Call(CallRequest),
     /// Tokens of guards, all or none.
-    Guards(Vec<GuardQuestion>),
+    Guards(Vec<GuardRequest>),
 }
 
 /// A call that the caller makes itself.
 #[derive(Clone, Debug)]
-pub struct CallQuestion {
+pub struct CallRequest {
     /// Its id in logs.
     pub id: Arc<str>,
     /// The provider, or the URL that is called.
@@ -60,7 +60,7 @@ pub struct CallQuestion {
 
 /// Tokens of one guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GuardQuestion {
+pub struct GuardRequest {
     /// Its name.
     pub guard: String,
     /// For whom; a global guard needs none.

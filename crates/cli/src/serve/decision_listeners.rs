@@ -1,6 +1,6 @@
-//! The doors of the decision service that are off unless a flag opens them.
+//! Listeners of the decision service that are off unless a flag opens them.
 //!
-//! Promises: each address is printed. A door beyond this host needs the admin token.
+//! Promises: each address is printed. A listener beyond this host needs the admin token.
 //!
 //! Never: decides.
 
@@ -12,20 +12,20 @@ use tokio::net::TcpListener;
 use tollgate_config::Config;
 use tollgate_server::{Daemon, Grpc, GrpcOptions};
 
-/// The doors that are open.
+/// The listeners that are open.
 #[derive(Debug, Default)]
-pub(super) struct Doors {
+pub(super) struct DecisionListeners {
     grpc: Option<Grpc>,
 }
 
-impl Doors {
-    /// Opens the doors that flags name.
+impl DecisionListeners {
+    /// Opens the listeners that flags name.
     pub(super) async fn open(
         daemon: &Daemon,
         config: &Config,
         grpc: Option<SocketAddr>,
-    ) -> anyhow::Result<Doors> {
-        let mut doors = Doors::default();
+    ) -> anyhow::Result<DecisionListeners> {
+        let mut listeners = DecisionListeners::default();
         if let Some(wanted) = grpc {
             let listener = TcpListener::bind(wanted).await;
             let listener = listener.with_context(|| {
@@ -36,9 +36,9 @@ impl Doors {
                 token: super::operator_token(config, is_local)?,
                 ..GrpcOptions::default()
             };
-            doors.grpc = Some(Grpc::serve(daemon, listener, options)?);
+            listeners.grpc = Some(Grpc::serve(daemon, listener, options)?);
         }
-        Ok(doors)
+        Ok(listeners)
     }
 
     /// Prints the addresses.
