@@ -8,6 +8,7 @@
 //! Never: makes a call itself.
 
 mod decision_source;
+mod permit_files;
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -25,6 +26,7 @@ use tollgate_core::time::Span;
 use crate::admin_client::percent_encode;
 use crate::options::Options;
 use decision_source::DecisionSource;
+use permit_files::Ending;
 
 /// "Try later": sysexits' EX_TEMPFAIL.
 const DENIED: u8 = 75;
@@ -100,9 +102,10 @@ Examples:
   tollgate report \"$permit\" --status 429 --header 'Retry-After: 30'
   tollgate report \"$permit\" --error timeout";
 
-/// Tell a running daemon what became of the call of a permit
+/// Report what became of the call of a permit
 ///
-/// May be sent again: the first report counts.
+/// May be sent again: the first report counts. Works with a daemon and, for a permit that was acquired
+/// without one, on the store; --admin asks that daemon only.
 #[derive(Debug, Args)]
 #[command(name = "report", after_help = REPORT_EXAMPLES, after_long_help = REPORT_EXAMPLES)]
 pub(crate) struct ReportCommand {
@@ -135,6 +138,9 @@ Examples:
   tollgate release \"$permit\"";
 
 /// Give a permit back that was not used
+///
+/// Works with a daemon and, for a permit that was acquired without one, on the store; --admin asks that
+/// daemon only.
 #[derive(Debug, Args)]
 #[command(name = "release", after_help = RELEASE_EXAMPLES, after_long_help = RELEASE_EXAMPLES)]
 pub(crate) struct ReleaseCommand {
@@ -222,6 +228,9 @@ impl Acquire {
             None => denied(&reply, self.call.json),
             Some(permit) if !self.command.is_empty() => run_with(&source, permit, &self.command),
             Some(permit) => {
+                if let Err(error) = source.keep(permit) {
+                    writeln!(crate::out::err(), "note: {error:#}")?;
+                }
                 let mut out = crate::out::out();
                 if self.call.json {
                     writeln!(out, "{reply}")?;
@@ -344,8 +353,8 @@ impl ReportCommand {
                 body[name] = value;
             }
         }
-        let daemon = DecisionSource::daemon(&self.options)?;
-        let reply = daemon.ask(Method::POST, "/v1/report", Some(&body), MARGIN)?;
+        let source = DecisionSource::of_permit(&self.options, &self.permit)?;
+        let reply = source.settle(Ending::Reported, &body)?;
         if reply["first"] == false {
             writeln!(
                 crate::out::err(),
@@ -359,8 +368,8 @@ impl ReportCommand {
 impl ReleaseCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let body = json!({ "permit": self.permit });
-        let daemon = DecisionSource::daemon(&self.options)?;
-        daemon.ask(Method::POST, "/v1/release", Some(&body), MARGIN)?;
+        let source = DecisionSource::of_permit(&self.options, &self.permit)?;
+        source.settle(Ending::Released, &body)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -407,6 +407,20 @@ pub struct LimitReading {
     pub date: Option<Wall>,
 }
 
+impl PathTag {
+    /// The number, for another process.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The path that another process has numbered so.
+    #[must_use]
+    pub fn from_number(number: u64) -> PathTag {
+        PathTag(number)
+    }
+}
+
 impl CellId {
     /// The cell with these names.
     #[must_use]

@@ -26,13 +26,14 @@ use http::HeaderMap;
 use parking_lot::RwLock;
 use tollgate::ProviderRegistry;
 use tollgate::capacity;
+use tollgate::detached_permit::DetachedPermit;
 use tollgate::path::{CallOptions, Target};
 use tollgate::permit_table::{
     IssuedPermit, PermitTable, ProviderPermits, Released, Report, Reported, USE_WITHIN,
 };
 use tollgate_config::config::Caller;
 use tollgate_config::{Config, Secret};
-use tollgate_core::time::Span;
+use tollgate_core::time::{Now, Span};
 
 use crate::guards::{GuardAsk, GuardStatus, GuardVerdict, Guards, Throttle, UncountableGuard};
 
@@ -118,6 +119,12 @@ impl Decisions {
         !self.shared.callers.read().is_empty()
     }
 
+    /// The time of the store.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        self.shared.registry.ledger().now()
+    }
+
     /// An id for the log, different from those of calls through the gateway.
     #[must_use]
     pub fn next_id(&self) -> Arc<str> {
@@ -187,6 +194,25 @@ impl Decisions {
             Released::Now | Released::Before => Ok(()),
             Released::Used => Err(DecisionError::AlreadyReported),
             Released::Unknown => Err(DecisionError::UnknownPermit),
+        }
+    }
+
+    /// Takes an open permit out of this process: another one settles it with [`Decisions::attach`].
+    #[must_use]
+    pub fn detach(&self, permit: &str) -> Option<DetachedPermit> {
+        self.shared.permits.detach(permit)
+    }
+
+    /// Takes up a permit that another process has detached, to report or release it here. Not
+    /// settled, it stays as it was.
+    pub async fn attach(
+        &self,
+        permit: &str,
+        detached: &DetachedPermit,
+    ) -> Result<(), DecisionError> {
+        match self.shared.permits.attach(permit, detached).await? {
+            true => Ok(()),
+            false => Err(DecisionError::UnknownPermit),
         }
     }
 

@@ -26,7 +26,7 @@ mod rejection;
 
 pub use admin::{Admin, AdminOptions};
 pub use daemon::{Daemon, unknown_domains};
-pub use decisions::Decisions;
+pub use decisions::{DecisionError, Decisions};
 pub use gateway::{
     ClientTimeouts, Gateway, GatewayOptions, ListenAddress, ListenerKind, Listeners,
 };

@@ -40,6 +40,6 @@ pub mod path;
 pub mod fuzzing;
 
 pub use error::Error;
-pub use path::{capacity, decide, permit_table};
+pub use path::{capacity, decide, detached_permit, permit_table};
 pub use permits::{LimitReport, Permit};
 pub use providers::{Options, ProviderRegistry};

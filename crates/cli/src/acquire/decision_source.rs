@@ -3,21 +3,26 @@
 //! Promises: a daemon on the admin address decides if no `--store` is given; otherwise the ledger is
 //! opened directly, so that several processes share one quota either way.
 //!
+//! A permit that was acquired without a daemon is settled without one, by any process.
+//!
 //! Never: opens a store that a named daemon was to be asked about.
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use hyper::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tollgate::ProviderRegistry;
 use tollgate::providers::Options as RegistryOptions;
+use tollgate_config::config::Store;
 use tollgate_config::{Config, disk};
-use tollgate_server::{Decisions, unknown_domains};
+use tollgate_server::{DecisionError, Decisions, unknown_domains};
 
 use super::into_reply;
+use super::permit_files::{Ending, PermitFile, PermitFiles};
 use crate::admin_client::{AdminClient, NoDaemon};
 use crate::options::Options;
 
@@ -30,12 +35,14 @@ pub(super) enum DecisionSource {
     Local(Box<LocalDecisions>),
 }
 
-/// The decision service in this process. Permits that are open at its end count as used.
+/// The decision service in this process.
 #[derive(Debug)]
 pub(super) struct LocalDecisions {
     // Dropped before the runtime that its tasks run on.
     decisions: Decisions,
     runtime: Runtime,
+    /// Permits that other processes settle; a store in memory has none.
+    files: Option<PermitFiles>,
 }
 
 impl DecisionSource {
@@ -55,14 +62,60 @@ impl DecisionSource {
         }
     }
 
-    /// The daemon: only the process that handed a permit out can settle it.
-    pub(super) fn daemon(options: &Options) -> anyhow::Result<DecisionSource> {
-        if options.store.is_some() {
-            bail!(
-                "a permit is settled by the daemon that handed it out; leave --store out. Without a daemon, use `tollgate acquire PROVIDER -- CMD`"
-            );
+    /// Who settles this permit: the store's folder if `acquire` without a daemon wrote it there, else
+    /// the daemon.
+    pub(super) fn of_permit(options: &Options, permit: &str) -> anyhow::Result<DecisionSource> {
+        let daemon = || AdminClient::find(options).map(DecisionSource::Daemon);
+        if options.admin.is_some() && options.store.is_none() {
+            return daemon();
         }
-        Ok(DecisionSource::Daemon(AdminClient::find(options)?))
+        let Ok(loaded) = Config::load(&options.sources(), &disk::environment()) else {
+            // The daemon may run with an older version of it.
+            return if options.store.is_some() {
+                LocalDecisions::open(options)
+            } else {
+                daemon()
+            };
+        };
+        let Some(files) = permit_files(&loaded.config) else {
+            return daemon();
+        };
+        if files.find(permit)?.is_some() || options.store.is_some() {
+            return LocalDecisions::open(options);
+        }
+        daemon()
+    }
+
+    /// Lets another process settle a permit that this one prints. A daemon keeps it anyway.
+    pub(super) fn keep(&self, permit: &str) -> anyhow::Result<()> {
+        let DecisionSource::Local(local) = self else {
+            return Ok(());
+        };
+        let Some(files) = &local.files else {
+            return Ok(());
+        };
+        let Some(detached) = local.decisions.detach(permit) else {
+            return Ok(());
+        };
+        files
+            .write(permit, &detached, local.decisions.now())
+            .context("the permit cannot be reported later, so it counts as used")
+    }
+
+    /// Reports or releases a permit.
+    pub(super) fn settle(&self, ending: Ending, body: &Value) -> anyhow::Result<Value> {
+        let path = match ending {
+            Ending::Reported => "/v1/report",
+            Ending::Released => "/v1/release",
+        };
+        let ask = || self.ask(Method::POST, path, Some(body), super::MARGIN);
+        match self {
+            DecisionSource::Daemon(_) => ask(),
+            DecisionSource::Local(local) => {
+                let permit = body["permit"].as_str().unwrap_or_default();
+                local.settle(permit, ending, ask)
+            }
+        }
     }
 
     /// One request and its reply; an error of the service is an error here, a denial is not.
@@ -114,10 +167,58 @@ impl LocalDecisions {
             ProviderRegistry::build(providers.collect(), ledger, registry_options)?
         };
         registry.set_callers(&config.callers);
-        let decisions = Decisions::new(registry, &config);
+        tollgate::permits::begin_numbers_at_random();
         Ok(DecisionSource::Local(Box::new(LocalDecisions {
-            decisions,
+            decisions: Decisions::new(registry, &config),
             runtime,
+            files: permit_files(&config),
         })))
     }
+
+    /// Settles a permit of another process, unless that is done.
+    fn settle(
+        &self,
+        permit: &str,
+        ending: Ending,
+        ask: impl Fn() -> anyhow::Result<Value>,
+    ) -> anyhow::Result<Value> {
+        let unknown = || with_hint(&DecisionError::UnknownPermit);
+        let files = self.files.as_ref().ok_or_else(unknown)?;
+        if let Some(PermitFile::Open(detached)) = files.find(permit)? {
+            let attached = self.decisions.attach(permit, &detached);
+            let attached = self.runtime.block_on(attached);
+            attached.map_err(|error| with_hint(&error))?;
+            if files.take(permit, ending)? {
+                let settled = ask();
+                if settled.is_err() {
+                    // A mistake in the report: it can be sent again.
+                    files.put_back(permit, ending)?;
+                }
+                return settled;
+            }
+        }
+        match files.find(permit)? {
+            Some(PermitFile::Settled(before)) if before == ending => {
+                Ok(json!({ "first": false, "permit": permit }))
+            }
+            Some(PermitFile::Settled(Ending::Released)) => {
+                Err(with_hint(&DecisionError::AlreadyReleased))
+            }
+            Some(PermitFile::Settled(Ending::Reported)) => {
+                Err(with_hint(&DecisionError::AlreadyReported))
+            }
+            Some(PermitFile::Open(_)) | None => Err(unknown()),
+        }
+    }
+}
+
+fn permit_files(config: &Config) -> Option<PermitFiles> {
+    match &config.store {
+        Store::Sqlite(folder) => Some(PermitFiles::new(Path::new(folder))),
+        Store::Memory | Store::Postgres(_) | Store::Redis(_) => None,
+    }
+}
+
+fn with_hint(error: &DecisionError) -> anyhow::Error {
+    anyhow::anyhow!("{error}; {}", error.hint())
 }

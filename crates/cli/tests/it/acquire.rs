@@ -94,7 +94,93 @@ fn scripts_without_a_daemon_share_one_quota() {
         Some(75),
         "it counts although its process is gone"
     );
-    let lost = folder.run(&["report", "abc", "--store", "sqlite:state"]);
-    assert_eq!(lost.code, Some(1));
-    assert!(lost.err.contains("acquire PROVIDER -- CMD"), "{}", lost.err);
+}
+
+/// `report` and `release` needed a daemon: without one, a permit that a script did not use stayed counted.
+#[test]
+fn scripts_without_a_daemon_settle_each_others_permits() {
+    let folder = Folder::new("acquire-settle").file("x.yaml", X);
+    let run = |args: &[&str]| {
+        let options = ["--provider", "x.yaml", "--store", "sqlite:state"];
+        folder.run(&[args, &options].concat())
+    };
+    let acquire = || run(&["acquire", "x"]).out.trim().to_owned();
+    let remaining = || run(&["capacity", "x"]).out;
+    let (unused, used) = (acquire(), acquire());
+    assert_eq!(run(&["acquire", "x"]).code, Some(75), "both are counted");
+    for _ in 0..2 {
+        assert_eq!(outcome(&run(&["release", &unused])), (Some(0), ""));
+        assert_eq!(remaining(), "available, 1 remaining\n", "given back once");
+    }
+    let wrong = run(&["report", &used, "--status", "999"]);
+    assert_eq!(wrong.code, Some(1));
+    for note in ["", "note: it was reported before; nothing has changed"] {
+        let reported = run(&["report", &used, "--status", "200"]);
+        assert_eq!(outcome(&reported), (Some(0), note));
+    }
+    assert_eq!(remaining(), "available, 1 remaining\n", "it was used");
+    for (args, text) in [
+        (["release", &used], "was reported as used"),
+        (["report", &unused], "was released"),
+        (["report", "abc"], "there is no such permit"),
+    ] {
+        let late = run(&args);
+        assert_eq!(late.code, Some(1));
+        assert!(late.err.contains(text), "{}", late.err);
+    }
+    let permits = folder.path().join("state/permits");
+    for entry in std::fs::read_dir(permits).expect("the folder of permits") {
+        let about = entry.expect("an entry").metadata().expect("its metadata");
+        let mode = std::os::unix::fs::PermissionsExt::mode(&about.permissions());
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}
+
+/// What a report says about the provider counts for the next process: a 429 cools it down.
+#[test]
+fn a_report_without_a_daemon_teaches_the_next_process() {
+    let folder = Folder::new("acquire-learn").file("x.yaml", X);
+    let run = |args: &[&str]| {
+        let options = ["--provider", "x.yaml", "--store", "sqlite:state"];
+        folder.run(&[args, &options].concat())
+    };
+    let permit = run(&["acquire", "x"]).out;
+    let header = "Retry-After: 100";
+    let report = [
+        "report",
+        permit.trim(),
+        "--status",
+        "429",
+        "--header",
+        header,
+    ];
+    assert_eq!(outcome(&run(&report)), (Some(0), ""));
+    let denied = run(&["acquire", "x", "--json"]);
+    let reply: serde_json::Value = serde_json::from_str(&denied.out).expect("JSON");
+    assert_eq!(
+        (denied.code, &reply["reason"]),
+        (Some(75), &"cooldown".into())
+    );
+}
+
+/// A daemon that an option names and that is not there is an error: the store is not asked instead.
+#[test]
+fn a_named_daemon_that_is_not_there_is_an_error() {
+    let folder = Folder::new("acquire-named").file("x.yaml", X);
+    let nobody = "127.0.0.1:9";
+    let permit = "0".repeat(32);
+    for (command, of) in [
+        ("acquire", "x"),
+        ("capacity", "x"),
+        ("report", &permit),
+        ("release", &permit),
+    ] {
+        let asked = folder.run(&[command, of, "--provider", "x.yaml", "--admin", nobody]);
+        assert_eq!(asked.code, Some(1), "{command}");
+        assert!(
+            asked.err.contains("no daemon responds on 127.0.0.1:9"),
+            "{}",
+            asked.err
+        );
+    }
 }

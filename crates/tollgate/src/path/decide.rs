@@ -97,16 +97,13 @@ pub(super) async fn decide(
     let granted = permit::permit(&subject, key.as_deref(), &mut history).await;
     let grant = end.check(granted)?;
     end.granted();
-    Ok(AcquiredPermit {
-        policy: subject.provider.policy(),
-        end,
-        subject,
-        key,
-        grant: Some(grant),
-        permit: None,
-        is_sent: false,
+    let policy = subject.provider.policy();
+    Ok(AcquiredPermit::new(
+        (subject, policy, key),
+        grant,
         history,
-    })
+        end,
+    ))
 }
 
 /// The key that calls of this provider carry. Whoever makes an attempt itself and names no key uses
@@ -182,6 +179,33 @@ type Resolved = (
 );
 
 impl AcquiredPermit {
+    pub(super) fn new(
+        (subject, policy, key): (Subject, Arc<CompiledPolicy>, Option<String>),
+        grant: Grant,
+        history: PermitHistory,
+        end: ExternalCall,
+    ) -> AcquiredPermit {
+        AcquiredPermit {
+            subject,
+            policy,
+            key,
+            grant: Some(grant),
+            permit: None,
+            is_sent: false,
+            history,
+            end,
+        }
+    }
+
+    pub(super) fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// Its permit, until the head of the response.
+    pub(super) fn permit(&self) -> Option<&Permit> {
+        self.grant.as_ref().map(|grant| &grant.permit)
+    }
+
     /// The provider that it is for.
     #[must_use]
     pub fn provider(&self) -> &str {

@@ -26,6 +26,7 @@ use tollgate_core::time::{Micros, Span};
 use super::call::{CallOptions, Target};
 use super::call_end::ExternalCall;
 use super::decide::{self, AcquiredPermit, Learned};
+use super::detached_permit::{self, DetachedPermit};
 use super::rates::Rates;
 use crate::error::Reason;
 use crate::providers::ProviderRegistry;
@@ -295,6 +296,30 @@ impl PermitTable {
         Some(use_within)
     }
 
+    /// Takes an open permit out of the table: another process will settle it. It counts as sent until then.
+    #[must_use]
+    pub fn detach(&self, id: &str) -> Option<DetachedPermit> {
+        self.shared.drop_expired();
+        let mut state = self.shared.state.lock();
+        let (id, permit) = state.open.remove_entry(id)?;
+        state.by_expiry.remove(&(permit.expires, id));
+        drop(state);
+        detached_permit::detach(*permit.decision)
+    }
+
+    /// Takes up a permit that another process has detached. Returns whether it is open: otherwise it
+    /// has expired and counts as sent, or the table is full.
+    pub async fn attach(&self, id: &str, detached: &DetachedPermit) -> Result<bool, Error> {
+        let now = self.shared.registry.ledger().at();
+        let expires = detached.expires(now).filter(|expires| *expires > now);
+        let (Some(expires), Some(place)) = (expires, self.reserve()) else {
+            return Ok(false);
+        };
+        let decision = detached_permit::attach(&self.shared.registry, detached).await?;
+        self.insert(place, id.into(), Box::new(decision), expires);
+        Ok(true)
+    }
+
     /// How many permits are handed out and neither reported nor released.
     #[must_use]
     pub fn open_permits(&self) -> usize {
@@ -330,9 +355,12 @@ impl PermitTable {
         let now = self.shared.registry.ledger().at();
         let granted = decision.granted().unwrap_or(now);
         let lives = decision.use_within() + decision.response_timeout();
-        let mut state = self.shared.state.lock();
-        state.count += 1;
-        let id = self.shared.id(state.count);
+        let count = {
+            let mut state = self.shared.state.lock();
+            state.count += 1;
+            state.count
+        };
+        let id = self.shared.id(count);
         let handed_out = IssuedPermit {
             id: id.clone(),
             waited: decision.waited(),
@@ -340,13 +368,23 @@ impl PermitTable {
             rates: decision.rates().clone(),
             use_within: decision.use_within() - now.since(granted),
         };
-        let expires = granted + lives;
+        self.insert(place, id, Box::new(decision), granted + lives);
+        handed_out
+    }
+
+    fn insert(
+        &self,
+        place: TableSlot<'_>,
+        id: Arc<str>,
+        decision: Box<AcquiredPermit>,
+        expires: Micros,
+    ) {
+        let mut state = self.shared.state.lock();
         state.by_expiry.insert((expires, id.clone()));
         let is_first = state
             .by_expiry
             .first()
             .is_some_and(|(_, first)| *first == id);
-        let decision = Box::new(decision);
         state.open.insert(id, OpenPermit { decision, expires });
         let needs_timer = !std::mem::replace(&mut state.has_timer, true);
         drop(state);
@@ -356,7 +394,6 @@ impl PermitTable {
         } else if is_first {
             self.shared.first_changed.notify_one();
         }
-        handed_out
     }
 
     /// Expires permits also while nobody uses the table. Without a runtime whoever uses it does.

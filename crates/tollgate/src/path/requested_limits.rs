@@ -120,6 +120,11 @@ impl RequestedLimits {
         (request, requested)
     }
 
+    /// The number of leading terms that are limits of the provider.
+    pub(super) fn limits(&self) -> usize {
+        self.limits
+    }
+
     /// Carries counts of replaced limits over to the current ones before anything is requested.
     pub(crate) fn inherit_counts(&self, permits: &Permits, edition: u64) {
         if !self.inherits.is_empty() {

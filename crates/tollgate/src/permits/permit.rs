@@ -98,6 +98,13 @@ impl Permit {
             .unwrap_or(&self.inner.ask.terms)
     }
 
+    /// Its ask, its marks, and how many of its terms other processes share.
+    pub(crate) fn parts(&self) -> (&Ask, &Marks, usize) {
+        let inner = &self.inner;
+        let shared = inner.ask.terms.len().saturating_sub(inner.local);
+        (&inner.ask, &inner.marks, shared)
+    }
+
     /// How long the call waited for it.
     #[must_use]
     pub fn waited(&self) -> Span {
