@@ -165,26 +165,29 @@ fn the_examples_of_the_configuration_page_load_and_name_every_field() {
     }
 }
 
-/// The examples of the recipes load, with warnings at most.
+/// The examples of the recipes and of the migration page load, with warnings at most.
 #[test]
 fn the_examples_of_the_recipes_load() {
     const RECIPES: &str = include_str!("../../../../docs/recipes.md");
+    const MIGRATION: &str = include_str!("../../../../docs/migration.md");
     let machine = ["TMDB_API_KEY", "ACME_KEY", "OPENAI_API_KEY"]
         .iter()
         .fold(TestHost::new(), |machine, name| machine.env(name, "key"));
-    let blocks: Vec<&str> = RECIPES
-        .split("```yaml\n")
-        .skip(1)
-        .map(|part| part.split("```").next().unwrap_or_default())
-        .collect();
-    assert!(blocks.len() >= 3);
-    for text in blocks {
-        let (file, sources) = if text.starts_with("providers:") {
-            ("tollgate.yaml", Sources::default())
-        } else {
-            ("provider.yaml", files(&["provider.yaml"]))
-        };
-        machine.clone().file(file, text).loaded(&sources);
+    for (page, at_least) in [(RECIPES, 3), (MIGRATION, 5)] {
+        let blocks: Vec<&str> = page
+            .split("```yaml\n")
+            .skip(1)
+            .map(|part| part.split("```").next().unwrap_or_default())
+            .collect();
+        assert!(blocks.len() >= at_least);
+        for text in blocks {
+            let (file, sources) = if text.starts_with("providers:") {
+                ("tollgate.yaml", Sources::default())
+            } else {
+                ("provider.yaml", files(&["provider.yaml"]))
+            };
+            machine.clone().file(file, text).loaded(&sources);
+        }
     }
 }
 
