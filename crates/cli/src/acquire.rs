@@ -380,9 +380,13 @@ fn denied(reply: &Value, as_json: bool) -> anyhow::Result<ExitCode> {
         writeln!(crate::out::out(), "{reply}")?;
         return Ok(ExitCode::from(DENIED));
     }
-    let limit = reply["limit"]["name"].as_str();
-    let reason = reply["reason"].as_str().unwrap_or("limit");
-    let what = limit.map_or_else(|| reason.to_owned(), |limit| format!("limit {limit}"));
+    let Some(limit) = reply["limit"]["name"].as_str() else {
+        // The message names what is closed, and until when.
+        let reason = reply["reason"].as_str().unwrap_or("limit");
+        let message = reply["message"].as_str().unwrap_or(reason);
+        writeln!(crate::out::err(), "denied: {message}")?;
+        return Ok(ExitCode::from(DENIED));
+    };
     let when = match reply["retry_in"].as_f64().map(Duration::try_from_secs_f64) {
         Some(Ok(wait)) if !wait.is_zero() => {
             let micros = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
@@ -390,7 +394,7 @@ fn denied(reply: &Value, as_json: bool) -> anyhow::Result<ExitCode> {
         }
         _ => String::new(),
     };
-    writeln!(crate::out::err(), "denied: {what}{when}")?;
+    writeln!(crate::out::err(), "denied: limit {limit}{when}")?;
     Ok(ExitCode::from(DENIED))
 }
 

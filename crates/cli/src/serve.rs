@@ -10,7 +10,6 @@
 mod decision_listeners;
 mod hardening;
 mod memory;
-mod resp;
 mod systemd;
 mod watch;
 
@@ -221,11 +220,9 @@ async fn serve(
     daemon.set_listeners(gateway.listeners());
     let admin = admin(&daemon, &config, sockets.admin, wants_admin).await?;
     let service = DecisionListeners::open(&daemon, &config, flags.grpc).await?;
-    let resp = resp::serve(&daemon, &config).await?;
     events.watch(&daemon).await;
     let out = &mut crate::out::out();
     announce(out, &config, &listening, &service, admin.as_ref())?;
-    resp::announce(out, &config, resp.as_ref())?;
     systemd::ready();
     tokio::spawn(memory::return_freed());
     if let Some(every) = systemd::watchdog() {
@@ -235,7 +232,7 @@ async fn serve(
     systemd::notify("STOPPING=1");
     let drained = async {
         // The admin address responds until the gateway is drained.
-        tokio::join!(gateway.drain(), service.drain(), resp::drain(resp));
+        tokio::join!(gateway.drain(), service.drain());
         if let Some(admin) = admin {
             admin.drain().await;
         }

@@ -274,6 +274,8 @@ pub struct Caller {
     pub at_most: Option<Ppm>,
     /// The token that authenticates this caller.
     pub token: Option<Secret>,
+    /// The guards that it may take tokens of; `None` = all if it is the only caller with a token, else none.
+    pub guards: Option<Vec<String>>,
 }
 
 /// A network such as `10.0.0.0/8`, or one address.

@@ -15,6 +15,8 @@ pub mod feedback;
 #[cfg(feature = "gateway")]
 pub mod framing;
 #[cfg(feature = "gateway")]
+pub mod grpc;
+#[cfg(feature = "gateway")]
 pub mod hits;
 pub mod provider_file;
 #[cfg(feature = "gateway")]
@@ -32,6 +34,8 @@ pub const TARGETS: &[Target] = &[
     ("feedback", feedback::run),
     #[cfg(feature = "gateway")]
     ("framing", framing::run),
+    #[cfg(feature = "gateway")]
+    ("grpc", grpc::run),
     #[cfg(feature = "gateway")]
     ("hits", hits::run),
     ("provider_file", provider_file::run),

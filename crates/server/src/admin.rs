@@ -6,7 +6,7 @@
 //!
 //! Never: forwards calls to providers; the gateway does.
 
-mod connections;
+mod progress;
 mod overload;
 mod stream;
 mod cache;
@@ -24,7 +24,6 @@ mod token;
 pub use token::{TokenError, TokenFile};
 
 use std::convert::Infallible;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,19 +35,18 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tollgate::event::Event;
 use tollgate_config::Secret;
 use tollgate_core::time::Span;
 
-use crate::accept_loop::{self, ConnectionHandler, ShutdownSignal};
+use crate::accept_loop::{ConnectionHandler, ShutdownSignal};
+use crate::connection_table::{ConnectionPlace, ConnectionTable};
 use crate::daemon::Daemon;
 use crate::gateway::max_admin_connections;
+use crate::serving_socket::{ServeError, ServingSocket, checked_address};
 use access::AccessPolicy;
-use connections::{AdminConnection, AdminConnections};
 use decisions::Peer;
 use overload::AdminOverload;
+use progress::AdminProgress;
 use stream::{AdminStream, RunningBody};
 
 /// The largest request head: no browser sends more to a local address.
@@ -75,23 +73,11 @@ impl Default for AdminOptions {
     }
 }
 
-/// Why the admin address cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum AdminError {
-    /// Other hosts can reach it, and there is no token to authenticate them.
-    #[error("{0} is reachable from other hosts; set admin.token, or listen on 127.0.0.1")]
-    NoToken(SocketAddr),
-    /// The socket failed.
-    #[error("the admin socket failed")]
-    Socket(#[from] io::Error),
-}
-
 /// The admin address. It serves until [`Admin::drain`] or drop.
 #[derive(Debug)]
 pub struct Admin {
     address: SocketAddr,
-    shutdown: watch::Sender<bool>,
-    tasks: JoinSet<()>,
+    socket: ServingSocket,
 }
 
 impl Admin {
@@ -100,36 +86,17 @@ impl Admin {
         daemon: &Daemon,
         listener: TcpListener,
         options: AdminOptions,
-    ) -> Result<Admin, AdminError> {
-        let address = listener.local_addr()?;
-        if options.token.is_none() && !address.ip().is_loopback() {
-            return Err(AdminError::NoToken(address));
-        }
-        daemon.registry().add_own_address(address);
-        let shutdown = watch::Sender::new(false);
+    ) -> Result<Admin, ServeError> {
+        let address = checked_address(daemon, &listener, options.token.is_some())?;
         let policy = AccessPolicy::new(address, options.token);
-        let router = routes::router(daemon.clone(), policy);
-        let mut tasks = JoinSet::new();
         let handler = AdminHandler {
-            router,
-            connections: AdminConnections::new(max_admin_connections()),
+            router: routes::router(daemon.clone(), policy),
+            connections: ConnectionTable::new(max_admin_connections()),
             overload: AdminOverload::default(),
         };
-        let grace = options.grace.into();
-        tasks.spawn(accept_loop::run(
-            listener,
-            handler,
-            shutdown.subscribe(),
-            grace,
-        ));
-        daemon
-            .registry()
-            .events()
-            .emit(Event::Listening { address });
         Ok(Admin {
             address,
-            shutdown,
-            tasks,
+            socket: ServingSocket::start(listener, handler, options.grace),
         })
     }
 
@@ -140,16 +107,15 @@ impl Admin {
     }
 
     /// Shuts down gracefully: accepts nothing more, finishes running requests, drops the rest.
-    pub async fn drain(mut self) {
-        self.shutdown.send_replace(true);
-        while self.tasks.join_next().await.is_some() {}
+    pub async fn drain(self) {
+        self.socket.drain().await;
     }
 }
 
 /// Serves the connections of the admin address.
 struct AdminHandler {
     router: axum::Router,
-    connections: Arc<AdminConnections>,
+    connections: Arc<ConnectionTable<AdminProgress>>,
     overload: AdminOverload,
 }
 
@@ -184,15 +150,15 @@ impl ConnectionHandler for AdminHandler {
 async fn serve_connection<S>(
     stream: S,
     router: axum::Router,
-    place: AdminConnection,
+    place: ConnectionPlace<AdminProgress>,
     mut shutdown: ShutdownSignal,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let router = TowerToHyperService::new(router);
-    let stream = AdminStream::new(stream, place.progress());
+    let stream = AdminStream::new(stream, place.activity().clone());
     let service = service_fn(|request| {
-        let running = place.begin();
+        let running = place.activity().begin();
         let response = router.call(request);
         async move {
             let response = response.await?;

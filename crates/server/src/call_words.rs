@@ -33,6 +33,24 @@ pub(crate) enum CostsError {
     Repeated,
 }
 
+/// What the name of an entity must be.
+pub(crate) const ENTITY_FORM: &str = "1 to 128 printable characters of ASCII";
+
+/// What the name of a caller must be.
+pub(crate) const CALLER_FORM: &str = "1 to 64 characters out of letters, digits and `-_.:`";
+
+/// A name of an entity that is safe in a log and in a label.
+pub(crate) fn is_entity(name: &str) -> bool {
+    let is_printable = |byte: u8| matches!(byte, b' '..=b'~');
+    (1..=128).contains(&name.len()) && name.bytes().all(is_printable)
+}
+
+/// A name of a caller that is safe in a log.
+pub(crate) fn is_caller(name: &str) -> bool {
+    let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    (1..=64).contains(&name.len()) && name.bytes().all(is_known)
+}
+
 /// A priority by its name or an alias.
 pub(crate) fn priority(word: &str) -> Option<Priority> {
     match word.to_ascii_lowercase().as_str() {

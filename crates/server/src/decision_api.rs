@@ -54,6 +54,13 @@ pub(crate) struct Asker {
     pub(crate) caller: Option<(String, Secret)>,
 }
 
+impl Asker {
+    /// The caller, unless it is the operator.
+    pub(crate) fn caller_name(&self) -> Option<&str> {
+        self.caller.as_ref().map(|(name, _)| name.as_str())
+    }
+}
+
 /// One request to the decision service.
 #[derive(Debug)]
 pub(crate) struct DecisionCall<'a> {
@@ -162,6 +169,7 @@ impl From<DecisionError> for ApiError {
                 (StatusCode::NOT_FOUND, "UnknownGuard")
             }
             DecisionError::Guard(_) => (StatusCode::BAD_REQUEST, "BadRequest"),
+            DecisionError::GuardNotAllowed { .. } => (StatusCode::FORBIDDEN, "CallerNotAllowed"),
             DecisionError::UnknownPermit => (StatusCode::NOT_FOUND, "UnknownPermit"),
             DecisionError::AlreadyReleased => (StatusCode::CONFLICT, "AlreadyReleased"),
             DecisionError::AlreadyReported => (StatusCode::CONFLICT, "AlreadyReported"),

@@ -1,6 +1,6 @@
 //! The decision service: may this call be made now? For callers that make their calls themselves.
 //!
-//! One facade for every endpoint (HTTP on two addresses, RESP; gRPC comes next): [`Decisions`] has a
+//! One facade for every protocol (HTTP on two addresses, RESP, gRPC): [`Decisions`] has a
 //! method for each request, takes and returns plain types, and knows no protocol. An endpoint parses,
 //! asks and writes.
 //!
@@ -111,6 +111,34 @@ impl Decisions {
             .iter()
             .find(is_its)
             .map(|caller| caller.name.clone())
+    }
+
+    /// Whether this caller may take tokens of these guards; `None` is the operator. A caller that names
+    /// its guards has those. One that does not has all while it is the only one with a token: then
+    /// nobody else is behind that address. Otherwise a caller could empty the buckets of the users of
+    /// others.
+    pub(crate) fn allow_guards<'a>(
+        &self,
+        caller: Option<&str>,
+        guards: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), DecisionError> {
+        let Some(name) = caller else {
+            return Ok(());
+        };
+        let callers = self.shared.callers.read().clone();
+        let caller = callers.iter().find(|caller| caller.name == name);
+        let allowed = caller.and_then(|caller| caller.guards.as_deref());
+        let is_allowed = |guard: &str| match allowed {
+            Some(allowed) => allowed.iter().any(|name| name == guard),
+            None => callers.len() == 1,
+        };
+        match guards.into_iter().find(|guard| !is_allowed(guard)) {
+            None => Ok(()),
+            Some(guard) => Err(DecisionError::GuardNotAllowed {
+                caller: name.to_owned(),
+                guard: guard.to_owned(),
+            }),
+        }
     }
 
     /// Whether any caller has a token.

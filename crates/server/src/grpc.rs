@@ -14,25 +14,23 @@ mod rate_limit;
 mod guard_domain;
 mod provider_domain;
 mod health;
-mod places;
+mod activity;
 mod connection;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tollgate::event::Event;
 use tollgate_config::Secret;
 use tollgate_core::time::Span;
 
-use crate::accept_loop;
+use crate::connection_table::ConnectionTable;
 use crate::daemon::Daemon;
-use crate::gateway::max_admin_connections;
+use crate::gateway::{ConnectionCap, max_admin_connections};
+use crate::serving_socket::{ServeError, ServingSocket, checked_address};
 use connection::{GrpcHandler, GrpcState};
-use places::Places;
 
 /// The most connections: Envoy has one per worker thread, so these are those of ten large hosts.
 const CONNECTIONS_MAX: usize = 256;
@@ -59,23 +57,11 @@ impl Default for GrpcOptions {
     }
 }
 
-/// Why the gRPC address cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum GrpcError {
-    /// Other hosts can reach it, and there is no token to authenticate them.
-    #[error("{0} is reachable from other hosts; set admin.token, or listen on 127.0.0.1")]
-    NoToken(SocketAddr),
-    /// The socket failed.
-    #[error("the gRPC socket failed")]
-    Socket(#[from] io::Error),
-}
-
 /// The gRPC address. It serves until [`Grpc::drain`] or drop.
 #[derive(Debug)]
 pub struct Grpc {
     address: SocketAddr,
-    shutdown: watch::Sender<bool>,
-    tasks: JoinSet<()>,
+    socket: ServingSocket,
 }
 
 impl Grpc {
@@ -84,30 +70,25 @@ impl Grpc {
         daemon: &Daemon,
         listener: TcpListener,
         options: GrpcOptions,
-    ) -> Result<Grpc, GrpcError> {
-        let address = listener.local_addr()?;
-        if options.token.is_none() && !address.ip().is_loopback() {
-            return Err(GrpcError::NoToken(address));
-        }
-        daemon.registry().add_own_address(address);
-        let shutdown = watch::Sender::new(false);
+    ) -> Result<Grpc, ServeError> {
+        let address = checked_address(daemon, &listener, options.token.is_some())?;
+        let max = options.connections_max.min(max_admin_connections()).max(1);
         let handler = GrpcHandler {
             state: Arc::new(GrpcState {
                 daemon: daemon.clone(),
                 token: options.token,
             }),
-            places: Places::new(options.connections_max.min(max_admin_connections())),
+            connections: ConnectionTable::new(max),
+            // A replaced connection has its slot until it has ended, which is at once.
+            cap: Arc::new(ConnectionCap::new(
+                max.saturating_mul(2),
+                (max / 4).max(1),
+                false,
+            )),
         };
-        let mut tasks = JoinSet::new();
-        let grace = options.grace.into();
-        let signal = shutdown.subscribe();
-        tasks.spawn(accept_loop::run(listener, handler, signal, grace));
-        let events = daemon.registry().events();
-        events.emit(Event::Listening { address });
         Ok(Grpc {
             address,
-            shutdown,
-            tasks,
+            socket: ServingSocket::start(listener, handler, options.grace),
         })
     }
 
@@ -118,8 +99,7 @@ impl Grpc {
     }
 
     /// Shuts down gracefully: accepts nothing more, finishes running calls, drops the rest.
-    pub async fn drain(mut self) {
-        self.shutdown.send_replace(true);
-        while self.tasks.join_next().await.is_some() {}
+    pub async fn drain(self) {
+        self.socket.drain().await;
     }
 }

@@ -403,6 +403,12 @@ impl GuardRules {
 }
 
 impl GuardAsk {
+    /// The name of the guard.
+    #[must_use]
+    pub fn guard(&self) -> &str {
+        self.class.name()
+    }
+
     /// How long it waits if nobody says.
     #[must_use]
     pub fn wait(&self) -> Span {

@@ -18,11 +18,15 @@ pub mod resp;
 mod accept_loop;
 mod api;
 mod call_words;
+mod connection_table;
 mod decision_api;
 mod json;
 mod period;
 mod rate_headers;
 mod rejection;
+mod serving_socket;
+#[cfg(any(test, feature = "fuzzing"))]
+mod test_config;
 
 pub use admin::{Admin, AdminOptions};
 pub use daemon::{Daemon, unknown_domains};
@@ -32,3 +36,4 @@ pub use gateway::{
 };
 pub use grpc::{Grpc, GrpcOptions};
 pub use resp::{RespOptions, RespServer};
+pub use serving_socket::ServeError;

@@ -26,15 +26,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tollgate::event::Event;
 use tollgate_config::Secret;
 use tollgate_core::time::Span;
 
-use crate::accept_loop::{self, ConnectionHandler, ShutdownSignal};
+use crate::accept_loop::{ConnectionHandler, ShutdownSignal};
 use crate::daemon::Daemon;
 use crate::gateway::{ConnectionCap, max_resp_connections};
+use crate::serving_socket::{ServeError, ServingSocket, checked_address};
 use session::{RespContext, Session};
 use waiting_places::WaitingPlaces;
 
@@ -64,27 +62,13 @@ impl Default for RespOptions {
     }
 }
 
-/// Why the address cannot be served.
-#[derive(Debug, thiserror::Error)]
-pub enum RespError {
-    /// Other hosts can reach it, and nobody has a token.
-    #[error(
-        "{0} is reachable from other hosts; set admin.token or the `token` of a caller, or listen on 127.0.0.1 or unix:PATH"
-    )]
-    NoToken(SocketAddr),
-    /// The socket failed.
-    #[error("the socket of the Redis protocol failed")]
-    Socket(#[from] io::Error),
-}
-
 /// An address that speaks the Redis protocol. It serves until [`RespServer::drain`] or drop.
 #[derive(Debug)]
 pub struct RespServer {
     address: Option<SocketAddr>,
-    shutdown: watch::Sender<bool>,
-    tasks: JoinSet<()>,
+    socket: ServingSocket,
     /// Removed at the end.
-    _socket: Option<SocketFile>,
+    _file: Option<SocketFile>,
 }
 
 /// The file of a Unix socket.
@@ -107,21 +91,15 @@ impl RespServer {
         daemon: &Daemon,
         listener: TcpListener,
         options: &RespOptions,
-    ) -> Result<RespServer, RespError> {
-        let address = listener.local_addr()?;
-        let is_local = address.ip().is_loopback();
-        if !is_local && options.token.is_none() && !daemon.decisions().has_tokens() {
-            return Err(RespError::NoToken(address));
-        }
-        daemon.registry().add_own_address(address);
-        let handler = RespHandler::new(daemon, options, is_local);
-        let mut server = RespServer::new(Some(address), None);
-        let signal = server.shutdown.subscribe();
-        let serve = accept_loop::run(listener, handler, signal, options.grace.into());
-        server.tasks.spawn(serve);
-        let events = daemon.registry().events();
-        events.emit(Event::Listening { address });
-        Ok(server)
+    ) -> Result<RespServer, ServeError> {
+        let has_token = options.token.is_some() || daemon.decisions().has_tokens();
+        let address = checked_address(daemon, &listener, has_token)?;
+        let handler = RespHandler::new(daemon, options, address.ip().is_loopback());
+        Ok(RespServer {
+            address: Some(address),
+            socket: ServingSocket::start(listener, handler, options.grace),
+            _file: None,
+        })
     }
 
     /// Starts to serve a Unix socket at this path, which only this user can reach. A socket that
@@ -133,23 +111,14 @@ impl RespServer {
         daemon: &Daemon,
         path: &Path,
         options: &RespOptions,
-    ) -> Result<RespServer, RespError> {
+    ) -> Result<RespServer, ServeError> {
         let listener = bind_unix(path)?;
         let handler = RespHandler::new(daemon, options, true);
-        let mut server = RespServer::new(None, Some(SocketFile(path.to_owned())));
-        let signal = server.shutdown.subscribe();
-        let serve = accept_loop::run(listener, handler, signal, options.grace.into());
-        server.tasks.spawn(serve);
-        Ok(server)
-    }
-
-    fn new(address: Option<SocketAddr>, socket: Option<SocketFile>) -> RespServer {
-        RespServer {
-            address,
-            shutdown: watch::Sender::new(false),
-            tasks: JoinSet::new(),
-            _socket: socket,
-        }
+        Ok(RespServer {
+            address: None,
+            socket: ServingSocket::start(listener, handler, options.grace),
+            _file: Some(SocketFile(path.to_owned())),
+        })
     }
 
     /// The address it listens on; `None` for a Unix socket.
@@ -159,9 +128,8 @@ impl RespServer {
     }
 
     /// Shuts down gracefully: reads no further command, and waits for those that run.
-    pub async fn drain(mut self) {
-        self.shutdown.send_replace(true);
-        while self.tasks.join_next().await.is_some() {}
+    pub async fn drain(self) {
+        self.socket.drain().await;
     }
 }
 

@@ -125,7 +125,7 @@ impl Default for QueueCause {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// No permit in time.
-    #[error("{}", no_permit(.provider, *.reason, .limit.as_deref(), *.retry_in))]
+    #[error("{}", no_permit((.provider, .entity.as_deref()), *.reason, .limit.as_deref(), *.retry_in))]
     NoPermit {
         /// Whose.
         provider: String,
@@ -163,7 +163,7 @@ pub enum Error {
         path: Option<String>,
     },
     /// Only the cache may serve the call, and it has no response.
-    #[error("{}", not_in_cache(.provider, *.reason))]
+    #[error("{}", not_in_cache((.provider, .entity.as_deref()), *.reason, *.retry_in))]
     NotInCache {
         /// Whose.
         provider: String,

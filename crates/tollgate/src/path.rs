@@ -46,6 +46,7 @@ mod scrub; //   removes keys and short-lived headers before storing
 mod link_target; //   which cached responses a link refers to
 pub mod decide; // permit and learn without a request
 pub mod detached_permit; //   permits that another process settles
+mod permit_report; //   what is said about permits that other processes hold
 pub mod permit_table; //   permits that other processes hold, by id
 pub mod capacity; //   the same check without taking a permit
 pub use crate::reply::{Reply, Source};

@@ -1,25 +1,33 @@
-//! Listeners of the decision service that are off unless a flag opens them.
+//! Listeners of the decision service that are off unless configured: gRPC and the Redis protocol.
 //!
-//! Promises: each address is printed. A listener beyond this host needs the admin token.
+//! Promises: each address is printed. A listener that other hosts can reach needs a token: the
+//! configured one, or the generated one of the admin address.
 //!
 //! Never: decides.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
 use tollgate_config::Config;
-use tollgate_server::{Daemon, Grpc, GrpcOptions};
+use tollgate_config::config::ListenOn;
+use tollgate_server::{Daemon, Grpc, GrpcOptions, RespOptions, RespServer};
+
+use super::operator_token;
 
 /// The listeners that are open.
 #[derive(Debug, Default)]
 pub(super) struct DecisionListeners {
     grpc: Option<Grpc>,
+    resp: Option<RespServer>,
+    /// Of the Redis protocol, as clients write it.
+    resp_url: Option<String>,
 }
 
 impl DecisionListeners {
-    /// Opens the listeners that flags name.
+    /// Opens the listeners that flags and settings name.
     pub(super) async fn open(
         daemon: &Daemon,
         config: &Config,
@@ -27,16 +35,16 @@ impl DecisionListeners {
     ) -> anyhow::Result<DecisionListeners> {
         let mut listeners = DecisionListeners::default();
         if let Some(wanted) = grpc {
-            let listener = TcpListener::bind(wanted).await;
-            let listener = listener.with_context(|| {
-                format!("could not listen on {wanted}; choose another with --grpc")
-            })?;
-            let is_local = listener.local_addr()?.ip().is_loopback();
+            let (listener, is_local) = bind(wanted, "--grpc").await?;
             let options = GrpcOptions {
-                token: super::operator_token(config, is_local)?,
+                token: operator_token(config, is_local)?,
                 ..GrpcOptions::default()
             };
             listeners.grpc = Some(Grpc::serve(daemon, listener, options)?);
+        }
+        if let Some(wanted) = &config.resp {
+            let (server, url) = open_resp(daemon, config, wanted).await?;
+            (listeners.resp, listeners.resp_url) = (Some(server), Some(url));
         }
         Ok(listeners)
     }
@@ -46,13 +54,65 @@ impl DecisionListeners {
         if let Some(grpc) = &self.grpc {
             writeln!(out, "  {:<16} http://{}", "(grpc)", grpc.address())?;
         }
+        if let Some(url) = &self.resp_url {
+            writeln!(out, "  {:<16} {url}", "(resp)")?;
+        }
         Ok(())
     }
 
     /// Finishes what is running, and closes.
     pub(super) async fn drain(self) {
-        if let Some(grpc) = self.grpc {
-            grpc.drain().await;
+        let grpc = async {
+            if let Some(grpc) = self.grpc {
+                grpc.drain().await;
+            }
+        };
+        let resp = async {
+            if let Some(resp) = self.resp {
+                resp.drain().await;
+            }
+        };
+        tokio::join!(grpc, resp);
+    }
+}
+
+async fn open_resp(
+    daemon: &Daemon,
+    config: &Config,
+    wanted: &ListenOn,
+) -> anyhow::Result<(RespServer, String)> {
+    let options = |is_local| {
+        anyhow::Ok(RespOptions {
+            token: operator_token(config, is_local)?,
+            connections_max: usize::try_from(config.connections_max).unwrap_or(usize::MAX),
+            ..RespOptions::default()
+        })
+    };
+    match wanted {
+        ListenOn::Address(address) => {
+            let (listener, is_local) = bind(*address, "--resp").await?;
+            let address = crate::admin_client::reachable(listener.local_addr()?);
+            let server = RespServer::serve(daemon, listener, &options(is_local)?)?;
+            Ok((server, format!("redis://{address}")))
+        }
+        ListenOn::Unix(path) => {
+            let served = RespServer::serve_unix(daemon, Path::new(path), &options(true)?);
+            Ok((
+                served.with_context(|| remedy(wanted, "--resp"))?,
+                format!("unix://{path}"),
+            ))
         }
     }
+}
+
+/// A socket, and whether only this host can reach it.
+async fn bind(wanted: SocketAddr, flag: &str) -> anyhow::Result<(TcpListener, bool)> {
+    let listener = TcpListener::bind(wanted).await;
+    let listener = listener.with_context(|| remedy(wanted, flag))?;
+    let is_local = listener.local_addr()?.ip().is_loopback();
+    Ok((listener, is_local))
+}
+
+fn remedy(wanted: impl std::fmt::Display, flag: &str) -> String {
+    format!("could not listen on {wanted}; is it in use? choose another with {flag}")
 }

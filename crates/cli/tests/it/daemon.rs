@@ -223,6 +223,40 @@ fn beyond_loopback_a_token_is_generated_stored_and_printed_once() {
     assert!(!format!("{}{}", output.out, output.err).contains(token.trim()));
 }
 
+/// The Redis protocol beyond loopback did not know the generated token: it could not start without a
+/// configured one, and `AUTH` with the generated one was wrong.
+#[test]
+fn the_generated_token_opens_the_redis_protocol_too() {
+    let folder = folder("token-resp").env("TOLLGATE_STATE_DIR", "state");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--store", "memory:"]);
+    command.args([
+        "--admin",
+        "127.0.0.1:0",
+        "--resp",
+        "0.0.0.0:0",
+        "--provider",
+        "x.yaml",
+    ]);
+    let daemon = RunningDaemon::run(folder, command);
+    let token = daemon.folder.read("state/admin.token");
+    let address = daemon.resp.as_deref().expect("an address");
+    let address = address.replace("0.0.0.0", "127.0.0.1");
+    let mut client = std::net::TcpStream::connect(address).expect("a listener");
+    for (command, expected) in [
+        ("PING", "-NOAUTH"),
+        (&format!("AUTH {}", token.trim()), "+OK"),
+        ("PING", "+PONG"),
+    ] {
+        let line = format!("{command}\r\n");
+        client.write_all(line.as_bytes()).expect("a connection");
+        let mut reply = [0; 512];
+        let length = client.read(&mut reply).expect("a reply");
+        let reply = String::from_utf8_lossy(&reply[..length]);
+        assert!(reply.starts_with(expected), "{command}: {reply}");
+    }
+}
+
 /// `cache` asks the running daemon: it lists and purges responses cached in memory too.
 #[test]
 fn cache_stats_of_a_daemon_show_cached_responses_and_saved_calls() {

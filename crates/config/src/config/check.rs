@@ -316,6 +316,7 @@ fn caller(
         token: fields
             .get("token")
             .and_then(|at| secrets::secret(&at, environment, problems)),
+        guards: fields.read("guards", problems),
     })
 }
 

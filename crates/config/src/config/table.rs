@@ -59,6 +59,7 @@ table! {
         at_least: Shape::Decimal, "the share of the limits that this caller gets at least";
         at_most: Shape::Decimal, "the share of the limits that this caller never exceeds";
         token: Shape::Secret, "the token that authenticates this caller";
+        guards: Shape::List(&Shape::Text), "the guards that this caller may take tokens of" = "all if no other caller has a token, else none";
     }
 }
 

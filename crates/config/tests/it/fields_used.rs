@@ -12,7 +12,7 @@ use tollgate_config::shape::{Field, Shape};
 const CRATES: [&str; 5] = ["core", "ledger", "tollgate", "server", "cli"];
 
 /// Fields whose value has another name once it is checked, and where it is read.
-const READ_AS: [(&str, &str); 39] = [
+const READ_AS: [(&str, &str); 40] = [
     ("methods", "provider.allows_method"),
     ("upload.spool", "settings.spool"),
     ("upload.min_rate", "settings.min_rate"),
@@ -20,6 +20,7 @@ const READ_AS: [(&str, &str); 39] = [
     ("callers.NAME.at_least", "caller.at_least"),
     ("callers.NAME.at_most", "caller.at_most"),
     ("callers.NAME.token", "caller.token"),
+    ("callers.NAME.guards", "caller.guards"),
     ("api_key", "provider.keys"),
     ("api_keys", "provider.keys"),
     ("auth.query", "Style::Query"),

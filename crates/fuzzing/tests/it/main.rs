@@ -1,6 +1,8 @@
-//! Replays the corpus of every fuzz target.
+//! Replays the corpus of every fuzz target, and mutates some.
 
-use std::path::Path;
+mod mutations;
+
+use std::path::{Path, PathBuf};
 
 /// The largest corpus: it is replayed by every test run and cloned by everybody.
 const FILES_MAX: usize = 200;
@@ -13,7 +15,7 @@ const BYTES_MAX: usize = 300 * 1024;
     reason = "the name of the input is shown only if the test fails"
 )]
 fn every_committed_input_of_every_target_passes() {
-    let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let corpora = corpora();
     for (name, run) in tollgate_fuzzing::TARGETS {
         let inputs = inputs(&corpora.join(name));
         assert!(!inputs.is_empty(), "{name} has no corpus");
@@ -28,6 +30,10 @@ fn every_committed_input_of_every_target_passes() {
             run(&input);
         }
     }
+}
+
+fn corpora() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus")
 }
 
 /// Files that a fuzz run has left are not committed and end without `.txt`.

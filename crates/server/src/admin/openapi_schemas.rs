@@ -214,6 +214,7 @@ fn reply_schemas() -> Value {
             "provider": { "type": "string" },
             "limit": { "anyOf": [reference("Limit"), { "type": "null" }] },
             "reason": { "type": ["string", "null"] },
+            "message": { "type": ["string", "null"] },
         })),
         "Guards": object(&["limiting", "keys", "guards"], json!({
             "limiting": { "enum": ["on", "off", "shadow"] },

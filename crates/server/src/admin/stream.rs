@@ -16,7 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-use super::connections::{AdminProgress, RunningRequest};
+use super::progress::{AdminProgress, RunningRequest};
 
 /// How long a write may make no progress. Responses are small and clients near; one that does not
 /// read for so long has stopped.
@@ -151,8 +151,8 @@ mod tests {
 
     use super::*;
     use crate::accept_loop::ShutdownSignal;
-    use crate::admin::connections::AdminConnections;
     use crate::admin::serve_connection;
+    use crate::connection_table::ConnectionTable;
 
     const LENGTH: usize = 1_000_000;
 
@@ -166,7 +166,9 @@ mod tests {
     }
 
     /// The only place of a table, taken by a client whose large response has begun.
-    async fn begun(table: &Arc<AdminConnections>) -> (DuplexStream, watch::Sender<bool>) {
+    async fn begun(
+        table: &Arc<ConnectionTable<AdminProgress>>,
+    ) -> (DuplexStream, watch::Sender<bool>) {
         let router = axum::Router::new().route("/", get(|| async { "x".repeat(LENGTH) }));
         let (mut client, server) = tokio::io::duplex(1_024);
         let (sender, never) = watch::channel(false);
@@ -182,7 +184,7 @@ mod tests {
     /// A new connection cut a large response in the middle: its request was over when it had begun.
     #[tokio::test(start_paused = true)]
     async fn a_response_that_is_being_written_is_not_cut_by_a_new_connection() {
-        let table = AdminConnections::new(1);
+        let table = ConnectionTable::new(1);
         let (mut client, _shutdown) = begun(&table).await;
         assert!(table.open().is_none(), "the response is being written");
         let mut most = vec![0; LENGTH / 2];
@@ -199,7 +201,7 @@ mod tests {
     /// Clients that do not read would keep everybody else from the admin address.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_does_not_read_its_response_loses_its_place() {
-        let table = AdminConnections::new(1);
+        let table = ConnectionTable::new(1);
         let (_client, _shutdown) = begun(&table).await;
         assert!(table.open().is_none());
         let has_place = async {

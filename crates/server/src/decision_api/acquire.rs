@@ -152,6 +152,7 @@ fn one(
             "a guard has `identifier` and `cost` only",
         ));
     }
+    decisions.allow_guards(call.asker.caller_name(), [guard.as_str()])?;
     Ok(AcquireKind::Guards(vec![GuardRequest {
         guard,
         identifier: fields.name("identifier")?,
@@ -177,7 +178,7 @@ pub(super) fn call_request(
     call: &DecisionCall<'_>,
     fields: &RequestFields,
 ) -> Result<CallRequest, ApiError> {
-    let named = fields.name("caller")?;
+    let named = fields.caller()?;
     let (caller, token) = caller(&call.asker, named)?;
     Ok(CallRequest {
         id: decisions.next_id(),

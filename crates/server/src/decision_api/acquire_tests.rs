@@ -6,38 +6,17 @@ use std::task::Context;
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Uri};
-use tollgate::ProviderRegistry;
-use tollgate::providers::Options;
-use tollgate_config::{Config, Environment, FileContent, PathKind, Sources};
 use tollgate_core::time::Wall;
 use tollgate_ledger::{Clock, Ledger};
 
 use super::*;
+use crate::test_config;
 
 /// A service with a guard that grants one token an hour.
 fn decisions() -> Decisions {
-    let read = |_: &str| {
-        Ok(FileContent {
-            text: "guards: { task: { limit: 1, period: 1h, burst: 1, by: name } }\n".to_owned(),
-            readable_by_others: false,
-        })
-    };
-    let world = Environment {
-        env: &|_| None,
-        env_names: &Vec::new,
-        read_file: &read,
-        path_kind: &|_| Ok(PathKind::File),
-        missing_key: None,
-    };
-    let sources = Sources {
-        only_named: true,
-        config: Some("tollgate.yaml".to_owned()),
-        ..Sources::default()
-    };
-    let loaded = Config::load(&sources, &world).expect("a valid file");
+    let guard = "guards: { task: { limit: 1, period: 1h, burst: 1, by: name } }\n";
     let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
-    let registry = ProviderRegistry::build(Vec::new(), ledger, Options::default());
-    Decisions::new(registry.expect("no providers"), &loaded.config)
+    test_config::daemon(ledger, guard).decisions().clone()
 }
 
 async fn ask(decisions: &Decisions, body: Body, places: &Semaphore) -> (u16, Value) {

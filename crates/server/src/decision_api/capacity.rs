@@ -33,6 +33,7 @@ pub(super) async fn serve(
         "provider": reply.provider,
         "limit": limit_json(reply.limit.as_ref()),
         "reason": reply.reason,
+        "message": reply.message,
     });
     Ok(respond(StatusCode::OK, &body, None))
 }

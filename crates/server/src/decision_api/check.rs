@@ -67,28 +67,32 @@ fn asks(
         ip,
         headers: call.headers,
     };
-    match fields.name("guard")? {
+    let asks = match fields.name("guard")? {
         Some(guard) if identifier.is_some() => {
             let request = GuardRequest {
                 guard,
                 identifier,
                 cost: 1,
             };
-            Ok(decisions.guard_asks(&[request])?)
+            decisions.guard_asks(&[request])?
         }
         Some(guard) => {
             let names = [guard];
             let asks = guards.asks_of(&request(Some(&names)));
-            Ok(asks.map_err(DecisionError::from)?)
+            asks.map_err(DecisionError::from)?
         }
-        None if identifier.is_some() => Err(ApiError::bad_request(
-            "`identifier` belongs to a guard, and the request names none",
-            "send `guard` too, or leave `identifier` out",
-        )),
-        None => Ok(guards
+        None if identifier.is_some() => {
+            return Err(ApiError::bad_request(
+                "`identifier` belongs to a guard, and the request names none",
+                "send `guard` too, or leave `identifier` out",
+            ));
+        }
+        None => guards
             .asks_of(&request(None))
-            .map_err(DecisionError::from)?),
-    }
+            .map_err(DecisionError::from)?,
+    };
+    decisions.allow_guards(call.asker.caller_name(), asks.iter().map(GuardAsk::guard))?;
+    Ok(asks)
 }
 
 /// Caddy adds the query of the request that it holds to a `uri` without one: then the client must not

@@ -22,9 +22,6 @@ const TIMEOUT_MAX: Span = Span::from_secs(24 * 3_600);
 /// The longest name, in characters: a URL may be longer.
 pub(crate) const NAME_MAX: usize = 256;
 
-/// The longest name of an entity.
-const ENTITY_MAX: usize = 128;
-
 /// The longest URL, as in a request head.
 pub(crate) const URL_MAX: usize = 8 * 1_024;
 
@@ -79,15 +76,21 @@ impl RequestFields {
 
     /// The entity; as on the gateway, a plain name.
     pub(crate) fn entity(&self) -> Result<Option<String>, ApiError> {
-        let entity = self.name("entity")?;
-        let is_plain = |name: &String| {
-            name.len() <= ENTITY_MAX && name.bytes().all(|byte| matches!(byte, b' '..=b'~'))
-        };
-        match entity {
-            Some(name) if !is_plain(&name) => {
-                Err(wrong("entity", "1 to 128 printable characters of ASCII"))
+        match self.name("entity")? {
+            Some(name) if !call_words::is_entity(&name) => {
+                Err(wrong("entity", call_words::ENTITY_FORM))
             }
             entity => Ok(entity),
+        }
+    }
+
+    /// Who calls; as on the gateway, a plain name.
+    pub(crate) fn caller(&self) -> Result<Option<String>, ApiError> {
+        match self.name("caller")? {
+            Some(name) if !call_words::is_caller(&name) => {
+                Err(wrong("caller", call_words::CALLER_FORM))
+            }
+            caller => Ok(caller),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Denials of permits: which errors are "not now", and what they say.
 //!
-//! Promises: every denial has a reason, and the name of the limit if a limit said no. What is left is
-//! true: it is read where a costly call was denied although something is left.
+//! Promises: every denial has a reason, and the name of the limit if a limit said no. If something else
+//! did, the message names it: which part of the provider is closed, why, and until when. What
+//! remains is true: it is read where a costly call was denied although something remains.
 //!
 //! Never: takes a mistake of the caller for a denial.
 
@@ -22,7 +23,7 @@ pub(super) struct Denial {
     pub(super) reason: &'static str,
     pub(super) limit: Option<LimitSummary>,
     pub(super) retry_in: Option<Span>,
-    message: String,
+    pub(super) message: String,
 }
 
 /// The denial that an error means, or the mistake of the caller.
@@ -60,8 +61,33 @@ pub(super) fn of(registry: &ProviderRegistry, error: Error) -> Result<Denial, De
         reason: error.reason_str(),
         limit,
         retry_in,
-        message: error.to_string(),
+        message: message(&error),
     })
+}
+
+/// What said no: a limit, or the state that a part of the provider is in, and until when.
+fn message(error: &Error) -> String {
+    let Error::ProviderUnavailable {
+        provider,
+        status,
+        path,
+    } = error
+    else {
+        return error.to_string();
+    };
+    let scope = match path {
+        Some(path) => format!("`{path}` of `{provider}`"),
+        None => format!("`{provider}`"),
+    };
+    let why = match status.hold {
+        Some(hold) => format!("is {}", hold.words()),
+        None => format!("sleeps after {} failures", status.failure_count),
+    };
+    let until = match status.reset_in {
+        Span::ZERO => format!("until `tollgate resume {provider}`"),
+        reset_in => format!("for another {}", reset_in.in_words()),
+    };
+    format!("{error}: {scope} {why} {until}")
 }
 
 /// The reply to a call that gets no permit.
@@ -113,9 +139,10 @@ fn hint(error: &Error) -> &'static str {
         Some(Reason::StoreLost) => {
             "the log of tollgate says why; on_store_loss in the provider's file sets what happens meanwhile"
         }
-        Some(Reason::CacheOnly | Reason::CacheRequested) => {
+        Some(Reason::CacheOnly | Reason::CacheRequested | Reason::Paused) => {
             "`tollgate resume` lets calls through again"
         }
+        Some(Reason::Degraded) => "little of the quota remains; `tollgate reset` ends degrade mode",
         _ => "come back after retry_in seconds, or send \"wait\": true with a longer timeout",
     }
 }

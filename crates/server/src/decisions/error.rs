@@ -17,6 +17,14 @@ pub enum DecisionError {
     /// A guard cannot be asked.
     #[error(transparent)]
     Guard(#[from] GuardError),
+    /// The caller may not take tokens of this guard.
+    #[error("the caller `{caller}` may not take tokens of the guard `{guard}`")]
+    GuardNotAllowed {
+        /// Who asks.
+        caller: String,
+        /// The guard.
+        guard: String,
+    },
     /// The permit is not known.
     #[error("there is no such permit: it expired and counts as sent, or it never was")]
     UnknownPermit,
@@ -46,6 +54,11 @@ impl DecisionError {
             DecisionError::Guard(GuardError::TooMany(_)) => "ask for fewer guards at once",
             DecisionError::Guard(GuardError::Limit(_)) => {
                 "write the limit as a guard, or send fewer different limits"
+            }
+            DecisionError::GuardNotAllowed { caller, guard } => {
+                return format!(
+                    "add it to `callers.{caller}.guards` in tollgate.yaml (`guards: [{guard}]`), or ask with the admin token"
+                );
             }
             DecisionError::UnknownPermit => {
                 "report or release a permit within use_within and the provider's timeout, with the `permit` of its acquire"

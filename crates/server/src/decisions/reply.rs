@@ -98,6 +98,8 @@ pub struct CapacityReply {
     pub limit: Option<LimitSummary>,
     /// Why, in the words of every rejection.
     pub reason: Option<&'static str>,
+    /// Why, as a sentence.
+    pub message: Option<String>,
 }
 
 impl Acquired {
@@ -176,6 +178,7 @@ impl CapacityReply {
             provider: found.provider,
             limit: None,
             reason: None,
+            message: None,
         };
         if let Some(error) = found.denied {
             let denial = denial::of(registry, error)?;
@@ -183,6 +186,7 @@ impl CapacityReply {
             reply.retry_in = denial.retry_in;
             reply.limit = denial.limit;
             reply.reason = Some(denial.reason);
+            reply.message = Some(denial.message);
         }
         Ok(reply)
     }

@@ -138,24 +138,27 @@ impl TaskState {
 }
 
 /// What an event makes of a task that has not ended; `None` = it ends. Of a failure that is reported
-/// twice the second one finds the task put back, and changes nothing.
-fn next(before: Option<OpenTask>, event: TaskEvent, retries: u32) -> Option<OpenTask> {
+/// twice the second one finds the task put back, and changes nothing. After the time to run it again
+/// it has run and failed again: a worker that reports failures only uses its retries up too.
+fn next(
+    before: Option<OpenTask>,
+    event: TaskEvent,
+    retries: u32,
+    is_due: bool,
+) -> Option<OpenTask> {
     let failures = before.map_or(0, |task| task.failures);
     let to = |state| Some(OpenTask { state, failures });
     match (event, before.map(|task| task.state)) {
+        (TaskEvent::Failed, Some(TaskState::Scheduled)) if !is_due => to(TaskState::Scheduled),
         (TaskEvent::Submitted, None) => to(TaskState::Reserved),
         (TaskEvent::Submitted, Some(state)) => to(state),
         (TaskEvent::Started, _) => to(TaskState::Active),
-        (TaskEvent::Scheduled, _) | (TaskEvent::Failed, Some(TaskState::Scheduled)) => {
-            to(TaskState::Scheduled)
-        }
+        (TaskEvent::Scheduled, _) => to(TaskState::Scheduled),
         (TaskEvent::Finished, _) => None,
-        (TaskEvent::Failed, None | Some(TaskState::Reserved | TaskState::Active)) => {
-            (failures < retries).then(|| OpenTask {
-                state: TaskState::Scheduled,
-                failures: failures + 1,
-            })
-        }
+        (TaskEvent::Failed, _) => (failures < retries).then(|| OpenTask {
+            state: TaskState::Scheduled,
+            failures: failures + 1,
+        }),
     }
 }
 
@@ -164,17 +167,30 @@ fn retry_in(event: TaskEvent, after: Option<OpenTask>, rules: Option<&TaskRules>
     let (task, rules) = (after?, rules?);
     match event {
         TaskEvent::Scheduled => Some(rules.retry_delay),
-        TaskEvent::Failed => {
-            let backoff = Backoff {
-                base: RETRY_BASE,
-                factor: rules.factor,
-                max: RETRY_MAX,
-                jitter: Jitter::None,
-            };
-            Some(backoff.ceiling(task.failures.saturating_sub(1)))
-        }
+        TaskEvent::Failed => Some(backoff(task.failures, rules)),
         TaskEvent::Submitted | TaskEvent::Started | TaskEvent::Finished => None,
     }
+}
+
+/// How long after its last failure a task runs again.
+fn backoff(failures: u32, rules: &TaskRules) -> Span {
+    let backoff = Backoff {
+        base: RETRY_BASE,
+        factor: rules.factor,
+        max: RETRY_MAX,
+        jitter: Jitter::None,
+    };
+    backoff.ceiling(failures.saturating_sub(1))
+}
+
+/// The time to run a task again has come.
+fn is_due((task, at): (OpenTask, i64), rules: Option<&TaskRules>, now: Wall) -> bool {
+    let wait = rules.map_or(Span::ZERO, |rules| match task.failures {
+        0 => rules.retry_delay,
+        failures => backoff(failures, rules),
+    });
+    // Both times are cut to whole seconds.
+    seconds(now) - at > i64::try_from(wait.0 / 1_000_000).unwrap_or(i64::MAX)
 }
 
 impl Desk {
@@ -191,11 +207,21 @@ impl Desk {
         let change = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
         drop_lost(&change, now)?;
         add_queue(&change, queue)?;
-        let before = open_task(&change, queue, id)?;
+        let found = open_task(&change, queue, id)?;
+        let before = found.map(|(task, _)| task);
         let mut after = before;
         if before.is_some() || !has_ended(&change, queue, id)? {
-            after = next(before, event, rules.map_or(0, |rules| rules.retries));
-            store(&change, (queue, id), before, after, now)?;
+            let is_due = found.is_some_and(|found| is_due(found, rules, now));
+            after = next(
+                before,
+                event,
+                rules.map_or(0, |rules| rules.retries),
+                is_due,
+            );
+            // A failure that is reported twice does not put the task back again.
+            if event != TaskEvent::Failed || after != before {
+                store(&change, (queue, id), before, after, now)?;
+            }
         }
         let noted = TaskNoted {
             counts: counts_of(&change, queue)?,
@@ -274,18 +300,20 @@ fn store(
     Ok(())
 }
 
+/// A task, and the time of its last event in seconds.
 fn open_task(
     change: &Transaction<'_>,
     queue: &str,
     id: &str,
-) -> Result<Option<OpenTask>, DeskError> {
-    let select = "SELECT state, failures FROM tasks WHERE queue = ?1 AND id = ?2";
+) -> Result<Option<(OpenTask, i64)>, DeskError> {
+    let select = "SELECT state, failures, at FROM tasks WHERE queue = ?1 AND id = ?2";
     let read = |row: &rusqlite::Row<'_>| {
         let state: String = row.get(0)?;
-        Ok(OpenTask {
+        let task = OpenTask {
             state: TaskState::parse(&state),
             failures: row.get(1)?,
-        })
+        };
+        Ok((task, row.get(2)?))
     };
     Ok(change
         .query_row(select, params![queue, id], read)
@@ -368,4 +396,44 @@ fn read_counts(row: &rusqlite::Row<'_>) -> rusqlite::Result<QueueCounts> {
 
 fn seconds(wall: Wall) -> i64 {
     i64::try_from(wall.0 / 1_000_000).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::ratio::Ppm;
+
+    const RETRIES: u32 = 2;
+
+    /// A worker that reports nothing but failures was told to retry for ever.
+    #[test]
+    fn failures_alone_use_the_retries_up() {
+        let failed = |before, is_due| next(before, TaskEvent::Failed, RETRIES, is_due);
+        let first = failed(None, false);
+        assert_eq!(first.map(|task| task.failures), Some(1));
+        assert_eq!(failed(first, false), first, "the same failure again");
+        let second = failed(first, true);
+        assert_eq!(second.map(|task| task.failures), Some(2));
+        assert_eq!(failed(second, true), None, "no more retries");
+    }
+
+    #[test]
+    fn a_task_is_due_after_its_backoff() {
+        let rules = TaskRules {
+            max_pending: None,
+            retry_delay: Span::from_secs(60),
+            wait: Span::ZERO,
+            retries: RETRIES,
+            factor: Ppm(2_000_000),
+        };
+        let due = |failures, after: u64| {
+            let task = OpenTask {
+                state: TaskState::Scheduled,
+                failures,
+            };
+            is_due((task, 100), Some(&rules), Wall((100 + after) * 1_000_000))
+        };
+        assert!(!due(0, 60) && due(0, 61), "put back: after its countdown");
+        assert!(!due(1, 1) && due(1, 2) && !due(2, 2) && due(2, 3));
+    }
 }

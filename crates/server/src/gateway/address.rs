@@ -11,9 +11,7 @@ use tollgate::Error;
 use tollgate::path::Target;
 
 use super::ListenerKind;
-
-/// The longest caller name. Logs and metrics contain it.
-const CALLER_MAX: usize = 64;
+use crate::call_words;
 
 /// What a request target refers to.
 #[derive(Debug, PartialEq, Eq)]
@@ -147,8 +145,7 @@ fn by_name(rest: &str, query: Option<String>) -> Result<Address, Error> {
 
 /// A caller name that is safe in a log.
 pub(super) fn parse_caller(name: &str) -> Result<String, Error> {
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
-    if name.is_empty() || name.len() > CALLER_MAX || !name.bytes().all(known) {
+    if !call_words::is_caller(name) {
         return Err(Error::Malformed(
             "a caller name must have 1 to 64 characters out of letters, digits and `-_.:`",
         ));

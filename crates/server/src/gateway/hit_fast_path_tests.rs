@@ -439,6 +439,7 @@ async fn a_remembered_request_ends_with_its_configuration() {
         at_least: None,
         at_most: None,
         token: Some(Secret::new("t".to_owned())),
+        guards: None,
     }]);
     assert!(!is_hit(&mut fast_path, &request));
     registry.set_callers(&[]);

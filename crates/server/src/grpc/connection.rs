@@ -19,18 +19,21 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tollgate_config::Secret;
 
+use super::activity::Activity;
 use super::body::GrpcBody;
-use super::places::{Activity, GrpcPlace, Places};
 use super::protobuf::FRAME_PREFIX;
 use super::status::{GrpcCode, GrpcStatus};
 use super::{health, rate_limit};
 use crate::accept_loop::{ConnectionHandler, ShutdownSignal};
 use crate::api::bearer;
+use crate::connection_table::{ConnectionPlace, ConnectionTable};
 use crate::daemon::Daemon;
 use crate::decision_api::Asker;
+use crate::gateway::ConnectionCap;
 
 /// The largest message: 32 descriptors of a kilobyte.
 const MESSAGE_MAX: usize = 32 * 1024;
@@ -54,6 +57,10 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 const IDLE_CHECK: Duration = Duration::from_secs(30);
 const IDLE_CHECKS: usize = 30;
 
+/// How long a connection that is closed may take to end: longer than any call, and than the grace period
+/// of a shutdown.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// What all connections share.
 #[derive(Debug)]
 pub(super) struct GrpcState {
@@ -66,7 +73,9 @@ pub(super) struct GrpcState {
 #[derive(Debug)]
 pub(super) struct GrpcHandler {
     pub(super) state: Arc<GrpcState>,
-    pub(super) places: Arc<Places>,
+    pub(super) connections: Arc<ConnectionTable<Activity>>,
+    /// The share of each address.
+    pub(super) cap: Arc<ConnectionCap>,
 }
 
 impl ConnectionHandler for GrpcHandler {
@@ -83,18 +92,25 @@ impl ConnectionHandler for GrpcHandler {
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
         // Clients wait for responses; if the option cannot be set, the connection still works.
         stream.set_nodelay(true).ok();
-        let place = self.places.open(peer.ip())?;
-        Some(serve(stream, self.state.clone(), peer, place, shutdown))
+        let slot = self.cap.try_acquire(peer.ip())?;
+        let place = self.connections.open()?;
+        let serving = serve(stream, self.state.clone(), peer, place, shutdown);
+        Some(async move {
+            serving.await;
+            drop(slot);
+        })
     }
 }
 
-async fn serve(
-    stream: TcpStream,
+async fn serve<S>(
+    stream: S,
     state: Arc<GrpcState>,
     peer: SocketAddr,
-    place: GrpcPlace,
+    place: ConnectionPlace<Activity>,
     mut shutdown: ShutdownSignal,
-) {
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let activity = place.activity().clone();
     let (of_calls, at_shutdown) = (activity.clone(), shutdown.clone());
     let service = service_fn(move |request| {
@@ -129,10 +145,10 @@ async fn serve(
         () = shutdown.requested() => {}
     }
     connection.as_mut().graceful_shutdown();
-    // A client that never speaks would not learn of it either.
+    // A client that never speaks would not learn of it either. A health watch never ends by itself.
     if activity.begun() > 0 {
         tokio::select! {
-            _ended = connection => {}
+            _ended = tokio::time::timeout(CLOSE_TIMEOUT, connection) => {}
             () = place.replaced() => {}
         }
     }
@@ -311,3 +327,7 @@ async fn ceased(activity: &Activity) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

@@ -34,6 +34,7 @@ pub(super) fn decide(
         asks.extend(guards.asks_of_descriptor(descriptor)?);
         ends.push(asks.len());
     }
+    decisions.allow_guards(asker.caller_name(), asks.iter().map(GuardAsk::guard))?;
     let verdict = guards.decide_any_number(&asks);
     let begins = std::iter::once(0).chain(ends.iter().copied());
     let ranges = begins.zip(&ends).map(|(begin, end)| begin..*end);

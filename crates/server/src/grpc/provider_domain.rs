@@ -47,7 +47,7 @@ pub(super) async fn decide(
             remaining: capacity.remaining,
             limit: capacity.limit,
             reason: capacity.reason,
-            message: Some("No call can be made now.".to_owned()),
+            message: capacity.message,
             hint: Some("come back later; `tollgate capacity PROVIDER` says when"),
             provider: Some(capacity.provider),
             ..Acquired::default()
@@ -66,6 +66,10 @@ pub(super) async fn decide(
     Ok(reply(&decisions.acquire(asked).await?))
 }
 
+fn wrong(entry: &str, form: &str) -> GrpcStatus {
+    GrpcStatus::invalid(&format!("`{entry}` is not {form}"))
+}
+
 fn too_costly() -> GrpcStatus {
     GrpcStatus::invalid("`hits_addend` is above 2^53; send the number of calls")
 }
@@ -80,6 +84,12 @@ fn call_request(
     let (mut entity, mut named, mut priority) = (None, None, None);
     for (key, value) in entries {
         match *key {
+            "entity" if !call_words::is_entity(value) => {
+                return Err(wrong("entity", call_words::ENTITY_FORM));
+            }
+            "caller" if !call_words::is_caller(value) => {
+                return Err(wrong("caller", call_words::CALLER_FORM));
+            }
             "entity" => entity = Some((*value).to_owned()),
             "caller" => named = Some((*value).to_owned()),
             "priority" => priority = Some(priority_of(value)?),

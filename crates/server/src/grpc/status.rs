@@ -93,6 +93,7 @@ impl From<DecisionError> for GrpcStatus {
                 _ => GrpcCode::Unavailable,
             },
             DecisionError::Guard(GuardError::Unknown { .. }) => GrpcCode::NotFound,
+            DecisionError::GuardNotAllowed { .. } => GrpcCode::PermissionDenied,
             DecisionError::Guard(GuardError::Limit(_)) => GrpcCode::ResourceExhausted,
             DecisionError::Guard(GuardError::NoIdentifier(_) | GuardError::TooMany(_))
             | DecisionError::UnknownPermit

@@ -9,18 +9,15 @@ use std::sync::atomic::AtomicUsize;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::watch;
-use tollgate::ProviderRegistry;
-use tollgate::providers::{Options, Unknown};
-use tollgate_config::{Config, Environment, FileContent, PathKind, Secret, Sources};
-use tollgate_core::time::{Micros, Now, Wall};
-use tollgate_ledger::{Clock, Ledger, ManualClock};
+use tollgate_config::Secret;
+use tollgate_ledger::{Clock, Ledger};
 
 use super::connection::serve;
 use super::session::{RespContext, Session};
 use super::waiting_places::WaitingPlaces;
 use crate::accept_loop::ShutdownSignal;
-use crate::daemon::Daemon;
 use crate::gateway::ConnectionCap;
+use crate::test_config;
 
 /// Something to wait for.
 const GUARD: &str = "guards: { task: { limit: 1, period: 1h, burst: 1, by: name } }\n";
@@ -30,11 +27,7 @@ const PIPE: usize = 1 << 24;
 
 /// What a connection replies to these pieces, until its client ends it or it ends by itself.
 pub async fn replies<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    let clock = ManualClock::new(Now {
-        at: Micros(1_000_000_000),
-        wall: Wall(1_772_323_200_000_000),
-    });
-    let ledger = Ledger::memory(Clock::Manual(clock));
+    let ledger = Ledger::memory(Clock::Manual(test_config::clock()));
     let (mut client, serving) = connection(ledger, None, PIPE);
     let talk = async {
         for piece in pieces {
@@ -72,32 +65,8 @@ pub(super) fn connection(
 }
 
 fn context(ledger: Ledger, token: Option<&str>) -> Arc<RespContext> {
-    let sources = Sources {
-        only_named: true,
-        config: Some("tollgate.yaml".to_owned()),
-        ..Sources::default()
-    };
-    let read = |_: &str| {
-        Ok(FileContent {
-            text: GUARD.to_owned(),
-            readable_by_others: false,
-        })
-    };
-    let world = Environment {
-        read_file: &read,
-        path_kind: &|_| Ok(PathKind::File),
-        ..Environment::empty()
-    };
-    let loaded = Config::load(&sources, &world).expect("one guard, else defaults");
-    // A permit has an id that nobody can guess, so no two runs would be the same.
-    let options = Options {
-        unknown: Unknown::Refuse,
-        ..Options::default()
-    };
-    let registry = ProviderRegistry::build(Vec::new(), ledger, options);
-    let registry = registry.expect("a registry without providers needs nothing");
     Arc::new(RespContext {
-        daemon: Daemon::new(registry, sources, loaded, Environment::empty),
+        daemon: test_config::daemon(ledger, GUARD),
         token: token.map(|token| Secret::new(token.to_owned())),
         is_open: token.is_none(),
         clients: AtomicUsize::new(0),

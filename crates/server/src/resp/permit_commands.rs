@@ -338,7 +338,7 @@ fn write_acquired(reply: &mut ReplyWriter<'_>, acquired: &Acquired) {
 }
 
 fn write_capacity(reply: &mut ReplyWriter<'_>, capacity: &CapacityReply) {
-    reply.map(7);
+    reply.map(8);
     reply.text("available");
     reply.boolean(capacity.is_available);
     reply.text("retry_in");
@@ -353,6 +353,8 @@ fn write_capacity(reply: &mut ReplyWriter<'_>, capacity: &CapacityReply) {
     write_limit(reply, capacity.limit.as_ref());
     reply.text("reason");
     reply.text_or_null(capacity.reason);
+    reply.text("message");
+    reply.text_or_null(capacity.message.as_deref());
 }
 
 fn write_guard_status(reply: &mut ReplyWriter<'_>, status: &GuardStatus) {

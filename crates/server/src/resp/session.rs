@@ -53,6 +53,16 @@ pub(super) enum Identity {
     Caller(String, Secret),
 }
 
+impl Identity {
+    /// The caller that a token has authenticated.
+    pub(super) fn caller(&self) -> Option<&str> {
+        match self {
+            Identity::Caller(name, _) => Some(name),
+            Identity::Stranger | Identity::Operator => None,
+        }
+    }
+}
+
 /// One client.
 #[derive(Debug)]
 pub(super) struct Session {

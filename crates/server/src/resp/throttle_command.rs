@@ -4,7 +4,7 @@
 //! or never will be), the seconds until the bucket is full.
 //!
 //! Promises: whole seconds are rounded up, so that nobody comes back too early; 0 never stands beside
-//! a denial.
+//! a denial. Each caller with a token has keys of its own; the operator's are those of nobody else.
 //!
 //! Never: counts a request that it cannot read.
 
@@ -30,6 +30,11 @@ fn decide(session: &mut Session, command: &Command<'_>) -> Result<Throttled, Str
         return Err(format!("ERR {USAGE}"));
     }
     let key = command.get(1).unwrap_or_default();
+    let own_key = session.identity.caller().map(|caller| {
+        // The keys of a caller are its own: it cannot empty a bucket of another. Its name has no NUL.
+        [caller.as_bytes(), b"\0", key].concat()
+    });
+    let key = own_key.as_deref().unwrap_or(key);
     let number = |at: usize, what: &str| {
         let read = command.get(at).and_then(integer);
         read.ok_or_else(|| format!("ERR {what} is not an integer; {USAGE}"))

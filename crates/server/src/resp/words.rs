@@ -112,6 +112,20 @@ impl<'a> Words<'a> {
         self.text(of, NAME_MAX).map(str::to_owned)
     }
 
+    /// A name of this form, as on every protocol.
+    fn name_of(
+        &mut self,
+        of: &str,
+        is_valid: fn(&str) -> bool,
+        form: &str,
+    ) -> Result<String, String> {
+        let name = self.name(of)?;
+        match is_valid(&name) {
+            true => Ok(name),
+            false => Err(format!("ERR {of} is not {form}")),
+        }
+    }
+
     /// Milliseconds.
     pub(super) fn milliseconds(&mut self, of: &str) -> Result<Span, String> {
         let number = integer(self.value(of)?).and_then(|number| u64::try_from(number).ok());
@@ -161,8 +175,14 @@ impl<'a> Words<'a> {
         let mut options = RequestOptions::default();
         while let Some(name) = self.option(known, &[])? {
             match name {
-                "ENTITY" => options.entity = Some(self.name(name)?),
-                "CALLER" => options.caller = Some(self.name(name)?),
+                "ENTITY" => {
+                    let form = call_words::ENTITY_FORM;
+                    options.entity = Some(self.name_of(name, call_words::is_entity, form)?);
+                }
+                "CALLER" => {
+                    let form = call_words::CALLER_FORM;
+                    options.caller = Some(self.name_of(name, call_words::is_caller, form)?);
+                }
                 "COST" => options.costs = self.costs(false)?,
                 "PRIORITY" => {
                     let priority = call_words::priority(self.text(name, NAME_MAX)?);
@@ -187,6 +207,10 @@ impl RequestOptions {
             Subject::Call(target) => Ok(AcquireKind::Call(self.call(session, target)?)),
             Subject::Guards(guards) => {
                 let cost = self.guard_cost()?;
+                let names = guards.iter().map(|(guard, _)| guard.as_str());
+                let allowed = session.context.decisions();
+                let allowed = allowed.allow_guards(session.identity.caller(), names);
+                allowed.map_err(|error| format!("NOPERM {error}; {}", error.hint()))?;
                 let of = |(guard, identifier)| GuardRequest {
                     guard,
                     identifier: Some(identifier),

@@ -24,6 +24,7 @@ fn caller(name: &str, priority: Priority) -> Caller {
         at_least: None,
         at_most: None,
         token: None,
+        guards: None,
     }
 }
 

@@ -378,3 +378,57 @@ async fn a_waiting_caller_that_leaves_takes_no_permit() {
         (&"queue".into(), &json!(0.25))
     );
 }
+
+/// A denial that no limit caused named only a reason.
+#[tokio::test]
+async fn every_denial_names_what_said_no_and_until_when() {
+    let entities = "limits: [100/1h]\nentities: { ttl: { odds: 1m } }";
+    let (daemon, _) = frozen("decide-named.yaml", entities).await;
+    let denied = async |entity: Option<&str>| {
+        let body = json!({"provider": "x", "entity": entity, "wait": false});
+        let denied = acquire(&daemon, &body).await;
+        assert_eq!(denied.status, 429, "{denied:?}");
+        let capacity = daemon.request("GET", "/v1/capacity?provider=x", "").await;
+        assert_eq!(capacity.json()["available"], false);
+        let shown = capacity.json()["message"].as_str().map(str::to_owned);
+        assert!(
+            shown.is_some_and(|text| text.contains("`x`")),
+            "{capacity:?}"
+        );
+        denied.json()["message"].as_str().unwrap().to_owned()
+    };
+    let command = async |path: &str| {
+        let path = format!("/v1/providers/x/{path}");
+        assert_eq!(
+            daemon.request("POST", &path, "").await.status,
+            200,
+            "{path}"
+        );
+    };
+    for (order, parts) in [
+        (
+            "pause?for=30m",
+            ["paused by an operator", "for another 30 min"],
+        ),
+        (
+            "offline",
+            ["set offline by an operator", "until `tollgate resume x`"],
+        ),
+        (
+            "cache-only",
+            ["served from the cache only", "until an operator ends it"],
+        ),
+    ] {
+        command(order).await;
+        let text = denied(None).await;
+        let names = |part: &&str| text.contains(*part);
+        assert!(["`x`"].iter().chain(&parts).all(names), "{order}: {text}");
+        command("resume").await;
+    }
+    let granted = acquire(&daemon, &json!({"provider": "x", "entity": "odds"})).await;
+    let report =
+        json!({"permit": permit(&granted), "status": 429, "headers": {"retry-after": "90"}});
+    assert_eq!(post(&daemon, "/v1/report", &report).await.status, 200);
+    let text = denied(Some("odds")).await;
+    assert!(text.contains("cools down for another 1 min 30 s"), "{text}");
+}

@@ -46,7 +46,7 @@ struct Service {
 async fn service(name: &str, rest: &str, token: Option<&str>) -> Service {
     let (config, provider) = (format!("{name}.tollgate.yaml"), format!("{name}.yaml"));
     write_file(&provider, PROVIDER);
-    let callers = "callers: { app: { token: app-token-000001 }, web: { token: web-token-000001 } }";
+    let callers = "callers: { app: { token: app-token-000001, guards: [ip, user] }, web: { token: web-token-000001 } }";
     write_file(&config, &format!("guards:{GUARDS}\n{callers}\n{rest}\n"));
     let mut sources = from_file(&provider);
     sources.config = Some(config);
@@ -388,6 +388,23 @@ async fn only_the_operator_refunds_and_brings_limits() {
     }
 }
 
+/// Names of entities and callers went into logs and labels as they were sent.
+#[tokio::test]
+async fn names_are_checked_as_over_http() {
+    let service = service("grpc-names", "", None).await;
+    let mut client = service.client().await;
+    for entry in [("entity", ""), ("entity", "a\nb"), ("caller", "a b")] {
+        let asked = request("x", vec![descriptor(&[entry])]);
+        let error = client.ask(&asked).await.unwrap_err();
+        assert_eq!(error.code, 3, "{entry:?}");
+        assert!(
+            error.message.contains(entry.0),
+            "{entry:?}: {}",
+            error.message
+        );
+    }
+}
+
 /// Strangers that asked for health once held all connections, and nobody else got one.
 #[tokio::test]
 async fn idle_connections_make_way() {
@@ -466,6 +483,7 @@ async fn a_token_says_who_asks() {
         (None, 16, 16, 16),
         (Some("wrong-token-00001"), 16, 16, 16),
         (Some("app-token-000001"), 0, 0, 7),
+        (Some("web-token-000001"), 7, 7, 0),
         (Some("admin-token-00001"), 0, 0, 0),
     ] {
         let mut client = service.client().await;

@@ -364,6 +364,48 @@ async fn only_providers_that_name_guards_are_guarded() {
     );
 }
 
+/// A caller with a token emptied the buckets of anybody's users. Of several callers each has the guards
+/// that its `guards` names.
+#[tokio::test]
+async fn a_caller_takes_tokens_of_its_own_guards_only() {
+    let callers =
+        "callers: { app: { token: canary-app-token, guards: [ip] }, web: { token: canary-web } }"; // tidy:canary
+    let (classes, _) = CLASSES.split_once("callers:").unwrap();
+    let daemon = daemon("guards-rights", &format!("{classes}{callers}\n"), OTHER).await;
+    let ask = async |token: &str, method: &str, path: &str, body: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers = [("host", "gateway"), ("authorization", bearer.as_str())];
+        raw_request(daemon.gateway, method, path, &headers, body).await
+    };
+    let of_ip = r#"{"guard": "ip", "identifier": "203.0.113.7", "wait": false}"#;
+    let of_both = r#"{"asks": [{"guard": "ip", "identifier": "203.0.113.7"}, {"guard": "api"}]}"#;
+    let check = "/-/v1/check?guard=ip&identifier=203.0.113.7";
+    for (token, method, path, body) in [
+        ("canary-web", "POST", "/-/v1/acquire", of_ip), // tidy:canary
+        ("canary-web", "GET", check, ""),               // tidy:canary
+        ("canary-web", "GET", "/-/v1/check", ""),       // tidy:canary
+        (TOKEN, "POST", "/-/v1/acquire", of_both),
+    ] {
+        let denied = ask(token, method, path, body).await;
+        assert_eq!(
+            (denied.status, &denied.json()["error"]),
+            (403, &"CallerNotAllowed".into()),
+            "{path} {body}"
+        );
+        let hint = denied.json()["hint"].as_str().unwrap().to_owned();
+        assert!(hint.contains("guards` in tollgate.yaml"), "{hint}");
+    }
+    let path = "/v1/guards/ip?identifier=203.0.113.7";
+    let status = daemon.request("GET", path, "").await.json();
+    assert_eq!(
+        status["tokens_available"],
+        json!(5.0),
+        "nothing was counted"
+    );
+    assert_eq!(ask(TOKEN, "POST", "/-/v1/acquire", of_ip).await.status, 200);
+    assert_eq!(ask(TOKEN, "GET", check, "").await.status, 200);
+}
+
 /// The decision calls for callers, on the gateway's address, with their token.
 #[tokio::test]
 async fn callers_with_a_token_ask_on_the_gateways_address() {

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use tokio::net::{TcpListener, UnixStream};
 use tollgate_config::Sources;
-use tollgate_server::resp::RespError;
+use tollgate_server::ServeError;
 use tollgate_server::{RespOptions, RespServer};
 
 use crate::decisions::frozen;
@@ -108,7 +108,7 @@ async fn an_open_address_without_tokens_is_not_served() {
     let (daemon, _) = frozen("resp-open-address.yaml", "limits: [2/1h]").await;
     let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
     let served = RespServer::serve(&daemon.daemon, listener, &RespOptions::default());
-    assert!(matches!(served, Err(RespError::NoToken(_))));
+    assert!(matches!(served, Err(ServeError::NoToken(_))));
     let daemon = with_caller("resp-open-address-caller").await;
     let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
     let server = RespServer::serve(&daemon.daemon, listener, &RespOptions::default()).unwrap();
@@ -243,4 +243,39 @@ async fn a_session_does_not_outlive_its_token() {
     assert_eq!(reloaded.status, 200, "{reloaded:?}");
     assert!(client.say("CL.THROTTLE k 1 1 1").await.is_error("NOAUTH"));
     assert_eq!(client.ask(&["AUTH", "app", "canary-new-token"]).await, ok()); // tidy:canary
+}
+
+/// A caller emptied, or filled, the buckets of another: `CL.THROTTLE` keys are each caller's own, and
+/// guards need its `guards`.
+#[tokio::test]
+async fn a_caller_cannot_touch_the_buckets_of_another() {
+    let daemon = with_caller("resp-buckets").await;
+    let server = serve(&daemon, Some(ADMIN)).await;
+    let (mut app, mut other) = (connect(&server).await, connect(&server).await);
+    assert_eq!(app.ask(&["AUTH", APP]).await, ok());
+    assert_eq!(other.ask(&["AUTH", "canary-other"]).await, ok()); // tidy:canary
+    let throttle = "CL.THROTTLE k 0 1 3600";
+    let limited = |reply: Reply| match reply {
+        Reply::Array(parts) => parts.first().cloned(),
+        _ => None,
+    };
+    assert_eq!(limited(app.say(throttle).await), Some(Reply::Integer(0)));
+    assert_eq!(limited(app.say(throttle).await), Some(Reply::Integer(1)));
+    let own = other.say(throttle).await;
+    assert_eq!(limited(own), Some(Reply::Integer(0)), "a bucket of its own");
+    let guard = app.say("TG.ACQUIRE GUARD ip 203.0.113.7").await;
+    assert!(guard.is_error("NOPERM"), "{guard:?}");
+}
+
+/// Names of entities and callers went into logs and labels as they were sent.
+#[tokio::test]
+async fn names_are_checked_as_over_http() {
+    let daemon = with_caller("resp-names").await;
+    let server = serve(&daemon, None).await;
+    let mut client = connect(&server).await;
+    let long = "e".repeat(129);
+    for (option, name) in [("ENTITY", "a\nb"), ("ENTITY", &long), ("CALLER", "a b")] {
+        let reply = client.ask(&["TG.ACQUIRE", "x", option, name]).await;
+        assert!(reply.is_error(&format!("ERR {option} is not")), "{reply:?}");
+    }
 }

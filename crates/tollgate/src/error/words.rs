@@ -13,15 +13,43 @@ use super::{CONNECTIONS, Reason, Stage};
 /// How much of a method is shown: the longest registered one has 17 letters.
 const METHOD_SHOWN_MAX: usize = 24;
 
-pub(super) fn not_in_cache(provider: &str, reason: Reason) -> String {
-    if reason == Reason::CacheRequested {
-        return format!(
+pub(super) fn not_in_cache(
+    (provider, entity): (&str, Option<&str>),
+    reason: Reason,
+    retry_in: Option<Span>,
+) -> String {
+    let scope = scope_words(provider, entity);
+    let until = until_words(retry_in, "until an operator ends it");
+    match reason {
+        Reason::CacheRequested => format!(
             "the call asked for the cache only, and `{provider}` has no cached response for it"
-        );
+        ),
+        Reason::Degraded => {
+            let until = until_words(retry_in, "until more remains");
+            format!(
+                "{scope} is in degrade mode {until}: little of its quota remains, so it is served from the cache only, and it has no cached response for this call"
+            )
+        }
+        _by_operator => format!(
+            "{scope} is served from the cache only {until}, and it has no cached response for this call"
+        ),
     }
-    format!(
-        "`{provider}` is served from the cache only, and it has no cached response for this call"
-    )
+}
+
+/// The part of a provider that is closed.
+fn scope_words(provider: &str, entity: Option<&str>) -> String {
+    match entity {
+        Some(entity) => format!("`{entity}` of `{provider}`"),
+        None => format!("`{provider}`"),
+    }
+}
+
+/// How long a scope is closed.
+fn until_words(retry_in: Option<Span>, otherwise: &str) -> String {
+    match retry_in.filter(|span| *span > Span::ZERO) {
+        Some(span) => format!("for another {}", span.in_words()),
+        None => otherwise.to_owned(),
+    }
 }
 
 /// The limit in a sentence.
@@ -74,14 +102,17 @@ fn blocked_by(reason: Reason, limit: Option<&str>) -> String {
 }
 
 pub(super) fn no_permit(
-    provider: &str,
+    (provider, entity): (&str, Option<&str>),
     reason: Reason,
     limit: Option<&str>,
     retry_in: Option<Span>,
 ) -> String {
     match reason {
         Reason::StoreLost => {
-            return format!("the ledger that counts the calls to `{provider}` cannot be reached");
+            let until = until_words(retry_in, "until it is back");
+            return format!(
+                "the ledger that counts the calls to `{provider}` cannot be reached, and `on_store_loss` rejects them {until}"
+            );
         }
         Reason::NoDescriptors => {
             return format!("this process has no free file descriptor to call `{provider}`");
@@ -100,11 +131,19 @@ pub(super) fn no_permit(
             return format!("the call to `{provider}` costs more than {limit} can ever grant");
         }
         Reason::QueueFull => return format!("too many calls already wait for `{provider}`"),
+        Reason::Cooldown => {
+            let scope = scope_words(provider, entity);
+            let until = until_words(retry_in, "until the provider accepts calls again");
+            return format!("{scope} cools down {until}: the provider asked for a pause");
+        }
+        Reason::Sleep | Reason::Paused => {
+            let scope = scope_words(provider, entity);
+            let until = until_words(retry_in, "until `tollgate resume`");
+            let why = blocked_by(reason, limit);
+            return format!("{scope} is closed {until}: {why}");
+        }
         Reason::Limit
         | Reason::Concurrency
-        | Reason::Cooldown
-        | Reason::Sleep
-        | Reason::Paused
         | Reason::OffPeak
         | Reason::Degraded
         | Reason::CacheOnly
@@ -189,5 +228,66 @@ mod tests {
         assert!(rejected.ends_with("retry in 1 min 30 s"), "{rejected}");
         assert!(text(Reason::Cooldown, None, None).contains("asked for a pause"));
         assert!(text(Reason::NoShare, Some("3/1s"), None).contains("number of nodes"));
+    }
+
+    /// A denial without a limit named only a reason: not which part is closed, nor until when.
+    #[test]
+    fn a_rejection_without_a_limit_names_scope_state_and_end() {
+        let closed = |reason, retry_in| {
+            let entity = Some("fixtures".to_owned());
+            let provider = "tmdb".to_owned();
+            match reason {
+                Reason::Degraded | Reason::CacheOnly => Error::NotInCache {
+                    provider,
+                    entity,
+                    reason,
+                    retry_in,
+                },
+                _ => Error::NoPermit {
+                    provider,
+                    entity,
+                    limit: None,
+                    reason,
+                    retry_in,
+                },
+            }
+            .to_string()
+        };
+        let minute = Some(Span::from_secs(90));
+        for (reason, retry_in, parts) in [
+            (
+                Reason::Cooldown,
+                minute,
+                ["`fixtures` of `tmdb` cools down", "1 min 30 s"],
+            ),
+            (
+                Reason::Degraded,
+                minute,
+                ["`fixtures` of `tmdb` is in degrade mode", "1 min 30 s"],
+            ),
+            (
+                Reason::Degraded,
+                None,
+                ["degrade mode", "until more remains"],
+            ),
+            (
+                Reason::CacheOnly,
+                None,
+                ["cache only", "until an operator ends it"],
+            ),
+            (
+                Reason::Paused,
+                minute,
+                ["an operator has paused", "1 min 30 s"],
+            ),
+            (
+                Reason::StoreLost,
+                None,
+                ["the calls to `tmdb`", "until it is back"],
+            ),
+        ] {
+            let text = closed(reason, retry_in);
+            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        }
     }
 }

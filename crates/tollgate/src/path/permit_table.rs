@@ -16,21 +16,20 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::{Arc, OnceLock, Weak};
 
-use http::HeaderMap;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::{Micros, Span};
 
 use super::call::{CallOptions, Target};
 use super::call_end::ExternalCall;
 use super::decide::{self, AcquiredPermit, Learned};
 use super::detached_permit::{self, DetachedPermit};
-use super::rates::Rates;
+pub use super::permit_report::{IssuedPermit, ProviderPermits, Released, Report, Reported};
+use crate::Error;
 use crate::error::Reason;
 use crate::providers::ProviderRegistry;
-use crate::{Error, timer};
+use crate::timer;
 
 /// How long after its grant a permit may be used: long enough for a job that is about to begin, and
 /// what an unreported one costs at most beside the response timeout.
@@ -106,74 +105,6 @@ impl Drop for ReportInProgress {
     fn drop(&mut self) {
         self.result.get_or_init(|| self.provisional);
     }
-}
-
-/// A permit for another process.
-#[derive(Clone, Debug)]
-pub struct IssuedPermit {
-    /// By which it is reported.
-    pub id: Arc<str>,
-    /// How long it waited.
-    pub waited: Span,
-    /// It had to wait for a limit, a scope or a time.
-    pub was_queued: bool,
-    /// What remained of each limit.
-    pub rates: Rates,
-    /// How long after now the call may reach the provider.
-    pub use_within: Span,
-}
-
-/// What became of a call.
-#[derive(Clone, Copy, Debug)]
-pub enum Report<'a> {
-    /// A response.
-    Response {
-        /// Its status.
-        status: u16,
-        /// Its headers.
-        headers: &'a HeaderMap,
-        /// The beginning of its body, where the provider reports limits in it; may be empty.
-        body: &'a [u8],
-        /// The real costs, by unit, where they were estimated before.
-        costs: &'a [(String, u64)],
-    },
-    /// No response.
-    Failed(Fault),
-}
-
-/// What a report has done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reported {
-    /// It counts.
-    Now(Learned),
-    /// It was reported before, with this result; nothing has changed.
-    Before(Learned),
-    /// It was released before; nothing has changed.
-    Released,
-    /// There is no such permit: it expired and counts as sent, or it never was.
-    Unknown,
-}
-
-/// The permits of one provider that other processes hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProviderPermits {
-    /// Handed out, and neither reported nor released.
-    pub open: usize,
-    /// Expired since the start without a report: they counted as sent.
-    pub unreported: u64,
-}
-
-/// What a release has done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Released {
-    /// The permit is free for others.
-    Now,
-    /// It was released before.
-    Before,
-    /// It was reported as used.
-    Used,
-    /// There is no such permit: it expired and counts as sent, or it never was.
-    Unknown,
 }
 
 impl PermitTable {
@@ -398,11 +329,7 @@ impl PermitTable {
 
     /// Expires permits also while nobody uses the table. Without a runtime whoever uses it does.
     fn start_timer(&self) {
-        let timer = ExpiryTimer {
-            shared: Arc::downgrade(&self.shared),
-            first_changed: self.shared.first_changed.clone(),
-            is_over: false,
-        };
+        let timer = ExpiryTimer::new(&self.shared);
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(timer.run());
         }
@@ -506,6 +433,14 @@ struct ExpiryTimer {
 }
 
 impl ExpiryTimer {
+    fn new(shared: &Arc<Shared>) -> ExpiryTimer {
+        ExpiryTimer {
+            shared: Arc::downgrade(shared),
+            first_changed: shared.first_changed.clone(),
+            is_over: false,
+        }
+    }
+
     async fn run(mut self) {
         while let Some(pause) = self.next_pause() {
             tokio::select! {
@@ -530,15 +465,6 @@ impl Drop for ExpiryTimer {
             && let Some(shared) = self.shared.upgrade()
         {
             shared.state.lock().has_timer = false;
-        }
-    }
-}
-
-impl Report<'_> {
-    fn class(&self) -> Class {
-        match self {
-            Report::Response { status, .. } => Class::of_status(*status, None),
-            Report::Failed(fault) => Class::of_fault(*fault),
         }
     }
 }

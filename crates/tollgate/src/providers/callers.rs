@@ -146,6 +146,7 @@ mod tests {
             at_least: None,
             at_most: (name == "backfill").then_some(Ppm::percent(30)),
             token: token.map(|token| Secret::new(token.to_owned())),
+            guards: None,
         };
         Callers::new(&[
             caller("web", Priority::High, None),

@@ -186,6 +186,7 @@ async fn a_caller_gets_no_more_than_its_share_and_needs_its_token() {
         at_least: None,
         at_most: Some(Ppm(200_000)),
         token: Some(tollgate_config::Secret::new("t".to_owned())),
+        guards: None,
     }]);
     let table = PermitTable::new(registry, USE_WITHIN);
     let batch = |token: Option<&str>| CallOptions {
