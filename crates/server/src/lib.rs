@@ -13,15 +13,13 @@ pub mod gateway;
 pub mod grpc;
 pub mod decisions;
 pub mod desk;
-pub mod guards;
+pub use tollgate::guards;
 pub mod resp;
 mod accept_loop;
 mod api;
 mod call_words;
 mod decision_api;
 mod json;
-mod period;
-mod rate_headers;
 mod rejection;
 
 pub use admin::{Admin, AdminOptions};

@@ -38,6 +38,7 @@ mod requested_limits; //   what one attempt asks for, and what a verdict means
 mod attempt_guard; //   reports the end of an attempt to health
 mod rates; //   what remained of the limits, for response headers
 mod send; // the bytes leave
+mod send_foreign; //   through a client of the embedding program
 mod await_head; //   waits for the response, or for the arrival without one
 mod learn; // what does the response say about limits and health?
 mod store; // may the response be cached?
@@ -48,7 +49,7 @@ pub mod decide; // permit and learn without a request
 pub mod permit_table; //   permits that other processes hold, by id
 pub mod capacity; //   the same question without taking a permit
 pub use crate::reply::{Reply, Source};
-pub use call::{Call, CallOptions, Target, UseCache};
+pub use call::{CallOptions, HttpCall, Target, UseCache};
 pub use hit::{Hit, RememberedRequest};
 pub use outcome::CallTrace;
 pub use rates::{Rate, RateState, Rates};
@@ -72,7 +73,7 @@ use route::Route;
 /// Makes a call: the whole path, outermost stage first. Fills the trace on the way.
 pub async fn call<B>(
     registry: &ProviderRegistry,
-    call: Call<B>,
+    call: HttpCall<B>,
     trace: &mut CallTrace,
 ) -> Result<Reply, Error>
 where
@@ -87,7 +88,7 @@ where
 
 async fn stages<B>(
     registry: &ProviderRegistry,
-    call: Call<B>,
+    call: HttpCall<B>,
     running: &mut RunningCall<'_>,
 ) -> Result<Reply, Error>
 where

@@ -97,6 +97,8 @@ pub struct Options {
     pub node_lease: Span,
     /// Every provider starts asleep, until an operator says `resume` (A5).
     pub offline: bool,
+    /// The seed of all random delays; `None` = a different one in each process.
+    pub dice: Option<u64>,
     /// The response cache.
     pub cache: Cache,
     /// Where events are emitted.
@@ -112,6 +114,7 @@ impl Default for Options {
             nodes: 1,
             node_lease: Span::from_secs(5),
             offline: false,
+            dice: None,
             cache: Cache::default(),
             events: Events::default(),
         }
@@ -199,6 +202,7 @@ impl ProviderRegistry {
             nodes,
             node_lease: lease,
             offline,
+            dice,
             cache,
             events,
         } = options;
@@ -206,6 +210,7 @@ impl ProviderRegistry {
             dialer: Arc::new(Dialer::new(&roots, events.clone())?),
             dialects: Dialects::built_in(),
             offline,
+            dice,
             loss: StoreLossContext {
                 share: NodeShare { nodes, lease },
                 uncounted: Arc::default(),
