@@ -151,10 +151,21 @@ async fn attempt(
     retries: &mut RetryState,
 ) -> Result<UpstreamResponse, AttemptError> {
     let key = credential::choose(route, policy).await?; // which key or token
-    let expected = connect::connect(route, policy, retries.has_failed()).await?; // before the permit: failing is free
     let mark = key.fingerprint();
-    let granted = permit::permit(&route.subject, mark, &mut retries.permits).await?; // all limits at once
-    let sent = send::send(route, policy, &key, granted, expected, retries).await?; // bytes leave
+    let sent = match route.request.client.clone() {
+        None => {
+            let expected = connect::connect(route, policy, retries.has_failed()).await?; // before the permit: failing is free
+            let granted = permit::permit(&route.subject, mark, &mut retries.permits).await?; // all limits at once
+            send::send(route, policy, &key, granted, expected, retries).await? // bytes leave
+        }
+        Some(client) => {
+            // It connects by itself. Boxed: every call's future would otherwise grow by its size.
+            let granted = permit::permit(&route.subject, mark, &mut retries.permits);
+            let granted = Box::pin(granted).await?;
+            let sent = send_foreign::send(route, policy, &key, granted, client, retries);
+            Box::pin(sent).await?
+        }
+    };
     let response = learn::learn(&route.subject, policy, mark, sent).await; // what does it say?
     credential::on_response(route, policy, &key, retries, response).await // suspends a rejected key
 }

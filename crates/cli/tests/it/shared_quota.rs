@@ -88,7 +88,9 @@ fn seconds() -> u64 {
 fn both_libraries_and_a_gateway_share_one_quota() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let settings = Settings::with_rules(RULE).expect("rules");
-    let provider = runtime.block_on(SimProvider::start(settings)).expect("it starts");
+    let provider = runtime
+        .block_on(SimProvider::start(settings))
+        .expect("it starts");
     let file = format!(
         "name: x\nupstream: {}\ndomain: api.example.org\nlimits: [{LIMIT}]\n",
         provider.url()
@@ -104,23 +106,38 @@ fn both_libraries_and_a_gateway_share_one_quota() {
     }
     // The callers of the gateway are a process too; they are not governed.
     let at_gateway = format!("http://{}/x", gateway.address);
-    workers.push(Worker::start(rust_worker(&folder, "memory:", Some(&at_gateway))));
+    workers.push(Worker::start(rust_worker(
+        &folder,
+        "memory:",
+        Some(&at_gateway),
+    )));
     workers.iter_mut().for_each(Worker::go);
     let accepted: Vec<usize> = workers.iter_mut().map(Worker::accepted).collect();
     drop(workers);
     drop(gateway);
     let report = runtime.block_on(provider.stop());
-    let quota = report.scopes.first().and_then(|scope| scope.rules.first()?.quota);
+    let quota = report
+        .scopes
+        .first()
+        .and_then(|scope| scope.rules.first()?.quota);
     println!("accepted by process: {accepted:?}; use of the quota: {quota:?}");
     assert_eq!(report.violations, 0, "{report:?}");
-    assert_eq!(accepted.iter().sum::<usize>(), report.accepted, "no call is lost");
+    assert_eq!(
+        accepted.iter().sum::<usize>(),
+        report.accepted,
+        "no call is lost"
+    );
     assert_eq!(report.duplicates, 0);
 }
 
 fn rust_worker(folder: &Folder, store: &str, gateway: Option<&str>) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command
-        .args(["shared_quota::a_worker_of_the_rust_library", "--exact", "--nocapture"])
+        .args([
+            "shared_quota::a_worker_of_the_rust_library",
+            "--exact",
+            "--nocapture",
+        ])
         .current_dir(folder.path())
         .env(WORKER, store)
         .env("TOLLGATE_SHARED_SECONDS", seconds().to_string());
@@ -166,7 +183,9 @@ async fn worker(store: String) {
     let base = gateway.unwrap_or_else(|| "https://api.example.org".to_owned());
     println!("\nready");
     let mut line = String::new();
-    std::io::stdin().read_line(&mut line).expect("the word to go");
+    std::io::stdin()
+        .read_line(&mut line)
+        .expect("the word to go");
     let time = Duration::from_secs(seconds());
     let mut calls = tokio::task::JoinSet::new();
     for caller in 0..CALLERS {

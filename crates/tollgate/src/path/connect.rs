@@ -14,21 +14,11 @@ use super::subject::Subject;
 use crate::Error;
 use crate::error::{NotAllowed, Reason, Stage};
 use crate::event::Event;
-use crate::foreign::ForeignClient;
 use crate::pool::{ConnectError, ExpectedCall};
 use crate::providers::CompiledPolicy;
 
 /// When to come back if this process has no file descriptor left: calls end all the time.
 const NO_DESCRIPTOR_RETRY: Span = Span::from_secs(1);
-
-/// What the bytes will leave through.
-#[derive(Debug)]
-pub(crate) enum Carrier {
-    /// A connection of our pool.
-    Pool(ExpectedCall),
-    /// A client that connects by itself: the permit comes first, and a failed handshake returns it.
-    Foreign(ForeignClient),
-}
 
 /// Makes sure that a connection is ready or being opened. `repeated`: an earlier attempt of the call
 /// has failed.
@@ -36,10 +26,7 @@ pub(crate) async fn connect(
     route: &Route,
     policy: &CompiledPolicy,
     repeated: bool,
-) -> Result<Carrier, AttemptError> {
-    if let Some(client) = &route.request.client {
-        return Ok(Carrier::Foreign(client.clone()));
-    }
+) -> Result<ExpectedCall, AttemptError> {
     let live = &route.subject.provider;
     let expected = live.pool.expect(&route.request.origin);
     let patience = timeout(route, policy);
@@ -59,7 +46,7 @@ pub(crate) async fn connect(
         }
         return Err(ended);
     }
-    Ok(Carrier::Pool(expected))
+    Ok(expected)
 }
 
 /// How long connecting may take.

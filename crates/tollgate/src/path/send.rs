@@ -23,13 +23,13 @@ use tollgate_core::time::Span;
 
 use super::attempt_guard::AttemptGuard;
 use super::await_head::{PresumedArrival, wait_for_head};
-use super::connect::{self, Carrier};
+use super::connect;
 use super::requested_limits::Grant;
 use super::response::AttemptError;
 use super::retry::RetryState;
 use super::route::Route;
 use super::subject::Subject;
-use super::{merge, send_foreign, unsendable};
+use super::{merge, unsendable};
 use crate::body::IncomingBody;
 use crate::credentials::{Credential, CredentialSource};
 use crate::credentials::{attach_all, secret_value};
@@ -38,7 +38,7 @@ use crate::event::Event;
 use crate::failpoint;
 use crate::headers::{is_end_clear, is_keyless_header, is_upgrade};
 use crate::payload::{Outgoing, Payload, Upload};
-use crate::pool::Conn;
+use crate::pool::{Conn, ExpectedCall};
 use crate::providers::CompiledPolicy;
 use crate::{Error, Permit};
 
@@ -62,17 +62,9 @@ pub(crate) async fn send(
     policy: &CompiledPolicy,
     credential: &Credential,
     granted: Grant,
-    carrier: Carrier,
+    expected: ExpectedCall,
     retries: &mut RetryState,
 ) -> Result<Sent, AttemptError> {
-    let expected = match carrier {
-        Carrier::Pool(expected) => expected,
-        Carrier::Foreign(client) => {
-            // Boxed: every call's future would otherwise grow by its size.
-            let sent = send_foreign::send(route, policy, credential, granted, client, retries);
-            return Box::pin(sent).await;
-        }
-    };
     let Grant {
         mut permit,
         attempt_guard,
