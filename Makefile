@@ -62,6 +62,9 @@ bench: exactness ## the exactness table, then speed and quota beside others (wri
 	$(CARGO) run --release --manifest-path benches/gateway/Cargo.toml --target-dir target/benches -- --out docs/benchmarks.md
 	$(CARGO) run --release --manifest-path benches/decision/Cargo.toml --target-dir target/benches -- --out docs/benchmarks.md
 	$(CARGO) run --release --manifest-path benches/service/Cargo.toml --target-dir target/benches -- --out docs/benchmarks.md
+	$(CARGO) run --release --manifest-path benches/library/Cargo.toml --target-dir target/benches -- --out docs/benchmarks.md
+	TOLLGATE_BIN=target/release/tollgate TOLLGATE_SIM=target/release/tollgate-sim PYTHONPATH=clients/python/src \
+	  target/clients/venv/bin/python clients/python/bench/compare.py --out docs/benchmarks.md
 	$(CARGO) run --release -p tollgate-ledger --example growth -- --out docs/benchmarks.md
 	node benches/cache-tests/run.mjs --tollgate target/release/tollgate --out docs/benchmarks.md
 

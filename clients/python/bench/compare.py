@@ -237,20 +237,36 @@ def per_decision(calls: int) -> List[List[str]]:
     return rows
 
 
-def table(head: List[str], rows: List[List[str]]) -> None:
-    for row in [head, ["---"] * len(head), *rows]:
-        print("| " + " | ".join(row) + " |", flush=True)
+def table(head: List[str], rows: List[List[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
+    print("\n".join(lines), flush=True)
+    return "\n".join(lines)
+
+
+def place(page: Path, text: str) -> None:
+    """Writes the tables between the markers of the page."""
+    begin, end = "<!-- python:begin -->", "<!-- python:end -->"
+    before, _, rest = page.read_text().partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        sys.exit(f"{page} has no {begin} … {end}")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=30.0, help="per limiter and workload")
     parser.add_argument("--calls", type=int, default=2000, help="decisions for the CPU per call")
+    parser.add_argument("--out", type=Path, help="the page whose section is replaced")
     options = parser.parse_args()
-    table(["decision", "µs CPU of the caller", "µs CPU of the daemon"], per_decision(options.calls))
+    head = ["decision", "µs CPU of the caller", "µs CPU of the daemon"]
+    decisions = table(head, per_decision(options.calls))
     print()
     runs = [judged(name, load, options.seconds) for load in WORKLOADS for name in FLOODS]
-    table(["limiter", "workload", "arrived", "violations", "use", "µs CPU per call", "of the daemon"], runs)
+    head = ["limiter", "workload", "arrived", "violations", "use", "µs CPU per call", "of the daemon"]
+    judgements = table(head, runs)
+    if options.out:
+        place(options.out, f"{decisions}\n\n{judgements}")
 
 
 if __name__ == "__main__":

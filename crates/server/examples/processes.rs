@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use http_body_util::{BodyExt, Full};
-use tollgate::path::{Call, CallOptions, CallTrace, Target, call};
+use tollgate::path::{CallOptions, CallTrace, HttpCall, Target, call};
 use tollgate::{Error, Options, ProviderRegistry};
 use tollgate_config::{Environment, ProviderFile};
 use tollgate_core::time::Span;
@@ -189,7 +189,7 @@ async fn child(folder: &str, files: &str, callers: usize, seconds: &str) {
 
 /// One call. `false`: there is nothing to be had for a long time.
 async fn call_provider(registry: &ProviderRegistry, name: &str) -> bool {
-    let outgoing = Call {
+    let outgoing = HttpCall {
         target: Target::Provider {
             name: name.to_owned(),
             path: "/x".to_owned(),

@@ -4,7 +4,6 @@
 //!
 //! Never: writes an error; each endpoint names its own header or field.
 
-use http::Uri;
 use tollgate::path::Target;
 use tollgate_config::provider::Cost;
 use tollgate_core::ask::Priority;
@@ -85,18 +84,7 @@ pub(crate) fn real_cost(unit: &str, amount: u64) -> Option<(String, u64)> {
 
 /// An absolute URL of `http` or `https`.
 pub(crate) fn url(url: &str) -> Option<Target> {
-    let uri: Uri = url.parse().ok()?;
-    let tls = match uri.scheme_str()?.to_ascii_lowercase().as_str() {
-        "https" => true,
-        "http" => false,
-        _ => return None,
-    };
-    Some(Target::Url {
-        tls,
-        authority: uri.authority()?.as_str().to_owned(),
-        path: uri.path().to_owned(),
-        query: uri.query().map(str::to_owned),
-    })
+    Target::from_url(&url.parse().ok()?)
 }
 
 /// Each unit once: two names of one unit would count as either.

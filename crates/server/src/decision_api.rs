@@ -31,8 +31,8 @@ use tollgate_core::time::Span;
 
 use crate::api::{ApiError, json};
 use crate::decisions::{DecisionError, Decisions, LimitSummary};
-use crate::period::period_text;
 use crate::{guards, rejection};
+use tollgate::period::period_text;
 
 /// The largest reply: a decision has a few hundred bytes.
 pub(crate) const REPLY_MAX: usize = 64 * 1_024;

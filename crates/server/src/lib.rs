@@ -13,7 +13,7 @@ pub mod gateway;
 pub mod grpc;
 pub mod decisions;
 pub mod desk;
-pub mod guards;
+pub use tollgate::guards;
 pub mod resp;
 mod accept_loop;
 mod api;
@@ -21,8 +21,6 @@ mod call_words;
 mod connection_table;
 mod decision_api;
 mod json;
-mod period;
-mod rate_headers;
 mod rejection;
 mod serving_socket;
 #[cfg(any(test, feature = "fuzzing"))]

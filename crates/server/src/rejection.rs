@@ -72,7 +72,7 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
     {
         return provider_unavailable(provider, status, path.as_deref());
     }
-    let wait = retry_in(error);
+    let wait = error.retry_in();
     let rejection = describe(error, id, wait);
     let mut response = json(error.status(), &rejection, wait);
     if let Error::MethodNotAllowed { allowed, .. } = error
@@ -232,18 +232,6 @@ pub(crate) fn code(error: &Error) -> &'static str {
         | Error::Malformed(_)
         | Error::IncompleteBody => "BadRequest",
     }
-}
-
-/// When to retry, if known.
-fn retry_in(error: &Error) -> Option<Span> {
-    let (Error::NoPermit { retry_in, .. }
-    | Error::Guarded { retry_in, .. }
-    | Error::NotInCache { retry_in, .. }
-    | Error::NoCredential { retry_in, .. }) = error
-    else {
-        return None;
-    };
-    *retry_in
 }
 
 /// Rounded up: a retry that is too early would be rejected again.

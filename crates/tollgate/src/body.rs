@@ -11,7 +11,7 @@ mod cost_reader;
 mod tunnel;
 mod websocket;
 pub(crate) use cost_reader::{BodyFormat, CostReader, Decoder};
-pub(crate) use reply::{BodyRecorder, UpstreamBody};
+pub(crate) use reply::{BodyRecorder, IncomingBody, UpstreamBody};
 pub use reply::{IdleTimeout, ReplyBody};
 pub use shared::{Broken, SlowReader};
 pub(crate) use shared::{JoinGuard, OBJECT_MAX, SharedBody};

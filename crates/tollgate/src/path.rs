@@ -38,6 +38,7 @@ mod requested_limits; //   what one attempt asks for, and what a verdict means
 mod attempt_guard; //   reports the end of an attempt to health
 mod rates; //   what remained of the limits, for response headers
 mod send; // the bytes leave
+mod send_foreign; //   through a client of the embedding program
 mod await_head; //   waits for the response, or for the arrival without one
 mod learn; // what does the response say about limits and health?
 mod store; // may the response be cached?
@@ -50,7 +51,7 @@ mod permit_report; //   what is said about permits that other processes hold
 pub mod permit_table; //   permits that other processes hold, by id
 pub mod capacity; //   the same check without taking a permit
 pub use crate::reply::{Reply, Source};
-pub use call::{Call, CallOptions, Target, UseCache};
+pub use call::{CallOptions, HttpCall, Target, UseCache};
 pub use hit::{Hit, RememberedRequest};
 pub use outcome::CallTrace;
 pub use rates::{Rate, RateState, Rates};
@@ -74,7 +75,7 @@ use route::Route;
 /// Makes a call: the whole path, outermost stage first. Fills the trace on the way.
 pub async fn call<B>(
     registry: &ProviderRegistry,
-    call: Call<B>,
+    call: HttpCall<B>,
     trace: &mut CallTrace,
 ) -> Result<Reply, Error>
 where
@@ -89,7 +90,7 @@ where
 
 async fn stages<B>(
     registry: &ProviderRegistry,
-    call: Call<B>,
+    call: HttpCall<B>,
     running: &mut RunningCall<'_>,
 ) -> Result<Reply, Error>
 where
@@ -152,10 +153,21 @@ async fn attempt(
     retries: &mut RetryState,
 ) -> Result<UpstreamResponse, AttemptError> {
     let key = credential::choose(route, policy).await?; // which key or token
-    let expected = connect::connect(route, policy, retries.has_failed()).await?; // before the permit: failing is free
     let mark = key.fingerprint();
-    let granted = permit::permit(&route.subject, mark, &mut retries.permits).await?; // all limits at once
-    let sent = send::send(route, policy, &key, granted, expected, retries).await?; // bytes leave
+    let sent = match route.request.client.clone() {
+        None => {
+            let expected = connect::connect(route, policy, retries.has_failed()).await?; // before the permit: failing is free
+            let granted = permit::permit(&route.subject, mark, &mut retries.permits).await?; // all limits at once
+            send::send(route, policy, &key, granted, expected, retries).await? // bytes leave
+        }
+        Some(client) => {
+            // It connects by itself. Boxed: every call's future would otherwise grow by its size.
+            let granted = permit::permit(&route.subject, mark, &mut retries.permits);
+            let granted = Box::pin(granted).await?;
+            let sent = send_foreign::send(route, policy, &key, granted, client, retries);
+            Box::pin(sent).await?
+        }
+    };
     let response = learn::learn(&route.subject, policy, mark, sent).await; // what does it say?
     credential::on_response(route, policy, &key, retries, response).await // suspends a rejected key
 }

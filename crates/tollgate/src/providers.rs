@@ -24,6 +24,7 @@ mod seen_entities;
 mod gate_settings;
 mod config_version;
 mod lazy_provider;
+mod options;
 mod local_share;
 mod loop_detection;
 pub use active::ActiveProvider;
@@ -35,6 +36,7 @@ pub(crate) use limit_binding::{CallAttributes, CallCost, LimitBinding, call_cost
 pub use links::{Links, map_links};
 use local_share::StoreLossContext;
 pub(crate) use local_share::{LossDecision, loss_since_now};
+pub use options::{Options, Unknown};
 pub(crate) use policy::CompiledPolicy;
 pub use savings::Savings;
 pub use status::{
@@ -56,7 +58,7 @@ use tollgate_core::feedback::Dialects;
 use tollgate_core::health::Command;
 use tollgate_core::problem::Problem;
 use tollgate_core::store_loss::NodeShare;
-use tollgate_core::time::{Micros, Span};
+use tollgate_core::time::Micros;
 use tollgate_ledger::lock_order::{RankedMutex, rank};
 use tollgate_ledger::{Event as LedgerEvent, Ledger};
 
@@ -65,58 +67,11 @@ use crate::cache::Cache;
 use crate::error::NotAllowed;
 use crate::event::{self, Event, Events};
 use crate::flights::Flights;
-use crate::pool::{Dialer, Roots, TlsError};
+use crate::pool::{Dialer, TlsError};
 use lazy_provider::{LazyProvider, ProviderDeps};
 
 /// The provider of every domain that no file names: no limits, no key, no cache.
 pub const UNKNOWN: &str = "unknown";
-
-/// How Tollgate treats calls to domains that no provider has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unknown {
-    /// They run without limits.
-    #[default]
-    Allow,
-    /// Tollgate rejects them.
-    Refuse,
-}
-
-/// How a registry works.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How Tollgate treats calls to domains that no provider has.
-    pub unknown: Unknown,
-    /// URLs may lead to private addresses even where no file names them.
-    pub private: bool,
-    /// The trusted root certificates.
-    pub roots: Roots,
-    /// The number of nodes that share the limits. Each node gets this fraction of every limit if it
-    /// has its own ledger, and under `on_store_loss: local-share`.
-    pub nodes: u32,
-    /// Within this time all nodes have noticed that the store is lost or back.
-    pub node_lease: Span,
-    /// Every provider starts asleep, until an operator says `resume` (A5).
-    pub offline: bool,
-    /// The response cache.
-    pub cache: Cache,
-    /// Where events are emitted.
-    pub events: Events,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            unknown: Unknown::default(),
-            private: false,
-            roots: Roots::default(),
-            nodes: 1,
-            node_lease: Span::from_secs(5),
-            offline: false,
-            cache: Cache::default(),
-            events: Events::default(),
-        }
-    }
-}
 
 /// Why the registry cannot use these providers.
 #[derive(Debug, thiserror::Error)]
@@ -199,6 +154,7 @@ impl ProviderRegistry {
             nodes,
             node_lease: lease,
             offline,
+            dice,
             cache,
             events,
         } = options;
@@ -206,6 +162,7 @@ impl ProviderRegistry {
             dialer: Arc::new(Dialer::new(&roots, events.clone())?),
             dialects: Dialects::built_in(),
             offline,
+            dice,
             loss: StoreLossContext {
                 share: NodeShare { nodes, lease },
                 uncounted: Arc::default(),

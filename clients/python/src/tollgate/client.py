@@ -8,13 +8,12 @@ Never: shows the token, or falls back to no limit by itself.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Type, Union
 
 from . import _protocol as protocol
-from ._address import Address
 from ._connections import AsyncPool, Pool
+from ._core import Core, Exchange, Result
 from ._protocol import Ask, Capacity, Cost, Reported
 from ._wire import Reply, Request
 from .errors import QueueFull, RateLimitExceeded, TollgateUnavailable
@@ -23,40 +22,7 @@ from .permit import AsyncPermit, Permit
 CONNECT_TIMEOUT = 2.0
 
 
-class _ClientBase:
-    def __init__(self, url: Optional[str], token: Optional[str], guard: Optional[str]):
-        self.address = Address(url, token)
-        self._guard = guard
-
-    def __repr__(self) -> str:
-        guard = f", guard={self._guard!r}" if self._guard else ""
-        return f"{type(self).__name__}({self.address.shown!r}{guard})"
-
-    def _target(
-        self,
-        identifier: Optional[str],
-        provider: Optional[str],
-        url: Optional[str],
-        guard: Optional[str],
-    ) -> Dict[str, Any]:
-        return protocol.target(
-            identifier, default_guard=self._guard, provider=provider, url=url, guard=guard
-        )
-
-    def _status(
-        self, identifier: Optional[str], guard: Optional[str], entity: Optional[str]
-    ) -> Request:
-        protocol.admin_only(self.address, "get_status")
-        return protocol.get_status(
-            identifier, guard=guard, default_guard=self._guard, entity=entity
-        )
-
-    def _metrics(self, entity: Optional[str], provider: Optional[str]) -> Request:
-        protocol.admin_only(self.address, "metrics")
-        return protocol.metrics(entity, provider)
-
-
-class Client(_ClientBase):
+class Client(Core):
     """Asks the daemon, blocking. One instance serves all threads and forked processes.
 
     ``url``: the admin address (default: ``TOLLGATE_ADMIN``, else ``127.0.0.1:4291``), or the
@@ -94,9 +60,11 @@ class Client(_ClientBase):
 
         ``identifier`` is a provider or a URL; with a guard, what the guard counts.
         """
-        what = self._target(identifier, provider, url, guard)
-        request = protocol.acquire(
-            what,
+        exchange = self._acquire(
+            identifier,
+            provider,
+            url,
+            guard,
             tokens=tokens,
             wait=wait,
             timeout=timeout,
@@ -104,14 +72,13 @@ class Client(_ClientBase):
             priority=priority,
             caller=caller,
         )
-        return Permit(self, protocol.grant_of(self.send(request), self.address, what))
+        return Permit(self, self._run(exchange))
 
     def acquire_all(
         self, asks: Sequence[Ask], *, wait: bool = True, timeout: float = 60.0
     ) -> Permit:
         """Tokens of several guards, all or none: ``[{"guard": "ip", "identifier": …}, …]``."""
-        request = protocol.acquire_all(asks, wait=wait, timeout=timeout)
-        return Permit(self, protocol.grant_of(self.send(request), self.address, {}))
+        return Permit(self, self._run(self._acquire_all(asks, wait, timeout)))
 
     def report(
         self,
@@ -125,14 +92,12 @@ class Client(_ClientBase):
         cost: Optional[Cost] = None,
     ) -> Reported:
         """Reports a permit by its id; may be sent again, the first one counts."""
-        request = protocol.report(
-            permit, response, status=status, headers=headers, body=body, error=error, cost=cost
-        )
-        return protocol.reported_of(self.send(request), self.address)
+        exchange = self._report(permit, response, status, headers, body, error, cost)
+        return self._run(exchange)
 
     def release(self, permit: str) -> None:
         """Gives a permit back by its id: its call was not made."""
-        protocol.checked(self.send(protocol.release(permit)), self.address)
+        self._run(self._release(permit))
 
     def capacity(
         self,
@@ -145,12 +110,12 @@ class Client(_ClientBase):
         priority: Optional[str] = None,
         caller: Optional[str] = None,
     ) -> Capacity:
-        """The same check without taking anything."""
-        what = self._target(identifier, provider, url, None)
-        request = protocol.capacity(
-            what, tokens=tokens, entity=entity, priority=priority, caller=caller
+
+        """The same question without taking anything."""
+        exchange = self._capacity(
+            identifier, provider, url, tokens=tokens, entity=entity, priority=priority, caller=caller
         )
-        return protocol.capacity_of(self.send(request), self.address)
+        return self._run(exchange)
 
     def get_status(
         self,
@@ -161,33 +126,28 @@ class Client(_ClientBase):
     ) -> Dict[str, Any]:
         """Of a guard: ``tokens_available``, ``tokens_per_minute``, ``burst_size``, ``last_refill``.
         Of a provider: everything that ``tollgate status`` knows."""
-        request = self._status(identifier, guard, entity)
-        return protocol.checked(self.send(request), self.address)
+        return self._run(self._get_status(identifier, guard, entity))
 
     def metrics(
         self, entity: Optional[str] = None, *, provider: Optional[str] = None
     ) -> Dict[str, Any]:
         """Counts by entity; :class:`NotServed` if the daemon does not have them."""
-        body = protocol.metrics_of(self.send(self._metrics(entity, provider)), self.address)
-        found: Dict[str, Any] = body.get("metrics", {})
-        return found
+        return self._run(self._metrics(entity, provider))
 
     def alerts(self) -> List[Dict[str, Any]]:
         """Present alerts; :class:`NotServed` if the daemon does not have them."""
-        body = protocol.metrics_of(self.send(self._metrics(None, None)), self.address)
-        found: List[Dict[str, Any]] = body.get("alerts", [])
-        return found
+        return self._run(self._alerts())
 
     def limiter(self, guard: str) -> "Limiter":
         """A guard as an object whose ``acquire`` is true or false."""
         return Limiter(self, guard)
 
     def send(self, request: Request) -> Reply:
-        """One exchange with the daemon."""
-        prefix = self.address.prefix
-        if prefix:
-            request = replace(request, path=prefix + request.path)
-        return self._pool.send(request)
+        """One request to the daemon."""
+        return self._pool.send(self._addressed(request))
+
+    def _run(self, exchange: Exchange[Result]) -> Result:
+        return exchange.result(self.send(exchange.request))
 
     def close(self) -> None:
         """Closes idle connections; the client can be used again."""
@@ -227,7 +187,7 @@ class Limiter:
         return self._client.get_status(identifier, guard=self._guard)
 
 
-class AsyncClient(_ClientBase):
+class AsyncClient(Core):
     """:class:`Client` for asyncio. A cancelled ``acquire`` takes nothing."""
 
     def __init__(
@@ -258,9 +218,11 @@ class AsyncClient(_ClientBase):
         caller: Optional[str] = None,
     ) -> AsyncPermit:
         """As :meth:`Client.acquire`."""
-        what = self._target(identifier, provider, url, guard)
-        request = protocol.acquire(
-            what,
+        exchange = self._acquire(
+            identifier,
+            provider,
+            url,
+            guard,
             tokens=tokens,
             wait=wait,
             timeout=timeout,
@@ -268,14 +230,13 @@ class AsyncClient(_ClientBase):
             priority=priority,
             caller=caller,
         )
-        return AsyncPermit(self, protocol.grant_of(await self.send(request), self.address, what))
+        return AsyncPermit(self, await self._run(exchange))
 
     async def acquire_all(
         self, asks: Sequence[Ask], *, wait: bool = True, timeout: float = 60.0
     ) -> AsyncPermit:
         """As :meth:`Client.acquire_all`."""
-        request = protocol.acquire_all(asks, wait=wait, timeout=timeout)
-        return AsyncPermit(self, protocol.grant_of(await self.send(request), self.address, {}))
+        return AsyncPermit(self, await self._run(self._acquire_all(asks, wait, timeout)))
 
     async def report(
         self,
@@ -289,14 +250,12 @@ class AsyncClient(_ClientBase):
         cost: Optional[Cost] = None,
     ) -> Reported:
         """As :meth:`Client.report`."""
-        request = protocol.report(
-            permit, response, status=status, headers=headers, body=body, error=error, cost=cost
-        )
-        return protocol.reported_of(await self.send(request), self.address)
+        exchange = self._report(permit, response, status, headers, body, error, cost)
+        return await self._run(exchange)
 
     async def release(self, permit: str) -> None:
         """As :meth:`Client.release`."""
-        protocol.checked(await self.send(protocol.release(permit)), self.address)
+        await self._run(self._release(permit))
 
     async def capacity(
         self,
@@ -310,11 +269,10 @@ class AsyncClient(_ClientBase):
         caller: Optional[str] = None,
     ) -> Capacity:
         """As :meth:`Client.capacity`."""
-        what = self._target(identifier, provider, url, None)
-        request = protocol.capacity(
-            what, tokens=tokens, entity=entity, priority=priority, caller=caller
+        exchange = self._capacity(
+            identifier, provider, url, tokens=tokens, entity=entity, priority=priority, caller=caller
         )
-        return protocol.capacity_of(await self.send(request), self.address)
+        return await self._run(exchange)
 
     async def get_status(
         self,
@@ -324,29 +282,24 @@ class AsyncClient(_ClientBase):
         entity: Optional[str] = None,
     ) -> Dict[str, Any]:
         """As :meth:`Client.get_status`."""
-        request = self._status(identifier, guard, entity)
-        return protocol.checked(await self.send(request), self.address)
+        return await self._run(self._get_status(identifier, guard, entity))
 
     async def metrics(
         self, entity: Optional[str] = None, *, provider: Optional[str] = None
     ) -> Dict[str, Any]:
         """As :meth:`Client.metrics`."""
-        body = protocol.metrics_of(await self.send(self._metrics(entity, provider)), self.address)
-        found: Dict[str, Any] = body.get("metrics", {})
-        return found
+        return await self._run(self._metrics(entity, provider))
 
     async def alerts(self) -> List[Dict[str, Any]]:
         """As :meth:`Client.alerts`."""
-        body = protocol.metrics_of(await self.send(self._metrics(None, None)), self.address)
-        found: List[Dict[str, Any]] = body.get("alerts", [])
-        return found
+        return await self._run(self._alerts())
 
     async def send(self, request: Request) -> Reply:
-        """One exchange with the daemon."""
-        prefix = self.address.prefix
-        if prefix:
-            request = replace(request, path=prefix + request.path)
-        return await self._pool.send(request)
+        """One request to the daemon."""
+        return await self._pool.send(self._addressed(request))
+
+    async def _run(self, exchange: Exchange[Result]) -> Result:
+        return exchange.result(await self.send(exchange.request))
 
     async def send_apart(self, request: Request) -> None:
         """Settles a permit in a task of its own; a daemon that is gone settles it by itself."""

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::Method;
 use http::header::{DATE, HeaderMap};
 use http_body_util::Empty;
-use tollgate::path::{self, Call, CallOptions, CallTrace, Target};
+use tollgate::path::{self, CallOptions, CallTrace, HttpCall, Target};
 use tollgate::providers::Options;
 use tollgate::{Error, ProviderRegistry};
 use tollgate_config::Config;
@@ -156,7 +156,7 @@ async fn call_provider(registry: &ProviderRegistry, provider: &Provider) -> Vec<
             ))];
         }
     }
-    let call = Call {
+    let call = HttpCall {
         target: Target::Provider {
             name: name.clone(),
             path: "/".to_owned(),

@@ -32,6 +32,7 @@ mod provider;
 mod python;
 mod restart;
 mod schema;
+mod shared_quota;
 mod memory;
 mod soak;
 mod sources;

@@ -24,7 +24,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    fn start(folder: &Folder, args: &[&str]) -> Program {
+    pub(crate) fn start(folder: &Folder, args: &[&str]) -> Program {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.env_clear();
         Program::start_with(command, folder, args, Stdio::null())

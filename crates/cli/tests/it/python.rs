@@ -22,13 +22,13 @@ impl Drop for Pytest {
     }
 }
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     let root = crates.and_then(Path::parent).expect("a workspace");
     root.to_owned()
 }
 
-fn python() -> PathBuf {
+pub(crate) fn python() -> PathBuf {
     let python = root().join("target/clients/venv/bin/python");
     let hint = "is missing; run `make tools` (it needs python3 with venv)";
     assert!(python.exists(), "{} {hint}", python.display());

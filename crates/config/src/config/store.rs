@@ -23,19 +23,25 @@ pub enum Store {
 
 /// Why a text is not a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum StoreError {
+#[non_exhaustive]
+pub enum StoreError {
+    /// The kind of store exists, and is not supported so far.
     #[error("is not supported yet; use `sqlite:DIR` or `memory:`")]
     NotSupported,
+    /// No store at all.
     #[error("is not a store; write `sqlite:DIR` or `memory:`")]
     Unknown,
+    /// `sqlite:` without a folder.
     #[error("names no folder; write `sqlite:/var/lib/tollgate`")]
     NoFolder,
+    /// An address without a host.
     #[error("names no host; write `redis://host:6379` or `postgres://host/database`")]
     NoHost,
 }
 
 impl Store {
-    pub(crate) fn parse(text: &str) -> Result<Store, StoreError> {
+    /// Reads `sqlite:DIR`, `memory:` or the address of a server.
+    pub fn parse(text: &str) -> Result<Store, StoreError> {
         let (scheme, rest) = text.split_once(':').ok_or(StoreError::Unknown)?;
         let host = rest.strip_prefix("//").filter(|host| !host.is_empty());
         let secret = || Secret::new(text.to_owned());

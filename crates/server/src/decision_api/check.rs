@@ -19,7 +19,7 @@ use super::{DecisionCall, decision_header, respond, seconds_up};
 use crate::api::ApiError;
 use crate::decisions::{DecisionError, Decisions, GuardRequest};
 use crate::guards::{GuardAsk, GuardDenied, GuardVerdict, GuardedRequest};
-use crate::rate_headers;
+use tollgate::rate_headers;
 
 /// Where a proxy writes the URI of the request that it holds.
 const HELD_URIS: [&str; 2] = ["x-original-uri", "x-forwarded-uri"];

@@ -13,7 +13,6 @@ use tollgate_core::time::Span;
 use super::error::DecisionError;
 use super::limit_summary::LimitSummary;
 use super::reply::Acquired;
-use crate::guards::GuardDenied;
 
 /// Why a call gets no permit now.
 #[derive(Clone, Debug)]
@@ -144,35 +143,5 @@ fn hint(error: &Error) -> &'static str {
         }
         Some(Reason::Degraded) => "little of the quota remains; `tollgate reset` ends degrade mode",
         _ => "come back after retry_in seconds, or send \"wait\": true with a longer timeout",
-    }
-}
-
-impl GuardDenied {
-    /// Why, in the words of every rejection.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self.retry_in {
-            Some(_) => Reason::Limit.as_str(),
-            None => Reason::TooCostly.as_str(),
-        }
-    }
-
-    /// The texts of the inbound document.
-    #[must_use]
-    pub fn message(&self) -> &'static str {
-        if self.class.is_global() {
-            "API rate limit exceeded. Please try again later."
-        } else {
-            "Rate limit exceeded. Please try again later."
-        }
-    }
-
-    /// What a caller can do.
-    #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self.retry_in {
-            Some(_) => "come back after Retry-After, or send fewer requests",
-            None => "the request costs more than the guard's burst; split it or raise `burst`",
-        }
     }
 }

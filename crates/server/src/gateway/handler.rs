@@ -16,7 +16,7 @@ use serde_json::json;
 use tollgate::Error;
 use tollgate::body::ReplyBody;
 use tollgate::error::{NotAllowed, Reason};
-use tollgate::path::{self, Call, CallTrace, Reply, Target};
+use tollgate::path::{self, CallTrace, HttpCall, Reply, Target};
 use tollgate::providers::Links;
 use tollgate_core::time::Span;
 
@@ -27,8 +27,8 @@ use super::{
     GatewayState, ListenerKind, cookies, decision_endpoint, guarded, hang_up, links, upgrade,
 };
 use crate::guards::GuardVerdict;
-use crate::rate_headers;
 use crate::rejection::{self, rejection};
+use tollgate::rate_headers;
 
 /// Headers of every response, as constants, so that no request parses their names.
 pub(super) const ID: HeaderName = HeaderName::from_static("x-tollgate-id");
@@ -139,7 +139,7 @@ async fn respond(
     if parts.headers.contains_key(COOKIE) {
         cookies::select(&mut parts.headers, &state.registry, &target, &mount);
     }
-    let call = Call {
+    let call = HttpCall {
         target,
         method: parts.method,
         headers: parts.headers,

@@ -16,7 +16,8 @@ use super::status::{GrpcCode, GrpcStatus};
 use crate::decision_api::{Asker, guard_denial};
 use crate::decisions::Decisions;
 use crate::guards::{Descriptor, GuardAsk, GuardVerdict, GuardView, LimitOverride};
-use crate::{rate_headers, rejection};
+use crate::rejection;
+use tollgate::rate_headers;
 
 pub(super) fn decide(
     decisions: &Decisions,

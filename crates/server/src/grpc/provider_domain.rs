@@ -16,7 +16,8 @@ use crate::decision_api::{Asker, seconds_up};
 use crate::decisions::{
     AcquireKind, AcquireRequest, Acquired, CallRequest, Decisions, LimitSummary,
 };
-use crate::{call_words, rate_headers, rejection};
+use crate::{call_words, rejection};
+use tollgate::rate_headers;
 
 pub(super) async fn decide(
     decisions: &Decisions,
@@ -150,7 +151,10 @@ fn reply(acquired: &Acquired) -> RateLimitReply {
         reset_in: acquired.retry_in.filter(|_| !acquired.is_granted),
     });
     if let Some(limit) = limit {
-        rate_headers::add_limit(&mut reply.headers, limit, acquired.remaining);
+        if let Some(most) = limit.limit {
+            let limit = (&*limit.name, most, limit.period);
+            rate_headers::add_limit(&mut reply.headers, limit, acquired.remaining);
+        }
     }
     if acquired.is_granted {
         return reply;

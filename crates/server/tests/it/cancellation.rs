@@ -7,7 +7,7 @@ use std::pin::pin;
 use bytes::Bytes;
 use http_body_util::Empty;
 use hyper::Method;
-use tollgate::path::{self, Call, CallTrace};
+use tollgate::path::{self, CallTrace, HttpCall};
 use tollgate::providers::Options;
 use tollgate_ledger::{Clock, Ledger};
 
@@ -21,8 +21,8 @@ use crate::upstream::{Upstream, ok};
 const PERMITS: usize = 2;
 
 /// A call without dedup.
-fn unshared_call() -> Call<Empty<Bytes>> {
-    Call {
+fn unshared_call() -> HttpCall<Empty<Bytes>> {
+    HttpCall {
         method: Method::POST,
         ..call()
     }

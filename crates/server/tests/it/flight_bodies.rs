@@ -9,15 +9,15 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Frame;
 use hyper::{HeaderMap, Method, Response};
 use tokio::sync::mpsc;
-use tollgate::path::{self, Call, CallOptions, CallTrace, Reply, Target};
+use tollgate::path::{self, CallOptions, CallTrace, HttpCall, Reply, Target};
 
 use crate::client::{Session, get_with, read_response, request, wait_until, within_timeout};
 use crate::streaming::ChannelBody;
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok, reply};
 
-pub(crate) fn call() -> Call<Empty<Bytes>> {
-    Call {
+pub(crate) fn call() -> HttpCall<Empty<Bytes>> {
+    HttpCall {
         target: Target::Provider {
             name: "x".to_owned(),
             path: "/a".to_owned(),

@@ -21,6 +21,7 @@ use super::{CostReader, Tunnel};
 use crate::Permit;
 use crate::event::DeferredEvent;
 use crate::failpoint;
+use crate::foreign::ForeignBody;
 use crate::payload::BodyError;
 use crate::pool::Conn;
 use crate::timer::sleep;
@@ -59,7 +60,7 @@ pub(crate) trait BodyRecorder: std::fmt::Debug + Send + Sync + 'static {
 /// A response that is still arriving, with its permit and connection.
 #[derive(Debug)]
 pub(crate) struct UpstreamBody {
-    incoming: Incoming,
+    incoming: IncomingBody,
     /// What followed the bytes read ahead: trailers, or the error that ended the body.
     next: Option<Result<Frame<Bytes>, BodyError>>,
     conn: Option<Conn>,
@@ -72,6 +73,39 @@ pub(crate) struct UpstreamBody {
     every: Span,
     /// Reads the real cost of the call.
     cost_reader: Option<Box<CostReader>>,
+}
+
+/// A body as it arrives: on a connection of our pool, or through a foreign client.
+#[derive(Debug)]
+pub(crate) enum IncomingBody {
+    Own(Incoming),
+    Foreign(ForeignBody),
+}
+
+impl IncomingBody {
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self {
+            IncomingBody::Own(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
+            IncomingBody::Foreign(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            IncomingBody::Own(incoming) => incoming.is_end_stream(),
+            IncomingBody::Foreign(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            IncomingBody::Own(incoming) => incoming.size_hint(),
+            IncomingBody::Foreign(body) => body.size_hint(),
+        }
+    }
 }
 
 /// How long nothing has arrived.
@@ -189,11 +223,11 @@ impl ReplyBody {
 }
 
 impl UpstreamBody {
-    pub(crate) fn new(incoming: Incoming, conn: Conn, idle: Span) -> UpstreamBody {
+    pub(crate) fn new(incoming: IncomingBody, conn: Option<Conn>, idle: Span) -> UpstreamBody {
         let mut upstream = UpstreamBody {
             incoming,
             next: None,
-            conn: Some(conn),
+            conn,
             permit: None,
             has_ended: false,
             idle,
@@ -290,7 +324,7 @@ impl UpstreamBody {
         if self.next.is_some() {
             return Poll::Ready(self.next.take());
         }
-        match Pin::new(&mut self.incoming).poll_frame(cx) {
+        match self.incoming.poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.timer = None;
                 if let (Some(cost_reader), Some(data)) = (&mut self.cost_reader, frame.data_ref()) {
@@ -308,7 +342,7 @@ impl UpstreamBody {
             Poll::Ready(Some(Err(error))) => {
                 self.conn = None;
                 self.permit = None;
-                Poll::Ready(Some(Err(error.into())))
+                Poll::Ready(Some(Err(error)))
             }
             Poll::Ready(None) => {
                 self.end();

@@ -5,6 +5,7 @@
 //! Never: writes a response.
 
 use http::{Method, StatusCode};
+use tollgate_core::time::Span;
 
 use super::{Error, Reason, Stage};
 
@@ -78,6 +79,35 @@ impl Error {
             | Error::SlowBody
             | Error::SpoolFailed
             | Error::IncompleteBody => None,
+        }
+    }
+
+    /// When to come back, if that is known.
+    #[must_use]
+    pub fn retry_in(&self) -> Option<Span> {
+        match self {
+            Error::NoPermit { retry_in, .. }
+            | Error::Guarded { retry_in, .. }
+            | Error::NotInCache { retry_in, .. }
+            | Error::NoCredential { retry_in, .. } => *retry_in,
+            Error::ProviderUnavailable { status, .. } => status.sleep_remaining,
+            Error::DeadlineExceeded { .. }
+            | Error::NoResponse { .. }
+            | Error::Moved { .. }
+            | Error::Misconfigured { .. }
+            | Error::UnknownProvider { .. }
+            | Error::NoUpstream { .. }
+            | Error::NotAllowed { .. }
+            | Error::CrossSite
+            | Error::WrongCallerToken { .. }
+            | Error::Loop { .. }
+            | Error::MethodNotAllowed { .. }
+            | Error::Path(_)
+            | Error::Host(_)
+            | Error::Malformed(_)
+            | Error::IncompleteBody
+            | Error::SlowBody
+            | Error::SpoolFailed => None,
         }
     }
 

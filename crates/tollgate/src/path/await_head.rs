@@ -31,6 +31,26 @@ pub(super) struct PresumedArrival<'a> {
     permit: &'a mut Permit,
 }
 
+/// Sees whether a request without a response has arrived.
+pub(super) trait ArrivalWatch {
+    /// How long until the next look; `None` = never.
+    fn next_check(&self) -> Option<Span>;
+
+    /// Looks, and reports the arrival if it is due.
+    fn check(&mut self);
+}
+
+/// Nobody sees when the bytes of a foreign client arrive: only its response shows it.
+pub(super) struct OnlyByResponse;
+
+impl ArrivalWatch for OnlyByResponse {
+    fn next_check(&self) -> Option<Span> {
+        None
+    }
+
+    fn check(&mut self) {}
+}
+
 impl<'a> PresumedArrival<'a> {
     pub(super) fn new(
         within: Option<Span>,
@@ -44,8 +64,9 @@ impl<'a> PresumedArrival<'a> {
             permit,
         }
     }
+}
 
-    /// How long until the next look.
+impl ArrivalWatch for PresumedArrival<'_> {
     fn next_check(&self) -> Option<Span> {
         let (within, now) = (self.within?, self.permit.now());
         let half = Span(within.0 / 2);
@@ -57,7 +78,6 @@ impl<'a> PresumedArrival<'a> {
         })
     }
 
-    /// Looks whether it is acknowledged, and reports the arrival if it is due.
     fn check(&mut self) {
         let (Some(within), Some(sent_at)) = (self.within, self.preamble.sent_at()) else {
             return;
@@ -84,11 +104,11 @@ fn counts_from(within: Span, sent_at: Micros, seen: Micros) -> Micros {
 }
 
 /// Waits for the head of a response: the provider's timeout, or the caller's remaining time.
-pub(super) async fn wait_for_head<T>(
+pub(super) async fn wait_for_head<T, A: ArrivalWatch>(
     route: &Route,
     policy: &CompiledPolicy,
     upload: Option<&Upload>,
-    mut arrival: PresumedArrival<'_>,
+    mut arrival: A,
     response: impl Future<Output = T>,
 ) -> Result<T, Elapsed> {
     let mut response = std::pin::pin!(response);

@@ -7,14 +7,16 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, Uri};
 use tollgate_config::Secret;
 use tollgate_core::ask::Priority;
 use tollgate_core::time::Span;
 
+use crate::foreign::ForeignClient;
+
 /// What a caller asks for.
 #[derive(Debug)]
-pub struct Call<B> {
+pub struct HttpCall<B> {
     /// The provider or URL.
     pub target: Target,
     /// The method.
@@ -50,6 +52,24 @@ pub enum Target {
         /// The query, without `?`.
         query: Option<String>,
     },
+}
+
+impl Target {
+    /// An absolute URL of `http` or `https`.
+    #[must_use]
+    pub fn from_url(url: &Uri) -> Option<Target> {
+        let tls = match url.scheme_str()?.to_ascii_lowercase().as_str() {
+            "https" => true,
+            "http" => false,
+            _ => return None,
+        };
+        Some(Target::Url {
+            tls,
+            authority: url.authority()?.as_str().to_owned(),
+            path: url.path().to_owned(),
+            query: url.query().map(str::to_owned),
+        })
+    }
 }
 
 impl From<&str> for Target {
@@ -90,6 +110,8 @@ pub struct CallOptions {
     pub no_dedup: bool,
     /// How it uses the cache.
     pub cache: UseCache,
+    /// The client that sends it; `None` = our own connections.
+    pub client: Option<ForeignClient>,
 }
 
 /// How a call uses the cache (S11).

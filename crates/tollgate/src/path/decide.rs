@@ -80,8 +80,20 @@ pub async fn acquire(
     key: Option<&str>,
     options: CallOptions,
 ) -> Result<AcquiredPermit, Error> {
+    acquire_within(registry, target.into(), key, options, Span::ZERO).await
+}
+
+/// The same for a caller that sends over connections of its own, within this time of the grant.
+pub(crate) async fn acquire_within(
+    registry: &ProviderRegistry,
+    target: Target,
+    key: Option<&str>,
+    options: CallOptions,
+    use_within: Span,
+) -> Result<AcquiredPermit, Error> {
     let mut end = ExternalCall::begin(registry.events(), &options);
-    let mut subject = end.check(subject(registry, target.into(), options))?;
+    let mut subject = end.check(subject(registry, target, options))?;
+    subject.use_within = use_within;
     end.on_routed(&mut subject);
     decide(subject, key, end).await
 }
@@ -260,7 +272,7 @@ impl AcquiredPermit {
     }
 
     /// Bytes have left, or may have: another process does not say when.
-    pub(super) fn count_as_sent(&mut self) {
+    pub(crate) fn count_as_sent(&mut self) {
         if let Some(grant) = &mut self.grant
             && !self.is_sent
         {
@@ -388,6 +400,15 @@ impl AcquiredPermit {
             grant.attempt_guard.failed(fault);
         }
         self.name_path();
+    }
+
+    /// The handshake failed: no byte has left, so the permit is returned.
+    pub(crate) fn unreached(mut self, fault: Fault) {
+        self.end.reported(Err(fault));
+        connect::emit_failed(&self.subject, fault);
+        if let Some(grant) = self.grant.take() {
+            grant.attempt_guard.unreached(fault);
+        }
     }
 
     /// Its path may fail now: people want to know which.

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method};
 use tollgate_core::time::Span;
 
-use super::call::{Call, CallOptions, Target};
+use super::call::{CallOptions, HttpCall, Target};
 use super::route::{Route, route_without_body};
 use super::{cache, serve};
 use crate::cache::{CachedResponse, MemfdBody, PreparedHead};
@@ -55,7 +55,7 @@ impl RememberedRequest {
         }
         // Read first: if both change meanwhile, the result counts as older than it is.
         let config_version = registry.config_version();
-        let call = Call {
+        let call = HttpCall {
             target,
             method: Method::GET,
             headers,

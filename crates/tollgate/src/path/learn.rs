@@ -65,17 +65,19 @@ pub(crate) async fn learn(
 ) -> UpstreamResponse {
     failpoint::reached("head");
     let Sent {
-        response,
+        head,
+        body,
         conn,
         grant,
     } = sent;
-    let (head, incoming) = response.into_parts();
     let timeouts = &policy.provider.timeouts;
-    let idle = match conn.upgraded {
-        Some(_) => timeouts.tunnel,
-        None => timeouts.idle,
+    let is_tunnel = conn.as_ref().is_some_and(|conn| conn.upgraded.is_some());
+    let idle = if is_tunnel {
+        timeouts.tunnel
+    } else {
+        timeouts.idle
     };
-    let mut body_stream = UpstreamBody::new(incoming, conn, idle);
+    let mut body_stream = UpstreamBody::new(body, conn, idle);
     body_stream.count_costs(cost_reader(subject, policy, &head));
     let most = bytes_to_read(policy, &head);
     // If the body breaks off here, the received part is still a response, and the caller gets the

@@ -17,7 +17,7 @@ use tollgate_core::entity::{EntityError, EntityRequest, OnAmbiguity};
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::Micros;
 
-use super::call::{Call, CallOptions, UseCache};
+use super::call::{CallOptions, HttpCall, UseCache};
 use super::destination::{Destination, is_own_origin, resolve, to_upstream};
 use super::subject::Subject;
 use crate::Error;
@@ -26,6 +26,7 @@ use crate::cache::BackgroundRefresh;
 use crate::credentials::find_client_credential;
 use crate::event::Event;
 use crate::flights::{Conditions, Flight, MergeLeader};
+use crate::foreign::ForeignClient;
 use crate::payload::{BodyError, Payload, READ_MAX, ReadBack, ReadBounds, WHOLE_MAX};
 use crate::pool::Origin;
 use crate::providers::{
@@ -60,6 +61,8 @@ pub(crate) struct Request {
     /// A fingerprint of the client's conditions; the cache may replace the conditions themselves.
     pub(crate) conditions: Conditions,
     /// It wants its own response, even if an identical call is in flight.
+    /// The client that sends it; `None` = our own pool.
+    pub(crate) client: Option<ForeignClient>,
     pub(crate) no_dedup: bool,
     /// How it uses the cache.
     pub(crate) cache: UseCache,
@@ -92,7 +95,7 @@ pub(crate) struct MergeState {
 }
 
 /// Routes a call. Reads its body as far as it may be read before the permit.
-pub(crate) async fn route<B>(registry: &ProviderRegistry, call: Call<B>) -> Result<Route, Error>
+pub(crate) async fn route<B>(registry: &ProviderRegistry, call: HttpCall<B>) -> Result<Route, Error>
 where
     B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
     B::Error: Into<BodyError>,
@@ -120,7 +123,7 @@ where
 /// Routes a call that has no body.
 pub(super) fn route_without_body(
     registry: &ProviderRegistry,
-    call: Call<()>,
+    call: HttpCall<()>,
 ) -> Result<Route, Error> {
     let ((), pending) = start(registry, call)?;
     pending.finish(Payload::Whole(Bytes::new()), None)
@@ -141,7 +144,10 @@ struct PendingRoute {
     body_share: Option<BodyShare>,
 }
 
-fn start<B>(registry: &ProviderRegistry, mut call: Call<B>) -> Result<(B, PendingRoute), Error> {
+fn start<B>(
+    registry: &ProviderRegistry,
+    mut call: HttpCall<B>,
+) -> Result<(B, PendingRoute), Error> {
     let started = registry.ledger().at();
     let rights = registry.callers().rights(Claim {
         name: call.options.caller.as_deref(),
@@ -244,6 +250,7 @@ impl PendingRoute {
             query,
             payload,
             _body_share: self.body_share,
+            client: options.client,
             no_dedup: options.no_dedup,
             cache: options.cache,
         };
@@ -367,6 +374,7 @@ impl Route {
                 payload: Payload::Whole(body),
                 _body_share: None,
                 conditions: Conditions::default(),
+                client: None,
                 no_dedup: false,
                 cache: UseCache::default(),
             },
@@ -405,6 +413,7 @@ impl Route {
                 payload: Payload::Whole(Bytes::new()),
                 _body_share: None,
                 conditions: request.conditions,
+                client: request.client.clone(),
                 no_dedup: request.no_dedup,
                 cache: request.cache,
             },

@@ -13,6 +13,7 @@ use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue,
     TRANSFER_ENCODING, VIA,
 };
+use http::response::Parts;
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
@@ -29,6 +30,7 @@ use super::retry::RetryState;
 use super::route::Route;
 use super::subject::Subject;
 use super::{merge, unsendable};
+use crate::body::IncomingBody;
 use crate::credentials::{Credential, CredentialSource};
 use crate::credentials::{attach_all, secret_value};
 use crate::error::Stage;
@@ -47,8 +49,10 @@ pub(super) const PERMIT_AGE_MAX: Span = tollgate_core::ask::GRANT_AGE_MAX;
 /// A response whose body is still to come.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    pub(crate) response: Response<Incoming>,
-    pub(crate) conn: Conn,
+    pub(crate) head: Parts,
+    pub(crate) body: IncomingBody,
+    /// The connection of our pool that it arrives on.
+    pub(crate) conn: Option<Conn>,
     pub(crate) grant: Grant,
 }
 
@@ -98,9 +102,11 @@ pub(crate) async fn send(
             if !is_usable(route, &conn, &response) {
                 return Err(attempt_failed(route, attempt_guard, Fault::Reset));
             }
+            let (head, incoming) = response.into_parts();
             Ok(Sent {
-                response,
-                conn,
+                head,
+                body: IncomingBody::Own(incoming),
+                conn: Some(conn),
                 grant: Grant {
                     permit,
                     attempt_guard,
@@ -144,7 +150,7 @@ fn is_usable(route: &Route, conn: &Conn, response: &Response<Incoming>) -> bool 
     is_expected && !has_bad_chunk && is_end_clear(response.headers())
 }
 
-fn deadline_exceeded(route: &Route) -> AttemptError {
+pub(super) fn deadline_exceeded(route: &Route) -> AttemptError {
     AttemptError::Stop(Error::DeadlineExceeded {
         provider: route.subject.provider.name.clone(),
         at: Stage::Upstream,
@@ -153,7 +159,7 @@ fn deadline_exceeded(route: &Route) -> AttemptError {
 
 /// Bytes have left, and no response arrived: whose fault is it? An upload that its caller aborts or
 /// stalls says nothing about the provider. Whether the provider counts the call is unknown.
-fn no_response(
+pub(super) fn no_response(
     route: &Route,
     attempt_guard: AttemptGuard,
     upload: Option<&Upload>,
@@ -175,7 +181,7 @@ fn no_response(
 }
 
 /// Counts an attempt, and reports it unless it was reported before it turned out to be unsent.
-fn count_attempt(subject: &Subject, retries: &mut RetryState) {
+pub(super) fn count_attempt(subject: &Subject, retries: &mut RetryState) {
     retries.set_made(subject, retries.made + 1);
     if retries.made > retries.reported {
         retries.reported = retries.made;
@@ -210,7 +216,11 @@ pub(super) fn is_stale(subject: &Subject, permit: &Permit) -> bool {
 }
 
 /// Bytes have left, and no response arrived.
-fn attempt_failed(route: &Route, attempt_guard: AttemptGuard, fault: Fault) -> AttemptError {
+pub(super) fn attempt_failed(
+    route: &Route,
+    attempt_guard: AttemptGuard,
+    fault: Fault,
+) -> AttemptError {
     connect::emit_failed(&route.subject, fault);
     let probe = attempt_guard.probe;
     attempt_guard.failed(fault);
@@ -223,7 +233,7 @@ fn attempt_failed(route: &Route, attempt_guard: AttemptGuard, fault: Fault) -> A
 
 /// Reports to health before the permit is returned, so that a failed probe closes the scope and the
 /// next probe does not follow at once.
-fn not_connected(
+pub(super) fn not_connected(
     attempt_guard: AttemptGuard,
     permit: Permit,
     mut ended: AttemptError,
@@ -238,7 +248,7 @@ fn not_connected(
 }
 
 /// Builds the request.
-fn build_request(
+pub(super) fn build_request(
     route: &mut Route,
     policy: &CompiledPolicy,
     credential: &Credential,

@@ -81,7 +81,12 @@ impl ActiveProvider {
         let permits = Permits::new(counted.clone(), policy.gate_settings());
         permits.watch(own_cells.connections, connections.clone());
         Ok(ActiveProvider {
-            health: ProviderHealth::start((&name, events), ledgers, health, &policy.retry.budget)?,
+            health: ProviderHealth::start(
+                (&name, events),
+                ledgers,
+                health,
+                (&policy.retry.budget, deps.dice),
+            )?,
             permits,
             connections,
             pool: Pool::new(deps.dialer.clone(), ledger.clone()),

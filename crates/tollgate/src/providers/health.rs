@@ -103,10 +103,11 @@ impl ProviderHealth {
         (provider, events): (&str, &Events),
         (ledger, local_ledger): (ProviderLedger, ProviderLedger),
         (health, base): (HealthSettings, BasePace),
-        budget: &BudgetSettings,
+        (budget, dice): (&BudgetSettings, Option<u64>),
     ) -> Result<Arc<ProviderHealth>, Vec<Problem>> {
         let now = ledger.at();
-        let seed = now.0 ^ (u64::from(ledger.owner().0) << 32);
+        let own_seed = || now.0 ^ (u64::from(ledger.owner().0) << 32);
+        let seed = dice.unwrap_or_else(own_seed);
         let scope = health_scope(provider);
         let health = Arc::new(ProviderHealth {
             provider: provider.into(),

@@ -41,6 +41,8 @@ pub(super) struct ProviderDeps {
     pub(super) events: Events,
     /// Providers start asleep, until an operator says `resume`.
     pub(super) offline: bool,
+    /// The seed of all random delays.
+    pub(super) dice: Option<u64>,
 }
 
 impl ProviderDeps {

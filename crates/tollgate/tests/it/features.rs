@@ -7,7 +7,7 @@ use http::{HeaderMap, Method};
 use http_body_util::{BodyExt, Empty};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tollgate::path::{self, Call, CallOptions, CallTrace, Target};
+use tollgate::path::{self, CallOptions, CallTrace, HttpCall, Target};
 use tollgate::{Options, ProviderRegistry};
 use tollgate_config::{Environment, ProviderFile};
 use tollgate_ledger::{Clock, Ledger};
@@ -21,8 +21,8 @@ fn registry(upstream: &str) -> ProviderRegistry {
     ProviderRegistry::build(providers, ledger, Options::default()).expect("sane providers")
 }
 
-fn call() -> Call<Empty<Bytes>> {
-    Call {
+fn call() -> HttpCall<Empty<Bytes>> {
+    HttpCall {
         target: Target::Provider {
             name: "x".to_owned(),
             path: "/a".to_owned(),

@@ -21,7 +21,7 @@ use http_body_util::{BodyExt, Full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::path::{Call, CallOptions, CallTrace, Source, Target};
+use tollgate::path::{CallOptions, CallTrace, HttpCall, Source, Target};
 use tollgate::{Options, ProviderRegistry, decide, path};
 use tollgate_config::{Environment, ProviderFile};
 use tollgate_core::time::{Micros, Now, Span, Wall};
@@ -251,7 +251,7 @@ async fn upstream() -> String {
 }
 
 async fn get(registry: &ProviderRegistry, path: &str) -> Source {
-    let call = Call {
+    let call = HttpCall {
         target: Target::Provider {
             name: "x".to_owned(),
             path: path.to_owned(),

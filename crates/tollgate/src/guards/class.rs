@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::event::Events;
+use crate::event::Events;
 use tollgate_config::config::{Guard, GuardKey as CountedBy, Match, Task};
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::time::{Micros, Span, Wall};

@@ -10,6 +10,7 @@
 mod class;
 mod client_ip;
 mod deciding;
+mod denied;
 mod descriptor;
 mod overrides;
 mod request;
@@ -28,9 +29,9 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::event::{Event, Events};
 use parking_lot::RwLock;
 use smallvec::{SmallVec, smallvec};
-use tollgate::event::{Event, Events};
 use tollgate_config::Config;
 use tollgate_config::config::{Guard, Limiting, Network};
 use tollgate_core::time::{Micros, Span, Wall};
@@ -424,7 +425,8 @@ impl GuardAsk {
     }
 
     /// The tokens that it needs to be granted.
-    pub(crate) fn needs(&self) -> u64 {
+    #[must_use]
+    pub fn needs(&self) -> u64 {
         u64::try_from(self.cost).map_or(0, |cost| cost.max(1))
     }
 }

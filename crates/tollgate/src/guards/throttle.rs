@@ -123,7 +123,9 @@ pub enum ThrottleError {
 }
 
 impl Throttle {
-    pub(crate) fn new(ledger: Ledger) -> Throttle {
+    /// Nothing is counted so far. The clock is the ledger's.
+    #[must_use]
+    pub fn new(ledger: Ledger) -> Throttle {
         Throttle {
             table: OnceLock::new(),
             decisions: AtomicU64::new(0),

@@ -228,7 +228,7 @@ fn an_empty_value_counts_like_any_other() {
 /// Each denial by a limit of a descriptor was an event of its own.
 #[test]
 fn denials_by_limits_of_descriptors_are_one_event_a_second() {
-    let events = tollgate::event::Events::default();
+    let events = crate::event::Events::default();
     let mut heard = events.subscribe();
     let guards = crate::guards::tests::guards_with(events, GUARDS);
     for number in 0..50 {
@@ -238,11 +238,8 @@ fn denials_by_limits_of_descriptors_are_one_event_a_second() {
         let _denied = guards.decide_any_number(&asks);
     }
     let mut told = 0;
-    while let Some(tollgate::event::Notification::Event(event)) = heard.try_next() {
-        told += usize::from(matches!(
-            &*event,
-            tollgate::event::Event::GuardDenied { .. }
-        ));
+    while let Some(crate::event::Notification::Event(event)) = heard.try_next() {
+        told += usize::from(matches!(&*event, crate::event::Event::GuardDenied { .. }));
     }
     assert_eq!(told, 1);
 }

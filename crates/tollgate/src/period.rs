@@ -8,7 +8,7 @@ use tollgate_core::time::Span;
 
 /// A period as a file writes it: `1d`, `1m30s`, `500ms`.
 #[must_use]
-pub(crate) fn period_text(period: Span) -> String {
+pub fn period_text(period: Span) -> String {
     const UNITS: [(u64, &str); 5] = [
         (86_400_000_000, "d"),
         (3_600_000_000, "h"),

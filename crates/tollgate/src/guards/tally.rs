@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::event::{Event, Events};
+use crate::event::{Event, Events};
 use tollgate_core::time::{Micros, Span};
 
 /// The least time between two events of one kind.

@@ -8,14 +8,14 @@
 //! Never: changes a rate header of an upstream without guards. If the upstream sent headers of one kind, ours of
 //! that kind are omitted, because SDKs read them.
 
+use crate::path::{Rate, RateState, Rates};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
-use tollgate::path::{Rate, RateState, Rates};
 use tollgate_config::provider::Per;
 use tollgate_core::ask::CostUnit;
 use tollgate_core::time::{Span, Wall};
 
-use crate::decisions::LimitSummary;
+#[cfg(feature = "guards")]
 use crate::guards::{GuardVerdict, GuardView};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -31,7 +31,7 @@ const INTEGER_MAX: u64 = 999_999_999_999_999;
 type Text = SmallVec<[u8; 192]>;
 
 /// Adds the headers for the known limits.
-pub(crate) fn add_headers(headers: &mut HeaderMap, rates: &Rates, wall: Wall) {
+pub fn add_headers(headers: &mut HeaderMap, rates: &Rates, wall: Wall) {
     let each: SmallVec<[Rate<'_>; 4]> = rates.each(wall).collect();
     if each.is_empty() {
         return;
@@ -49,12 +49,8 @@ pub(crate) fn add_headers(headers: &mut HeaderMap, rates: &Rates, wall: Wall) {
 
 /// Adds the headers of guards, in place of what the service itself sent: with guards, callers see
 /// theirs. `X-RateLimit-*` is the guard that rejected, otherwise `ip`, otherwise the first.
-pub(crate) fn add_guards(
-    headers: &mut HeaderMap,
-    verdict: &GuardVerdict,
-    limits: &Rates,
-    wall: Wall,
-) {
+#[cfg(feature = "guards")]
+pub fn add_guards(headers: &mut HeaderMap, verdict: &GuardVerdict, limits: &Rates, wall: Wall) {
     let Some(first) = verdict.views.first() else {
         return add_headers(headers, limits, wall);
     };
@@ -75,19 +71,20 @@ pub(crate) fn add_guards(
     add_ratelimit_fields(headers, &rates);
 }
 
-/// Adds one limit of a provider, as a decision names it.
-pub(crate) fn add_limit(headers: &mut HeaderMap, limit: &LimitSummary, remaining: Option<u64>) {
-    let Some(most) = limit.limit else {
-        return;
-    };
-    headers.insert(LIMIT, HeaderValue::from(most));
+/// Adds one limit, of this name, number of calls and period.
+pub fn add_limit(
+    headers: &mut HeaderMap,
+    (name, limit, period): (&str, u64, Option<Span>),
+    remaining: Option<u64>,
+) {
+    headers.insert(LIMIT, HeaderValue::from(limit));
     if let Some(remaining) = remaining {
         headers.insert(REMAINING, HeaderValue::from(remaining));
     }
     let rate = Rate {
-        name: &limit.name,
-        limit: most,
-        period: limit.period,
+        name,
+        limit,
+        period,
         unit: CostUnit::Calls,
         per: Per::Provider,
         state: remaining.map(|remaining| RateState {
@@ -100,6 +97,7 @@ pub(crate) fn add_limit(headers: &mut HeaderMap, limit: &LimitSummary, remaining
 }
 
 /// A guard as a limit in the lists.
+#[cfg(feature = "guards")]
 fn guard_rate(view: &GuardView) -> Rate<'_> {
     Rate {
         name: view.class.name(),

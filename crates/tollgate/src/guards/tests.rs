@@ -116,8 +116,8 @@ async fn denials_are_counted_and_reported_in_shadow_too() {
         .collect();
     assert_eq!(counts, [(0, 1), (3, 0)], "a reload resets no count");
     let mut told = Vec::new();
-    while let Some(tollgate::event::Notification::Event(event)) = heard.try_next() {
-        if let tollgate::event::Event::GuardDenied { guard, shadow, .. } = &*event {
+    while let Some(crate::event::Notification::Event(event)) = heard.try_next() {
+        if let crate::event::Event::GuardDenied { guard, shadow, .. } = &*event {
             told.push((guard.to_string(), *shadow));
         }
     }

@@ -1,0 +1,199 @@
+//! `GuardLayer` around an axum server (C4), without a socket and in virtual time.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::routing::get;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use tollgate::tower::{GuardLayer, GuardLayerBuilder};
+use tollgate::{Clock, ManualClock, Micros, Now, Span, Wall};
+
+use crate::fake_client::send;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const NOW: u64 = 1_772_323_200;
+
+fn clock() -> Arc<ManualClock> {
+    ManualClock::new(Now {
+        at: Micros(1_000_000_000),
+        wall: Wall(NOW * 1_000_000),
+    })
+}
+
+/// An axum server behind these guards.
+fn server(guards: GuardLayerBuilder, clock: &Arc<ManualClock>) -> Router {
+    let guards = guards
+        .exempt("/health")
+        .peer(|head| {
+            let peer = head.extensions.get::<ConnectInfo<SocketAddr>>();
+            peer.map(|peer| peer.0.ip())
+        })
+        .clock(Clock::Manual(clock.clone()));
+    Router::new()
+        .route("/items", get(async || "items"))
+        .route("/health/live", get(async || "well"))
+        .layer(guards.build().expect("valid guards"))
+}
+
+fn request(path: &str, ip: &str, user: Option<&str>) -> Request<Body> {
+    let peer: SocketAddr = format!("{ip}:4711").parse().unwrap();
+    let mut request = Request::get(path).extension(ConnectInfo(peer));
+    if let Some(user) = user {
+        request = request.header("x-user-id", user);
+    }
+    request.body(Body::empty()).unwrap()
+}
+
+async fn ask(server: &Router, path: &str, ip: &str, user: Option<&str>) -> Response<Body> {
+    send(server, request(path, ip, user))
+        .await
+        .expect("infallible")
+}
+
+fn header<'a>(response: &'a Response<Body>, name: &str) -> &'a str {
+    let value = response.headers().get(name);
+    value
+        .unwrap_or_else(|| panic!("no {name}"))
+        .to_str()
+        .unwrap()
+}
+
+/// C4: per address; 429 with the rate headers and the time to come back, the same on success.
+#[tokio::test]
+async fn c4_an_axum_server_limits_each_address() {
+    let clock = clock();
+    let server = server(GuardLayer::builder().ip(10, MINUTE, 2), &clock);
+    for remaining in ["1", "0"] {
+        let passed = ask(&server, "/items", "192.0.2.1", None).await;
+        assert_eq!(passed.status(), 200);
+        assert_eq!(header(&passed, "x-ratelimit-limit"), "10");
+        assert_eq!(header(&passed, "x-ratelimit-remaining"), remaining);
+    }
+    let denied = ask(&server, "/items", "192.0.2.1", None).await;
+    assert_eq!(denied.status(), 429);
+    assert_eq!(header(&denied, "retry-after"), "6");
+    assert_eq!(header(&denied, "x-ratelimit-limit"), "10");
+    assert_eq!(header(&denied, "x-ratelimit-remaining"), "0");
+    assert_eq!(header(&denied, "x-ratelimit-reset"), (NOW + 12).to_string());
+    assert!(header(&denied, "ratelimit-policy").contains("\"ip\";q=10;w=60"));
+    let body = denied.into_body().collect().await.unwrap().to_bytes();
+    let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(body["error"], "RateLimitExceeded");
+    assert_eq!(
+        body["message"],
+        "Rate limit exceeded. Please try again later."
+    );
+    assert_eq!(
+        (&body["guard"], &body["limit"]),
+        (&"ip".into(), &"10/1m".into())
+    );
+    assert_eq!(body["retryIn"], 6_000);
+    assert_eq!(
+        ask(&server, "/items", "192.0.2.2", None).await.status(),
+        200,
+        "another address"
+    );
+    clock.pass(Span::from_secs(6));
+    assert_eq!(
+        ask(&server, "/items", "192.0.2.1", None).await.status(),
+        200,
+        "in time"
+    );
+}
+
+/// C4: then per user if its header is there, then all together; whoever rejects is shown, and what
+/// is rejected costs no other guard anything.
+#[tokio::test]
+async fn c4_users_and_all_requests_are_limited_after_addresses() {
+    let clock = clock();
+    let guards = GuardLayer::builder().ip(60, MINUTE, 9);
+    let guards = guards
+        .user("x-user-id", 60, MINUTE, 1)
+        .global(60, MINUTE, 3);
+    let server = server(guards, &clock);
+    let status = async |ip: &str, user| ask(&server, "/items", ip, user).await.status().as_u16();
+    assert_eq!(status("192.0.2.1", Some("ada")).await, 200);
+    assert_eq!(
+        status("192.0.2.2", Some("ada")).await,
+        429,
+        "the user, from another address"
+    );
+    assert_eq!(status("192.0.2.2", Some("bob")).await, 200);
+    assert_eq!(status("192.0.2.2", None).await, 200, "no header, no user");
+    let denied = ask(&server, "/items", "192.0.2.3", None).await;
+    assert_eq!(denied.status(), 429, "all together");
+    let body = denied.into_body().collect().await.unwrap().to_bytes();
+    let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(body["guard"], "api");
+    assert_eq!(
+        body["message"],
+        "API rate limit exceeded. Please try again later."
+    );
+}
+
+/// C4: paths under an exempt prefix are not counted and have no rate headers.
+#[tokio::test]
+async fn c4_exempt_paths_are_not_counted() {
+    let clock = clock();
+    let server = server(GuardLayer::builder().ip(1, MINUTE, 1), &clock);
+    for _ in 0..5 {
+        let well = ask(&server, "/health/live", "192.0.2.1", None).await;
+        assert_eq!(well.status(), 200);
+        assert!(!well.headers().contains_key("x-ratelimit-limit"));
+    }
+    assert_eq!(
+        ask(&server, "/items", "192.0.2.1", None).await.status(),
+        200
+    );
+    assert_eq!(
+        ask(&server, "/items", "192.0.2.1", None).await.status(),
+        429
+    );
+}
+
+/// `X-Forwarded-For` is believed from a trusted proxy only; callers without an address share one
+/// bucket.
+#[tokio::test]
+async fn addresses_come_from_trusted_proxies_only() {
+    let clock = clock();
+    let guards = GuardLayer::builder()
+        .ip(1, MINUTE, 1)
+        .trusted_proxy("10.0.0.0/8");
+    let server = server(guards, &clock);
+    let via = async |peer: &str, client: &str| {
+        let mut request = request("/items", peer, None);
+        request
+            .headers_mut()
+            .insert("x-forwarded-for", client.parse().unwrap());
+        send(&server, request)
+            .await
+            .expect("infallible")
+            .status()
+            .as_u16()
+    };
+    assert_eq!(via("10.0.0.1", "192.0.2.1").await, 200);
+    assert_eq!(via("10.0.0.1", "192.0.2.2").await, 200);
+    assert_eq!(via("10.0.0.2", "192.0.2.1").await, 429, "the same client");
+    assert_eq!(via("198.51.100.1", "192.0.2.3").await, 200);
+    assert_eq!(via("198.51.100.1", "192.0.2.4").await, 429, "a lie");
+    let nameless = || Request::get("/items").body(Body::empty()).unwrap();
+    let first = send(&server, nameless()).await.expect("infallible");
+    let second = send(&server, nameless()).await.expect("infallible");
+    assert_eq!(
+        (first.status().as_u16(), second.status().as_u16()),
+        (200, 429)
+    );
+}
+
+#[test]
+fn a_wrong_guard_is_named_with_a_remedy() {
+    let wrong = GuardLayer::builder().guard("ip", serde_json::json!({ "limit": 0, "bust": 1 }));
+    let problems = wrong.build().unwrap_err().to_string();
+    assert!(problems.contains("guards.ip"), "{problems}");
+    assert!(problems.contains("burst"), "{problems}");
+}
