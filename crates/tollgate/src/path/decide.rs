@@ -96,7 +96,7 @@ pub(super) async fn decide(
     let mut history = PermitHistory::default();
     let granted = permit::permit(&subject, key.as_deref(), &mut history).await;
     let grant = end.check(granted)?;
-    end.granted();
+    end.granted(history.waited);
     Ok(AcquiredPermit {
         policy: subject.provider.policy(),
         end,
