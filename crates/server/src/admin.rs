@@ -1,4 +1,4 @@
-//! The admin address: status, settings, commands, decisions; later metrics and the dashboard.
+//! The admin address: status, settings, commands, decisions, the page; later metrics.
 //!
 //! Promises: without a token it listens on loopback only. Connections, heads, bodies and responses
 //! are bounded in number, size and time; a new connection replaces an idle one, or gets 503 if there is
@@ -10,13 +10,19 @@ mod connections;
 mod overload;
 mod stream;
 mod cache;
+mod charts;
 mod commands;
+mod decision_feed;
 mod decisions;
 mod desk;
+mod live;
 mod openapi;
 mod openapi_schemas;
+mod page;
 mod providers;
 mod routes;
+mod sample;
+mod session;
 mod sources;
 mod tasks;
 mod access;
@@ -45,9 +51,11 @@ use tollgate_core::time::Span;
 use crate::accept_loop::{self, ConnectionHandler, ShutdownSignal};
 use crate::daemon::Daemon;
 use crate::gateway::max_admin_connections;
+use crate::history::{self, History};
 use access::AccessPolicy;
 use connections::{AdminConnection, AdminConnections};
 use decisions::Peer;
+use live::LiveEvents;
 use overload::AdminOverload;
 use stream::{AdminStream, RunningBody};
 
@@ -107,9 +115,19 @@ impl Admin {
         }
         daemon.registry().add_own_address(address);
         let shutdown = watch::Sender::new(false);
-        let policy = AccessPolicy::new(address, options.token);
-        let router = routes::router(daemon.clone(), policy);
+        let policy = AccessPolicy::new(address, options.token, daemon.registry().ledger().clone());
+        let history = Arc::new(History::default());
+        let live = LiveEvents::new(daemon.clone(), history.clone(), shutdown.subscribe());
+        let router = routes::router(daemon.clone(), policy, history.clone(), live);
         let mut tasks = JoinSet::new();
+        let mut ended = shutdown.subscribe();
+        let recorder = history::run(daemon.clone(), history);
+        tasks.spawn(async move {
+            tokio::select! {
+                () = recorder => {}
+                _ = ended.wait_for(|is_over| *is_over) => {}
+            }
+        });
         let handler = AdminHandler {
             router,
             connections: AdminConnections::new(max_admin_connections()),

@@ -19,6 +19,7 @@ mod accept_loop;
 mod api;
 mod call_words;
 mod decision_api;
+mod history;
 mod json;
 mod period;
 mod rate_headers;
