@@ -211,6 +211,11 @@ impl Gate {
         })
     }
 
+    /// Who waits, once for each waiter.
+    pub fn waiting_callers(&self) -> impl Iterator<Item = CallerId> {
+        self.waiting.values().map(|entry| entry.caller)
+    }
+
     /// No waiters, no offer, and no state about either.
     #[cfg(test)]
     fn is_idle(&self) -> bool {

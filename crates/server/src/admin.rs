@@ -1,4 +1,4 @@
-//! The admin address: status, settings, commands, decisions; later metrics and the dashboard.
+//! The admin address: status, settings, commands, decisions, the page; later metrics.
 //!
 //! Promises: without a token it listens on loopback only. Connections, heads, bodies and responses
 //! are bounded in number, size and time; a new connection replaces an idle one, or gets 503 if there is
@@ -10,13 +10,19 @@ mod progress;
 mod overload;
 mod stream;
 mod cache;
+mod charts;
 mod commands;
+mod decision_feed;
 mod decisions;
 mod desk;
+mod live;
 mod openapi;
 mod openapi_schemas;
+mod page;
 mod providers;
 mod routes;
+mod sample;
+mod session;
 mod sources;
 mod tasks;
 mod access;
@@ -42,9 +48,11 @@ use crate::accept_loop::{ConnectionHandler, ShutdownSignal};
 use crate::connection_table::{ConnectionPlace, ConnectionTable};
 use crate::daemon::Daemon;
 use crate::gateway::max_admin_connections;
+use crate::history::{self, History};
 use crate::serving_socket::{ServeError, ServingSocket, checked_address};
 use access::AccessPolicy;
 use decisions::Peer;
+use live::LiveEvents;
 use overload::AdminOverload;
 use progress::AdminProgress;
 use stream::{AdminStream, RunningBody};
@@ -88,16 +96,19 @@ impl Admin {
         options: AdminOptions,
     ) -> Result<Admin, ServeError> {
         let address = checked_address(daemon, &listener, options.token.is_some())?;
-        let policy = AccessPolicy::new(address, options.token);
+        let policy = AccessPolicy::new(address, options.token, daemon.registry().ledger().clone());
+        let mut socket = ServingSocket::new();
+        let history = Arc::new(History::default());
+        let live = LiveEvents::new(daemon.clone(), history.clone(), socket.shutdown_signal());
+        let router = routes::router(daemon.clone(), policy, history.clone(), live);
+        socket.run_beside(history::run(daemon.clone(), history));
         let handler = AdminHandler {
-            router: routes::router(daemon.clone(), policy),
+            router,
             connections: ConnectionTable::new(max_admin_connections()),
             overload: AdminOverload::default(),
         };
-        Ok(Admin {
-            address,
-            socket: ServingSocket::start(listener, handler, options.grace),
-        })
+        socket.accept(listener, handler, options.grace);
+        Ok(Admin { address, socket })
     }
 
     /// The address it listens on.

@@ -8,9 +8,12 @@
 //! addresses of providers within the same change.
 
 mod list;
+mod live;
+mod settings;
 mod view;
 mod warnings;
 pub use list::ProviderSummary;
+pub(crate) use live::LiveProvider;
 pub use view::ProviderDetails;
 
 use std::net::SocketAddr;

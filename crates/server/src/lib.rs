@@ -20,6 +20,7 @@ mod api;
 mod call_words;
 mod connection_table;
 mod decision_api;
+mod history;
 mod json;
 mod rejection;
 mod serving_socket;

@@ -63,11 +63,45 @@ impl ServingSocket {
         handler: impl ConnectionHandler<L>,
         grace: Span,
     ) -> ServingSocket {
-        let shutdown = watch::Sender::new(false);
-        let mut tasks = JoinSet::new();
-        let signal = shutdown.subscribe();
-        tasks.spawn(accept_loop::run(listener, handler, signal, grace.into()));
-        ServingSocket { shutdown, tasks }
+        let mut socket = ServingSocket::new();
+        socket.accept(listener, handler, grace);
+        socket
+    }
+
+    /// One that accepts nothing yet, for those whose handler needs to know when it ends.
+    pub(crate) fn new() -> ServingSocket {
+        ServingSocket {
+            shutdown: watch::Sender::new(false),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// Becomes true when it is drained.
+    pub(crate) fn shutdown_signal(&self) -> watch::Receiver<bool> {
+        self.shutdown.subscribe()
+    }
+
+    /// Runs this beside the connections, until it is drained.
+    pub(crate) fn run_beside(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut ended = self.shutdown.subscribe();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = work => {}
+                _ = ended.wait_for(|is_over| *is_over) => {}
+            }
+        });
+    }
+
+    /// Starts to accept connections. Must be called inside a tokio runtime.
+    pub(crate) fn accept<L: Listener>(
+        &mut self,
+        listener: L,
+        handler: impl ConnectionHandler<L>,
+        grace: Span,
+    ) {
+        let signal = self.shutdown.subscribe();
+        self.tasks
+            .spawn(accept_loop::run(listener, handler, signal, grace.into()));
     }
 
     /// Accepts nothing more, finishes what is running within the grace period, and drops the rest.

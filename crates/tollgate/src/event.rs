@@ -41,6 +41,9 @@ struct Bus {
     subscribers: Arc<AtomicUsize>,
     /// Created for the first subscriber.
     sender: std::sync::OnceLock<broadcast::Sender<Arc<Event>>>,
+    /// The same for those who want no facts of calls: no call pays for them.
+    rare_subscribers: Arc<AtomicUsize>,
+    rare_sender: std::sync::OnceLock<broadcast::Sender<Arc<Event>>>,
 }
 
 /// Holds the facts of this thread back until it is dropped: declare it before the lock under which
@@ -124,16 +127,14 @@ impl Events {
     /// Subscribes to everything from now on.
     #[must_use]
     pub fn subscribe(&self) -> Subscription {
-        let sender = self
-            .bus
-            .sender
-            .get_or_init(|| broadcast::Sender::new(BACKLOG_MAX));
-        let receiver = sender.subscribe();
-        self.bus.subscribers.fetch_add(1, Ordering::Relaxed);
-        Subscription {
-            subscribers: self.bus.subscribers.clone(),
-            receiver,
-        }
+        subscribe_to(&self.bus.sender, &self.bus.subscribers)
+    }
+
+    /// Subscribes to everything but the facts of calls, from now on: states, cool-downs, the store,
+    /// reloads, operators. Calls cost no more while somebody listens to these.
+    #[must_use]
+    pub fn subscribe_rare(&self) -> Subscription {
+        subscribe_to(&self.bus.rare_sender, &self.bus.rare_subscribers)
     }
 
     /// Emits a rare event, which is always logged.
@@ -151,8 +152,10 @@ impl Events {
             "an event is emitted under a lock: {event:?}"
         );
         event.log();
-        if self.has_subscribers() {
-            self.send(event);
+        let is_rare_heard = self.bus.rare_subscribers.load(Ordering::Relaxed) > 0;
+        let to_rare = is_rare_heard && !event.is_of_call();
+        if self.has_subscribers() || to_rare {
+            self.send(event, to_rare);
         }
     }
 
@@ -192,11 +195,26 @@ impl Events {
         self.bus.subscribers.load(Ordering::Relaxed) > 0
     }
 
-    fn send(&self, event: Event) {
-        if let Some(sender) = self.bus.sender.get() {
+    fn send(&self, event: Event, to_rare: bool) {
+        let event = Arc::new(event);
+        let rare = self.bus.rare_sender.get().filter(|_| to_rare);
+        for sender in self.bus.sender.get().into_iter().chain(rare) {
             // An error: the last subscriber has just left.
-            drop(sender.send(Arc::new(event)));
+            drop(sender.send(event.clone()));
         }
+    }
+}
+
+fn subscribe_to(
+    sender: &std::sync::OnceLock<broadcast::Sender<Arc<Event>>>,
+    subscribers: &Arc<AtomicUsize>,
+) -> Subscription {
+    let sender = sender.get_or_init(|| broadcast::Sender::new(BACKLOG_MAX));
+    let receiver = sender.subscribe();
+    subscribers.fetch_add(1, Ordering::Relaxed);
+    Subscription {
+        subscribers: subscribers.clone(),
+        receiver,
     }
 }
 
@@ -246,6 +264,24 @@ mod tests {
         );
         drop(subscription);
         events.emit_with(|| panic!("nobody listens any more"));
+    }
+
+    /// The page listens to these all the time, and calls must not pay for it.
+    #[test]
+    fn a_subscriber_of_rare_events_makes_no_call_build_one() {
+        let events = Events::new();
+        let mut rare = events.subscribe_rare();
+        events.emit_with(|| panic!("nobody listens to calls"));
+        events.emit(reloaded(1));
+        assert!(rare.try_next().is_some());
+        let _all = events.subscribe();
+        let fault = tollgate_core::health::Fault::Timeout;
+        events.emit_with(|| Event::AttemptFailed {
+            id: "1".into(),
+            provider: "x".into(),
+            fault,
+        });
+        assert!(rare.try_next().is_none(), "a fact of a call");
     }
 
     /// Whoever listens may ask the provider something, which would wait for its own thread.

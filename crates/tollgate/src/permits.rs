@@ -245,6 +245,11 @@ impl Permits {
         self.shared.state.lock().gate.blockers().collect()
     }
 
+    /// Who waits, once for each waiting call.
+    pub(crate) fn waiting_callers(&self) -> Vec<CallerId> {
+        self.shared.state.lock().gate.waiting_callers().collect()
+    }
+
     /// A position in the order of arrival, for a call that may have to ask more than once.
     #[must_use]
     pub fn new_seniority(&self) -> u64 {

@@ -5,6 +5,7 @@
 //!
 //! Never: reads a file. Providers arrive checked.
 
+mod call_counters;
 mod callers;
 mod limit_inheritance;
 mod cache_policy;
@@ -28,6 +29,10 @@ mod options;
 mod local_share;
 mod loop_detection;
 pub use active::ActiveProvider;
+pub(crate) use call_counters::CountedCall;
+pub use call_counters::{
+    CALLERS_MAX, CallCounts, DEFAULT_CALLER, OTHER_CALLERS, ResponseCounts, WaitCounts,
+};
 pub(crate) use callers::{Callers, Claim, caller_id};
 pub(crate) use config_version::ConfigVersion;
 pub use connection_limit::set_upstream_connections_max;

@@ -3,13 +3,16 @@
 //!
 //! | | without a token | with a token |
 //! |---|---|---|
-//! | who | loopback only | `Authorization: Bearer`, compared in constant time |
-//! | mutating calls | need `X-Tollgate-Admin: 1`, which no cross-site page can send | as above |
+//! | who | loopback only | `Authorization: Bearer`, or the cookie of a session (`session.rs`), compared in constant time |
+//! | mutating calls | need `X-Tollgate-Admin: 1`, which no cross-site page can send | as above; with a cookie the header too |
 //! | `Host` | an own address or `localhost`: a rebound name is rejected | any |
 //! | `Origin` | if sent, the own one | if sent, the own one |
 //!
 //! A proxy that asks about a request it holds (`/v1/check`) passes on what its client sent: `Host` and
 //! `Origin` say nothing then.
+//!
+//! The files of the page need no token and may be opened from anywhere, by a link for example: they
+//! contain no data, and what the page then asks for is checked as above.
 //!
 //! Promises: `/health` and `/ready` need no token. A rejected request is not routed.
 //!
@@ -24,7 +27,10 @@ use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tollgate_config::Secret;
+use tollgate_core::time::Micros;
+use tollgate_ledger::Ledger;
 
+use super::session::Sessions;
 use crate::api::ApiError;
 
 /// The longest `Authorization` that is compared, so that the comparison is cheap.
@@ -35,14 +41,37 @@ const BEARER_MAX: usize = 16 * 1024;
 pub(super) struct AccessPolicy {
     address: SocketAddr,
     token: Option<Secret>,
+    pub(super) sessions: Sessions,
+    /// Its clock ends sessions.
+    ledger: Ledger,
 }
 
 impl AccessPolicy {
-    pub(super) fn new(address: SocketAddr, token: Option<Secret>) -> AccessPolicy {
-        AccessPolicy { address, token }
+    pub(super) fn new(address: SocketAddr, token: Option<Secret>, ledger: Ledger) -> AccessPolicy {
+        AccessPolicy {
+            address,
+            token,
+            sessions: Sessions::default(),
+            ledger,
+        }
     }
 
-    fn authorize(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+    /// The token that clients must show.
+    pub(super) fn token(&self) -> Option<&Secret> {
+        self.token.as_ref()
+    }
+
+    /// The port of the address, which the cookie of a session is named after.
+    pub(super) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    fn authorize(
+        &self,
+        (method, path): (&Method, &str),
+        headers: &HeaderMap,
+        now: Micros,
+    ) -> Result<(), ApiError> {
         if matches!(path, "/health" | "/ready") {
             return Ok(());
         }
@@ -53,6 +82,9 @@ impl AccessPolicy {
                 "this Host is not an address of the daemon",
                 "use 127.0.0.1 or localhost, or set admin.token",
             ));
+        }
+        if is_page(path) && is_read_only(method) {
+            return Ok(());
         }
         let is_foreign = |origin: &str| !is_same_origin(origin, host);
         let fetched = text(headers, "sec-fetch-site");
@@ -66,11 +98,20 @@ impl AccessPolicy {
             ));
         }
         match &self.token {
-            Some(token) if has_bearer_token(headers, token) => Ok(()),
-            Some(_) => Err(ApiError::unauthorized()),
-            None if is_read_only(method) || is_held => Ok(()),
-            None if text(headers, "x-tollgate-admin") == Some("1") => Ok(()),
-            None => Err(ApiError::forbidden(
+            Some(token) if has_bearer_token(headers, token) => return Ok(()),
+            // The token is in its body.
+            Some(_) if path == "/v1/session" && method == Method::POST => {}
+            Some(_) if !self.sessions.has(headers, self.port(), now) => {
+                return Err(ApiError::unauthorized());
+            }
+            Some(_) => {}
+            None if is_held => return Ok(()),
+            None => {}
+        }
+        match text(headers, "x-tollgate-admin") {
+            Some("1") => Ok(()),
+            _ if is_read_only(method) => Ok(()),
+            _ => Err(ApiError::forbidden(
                 "a request that changes something needs the header `X-Tollgate-Admin: 1`",
                 "add it, or use the `tollgate` commands",
             )),
@@ -100,8 +141,9 @@ pub(super) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    let path = request.uri().path();
-    match policy.authorize(request.method(), path, request.headers()) {
+    let asked = (request.method(), request.uri().path());
+    let now = policy.ledger.at();
+    match policy.authorize(asked, request.headers(), now) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }
@@ -112,6 +154,11 @@ pub(super) async fn check(
 fn is_held_request(path: &str, headers: &HeaderMap) -> bool {
     let tells = ["x-original-uri", "x-forwarded-uri"];
     path == "/v1/check" && tells.iter().any(|name| headers.contains_key(*name))
+}
+
+/// A file of the page.
+fn is_page(path: &str) -> bool {
+    path == "/" || path.starts_with("/page/")
 }
 
 fn is_read_only(method: &Method) -> bool {

@@ -90,6 +90,9 @@ impl Operation {
     }
 }
 
+/// A reply that is no JSON.
+const EVENT_STREAM: &str = "EventStream";
+
 const OPERATIONS: &[Operation] = &[
     operation(
         "post",
@@ -295,6 +298,45 @@ const OPERATIONS: &[Operation] = &[
     )
     .body("CanSubmitRequest")
     .reply("CanSubmit"),
+    operation(
+        "get",
+        "/v1/history",
+        "history",
+        "What happened: counts per second (5m), 10 s (1h) or minute (24h), of a provider or of all",
+    )
+    .query(&["provider", "span"])
+    .reply("History"),
+    operation(
+        "get",
+        "/v1/callers",
+        "callers",
+        "What each caller of each provider did in the last hour",
+    )
+    .reply("Callers"),
+    operation(
+        "get",
+        "/v1/config",
+        "config",
+        "Every setting and who set it, and all problems; no keys",
+    )
+    .reply("Config"),
+    operation(
+        "get",
+        "/v1/events",
+        "events",
+        "Server-sent events: sample (each second), transition, notice, alert, decision",
+    )
+    .query(&["kinds"])
+    .reply(EVENT_STREAM),
+    operation(
+        "post",
+        "/v1/session",
+        "sign-in",
+        "Exchange the admin token for a session cookie (the page does)",
+    )
+    .body("SessionRequest")
+    .reply("Session"),
+    operation("delete", "/v1/session", "sign-out", "End the session").status("204", None),
     operation("get", "/health", "health", "The process lives").reply("Status"),
     operation("get", "/ready", "ready", "Calls are served").reply("Status"),
     operation("get", "/openapi.json", "openapi", "This document"),
@@ -415,5 +457,8 @@ fn link(operation: &str, into: &str, from: &str) -> Value {
 }
 
 fn content(schema: &str) -> Value {
+    if schema == EVENT_STREAM {
+        return json!({ "text/event-stream": { "schema": { "type": "string" } } });
+    }
     json!({ "application/json": { "schema": { "$ref": format!("#/components/schemas/{schema}") } } })
 }

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use tollgate_config::provider::Cost;
 use tollgate_guard::ASKS_MAX;
 
+use super::live::KINDS;
 use crate::call_words::{COST_MAX, PRIORITIES};
 use crate::decision_api::{ASK_FIELDS, NAME_MAX, URL_MAX};
 use crate::desk::TaskEvent;
@@ -20,8 +21,30 @@ use crate::desk::TaskEvent;
 /// A duration as a text: `10s`, `1m30s`.
 const DURATION: &str = "^([0-9]{1,4}w)?([0-9]{1,4}d)?([0-9]{1,4}h)?([0-9]{1,4}m)?([0-9]{1,4}(\\.[0-9]{1,3})?s)?([0-9]{1,4}ms)?$";
 
+/// A duration within a day.
+const SPAN: &str = "^([1-9][0-9]{0,2}[sm]|([1-9]|1[0-9]|2[0-4])h)$";
+
 /// Names of sources.
 const SOURCE_NAME: &str = "^[A-Za-z0-9_.\\-]{1,64}$";
+
+/// The lists of `GET /v1/history`, one number per slot.
+const HISTORY_COLUMNS: &[&str] = &[
+    "state",
+    "calls",
+    "sent_high",
+    "sent_normal",
+    "sent_low",
+    "success",
+    "limited",
+    "failed",
+    "other",
+    "saved",
+    "misses",
+    "rejected",
+    "waiting",
+    "wait_p50_ms",
+    "wait_p99_ms",
+];
 
 /// Names of queues; `can-submit` is an operation.
 const QUEUE_NAME: &str = "^(?!can-submit$)[A-Za-z0-9_.:\\-]{1,64}$";
@@ -29,6 +52,8 @@ const QUEUE_NAME: &str = "^(?!can-submit$)[A-Za-z0-9_.:\\-]{1,64}$";
 /// The schema of a parameter of a path or a query.
 pub(super) fn parameter_schema(name: &str) -> Value {
     match name {
+        "span" => json!({ "type": "string", "pattern": SPAN, "default": "1h" }),
+        "kinds" => json!({ "type": "string", "example": KINDS.join(",") }),
         "for" => json!({ "type": "string", "pattern": DURATION, "minLength": 2 }),
         "deny_status" => {
             json!({ "type": "integer", "minimum": 400, "maximum": 599, "default": 429 })
@@ -51,6 +76,7 @@ pub(super) fn all_schemas() -> Value {
         request_schemas(),
         reply_schemas(),
         operator_schemas(),
+        page_schemas(),
         desk_schemas(),
     ] {
         if let Value::Object(part) = part {
@@ -270,6 +296,40 @@ fn operator_schemas() -> Value {
             "saved": objects,
         })),
         "Purged": object(&["purged"], json!({ "purged": { "type": "integer" } })),
+    })
+}
+
+/// Schemas of what the page shows.
+fn page_schemas() -> Value {
+    let texts = json!({ "type": "array", "items": { "type": "string" } });
+    let objects = json!({ "type": "array", "items": { "type": "object" } });
+    let mut columns = Map::new();
+    for name in HISTORY_COLUMNS {
+        let counts = json!({ "type": "array", "items": { "type": "integer", "minimum": 0 } });
+        columns.insert((*name).to_owned(), counts);
+    }
+    columns.insert("provider".to_owned(), json!({ "type": ["string", "null"] }));
+    columns.insert("every".to_owned(), json!({ "type": "integer" }));
+    columns.insert("until".to_owned(), json!({ "type": "number" }));
+    columns.insert("states".to_owned(), texts.clone());
+    let fixed = ["provider", "every", "until", "states"];
+    let all: Vec<&str> = fixed
+        .into_iter()
+        .chain(HISTORY_COLUMNS.iter().copied())
+        .collect();
+    json!({
+        "History": object(&all, Value::Object(columns)),
+        "Callers": object(&["window", "providers"], json!({ "window": { "type": "integer" }, "providers": objects })),
+        "Config": object(&["problems", "notes", "store", "gateway", "nodes", "settings", "providers"], json!({
+            "problems": objects,
+            "notes": texts,
+            "gateway": { "type": ["string", "null"] },
+            "nodes": { "type": "integer" },
+            "settings": objects,
+            "providers": objects,
+        })),
+        "SessionRequest": strict(&["token"], json!({ "token": text() })),
+        "Session": object(&["needed", "lifetime"], json!({ "needed": { "type": "boolean" }, "lifetime": { "type": ["integer", "null"] } })),
     })
 }
 

@@ -17,10 +17,13 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use super::access::{self, AccessPolicy};
-use super::{cache, commands, decisions, openapi, providers, sources, tasks};
+use super::live::LiveEvents;
+use super::tasks;
+use super::{cache, charts, commands, decisions, live, openapi, page, providers, session, sources};
 use crate::api::{ApiError, json};
 use crate::daemon::Daemon;
 use crate::gateway::max_admin_connections;
+use crate::history::History;
 
 /// How long a response may take. Reading some hundred files takes less than a second; a longer wait
 /// means that a disk hangs.
@@ -33,11 +36,20 @@ pub(super) struct ApiState {
     /// Places of requests that wait. Half of the connections stay free for reports, releases and
     /// probes: those who wait may wait for them.
     pub(super) waiting: Arc<Semaphore>,
+    pub(super) policy: Arc<AccessPolicy>,
+    pub(super) history: Arc<History>,
+    pub(super) live: Arc<LiveEvents>,
 }
 
-/// The routes. Events, metrics and the dashboard will be listed here too.
-pub(super) fn router(daemon: Daemon, policy: AccessPolicy) -> Router {
-    let timed = timed_routes().into_iter();
+/// The routes. Metrics will be listed here too.
+pub(super) fn router(
+    daemon: Daemon,
+    policy: AccessPolicy,
+    history: Arc<History>,
+    live: Arc<LiveEvents>,
+) -> Router {
+    let policy = Arc::new(policy);
+    let timed = timed_routes().into_iter().chain(page_routes());
     let timed = timed.fold(Router::new(), |router, (path, methods)| {
         router.route(path, methods)
     });
@@ -47,12 +59,15 @@ pub(super) fn router(daemon: Daemon, policy: AccessPolicy) -> Router {
     all.fallback(async || ApiError::unknown_path().into_response())
         .method_not_allowed_fallback(async || ApiError::unsupported_method().into_response())
         .layer(middleware::from_fn_with_state(
-            Arc::new(policy),
+            policy.clone(),
             access::check,
         ))
         .with_state(ApiState {
             daemon,
             waiting: Arc::new(Semaphore::new((max_admin_connections() / 2).max(1))),
+            policy,
+            history,
+            live,
         })
 }
 
@@ -90,8 +105,19 @@ fn timed_routes() -> Vec<(&'static str, MethodRouter<ApiState>)> {
             "/v1/tasks/{queue}",
             post(tasks::on_event).delete(tasks::remove_queue),
         ),
+        ("/v1/history", get(charts::history)),
+        ("/v1/callers", get(charts::callers)),
+        ("/v1/config", get(charts::config)),
+        ("/v1/session", post(session::open).delete(session::close)),
+        // Its head comes at once; its body has no end.
+        ("/v1/events", get(live::serve)),
         ("/openapi.json", get(openapi::serve)),
     ]
+}
+
+/// The page, which is no part of the API.
+fn page_routes() -> Vec<(&'static str, MethodRouter<ApiState>)> {
+    vec![("/", get(page::index)), ("/page/{file}", get(page::asset))]
 }
 
 /// Routes whose requests say themselves how long they wait.

@@ -28,7 +28,7 @@ pub struct ProviderSummary {
     /// The operator's command that holds it: `paused`, `offline` or `cache_only`.
     pub hold: Option<&'static str>,
     /// What cools down.
-    cooldowns: Vec<Cooldown>,
+    pub(super) cooldowns: Vec<Cooldown>,
     /// `up`, or `lost`: then the ledger counts nothing, and `on_store_loss` applies.
     pub store: &'static str,
     /// Waiting calls.

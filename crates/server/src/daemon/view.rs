@@ -46,7 +46,7 @@ pub struct ProviderDetails {
 
 /// Calls that needed no permit of their own, since the start.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Saved {
+pub(super) struct Saved {
     hits: u64,
     stale: u64,
     shared: u64,
@@ -118,7 +118,7 @@ pub(super) struct Cooldown {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Limit {
+pub(super) struct Limit {
     name: String,
     algorithm: &'static str,
     limit: u64,
@@ -141,7 +141,7 @@ struct Entity {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Queue {
+pub(super) struct Queue {
     high: usize,
     normal: usize,
     low: usize,
@@ -151,7 +151,7 @@ struct Queue {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct StoreState {
+pub(crate) struct StoreState {
     kind: &'static str,
     state: &'static str,
     trouble: Option<String>,
@@ -176,12 +176,6 @@ impl Daemon {
         let state = self.snapshot();
         let loaded = &state.loaded;
         let configured = loaded.provider(name);
-        let kind = match loaded.config.store {
-            Store::Memory => "memory",
-            Store::Sqlite(_) => "sqlite",
-            Store::Postgres(_) => "postgres",
-            Store::Redis(_) => "redis",
-        };
         active.sync_health().await;
         let now = active.now();
         let status = active.status();
@@ -204,7 +198,6 @@ impl Daemon {
             (whole.limits, whole.cooldown_until, whole.degraded)
         });
         let entities: BTreeMap<String, Entity> = names.into_iter().zip(parts.map(part)).collect();
-        let trouble = self.shared.registry.ledger().loss_reason();
         Ok(ProviderDetails {
             name: active.name().to_owned(),
             source: configured
@@ -226,11 +219,7 @@ impl Daemon {
                 .collect(),
             estimated_limits: learned.limits.into_iter().map(estimate).collect(),
             degraded,
-            store: StoreState {
-                kind,
-                state: store_word(trouble.as_ref()),
-                trouble,
-            },
+            store: self.store_state(),
             settings: configured
                 .iter()
                 .flat_map(|one| &one.values)
@@ -257,6 +246,27 @@ fn connections_exhausted(active: &ActiveProvider) -> Option<String> {
 }
 
 impl Daemon {
+    /// The store of the ledger.
+    pub(crate) fn store_state(&self) -> StoreState {
+        let kind = match self.loaded().config.store {
+            Store::Memory => "memory",
+            Store::Sqlite(_) => "sqlite",
+            Store::Postgres(_) => "postgres",
+            Store::Redis(_) => "redis",
+        };
+        let trouble = self.shared.registry.ledger().loss_reason();
+        StoreState {
+            kind,
+            state: store_word(trouble.as_ref()),
+            trouble,
+        }
+    }
+
+    /// `up` or `lost`.
+    pub(crate) fn store_word(&self) -> &'static str {
+        store_word(self.shared.registry.ledger().loss_reason().as_ref())
+    }
+
     fn held_permits(&self, provider: &str) -> HeldPermits {
         let held = self.shared.decisions.permits_of(provider);
         HeldPermits {
@@ -354,7 +364,7 @@ pub(super) fn cooldown(one: CooldownStatus, now: Now) -> Cooldown {
     }
 }
 
-fn limits(statuses: Vec<LimitStatus>, now: Now) -> Vec<Limit> {
+pub(super) fn limits(statuses: Vec<LimitStatus>, now: Now) -> Vec<Limit> {
     statuses
         .into_iter()
         .map(|limit| {
@@ -377,7 +387,7 @@ fn limits(statuses: Vec<LimitStatus>, now: Now) -> Vec<Limit> {
 }
 
 /// The calls that cached, shared and merged responses saved.
-fn saved(active: &ActiveProvider) -> Saved {
+pub(super) fn saved(active: &ActiveProvider) -> Saved {
     let savings = active.savings();
     Saved {
         hits: savings.hits,
@@ -389,7 +399,7 @@ fn saved(active: &ActiveProvider) -> Saved {
 
 /// How long the last call in the queue waits at the current rate; 0 if no calls are sent or none
 /// waits.
-fn queue(active: &ActiveProvider, status: &HealthStatus) -> Queue {
+pub(super) fn queue(active: &ActiveProvider, status: &HealthStatus) -> Queue {
     let waiting = active.waiting() as u64;
     let rate = status.rate.map_or(0, |rate| rate.millionths());
     let flows = status.breaker != Breaker::Open && rate > 0;
@@ -403,7 +413,7 @@ fn queue(active: &ActiveProvider, status: &HealthStatus) -> Queue {
     }
 }
 
-fn setting(value: &EffectiveValue) -> Setting {
+pub(super) fn setting(value: &EffectiveValue) -> Setting {
     Setting {
         key: value.path.clone(),
         value: value.text.clone(),
@@ -431,12 +441,12 @@ impl DaemonState {
 }
 
 /// A future instant, as epoch seconds.
-fn epoch_after(now: Now, remaining: Span) -> f64 {
+pub(super) fn epoch_after(now: Now, remaining: Span) -> f64 {
     seconds(Span(now.wall.0.saturating_add(remaining.0)))
 }
 
 /// A past instant, as epoch seconds.
-fn epoch_before(now: Now, age: Span) -> f64 {
+pub(super) fn epoch_before(now: Now, age: Span) -> f64 {
     seconds(Span(now.wall.0.saturating_sub(age.0)))
 }
 
@@ -450,6 +460,6 @@ fn seconds(span: Span) -> f64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a number that is only shown")]
-fn decimals(millionths: u64) -> f64 {
+pub(super) fn decimals(millionths: u64) -> f64 {
     millionths as f64 / 1_000_000.0
 }

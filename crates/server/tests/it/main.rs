@@ -48,6 +48,7 @@ mod grpc;
 mod grpc_client;
 mod guards;
 mod openapi;
+mod page;
 mod desk;
 mod resp_client;
 mod resp;

@@ -45,7 +45,11 @@ async fn every_described_operation_exists_and_no_other() {
             .replace("{name}", "x")
             .replace("{class}", "none")
             .replace("{queue}", "q");
+        let endless = (template == "/v1/events").then_some("get"); // `page.rs` reads it
         for method in ["get", "post", "put", "patch", "delete", "options", "trace"] {
+            if endless == Some(method) {
+                continue;
+            }
             let response = daemon.request(&method.to_uppercase(), &path, "").await;
             let Some(described) = methods.get(method) else {
                 assert_eq!(response.status, 405, "{method} {path}: {response:?}");

@@ -137,6 +137,25 @@ pub struct CallEnd {
     pub attempts: u32,
 }
 
+impl Event {
+    /// It happens with every call, or may: there can be thousands a second.
+    pub(crate) fn is_of_call(&self) -> bool {
+        matches!(
+            self,
+            Event::CallEnded(_)
+                | Event::Request { .. }
+                | Event::Decision { .. }
+                | Event::Attempt { .. }
+                | Event::Response { .. }
+                | Event::CacheMiss { .. }
+                | Event::AttemptFailed { .. }
+                | Event::StalePermit { .. }
+                | Event::FromCache { .. }
+                | Event::NotStored { .. }
+        )
+    }
+}
+
 /// Something that happened.
 #[derive(Clone, Debug)]
 pub enum Event {

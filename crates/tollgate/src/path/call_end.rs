@@ -20,6 +20,7 @@ use super::subject::Subject;
 use crate::Error;
 use crate::event::{CallDecision, CallEnd, CallResult, Event, Events};
 use crate::pool::Origin;
+use crate::providers::CountedCall;
 use crate::reply::{Reply, Source};
 
 /// A call that runs. Dropped before the end, its caller has gone.
@@ -29,6 +30,8 @@ pub(crate) struct RunningCall<'a> {
     pub(crate) trace: &'a mut CallTrace,
     id: Arc<str>,
     labels: CallLabels,
+    /// Once it is routed.
+    counted: Option<CountedCall>,
 }
 
 /// Who called, and what: known while somebody listens.
@@ -48,12 +51,14 @@ impl<'a> RunningCall<'a> {
             trace,
             id,
             labels: CallLabels::default(),
+            counted: None,
         }
     }
 
     /// The call has been routed.
     pub(crate) fn on_routed(&mut self, subject: &mut Subject, origin: &Origin) {
         self.trace.on_routed(&subject.provider, origin);
+        self.counted = Some(subject.counted());
         if self.events.has_listeners() {
             self.labels = CallLabels::of(subject);
             self.trace.progress = Some(subject.start_progress());
@@ -63,6 +68,13 @@ impl<'a> RunningCall<'a> {
     /// The call is over, and its caller gets this.
     pub(crate) fn finish(mut self, result: &Result<Reply, Error>) {
         self.trace.has_ended = true;
+        if let Some(counted) = &self.counted {
+            let (waited, attempts) = (self.trace.waited, self.trace.attempts);
+            match result {
+                Ok(_) => counted.on_response(waited, attempts),
+                Err(_) => counted.on_rejected(waited, attempts),
+            }
+        }
         let labels = std::mem::take(&mut self.labels);
         match result {
             Ok(reply) => self.events.emit_with(|| {
@@ -94,6 +106,9 @@ impl Drop for RunningCall<'_> {
             return;
         }
         self.trace.has_ended = true;
+        if let Some(counted) = &self.counted {
+            counted.on_left(self.trace.attempts);
+        }
         self.events.emit_with(|| {
             let spent = match &self.trace.progress {
                 Some(progress) => progress.spent(),
@@ -180,6 +195,11 @@ pub(crate) struct ExternalCall {
     id: Arc<str>,
     /// While somebody listens, and until its end is reported.
     end: Option<Box<ExternalCallEnd>>,
+    /// From its routing to its end.
+    counted: Option<CountedCall>,
+    /// How long it waited for its permit.
+    waited: Span,
+    was_sent: bool,
 }
 
 #[derive(Debug)]
@@ -210,19 +230,24 @@ impl ExternalCall {
             events: events.clone(),
             id: options.id.clone(),
             end,
+            counted: None,
+            waited: Span::ZERO,
+            was_sent: false,
         }
     }
 
     /// Its provider is known.
     pub(crate) fn on_routed(&mut self, subject: &mut Subject) {
+        self.counted = Some(subject.counted());
         if let Some(end) = &mut self.end {
             end.labels = CallLabels::of(subject);
             end.progress = Some(subject.start_progress());
         }
     }
 
-    /// The call has its permit.
-    pub(crate) fn granted(&mut self) {
+    /// The call has its permit, for which it waited so long.
+    pub(crate) fn granted(&mut self, waited: Span) {
+        self.waited = waited;
         if let Some(end) = &mut self.end {
             end.result = CallResult::Unused;
         }
@@ -232,6 +257,9 @@ impl ExternalCall {
     pub(crate) fn check<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         if let Err(error) = &result {
             let end = self.end.take();
+            if let Some(counted) = self.counted.take() {
+                counted.on_rejected(Span::ZERO, 0);
+            }
             self.events.emit_info_with(|| {
                 let spent = end.as_ref().and_then(|end| end.progress.as_ref());
                 let spent = spent.map(|progress| progress.spent()).unwrap_or_default();
@@ -244,6 +272,7 @@ impl ExternalCall {
 
     /// Its bytes may have left.
     pub(crate) fn sent(&mut self) {
+        self.was_sent = true;
         if let Some(end) = &mut self.end {
             (end.attempts, end.result) = (1, CallResult::Unreported);
         }
@@ -263,6 +292,9 @@ impl ExternalCall {
 
 impl Drop for ExternalCall {
     fn drop(&mut self) {
+        if let Some(counted) = self.counted.take() {
+            counted.on_response(self.waited, u32::from(self.was_sent));
+        }
         let Some(mut end) = self.end.take() else {
             return;
         };

@@ -60,6 +60,7 @@ pub(crate) fn timeout(route: &Route, policy: &CompiledPolicy) -> Span {
 
 /// Emits that an attempt got no response.
 pub(crate) fn emit_failed(subject: &Subject, fault: Fault) {
+    subject.provider.calls.on_response(Class::Network);
     let (id, provider, _) = subject.labels();
     subject.provider.events.emit(Event::AttemptFailed {
         id,

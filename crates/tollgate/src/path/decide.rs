@@ -108,7 +108,7 @@ pub(super) async fn decide(
     let mut history = PermitHistory::default();
     let granted = permit::permit(&subject, key.as_deref(), &mut history).await;
     let grant = end.check(granted)?;
-    end.granted();
+    end.granted(history.waited);
     let policy = subject.provider.policy();
     Ok(AcquiredPermit::new(
         (subject, policy, key),

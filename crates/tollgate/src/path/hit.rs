@@ -20,7 +20,7 @@ use super::route::{Route, route_without_body};
 use super::{cache, serve};
 use crate::cache::{CachedResponse, MemfdBody, PreparedHead};
 use crate::headers::CONDITIONS;
-use crate::providers::{ConfigVersion, ProviderRegistry};
+use crate::providers::{ConfigVersion, CountedCall, ProviderRegistry};
 use crate::reply::Reply;
 
 /// A fresh response in memory.
@@ -38,6 +38,8 @@ pub struct RememberedRequest {
     /// The configuration under which it was parsed: providers and callers.
     config_version: ConfigVersion,
     key: cache::RememberedKey,
+    /// Counts its hits.
+    counted: CountedCall,
 }
 
 impl RememberedRequest {
@@ -64,10 +66,12 @@ impl RememberedRequest {
         };
         let route = route_without_body(registry, call).ok()?;
         let key = cache::RememberedKey::of(registry, &route)?;
+        let counted = route.subject.counted();
         Some(RememberedRequest {
             route,
             config_version,
             key,
+            counted,
         })
     }
 
@@ -84,6 +88,7 @@ impl RememberedRequest {
 
     /// Logs and counts a hit for the caller with this id. Call it once, when the response is used.
     pub fn emit(&self, hit: &Hit, id: &str) {
+        self.counted.on_hit();
         self.route.emit_request(id);
         serve::emit_hit(&self.route.subject, id, &hit.object, hit.age);
     }

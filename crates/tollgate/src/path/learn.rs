@@ -128,6 +128,7 @@ pub(crate) fn observe(
 ) -> LearnResult {
     let feedback = read_feedback(subject, policy, observed);
     let class = classify(observed.status, feedback.verdict);
+    subject.provider.calls.on_response(class);
     emit_response(subject, observed.status, class, &grant.permit);
     let cooldown = grant.attempt_guard.cooldown;
     let permit = settle(policy, observed, (class, &feedback), grant.permit, cooldown);

@@ -20,7 +20,7 @@ use super::progress::CallProgress;
 use crate::Error;
 use crate::error::Stage;
 use crate::flights::{CallDemand, SharedDemand};
-use crate::providers::{ActiveProvider, CallAttributes, CallCost};
+use crate::providers::{ActiveProvider, CallAttributes, CallCost, CountedCall};
 use crate::timer::{self, Elapsed};
 
 /// How many failed leaders a follower accepts at most, whatever its retries: each of them makes
@@ -93,6 +93,12 @@ impl Subject {
         let progress = Arc::new(CallProgress::new(self.provider.ledger.clone()));
         self.progress = Some(progress.clone());
         progress
+    }
+
+    /// Counts it when it ends.
+    pub(super) fn counted(&self) -> CountedCall {
+        let caller = self.caller.as_deref();
+        self.provider.calls.begin(caller, self.priority)
     }
 
     /// The names of a call in its events: id, provider, entity.

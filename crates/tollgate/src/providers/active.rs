@@ -11,10 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 use tollgate_config::settings::{Cookies, OnStoreLoss};
 use tollgate_core::ask::Priority;
+use tollgate_core::gate::CallerId;
 use tollgate_core::health::{HealthStatus, PathStatus};
 use tollgate_core::problem::Problem;
 use tollgate_ledger::ProviderLedger;
 
+use super::call_counters::{CallCounters, CallCounts, DEFAULT_CALLER, ResponseCounts};
+use super::callers::caller_id;
 use super::connection_limit::ConnectionLimit;
 use super::health::ProviderHealth;
 use super::lazy_provider::ProviderDeps;
@@ -57,6 +60,8 @@ pub struct ActiveProvider {
     pub(crate) writes: Writes,
     /// Calls that cost no permit.
     pub(crate) savings: SavingsCounters,
+    /// What became of its calls.
+    pub(crate) calls: CallCounters,
     /// Entities that calls have named.
     pub(crate) seen_entities: SeenEntities,
     /// Calls that wait for their next attempt.
@@ -100,6 +105,7 @@ impl ActiveProvider {
             items: MergeGroups::default(),
             writes: Writes::default(),
             savings: SavingsCounters::default(),
+            calls: CallCounters::default(),
             seen_entities: SeenEntities::default(),
             retry_waits: RetryWaits::default(),
             next_key: AtomicUsize::new(0),
@@ -187,6 +193,40 @@ impl ActiveProvider {
     #[must_use]
     pub fn savings(&self) -> Savings {
         self.savings.snapshot()
+    }
+
+    /// What became of the calls of each caller, since the start.
+    #[must_use]
+    pub fn calls_by_caller(&self) -> Vec<(String, CallCounts)> {
+        self.calls.by_caller()
+    }
+
+    /// The number of calls of each of these callers that wait for a permit; the rest is last.
+    #[must_use]
+    pub fn waiting_of(&self, callers: &[&str]) -> Vec<usize> {
+        let ids: Vec<CallerId> = callers
+            .iter()
+            .map(|&name| match name {
+                DEFAULT_CALLER => CallerId::default(),
+                name => caller_id(name),
+            })
+            .collect();
+        let mut counts = vec![0; ids.len() + 1];
+        let all = [
+            self.permits.waiting_callers(),
+            self.local_share.permits.waiting_callers(),
+        ];
+        for waiter in all.into_iter().flatten() {
+            let at = ids.iter().position(|id| *id == waiter);
+            counts[at.unwrap_or(ids.len())] += 1;
+        }
+        counts
+    }
+
+    /// What the provider responded, since the start.
+    #[must_use]
+    pub fn responses(&self) -> ResponseCounts {
+        self.calls.responses()
     }
 
     /// The number of calls that waited for a response that another call had requested.

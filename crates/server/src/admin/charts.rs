@@ -1,0 +1,135 @@
+//! What the charts and the callers' view show: `GET /v1/history`, `GET /v1/callers`, `GET /v1/config`.
+//!
+//! Promises: reading changes nothing, starts no provider, and does not ask the store.
+//!
+//! Never: shows a key.
+
+use axum::extract::State;
+use axum::http::Uri;
+use axum::response::Response;
+use serde_json::{Value, json};
+use tollgate::providers::{ActiveProvider, CallCounts, WaitCounts};
+use tollgate_config::config::Caller;
+use tollgate_core::ask::Priority;
+use tollgate_core::time::Span;
+
+use super::routes::ApiState;
+use crate::api::{ApiError, json};
+use crate::decision_api::RequestFields;
+use crate::history::{self, CallerHistory, STATES, Slot};
+
+/// What is shown if the query does not say: an hour.
+const SPAN: Span = Span::from_secs(3_600);
+
+/// The longest time that is remembered.
+const SPAN_MAX: Span = Span::from_secs(86_400);
+
+/// `GET /v1/history[?provider=][&span=24h]`: of one provider, or of all together.
+pub(super) async fn history(State(api): State<ApiState>, uri: Uri) -> Result<Response, ApiError> {
+    let fields = RequestFields::of_query(&uri, &["provider", "span"])?;
+    let provider = fields.name("provider")?;
+    let span = fields.span("span")?.unwrap_or(SPAN);
+    if span == Span::ZERO || span > SPAN_MAX {
+        return Err(ApiError::bad_request(
+            "`span` is not within a day",
+            "write for example span=5m, span=1h or span=24h",
+        ));
+    }
+    let seconds = span.0.div_ceil(1_000_000);
+    let (resolution, slots) = match &provider {
+        None => api.history.total(seconds),
+        Some(name) => match api.history.slots(name, seconds) {
+            Some(found) => found,
+            None => {
+                // Known and not called yet is no mistake.
+                api.daemon.knows(name)?;
+                (history::Resolution::of(seconds), Vec::new())
+            }
+        },
+    };
+    let column = |of: fn(&Slot) -> u32| -> Vec<u32> { slots.iter().map(of).collect() };
+    Ok(json(&json!({
+        "provider": provider,
+        "every": resolution.every,
+        "until": history::epoch(&api.daemon),
+        "states": STATES,
+        "state": column(|slot| u32::from(slot.state)),
+        "calls": column(|slot| slot.calls),
+        "sent_high": column(|slot| slot.sent[0]),
+        "sent_normal": column(|slot| slot.sent[1]),
+        "sent_low": column(|slot| slot.sent[2]),
+        "success": column(|slot| slot.responses[0]),
+        "limited": column(|slot| slot.responses[1]),
+        "failed": column(|slot| slot.responses[2]),
+        "other": column(|slot| slot.responses[3]),
+        "saved": column(|slot| slot.saved),
+        "misses": column(|slot| slot.misses),
+        "rejected": column(|slot| slot.rejected),
+        "waiting": column(|slot| slot.waiting),
+        "wait_p50_ms": column(|slot| slot.waits[0]),
+        "wait_p99_ms": column(|slot| slot.waits[1]),
+    })))
+}
+
+/// `GET /v1/callers`.
+pub(super) async fn callers(State(api): State<ApiState>) -> Response {
+    let config = api.daemon.loaded();
+    let configured = &config.config.callers;
+    let recent = api.history.callers();
+    let providers: Vec<Value> = api
+        .daemon
+        .registry()
+        .started()
+        .iter()
+        .map(|active| callers_of(active, configured, &recent))
+        .collect();
+    json(&json!({ "window": 3_600, "providers": providers }))
+}
+
+fn callers_of(active: &ActiveProvider, configured: &[Caller], recent: &CallerHistory) -> Value {
+    let counts = active.calls_by_caller();
+    let names: Vec<&str> = counts.iter().map(|(name, _)| name.as_str()).collect();
+    let waiting = active.waiting_of(&names);
+    let rows = counts.iter().zip(&waiting).map(|((name, counts), waiting)| {
+        let known = configured.iter().find(|caller| caller.name == *name);
+        let last_hour = recent.recent(active.name(), name, counts);
+        json!({
+            "name": name,
+            "calls": last_hour.calls,
+            "sent": last_hour.sent,
+            "rejected": last_hour.rejected,
+            "left": last_hour.left,
+            "total_calls": counts.calls,
+            "waiting": waiting,
+            "wait_p50": wait(counts, 500),
+            "wait_p99": wait(counts, 990),
+            "priority": known.map(|caller| priority_word(caller.priority)),
+            "at_least": known.and_then(|caller| caller.at_least).map(|share| f64::from(share.0) / 1e6),
+            "at_most": known.and_then(|caller| caller.at_most).map(|share| f64::from(share.0) / 1e6),
+        })
+    });
+    let rows: Vec<Value> = rows.collect();
+    json!({ "name": active.name(), "callers": rows })
+}
+
+/// Seconds; `null` if it has sent none.
+fn wait(counts: &CallCounts, permille: u64) -> Option<f64> {
+    let waits: &WaitCounts = &counts.waits;
+    let wait = waits.quantile(permille)?;
+    u32::try_from(wait.0 / 1_000)
+        .ok()
+        .map(|millis| f64::from(millis) / 1_000.0)
+}
+
+fn priority_word(priority: Priority) -> &'static str {
+    match priority {
+        Priority::High => "high",
+        Priority::Normal => "normal",
+        Priority::Low => "low",
+    }
+}
+
+/// `GET /v1/config`.
+pub(super) async fn config(State(api): State<ApiState>) -> Response {
+    json(&api.daemon.config_view())
+}

@@ -1,0 +1,143 @@
+//! Every setting and who set it, and every problem with its place: `GET /v1/config`.
+//!
+//! Promises: each value says its origin: `default`, `preset NAME`, `FILE:LINE:COLUMN`, `environment NAME`, a flag,
+//! or `set`. Problems come first, errors before warnings.
+//!
+//! Never: shows a key: values that contain one have no text.
+
+use serde::Serialize;
+use tollgate::Error;
+use tollgate_config::{Level, Problem};
+
+use super::Daemon;
+use super::view::{Setting, StoreState, setting};
+use crate::gateway::ListenerKind;
+
+/// The whole configuration.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ConfigView {
+    problems: Vec<ProblemView>,
+    /// Problems of the process that have no place in a file.
+    notes: Vec<String>,
+    store: StoreState,
+    gateway: Option<String>,
+    nodes: u32,
+    /// Of tollgate.yaml.
+    settings: Vec<Setting>,
+    providers: Vec<ProviderSettings>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct ProviderSettings {
+    name: String,
+    source: String,
+    settings: Vec<Setting>,
+}
+
+/// A problem of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct ProblemView {
+    level: &'static str,
+    provider: Option<String>,
+    /// `FILE:LINE:COLUMN`.
+    place: String,
+    path: String,
+    message: String,
+    hint: String,
+}
+
+impl Daemon {
+    /// The whole configuration: providers with a file, and built-in ones that were called.
+    pub(crate) fn config_view(&self) -> ConfigView {
+        let state = self.snapshot();
+        let loaded = &state.loaded;
+        let own = loaded.config.providers.len();
+        let started = self.shared.registry.started();
+        let is_shown = |index: usize, name: &str| {
+            index < own || started.iter().any(|active| active.name() == name)
+        };
+        let shown = loaded.providers.iter().enumerate();
+        let shown = shown.filter(|(index, one)| is_shown(*index, &one.provider.name));
+        let mut problems: Vec<ProblemView> = Vec::new();
+        let mut add = |problem: &Problem, provider: Option<&str>| {
+            let view = problem_view(problem, provider);
+            let is_same = |known: &ProblemView| {
+                (&known.place, &known.path, &known.message)
+                    == (&view.place, &view.path, &view.message)
+            };
+            if !problems.iter().any(is_same) {
+                problems.push(view);
+            }
+        };
+        let mut providers = Vec::new();
+        for (_, one) in shown {
+            let name = one.provider.name.as_str();
+            one.problems
+                .iter()
+                .for_each(|problem| add(problem, Some(name)));
+            providers.push(ProviderSettings {
+                name: name.to_owned(),
+                source: one.source.clone(),
+                settings: one.values.iter().map(setting).collect(),
+            });
+        }
+        loaded
+            .problems
+            .iter()
+            .for_each(|problem| add(problem, None));
+        problems.sort_by_key(|problem| match problem.level {
+            "error" => 0,
+            "warning" => 1,
+            _ => 2,
+        });
+        let listen_errors = state
+            .listen_errors
+            .iter()
+            .map(|error| error.message.clone());
+        ConfigView {
+            problems,
+            notes: state
+                .build_error
+                .iter()
+                .cloned()
+                .chain(listen_errors)
+                .collect(),
+            store: self.store_state(),
+            gateway: self.gateway_address(),
+            nodes: loaded.config.nodes,
+            settings: loaded.values.iter().map(setting).collect(),
+            providers,
+        }
+    }
+
+    /// Whether there is such a provider, called or not.
+    pub(crate) fn knows(&self, name: &str) -> Result<(), Error> {
+        match self.snapshot().loaded.provider(name) {
+            Some(_) => Ok(()),
+            None => self.shared.registry.named_or_unknown(name).map(drop),
+        }
+    }
+
+    /// Where the gateway can be called from this machine.
+    pub(crate) fn gateway_address(&self) -> Option<String> {
+        let listeners = self.shared.listeners.get()?;
+        let addresses = listeners.addresses().into_iter();
+        let mut all = addresses.filter(|one| one.kind == ListenerKind::All);
+        all.next().map(|one| one.address.to_string())
+    }
+}
+
+fn problem_view(problem: &Problem, provider: Option<&str>) -> ProblemView {
+    ProblemView {
+        level: match problem.level {
+            Level::Error => "error",
+            Level::Warning => "warning",
+            Level::Note => "note",
+        },
+        provider: provider.map(str::to_owned),
+        place: problem.place.to_string(),
+        path: problem.path.clone(),
+        message: problem.what.clone(),
+        hint: problem.remedy.clone(),
+    }
+}

@@ -1,0 +1,141 @@
+// 4 Calls: the log, newest first. It holds still while the pointer is on it. Filters live in the URL.
+
+import { get } from './api.js';
+import { copyButton, h, hide, put, rows } from './dom.js';
+import { CALLS_MAX, onCall, state } from './state.js';
+import { clock, grouped, span } from './words.js';
+
+const SHOWN_MAX = 200;
+const SOURCES = ['upstream', 'cache', 'stale', 'shared', 'merged', 'tollgate'];
+const TONES = { upstream: 'mute', cache: 'stale', stale: 'stale', shared: 'info', merged: 'info', tollgate: 'stop' };
+
+export function mount(root, context) {
+  const { params } = context;
+  const field = (name, label, values) => {
+    const control = values
+      ? h('select', { 'aria-label': label, onchange: () => set(name, control.value) }, h('option', { value: '' }, label), ...values.map((value) => h('option', { value }, value)))
+      : h('input', { type: 'search', placeholder: 'filter: path, id, caller', 'aria-label': 'Filter calls', oninput: () => set(name, control.value, true) });
+    control.value = params.get(name) || '';
+    return control;
+  };
+  const names = [...state.providers.keys()].sort();
+  const text = field('q', 'Filter');
+  text.id = 'filter';
+  const selects = [field('provider', 'every provider', names), field('source', 'every source', SOURCES), field('decision', 'every decision', ['allow', 'queue', 'reject'])];
+  const body = h('tbody');
+  const count = h('span.mute');
+  const newer = h('button.newer', { type: 'button', hidden: true, onclick: () => { held = null; update(); } });
+  const empty = h('div.empty');
+  const table = h('div.table.scroll', null, h('table.log.phone-rows', null, h('thead', null, h('tr', null, ...[['Time', ''], ['Id', '.drop-1'], ['Caller', '.drop-2'], ['Call', ''], ['Source', ''], ['Wait', '.num.drop-1'], ['Tries', '.num.drop-2'], ['Status', '.num']].map(([title, more]) => h(`th${more}`, { scope: 'col' }, title)))), body), empty);
+  root.replaceChildren(h('h1', null, 'Calls'), h('div.filters', null, text, ...selects, count), newer, table);
+  context.stream.want('decision', true);
+  let held = null;
+  let missing = '';
+  table.addEventListener('mouseenter', () => { held = { shown: [...matching()], seen: state.callsSeen }; });
+  table.addEventListener('mouseleave', () => { held = null; update(); });
+
+  function set(name, value, isTyping) {
+    if (value) params.set(name, value);
+    else params.delete(name);
+    context.replaceParams(params);
+    held = null;
+    if (!isTyping || value !== text.lastValue) update();
+  }
+  function* matching() {
+    let left = SHOWN_MAX;
+    const wanted = (params.get('q') || '').toLowerCase();
+    for (const call of state.calls) {
+      if (!left) return;
+      if (params.get('provider') && call.provider !== params.get('provider')) continue;
+      if (params.get('source') && call.source !== params.get('source')) continue;
+      if (params.get('decision') && call.decision !== params.get('decision')) continue;
+      if (params.get('caller') && (call.caller || 'default') !== params.get('caller')) continue;
+      if (wanted && !`${call.path} ${call.id} ${call.caller || 'default'} ${call.status} ${call.reason || ''}`.toLowerCase().includes(wanted)) continue;
+      left -= 1;
+      yield call;
+    }
+  }
+  function update() {
+    const shown = held ? held.shown : [...matching()];
+    rows(body, shown, (call) => call.id, (call) => callRow(call, () => openSheet(call)), () => {});
+    const fresh = held ? state.callsSeen - held.seen : 0;
+    hide(newer, fresh === 0);
+    put(newer, `${grouped(fresh)} new ↑`);
+    const caller = params.get('caller');
+    put(count, `${shown.length === SHOWN_MAX ? `the newest ${SHOWN_MAX}` : grouped(shown.length)} of ${grouped(Math.min(state.callsSeen, CALLS_MAX))} seen${caller ? `, caller ${caller}` : ''}`);
+    hide(empty, shown.length > 0);
+    hide(body.parentElement, shown.length === 0);
+    put(empty, state.calls.length ? 'No call matches the filters.' : `Waiting for calls… ${missing}`);
+  }
+  // Older calls, where the daemon keeps them.
+  get('/openapi.json').then((api) => {
+    if (api.paths['/v1/decisions']) return get('/v1/decisions?limit=200');
+    missing = 'This daemon keeps no list of earlier calls, so only those that happen while the page is open are shown.';
+    return {};
+  }).then((reply) => {
+    const known = new Set(state.calls.map((call) => call.id));
+    const older = (reply.decisions || []).filter((call) => !known.has(call.id)).sort((a, b) => a.ts - b.ts);
+    const live = state.calls.splice(0);
+    older.forEach(onCall);
+    live.reverse().forEach(onCall);
+    state.callsSeen = state.calls.length;
+    update();
+  }).catch(() => {});
+  return { update, rows: () => [...body.children], leave: () => context.stream.want('decision', false) };
+}
+
+export function callRow(call, open, isOne) {
+  const tone = call.status === null ? 'mute' : call.status === 429 ? 'wait' : call.status >= 500 || call.source === 'tollgate' ? 'stop' : 'text';
+  const row = h('tr.link', { tabindex: '-1', onclick: open },
+    h('td.mono', null, clock(call.ts)),
+    h('td.mono.mute.drop-1', null, call.id.slice(-8)),
+    h('td.drop-2', null, call.caller || 'default'),
+    h('td.mono.wide', { title: call.path }, isOne ? null : h('span.mute', null, `${call.provider || '?'} `), `${call.method || ''} ${call.path || call.entity || ''}`),
+    h('td', null, h('span.pill', { 'data-tone': TONES[call.source] || 'mute' }, call.source)),
+    h('td.num.mono.drop-1', null, call.wait ? span(call.wait) : '–'),
+    h('td.num.drop-2', null, call.attempts || '–'),
+    h('td.num.mono', null, h('button.quiet.tone', { type: 'button', 'data-tone': tone, 'aria-label': `${call.method} ${call.path}: status ${call.status || 'none'}, why` }, call.status || call.reason || '–')));
+  row.open = open;
+  return row;
+}
+
+const STEP_TONES = { queue: 'mute', permit: 'ok', sent: 'info', response: 'ok', limited: 'wait', failed: 'stop', cache: 'stale', rejected: 'stop', end: 'text' };
+const STEP_SHAPES = { queue: '▒', permit: '●', sent: '→', response: '✓', limited: '◐', failed: '✗', cache: '▤', rejected: '■', end: '○' };
+
+// The timeline of one call: the same as `tollgate why`.
+export function openSheet(call) {
+  closeSheet();
+  const from = document.activeElement;
+  const steps = call.steps || [];
+  const end = steps.length ? Math.max(0.001, steps[steps.length - 1].at) : 0.001;
+  const bar = h('div.timeline', { role: 'img', 'aria-label': `${span(end)} in all` });
+  let at = 0;
+  for (const step of steps) {
+    const width = Math.max(0, step.at - at);
+    const isWait = ['queue', 'permit', 'rejected'].includes(step.kind);
+    const piece = h('span', { 'data-tone': STEP_TONES[step.kind] || 'mute', 'data-look': isWait ? 'wait' : 'work', title: step.text });
+    piece.style.flexGrow = String(Math.max(0.005, width / end));
+    bar.append(piece);
+    at = step.at;
+  }
+  const close = h('button.quiet', { type: 'button', 'aria-label': 'Close', onclick: () => closeSheet() }, 'Close');
+  const facts = [['provider', call.provider], ['entity', call.entity], ['caller', call.caller || 'default'], ['priority', call.priority], ['decision', `${call.decision}${call.reason ? `: ${call.reason}` : ''}${call.limit ? ` (${call.limit})` : ''}`], ['source', call.source], ['wait', span(call.wait)], ['attempts', call.attempts], ['status', call.status], ['id', call.id]];
+  const sheet = h('aside.sheet', { role: 'dialog', 'aria-label': `Call ${call.id}` },
+    h('div.row', null, h('h1.grow', null, 'Why'), close),
+    h('p.mono', null, `${call.method || ''} ${call.path || ''}`),
+    bar, h('p.mute', null, `${clock(call.ts)}, ${span(end)} in all, ${span(call.wait)} of it waiting`),
+    h('ol.steps', null, ...steps.map((step) => h('li', null, h('span.mono.mute', null, span(step.at)), h('span.shape', { 'data-tone': STEP_TONES[step.kind] || 'mute', 'aria-hidden': 'true' }, STEP_SHAPES[step.kind] || '·'), h('span', null, step.text)))),
+    h('dl', null, ...facts.filter(([, value]) => value !== null && value !== undefined).flatMap(([name, value]) => [h('dt', null, name), h('dd', null, String(value))])),
+    h('div.row', null, h('code', null, `tollgate why ${call.id}`), copyButton(`tollgate why ${call.id}`)));
+  sheet.from = from;
+  document.body.append(sheet);
+  close.focus();
+}
+
+export function closeSheet() {
+  const sheet = document.querySelector('.sheet');
+  if (!sheet) return false;
+  sheet.remove();
+  if (sheet.from && sheet.from.isConnected) sheet.from.focus();
+  return true;
+}

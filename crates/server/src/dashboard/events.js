@@ -1,0 +1,58 @@
+// 5 Events: what changed and who did it; the same kind within a minute folds.
+
+import { h, hide, put, rows } from './dom.js';
+import { now, state } from './state.js';
+import { clock, look, span } from './words.js';
+
+const KINDS = { transition: 'states', cooldown: '429s', alert: 'alerts', operator: 'operators', reload: 'reloads', store: 'store' };
+const SHAPES = { info: ['○', 'info'], warning: ['▲', 'wait'], error: ['■', 'stop'] };
+
+export function mount(root, context) {
+  const list = h('ul.events');
+  const empty = h('div.empty');
+  const chips = h('div.chips', { role: 'group', 'aria-label': 'Which events' });
+  root.replaceChildren(h('div.row', null, h('h1.grow', null, 'Events'), chips), h('div.table', null, list, empty));
+  root.querySelector('.table').style.marginTop = '12px';
+
+  function update() {
+    const kind = context.params.get('kind') || '';
+    const provider = context.params.get('provider');
+    chips.replaceChildren(...['', ...Object.keys(KINDS)].map((one) => h('a.button.chip', { role: 'button', href: `#/events${one ? `?kind=${one}` : ''}`, 'aria-pressed': String(one === kind) }, KINDS[one] || 'all')));
+    const shown = state.events.filter((event) => (!kind || event.kind === kind) && (!provider || event.provider === provider));
+    const open = shown.filter((event) => event.kind === 'alert' && event.status === 'firing');
+    const folded = fold([...open, ...shown.filter((event) => !open.includes(event))]).slice(0, 200);
+    rows(list, folded, (one) => one.key, makeRow, updateRow);
+    hide(empty, folded.length > 0);
+    const quiet = state.events.length ? now() - state.events[0].ts : (performance.now() - state.startedAt) / 1000;
+    put(empty, kind ? `No such event. ${kind === 'alert' ? 'Alerts appear here once the provider’s file sets `alerts`.' : ''}` : `Quiet for ${span(Math.max(1, Math.round(quiet)))}`);
+  }
+  return { update, rows: () => [...list.children] };
+}
+
+// Newest first: neighbours of the same kind, provider and text within a minute become one.
+function fold(events) {
+  const out = [];
+  for (const event of events) {
+    const last = out[out.length - 1];
+    const isSame = last && last.event.kind === event.kind && last.event.provider === event.provider && (event.kind !== 'transition' || last.event.to === event.to) && last.event.ts - event.ts < 60;
+    if (isSame && event.kind !== 'operator') {
+      last.count += 1;
+      last.first = event.ts;
+    } else out.push({ key: event.id, event, count: 1, first: event.ts });
+  }
+  return out;
+}
+
+function makeRow({ event }) {
+  const [shape, tone] = event.to ? [look(event.to).shape, look(event.to).tone] : SHAPES[event.level] || SHAPES.info;
+  const count = h('span.pill');
+  const who = event.provider ? h('a.who', { href: `#/provider/${encodeURIComponent(event.provider)}` }, event.provider) : h('span.who.mute', null, event.kind);
+  const row = h('li', null, h('span.mono.mute.when', null, clock(event.ts)), h('span.shape', { 'data-tone': tone, 'aria-hidden': 'true' }, shape), who, h('span.text', null, h('span.sr', null, `${event.level}: `), event.text), count);
+  row.count = count;
+  return row;
+}
+
+function updateRow(row, one) {
+  hide(row.count, one.count < 2);
+  put(row.count, `×${one.count}`);
+}

@@ -1,0 +1,56 @@
+// The lane of a limit: used | in flight | free | reserve, with its two numbers.
+
+import { h, put, hide } from './dom.js';
+import { clock, grouped, per, span } from './words.js';
+import { pace, share } from './state.js';
+
+export function lane(isCompact) {
+  const used = h('span.lane-used');
+  const reserve = h('span.lane-reserve');
+  const track = h('span.lane-track', { role: 'img' }, used, reserve);
+  const left = h('span.lane-left');
+  const right = h('span.lane-right.mute');
+  const note = h('div.lane-note', { hidden: true });
+  const element = isCompact
+    ? h('div.lane.lane-compact', null, track, left)
+    : h('div.lane', null, h('div.lane-head', null, left, right), track, note);
+  return { element, used, reserve, track, left, right, note };
+}
+
+export function drawLane(parts, provider, limit, now, isCompact) {
+  const left = share(limit);
+  const isConcurrency = limit.algorithm === 'concurrency';
+  const known = limit.used !== null && limit.used !== undefined;
+  const part = known && limit.limit ? Math.min(1, limit.used / limit.limit) : 0;
+  parts.used.style.transform = `scaleX(${part})`;
+  parts.used.className = isConcurrency ? 'lane-used lane-flight' : 'lane-used';
+  parts.track.dataset.tone = left === null ? 'none' : left <= 0 ? 'stop' : left < 0.15 ? 'wait' : 'ok';
+  parts.reserve.style.width = `${limit.limit ? Math.min(100, (limit.reserve / limit.limit) * 100) : 0}%`;
+  hide(parts.reserve, !limit.reserve);
+  const what = `${known ? `${grouped(limit.used)} / ` : ''}${grouped(limit.limit)} ${per(limit.period)}`;
+  const of = limit.entity ? `${limit.entity}: ` : limit.key ? `key ${limit.key}: ` : '';
+  const tail = !known && limit.per !== 'provider' ? `, each ${limit.per}` : '';
+  put(parts.left, of + what + (isCompact ? '' : tail));
+  const reset = limit.reset_at && limit.reset_at > now && limit.used ? `resets in ${span(limit.reset_at - now)}` : '';
+  const label = `${of}${what}${reset ? `, ${reset}` : ''}${limit.reserve ? `, ${limit.reserve} reserved for urgent calls` : ''}`;
+  if (parts.track.getAttribute('aria-label') !== label) parts.track.setAttribute('aria-label', label);
+  if (isCompact) return;
+  put(parts.right, [reset, limit.reserve ? `reserve ${grouped(limit.reserve)}` : ''].filter(Boolean).join(' · '));
+  const [text, tone] = note(provider, limit, now, known);
+  hide(parts.note, !text);
+  put(parts.note, text);
+  parts.note.dataset.tone = tone;
+}
+
+function note(provider, limit, now, known) {
+  if (!known || limit.remaining === null) return ['', ''];
+  if (limit.limit - limit.used - limit.remaining > Math.max(1, limit.limit * 0.01)) {
+    return [`provider says ${grouped(limit.remaining)} left`, 'info'];
+  }
+  const speed = pace(provider.name);
+  if (speed > 0 && limit.period >= 60 && limit.remaining > 0 && limit.reset_at) {
+    const empty = limit.remaining / speed;
+    if (empty < limit.reset_at - now) return [`empty at ${clock(now + empty)} at this pace`, 'wait'];
+  }
+  return ['', ''];
+}

@@ -1,0 +1,140 @@
+// 1 Overview: one sentence, four figures, every provider.
+
+import { copyButton, h, hide, put, rows, spark } from './dom.js';
+import { drawLane, lane } from './lane.js';
+import { mean, now, ranked, state, sum, tightest, waitingOf } from './state.js';
+import { age, clock, cooldownEnd, grouped, look, percent, plural, short, stateKey, stateWords, usedUp } from './words.js';
+
+export function mount(root, context) {
+  const sentence = h('h1', { id: 'sentence' });
+  const figures = ['calls/s', 'waiting', 'saved', '429s, last 24 h'].map((label, at) => figure(label, ['#/calls', '#/calls?decision=queue', '#/calls?source=cache', '#/events?kind=cooldown'][at]));
+  const chips = h('div.chips', { role: 'group', 'aria-label': 'Which providers' });
+  const body = h('tbody');
+  const table = h('div.table', null, h('table.phone-rows', null, h('thead', null, h('tr', null, ...['State', 'Provider', 'Tightest limit', 'Calls/s', 'Waiting', 'Hits', 'Last 429'].map((text, at) => h(`th${at > 3 ? '.num' : ''}${['', '', '', '.drop-2', '.drop-1', '.drop-3', '.drop-3'][at]}`, { scope: 'col' }, text, at === 4 ? h('span.mute', null, ' H/N/L') : null)))), body));
+  const welcome = firstCall(context);
+  const list = h('div', null, h('div.section', null, h('h2.grow', null, 'Providers'), chips), table);
+  root.replaceChildren(sentence, h('div.figures', null, ...figures.map((one) => one.element)), welcome.element, list);
+  const attention = (provider) => !['normal', 'idle'].includes(stateKey(provider, state.sample.store)) || provider.problems > 0;
+
+  function update() {
+    if (!state.sample) return;
+    const all = ranked();
+    const bad = all.filter(attention);
+    const filter = context.params.get('show') || 'all';
+    chips.replaceChildren(...[['all', all.length], ['attention', bad.length]].map(([name, count]) => h('a.button.chip', { role: 'button', href: `#/${name === 'all' ? '' : '?show=attention'}`, 'aria-pressed': String(filter === name) }, `${name} ${count}`)));
+    put(sentence, sentenceOf(all, bad));
+    drawFigures(figures, all);
+    const called = all.some((provider) => provider.started);
+    hide(welcome.element, called);
+    welcome.update(all);
+    const text = (context.params.get('q') || '').toLowerCase();
+    const shown = (filter === 'attention' ? bad : all).filter((provider) => provider.name.toLowerCase().includes(text));
+    rows(body, shown, (one) => one.name, makeRow, updateRow);
+  }
+  return { update, rows: () => [...body.children] };
+}
+
+function figure(label, href) {
+  const value = h('span');
+  const note = h('small');
+  const line = spark(`${label}, last 60 seconds`);
+  const element = h('a.figure', { href }, h('div.label', null, label), h('div.value', null, value, note), line.element);
+  return { element, value, note, line };
+}
+
+function drawFigures([calls, waiting, saved, limited], all) {
+  const { total } = state;
+  put(calls.value, short(mean(total.calls.slice(-5))));
+  calls.line.draw(total.calls);
+  put(waiting.value, grouped(state.sample.waiting));
+  const eta = Math.max(0, ...all.map((one) => (one.queue ? one.queue.eta : 0)));
+  put(waiting.note, state.sample.waiting ? (eta ? `done by ${clock(now() + eta)}` : 'no end in sight') : '');
+  waiting.line.draw(total.waiting);
+  const all60 = sum(total.saved) + sum(total.sent);
+  put(saved.value, all60 ? percent(sum(total.saved) / all60) : '–');
+  put(saved.note, all60 ? `${grouped(sum(total.saved))} in 60 s` : '');
+  saved.line.draw(total.saved);
+  put(limited.value, grouped(state.limited24h));
+  const last = Math.max(0, ...all.map((one) => one.last_429 || 0));
+  put(limited.note, last ? age(last, now()) : '');
+  hide(limited.line.element, true);
+}
+
+// What matters most, in one sentence.
+function sentenceOf(all, bad) {
+  if (!all.length) return 'No provider is configured yet.';
+  const store = state.sample.store;
+  if (store === 'lost') return 'The store is lost: permits are not counted.';
+  const empty = all.find(usedUp);
+  const waiting = state.sample.waiting;
+  const queue = waiting ? `; ${plural(waiting, 'call waits', 'calls wait')}` : '';
+  const worst = bad.find((provider) => provider.state !== 'normal' || provider.hold);
+  if (worst) {
+    const until = worst.sleep_until || cooldownEnd(worst);
+    const rest = bad.length > 1 ? `, ${bad.length - 1} more need attention` : '';
+    const { word } = look(stateKey(worst, store));
+    return `${worst.name}: ${word.toLowerCase()}${until ? ` until ${clock(until)}` : ''}${rest}${queue}.`;
+  }
+  if (empty) {
+    const { reset_at: until } = usedUp(empty);
+    return `${empty.name} is used up${until ? ` until ${clock(until)}` : ''}${queue}.`;
+  }
+  if (bad.length) return `${bad.map((one) => one.name).slice(0, 3).join(', ')}: ${bad.length === 1 ? 'needs' : 'need'} attention${queue}.`;
+  const refusals = state.limited24h ? `${plural(state.limited24h, '429')} in 24 h` : 'No refusals in 24 h';
+  const started = all.filter((one) => one.started).length;
+  if (!started) return `${plural(all.length, 'provider')} ready. No call so far.`;
+  return `${all.length === 1 ? `${all[0].name} flows` : `All ${all.length} flowing`}${queue}. ${refusals}.`;
+}
+
+function makeRow(provider) {
+  const parts = { shape: h('span.shape', { 'aria-hidden': 'true' }), word: h('span'), lane: lane(true), spark: spark('calls per second'), rate: h('span'), waiting: h('span'), hits: h('span'), last: h('span.mute') };
+  const link = h('a.name', { href: `#/provider/${encodeURIComponent(provider.name)}` }, provider.name);
+  const row = h('tr.link', { onclick: (event) => { if (!event.target.closest('a')) location.hash = link.getAttribute('href'); } },
+    h('td', null, h('span.state', null, parts.shape, parts.word)),
+    h('td', null, link),
+    h('td.wide', null, parts.lane.element),
+    h('td.drop-2', null, h('span.row', null, parts.spark.element, parts.rate)),
+    h('td.num.drop-1', null, parts.waiting),
+    h('td.num.drop-3', null, parts.hits),
+    h('td.num.drop-3', null, parts.last));
+  row.parts = parts;
+  return row;
+}
+
+function updateRow(row, provider) {
+  const { parts } = row;
+  const key = stateKey(provider, state.sample.store);
+  const { tone, shape } = look(key);
+  parts.shape.parentElement.dataset.tone = tone;
+  put(parts.shape, shape);
+  put(parts.word, stateWords(provider, now(), state.sample.store));
+  const limit = tightest(provider) || provider.limits[0];
+  hide(parts.lane.element, !limit);
+  if (limit) drawLane(parts.lane, provider, limit, now(), true);
+  const series = state.series.get(provider.name);
+  parts.spark.draw(series.calls);
+  put(parts.rate, short(mean(series.calls.slice(-5))));
+  const { queue } = provider;
+  const waits = waitingOf(provider);
+  put(parts.waiting, waits ? `${grouped(queue.high)}/${grouped(queue.normal)}/${grouped(queue.low)}` : '–');
+  const hits = sum(series.saved);
+  put(parts.hits, hits + sum(series.misses) ? percent(hits / (hits + sum(series.misses))) : '–');
+  put(parts.last, age(provider.last_429, now()));
+}
+
+// Before the first call: how to make it.
+function firstCall(context) {
+  let chosen = 0;
+  let name = 'NAME';
+  const code = h('code');
+  const status = h('span.mute', { role: 'status' }, 'waiting for the first call…');
+  const tabs = ['Base URL', 'Proxy', 'Library'].map((title, at) => h('button', { type: 'button', role: 'tab', onclick: () => { chosen = at; draw(); } }, title));
+  const element = h('div.table', { hidden: true }, h('div.tabs', { role: 'tablist', 'aria-label': 'Ways to call' }, ...tabs), h('div.row', null, h('pre.grow', null, code), copyButton(() => code.textContent)), h('div.empty', null, status));
+  function draw() {
+    const gateway = (context.config && context.config.gateway) || '127.0.0.1:4290';
+    tabs.forEach((tab, at) => tab.setAttribute('aria-selected', String(at === chosen)));
+    put(code, [`curl -i http://${gateway}/${name}/`, `export http_proxy=http://${gateway}`, 'let permit = tollgate.acquire(Call::url(url)).await?;   // Rust; Python: pip install tollgate'][chosen]);
+  }
+  return { element, update(all) { name = all.length ? all[0].name : 'NAME'; draw(); } };
+}
+

@@ -1,0 +1,267 @@
+// 2 Provider: why it is in its state, every lane, charts, who waits, what the endpoints do, the last calls.
+
+import { change, get } from './api.js';
+import { Chart } from './chart.js';
+import { callRow, openSheet } from './calls.js';
+import { h, hide, put, rows } from './dom.js';
+import { drawLane, lane } from './lane.js';
+import { now, state, waitingOf } from './state.js';
+import { grouped, look, plural, reason, short, span, stateKey, stateWords } from './words.js';
+
+const SPANS = ['5m', '1h', '24h'];
+
+export function mount(root, context) {
+  const { name } = context;
+  const path = `/v1/providers/${encodeURIComponent(name)}`;
+  const shape = h('span.shape', { 'aria-hidden': 'true' });
+  const word = h('span');
+  const why = h('p.mute');
+  const stateBox = h('span.state', null, shape, word);
+  const acts = actions(name, path, context);
+  const lanes = h('div.lanes');
+  const noLimits = h('div.table', { hidden: true }, h('div.empty', null, 'No limit is configured. Tollgate learns from 429s and from the headers of responses; add ', h('code', null, 'limits:'), ' to the provider’s file to avoid them.'));
+  const charts = [
+    new Chart('Sent per second', [
+      { label: 'high', tone: 'text', of: (history) => rate(history, history.sent_high) },
+      { label: 'normal', tone: 'mute', of: (history) => rate(history, history.sent_normal) },
+      { label: 'low', tone: 'dim', of: (history) => rate(history, history.sent_low) },
+    ], { stack: true }),
+    new Chart('Wait for a permit', [
+      { label: 'p50', tone: 'mute', of: (history) => history.wait_p50_ms.map(seconds) },
+      { label: 'p99', tone: 'text', of: (history) => history.wait_p99_ms.map(seconds) },
+    ], { format: span, height: 140 }),
+    new Chart('Answers per second', [
+      { label: 'ok', tone: 'ok', of: (history) => rate(history, history.success) },
+      { label: 'cache', tone: 'stale', of: (history) => rate(history, history.saved) },
+      { label: '4xx', tone: 'dim', of: (history) => rate(history, history.other) },
+      { label: 'failed', tone: 'stop', of: (history) => rate(history, history.failed) },
+      { label: '429', tone: 'wait', of: (history) => rate(history, history.limited) },
+    ], { stack: true, height: 140 }),
+  ];
+  const spans = h('div.chips', { role: 'group', 'aria-label': 'Time shown' });
+  const queue = h('tbody');
+  const queueNote = h('p.mute');
+  const endpoints = h('tbody');
+  const endpointsEmpty = h('div.empty', null, 'Nothing is counted per endpoint. ', h('code', null, 'per: entity'), ' in a limit, or ', h('code', null, 'entities.ttl'), ', makes them visible.');
+  const lastCalls = h('tbody');
+  const callsEmpty = h('div.empty', null, 'Calls appear here while this page is open.');
+  root.replaceChildren(
+    h('div.head', null, h('div.what', null, h('h1', null, h('span', null, name), stateBox), why), acts.element),
+    lanes, noLimits,
+    h('div.section', null, h('h2.grow', null, 'History'), spans),
+    charts[0].element, h('div.charts-2', null, charts[1].element, charts[2].element),
+    h('div.columns', null,
+      h('section', null, h('h2', null, 'Waiting, by caller'), h('div.table.scroll', null, h('table', null, head('Caller', 'Waiting', '', 'Sent, 1 h'), queue)), queueNote),
+      h('section', null, h('h2', null, 'Endpoints'), h('div.table.scroll', null, h('table', null, head('Endpoint', 'Remaining', 'Cool-down', 'TTL', 'Hits'), endpoints), endpointsEmpty))),
+    h('div.section', null, h('h2.grow', null, 'Last calls'), h('a.mute', { href: `#/calls?provider=${encodeURIComponent(name)}` }, 'all calls')),
+    h('div.table.scroll', null, h('table.log', null, head('Time', 'Id', 'Caller', 'Call', 'Source', 'Wait', 'Tries', 'Status'), lastCalls), callsEmpty));
+  context.stream.want('decision', true);
+
+  let chosen = context.params.get('span') || '5m';
+  let details = null;
+  let history = null;
+  async function loadHistory() {
+    try {
+      history = await get(`/v1/history?provider=${encodeURIComponent(name)}&span=${chosen}`);
+      drawCharts();
+    } catch (error) {
+      put(why, error.message);
+    }
+  }
+  function drawCharts() {
+    if (!history || !root.isConnected) return;
+    const provider = state.providers.get(name);
+    const limit = provider && smoothLimit(provider);
+    charts[0].draw(history, limit);
+    charts[1].draw(history);
+    charts[2].draw(history);
+  }
+  function drawSpans() {
+    spans.replaceChildren(...SPANS.map((one) => h('button.chip', { type: 'button', 'aria-pressed': String(one === chosen), onclick: () => { chosen = one; drawSpans(); loadHistory(); } }, one)));
+  }
+  async function loadDetails() {
+    try {
+      const [provider, cache, callers] = await Promise.all([get(path), get(`/v1/cache?provider=${encodeURIComponent(name)}`), get('/v1/callers')]);
+      details = { provider, cache, callers: (callers.providers.find((one) => one.name === name) || { callers: [] }).callers };
+      drawDetails();
+    } catch (error) {
+      if (error.status === 404) put(why, `${error.message} ${error.hint}`);
+    }
+  }
+  function drawDetails() {
+    if (!root.isConnected) return;
+    const most = Math.max(1, ...details.callers.map((one) => one.waiting));
+    const waiting = details.callers.filter((one) => one.waiting || one.sent).sort((a, b) => b.waiting - a.waiting || b.sent - a.sent).slice(0, 12);
+    rows(queue, waiting, (one) => one.name, makeQueueRow, (row, one) => updateQueueRow(row, one, most));
+    const { queue: all } = details.provider;
+    const total = all.high + all.normal + all.low;
+    const causes = Object.entries(all.waiting_for).map(([cause, count]) => `${grouped(count)} for ${cause}`).join(', ');
+    put(queueNote, total ? `${causes}${all.eta ? `; the last one is done in about ${span(all.eta)}` : ''}.` : 'Nobody waits.');
+    const ttl = new Map(details.provider.settings.filter((one) => one.key.startsWith('entities.ttl.')).map((one) => [one.key.slice(13), one.value]));
+    const stored = new Map(details.cache.stored.filter((one) => one.entity).map((one) => [one.entity, one]));
+    const names = [...new Set([...Object.keys(details.provider.entities), ...ttl.keys(), ...stored.keys()])].sort();
+    rows(endpoints, names.map((entity) => ({ entity, part: details.provider.entities[entity], ttl: ttl.get(entity), stored: stored.get(entity) })), (one) => one.entity, makeEndpoint, updateEndpoint);
+    hide(endpointsEmpty, names.length > 0);
+    hide(endpoints.parentElement, names.length === 0);
+  }
+
+  drawSpans();
+  loadHistory();
+  loadDetails();
+  const timers = [setInterval(() => { if (!document.hidden) loadHistory(); }, 2000), setInterval(() => { if (!document.hidden) loadDetails(); }, 3000)];
+
+  function update() {
+    const provider = state.providers.get(name);
+    if (!provider) {
+      put(why, state.sample ? 'This provider is not known (any more).' : '');
+      return;
+    }
+    const key = stateKey(provider, state.sample.store);
+    const { tone } = look(key);
+    stateBox.dataset.tone = tone;
+    put(shape, look(key).shape);
+    put(word, stateWords(provider, now(), state.sample.store));
+    const queueText = waitingOf(provider) ? ` ${plural(waitingOf(provider), 'call waits', 'calls wait')}.` : '';
+    put(why, reason(provider, now(), state.sample.store) + queueText);
+    hide(lanes, provider.limits.length === 0);
+    hide(noLimits, provider.limits.length > 0 || !provider.started);
+    rows(lanes, provider.limits, (one) => `${one.entity || ''}|${one.key || ''}|${one.name}`, () => { const parts = lane(false); parts.element.parts = parts; return parts.element; }, (element, limit) => drawLane(element.parts, provider, limit, now(), false));
+    acts.update(provider, key);
+    const mine = state.calls.filter((call) => call.provider === name).slice(0, 50);
+    rows(lastCalls, mine, (call) => call.id, (call) => callRow(call, () => openSheet(call), true), () => {});
+    hide(callsEmpty, mine.length > 0);
+  }
+  return {
+    update,
+    rows: () => [...lastCalls.children],
+    leave() {
+      timers.forEach(clearInterval);
+      charts.forEach((chart) => chart.destroy());
+      context.stream.want('decision', false);
+    },
+    redraw: drawCharts,
+    commands: () => acts.commands(),
+  };
+}
+
+function head(...titles) {
+  return h('thead', null, h('tr', null, ...titles.map((title) => h(`th${['Waiting', 'Sent, 1 h', 'Remaining', 'Hits', 'Wait', 'Tries', 'Status'].includes(title) ? '.num' : ''}`, { scope: 'col' }, title || h('span.sr', null, 'share')))));
+}
+
+function rate(history, values) {
+  return values.map((value) => value / history.every);
+}
+
+function seconds(millis) {
+  return millis / 1000;
+}
+
+// The line that sent calls may not cross for long: the smallest limit per second.
+function smoothLimit(provider) {
+  const rates = provider.limits.filter((one) => !one.entity && one.period > 0 && one.period <= 60).map((one) => one.limit / one.period);
+  return rates.length ? Math.min(...rates) : null;
+}
+
+function makeQueueRow(one) {
+  const parts = { count: h('td.num'), bar: h('i'), sent: h('td.num.mute') };
+  const row = h('tr', null, h('td', null, h('a', { href: `#/calls?caller=${encodeURIComponent(one.name)}` }, one.name)), parts.count, h('td.wide', null, h('span.bar', null, parts.bar)), parts.sent);
+  row.parts = parts;
+  return row;
+}
+
+function updateQueueRow(row, one, most) {
+  put(row.parts.count, one.waiting ? grouped(one.waiting) : '–');
+  row.parts.bar.style.transform = `scaleX(${one.waiting / most})`;
+  put(row.parts.sent, short(one.sent));
+}
+
+function makeEndpoint(one) {
+  const parts = { left: h('td.num'), cool: h('td'), ttl: h('td.mono'), hits: h('td.num.mute') };
+  const row = h('tr', null, h('td.mono', null, one.entity), parts.left, parts.cool, parts.ttl, parts.hits);
+  row.parts = parts;
+  return row;
+}
+
+function updateEndpoint(row, one) {
+  const limit = one.part && one.part.limits[0];
+  put(row.parts.left, limit && limit.remaining !== null ? `${grouped(limit.remaining)} / ${grouped(limit.limit)}` : '–');
+  const until = one.part && one.part.cooldown_until;
+  put(row.parts.cool, until && until > now() ? span(until - now()) : one.part && one.part.degraded ? 'saving quota' : '–');
+  put(row.parts.ttl, one.ttl || '–');
+  put(row.parts.hits, one.stored ? plural(one.stored.responses, 'response') : '–');
+}
+
+// The buttons, their result, and undo.
+function actions(name, path, context) {
+  const result = h('div.result', { role: 'status' });
+  const reasonText = () => context.refusal() || '';
+  const act = (title, request, undo, confirmText) => ({ title, request, undo, confirmText });
+  const pauseFor = (title, query) => act(title, () => change('POST', `${path}/pause${query}`), 'resume');
+  const pauses = [pauseFor('Pause 15 m', '?for=15m'), pauseFor('Pause 1 h', '?for=1h'), pauseFor('Pause until resumed', '')];
+  const cacheOnly = act('Cache only', () => change('POST', `${path}/cache-only`), 'resume');
+  const resume = act('Resume', () => change('POST', `${path}/resume`), 'former');
+  const reset = act('Reset', () => change('POST', `${path}/reset`), null, 'Clear failures, cool-downs and degrade modes?');
+  const purge = act('Purge', () => change('DELETE', `/v1/cache?provider=${encodeURIComponent(name)}`), null, 'Delete every cached response of this provider?');
+  let former = null;
+  let timer = 0;
+
+  function show(...children) {
+    clearTimeout(timer);
+    result.replaceChildren(...children);
+    timer = setTimeout(() => result.replaceChildren(), 5000);
+  }
+  async function run(one) {
+    context.note(`${one.title} ${name}`);
+    try {
+      const before = former;
+      const done = await one.request();
+      const text = done.purged === undefined ? `${one.title}: done` : `${plural(done.purged, 'response')} deleted`;
+      const undo = one.undo === 'former' ? before : one.undo;
+      show(h('span', null, text), ...(undo ? [h('button.quiet', { type: 'button', onclick: () => undoWith(undo) }, 'Undo')] : []));
+    } catch (error) {
+      show(h('span.tone', { 'data-tone': 'stop' }, `${one.title} failed: ${error.message}${error.hint ? `; ${error.hint}` : ''}`));
+    }
+  }
+  async function undoWith(command) {
+    try {
+      await change('POST', `${path}/${command}`);
+      show(h('span', null, 'Undone'));
+    } catch (error) {
+      show(h('span.tone', { 'data-tone': 'stop' }, error.message));
+    }
+  }
+  function ask(one) {
+    if (!one.confirmText) return run(one);
+    clearTimeout(timer);
+    result.replaceChildren(h('span', null, one.confirmText), h('button', { type: 'button', onclick: () => run(one) }, `Yes, ${one.title.toLowerCase()}`), h('button.quiet', { type: 'button', onclick: () => result.replaceChildren() }, 'No'));
+    result.querySelector('button').focus();
+    return undefined;
+  }
+  const list = h('ul', { role: 'menu', hidden: true }, ...pauses.map((one) => h('li', { role: 'none' }, h('button', { type: 'button', role: 'menuitem', onclick: () => { toggle(false); ask(one); } }, one.title.replace('Pause ', '')))));
+  const opener = h('button', { type: 'button', 'aria-haspopup': 'menu', 'aria-expanded': 'false', onclick: () => toggle(list.hidden) }, 'Pause ▾');
+  function toggle(isOpen) {
+    hide(list, !isOpen);
+    opener.setAttribute('aria-expanded', String(isOpen));
+    if (isOpen) list.querySelector('button').focus();
+  }
+  list.addEventListener('keydown', (event) => { if (event.key === 'Escape') { toggle(false); opener.focus(); event.stopPropagation(); } });
+  document.addEventListener('click', (event) => { if (!list.hidden && !list.parentElement.contains(event.target)) toggle(false); });
+  const button = (one) => h('button', { type: 'button', onclick: () => ask(one) }, one.title);
+  const buttons = { cacheOnly: button(cacheOnly), resume: button(resume), reset: button(reset), purge: button(purge) };
+  const element = h('div.actions', null, h('div.menu', null, opener, list), ...Object.values(buttons), result);
+  return {
+    element,
+    update(provider, key) {
+      former = provider.hold === 'paused' ? 'pause' : provider.hold === 'cache_only' ? 'cache-only' : provider.hold;
+      const refusal = reasonText();
+      for (const one of [opener, ...Object.values(buttons)]) {
+        one.disabled = Boolean(refusal);
+        one.title = refusal;
+      }
+      buttons.resume.disabled = Boolean(refusal) || ['normal', 'idle'].includes(key);
+      if (!refusal) buttons.resume.title = buttons.resume.disabled ? 'calls flow already' : 'send calls again';
+    },
+    commands: () => (reasonText() ? [] : [...pauses, cacheOnly, resume, reset, purge].map((one) => ({ title: `${one.title}: ${name}`, run: () => ask(one) }))),
+  };
+}
+

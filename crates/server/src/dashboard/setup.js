@@ -1,0 +1,74 @@
+// 6 Setup: problems first, then every setting and who set it.
+
+import { change, get } from './api.js';
+import { copyButton, h, hide, put } from './dom.js';
+import { plural } from './words.js';
+
+export function mount(root, context) {
+  const body = h('div', null, h('p.mute', null, 'Loading…'));
+  const filter = h('input', { type: 'search', id: 'filter', placeholder: 'filter settings', 'aria-label': 'Filter settings', oninput: () => narrow() });
+  const changed = h('button.chip', { type: 'button', 'aria-pressed': 'false', onclick: () => { changed.setAttribute('aria-pressed', String(changed.getAttribute('aria-pressed') !== 'true')); narrow(); } }, 'only what is set');
+  const result = h('span.mute', { role: 'status' });
+  const reload = h('button', { type: 'button', onclick: onReload }, 'Reload files');
+  root.replaceChildren(h('div.row', null, h('h1.grow', null, 'Setup'), result, reload), body);
+
+  async function load() {
+    const config = await get('/v1/config').catch((error) => ({ error }));
+    if (!root.isConnected) return;
+    if (config.error) {
+      body.replaceChildren(h('p.mute', null, config.error.message));
+      return;
+    }
+    draw(config);
+  }
+  async function onReload() {
+    context.note('reload');
+    try {
+      const done = await change('POST', '/v1/reload');
+      put(result, done.changed.length ? plural(done.changed.length, 'change') : 'Nothing changed');
+    } catch (error) {
+      put(result, `Rejected: ${error.message}`);
+    }
+    load();
+  }
+  function draw(config) {
+    const problems = [...config.problems.filter((one) => one.level !== 'note'), ...config.notes.map((message) => ({ level: 'error', place: '', path: '', message, hint: '' }))];
+    const store = config.store.state === 'up' ? h('span.state', { 'data-tone': 'ok' }, h('span.shape', null, '●'), `${config.store.kind}, ok`) : h('span.state', { 'data-tone': 'stop' }, h('span.shape', null, '▲'), `${config.store.kind}, lost: ${config.store.trouble}`);
+    const facts = [['Gateway', config.gateway ? h('span.row', null, h('code', null, `http://${config.gateway}`), copyButton(`http://${config.gateway}`)) : '–'], ['Store', store], ['Nodes', String(config.nodes)], ['Local CA', h('span.mute', null, 'HTTPS interception is not part of this version')]];
+    body.replaceChildren(
+      h('h2', null, problems.length ? plural(problems.length, 'problem') : 'No problems'),
+      h('div.table', null, ...(problems.length ? problems.map(problem) : [h('div.empty', null, 'Every file is valid.')])),
+      h('h2', null, 'This daemon'),
+      h('div.table', null, h('table', null, h('tbody', null, ...facts.map(([name, value]) => h('tr', null, h('th', { scope: 'row' }, name), h('td', null, value)))))),
+      h('div.section', null, h('h2.grow', null, 'Settings in effect'), filter, changed),
+      h('div.table', null, section('tollgate.yaml', '', config.settings, true), ...config.providers.map((one) => section(one.name, one.source, one.settings, config.providers.length === 1))));
+    narrow();
+  }
+  function narrow() {
+    const text = filter.value.toLowerCase();
+    const only = changed.getAttribute('aria-pressed') === 'true';
+    for (const details of body.querySelectorAll('details')) {
+      let shown = 0;
+      for (const row of details.querySelectorAll('tbody tr')) {
+        const isShown = (!only || row.dataset.set !== 'default') && (!text || row.textContent.toLowerCase().includes(text));
+        hide(row, !isShown);
+        shown += isShown ? 1 : 0;
+      }
+      if (text) details.open = shown > 0;
+      hide(details, Boolean(text) && shown === 0);
+    }
+  }
+  load();
+  return { update() { reload.disabled = Boolean(context.refusal()); reload.title = context.refusal() || 'read every file again'; }, rows: () => [...body.querySelectorAll('summary')] };
+}
+
+function problem(one) {
+  const tone = one.level === 'error' ? 'stop' : 'wait';
+  const text = `${one.place}${one.path ? ` ${one.path}` : ''}: ${one.message}`;
+  return h('div.problem', null, h('span.shape', { 'data-tone': tone, 'aria-hidden': 'true' }, one.level === 'error' ? '■' : '▲'), h('div', null, h('div.mono', null, one.place, one.path ? ` ${one.path}` : ''), h('div', null, h('span.sr', null, `${one.level}: `), one.message), one.hint ? h('div.mute', null, one.hint) : null), copyButton(`${text}${one.hint ? `; ${one.hint}` : ''}`));
+}
+
+function section(title, source, settings, isOpen) {
+  const body = h('tbody', null, ...settings.map((one) => h('tr', { 'data-set': one.by === 'default' ? 'default' : 'set' }, h('td', null, one.key), h('td', null, one.value === null ? '••••••' : one.value), h('td', null, one.by))));
+  return h('details', { open: isOpen }, h('summary', null, title, source ? h('span.mute', null, `  ${source}`) : null), h('div.scroll', null, h('table.settings', null, h('thead', null, h('tr', null, ...['Setting', 'Value', 'Set by'].map((name) => h('th', { scope: 'col' }, name)))), body)));
+}

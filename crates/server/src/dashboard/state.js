@@ -1,0 +1,136 @@
+// What the page knows: the last sample, short series for sparklines, events, calls. All bounded.
+
+import { severity, stateKey } from './words.js';
+
+const SERIES = 60;
+const EVENTS_MAX = 500;
+export const CALLS_MAX = 1000;
+
+export const state = {
+  sample: null,
+  receivedAt: 0,
+  link: 'opening',
+  refusal: null,
+  lastCommand: null,
+  providers: new Map(),
+  series: new Map(),
+  total: { calls: [], waiting: [], saved: [], sent: [], limited: [] },
+  events: [],
+  calls: [],
+  callsSeen: 0,
+  lostCalls: 0,
+  startedAt: performance.now(),
+};
+
+// The server's clock, so that countdowns are right on a machine whose clock is not.
+export function now() {
+  if (!state.sample) return Date.now() / 1000;
+  return state.sample.ts + (performance.now() - state.receivedAt) / 1000;
+}
+
+export function onSample(sample) {
+  state.sample = sample;
+  state.receivedAt = performance.now();
+  const sums = { calls: 0, saved: 0, sent: 0, limited: 0 };
+  const seen = new Set();
+  for (const provider of sample.providers) {
+    seen.add(provider.name);
+    state.providers.set(provider.name, provider);
+    const last = provider.last_second;
+    const sent = last.sent[0] + last.sent[1] + last.sent[2];
+    const calls = last.calls;
+    let series = state.series.get(provider.name);
+    if (!series) state.series.set(provider.name, (series = { calls: [], sent: [], saved: [], misses: [] }));
+    push(series.calls, calls);
+    push(series.sent, sent);
+    push(series.saved, last.saved);
+    push(series.misses, last.misses);
+    sums.calls += calls;
+    sums.saved += last.saved;
+    sums.sent += sent;
+    sums.limited += provider.limited_24h;
+  }
+  for (const name of state.providers.keys()) {
+    if (!seen.has(name)) {
+      state.providers.delete(name);
+      state.series.delete(name);
+    }
+  }
+  push(state.total.calls, sums.calls);
+  push(state.total.saved, sums.saved);
+  push(state.total.sent, sums.sent);
+  push(state.total.waiting, sample.waiting);
+  state.limited24h = sums.limited;
+}
+
+// What happened before the page was opened.
+export function onHistory(history) {
+  if (state.total.calls.length > 5) return;
+  const fill = (list, values) => list.splice(0, 0, ...values.slice(-SERIES + list.length));
+  fill(state.total.calls, history.calls);
+  fill(state.total.waiting, history.waiting);
+  fill(state.total.saved, history.saved);
+  fill(state.total.sent, history.sent_high.map((value, at) => value + history.sent_normal[at] + history.sent_low[at]));
+}
+
+export function onEvent(event) {
+  state.events.unshift(event);
+  if (state.events.length > EVENTS_MAX) state.events.length = EVENTS_MAX;
+}
+
+export function onCall(call) {
+  state.callsSeen += 1;
+  state.calls.unshift(call);
+  if (state.calls.length > CALLS_MAX) state.calls.length = CALLS_MAX;
+}
+
+function push(list, value) {
+  list.push(value);
+  if (list.length > SERIES) list.shift();
+}
+
+export function sum(list) {
+  return list.reduce((all, one) => all + one, 0);
+}
+
+export function mean(list) {
+  return list.length ? sum(list) / list.length : 0;
+}
+
+// Worst first, then the busiest, then by name.
+export function ranked() {
+  const store = state.sample && state.sample.store;
+  return [...state.providers.values()].sort((a, b) => severity(stateKey(a, store)) - severity(stateKey(b, store)) || fullness(b) - fullness(a) || a.name.localeCompare(b.name));
+}
+
+export function share(limit) {
+  if (limit.remaining === null || !limit.limit) return null;
+  return Math.min(1, Math.max(0, limit.remaining / limit.limit));
+}
+
+// The limit of a provider that has the smallest share left; long periods matter more than seconds.
+export function tightest(provider) {
+  let best = null;
+  for (const limit of provider.limits) {
+    const left = share(limit);
+    if (left === null) continue;
+    const weight = left + (limit.period < 60 ? 0.2 : 0);
+    if (!best || weight < best.weight) best = { weight, limit };
+  }
+  return best && best.limit;
+}
+
+function fullness(provider) {
+  const limit = tightest(provider);
+  return limit ? 1 - share(limit) : 0;
+}
+
+// Calls per second over the last minute.
+export function pace(name) {
+  const series = state.series.get(name);
+  return series ? mean(series.sent.slice(-30)) : 0;
+}
+
+export function waitingOf(provider) {
+  return provider.queue ? provider.queue.high + provider.queue.normal + provider.queue.low : 0;
+}
