@@ -39,5 +39,15 @@ fn the_library_without_features_compiles_few_crates() {
         let found = small.iter().find(|line| line.starts_with(unwanted));
         assert_eq!(found, None, "it is behind a feature");
     }
+    for unwanted in [
+        "reqwest",
+        "tower",
+        "axum",
+        "tollgate-guard",
+        "tollgate-server",
+    ] {
+        let found = whole.iter().find(|line| line.starts_with(unwanted));
+        assert_eq!(found, None, "a program asks for it");
+    }
     assert_eq!(small.len(), WITHOUT_FEATURES, "{small:#?}");
 }

@@ -112,7 +112,8 @@ impl Call {
         self
     }
 
-    /// Do not wait: a permit now, or an error that says when to come back.
+    /// Do not wait: a permit now, or an error that says when to come back. For permits alone; a call
+    /// that Tollgate sends has a [`Call::timeout`], and is rejected at once if its wait would be longer.
     pub fn no_wait(self) -> Call {
         self.timeout(Duration::ZERO)
     }
@@ -163,10 +164,15 @@ impl Call {
     /// The options of a request that has an address of its own.
     #[cfg(any(feature = "reqwest", feature = "tower"))]
     pub(crate) fn into_options(self) -> Result<CallOptions, Error> {
-        match self.mistake {
-            Some(mistake) => Err(Error::Malformed(mistake)),
-            None => Ok(self.options),
+        if let Some(mistake) = self.mistake {
+            return Err(Error::Malformed(mistake));
         }
+        if self.options.timeout == Some(Span::ZERO) {
+            return Err(Error::Malformed(
+                "a call that is sent needs time: `no_wait` is for permits; give it a timeout",
+            ));
+        }
+        Ok(self.options)
     }
 }
 

@@ -56,6 +56,18 @@ pub(crate) struct Sent {
     pub(crate) grant: Grant,
 }
 
+impl Sent {
+    fn pooled(response: Response<Incoming>, conn: Conn, grant: Grant) -> Sent {
+        let (head, incoming) = response.into_parts();
+        Sent {
+            head,
+            body: IncomingBody::Own(incoming),
+            conn: Some(conn),
+            grant,
+        }
+    }
+}
+
 /// Sends one attempt and waits for the head of its response.
 pub(crate) async fn send(
     route: &mut Route,
@@ -102,16 +114,11 @@ pub(crate) async fn send(
             if !is_usable(route, &conn, &response) {
                 return Err(attempt_failed(route, attempt_guard, Fault::Reset));
             }
-            let (head, incoming) = response.into_parts();
-            Ok(Sent {
-                head,
-                body: IncomingBody::Own(incoming),
-                conn: Some(conn),
-                grant: Grant {
-                    permit,
-                    attempt_guard,
-                },
-            })
+            let grant = Grant {
+                permit,
+                attempt_guard,
+            };
+            Ok(Sent::pooled(response, conn, grant))
         }
         Ok(Err(mut error)) => match error.take_message() {
             // The connection was closed before it took the request: no byte has left.

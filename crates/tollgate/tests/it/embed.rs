@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use http::{Response, StatusCode};
+use http::Response;
 use serde_json::json;
 use tollgate::{Call, Class, Clock, Error, Priority, Provider, Reason, SetupError, Tollgate, Wall};
 
@@ -176,8 +176,9 @@ async fn a_provider_in_code_is_checked_as_a_file_is() {
         panic!("{error:?}");
     };
     assert_eq!(nearest.as_deref(), Some("tmdb"));
-    let twice = Tollgate::builder().provider(provider()).expect("valid");
-    let twice = twice.provider(provider()).expect("valid");
+    let nameless = || Provider::new("x").limit(1, HOUR);
+    let twice = Tollgate::builder().provider(nameless()).expect("valid");
+    let twice = twice.provider(nameless()).expect("valid");
     let error = twice.build().await.unwrap_err();
     assert!(error.to_string().contains("two providers"), "{error}");
 }
@@ -239,11 +240,13 @@ async fn the_same_dice_give_the_same_delays() {
 async fn real_costs_replace_estimates() {
     let limit = json!({ "name": "tpm", "limit": 1_000, "period": "1h", "unit": "tokens" });
     let tollgate = tollgate_with(provider().limit_with(limit)).await;
-    let call = || Call::url(URL).cost("tokens", 900).no_wait();
+    let call = || {
+        let call = Call::url(URL).cost("tokens", 900);
+        call.timeout(Duration::from_secs(1))
+    };
     let permit = tollgate.acquire(call()).await.expect("a permit");
     assert!(tollgate.acquire(call()).await.is_err(), "900 are held");
     permit.with_cost("tokens", 50).report(&response(200));
-    assert!(tollgate.acquire(call()).await.is_ok(), "950 remain");
-    let status = StatusCode::OK; // a response without a body is one too
-    assert_eq!(status.as_u16(), 200);
+    let next = tollgate.acquire(call()).await;
+    assert!(next.is_ok(), "950 remain: {next:?}");
 }

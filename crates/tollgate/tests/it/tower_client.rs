@@ -21,6 +21,11 @@ fn get(path: &str) -> Request<Empty<Bytes>> {
     Request::get(url).body(Empty::new()).unwrap()
 }
 
+/// Half a second is not long enough for any limit here, and long enough for a call.
+fn soon() -> Call {
+    Call::unaddressed().timeout(SECOND / 2)
+}
+
 fn with(mut request: Request<Empty<Bytes>>, call: Call) -> Request<Empty<Bytes>> {
     request.extensions_mut().insert(call);
     request
@@ -98,7 +103,7 @@ async fn a_retry_is_counted_like_any_attempt() {
     let done = send(&service, get("/a")).await.expect("the second attempt");
     assert_eq!(done.status(), 200);
     assert_eq!(client.arrivals().len(), 2);
-    let error = send(&service, with(get("/b"), Call::unaddressed().no_wait())).await;
+    let error = send(&service, with(get("/b"), soon())).await;
     let error = error.unwrap_err();
     assert_eq!(
         (error.reason(), error.limit()),
@@ -123,7 +128,7 @@ async fn a_refused_connection_costs_no_permit() {
         .await
         .expect("the retry has the one permit");
     assert_eq!(done.status(), 200);
-    let error = send(&service, with(get("/b"), Call::unaddressed().no_wait())).await;
+    let error = send(&service, with(get("/b"), soon())).await;
     assert_eq!(
         error.unwrap_err().reason(),
         Some(Reason::Limit),
@@ -143,7 +148,7 @@ async fn a_broken_connection_counts_as_sent() {
     };
     assert_eq!(fault, Fault::Reset);
     assert_eq!(client.arrivals().len(), 1, "a POST is not repeated");
-    let error = send(&service, with(get("/b"), Call::unaddressed().no_wait())).await;
+    let error = send(&service, with(get("/b"), soon())).await;
     assert!(error.is_err(), "its permit is held");
 }
 
@@ -195,7 +200,8 @@ async fn a_wrong_request_is_not_sent() {
     let upgrade = Request::get("https://api.example.org/a").header("upgrade", "websocket");
     let upgrade = upgrade.body(Empty::new()).unwrap();
     let bad_unit = with(get("/a"), Call::unaddressed().cost("bananas", 1));
-    for request in [relative, upgrade, bad_unit] {
+    let no_time = with(get("/a"), Call::unaddressed().no_wait());
+    for request in [relative, upgrade, bad_unit, no_time] {
         let error = send(&service, request).await.unwrap_err();
         assert!(matches!(error, Error::Malformed(_)), "{error:?}");
     }
@@ -218,7 +224,7 @@ async fn a_dropped_call_gives_its_permit_back() {
         "it waited"
     );
     tokio::time::advance(SECOND * 10).await;
-    let now = with(get("/c"), Call::unaddressed().no_wait());
+    let now = with(get("/c"), soon());
     assert!(send(&service, now).await.is_ok());
     let paths: Vec<_> = client
         .arrivals()
