@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue};
-use tollgate_config::Config;
+use tollgate_config::{Config, Environment, FileContent, PathKind, Sources};
+use tollgate_core::time::Now;
 use tollgate_ledger::{Clock, ManualClock};
 
 use super::*;
-use crate::test_config::{self, clock};
 
 /// The classes of the document (C3).
 const CLASSES: &str = "guards:
@@ -18,7 +18,33 @@ const CLASSES: &str = "guards:
 ";
 
 fn config(text: &str) -> Config {
-    test_config::load(text).1.config
+    let text = text.to_owned();
+    let read = move |_: &str| {
+        Ok(FileContent {
+            text: text.clone(),
+            readable_by_others: false,
+        })
+    };
+    let world = Environment {
+        env: &|_| None,
+        env_names: &Vec::new,
+        read_file: &read,
+        path_kind: &|_| Ok(PathKind::File),
+        missing_key: None,
+    };
+    let sources = Sources {
+        only_named: true,
+        config: Some("tollgate.yaml".to_owned()),
+        ..Sources::default()
+    };
+    Config::load(&sources, &world).expect("a valid file").config
+}
+
+fn clock() -> Arc<ManualClock> {
+    ManualClock::new(Now {
+        at: Micros(1_000_000_000),
+        wall: Wall(1_772_323_200_000_000),
+    })
 }
 
 pub(super) fn guards(text: &str) -> (Guards, Arc<ManualClock>) {

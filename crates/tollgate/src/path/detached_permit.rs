@@ -183,7 +183,7 @@ pub(super) async fn attach(
         permit: grant.permit.with_parts(limits, 0),
         ..grant
     };
-    end.granted();
+    end.granted(Span::ZERO);
     Ok(AcquiredPermit::new(
         (subject, policy, key),
         grant,

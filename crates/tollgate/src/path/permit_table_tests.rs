@@ -1,5 +1,7 @@
 //! The table of permits on its own: what it remembers, and reports that meet.
 
+use tollgate_core::health::Class;
+
 use super::*;
 
 /// The oldest makes room, whenever it would have expired.
