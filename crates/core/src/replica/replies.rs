@@ -49,7 +49,7 @@ impl Replica {
         }
         self.rows.note_waiting(&reply.waiting);
         let provider = self.rows.get(RowKey::Provider);
-        self.settings.knew_provider |= provider.is_some_and(|known| known.row.is_some());
+        self.knew_provider |= provider.is_some_and(|known| known.row.is_some());
     }
 
     /// Compares the reply's time with the earlier ones.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use smallvec::smallvec;
 use tokio::sync::{Notify, oneshot};
-use tollgate_core::ask::{Outcome, OwnerId, Verdict};
+use tollgate_core::ask::{Evidence, Outcome, OwnerId, Verdict};
 use tollgate_core::replica::{ReplicaSettings, Reply, Request, RowKey, Rules};
 use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_ledger::{
@@ -48,6 +48,8 @@ struct World {
     calls: Mutex<BTreeMap<(OwnerId, u64), WaitingCall>>,
     last_call: AtomicU64,
     sent: Notify,
+    /// Providers that its hosts have used before: the store was wiped.
+    used_before: &'static [&'static str],
     /// Nothing arrives.
     is_down: AtomicBool,
 }
@@ -156,6 +158,10 @@ impl RowStore for Connection {
             false => Liveness::Dead,
         }
     }
+
+    fn has_used(&self, tag: &str) -> bool {
+        self.world.used_before.contains(&tag)
+    }
 }
 
 impl Drop for Connection {
@@ -170,6 +176,14 @@ fn node(owner: OwnerId) -> NodeId {
 
 impl Networked {
     pub(crate) fn new(awkward: impl FnOnce(&mut StorePlan)) -> Networked {
+        Networked::after_use(&[], awkward)
+    }
+
+    /// On hosts that have used these providers before.
+    fn after_use(
+        used_before: &'static [&'static str],
+        awkward: impl FnOnce(&mut StorePlan),
+    ) -> Networked {
         let mut plan = StorePlan::new(7, Span::ZERO);
         awkward(&mut plan);
         let world = Arc::new(World {
@@ -180,6 +194,7 @@ impl Networked {
             calls: Mutex::default(),
             last_call: AtomicU64::new(1),
             sent: Notify::new(),
+            used_before,
             is_down: AtomicBool::new(false),
         });
         tokio::spawn(world.clone().run());
@@ -206,8 +221,6 @@ impl Networked {
             process: u64::from(owner.0) + 77,
             deadline: self.deadline,
             durable: false,
-            knew_provider: false,
-            late_arrival: Span::from_secs(5),
             rules: self.rules,
         };
         NetworkedSettings {
@@ -326,6 +339,32 @@ mod on_a_store_that_is_far_away {
 
 fn is_granted(verdicts: &[(tollgate_core::ask::PermitId, Verdict)]) -> bool {
     matches!(verdicts, [(_, Verdict::Go { .. })])
+}
+
+/// The store was wiped. Calls of before may arrive until `late_arrival` later, which is the
+/// provider's own: each is closed for that and one window, and one that is new is open.
+#[tokio::test(start_paused = true)]
+async fn what_a_wiped_store_means_differs_between_providers() {
+    let backend = Networked::after_use(&["prompt", "sluggish"], |_| {});
+    let ledger = backend.ledger();
+    let rule = sliding(5, secs(10));
+    let mut asker = Owner::numbered(&ledger, 1);
+    let mut closed_for = async |tag: &str, late: Span| {
+        let provider = ledger.provider(tag);
+        for seconds in 0..60 {
+            let mut ask = asker.ask(smallvec![term("x", &rule)]);
+            let timeout = secs(30);
+            ask.evidence = Evidence::Report { timeout, late };
+            if is_granted(&provider.offer(vec![ask]).await.unwrap().verdicts) {
+                return seconds;
+            }
+            backend.pass(secs(1));
+        }
+        panic!("{tag} stays closed");
+    };
+    assert_eq!(closed_for("new", secs(5)).await, 0);
+    assert_eq!(closed_for("prompt", secs(1)).await, 11);
+    assert_eq!(closed_for("sluggish", secs(7)).await, 17);
 }
 
 /// One provider's request is under way for 80 ms; another provider's call is not held up.

@@ -54,7 +54,8 @@ pub(crate) fn saturated(
     nodes: usize,
     length: Span,
 ) -> World<Governed> {
-    let plan = GovernedPlan::new(vec![rule.clone()]).on_network(store);
+    let mut plan = GovernedPlan::new(vec![rule.clone()]).on_network(store);
+    plan.late_arrival = SECOND;
     run(Governed::new(plan.saturating(BACKLOG)), spec, nodes, length)
 }
 

@@ -17,6 +17,8 @@ const SECOND: Span = Span::from_secs(1);
 const SPEC: &str = "sliding 20/1s";
 const LENGTH: Span = Span::from_secs(8);
 const NODES: usize = 4;
+/// Longer than any of these worlds.
+const LONG: Span = Span::from_secs(600);
 
 fn rule() -> Rule {
     Rule::sliding(20, SECOND).expect("sane")
@@ -49,7 +51,6 @@ fn promotion(behind: Span, ahead_us: i64) -> impl Fn(&mut StorePlan) {
             ahead_us,
             is_wiped: false,
         };
-        store.late_arrival = SECOND;
         store.promotions = vec![at(1_090), at(5_200)];
     }
 }
@@ -74,7 +75,7 @@ fn one_bound_of_time_for_both_exceeds_the_limit() {
             store.rules = rules;
             (store.late_ppm, store.late) = (700_000, Span::from_millis(400));
             let calls = [(100, 1, 1), (1_000, 0, 20), (1_900, 1, 20)];
-            bursts(store, 2, Span::from_secs(600), &calls)
+            bursts(store, 2, (LONG, LONG), &calls)
                 .checker()
                 .violations()
         };
@@ -135,15 +136,16 @@ fn trusting_a_copy_that_is_behind_exceeds_the_limit() {
     is_needed(off, promotion(Span::from_millis(300), 0));
 }
 
-/// Calls in bursts: `(millisecond, node, number of calls)`.
+/// Calls in bursts: `(millisecond, node, number of calls)`, which are given up after so long and may
+/// be on their way for so long.
 fn bursts(
     store: StorePlan,
     nodes: usize,
-    give_up: Span,
+    (give_up, late): (Span, Span),
     bursts: &[(u64, usize, u64)],
 ) -> World<Governed> {
     let mut plan = GovernedPlan::new(vec![rule()]).on_network(store);
-    (plan.give_up, plan.late_arrival) = (give_up, give_up);
+    (plan.give_up, plan.late_arrival) = (give_up, late);
     let millisecond = Span::from_millis(1);
     let latency = Latency::constant(millisecond, millisecond, millisecond);
     let setup = Setup::new(7, vec![SPEC.parse().expect("a rule")], latency).with_nodes(nodes);
@@ -169,7 +171,6 @@ fn bursts(
 fn promoted_between(rules: Rules, behind: Span) -> World<Governed> {
     let mut store = StorePlan::new(1, Span::from_millis(2));
     store.rules = rules;
-    store.late_arrival = SECOND;
     store.promotions = vec![Promotion {
         at: Micros(2_140_000),
         behind,
@@ -177,7 +178,7 @@ fn promoted_between(rules: Rules, behind: Span) -> World<Governed> {
         is_wiped: false,
     }];
     let calls = [(100, 1, 1), (200, 0, 5), (2_000, 1, 20), (2_150, 0, 20)];
-    bursts(store, 2, Span::from_secs(600), &calls)
+    bursts(store, 2, (LONG, SECOND), &calls)
 }
 
 #[test]
@@ -201,7 +202,6 @@ fn versions_that_are_counters_exceed_the_limit() {
         let one = |calls_of_node_2: u64| {
             let mut store = StorePlan::new(1, Span::from_millis(2));
             store.rules = rules;
-            store.late_arrival = Span::ZERO;
             store.promotions = vec![Promotion {
                 at: Micros(2_100_000),
                 behind: Span::from_millis(200),
@@ -211,7 +211,7 @@ fn versions_that_are_counters_exceed_the_limit() {
             let mut calls = vec![(100, 1, 1), (150, 2, 1), (200, 0, 5), (2_000, 1, 12)];
             calls.extend((0..calls_of_node_2).map(|n| (3_300 + n * 10, 2, 1)));
             calls.push((3_650, 1, 20));
-            let world = bursts(store, 3, Span::from_secs(600), &calls);
+            let world = bursts(store, 3, (LONG, Span::ZERO), &calls);
             world.checker().violations()
         };
         (1..20).map(one).sum()
@@ -239,12 +239,7 @@ fn trusting_rows_after_joining_behind_a_step_exceeds_the_limit() {
         let mut store = StorePlan::new(1, Span::from_millis(2));
         store.rules.distrust_on_join = distrust_on_join;
         store.clock.wall_steps = vec![(Micros(4_500_000), 900_000)];
-        bursts(
-            store,
-            2,
-            Span::from_secs(600),
-            &[(4_300, 0, 20), (4_600, 1, 20)],
-        )
+        bursts(store, 2, (LONG, LONG), &[(4_300, 0, 20), (4_600, 1, 20)])
     };
     assert_eq!(world(true).checker().violations(), 0);
     assert!(world(false).checker().violations() > 0);
@@ -260,7 +255,9 @@ fn a_grant_whose_age_counts_from_the_reply_exceeds_the_limit() {
             store.deadline = Span::from_secs(20);
             store.rules.age_from_sent = age_from_sent;
             let calls: Vec<_> = (0..40).map(|i| (i * 250, (i % 4) as usize, 10)).collect();
-            bursts(store, 4, SECOND, &calls).checker().violations()
+            bursts(store, 4, (SECOND, SECOND), &calls)
+                .checker()
+                .violations()
         };
         (0..8).map(one).sum()
     };
