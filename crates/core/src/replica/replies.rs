@@ -24,7 +24,8 @@ impl Replica {
             return;
         };
         let step = self.observe(&reply, sent.sent, now);
-        if self.epoch != Some(reply.epoch) {
+        // What has lost nothing has the rows that are known, and a step of its clock was noticed.
+        if self.epoch != Some(reply.epoch) && !self.settings.durable {
             self.rows.clear();
         }
         self.epoch = Some(reply.epoch);

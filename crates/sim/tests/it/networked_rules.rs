@@ -9,6 +9,7 @@ use tollgate_sim::governed::{Governed, GovernedPlan};
 use tollgate_sim::latency::Latency;
 use tollgate_sim::row_store::{Promotion, StorePlan};
 use tollgate_sim::rule::{CallId, Cost};
+use tollgate_sim::store_table::jain;
 use tollgate_sim::world::{Call, NodeId, Setup, World};
 
 use crate::networked::saturated;
@@ -26,11 +27,15 @@ fn rule() -> Rule {
 
 /// Violations of several worlds with endless demand.
 fn violations(rules: Rules, awkward: impl Fn(&mut StorePlan)) -> u64 {
+    violations_of(NODES, rules, awkward)
+}
+
+fn violations_of(nodes: usize, rules: Rules, awkward: impl Fn(&mut StorePlan)) -> u64 {
     let one = |seed: u64| {
         let mut store = StorePlan::new(seed, Span::from_millis(2));
         store.rules = rules;
         awkward(&mut store);
-        let world = saturated(&rule(), SPEC, store, NODES, LENGTH);
+        let world = saturated(&rule(), SPEC, store, nodes, LENGTH);
         assert!(world.checker().accepted() > 20, "the world stands still");
         world.checker().violations() as u64
     };
@@ -116,15 +121,41 @@ fn steps_exceed_nothing_and_cost_next_to_nothing() {
     }
 }
 
+/// Eight nodes, a copy that lacks the last 300 ms, and a clock that is 30 s ahead or behind.
 #[test]
 fn promotion_to_a_host_30_s_ahead_exceeds_nothing() {
-    assert_eq!(
-        violations(
-            Rules::default(),
-            promotion(Span::from_millis(300), 30_000_000)
-        ),
-        0
-    );
+    for (nodes, ahead_us) in [(NODES, 30_000_000), (8, 30_000_000), (8, -30_000_000)] {
+        let promoted = promotion(Span::from_millis(300), ahead_us);
+        assert_eq!(violations_of(nodes, Rules::default(), promoted), 0);
+    }
+}
+
+/// The copy has every row: nothing is closed, and a step of the clock is moved over. Before, what was
+/// known was forgotten, and limits counted anew from the promotion.
+#[test]
+fn a_promotion_that_loses_nothing_costs_next_to_nothing() {
+    let used = |ahead_us: Option<i64>| -> usize {
+        let mut store = StorePlan::new(5, Span::from_millis(2));
+        store.durable = true;
+        let at = |at| Promotion {
+            at: Micros(at),
+            behind: Span::ZERO,
+            ahead_us: ahead_us.unwrap_or(0),
+            is_wiped: false,
+        };
+        if ahead_us.is_some() {
+            store.promotions = [1_500_000, 3_100_000, 5_300_000].map(at).to_vec();
+        }
+        let world = saturated(&rule(), SPEC, store, 8, LENGTH);
+        assert_eq!(world.checker().violations(), 0);
+        world.checker().accepted()
+    };
+    let undisturbed = used(None);
+    for ahead_us in [0, 30_000_000, -30_000_000] {
+        let accepted = used(Some(ahead_us));
+        let least = undisturbed * 95 / 100;
+        assert!(accepted >= least, "{ahead_us}: {accepted} of {undisturbed}");
+    }
 }
 
 #[test]
@@ -263,14 +294,6 @@ fn a_grant_whose_age_counts_from_the_reply_exceeds_the_limit() {
     };
     assert_eq!(total(true), 0);
     assert!(total(false) > 0);
-}
-
-/// Jain's index of what the nodes got, in per mille: 1000 is equal, 1000/n is all for one.
-pub(crate) fn jain(sent: &[u64]) -> u64 {
-    let (sum, squares) = sent.iter().fold((0, 0), |(sum, squares), &one| {
-        (sum + one, squares + one * one)
-    });
-    1_000 * sum * sum / (sent.len() as u64 * squares).max(1)
 }
 
 /// Eight nodes that all want more than there is.
