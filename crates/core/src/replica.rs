@@ -19,7 +19,9 @@
 //! Never: reads a clock, sends, or waits. Local time comes in with each call ([`Replica::poll`]);
 //! requests, verdicts and the next timer come out.
 
-use crate::ask::{Ask, CellId, GRANT_AGE_MAX, OwnerId, PermitId, ScopeId, Settle, Verdict};
+use crate::ask::{
+    Ask, CellId, Evidence, GRANT_AGE_MAX, OwnerId, PermitId, ScopeId, Settle, Verdict,
+};
 use crate::batch::QueuedSettle;
 use crate::time::{Micros, Now, Span, TimeBounds, Wall};
 
@@ -55,6 +57,9 @@ use queue::{BatchPart, Queue, unsent_at};
 /// After this long without a reply the time is asked for first: by then the bounds are 20 ms apart.
 const SILENCE_MAX: Span = Span::from_secs(10);
 
+/// How long a call may be on its way before any ask has said it: the default of `late_arrival`.
+const LATE_ARRIVAL: Span = Span::from_secs(5);
+
 /// Conflicts in a row that lengthen the pause further: with 64 owners one of them gets through.
 const CONFLICTS_MAX: u64 = 8;
 
@@ -69,12 +74,6 @@ pub struct ReplicaSettings {
     pub deadline: Span,
     /// An epoch change loses no row: a promotion of a replica that has everything.
     pub durable: bool,
-    /// This host has used the provider with this store before: a store that knows nothing of it
-    /// was wiped.
-    pub knew_provider: bool,
-    /// The longest time that a call may be on its way: after rows were lost, calls that nobody
-    /// counts may arrive for so long.
-    pub late_arrival: Span,
     /// The rules of the protocol; tests turn one off.
     pub rules: Rules,
 }
@@ -103,6 +102,12 @@ pub struct ReplicaActions {
 #[derive(Debug)]
 pub struct Replica {
     settings: ReplicaSettings,
+    /// This host has used the provider with this store before: a store that knows nothing of it
+    /// was wiped.
+    knew_provider: bool,
+    /// The longest time that a call may be on its way, by the asks so far: after rows were lost,
+    /// calls that nobody counts may arrive for so long.
+    late_arrival: Option<Span>,
     clock: StoreClock,
     epoch: Option<Epoch>,
     rows: KnownRows,
@@ -132,6 +137,8 @@ impl Replica {
     pub fn new(settings: ReplicaSettings) -> Replica {
         Replica {
             settings,
+            knew_provider: false,
+            late_arrival: None,
             clock: StoreClock::new(),
             epoch: None,
             rows: KnownRows::default(),
@@ -142,6 +149,16 @@ impl Replica {
             conflicts: 0,
             not_before: Micros(0),
             done: ReplicaActions::default(),
+        }
+    }
+
+    /// Has this host used the provider with this store before? Then a store that knows nothing of
+    /// it was wiped.
+    #[must_use]
+    pub fn used_before(self, used_before: bool) -> Replica {
+        Replica {
+            knew_provider: used_before,
+            ..self
         }
     }
 
@@ -167,6 +184,11 @@ impl Replica {
 
     /// Asks for permits; each gets a verdict from a later [`Replica::poll`].
     pub fn offer(&mut self, asks: Vec<Ask>, now: Micros) {
+        let late = asks.iter().map(|ask| match ask.evidence {
+            Evidence::Report { late, .. } => late,
+            Evidence::None { use_within } => use_within,
+        });
+        self.late_arrival = self.late_arrival.max(late.max());
         self.queue.offer(asks, now);
     }
 
@@ -282,6 +304,8 @@ impl Replica {
         let shortest = self.clock.shortest_round_trip();
         let plan = DecisionContext {
             settings: &self.settings,
+            knew_provider: self.knew_provider,
+            late_arrival: self.late_arrival.unwrap_or(LATE_ARRIVAL),
             base_age: self.clock.age(now),
             round_trip: self.clock.round_trip(),
             shortest_round_trip: shortest,

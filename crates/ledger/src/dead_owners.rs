@@ -1,5 +1,10 @@
 //! Owners that were found dead while somebody waited with them.
 //!
+//! They are other processes. The numbers that this process itself had in databases that were replaced
+//! are `former_owners.rs`: those are never dropped because a cell was used, and these never reject a
+//! settle, so they are two lists. A networked store gives no number twice and knows who lives, so its
+//! task keeps the few that it met (`networked/task.rs`).
+//!
 //! Promises: each is named in the next batch that meets a cell for which it waits, and then it is
 //! dropped. So nobody leaves anything to the dead, and nobody who is given the number of one later is
 //! taken for it.

@@ -3,6 +3,8 @@
 //! A permit is known by the number of its owner. In the new database that number may be another
 //! process, with permits of the same running numbers.
 //!
+//! Other processes that were found dead are `dead_owners.rs`, which says why that is another list.
+//!
 //! Promises: nothing that was asked under a former number reaches the new database: its settles are
 //! dropped, because what they settle is not there, and its asks fail as lost, so that they are made
 //! again under the new number.

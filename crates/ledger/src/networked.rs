@@ -62,6 +62,11 @@ pub trait RowStore: Send + Sync + fmt::Debug + 'static {
 
     /// Is this owner alive, as far as is known here? It asks nobody.
     fn liveness(&self, owner: OwnerId) -> Liveness;
+
+    /// Has this host used this provider with this store before this process started? Then a store
+    /// without its rows was wiped, and its limits are closed until all calls of before are counted.
+    /// A store that cannot tell says `false`. It asks nobody.
+    fn has_used(&self, tag: &str) -> bool;
 }
 
 /// What a networked ledger needs to know.
@@ -318,6 +323,10 @@ mod tests {
         fn liveness(&self, _: OwnerId) -> Liveness {
             Liveness::Unknown
         }
+
+        fn has_used(&self, _: &str) -> bool {
+            false
+        }
     }
 
     #[derive(Debug)]
@@ -331,6 +340,10 @@ mod tests {
         fn liveness(&self, _: OwnerId) -> Liveness {
             Liveness::Unknown
         }
+
+        fn has_used(&self, _: &str) -> bool {
+            false
+        }
     }
 
     fn ledger<R: RowStore>(store: R) -> Ledger {
@@ -340,8 +353,6 @@ mod tests {
                 process: 1,
                 deadline: Span::from_millis(100),
                 durable: false,
-                knew_provider: false,
-                late_arrival: Span::from_secs(5),
                 rules: Rules::default(),
             },
             lost_after: Span::from_secs(1),

@@ -14,6 +14,7 @@ pub(crate) mod delay;
 pub(crate) mod serve;
 pub(crate) mod proxy;
 pub(crate) mod exactness;
+pub(crate) mod stores;
 
 /// The result of a command.
 pub(crate) type CommandResult = Result<(), Box<dyn Error>>;

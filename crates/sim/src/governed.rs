@@ -33,6 +33,7 @@ mod presume;
 mod store;
 use network::Network;
 pub use plan::{GovernedPlan, Limit, RuleChange};
+use presume::Presumption;
 use store::RestoringTable;
 
 /// Nodes that share one ledger.
@@ -72,8 +73,8 @@ struct Permit {
     terms: Terms,
     marks: Marks,
     seniority: u64,
-    /// When the call counts as arrived without a response, on the node's clock.
-    presumed_at: Option<Micros>,
+    /// How the call comes to count as arrived without a response.
+    presumption: Option<Presumption>,
 }
 
 impl Governed {
@@ -319,7 +320,10 @@ impl Governed {
                 terms: resolved.ask.terms,
                 marks,
                 seniority: resolved.seniority,
-                presumed_at: self.plan.arrive_within.map(|bound| now.at + delay + bound),
+                presumption: self
+                    .plan
+                    .arrive_within
+                    .map(|within| Presumption::new(within, now.at + delay)),
             };
             self.node(node).in_flight.insert(call.id, permit);
             self.node(node).sent += 1;

@@ -16,6 +16,7 @@ pub mod world;
 pub mod peer;
 pub mod exactness;
 pub mod governed;
+pub mod store_table;
 pub mod governed_health;
 pub mod fault;
 #[cfg(feature = "http")]

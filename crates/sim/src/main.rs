@@ -1,4 +1,4 @@
-//! `tollgate-sim`: the simulated provider, the TCP fault proxy and the exactness table as a program.
+//! `tollgate-sim`: the simulated provider, the TCP fault proxy and the tables of exactness and use as a program.
 //!
 //! Promises: exit code 0 for success, 1 for failure, 2 for wrong usage; results on stdout, problems on
 //! stderr, each once.
@@ -26,6 +26,7 @@ enum Command {
     Serve(Box<cmd::serve::Serve>),
     Proxy(cmd::proxy::Proxy),
     Exactness(cmd::exactness::Exactness),
+    Stores(cmd::stores::Stores),
 }
 
 fn main() -> ExitCode {
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Serve(serve) => serve.run(),
         Command::Proxy(proxy) => proxy.run(),
         Command::Exactness(exactness) => exactness.run(),
+        Command::Stores(stores) => stores.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

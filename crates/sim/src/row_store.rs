@@ -121,7 +121,7 @@ impl SimulatedStore {
             && first.key().0 <= truth
         {
             let ((at, _), (node, request)) = first.remove_entry();
-            self.promote(at);
+            self.promote_due(at);
             self.delete_rows(at);
             self.handle(node, &request, at, &mut wakes);
         }
@@ -286,26 +286,32 @@ impl SimulatedStore {
         wakes.push((node, at));
     }
 
-    /// Another host takes over: its copy lacks what was written last, or everything.
-    fn promote(&mut self, truth: Micros) {
+    /// Another host takes over: its copy lacks what was written last, or everything. What was written
+    /// is remembered only if the plan has promotions.
+    pub fn promote(&mut self, next: Promotion) {
+        self.plan.ahead += next.ahead_us;
+        self.epoch += 1;
+        if next.is_wiped {
+            self.rows.clear();
+        }
+        while let Some((_, id, old)) = self
+            .history
+            .pop_if(|(at, _, _)| *at + next.behind > next.at)
+        {
+            match old {
+                Some(row) => self.rows.insert(id, row),
+                None => self.rows.remove(&id),
+            };
+        }
+    }
+
+    /// The promotions of the plan.
+    fn promote_due(&mut self, truth: Micros) {
         while let Some(next) = self.plan.promotions.first().copied()
             && next.at <= truth
         {
             self.plan.promotions.remove(0);
-            self.plan.ahead += next.ahead_us;
-            self.epoch += 1;
-            if next.is_wiped {
-                self.rows.clear();
-            }
-            while let Some((_, id, old)) = self
-                .history
-                .pop_if(|(at, _, _)| *at + next.behind > next.at)
-            {
-                match old {
-                    Some(row) => self.rows.insert(id, row),
-                    None => self.rows.remove(&id),
-                };
-            }
+            self.promote(next);
         }
     }
 

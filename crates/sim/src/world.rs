@@ -7,7 +7,7 @@
 //! Never: reads a clock, sleeps, or lets a node see true time (it sees its own [`NodeClock`]).
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use fastrand::Rng;
 use thiserror::Error;
@@ -15,8 +15,8 @@ use tollgate_core::time::{Micros, Now, Span};
 
 use crate::checker::Checker;
 use crate::clock::NodeClock;
-use crate::latency::Latency;
-use crate::rule::{Provider, RuleSpec};
+use crate::latency::{Delay, Latency};
+use crate::rule::{CallId, Provider, RuleSpec};
 
 mod client;
 mod effects;
@@ -54,6 +54,9 @@ pub struct Setup {
     pub clocks: Vec<NodeClock>,
     /// How long after sending a node stops waiting for the response; `None` waits forever.
     pub give_up: Option<Span>,
+    /// How long the provider takes from acknowledging a request to counting it: its kernel has the
+    /// bytes, its limiter has not met them.
+    pub until_counted: Delay,
 }
 
 /// A client acted without letting time pass, or queued without bound.
@@ -76,6 +79,8 @@ pub struct World<C> {
     seq: u64,
     attempts: u64,
     listening: BTreeSet<u64>,
+    /// When a node's kernel learns that the peer has all bytes of a call in flight. One entry per call.
+    acknowledged: BTreeMap<CallId, Micros>,
     timers: Vec<u64>,
     outage_responses: u64,
     dice: Dice,
@@ -91,6 +96,8 @@ struct Dice {
     lost_up: Rng,
     lost_down: Rng,
     dead: Rng,
+    counted: Rng,
+    acknowledged: Rng,
 }
 
 impl Setup {
@@ -105,6 +112,7 @@ impl Setup {
             faults: Faults::default(),
             clocks,
             give_up: None,
+            until_counted: Delay::Constant(Span::ZERO),
         }
     }
 
@@ -130,6 +138,7 @@ impl<C: Client> World<C> {
             seq: 0,
             attempts: 0,
             listening: BTreeSet::new(),
+            acknowledged: BTreeMap::new(),
             timers: vec![0; setup.clocks.len()],
             outage_responses: 0,
             dice,
@@ -257,7 +266,7 @@ impl<C: Client> World<C> {
 
     /// Lets the client act for a node, then applies its effects.
     fn notify_client(&mut self, node: NodeId, act: impl FnOnce(&mut C, Now, &mut Effects<'_>)) {
-        let mut effects = Effects::new(&self.setup.clocks, self.now);
+        let mut effects = Effects::new(&self.setup.clocks, &self.acknowledged, self.now);
         let now = self.setup.clocks[node.0].read(self.now);
         act(&mut self.client, now, &mut effects);
         for effect in effects.into_queued() {
@@ -303,6 +312,8 @@ impl Dice {
             lost_up: root.fork(),
             lost_down: root.fork(),
             dead: root.fork(),
+            counted: root.fork(),
+            acknowledged: root.fork(),
         }
     }
 }

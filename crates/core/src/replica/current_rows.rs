@@ -30,7 +30,7 @@ impl DecisionContext<'_> {
             base_age: self.base_age,
             epoch: self.epoch,
             durable: self.settings.durable,
-            late_arrival: self.settings.late_arrival,
+            late_arrival: self.late_arrival,
             rules,
         };
         let mut lo = match rules.compare_time && rules.two_bounds {
@@ -94,7 +94,7 @@ impl DecisionContext<'_> {
     ) -> (BatchRow<ProviderRow>, Loss) {
         let keeps = self.settings.durable || !self.settings.rules.close_after_promotion;
         // Calls that were on their way may arrive until then.
-        let lost_at = Some(reading.now.hi + self.settings.late_arrival);
+        let lost_at = Some(reading.now.hi + self.late_arrival);
         let seen = known.get(RowKey::Provider);
         let stored = seen.and_then(|known| known.row.as_ref());
         let read = match stored {
@@ -116,7 +116,7 @@ impl DecisionContext<'_> {
             }
             None => (ProviderRow::default(), true),
         };
-        if stored.is_none() && self.settings.knew_provider && !keeps {
+        if stored.is_none() && self.knew_provider && !keeps {
             row.loss = Loss {
                 at: lost_at,
                 is_all: true,

@@ -25,6 +25,8 @@ const TRANSIT_SLACK: Span = Span::from_millis(5);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DecisionContext<'a> {
     pub(super) settings: &'a ReplicaSettings,
+    pub(super) knew_provider: bool,
+    pub(super) late_arrival: Span,
     pub(super) base_age: Span,
     pub(super) round_trip: Span,
     pub(super) shortest_round_trip: Span,

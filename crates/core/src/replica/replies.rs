@@ -24,7 +24,8 @@ impl Replica {
             return;
         };
         let step = self.observe(&reply, sent.sent, now);
-        if self.epoch != Some(reply.epoch) {
+        // What has lost nothing has the rows that are known, and a step of its clock was noticed.
+        if self.epoch != Some(reply.epoch) && !self.settings.durable {
             self.rows.clear();
         }
         self.epoch = Some(reply.epoch);
@@ -49,7 +50,7 @@ impl Replica {
         }
         self.rows.note_waiting(&reply.waiting);
         let provider = self.rows.get(RowKey::Provider);
-        self.settings.knew_provider |= provider.is_some_and(|known| known.row.is_some());
+        self.knew_provider |= provider.is_some_and(|known| known.row.is_some());
     }
 
     /// Compares the reply's time with the earlier ones.

@@ -59,8 +59,6 @@ fn settings(owner: u32) -> ReplicaSettings {
         process: 99,
         deadline: Span::from_millis(100),
         durable: false,
-        knew_provider: false,
-        late_arrival: Span::from_secs(5),
         rules: Rules::default(),
     }
 }

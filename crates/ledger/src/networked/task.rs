@@ -84,13 +84,14 @@ impl<R: RowStore> TagTask<R> {
         store: Arc<R>,
         settings: NetworkedSettings,
     ) -> TagTask<R> {
+        let name = shared.hub.name(tag);
         TagTask {
             tag,
-            name: shared.hub.name(tag),
             slot,
-            store,
             settings,
-            replica: Replica::new(settings.replica),
+            replica: Replica::new(settings.replica).used_before(store.has_used(&name)),
+            store,
+            name,
             undecided_offers: UndecidedOffers::default(),
             request: None,
             waiting_peeks: VecDeque::new(),

@@ -58,15 +58,6 @@ macro_rules! conformance {
             }
         )+
     };
-    (paused_named $backend:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
-        $(
-            #[tokio::test(start_paused = true)]
-            async fn $behaviour() {
-                let open = $backend;
-                crate::$suite::$behaviour(&open(stringify!($behaviour))).await;
-            }
-        )+
-    };
     (named $backend:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
         $(
             #[tokio::test]

@@ -39,6 +39,24 @@ macro_rules! fairness {
 }
 pub(crate) use fairness;
 
+/// Longer than a permit of these tests is held, whatever becomes of it.
+const JOINED_BEFORE: Span = Span::from_secs(40);
+
+/// Two owners that have used the provider for a while. On a networked store, one that joins cannot tell whether the
+/// store's clock has stepped since a row was written: it counts the row from when it joined, and
+/// so closes what the others could use by now. `an_owner_that_joins_counts_from_then_on` tests that.
+pub(crate) async fn owners(backend: &impl Backend) -> (Owner, Owner) {
+    let (mut one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    for owner in [&mut one, &mut two] {
+        let other_limit = term("joined", &crate::backend::sliding(9, JOINED_BEFORE));
+        let permit = owner.take(smallvec![other_limit]).await.unwrap();
+        owner.settle(&permit, crate::backend::arrived());
+        owner.wait_settled().await;
+    }
+    backend.pass(JOINED_BEFORE);
+    (one, two)
+}
+
 /// One unit every 20 ms, and never two at once.
 const TICK: Span = Span::from_millis(20);
 
@@ -82,7 +100,7 @@ pub(crate) async fn an_urgent_call_goes_before_background_calls_of_another_proce
     backend: &impl Backend,
 ) {
     let rule = one_at_a_time();
-    let (mut one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let (mut one, mut two) = owners(backend).await;
     try_one(&mut one, &rule, Priority::Low).await.unwrap();
     try_one(&mut two, &rule, Priority::Low).await.unwrap_err();
     try_one(&mut one, &rule, Priority::High).await.unwrap_err();
@@ -99,7 +117,7 @@ pub(crate) async fn an_urgent_call_goes_before_background_calls_of_another_proce
 
 pub(crate) async fn processes_take_turns_even_if_one_is_always_quicker(backend: &impl Backend) {
     let rule = one_at_a_time();
-    let (mut quick, mut slow) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let (mut quick, mut slow) = owners(backend).await;
     try_one(&mut quick, &rule, Priority::Low).await.unwrap();
     try_one(&mut quick, &rule, Priority::Low).await.unwrap_err();
     try_one(&mut slow, &rule, Priority::Low).await.unwrap_err();
@@ -121,7 +139,7 @@ pub(crate) async fn a_process_that_does_not_ask_again_delays_others_by_milliseco
     backend: &impl Backend,
 ) {
     let rule = one_at_a_time();
-    let (mut gone, mut here) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let (mut gone, mut here) = owners(backend).await;
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
     try_one(&mut gone, &rule, Priority::High).await.unwrap_err();
     try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
@@ -140,7 +158,7 @@ pub(crate) async fn a_process_that_does_not_ask_again_delays_others_by_milliseco
 
 pub(crate) async fn a_new_process_does_not_overtake_one_that_waits(backend: &impl Backend) {
     let rule = one_at_a_time();
-    let (mut waits, mut new) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let (mut waits, mut new) = owners(backend).await;
     try_one(&mut waits, &rule, Priority::Normal).await.unwrap();
     try_one(&mut waits, &rule, Priority::Normal)
         .await
@@ -196,7 +214,7 @@ pub(crate) async fn a_costly_urgent_call_does_not_starve_behind_cheap_calls_of_a
     backend: &impl Backend,
 ) {
     let rule = burst_of_twenty();
-    let (mut urgent, mut other) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let (mut urgent, mut other) = owners(backend).await;
     drain(&mut other, &rule).await;
     let urgent = (&mut urgent, Priority::High);
     let other = (&mut other, Priority::Low);
@@ -209,7 +227,7 @@ pub(crate) async fn a_costly_call_gets_its_turn_among_cheap_calls_of_the_same_pr
     backend: &impl Backend,
 ) {
     let rule = burst_of_twenty();
-    let (mut one, mut other) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let (mut one, mut other) = owners(backend).await;
     drain(&mut other, &rule).await;
     let costly = (&mut one, Priority::Low);
     let cheap = (&mut other, Priority::Low);
@@ -241,7 +259,7 @@ pub(crate) async fn a_process_that_does_not_fetch_its_saved_permits_loses_them(
     backend: &impl Backend,
 ) {
     let rule = burst_of_twenty();
-    let (mut stopped, mut here) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let (mut stopped, mut here) = owners(backend).await;
     drain(&mut stopped, &rule).await;
     want_ten(&mut stopped, &rule, Priority::High).await;
     backend.pass(Span::from_millis(190));
@@ -264,7 +282,7 @@ pub(crate) async fn a_process_that_does_not_fetch_its_saved_permits_loses_them(
 
 pub(crate) async fn no_permits_are_saved_for_a_dead_process(backend: &impl Backend) {
     let rule = burst_of_twenty();
-    let (mut dead, mut here) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let (mut dead, mut here) = owners(backend).await;
     drain(&mut dead, &rule).await;
     want_ten(&mut dead, &rule, Priority::High).await;
     drop(dead);
@@ -280,7 +298,7 @@ pub(crate) async fn waiting_processes_are_notified_when_one_ahead_of_them_gives_
     backend: &impl Backend,
 ) {
     let rule = burst_of_twenty();
-    let (mut leaves, mut here) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let (mut leaves, mut here) = owners(backend).await;
     drain(&mut leaves, &rule).await;
     want_ten(&mut leaves, &rule, Priority::High).await;
     backend.pass(Span::from_millis(100));
@@ -300,7 +318,7 @@ pub(crate) async fn waiting_processes_are_notified_when_one_ahead_of_them_gives_
 
 pub(crate) async fn an_urgent_call_keeps_the_queue_place_of_its_process(backend: &impl Backend) {
     let rule = burst_of_twenty();
-    let (mut one, mut other) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let (mut one, mut other) = owners(backend).await;
     drain(&mut one, &rule).await;
     want_ten(&mut one, &rule, Priority::Low).await;
     backend.pass(Span::from_millis(100));
@@ -312,7 +330,7 @@ pub(crate) async fn an_urgent_call_keeps_the_queue_place_of_its_process(backend:
 /// A call with a stale response to fall back to asks once. It delayed others by 6 ms.
 pub(crate) async fn a_call_that_does_not_wait_delays_nobody(backend: &impl Backend) {
     let rule = one_at_a_time();
-    let (mut hasty, mut here) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let (mut hasty, mut here) = owners(backend).await;
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
     let now = Ask {
         max_wait: Span::ZERO,
@@ -328,7 +346,7 @@ pub(crate) async fn a_call_that_does_not_wait_keeps_the_queue_place_of_its_proce
     backend: &impl Backend,
 ) {
     let rule = one_at_a_time();
-    let (mut waits, mut new) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let (mut waits, mut new) = owners(backend).await;
     try_one(&mut waits, &rule, Priority::Normal).await.unwrap();
     try_one(&mut waits, &rule, Priority::Normal)
         .await
@@ -345,7 +363,7 @@ pub(crate) async fn a_call_that_does_not_wait_keeps_the_queue_place_of_its_proce
 
 pub(crate) async fn saving_permits_in_one_limit_does_not_close_another(backend: &impl Backend) {
     let (deep, shallow) = (burst_of_twenty(), one_at_a_time());
-    let (mut saves, mut here) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let (mut saves, mut here) = owners(backend).await;
     drain(&mut saves, &deep).await;
     want_ten(&mut saves, &deep, Priority::High).await;
     let other_limit = term("y", &shallow);

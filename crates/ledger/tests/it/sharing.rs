@@ -7,6 +7,7 @@ use tollgate_core::time::Span;
 use tollgate_ledger::Event;
 
 use crate::backend::{Backend, Owner, arrived, assert_waits, secs, sliding, term};
+use crate::fairness::owners;
 
 pub(crate) async fn owners_share_one_count(backend: &impl Backend) {
     let (mut one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
@@ -116,7 +117,7 @@ pub(crate) async fn owners_probe_once(backend: &impl Backend) {
 }
 
 pub(crate) async fn an_unreported_probe_frees_its_slot(backend: &impl Backend) {
-    let (mut one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let (mut one, mut two) = owners(backend).await;
     let scope = ScopeId::named(&["tmdb"]);
     let close = Settle::Close {
         scope,

@@ -74,15 +74,15 @@ impl Network {
     fn replica(&mut self, node: NodeId) -> &mut Replica {
         while self.replicas.len() <= node.0 {
             let number = u32::try_from(self.replicas.len()).unwrap_or(u32::MAX);
-            self.replicas.push(Replica::new(ReplicaSettings {
+            let replica = Replica::new(ReplicaSettings {
                 owner: OwnerId(number),
                 process: self.plan.seed ^ (u64::from(number) << 32) ^ 0x9e37,
                 deadline: self.plan.deadline,
                 durable: self.plan.durable,
-                late_arrival: self.plan.late_arrival,
-                knew_provider: self.plan.knew_provider,
                 rules: self.plan.rules,
-            }));
+            });
+            let replica = replica.used_before(self.plan.knew_provider);
+            self.replicas.push(replica);
         }
         &mut self.replicas[node.0]
     }

@@ -41,8 +41,6 @@ pub struct StorePlan {
     pub durable: bool,
     /// The nodes' hosts have used the provider before: a store without its rows was wiped.
     pub knew_provider: bool,
-    /// The longest time that a call may be on its way to the provider.
-    pub late_arrival: Span,
     /// After this long a node counts a request as lost.
     pub deadline: Span,
     /// The rules of the protocol.
@@ -81,7 +79,6 @@ impl StorePlan {
             ahead: 0,
             promotions: Vec::new(),
             durable: false,
-            late_arrival: Span::from_secs(5),
             knew_provider: false,
             deadline: Span::from_secs(1),
             rules: Rules::default(),

@@ -28,9 +28,13 @@ impl<C: Client> World<C> {
             self.give_up(attempt, after);
         }
         let mut up = self.setup.latency.up.draw(&mut self.dice.up);
+        let back = self.setup.latency.down.draw(&mut self.dice.acknowledged);
+        self.acknowledged.insert(call.id, self.now + up + back);
+        up = up + self.setup.until_counted.draw(&mut self.dice.counted);
         let dead = self.setup.faults.dead_connections;
         if is_lost(&mut self.dice.dead, dead.ppm) {
             up = Span(self.dice.dead.u64(0..=(dead.noticed_after + dead.late).0));
+            self.acknowledged.remove(&call.id);
             self.give_up(attempt, dead.noticed_after);
         }
         if !is_lost(&mut self.dice.lost_up, self.setup.faults.lost_requests_ppm) {
@@ -110,6 +114,7 @@ impl<C: Client> World<C> {
             return;
         }
         let Attempt { node, call, .. } = attempt;
+        self.acknowledged.remove(&call.id);
         self.notify_client(node, |client, now, effects| {
             client.on_response(node, call, outcome, now, effects);
         });

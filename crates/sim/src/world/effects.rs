@@ -5,6 +5,8 @@
 //!
 //! Never: changes anything while a callback runs.
 
+use std::collections::BTreeMap;
+
 use tollgate_core::time::{Micros, Now, Span};
 
 use crate::clock::NodeClock;
@@ -25,14 +27,20 @@ pub(super) enum Effect {
 #[derive(Debug)]
 pub struct Effects<'a> {
     clocks: &'a [NodeClock],
+    acknowledged: &'a BTreeMap<CallId, Micros>,
     truth: Micros,
     queued: Vec<Effect>,
 }
 
 impl<'a> Effects<'a> {
-    pub(super) fn new(clocks: &'a [NodeClock], truth: Micros) -> Effects<'a> {
+    pub(super) fn new(
+        clocks: &'a [NodeClock],
+        acknowledged: &'a BTreeMap<CallId, Micros>,
+        truth: Micros,
+    ) -> Effects<'a> {
         Effects {
             clocks,
+            acknowledged,
             truth,
             queued: Vec::new(),
         }
@@ -77,6 +85,14 @@ impl<'a> Effects<'a> {
     #[must_use]
     pub fn truth(&self) -> Micros {
         self.truth
+    }
+
+    /// Does this node's kernel know that the peer has all bytes of a call in flight? It says nothing
+    /// of the peer's limiter.
+    #[must_use]
+    pub fn is_acknowledged(&self, call: CallId) -> bool {
+        let at = self.acknowledged.get(&call);
+        at.is_some_and(|at| *at <= self.truth)
     }
 
     /// The clocks of any node, such as the host of a shared ledger; `None` if it does not exist.

@@ -1,8 +1,7 @@
 //! A networked store: up to eight nodes that know of each other only through compare-and-set, on
 //! an awkward store, judged by the provider's own log.
 //!
-//! `NETWORKED_SECS=60 cargo test -p tollgate-sim --test it networked::use_table_has_no_violation -- --nocapture` prints
-//! how much of the quota is used; without the variable it runs two seconds of each world.
+//! `tollgate-sim stores` prints how much of the quota is used.
 
 use proptest::prelude::*;
 use tollgate_core::limit::Rule;
@@ -12,9 +11,9 @@ use tollgate_sim::governed::{Governed, GovernedPlan};
 use tollgate_sim::latency::Latency;
 use tollgate_sim::peer::{Pace, ReferenceA, ReferenceB, Saturating};
 use tollgate_sim::row_store::{Promotion, StorePlan, exact_clock};
+use tollgate_sim::store_table::drifting_clocks;
 use tollgate_sim::world::{Client, Setup, World};
 
-use crate::networked_rules::jain;
 use crate::proof::check_invariants;
 use crate::scenario::{
     Scenario, calendar_pair, config, exact_pair, in_flight_pair, with_limits_on,
@@ -25,22 +24,9 @@ const SECOND: Span = Span::from_secs(1);
 /// More waiting calls per node than a window grants at once.
 const BACKLOG: usize = 100;
 
-/// Nodes whose clocks started at different times and drift apart as slewed ones do.
-fn clocks(nodes: usize) -> Vec<NodeClock> {
-    let clock = |(node, drift_ppm): (u64, i32)| NodeClock {
-        at_start: Micros(0) + Span::from_secs(7 * node),
-        wall_start: exact_clock().wall_start,
-        drift_ppm,
-        ..NodeClock::default()
-    };
-    let drifts = [0, 200, -300, 400, -100, 50, -400, 300];
-    let clocks = (0..).zip(drifts.into_iter().cycle()).map(clock);
-    clocks.take(nodes).collect()
-}
-
 fn run<C: Client>(client: C, spec: &str, nodes: usize, length: Span) -> World<C> {
     let mut setup = Setup::new(7, vec![spec.parse().expect("a rule")], Latency::LAN);
-    setup.clocks = clocks(nodes);
+    setup.clocks = drifting_clocks(nodes);
     let mut world = World::new(setup, client);
     world.run_until(Micros(0) + length).expect("time passes");
     world
@@ -54,13 +40,14 @@ pub(crate) fn saturated(
     nodes: usize,
     length: Span,
 ) -> World<Governed> {
-    let plan = GovernedPlan::new(vec![rule.clone()]).on_network(store);
+    let mut plan = GovernedPlan::new(vec![rule.clone()]).on_network(store);
+    plan.late_arrival = SECOND;
     run(Governed::new(plan.saturating(BACKLOG)), spec, nodes, length)
 }
 
 /// A store that does all that it can against its nodes. Steps of its clock are longer than a round
 /// trip: shorter ones cannot be told from delay, by anyone.
-fn awkward_store() -> impl Strategy<Value = StorePlan> {
+fn awkward_store(promotions_max: usize) -> impl Strategy<Value = StorePlan> {
     let latency = (0_u64..5_000, 0_u64..20_000, 0_u32..50_000, 0_u64..3_000_000);
     let losses = (
         0_u32..50_000,
@@ -72,7 +59,7 @@ fn awkward_store() -> impl Strategy<Value = StorePlan> {
     let step = (1_u64..40_000_000, 200_000_i64..60_000_000, any::<bool>());
     let steps = prop::collection::vec(step, 0..3);
     let promotion = (1_u64..40_000_000, 0_u64..500_000, -30_i64..=30, 0_u32..4);
-    let promotions = prop::collection::vec(promotion, 0..2);
+    let promotions = prop::collection::vec(promotion, 0..=promotions_max);
     (
         latency,
         losses,
@@ -106,6 +93,14 @@ fn awkward_store() -> impl Strategy<Value = StorePlan> {
                     is_wiped: wiped == 0,
                 };
                 plan.promotions = promotions.into_iter().map(promotion).collect();
+                plan.promotions.sort_unstable_by_key(|one| one.at);
+                // A third of the stores lose nothing when they are promoted, and the nodes know it.
+                plan.durable = seed.is_multiple_of(3);
+                if plan.durable {
+                    for one in &mut plan.promotions {
+                        (one.behind, one.is_wiped) = (Span::ZERO, false);
+                    }
+                }
                 plan.knew_provider = plan.promotions.iter().any(|one| one.is_wiped);
                 plan
             },
@@ -113,7 +108,14 @@ fn awkward_store() -> impl Strategy<Value = StorePlan> {
 }
 
 fn on_awkward_store(scenarios: impl Strategy<Value = Scenario>) -> impl Strategy<Value = Scenario> {
-    (scenarios, awkward_store()).prop_map(|(mut scenario, store)| {
+    on_promoted_store(scenarios, 2)
+}
+
+fn on_promoted_store(
+    scenarios: impl Strategy<Value = Scenario>,
+    promotions_max: usize,
+) -> impl Strategy<Value = Scenario> {
+    (scenarios, awkward_store(promotions_max)).prop_map(|(mut scenario, store)| {
         scenario.network = Some(store);
         scenario
     })
@@ -142,10 +144,11 @@ proptest! {
 
     /// M14: calendar windows open when the store's clock and the node's both say so. The store's
     /// steps, and nodes join after it; a promotion loses nothing, because a calendar minute is a long
-    /// limit.
+    /// limit. One promotion at most: two hosts in a row whose clocks are wrong by many seconds exceeded a window
+    /// (docs/exactness.md, what is assumed).
     #[test]
     fn m14_no_calendar_window_holds_more_than_its_quota_on_a_networked_store(
-        mut scenario in on_awkward_store(with_limits_on(8, calendar_pair().prop_map(|pair| vec![pair])))
+        mut scenario in on_promoted_store(with_limits_on(8, calendar_pair().prop_map(|pair| vec![pair])), 1)
     ) {
         for clock in &mut scenario.clocks {
             clock.drift_ppm = 0;
@@ -222,39 +225,4 @@ fn a_node_that_has_all_the_demand_gets_all_of_the_quota_of_a_networked_store() {
         "{}",
         world.checker().accepted()
     );
-}
-
-#[test]
-#[expect(clippy::print_stdout, reason = "a table for people")]
-fn use_table_has_no_violation() {
-    let secs = std::env::var("NETWORKED_SECS").ok();
-    let secs: u64 = secs.and_then(|secs| secs.parse().ok()).unwrap_or(2);
-    let length = Span::from_secs(secs);
-    let (sliding, bucket) = ("sliding 100/1s", "bucket 100/1s burst 100");
-    let of_sliding = reference(ReferenceA::new(100, SECOND), sliding, length);
-    let of_bucket = reference(ReferenceB::new(100, SECOND, 100), bucket, length);
-    let window = Rule::sliding(100, SECOND).expect("sane");
-    let tokens = Rule::bucket(100, SECOND, 100).expect("sane");
-    println!(
-        "| limit | round trip | nodes | use, per mille | requests per 100 permits | Jain's index, per mille | violations |"
-    );
-    for (rule, spec, of) in [(window, sliding, of_sliding), (tokens, bucket, of_bucket)] {
-        for round_trip in [Span(200), Span(1_000), Span(10_000)] {
-            for nodes in [1, 2, 4, 8, 16] {
-                let store = StorePlan::new(3, round_trip);
-                let world = saturated(&rule, spec, store, nodes, length);
-                let (got, client) = (world.checker().accepted(), world.client());
-                let requests = client.store_counts().map_or(0, |counts| counts.requests);
-                let sent = client.sent_by_node();
-                println!(
-                    "| {spec} | {round_trip} | {nodes} | {} | {} | {} | {} |",
-                    got * 1_000 / of,
-                    requests * 100 / got as u64,
-                    jain(&sent),
-                    world.checker().violations(),
-                );
-                assert_eq!(world.checker().violations(), 0);
-            }
-        }
-    }
 }

@@ -197,7 +197,7 @@ async fn an_address_in_use_exits_1_and_names_it_once() {
 
 #[tokio::test]
 async fn every_command_has_an_example_in_its_help() {
-    for command in ["serve", "proxy", "exactness"] {
+    for command in ["serve", "proxy", "exactness", "stores"] {
         let (code, help, _) = run(&[command, "--help"]).await;
         assert_eq!(code, Some(0));
         assert!(
@@ -205,4 +205,22 @@ async fn every_command_has_an_example_in_its_help() {
             "{help}"
         );
     }
+}
+
+#[tokio::test]
+async fn the_table_of_stores_has_a_line_per_world_and_no_violation() {
+    let args = [
+        "stores",
+        "--secs",
+        "3",
+        "--nodes",
+        "1,2",
+        "--round-trips",
+        "1ms",
+    ];
+    let (code, table, _) = run(&args).await;
+    assert_eq!(code, Some(0));
+    let lines: Vec<&str> = table.lines().skip(2).collect();
+    assert_eq!(lines.len(), 4, "{table}");
+    assert!(lines.iter().all(|line| line.ends_with("| 0 |")), "{table}");
 }

@@ -44,6 +44,7 @@ pub(crate) struct Scenario {
     pub faults: Faults,
     pub cancel_ppm: u32,
     pub arrive_within: Option<Span>,
+    pub until_counted: Delay,
     pub ledger_delay: Span,
     pub write_delay: Span,
     pub use_headers: bool,
@@ -96,6 +97,7 @@ impl Scenario {
         setup.clocks.clone_from(&self.clocks);
         setup.faults = self.faults.clone();
         setup.give_up = Some(GIVE_UP);
+        setup.until_counted = self.until_counted;
         let mut world = World::new(setup, Governed::new(plan));
         for (index, demand) in self.calls.iter().enumerate() {
             let cost = Cost::CALL.with(Unit::Tokens, demand.tokens);
@@ -354,6 +356,7 @@ pub(crate) fn with_limits_on(
                 faults,
                 cancel_ppm,
                 arrive_within: None,
+                until_counted: Delay::Constant(Span::ZERO),
                 ledger_delay: Span(delays.0),
                 write_delay,
                 use_headers,

@@ -19,6 +19,10 @@ impl RowStore for FarAway {
     fn liveness(&self, _: OwnerId) -> Liveness {
         Liveness::Unknown
     }
+
+    fn has_used(&self, _: &str) -> bool {
+        false
+    }
 }
 
 /// Only the simulator's gates began with a larger batch, so its figures were not those of Tollgate.
@@ -31,8 +35,6 @@ async fn a_gate_above_a_networked_store_begins_with_a_larger_batch() {
             process: 1,
             deadline: Span::from_millis(100),
             durable: false,
-            knew_provider: false,
-            late_arrival: Span::from_secs(5),
             rules: Rules::default(),
         },
         lost_after: Span::from_secs(1),
