@@ -1,6 +1,7 @@
 //! The table of permits on its own: what it remembers, and reports that meet.
 
 use super::*;
+use tollgate_core::health::Class;
 
 /// The oldest makes room, whenever it would have expired.
 #[test]
