@@ -84,8 +84,8 @@ impl RunningDaemon {
         };
         let gateway = address("listens on");
         let grpc = has_grpc.then(|| address("(grpc)"));
-        let admin = address("(admin)");
         let resp = has_resp.then(|| address("(resp)"));
+        let admin = address("(admin)");
         RunningDaemon {
             child,
             folder,
