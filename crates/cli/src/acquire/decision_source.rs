@@ -15,10 +15,12 @@ use tokio::runtime::Runtime;
 use tollgate::ProviderRegistry;
 use tollgate::providers::Options as RegistryOptions;
 use tollgate_config::{Config, disk};
+use tollgate_ledger::Ledger;
 use tollgate_server::{Decisions, unknown_domains};
 
 use super::into_reply;
 use crate::admin_client::{AdminClient, NoDaemon};
+use crate::open_ledger::{flush, try_open_ledger};
 use crate::options::Options;
 
 /// Who decides.
@@ -35,7 +37,14 @@ pub(super) enum DecisionSource {
 pub(super) struct LocalDecisions {
     // Dropped before the runtime that its tasks run on.
     decisions: Decisions,
+    ledger: Ledger,
     runtime: Runtime,
+}
+
+impl Drop for LocalDecisions {
+    fn drop(&mut self) {
+        self.runtime.block_on(flush(&self.ledger));
+    }
 }
 
 impl DecisionSource {
@@ -98,7 +107,7 @@ impl LocalDecisions {
             .build()
             .context("the runtime could not start")?;
         let config = loaded.config;
-        let (ledger, why) = crate::serve::try_open_ledger(&config.store)?;
+        let (ledger, why) = runtime.block_on(try_open_ledger(&config))?;
         if let Some(why) = why {
             writeln!(crate::out::err(), "error: {why}")?;
         }
@@ -111,12 +120,13 @@ impl LocalDecisions {
         };
         let registry = {
             let _runtime = runtime.enter();
-            ProviderRegistry::build(providers.collect(), ledger, registry_options)?
+            ProviderRegistry::build(providers.collect(), ledger.clone(), registry_options)?
         };
         registry.set_callers(&config.callers);
         let decisions = Decisions::new(registry, &config);
         Ok(DecisionSource::Local(Box::new(LocalDecisions {
             decisions,
+            ledger,
             runtime,
         })))
     }

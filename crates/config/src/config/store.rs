@@ -26,7 +26,9 @@ pub enum Store {
 pub(crate) enum StoreError {
     #[error("is not supported yet; use `sqlite:DIR` or `memory:`")]
     NotSupported,
-    #[error("is not a store; write `sqlite:DIR` or `memory:`")]
+    #[error(
+        "is not a store; write `sqlite:DIR`, `redis://HOST`, `postgres://HOST/DATABASE` or `memory:`"
+    )]
     Unknown,
     #[error("names no folder; write `sqlite:/var/lib/tollgate`")]
     NoFolder,
