@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use tollgate_config::config::CONFIG;
-use tollgate_config::guarantee::{assumption, guarantee};
+use tollgate_config::guarantee::{assumption, guarantee, store_assumption};
 use tollgate_config::preset::limit_in_words;
 use tollgate_config::{
     Config, Level, Loaded, PathKind, Problems, Sources, check, disk, raw, shape,
@@ -163,6 +163,9 @@ impl CheckReport {
                 self.guarantees.push_str(&format!("  {limit}: {promise}\n"));
             }
             if let Some(assumed) = assumption(&one.provider) {
+                self.guarantees.push_str(&format!("  {assumed}\n"));
+            }
+            if let Some(assumed) = store_assumption(&loaded.config.store, &one.provider) {
                 self.guarantees.push_str(&format!("  {assumed}\n"));
             }
         }

@@ -18,6 +18,7 @@ mod explain;
 mod import;
 mod init;
 mod log;
+mod open_ledger;
 mod options;
 mod control;
 mod out;

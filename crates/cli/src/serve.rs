@@ -29,12 +29,13 @@ use tollgate::providers::Options as RegistryOptions;
 use tollgate_config::amount;
 use tollgate_config::config::Store;
 use tollgate_config::{Config, Flag, Level, Loaded, Origin, Problems, Secret, Sources, disk};
-use tollgate_ledger::{Clock, Ledger};
+use tollgate_ledger::Ledger;
 use tollgate_server::admin::TokenFile;
 use tollgate_server::{
     Admin, AdminOptions, Daemon, Gateway, GatewayOptions, ListenAddress, ListenerKind,
 };
 
+use crate::open_ledger::{flush, open_ledger};
 use crate::options::Options;
 use decision_listeners::DecisionListeners;
 use systemd::Sockets;
@@ -95,9 +96,10 @@ impl Serve {
         print_problems(&loaded.problems)?;
         let _log = crate::log::init(&loaded.config.log)?;
         let runtime = runtime().context("the runtime could not start")?;
-        let ledger = open_ledger(&loaded.config.store)?;
+        let ledger = runtime.block_on(open_ledger(&loaded.config))?;
         let serving = serve(&self, loaded, sources, sockets, ledger.clone());
         let ended = runtime.block_on(serving);
+        runtime.block_on(flush(&ledger));
         // Permits in use are returned; a pending file read does not block the process.
         runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         // The drop of the last handle waits until every settle is written.
@@ -341,36 +343,6 @@ fn cache(config: &Config, events: &Events) -> Cache {
         return Cache::memory_within(sizes);
     };
     Cache::open_within(&folder, sizes, events)
-}
-
-/// Opens the ledger of a store. While the store cannot be opened, `on_store_loss` of each provider
-/// applies.
-pub(crate) fn open_ledger(store: &Store) -> anyhow::Result<Ledger> {
-    let (ledger, why) = try_open_ledger(store)?;
-    if let Some(why) = why {
-        let mut out = crate::out::err();
-        writeln!(out, "error: {why}")?;
-        writeln!(
-            out,
-            "  until it is fixed, on_store_loss of each provider applies"
-        )?;
-    }
-    Ok(ledger)
-}
-
-/// Like [`open_ledger`], but returns the reason if the store cannot be opened.
-pub(crate) fn try_open_ledger(store: &Store) -> anyhow::Result<(Ledger, Option<String>)> {
-    match store {
-        Store::Memory => Ok((Ledger::memory(Clock::System), None)),
-        Store::Sqlite(folder) => {
-            let (ledger, why) = Ledger::sqlite_or_lost(folder, Clock::System)
-                .with_context(|| format!("could not open the ledger in {folder}"))?;
-            Ok((ledger, why.map(|why| why.with_source())))
-        }
-        Store::Postgres(_) | Store::Redis(_) => {
-            bail!("this store is not supported yet; use --store sqlite:DIR or --store memory:")
-        }
-    }
 }
 
 fn print_problems(problems: &Problems) -> io::Result<()> {

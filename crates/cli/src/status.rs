@@ -25,6 +25,7 @@ use tollgate_ledger::{Clock, Ledger};
 use tollgate_server::Daemon;
 
 use crate::admin_client::{AdminClient, NoDaemon, percent_encode, segment};
+use crate::open_ledger::try_open_ledger;
 use crate::options::Options;
 
 const EXAMPLES: &str = "\
@@ -104,7 +105,7 @@ impl StatusCommand {
             .build()
             .context("the runtime could not start")?;
         runtime.block_on(async {
-            let ledger = self.existing_ledger(&loaded.config.store)?;
+            let ledger = self.existing_ledger(&loaded.config).await?;
             let providers = loaded
                 .config
                 .all_providers()
@@ -123,8 +124,8 @@ impl StatusCommand {
 impl StatusCommand {
     /// The existing ledger. A missing default ledger counts as empty; a missing ledger that
     /// `--store` names is an error.
-    fn existing_ledger(&self, store: &Store) -> anyhow::Result<Ledger> {
-        if let Store::Sqlite(folder) = store
+    async fn existing_ledger(&self, config: &Config) -> anyhow::Result<Ledger> {
+        if let Store::Sqlite(folder) = &config.store
             && !has_ledger(Path::new(folder))
         {
             if self.options.store.is_some() {
@@ -137,7 +138,7 @@ impl StatusCommand {
             )?;
             return Ok(Ledger::memory(Clock::System));
         }
-        match crate::serve::try_open_ledger(store)? {
+        match try_open_ledger(config).await? {
             (ledger, None) => Ok(ledger),
             (_, Some(why)) => bail!("{why}"),
         }

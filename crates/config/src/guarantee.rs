@@ -5,9 +5,11 @@
 //!
 //! Never: depends on how a limit was written.
 
+use tollgate_core::batch::LONG_PERIOD;
 use tollgate_core::limit::{Algorithm, HoldUntil, Rule};
 
 use crate::amount::HumanSpan;
+use crate::config::Store;
 use crate::provider::Provider;
 
 /// What a rule ensures at the provider.
@@ -52,6 +54,22 @@ pub fn assumption(provider: &Provider) -> Option<String> {
         ))
     } else {
         None
+    }
+}
+
+/// What the store takes away from the guarantees of a provider's limits; `None`: nothing.
+#[must_use]
+pub fn store_assumption(store: &Store, provider: &Provider) -> Option<&'static str> {
+    let mut limits = provider.limits.iter();
+    let has_long = limits.any(|limit| limit.rule.period() >= LONG_PERIOD);
+    match store {
+        Store::Redis(_) if has_long => Some(
+            "limits of a minute or longer are soft in Redis: a failover, or a restart without `appendfsync always`, can lose what was counted last; Postgres is exact",
+        ),
+        Store::Postgres(_) if has_long => Some(
+            "limits of a minute or longer are soft across a promotion of a Postgres standby, unless `synchronous_standby_names` is set",
+        ),
+        Store::Redis(_) | Store::Postgres(_) | Store::Memory | Store::Sqlite(_) => None,
     }
 }
 

@@ -22,6 +22,9 @@ pub enum Clock {
     Tokio(TokioClock),
     /// A clock that moves only when a test advances it.
     Manual(Arc<ManualClock>),
+    /// The machine's clocks, slowed down, and ahead by what a test has advanced: for tests with a
+    /// server, whose clock does not stand still.
+    Slow(Arc<SlowClock>),
 }
 
 /// tokio's clock since it was made.
@@ -36,6 +39,16 @@ pub struct TokioClock {
 pub struct ManualClock {
     at: AtomicU64,
     wall: AtomicU64,
+}
+
+/// The machine's clocks, which pass more slowly since it was made.
+#[derive(Debug)]
+pub struct SlowClock {
+    /// What they showed then.
+    pub origin: Now,
+    /// One of its seconds takes so many.
+    pub slowness: u32,
+    ahead: AtomicU64,
 }
 
 impl Clock {
@@ -59,6 +72,7 @@ impl Clock {
             },
             Clock::Tokio(clock) => clock.now(),
             Clock::Manual(clock) => clock.now(),
+            Clock::Slow(clock) => clock.now(),
         }
     }
 
@@ -69,6 +83,7 @@ impl Clock {
             Clock::System => boot_time(),
             Clock::Tokio(clock) => clock.now().at,
             Clock::Manual(clock) => clock.now().at,
+            Clock::Slow(clock) => clock.now().at,
         }
     }
 
@@ -79,6 +94,7 @@ impl Clock {
             Clock::System => wall_time(),
             Clock::Tokio(clock) => clock.now().wall,
             Clock::Manual(clock) => clock.now().wall,
+            Clock::Slow(clock) => clock.now().wall,
         }
     }
 }
@@ -90,6 +106,38 @@ impl TokioClock {
         Now {
             at: Micros(0) + passed,
             wall: self.wall + passed,
+        }
+    }
+}
+
+impl SlowClock {
+    /// From now on.
+    #[must_use]
+    pub fn new(slowness: u32) -> Arc<SlowClock> {
+        Arc::new(SlowClock {
+            origin: Clock::System.now(),
+            slowness: slowness.max(1),
+            ahead: AtomicU64::new(0),
+        })
+    }
+
+    /// Lets time pass at once.
+    pub fn pass(&self, span: Span) {
+        self.ahead.fetch_add(span.0, Ordering::SeqCst);
+    }
+
+    /// How much a test has let pass.
+    #[must_use]
+    pub fn ahead(&self) -> Span {
+        Span(self.ahead.load(Ordering::SeqCst))
+    }
+
+    fn now(&self) -> Now {
+        let passed = boot_time().since(self.origin.at).0 / u64::from(self.slowness);
+        let passed = Span(passed) + self.ahead();
+        Now {
+            at: self.origin.at + passed,
+            wall: self.origin.wall + passed,
         }
     }
 }

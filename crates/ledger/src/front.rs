@@ -246,6 +246,14 @@ impl Front {
         }
     }
 
+    /// The providers that are used with a store far away.
+    pub(crate) fn networked_tags(&self) -> Vec<Arc<str>> {
+        match &self.driver {
+            Driver::Inline(_) | Driver::Thread(_) => Vec::new(),
+            Driver::Tasks(tasks) => tasks.tag_names(),
+        }
+    }
+
     /// A child after `fork` has none of the threads, and must not use the parent's store. A store
     /// that never blocks is memory, of which the child has its own copy.
     pub(crate) fn is_forked(&self) -> bool {

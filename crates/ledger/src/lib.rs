@@ -21,7 +21,7 @@
 )]
 
 mod clock;
-pub use clock::{Clock, ManualClock};
+pub use clock::{Clock, ManualClock, SlowClock};
 mod event;
 pub use event::{EVENTS_MAX, Event, EventReceiver};
 mod offer;
@@ -46,7 +46,13 @@ pub mod lock_order;
 mod memory;
 pub use memory::SharedMemory;
 mod networked;
+#[cfg(any(feature = "redis", feature = "postgres"))]
+pub use networked::open::NetworkedOptions;
 pub use networked::{NetworkedSettings, RowEvents, RowStore};
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqlite")]
@@ -172,6 +178,15 @@ impl Ledger {
     #[must_use]
     pub fn provider(&self, tag: &str) -> ProviderLedger {
         ProviderLedger::new(self.front.clone(), tag)
+    }
+
+    /// Waits until everything that was settled so far is stored, where other hosts can see it. A store
+    /// of this host has it when the last handle is dropped. While the store is lost, this ends at
+    /// once.
+    pub async fn flush(&self) {
+        for tag in self.front.networked_tags() {
+            drop(self.provider(&tag).offer(Vec::new()).await);
+        }
     }
 
     /// An empty ledger in this process on the same clock, for what must go on without the store.

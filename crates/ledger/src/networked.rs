@@ -16,6 +16,16 @@
 
 mod undecided_offers;
 mod task;
+#[cfg(any(feature = "redis", feature = "postgres"))]
+pub(crate) mod known_tags;
+#[cfg(any(feature = "redis", feature = "postgres"))]
+pub(crate) mod link;
+#[cfg(any(feature = "redis", feature = "postgres"))]
+pub(crate) mod live_owners;
+#[cfg(any(feature = "redis", feature = "postgres"))]
+pub(crate) mod open;
+#[cfg(any(feature = "redis", feature = "postgres"))]
+pub(crate) mod wire;
 
 use std::fmt;
 use std::future::Future;
@@ -221,6 +231,14 @@ impl TaskDriver {
         self.owner
     }
 
+    /// The providers that have a task.
+    pub(crate) fn tag_names(&self) -> Vec<Arc<str>> {
+        let slots = self.tags.slots.lock();
+        let used = slots.iter().enumerate().filter(|(_, slot)| slot.is_some());
+        used.map(|(index, _)| self.shared.hub.name(TagId(index)))
+            .collect()
+    }
+
     /// A child after `fork` has no thread of the runtime: its offers would never end.
     pub(crate) fn is_forked(&self) -> bool {
         std::process::id() != self.pid
@@ -276,7 +294,7 @@ async fn watch(shared: Weak<Shared>) {
 
 /// Deadlines of requests, and the watchdog: nobody else wakes these tasks.
 #[expect(clippy::disallowed_methods, reason = "the timer of a task")]
-async fn pause(time: Duration) {
+pub(crate) async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
 }
 

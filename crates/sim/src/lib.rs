@@ -8,6 +8,7 @@
 
 pub mod row_store;
 pub mod test_host;
+pub mod test_servers;
 pub mod rule;
 pub mod checker;
 pub mod latency;

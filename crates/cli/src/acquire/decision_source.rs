@@ -19,11 +19,13 @@ use tollgate::ProviderRegistry;
 use tollgate::providers::Options as RegistryOptions;
 use tollgate_config::config::Store;
 use tollgate_config::{Config, disk};
+use tollgate_ledger::Ledger;
 use tollgate_server::{DecisionError, Decisions, unknown_domains};
 
 use super::into_reply;
 use super::permit_files::{Ending, PermitFile, PermitFiles};
 use crate::admin_client::{AdminClient, NoDaemon};
+use crate::open_ledger::{flush, try_open_ledger};
 use crate::options::Options;
 
 /// Who decides.
@@ -40,9 +42,16 @@ pub(super) enum DecisionSource {
 pub(super) struct LocalDecisions {
     // Dropped before the runtime that its tasks run on.
     decisions: Decisions,
+    ledger: Ledger,
     runtime: Runtime,
     /// Permits that other processes settle; a store in memory has none.
     files: Option<PermitFiles>,
+}
+
+impl Drop for LocalDecisions {
+    fn drop(&mut self) {
+        self.runtime.block_on(flush(&self.ledger));
+    }
 }
 
 impl DecisionSource {
@@ -151,7 +160,7 @@ impl LocalDecisions {
             .build()
             .context("the runtime could not start")?;
         let config = loaded.config;
-        let (ledger, why) = crate::serve::try_open_ledger(&config.store)?;
+        let (ledger, why) = runtime.block_on(try_open_ledger(&config))?;
         if let Some(why) = why {
             writeln!(crate::out::err(), "error: {why}")?;
         }
@@ -164,12 +173,13 @@ impl LocalDecisions {
         };
         let registry = {
             let _runtime = runtime.enter();
-            ProviderRegistry::build(providers.collect(), ledger, registry_options)?
+            ProviderRegistry::build(providers.collect(), ledger.clone(), registry_options)?
         };
         registry.set_callers(&config.callers);
         tollgate::permits::begin_numbers_at_random();
         Ok(DecisionSource::Local(Box::new(LocalDecisions {
             decisions: Decisions::new(registry, &config),
+            ledger,
             runtime,
             files: permit_files(&config),
         })))

@@ -25,7 +25,7 @@ use tollgate_core::retry::Retries;
 use tollgate_core::time::{Span, Wall};
 use tollgate_ledger::{Clock, Ledger};
 
-use crate::serve;
+use crate::open_ledger::try_open_ledger;
 
 /// How long one provider may take.
 const CALL_TIMEOUT: Span = Span::from_secs(10);
@@ -68,7 +68,7 @@ pub(super) async fn run(config: &Config) -> Vec<Finding> {
         (config.admin.listen, "the admin address".to_owned()),
     ];
     let mut found: Vec<Finding> = ports.into_iter().chain(own).map(port).collect();
-    match serve::try_open_ledger(&config.store) {
+    match try_open_ledger(config).await {
         // A lost store rejects every call, so no provider can be checked.
         Ok((_, Some(why))) => found.push(Finding::failed(format!("store: {why}"))),
         Ok((ledger, None)) => {

@@ -1,5 +1,7 @@
 //! `tollgate acquire`, `capacity`, `report`, `release`, with a daemon and without one.
 
+use tollgate_sim::test_servers::{PostgresServer, RedisServer};
+
 use crate::folder::{CommandOutput, Folder};
 use crate::running_daemon::RunningDaemon;
 
@@ -51,13 +53,29 @@ fn a_script_gets_permits_from_a_daemon() {
     assert!(unknown.err.contains("expired"), "{}", unknown.err);
 }
 
-/// Without a daemon each process opens the store itself, and all share one quota.
 #[test]
 fn scripts_without_a_daemon_share_one_quota() {
-    let folder = Folder::new("acquire-store").file("x.yaml", X);
+    share_one_quota("acquire-store", "sqlite:state");
+}
+
+#[test]
+fn scripts_share_one_quota_in_redis() {
+    let server = RedisServer::start(&[]);
+    share_one_quota("acquire-redis", &server.url());
+}
+
+#[test]
+fn scripts_share_one_quota_in_postgres() {
+    let server = PostgresServer::start(&["fsync=off"]);
+    share_one_quota("acquire-postgres", &server.url("postgres"));
+}
+
+/// Without a daemon each process opens the store itself, and all share one quota.
+fn share_one_quota(name: &str, store: &str) {
+    let folder = Folder::new(name).file("x.yaml", X);
     let run = |args: &[&str], command: &[&str]| {
         let mut all = args.to_vec();
-        all.extend(["--provider", "x.yaml", "--store", "sqlite:state"]);
+        all.extend(["--provider", "x.yaml", "--store", store]);
         if !command.is_empty() {
             all.push("--");
             all.extend(command);

@@ -110,7 +110,7 @@ fn an_unsupported_store_is_rejected_with_the_supported_ones() {
         &[
             "serve",
             "--store",
-            "redis://h",
+            "redis-cluster://h",
             "--provider",
             fine.to_str().unwrap(),
         ],

@@ -197,8 +197,8 @@ fn store(
         };
         problems.push(at.error("cannot be used for this", remedy));
     }
-    // Better here than when `serve` opens it. Guards in Redis fall back to this process.
-    if fits && name != "guard_store" && store.is_shared() {
+    // It was accepted, and responses were cached somewhere else.
+    if fits && name == "cache_store" && store.is_shared() {
         problems.push(at.error_from(&StoreError::NotSupported));
     }
     Some(store)

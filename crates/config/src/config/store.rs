@@ -29,7 +29,9 @@ pub enum StoreError {
     #[error("is not supported yet; use `sqlite:DIR` or `memory:`")]
     NotSupported,
     /// No store at all.
-    #[error("is not a store; write `sqlite:DIR` or `memory:`")]
+    #[error(
+        "is not a store; write `sqlite:DIR`, `redis://HOST`, `postgres://HOST/DATABASE` or `memory:`"
+    )]
     Unknown,
     /// `sqlite:` without a folder.
     #[error("names no folder; write `sqlite:/var/lib/tollgate`")]

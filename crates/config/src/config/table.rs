@@ -20,7 +20,7 @@ table! {
         listen: Shape::Address, "gateway and proxy" = "127.0.0.1:4290";
         admin: Shape::Block(ADMIN), "the admin address: the API";
         resp: Shape::Text, "an address for the Redis protocol, or `unix:PATH`" = "off";
-        store: Shape::Text, "where permits are counted: `sqlite:DIR` or `memory:`" = "sqlite: in the user's state folder";
+        store: Shape::Text, "where permits are counted: `sqlite:DIR`; for many hosts `redis://HOST:6379`, `rediss://` with TLS, or `postgres://USER@HOST/DATABASE`; `memory:` loses them with the process" = "sqlite: in the user's state folder";
         postgres: Postgres::SHAPE, "how Postgres is used";
         cache_store: Shape::Text, "where responses are cached: `sqlite:DIR` or `memory:`; Redis is not supported yet, so `redis://…` is refused, and with REDIS_HOST responses are cached in the folder of the ledger" = "in the folder of the ledger";
         cache_size: CacheSize::SHAPE, "size of the response cache";

@@ -1,0 +1,116 @@
+//! Load on a store of many hosts while it fails: owners that take permits as fast as they get them,
+//! and the provider's own log, which judges.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use smallvec::smallvec;
+use tokio::sync::watch;
+use tollgate_core::ask::{Ask, Evidence, Verdict};
+use tollgate_core::limit::Rule;
+use tollgate_core::time::Span;
+use tollgate_ledger::{Clock, Ledger};
+use tollgate_sim::checker::{Arrival, ArrivalFilter, Checker, Priority};
+use tollgate_sim::rule::{CallId, Cost, Unit};
+
+use crate::backend::{Owner, arrived, term};
+
+/// The limit: so many in each such window.
+pub(crate) const LIMIT: u64 = 20;
+pub(crate) const WINDOW: Span = Span::from_millis(300);
+
+/// How long a call may be on its way: after rows were lost, the limit is closed for so long and a
+/// window.
+const LATE: Span = Span::from_millis(300);
+
+/// A fault that is not over by then is not survived.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Owners under load.
+pub(crate) struct Load {
+    log: Arc<Mutex<Checker>>,
+    arrived: watch::Sender<u64>,
+    tasks: tokio::task::JoinSet<()>,
+}
+
+impl Load {
+    /// Each of these ledgers is an owner that takes permits.
+    pub(crate) fn start(ledgers: &[Ledger]) -> Load {
+        let mut load = Load {
+            log: Arc::new(Mutex::new(Checker::new())),
+            arrived: watch::Sender::new(0),
+            tasks: tokio::task::JoinSet::new(),
+        };
+        for ledger in ledgers {
+            let owner = Owner::numbered(ledger, ledger.owner().0);
+            load.tasks
+                .spawn(take_permits(owner, load.log.clone(), load.arrived.clone()));
+        }
+        load
+    }
+
+    /// Waits until so many more calls have arrived.
+    pub(crate) async fn more(&self, calls: u64) {
+        let mut arrived = self.arrived.subscribe();
+        let until = *arrived.borrow() + calls;
+        let enough = arrived.wait_for(|arrived| *arrived >= until);
+        let enough = tokio::time::timeout(PATIENCE, enough).await;
+        assert!(enough.is_ok(), "no more calls after the fault");
+    }
+
+    /// How many calls have arrived.
+    pub(crate) fn arrived(&self) -> u64 {
+        *self.arrived.borrow()
+    }
+
+    /// Ends it. The provider judges.
+    pub(crate) fn judge(self) {
+        drop(self.tasks);
+        let log = self.log.lock();
+        let most = log.max_in_any_window(WINDOW, Unit::Calls, ArrivalFilter::Arrived);
+        assert!(most <= LIMIT, "{most} in a window, {LIMIT} allowed");
+    }
+}
+
+async fn take_permits(mut owner: Owner, log: Arc<Mutex<Checker>>, count: watch::Sender<u64>) {
+    let rule = Arc::new(Rule::sliding(LIMIT, WINDOW).unwrap());
+    let mut events = owner.ledger.events();
+    loop {
+        let ask = Ask {
+            evidence: Evidence::Report {
+                timeout: Span::from_secs(1),
+                late: LATE,
+            },
+            ..owner.ask(smallvec![term("x", &rule)])
+        };
+        let Ok(offered) = owner.ledger.offer(vec![ask.clone()]).await else {
+            // The store is lost: its return is an event.
+            events.next().await;
+            continue;
+        };
+        match offered.verdicts.into_iter().next() {
+            Some((_, Verdict::Go { marks })) => {
+                let number = {
+                    let mut log = log.lock();
+                    let id = CallId(log.arrivals().len() as u64);
+                    log.record_arrival(Arrival {
+                        id,
+                        at: Clock::System.at(),
+                        cost: Cost::CALL,
+                        priority: Priority::Normal,
+                        accepted: true,
+                    });
+                    id.0 + 1
+                };
+                owner.settle(&crate::backend::Permit { ask, marks }, arrived());
+                count.send_replace(number);
+            }
+            Some((_, Verdict::Wait { after, .. })) => {
+                let wait = Duration::from_micros(after.0).max(Duration::from_millis(1));
+                drop(tokio::time::timeout(wait, events.next()).await);
+            }
+            Some((_, Verdict::Never(_))) | None => return,
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The ledger on a real Postgres server: every behaviour of the conformance and fairness suites.
+
+use tollgate_ledger::Ledger;
+use tollgate_ledger::postgres::PostgresAddress;
+
+use crate::conformance::conformance;
+use crate::fairness::fairness;
+use crate::postgres_server::Postgres;
+
+/// Behaviours in which an owner joins long after the row that matters was written. It cannot tell
+/// whether the clock has stepped meanwhile, and closes for as long again.
+const OWNERS_JOIN_LATE: [&str; 1] = ["an_unreported_probe_frees_its_slot"];
+
+fn postgres(behaviour: &str) -> Postgres {
+    match OWNERS_JOIN_LATE.contains(&behaviour) {
+        true => Postgres::start().slow().trusting(),
+        false => Postgres::start().slow(),
+    }
+}
+
+mod conforms {
+    use super::*;
+    conformance!(each named, postgres);
+}
+
+mod is_fair {
+    use super::*;
+    fairness!(Postgres::start().slow().trusting());
+}
+
+/// A program that does not know a schema would misread it.
+#[tokio::test]
+async fn a_newer_schema_is_rejected() {
+    let postgres = Postgres::start();
+    postgres.sql(
+        "CREATE TABLE tollgate_schema (version int PRIMARY KEY); INSERT INTO tollgate_schema VALUES (1000)",
+    );
+    let address = PostgresAddress::parse(&postgres.server.url(&postgres.database)).unwrap();
+    let (_ledger, why) =
+        Ledger::postgres_or_lost(&address, postgres.clock(), &postgres.options()).await;
+    let why = why.unwrap();
+    assert!(
+        why.contains("version 1000, made by a newer tollgate"),
+        "{why}"
+    );
+}
+
+/// A server whose administrator has switched it off would lose permits that were handed out.
+#[tokio::test]
+async fn commits_are_synchronous_whatever_the_server_says() {
+    let postgres = Postgres::start();
+    let database = &postgres.database;
+    postgres.sql(&format!(
+        "ALTER DATABASE {database} SET synchronous_commit = off; \
+         CREATE TABLE seen AS SELECT 0 AS n, ''::text AS setting LIMIT 0"
+    ));
+    let mut owner = crate::backend::Owner::new(&postgres, 1);
+    let rule = crate::backend::sliding(1, crate::backend::secs(10));
+    // The setting of the session that writes is seen by a trigger.
+    owner.wait_settled().await;
+    let _first = owner
+        .take(smallvec::smallvec![crate::backend::term("x", &rule)])
+        .await
+        .unwrap();
+    postgres.sql(
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN INSERT INTO seen VALUES (1, current_setting('synchronous_commit')); RETURN NEW; END $$; \
+         CREATE TRIGGER note AFTER INSERT OR UPDATE ON tollgate_rows FOR EACH ROW EXECUTE FUNCTION note()",
+    );
+    let _second = owner
+        .take(smallvec::smallvec![crate::backend::term("y", &rule)])
+        .await
+        .unwrap();
+    assert_eq!(postgres.sql("SELECT DISTINCT setting FROM seen"), "on");
+}

@@ -1,0 +1,231 @@
+//! What happens to a redis-server under load, and what its ledger makes of it. The provider's own
+//! log judges.
+
+use std::time::Duration;
+
+use smallvec::smallvec;
+use tollgate_core::ask::Verdict;
+use tollgate_ledger::Ledger;
+use tollgate_ledger::redis::RedisAddress;
+use tollgate_sim::fault_proxy::{FaultProxy, Flow};
+use tollgate_sim::test_host::TempFolder;
+use tollgate_sim::test_servers::RedisServer;
+
+use crate::backend::{Backend, Owner, arrived, secs, sliding, term};
+use crate::load::{LIMIT, Load};
+use crate::redis_server::Redis;
+
+/// Three owners under load.
+fn load(redis: &Redis) -> (Vec<Ledger>, Load) {
+    let ledgers: Vec<Ledger> = (0..3).map(|_| redis.ledger()).collect();
+    let load = Load::start(&ledgers);
+    (ledgers, load)
+}
+
+fn send(server: &RedisServer, command: &str) {
+    let words: Vec<&str> = command.split(' ').collect();
+    let reply = server.command(&words).unwrap();
+    assert!(reply.starts_with('+'), "{command}: {reply}");
+}
+
+/// Nothing that it counted is on a disk. What it granted last is unknown to everybody but the owners.
+#[tokio::test]
+async fn a_killed_server_without_a_disk_keeps_the_limit() {
+    let mut redis = Redis::start();
+    let (_ledgers, load) = load(&redis);
+    load.more(2 * LIMIT).await;
+    redis.server.kill();
+    redis.server.restart();
+    load.more(2 * LIMIT).await;
+    load.judge();
+}
+
+#[tokio::test]
+async fn a_server_that_pauses_keeps_the_limit() {
+    let redis = Redis::start();
+    let (_ledgers, load) = load(&redis);
+    load.more(2 * LIMIT).await;
+    send(&redis.server, "CLIENT PAUSE 1500 ALL");
+    load.more(2 * LIMIT).await;
+    load.judge();
+}
+
+/// Scripts that the server has forgotten are sent again.
+#[tokio::test]
+async fn a_server_without_its_scripts_gets_them_again() {
+    let redis = Redis::start();
+    let (_ledgers, load) = load(&redis);
+    load.more(2 * LIMIT).await;
+    send(&redis.server, "SCRIPT FLUSH");
+    load.more(2 * LIMIT).await;
+    load.judge();
+}
+
+/// The server's identity stays, its rows are gone.
+#[tokio::test]
+async fn a_flushed_server_keeps_the_limit() {
+    let redis = Redis::start();
+    let (_ledgers, load) = load(&redis);
+    for _ in 0..2 {
+        load.more(2 * LIMIT).await;
+        send(&redis.server, "FLUSHALL");
+    }
+    load.more(2 * LIMIT).await;
+    load.judge();
+}
+
+/// The server has granted, and nobody hears of it.
+#[tokio::test]
+async fn replies_that_are_lost_after_the_commit_keep_the_limit() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.server.address(), 1).await.unwrap();
+    let far = redis.open_at(&format!("redis://{}", proxy.address()));
+    let near = redis.ledger();
+    let load = Load::start(&[far, near]);
+    for _ in 0..2 {
+        load.more(2 * LIMIT).await;
+        proxy.update(|faults| faults.down.flow = Flow::Drop);
+        load.more(2 * LIMIT).await;
+        proxy.cut();
+        proxy.clear();
+    }
+    load.more(2 * LIMIT).await;
+    load.judge();
+}
+
+/// A former master accepts no writes, and leads nobody on.
+#[tokio::test]
+async fn a_server_that_becomes_a_replica_and_a_master_again_keeps_the_limit() {
+    let redis = Redis::start();
+    let (ledgers, load) = load(&redis);
+    load.more(2 * LIMIT).await;
+    send(&redis.server, "REPLICAOF 127.0.0.1 1");
+    let before = load.arrived();
+    wait_until_lost(&ledgers[0]).await;
+    // What was granted before the server changed may still arrive.
+    assert!(load.arrived() <= before + LIMIT);
+    send(&redis.server, "REPLICAOF NO ONE");
+    load.more(2 * LIMIT).await;
+    load.judge();
+}
+
+async fn wait_until_lost(ledger: &Ledger) {
+    let mut events = ledger.events();
+    while ledger.loss().is_none() {
+        events.next().await.unwrap();
+    }
+}
+
+/// The replica lacks what was counted last when it takes over the master's address.
+#[tokio::test]
+async fn a_replica_that_is_behind_and_takes_over_keeps_the_limit() {
+    let mut redis = Redis::start();
+    let replica = RedisServer::start(&[]);
+    let proxy = FaultProxy::start(redis.server.address(), 1).await.unwrap();
+    let port = proxy.address().port();
+    send(&replica, &format!("REPLICAOF 127.0.0.1 {port}"));
+    let (_ledgers, load) = load(&redis);
+    load.more(2 * LIMIT).await;
+    while !replica
+        .command(&["INFO", "replication"])
+        .unwrap()
+        .contains("master_link_status:up")
+    {
+        load.more(1).await;
+    }
+    // From here on the replica learns nothing.
+    proxy.update(|faults| faults.down.flow = Flow::Drop);
+    load.more(LIMIT / 2).await;
+    let address = redis.server.address();
+    redis.server.kill();
+    send(&replica, "REPLICAOF NO ONE");
+    send(&replica, &format!("CONFIG SET port {}", address.port()));
+    load.more(2 * LIMIT).await;
+    load.judge();
+}
+
+/// What limits count must not be deleted to make room for something else.
+#[tokio::test]
+async fn a_server_that_evicts_keys_is_not_used_until_it_no_longer_does() {
+    let mut redis = Redis::start();
+    redis.server =
+        RedisServer::start(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let address = RedisAddress::parse(&redis.server.url()).unwrap();
+    let (ledger, why) = Ledger::redis_or_lost(&address, redis.clock(), &redis.options()).await;
+    let why = why.unwrap();
+    assert!(why.contains("set maxmemory-policy noeviction"), "{why}");
+    assert!(ledger.loss().is_some());
+    let mut events = ledger.events();
+    send(&redis.server, "CONFIG SET maxmemory-policy noeviction");
+    let mut owner = Owner::numbered(&ledger, 1);
+    let rule = sliding(1, secs(10));
+    let ask = owner.ask(smallvec![term("x", &rule)]);
+    // Somebody has to ask before the store is tried again.
+    if owner.ledger.offer(vec![ask]).await.is_err() {
+        while ledger.loss().is_some() {
+            events.next().await.unwrap();
+        }
+    }
+    assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
+}
+
+/// A day's quota: the store forgets what was used, the host does not.
+#[tokio::test]
+async fn a_wiped_store_is_full_and_a_new_one_is_empty() {
+    let folder = TempFolder::new("state");
+    let mut redis = Redis::start().trusting();
+    redis.state_dir = Some(folder.path().to_owned());
+    let rule = sliding(500, secs(86_400));
+    {
+        let mut owner = Owner::new(&redis, 1);
+        let permit = owner.take(smallvec![term("x", &rule)]).await.unwrap();
+        owner.settle(&permit, arrived());
+        owner.wait_settled().await;
+    }
+    send(&redis.server, "FLUSHALL");
+    let mut owner = Owner::new(&redis, 2);
+    assert!(
+        owner.take(smallvec![term("x", &rule)]).await.is_err(),
+        "wiped"
+    );
+    send(&redis.server, "FLUSHALL");
+    redis.state_dir = None;
+    let mut owner = Owner::new(&redis, 3);
+    assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok(), "new");
+}
+
+/// A permit of a long limit is handed out when the replica has it, and not before.
+#[tokio::test]
+async fn a_permit_of_a_long_limit_waits_for_the_replica() {
+    let redis = Redis::start().trusting();
+    let replica = RedisServer::start(&[]);
+    let port = redis.server.address().port();
+    send(&replica, &format!("REPLICAOF 127.0.0.1 {port}"));
+    while redis.server.command(&["WAIT", "1", "1000"]).unwrap() != ":1\r\n" {}
+    let mut owner = Owner::new(&redis, 1);
+    let long = sliding(500, secs(86_400));
+    owner.take(smallvec![term("x", &long)]).await.unwrap();
+    // It neither reads nor confirms, and stays connected.
+    let sleep = std::thread::spawn(move || {
+        let reply = replica.command(&["DEBUG", "SLEEP", "2"]);
+        (replica, reply)
+    });
+    let mut ask = pin_offer(&mut owner, &long);
+    let waited = tokio::time::timeout(Duration::from_millis(1_000), &mut ask).await;
+    if let Ok(Ok(offered)) = &waited {
+        let (_, verdict) = &offered.verdicts[0];
+        let is_granted = matches!(verdict, Verdict::Go { .. });
+        assert!(!is_granted, "granted without the replica");
+    }
+    drop(ask);
+    let (_replica, reply) = sleep.join().unwrap();
+    assert_eq!(reply.unwrap(), "+OK\r\n");
+}
+
+fn pin_offer(
+    owner: &mut Owner,
+    rule: &std::sync::Arc<tollgate_core::limit::Rule>,
+) -> std::pin::Pin<Box<tollgate_ledger::PendingOffer>> {
+    let ask = owner.ask(smallvec![term("x", rule)]);
+    Box::pin(owner.ledger.offer(vec![ask]))
+}
