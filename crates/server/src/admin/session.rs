@@ -34,11 +34,11 @@ const SESSION_BYTES: usize = 32;
 /// The open sessions, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    open: Mutex<VecDeque<Session>>,
+    open: Mutex<VecDeque<PageSession>>,
 }
 
 #[derive(Debug)]
-struct Session {
+struct PageSession {
     id: Secret,
     ends: Micros,
 }
@@ -54,7 +54,7 @@ impl Sessions {
         if open.len() >= SESSIONS_MAX {
             open.pop_front();
         }
-        open.push_back(Session {
+        open.push_back(PageSession {
             id: Secret::new(id.clone()),
             ends: now + LIFETIME,
         });

@@ -11,7 +11,7 @@ import { openHelp, openPalette } from './palette.js';
 import * as provider from './provider.js';
 import * as setup from './setup.js';
 import { now, onCall, onEvent, onHistory, onSample, ranked, share, state, tightest } from './state.js';
-import { look, percent, plural, span, stateKey } from './words.js';
+import { grouped, look, percent, plural, span, stateKey } from './words.js';
 
 const ICONS = {
   overview: 'M2.5 2.5h4v5h-4zM9.5 2.5h4v3h-4zM9.5 8.5h4v5h-4zM2.5 10.5h4v3h-4z',
@@ -56,6 +56,7 @@ const stream = new Stream((kind, text) => {
   schedule();
 });
 context.stream = stream;
+context.schedule = () => schedule();
 context.note = (text) => { state.lastCommand = text; };
 context.refusal = () => (isSignedOut ? 'sign in with the admin token first' : state.link === 'lost' ? 'the daemon does not answer' : '');
 
@@ -107,7 +108,7 @@ function drawBar() {
     return;
   }
   put(parts.providers, plural(state.providers.size, 'provider'));
-  put(parts.waiting, `${state.sample.waiting.toLocaleString('en-US')} waiting`);
+  put(parts.waiting, `${grouped(state.sample.waiting)} waiting`);
   put(parts.store, state.sample.store === 'up' ? 'store ok' : 'store lost');
   const isLive = state.link === 'live';
   parts.live.dataset.tone = isLive ? 'ok' : 'wait';
@@ -289,7 +290,7 @@ function signIn(error) {
     }
   });
   put(parts.live, 'signed out');
-  main.replaceChildren(h('div.signin', null, h('h1', null, 'Sign in'), h('p.mute', null, 'The token is in admin.token of tollgate.yaml, in TOLLGATE_ADMIN_TOKEN, or in the file admin-token of the state folder. The page gets a cookie for 12 hours; it does not keep the token.'), form, message));
+  main.replaceChildren(h('div.signin', null, h('h1', null, 'Sign in'), h('p.mute', null, 'The token is in admin.token of tollgate.yaml, in TOLLGATE_ADMIN_TOKEN, or in the file admin.token of the state folder. The page gets a cookie for 12 hours; it does not keep the token.'), form, message));
   if (error && error.status === 403) put(message, `${error.message}; ${error.hint}`);
   input.focus();
 }

@@ -6,6 +6,9 @@ import { CALLS_MAX, onCall, state } from './state.js';
 import { clock, grouped, span } from './words.js';
 
 const SHOWN_MAX = 200;
+// Above so many calls a second nobody reads along: fewer rows, twice a second.
+const FAST = 100;
+const SHOWN_FAST = 40;
 const SOURCES = ['upstream', 'cache', 'stale', 'shared', 'merged', 'tollgate'];
 const TONES = { upstream: 'mute', cache: 'stale', stale: 'stale', shared: 'info', merged: 'info', tollgate: 'stop' };
 
@@ -14,7 +17,7 @@ export function mount(root, context) {
   const field = (name, label, values) => {
     const control = values
       ? h('select', { 'aria-label': label, onchange: () => set(name, control.value) }, h('option', { value: '' }, label), ...values.map((value) => h('option', { value }, value)))
-      : h('input', { type: 'search', placeholder: 'filter: path, id, caller', 'aria-label': 'Filter calls', oninput: () => set(name, control.value, true) });
+      : h('input', { type: 'search', placeholder: 'filter: path, id, caller', 'aria-label': 'Filter calls', oninput: () => set(name, control.value) });
     control.value = params.get(name) || '';
     return control;
   };
@@ -24,25 +27,28 @@ export function mount(root, context) {
   const selects = [field('provider', 'every provider', names), field('source', 'every source', SOURCES), field('decision', 'every decision', ['allow', 'queue', 'reject'])];
   const body = h('tbody');
   const count = h('span.mute');
-  const newer = h('button.newer', { type: 'button', hidden: true, onclick: () => { held = null; update(); } });
+  const newer = h('button.newer', { type: 'button', hidden: true, onclick: () => { held = null; update(true); } });
   const empty = h('div.empty');
   const table = h('div.table.scroll', null, h('table.log.phone-rows', null, h('thead', null, h('tr', null, ...[['Time', ''], ['Id', '.drop-1'], ['Caller', '.drop-2'], ['Call', ''], ['Source', ''], ['Wait', '.num.drop-1'], ['Tries', '.num.drop-2'], ['Status', '.num']].map(([title, more]) => h(`th${more}`, { scope: 'col' }, title)))), body), empty);
   root.replaceChildren(h('h1', null, 'Calls'), h('div.filters', null, text, ...selects, count), newer, table);
   context.stream.want('decision', true);
   let held = null;
   let missing = '';
+  let isFast = false;
+  let drawnAt = 0;
+  let counted = { at: performance.now(), seen: state.callsSeen };
   table.addEventListener('mouseenter', () => { held = { shown: [...matching()], seen: state.callsSeen }; });
-  table.addEventListener('mouseleave', () => { held = null; update(); });
+  table.addEventListener('mouseleave', () => { held = null; update(true); });
 
-  function set(name, value, isTyping) {
+  function set(name, value) {
     if (value) params.set(name, value);
     else params.delete(name);
     context.replaceParams(params);
     held = null;
-    if (!isTyping || value !== text.lastValue) update();
+    update(true);
   }
   function* matching() {
-    let left = SHOWN_MAX;
+    let left = isFast ? SHOWN_FAST : SHOWN_MAX;
     const wanted = (params.get('q') || '').toLowerCase();
     for (const call of state.calls) {
       if (!left) return;
@@ -55,14 +61,21 @@ export function mount(root, context) {
       yield call;
     }
   }
-  function update() {
+  function update(isForced) {
+    const at = performance.now();
+    if (at - counted.at > 1000) {
+      isFast = ((state.callsSeen - counted.seen) * 1000) / (at - counted.at) > FAST;
+      counted = { at, seen: state.callsSeen };
+    }
+    if (isFast && !isForced && at - drawnAt < 500) return;
+    drawnAt = at;
     const shown = held ? held.shown : [...matching()];
     rows(body, shown, (call) => call.id, (call) => callRow(call, () => openSheet(call)), () => {});
     const fresh = held ? state.callsSeen - held.seen : 0;
     hide(newer, fresh === 0);
     put(newer, `${grouped(fresh)} new ↑`);
     const caller = params.get('caller');
-    put(count, `${shown.length === SHOWN_MAX ? `the newest ${SHOWN_MAX}` : grouped(shown.length)} of ${grouped(Math.min(state.callsSeen, CALLS_MAX))} seen${caller ? `, caller ${caller}` : ''}`);
+    put(count, `${shown.length >= (isFast ? SHOWN_FAST : SHOWN_MAX) ? `the newest ${shown.length}` : grouped(shown.length)} of ${grouped(Math.min(state.callsSeen, CALLS_MAX))} seen${caller ? `, caller ${caller}` : ''}`);
     hide(empty, shown.length > 0);
     hide(body.parentElement, shown.length === 0);
     put(empty, state.calls.length ? 'No call matches the filters.' : `Waiting for calls… ${missing}`);

@@ -10,7 +10,7 @@ export function mount(root, context) {
   const figures = ['calls/s', 'waiting', 'saved', '429s, last 24 h'].map((label, at) => figure(label, ['#/calls', '#/calls?decision=queue', '#/calls?source=cache', '#/events?kind=cooldown'][at]));
   const chips = h('div.chips', { role: 'group', 'aria-label': 'Which providers' });
   const body = h('tbody');
-  const table = h('div.table', null, h('table.phone-rows', null, h('thead', null, h('tr', null, ...['State', 'Provider', 'Tightest limit', 'Calls/s', 'Waiting', 'Hits', 'Last 429'].map((text, at) => h(`th${at > 3 ? '.num' : ''}${['', '', '', '.drop-2', '.drop-1', '.drop-3', '.drop-3'][at]}`, { scope: 'col' }, text, at === 4 ? h('span.mute', null, ' H/N/L') : null)))), body));
+  const table = h('div.table', null, h('table.phone-rows.fixed', null, h('thead', null, h('tr', null, ...['State', 'Provider', 'Tightest limit', 'Calls/s', 'Waiting', 'Hits', 'Last 429'].map((text, at) => h(`th${at > 3 ? '.num' : ''}${['', '', '', '.drop-2', '.drop-1', '.drop-3', '.drop-3'][at]}`, { scope: 'col' }, text, at === 4 ? h('span.mute', null, ' H/N/L') : null)))), body));
   const welcome = firstCall(context);
   const list = h('div', null, h('div.section', null, h('h2.grow', null, 'Providers'), chips), table);
   root.replaceChildren(sentence, h('div.figures', null, ...figures.map((one) => one.element)), welcome.element, list);
@@ -29,9 +29,15 @@ export function mount(root, context) {
     welcome.update(all);
     const text = (context.params.get('q') || '').toLowerCase();
     const shown = (filter === 'attention' ? bad : all).filter((provider) => provider.name.toLowerCase().includes(text));
-    rows(body, shown, (one) => one.name, makeRow, updateRow);
+    table.firstChild.setAttribute('aria-rowcount', String(shown.length));
+    rows(body, windowed(body, shown), (one) => one.name, (one) => (one.spacer === undefined ? makeRow(one) : makeSpacer()), (row, one) => {
+      if (one.spacer === undefined) updateRow(row, one);
+      else row.firstChild.style.height = `${one.spacer}px`;
+    });
   }
-  return { update, rows: () => [...body.children] };
+  const onScroll = () => { if (state.providers.size >= 60) context.schedule(); };
+  addEventListener('scroll', onScroll, { passive: true });
+  return { update, rows: () => [...body.querySelectorAll('tr.link')], leave: () => removeEventListener('scroll', onScroll) };
 }
 
 function figure(label, href) {
@@ -84,6 +90,22 @@ function sentenceOf(all, bad) {
   const started = all.filter((one) => one.started).length;
   if (!started) return `${plural(all.length, 'provider')} ready. No call so far.`;
   return `${all.length === 1 ? `${all[0].name} flows` : `All ${all.length} flowing`}${queue}. ${refusals}.`;
+}
+
+// Of hundreds of providers only the rows on the screen, and a few around, exist: the others are two spacers.
+function windowed(body, shown) {
+  if (shown.length < 60) return shown;
+  const row = body.querySelector('tr.link');
+  const height = (row && row.offsetHeight) || 37;
+  const above = scrollY - (body.getBoundingClientRect().top + scrollY);
+  const first = Math.max(0, Math.floor(above / height) - 8);
+  const last = Math.min(shown.length, first + Math.ceil(innerHeight / height) + 16);
+  const spacer = (name, count) => ({ name, spacer: Math.max(0, count * height) });
+  return [spacer(' above', first), ...shown.slice(first, last), spacer(' below', shown.length - last)];
+}
+
+function makeSpacer() {
+  return h('tr', { 'aria-hidden': 'true' }, h('td.spacer', { colspan: '7' }));
 }
 
 function makeRow(provider) {

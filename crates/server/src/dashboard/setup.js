@@ -39,7 +39,7 @@ export function mount(root, context) {
       h('h2', null, problems.length ? plural(problems.length, 'problem') : 'No problems'),
       h('div.table', null, ...(problems.length ? problems.map(problem) : [h('div.empty', null, 'Every file is valid.')])),
       h('h2', null, 'This daemon'),
-      h('div.table', null, h('table', null, h('tbody', null, ...facts.map(([name, value]) => h('tr', null, h('th', { scope: 'row' }, name), h('td', null, value)))))),
+      h('div.table', null, h('table.facts-table', null, h('tbody', null, ...facts.map(([name, value]) => h('tr', null, h('th', { scope: 'row' }, name), h('td', null, value)))))),
       h('div.section', null, h('h2.grow', null, 'Settings in effect'), filter, changed),
       h('div.table', null, section('tollgate.yaml', '', config.settings, true), ...config.providers.map((one) => section(one.name, one.source, one.settings, config.providers.length === 1))));
     narrow();

@@ -15,6 +15,7 @@ export const state = {
   providers: new Map(),
   series: new Map(),
   total: { calls: [], waiting: [], saved: [], sent: [], limited: [] },
+  ranked: [],
   events: [],
   calls: [],
   callsSeen: 0,
@@ -56,6 +57,7 @@ export function onSample(sample) {
       state.series.delete(name);
     }
   }
+  rank(sample.store);
   push(state.total.calls, sums.calls);
   push(state.total.saved, sums.saved);
   push(state.total.sent, sums.sent);
@@ -98,9 +100,24 @@ export function mean(list) {
 }
 
 // Worst first, then the busiest, then by name.
+// Once per sample: everybody asks for it.
+function rank(store) {
+  const order = new Map();
+  for (const provider of state.providers.values()) {
+    const limit = findTightest(provider);
+    tight.set(provider, limit);
+    order.set(provider, [severity(stateKey(provider, store)), limit ? -Math.round(10 * (1 - share(limit))) : 0]);
+  }
+  state.ranked = [...order.keys()].sort((a, b) => {
+    const [one, other] = [order.get(a), order.get(b)];
+    return one[0] - other[0] || one[1] - other[1] || (a.name < b.name ? -1 : 1);
+  });
+}
+
+const tight = new WeakMap();
+
 export function ranked() {
-  const store = state.sample && state.sample.store;
-  return [...state.providers.values()].sort((a, b) => severity(stateKey(a, store)) - severity(stateKey(b, store)) || fullness(b) - fullness(a) || a.name.localeCompare(b.name));
+  return state.ranked;
 }
 
 export function share(limit) {
@@ -110,6 +127,10 @@ export function share(limit) {
 
 // The limit of a provider that has the smallest share left; long periods matter more than seconds.
 export function tightest(provider) {
+  return tight.get(provider);
+}
+
+function findTightest(provider) {
   let best = null;
   for (const limit of provider.limits) {
     const left = share(limit);
@@ -118,11 +139,6 @@ export function tightest(provider) {
     if (!best || weight < best.weight) best = { weight, limit };
   }
   return best && best.limit;
-}
-
-function fullness(provider) {
-  const limit = tightest(provider);
-  return limit ? 1 - share(limit) : 0;
 }
 
 // Calls per second over the last minute.

@@ -49,7 +49,7 @@ export function stateWords(provider, now, store) {
   if (key === 'throttle' && provider.rate !== null) return `Slowed to ${short(provider.rate)}/s`;
   if (key === 'sleep' && provider.sleep_until) return `Sleeping ${span(Math.max(0, provider.sleep_until - now))}`;
   if (key === 'paused' && provider.sleep_until) return `Paused, ${span(Math.max(0, provider.sleep_until - now))} more`;
-  if (key === 'full' && usedUp(provider).reset_at) return `Used up until ${clock(usedUp(provider).reset_at)}`;
+  if (key === 'full' && usedUp(provider).reset_at) return `Used up until ${clock(usedUp(provider).reset_at).slice(0, -3)}`;
   if (key === 'cooling') return `Cooling down ${span(Math.max(0, cooldownEnd(provider) - now))}`;
   return word;
 }
@@ -96,7 +96,8 @@ function trim(value) {
 }
 
 export function grouped(value) {
-  return value === null || value === undefined ? '–' : value.toLocaleString('en-US');
+  // toLocaleString takes a thousand times longer, and is called for every number each second.
+  return value === null || value === undefined ? '–' : String(value).replace(/\B(?=(\d{3})+$)/g, ',');
 }
 
 export function percent(part) {
@@ -119,13 +120,21 @@ export function span(seconds) {
   return `${Math.floor(whole / unit)} ${name}${rest ? ` ${rest} ${parts[first + 1][1]}` : ''}`;
 }
 
+let today = 0;
+
+// The last midnight here.
+function midnight() {
+  const now = Date.now() / 1000;
+  if (now >= today + 86400 || !today) today = new Date().setHours(0, 0, 0, 0) / 1000;
+  return today;
+}
+
 export function clock(epoch) {
   if (!epoch) return '–';
   const date = new Date(epoch * 1000);
   const two = (value) => String(value).padStart(2, '0');
   const time = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
-  const isToday = date.toDateString() === new Date().toDateString();
-  return isToday ? time : `${two(date.getMonth() + 1)}-${two(date.getDate())} ${time}`;
+  return epoch >= midnight() && epoch < midnight() + 86400 ? time : `${two(date.getMonth() + 1)}-${two(date.getDate())} ${time}`;
 }
 
 export function age(epoch, now) {

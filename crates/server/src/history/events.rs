@@ -112,32 +112,45 @@ struct Sentence {
     to: Option<&'static str>,
 }
 
-fn sentence(event: &Event) -> Option<Sentence> {
-    let of = |kind, level, provider: Option<&Arc<str>>, text: String| {
-        Some(Sentence {
+impl Sentence {
+    fn new(
+        kind: &'static str,
+        level: &'static str,
+        provider: Option<&Arc<str>>,
+        text: String,
+    ) -> Sentence {
+        Sentence {
             kind,
             level,
             provider: provider.cloned(),
             text,
             to: None,
-        })
-    };
-    match event {
+        }
+    }
+}
+
+fn sentence(event: &Event) -> Option<Sentence> {
+    health_sentence(event)
+        .or_else(|| operation_sentence(event))
+        .or_else(|| trouble_sentence(event))
+}
+
+/// States, cool-downs and paths of a provider.
+fn health_sentence(event: &Event) -> Option<Sentence> {
+    Some(match event {
         Event::Transition {
             provider,
             to,
             reason,
             status,
             ..
-        } => Some(Sentence {
-            to: Some(to.as_str()),
-            ..of(
-                "transition",
-                level_of(*to),
-                Some(provider),
-                transition(*to, *reason, status),
-            )?
-        }),
+        } => {
+            let text = transition(*to, *reason, status);
+            Sentence {
+                to: Some(to.as_str()),
+                ..Sentence::new("transition", level_of(*to), Some(provider), text)
+            }
+        }
         Event::Cooldown {
             provider,
             entity,
@@ -150,12 +163,9 @@ fn sentence(event: &Event) -> Option<Sentence> {
                 Some(wait) => format!("429, Retry-After {}", wait.in_words()),
                 None => "429".to_owned(),
             };
-            let text = format!(
-                "{why}{}: cools down for {}",
-                on.unwrap_or_default(),
-                duration.in_words()
-            );
-            of("cooldown", "warning", Some(provider), text)
+            let (on, lasts) = (on.unwrap_or_default(), duration.in_words());
+            let text = format!("{why}{on}: cools down for {lasts}");
+            Sentence::new("cooldown", "warning", Some(provider), text)
         }
         Event::PathClosed {
             provider,
@@ -164,150 +174,110 @@ fn sentence(event: &Event) -> Option<Sentence> {
             ..
         } => {
             let path = path.as_deref().unwrap_or("other paths");
-            of(
-                "path",
-                "warning",
-                Some(provider),
-                format!("{path} is closed after {failures} failures"),
-            )
+            let text = format!("{path} is closed after {failures} failures");
+            Sentence::new("path", "warning", Some(provider), text)
         }
         Event::PathOpened { provider, path } => {
             let path = path.as_deref().unwrap_or("other paths");
-            of(
-                "path",
-                "info",
-                Some(provider),
-                format!("{path} is open again"),
-            )
+            let text = format!("{path} is open again");
+            Sentence::new("path", "info", Some(provider), text)
         }
+        _ => return None,
+    })
+}
+
+/// What operators and files did, and what the process does.
+fn operation_sentence(event: &Event) -> Option<Sentence> {
+    Some(match event {
         Event::OperatorCommand {
             provider,
             command,
             settings,
         } => {
-            let what = settings
-                .as_deref()
-                .map_or_else(String::new, |keys| format!(" {keys}"));
-            of(
-                "operator",
-                "info",
-                Some(provider),
-                format!("operator: {command}{what}"),
-            )
+            let keys = settings.as_deref().map(|keys| format!(" {keys}"));
+            let text = format!("operator: {command}{}", keys.unwrap_or_default());
+            Sentence::new("operator", "info", Some(provider), text)
         }
-        other => process_sentence(other),
-    }
+        Event::LimitsLoosened { provider, change } => {
+            let text = format!("looser limits: {change}");
+            Sentence::new("operator", "warning", Some(provider), text)
+        }
+        Event::Reloaded { providers } => {
+            let text = format!("configuration loaded: {providers} providers");
+            Sentence::new("reload", "info", None, text)
+        }
+        Event::ReloadRejected { problem } => {
+            let text = format!("configuration rejected: {problem}");
+            Sentence::new("reload", "error", None, text)
+        }
+        Event::StoreBack { away, .. } => {
+            let text = format!("the store is back after {}", away.in_words());
+            Sentence::new("store", "info", None, text)
+        }
+        Event::Draining => Sentence::new("process", "warning", None, "shutting down".to_owned()),
+        _ => return None,
+    })
 }
 
-/// Events of the process, its store, its configuration and its keys.
-fn process_sentence(event: &Event) -> Option<Sentence> {
-    let (kind, level, provider, text) = match event {
-        Event::StoreLost { why } => ("store", "error", None, format!("the store is lost: {why}")),
-        Event::StoreBack { away, .. } => (
-            "store",
-            "info",
-            None,
-            format!("the store is back after {}", away.in_words()),
-        ),
-        Event::Reloaded { providers } => (
-            "reload",
-            "info",
-            None,
-            format!("configuration loaded: {providers} providers"),
-        ),
-        Event::ReloadRejected { problem } => (
-            "reload",
-            "error",
-            None,
-            format!("configuration rejected: {problem}"),
-        ),
-        Event::LimitsLoosened { provider, change } => (
-            "operator",
-            "warning",
-            Some(provider),
-            format!("looser limits: {change}"),
-        ),
-        Event::TokenNotRenewed { provider, error } => (
-            "token",
-            "error",
-            Some(provider),
-            format!("login failed: {error}"),
-        ),
-        Event::KeySuspended { provider, status } => (
-            "key",
-            "error",
-            Some(provider),
-            format!("a key was rejected with {status} and is suspended"),
-        ),
-        Event::TlsFailed { host, why } => (
-            "tls",
-            "error",
-            None,
-            format!("TLS with {host} failed: {why}"),
-        ),
-        Event::LedgerDamaged { rows } => (
-            "store",
-            "error",
-            None,
-            format!(
+/// What does not work. Everything else is normal operation, or a fact of one call.
+fn trouble_sentence(event: &Event) -> Option<Sentence> {
+    let error = |kind, provider, text| Sentence::new(kind, "error", provider, text);
+    let warning = |kind, provider, text| Sentence::new(kind, "warning", provider, text);
+    Some(match event {
+        Event::StoreLost { why } => error("store", None, format!("the store is lost: {why}")),
+        Event::LedgerDamaged { rows } => {
+            let text = format!(
                 "{rows} stored rows were damaged; their limits count as used up for one period"
-            ),
-        ),
-        Event::LedgerLogHeld { bytes } => (
-            "store",
-            "error",
-            None,
-            format!("the store's log grows ({bytes} bytes): another program holds it open"),
-        ),
-        Event::CacheOnlyInMemory { why } => (
-            "cache",
-            "warning",
-            None,
-            format!("the cache is in memory only: {why}"),
-        ),
+            );
+            error("store", None, text)
+        }
+        Event::LedgerLogHeld { bytes } => {
+            let text =
+                format!("the store's log grows ({bytes} bytes): another program holds it open");
+            error("store", None, text)
+        }
+        Event::TokenNotRenewed {
+            provider,
+            error: why,
+        } => error("token", Some(provider), format!("login failed: {why}")),
+        Event::KeySuspended { provider, status } => {
+            let text = format!("a key was rejected with {status} and is suspended");
+            error("key", Some(provider), text)
+        }
+        Event::TlsFailed { host, why } => {
+            error("tls", None, format!("TLS with {host} failed: {why}"))
+        }
+        Event::CacheOnlyInMemory { why } => {
+            warning("cache", None, format!("the cache is in memory only: {why}"))
+        }
         Event::ConnectionsExhausted {
             provider,
             connections,
             why,
-        } => (
-            "connections",
-            "warning",
-            Some(provider),
-            format!("all {connections} connections are in use: {why}"),
-        ),
+        } => {
+            let text = format!("all {connections} connections are in use: {why}");
+            warning("connections", Some(provider), text)
+        }
         Event::GuardDenied {
             guard,
             shadow: false,
             count,
-        } => (
+        } => warning(
             "guard",
-            "warning",
             None,
             format!("guard {guard} denied {count} requests"),
         ),
-        Event::TaskQueueFull { queue, pending, .. } => (
+        Event::TaskQueueFull { queue, pending, .. } => warning(
             "guard",
-            "warning",
             None,
             format!("queue {queue} is full: {pending} tasks"),
         ),
-        Event::DeskFailed { why } => ("desk", "error", None, why.to_string()),
-        Event::OutOfDescriptors { .. } => (
-            "connections",
-            "error",
-            None,
-            "no file descriptor is left; raise `ulimit -n`".to_owned(),
-        ),
-        Event::Draining => ("process", "warning", None, "shutting down".to_owned()),
-        // Normal operation, or a fact of one call.
+        Event::DeskFailed { why } => error("desk", None, why.to_string()),
+        Event::OutOfDescriptors { .. } => {
+            let text = "no file descriptor is left; raise `ulimit -n`".to_owned();
+            error("connections", None, text)
+        }
         _ => return None,
-    };
-    Some(Sentence {
-        kind,
-        level,
-        provider: provider.cloned(),
-        text,
-        to: None,
     })
 }
 

@@ -408,7 +408,7 @@ async fn the_history_counts_what_was_sent_and_who_called() {
 }
 
 #[tokio::test]
-async fn every_setting_says_who_set_it_and_keys_are_masked() {
+async fn h3_every_setting_says_who_set_it_and_keys_are_masked() {
     let file =
         "name: x\ndomain: api.example.org\napi_key: canary-page-key\nlimits: [5/1s]\nlimt: 3\n"; // tidy:canary
     write_file("page-config.yaml", &file.replace("limt: 3\n", ""));
