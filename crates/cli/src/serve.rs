@@ -10,6 +10,7 @@
 mod doors;
 mod hardening;
 mod memory;
+mod ndjson;
 mod resp;
 mod systemd;
 mod watch;
@@ -33,7 +34,8 @@ use tollgate_config::{Config, Flag, Level, Loaded, Origin, Problems, Secret, Sou
 use tollgate_ledger::{Clock, Ledger};
 use tollgate_server::admin::TokenFile;
 use tollgate_server::{
-    Admin, AdminOptions, Daemon, Gateway, GatewayOptions, ListenAddress, ListenerKind,
+    Admin, AdminOptions, AlertOptions, Alerts, Daemon, Gateway, GatewayOptions, ListenAddress,
+    ListenerKind,
 };
 
 use crate::options::Options;
@@ -222,6 +224,8 @@ async fn serve(
     let admin = admin(&daemon, &config, sockets.admin, wants_admin).await?;
     let doors = Doors::open(&daemon, &config, flags.grpc).await?;
     let resp = resp::serve(&daemon, &config).await?;
+    let _alerts = Alerts::start(&daemon, AlertOptions::default()).await;
+    ndjson::start(&daemon, &config)?;
     events.watch(&daemon).await;
     let out = &mut crate::out::out();
     announce(out, &config, &listening, &doors, admin.as_ref())?;

@@ -13,6 +13,7 @@ mod cache;
 mod commands;
 mod decisions;
 mod desk;
+mod metrics;
 mod openapi;
 mod openapi_schemas;
 mod providers;
@@ -107,7 +108,7 @@ impl Admin {
         }
         daemon.registry().add_own_address(address);
         let shutdown = watch::Sender::new(false);
-        let policy = AccessPolicy::new(address, options.token);
+        let policy = AccessPolicy::new(address, options.token, daemon.clone());
         let router = routes::router(daemon.clone(), policy);
         let mut tasks = JoinSet::new();
         let handler = AdminHandler {

@@ -8,6 +8,7 @@
 //! Never: decides about a permit.
 
 pub mod admin;
+pub mod alerts;
 pub mod daemon;
 pub mod gateway;
 pub mod grpc;
@@ -19,16 +20,20 @@ mod accept_loop;
 mod api;
 mod call_words;
 mod decision_api;
+mod decision_log;
 mod json;
+mod metrics;
 mod period;
 mod rate_headers;
 mod rejection;
 
 pub use admin::{Admin, AdminOptions};
+pub use alerts::{AlertOptions, Alerts};
 pub use daemon::{Daemon, unknown_domains};
 pub use decisions::Decisions;
 pub use gateway::{
     ClientTimeouts, Gateway, GatewayOptions, ListenAddress, ListenerKind, Listeners,
 };
 pub use grpc::{Grpc, GrpcOptions};
+pub use metrics::ndjson_lines;
 pub use resp::{RespOptions, RespServer};

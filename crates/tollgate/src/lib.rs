@@ -21,6 +21,7 @@ mod json_cost;
 mod single_flight;
 mod body_memory;
 pub mod error;
+pub mod metrics;
 pub mod event;
 mod payload;
 pub mod permits;

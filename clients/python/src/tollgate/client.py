@@ -167,13 +167,13 @@ class Client(_ClientBase):
     def metrics(
         self, entity: Optional[str] = None, *, provider: Optional[str] = None
     ) -> Dict[str, Any]:
-        """Counts by entity; :class:`NotServed` if the daemon does not have them."""
+        """Counts by entity; :class:`NotFound` if this entity was never called."""
         body = protocol.metrics_of(self.send(self._metrics(entity, provider)), self.address)
         found: Dict[str, Any] = body.get("metrics", {})
         return found
 
     def alerts(self) -> List[Dict[str, Any]]:
-        """Present alerts; :class:`NotServed` if the daemon does not have them."""
+        """What needs an operator now."""
         body = protocol.metrics_of(self.send(self._metrics(None, None)), self.address)
         found: List[Dict[str, Any]] = body.get("alerts", [])
         return found

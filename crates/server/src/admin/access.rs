@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | who | loopback only | `Authorization: Bearer`, compared in constant time |
 //! | mutating calls | need `X-Tollgate-Admin: 1`, which no cross-site page can send | as above |
+//! | `/metrics` | open, or `metrics.token` | open, or one of both tokens |
 //! | `Host` | an own address or `localhost`: a rebound name is rejected | any |
 //! | `Origin` | if sent, the own one | if sent, the own one |
 //!
@@ -26,6 +27,7 @@ use axum::response::{IntoResponse, Response};
 use tollgate_config::Secret;
 
 use crate::api::ApiError;
+use crate::daemon::Daemon;
 
 /// The longest `Authorization` that is compared, so that the comparison is cheap.
 const BEARER_MAX: usize = 16 * 1024;
@@ -35,15 +37,24 @@ const BEARER_MAX: usize = 16 * 1024;
 pub(super) struct AccessPolicy {
     address: SocketAddr,
     token: Option<Secret>,
+    /// Knows `metrics.token`, which a reload may change.
+    daemon: Daemon,
 }
 
 impl AccessPolicy {
-    pub(super) fn new(address: SocketAddr, token: Option<Secret>) -> AccessPolicy {
-        AccessPolicy { address, token }
+    pub(super) fn new(address: SocketAddr, token: Option<Secret>, daemon: Daemon) -> AccessPolicy {
+        AccessPolicy {
+            address,
+            token,
+            daemon,
+        }
     }
 
     fn authorize(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
         if matches!(path, "/health" | "/ready") {
+            return Ok(());
+        }
+        if path == "/metrics" && self.may_read_metrics(headers)? {
             return Ok(());
         }
         let host = text(headers, HOST.as_str()).unwrap_or_default();
@@ -75,6 +86,22 @@ impl AccessPolicy {
                 "add it, or use the `tollgate` commands",
             )),
         }
+    }
+
+    /// `Ok(false)`: without a token of their own, metrics are open where the admin token protects them from
+    /// pages in a browser; without that token, the other rules apply to them too.
+    fn may_read_metrics(&self, headers: &HeaderMap) -> Result<bool, ApiError> {
+        let loaded = self.daemon.loaded();
+        let Some(own) = &loaded.config.metrics.token else {
+            return Ok(self.token.is_some());
+        };
+        let admin = self.token.as_ref();
+        if has_bearer_token(headers, own)
+            || admin.is_some_and(|token| has_bearer_token(headers, token))
+        {
+            return Ok(true);
+        }
+        Err(ApiError::unauthorized_metrics())
     }
 
     /// Against DNS rebinding: any DNS name may resolve to this host, an IP address cannot be

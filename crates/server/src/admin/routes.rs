@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use super::access::{self, AccessPolicy};
-use super::{cache, commands, decisions, openapi, providers, sources, tasks};
+use super::{cache, commands, decisions, metrics, openapi, providers, sources, tasks};
 use crate::api::{ApiError, json};
 use crate::daemon::Daemon;
 use crate::gateway::max_admin_connections;
@@ -35,7 +35,7 @@ pub(super) struct ApiState {
     pub(super) waiting: Arc<Semaphore>,
 }
 
-/// The routes. Events, metrics and the dashboard will be listed here too.
+/// The routes.
 pub(super) fn router(daemon: Daemon, policy: AccessPolicy) -> Router {
     let timed = timed_routes().into_iter();
     let timed = timed.fold(Router::new(), |router, (path, methods)| {
@@ -90,6 +90,9 @@ fn timed_routes() -> Vec<(&'static str, MethodRouter<ApiState>)> {
             "/v1/tasks/{queue}",
             post(tasks::on_event).delete(tasks::remove_queue),
         ),
+        ("/v1/decisions", get(metrics::decisions)),
+        ("/api/rate-limit/metrics", get(metrics::by_entity)),
+        ("/metrics", get(metrics::serve)),
         ("/openapi.json", get(openapi::serve)),
     ]
 }

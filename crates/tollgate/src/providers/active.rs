@@ -27,6 +27,7 @@ use super::seen_entities::SeenEntities;
 use crate::credentials::{SuspendedKeys, Tokens};
 use crate::event::Events;
 use crate::flights::{MergeGroups, Writes};
+use crate::metrics::ProviderMetrics;
 use crate::permits::Permits;
 use crate::pool::Pool;
 
@@ -34,6 +35,8 @@ use crate::pool::Pool;
 #[derive(Debug)]
 pub struct ActiveProvider {
     pub(crate) name: String,
+    /// Its name in events: calls share it.
+    label: Arc<str>,
     /// Where its events are emitted.
     pub(crate) events: Events,
     policy: ArcSwap<CompiledPolicy>,
@@ -57,6 +60,8 @@ pub struct ActiveProvider {
     pub(crate) writes: Writes,
     /// Calls that cost no permit.
     pub(crate) savings: SavingsCounters,
+    /// Its counters.
+    pub(crate) metrics: Arc<ProviderMetrics>,
     /// Entities that calls have named.
     pub(crate) seen_entities: SeenEntities,
     /// Calls that wait for their next attempt.
@@ -95,6 +100,8 @@ impl ActiveProvider {
             items: MergeGroups::default(),
             writes: Writes::default(),
             savings: SavingsCounters::default(),
+            metrics: events.metrics().provider(&name),
+            label: name.as_str().into(),
             seen_entities: SeenEntities::default(),
             retry_waits: RetryWaits::default(),
             next_key: AtomicUsize::new(0),
@@ -210,7 +217,13 @@ impl ActiveProvider {
 
     /// Its name in events.
     pub(crate) fn label(&self) -> Arc<str> {
-        self.name.as_str().into()
+        self.label.clone()
+    }
+
+    /// Its counters since the start.
+    #[must_use]
+    pub fn metrics(&self) -> &ProviderMetrics {
+        &self.metrics
     }
 
     /// Its name.
