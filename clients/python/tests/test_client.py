@@ -183,13 +183,15 @@ def test_unknown_names_are_told(client):
         client.report("p", status=99)
 
 
-def test_s11_metrics_and_alerts_say_whether_they_are_served(client):
-    """Once the daemon serves S9, both return its values; until then the error says so."""
-    for call in (lambda: client.metrics("fixtures"), client.metrics, client.alerts):
-        try:
-            assert isinstance(call(), (dict, list))
-        except NotServed as error:
-            assert "does not serve metrics" in str(error) and error.hint
+def test_s11_metrics_and_alerts_of_the_daemon(client):
+    with client.acquire("x") as permit:
+        permit.report(status=200)
+    own = client.metrics("x")["entities"]["x"]
+    assert own["total_requests"] == 1 and own["capacity"] == 5 and own["tokens_remaining"] == 4
+    assert set(client.metrics()["entities"]) >= {"x", "wide"}
+    assert client.alerts() == []
+    with pytest.raises(NotFound):
+        client.metrics("nobody")
 
 
 def test_a_caller_asks_on_the_gateway_with_its_token(daemon):

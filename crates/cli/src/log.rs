@@ -25,7 +25,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use file::LogFile;
+pub(crate) use file::LogFile;
 use line::LogLine;
 use queue::LineQueue;
 pub(crate) use queue::LogGuard;
@@ -67,6 +67,14 @@ fn start(format: LogFormat, levels: Targets, queue: LineQueue) {
     };
 }
 
+/// Now, as log lines write it.
+pub(crate) fn timestamp() -> String {
+    let mut ts = String::new();
+    // A String can be written to.
+    SystemTime.format_time(&mut Writer::new(&mut ts)).ok();
+    ts
+}
+
 /// `TOLLGATE_LOG`, such as `debug` or `warn,tollgate=debug`; the default is `info`.
 fn levels() -> anyhow::Result<Targets> {
     let Ok(wanted) = std::env::var("TOLLGATE_LOG") else {
@@ -100,8 +108,7 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut ts = String::new();
-        SystemTime.format_time(&mut Writer::new(&mut ts))?;
+        let ts = timestamp();
         let level = event.metadata().level();
         let mut line = LogLine::new(ts, level.as_str(), event.metadata().target());
         event.record(&mut line);

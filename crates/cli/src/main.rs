@@ -29,6 +29,8 @@ mod serve;
 mod source;
 mod status;
 mod terminal;
+mod top;
+mod why;
 
 /// Stay within the limits of the APIs you call, and use them fully.
 #[derive(Debug, Parser)]
@@ -56,6 +58,7 @@ enum Command {
     Release(acquire::ReleaseCommand),
     Source(source::SourceCommands),
     Status(status::StatusCommand),
+    Top(top::Top),
     Set(control::SetCommand),
     Reload(control::Reload),
     /// Send no calls to a provider until it is resumed; calls wait as long as they can
@@ -69,6 +72,7 @@ enum Command {
     /// Clear a provider's failures, cool-downs and degrade modes
     Reset(control::ControlCommand),
     Cache(cache::Cache),
+    Why(why::Why),
     Explain(explain::Explain),
     Import(import::Import),
     Schema(schema::Schema),
@@ -88,6 +92,7 @@ fn main() -> ExitCode {
         Command::Release(command) => command.run(),
         Command::Source(command) => command.run(),
         Command::Status(command) => command.run(),
+        Command::Top(command) => command.run(),
         Command::Set(command) => command.run(),
         Command::Reload(command) => command.run(),
         Command::Pause(command) => command.run("pause"),
@@ -96,6 +101,7 @@ fn main() -> ExitCode {
         Command::Resume(command) => command.run("resume"),
         Command::Reset(command) => command.run("reset"),
         Command::Cache(command) => command.run(),
+        Command::Why(command) => command.run(),
         Command::Explain(command) => command.run(),
         Command::Import(command) => command.run(),
         Command::Schema(command) => command.run(),

@@ -10,6 +10,7 @@
 mod decision_listeners;
 mod hardening;
 mod memory;
+mod ndjson;
 mod systemd;
 mod watch;
 
@@ -32,7 +33,8 @@ use tollgate_config::{Config, Flag, Level, Loaded, Origin, Problems, Secret, Sou
 use tollgate_ledger::Ledger;
 use tollgate_server::admin::TokenFile;
 use tollgate_server::{
-    Admin, AdminOptions, Daemon, Gateway, GatewayOptions, ListenAddress, ListenerKind,
+    Admin, AdminOptions, AlertOptions, Alerts, Daemon, Gateway, GatewayOptions, ListenAddress,
+    ListenerKind,
 };
 
 use crate::open_ledger::{flush, open_ledger};
@@ -222,6 +224,8 @@ async fn serve(
     daemon.set_listeners(gateway.listeners());
     let admin = admin(&daemon, &config, sockets.admin, wants_admin).await?;
     let service = DecisionListeners::open(&daemon, &config, flags.grpc).await?;
+    let _alerts = Alerts::start(&daemon, AlertOptions::default()).await;
+    ndjson::start(&daemon, &config)?;
     events.watch(&daemon).await;
     let out = &mut crate::out::out();
     announce(out, &config, &listening, &service, admin.as_ref())?;

@@ -230,6 +230,7 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
         "  waiting: {} high, {} normal, {} low",
         queue["high"], queue["normal"], queue["low"]
     )?;
+    print_eta(out, queue)?;
     print_holds(out, status)?;
     let saved = &status["saved"];
     writeln!(
@@ -241,6 +242,27 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
     let problems = status["problems"].as_array().cloned().unwrap_or_default();
     for problem in problems.iter().filter_map(Value::as_str) {
         writeln!(out, "  {problem}")?;
+    }
+    Ok(())
+}
+
+/// When the waiting calls are served: the last of all, and the last of each caller.
+fn print_eta(out: &mut impl Write, queue: &Value) -> io::Result<()> {
+    let words = |eta: &Value| match eta.as_f64().map(Duration::try_from_secs_f64) {
+        Some(Ok(eta)) => {
+            let eta = u64::try_from(eta.as_micros()).unwrap_or(u64::MAX);
+            format!("in about {}", Span(eta).in_words())
+        }
+        Some(Err(_)) | None => "when an operator resumes the provider".to_owned(),
+    };
+    let waiting = ["high", "normal", "low"].map(|name| queue[name].as_u64().unwrap_or(0));
+    if waiting.iter().sum::<u64>() == 0 {
+        return Ok(());
+    }
+    writeln!(out, "    the last of them is sent {}", words(&queue["eta"]))?;
+    for (caller, part) in queue["callers"].as_object().into_iter().flatten() {
+        let (count, eta) = (&part["waiting"], words(&part["eta"]));
+        writeln!(out, "    {caller}: {count} waiting, the last is sent {eta}")?;
     }
     Ok(())
 }
@@ -324,7 +346,7 @@ fn print_degraded(out: &mut impl Write, status: &Value) -> io::Result<()> {
 }
 
 /// An epoch second as UTC time of day.
-fn time_of_day(epoch: &Value) -> String {
+pub(crate) fn time_of_day(epoch: &Value) -> String {
     let seconds = epoch.as_f64().unwrap_or_default().max(0.0);
     let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default();
     let of_day = seconds.as_secs() % 86_400;
@@ -385,6 +407,23 @@ mod tests {
              fixtures 3000/1h 500 used, 2500 remaining\n  \
              odds 3000/1h     7 used, 2993 remaining\n"
         );
+    }
+
+    #[test]
+    fn the_end_of_the_queue_is_shown_for_all_and_for_each_caller() {
+        let queue = json!({ "high": 0, "normal": 5, "low": 1, "eta": 12.5,
+                            "callers": { "web": { "waiting": 2, "eta": 4.0 } } });
+        let mut out = Vec::new();
+        print_eta(&mut out, &queue).expect("a vector");
+        assert_eq!(
+            String::from_utf8_lossy(&out),
+            "    the last of them is sent in about 13 s\n    web: 2 waiting, the last is sent in about 4 s\n"
+        );
+        print_eta(
+            &mut Vec::new(),
+            &json!({ "high": 0, "normal": 1, "low": 0, "eta": null }),
+        )
+        .expect("a vector");
     }
 
     /// The list showed a provider that cools down as `Flowing`, and one that an operator paused as

@@ -355,6 +355,8 @@ block! {
         max_size: Size = Size(50 << 20),
         /// rotated files to keep
         keep: u32 = 5,
+        /// one line for every call: method, path without query, status, source, wait, attempts, id
+        access: bool = false,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Alerts (S10): which conditions need an operator, and when they end. Not wired: no crate calls it.
+//! Alerts (S10): which conditions need an operator, and when they end.
 //!
 //! Promises: [`AlertSettings::evaluate`] is pure and returns the current alerts, with the
 //! document's messages; [`AlertTracker`] turns them into notices, one when an alert begins and one

@@ -193,6 +193,18 @@ impl Gate {
         self.waiting_at[priority as usize]
     }
 
+    /// How many calls of each caller wait at each priority.
+    #[must_use]
+    pub fn waiting_by_caller(&self) -> BTreeMap<(CallerId, Priority), u64> {
+        let mut counts = BTreeMap::new();
+        for entry in self.waiting.values() {
+            *counts
+                .entry((entry.caller, entry.ask.priority))
+                .or_insert(0) += 1;
+        }
+        counts
+    }
+
     /// What each waiter waits for: its blocker, and whether that counts concurrent calls. `None` =
     /// it is about to be offered to the ledger.
     pub fn blockers(&self) -> impl Iterator<Item = Option<(Blocker, bool)>> {

@@ -455,6 +455,15 @@ impl Health {
 }
 
 impl HealthState {
+    /// All states.
+    pub const ALL: [HealthState; 5] = [
+        HealthState::Normal,
+        HealthState::Throttle,
+        HealthState::Sleep,
+        HealthState::HalfOpen,
+        HealthState::CacheOnly,
+    ];
+
     /// As in log lines: `HalfOpen`.
     #[must_use]
     pub fn log_name(self) -> &'static str {

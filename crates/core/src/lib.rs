@@ -30,6 +30,7 @@ pub mod health;
 pub mod cooldown;
 pub mod degrade;
 pub mod alert;
+pub mod eta;
 pub mod domain;
 pub mod entity;
 pub mod feedback;

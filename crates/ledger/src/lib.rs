@@ -262,6 +262,12 @@ impl Ledger {
         self.front.shared.peeks_sent.load(Ordering::Relaxed)
     }
 
+    /// Its clock, for whoever must not keep the ledger open.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.front.shared.clock
+    }
+
     /// The ledger clock, without the wall clock.
     #[must_use]
     pub fn at(&self) -> Micros {

@@ -16,6 +16,7 @@ mod decision_feed;
 mod decisions;
 mod desk;
 mod live;
+mod metrics;
 mod openapi;
 mod openapi_schemas;
 mod page;
@@ -96,7 +97,7 @@ impl Admin {
         options: AdminOptions,
     ) -> Result<Admin, ServeError> {
         let address = checked_address(daemon, &listener, options.token.is_some())?;
-        let policy = AccessPolicy::new(address, options.token, daemon.registry().ledger().clone());
+        let policy = AccessPolicy::new(address, options.token, daemon.clone());
         let mut socket = ServingSocket::new();
         let history = Arc::new(History::default());
         let live = LiveEvents::new(daemon.clone(), history.clone(), socket.shutdown_signal());

@@ -73,6 +73,13 @@ impl ApiError {
         ApiError::new(StatusCode::UNAUTHORIZED, "Unauthorized", message, hint)
     }
 
+    pub(crate) fn unauthorized_metrics() -> ApiError {
+        let message = "the token for metrics is missing or wrong";
+        let hint =
+            "send `Authorization: Bearer TOKEN`; the token is in metrics.token of tollgate.yaml";
+        ApiError::new(StatusCode::UNAUTHORIZED, "Unauthorized", message, hint)
+    }
+
     pub(crate) fn unknown_path() -> ApiError {
         let message = "this path does not exist";
         let hint = "GET /v1/providers lists the providers";

@@ -34,6 +34,7 @@ use tollgate_config::{Reloaded, reload};
 use tollgate_core::health::Command;
 use tollgate_ledger::lock_order::{RankedMutex, rank};
 
+use crate::decision_log::DecisionLog;
 use crate::decisions::Decisions;
 use crate::desk::{Desk, DeskError};
 use crate::gateway::{ListenError, Listeners};
@@ -53,6 +54,8 @@ pub struct Daemon {
 struct Shared {
     registry: ProviderRegistry,
     decisions: Decisions,
+    /// The last calls.
+    decision_log: DecisionLog,
     /// Opened by the first request that needs it.
     desk: Mutex<Option<Arc<Desk>>>,
     /// Files and variables of this machine.
@@ -119,6 +122,7 @@ impl Daemon {
         world: fn() -> Environment<'static>,
     ) -> Daemon {
         let decisions = Decisions::new(registry.clone(), &loaded.config);
+        registry.events().log_calls(loaded.config.log.access);
         let state = DaemonState {
             sources,
             loaded: Arc::new(loaded),
@@ -127,6 +131,7 @@ impl Daemon {
         };
         Daemon {
             shared: Arc::new(Shared {
+                decision_log: DecisionLog::new(registry.events()),
                 registry,
                 decisions,
                 desk: Mutex::new(None),
@@ -162,6 +167,11 @@ impl Daemon {
         &self.shared.decisions
     }
 
+    /// The last calls, and why.
+    pub(crate) fn decision_log(&self) -> &DecisionLog {
+        &self.shared.decision_log
+    }
+
     /// The desk, in the state folder. Blocks on its file, so do not call it from an async task.
     pub fn desk(&self) -> Result<Arc<Desk>, DeskError> {
         let mut desk = self.shared.desk.lock();
@@ -171,6 +181,11 @@ impl Daemon {
         let opened = Arc::new(Desk::open(Path::new(&self.config().state_dir))?);
         *desk = Some(opened.clone());
         Ok(opened)
+    }
+
+    /// Is the desk open?
+    pub(crate) fn has_desk(&self) -> bool {
+        self.shared.desk.lock().is_some()
     }
 
     /// Uses this desk instead of the one in the state folder.
@@ -391,6 +406,7 @@ impl Daemon {
         self.shared.registry.replace(providers.collect())?;
         self.shared.registry.set_callers(&config.callers);
         self.shared.registry.set_unknown(unknown_domains(config));
+        self.shared.registry.events().log_calls(config.log.access);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! `desk.db`: what must survive a restart and is no permit: sources, and the tasks of queues.
+//! `desk.db`: what must survive a restart and is no permit: sources, the tasks of queues, and alerts.
 //!
 //! Promises: what a call has written is on disk when it returns. Names and rows are bounded. Only the
 //! owner can read the file.
@@ -6,9 +6,11 @@
 //! Never: holds a payload of a task, or a key.
 
 mod cron;
+mod outbox;
 mod source;
 mod task;
 pub(crate) use cron::is_cron;
+pub use outbox::{OUTBOX_MAX, OutboxMessage};
 pub use source::Source;
 pub use task::{QueueCounts, TaskEvent, TaskNoted};
 
@@ -24,7 +26,7 @@ use rusqlite::{Connection, TransactionBehavior};
 const BUSY: Duration = Duration::from_secs(5);
 
 /// The version of the file.
-const FORMAT: i64 = 2;
+const FORMAT: i64 = 3;
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS sources (
@@ -43,7 +45,15 @@ const SCHEMA: &str = "
         name TEXT PRIMARY KEY, active INTEGER NOT NULL DEFAULT 0,
         scheduled INTEGER NOT NULL DEFAULT 0, reserved INTEGER NOT NULL DEFAULT 0
     ) STRICT, WITHOUT ROWID;
-    PRAGMA user_version = 2;
+    CREATE TABLE IF NOT EXISTS outbox (
+        event TEXT NOT NULL, webhook TEXT NOT NULL, body TEXT NOT NULL,
+        attempts INTEGER NOT NULL DEFAULT 0, next_at INTEGER NOT NULL, UNIQUE (event, webhook)
+    ) STRICT;
+    CREATE TABLE IF NOT EXISTS alerts (
+        name TEXT NOT NULL, kind TEXT NOT NULL, level TEXT NOT NULL,
+        value INTEGER NOT NULL, threshold INTEGER NOT NULL, PRIMARY KEY (name, kind)
+    ) STRICT, WITHOUT ROWID;
+    PRAGMA user_version = 3;
 ";
 
 /// Format 1 counted the tasks of a queue each time, and knew no failures.

@@ -8,6 +8,7 @@
 //! Never: decides about a permit.
 
 pub mod admin;
+pub mod alerts;
 pub mod daemon;
 pub mod gateway;
 pub mod grpc;
@@ -20,19 +21,23 @@ mod api;
 mod call_words;
 mod connection_table;
 mod decision_api;
+mod decision_log;
 mod history;
 mod json;
+mod metrics;
 mod rejection;
 mod serving_socket;
 #[cfg(any(test, feature = "fuzzing"))]
 mod test_config;
 
 pub use admin::{Admin, AdminOptions};
+pub use alerts::{AlertOptions, Alerts};
 pub use daemon::{Daemon, unknown_domains};
 pub use decisions::{DecisionError, Decisions};
 pub use gateway::{
     ClientTimeouts, Gateway, GatewayOptions, ListenAddress, ListenerKind, Listeners,
 };
 pub use grpc::{Grpc, GrpcOptions};
+pub use metrics::ndjson_lines;
 pub use resp::{RespOptions, RespServer};
 pub use serving_socket::ServeError;

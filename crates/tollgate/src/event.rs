@@ -1,7 +1,8 @@
 //! Events: one owned value per fact, for the log and for subscribers.
 //!
 //! A registry has one bus. The line of the log is made from the same value, in place, so that lines keep
-//! their order; the program's log queues it. Everybody else subscribes.
+//! their order; the program's log queues it. Rare facts are counted in place too (`count.rs`).
+//! Everybody else subscribes: to everything, or only to the ends of calls, which have their steps.
 //!
 //! Promises: emitting never waits. A subscriber that is too slow loses the oldest events and is
 //! told how many. While nobody listens, a fact of a call is not even built. No event contains a
@@ -11,21 +12,39 @@
 //! the fact on (`DeferredEvent`) or defers it ([`defer_events`]).
 
 mod kinds;
+mod count;
 mod log;
+mod steps;
 pub use kinds::{CallDecision, CallEnd, CallResult, DecisionVerdict, Event};
+pub use steps::{STEPS_MAX, Step, StepKind};
 
 use std::cell::RefCell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
-use tollgate_ledger::lock_order;
+use tollgate_core::time::{Micros, Span, Wall};
+use tollgate_ledger::{Clock, Ledger, lock_order};
 use tracing::level_filters::LevelFilter;
+
+use crate::metrics::Metrics;
 
 /// How many events a subscriber may be behind. Some four per call: a second at a thousand calls per
 /// second, of 16 bytes each, beside the events themselves.
 pub const BACKLOG_MAX: usize = 4_096;
+
+/// How many ends of calls a subscriber to ends may be behind: what one page shows. At most 1 MB.
+pub const ENDS_BACKLOG_MAX: usize = 1_024;
+
+/// The least time between two ends of cache hits for those who want only ends: a hundred a second
+/// show what is going on, and a hit that nobody hears of costs nothing.
+const HIT_PAUSE: Span = Span::from_millis(10);
+
+/// The least time between two calls whose ends are kept for those who want only ends. It bounds what
+/// they cost: keeping the end of a call takes some 4,300 instructions, so a thousand a second take a
+/// thousandth of a core.
+const END_PAUSE: Span = Span::from_millis(1);
 
 /// The bus of a registry. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -35,15 +54,30 @@ pub struct Events {
 
 #[derive(Debug, Default)]
 struct Bus {
+    /// All events.
+    all: Channel,
+    /// Only ends of calls.
+    ends: Channel,
+    /// Everything but the facts of calls.
+    rare: Channel,
+    /// The log has a line for every call.
+    logs_calls: AtomicBool,
+    /// When those who want only ends get the next one of a hit, and of another call.
+    next_hit: AtomicU64,
+    next_end: AtomicU64,
+    /// The registry's clock.
+    clock: OnceLock<Clock>,
+    metrics: Metrics,
+}
+
+#[derive(Debug, Default)]
+struct Channel {
     /// Read for each fact of each call, so that nothing is built for nobody. Subscriptions share
     /// it instead of the bus: whoever held the bus would keep its sender alive and never hear the
     /// end.
     subscribers: Arc<AtomicUsize>,
     /// Created for the first subscriber.
-    sender: std::sync::OnceLock<broadcast::Sender<Arc<Event>>>,
-    /// The same for those who want no facts of calls: no call pays for them.
-    rare_subscribers: Arc<AtomicUsize>,
-    rare_sender: std::sync::OnceLock<broadcast::Sender<Arc<Event>>>,
+    sender: OnceLock<broadcast::Sender<Arc<Event>>>,
 }
 
 /// Holds the facts of this thread back until it is dropped: declare it before the lock under which
@@ -127,14 +161,43 @@ impl Events {
     /// Subscribes to everything from now on.
     #[must_use]
     pub fn subscribe(&self) -> Subscription {
-        subscribe_to(&self.bus.sender, &self.bus.subscribers)
+        self.bus.all.subscribe(BACKLOG_MAX)
     }
 
     /// Subscribes to everything but the facts of calls, from now on: states, cool-downs, the store,
     /// reloads, operators. Calls cost no more while somebody listens to these.
     #[must_use]
     pub fn subscribe_rare(&self) -> Subscription {
-        subscribe_to(&self.bus.rare_sender, &self.bus.rare_subscribers)
+        self.bus.rare.subscribe(BACKLOG_MAX)
+    }
+
+    /// Subscribes to the ends of calls from now on: all rejections, at most a thousand other calls a
+    /// second, and of fresh cache hits at most a hundred.
+    #[must_use]
+    pub fn subscribe_to_ends(&self) -> Subscription {
+        self.bus.ends.subscribe(ENDS_BACKLOG_MAX)
+    }
+
+    /// From now on the log has a line for every call, or no longer.
+    pub fn log_calls(&self, logs_calls: bool) {
+        self.bus.logs_calls.store(logs_calls, Ordering::Relaxed);
+    }
+
+    /// The counters of this process.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.bus.metrics
+    }
+
+    /// The registry has this clock.
+    pub(crate) fn set_clock(&self, ledger: &Ledger) {
+        // Of several registries on one bus, the first one's.
+        let _known = self.bus.clock.set(ledger.clock().clone());
+    }
+
+    /// The wall clock of the registry.
+    pub(crate) fn wall(&self) -> Wall {
+        self.bus.clock.get().map_or(Wall(0), Clock::wall)
     }
 
     /// Emits a rare event, which is always logged.
@@ -152,10 +215,26 @@ impl Events {
             "an event is emitted under a lock: {event:?}"
         );
         event.log();
-        let is_rare_heard = self.bus.rare_subscribers.load(Ordering::Relaxed) > 0;
-        let to_rare = is_rare_heard && !event.is_of_call();
-        if self.has_subscribers() || to_rare {
-            self.send(event, to_rare);
+        event.count(&self.bus.metrics);
+        let is_end = match &event {
+            Event::CallEnded(end) => {
+                if self.bus.logs_calls.load(Ordering::Relaxed) {
+                    log::log_access(end);
+                }
+                self.bus.ends.is_wanted()
+            }
+            _ => false,
+        };
+        let is_rare = self.bus.rare.is_wanted() && !event.is_of_call();
+        if self.bus.all.is_wanted() || is_end || is_rare {
+            let event = Arc::new(event);
+            if is_rare {
+                self.bus.rare.send(&event);
+            }
+            if is_end {
+                self.bus.ends.send(&event);
+            }
+            self.bus.all.send(&event);
         }
     }
 
@@ -168,11 +247,17 @@ impl Events {
         }
     }
 
-    /// As [`Events::emit_with`], for a fact that the log writes at `info`.
-    pub(crate) fn emit_info_with(&self, event: impl FnOnce() -> Event) {
-        if self.has_subscribers() || LevelFilter::current() >= LevelFilter::INFO {
+    /// Emits the end of a call that Tollgate rejected, which the log writes at `info`.
+    pub(crate) fn emit_rejection_with(&self, event: impl FnOnce() -> Event) {
+        let is_wanted = self.bus.ends.is_wanted() || self.wants_all_ends();
+        if is_wanted || LevelFilter::current() >= LevelFilter::INFO {
             self.emit(event());
         }
+    }
+
+    /// Now, on the registry's clock.
+    pub(crate) fn at(&self) -> Micros {
+        self.bus.clock.get().map_or(Micros(0), Clock::at)
     }
 
     /// As [`Events::emit_with`], where a lock is held: it is emitted when the returned value is
@@ -187,34 +272,63 @@ impl Events {
     /// Are the events of calls needed, by a subscriber or by the log at `debug`?
     #[inline]
     pub(crate) fn has_listeners(&self) -> bool {
-        self.has_subscribers() || LevelFilter::current() >= LevelFilter::DEBUG
+        self.bus.all.is_wanted() || LevelFilter::current() >= LevelFilter::DEBUG
     }
 
+    /// Is the end of the call that begins now needed, with its steps? Those who want only ends get one
+    /// each [`END_PAUSE`], and all rejections.
     #[inline]
-    fn has_subscribers(&self) -> bool {
-        self.bus.subscribers.load(Ordering::Relaxed) > 0
+    pub(crate) fn wants_end(&self, now: Micros) -> bool {
+        self.wants_all_ends()
+            || self.bus.ends.is_wanted() && is_due(&self.bus.next_end, now.0, END_PAUSE)
     }
 
-    fn send(&self, event: Event, to_rare: bool) {
-        let event = Arc::new(event);
-        let rare = self.bus.rare_sender.get().filter(|_| to_rare);
-        for sender in self.bus.sender.get().into_iter().chain(rare) {
-            // An error: the last subscriber has just left.
-            drop(sender.send(event.clone()));
-        }
+    fn wants_all_ends(&self) -> bool {
+        self.bus.logs_calls.load(Ordering::Relaxed) || self.has_listeners()
+    }
+
+    /// Is the end of this cache hit needed? Those who want only ends get one each
+    /// [`HIT_PAUSE`].
+    pub(crate) fn wants_hit(&self, now: Wall) -> bool {
+        self.wants_all_ends()
+            || self.bus.ends.is_wanted() && is_due(&self.bus.next_hit, now.0, HIT_PAUSE)
     }
 }
 
-fn subscribe_to(
-    sender: &std::sync::OnceLock<broadcast::Sender<Arc<Event>>>,
-    subscribers: &Arc<AtomicUsize>,
-) -> Subscription {
-    let sender = sender.get_or_init(|| broadcast::Sender::new(BACKLOG_MAX));
-    let receiver = sender.subscribe();
-    subscribers.fetch_add(1, Ordering::Relaxed);
-    Subscription {
-        subscribers: subscribers.clone(),
-        receiver,
+/// Is it time for the next one? Two threads may both say so; that is one end more.
+fn is_due(next: &AtomicU64, now: u64, pause: Span) -> bool {
+    let due = next.load(Ordering::Relaxed);
+    // A clock that was set back by more than a pause starts anew.
+    let is_due = now >= due || due - now > pause.0;
+    if is_due {
+        next.store(now.saturating_add(pause.0), Ordering::Relaxed);
+    }
+    is_due
+}
+
+impl Channel {
+    fn subscribe(&self, backlog_max: usize) -> Subscription {
+        let sender = self
+            .sender
+            .get_or_init(|| broadcast::Sender::new(backlog_max));
+        let receiver = sender.subscribe();
+        self.subscribers.fetch_add(1, Ordering::Relaxed);
+        Subscription {
+            subscribers: self.subscribers.clone(),
+            receiver,
+        }
+    }
+
+    #[inline]
+    fn is_wanted(&self) -> bool {
+        self.subscribers.load(Ordering::Relaxed) > 0
+    }
+
+    fn send(&self, event: &Arc<Event>) {
+        if let Some(sender) = self.sender.get().filter(|_| self.is_wanted()) {
+            // An error: the last subscriber has just left.
+            drop(sender.send(event.clone()));
+        }
     }
 }
 

@@ -5,13 +5,15 @@
 //! beyond it new keys share one strict bucket per guard, and full buckets are evicted as decisions
 //! are made. Limits that clients bring along have a table of their own, so that they cannot crowd out guards.
 //!
-//! Never: uses the ledger's store, or holds a caller's name.
+//! Never: uses the ledger's store. Callers' names are held only where a guard denied them, for metrics, and
+//! few of them (`tally.rs`).
 
 mod class;
 mod client_ip;
 mod deciding;
 mod denied;
 mod descriptor;
+mod identifier;
 mod overrides;
 mod request;
 mod tally;
@@ -40,6 +42,7 @@ use tollgate_ledger::Ledger;
 
 use deciding::at_most_as_one;
 use descriptor::{DescriptorIndex, framed};
+use identifier::Identifier;
 use overrides::Overrides;
 
 /// The most keys: at 96 bytes each 100 MB. Ten requests a minute of a million callers are 170,000
@@ -87,6 +90,8 @@ struct GuardRules {
 pub struct GuardAsk {
     class: Arc<GuardClass>,
     key: GuardKey,
+    /// For whom, in metrics.
+    identifier: Identifier,
     /// 0 only asks whether a token is left, a negative number puts tokens back.
     cost: i64,
 }
@@ -236,7 +241,14 @@ impl Guards {
         let key = class.key_of(identifier);
         let key = key.ok_or_else(|| GuardError::NoIdentifier(name.to_owned()))?;
         let cost = i64::try_from(cost).unwrap_or(i64::MAX);
-        Ok(GuardAsk { class, key, cost })
+        let identifier = identifier.filter(|_| !class.is_global());
+        let identifier = identifier.map(|text| Identifier::of_text(text.as_bytes()));
+        Ok(GuardAsk {
+            class,
+            key,
+            identifier: identifier.unwrap_or_default(),
+            cost,
+        })
     }
 
     /// The asks that a descriptor makes; none if no guard applies to it.
@@ -248,7 +260,13 @@ impl Guards {
         let cost = descriptor.cost;
         let Some(limit) = descriptor.limit else {
             let asks = matching.into_iter();
-            let asks = asks.map(|(class, key)| GuardAsk { class, key, cost });
+            let identifier = descriptor_identifier(descriptor);
+            let asks = asks.map(|(class, key)| GuardAsk {
+                class,
+                key,
+                identifier,
+                cost,
+            });
             return Ok(asks.collect());
         };
         let name = matching
@@ -260,7 +278,13 @@ impl Guards {
         let key = class.key_of_bytes(&framed(texts));
         let cost = if limit.limit == 0 { i64::MAX } else { cost };
         let class = Arc::new(class);
-        Ok(smallvec![GuardAsk { class, key, cost }])
+        let identifier = descriptor_identifier(descriptor);
+        Ok(smallvec![GuardAsk {
+            class,
+            key,
+            identifier,
+            cost
+        }])
     }
 
     /// The tokens of one key, without taking any.
@@ -290,6 +314,7 @@ impl Guards {
         at_most_as_one(asks)?;
         let began = self.ledger.at();
         let mut was_queued = false;
+        let mut waited_for = None;
         loop {
             let mut verdict = self.try_once(asks);
             // A decision itself takes microseconds, and that is no wait.
@@ -300,10 +325,14 @@ impl Guards {
             match wait {
                 Some(wait) if verdict.waited + wait <= patience => {
                     was_queued = true;
+                    waited_for = verdict.denied.map(|denied| denied.class);
                     tokio::time::sleep(wait.into()).await;
                 }
                 Some(_) | None => {
-                    self.count_denials(&verdict);
+                    if let Some(class) = waited_for.filter(|_| verdict.denied.is_none()) {
+                        class.tally().on_wait(verdict.waited);
+                    }
+                    self.count_denials(asks, &verdict);
                     return Ok(verdict);
                 }
             }
@@ -311,7 +340,12 @@ impl Guards {
     }
 
     /// Counts what was denied, and what would have been.
-    fn count_denials(&self, verdict: &GuardVerdict) {
+    fn count_denials(&self, asks: &[GuardAsk], verdict: &GuardVerdict) {
+        if let Some(denied) = &verdict.denied
+            && let Some(ask) = asks.get(denied.at)
+        {
+            denied.class.tally().on_hit(ask.identifier);
+        }
         let denied = verdict.denied.as_ref().map(|denied| (&denied.class, false));
         let shadow = verdict.views.iter().filter(|view| view.would_deny);
         let shadow = shadow.map(|view| (&view.class, true));
@@ -335,9 +369,11 @@ impl Guards {
         };
         let asks = classes.into_iter().filter_map(|class| {
             let key = class.key_in(request)?;
+            let identifier = class.identifier_in(request);
             Some(GuardAsk {
                 class,
                 key,
+                identifier,
                 cost: 1,
             })
         });
@@ -387,6 +423,14 @@ impl Guards {
         let Micros(micros) = self.ledger.at();
         Tick::from_nanos(micros.saturating_mul(1_000))
     }
+}
+
+/// A descriptor as metrics name it: its last value, which is the most specific one.
+fn descriptor_identifier(descriptor: &Descriptor<'_>) -> Identifier {
+    let last = descriptor.entries.last();
+    last.map_or(Identifier::Global, |(_, value)| {
+        Identifier::of_text(value.as_bytes())
+    })
 }
 
 /// An empty table. Nobody who does not know its seed can aim at another caller's key.

@@ -115,6 +115,7 @@ mod json_cost;
 mod single_flight;
 mod body_memory;
 pub mod error;
+pub mod metrics;
 pub mod event;
 mod payload;
 mod foreign;

@@ -31,6 +31,7 @@ mod response; //   what an attempt brings back
 mod credential; // with which key or token?
 mod token; //   the current token, or the next one
 mod login; //   the call that fetches a token
+pub mod deliver; //   a POST of our own, to a webhook
 mod unsendable; //   settings whose values cannot be sent
 mod connect; // is there a connection?
 mod permit; // do turn, health and all limits agree?
@@ -98,7 +99,7 @@ where
     B::Error: Into<BodyError>,
 {
     let mut route = route::route(registry, call).await?; // which provider, which limits, how urgent
-    running.on_routed(&mut route.subject, &route.request.origin);
+    running.on_routed(&mut route);
     route.emit_request(&route.subject.id);
     let pending = match cache::lookup(registry, &mut route, boxed).await? {
         CacheResult::Hit(reply) => return Ok(*reply), // a cached response costs nothing

@@ -239,6 +239,15 @@ impl Permits {
         self.shared.state.lock().gate.waiting(priority)
     }
 
+    /// How many calls of each caller wait at each priority.
+    pub(crate) fn waiting_by_caller(&self) -> Vec<(CallerId, Priority, u64)> {
+        let counts = self.shared.state.lock().gate.waiting_by_caller();
+        let counts = counts.into_iter();
+        counts
+            .map(|((caller, priority), count)| (caller, priority, count))
+            .collect()
+    }
+
     /// What each waiting call waits for, and whether that counts concurrent calls; `None` = it is
     /// about to be offered to the ledger.
     pub(crate) fn blockers(&self) -> Vec<Option<(Blocker, bool)>> {

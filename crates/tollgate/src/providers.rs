@@ -11,8 +11,11 @@ mod limit_inheritance;
 mod cache_policy;
 mod links;
 mod active;
+mod without_file;
 mod connection_limit;
 mod status;
+mod eta;
+mod report;
 mod health;
 mod failing_paths;
 mod limit_binding;
@@ -36,6 +39,7 @@ pub use call_counters::{
 pub(crate) use callers::{Callers, Claim, caller_id};
 pub(crate) use config_version::ConfigVersion;
 pub use connection_limit::set_upstream_connections_max;
+pub use eta::CallerQueue;
 pub(crate) use health::{HealthView, ProviderHealth, ThrottleRules};
 pub(crate) use limit_binding::{CallAttributes, CallCost, LimitBinding, call_costs};
 pub use links::{Links, map_links};
@@ -43,6 +47,7 @@ use local_share::StoreLossContext;
 pub(crate) use local_share::{LossDecision, loss_since_now};
 pub use options::{Options, Unknown};
 pub(crate) use policy::CompiledPolicy;
+pub use report::{EntityMetrics, UnknownEntity};
 pub use savings::Savings;
 pub use status::{
     CooldownStatus, EstimatedLimit, LearnedFrom429s, LimitStatus, PartStatus, ProviderOverview,
@@ -51,12 +56,12 @@ pub use status::{
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
+use tollgate_config::Provider;
 use tollgate_config::config::Caller;
 use tollgate_config::problem::nearest;
-use tollgate_config::{Environment, Provider, ProviderFile};
 use tollgate_core::ask::ScopeId;
 use tollgate_core::domain::{DomainTable, Host};
 use tollgate_core::feedback::Dialects;
@@ -74,6 +79,7 @@ use crate::event::{self, Event, Events};
 use crate::flights::Flights;
 use crate::pool::{Dialer, TlsError};
 use lazy_provider::{LazyProvider, ProviderDeps};
+use without_file::unknown_provider;
 
 /// The provider of every domain that no file names: no limits, no key, no cache.
 pub const UNKNOWN: &str = "unknown";
@@ -123,6 +129,8 @@ struct RegistryState {
     /// Allows one reload at a time; calls do not wait for it.
     reload_lock: RankedMutex<{ rank::RELOAD }, ()>,
     unknown: Arc<ActiveProvider>,
+    /// For calls of our own, such as alerts to webhooks; started by the first one.
+    own_calls: OnceLock<Arc<ActiveProvider>>,
     /// When the store was lost, if the loss was reported and the store is still lost.
     lost_at: RankedMutex<{ rank::STORE_LOSS }, Option<Micros>>,
     flights: Flights,
@@ -177,6 +185,7 @@ impl ProviderRegistry {
             events,
             ledger,
         };
+        deps.events.set_clock(&deps.ledger);
         let unknown = deps
             .start(unknown_provider())
             .map_err(|problems| invalid_settings(UNKNOWN, problems))?;
@@ -192,6 +201,7 @@ impl ProviderRegistry {
                 catalog: ArcSwap::default(),
                 reload_lock: RankedMutex::new(()),
                 unknown: Arc::new(unknown),
+                own_calls: OnceLock::new(),
                 lost_at: RankedMutex::default(),
                 flights: Flights::default(),
                 cache,
@@ -266,6 +276,8 @@ impl ProviderRegistry {
             new.scopes.len() <= providers,
             "every scope belongs to a named provider"
         );
+        let metrics = deps.events.metrics();
+        metrics.retain(|name| name == UNKNOWN || new.names.contains_key(name));
         catalog.store(Arc::new(new));
         Ok(providers)
     }
@@ -405,10 +417,6 @@ impl ProviderRegistry {
         &self.shared.flights
     }
 
-    pub(crate) fn unknown(&self) -> Arc<ActiveProvider> {
-        self.shared.unknown.clone()
-    }
-
     pub(crate) fn allows_private(&self) -> bool {
         self.shared.private
     }
@@ -486,16 +494,6 @@ impl RegistryState {
     fn uncounted(&self) -> u64 {
         self.deps.loss.uncounted.load(Ordering::Relaxed)
     }
-}
-
-/// Neither limits nor retries: calls to a domain without a file pass unchanged.
-fn unknown_provider() -> Provider {
-    const FILE: &str = "name: unknown\nacquire_only: true\nhealth: off\nconnections: 256\n\
-                        retry: {retries: {high: 0, normal: 0, low: 0}}\n";
-    let checked =
-        ProviderFile::read("unknown", FILE).map(|draft| draft.check(&Environment::empty()));
-    let provider = checked.ok().and_then(|checked| checked.provider);
-    provider.expect("a test builds a registry from it")
 }
 
 fn invalid_settings(provider: &str, problems: Vec<Problem>) -> BuildError {

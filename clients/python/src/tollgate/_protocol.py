@@ -378,7 +378,12 @@ def _error(status: int, body: Dict[str, Any], address: Address) -> TollgateError
     if status in (429, 408) or status >= 500:
         return TollgateUnavailable(message, hint=hint, code=code, retry_in=_retry_in(body))
     kind = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 409: PermitError}.get(status, BadRequest)
-    if status == 404 and code not in ("UnknownProvider", "UnknownGuard", "UnknownPermit"):
+    if status == 404 and code not in (
+        "UnknownProvider",
+        "UnknownGuard",
+        "UnknownPermit",
+        "UnknownEntity",
+    ):
         kind = NotServed
     return kind(message, hint=hint, code=code)
 

@@ -131,11 +131,11 @@ class Client(Core):
     def metrics(
         self, entity: Optional[str] = None, *, provider: Optional[str] = None
     ) -> Dict[str, Any]:
-        """Counts by entity; :class:`NotServed` if the daemon does not have them."""
+        """Counts by entity; :class:`NotFound` if this entity was never called."""
         return self._run(self._metrics(entity, provider))
 
     def alerts(self) -> List[Dict[str, Any]]:
-        """Present alerts; :class:`NotServed` if the daemon does not have them."""
+        """What needs an operator now."""
         return self._run(self._alerts())
 
     def limiter(self, guard: str) -> "Limiter":

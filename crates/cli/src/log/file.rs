@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// An open log file.
 #[derive(Debug)]
-pub(super) struct LogFile {
+pub(crate) struct LogFile {
     path: PathBuf,
     max_size: u64,
     keep: u32,
@@ -23,7 +23,7 @@ pub(super) struct LogFile {
 
 impl LogFile {
     /// Appends to the file, or creates it.
-    pub(super) fn open(path: &Path, max_size: u64, keep: u32) -> io::Result<LogFile> {
+    pub(crate) fn open(path: &Path, max_size: u64, keep: u32) -> io::Result<LogFile> {
         let file = append_to(path)?;
         let size = file.metadata()?.len();
         Ok(LogFile {

@@ -25,6 +25,7 @@ mod init;
 mod integrations;
 mod leak;
 mod log;
+mod observing;
 mod openapi_client;
 mod operating;
 mod processes;

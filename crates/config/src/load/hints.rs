@@ -34,12 +34,10 @@ pub const CONFIG_NOT_USED_YET: &[&str] = &[
     "guards.NAME.key_prefix",
     "guards.NAME.on_store_loss",
     "scheduler",
-    "alerts",
-    "metrics",
 ];
 
 /// Fields of a provider file that are checked but not used yet.
-pub const PROVIDER_NOT_USED_YET: &[&str] = &["alerts", "learn"];
+pub const PROVIDER_NOT_USED_YET: &[&str] = &["learn"];
 
 /// Adds notes for the fields of a file that are not used yet.
 pub(super) fn note_not_used_yet(tree: &Node, paths: &[&str], problems: &mut Problems) {

@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | who | loopback only | `Authorization: Bearer`, or the cookie of a session (`session.rs`), compared in constant time |
 //! | mutating calls | need `X-Tollgate-Admin: 1`, which no cross-site page can send | as above; with a cookie the header too |
+//! | `/metrics` | open, or `metrics.token` | open, or one of both tokens |
 //! | `Host` | an own address or `localhost`: a rebound name is rejected | any |
 //! | `Origin` | if sent, the own one | if sent, the own one |
 //!
@@ -28,10 +29,10 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tollgate_config::Secret;
 use tollgate_core::time::Micros;
-use tollgate_ledger::Ledger;
 
 use super::session::Sessions;
 use crate::api::ApiError;
+use crate::daemon::Daemon;
 
 /// The longest `Authorization` that is compared, so that the comparison is cheap.
 const BEARER_MAX: usize = 16 * 1024;
@@ -42,17 +43,17 @@ pub(super) struct AccessPolicy {
     address: SocketAddr,
     token: Option<Secret>,
     pub(super) sessions: Sessions,
-    /// Its clock ends sessions.
-    ledger: Ledger,
+    /// Knows `metrics.token`, which a reload may change; the clock of its ledger ends sessions.
+    daemon: Daemon,
 }
 
 impl AccessPolicy {
-    pub(super) fn new(address: SocketAddr, token: Option<Secret>, ledger: Ledger) -> AccessPolicy {
+    pub(super) fn new(address: SocketAddr, token: Option<Secret>, daemon: Daemon) -> AccessPolicy {
         AccessPolicy {
             address,
             token,
             sessions: Sessions::default(),
-            ledger,
+            daemon,
         }
     }
 
@@ -73,6 +74,9 @@ impl AccessPolicy {
         now: Micros,
     ) -> Result<(), ApiError> {
         if matches!(path, "/health" | "/ready") {
+            return Ok(());
+        }
+        if path == "/metrics" && self.may_read_metrics(headers)? {
             return Ok(());
         }
         let host = text(headers, HOST.as_str()).unwrap_or_default();
@@ -118,6 +122,22 @@ impl AccessPolicy {
         }
     }
 
+    /// `Ok(false)`: without a token of their own, metrics are open where the admin token protects them from
+    /// pages in a browser; without that token, the other rules apply to them too.
+    fn may_read_metrics(&self, headers: &HeaderMap) -> Result<bool, ApiError> {
+        let loaded = self.daemon.loaded();
+        let Some(own) = &loaded.config.metrics.token else {
+            return Ok(self.token.is_some());
+        };
+        let admin = self.token.as_ref();
+        if has_bearer_token(headers, own)
+            || admin.is_some_and(|token| has_bearer_token(headers, token))
+        {
+            return Ok(true);
+        }
+        Err(ApiError::unauthorized_metrics())
+    }
+
     /// Against DNS rebinding: any DNS name may resolve to this host, an IP address cannot be
     /// rebound.
     fn is_own_host(&self, host: &str) -> bool {
@@ -142,7 +162,7 @@ pub(super) async fn check(
     next: Next,
 ) -> Response {
     let asked = (request.method(), request.uri().path());
-    let now = policy.ledger.at();
+    let now = policy.daemon.registry().ledger().at();
     match policy.authorize(asked, request.headers(), now) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),

@@ -339,6 +339,30 @@ const OPERATIONS: &[Operation] = &[
     operation("delete", "/v1/session", "sign-out", "End the session").status("204", None),
     operation("get", "/health", "health", "The process lives").reply("Status"),
     operation("get", "/ready", "ready", "Calls are served").reply("Status"),
+    operation(
+        "get",
+        "/v1/decisions",
+        "decisions",
+        "The last calls, newest first, and why they waited, were rejected or came from the cache",
+    )
+    .query(&["provider", "id", "limit"])
+    .reply("Decisions"),
+    operation(
+        "get",
+        "/api/rate-limit/metrics",
+        "entity-metrics",
+        "Metrics of every entity, and current alerts",
+    )
+    .query(&["entity", "provider"])
+    .reply("EntityMetrics")
+    .also(&[("404", "no such entity", "UnknownEntity")]),
+    operation(
+        "get",
+        "/metrics",
+        "metrics",
+        "Metrics for Prometheus, as text 0.0.4, or OpenMetrics if `Accept` prefers it",
+    )
+    .status("200", None),
     operation("get", "/openapi.json", "openapi", "This document"),
 ];
 

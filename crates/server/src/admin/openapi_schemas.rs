@@ -16,6 +16,7 @@ use tollgate_guard::ASKS_MAX;
 use super::live::KINDS;
 use crate::call_words::{COST_MAX, PRIORITIES};
 use crate::decision_api::{ASK_FIELDS, NAME_MAX, URL_MAX};
+use crate::decision_log::KEPT_MAX;
 use crate::desk::TaskEvent;
 
 /// A duration as a text: `10s`, `1m30s`.
@@ -65,6 +66,9 @@ pub(super) fn parameter_schema(name: &str) -> Value {
         "provider" => with_example(text(), "tmdb"),
         "guard" => with_example(text(), "api"),
         "queue" => json!({ "type": "string", "pattern": QUEUE_NAME }),
+        "limit" => {
+            json!({ "type": "integer", "minimum": 1, "maximum": KEPT_MAX, "default": 100 })
+        }
         _ => text(),
     }
 }
@@ -78,6 +82,7 @@ pub(super) fn all_schemas() -> Value {
         operator_schemas(),
         page_schemas(),
         desk_schemas(),
+        observation_schemas(),
     ] {
         if let Value::Object(part) = part {
             all.extend(part);
@@ -330,6 +335,74 @@ fn page_schemas() -> Value {
         })),
         "SessionRequest": strict(&["token"], json!({ "token": text() })),
         "Session": object(&["needed", "lifetime"], json!({ "needed": { "type": "boolean" }, "lifetime": { "type": ["integer", "null"] } })),
+    })
+}
+
+/// Schemas of what happened.
+fn observation_schemas() -> Value {
+    let (count, word) = (
+        json!({ "type": "integer", "minimum": 0 }),
+        json!({ "type": "string" }),
+    );
+    let or_none = |kind: &str| json!({ "type": [kind, "null"] });
+    let step = object(
+        &["at", "kind", "text"],
+        json!({ "at": { "type": "number" }, "kind": word, "text": word }),
+    );
+    let decision = object(
+        &[
+            "id", "ts", "source", "decision", "wait", "attempts", "steps",
+        ],
+        json!({
+            "id": word, "ts": { "type": "number" }, "provider": or_none("string"),
+            "entity": or_none("string"), "caller": or_none("string"),
+            "priority": { "enum": ["high", "normal", "low", null] },
+            "method": or_none("string"), "path": or_none("string"), "source": word,
+            "decision": { "enum": ["allow", "queue", "reject"] }, "reason": or_none("string"),
+            "limit": or_none("string"), "wait": { "type": "number" }, "attempts": count,
+            "status": or_none("integer"), "steps": { "type": "array", "items": step },
+        }),
+    );
+    let counts = [
+        "requests_in_window",
+        "total_requests",
+        "total_429_errors",
+        "recent_429_rate",
+        "cache_hits",
+        "cache_misses",
+    ];
+    let or_unknown = [
+        "tokens_remaining",
+        "capacity",
+        "api_remaining",
+        "api_limit",
+        "reset_at",
+        "reset_in_seconds",
+    ];
+    let mut fields = json!({
+        "entity": word, "is_in_cooldown": { "type": "boolean" }, "is_degraded": { "type": "boolean" },
+        "cache_hit_rate": { "type": "number", "minimum": 0, "maximum": 1 },
+    });
+    counts.iter().for_each(|name| fields[*name] = count.clone());
+    or_unknown
+        .iter()
+        .for_each(|name| fields[*name] = or_none("integer"));
+    let required: Vec<&str> = counts.iter().chain(&or_unknown).copied().collect();
+    let alert = object(
+        &["level", "entity", "message"],
+        json!({ "level": { "enum": ["warning", "critical"] }, "entity": word, "message": word }),
+    );
+    let entities = json!({ "type": "object", "additionalProperties": object(&required, fields) });
+    json!({
+        "Decisions": object(&["decisions", "lost", "kept_max"], json!({
+            "decisions": { "type": "array", "items": decision }, "lost": count, "kept_max": count,
+        })),
+        "EntityMetrics": object(&["success", "metrics", "alerts"], json!({
+            "success": { "const": true },
+            "metrics": object(&["entities"], json!({ "entities": entities })),
+            "alerts": { "type": "array", "items": alert },
+        })),
+        "UnknownEntity": object(&["success", "error"], json!({ "success": { "const": false }, "error": word })),
     })
 }
 

@@ -18,8 +18,8 @@ use tokio::sync::Semaphore;
 
 use super::access::{self, AccessPolicy};
 use super::live::LiveEvents;
-use super::tasks;
-use super::{cache, charts, commands, decisions, live, openapi, page, providers, session, sources};
+use super::{cache, charts, commands, decisions, live, metrics, openapi, page, providers, session};
+use super::{sources, tasks};
 use crate::api::{ApiError, json};
 use crate::daemon::Daemon;
 use crate::gateway::max_admin_connections;
@@ -41,7 +41,7 @@ pub(super) struct ApiState {
     pub(super) live: Arc<LiveEvents>,
 }
 
-/// The routes. Metrics will be listed here too.
+/// The routes.
 pub(super) fn router(
     daemon: Daemon,
     policy: AccessPolicy,
@@ -111,6 +111,9 @@ fn timed_routes() -> Vec<(&'static str, MethodRouter<ApiState>)> {
         ("/v1/session", post(session::open).delete(session::close)),
         // Its head comes at once; its body has no end.
         ("/v1/events", get(live::serve)),
+        ("/v1/decisions", get(metrics::decisions)),
+        ("/api/rate-limit/metrics", get(metrics::by_entity)),
+        ("/metrics", get(metrics::serve)),
         ("/openapi.json", get(openapi::serve)),
     ]
 }

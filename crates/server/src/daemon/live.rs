@@ -91,7 +91,7 @@ impl Daemon {
                 .map(|one| view::cooldown(one, now))
                 .collect(),
             limits: asked.into_iter().zip(parts).flat_map(of_part).collect(),
-            queue: Some(view::queue(active, &status)),
+            queue: Some(view::queue(self.registry(), active).await),
             saved: Some(view::saved(active)),
             started: true,
             problems: configured.map_or(0, |one| state.problems_of(one).len()),

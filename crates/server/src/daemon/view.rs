@@ -8,10 +8,10 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-use tollgate::Error;
 use tollgate::providers::{
     ActiveProvider, CooldownStatus, EstimatedLimit, LimitStatus, PartStatus,
 };
+use tollgate::{Error, ProviderRegistry};
 use tollgate_config::config::Store;
 use tollgate_config::overlay::canonical_key;
 use tollgate_config::{EffectiveValue, LoadedProvider};
@@ -145,9 +145,18 @@ pub(super) struct Queue {
     high: usize,
     normal: usize,
     low: usize,
-    eta: f64,
+    /// Seconds until the last of them is served; `null` = until an operator says otherwise.
+    eta: Option<f64>,
+    /// Waiting calls of each configured caller.
+    callers: BTreeMap<String, CallerInQueue>,
     /// What the calls wait for, and how many.
     waiting_for: BTreeMap<&'static str, usize>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct CallerInQueue {
+    waiting: u64,
+    eta: Option<f64>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -208,7 +217,7 @@ impl Daemon {
             health: health(&status, failing_paths(&active, now), now),
             limits: own,
             entities,
-            queue: queue(&active, &status),
+            queue: queue(&self.shared.registry, &active).await,
             saved: saved(&active),
             permits: self.held_permits(name),
             cooldown_until,
@@ -397,18 +406,22 @@ pub(super) fn saved(active: &ActiveProvider) -> Saved {
     }
 }
 
-/// How long the last call in the queue waits at the current rate; 0 if no calls are sent or none
-/// waits.
-pub(super) fn queue(active: &ActiveProvider, status: &HealthStatus) -> Queue {
-    let waiting = active.waiting() as u64;
-    let rate = status.rate.map_or(0, |rate| rate.millionths());
-    let flows = status.breaker != Breaker::Open && rate > 0;
-    let micros = waiting.saturating_mul(1_000_000).saturating_mul(1_000_000) / rate.max(1);
+/// Waiting calls, and when they are served.
+pub(super) async fn queue(registry: &ProviderRegistry, active: &ActiveProvider) -> Queue {
+    let callers = active.caller_queues(registry).await.into_iter();
+    let callers = callers.map(|one| {
+        let queue = CallerInQueue {
+            waiting: one.waiting,
+            eta: one.eta.map(seconds),
+        };
+        (one.caller, queue)
+    });
     Queue {
         high: active.waiting_at(Priority::High),
         normal: active.waiting_at(Priority::Normal),
         low: active.waiting_at(Priority::Low),
-        eta: if flows { seconds(Span(micros)) } else { 0.0 },
+        eta: active.eta().await.map(seconds),
+        callers: callers.collect(),
         waiting_for: active.waiting_for(),
     }
 }

@@ -47,6 +47,8 @@ mod forward_auth;
 mod grpc;
 mod grpc_client;
 mod guards;
+mod alerts;
+mod metrics;
 mod openapi;
 mod page;
 mod desk;

@@ -6,10 +6,12 @@
 
 use std::sync::Arc;
 
+use tollgate_core::alert::Alert;
 use tollgate_core::ask::Priority;
 use tollgate_core::health::{Class, Fault, HealthState, HealthStatus, Reason};
-use tollgate_core::time::Span;
+use tollgate_core::time::{Span, Wall};
 
+use super::steps::Step;
 use crate::error::Reason as BlockReason;
 
 /// What the permit stage decided about an attempt.
@@ -115,6 +117,10 @@ impl CallResult {
 pub struct CallEnd {
     /// The call.
     pub id: Arc<str>,
+    /// When it ended.
+    pub at: Wall,
+    /// Its method and its path without the query, once it had a provider.
+    pub request: Option<(http::Method, Arc<str>)>,
     /// Whose; `None`: no provider was found for it.
     pub provider: Option<Arc<str>>,
     /// The part of the provider.
@@ -135,6 +141,8 @@ pub struct CallEnd {
     pub waited: Span,
     /// Attempts whose bytes may have left.
     pub attempts: u32,
+    /// What happened to it, in order. Callers that share one flight share its steps.
+    pub steps: Vec<Step>,
 }
 
 impl Event {
@@ -426,6 +434,28 @@ pub enum Event {
         shadow: bool,
         /// How many since the last event.
         count: u64,
+    },
+    /// An alert begins, changes its level, or ends.
+    Alert {
+        /// Whose.
+        provider: Arc<str>,
+        /// Of which part.
+        entity: Option<Arc<str>>,
+        /// What it says.
+        alert: Box<Alert>,
+        /// It begins or changes its level; `false` = it ends.
+        is_firing: bool,
+    },
+    /// A webhook did not take an alert: the first attempt failed, or the last.
+    WebhookFailed {
+        /// Its number in the configuration, from 1; its address may be a key.
+        number: usize,
+        /// Attempts so far.
+        attempts: u32,
+        /// It is not tried again.
+        gives_up: bool,
+        /// Why, in words.
+        why: Arc<str>,
     },
     /// The file of sources and tasks cannot be used; the request was rejected.
     DeskFailed {

@@ -82,6 +82,7 @@ impl Event {
             Event::TaskQueueFull { .. } | Event::DeskFailed { .. } | Event::GuardDenied { .. } => {
                 self.log_decision_service();
             }
+            Event::Alert { .. } | Event::WebhookFailed { .. } => self.log_alert(),
             // Of every call, and said by the lines above: for subscribers only.
             Event::Decision { .. }
             | Event::Attempt { .. }
@@ -226,6 +227,35 @@ impl Event {
         }
     }
 
+    /// Events of alerts and their webhooks.
+    fn log_alert(&self) {
+        match self {
+            Event::Alert {
+                provider,
+                entity,
+                alert,
+                is_firing,
+            } => {
+                tracing::warn!(
+                    event = "alert", status = if *is_firing { "firing" } else { "resolved" },
+                    level = alert.level.as_str(), kind = alert.kind.as_str(), provider = &**provider,
+                    entity = entity.as_deref().unwrap_or("none"), value = alert.value,
+                    threshold = alert.threshold, message = %alert
+                );
+            }
+            Event::WebhookFailed {
+                number,
+                attempts,
+                gives_up,
+                why,
+            } => {
+                let (webhook, why) = (number, &**why);
+                tracing::warn!(event = "webhook_failed", webhook, attempts, gives_up, why);
+            }
+            _ => debug_assert!(false, "this fact has a line of another group: {self:?}"),
+        }
+    }
+
     /// Events of this process as a whole.
     fn log_process(&self) {
         match self {
@@ -320,5 +350,21 @@ fn log_call(end: &CallEnd) {
         waited = %end.waited, priority = ?end.priority.unwrap_or_default(),
         decision = end.decision.as_str(), reason = %OrNone(end.result.reason()),
         limit = end.limit.as_deref().unwrap_or("none")
+    );
+}
+
+/// The line of the access log: one for every call, whoever responded.
+pub(super) fn log_access(end: &CallEnd) {
+    let (method, path) = match &end.request {
+        Some((method, path)) => (method.as_str(), &**path),
+        None => ("none", "none"),
+    };
+    tracing::info!(
+        event = "access", id = &*end.id, method, path,
+        status = %OrNone(end.result.status()), source = end.source,
+        wait = %end.waited, attempts = end.attempts,
+        provider = end.provider.as_deref().unwrap_or("none"),
+        caller = end.caller.as_deref().unwrap_or("none"),
+        decision = end.decision.as_str(), reason = %OrNone(end.result.reason())
     );
 }

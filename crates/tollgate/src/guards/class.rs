@@ -18,8 +18,9 @@ use tollgate_guard::{GuardKey, GuardPlan, GuardTable, KeyView, Keys, Limit, Plan
 
 use super::UncountableGuard;
 use super::descriptor::LimitOverride;
+use super::identifier::Identifier;
 use super::request::GuardedRequest;
-use super::tally::{GuardCounts, GuardTally};
+use super::tally::{GuardCounts, GuardMetrics, GuardTally};
 use crate::period::period_text;
 
 /// The identifier of the only key of a global guard.
@@ -243,6 +244,25 @@ impl GuardClass {
     /// The key of a name in bytes.
     pub(super) fn key_of_bytes(&self, name: &[u8]) -> GuardKey {
         self.keys.key(name)
+    }
+
+    /// For whom it counts a request, in metrics.
+    pub(super) fn identifier_in(&self, request: &GuardedRequest<'_>) -> Identifier {
+        match &self.guard.by {
+            CountedBy::Ip => Identifier::Ip(request.ip),
+            CountedBy::Header(name) => {
+                let value = request.headers.get(name);
+                value.map_or(Identifier::Global, |value| {
+                    Identifier::of_text(value.as_bytes())
+                })
+            }
+            CountedBy::Global | CountedBy::Name => Identifier::Global,
+        }
+    }
+
+    /// Its counters for metrics: whom it denied and how often, and how long requests waited.
+    pub(crate) fn metrics(&self) -> GuardMetrics {
+        self.tally.metrics()
     }
 
     /// The key of a request; `None` if the guard does not apply to it.

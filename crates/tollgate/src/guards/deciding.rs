@@ -34,7 +34,7 @@ impl Guards {
     /// Decides at once, all or none, also if they are more than can be decided in one step.
     pub fn decide_any_number(&self, asks: &[GuardAsk]) -> GuardVerdict {
         let verdict = self.try_once(asks);
-        self.count_denials(&verdict);
+        self.count_denials(asks, &verdict);
         verdict
     }
 

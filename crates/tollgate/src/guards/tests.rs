@@ -214,6 +214,7 @@ fn ten_million_random_identities_stay_within_the_bound() {
                 .keys_for_tests()
                 .number(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
             class: class.clone(),
+            identifier: Identifier::default(),
             cost: 1,
         };
         denied += u32::from(guards.decide(&[ask]).unwrap().denied.is_some());

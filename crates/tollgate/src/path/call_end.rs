@@ -9,17 +9,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use http::Method;
 use tollgate_core::ask::Priority;
 use tollgate_core::health::Fault;
-use tollgate_core::time::Span;
+use tollgate_core::time::{Span, Wall};
 
 use super::call::CallOptions;
 use super::outcome::CallTrace;
 use super::progress::{CallProgress, CallSpending};
+use super::route::Route;
 use super::subject::Subject;
 use crate::Error;
-use crate::event::{CallDecision, CallEnd, CallResult, Event, Events};
-use crate::pool::Origin;
+use crate::event::{CallDecision, CallEnd, CallResult, Event, Events, Step, StepKind};
+use crate::metrics::PartMetrics;
 use crate::providers::CountedCall;
 use crate::reply::{Reply, Source};
 
@@ -34,13 +36,14 @@ pub(crate) struct RunningCall<'a> {
     counted: Option<CountedCall>,
 }
 
-/// Who called, and what: known while somebody listens.
+/// Who called, and what: known while somebody wants the end.
 #[derive(Clone, Debug, Default)]
 struct CallLabels {
     provider: Option<Arc<str>>,
     entity: Option<Arc<str>>,
     caller: Option<Arc<str>>,
     priority: Option<Priority>,
+    request: Option<(Method, Arc<str>)>,
 }
 
 impl<'a> RunningCall<'a> {
@@ -56,12 +59,16 @@ impl<'a> RunningCall<'a> {
     }
 
     /// The call has been routed.
-    pub(crate) fn on_routed(&mut self, subject: &mut Subject, origin: &Origin) {
-        self.trace.on_routed(&subject.provider, origin);
+    pub(crate) fn on_routed(&mut self, route: &mut Route) {
+        let subject = &mut route.subject;
+        self.trace
+            .on_routed(&subject.provider, &route.request.origin);
+        subject.count(PartMetrics::on_call);
         self.counted = Some(subject.counted());
-        if self.events.has_listeners() {
+        if self.events.wants_end(subject.started) {
             self.labels = CallLabels::of(subject);
             self.trace.progress = Some(subject.start_progress());
+            self.labels.request = Some(route.request_line());
         }
     }
 
@@ -77,7 +84,8 @@ impl<'a> RunningCall<'a> {
         }
         let labels = std::mem::take(&mut self.labels);
         match result {
-            Ok(reply) => self.events.emit_with(|| {
+            Ok(_) if self.trace.progress.is_none() && !self.events.has_listeners() => {}
+            Ok(reply) => self.events.emit({
                 let spent = self.trace.spent();
                 let cause = spent.cause();
                 let result = CallResult::Response {
@@ -87,14 +95,27 @@ impl<'a> RunningCall<'a> {
                 Event::CallEnded(Box::new(CallEnd {
                     source: reply.source.as_str(),
                     result,
+                    steps: self.take_steps(),
+                    at: self.events.wall(),
                     ..without_response(self.id.clone(), labels, &spent)
                 }))
             }),
-            Err(error) => self.events.emit_info_with(|| {
+            Err(error) => self.events.emit_rejection_with(|| {
                 let spent = (self.trace.waited, self.trace.attempts);
-                rejected(self.id.clone(), labels, spent, error)
+                let mut end = rejected(self.id.clone(), labels, spent, error);
+                (end.at, end.steps) = (self.events.wall(), self.take_steps());
+                Event::CallEnded(Box::new(end))
             }),
         }
+    }
+}
+
+impl RunningCall<'_> {
+    fn take_steps(&self) -> Vec<Step> {
+        let progress = self.trace.progress.as_ref();
+        progress
+            .map(|progress| progress.take_steps())
+            .unwrap_or_default()
     }
 }
 
@@ -109,13 +130,17 @@ impl Drop for RunningCall<'_> {
         if let Some(counted) = &self.counted {
             counted.on_left(self.trace.attempts);
         }
-        self.events.emit_with(|| {
+        if self.trace.progress.is_none() && !self.events.has_listeners() {
+            return;
+        }
+        self.events.emit({
             let spent = match &self.trace.progress {
                 Some(progress) => progress.spent(),
                 None => self.trace.spent(),
             };
             let labels = std::mem::take(&mut self.labels);
             let mut end = without_response(self.id.clone(), labels, &spent);
+            (end.at, end.steps) = (self.events.wall(), self.take_steps());
             if std::thread::panicking() {
                 end.result = CallResult::Panicked;
             }
@@ -129,6 +154,8 @@ fn without_response(id: Arc<str>, labels: CallLabels, spent: &CallSpending) -> C
     let cause = spent.cause();
     CallEnd {
         id,
+        at: Wall(0), // its caller knows
+        request: labels.request,
         provider: labels.provider,
         entity: labels.entity,
         caller: labels.caller,
@@ -139,6 +166,7 @@ fn without_response(id: Arc<str>, labels: CallLabels, spent: &CallSpending) -> C
         limit: cause.and_then(|cause| cause.limit),
         waited: spent.waited,
         attempts: spent.attempts,
+        steps: Vec::new(),
     }
 }
 
@@ -150,6 +178,7 @@ impl CallLabels {
             entity,
             caller: subject.caller.as_deref().map(Arc::from),
             priority: Some(subject.priority),
+            request: None,
         }
     }
 }
@@ -160,7 +189,11 @@ impl CallTrace {
         if !self.has_ended {
             self.has_ended = true;
             let (labels, spent) = (CallLabels::default(), (self.waited, self.attempts));
-            events.emit_info_with(|| rejected(id.clone(), labels, spent, error));
+            events.emit_rejection_with(|| {
+                let mut end = rejected(id.clone(), labels, spent, error);
+                end.at = events.wall();
+                Event::CallEnded(Box::new(end))
+            });
         }
     }
 }
@@ -171,9 +204,11 @@ fn rejected(
     labels: CallLabels,
     (waited, attempts): (Span, u32),
     error: &Error,
-) -> Event {
-    Event::CallEnded(Box::new(CallEnd {
+) -> CallEnd {
+    CallEnd {
         id,
+        at: Wall(0), // its caller knows
+        request: labels.request,
         provider: labels.provider.or(error.provider().map(Arc::from)),
         entity: labels.entity,
         caller: labels.caller,
@@ -184,7 +219,8 @@ fn rejected(
         limit: error.limit().map(Arc::from),
         waited,
         attempts,
-    }))
+        steps: Vec::new(),
+    }
 }
 
 /// A call that its caller makes itself. Dropped, it is over; what was not reported by then is not
@@ -214,7 +250,7 @@ struct ExternalCallEnd {
 impl ExternalCall {
     /// The call begins. Dropped before it has its permit, its caller has gone.
     pub(crate) fn begin(events: &Events, options: &CallOptions) -> ExternalCall {
-        let end = events.has_listeners().then(|| {
+        let end = events.wants_end(events.at()).then(|| {
             Box::new(ExternalCallEnd {
                 labels: CallLabels {
                     caller: options.caller.as_deref().map(Arc::from),
@@ -239,6 +275,7 @@ impl ExternalCall {
     /// Its provider is known.
     pub(crate) fn on_routed(&mut self, subject: &mut Subject) {
         self.counted = Some(subject.counted());
+        subject.count(PartMetrics::on_call);
         if let Some(end) = &mut self.end {
             end.labels = CallLabels::of(subject);
             end.progress = Some(subject.start_progress());
@@ -260,11 +297,19 @@ impl ExternalCall {
             if let Some(counted) = self.counted.take() {
                 counted.on_rejected(Span::ZERO, 0);
             }
-            self.events.emit_info_with(|| {
-                let spent = end.as_ref().and_then(|end| end.progress.as_ref());
-                let spent = spent.map(|progress| progress.spent()).unwrap_or_default();
+            self.events.emit_rejection_with(|| {
+                let progress = end.as_ref().and_then(|end| end.progress.clone());
+                let progress = progress.as_ref();
+                let spent = progress
+                    .map(|progress| progress.spent())
+                    .unwrap_or_default();
                 let labels = end.map(|end| end.labels).unwrap_or_default();
-                rejected(self.id.clone(), labels, (spent.waited, 0), error)
+                let mut end = rejected(self.id.clone(), labels, (spent.waited, 0), error);
+                end.steps = progress
+                    .map(|progress| progress.take_steps())
+                    .unwrap_or_default();
+                end.at = self.events.wall();
+                Event::CallEnded(Box::new(end))
             });
         }
         result
@@ -298,8 +343,13 @@ impl Drop for ExternalCall {
         let Some(mut end) = self.end.take() else {
             return;
         };
-        let spent = end.progress.map(|progress| progress.spent());
-        let spent = spent.unwrap_or_default();
+        let progress = end.progress.as_ref();
+        let spent = progress
+            .map(|progress| progress.spent())
+            .unwrap_or_default();
+        let steps = progress
+            .map(|progress| progress.take_steps())
+            .unwrap_or_default();
         if let CallResult::Response { waited_for, .. } = &mut end.result {
             *waited_for = spent.cause().map(|cause| cause.reason);
         }
@@ -307,21 +357,34 @@ impl Drop for ExternalCall {
             source: end.source,
             result: end.result,
             attempts: end.attempts,
+            steps,
+            at: self.events.wall(),
             ..without_response(self.id.clone(), end.labels, &spent)
         })));
     }
 }
 
 /// The end of a call that a fresh response in memory has served.
-pub(crate) fn hit(subject: &Subject, id: &str, status: u16) -> Event {
+pub(crate) fn hit(route: &Route, id: &str, status: u16, (now, age): (Wall, Span)) -> Event {
     let CallLabels {
         provider,
         entity,
         caller,
         priority,
-    } = CallLabels::of(subject);
+        ..
+    } = CallLabels::of(&route.subject);
     Event::CallEnded(Box::new(CallEnd {
         id: id.into(),
+        at: now,
+        request: Some(route.request_line()),
+        steps: vec![Step {
+            at: now,
+            kind: StepKind::Cached {
+                source: Source::Cache.as_str(),
+                age,
+                why: "fresh",
+            },
+        }],
         provider,
         entity,
         caller,

@@ -13,7 +13,7 @@ use super::route::Route;
 use super::subject::Subject;
 use crate::Error;
 use crate::error::{NotAllowed, Reason, Stage};
-use crate::event::Event;
+use crate::event::{Event, StepKind};
 use crate::pool::{ConnectError, ExpectedCall};
 use crate::providers::CompiledPolicy;
 
@@ -61,6 +61,7 @@ pub(crate) fn timeout(route: &Route, policy: &CompiledPolicy) -> Span {
 /// Emits that an attempt got no response.
 pub(crate) fn emit_failed(subject: &Subject, fault: Fault) {
     subject.provider.calls.on_response(Class::Network);
+    subject.add_step(|| StepKind::Failed(fault));
     let (id, provider, _) = subject.labels();
     subject.provider.events.emit(Event::AttemptFailed {
         id,

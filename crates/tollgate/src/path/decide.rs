@@ -150,7 +150,7 @@ pub(super) fn subject(
     })?;
     let entity = routed.entity.map(|entity| entity.as_str().to_owned());
     let caller = options.caller.as_deref();
-    Ok(Subject {
+    let subject = Subject {
         caller_id: caller.map_or_else(CallerId::default, caller_id),
         costs: call_costs(&policy.provider.costs, &options.costs, &[]),
         entity,
@@ -164,7 +164,8 @@ pub(super) fn subject(
         path: (!path.is_empty()).then(|| PathTag::of(&path)),
         path_text: (!path.is_empty()).then(|| path.into()),
         ..Subject::new(active, started)
-    })
+    };
+    Ok(subject.with_entity_metrics(&policy))
 }
 
 /// The provider, the host that the caller named, the host that is called, path and query. A provider

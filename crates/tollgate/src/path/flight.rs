@@ -28,6 +28,7 @@ use super::route::Route;
 use super::subject::{failed_flights_max, wait_as_if_alone};
 use super::{cache, identity, merge};
 use crate::error::Stage;
+use crate::event::StepKind;
 use crate::flights::{
     self, Flight, FlightInProgress, FlightKey, FlightResult, FlightSlot, FlightTable, Flights,
     Follower, PassEntry,
@@ -155,6 +156,7 @@ fn join(flights: &Flights, route: &mut Route) -> FlightRole {
         if found.add_follower() {
             found.demand.join(route.subject.own_demand());
             route.subject.provider.savings.on_joined();
+            route.subject.add_step(|| StepKind::Joined);
             return FlightRole::Follower(Follower {
                 flight: found,
                 is_over: false,

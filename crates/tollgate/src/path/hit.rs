@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
-use tollgate_core::time::Span;
+use tollgate_core::time::{Span, Wall};
 
 use super::call::{CallOptions, HttpCall, Target};
 use super::route::{Route, route_without_body};
@@ -27,6 +27,7 @@ use crate::reply::Reply;
 #[derive(Debug)]
 pub struct Hit {
     object: Arc<CachedResponse>,
+    now: Wall,
     age: Span,
 }
 
@@ -90,7 +91,7 @@ impl RememberedRequest {
     pub fn emit(&self, hit: &Hit, id: &str) {
         self.counted.on_hit();
         self.route.emit_request(id);
-        serve::emit_hit(&self.route.subject, id, &hit.object, hit.age);
+        serve::emit_hit(&self.route, id, &hit.object, (hit.now, hit.age));
     }
 
     /// The response, if it is fresh and in memory.
@@ -98,6 +99,7 @@ impl RememberedRequest {
     pub fn hit(&self, registry: &ProviderRegistry) -> Option<Hit> {
         let (object, now) = self.key.in_memory(registry, &self.route)?;
         Some(Hit {
+            now,
             age: object.freshness.age(now),
             object,
         })

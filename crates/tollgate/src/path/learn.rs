@@ -25,8 +25,9 @@ use super::send::Sent;
 use super::subject::Subject;
 use crate::body::{BodyFormat, CostReader, Decoder, ReplyBody, UpstreamBody};
 use crate::decode;
-use crate::event::Event;
+use crate::event::{Event, StepKind};
 use crate::failpoint;
+use crate::metrics::ReportedQuota;
 use crate::providers::CompiledPolicy;
 use crate::{LimitReport, Permit};
 
@@ -129,6 +130,7 @@ pub(crate) fn observe(
     let feedback = read_feedback(subject, policy, observed);
     let class = classify(observed.status, feedback.verdict);
     subject.provider.calls.on_response(class);
+    count_response(subject, observed.status, class, &feedback, &grant.permit);
     emit_response(subject, observed.status, class, &grant.permit);
     let cooldown = grant.attempt_guard.cooldown;
     let permit = settle(policy, observed, (class, &feedback), grant.permit, cooldown);
@@ -153,7 +155,36 @@ pub(crate) fn observe(
     }
 }
 
+/// Counts the response for the provider and its entity.
+fn count_response(
+    subject: &Subject,
+    status: u16,
+    class: Class,
+    feedback: &Feedback,
+    permit: &Permit,
+) {
+    let provider = &subject.provider;
+    provider.metrics.on_response(status, permit.age());
+    if class == Class::Limited {
+        let now = provider.ledger.at();
+        subject.count(|part| part.on_limited(now));
+        // While the store is lost, nobody knows whether there was room.
+        if provider.ledger.loss().is_none() {
+            provider.metrics.on_violation();
+        }
+    }
+    if let Some(remaining) = feedback.remaining {
+        let reported = ReportedQuota {
+            remaining,
+            limit: feedback.limit,
+            reset_at: feedback.reset_at,
+        };
+        subject.count(|part| part.on_reported(reported));
+    }
+}
+
 fn emit_response(subject: &Subject, status: u16, class: Class, permit: &Permit) {
+    subject.add_step(|| StepKind::Response { status, class });
     subject.provider.events.emit_with(|| {
         let (id, provider, entity) = subject.labels();
         Event::Response {
@@ -169,6 +200,10 @@ fn emit_response(subject: &Subject, status: u16, class: Class, permit: &Permit) 
 
 /// Emits that the scope of a limited call cools down.
 fn emit_cooldown(subject: &Subject, cooldown: Span, retry_after: Option<Span>) {
+    subject.add_step(|| StepKind::Cooldown {
+        duration: cooldown,
+        retry_after,
+    });
     subject.provider.events.emit(Event::Cooldown {
         provider: subject.provider.label(),
         entity: subject.entity.as_deref().map(Arc::from),

@@ -183,7 +183,7 @@ fn misconfigured(provider: &ActiveProvider, account: &Account) -> LoginError {
 }
 
 /// The stages of an attempt, without `credential`, which waits for this login.
-async fn attempt(
+pub(super) async fn attempt(
     route: &mut Route,
     credential: &Credential,
     retries: &mut RetryState,

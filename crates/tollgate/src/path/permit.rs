@@ -20,7 +20,8 @@ use super::rates::Rates;
 use super::requested_limits::{Grant, RequestedLimits, no_share, store_lost};
 use super::subject::Subject;
 use crate::error::{QueueCause, Reason};
-use crate::event::{DecisionVerdict, Event};
+use crate::event::{DecisionVerdict, Event, StepKind};
+use crate::metrics::PermitResult;
 use crate::permits::{Denied, PermitRequest, Permits};
 use crate::providers::{CompiledPolicy, LossDecision, loss_since_now};
 use crate::{Error, Permit};
@@ -33,7 +34,7 @@ pub(crate) struct PermitHistory {
     /// An attempt had to wait for a limit, a scope or a time. The time spent does not tell: on a
     /// real clock even an immediate decision takes microseconds, and a store takes milliseconds.
     pub(crate) was_queued: bool,
-    /// What the last one of them waited for, while somebody listens.
+    /// What the last one of them waited for.
     pub(crate) queue_cause: Option<QueueCause>,
     /// What remained of each limit at the last decision.
     pub(crate) rates: Rates,
@@ -44,7 +45,7 @@ pub(crate) struct PermitHistory {
 }
 
 impl PermitHistory {
-    /// Remembers whether the call had to wait, and for what if somebody wants to hear it.
+    /// Remembers whether the call had to wait, and for what.
     fn on_granted(
         &mut self,
         subject: &Subject,
@@ -56,9 +57,7 @@ impl PermitHistory {
             return;
         };
         self.was_queued = true;
-        if subject.provider.events.has_listeners() {
-            self.queue_cause = Some(requested.queue_cause(subject, policy, blocker));
-        }
+        self.queue_cause = Some(requested.queue_cause(subject, policy, blocker));
     }
 }
 
@@ -73,7 +72,7 @@ pub(crate) async fn permit(
     let was_queued = std::mem::take(&mut history.was_queued);
     let cause = history.queue_cause.take();
     let result = decide(subject, key, history).await;
-    emit_decision(subject, &result, history, history.waited - waited);
+    report_decision(subject, &result, history, history.waited - waited);
     if !history.was_queued {
         (history.was_queued, history.queue_cause) = (was_queued, cause);
     }
@@ -84,29 +83,36 @@ pub(crate) async fn permit(
     result
 }
 
-/// Reports what was decided, for subscribers.
-fn emit_decision(
+/// Counts what was decided, and reports it to whoever wants to hear it.
+fn report_decision(
     subject: &Subject,
     result: &Result<Grant, Error>,
     history: &PermitHistory,
     waited: Span,
 ) {
+    let cause = || history.queue_cause.clone().unwrap_or_default();
+    let counted = match result {
+        Ok(_) if !history.was_queued => PermitResult::Allowed,
+        Ok(_) => PermitResult::Queued(cause().reason),
+        Err(error) => PermitResult::Rejected(error.reason()),
+    };
+    let metrics = &subject.provider.metrics;
+    metrics.on_permit(subject.joint_priority(), counted, waited);
+    let verdict = || match result {
+        Ok(_) if !history.was_queued => DecisionVerdict::Allowed,
+        Ok(_) => {
+            let QueueCause { reason, limit } = cause();
+            DecisionVerdict::Queued { limit, reason }
+        }
+        Err(error) => DecisionVerdict::Rejected {
+            limit: error.limit().map(Arc::from),
+            reason: error.reason(),
+        },
+    };
+    subject.add_step(|| StepKind::Decided(verdict(), waited));
     subject.provider.events.emit_with(|| {
         let (id, provider, entity) = subject.labels();
-        let verdict = match result {
-            Ok(_) if !history.was_queued => DecisionVerdict::Allowed,
-            Ok(_) => {
-                let cause = history.queue_cause.clone().unwrap_or_default();
-                DecisionVerdict::Queued {
-                    limit: cause.limit,
-                    reason: cause.reason,
-                }
-            }
-            Err(error) => DecisionVerdict::Rejected {
-                limit: error.limit().map(Arc::from),
-                reason: error.reason(),
-            },
-        };
+        let verdict = verdict();
         Event::Decision {
             id,
             provider,
@@ -183,7 +189,8 @@ pub(super) async fn decide(
                 let exhausted = requested.exhausted_limit(subject, &policy, denied);
                 let exhausted = Box::pin(exhausted).await;
                 history.rates = Rates::rejected(&policy, priority, exhausted);
-                return Err(requested.to_error(subject, &policy, denied, loss));
+                let error = requested.to_error(subject, &policy, denied, loss);
+                return Err(Box::pin(behind_the_queue(subject, error)).await);
             }
         };
         history.on_granted(subject, &policy, &requested, &permit);
@@ -193,6 +200,22 @@ pub(super) async fn decide(
         }
         return Ok(requested.grant(subject, &policy, history.has_failed, permit));
     }
+}
+
+/// A call that was rejected because of a limit, or because the queue is full, need not come back before those that
+/// wait have been served.
+async fn behind_the_queue(subject: &Subject, mut error: Error) -> Error {
+    if let Error::NoPermit {
+        reason: Reason::Limit | Reason::QueueFull,
+        retry_in,
+        ..
+    } = &mut error
+        && subject.provider.waiting() > 0
+        && let Some(eta) = subject.provider.eta().await
+    {
+        *retry_in = Some(retry_in.unwrap_or(Span::ZERO).max(eta));
+    }
+    error
 }
 
 /// Gets a permit at once, as most calls do, or waits in the queue. `None`: the call must ask again,
@@ -221,7 +244,7 @@ async fn wait_in_queue(
 ) -> Option<Result<Permit, Denied>> {
     let (seniority, who) = (request.seniority, (request.caller, request.priority));
     if let Some(progress) = &subject.progress {
-        progress.on_queued();
+        progress.on_queued(subject.provider.waiting());
     }
     let returns = || seniority.map(|seniority| permits.expect_return(seniority, who));
     tokio::select! {

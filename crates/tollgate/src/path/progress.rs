@@ -9,7 +9,10 @@ use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::ProviderLedger;
 
 use crate::error::QueueCause;
-use crate::event::CallDecision;
+use crate::event::{CallDecision, STEPS_MAX, Step, StepKind};
+
+/// Steps of most calls: decided, sent, response.
+const STEPS_EXPECTED: usize = 4;
 
 /// How far a call has come. Kept while somebody listens: its end is reported also if its caller leaves
 /// in the middle, or gets an error while the call goes on for others.
@@ -24,6 +27,7 @@ struct ProgressState {
     spent: CallSpending,
     /// It waits for a permit since then.
     waiting_since: Option<Micros>,
+    steps: Vec<Step>,
 }
 
 /// What a call has cost so far.
@@ -47,10 +51,28 @@ impl CallProgress {
         }
     }
 
-    /// The call is queued for a permit.
-    pub(crate) fn on_queued(&self) {
+    /// The call is queued for a permit, behind so many others.
+    pub(crate) fn on_queued(&self, ahead: usize) {
         let now = self.ledger.at();
         self.state.lock().waiting_since.get_or_insert(now);
+        self.add_step(StepKind::Queued { ahead });
+    }
+
+    /// Something happened to the call.
+    pub(crate) fn add_step(&self, kind: StepKind) {
+        let at = self.ledger.wall();
+        let mut state = self.state.lock();
+        if state.steps.is_empty() {
+            state.steps.reserve(STEPS_EXPECTED);
+        }
+        if state.steps.len() < STEPS_MAX {
+            state.steps.push(Step { at, kind });
+        }
+    }
+
+    /// What happened to the call, for its end.
+    pub(crate) fn take_steps(&self) -> Vec<Step> {
+        std::mem::take(&mut self.state.lock().steps)
     }
 
     /// An attempt has its permit, or does not get one.

@@ -73,10 +73,6 @@ impl RequestedLimits {
         (seniority, edition): (u64, u64),
     ) -> (PermitRequest, RequestedLimits) {
         let attributes = subject.attributes(key);
-        subject
-            .provider
-            .seen_entities
-            .record(policy, attributes.entity);
         let mut requested = RequestedLimits {
             terms: SmallVec::new(),
             limits: 0,

@@ -19,6 +19,7 @@ use super::response::{AttemptError, UpstreamResponse, discard};
 use super::route::Route;
 use super::subject::Subject;
 use crate::error::{Reason, Stage};
+use crate::event::StepKind;
 use crate::providers::CompiledPolicy;
 use crate::{Error, timer};
 
@@ -237,6 +238,9 @@ pub(crate) async fn wait_and_discard(
     after: Span,
     unwanted: Option<UpstreamResponse>,
 ) {
+    if after > Span::ZERO {
+        subject.add_step(|| StepKind::RetryWait(after));
+    }
     let _waits =
         (after > Span::ZERO).then(|| subject.provider.retry_waits.enter(subject.joint_priority()));
     let discarded = async {

@@ -240,6 +240,7 @@ impl PendingRoute {
             at_most_permille: self.at_most_permille,
             ..Subject::new(destination.provider, self.arrived)
         };
+        let subject = subject.with_entity_metrics(&destination.policy);
         let request = Request {
             path: join_path(&destination.base, routed.path),
             origin: destination.origin,
@@ -297,22 +298,29 @@ impl Route {
     pub(crate) fn emit_request(&self, id: &str) {
         let provider = &self.subject.provider;
         provider.events.emit_with(|| {
-            let path = &self.request.path;
-            let path = if provider.policy().cache.secrets.found_in(path.as_bytes()) {
-                "(contains a key)".into()
-            } else {
-                path.chars()
-                    .take(LOGGED_PATH_MAX)
-                    .collect::<String>()
-                    .into()
-            };
+            let (method, path) = self.request_line();
             Event::Request {
                 id: id.into(),
                 provider: provider.label(),
-                method: self.request.method.clone(),
+                method,
                 path,
             }
         });
+    }
+
+    /// Its method, and its path without the query, shortened; never with one of our keys.
+    pub(crate) fn request_line(&self) -> (Method, Arc<str>) {
+        let path = &*self.request.path;
+        let policy = self.subject.provider.policy();
+        let secrets = &policy.cache.secrets;
+        // Most are shorter in bytes already.
+        let cut = (path.len() > LOGGED_PATH_MAX).then(|| path.char_indices().nth(LOGGED_PATH_MAX));
+        let path = match cut.flatten() {
+            _ if secrets.found_in(path.as_bytes()) => "(contains a key)",
+            Some((end, _)) => path.get(..end).unwrap_or_default(),
+            None => path,
+        };
+        (self.request.method.clone(), path.into())
     }
 
     /// A high-priority POST of our own to an address that the provider file names. As with every

@@ -34,7 +34,7 @@ use crate::body::IncomingBody;
 use crate::credentials::{Credential, CredentialSource};
 use crate::credentials::{attach_all, secret_value};
 use crate::error::Stage;
-use crate::event::Event;
+use crate::event::{Event, StepKind};
 use crate::failpoint;
 use crate::headers::{is_end_clear, is_keyless_header, is_upgrade};
 use crate::payload::{Outgoing, Payload, Upload};
@@ -197,6 +197,7 @@ pub(super) fn count_attempt(subject: &Subject, retries: &mut RetryState) {
 }
 
 pub(super) fn emit_attempt(subject: &Subject, number: u32) {
+    subject.add_step(|| StepKind::Sent { attempt: number });
     subject.provider.events.emit_with(|| {
         let (id, provider, entity) = subject.labels();
         Event::Attempt {

@@ -19,10 +19,9 @@ use tollgate_core::time::{Span, Wall};
 use super::cache_request::is_reusable;
 use super::call_end;
 use super::route::Route;
-use super::subject::Subject;
 use crate::body::ReplyBody;
 use crate::cache::CachedResponse;
-use crate::event::Event;
+use crate::event::{Event, StepKind};
 use crate::headers::HeaderView;
 use crate::reply::{Reply, Source};
 
@@ -110,6 +109,11 @@ pub(crate) fn from_cache(
             age,
             why: why.as_str(),
         });
+    route.subject.add_step(|| StepKind::Cached {
+        source: source.as_str(),
+        age,
+        why: why.as_str(),
+    });
     let mut head = head(object, age);
     let mut body = object.body.clone();
     let is_same = object.status == StatusCode::OK
@@ -136,6 +140,7 @@ pub(crate) fn from_cache(
         .provider
         .savings
         .on_cached(source, is_unchanged);
+    route.subject.count(|part| part.on_lookup(!is_unchanged));
     // Identical calls at the same time may share it, unless each must ask the provider.
     let is_for_others = match why {
         ServeReason::Revalidated => is_reusable(&object.freshness, now),
@@ -178,20 +183,25 @@ pub(crate) fn fresh_reply(object: &CachedResponse, age: Span) -> Reply {
 }
 
 /// Logs and counts that a fresh response was used, and that its call is over.
-pub(crate) fn emit_hit(subject: &Subject, id: &str, object: &CachedResponse, age: Span) {
+pub(crate) fn emit_hit(route: &Route, id: &str, object: &CachedResponse, (now, age): (Wall, Span)) {
+    let subject = &route.subject;
     let provider = &subject.provider;
-    if provider.events.has_listeners() {
-        provider.events.emit(Event::FromCache {
+    if provider.events.wants_hit(now) {
+        provider.events.emit_with(|| Event::FromCache {
             id: id.into(),
             provider: provider.label(),
             source: Source::Cache.as_str(),
             age,
             why: ServeReason::Fresh.as_str(),
         });
-        let end = call_end::hit(subject, id, object.status.as_u16());
+        let end = call_end::hit(route, id, object.status.as_u16(), (now, age));
         provider.events.emit(end);
     }
     provider.savings.on_cached(Source::Cache, false);
+    subject.count(|part| {
+        part.on_call();
+        part.on_lookup(true);
+    });
 }
 
 /// The range that a client requests, and the headers for it.

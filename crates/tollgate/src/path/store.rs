@@ -298,6 +298,7 @@ fn pass_on(
     if !request.is_background {
         let subject = &route.subject;
         subject.provider.savings.on_miss();
+        subject.count(|part| part.on_lookup(false));
         subject.provider.events.emit_with(|| Event::CacheMiss {
             id: subject.id.clone(),
             provider: subject.provider.label(),

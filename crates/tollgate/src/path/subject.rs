@@ -19,8 +19,10 @@ use tollgate_core::time::{Micros, Span};
 use super::progress::CallProgress;
 use crate::Error;
 use crate::error::Stage;
+use crate::event::StepKind;
 use crate::flights::{CallDemand, SharedDemand};
-use crate::providers::{ActiveProvider, CallAttributes, CallCost, CountedCall};
+use crate::metrics::PartMetrics;
+use crate::providers::{ActiveProvider, CallAttributes, CallCost, CompiledPolicy, CountedCall};
 use crate::timer::{self, Elapsed};
 
 /// How many failed leaders a follower accepts at most, whatever its retries: each of them makes
@@ -59,8 +61,10 @@ pub(crate) struct Subject {
     pub(crate) fallback: bool,
     /// The demand of all callers that wait for the same response; `None` = nobody can join.
     pub(crate) shared_demand: Option<Arc<SharedDemand>>,
-    /// How far the call has come, while somebody listens.
+    /// How far the call has come, while somebody wants its end.
     pub(super) progress: Option<Arc<CallProgress>>,
+    /// The counters of its entity, if that has its own.
+    pub(super) entity_metrics: Option<Arc<PartMetrics>>,
 }
 
 impl Subject {
@@ -85,6 +89,29 @@ impl Subject {
             fallback: false,
             shared_demand: None,
             progress: None,
+            entity_metrics: None,
+        }
+    }
+
+    /// Its entity is known: finds the counters of it.
+    pub(super) fn with_entity_metrics(mut self, policy: &CompiledPolicy) -> Subject {
+        let seen = &self.provider.seen_entities;
+        self.entity_metrics = seen.record(policy, self.entity.as_deref());
+        self
+    }
+
+    /// Counts for the provider, and for the entity if that has its own counters.
+    pub(crate) fn count(&self, add: impl Fn(&PartMetrics)) {
+        add(self.provider.metrics.whole());
+        if let Some(entity) = &self.entity_metrics {
+            add(entity);
+        }
+    }
+
+    /// Something happened to the call, for whoever wants its end.
+    pub(crate) fn add_step(&self, kind: impl FnOnce() -> StepKind) {
+        if let Some(progress) = &self.progress {
+            progress.add_step(kind());
         }
     }
 

@@ -30,6 +30,7 @@ use super::seen_entities::SeenEntities;
 use crate::credentials::{SuspendedKeys, Tokens};
 use crate::event::Events;
 use crate::flights::{MergeGroups, Writes};
+use crate::metrics::ProviderMetrics;
 use crate::permits::Permits;
 use crate::pool::Pool;
 
@@ -37,6 +38,8 @@ use crate::pool::Pool;
 #[derive(Debug)]
 pub struct ActiveProvider {
     pub(crate) name: String,
+    /// Its name in events: calls share it.
+    label: Arc<str>,
     /// Where its events are emitted.
     pub(crate) events: Events,
     policy: ArcSwap<CompiledPolicy>,
@@ -62,6 +65,8 @@ pub struct ActiveProvider {
     pub(crate) savings: SavingsCounters,
     /// What became of its calls.
     pub(crate) calls: CallCounters,
+    /// Its counters.
+    pub(crate) metrics: Arc<ProviderMetrics>,
     /// Entities that calls have named.
     pub(crate) seen_entities: SeenEntities,
     /// Calls that wait for their next attempt.
@@ -106,6 +111,8 @@ impl ActiveProvider {
             writes: Writes::default(),
             savings: SavingsCounters::default(),
             calls: CallCounters::default(),
+            metrics: events.metrics().provider(&name),
+            label: name.as_str().into(),
             seen_entities: SeenEntities::default(),
             retry_waits: RetryWaits::default(),
             next_key: AtomicUsize::new(0),
@@ -255,7 +262,13 @@ impl ActiveProvider {
 
     /// Its name in events.
     pub(crate) fn label(&self) -> Arc<str> {
-        self.name.as_str().into()
+        self.label.clone()
+    }
+
+    /// Its counters since the start.
+    #[must_use]
+    pub fn metrics(&self) -> &ProviderMetrics {
+        &self.metrics
     }
 
     /// Its name.

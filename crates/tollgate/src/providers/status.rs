@@ -38,6 +38,8 @@ pub struct LimitStatus {
     pub period: Span,
     /// The part that only urgent calls may use.
     pub reserve: u64,
+    /// It counts calls, not tokens or other costs.
+    pub counts_calls: bool,
     /// What it counts per.
     pub per: Per,
     /// The number of the key in the pool, from 1.
@@ -419,6 +421,7 @@ fn pending_limit(
         limit: binding.rule.limit(),
         period: binding.rule.display_period(),
         reserve: binding.reserve(),
+        counts_calls: binding.counts_calls(),
         per: binding.per,
         key: None,
         view: None,

@@ -3,6 +3,7 @@
 mod features;
 mod permits;
 mod decide;
+mod eta;
 mod permit_table;
 mod events;
 // `make test` builds the whole workspace, in which this feature is on; the baseline is of that build.

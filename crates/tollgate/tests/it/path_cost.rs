@@ -21,6 +21,7 @@ use http_body_util::{BodyExt, Full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
+use tollgate::event::ENDS_BACKLOG_MAX;
 use tollgate::path::{CallOptions, CallTrace, HttpCall, Source, Target};
 use tollgate::{Options, ProviderRegistry, decide, path};
 use tollgate_config::{Environment, ProviderFile};
@@ -68,8 +69,9 @@ const THREADS: Tolerance = Tolerance {
 type Row = (&'static str, fn(u64), Tolerance);
 
 /// The counted rows.
-const ROWS: [Row; 4] = [
+const ROWS: [Row; 5] = [
     ("row_proxied_call", row_proxied_call, ONE_THREAD),
+    ("row_traced_call", row_traced_call, ONE_THREAD),
     ("row_cache_hit", row_cache_hit, ONE_THREAD),
     ("row_queued_call", row_queued_call, ONE_THREAD),
     ("row_sqlite_permit", row_sqlite_permit, THREADS),
@@ -271,6 +273,16 @@ async fn get(registry: &ProviderRegistry, path: &str) -> Source {
 
 /// A call through the whole path, over a connection that is open, under two limits.
 fn row_proxied_call(count: u64) {
+    proxied_call(count, false);
+}
+
+/// The same with its steps, for somebody who wants ends of calls: the daemon, for at most a thousand
+/// calls a second.
+fn row_traced_call(count: u64) {
+    proxied_call(count, true);
+}
+
+fn proxied_call(count: u64, is_traced: bool) {
     runtime(false).block_on(async {
         let clock = manual_clock();
         let file = format!(
@@ -278,6 +290,13 @@ fn row_proxied_call(count: u64) {
             upstream().await
         );
         let registry = registry(&file, Ledger::memory(Clock::Manual(clock.clone())));
+        let _ends = is_traced.then(|| registry.events().subscribe_to_ends());
+        // A full backlog frees as much memory for each call as the call takes.
+        let before = is_traced.then_some(ENDS_BACKLOG_MAX).unwrap_or_default();
+        for _ in 0..before {
+            get(&registry, "/a").await;
+            clock.pass(Span::from_millis(10));
+        }
         for _ in 0..count {
             assert_eq!(get(&registry, "/a").await, Source::Upstream);
             clock.pass(Span::from_millis(10));

@@ -1,0 +1,198 @@
+//! The picture of `tollgate top`.
+//!
+//! Promises: fits every size of terminal; what does not fit is left out from the bottom.
+//!
+//! Never: reads anything.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
+use serde_json::Value;
+use tollgate_core::time::Span as Duration;
+
+use crate::status::{state_word, time_of_day};
+
+/// Everything that is shown.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Picture {
+    pub(super) providers: Vec<Value>,
+    /// Providers beyond those that were asked.
+    pub(super) hidden: usize,
+    pub(super) decisions: Vec<Value>,
+    pub(super) alerts: Vec<Value>,
+    pub(super) problem: Option<String>,
+}
+
+impl Picture {
+    pub(super) fn draw(&self, frame: &mut Frame<'_>) {
+        let alerts = u16::try_from(self.alerts.len()).unwrap_or(u16::MAX).min(4);
+        let decisions = u16::try_from(self.decisions.len()).unwrap_or(u16::MAX);
+        let parts = Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Min(4),
+            Constraint::Length(if alerts > 0 { alerts + 1 } else { 0 }),
+            Constraint::Length(if decisions > 0 { decisions + 1 } else { 0 }),
+            Constraint::Length(1),
+        ]);
+        let [title, providers, alerts, decisions, foot] = parts.areas(frame.area());
+        frame.render_widget(Paragraph::new(self.title()), title);
+        self.draw_providers(frame, providers);
+        self.draw_alerts(frame, alerts);
+        self.draw_decisions(frame, decisions);
+        frame.render_widget(Paragraph::new(self.foot()), foot);
+    }
+
+    fn title(&self) -> Line<'static> {
+        let waiting: u64 = self.providers.iter().map(waiting).sum();
+        let text = format!(
+            "tollgate: {} providers, {waiting} calls waiting",
+            self.providers.len() + self.hidden
+        );
+        Line::styled(text, Style::new().add_modifier(Modifier::BOLD))
+    }
+
+    fn foot(&self) -> Line<'static> {
+        match &self.problem {
+            Some(problem) => Line::styled(problem.clone(), Style::new().fg(Color::Red)),
+            None => Line::raw("q ends"),
+        }
+    }
+
+    fn draw_providers(&self, frame: &mut Frame<'_>, area: Rect) {
+        if self.providers.is_empty() {
+            frame.render_widget(
+                Paragraph::new("No provider has a file or was called."),
+                area,
+            );
+            return;
+        }
+        let header = [
+            "provider", "state", "waiting", "done in", "errors", "limits",
+        ];
+        let rows = self.providers.iter().map(row);
+        let widths = [
+            Constraint::Length(16),
+            Constraint::Length(30),
+            Constraint::Length(7),
+            Constraint::Length(10),
+            Constraint::Length(6),
+            Constraint::Min(20),
+        ];
+        let table = Table::new(rows, widths)
+            .header(Row::new(header).style(Style::new().add_modifier(Modifier::UNDERLINED)));
+        frame.render_widget(table, area);
+    }
+
+    fn draw_alerts(&self, frame: &mut Frame<'_>, area: Rect) {
+        let line = |alert: &Value| {
+            let color = if alert["level"] == "critical" {
+                Color::Red
+            } else {
+                Color::Yellow
+            };
+            let text = alert["message"].as_str().unwrap_or_default().to_owned();
+            Line::styled(text, Style::new().fg(color))
+        };
+        let lines: Vec<Line<'_>> = self.alerts.iter().map(line).collect();
+        let block = Block::new().title("alerts");
+        frame.render_widget(Paragraph::new(lines).block(block), area);
+    }
+
+    fn draw_decisions(&self, frame: &mut Frame<'_>, area: Rect) {
+        let lines: Vec<Line<'_>> = self.decisions.iter().map(decision).collect();
+        let block = Block::new().title("last calls (tollgate why ID)");
+        frame.render_widget(Paragraph::new(lines).block(block), area);
+    }
+}
+
+fn waiting(provider: &Value) -> u64 {
+    let queue = &provider["queue"];
+    ["high", "normal", "low"]
+        .iter()
+        .filter_map(|name| queue[*name].as_u64())
+        .sum()
+}
+
+fn row(provider: &Value) -> Row<'static> {
+    let health = &provider["health"];
+    let state = health["state"].as_str().unwrap_or_default();
+    let cooldown = provider["cooldowns"].get(0);
+    let (word, color) = match cooldown {
+        _ if provider["store"]["state"] == "lost" => ("store lost".to_owned(), Color::Red),
+        Some(one) if matches!(state, "normal" | "throttle") => (
+            format!("Cooling down until {}", time_of_day(&one["until"])),
+            Color::Yellow,
+        ),
+        _ => (
+            state_word(state, health["hold"].as_str()).to_owned(),
+            color(state),
+        ),
+    };
+    let waiting = waiting(provider);
+    let eta = match provider["queue"]["eta"].as_f64() {
+        _ if waiting == 0 => String::new(),
+        None => "resumed".to_owned(),
+        Some(eta) => std::time::Duration::try_from_secs_f64(eta).map_or_else(
+            |_| String::new(),
+            |eta| Duration(u64::try_from(eta.as_micros()).unwrap_or(u64::MAX)).in_words(),
+        ),
+    };
+    let errors = health["err_rate_30s"].as_f64().unwrap_or_default() * 100.0;
+    Row::new([
+        Cell::from(provider["name"].as_str().unwrap_or_default().to_owned()),
+        Cell::from(Span::styled(word, Style::new().fg(color))),
+        Cell::from(format!("{waiting:>7}")),
+        Cell::from(eta),
+        Cell::from(format!("{errors:>4.0} %")),
+        Cell::from(limits(provider)),
+    ])
+}
+
+/// What remains of each limit, and of how much.
+fn limits(provider: &Value) -> String {
+    let limits = provider["limits"].as_array().into_iter().flatten();
+    let each = limits.filter_map(|limit| {
+        let (name, remaining) = (limit["name"].as_str()?, limit["remaining"].as_u64()?);
+        Some(format!("{name}: {remaining} left"))
+    });
+    each.collect::<Vec<_>>().join(", ")
+}
+
+fn color(state: &str) -> Color {
+    match state {
+        "normal" => Color::Green,
+        "throttle" | "half_open" => Color::Yellow,
+        "sleep" => Color::Red,
+        _ => Color::Cyan,
+    }
+}
+
+/// One call in one line.
+fn decision(call: &Value) -> Line<'static> {
+    let text = |name: &str| call[name].as_str().unwrap_or("-").to_owned();
+    let color = match call["decision"].as_str() {
+        Some("allow") => Color::Green,
+        Some("queue") => Color::Yellow,
+        _ => Color::Red,
+    };
+    let wait = call["wait"].as_f64().unwrap_or_default();
+    let status = call["status"]
+        .as_u64()
+        .map_or("-".to_owned(), |status| status.to_string());
+    let rest = format!(
+        " {status} {} {} {} {} ({}, waited {wait:.3} s) {}",
+        text("provider"),
+        text("method"),
+        text("path"),
+        text("source"),
+        text("reason"),
+        text("id"),
+    );
+    Line::from(vec![
+        Span::raw(time_of_day(&call["ts"]) + " "),
+        Span::styled(format!("{:<6}", text("decision")), Style::new().fg(color)),
+        Span::raw(rest),
+    ])
+}

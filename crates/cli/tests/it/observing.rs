@@ -1,0 +1,306 @@
+//! What a real daemon tells about its calls: to Prometheus, to Grafana's panels, in files, and to `tollgate why`.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::folder::Folder;
+use crate::operating::upstream;
+use crate::running_daemon::RunningDaemon;
+
+const DASHBOARD: &str = include_str!("../../../../grafana/tollgate.json");
+
+const CONFIG: &str = "guards:
+  ip:  { limit: 10,  period: 1m, burst: 1,  by: ip }
+  api: { limit: 100, period: 1m, burst: 20, by: global }
+";
+
+/// Far beyond the need of a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A daemon that has served calls, and denied one.
+fn daemon(name: &str, config: &str) -> RunningDaemon {
+    let address = upstream(204);
+    let provider = format!("name: x\nupstream: http://{address}\nlimits: [100/1s]\n");
+    let folder = Folder::new(name)
+        .file("x.yaml", &provider)
+        .file("tollgate.yaml", config);
+    let daemon = RunningDaemon::start(folder, &[]);
+    for _ in 0..3 {
+        daemon.get("/x/a?q=secret");
+    }
+    daemon
+}
+
+/// The body of a response to GET.
+fn get(address: &str, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).ok()?;
+    let (head, body) = response.split_once("\r\n\r\n")?;
+    head.starts_with("HTTP/1.1 200").then(|| body.to_owned())
+}
+
+/// Asks for tokens of a guard.
+fn deny_one(daemon: &RunningDaemon) {
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(&daemon.admin).unwrap();
+        let body = r#"{"guard":"ip","identifier":"203.0.113.7","wait":false}"#;
+        let head = format!(
+            "POST /v1/acquire HTTP/1.1\r\nhost: {}\r\nx-tollgate-admin: 1\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\nconnection: close\r\n\r\n{body}",
+            daemon.admin,
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+    }
+}
+
+/// The two names that the documents give, and that promtool would spell otherwise, are its only complaints.
+#[test]
+fn c7_promtool_accepts_the_metrics() {
+    let daemon = daemon("promtool", CONFIG);
+    deny_one(&daemon);
+    let metrics = get(&daemon.admin, "/metrics").expect("metrics");
+    assert!(
+        metrics.contains("rate_limit_hits_total{type=\"ip\",identifier=\"203.0.113.7\"} 1"),
+        "{metrics}"
+    );
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool is missing; run `make tools` (Debian: prometheus)");
+    promtool
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(metrics.as_bytes())
+        .unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let text = crate::text(&output.stdout) + &crate::text(&output.stderr);
+    let allowed = ["tollgate_latency_ms", "tollgate_sleep_ms"];
+    let complaints: Vec<&str> = text
+        .lines()
+        .filter(|line| {
+            !line.trim().is_empty() && !allowed.iter().any(|name| line.starts_with(name))
+        })
+        .collect();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+}
+
+/// A Prometheus that ends with the test.
+struct Prometheus {
+    child: Child,
+    address: String,
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+impl Prometheus {
+    fn start(daemon: &RunningDaemon) -> Prometheus {
+        let config = format!(
+            "scrape_configs:\n- job_name: tollgate\n  scrape_interval: 1s\n  static_configs: [{{targets: ['{}']}}]\n",
+            daemon.admin
+        );
+        daemon.folder.rewrite("prometheus.yml", &config);
+        // Prometheus cannot choose a port itself.
+        let free = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let child = Command::new("prometheus")
+            .current_dir(daemon.folder.path())
+            .args(["--config.file=prometheus.yml", "--storage.tsdb.path=tsdb"])
+            .arg(format!("--web.listen-address={free}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("prometheus is missing; run `make tools`");
+        Prometheus {
+            child,
+            address: free.to_string(),
+        }
+    }
+
+    /// The result of a query; `None` = it does not respond, or calls the query wrong.
+    fn query(&self, query: &str) -> Option<Vec<Value>> {
+        let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let body = get(&self.address, &format!("/api/v1/query?query={encoded}"))?;
+        let json = body
+            .find('{')
+            .and_then(|at| body.get(at..=body.rfind('}')?))?;
+        let reply: Value = serde_json::from_str(json).ok()?;
+        assert_eq!(reply["status"], "success", "{query}: {reply}");
+        reply["data"]["result"].as_array().cloned()
+    }
+}
+
+/// C8: the queries of the panels run on a real Prometheus that has scraped a real daemon.
+#[test]
+fn c8_the_panels_of_the_dashboard_show_what_prometheus_scraped() {
+    let daemon = daemon("prometheus", CONFIG);
+    deny_one(&daemon);
+    let prometheus = Prometheus::start(&daemon);
+    let began = Instant::now();
+    // Rates need two samples.
+    while prometheus
+        .query("count_over_time(tollgate_store_up[1m]) >= 2")
+        .is_none_or(|found| found.is_empty())
+    {
+        assert!(began.elapsed() < PATIENCE, "nothing was scraped");
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
+    let panels = dashboard["panels"].as_array().unwrap();
+    let titles: Vec<&str> = panels
+        .iter()
+        .filter_map(|panel| panel["title"].as_str())
+        .collect();
+    for title in [
+        "Rate limit hits by type",
+        "Average wait",
+        "Queue depth",
+        "Tokens available per bucket",
+    ] {
+        assert!(titles.contains(&title), "{titles:?}");
+    }
+    for panel in panels {
+        for target in panel["targets"].as_array().unwrap() {
+            let query = target["expr"].as_str().unwrap();
+            let found = prometheus.query(query).expect(query);
+            // Quotients of rates are empty without calls that waited.
+            assert!(
+                !found.is_empty() || query.contains('/') || query.contains("quantile"),
+                "{query}"
+            );
+        }
+    }
+    let up = prometheus.query("up").unwrap();
+    assert_eq!(up[0]["value"][1], "1");
+    let denied = prometheus
+        .query("rate_limit_hits_total{type=\"ip\",identifier=\"203.0.113.7\"}")
+        .unwrap();
+    assert_eq!(denied[0]["value"][1], "1");
+}
+
+/// A17: lines in a file that never grows beyond its bound.
+#[test]
+fn a17_metrics_are_written_as_ndjson_within_a_bound() {
+    let config = "metrics: {ndjson: own.ndjson, every: 10ms}\nlog: {max_size: 8KiB, keep: 2}\n";
+    let daemon = daemon("ndjson", config);
+    let began = Instant::now();
+    while !daemon.folder.path().join("own.ndjson.2").exists() {
+        assert!(began.elapsed() < PATIENCE, "the file was not rotated");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    daemon.signal("-STOP");
+    let mut names = Vec::new();
+    for file in ["own.ndjson.1", "own.ndjson.2"] {
+        let text = daemon.folder.read(file);
+        assert!(text.len() <= 8 << 10, "{file}: {}", text.len());
+        for line in text.lines() {
+            let line: Value = serde_json::from_str(line).expect(line);
+            assert!(line["ts"].as_str().unwrap().ends_with('Z'), "{line}");
+            names.push(line["name"].as_str().unwrap().to_owned());
+        }
+    }
+    for name in ["requests_total", "latency_ms", "rate_current"] {
+        assert!(names.iter().any(|known| known == name), "{name}");
+    }
+    assert!(!daemon.folder.path().join("own.ndjson.3").exists());
+    daemon.signal("-CONT");
+}
+
+/// One line for every call, without the query.
+#[test]
+fn a16_the_access_log_has_a_line_for_every_call() {
+    let daemon = daemon("accesslog", "log: {access: true}\n");
+    let line = daemon.wait_for_log("event=access");
+    for part in [
+        "method=GET path=/a ",
+        "status=204",
+        "source=upstream",
+        "attempts=1",
+        "provider=x",
+        "decision=allow",
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert!(!line.contains("secret"), "{line}");
+}
+
+/// `tollgate why` tells the story of a call by its id, and of the last one.
+#[test]
+fn why_tells_what_happened_to_a_call() {
+    let daemon = daemon("why", "log: {access: false}\n");
+    let last = daemon.tollgate(&["why", "--last", "x"]);
+    assert_eq!(last.code, Some(0), "{}", last.err);
+    for part in [
+        " GET /a to x",
+        "It got a permit at once.",
+        "Attempt 1 was sent to x.",
+        "The caller got 204.",
+    ] {
+        assert!(last.out.contains(part), "{part}: {}", last.out);
+    }
+    let id = last.out.split_whitespace().next().unwrap();
+    let same = daemon.tollgate(&["why", id]);
+    assert_eq!((same.code, &same.out), (Some(0), &last.out));
+    let unknown = daemon.tollgate(&["why", "nobody"]);
+    assert_eq!(unknown.code, Some(1));
+    assert!(
+        unknown.err.contains("the last 1024 calls"),
+        "{}",
+        unknown.err
+    );
+}
+
+/// H7: `status --json` has the count of a fixed window and when it began; and `top` prints one picture without a terminal.
+#[test]
+fn h7_status_and_top_show_the_count_of_a_window() {
+    let address = upstream(204);
+    let provider = format!(
+        "name: x\nupstream: http://{address}\nlimits: [{{limit: 7, period: 1h, algorithm: fixed-window}}]\n"
+    );
+    let daemon = RunningDaemon::start(Folder::new("h7").file("x.yaml", &provider), &[]);
+    daemon.get("/x/a");
+    daemon.get("/x/b");
+    let status = daemon.tollgate(&["status", "x", "--json"]);
+    let status: Value = serde_json::from_str(&status.out).expect("JSON");
+    let limit = &status["limits"][0];
+    assert_eq!(
+        (&limit["used"], &limit["remaining"]),
+        (&Value::from(2), &Value::from(5))
+    );
+    let (start, reset) = (
+        limit["window_start"].as_f64().unwrap(),
+        limit["reset_at"].as_f64().unwrap(),
+    );
+    assert!((reset - start - 3_600.0).abs() < 5.0, "{limit}");
+    let top = daemon.tollgate(&["top"]);
+    assert_eq!(top.code, Some(0), "{}", top.err);
+    for part in [
+        "1 providers, 0 calls waiting",
+        "7/1h: 5 left",
+        "last calls",
+        "GET /b",
+    ] {
+        assert!(top.out.contains(part), "{part}:\n{}", top.out);
+    }
+}

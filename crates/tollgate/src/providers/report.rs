@@ -1,0 +1,194 @@
+//! Metrics and alerts per entity (S9, S10): what remains, what was limited, what the cache served.
+//!
+//! Promises: reading takes no permit. Each entity that was called is listed, bounded as
+//! `seen_entities.rs` bounds them; a provider without entities is listed under its own name. An
+//! entity of two providers has the key `provider/entity`.
+//!
+//! Never: shows a key, and starts no provider that nobody named.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tollgate_core::alert::{Alert, AlertInput};
+use tollgate_core::time::{Now, Span, Wall};
+
+use super::status::{LimitStatus, PartStatus};
+use super::{ActiveProvider, ProviderRegistry};
+use crate::metrics::{PartCounts, ReportedQuota};
+
+/// The metrics of one entity, or of a provider without entities.
+#[derive(Clone, Debug)]
+pub struct EntityMetrics {
+    /// Its name: the entity, `provider/entity`, or the provider.
+    pub key: String,
+    /// Whose.
+    pub provider: String,
+    /// `None` = the whole provider.
+    pub entity: Option<String>,
+    /// What remains of its tightest limit; `None` = no limit.
+    pub tokens_remaining: Option<u64>,
+    /// What that limit counts now.
+    pub requests_in_window: u64,
+    /// That limit.
+    pub capacity: Option<u64>,
+    /// What the provider reported about its own limit, until that starts anew.
+    pub reported: Option<ReportedQuota>,
+    /// When the tightest limit starts anew.
+    pub reset_at: Option<Wall>,
+    /// The same, from now.
+    pub reset_in: Option<Span>,
+    /// It cools down after a 429.
+    pub is_in_cooldown: bool,
+    /// Only the cache responds.
+    pub is_degraded: bool,
+    /// Its counters.
+    pub counts: PartCounts,
+    /// What needs an operator now.
+    pub alerts: Vec<Alert>,
+}
+
+/// There is no such entity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no entity of this name has been called")]
+pub struct UnknownEntity;
+
+impl ProviderRegistry {
+    /// The metrics of every entity of the started providers, or of one provider, or of one entity
+    /// (S9).
+    pub async fn metrics(
+        &self,
+        entity: Option<&str>,
+        provider: Option<&str>,
+    ) -> Result<Vec<EntityMetrics>, UnknownEntity> {
+        let providers = match provider {
+            Some(name) => vec![self.named(name).map_err(|_| UnknownEntity)?],
+            None => self.started(),
+        };
+        let mut all = Vec::new();
+        for active in providers {
+            all.extend(active.entity_metrics().await);
+        }
+        name_apart(&mut all);
+        let Some(wanted) = entity else {
+            return Ok(all);
+        };
+        let is_it = |one: &EntityMetrics| {
+            let own = one.entity.as_deref().unwrap_or(&one.provider);
+            one.key == wanted || own == wanted
+        };
+        all.retain(is_it);
+        if all.is_empty() {
+            return Err(UnknownEntity);
+        }
+        Ok(all)
+    }
+
+    /// What needs an operator now (S10).
+    pub async fn alerts(&self) -> Vec<Alert> {
+        let all = self.metrics(None, None).await.unwrap_or_default();
+        all.into_iter().flat_map(|one| one.alerts).collect()
+    }
+}
+
+/// The same entity at two providers: both are named with their provider.
+fn name_apart(all: &mut [EntityMetrics]) {
+    let mut names: BTreeMap<String, usize> = BTreeMap::new();
+    for one in all.iter() {
+        *names.entry(one.key.clone()).or_default() += 1;
+    }
+    for one in all {
+        if let Some(entity) = &one.entity
+            && names.get(&one.key).is_some_and(|count| *count > 1)
+        {
+            one.key = format!("{}/{entity}", one.provider);
+            for alert in &mut one.alerts {
+                alert.name.clone_from(&one.key);
+            }
+        }
+    }
+}
+
+impl ActiveProvider {
+    /// The metrics of its entities, or of the whole provider if it has none.
+    async fn entity_metrics(self: Arc<Self>) -> Vec<EntityMetrics> {
+        self.sync_health().await;
+        let names = self.entities();
+        let asked: Vec<Option<&str>> = std::iter::once(None)
+            .chain(names.iter().map(|name| Some(&**name)))
+            .collect();
+        let (parts, _) = self.parts_and_429s(&asked).await;
+        let now = self.now();
+        let mut parts = parts.into_iter();
+        let whole = parts.next();
+        if names.is_empty() {
+            let counts = self.metrics.whole().counts(now.at);
+            let whole = whole.into_iter();
+            return whole
+                .map(|part| self.metrics_of(None, &part, None, counts, now))
+                .collect();
+        }
+        let of_entity = |(name, part): (String, PartStatus)| {
+            let counts = self.seen_entities.metrics(&name);
+            let counts = counts.map(|metrics| metrics.counts(now.at));
+            self.metrics_of(
+                Some(name),
+                &part,
+                whole.as_ref(),
+                counts.unwrap_or_default(),
+                now,
+            )
+        };
+        names.into_iter().zip(parts).map(of_entity).collect()
+    }
+
+    fn metrics_of(
+        &self,
+        entity: Option<String>,
+        part: &PartStatus,
+        whole: Option<&PartStatus>,
+        counts: PartCounts,
+        now: Now,
+    ) -> EntityMetrics {
+        let own = part.limits.iter();
+        let shared = whole.into_iter().flat_map(|whole| &whole.limits);
+        let views = own.chain(shared).filter(|limit| counts_calls(limit));
+        let views = views.filter_map(|limit| limit.view);
+        let tightest = views.min_by_key(|view| view.remaining);
+        let reported = counts
+            .reported
+            .filter(|reported| reported.reset_at.is_none_or(|reset| reset > now.wall));
+        let reset_at = reported.and_then(|reported| reported.reset_at).or_else(|| {
+            let after = tightest.and_then(|view| view.reset_after)?;
+            Some(Wall(now.wall.0.saturating_add(after.0)))
+        });
+        let key = entity.clone().unwrap_or_else(|| self.name.clone());
+        let remaining = tightest.map(|view| view.remaining);
+        let theirs = reported.map(|reported| reported.remaining);
+        let input = AlertInput {
+            remaining: remaining.into_iter().chain(theirs).min(),
+            limited_last_minute: counts.limited_last_minute,
+            cache_hits: counts.cache_hits,
+            cache_misses: counts.cache_misses,
+        };
+        EntityMetrics {
+            provider: self.name.clone(),
+            tokens_remaining: remaining,
+            requests_in_window: tightest.map_or(0, |view| view.used),
+            capacity: tightest.map(|view| view.limit),
+            reported,
+            reset_at,
+            reset_in: reset_at.map(|reset| reset.since(now.wall)),
+            is_in_cooldown: part.cooldown_remaining.is_some(),
+            is_degraded: part.is_degraded,
+            alerts: self.policy().provider.alerts.evaluate(&key, &input),
+            counts,
+            entity,
+            key,
+        }
+    }
+}
+
+/// Does this limit count calls over time?
+fn counts_calls(limit: &LimitStatus) -> bool {
+    limit.algorithm != "concurrency" && limit.counts_calls
+}
