@@ -12,6 +12,7 @@ mod sharing;
 mod fairness;
 mod memory;
 mod networked;
+mod networked_suites;
 mod stores;
 mod front;
 mod scripted_store;
