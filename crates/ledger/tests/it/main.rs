@@ -12,6 +12,7 @@ mod sharing;
 mod fairness;
 mod memory;
 mod networked;
+mod networked_suites;
 mod redis_server;
 mod redis;
 mod load;
