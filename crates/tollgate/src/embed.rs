@@ -33,7 +33,6 @@ pub struct Tollgate {
 
 impl Tollgate {
     /// Begins with no provider, in memory.
-    #[must_use]
     pub fn builder() -> TollgateBuilder {
         TollgateBuilder::default()
     }

@@ -118,7 +118,7 @@ impl Body for ForeignBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.size.clone()
+        self.size
     }
 }
 

@@ -150,11 +150,11 @@ fn reply(acquired: &Acquired) -> RateLimitReply {
         remaining: acquired.remaining.unwrap_or(0),
         reset_in: acquired.retry_in.filter(|_| !acquired.is_granted),
     });
-    if let Some(limit) = limit {
-        if let Some(most) = limit.limit {
-            let limit = (&*limit.name, most, limit.period);
-            rate_headers::add_limit(&mut reply.headers, limit, acquired.remaining);
-        }
+    if let Some(limit) = limit
+        && let Some(most) = limit.limit
+    {
+        let limit = (&*limit.name, most, limit.period);
+        rate_headers::add_limit(&mut reply.headers, limit, acquired.remaining);
     }
     if acquired.is_granted {
         return reply;
