@@ -10,6 +10,7 @@
 mod doors;
 mod hardening;
 mod memory;
+mod page_hint;
 mod resp;
 mod systemd;
 mod watch;
@@ -226,6 +227,9 @@ async fn serve(
     let out = &mut crate::out::out();
     announce(out, &config, &listening, &doors, admin.as_ref())?;
     resp::announce(out, &config, resp.as_ref())?;
+    if let Some(admin) = &admin {
+        page_hint::announce(out, admin.address())?;
+    }
     systemd::ready();
     tokio::spawn(memory::return_freed());
     if let Some(every) = systemd::watchdog() {

@@ -27,6 +27,7 @@ mod leak;
 mod log;
 mod openapi_client;
 mod operating;
+mod page;
 mod processes;
 mod provider;
 mod python;
