@@ -11,6 +11,7 @@
 mod twins;
 mod clients;
 mod outages;
+mod page;
 mod score;
 mod screen;
 mod picture;
@@ -88,7 +89,7 @@ impl Demo {
             print_lines(&twins, length).await?
         };
         if let Some(path) = &self.svg {
-            let mut screen = Screen::new(true, twins.gateway_address());
+            let mut screen = Screen::new(true, twins.addresses());
             screen.set_over();
             let now = twins.now();
             let table = screen.frame(&sides, &now, seconds, length.shown);
@@ -129,7 +130,7 @@ impl RunLength {
 
 /// Draws the table in place and handles keys; returns both sides and how long it ran.
 async fn draw(twins: &mut Twins, length: RunLength) -> anyhow::Result<([Side; 2], u64)> {
-    let mut screen = Screen::new(!is_plain(), twins.gateway_address());
+    let mut screen = Screen::new(!is_plain(), twins.addresses());
     let mut keys = Keys::listen();
     let mut beat = tokio::time::interval(FRAME);
     let mut seconds = length.most;
@@ -155,9 +156,13 @@ async fn draw(twins: &mut Twins, length: RunLength) -> anyhow::Result<([Side; 2]
 
 /// One line a second, then the table once.
 async fn print_lines(twins: &Twins, length: RunLength) -> anyhow::Result<([Side; 2], u64)> {
-    let mut screen = Screen::new(false, twins.gateway_address());
+    let mut screen = Screen::new(false, twins.addresses());
     let mut beat = tokio::time::interval(Duration::from_secs(1));
     beat.tick().await;
+    print(&format!(
+        "look: http://{} shows both sides\n",
+        twins.addresses().page
+    ))?;
     print(screen::LINE_HEADS)?;
     for second in 1..=length.most {
         beat.tick().await;

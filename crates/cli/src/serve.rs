@@ -11,6 +11,7 @@ mod decision_listeners;
 mod hardening;
 mod memory;
 mod ndjson;
+mod page_hint;
 mod systemd;
 mod watch;
 
@@ -229,6 +230,9 @@ async fn serve(
     events.watch(&daemon).await;
     let out = &mut crate::out::out();
     announce(out, &config, &listening, &service, admin.as_ref())?;
+    if let Some(admin) = &admin {
+        page_hint::announce(out, admin.address())?;
+    }
     systemd::ready();
     tokio::spawn(memory::return_freed());
     if let Some(every) = systemd::watchdog() {

@@ -14,9 +14,12 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use tollgate::ProviderRegistry;
+use tollgate_core::ask::Priority;
 use tollgate_ledger::Clock;
 
 use super::outages::Outages;
+use super::page;
 
 /// Calls per second of all clients together.
 const CALLS_PER_SECOND: u64 = 60;
@@ -41,10 +44,13 @@ pub(super) struct ClientGroup {
     lost: AtomicUsize,
     /// The next number of a click in a burst.
     clicks: AtomicU64,
+    /// Shows the calls of a side that does not go through Tollgate.
+    page: Option<ProviderRegistry>,
 }
 
 impl ClientGroup {
-    pub(super) fn direct(to: SocketAddr) -> ClientGroup {
+    /// `page`: where to show what became of the calls.
+    pub(super) fn direct(to: SocketAddr, page: Option<ProviderRegistry>) -> ClientGroup {
         ClientGroup {
             to,
             path: "/items",
@@ -52,6 +58,7 @@ impl ClientGroup {
             done: AtomicUsize::new(0),
             lost: AtomicUsize::new(0),
             clicks: AtomicU64::new(FIRST_BURST),
+            page,
         }
     }
 
@@ -59,7 +66,7 @@ impl ClientGroup {
         ClientGroup {
             path: "/demo/items",
             retries: 0,
-            ..ClientGroup::direct(to)
+            ..ClientGroup::direct(to, None)
         }
     }
 
@@ -105,7 +112,16 @@ impl ClientGroup {
             wall % 1_000_000,
         );
         for tried in 0..=self.retries {
-            if send(self.to, &request).await == Some(200) {
+            let status = send(self.to, &request).await;
+            if let Some(registry) = &self.page {
+                let priority = if is_click {
+                    Priority::High
+                } else {
+                    Priority::Low
+                };
+                page::on_direct_call(registry, status, priority).await;
+            }
+            if status == Some(200) {
                 self.done.fetch_add(1, Ordering::Relaxed);
                 return;
             }

@@ -38,10 +38,17 @@ const WAIT: &str = "33";
 const MUTE: &str = "2";
 const BOLD: &str = "1";
 
+/// Where to try it, and where to look.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DemoAddresses {
+    pub(super) gateway: SocketAddr,
+    pub(super) page: SocketAddr,
+}
+
 /// See the module.
 pub(super) struct Screen {
     colours: bool,
-    gateway_address: SocketAddr,
+    addresses: DemoAddresses,
     /// Lines of the previous frame; 0 = none.
     drawn: usize,
     /// The demonstration has ended.
@@ -49,10 +56,10 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    pub(super) fn new(colours: bool, gateway_address: SocketAddr) -> Screen {
+    pub(super) fn new(colours: bool, addresses: DemoAddresses) -> Screen {
         Screen {
             colours,
-            gateway_address,
+            addresses,
             drawn: 0,
             is_over: false,
         }
@@ -136,8 +143,9 @@ impl Screen {
             self.row("provider is", &self.states(&now.states), ""),
             self.hint(&format!(
                 " try it   curl -i http://{}/demo/items/1",
-                self.gateway_address
+                self.addresses.gateway
             )),
+            self.hint(&format!(" look     http://{}", self.addresses.page)),
             self.hint(" keys     o outage · h halve limit · u user burst · q end"),
         ]
     }
@@ -362,7 +370,12 @@ mod tests {
     }
 
     fn screen(colours: bool) -> Screen {
-        Screen::new(colours, SocketAddr::from(([127, 0, 0, 1], 4290)))
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let addresses = DemoAddresses {
+            gateway: at(4290),
+            page: at(4291),
+        };
+        Screen::new(colours, addresses)
     }
 
     #[test]

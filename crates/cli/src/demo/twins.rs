@@ -13,17 +13,19 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tollgate::ProviderRegistry;
 use tollgate::providers::Options;
-use tollgate_config::{Environment, ProviderFile};
+use tollgate_config::Loaded;
 use tollgate_core::health::HealthState;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{Clock, Ledger};
-use tollgate_server::{Gateway, GatewayOptions, ListenerKind};
+use tollgate_server::{Admin, Gateway, GatewayOptions, ListenerKind};
 use tollgate_sim::http::{Settings, SimProvider, Style};
 use tollgate_sim::latency::Latency;
 
 use super::clients::ClientGroup;
 use super::outages::Outages;
+use super::page;
 use super::score::{Side, score};
+use super::screen::DemoAddresses;
 use super::{LIMIT, RunLength};
 
 /// The address in the README; another port if this one is in use.
@@ -42,7 +44,8 @@ pub(super) struct Twins {
     client_tasks: [JoinHandle<()>; 2],
     registry: ProviderRegistry,
     gateway: Gateway,
-    gateway_address: SocketAddr,
+    admin: Admin,
+    addresses: DemoAddresses,
     outages: Outages,
     /// The history of health states, without repeats.
     states: Mutex<Vec<HealthState>>,
@@ -61,7 +64,10 @@ impl Twins {
     pub(super) async fn start(length: RunLength) -> anyhow::Result<Twins> {
         let outages = Outages::planned(length.planned, wall());
         let providers = [provider(&outages).await?, provider(&outages).await?];
-        let registry = build_registry(&providers[1])?;
+        let direct_url = providers[0].url();
+        let (sources, loaded) = page::load(governed_file(&providers[1]), &direct_url)?;
+        let registry = build_registry(&loaded)?;
+        let admin = page::serve(&registry, sources, loaded).await?;
         let options = GatewayOptions {
             grace: Span::ZERO,
             ..GatewayOptions::default()
@@ -69,7 +75,10 @@ impl Twins {
         let mut gateway = Gateway::new(registry.clone(), options);
         let gateway_address = open_gateway(&mut gateway).await?;
         let clients = [
-            Arc::new(ClientGroup::direct(providers[0].address())),
+            Arc::new(ClientGroup::direct(
+                providers[0].address(),
+                Some(registry.clone()),
+            )),
             Arc::new(ClientGroup::governed(gateway_address)),
         ];
         let client_tasks = clients
@@ -81,15 +90,19 @@ impl Twins {
             client_tasks,
             registry,
             gateway,
-            gateway_address,
+            addresses: DemoAddresses {
+                gateway: gateway_address,
+                page: admin.address(),
+            },
+            admin,
             outages,
             states: Mutex::new(Vec::new()),
         })
     }
 
-    /// Where the gateway listens.
-    pub(super) fn gateway_address(&self) -> SocketAddr {
-        self.gateway_address
+    /// Where the gateway and the page are.
+    pub(super) fn addresses(&self) -> DemoAddresses {
+        self.addresses
     }
 
     /// Both sides, by the providers' logs.
@@ -149,6 +162,7 @@ impl Twins {
             task.abort();
         }
         self.gateway.drain().await;
+        self.admin.drain().await;
     }
 }
 
@@ -180,19 +194,20 @@ async fn provider(outages: &Outages) -> anyhow::Result<SimProvider> {
     Ok(SimProvider::start(settings).await?)
 }
 
-fn build_registry(provider: &SimProvider) -> anyhow::Result<ProviderRegistry> {
-    let file = format!(
+fn governed_file(provider: &SimProvider) -> String {
+    format!(
         "name: demo\nupstream: {}\nlimits: [{LIMIT}/1s]\nqueue: {{max: 100000, timeout: 10m}}\n\
          retry: {{retries: {{high: 100, normal: 100, low: 100}}, base: 100ms, max: 1s}}\n\
          health: {{sleep_first: 1s, sleep_min: 1s, failure_threshold: 2}}\n",
         provider.url()
-    );
-    let checked = ProviderFile::read("demo", &file)?.check(&Environment::empty());
-    let provider = checked
-        .provider
-        .with_context(|| checked.problems.to_string())?;
+    )
+}
+
+fn build_registry(loaded: &Loaded) -> anyhow::Result<ProviderRegistry> {
+    let providers = loaded.config.all_providers();
+    let providers = providers.map(|provider| (**provider).clone());
     Ok(ProviderRegistry::build(
-        vec![provider],
+        providers.collect(),
         Ledger::memory(Clock::System),
         Options::default(),
     )?)

@@ -28,6 +28,7 @@ mod log;
 mod observing;
 mod openapi_client;
 mod operating;
+mod page;
 mod processes;
 mod provider;
 mod python;

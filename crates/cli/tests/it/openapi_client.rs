@@ -68,6 +68,8 @@ fn schemathesis_finds_no_difference() {
     let mut command = Command::new(client("schemathesis"));
     command.args(["--config-file", "schemathesis.toml", "run", &url]);
     command.args(["-H", "X-Tollgate-Admin: 1", "--no-color", "--seed", "1"]);
+    // A stream of events has no end.
+    command.args(["--exclude-path", "/v1/events"]);
     command.args(["--max-examples", "15", "--request-timeout", "30"]);
     command.env("PYTHONPATH", ".");
     let output = daemon
@@ -77,5 +79,5 @@ fn schemathesis_finds_no_difference() {
         .expect("it runs");
     let out = crate::text(&output.stdout);
     assert!(output.status.success(), "{out}");
-    assert!(out.contains("Tested: 35"), "operations are missing:\n{out}");
+    assert!(out.contains("Tested: 40"), "operations are missing:\n{out}");
 }

@@ -1,0 +1,95 @@
+//! The page in a real browser: Chromium, driven by `tests/page/*.mjs` with playwright-core.
+//!
+//! The scripts start their own upstream, so that they decide when it refuses; the daemon is the real one.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::folder::Folder;
+use crate::running_daemon::RunningDaemon;
+
+const TOKEN: &str = "canary-browser-token"; // tidy:canary
+
+/// Chromium of the system; Debian's package is `chromium`.
+fn chromium() -> PathBuf {
+    let found = ["/usr/bin/chromium", "/usr/bin/chromium-browser"].map(PathBuf::from);
+    let found = found.into_iter().find(|path| path.exists());
+    found.expect("chromium is not installed; run `make tools`")
+}
+
+/// Runs a script with node; it must succeed within three minutes. Its output has the figures.
+fn run(script: &str, variables: &[(&str, &str)]) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let clients = root.join("../../target/clients/node/node_modules/playwright-core");
+    assert!(
+        clients.exists(),
+        "playwright-core is not installed; run `make tools`"
+    );
+    let output = Command::new("timeout")
+        .args(["180", "node"])
+        .arg(root.join("tests/page").join(script))
+        .env("PLAYWRIGHT", clients)
+        .env("CHROMIUM", chromium())
+        .envs(variables.iter().copied())
+        .output()
+        .expect("node runs");
+    let (out, err) = (crate::text(&output.stdout), crate::text(&output.stderr));
+    assert!(output.status.success(), "{script}\n{out}\n{err}");
+    println!("{out}");
+    out.to_owned()
+}
+
+/// The port of the script's upstream, which it opens itself.
+fn free_port() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("bound").port().to_string()
+}
+
+fn daemon(name: &str, port: &str, args: &[&str]) -> RunningDaemon {
+    let file = format!(
+        "name: x\nupstream: http://127.0.0.1:{port}\nlimits: [200/1s, 5000/1h]\ncooldown: {{base: 1s, max: 1s, jitter: 0}}\n\
+         retry: {{retries: {{high: 9, normal: 9, low: 9}}, base: 100ms, max: 500ms}}\n\
+         health: {{sleep_first: 2s, sleep_min: 2s, sleep_max: 3s, n_cacheonly: 2, failure_threshold: 2, probe_success: 4, probe_rate: 2}}\n"
+    );
+    let folder = Folder::new(name).file("x.yaml", &file);
+    RunningDaemon::start(folder, args)
+}
+
+/// Issue 16: no console error under the policy, a live 429 is seen from its pause to its end, actions work and
+/// can be undone, everything has a name, all text has contrast.
+#[test]
+fn the_page_shows_a_429_live_and_its_actions_work() {
+    let port = free_port();
+    let daemon = daemon("page-browser", &port, &[]);
+    let (admin, gateway) = (
+        format!("http://{}", daemon.admin),
+        format!("http://{}", daemon.gateway),
+    );
+    run(
+        "live.mjs",
+        &[
+            ("ADMIN", &admin),
+            ("GATEWAY", &gateway),
+            ("UPSTREAM_PORT", &port),
+        ],
+    );
+}
+
+#[test]
+fn with_a_token_the_page_asks_for_it_and_no_script_can_read_the_session() {
+    let port = free_port();
+    let daemon = daemon("page-token", &port, &["--token", TOKEN]);
+    let admin = format!("http://{}", daemon.admin);
+    run("token.mjs", &[("ADMIN", &admin), ("TOKEN", TOKEN)]);
+}
+
+/// The page's own code with 200 providers and 1,000 calls a second. The figure is printed; the bound is loose,
+/// because the machine that runs tests may be busy.
+#[test]
+fn two_hundred_providers_and_a_thousand_calls_a_second_do_not_stall_the_page() {
+    let port = free_port();
+    let daemon = daemon("page-load", &port, &[]);
+    let admin = format!("http://{}", daemon.admin);
+    let out = run("load.mjs", &[("ADMIN", &admin), ("UPSTREAM_PORT", &port)]);
+    assert!(out.contains("longest task"), "{out}");
+}

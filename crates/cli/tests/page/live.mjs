@@ -1,0 +1,145 @@
+// A 429 as it happens, actions and undo, names and contrast.
+
+import http from 'node:http';
+import { check, main, until } from './browser.mjs';
+
+const { ADMIN, GATEWAY, UPSTREAM_PORT } = process.env;
+let mode = 200;
+const upstream = http.createServer((request, response) => {
+  response.writeHead(mode, { 'content-type': 'application/json' });
+  response.end('{}');
+});
+upstream.listen(Number(UPSTREAM_PORT), '127.0.0.1');
+let number = 0;
+setInterval(() => {
+  number += 1;
+  const caller = ['web', 'batch'][number % 2];
+  fetch(`${GATEWAY}/x@${caller}/items/${number}?secret=1`).then((reply) => reply.text()).catch(() => {});
+}, 100);
+
+const stateOf = (page) => page.evaluate(() => {
+  const row = [...document.querySelectorAll('#main tbody tr')].find((one) => one.querySelector('.name') && one.querySelector('.name').textContent === 'x');
+  return row ? row.querySelector('.state').textContent : '';
+});
+
+async function liveStates(page) {
+  await page.goto(`${ADMIN}/`);
+  await until('the first call is seen', async () => (await stateOf(page)).includes('Flowing'));
+  mode = 429;
+  await until('429: it stops', async () => /Cooling|Sleeping/.test(await stateOf(page)));
+  await until('429s in a row: Sleeping', async () => /Sleeping/.test(await stateOf(page)));
+  const title = await page.title();
+  check(/x (sleeping|cooling)/.test(title), `the title says it: ${title}`);
+  mode = 200;
+  await until('Testing', async () => /Testing/.test(await stateOf(page)));
+  await until('Flowing again', async () => /Flowing/.test(await stateOf(page)));
+  const said = await page.evaluate(() => document.getElementById('announce').textContent);
+  check(said.startsWith('x: '), `screen readers hear it: ${said}`);
+  await page.goto(`${ADMIN}/#/events`);
+  await until('the events list it', () => page.evaluate(() => document.querySelector('.events') && /Sleeping/.test(document.querySelector('.events').textContent)));
+}
+
+async function actions(page) {
+  await page.goto(`${ADMIN}/#/provider/x`);
+  const state = () => page.evaluate(() => document.querySelector('h1 .state').textContent);
+  await until('the provider flows', async () => (await state()).includes('Flowing'));
+  await page.getByRole('button', { name: 'Pause' }).click();
+  await page.getByRole('menuitem', { name: 'until resumed' }).click();
+  await until('Paused', async () => (await state()).includes('Paused'));
+  await page.getByRole('button', { name: 'Undo' }).click();
+  await until('undone: calls go again', async () => /Flowing|Testing/.test(await state()));
+  await page.getByRole('button', { name: 'Purge' }).click();
+  await page.getByRole('button', { name: 'No', exact: true }).click();
+  check(await page.getByText('Delete every').count() === 0, 'a destructive action asks first');
+  await until('the last calls are listed', () => page.evaluate(() => document.querySelectorAll('.log tbody tr').length > 3));
+  const text = await page.evaluate(() => document.querySelector('.log').textContent);
+  check(!text.includes('secret'), 'no query value is shown');
+  await page.locator('.log tbody tr').first().click();
+  await until('a call opens with its steps', () => page.evaluate(() => document.querySelectorAll('.sheet .steps li').length > 1));
+  await page.keyboard.press('Escape');
+  check(await page.locator('.sheet').count() === 0, 'Escape closes it');
+}
+
+async function keys(page) {
+  await page.keyboard.press('g');
+  await page.keyboard.press('c');
+  await until('g c opens the callers', () => page.evaluate(() => location.hash === '#/callers' && /web/.test(document.getElementById('main').textContent)));
+  await page.keyboard.press('Control+k');
+  await page.keyboard.type('setup');
+  await page.keyboard.press('Enter');
+  await until('the palette opens the setup', () => page.evaluate(() => /Settings in effect/.test(document.getElementById('main').textContent)));
+  await page.keyboard.press('?');
+  await until('? shows the keys', () => page.evaluate(() => document.querySelector('dialog[open]') !== null));
+  await page.keyboard.press('Escape');
+}
+
+// Everything that can be used or that shows something has a name in the accessibility tree.
+async function names(page, context, view) {
+  const session = await context.newCDPSession(page);
+  const { nodes } = await session.send('Accessibility.getFullAXTree');
+  const roles = ['button', 'link', 'textbox', 'searchbox', 'combobox', 'img', 'image', 'menuitem', 'tab', 'dialog', 'navigation'];
+  const nameless = nodes.filter((node) => !node.ignored && roles.includes(node.role && node.role.value) && !(node.name && node.name.value.trim()));
+  await session.detach();
+  check(nameless.length === 0, `${view}: everything has a name ${JSON.stringify(nameless.slice(0, 3).map((node) => [node.role.value, node.properties]))}`);
+}
+
+// The contrast of all text, from the colours as they are computed.
+function lowContrast() {
+  const canvas = document.createElement('canvas');
+  canvas.width = 1;
+  canvas.height = 1;
+  const pen = canvas.getContext('2d', { willReadFrequently: true });
+  const rgba = (colour) => {
+    pen.clearRect(0, 0, 1, 1);
+    pen.fillStyle = colour;
+    pen.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = pen.getImageData(0, 0, 1, 1).data;
+    return [r, g, b, a / 255];
+  };
+  const over = (top, below) => [0, 1, 2].map((at) => top[at] * top[3] + below[at] * (1 - top[3])).concat(1);
+  const backgroundOf = (element) => {
+    const layers = [];
+    for (let one = element; one; one = one.parentElement) layers.unshift(rgba(getComputedStyle(one).backgroundColor));
+    return layers.reduce((below, top) => over(top, below), [255, 255, 255, 1]);
+  };
+  const light = (colour) => {
+    const [r, g, b] = colour.map((value) => { const part = value / 255; return part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4; });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const found = [];
+  for (const element of document.querySelectorAll('body *')) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!own || element.closest('.sr, [hidden], noscript, .skip') || !element.checkVisibility()) continue;
+    const below = backgroundOf(element);
+    const ink = over(rgba(getComputedStyle(element).color), below);
+    const [high, low] = [light(ink), light(below)].sort((a, b) => b - a);
+    const ratio = (high + 0.05) / (low + 0.05);
+    if (ratio < 4.5) found.push(`${element.tagName}.${element.className} "${element.textContent.slice(0, 30)}" ${ratio.toFixed(2)}`);
+  }
+  return found;
+}
+
+main({
+  async run({ page, context, errors }) {
+    await liveStates(page);
+    await actions(page);
+    await keys(page);
+    for (const scheme of ['dark', 'light']) {
+      await page.emulateMedia({ colorScheme: scheme, reducedMotion: 'reduce' });
+      for (const view of ['', 'provider/x', 'callers', 'calls', 'events', 'setup']) {
+        await page.goto(`${ADMIN}/#/${view}`);
+        await page.reload();
+        await until(`${scheme} ${view || 'overview'} is drawn`, () => page.evaluate(() => document.querySelector('#main h1') && window.tollgate.state.sample !== null && document.querySelectorAll('#main tr, #main li').length > 0));
+        const bad = await page.evaluate(lowContrast);
+        check(bad.length === 0, `${scheme} ${view || 'overview'}: contrast of all text is 4.5 or more ${bad.slice(0, 4).join(' | ')}`);
+        await names(page, context, view || 'overview');
+        const isWider = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
+        check(!isWider, 'nothing is wider than the window');
+      }
+    }
+    await page.setViewportSize({ width: 390, height: 844 });
+    await page.goto(`${ADMIN}/#/`);
+    check(!(await page.evaluate(() => document.documentElement.scrollWidth > innerWidth)), 'a phone shows it without scrolling sideways');
+    check(errors.length === 0, `no console error ${errors.join('\n')}`);
+  },
+});

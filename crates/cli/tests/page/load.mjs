@@ -1,0 +1,82 @@
+// The page's files from the daemon, with a made-up stream: 200 providers and 1,000 calls a second.
+
+import http from 'node:http';
+import { check, main, until } from './browser.mjs';
+
+const { ADMIN, UPSTREAM_PORT } = process.env;
+const PROVIDERS = 200;
+const CALLS = 1000;
+const SECONDS = 12;
+
+function provider(at) {
+  const now = Date.now() / 1000;
+  const used = Math.round(500 + 400 * Math.sin(now + at));
+  const limit = { name: '1000/1d', algorithm: 'calendar', limit: 1000, period: 86400, per: 'provider', used, remaining: 1000 - used, reserve: 50, window_start: null, reset_at: now + 9000 };
+  return {
+    name: `provider-${String(at).padStart(3, '0')}`, state: ['normal', 'throttle', 'sleep', 'half_open'][Math.floor(now / 3 + at) % 4], hold: null, since: now, sleep_until: now + 5, failure_count: 2, consec429: 2, err_rate_30s: 0.2, rate: 17, degraded: false,
+    cooldowns: [], limits: [limit, { ...limit, name: '40/10s', limit: 40, period: 10, used: used % 40, remaining: 40 - (used % 40) }], queue: { high: 1, normal: at, low: 3, eta: 4, waiting_for: {} }, saved: { hits: 1, stale: 0, shared: 0, merged: 0 }, started: true, problems: 0,
+    last_second: { calls: used % 9, sent: [1, 2, 3], responses: [5, 0, 0, 0], saved: 1, misses: 1, rejected: 0, waits: [3, 40] }, limited_24h: 1, last_429: now - at,
+  };
+}
+
+let number = 0;
+function call() {
+  number += 1;
+  const ts = Date.now() / 1000;
+  return { id: `call-${number}`, ts, provider: `provider-${String(number % PROVIDERS).padStart(3, '0')}`, entity: null, caller: 'web', priority: 'normal', method: 'GET', path: `/items/${number}`, source: 'upstream', decision: 'allow', reason: null, limit: null, wait: 0.1, attempts: 1, status: 200, steps: [{ at: 0.1, kind: 'end', text: '200 from upstream' }] };
+}
+
+const server = http.createServer((request, response) => {
+  const url = new URL(request.url, ADMIN);
+  if (url.pathname === '/v1/events') {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    const event = (kind, data) => `event: ${kind}\ndata: ${JSON.stringify(data)}\n\n`;
+    const sample = () => response.write(event('sample', { ts: Date.now() / 1000, store: 'up', waiting: 9, providers: Array.from({ length: PROVIDERS }, (_, at) => provider(at)) }));
+    sample();
+    const timers = [setInterval(sample, 1000)];
+    if (url.search.includes('decision')) timers.push(setInterval(() => response.write(Array.from({ length: CALLS / 5 }, () => event('decision', call())).join('')), 200));
+    response.on('close', () => timers.forEach(clearInterval));
+    return;
+  }
+  http.get(`${ADMIN}${request.url}`, (reply) => {
+    response.writeHead(reply.statusCode, reply.headers);
+    reply.pipe(response);
+  });
+});
+server.listen(Number(UPSTREAM_PORT), '127.0.0.1');
+
+// The main thread's tasks: how long each took by the clock, and how much of it was work. On a busy machine
+// the clock counts the work of others too.
+async function trace(page, context, seconds) {
+  const session = await context.newCDPSession(page);
+  const events = [];
+  session.on('Tracing.dataCollected', ({ value }) => events.push(...value));
+  await session.send('Tracing.start', { categories: '-*,toplevel,devtools.timeline,__metadata', transferMode: 'ReportEvents' });
+  await page.waitForTimeout(seconds * 1000);
+  const done = new Promise((resolve) => { session.once('Tracing.tracingComplete', resolve); });
+  await session.send('Tracing.end');
+  await done;
+  await session.detach();
+  const mains = new Set(events.filter((one) => one.name === 'thread_name' && one.args.name === 'CrRendererMain').map((one) => `${one.pid} ${one.tid}`));
+  return events.filter((one) => /RunTask$/.test(one.name) && one.tdur !== undefined && mains.has(`${one.pid} ${one.tid}`)).map((one) => ({ clock: one.dur / 1000, work: one.tdur / 1000 }));
+}
+
+main({
+  async run({ page, context, errors }) {
+    for (const view of ['', 'calls']) {
+      await page.goto('about:blank');
+      await page.goto(`http://127.0.0.1:${UPSTREAM_PORT}/#/${view}`);
+      await until(`${view || 'overview'}: 200 providers are known`, () => page.evaluate(() => window.tollgate && window.tollgate.state.providers.size === 200));
+      const before = await page.evaluate(() => window.tollgate.state.callsSeen);
+      const tasks = await trace(page, context, SECONDS);
+      const calls = await page.evaluate(() => window.tollgate.state.callsSeen) - before;
+      const longest = (of) => Math.max(0, ...tasks.map(of));
+      const over = tasks.filter((task) => task.work > 50).length;
+      check(tasks.length > SECONDS, 'the trace has tasks');
+      console.log(`${view || 'overview'}: longest task ${longest((task) => task.work).toFixed(0)} ms of work (${longest((task) => task.clock).toFixed(0)} ms by the clock), ${over} over 50 ms in ${SECONDS} s, ${Math.round(calls / SECONDS)} calls a second`);
+      check(longest((task) => task.work) < 150, `${view || 'overview'} does not stall`);
+      if (view === 'calls') check(calls / SECONDS > CALLS * 0.5, 'it keeps up with the stream');
+    }
+    check(errors.length === 0, `no console error ${errors.join('\n')}`);
+  },
+});
