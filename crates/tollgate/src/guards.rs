@@ -22,7 +22,7 @@ pub use class::{GuardClass, GuardStatus};
 pub use client_ip::client_ip;
 pub use descriptor::{Descriptor, LimitOverride};
 pub use request::GuardedRequest;
-pub use tally::GuardCounts;
+pub use tally::{GuardCounts, GuardMetrics};
 pub use throttle::{Throttle, ThrottleError, ThrottleLimit, Throttled};
 
 use std::collections::hash_map::RandomState;

@@ -261,7 +261,7 @@ impl GuardClass {
     }
 
     /// Its counters for metrics: whom it denied and how often, and how long requests waited.
-    pub(crate) fn metrics(&self) -> GuardMetrics {
+    pub fn metrics(&self) -> GuardMetrics {
         self.tally.metrics()
     }
 

@@ -34,11 +34,11 @@ pub(crate) const IDENTIFIERS_MAX: usize = 32;
 
 /// The counters of one guard for metrics.
 #[derive(Clone, Debug)]
-pub(crate) struct GuardMetrics {
+pub struct GuardMetrics {
     /// Whom it denied, and how often; `other` for all who have no counter of their own.
-    pub(crate) hits: Vec<(String, u64)>,
+    pub hits: Vec<(String, u64)>,
     /// How long requests waited for tokens before they got them, in microseconds.
-    pub(crate) waits: HistogramSnapshot,
+    pub waits: HistogramSnapshot,
 }
 
 /// The counters of one guard.
