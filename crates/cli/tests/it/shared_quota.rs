@@ -5,6 +5,11 @@
 //! `cargo test -p tollgate-cli --test it shared_quota -- --nocapture`; `TOLLGATE_SHARED_SECONDS`
 //! makes it longer.
 
+#![expect(
+    clippy::print_stdout,
+    reason = "workers report on their standard output, and the test prints the use of the quota"
+)]
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
