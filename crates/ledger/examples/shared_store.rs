@@ -58,13 +58,18 @@ impl Server {
     fn requests(&self) -> u64 {
         match self {
             Server::Redis(server) => {
-                let stats = server.command(&["INFO", "commandstats"]).unwrap_or_default();
-                let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
+                let stats = server
+                    .command(&["INFO", "commandstats"])
+                    .unwrap_or_default();
+                let line = stats
+                    .lines()
+                    .find(|line| line.starts_with("cmdstat_evalsha:"));
                 let calls = line.and_then(|line| line.split("calls=").nth(1)?.split(',').next());
                 calls.and_then(|calls| calls.parse().ok()).unwrap_or(0)
             }
             Server::Postgres(server) => {
-                let calls = "SELECT calls FROM pg_stat_user_functions WHERE funcname = 'tollgate_exchange'";
+                let calls =
+                    "SELECT calls FROM pg_stat_user_functions WHERE funcname = 'tollgate_exchange'";
                 server.sql("postgres", calls).parse().unwrap_or(0)
             }
         }

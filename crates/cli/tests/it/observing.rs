@@ -88,7 +88,11 @@ fn c7_promtool_accepts_the_metrics() {
         .write_all(metrics.as_bytes())
         .unwrap();
     let output = promtool.wait_with_output().unwrap();
-    let text = crate::text(&output.stdout) + &crate::text(&output.stderr);
+    let text = format!(
+        "{}{}",
+        crate::text(&output.stdout),
+        crate::text(&output.stderr)
+    );
     let allowed = ["tollgate_latency_ms", "tollgate_sleep_ms"];
     let complaints: Vec<&str> = text
         .lines()
