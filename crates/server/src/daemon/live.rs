@@ -6,6 +6,7 @@
 
 use serde::Serialize;
 use tollgate::providers::{ActiveProvider, PartStatus};
+use tollgate_config::{Level, Problem};
 use tollgate_core::health::{HealthState, OperatorHold};
 
 use super::Daemon;
@@ -34,7 +35,7 @@ pub(crate) struct LiveProvider {
     queue: Option<Queue>,
     saved: Option<Saved>,
     started: bool,
-    /// How many problems its file has.
+    /// How many errors its file has.
     problems: usize,
 }
 
@@ -94,7 +95,10 @@ impl Daemon {
             queue: Some(view::queue(self.registry(), active).await),
             saved: Some(view::saved(active)),
             started: true,
-            problems: configured.map_or(0, |one| state.problems_of(one).len()),
+            problems: configured.map_or(0, |one| {
+                let is_error = |problem: &&Problem| problem.level == Level::Error;
+                one.problems.iter().filter(is_error).count()
+            }),
         }
     }
 }
@@ -131,7 +135,7 @@ impl From<ProviderSummary> for LiveProvider {
             queue: None,
             saved: None,
             started: summary.started,
-            problems: summary.problems.len(),
+            problems: 0,
         }
     }
 }

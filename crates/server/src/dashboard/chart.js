@@ -153,11 +153,16 @@ export class Chart {
   paintLine(pen, list, line, below) {
     const { every } = this.history;
     const tone = colour(line.tone);
+    let isGap = false;
     pen.beginPath();
     list.forEach((value, at) => {
       const x = this.x(this.from + (at + 0.5) * every);
-      if (at) pen.lineTo(x, this.y(value));
-      else pen.moveTo(x, this.y(value));
+      if (value === null) isGap = true;
+      else if (at && !isGap) pen.lineTo(x, this.y(value));
+      else {
+        pen.moveTo(x, this.y(value));
+        isGap = false;
+      }
     });
     if (!this.options.stack) {
       pen.strokeStyle = tone;
@@ -203,7 +208,7 @@ export class Chart {
   // The value under the cursor, or the newest.
   drawLegend() {
     const at = cursor === null ? this.length - 1 : this.indexAt(cursor);
-    const text = (value) => (at === null || at < 0 ? '–' : this.format(value[at]));
+    const text = (value) => (at === null || at < 0 || value[at] === null ? '–' : this.format(value[at]));
     if (!this.legend.firstChild) {
       this.legend.append(...this.lines.map((line) => h('span', null, h('i.swatch', { 'data-tone': line.tone }), `${line.label} `, h('b'))), h('span', null, h('i.swatch-limit'), 'limit ', h('b')));
     }
@@ -220,7 +225,7 @@ export class Chart {
     const step = Math.max(1, Math.ceil(this.length / 12));
     const rows = [];
     for (let at = this.length - 1; at >= 0; at -= step) {
-      rows.push(h('tr', null, h('th', { scope: 'row' }, clock(this.from + at * this.history.every)), ...this.values.map((list) => h('td', null, this.format(list[at])))));
+      rows.push(h('tr', null, h('th', { scope: 'row' }, clock(this.from + at * this.history.every)), ...this.values.map((list) => h('td', null, list[at] === null ? '–' : this.format(list[at])))));
     }
     this.table.replaceChildren(h('caption', null, `${this.title}, every ${span(this.history.every * step)}`), h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'time'), ...this.lines.map((line) => h('th', { scope: 'col' }, line.label)))), h('tbody', null, ...rows));
   }

@@ -24,7 +24,9 @@ export function drawLane(parts, provider, limit, now, isCompact) {
   const part = known && limit.limit ? Math.min(1, limit.used / limit.limit) : 0;
   parts.used.style.transform = `scaleX(${part})`;
   parts.used.className = isConcurrency ? 'lane-used lane-flight' : 'lane-used';
-  parts.track.dataset.tone = left === null ? 'none' : left <= 0 ? 'stop' : left < 0.15 ? 'wait' : 'ok';
+  // A limit per second that is full is in good use; one of a day is gone.
+  const isShort = limit.period < 60;
+  parts.track.dataset.tone = left === null ? 'none' : isShort || left >= 0.15 ? 'ok' : left <= 0 ? 'stop' : 'wait';
   parts.reserve.style.width = `${limit.limit ? Math.min(100, (limit.reserve / limit.limit) * 100) : 0}%`;
   hide(parts.reserve, !limit.reserve);
   const what = `${known ? `${grouped(limit.used)} / ` : ''}${grouped(limit.limit)} ${per(limit.period)}`;

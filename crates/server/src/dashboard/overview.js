@@ -54,7 +54,7 @@ function drawFigures([calls, waiting, saved, limited], all) {
   calls.line.draw(total.calls);
   put(waiting.value, grouped(state.sample.waiting));
   const eta = Math.max(0, ...all.map((one) => (one.queue ? one.queue.eta : 0)));
-  put(waiting.note, state.sample.waiting ? (eta ? `done by ${clock(now() + eta)}` : 'no end in sight') : '');
+  put(waiting.note, state.sample.waiting ? (eta ? `done by ${clock(now() + eta)}` : 'none is sent now') : '');
   waiting.line.draw(total.waiting);
   const all60 = sum(total.saved) + sum(total.sent);
   put(saved.value, all60 ? percent(sum(total.saved) / all60) : '–');
@@ -77,7 +77,7 @@ function sentenceOf(all, bad) {
   const worst = bad.find((provider) => provider.state !== 'normal' || provider.hold);
   if (worst) {
     const until = worst.sleep_until || cooldownEnd(worst);
-    const rest = bad.length > 1 ? `, ${bad.length - 1} more need attention` : '';
+    const rest = bad.length > 1 ? `, ${bad.length - 1} more ${bad.length === 2 ? 'needs' : 'need'} attention` : '';
     const { word } = look(stateKey(worst, store));
     return `${worst.name}: ${word.toLowerCase()}${until ? ` until ${clock(until)}` : ''}${rest}${queue}.`;
   }
@@ -109,12 +109,12 @@ function makeSpacer() {
 }
 
 function makeRow(provider) {
-  const parts = { shape: h('span.shape', { 'aria-hidden': 'true' }), word: h('span'), lane: lane(true), spark: spark('calls per second'), rate: h('span'), waiting: h('span'), hits: h('span'), last: h('span.mute') };
+  const parts = { shape: h('span.shape', { 'aria-hidden': 'true' }), word: h('span'), lane: lane(true), free: h('span.mute', { hidden: true }, 'no limit'), spark: spark('calls per second'), rate: h('span'), waiting: h('span'), hits: h('span'), last: h('span.mute') };
   const link = h('a.name', { href: `#/provider/${encodeURIComponent(provider.name)}` }, provider.name);
   const row = h('tr.link', { onclick: (event) => { if (!event.target.closest('a')) location.hash = link.getAttribute('href'); } },
     h('td', null, h('span.state', null, parts.shape, parts.word)),
     h('td', null, link),
-    h('td.wide', null, parts.lane.element),
+    h('td.wide', null, parts.lane.element, parts.free),
     h('td.drop-2', null, h('span.row', null, parts.spark.element, parts.rate)),
     h('td.num.drop-1', null, parts.waiting),
     h('td.num.drop-3', null, parts.hits),
@@ -132,6 +132,7 @@ function updateRow(row, provider) {
   put(parts.word, stateWords(provider, now(), state.sample.store));
   const limit = tightest(provider) || provider.limits[0];
   hide(parts.lane.element, !limit);
+  hide(parts.free, Boolean(limit) || !provider.started);
   if (limit) drawLane(parts.lane, provider, limit, now(), true);
   const series = state.series.get(provider.name);
   parts.spark.draw(series.calls);

@@ -27,8 +27,8 @@ export function mount(root, context) {
       { label: 'low', tone: 'dim', of: (history) => rate(history, history.sent_low) },
     ], { stack: true }),
     new Chart('Wait for a permit', [
-      { label: 'p50', tone: 'mute', of: (history) => history.wait_p50_ms.map(seconds) },
-      { label: 'p99', tone: 'text', of: (history) => history.wait_p99_ms.map(seconds) },
+      { label: 'p50', tone: 'mute', of: (history) => waits(history, history.wait_p50_ms) },
+      { label: 'p99', tone: 'text', of: (history) => waits(history, history.wait_p99_ms) },
     ], { format: span, height: 140 }),
     new Chart('Answers per second', [
       { label: 'ok', tone: 'ok', of: (history) => rate(history, history.success) },
@@ -95,7 +95,7 @@ export function mount(root, context) {
     rows(queue, waiting, (one) => one.name, makeQueueRow, (row, one) => updateQueueRow(row, one, most));
     const { queue: all } = details.provider;
     const total = all.high + all.normal + all.low;
-    const causes = Object.entries(all.waiting_for).map(([cause, count]) => `${grouped(count)} for ${cause}`).join(', ');
+    const causes = Object.entries(all.waiting_for).map(([cause, count]) => `${grouped(count)} for ${CAUSES[cause] || cause}`).join(', ');
     put(queueNote, total ? `${causes}${all.eta ? `; the last one is done in about ${span(all.eta)}` : ''}.` : 'Nobody waits.');
     const ttl = new Map(details.provider.settings.filter((one) => one.key.startsWith('entities.ttl.')).map((one) => [one.key.slice(13), one.value]));
     const stored = new Map(details.cache.stored.filter((one) => one.entity).map((one) => [one.entity, one]));
@@ -152,9 +152,13 @@ function rate(history, values) {
   return values.map((value) => value / history.every);
 }
 
-function seconds(millis) {
-  return millis / 1000;
+// Where nothing was sent, nobody waited: a gap, not a zero.
+function waits(history, values) {
+  const isSent = (at) => history.sent_high[at] + history.sent_normal[at] + history.sent_low[at] > 0;
+  return values.map((millis, at) => (isSent(at) ? millis / 1000 : null));
 }
+
+const CAUSES = { limit: 'a limit', concurrency: 'a free slot', cooldown: 'a cool-down', sleep: 'the provider to recover', paused: 'an operator', offline: 'an operator', retry: 'the next try', off_peak: 'off-peak hours', store_lost: 'the store' };
 
 // The line that sent calls may not cross for long: the smallest limit per second.
 function smoothLimit(provider) {

@@ -47,10 +47,10 @@ export function stateWords(provider, now, store) {
   const key = stateKey(provider, store);
   const { word } = look(key);
   if (key === 'throttle' && provider.rate !== null) return `Slowed to ${short(provider.rate)}/s`;
-  if (key === 'sleep' && provider.sleep_until) return `Sleeping ${span(Math.max(0, provider.sleep_until - now))}`;
+  if (key === 'sleep' && provider.sleep_until) return `Sleeping ${span(Math.ceil(Math.max(0, provider.sleep_until - now)))}`;
   if (key === 'paused' && provider.sleep_until) return `Paused, ${span(Math.max(0, provider.sleep_until - now))} more`;
   if (key === 'full' && usedUp(provider).reset_at) return `Used up until ${clock(usedUp(provider).reset_at).slice(0, -3)}`;
-  if (key === 'cooling') return `Cooling down ${span(Math.max(0, cooldownEnd(provider) - now))}`;
+  if (key === 'cooling') return `Cooling down ${span(Math.ceil(Math.max(0, cooldownEnd(provider) - now)))}`;
   return word;
 }
 
