@@ -44,12 +44,12 @@ use watched_cell::WatchedCell;
 /// unique in its ledger.
 static SEQ: AtomicU64 = AtomicU64::new(1);
 
-/// Lets the numbers of this process's permits begin anywhere. For a process whose permits another one
-/// settles by number, perhaps in a store that was replaced meanwhile: there the same owner and a small
+/// Lets the numbers of this process's permits begin at a random place. For a process whose permits another
+/// one settles by number, perhaps in a store that was replaced meanwhile: there the same owner and a small
 /// number may be somebody else's permit.
-pub fn begin_numbers_at_random() {
-    // 2^48 numbers are never used up, and two processes do not meet among them.
-    SEQ.store(fastrand::u64(1..1 << 48) << 15, Ordering::Relaxed);
+pub fn begin_numbers_at(random: u64) {
+    // 2^48 places with room for 2^15 numbers each: two processes do not meet, and none reaches the end.
+    SEQ.store((random >> 16 << 15) + 1, Ordering::Relaxed);
 }
 
 /// Cells whose counts were carried over after a reload: 65,536 entries of 32 bytes. Further cells

@@ -7,6 +7,8 @@
 //!
 //! Never: opens a store that a named daemon was to be asked about.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -176,7 +178,8 @@ impl LocalDecisions {
             ProviderRegistry::build(providers.collect(), ledger.clone(), registry_options)?
         };
         registry.set_callers(&config.callers);
-        tollgate::permits::begin_numbers_at_random();
+        let random = RandomState::new().hash_one(std::process::id());
+        tollgate::permits::begin_numbers_at(random);
         Ok(DecisionSource::Local(Box::new(LocalDecisions {
             decisions: Decisions::new(registry, &config),
             ledger,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::{corpora, inputs};
 
 /// Of each target, without the variable.
-const INPUTS: u64 = 300;
+const INPUTS: u64 = 40;
 
 /// The longest input, and the most kept beside the corpus.
 const LENGTH_MAX: usize = 4_096;
