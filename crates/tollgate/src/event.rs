@@ -398,6 +398,18 @@ mod tests {
         assert!(rare.try_next().is_none(), "a fact of a call");
     }
 
+    /// What it costs to keep the steps of calls is bounded by the second, not by the call.
+    #[test]
+    fn those_who_want_only_ends_get_one_in_each_pause() {
+        let next = AtomicU64::new(0);
+        let pause = Span(1_000);
+        let due = |now| is_due(&next, now, pause);
+        assert!(due(5_000) && !due(5_000) && !due(5_999));
+        assert!(due(6_000) && due(9_000));
+        assert!(due(100), "the clock was set back");
+        assert!(!due(101));
+    }
+
     /// Whoever listens may ask the provider something, which would wait for its own thread.
     #[test]
     #[cfg(debug_assertions)]

@@ -457,7 +457,11 @@ mod tests {
             halved: true,
         };
         let address = SocketAddr::from(([127, 0, 0, 1], 65_535));
-        let mut screen = Screen::new(false, address);
+        let addresses = DemoAddresses {
+            gateway: address,
+            page: address,
+        };
+        let mut screen = Screen::new(false, addresses);
         let mut text = screen.frame(&sides, &now, 600, Some(600));
         text.push_str(&screen.verdict(&sides[1], 99_999, 600));
         let unmeasured = Side {

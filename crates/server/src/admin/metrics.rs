@@ -20,7 +20,7 @@ use crate::decision_log::{DecisionFilter, KEPT_MAX};
 use crate::metrics::{Exposition, exposition};
 
 /// How many decisions a request gets that does not say.
-const DECISIONS_DEFAULT: u64 = 100;
+const DECISIONS_DEFAULT: usize = 100;
 
 /// `GET /metrics`.
 pub(super) async fn serve(State(api): State<ApiState>, headers: HeaderMap) -> Response {
@@ -69,16 +69,17 @@ pub(super) async fn by_entity(State(api): State<ApiState>, uri: Uri) -> Result<R
 /// `GET /v1/decisions[?provider=][&id=][&limit=]`.
 pub(super) async fn decisions(State(api): State<ApiState>, uri: Uri) -> Result<Response, ApiError> {
     let fields = RequestFields::of_query(&uri, &["provider", "id", "limit"])?;
-    let most = KEPT_MAX as u64;
-    let limit = fields
-        .integer("limit")
-        .map(|limit| limit.unwrap_or(DECISIONS_DEFAULT));
-    let limit = limit.filter(|limit| (1..=most).contains(limit));
-    let limit = limit.ok_or_else(|| wrong("limit", "a number from 1 to 1024"))?;
+    let limit = match fields.name("limit")? {
+        None => DECISIONS_DEFAULT,
+        Some(text) => text.parse().unwrap_or(0),
+    };
+    if !(1..=KEPT_MAX).contains(&limit) {
+        return Err(wrong("limit", "a number from 1 to 1024"));
+    }
     let filter = DecisionFilter {
         provider: fields.name("provider")?,
         id: fields.name("id")?,
-        limit: usize::try_from(limit).unwrap_or(KEPT_MAX),
+        limit,
     };
     Ok(json(&api.daemon.decision_log().last(&filter)))
 }

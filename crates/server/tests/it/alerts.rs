@@ -127,7 +127,7 @@ async fn s10_an_alert_is_sent_once_when_it_begins_and_once_when_it_ends() {
     }
     alerts.evaluate().await;
     wait_until(|| receiver.count() == 3).await;
-    clock.pass(Span::from_secs(3_601));
+    clock.pass(Span::from_secs(7_200));
     alerts.evaluate().await;
     clock.pass(QUIET_FOR);
     alerts.evaluate().await;

@@ -182,7 +182,7 @@ async fn s9_entities_have_the_documented_fields() {
     assert_eq!(
         all["metrics"]["entities"]["fixtures"],
         json!({
-            "entity": "fixtures", "tokens_remaining": 2999, "requests_in_window": 1, "capacity": 3000,
+            "entity": "fixtures", "tokens_remaining": 2500, "requests_in_window": 1, "capacity": 3000,
             "api_remaining": 2500, "api_limit": 3000,
             "reset_at": all["metrics"]["entities"]["fixtures"]["reset_at"],
             "reset_in_seconds": all["metrics"]["entities"]["fixtures"]["reset_in_seconds"],
@@ -288,7 +288,7 @@ async fn the_last_decisions_say_why_and_in_which_steps() {
     );
     let texts = steps(last);
     assert_eq!(
-        texts[0].1, "It got no permit: the limit 2/1h was used up.",
+        texts[1].1, "It got no permit: the limit 2/1h was used up.",
         "{texts:?}"
     );
     assert_eq!(

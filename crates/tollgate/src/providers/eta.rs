@@ -103,14 +103,18 @@ fn eta_limit(limit: &LimitStatus, latency: Span) -> Option<EtaLimit> {
         "fixed-window" | "calendar" => Refill::AtOnce,
         _ => Refill::Gradual,
     };
-    // A bucket keeps its rate whatever is reserved in it; of a window the reserved part is gone.
-    let usable = match limit.algorithm {
-        "token-bucket" | "paced" => view.limit,
-        _ => view.limit.saturating_sub(limit.reserve),
+    // A bucket keeps its rate whatever is reserved in it; of a window the reserved part is gone. A paced limit never
+    // grants two at once, and spaces them as if it were smaller by two (`core/src/limit/paced.rs`).
+    let free = view.remaining.saturating_sub(limit.reserve);
+    let (usable, remaining) = match limit.algorithm {
+        "token-bucket" => (view.limit, free),
+        "paced" if view.limit > 2 => (view.limit - 2, 0),
+        "paced" => (view.limit, 0),
+        _ => (view.limit.saturating_sub(limit.reserve), free),
     };
     Some(EtaLimit {
         limit: usable,
-        remaining: view.remaining.saturating_sub(limit.reserve),
+        remaining,
         period: limit.period,
         reset_after: view.reset_after,
         refill,
