@@ -12,7 +12,6 @@ mod stream;
 mod cache;
 mod charts;
 mod commands;
-mod decision_feed;
 mod decisions;
 mod desk;
 mod live;

@@ -14,6 +14,7 @@
 //!
 //! Never: waits for a reader.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -29,15 +30,15 @@ use http_body::Frame;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
-use tollgate::event::Subscription;
+use tollgate::event::{Event, Notification, Subscription};
 
-use super::decision_feed::DecisionFeed;
 use super::routes::ApiState;
 use super::sample::Sampler;
 use crate::api::ApiError;
 use crate::daemon::Daemon;
 use crate::decision_api::RequestFields;
-use crate::history::{self, History, PageEvent};
+use crate::decision_log::decision;
+use crate::history::{History, PageEvent};
 
 /// The most streams at the same time: a few people with a few tabs each. They hold connections of
 /// the admin address, which has more than a hundred.
@@ -49,6 +50,10 @@ const BACKLOG: usize = 64;
 
 /// Decisions are sent in chunks, so that a thousand calls a second are not a thousand writes.
 const DECISIONS_EVERY: Duration = Duration::from_millis(200);
+
+/// How many calls one batch of decisions has at most: what ends in a fifth of a second at 5,000 calls a
+/// second. Of more the oldest are left out.
+const ENDED_MAX: usize = 1_000;
 
 /// The kinds that a reader may ask for.
 pub(super) const KINDS: [&str; 5] = ["sample", "transition", "notice", "alert", "decision"];
@@ -113,7 +118,7 @@ impl LiveEvents {
     /// Produces until nobody listens.
     async fn produce(self: Arc<LiveEvents>, sender: broadcast::Sender<Chunk>) {
         let mut sampler = Sampler::default();
-        let mut feed = DecisionFeed::default();
+        let mut ended = VecDeque::new();
         let mut calls: Option<Subscription> = None;
         let mut wants_decisions = self.decisions.subscribe();
         let mut newest = self.history.events().watch();
@@ -123,7 +128,7 @@ impl LiveEvents {
         loop {
             let is_wanted = *wants_decisions.borrow() > 0;
             if is_wanted != calls.is_some() {
-                calls = is_wanted.then(|| self.daemon.registry().events().subscribe());
+                calls = is_wanted.then(|| self.daemon.registry().events().subscribe_to_ends());
             }
             tokio::select! {
                 _ = second.tick() => {
@@ -132,16 +137,19 @@ impl LiveEvents {
                     send(&sender, "sample", &[(None, &sample)]);
                 }
                 _ = flush.tick(), if calls.is_some() => {
-                    let done = feed.take();
-                    let items: Vec<(Option<u64>, &_)> = done.iter().map(|one| (None, one)).collect();
+                    let items: Vec<(Option<u64>, &_)> = ended.iter().map(|one| (None, one)).collect();
                     if !items.is_empty() { send(&sender, "decision", &items); }
+                    ended.clear();
                 }
                 next = async { match calls.as_mut() {
                     Some(calls) => calls.next().await,
                     None => std::future::pending().await,
                 } } => {
                     let Some(next) = next else { return };
-                    feed.on(&next, history::epoch(&self.daemon));
+                    if let Notification::Event(event) = next && let Event::CallEnded(end) = &*event {
+                        ended.push_back(decision(end));
+                        if ended.len() > ENDED_MAX { ended.pop_front(); }
+                    }
                 }
                 _ = newest.changed() => {
                     newest.borrow_and_update();

@@ -112,20 +112,23 @@ export function callRow(call, open, isOne) {
   return row;
 }
 
-const STEP_TONES = { queue: 'mute', permit: 'ok', sent: 'info', response: 'ok', limited: 'wait', failed: 'stop', cache: 'stale', rejected: 'stop', end: 'text' };
-const STEP_SHAPES = { queue: '▒', permit: '●', sent: '→', response: '✓', limited: '◐', failed: '✗', cache: '▤', rejected: '■', end: '○' };
+const STEP_TONES = { queued: 'mute', joined: 'mute', queue: 'ok', allow: 'ok', sent: 'info', response: 'ok', cooldown: 'wait', failed: 'stop', cache: 'stale', stale: 'stale', reject: 'stop', end: 'text' };
+const STEP_SHAPES = { queued: '▒', joined: '▒', queue: '●', allow: '●', sent: '→', response: '✓', cooldown: '◐', failed: '✗', cache: '▤', stale: '▤', reject: '■', end: '○' };
 
 // The timeline of one call: the same as `tollgate why`.
 export function openSheet(call) {
   closeSheet();
   const from = document.activeElement;
-  const steps = call.steps || [];
+  // Steps carry the time of day; the sheet shows the time since the call began.
+  const ended = (call.steps || []).length ? call.steps[call.steps.length - 1].at : call.ts;
+  const began = Math.min(...(call.steps || []).map((step) => step.at), ended - (call.wait || 0));
+  const steps = (call.steps || []).map((step) => ({ ...step, at: Math.max(0, step.at - began) }));
   const end = steps.length ? Math.max(0.001, steps[steps.length - 1].at) : 0.001;
   const bar = h('div.timeline', { role: 'img', 'aria-label': `${span(end)} in all` });
   let at = 0;
   for (const step of steps) {
     const width = Math.max(0, step.at - at);
-    const isWait = ['queue', 'permit', 'rejected'].includes(step.kind);
+    const isWait = ['queued', 'joined', 'queue', 'reject', 'cooldown'].includes(step.kind);
     const piece = h('span', { 'data-tone': STEP_TONES[step.kind] || 'mute', 'data-look': isWait ? 'wait' : 'work', title: step.text });
     piece.style.flexGrow = String(Math.max(0.005, width / end));
     bar.append(piece);

@@ -3,7 +3,6 @@
 use tollgate_core::health::Class;
 
 use super::*;
-use tollgate_core::health::Class;
 
 /// The oldest makes room, whenever it would have expired.
 #[test]
