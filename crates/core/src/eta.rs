@@ -1,9 +1,9 @@
 //! When will it be done: how long the last of so many waiting calls waits, from the real limits.
 //!
 //! Assumption: calls take their permits as soon as there are any, and nobody else takes them. Then n calls need as
-//! long as the slowest of the limits needs to grant n permits: a limit that refills gradually (bucket, paced,
-//! sliding window) at its rate, one that refills at once (fixed and calendar windows) from one end of a window to
-//! the next. Steady demand at three times a limit is estimated within 5 % (`crates/tollgate/tests/it/eta.rs`).
+//! long as the slowest of the limits needs to grant n permits: a limit that refills gradually (bucket, paced)
+//! at its rate, one that refills at once (fixed and calendar windows) from one end of a window to the next. A sliding
+//! window gives its slots back as they were taken, together or one by one: the estimate is the middle of both. Steady demand at three times a limit is estimated within 5 % (`crates/tollgate/tests/it/eta.rs`).
 //!
 //! Promises: pure; saturates, never panics.
 //!
@@ -19,6 +19,8 @@ pub enum Refill {
     Gradual,
     /// All of them at the end of a window.
     AtOnce,
+    /// Each one period after it was taken.
+    Sliding,
     /// When a call ends, which takes so long on average.
     CallEnds(Span),
 }
@@ -100,6 +102,22 @@ impl EtaLimit {
                 },
                 None => self,
             },
+            Refill::Sliding => {
+                let reset = self.reset_after.unwrap_or(self.period);
+                EtaLimit {
+                    remaining: if pause >= reset {
+                        self.limit
+                    } else {
+                        self.remaining
+                    },
+                    reset_after: Some(if pause >= reset {
+                        self.period
+                    } else {
+                        reset - pause
+                    }),
+                    ..self
+                }
+            }
             Refill::CallEnds(_) if pause > Span::ZERO => EtaLimit {
                 remaining: self.limit,
                 ..self
@@ -125,8 +143,21 @@ impl EtaLimit {
                         .saturating_add(windows.saturating_mul(self.period.0)),
                 )
             }
+            Refill::Sliding => self.sliding_time_for(missing),
             Refill::CallEnds(latency) => share(missing, latency.0, self.limit),
         }
+    }
+
+    /// The last slot of a window is back at its reset. Slots before it are back at the same time if they were taken
+    /// together, or earlier by their distance if they were taken evenly: half of that distance is at most half a
+    /// window wrong.
+    fn sliding_time_for(self, missing: u64) -> Span {
+        let limit = self.limit.max(1);
+        let (windows, slot) = ((missing - 1) / limit, (missing - 1) % limit);
+        let last = self.reset_after.unwrap_or(self.period);
+        let earlier = share(limit - 1 - slot, self.period.0 / 2, limit);
+        let within = last.0.saturating_sub(earlier.0);
+        Span(within.saturating_add(windows.saturating_mul(self.period.0)))
     }
 }
 
@@ -141,6 +172,23 @@ mod tests {
     use super::*;
 
     const SECOND: Span = Span::from_secs(1);
+
+    /// Ten slots that are all back in 300 ms: the tenth then, the first between now and then.
+    #[test]
+    fn a_sliding_window_is_estimated_between_together_and_one_by_one() {
+        let limit = limit(Refill::Sliding);
+        let time = |calls| eta(calls, &[limit], Span::ZERO, None);
+        assert_eq!(time(10), Span::from_millis(300));
+        assert_eq!(time(20), Span::from_millis(1_300));
+        assert_eq!(
+            time(5),
+            Span::from_millis(50),
+            "250 ms earlier than the last"
+        );
+        assert_eq!(time(1), Span::ZERO, "never before now");
+        let paused = eta(10, &[limit], Span::from_millis(200), None);
+        assert_eq!(paused, Span::from_millis(300), "the pause ends first");
+    }
 
     fn limit(refill: Refill) -> EtaLimit {
         EtaLimit {

@@ -134,6 +134,9 @@ struct LedgerSession {
     is_taken: AtomicBool,
     was_connected: AtomicBool,
     replicas: AtomicU32,
+    /// A write that had to be durable was not confirmed: nothing counts until the replicas have all of it, because the
+    /// next request may find out that the write was applied.
+    is_unconfirmed: AtomicBool,
     /// Tests advance the server's clock by this.
     #[cfg(feature = "failpoints")]
     test_clock: Option<Arc<crate::SlowClock>>,
@@ -234,11 +237,16 @@ impl RowStore for RedisStore {
         let (reply, replicas) = read_reply(value, &request)
             .ok_or_else(|| passing("Redis: the script's reply cannot be read"))?;
         self.session.replicas.store(replicas, Ordering::Relaxed);
-        if matches!(reply.outcome, ReplyOutcome::Replaced) {
-            if request.must_be_durable && replicas > 0 {
-                self.wait_for_replicas(link, &mut connection, replicas)
-                    .await?;
-            }
+        let is_replaced = matches!(reply.outcome, ReplyOutcome::Replaced);
+        let must_confirm = self.session.is_unconfirmed.load(Ordering::Acquire)
+            || is_replaced && request.must_be_durable;
+        if must_confirm && replicas > 0 {
+            self.session.is_unconfirmed.store(true, Ordering::Release);
+            self.wait_for_replicas(link, &mut connection, replicas)
+                .await?;
+            self.session.is_unconfirmed.store(false, Ordering::Release);
+        }
+        if is_replaced {
             self.session.known.remember(tag).await;
         }
         Ok(reply)
@@ -288,6 +296,7 @@ impl LedgerSession {
             is_taken: AtomicBool::new(false),
             was_connected: AtomicBool::new(false),
             replicas: AtomicU32::new(0),
+            is_unconfirmed: AtomicBool::new(false),
             #[cfg(feature = "failpoints")]
             test_clock: options.test_clock.clone(),
         })

@@ -2,8 +2,8 @@
 //!
 //! One task reads the counters of every started provider each second; calls do nothing for it.
 //!
-//! Promises: bounded. A provider has 300 slots of 1 s, 360 of 10 s and 1,440 of 60 s, of 52 bytes each:
-//! 109 KB, of at most [`PROVIDERS_MAX`] providers 28 MB, if all of them were called for a day; five
+//! Promises: bounded. A provider has 300 slots of 1 s, 360 of 10 s and 1,440 of 60 s, of 60 bytes each:
+//! 126 KB, of at most [`PROVIDERS_MAX`] providers 32 MB, if all of them were called for a day; five
 //! providers take half a megabyte. Callers have an hour of minutes ([`callers`]), events the last
 //! 500.
 //!

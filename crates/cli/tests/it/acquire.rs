@@ -58,8 +58,9 @@ fn scripts_without_a_daemon_share_one_quota() {
     share_one_quota("acquire-store", "sqlite:state");
 }
 
+/// S13: limits shared through Redis.
 #[test]
-fn scripts_share_one_quota_in_redis() {
+fn s13_scripts_share_one_quota_in_redis() {
     let server = RedisServer::start(&[]);
     share_one_quota("acquire-redis", &server.url());
 }

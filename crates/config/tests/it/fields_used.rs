@@ -12,7 +12,9 @@ use tollgate_config::shape::{Field, Shape};
 const CRATES: [&str; 5] = ["core", "ledger", "tollgate", "server", "cli"];
 
 /// Fields whose value has another name once it is checked, and where it is read.
-const READ_AS: [(&str, &str); 40] = [
+const READ_AS: [(&str, &str); 42] = [
+    ("alerts.webhooks[].url", "webhook.url"),
+    ("alerts.webhooks[].secret", "webhook.secret"),
     ("methods", "provider.allows_method"),
     ("upload.spool", "settings.spool"),
     ("upload.min_rate", "settings.min_rate"),

@@ -381,7 +381,7 @@ fn a_port_alone_and_localhost_are_loopback() {
 #[test]
 fn h3_a_password_that_others_can_read_is_warned_about() {
     let open = TestHost::new().open_file("tollgate.yaml", "store: redis://me:CANARY@h\n");
-    let problems_text = open.load_errors(&Sources::default());
+    let problems_text = open.loaded(&Sources::default()).problems.to_string();
     assert!(
         problems_text.contains("tollgate.yaml:1:8: warning: store: a password is written out here"),
         "{problems_text}"
@@ -493,7 +493,7 @@ fn each_mistake_has_its_place_and_remedy() {
 fn fields_not_used_yet_are_reported() {
     let machine = TestHost::new().file(
         "tollgate.yaml",
-        "scheduler: { workers: 2 }\nguards: { g: { limit: 1, period: 1m, key_prefix: a } }\nproviders: { tmdb: { preset: tmdb, alerts: { critical: 1 } } }\n",
+        "scheduler: { workers: 2 }\nguards: { g: { limit: 1, period: 1m, key_prefix: a } }\nproviders: { tmdb: { preset: tmdb, learn: true } }\n",
     );
     let problems_text = machine.loaded(&Sources::default()).problems.to_string();
     assert!(
@@ -501,7 +501,7 @@ fn fields_not_used_yet_are_reported() {
         "{problems_text}"
     );
     assert!(
-        problems_text.contains("note: alerts: is checked but not used yet"),
+        problems_text.contains("note: learn: is checked but not used yet"),
         "{problems_text}"
     );
     assert!(

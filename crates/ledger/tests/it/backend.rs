@@ -133,12 +133,12 @@ impl Owner {
     }
 
     /// The owner with the id that the ledger gave this process.
-    #[cfg(feature = "sqlite")]
     pub(crate) fn of(ledger: &Ledger) -> Owner {
         Owner {
             id: ledger.owner(),
             ledger: ledger.provider(TAG),
             seq: 0,
+            #[cfg(feature = "sqlite")]
             process: None,
         }
     }

@@ -1,31 +1,15 @@
-//! The ledger on a real Postgres server: every behaviour of the conformance and fairness suites.
+//! The ledger on a real Postgres server: every behaviour of the conformance suite. Which owner goes first is decided on the node,
+//! and milliseconds of virtual time matter there: `networked_suites.rs` runs the fairness suite on the simulated store.
 
 use tollgate_ledger::Ledger;
 use tollgate_ledger::postgres::PostgresAddress;
 
 use crate::conformance::conformance;
-use crate::fairness::fairness;
 use crate::postgres_server::Postgres;
-
-/// Behaviours in which an owner joins long after the row that matters was written. It cannot tell
-/// whether the clock has stepped meanwhile, and closes for as long again.
-const OWNERS_JOIN_LATE: [&str; 1] = ["an_unreported_probe_frees_its_slot"];
-
-fn postgres(behaviour: &str) -> Postgres {
-    match OWNERS_JOIN_LATE.contains(&behaviour) {
-        true => Postgres::start().slow().trusting(),
-        false => Postgres::start().slow(),
-    }
-}
 
 mod conforms {
     use super::*;
-    conformance!(each named, postgres);
-}
-
-mod is_fair {
-    use super::*;
-    fairness!(Postgres::start().slow().trusting());
+    conformance!(Postgres::start().slow());
 }
 
 /// A program that does not know a schema would misread it.

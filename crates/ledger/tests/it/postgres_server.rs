@@ -9,21 +9,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tollgate_core::replica::Rules;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::postgres::PostgresAddress;
 use tollgate_ledger::{Clock, Ledger, NetworkedOptions, SlowClock};
 use tollgate_sim::test_servers::PostgresServer;
 
-use crate::backend::Backend;
-use crate::redis_server::SLOWNESS;
+use crate::backend::{Backend, Owner};
+use crate::redis_server::{DELAY, SLOWNESS};
 
 /// A database, and how its owners are set up.
 pub(crate) struct Postgres {
     pub(crate) server: Arc<PostgresServer>,
     pub(crate) database: String,
     pub(crate) clock: Arc<SlowClock>,
-    pub(crate) rules: Rules,
     pub(crate) state_dir: Option<PathBuf>,
 }
 
@@ -51,15 +49,8 @@ impl Postgres {
             server,
             database,
             clock: SlowClock::new(1),
-            rules: Rules::default(),
             state_dir: None,
         }
-    }
-
-    /// Its owners have been there for long: they believe rows that they see for the first time.
-    pub(crate) fn trusting(mut self) -> Postgres {
-        self.rules.distrust_on_join = false;
-        self
     }
 
     /// Milliseconds of its clock are long enough for a busy machine. The function is as the first
@@ -85,7 +76,6 @@ impl Postgres {
 
     pub(crate) fn options(&self) -> NetworkedOptions {
         NetworkedOptions {
-            rules: self.rules,
             test_clock: Some(self.clock.clone()),
             state_dir: self.state_dir.clone(),
             ..NetworkedOptions::default()
@@ -104,13 +94,17 @@ impl Backend for Postgres {
         Ledger::postgres(&address, self.clock(), &self.options())
     }
 
-    /// Both clocks at once: requests carry how far the server's is ahead.
+    fn owner(&self, _: u32) -> Owner {
+        Owner::of(&self.ledger())
+    }
+
+    /// Both clocks at once, and a little more than was asked for: requests carry how far the server's is ahead.
     fn pass(&self, span: Span) {
-        self.clock.pass(span);
+        self.clock.pass(span + DELAY);
     }
 
     fn slack(&self) -> Span {
-        Span::from_millis(20)
+        Span::from_millis(1)
     }
 
     fn now(&self) -> Option<Micros> {

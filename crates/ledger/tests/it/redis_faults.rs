@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
 use smallvec::smallvec;
 use tollgate_core::ask::Verdict;
-use tollgate_ledger::Ledger;
 use tollgate_ledger::redis::RedisAddress;
+use tollgate_ledger::{Ledger, OfferVerdicts, StoreLost};
 use tollgate_sim::fault_proxy::{FaultProxy, Flow};
 use tollgate_sim::test_host::TempFolder;
 use tollgate_sim::test_servers::RedisServer;
@@ -173,7 +174,7 @@ async fn a_server_that_evicts_keys_is_not_used_until_it_no_longer_does() {
 #[tokio::test]
 async fn a_wiped_store_is_full_and_a_new_one_is_empty() {
     let folder = TempFolder::new("state");
-    let mut redis = Redis::start().trusting();
+    let mut redis = Redis::start();
     redis.state_dir = Some(folder.path().to_owned());
     let rule = sliding(500, secs(86_400));
     {
@@ -197,7 +198,7 @@ async fn a_wiped_store_is_full_and_a_new_one_is_empty() {
 /// A permit of a long limit is handed out when the replica has it, and not before.
 #[tokio::test]
 async fn a_permit_of_a_long_limit_waits_for_the_replica() {
-    let redis = Redis::start().trusting();
+    let redis = Redis::start();
     let replica = RedisServer::start(&[]);
     let port = redis.server.address().port();
     send(&replica, &format!("REPLICAOF 127.0.0.1 {port}"));
@@ -206,20 +207,28 @@ async fn a_permit_of_a_long_limit_waits_for_the_replica() {
     let long = sliding(500, secs(86_400));
     owner.take(smallvec![term("x", &long)]).await.unwrap();
     // It neither reads nor confirms, and stays connected.
-    let sleep = std::thread::spawn(move || {
-        let reply = replica.command(&["DEBUG", "SLEEP", "2"]);
-        (replica, reply)
-    });
+    signal(&replica, Signal::STOP);
     let mut ask = pin_offer(&mut owner, &long);
     let waited = tokio::time::timeout(Duration::from_millis(1_000), &mut ask).await;
-    if let Ok(Ok(offered)) = &waited {
-        let (_, verdict) = &offered.verdicts[0];
-        let is_granted = matches!(verdict, Verdict::Go { .. });
-        assert!(!is_granted, "granted without the replica");
+    if let Ok(offered) = waited {
+        assert!(!is_granted(offered), "granted without the replica");
     }
+    signal(&replica, Signal::CONT);
     drop(ask);
-    let (_replica, reply) = sleep.join().unwrap();
-    assert_eq!(reply.unwrap(), "+OK\r\n");
+    let mut events = owner.ledger.events();
+    while !is_granted(pin_offer(&mut owner, &long).await) {
+        events.next().await.unwrap();
+    }
+}
+
+fn signal(server: &RedisServer, signal: Signal) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(server.pid()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+fn is_granted(offered: Result<OfferVerdicts, StoreLost>) -> bool {
+    let verdicts = offered.map_or_else(|_| Vec::new(), |offered| offered.verdicts);
+    matches!(verdicts.first(), Some((_, Verdict::Go { .. })))
 }
 
 fn pin_offer(

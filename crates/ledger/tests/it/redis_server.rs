@@ -5,22 +5,23 @@
 
 use std::path::PathBuf;
 
-use tollgate_core::replica::Rules;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::redis::RedisAddress;
 use tollgate_ledger::{Clock, Ledger, NetworkedOptions, SlowClock};
 use tollgate_sim::test_servers::RedisServer;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Owner};
 
 /// What takes the machine a second takes a millisecond of the clock.
 pub(crate) const SLOWNESS: u32 = 1_000;
+
+/// More than the bounds of the server's time are apart.
+pub(crate) const DELAY: Span = Span(50);
 
 /// A redis-server, and how its owners are set up.
 pub(crate) struct Redis {
     pub(crate) server: RedisServer,
     pub(crate) clock: std::sync::Arc<SlowClock>,
-    pub(crate) rules: Rules,
     pub(crate) state_dir: Option<PathBuf>,
 }
 
@@ -29,15 +30,8 @@ impl Redis {
         Redis {
             server: RedisServer::start(&[]),
             clock: SlowClock::new(1),
-            rules: Rules::default(),
             state_dir: None,
         }
-    }
-
-    /// Its owners have been there for long: they believe rows that they see for the first time.
-    pub(crate) fn trusting(mut self) -> Redis {
-        self.rules.distrust_on_join = false;
-        self
     }
 
     /// Milliseconds of its clock are long enough for a busy machine.
@@ -52,7 +46,6 @@ impl Redis {
 
     pub(crate) fn options(&self) -> NetworkedOptions {
         NetworkedOptions {
-            rules: self.rules,
             test_clock: Some(self.clock.clone()),
             state_dir: self.state_dir.clone(),
             ..NetworkedOptions::default()
@@ -71,13 +64,17 @@ impl Backend for Redis {
         self.open_at(&self.server.url())
     }
 
-    /// Both clocks at once: requests carry how far the server's is ahead.
+    fn owner(&self, _: u32) -> Owner {
+        Owner::of(&self.ledger())
+    }
+
+    /// Both clocks at once, and a little more than was asked for: requests carry how far the server's is ahead.
     fn pass(&self, span: Span) {
-        self.clock.pass(span);
+        self.clock.pass(span + DELAY);
     }
 
     fn slack(&self) -> Span {
-        Span::from_millis(20)
+        Span::from_millis(1)
     }
 
     fn now(&self) -> Option<Micros> {

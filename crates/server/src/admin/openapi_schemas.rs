@@ -63,6 +63,7 @@ pub(super) fn parameter_schema(name: &str) -> Value {
         "cost" => cost_text(),
         "url" => url(),
         "entity" => json!({ "type": "string", "pattern": "^[ -~]{1,128}$" }),
+        "caller" => json!({ "type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,64}$" }),
         "provider" => with_example(text(), "tmdb"),
         "guard" => with_example(text(), "api"),
         "queue" => json!({ "type": "string", "pattern": QUEUE_NAME }),

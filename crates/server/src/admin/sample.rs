@@ -24,7 +24,7 @@ pub(super) struct Sampler {
 
 /// The sample.
 #[derive(Debug, Serialize)]
-pub(super) struct Sample {
+pub(super) struct LiveSample {
     ts: f64,
     store: &'static str,
     waiting: u64,
@@ -68,7 +68,7 @@ impl From<Slot> for LastSecond {
 }
 
 impl Sampler {
-    pub(super) async fn sample(&mut self, daemon: &Daemon, history: &History) -> Sample {
+    pub(super) async fn sample(&mut self, daemon: &Daemon, history: &History) -> LiveSample {
         let started = daemon.registry().started();
         let is_full = self.tick.is_multiple_of(QUIET_TICKS);
         self.tick += 1;
@@ -97,7 +97,7 @@ impl Sampler {
         let mut providers: Vec<SampledProvider> =
             self.known.values().map(|one| of(one, history)).collect();
         providers.sort_by(|one, other| one.provider.name.cmp(&other.provider.name));
-        Sample {
+        LiveSample {
             ts: history::epoch(daemon),
             store: daemon.store_word(),
             waiting: started.iter().map(|active| active.waiting() as u64).sum(),

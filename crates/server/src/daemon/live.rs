@@ -62,6 +62,7 @@ impl Daemon {
             .collect();
         let (parts, learned) = active.parts_and_429s(&asked).await;
         let (now, status) = (active.now(), active.status());
+        let queue = view::queue(self.registry(), active, parts.first());
         let degraded = parts.iter().any(|part| part.is_degraded);
         let of_part = |(entity, part): (Option<&str>, PartStatus)| {
             let entity = entity.map(str::to_owned);
@@ -92,7 +93,7 @@ impl Daemon {
                 .map(|one| view::cooldown(one, now))
                 .collect(),
             limits: asked.into_iter().zip(parts).flat_map(of_part).collect(),
-            queue: Some(view::queue(self.registry(), active).await),
+            queue: Some(queue),
             saved: Some(view::saved(active)),
             started: true,
             problems: configured.map_or(0, |one| {

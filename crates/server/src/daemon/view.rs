@@ -194,6 +194,7 @@ impl Daemon {
             .chain(names.iter().map(|name| Some(&**name)))
             .collect();
         let (parts, learned) = active.parts_and_429s(&asked).await;
+        let queue = queue(&self.shared.registry, &active, parts.first());
         let mut parts = parts.into_iter();
         let part = |part: PartStatus| Entity {
             limits: limits(part.limits, now),
@@ -217,7 +218,7 @@ impl Daemon {
             health: health(&status, failing_paths(&active, now), now),
             limits: own,
             entities,
-            queue: queue(&self.shared.registry, &active).await,
+            queue,
             saved: saved(&active),
             permits: self.held_permits(name),
             cooldown_until,
@@ -407,8 +408,12 @@ pub(super) fn saved(active: &ActiveProvider) -> Saved {
 }
 
 /// Waiting calls, and when they are served.
-pub(super) async fn queue(registry: &ProviderRegistry, active: &ActiveProvider) -> Queue {
-    let callers = active.caller_queues(registry).await.into_iter();
+pub(super) fn queue(
+    registry: &ProviderRegistry,
+    active: &ActiveProvider,
+    whole: Option<&PartStatus>,
+) -> Queue {
+    let callers = active.caller_queues(registry, whole).into_iter();
     let callers = callers.map(|one| {
         let queue = CallerInQueue {
             waiting: one.waiting,
@@ -420,7 +425,7 @@ pub(super) async fn queue(registry: &ProviderRegistry, active: &ActiveProvider) 
         high: active.waiting_at(Priority::High),
         normal: active.waiting_at(Priority::Normal),
         low: active.waiting_at(Priority::Low),
-        eta: active.eta().await.map(seconds),
+        eta: active.eta_from(whole).map(seconds),
         callers: callers.collect(),
         waiting_for: active.waiting_for(),
     }

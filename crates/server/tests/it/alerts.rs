@@ -166,7 +166,7 @@ async fn s10_an_alert_is_sent_once_when_it_begins_and_once_when_it_ends() {
     drop(std::fs::remove_dir_all(folder));
 }
 
-/// S10: a message that was not delivered when the daemon ended is delivered by the next one, and the alert is not
+/// S10, S13: a message that was not delivered when the daemon ended is delivered by the next one, and the alert is not
 /// raised twice.
 #[tokio::test]
 async fn s10_delivery_survives_a_restart() {

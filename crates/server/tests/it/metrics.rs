@@ -59,6 +59,7 @@ fn value(text: &str, sample: &str) -> f64 {
     line.trim().parse().unwrap()
 }
 
+/// C7, S13: Prometheus finds every name before the first call.
 #[tokio::test]
 async fn c7_every_name_has_a_sample_from_the_start() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;

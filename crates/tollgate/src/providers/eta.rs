@@ -36,13 +36,23 @@ impl ActiveProvider {
         self.eta_of(calls, self.whole().await.as_ref())
     }
 
-    /// The callers of this configuration that have waiting calls here.
-    pub async fn caller_queues(&self, registry: &ProviderRegistry) -> Vec<CallerQueue> {
-        let waiting = self.waiting_by_caller();
-        if waiting.is_empty() {
-            return Vec::new();
+    /// The same from limits that were read before: `whole` is the status of the provider as a whole.
+    #[must_use]
+    pub fn eta_from(&self, whole: Option<&PartStatus>) -> Option<Span> {
+        match u64::try_from(self.waiting()).unwrap_or(u64::MAX) {
+            0 => Some(Span::ZERO),
+            calls => self.eta_of(calls, whole),
         }
-        let whole = self.whole().await;
+    }
+
+    /// The callers of this configuration that have waiting calls here, with the status of the provider as a whole.
+    #[must_use]
+    pub fn caller_queues(
+        &self,
+        registry: &ProviderRegistry,
+        whole: Option<&PartStatus>,
+    ) -> Vec<CallerQueue> {
+        let waiting = self.waiting_by_caller();
         let mut queues = Vec::new();
         for caller in registry.callers().names() {
             let id = caller_id(&caller);
@@ -50,7 +60,7 @@ impl ActiveProvider {
             let own: u64 = own.map(|(.., count)| count).sum();
             if own > 0 {
                 let calls = calls_until_last(&waiting, &id);
-                let eta = self.eta_of(calls, whole.as_ref());
+                let eta = self.eta_of(calls, whole);
                 queues.push(CallerQueue {
                     caller,
                     waiting: own,
@@ -101,6 +111,7 @@ fn eta_limit(limit: &LimitStatus, latency: Span) -> Option<EtaLimit> {
     let refill = match limit.algorithm {
         "concurrency" => Refill::CallEnds(latency),
         "fixed-window" | "calendar" => Refill::AtOnce,
+        "sliding-window" => Refill::Sliding,
         _ => Refill::Gradual,
     };
     // A bucket keeps its rate whatever is reserved in it; of a window the reserved part is gone. A paced limit never

@@ -235,13 +235,15 @@ async fn every_call_is_counted_although_nobody_listens() {
     let registry = registry("limits: [2/10s]");
     let mut permits = Vec::new();
     for _ in 0..2 {
-        let permit = decide::acquire(&registry, "x", None, options(1)).await;
-        permits.push(permit.unwrap());
+        let mut permit = decide::acquire(&registry, "x", None, options(1))
+            .await
+            .unwrap();
+        permit.sent().unwrap();
+        permits.push(permit);
     }
     let denied = decide::acquire(&registry, "x", None, options(1)).await;
     assert!(denied.is_err());
-    for mut permit in permits {
-        permit.sent().unwrap();
+    for permit in permits {
         permit.report(429, &HeaderMap::new(), b"", &[]);
     }
     let active = registry.named("x").unwrap();
