@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn provider(name: &str, state: &str, queue: Value, limits: Value) -> Value {
+    fn provider(name: &str, state: &str, queue: &Value, limits: &Value) -> Value {
         json!({
             "name": name, "health": { "state": state, "hold": null, "err_rate_30s": 0.125, "count_429": 3 },
             "queue": queue, "limits": limits, "cooldowns": [], "degraded": false,
@@ -170,11 +170,11 @@ mod tests {
             { "name": "1000/1d", "limit": 1_000, "used": 250, "remaining": 750 },
         ]);
         let none = json!({ "high": 0, "normal": 0, "low": 0, "eta": 0.0 });
-        let mut second = provider("odds", "sleep", none, json!([]));
+        let mut second = provider("odds", "sleep", &none, &json!([]));
         second["cooldowns"] =
             json!([{ "of": "provider", "until": 45_605.0, "reason": "429, Retry-After 1 min" }]);
         let picture = Picture {
-            providers: vec![provider("tmdb", "normal", queue, limits), second],
+            providers: vec![provider("tmdb", "normal", &queue, &limits), second],
             hidden: 0,
             decisions: vec![json!({
                 "id": "4f1c2a", "ts": 45_605.25, "provider": "tmdb", "method": "GET", "path": "/3/movie/550",

@@ -12,7 +12,9 @@ use tollgate_config::shape::{Field, Shape};
 const CRATES: [&str; 5] = ["core", "ledger", "tollgate", "server", "cli"];
 
 /// Fields whose value has another name once it is checked, and where it is read.
-const READ_AS: [(&str, &str); 42] = [
+const READ_AS: [(&str, &str); 44] = [
+    ("alerts.warning", "self.warning"),
+    ("alerts.rate_429_per_minute", "self.rate_429_per_minute"),
     ("alerts.webhooks[].url", "webhook.url"),
     ("alerts.webhooks[].secret", "webhook.secret"),
     ("methods", "provider.allows_method"),

@@ -183,7 +183,7 @@ pub(super) async fn serve(
     let place = api.live.places.clone().try_acquire_owned();
     let place = place.map_err(|_| too_many())?;
     let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(forward(api.live.clone(), wanted, sender, place));
+    tokio::spawn(forward(api.live, wanted, sender, place));
     let mut response = Response::new(Body::new(StreamBody(receiver)));
     let out = response.headers_mut();
     out.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));

@@ -185,7 +185,8 @@ async fn a_token_is_exchanged_for_a_cookie_that_scripts_cannot_read() {
     let pause = "/v1/providers/x/pause";
     let cross = [cookie, admin, ("origin", "http://evil.example")];
     let session = "/v1/session";
-    let tries: [(&str, &str, &[(&str, &str)], u16, &str); 6] = [
+    type Headers<'a> = &'a [(&'a str, &'a str)];
+    let tries: [(&str, &str, Headers<'_>, u16, &str); 6] = [
         ("POST", pause, &[cookie], 403, "no header"),
         ("POST", pause, &cross, 403, "another site"),
         ("POST", pause, &[admin], 401, "no cookie"),
