@@ -1,5 +1,10 @@
 //! What a real daemon tells about its calls: to Prometheus, to Grafana's panels, in files, and to `tollgate why`.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "real processes are scraped and awaited in real time"
+)]
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};

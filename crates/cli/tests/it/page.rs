@@ -35,7 +35,6 @@ fn run(script: &str, variables: &[(&str, &str)]) -> String {
         .expect("node runs");
     let (out, err) = (crate::text(&output.stdout), crate::text(&output.stderr));
     assert!(output.status.success(), "{script}\n{out}\n{err}");
-    println!("{out}");
     out.to_owned()
 }
 
