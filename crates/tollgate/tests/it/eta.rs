@@ -40,10 +40,11 @@ fn call(registry: &ProviderRegistry, granted: &Arc<Mutex<Option<Micros>>>) {
 /// Thirty calls a second against ten permits a second: every fifth second the last call's estimate is compared with
 /// its wait.
 async fn worst_error_percent(limits: &str) -> f64 {
+    type Granted = Arc<Mutex<Option<Micros>>>;
     let registry = registry(limits);
     let active = registry.named("x").expect("it is there");
     let mut ticks = tokio::time::interval(std::time::Duration::from_micros(33_333));
-    let mut asked: Vec<(Micros, Span, Arc<Mutex<Option<Micros>>>)> = Vec::new();
+    let mut asked: Vec<(Micros, Span, Granted)> = Vec::new();
     for number in 1..=900_u32 {
         ticks.tick().await;
         let granted = Arc::default();

@@ -3,7 +3,9 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -47,7 +49,7 @@ impl FakeClient {
     }
 
     pub(crate) fn arrivals(&self) -> Vec<Arrival> {
-        self.log.lock().unwrap().clone()
+        self.log.lock().clone()
     }
 }
 
@@ -67,7 +69,7 @@ impl Service<Request<RequestBody>> for FakeClient {
             let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
             let request = Arc::new(Request::from_parts(head, body));
             let number = {
-                let mut log = this.log.lock().unwrap();
+                let mut log = this.log.lock();
                 log.push(Arrival {
                     at: tokio::time::Instant::now(),
                     request: request.clone(),

@@ -292,7 +292,7 @@ fn proxied_call(count: u64, is_traced: bool) {
         let registry = registry(&file, Ledger::memory(Clock::Manual(clock.clone())));
         let _ends = is_traced.then(|| registry.events().subscribe_to_ends());
         // A full backlog frees as much memory for each call as the call takes.
-        let before = is_traced.then_some(ENDS_BACKLOG_MAX).unwrap_or_default();
+        let before = if is_traced { ENDS_BACKLOG_MAX } else { 0 };
         for _ in 0..before {
             get(&registry, "/a").await;
             clock.pass(Span::from_millis(10));
