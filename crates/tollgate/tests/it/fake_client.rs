@@ -1,5 +1,11 @@
 //! An HTTP client that sends nothing: each test says what comes back. It notes every arrival.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a client of the tests, in paused time"
+)]
+
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
