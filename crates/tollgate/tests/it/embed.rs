@@ -1,5 +1,11 @@
 //! Tollgate inside a program: the builder, permits, and errors.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "helpers of tests"
+)]
+
 use std::io;
 use std::time::Duration;
 

@@ -1,5 +1,11 @@
 //! `tollgate::reqwest::Governed` over sockets: a strict provider judges it.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "helpers of tests"
+)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

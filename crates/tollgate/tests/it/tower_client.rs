@@ -1,5 +1,11 @@
 //! `GovernLayer` around a client: the whole path, in virtual time, without a socket.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "helpers of tests"
+)]
+
 use std::io;
 use std::time::Duration;
 

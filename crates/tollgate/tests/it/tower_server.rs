@@ -1,5 +1,11 @@
 //! `GuardLayer` around an axum server (C4), without a socket and in virtual time.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "helpers of tests"
+)]
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
